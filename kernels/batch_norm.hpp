@@ -1,0 +1,58 @@
+// Batch normalisation over N, H, W per channel, fused with what follows it in a ResNet: an optional
+// addition of a second tensor and an optional ReLU:
+//
+//   y = relu?( gamma * (x - mean) / sqrt(var + epsilon) + beta  [+ addend] )
+//
+// Ioffe and Szegedy 2015; statistics and gradients as torch.nn.BatchNorm2d: training normalises with
+// the biased variance of the batch, running_var takes the unbiased one,
+// running = (1 - momentum) * running + momentum * batch.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "kernels/device.hpp"
+#include "kernels/tensor.hpp"
+
+namespace dp {
+
+struct BatchNormDesc {
+  TensorDesc x;  // y, addend and all gradients have the same description
+  bool has_relu = false;
+  bool has_addend = false;
+  float epsilon = 1e-5f;
+  float momentum = 0.1f;
+};
+
+class BatchNorm {
+ public:
+  virtual ~BatchNorm() = default;
+
+  struct Parameters {
+    const float* gamma;   // C
+    const float* beta;    // C
+    float* running_mean;  // C, updated by forward_training
+    float* running_var;   // C, updated by forward_training
+  };
+  // Normalises with the batch's own statistics and keeps them for backward. y may not alias x.
+  virtual void forward_training(const TensorView& x, const TensorView& addend,
+                                const Parameters& parameters, const TensorView& y) = 0;
+  // Normalises with the running statistics, which stay as they are. y may alias x.
+  virtual void forward_inference(const TensorView& x, const TensorView& addend,
+                                 const Parameters& parameters, const TensorView& y) = 0;
+
+  struct Gradients {
+    TensorView dy, dy2;     // the loss gradient of y is dy + dy2; dy2 may be absent
+    TensorView dx;          // assigned; may alias dy or dy2
+    TensorView d_addend;    // assigned, present exactly if has_addend; may alias dy or dy2, not dx
+    float *d_gamma, *d_beta;  // C, assigned
+  };
+  // Gradient of the last forward_training, whose x and y are given again (y is read only where the
+  // ReLU's mask cannot be had from x, that is with an addend).
+  virtual void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
+                        const Gradients& gradients) = 0;
+};
+
+[[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(Device& device, const BatchNormDesc& desc);
+
+}  // namespace dp

@@ -1,0 +1,94 @@
+# Finds the packages that dptrain stands on. A missing one stops the configuration with the name of
+# the Debian/Ubuntu package that brings it.
+
+function(dp_need found what package)
+  if(NOT ${found})
+    message(FATAL_ERROR "dptrain needs ${what}. On Debian and Ubuntu: apt-get install ${package}")
+  endif()
+endfunction()
+
+find_package(Threads REQUIRED)
+
+find_package(OpenMP COMPONENTS CXX QUIET)
+dp_need(OpenMP_CXX_FOUND "OpenMP" "g++")
+
+set(MPI_CXX_SKIP_MPICXX ON)
+find_package(MPI COMPONENTS C QUIET)
+dp_need(MPI_C_FOUND "Open MPI" "libopenmpi-dev openmpi-bin")
+
+find_package(Boost 1.74 COMPONENTS program_options QUIET)
+dp_need(Boost_PROGRAM_OPTIONS_FOUND "Boost.Program_options" "libboost-program-options-dev")
+
+find_package(Eigen3 3.3 NO_MODULE QUIET)
+dp_need(Eigen3_FOUND "Eigen 3" "libeigen3-dev")
+
+find_package(fmt QUIET)
+dp_need(fmt_FOUND "{fmt}" "libfmt-dev")
+
+enable_language(C) # FindHDF5 asks the C compiler
+find_package(HDF5 COMPONENTS C QUIET)
+dp_need(HDF5_FOUND "HDF5" "libhdf5-dev")
+add_library(dp_hdf5 INTERFACE)
+target_include_directories(dp_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
+target_link_libraries(dp_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+
+# oneDNN: version 2.6 or later of the 2.x series (the v2 API).
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+find_library(DNNL_LIBRARY dnnl)
+set(DNNL_FOUND FALSE)
+if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
+  set(DNNL_FOUND TRUE)
+  file(STRINGS ${DNNL_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h dnnl_version_lines
+       REGEX "DNNL_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+  string(REGEX REPLACE "[^0-9]*([0-9]+)[^0-9]+([0-9]+)[^0-9]+([0-9]+).*" "\\1.\\2.\\3" DNNL_VERSION
+         "${dnnl_version_lines}")
+  if(DNNL_VERSION VERSION_LESS 2.6 OR NOT DNNL_VERSION VERSION_LESS 3)
+    message(FATAL_ERROR "dptrain needs oneDNN 2.6 or later of the 2.x series; ${DNNL_LIBRARY} is ${DNNL_VERSION}")
+  endif()
+endif()
+dp_need(DNNL_FOUND "oneDNN 2.6" "libdnnl-dev")
+add_library(dp_dnnl INTERFACE)
+target_include_directories(dp_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+target_link_libraries(dp_dnnl INTERFACE ${DNNL_LIBRARY})
+
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+find_library(XXHASH_LIBRARY xxhash)
+set(XXHASH_FOUND FALSE)
+if(XXHASH_INCLUDE_DIR AND XXHASH_LIBRARY)
+  set(XXHASH_FOUND TRUE)
+endif()
+dp_need(XXHASH_FOUND "xxHash" "libxxhash-dev")
+add_library(dp_xxhash INTERFACE)
+target_include_directories(dp_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
+target_link_libraries(dp_xxhash INTERFACE ${XXHASH_LIBRARY})
+
+if(DP_TESTS)
+  find_package(GTest QUIET)
+  dp_need(GTest_FOUND "GoogleTest" "libgtest-dev")
+endif()
+
+# The CUDA backend is found here and built by kernels/. OFF never looks; ON fails without it.
+set(DP_HAVE_CUDA OFF)
+set(DP_CUDA_SUMMARY "off (DP_CUDA=OFF)")
+if(NOT DP_CUDA STREQUAL "OFF")
+  find_package(CUDAToolkit QUIET)
+  if(DP_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "DP_CUDA=ON: this version of dptrain has no CUDA backend yet; use AUTO or OFF")
+  endif()
+  if(CUDAToolkit_FOUND)
+    set(DP_CUDA_SUMMARY "off (toolkit ${CUDAToolkit_VERSION} found; this version has no CUDA backend yet)")
+  else()
+    set(DP_CUDA_SUMMARY "off (no CUDA toolkit found)")
+  endif()
+endif()
+
+function(dp_print_summary)
+  message(STATUS "dptrain ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")
+  message(STATUS "  MPI       ${MPI_C_LIBRARIES} (MPI ${MPI_C_VERSION})")
+  message(STATUS "  oneDNN    ${DNNL_VERSION}")
+  message(STATUS "  HDF5      ${HDF5_VERSION}")
+  message(STATUS "  Eigen     ${Eigen3_VERSION}")
+  message(STATUS "  Boost     ${Boost_VERSION}")
+  message(STATUS "  CUDA      ${DP_CUDA_SUMMARY}")
+  message(STATUS "  tests     ${DP_TESTS}")
+endfunction()

@@ -1,0 +1,40 @@
+# dp_library(NAME SOURCES ... [LINK ...]) and dp_program(NAME SOURCES ... [LINK ...]): targets with
+# the project's standard, warnings and sanitizers. Includes are written by path from the root.
+
+add_library(dp_settings INTERFACE)
+target_compile_features(dp_settings INTERFACE cxx_std_20)
+target_include_directories(dp_settings INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(dp_settings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast
+                            -Wformat=2 -fopenmp-simd>
+  # The same source must give the same bits everywhere: no fused multiply-add behind our back.
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O3>)
+if(DP_NATIVE)
+  target_compile_options(dp_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  target_compile_options(dp_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v3>)
+endif()
+if(DP_WERROR)
+  target_compile_options(dp_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(NOT DP_ASSERT)
+  target_compile_definitions(dp_settings INTERFACE DP_NO_ASSERT)
+endif()
+if(DP_SANITIZE)
+  target_compile_options(dp_settings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DP_SANITIZE} -fno-omit-frame-pointer>)
+  target_link_options(dp_settings INTERFACE -fsanitize=${DP_SANITIZE})
+endif()
+
+function(dp_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC dp_settings ${ARG_LINK})
+endfunction()
+
+function(dp_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE dp_settings ${ARG_LINK})
+endfunction()

@@ -1,0 +1,53 @@
+// Two-dimensional convolution without bias, as a plan: made once per shape, run every step.
+//
+// x: N, H, W, C. weights: KRSC fp32 (K output channels, R x S kernel, C input channels), whatever
+// the device; reorders into a library's own form are part of the plan. y: N, P, Q, K with
+// P = (H + 2 padding - R) / stride + 1. Cross-correlation, as in every deep-learning library.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "kernels/device.hpp"
+#include "kernels/tensor.hpp"
+
+namespace dp {
+
+struct Conv2dDesc {
+  TensorDesc x, y;
+  std::size_t kernel = 3, stride = 1, padding = 1;  // square
+  bool is_training = true;         // false: forward only
+  bool needs_input_gradient = true;  // false for the first layer: no backward_data
+
+  [[nodiscard]] std::size_t weight_elements() const {
+    return y.shape.c * kernel * kernel * x.shape.c;
+  }
+  // Multiply-adds of one direction, times two.
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(y.shape.elements()) *
+           static_cast<double>(kernel * kernel * x.shape.c);
+  }
+};
+
+class Conv2d {
+ public:
+  virtual ~Conv2d() = default;
+  // y = x * weights. Assigns.
+  virtual void forward(const TensorView& x, const float* weights, const TensorView& y) = 0;
+  // dx = gradient of the loss with respect to x. Assigns.
+  virtual void backward_data(const TensorView& dy, const float* weights, const TensorView& dx) = 0;
+  // weight_gradient (KRSC fp32) = gradient with respect to the weights. Assigns.
+  virtual void backward_weights(const TensorView& x, const TensorView& dy,
+                                float* weight_gradient) = 0;
+  // "forward winograd, data winograd, weights direct": what was chosen.
+  [[nodiscard]] virtual std::string algorithms() const = 0;
+};
+
+// The smallest valid output shape for an input: throws Error(internal) when the kernel does not fit.
+[[nodiscard]] Shape conv2d_output(const Shape& x, std::size_t out_channels, std::size_t kernel,
+                                  std::size_t stride, std::size_t padding);
+
+[[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(Device& device, const Conv2dDesc& desc);
+
+}  // namespace dp

@@ -1,0 +1,18 @@
+// Operations on tensors of one description, element by element. All assign; outputs may alias inputs.
+#pragma once
+
+#include "kernels/device.hpp"
+#include "kernels/tensor.hpp"
+
+namespace dp {
+
+// y = max(x, 0)
+void relu_forward(Device& device, const TensorView& x, const TensorView& y);
+// dx = dy where y > 0, else 0
+void relu_backward(Device& device, const TensorView& y, const TensorView& dy, const TensorView& dx);
+// y = a + b
+void add(Device& device, const TensorView& a, const TensorView& b, const TensorView& y);
+// y = x, another data type or channel block allowed
+void copy(Device& device, const TensorView& x, const TensorView& y);
+
+}  // namespace dp

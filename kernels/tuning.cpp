@@ -1,0 +1,54 @@
+#include "kernels/tuning.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+std::size_t Tuning::choose(const std::string& key, std::span<const std::string> candidates,
+                           const std::function<double(std::size_t)>& seconds) {
+  DP_ASSERT(!candidates.empty(), "no way to compute {}", key);
+  if (const auto known = choices_.find(key); known != choices_.end()) {
+    const auto it = std::find(candidates.begin(), candidates.end(), known->second);
+    // A choice that is not offered for this batch size falls back to the fixed rule.
+    return it == candidates.end() ? 0 : static_cast<std::size_t>(it - candidates.begin());
+  }
+  std::size_t best = 0;
+  if (measure_ && candidates.size() > 1) {
+    // The minimum of three interleaved runs after a warm-up: other work on the machine only ever
+    // adds time. A candidate must win by 3 % to displace the fixed rule's choice.
+    std::vector<double> least(candidates.size(), std::numeric_limits<double>::infinity());
+    for (std::size_t i = 0; i < candidates.size(); ++i) seconds(i);
+    for (int round = 0; round < 3; ++round) {
+      for (std::size_t i = 0; i < candidates.size(); ++i) least[i] = std::min(least[i], seconds(i));
+    }
+    for (std::size_t i = 1; i < candidates.size(); ++i) {
+      if (least[i] < 0.97 * least[0] && least[i] < least[best]) best = i;
+    }
+  }
+  choices_[key] = candidates[best];
+  return best;
+}
+
+std::string Tuning::export_text() const {
+  std::string text;
+  for (const auto& [key, choice] : choices_) text += key + " = " + choice + "\n";
+  return text;
+}
+
+void Tuning::import_text(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::size_t equals = line.find(" = ");
+    if (equals == std::string_view::npos) {
+      throw_error(ErrorKind::internal, "tuning table: no choice in the line '{}'", line);
+    }
+    choices_[std::string(line.substr(0, equals))] = std::string(line.substr(equals + 3));
+  }
+}
+
+}  // namespace dp

@@ -1,0 +1,39 @@
+// The table of algorithm choices: for every operation that has several ways to be computed, which
+// one this run uses.
+//
+// A choice is made once per key (an operation's shape and direction, without the batch size) by
+// measurement, or by the operation's fixed rule when tuning is off. Different algorithms round
+// differently, so the table is part of what decides the bits of a run: it is written into the log,
+// and rank 0's table is handed to all ranks.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dp {
+
+class Tuning {
+ public:
+  explicit Tuning(bool measure) : measure_(measure) {}
+
+  // Returns the index of the chosen candidate. `candidates` are names, the fixed rule's choice
+  // first; `seconds(i)` runs candidate i once and returns its time. Called while planning only.
+  std::size_t choose(const std::string& key, std::span<const std::string> candidates,
+                     const std::function<double(std::size_t)>& seconds);
+
+  // One "key = choice" per line, sorted; import replaces choices of the same key. import throws
+  // Error(internal) on text that export did not write.
+  [[nodiscard]] std::string export_text() const;
+  void import_text(std::string_view text);
+
+ private:
+  bool measure_;
+  std::map<std::string, std::string> choices_;
+};
+
+}  // namespace dp
