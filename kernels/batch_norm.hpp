@@ -3,9 +3,9 @@
 //
 //   y = relu?( gamma * (x - mean) / sqrt(var + epsilon) + beta  [+ addend] )
 //
-// Ioffe and Szegedy 2015; statistics and gradients as torch.nn.BatchNorm2d: training normalises with
-// the biased variance of the batch, running_var takes the unbiased one,
-// running = (1 - momentum) * running + momentum * batch.
+// Ioffe and Szegedy 2015; statistics and gradients as torch.nn.BatchNorm2d: training normalises
+// with the biased variance of the batch, running_var takes the unbiased one, running = (1 -
+// momentum) * running + momentum * batch.
 #pragma once
 
 #include <cstddef>
@@ -42,9 +42,9 @@ class BatchNorm {
                                  const Parameters& parameters, const TensorView& y) = 0;
 
   struct Gradients {
-    TensorView dy, dy2;     // the loss gradient of y is dy + dy2; dy2 may be absent
-    TensorView dx;          // assigned; may alias dy or dy2
-    TensorView d_addend;    // assigned, present exactly if has_addend; may alias dy or dy2, not dx
+    TensorView dy, dy2;   // the loss gradient of y is dy + dy2; dy2 may be absent
+    TensorView dx;        // assigned; may alias dy or dy2
+    TensorView d_addend;  // assigned, present exactly if has_addend; may alias dy or dy2, not dx
     float *d_gamma, *d_beta;  // C, assigned
   };
   // Gradient of the last forward_training, whose x and y are given again (y is read only where the

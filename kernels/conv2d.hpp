@@ -17,8 +17,8 @@ namespace dp {
 struct Conv2dDesc {
   TensorDesc x, y;
   std::size_t kernel = 3, stride = 1, padding = 1;  // square
-  bool is_training = true;         // false: forward only
-  bool needs_input_gradient = true;  // false for the first layer: no backward_data
+  bool is_training = true;                          // false: forward only
+  bool needs_input_gradient = true;                 // false for the first layer: no backward_data
 
   [[nodiscard]] std::size_t weight_elements() const {
     return y.shape.c * kernel * kernel * x.shape.c;
@@ -44,7 +44,8 @@ class Conv2d {
   [[nodiscard]] virtual std::string algorithms() const = 0;
 };
 
-// The smallest valid output shape for an input: throws Error(internal) when the kernel does not fit.
+// The smallest valid output shape for an input: throws Error(internal) when the kernel does not
+// fit.
 [[nodiscard]] Shape conv2d_output(const Shape& x, std::size_t out_channels, std::size_t kernel,
                                   std::size_t stride, std::size_t padding);
 

@@ -1,4 +1,5 @@
-// Operations on tensors of one description, element by element. All assign; outputs may alias inputs.
+// Operations on tensors of one description, element by element. All assign; outputs may alias
+// inputs.
 #pragma once
 
 #include "kernels/device.hpp"

@@ -12,13 +12,14 @@
 namespace dp {
 
 struct LossSums {
-  double loss = 0;           // sum over the samples, not the mean
-  std::int64_t correct = 0;  // samples whose largest logit is the label's; the lower class wins ties
+  double loss = 0;  // sum over the samples, not the mean
+  std::int64_t correct =
+      0;  // samples whose largest logit is the label's; the lower class wins ties
   std::int64_t samples = 0;
 };
 
-// logits: N x K fp32. d_logits (may be absent: evaluation): gradient of sum(loss) / divisor, assigned;
-// may alias logits. divisor is the step's global sample count. Labels are in [0, K).
+// logits: N x K fp32. d_logits (may be absent: evaluation): gradient of sum(loss) / divisor,
+// assigned; may alias logits. divisor is the step's global sample count. Labels are in [0, K).
 [[nodiscard]] LossSums softmax_cross_entropy(Device& device, const TensorView& logits,
                                              std::span<const std::int32_t> labels, float smoothing,
                                              double divisor, const TensorView& d_logits);

@@ -60,14 +60,15 @@ template <std::integral To, std::integral From>
 
 }  // namespace dp
 
-// DP_ASSERT(condition, "format {}", args...): an invariant of ours. The condition has no side effects.
+// DP_ASSERT(condition, "format {}", args...): an invariant of ours. The condition has no side
+// effects.
 #ifdef DP_NO_ASSERT
 #define DP_ASSERT(condition, ...) static_cast<void>(sizeof((condition) ? 1 : 0))
 #else
-#define DP_ASSERT(condition, ...)                                                           \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      ::dp::assertion_failed(#condition, ::fmt::format(__VA_ARGS__), __FILE__, __LINE__);   \
-    }                                                                                       \
+#define DP_ASSERT(condition, ...)                                                         \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      ::dp::assertion_failed(#condition, ::fmt::format(__VA_ARGS__), __FILE__, __LINE__); \
+    }                                                                                     \
   } while (false)
 #endif

@@ -11,8 +11,8 @@
 
 namespace dp {
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection on 64 bits that passes BigCrush
-// when it is fed a Weyl sequence.
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection on 64 bits that passes
+// BigCrush when it is fed a Weyl sequence.
 DP_HD constexpr std::uint64_t mix64(std::uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

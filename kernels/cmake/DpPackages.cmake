@@ -25,7 +25,6 @@ dp_need(Eigen3_FOUND "Eigen 3" "libeigen3-dev")
 find_package(fmt QUIET)
 dp_need(fmt_FOUND "{fmt}" "libfmt-dev")
 
-enable_language(C) # FindHDF5 asks the C compiler
 find_package(HDF5 COMPONENTS C QUIET)
 dp_need(HDF5_FOUND "HDF5" "libhdf5-dev")
 add_library(dp_hdf5 INTERFACE)

@@ -1,0 +1,102 @@
+#include "kernels/cpu/device.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "kernels/base/error.hpp"
+#include "kernels/cpu/twins.hpp"
+
+namespace dp::cpu {
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+
+// The widest vectors that oneDNN may use here: 16 floats (AVX-512), 8 (AVX2) or 1.
+std::size_t vector_floats() {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    return 16;
+  }
+  return __builtin_cpu_supports("avx2") ? 8 : 1;
+}
+
+bool has_avx512_bf16() {
+  // g++ 12 knows the feature by this name.
+  return vector_floats() == 16 && __builtin_cpu_supports("avx512bf16");
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) {
+      const std::size_t colon = line.find(": ");
+      if (colon != std::string::npos) return line.substr(colon + 2);
+    }
+  }
+  return "CPU";
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_device(const DeviceOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
+
+CpuDevice::CpuDevice(const DeviceOptions& options)
+    : Device(options), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+  DP_ASSERT(options.threads >= 1, "{} threads", options.threads);
+  // oneDNN and our loops take the calling thread's team; a primitive keeps the size of the team
+  // that it was created with.
+  omp_set_dynamic(0);
+  omp_set_num_threads(options.threads);
+}
+
+std::string CpuDevice::description() const {
+  const dnnl_version_t* version = dnnl_version();
+  const std::size_t width = vector_floats();
+  return fmt::format("{}, {} thread{}, {}, oneDNN {}.{}.{}", processor_name(), threads(),
+                     threads() == 1 ? "" : "s",
+                     width == 16  ? (has_avx512_bf16() ? "AVX-512 with BF16" : "AVX-512")
+                     : width == 8 ? "AVX2"
+                                  : "no AVX2",
+                     version->major, version->minor, version->patch);
+}
+
+bool CpuDevice::supports(DataType type) const { return type == DataType::f32 || has_avx512_bf16(); }
+
+std::size_t CpuDevice::channel_block(std::size_t channels) const {
+  const std::size_t width = vector_floats();
+  return width > 1 && channels % width == 0 ? width : channels;
+}
+
+void CpuDevice::reserve_scratch(std::size_t bytes) {
+  scratch_bytes_ = std::max(scratch_bytes_, bytes);
+}
+
+std::byte* CpuDevice::scratch() {
+  if (scratch_size_ < scratch_bytes_) {
+    scratch_.reset();
+    scratch_ = allocate(scratch_bytes_);
+    scratch_size_ = scratch_bytes_;
+  }
+  return scratch_.get();
+}
+
+Device::Memory CpuDevice::allocate(std::size_t bytes) {
+  const std::size_t size = std::max(bytes, kAlignment) + kAlignment - 1;
+  const std::size_t rounded = size / kAlignment * kAlignment;
+  void* memory = std::aligned_alloc(kAlignment, rounded);
+  if (memory == nullptr) {
+    throw_error(ErrorKind::device,
+                "out of memory: {} MiB more were asked for; try a smaller --batch-size or model",
+                rounded >> 20);
+  }
+  std::memset(memory, 0, rounded);
+  return Memory(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
+}
+
+}  // namespace dp::cpu

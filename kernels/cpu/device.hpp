@@ -1,0 +1,36 @@
+// The CPU as a device: a team of OpenMP threads, a oneDNN engine and stream, one scratch buffer.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+
+#include "kernels/device.hpp"
+
+namespace dp::cpu {
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const DeviceOptions& options);
+
+  [[nodiscard]] std::string description() const override;
+  [[nodiscard]] bool supports(DataType type) const override;
+  [[nodiscard]] std::size_t channel_block(std::size_t channels) const override;
+  void reserve_scratch(std::size_t bytes) override;
+  [[nodiscard]] std::byte* scratch() override;
+  [[nodiscard]] Memory allocate(std::size_t bytes) override;
+
+  [[nodiscard]] const dnnl::engine& engine() const { return engine_; }
+  [[nodiscard]] dnnl::stream& stream() { return stream_; }
+
+ private:
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  Memory scratch_;
+  std::size_t scratch_bytes_ = 0;  // reserved; scratch_ grows to it on its next use
+  std::size_t scratch_size_ = 0;
+};
+
+}  // namespace dp::cpu

@@ -1,0 +1,50 @@
+#include "kernels/sgd.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/base/error.hpp"
+#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/twins.hpp"
+
+namespace dp::cpu {
+
+void sgd_update(CpuDevice& device, std::span<float> parameters, std::span<const float> gradients,
+                std::span<float> velocity, const SgdStep& step) {
+  DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == velocity.size(),
+            "{} parameters, {} gradients, {} velocities", parameters.size(), gradients.size(),
+            velocity.size());
+  float* w = parameters.data();
+  const float* d = gradients.data();
+  float* v = velocity.data();
+  const SgdStep s = step;
+  parallel_pieces(device, parameters.size(), [=](std::size_t, std::size_t i, std::size_t end) {
+#pragma omp simd
+    for (std::size_t j = i; j < end; ++j) {
+      const float g = d[j] * s.gradient_scale + s.weight_decay * w[j];
+      v[j] = s.momentum * v[j] + g;
+      w[j] -= s.learning_rate * (s.has_nesterov ? g + s.momentum * v[j] : v[j]);
+    }
+  });
+}
+
+double sum_of_squares(CpuDevice& device, std::span<const float> values) {
+  // A fixed number of parts with eight lanes each, added in order.
+  std::array<double, 256> sums{};
+  const std::size_t length = (values.size() + sums.size() - 1) / sums.size();
+  parallel_for(device, sums.size(), [&](std::size_t part) {
+    const std::size_t begin = std::min(part * length, values.size());
+    const std::size_t end = std::min(begin + length, values.size());
+    std::array<double, 8> lanes{};
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto value = static_cast<double>(values[i]);
+      lanes[(i - begin) % 8] += value * value;
+    }
+    for (const double lane : lanes) sums[part] += lane;
+  });
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+}  // namespace dp::cpu

@@ -1,0 +1,59 @@
+// The CPU twins of the operations in kernels/: the same functions, in namespace dp::cpu, taking the
+// CPU's device. Contracts are those of the operation headers. Convolution runs on oneDNN, linear
+// layers on Eigen, the rest are loops of ours over OpenMP threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kernels/batch_norm.hpp"
+#include "kernels/conv2d.hpp"
+#include "kernels/device.hpp"
+#include "kernels/sgd.hpp"
+#include "kernels/softmax_cross_entropy.hpp"
+
+namespace dp::cpu {
+
+class CpuDevice;
+
+[[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
+
+[[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CpuDevice& device, const Conv2dDesc& desc);
+[[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(CpuDevice& device,
+                                                         const BatchNormDesc& desc);
+
+void relu_forward(CpuDevice& device, const TensorView& x, const TensorView& y);
+void relu_backward(CpuDevice& device, const TensorView& y, const TensorView& dy,
+                   const TensorView& dx);
+void add(CpuDevice& device, const TensorView& a, const TensorView& b, const TensorView& y);
+void copy(CpuDevice& device, const TensorView& x, const TensorView& y);
+
+void average_pool_forward(CpuDevice& device, const TensorView& x, std::size_t window,
+                          std::size_t stride, const TensorView& y);
+void average_pool_backward(CpuDevice& device, const TensorView& dy, std::size_t window,
+                           std::size_t stride, const TensorView& dx);
+void global_average_pool_forward(CpuDevice& device, const TensorView& x, const TensorView& y);
+void global_average_pool_backward(CpuDevice& device, const TensorView& dy, const TensorView& dx);
+
+void pad_shortcut_forward(CpuDevice& device, const TensorView& x, std::size_t stride,
+                          const TensorView& y);
+void pad_shortcut_backward(CpuDevice& device, const TensorView& dy, std::size_t stride,
+                           const TensorView& dx);
+
+void linear_forward(CpuDevice& device, const TensorView& x, const float* weights, const float* bias,
+                    const TensorView& y);
+void linear_backward_data(CpuDevice& device, const TensorView& dy, const float* weights,
+                          const TensorView& dx);
+void linear_backward_weights(CpuDevice& device, const TensorView& x, const TensorView& dy,
+                             float* weight_gradient, float* bias_gradient);
+
+[[nodiscard]] LossSums softmax_cross_entropy(CpuDevice& device, const TensorView& logits,
+                                             std::span<const std::int32_t> labels, float smoothing,
+                                             double divisor, const TensorView& d_logits);
+
+void sgd_update(CpuDevice& device, std::span<float> parameters, std::span<const float> gradients,
+                std::span<float> velocity, const SgdStep& step);
+[[nodiscard]] double sum_of_squares(CpuDevice& device, std::span<const float> values);
+
+}  // namespace dp::cpu

@@ -1,0 +1,72 @@
+// Runs a graph for one batch size: layers planned for its shapes, values and gradients placed in an
+// arena that is laid out once.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/device.hpp"
+#include "net/graph.hpp"
+#include "net/layer.hpp"
+
+namespace dp::net {
+
+// Called during backward when the gradients of node `node` are final.
+using NodeCallback = std::function<void(std::size_t node)>;
+
+struct ExecutorOptions {
+  std::size_t batch;
+  bool is_training;
+  DataType activation_type = DataType::f32;
+};
+
+class Executor {
+ public:
+  // parameters[node]: what to bind to that node's layer.
+  Executor(Device& device, const Graph& graph, const ExecutorOptions& options,
+           std::vector<std::vector<BoundParameter>> parameters);
+
+  [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
+  // Executors of one network never run at the same time and share an arena.
+  void set_arena(std::byte* arena);
+
+  // images: NHWC fp32 with the planned batch. Returns the logits, which stay valid until backward.
+  [[nodiscard]] TensorView forward(const TensorView& images);
+  // Where the loss writes its gradient with respect to the logits. Training only.
+  [[nodiscard]] const TensorView& logit_gradient() const { return gradients_.back().view; }
+  // After forward and a filled logit_gradient(). images as in forward.
+  void backward(const TensorView& images, const NodeCallback& gradients_final);
+
+  // "layer1.0.conv1: forward winograd, ..." per layer that has a choice.
+  [[nodiscard]] std::vector<std::string> algorithms() const;
+
+ private:
+  // The gradient that consumer `node` computes for its input number `input`.
+  struct Gradient {
+    std::size_t node, input;
+    std::size_t producer;
+    TensorView view;
+  };
+
+  void plan_layers(const std::vector<std::vector<BoundParameter>>& parameters);
+  void plan_gradients();
+  void plan_arena();
+  void backward_node(std::size_t node);
+
+  Device& device_;
+  const Graph& graph_;
+  ExecutorOptions options_;
+  std::vector<std::unique_ptr<Layer>> layers_;  // [0] is null: the images
+  std::vector<TensorView> values_;              // one per node
+  // All edges that carry a gradient, sorted by consumer; the last one is the logits'.
+  std::vector<Gradient> gradients_;
+  std::vector<std::size_t> offsets_;  // of values, then of gradients
+  std::size_t arena_bytes_ = 0;
+  // Per node, ready for the call: its inputs, the gradients that it writes and reads.
+  std::vector<std::vector<TensorView>> inputs_, input_gradients_;
+  std::vector<std::vector<std::size_t>> written_, read_;  // indices into gradients_
+};
+
+}  // namespace dp::net

@@ -1,0 +1,51 @@
+// A model as data: layers in the order of execution, each reading earlier values. Models are
+// functions that return a Graph; a Network gives it parameters and runs it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor.hpp"
+#include "net/layer.hpp"
+
+namespace dp::net {
+
+// The output of a node.
+enum class Value : std::size_t {};
+
+class Graph {
+ public:
+  struct Node {
+    std::string name;  // torch's module path: "layer1.0.conv1"
+    std::function<std::unique_ptr<Layer>()> make;
+    std::vector<std::size_t> inputs;  // indices of earlier nodes; the images are node 0
+  };
+
+  // `image` is the shape of one sample (n is ignored).
+  explicit Graph(const Shape& image) : image_(image) { nodes_.push_back({"images", nullptr, {}}); }
+
+  [[nodiscard]] Value images() const { return Value{0}; }
+
+  // Adds a layer: graph.add<Conv2dLayer>("conv1", {.channels = 64}, {x}).
+  template <class L>
+  Value add(std::string name, const typename L::Options& options,
+            const std::vector<Value>& inputs) {
+    Node node{std::move(name), [options] { return std::make_unique<L>(options); }, {}};
+    for (const Value v : inputs) node.inputs.push_back(static_cast<std::size_t>(v));
+    nodes_.push_back(std::move(node));
+    return Value{nodes_.size() - 1};
+  }
+
+  [[nodiscard]] const Shape& image() const { return image_; }
+  // Node 0 is the images; the last node's value is the logits.
+  [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
+
+ private:
+  Shape image_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace dp::net

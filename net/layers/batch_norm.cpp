@@ -1,0 +1,55 @@
+#include "net/layers/batch_norm.hpp"
+
+#include "kernels/base/error.hpp"
+
+namespace dp::net {
+
+Shape BatchNormLayer::output_shape(std::span<const Shape> inputs) const {
+  DP_ASSERT(inputs.size() == (options_.has_addend ? 2u : 1u), "{} inputs", inputs.size());
+  DP_ASSERT(!options_.has_addend || inputs[0] == inputs[1], "addend of another shape");
+  return inputs[0];
+}
+
+std::vector<ParameterSpec> BatchNormLayer::parameters(std::span<const Shape> inputs) const {
+  const std::vector<std::size_t> shape = {inputs[0].c};
+  return {{"weight", shape, ParameterKind::vector, Init::ones},
+          {"bias", shape, ParameterKind::vector, Init::zeros},
+          {"running_mean", shape, ParameterKind::statistic, Init::zeros},
+          {"running_var", shape, ParameterKind::statistic, Init::ones}};
+}
+
+TensorDesc BatchNormLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
+  is_training_ = context.is_training;
+  norm_ = make_batch_norm(
+      context.device,
+      {.x = inputs[0], .has_relu = options_.has_relu, .has_addend = options_.has_addend});
+  return inputs[0];
+}
+
+BatchNorm::Parameters BatchNormLayer::kernel_parameters() const {
+  return {.gamma = parameter(0).value,
+          .beta = parameter(1).value,
+          .running_mean = parameter(2).value,
+          .running_var = parameter(3).value};
+}
+
+void BatchNormLayer::forward(const ForwardArguments& a) {
+  const TensorView addend = options_.has_addend ? a.x[1] : TensorView{};
+  if (is_training_) {
+    norm_->forward_training(a.x[0], addend, kernel_parameters(), a.y);
+  } else {
+    norm_->forward_inference(a.x[0], addend, kernel_parameters(), a.y);
+  }
+}
+
+void BatchNormLayer::backward(const BackwardArguments& a) {
+  norm_->backward(a.x[0], a.y, kernel_parameters(),
+                  {.dy = a.dy,
+                   .dy2 = a.dy2,
+                   .dx = a.dx[0],
+                   .d_addend = options_.has_addend ? a.dx[1] : TensorView{},
+                   .d_gamma = parameter(0).gradient,
+                   .d_beta = parameter(1).gradient});
+}
+
+}  // namespace dp::net

@@ -1,0 +1,41 @@
+// Batch normalisation, with the addition and the ReLU that follow it in a residual block fused in.
+#pragma once
+
+#include <memory>
+
+#include "kernels/batch_norm.hpp"
+#include "net/layer.hpp"
+
+namespace dp::net {
+
+// Inputs: x and, with has_addend, the tensor that is added after normalisation.
+class BatchNormLayer final : public Layer {
+ public:
+  struct Options {
+    bool has_relu = false;
+    bool has_addend = false;
+  };
+  explicit BatchNormLayer(const Options& options) : options_(options) {}
+
+  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
+  // weight, bias (gamma, beta), running_mean, running_var: C each
+  [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const Shape> inputs) const override;
+  [[nodiscard]] TensorDesc plan(const PlanContext& context,
+                                std::span<const TensorDesc> inputs) override;
+  void forward(const ForwardArguments& arguments) override;
+  void backward(const BackwardArguments& arguments) override;
+  [[nodiscard]] bool backward_reads_input(std::size_t i) const override { return i == 0; }
+  [[nodiscard]] bool backward_reads_output() const override {
+    return options_.has_relu && options_.has_addend;
+  }
+  [[nodiscard]] bool accepts_two_gradients() const override { return true; }
+
+ private:
+  [[nodiscard]] BatchNorm::Parameters kernel_parameters() const;
+
+  Options options_;
+  bool is_training_ = true;
+  std::unique_ptr<BatchNorm> norm_;
+};
+
+}  // namespace dp::net

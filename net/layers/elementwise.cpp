@@ -1,0 +1,41 @@
+#include "net/layers/elementwise.hpp"
+
+#include "kernels/base/error.hpp"
+#include "kernels/elementwise.hpp"
+
+namespace dp::net {
+
+Shape ReluLayer::output_shape(std::span<const Shape> inputs) const { return inputs[0]; }
+
+TensorDesc ReluLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
+  device_ = &context.device;
+  return inputs[0];
+}
+
+void ReluLayer::forward(const ForwardArguments& a) { relu_forward(*device_, a.x[0], a.y); }
+
+void ReluLayer::backward(const BackwardArguments& a) {
+  if (a.dx[0]) relu_backward(*device_, a.y, a.dy, a.dx[0]);
+}
+
+Shape AddLayer::output_shape(std::span<const Shape> inputs) const {
+  DP_ASSERT(inputs.size() == 2 && inputs[0] == inputs[1], "an addition of unequal shapes");
+  return inputs[0];
+}
+
+TensorDesc AddLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
+  device_ = &context.device;
+  DP_ASSERT(inputs[0] == inputs[1], "an addition of {} and {}", to_string(inputs[0]),
+            to_string(inputs[1]));
+  return inputs[0];
+}
+
+void AddLayer::forward(const ForwardArguments& a) { add(*device_, a.x[0], a.x[1], a.y); }
+
+void AddLayer::backward(const BackwardArguments& a) {
+  for (const TensorView& dx : a.dx) {
+    if (dx) copy(*device_, a.dy, dx);
+  }
+}
+
+}  // namespace dp::net

@@ -1,0 +1,40 @@
+// ReLU and addition as layers of their own, for where no batch normalisation takes them in.
+#pragma once
+
+#include "net/layer.hpp"
+
+namespace dp::net {
+
+class ReluLayer final : public Layer {
+ public:
+  struct Options {};
+  explicit ReluLayer(const Options&) {}
+
+  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
+  [[nodiscard]] TensorDesc plan(const PlanContext& context,
+                                std::span<const TensorDesc> inputs) override;
+  void forward(const ForwardArguments& arguments) override;
+  void backward(const BackwardArguments& arguments) override;
+  [[nodiscard]] bool backward_reads_output() const override { return true; }
+
+ private:
+  Device* device_ = nullptr;
+};
+
+// Two inputs of one shape.
+class AddLayer final : public Layer {
+ public:
+  struct Options {};
+  explicit AddLayer(const Options&) {}
+
+  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
+  [[nodiscard]] TensorDesc plan(const PlanContext& context,
+                                std::span<const TensorDesc> inputs) override;
+  void forward(const ForwardArguments& arguments) override;
+  void backward(const BackwardArguments& arguments) override;
+
+ private:
+  Device* device_ = nullptr;
+};
+
+}  // namespace dp::net

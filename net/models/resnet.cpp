@@ -1,0 +1,96 @@
+#include "net/models/resnet.hpp"
+
+#include <string>
+
+#include "kernels/base/error.hpp"
+#include "net/layers/batch_norm.hpp"
+#include "net/layers/conv2d.hpp"
+#include "net/layers/linear.hpp"
+#include "net/layers/pad_shortcut.hpp"
+#include "net/layers/pool.hpp"
+
+namespace dp::net {
+
+namespace {
+
+// A value and its number of channels.
+struct Features {
+  Value value;
+  std::size_t channels;
+};
+
+class Builder {
+ public:
+  explicit Builder(const ResNetOptions& options) : options_(options), graph_({1, 32, 32, 3}) {}
+
+  Graph build() {
+    Features x = {graph_.images(), 3};
+    x = conv("conv1", x, {.channels = options_.widths[0]});
+    x = norm("bn1", x, {.has_relu = true});
+    for (std::size_t stage = 0; stage < options_.blocks.size(); ++stage) {
+      for (std::size_t i = 0; i < options_.blocks[stage]; ++i) {
+        const std::size_t stride = stage > 0 && i == 0 ? 2 : 1;
+        const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(i);
+        x = block(name, x, options_.widths[stage], stride);
+      }
+    }
+    const Value pooled = graph_.add<GlobalAveragePoolLayer>("pool", {}, {x.value});
+    graph_.add<LinearLayer>("linear", {.outputs = options_.classes}, {pooled});
+    return std::move(graph_);
+  }
+
+ private:
+  Features conv(const std::string& name, Features x, const Conv2dLayer::Options& options) {
+    return {graph_.add<Conv2dLayer>(name, options, {x.value}), options.channels};
+  }
+  Features norm(const std::string& name, Features x, const BatchNormLayer::Options& options) {
+    return {graph_.add<BatchNormLayer>(name, options, {x.value}), x.channels};
+  }
+  // The end of a block: relu(bn(x) + shortcut).
+  Features norm_add_relu(const std::string& name, Features x, Features shortcut) {
+    return {graph_.add<BatchNormLayer>(name, {.has_relu = true, .has_addend = true},
+                                       {x.value, shortcut.value}),
+            x.channels};
+  }
+
+  Features block(const std::string& name, Features x, std::size_t width, std::size_t stride) {
+    if (options_.block == BlockKind::bottleneck) {
+      const std::size_t channels = 4 * width;
+      Features y = conv(name + ".conv1", x, {.channels = width, .kernel = 1, .padding = 0});
+      y = norm(name + ".bn1", y, {.has_relu = true});
+      y = conv(name + ".conv2", y, {.channels = width, .stride = stride});
+      y = norm(name + ".bn2", y, {.has_relu = true});
+      y = conv(name + ".conv3", y, {.channels = channels, .kernel = 1, .padding = 0});
+      return norm_add_relu(name + ".bn3", y, shortcut(name, x, channels, stride));
+    }
+    Features y = conv(name + ".conv1", x, {.channels = width, .stride = stride});
+    y = norm(name + ".bn1", y, {.has_relu = true});
+    y = conv(name + ".conv2", y, {.channels = width});
+    return norm_add_relu(name + ".bn2", y, shortcut(name, x, width, stride));
+  }
+
+  Features shortcut(const std::string& name, Features x, std::size_t channels, std::size_t stride) {
+    if (stride == 1 && x.channels == channels) return x;
+    if (options_.shortcut == ShortcutKind::padding) {
+      return {graph_.add<PadShortcutLayer>(name + ".shortcut",
+                                           {.channels = channels, .stride = stride}, {x.value}),
+              channels};
+    }
+    const Features y = conv(name + ".shortcut.0", x,
+                            {.channels = channels, .kernel = 1, .stride = stride, .padding = 0});
+    return norm(name + ".shortcut.1", y, {});
+  }
+
+  const ResNetOptions& options_;
+  Graph graph_;
+};
+
+}  // namespace
+
+Graph resnet(const ResNetOptions& options) {
+  DP_ASSERT(options.blocks.size() == options.widths.size() && !options.blocks.empty(),
+            "{} stages, {} widths", options.blocks.size(), options.widths.size());
+  return Builder(options).build();
+}
+
+}  // namespace dp::net

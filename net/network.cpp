@@ -1,0 +1,130 @@
+#include "net/network.hpp"
+
+#include <algorithm>
+
+#include "kernels/base/error.hpp"
+
+namespace dp::net {
+
+Network::Network(Device& device, Graph graph, DataType activation_type, std::uint64_t seed)
+    : device_(device), graph_(std::move(graph)), activation_type_(activation_type) {
+  place_parameters();
+  parameters_->initialise(seed);
+}
+
+void Network::place_parameters() {
+  const auto& nodes = graph_.nodes();
+  std::vector<Shape> shapes(nodes.size());
+  shapes[0] = graph_.image();
+  shapes[0].n = 1;
+  std::vector<std::vector<ParameterSpec>> specs(nodes.size());
+  for (std::size_t i = 1; i < nodes.size(); ++i) {
+    std::vector<Shape> inputs;
+    for (const std::size_t input : nodes[i].inputs) inputs.push_back(shapes[input]);
+    const std::unique_ptr<Layer> layer = nodes[i].make();
+    shapes[i] = layer->output_shape(inputs);
+    specs[i] = layer->parameters(inputs);
+  }
+  classes_ = shapes.back().c;
+
+  // Backward runs the nodes from last to first.
+  std::vector<Parameter> ordered;
+  for (std::size_t i = nodes.size() - 1; i >= 1; --i) {
+    for (const ParameterSpec& spec : specs[i]) {
+      ordered.push_back({.name = nodes[i].name + "." + spec.name,
+                         .shape = spec.shape,
+                         .kind = spec.kind,
+                         .init = spec.init,
+                         .fan_in = spec.fan_in});
+    }
+  }
+  parameters_ = std::make_unique<Parameters>(device_, std::move(ordered));
+
+  const auto index_of = [](std::span<const Parameter> list, const std::string& name) {
+    const auto it =
+        std::find_if(list.begin(), list.end(), [&](const Parameter& p) { return p.name == name; });
+    DP_ASSERT(it != list.end(), "no parameter {}", name);
+    return static_cast<std::size_t>(it - list.begin());
+  };
+  slots_.resize(nodes.size());
+  for (std::size_t i = 1; i < nodes.size(); ++i) {
+    for (const ParameterSpec& spec : specs[i]) {
+      const bool is_statistic = spec.kind == ParameterKind::statistic;
+      const auto list = is_statistic ? parameters_->statistics() : parameters_->tensors();
+      slots_[i].push_back({is_statistic, index_of(list, nodes[i].name + "." + spec.name)});
+    }
+  }
+}
+
+std::vector<std::vector<BoundParameter>> Network::bound_parameters(Mode mode) {
+  const bool is_training = mode == Mode::training;
+  const std::span<float> statistics =
+      is_training ? parameters_->training_statistics() : parameters_->evaluation_statistics();
+  std::vector<std::vector<BoundParameter>> bound(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    for (const Slot& slot : slots_[i]) {
+      if (slot.is_statistic) {
+        bound[i].push_back(
+            {statistics.data() + parameters_->statistics()[slot.index].offset, nullptr});
+      } else {
+        const std::size_t offset = parameters_->tensors()[slot.index].offset;
+        bound[i].push_back({parameters_->values().data() + offset,
+                            is_training ? parameters_->gradients().data() + offset : nullptr});
+      }
+    }
+  }
+  return bound;
+}
+
+void Network::prepare(std::size_t batch, Mode mode) {
+  if (batch == 0 || executors_.contains({batch, mode})) return;
+  auto made = std::make_unique<Executor>(device_, graph_,
+                                         ExecutorOptions{.batch = batch,
+                                                         .is_training = mode == Mode::training,
+                                                         .activation_type = activation_type_},
+                                         bound_parameters(mode));
+  if (made->arena_bytes() > arena_bytes_) {
+    arena_.reset();
+    arena_bytes_ = made->arena_bytes();
+    arena_ = device_.allocate(arena_bytes_);
+    for (auto& [key, other] : executors_) other->set_arena(arena_.get());
+  }
+  made->set_arena(arena_.get());
+  executors_.emplace(std::pair(batch, mode), std::move(made));
+}
+
+Executor& Network::executor(std::size_t batch, Mode mode) {
+  const auto it = executors_.find({batch, mode});
+  DP_ASSERT(it != executors_.end(), "a batch of {} was not prepared", batch);
+  return *it->second;
+}
+
+TensorView Network::forward(const TensorView& images, Mode mode) {
+  Executor& chosen = executor(images.desc.shape.n, mode);
+  last_ = mode == Mode::training ? &chosen : nullptr;
+  return chosen.forward(images);
+}
+
+const TensorView& Network::logit_gradient() const {
+  DP_ASSERT(last_ != nullptr, "no forward pass in training came before");
+  return last_->logit_gradient();
+}
+
+void Network::backward(const TensorView& images, const TensorCallback& tensor_final) {
+  DP_ASSERT(last_ != nullptr, "no forward pass in training came before");
+  last_->backward(images, [&](std::size_t node) {
+    if (!tensor_final) return;
+    for (const Slot& slot : slots_[node]) {
+      if (!slot.is_statistic) tensor_final(slot.index);
+    }
+  });
+}
+
+std::vector<std::string> Network::algorithms() const {
+  for (const auto& [key, made] : executors_) {
+    if (key.second == Mode::training) return made->algorithms();
+  }
+  return {};
+}
+
+}  // namespace dp::net

@@ -1,0 +1,75 @@
+// A network: a model's graph, its parameters, and executors for the batch sizes in use.
+//
+// Order of use: construct, prepare() every batch size that will come, then forward and backward.
+// The last, uneven step of an epoch has its own executor; nothing is padded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/device.hpp"
+#include "net/executor.hpp"
+#include "net/graph.hpp"
+#include "net/parameters.hpp"
+
+namespace dp::net {
+
+// Called during backward when a tensor's gradient is final; `tensor` is an index into
+// Parameters::tensors(). Matrices come in the order of the flat buffer; vectors in theirs.
+using TensorCallback = std::function<void(std::size_t tensor)>;
+
+enum class Mode { training, evaluation };
+
+class Network {
+ public:
+  // Parameters are initialised from the seed.
+  Network(Device& device, Graph graph, DataType activation_type, std::uint64_t seed);
+  Network(const Network&) = delete;  // executors refer to the graph
+  Network& operator=(const Network&) = delete;
+
+  [[nodiscard]] Parameters& parameters() { return *parameters_; }
+  [[nodiscard]] std::size_t classes() const { return classes_; }
+
+  // Plans a batch size. Not during a step.
+  void prepare(std::size_t batch, Mode mode);
+
+  // images: N x H x W x 3 fp32 NHWC, N prepared for the mode. Returns the logits, N x classes fp32.
+  [[nodiscard]] TensorView forward(const TensorView& images, Mode mode);
+  // Where to write the gradient of the loss with respect to the logits of the last forward.
+  [[nodiscard]] const TensorView& logit_gradient() const;
+  // Assigns all parameters' gradients. images: those of the last forward.
+  void backward(const TensorView& images, const TensorCallback& tensor_final);
+
+  [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
+  [[nodiscard]] std::vector<std::string> algorithms() const;
+
+ private:
+  // Where a layer's i-th parameter lies: in the flat buffers or, for statistics, in theirs.
+  struct Slot {
+    bool is_statistic;
+    std::size_t index;  // into tensors() or statistics()
+  };
+
+  void place_parameters();
+  [[nodiscard]] std::vector<std::vector<BoundParameter>> bound_parameters(Mode mode);
+  [[nodiscard]] Executor& executor(std::size_t batch, Mode mode);
+
+  Device& device_;
+  Graph graph_;
+  DataType activation_type_;
+  std::size_t classes_ = 0;
+  std::unique_ptr<Parameters> parameters_;
+  std::vector<std::vector<Slot>> slots_;  // per node
+  std::map<std::pair<std::size_t, Mode>, std::unique_ptr<Executor>> executors_;
+  Device::Memory arena_;
+  std::size_t arena_bytes_ = 0;
+  Executor* last_ = nullptr;  // of the last forward in training
+};
+
+}  // namespace dp::net

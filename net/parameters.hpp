@@ -1,0 +1,89 @@
+// The parameters of a network: one flat buffer of values, one of gradients, and where each tensor
+// lies in them.
+//
+// Order in the flat buffers: first all matrices and kernels, in the order in which backward makes
+// their gradients final (so last layers first), then all one-dimensional tensors (BatchNorm, bias)
+// in that order. A slice of neighbouring tensors is therefore something that can be sent as it is.
+// Kernels lie in memory as KRSC; files and other programs use torch's OIHW (import/export below).
+//
+// Statistics (running mean and variance of BatchNorm) are not parameters: they have buffers of
+// their own, a training one per rank and a copy for evaluation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/device.hpp"
+
+namespace dp::net {
+
+enum class ParameterKind { matrix, vector, statistic };
+enum class Init {
+  zeros,
+  ones,
+  kaiming_normal_fan_out,  // N(0, 2 / (K R S)); He et al. 2015
+  uniform_fan_in,          // U(-1/sqrt(C), 1/sqrt(C)): torch.nn.Linear's weights and bias
+};
+
+struct ParameterSpec {
+  std::string name;                // "weight", "bias", "running_mean", ...
+  std::vector<std::size_t> shape;  // torch's order: OIHW, K x C, C
+  ParameterKind kind;
+  Init init;
+  std::size_t fan_in = 0;  // for uniform_fan_in
+};
+
+// One tensor of the network; offset counts floats from the start of its buffer.
+struct Parameter {
+  std::string name;  // "layer1.0.conv1.weight"
+  std::vector<std::size_t> shape;
+  ParameterKind kind;
+  Init init;
+  std::size_t fan_in = 0;
+  std::size_t offset = 0, elements = 0;
+};
+
+class Parameters {
+ public:
+  // `specs` in the order in which backward makes gradients final; names are full names.
+  Parameters(Device& device, std::vector<Parameter> specs);
+
+  // Matrices and vectors, in the order of the flat buffers.
+  [[nodiscard]] std::span<const Parameter> tensors() const { return tensors_; }
+  [[nodiscard]] std::span<const Parameter> statistics() const { return statistics_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+  [[nodiscard]] std::span<float> values() { return {floats(values_), size_}; }
+  [[nodiscard]] std::span<float> gradients() { return {floats(gradients_), size_}; }
+  // Per-rank running statistics, and the copy that evaluation uses.
+  [[nodiscard]] std::span<float> training_statistics() {
+    return {floats(training_statistics_), statistics_size_};
+  }
+  [[nodiscard]] std::span<float> evaluation_statistics() {
+    return {floats(evaluation_statistics_), statistics_size_};
+  }
+
+  // Sets values and statistics to their initial state: a function of seed, tensor name and position
+  // in torch's order alone.
+  void initialise(std::uint64_t seed);
+
+  // Copies a tensor of `buffer` (values, gradients, statistics) to or from torch's order.
+  static void export_torch(const Parameter& tensor, std::span<const float> buffer,
+                           std::span<float> torch_order);
+  static void import_torch(const Parameter& tensor, std::span<const float> torch_order,
+                           std::span<float> buffer);
+
+ private:
+  static float* floats(const Device::Memory& memory) {
+    return reinterpret_cast<float*>(memory.get());
+  }
+
+  std::vector<Parameter> tensors_, statistics_;
+  std::size_t size_ = 0, statistics_size_ = 0;
+  Device::Memory values_, gradients_, training_statistics_, evaluation_statistics_;
+};
+
+}  // namespace dp::net

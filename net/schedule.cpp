@@ -1,0 +1,51 @@
+#include "net/schedule.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace dp::net {
+
+namespace {
+
+// From `start` at t = 0 to `end` at t = 1 along half a cosine.
+double anneal(double start, double end, double t) {
+  return end + (start - end) / 2.0 * (1.0 + std::cos(std::numbers::pi * t));
+}
+
+double onecycle(const ScheduleOptions& options, double step, double total) {
+  const double initial = options.learning_rate / 25.0, last = initial / 1e4;
+  // OneCycleLR's phases end at these steps, both inclusive.
+  const double rise_end = 0.3 * total - 1.0, fall_end = total - 1.0;
+  if (step <= rise_end) return anneal(initial, options.learning_rate, step / rise_end);
+  if (fall_end <= rise_end) return options.learning_rate;
+  return anneal(options.learning_rate, last, (step - rise_end) / (fall_end - rise_end));
+}
+
+}  // namespace
+
+double learning_rate_at(const ScheduleOptions& options, std::size_t step) {
+  const auto per_epoch = static_cast<double>(options.steps_per_epoch);
+  const double total = per_epoch * static_cast<double>(options.epochs);
+  const auto now = static_cast<double>(step);
+  if (options.kind == ScheduleKind::onecycle) return onecycle(options, now, total);
+
+  const double warmup = std::min(options.warmup_epochs * per_epoch, total);
+  if (now < warmup) return options.learning_rate * (now + 1.0) / warmup;
+  switch (options.kind) {
+    case ScheduleKind::step: {
+      const auto passed =
+          std::count_if(options.milestones.begin(), options.milestones.end(),
+                        [&](double milestone) { return now >= milestone * per_epoch; });
+      return options.learning_rate * std::pow(options.gamma, static_cast<double>(passed));
+    }
+    case ScheduleKind::cosine:
+      return anneal(options.learning_rate, 0.0, (now - warmup) / std::max(total - warmup, 1.0));
+    case ScheduleKind::constant:
+    case ScheduleKind::onecycle:
+      break;
+  }
+  return options.learning_rate;
+}
+
+}  // namespace dp::net
