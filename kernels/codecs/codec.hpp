@@ -1,0 +1,108 @@
+// Codecs: how one segment of a gradient becomes bytes and floats again.
+//
+// A *codec spec* is what a user writes after --compress: NAME[:key=value,...]. A *segment* is a run
+// of floats that is encoded as one unit; its length is a multiple of the codec's *block*, except at
+// the end of a chunk. The *payload* is the encoded segment. The *residual* holds, per float, what
+// earlier payloads dropped (error feedback).
+//
+// Codecs have no state: every method is const, may be called from any thread and allocates nothing.
+// The same input gives the same payload on every machine (see linear.hpp for what that takes).
+//
+// A new codec is one header beside this one and one row in codec_list.cpp. Errors: a spec that
+// cannot be is Error(usage); a payload that cannot be is Error(communication).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace dp {
+
+// What a codec is, for --help, the start-up table and the checks of a spec.
+struct CodecInfo {
+  std::string_view name;
+  std::string_view help;      // one line
+  bool is_biased = false;     // its rounding errors do not average out by themselves
+  bool can_feedback = false;  // has something to feed back: `ef=` is allowed
+  bool default_feedback = false;
+  std::size_t default_block =
+      1;                         // in floats; 1 means that there are no blocks: `block=` is refused
+  double bits_per_value = 32.0;  // without scales and headers
+};
+
+// All codecs, in the order in which help lists them.
+[[nodiscard]] std::span<const CodecInfo> codec_list();
+
+// A codec and its settings, checked.
+struct CodecSpec {
+  std::string name = "none";
+  std::size_t block = 1;
+  bool feedback = false;
+
+  // The canonical form, every key spelt out: parse_codec_spec(text()) gives an equal spec.
+  [[nodiscard]] std::string text() const;
+  bool operator==(const CodecSpec&) const = default;
+};
+
+// Reads "q8" or "q4:block=256,ef=off". Throws Error(usage) that begins with "--compress TEXT: " and
+// names what is allowed, for unknown names and keys, repeated keys and values out of range.
+[[nodiscard]] CodecSpec parse_codec_spec(std::string_view text);
+
+// Where in a run a segment is encoded. Codecs that draw random numbers take them from here alone.
+struct EncodePlace {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  std::uint32_t bucket = 0;
+  std::uint32_t rank = 0;
+  std::uint64_t offset = 0;  // of the segment's first float in the flat gradient
+};
+
+struct [[nodiscard]] EncodeResult {
+  std::size_t payload_bytes = 0;
+  bool finite = true;  // false: the input held NaN, an infinity or more than the codec can carry
+};
+
+class Codec {
+ public:
+  explicit Codec(CodecSpec spec) : spec_(std::move(spec)) {}
+  virtual ~Codec() = default;
+  Codec(const Codec&) = delete;
+  Codec& operator=(const Codec&) = delete;
+
+  [[nodiscard]] const CodecSpec& spec() const { return spec_; }
+  // Segments are a multiple of it.
+  [[nodiscard]] std::size_t block() const { return spec_.block; }
+  // True where decode(encode(x)) is x, bit for bit, for every finite x.
+  [[nodiscard]] virtual bool is_lossless() const = 0;
+  // No payload of n floats is longer.
+  [[nodiscard]] virtual std::size_t max_payload_bytes(std::size_t n) const = 0;
+  // The length of every payload of n floats; nothing where it depends on the values.
+  [[nodiscard]] virtual std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const = 0;
+  // A c < 1 with norm(v - decode(encode(v))) <= c * norm(v) for every v of whole blocks whose
+  // values are within the codec's normal range (stated in its header). 0 for lossless codecs.
+  [[nodiscard]] virtual double contraction() const = 0;
+
+  // Encodes v = partial + residual into `payload` (at least max_payload_bytes) and leaves
+  // v - decode(payload) in `residual`; `residual` may be null: v = partial, the rest is dropped.
+  // (Lossless codecs drop nothing and leave `residual` unread.)
+  // Input that is not finite: the payload stands for zeros, the residual is as it was,
+  // finite=false.
+  virtual EncodeResult encode(std::span<const float> partial, float* residual,
+                              std::span<std::byte> payload, const EncodePlace& place) const = 0;
+
+  // Assigns, or adds, the decoded floats to `out`, whose length is the segment's. Throws
+  // Error(communication) on a payload that no encoder writes, and may then have written a part.
+  virtual void decode(std::span<const std::byte> payload, std::span<float> out) const = 0;
+  virtual void decode_add(std::span<const std::byte> payload, std::span<float> out) const = 0;
+
+ private:
+  CodecSpec spec_;
+};
+
+[[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec);
+
+}  // namespace dp

@@ -1,0 +1,37 @@
+#include "kernels/codecs/cpu_driver.hpp"
+
+namespace dp {
+
+const float kZeroBlock[kMaxBlock] = {};
+
+std::uint32_t largest_magnitude_bits(const float* partial, const float* residual, std::size_t n) {
+  // Patterns without the sign order as the magnitudes do, and fit a signed integer, whose maximum
+  // every vector unit has.
+  std::int32_t largest = 0;
+  const auto magnitude = [](float v) { return std::bit_cast<std::int32_t>(v) & 0x7FFFFFFF; };
+  if (residual == nullptr) {
+#pragma omp simd reduction(max : largest)
+    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, magnitude(partial[i]));
+  } else {
+#pragma omp simd reduction(max : largest)
+    for (std::size_t i = 0; i < n; ++i) {
+      largest = std::max(largest, magnitude(partial[i] + residual[i]));
+    }
+  }
+  return static_cast<std::uint32_t>(largest);
+}
+
+void throw_payload_length(const CodecSpec& spec, std::size_t got, std::size_t want,
+                          std::size_t floats) {
+  throw_error(ErrorKind::communication,
+              "a {} payload of {} bytes arrived for {} values; it must have {} bytes", spec.text(),
+              got, floats, want);
+}
+
+void throw_payload_content(const CodecSpec& spec) {
+  throw_error(ErrorKind::communication,
+              "a {} payload holds a value that no encoder writes: it was damaged on the way",
+              spec.text());
+}
+
+}  // namespace dp

@@ -1,0 +1,104 @@
+// The generic CPU driver: turns a codec's Format (one header: linear.hpp, fp16.hpp, none.hpp) into
+// the runtime interface of codec.hpp.
+//
+// A Format says how long a payload is and how one block is encoded and decoded; the driver walks
+// over the blocks, finds their largest magnitudes, keeps the rules for input that is not finite and
+// checks lengths. Encoding makes two passes over a segment (maxima, then codes), because nothing
+// may be written to the residual before the whole segment is known to be finite; a segment of the
+// default size stays in the second-level cache between them. A Format that needs the blocks' maxima
+// begins its payload with 4 bytes a block; the driver keeps the maxima there between the passes.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+
+// The largest bit pattern of |partial + residual|, as an unsigned number; residual may be null.
+[[nodiscard]] std::uint32_t largest_magnitude_bits(const float* partial, const float* residual,
+                                                   std::size_t n);
+
+// What is encoded instead of input that is not finite.
+inline constexpr std::size_t kMaxBlock = 16384;
+extern const float kZeroBlock[kMaxBlock];
+
+[[noreturn]] void throw_payload_length(const CodecSpec& spec, std::size_t got, std::size_t want,
+                                       std::size_t floats);
+[[noreturn]] void throw_payload_content(const CodecSpec& spec);
+
+template <class Format>
+class CpuCodec final : public Codec {
+ public:
+  explicit CpuCodec(const CodecSpec& codec_spec) : Codec(codec_spec), format_(codec_spec.block) {}
+
+  [[nodiscard]] bool is_lossless() const override { return Format::kIsLossless; }
+  [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override {
+    return format_.payload_bytes(n);
+  }
+  [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const override {
+    return format_.payload_bytes(n);
+  }
+  [[nodiscard]] double contraction() const override { return format_.contraction(); }
+
+  EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
+                      const EncodePlace&) const override {
+    const std::size_t n = partial.size(), bytes = format_.payload_bytes(n);
+    DP_ASSERT(payload.size() >= bytes, "{} bytes for a payload of {}", payload.size(), bytes);
+    if constexpr (Format::kIsLossless) residual = nullptr;
+    std::uint32_t largest = 0;
+    for (std::size_t begin = 0; begin < n; begin += step()) {
+      const std::size_t m = std::min(step(), n - begin);
+      const std::uint32_t bits = largest_magnitude_bits(
+          partial.data() + begin, residual == nullptr ? nullptr : residual + begin, m);
+      largest = std::max(largest, bits);
+      if constexpr (Format::kNeedsBlockMaximum) {
+        std::memcpy(payload.data() + begin / step() * sizeof bits, &bits, sizeof bits);
+      }
+    }
+    const bool finite = largest < Format::kNonFiniteFrom;
+    for (std::size_t begin = 0; begin < n; begin += step()) {
+      const std::size_t m = std::min(step(), n - begin);
+      std::uint32_t bits = 0;
+      if constexpr (Format::kNeedsBlockMaximum) {
+        if (finite) std::memcpy(&bits, payload.data() + begin / step() * sizeof bits, sizeof bits);
+      }
+      format_.encode_block(finite ? partial.data() + begin : kZeroBlock,
+                           finite && residual != nullptr ? residual + begin : nullptr, begin, m, n,
+                           bits, payload.data());
+    }
+    return {.payload_bytes = bytes, .finite = finite};
+  }
+
+  void decode(std::span<const std::byte> payload, std::span<float> out) const override {
+    decode_blocks<false>(payload, out);
+  }
+  void decode_add(std::span<const std::byte> payload, std::span<float> out) const override {
+    decode_blocks<true>(payload, out);
+  }
+
+ private:
+  // Formats without blocks are walked in runs that stay in the first-level cache.
+  [[nodiscard]] std::size_t step() const { return block() > 1 ? block() : 2048; }
+
+  template <bool kAdd>
+  void decode_blocks(std::span<const std::byte> payload, std::span<float> out) const {
+    const std::size_t n = out.size();
+    if (payload.size() != format_.payload_bytes(n)) {
+      throw_payload_length(spec(), payload.size(), format_.payload_bytes(n), n);
+    }
+    for (std::size_t begin = 0; begin < n; begin += step()) {
+      const std::size_t m = std::min(step(), n - begin);
+      if (!format_.template decode_block<kAdd>(payload.data(), begin, m, n, out.data() + begin)) {
+        throw_payload_content(spec());
+      }
+    }
+  }
+
+  Format format_;
+};
+
+}  // namespace dp

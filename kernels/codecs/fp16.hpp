@@ -1,0 +1,116 @@
+// fp16: IEEE half precision, clamped to its largest value.
+//
+// Wire format of a segment of n floats:
+//     binary16 value[n]          little-endian; 1 sign, 5 exponent, 10 mantissa bits
+// Round to nearest, ties to even; magnitudes above 65504 become 65504, those of 2^-25 or less
+// become zero, half precision's denormals are used. NaN and infinities are never sent.
+//
+// Error: |v - decoded| <= max(2^-11 |v|, 2^-25) up to 65504, |v| - 65504 beyond.
+// Contraction c = 2^-11 for values in the normal range, 2^-14 to 65504. Smaller values round to a
+// fixed grid, so below 2^-25 nothing is sent until feedback has gathered enough.
+//
+// Same bytes everywhere: the conversion is correctly rounded, so the processor's instruction (F16C)
+// and the integer arithmetic below agree; a test compares them.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/base/hd.hpp"
+
+#if defined(__F16C__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#endif
+
+namespace dp::fp16 {
+
+inline constexpr float kLargest = 65504.0f;
+
+DP_HD inline float clamp(float v) {
+  const float low = v < -kLargest ? -kLargest : v;
+  return low > kLargest ? kLargest : low;
+}
+
+// A finite float of magnitude up to 65504 to half precision.
+DP_HD inline std::uint16_t from_float(float v) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
+  // Below 2^-14 the adder of the float unit rounds for us: at 0.5 the last place is 2^-24, half
+  // precision's smallest step.
+  const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+  const std::uint32_t small = std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u;
+  // Otherwise change the exponent's bias and round the 13 bits that go, ties to even.
+  const std::uint32_t odd = (magnitude >> 13) & 1u;
+  const std::uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + odd) >> 13;
+  return static_cast<std::uint16_t>(sign | (magnitude < 0x38800000u ? small : normal));
+}
+
+// Half precision to float, exact. Infinities and NaN (never sent) come out as numbers above 65504.
+DP_HD inline float to_float(std::uint16_t half) {
+  const std::uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7FFFu;
+  // The bit pattern read as a float with a bias of 127 is 2^112 too small; the product is exact,
+  // for denormals too.
+  const float v = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) | sign);
+}
+
+class Format {
+ public:
+  static constexpr bool kIsLossless = false;
+  static constexpr bool kNeedsBlockMaximum = false;
+  static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
+
+  DP_HD explicit Format(std::size_t) {}
+  DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
+  double contraction() const { return 0x1p-11; }
+
+  void encode_block(const float* partial, float* residual, std::size_t begin, std::size_t m,
+                    std::size_t, std::uint32_t, std::byte* payload) const {
+    std::byte* out = payload + 2 * begin;
+    std::size_t i = 0;
+#if defined(__F16C__) && !defined(__CUDACC__)
+    const __m256 most = _mm256_set1_ps(kLargest), least = _mm256_set1_ps(-kLargest);
+    for (; i + 8 <= m; i += 8) {
+      __m256 v = _mm256_loadu_ps(partial + i);
+      if (residual != nullptr) v = _mm256_add_ps(v, _mm256_loadu_ps(residual + i));
+      const __m128i half = _mm256_cvtps_ph(_mm256_max_ps(_mm256_min_ps(v, most), least),
+                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 2 * i), half);
+      if (residual != nullptr) {
+        _mm256_storeu_ps(residual + i, _mm256_sub_ps(v, _mm256_cvtph_ps(half)));
+      }
+    }
+#endif
+    for (; i < m; ++i) {
+      const float v = residual != nullptr ? partial[i] + residual[i] : partial[i];
+      const std::uint16_t half = from_float(clamp(v));
+      std::memcpy(out + 2 * i, &half, 2);
+      if (residual != nullptr) residual[i] = v - to_float(half);
+    }
+  }
+
+  // False where a value is not finite.
+  template <bool kAdd>
+  [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
+                                  std::size_t, float* out) const {
+    const std::byte* in = payload + 2 * begin;
+    std::uint32_t largest = 0;
+#pragma omp simd reduction(max : largest)
+    for (std::size_t i = 0; i < m; ++i) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, in + 2 * i, 2);
+      const std::uint32_t magnitude = half & 0x7FFFu;
+      largest = magnitude > largest ? magnitude : largest;
+      if constexpr (kAdd) {
+        out[i] += to_float(half);
+      } else {
+        out[i] = to_float(half);
+      }
+    }
+    return largest < 0x7C00u;
+  }
+};
+
+}  // namespace dp::fp16

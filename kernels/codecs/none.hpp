@@ -1,0 +1,50 @@
+// none: fp32 as it is.
+//
+// Wire format of a segment of n floats:
+//     float32 value[n]           little-endian
+// Lossless, so there is no residual. Input with NaN or an infinity is sent as zeros and reported,
+// as by every codec.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/base/hd.hpp"
+
+namespace dp::none {
+
+class Format {
+ public:
+  static constexpr bool kIsLossless = true;
+  static constexpr bool kNeedsBlockMaximum = false;
+  static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
+
+  DP_HD explicit Format(std::size_t) {}
+  DP_HD std::size_t payload_bytes(std::size_t n) const { return n * sizeof(float); }
+  double contraction() const { return 0.0; }
+
+  void encode_block(const float* partial, float*, std::size_t begin, std::size_t m, std::size_t,
+                    std::uint32_t, std::byte* payload) const {
+    std::memcpy(payload + begin * sizeof(float), partial, m * sizeof(float));
+  }
+
+  template <bool kAdd>
+  [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
+                                  std::size_t, float* out) const {
+    const std::byte* in = payload + begin * sizeof(float);
+    if constexpr (kAdd) {
+#pragma omp simd
+      for (std::size_t i = 0; i < m; ++i) {
+        float v = 0.0f;
+        std::memcpy(&v, in + sizeof(float) * i, sizeof(float));
+        out[i] += v;
+      }
+    } else {
+      std::memcpy(out, in, m * sizeof(float));
+    }
+    return true;
+  }
+};
+
+}  // namespace dp::none

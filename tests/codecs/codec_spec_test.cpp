@@ -1,0 +1,79 @@
+// The text of --compress: what it gives, and the exact message for each thing that it cannot be.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+namespace {
+
+TEST(CodecSpec, DefaultsAndKeys) {
+  EXPECT_EQ(parse_codec_spec("none"), (CodecSpec{"none", 1, false}));
+  EXPECT_EQ(parse_codec_spec("fp16"), (CodecSpec{"fp16", 1, true}));
+  EXPECT_EQ(parse_codec_spec("q8"), (CodecSpec{"q8", 2048, true}));
+  EXPECT_EQ(parse_codec_spec("q4:block=256,ef=off"), (CodecSpec{"q4", 256, false}));
+  EXPECT_EQ(parse_codec_spec("q16:ef=off,block=64"), (CodecSpec{"q16", 64, false}));
+}
+
+TEST(CodecSpec, TextRoundTrips) {
+  for (const char* text : {"none", "fp16:ef=off", "q8", "q4:block=256", "q16:ef=off"}) {
+    const CodecSpec spec = parse_codec_spec(text);
+    EXPECT_EQ(parse_codec_spec(spec.text()), spec) << text;
+  }
+  EXPECT_EQ(parse_codec_spec("q8").text(), "q8:block=2048,ef=on");
+  EXPECT_EQ(parse_codec_spec("fp16").text(), "fp16:ef=on");
+  EXPECT_EQ(parse_codec_spec("none").text(), "none");
+}
+
+TEST(CodecSpec, ListIsCompleteAndEveryRowCanBeMade) {
+  std::set<std::string_view> names;
+  for (const CodecInfo& info : codec_list()) {
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    EXPECT_FALSE(info.help.empty());
+    const auto codec = make_codec(parse_codec_spec(info.name));
+    EXPECT_EQ(codec->spec().name, info.name);
+    // Rounding that does not average out needs its error fed back.
+    EXPECT_EQ(info.default_feedback, info.is_biased) << info.name;
+  }
+  EXPECT_EQ(names.size(), 5u);
+}
+
+TEST(CodecSpec, BadTextIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"q7", "--compress q7: unknown codec; known: none, fp16, q16, q8, q4"},
+      {"", "--compress : unknown codec; known: none, fp16, q16, q8, q4"},
+      {"Q8", "--compress Q8: unknown codec; known: none, fp16, q16, q8, q4"},
+      {"q8+rans", "--compress q8+rans: unknown codec; known: none, fp16, q16, q8, q4"},
+      {"none:ef=on", "--compress none:ef=on: none has no settings"},
+      {"fp16:block=64", "--compress fp16:block=64: unknown key 'block'; keys of fp16: ef="},
+      {"q8:", "--compress q8:: '' is not key=value; keys of q8: block=, ef="},
+      {"q8:block=64,", "--compress q8:block=64,: '' is not key=value; keys of q8: block=, ef="},
+      {"q8:blok=64", "--compress q8:blok=64: unknown key 'blok'; keys of q8: block=, ef="},
+      {"q8:block=64,block=64", "--compress q8:block=64,block=64: block= is given twice"},
+      {"q8:ef=on,ef=off", "--compress q8:ef=on,ef=off: ef= is given twice"},
+      {"q8:ef=1", "--compress q8:ef=1: ef=1 must be on or off"},
+      {"q8:block=32", "--compress q8:block=32: block=32 must be a multiple of 8 from 64 to 16384"},
+      {"q8:block=100",
+       "--compress q8:block=100: block=100 must be a multiple of 8 from 64 to 16384"},
+      {"q8:block=-64",
+       "--compress q8:block=-64: block=-64 must be a multiple of 8 from 64 to 16384"},
+      {"q8:block=", "--compress q8:block=: block= must be a multiple of 8 from 64 to 16384"},
+      {"q8:block=99999999999999999999999",
+       "--compress q8:block=99999999999999999999999: block=99999999999999999999999 must be a "
+       "multiple of 8 from 64 to 16384"},
+  };
+  for (const auto& [text, message] : cases) {
+    try {
+      (void)parse_codec_spec(text);
+      ADD_FAILURE() << text << " was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_STREQ(error.what(), message);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dp

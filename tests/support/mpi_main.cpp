@@ -1,0 +1,141 @@
+// GoogleTest's main for a test program that runs as many ranks under mpirun.
+//
+// Every rank runs the same tests in the same order. A failure is printed with its rank; at the end
+// of each test the ranks agree on the verdict, so a failure on one rank fails the test on all. A
+// rank that leaves a test early (ASSERT before a collective) would leave the others waiting: a
+// watchdog thread ends the job after DP_TEST_LIMIT_S seconds (default 60) with the test's name.
+#include <gtest/gtest.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace {
+
+constexpr int kHungExitCode = 124;
+
+class Watchdog {
+ public:
+  Watchdog(int rank, std::chrono::seconds limit)
+      : rank_(rank), limit_(limit), thread_([this] { watch(); }) {}
+  ~Watchdog() {
+    set("", true);
+    thread_.join();
+  }
+  void start(const std::string& test) { set(test, false); }
+
+ private:
+  void set(const std::string& test, bool is_over) {
+    const std::lock_guard lock(mutex_);
+    test_ = test;
+    is_over_ = is_over;
+    deadline_ = std::chrono::steady_clock::now() + limit_;
+    changed_.notify_all();
+  }
+
+  void watch() {
+    std::unique_lock lock(mutex_);
+    while (!is_over_) {
+      if (test_.empty()) {
+        changed_.wait(lock);
+      } else if (changed_.wait_until(lock, deadline_) == std::cv_status::timeout &&
+                 std::chrono::steady_clock::now() >= deadline_) {
+        std::fprintf(stderr, "[rank %d] %s has not ended after %lld s: the job ends here\n", rank_,
+                     test_.c_str(), static_cast<long long>(limit_.count()));
+        std::fflush(stderr);
+        // mpirun takes the other ranks down when one leaves without MPI_Finalize.
+        _exit(kHungExitCode);
+      }
+    }
+  }
+
+  int rank_;
+  std::chrono::seconds limit_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string test_;
+  bool is_over_ = false;
+  std::chrono::steady_clock::time_point deadline_;
+  std::thread thread_;  // last, so that it sees the others whole
+};
+
+class RankListener : public testing::EmptyTestEventListener {
+ public:
+  RankListener(int rank, int size, MPI_Comm comm, std::chrono::seconds limit)
+      : rank_(rank), size_(size), comm_(comm), watchdog_(rank, limit) {}
+  [[nodiscard]] bool failed() const { return failed_; }
+
+  void OnTestStart(const testing::TestInfo& info) override {
+    failed_parts_ = 0;
+    watchdog_.start(name(info));
+    if (rank_ == 0) {
+      std::printf("[ RUN      ] %s, %d ranks\n", name(info).c_str(), size_);
+      std::fflush(stdout);
+    }
+  }
+  void OnTestPartResult(const testing::TestPartResult& part) override {
+    if (!part.failed()) return;
+    constexpr int kMostShown = 5;  // of every rank and test
+    if (++failed_parts_ > kMostShown) return;
+    std::fprintf(stderr, "[rank %d] %s:%d: %s\n", rank_, part.file_name() ? part.file_name() : "?",
+                 part.line_number(), part.message());
+  }
+  void OnTestEnd(const testing::TestInfo& info) override {
+    int mine = info.result()->Failed() ? 1 : 0, any = 0;
+    MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, comm_);
+    failed_ = failed_ || any != 0;
+    watchdog_.start("");
+    if (rank_ == 0) {
+      std::printf("%s %s\n", any ? "[  FAILED  ]" : "[       OK ]", name(info).c_str());
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  static std::string name(const testing::TestInfo& info) {
+    return std::string(info.test_suite_name()) + "." + info.name();
+  }
+
+  int rank_, size_;
+  MPI_Comm comm_;
+  int failed_parts_ = 0;
+  bool failed_ = false;
+  Watchdog watchdog_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  // The verdicts go over a communicator of their own, out of the tests' way.
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+
+  testing::InitGoogleTest(&argc, argv);
+  const char* limit = std::getenv("DP_TEST_LIMIT_S");
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  delete listeners.Release(listeners.default_result_printer());
+  auto* listener =
+      new RankListener(rank, size, comm, std::chrono::seconds(limit ? std::atoi(limit) : 60));
+  listeners.Append(listener);  // owns it
+  const int own = RUN_ALL_TESTS();
+  const bool failed = own != 0 || listener->failed();
+  if (rank == 0) {
+    std::printf("%s: %d tests, %d ranks\n", failed ? "FAILED" : "PASSED",
+                testing::UnitTest::GetInstance()->test_to_run_count(), size);
+  }
+  MPI_Comm_free(&comm);
+  MPI_Finalize();
+  return failed ? 1 : 0;
+}
