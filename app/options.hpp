@@ -1,0 +1,115 @@
+// The options of dptrain: one table (options_table.cpp) from which parsing, --help, --print-config,
+// the configuration file and the run log's /config attributes are made.
+//
+// An option has one value from one of three layers, the higher of which wins: command line,
+// configuration file (INI: "name = value" lines, # or ; for comments), default. Some defaults are
+// others with the built-in synthetic data set, so that a run without any option ends in minutes.
+//
+// Every bad input is Error(usage) with one sentence that names the option, the value and what is
+// allowed, with the nearest name for what looks like a misspelling. Nothing here touches MPI, the
+// data or the log; files named by options are opened by those who use them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dp {
+
+// The field initialisers are the defaults. Enumerators are named as on the command line, but for
+// those that C++ reserves (auto).
+struct Options {
+  enum class Dataset { synthetic, cifar10, cifar100 };
+  enum class Optimizer { sgd };
+  enum class LrSchedule { constant, step, cosine, onecycle };
+  enum class LrScaling { none, linear, sqrt };
+  enum class Topology { ring };
+  enum class Device { automatic, cpu, cuda };
+  enum class Precision { fp32, bf16 };
+  enum class ReplicaCheck { epoch, step, off };
+  enum class Action { train, help, version, print_config };
+
+  std::string model = "resnet18";
+  Dataset dataset = Dataset::cifar10;
+  std::string data_dir;          // empty with the synthetic data set, and only then
+  std::int64_t limit_train = 0;  // 0: all
+  std::int64_t limit_test = 0;
+  bool augment = true;
+  std::int64_t epochs = 30;
+  std::int64_t batch_size = 128;  // per rank; 0 when global_batch is given
+  std::int64_t global_batch = 0;  // 0: batch_size x ranks
+  std::int64_t seed = 1;
+
+  Optimizer optimizer = Optimizer::sgd;
+  double lr = 0.1;  // the peak, before lr_scaling
+  double momentum = 0.9;
+  double weight_decay = 5e-4;
+  bool nesterov = false;
+  double label_smoothing = 0;
+  double clip_norm = 0;  // 0: no clipping
+  LrSchedule lr_schedule = LrSchedule::cosine;
+  std::vector<double> lr_milestones;  // epochs, increasing; filled for step, else empty
+  double lr_gamma = 0.1;
+  double warmup_epochs = 0;
+  LrScaling lr_scaling = LrScaling::none;
+
+  std::string compress = "none";
+  Topology topology = Topology::ring;
+  double bucket_mb = 4;  // 10^6 bytes of fp32 gradient
+  bool overlap = true;
+  double comm_timeout_s = 60;
+  ReplicaCheck check_replicas = ReplicaCheck::epoch;
+
+  Device device = Device::automatic;
+  Precision precision = Precision::fp32;
+  std::int64_t threads = 0;  // per rank; 0: the rank's share of the host's cores
+  std::int64_t loader_threads = 1;
+  bool tune = true;
+
+  std::string log = "auto";    // a path, "none", or "auto": fresh_log_path()
+  std::int64_t log_steps = 0;  // 0: no rows per step
+  bool quiet = false;
+  Action action = Action::train;
+
+  // The global batch with that many ranks; throws Error(usage) where a given --global-batch leaves
+  // a rank without samples.
+  [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
+
+  // Name (without dashes) and value of every option as resolved, in the table's order; empty where
+  // it is not set.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> resolved() const;
+};
+
+// What options need to know from other folders.
+struct OptionContext {
+  std::vector<std::string> models;  // for --model
+  std::vector<std::string> codecs;  // for --help alone
+  // Throws Error(usage) for a bad --compress value; empty: everything is accepted.
+  std::function<void(const std::string& spec)> check_compress = nullptr;
+  // Which data set a folder holds ("cifar10", "cifar100", or empty where nobody can tell), asked
+  // when --data-dir is given without --dataset.
+  std::function<std::string(const std::string& folder)> detect_dataset = nullptr;
+};
+
+// `arguments` are main's without the program's name. --help and --version win over all else.
+[[nodiscard]] Options parse_options(const std::vector<std::string>& arguments,
+                                    const OptionContext& context);
+
+// The same from the text of a configuration file alone; `name` is for messages. What config_text()
+// wrote gives equal options.
+[[nodiscard]] Options parse_config_text(const std::string& text, const std::string& name,
+                                        const OptionContext& context);
+
+// --help, at most 80 columns wide.
+[[nodiscard]] std::string help_text(const OptionContext& context);
+
+// --print-config: a configuration file that repeats the run.
+[[nodiscard]] std::string config_text(const Options& options);
+
+// A name in the current folder that no file has yet: dptrain-20240131-235959.h5, then -2, -3.
+[[nodiscard]] std::string fresh_log_path();
+
+}  // namespace dp

@@ -1,0 +1,27 @@
+// The configuration file's form: INI lines "name = value" without sections. A line may be empty or
+// a comment that begins with # or ; and a # after a blank begins a comment too. A value in double
+// quotes is taken as it stands.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dp {
+
+struct ConfigLine {
+  std::string name;
+  std::string value;
+  std::string where;  // "run.ini:3", for messages
+};
+
+// `source` is the file's name, for messages. Throws Error(usage) that names the line.
+[[nodiscard]] std::vector<ConfigLine> parse_config_lines(const std::string& text,
+                                                         const std::string& source);
+
+// A file's content; throws Error(usage) "--config FILE: ..." where it cannot be read.
+[[nodiscard]] std::string read_config_file(const std::string& path);
+
+// A value as a line of the form above holds it: quoted where it must be.
+[[nodiscard]] std::string config_value(const std::string& value);
+
+}  // namespace dp

@@ -1,0 +1,134 @@
+// What the table of options is printed as: --help, --print-config, the log's /config.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+
+#include "app/options_config.hpp"
+#include "app/options_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+constexpr std::size_t kWidth = 80;
+constexpr std::size_t kTextColumn = 26;
+
+// Appends `text` in lines of at most kWidth, the first beginning where `out` stands at `column`,
+// the others indented to kTextColumn. A word longer than a line stands alone on one.
+void append_wrapped(std::string& out, std::size_t column, const std::string& text) {
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::size_t word = end - begin;
+    if (column + word > kWidth && column > kTextColumn) {
+      out += '\n' + std::string(kTextColumn, ' ');
+      column = kTextColumn;
+    }
+    out += text.substr(begin, word);
+    column += word;
+    if (end < text.size() && column < kWidth) {
+      out += ' ';
+      ++column;
+    }
+    begin = end + 1;
+  }
+  out += '\n';
+}
+
+// Blanks before a line's end, which wrapping leaves behind.
+std::string without_trailing_blanks(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '\n') {
+      while (!result.empty() && result.back() == ' ') result.pop_back();
+    }
+    result += c;
+  }
+  return result;
+}
+
+std::string description(const OptionRow& row) {
+  std::string text = row.help;
+  if (!row.range.empty()) text += fmt::format(" ({})", row.range);
+  const std::string preset = row.get(Options{});
+  if (row.is_flag() || !row.is_setting) return text;
+  if (row.name == "dataset") return text + " [synthetic]";
+  if (!preset.empty()) {
+    text += fmt::format(" [{}", preset);
+    if (!row.synthetic_default.empty())
+      text += fmt::format("; synthetic: {}", row.synthetic_default);
+    text += "]";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string help_text(const OptionContext& context) {
+  std::string out =
+      "Trains a convolutional network on many ranks over a slow network.\n"
+      "\n"
+      "  mpirun -np 4 dptrain --compress q8                 the built-in synthetic data\n"
+      "  mpirun -np 4 dptrain --data-dir DIR --compress q8  CIFAR-10 or CIFAR-100\n"
+      "\n"
+      "Ranges are in (), defaults in []; 'synthetic:' is the default with that data.\n";
+  for (const OptionGroup& group : option_table(context)) {
+    out += fmt::format("\n{}\n", group.title);
+    for (const OptionRow& row : group.rows) {
+      std::string head = "  --" + row.name;
+      if (!row.is_flag()) head += " " + row.placeholder;
+      // Two blanks at least between an option and its text, which else begins on the next line.
+      if (head.size() + 2 > kTextColumn) {
+        out += head + '\n';
+        head.clear();
+      }
+      head.resize(kTextColumn, ' ');
+      out += head;
+      append_wrapped(out, kTextColumn, description(row));
+    }
+  }
+  out +=
+      "\nExit codes: 0 done, 2 usage, 3 data or log, 4 communication, 5 device,\n"
+      "70 a bug of dptrain.\n";
+  return without_trailing_blanks(out);
+}
+
+std::vector<std::pair<std::string, std::string>> Options::resolved() const {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const OptionGroup& group : option_table({})) {
+    for (const OptionRow& row : group.rows) {
+      if (row.is_setting) values.emplace_back(row.name, row.get(*this));
+    }
+  }
+  return values;
+}
+
+std::string config_text(const Options& options) {
+  std::string out = "# dptrain's options as resolved; use with --config.\n";
+  for (const OptionGroup& group : option_table({})) {
+    out += fmt::format("\n# {}\n", group.title);
+    for (const OptionRow& row : group.rows) {
+      if (!row.is_setting) continue;
+      const std::string value = row.get(options);
+      out += value.empty() ? fmt::format("# {} is not set\n", row.name)
+                           : fmt::format("{} = {}\n", row.name, config_value(value));
+    }
+  }
+  return out;
+}
+
+std::string fresh_log_path() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char stamp[32];
+  const std::size_t length = std::strftime(stamp, sizeof(stamp), "%Y%m%d-%H%M%S", &local);
+  const std::string base = "dptrain-" + std::string(stamp, length);
+  std::error_code code;
+  std::string path = base + ".h5";
+  for (int n = 2; std::filesystem::exists(path, code); ++n) path = fmt::format("{}-{}.h5", base, n);
+  return path;
+}
+
+}  // namespace dp

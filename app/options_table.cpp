@@ -1,0 +1,253 @@
+#include "app/options_table.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "app/options_values.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+OptionRow whole(std::string name, std::int64_t Options::*field, WholeRange range, std::string help,
+                std::string synthetic_default = "") {
+  const std::string option = "--" + name;
+  return {.name = std::move(name),
+          .placeholder = "N",
+          .help = std::move(help),
+          .allowed = range.allowed(),
+          .range = range.text(),
+          .synthetic_default = std::move(synthetic_default),
+          .set = [=](Options& options,
+                     std::string_view text) { options.*field = parse_whole(option, text, range); },
+          .get = [=](const Options& options) { return std::to_string(options.*field); }};
+}
+
+OptionRow real(std::string name, double Options::*field, RealRange range, std::string help,
+               std::string synthetic_default = "") {
+  const std::string option = "--" + name;
+  return {.name = std::move(name),
+          .placeholder = "X",
+          .help = std::move(help),
+          .allowed = range.allowed(),
+          .range = range.text(),
+          .synthetic_default = std::move(synthetic_default),
+          .set = [=](Options& options,
+                     std::string_view text) { options.*field = parse_real(option, text, range); },
+          .get = [=](const Options& options) { return real_text(options.*field); }};
+}
+
+// `choices` name the enumerators 0, 1, 2, ...
+template <class Enum>
+OptionRow choice(std::string name, Enum Options::*field, std::vector<std::string> choices,
+                 std::string help, std::string synthetic_default = "") {
+  const std::string option = "--" + name;
+  return {.name = std::move(name),
+          .placeholder = fmt::format("{}", fmt::join(choices, "|")),
+          .help = std::move(help),
+          .allowed = joined_choices(choices),
+          .range = "",
+          .synthetic_default = std::move(synthetic_default),
+          .set =
+              [=](Options& options, std::string_view text) {
+                options.*field = static_cast<Enum>(parse_choice(option, text, choices));
+              },
+          .get =
+              [=](const Options& options) {
+                return choices[static_cast<std::size_t>(options.*field)];
+              }};
+}
+
+OptionRow on_off(std::string name, bool Options::*field, std::string help) {
+  const std::string option = "--" + name;
+  return {.name = std::move(name),
+          .placeholder = "on|off",
+          .help = std::move(help),
+          .allowed = "on or off",
+          .range = "",
+          .synthetic_default = "",
+          .set =
+              [=](Options& options, std::string_view text) {
+                options.*field = parse_choice(option, text, {"on", "off"}) == 0;
+              },
+          .get = [=](const Options& options) { return options.*field ? "on" : "off"; }};
+}
+
+OptionRow text(std::string name, std::string Options::*field, std::string placeholder,
+               std::string allowed, std::string help) {
+  return {
+      .name = std::move(name),
+      .placeholder = std::move(placeholder),
+      .help = std::move(help),
+      .allowed = std::move(allowed),
+      .range = "",
+      .synthetic_default = "",
+      .set = [=](Options& options, std::string_view value) { options.*field = std::string(value); },
+      .get = [=](const Options& options) { return options.*field; }};
+}
+
+OptionRow action(std::string name, Options::Action value, std::string help) {
+  return {.name = std::move(name),
+          .placeholder = "",
+          .help = std::move(help),
+          .allowed = "",
+          .range = "",
+          .synthetic_default = "",
+          .is_setting = false,
+          .set = [=](Options& options, std::string_view) { options.action = value; },
+          .get = [](const Options&) { return std::string(); }};
+}
+
+OptionRow model_row(const OptionContext& context) {
+  OptionRow row = text("model", &Options::model, "NAME", "the name of a model",
+                       fmt::format("network: {}", fmt::join(context.models, ", ")));
+  row.synthetic_default = "resnet20";
+  row.set = [models = context.models](Options& options, std::string_view value) {
+    if (std::find(models.begin(), models.end(), value) == models.end()) {
+      const std::string near = nearest(value, models);
+      throw_error(ErrorKind::usage, "--model {}: unknown model; known: {}{}", shown(value),
+                  fmt::join(models, ", "),
+                  near.empty() ? "" : fmt::format("; did you mean {}?", near));
+    }
+    options.model = std::string(value);
+  };
+  return row;
+}
+
+OptionRow compress_row(const OptionContext& context) {
+  OptionRow row = text("compress", &Options::compress, "SPEC", "a codec, NAME[:key=value,...]",
+                       fmt::format("codec of the gradients, NAME[:key=value,...]; names: {}",
+                                   fmt::join(context.codecs, ", ")));
+  row.set = [check = context.check_compress](Options& options, std::string_view value) {
+    if (check) check(std::string(value));
+    options.compress = std::string(value);
+  };
+  return row;
+}
+
+OptionRow milestones_row() {
+  constexpr RealRange kEpoch{.least = 0, .most = 100000, .is_least_allowed = false};
+  return {.name = "lr-milestones",
+          .placeholder = "X,X,...",
+          .help =
+              "for step: epochs after which the rate is multiplied by --lr-gamma; if not given, "
+              "a half and three quarters of the run",
+          .allowed = "increasing numbers joined by commas, each " + kEpoch.text(),
+          .range = "",
+          .synthetic_default = "",
+          .set =
+              [=](Options& options, std::string_view value) {
+                options.lr_milestones = parse_increasing("--lr-milestones", value, kEpoch);
+              },
+          .get =
+              [](const Options& options) {
+                return fmt::format("{}", fmt::join(options.lr_milestones, ","));
+              }};
+}
+
+// The two batch sizes are set by turns: 0 stands for "not this one".
+OptionRow unset_at_zero(OptionRow row) {
+  row.get = [get = row.get](const Options& options) {
+    std::string value = get(options);
+    return value == "0" ? "" : value;
+  };
+  return row;
+}
+
+OptionRow quiet_row() {
+  OptionRow row = on_off("quiet", &Options::quiet, "print errors and the last summary alone");
+  row.placeholder = "";
+  return row;
+}
+
+OptionRow config_row() {
+  OptionRow row = action("config", Options::Action::train,
+                         "read options from an INI file of lines 'name = value'; the command line "
+                         "wins");
+  row.placeholder = "FILE";
+  row.allowed = "the path of a file";
+  return row;
+}
+
+}  // namespace
+
+std::vector<OptionGroup> option_table(const OptionContext& context) {
+  using O = Options;
+  constexpr std::int64_t kMany = 1'000'000'000;
+  return {
+      {"Model and data",
+       {model_row(context),
+        choice("dataset", &O::dataset, {"synthetic", "cifar10", "cifar100"},
+               "synthetic is built in and used without --data-dir; with --data-dir the folder's "
+               "files tell"),
+        text("data-dir", &O::data_dir, "PATH", "the path of a folder",
+             "folder with CIFAR's binary files (experiments/get_cifar.sh brings them)"),
+        whole("limit-train", &O::limit_train, {0, kMany}, "use the first N training images; 0: all",
+              "12800"),
+        whole("limit-test", &O::limit_test, {0, kMany}, "use the first N test images; 0: all",
+              "2000"),
+        on_off("augment", &O::augment, "random crop and flip of the training images")}},
+      {"Training",
+       {whole("epochs", &O::epochs, {1, 100000}, "times that every image is seen", "5"),
+        unset_at_zero(
+            whole("batch-size", &O::batch_size, {1, 65536}, "images per rank and step", "32")),
+        unset_at_zero(whole("global-batch", &O::global_batch, {1, 16777216},
+                            "images of all ranks per step, instead of --batch-size")),
+        whole("seed", &O::seed, {0, 4294967295}, "everything random follows from it"),
+        choice("optimizer", &O::optimizer, {"sgd"}, "update rule"),
+        real("lr", &O::lr, {.least = 0, .most = 100, .is_least_allowed = false},
+             "learning rate; the peak of the schedule", "0.2"),
+        real("momentum", &O::momentum, {.least = 0, .most = 1, .is_most_allowed = false},
+             "momentum of SGD"),
+        real("weight-decay", &O::weight_decay, {.least = 0, .most = 1},
+             "L2 penalty, added to the gradient"),
+        on_off("nesterov", &O::nesterov, "Nesterov's momentum"),
+        real("label-smoothing", &O::label_smoothing,
+             {.least = 0, .most = 1, .is_most_allowed = false},
+             "share of the target spread evenly over the classes"),
+        real("clip-norm", &O::clip_norm, {.least = 0, .most = 1e6},
+             "cut the gradient down to this L2 norm; 0: do not"),
+        choice("lr-schedule", &O::lr_schedule, {"constant", "step", "cosine", "onecycle"},
+               "course of the learning rate over the run", "onecycle"),
+        milestones_row(),
+        real("lr-gamma", &O::lr_gamma, {.least = 0, .most = 1, .is_least_allowed = false},
+             "for step: factor at each milestone"),
+        real("warmup-epochs", &O::warmup_epochs, {.least = 0, .most = 100000},
+             "epochs over which the rate rises at the start; not with onecycle, which rises by "
+             "itself"),
+        choice("lr-scaling", &O::lr_scaling, {"none", "linear", "sqrt"},
+               "multiply --lr by the number of ranks or by its square root")}},
+      {"Exchange of gradients",
+       {compress_row(context), choice("topology", &O::topology, {"ring"}, "who sends to whom"),
+        real("bucket-mb", &O::bucket_mb, {.least = 0, .most = 4096, .is_least_allowed = false},
+             "size of gradients sent together, in 10^6 bytes of fp32"),
+        on_off("overlap", &O::overlap, "exchange while the backward pass still computes"),
+        real("comm-timeout", &O::comm_timeout_s,
+             {.least = 0, .most = 86400, .is_least_allowed = false},
+             "seconds without any progress after which a silent rank ends the run"),
+        choice("check-replicas", &O::check_replicas, {"epoch", "step", "off"},
+               "how often to prove by hash that all ranks hold the same bits")}},
+      {"Machine",
+       {choice("device", &O::device, {"auto", "cpu", "cuda"}, "where to compute"),
+        choice("precision", &O::precision, {"fp32", "bf16"},
+               "arithmetic of the layers; the weights are fp32 always"),
+        whole("threads", &O::threads, {0, 1024},
+              "compute threads per rank; 0: the rank's share of the host's cores"),
+        whole("loader-threads", &O::loader_threads, {1, 64},
+              "threads per rank that prepare images"),
+        on_off("tune", &O::tune, "choose algorithms by measurement at the start")}},
+      {"Output and configuration",
+       {text("log", &O::log, "FILE.h5", "a path, auto or none",
+             "the run's log, which must not exist yet; auto: dptrain-DATE-TIME.h5 in this folder; "
+             "none: no log"),
+        whole("log-steps", &O::log_steps, {0, kMany}, "log a row every N steps; 0: per epoch only"),
+        quiet_row(), config_row(),
+        action("print-config", O::Action::print_config,
+               "print every option as resolved, as a file for --config, and end"),
+        action("version", O::Action::version, "print the version and end"),
+        action("help", O::Action::help, "print this and end")}}};
+}
+
+}  // namespace dp

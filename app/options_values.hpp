@@ -1,0 +1,59 @@
+// Values of options: from text and back, and what to say when they are wrong.
+//
+// The parsers take the whole text or throw Error(usage) "--name value: must be ...", where `name`
+// is given with its dashes.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dp {
+
+struct WholeRange {
+  std::int64_t least = 0;
+  std::int64_t most = 0;
+  // "1 to 64", "a whole number from 1 to 64"
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string allowed() const;
+};
+
+struct RealRange {
+  double least = 0;
+  double most = 0;
+  bool is_least_allowed = true;
+  bool is_most_allowed = true;
+  // "0 to below 1" or "above 0, up to 100"; the same as "a number from ...", "a number above ..."
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string allowed() const;
+  [[nodiscard]] bool contains(double value) const;
+};
+
+[[nodiscard]] std::int64_t parse_whole(std::string_view name, std::string_view text,
+                                       const WholeRange& range);
+// No infinity, no NaN.
+[[nodiscard]] double parse_real(std::string_view name, std::string_view text,
+                                const RealRange& range);
+// "60,120,160": increasing.
+[[nodiscard]] std::vector<double> parse_increasing(std::string_view name, std::string_view text,
+                                                   const RealRange& range);
+// The position of `text` in `choices`.
+[[nodiscard]] std::size_t parse_choice(std::string_view name, std::string_view text,
+                                       const std::vector<std::string>& choices);
+
+// The shortest text that reads back as the same number.
+[[nodiscard]] std::string real_text(double value);
+
+// "a, b or c"
+[[nodiscard]] std::string joined_choices(const std::vector<std::string>& choices);
+
+// A user's text as it may be shown in a message: cut after 60 characters, control characters as ?.
+[[nodiscard]] std::string shown(std::string_view text);
+
+// The known name that `text` was probably meant to be: one that it abbreviates, or one within a few
+// slips of the finger. Empty where nothing is near.
+[[nodiscard]] std::string nearest(std::string_view text, const std::vector<std::string>& known);
+
+}  // namespace dp

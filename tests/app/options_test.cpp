@@ -1,0 +1,406 @@
+// The options: what is accepted, what is refused and with which words, and that all that is printed
+// from the table agrees with what is parsed from it.
+#include "app/options.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "app/options_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+using Words = std::vector<std::string>;
+
+OptionContext context() {
+  OptionContext result;
+  result.models = {"resnet18", "resnet20", "resnet20b", "resnet110"};
+  result.codecs = {"none", "q8"};
+  result.check_compress = [](const std::string& spec) {
+    if (spec != "none" && spec != "q8") {
+      throw_error(ErrorKind::usage, "--compress {}: unknown codec; known: none, q8", spec);
+    }
+  };
+  return result;
+}
+
+Options parse(const Words& words) { return parse_options(words, context()); }
+
+// The message of the error that the words give; fails the test where there is none or where it is
+// not one of usage.
+std::string refusal(const Words& words) {
+  try {
+    static_cast<void>(parse(words));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted";
+  return "";
+}
+
+// A file in the working folder that is gone after the test.
+class File {
+ public:
+  explicit File(const std::string& text)
+      : path_("options_test." + std::to_string(::getpid()) + ".ini") {
+    std::ofstream(path_) << text;
+  }
+  ~File() {
+    std::error_code code;
+    std::filesystem::remove(path_, code);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(Options, WithoutAnyWordTheSyntheticSetIsLearntInMinutes) {
+  const Options options = parse({});
+  EXPECT_EQ(options.dataset, Options::Dataset::synthetic);
+  EXPECT_EQ(options.model, "resnet20");
+  EXPECT_EQ(options.batch_size, 32);
+  EXPECT_EQ(options.epochs, 5);
+  EXPECT_EQ(options.limit_train, 12800);
+  EXPECT_EQ(options.limit_test, 2000);
+  EXPECT_EQ(options.lr_schedule, Options::LrSchedule::onecycle);
+  EXPECT_EQ(options.lr, 0.2);
+  EXPECT_EQ(options.momentum, 0.9);
+  EXPECT_EQ(options.weight_decay, 5e-4);
+  EXPECT_EQ(options.compress, "none");
+  EXPECT_EQ(options.log, "auto");
+  EXPECT_EQ(options.action, Options::Action::train);
+}
+
+TEST(Options, RealDataHasTheDefaultsOfTheExperiments) {
+  const Options options = parse({"--data-dir", "somewhere"});
+  EXPECT_EQ(options.dataset, Options::Dataset::cifar10);
+  EXPECT_EQ(options.model, "resnet18");
+  EXPECT_EQ(options.batch_size, 128);
+  EXPECT_EQ(options.lr, 0.1);
+  EXPECT_EQ(options.limit_train, 0);
+  EXPECT_EQ(options.lr_schedule, Options::LrSchedule::cosine);
+}
+
+TEST(Options, WhatIsGivenStaysWithTheSyntheticSet) {
+  const Options options = parse({"--model=resnet110", "--epochs", "7", "--lr", "0.1",
+                                 "--lr-schedule", "constant", "--limit-train", "0"});
+  EXPECT_EQ(options.dataset, Options::Dataset::synthetic);
+  EXPECT_EQ(options.model, "resnet110");
+  EXPECT_EQ(options.epochs, 7);
+  EXPECT_EQ(options.lr, 0.1);
+  EXPECT_EQ(options.lr_schedule, Options::LrSchedule::constant);
+  EXPECT_EQ(options.limit_train, 0);
+  EXPECT_EQ(options.batch_size, 32);
+}
+
+TEST(Options, TheFolderTellsItsDataSet) {
+  OptionContext with_detection = context();
+  with_detection.detect_dataset = [](const std::string& folder) {
+    return folder == "hundred" ? "cifar100" : "";
+  };
+  EXPECT_EQ(parse_options({"--data-dir", "hundred"}, with_detection).dataset,
+            Options::Dataset::cifar100);
+  EXPECT_EQ(parse_options({"--data-dir", "other"}, with_detection).dataset,
+            Options::Dataset::cifar10);
+  EXPECT_EQ(
+      parse_options({"--data-dir", "hundred", "--dataset", "cifar10"}, with_detection).dataset,
+      Options::Dataset::cifar10);
+}
+
+TEST(Options, GlobalBatchStandsInsteadOfBatchSize) {
+  const Options global = parse({"--global-batch", "100"});
+  EXPECT_EQ(global.batch_size, 0);
+  EXPECT_EQ(global.global_batch_of(3), 100);
+  EXPECT_EQ(parse({"--batch-size", "8"}).global_batch_of(3), 24);
+  EXPECT_THROW(static_cast<void>(global.global_batch_of(101)), Error);
+}
+
+TEST(Options, StepHasMilestonesAtAHalfAndThreeQuarters) {
+  EXPECT_EQ(parse({"--lr-schedule", "step", "--epochs", "10"}).lr_milestones,
+            (std::vector<double>{5, 7.5}));
+  EXPECT_EQ(parse({"--lr-schedule", "step", "--lr-milestones", "2,3.5,60"}).lr_milestones,
+            (std::vector<double>{2, 3.5, 60}));
+  EXPECT_TRUE(parse({}).lr_milestones.empty());
+}
+
+TEST(Options, EdgesOfRangesAreAccepted) {
+  EXPECT_EQ(parse({"--momentum", "0"}).momentum, 0);
+  EXPECT_EQ(parse({"--lr", "1e-30"}).lr, 1e-30);
+  EXPECT_EQ(parse({"--lr", "100"}).lr, 100);
+  EXPECT_EQ(parse({"--batch-size", "1"}).batch_size, 1);
+  EXPECT_EQ(parse({"--batch-size", "65536"}).batch_size, 65536);
+}
+
+TEST(Options, HelpAndVersionWinOverAllElse) {
+  EXPECT_EQ(parse({"--epochs", "x", "--help"}).action, Options::Action::help);
+  EXPECT_EQ(parse({"--version", "stray"}).action, Options::Action::version);
+  EXPECT_EQ(parse({"--print-config"}).action, Options::Action::print_config);
+}
+
+struct Bad {
+  Words words;
+  std::string message;
+};
+
+class Refused : public testing::TestWithParam<Bad> {};
+
+TEST_P(Refused, SaysWhatAndWhatIsAllowed) {
+  EXPECT_EQ(refusal(GetParam().words), GetParam().message);
+}
+
+const char* const kBatch = "must be a whole number from 1 to 65536";
+
+INSTANTIATE_TEST_SUITE_P(
+    Numbers, Refused,
+    testing::Values(
+        Bad{{"--batch-size", "0"}, std::string("--batch-size 0: ") + kBatch},
+        Bad{{"--batch-size", "-5"}, std::string("--batch-size -5: ") + kBatch},
+        Bad{{"--batch-size=-5"}, std::string("--batch-size -5: ") + kBatch},
+        Bad{{"--batch-size", "nan"}, std::string("--batch-size nan: ") + kBatch},
+        Bad{{"--batch-size", "inf"}, std::string("--batch-size inf: ") + kBatch},
+        Bad{{"--batch-size", "1e3"}, std::string("--batch-size 1e3: ") + kBatch},
+        Bad{{"--batch-size", "8.0"}, std::string("--batch-size 8.0: ") + kBatch},
+        Bad{{"--batch-size", " 8"}, std::string("--batch-size  8: ") + kBatch},
+        Bad{{"--batch-size", "8k"}, std::string("--batch-size 8k: ") + kBatch},
+        Bad{{"--batch-size", "0x8"}, std::string("--batch-size 0x8: ") + kBatch},
+        Bad{{"--batch-size", "65537"}, std::string("--batch-size 65537: ") + kBatch},
+        Bad{{"--batch-size", "4294967297"}, std::string("--batch-size 4294967297: ") + kBatch},
+        Bad{{"--batch-size", "99999999999999999999"},
+            std::string("--batch-size 99999999999999999999: ") + kBatch},
+        Bad{{"--batch-size", ""}, std::string("--batch-size: empty value; ") + kBatch},
+        Bad{{"--batch-size="}, std::string("--batch-size: empty value; ") + kBatch},
+        Bad{{"--lr", "nan"}, "--lr nan: must be a number above 0, up to 100"},
+        Bad{{"--lr", "inf"}, "--lr inf: must be a number above 0, up to 100"},
+        Bad{{"--lr", "-inf"}, "--lr -inf: must be a number above 0, up to 100"},
+        Bad{{"--lr", "0"}, "--lr 0: must be a number above 0, up to 100"},
+        Bad{{"--lr", "1e999"}, "--lr 1e999: must be a number above 0, up to 100"},
+        Bad{{"--lr", "0,1"}, "--lr 0,1: must be a number above 0, up to 100"},
+        Bad{{"--momentum", "1"}, "--momentum 1: must be a number from 0 to below 1"},
+        Bad{{"--weight-decay", "-1e-4"}, "--weight-decay -1e-4: must be a number from 0 to 1"},
+        Bad{{"--lr-schedule", "step", "--lr-milestones", "3,2"},
+            "--lr-milestones 3,2: must be increasing numbers joined by commas, each above 0, up "
+            "to 100000"},
+        Bad{{"--lr-schedule", "step", "--lr-milestones", "3,"},
+            "--lr-milestones 3,: must be increasing numbers joined by commas, each above 0, up to "
+            "100000"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Names, Refused,
+    testing::Values(
+        Bad{{"--batchsize", "5"}, "--batchsize: unknown option; did you mean --batch-size?"},
+        Bad{{"--batch_size=5"}, "--batch_size: unknown option; did you mean --batch-size?"},
+        Bad{{"--epcohs", "5"}, "--epcohs: unknown option; did you mean --epochs?"},
+        Bad{{"--comp", "q8"}, "--comp: unknown option; did you mean --compress?"},
+        Bad{{"--batch", "8"}, "--batch: unknown option; did you mean --batch-size?"},
+        Bad{{"--Epochs", "8"}, "--Epochs: unknown option; did you mean --epochs?"},
+        Bad{{"-epochs", "8"}, "-epochs: unknown option; did you mean --epochs?"},
+        Bad{{"-h"}, "-h: unknown option; see dptrain --help"},
+        Bad{{"--frobnicate=1"}, "--frobnicate: unknown option; see dptrain --help"},
+        Bad{{"resnet18"},
+            "'resnet18': stray word; every setting is an option with two dashes; see dptrain "
+            "--help"},
+        Bad{{"epochs=5"},
+            "'epochs=5': stray word; every setting is an option with two dashes; did you mean "
+            "--epochs?"},
+        Bad{{"--", "x"},
+            "'x': stray word; every setting is an option with two dashes; see dptrain --help"},
+        Bad{{"--quiet", "on"},
+            "'on': stray word; every setting is an option with two dashes; see dptrain --help"},
+        Bad{{"--epochs", "5", "--epochs", "6"}, "--epochs: given twice, as 5 and as 6"},
+        Bad{{"--quiet", "--quiet"}, "--quiet: given twice"},
+        Bad{{"--quiet=on"}, "--quiet: takes no value"},
+        Bad{{"--epochs"}, "--epochs: needs a value, a whole number from 1 to 100000"},
+        Bad{{"--epochs", "--lr", "0.1"},
+            "--epochs: needs a value, a whole number from 1 to 100000, before --lr"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Choices, Refused,
+    testing::Values(
+        Bad{{"--device", "cdua"}, "--device cdua: must be auto, cpu or cuda; did you mean cuda?"},
+        Bad{{"--device", "CPU"}, "--device CPU: must be auto, cpu or cuda; did you mean cpu?"},
+        Bad{{"--topology", "star"}, "--topology star: must be ring"},
+        Bad{{"--nesterov", "1"}, "--nesterov 1: must be on or off"},
+        Bad{{"--model", "resnet1"},
+            "--model resnet1: unknown model; known: resnet18, resnet20, resnet20b, resnet110; did "
+            "you mean resnet18?"},
+        Bad{{"--model", "vgg"},
+            "--model vgg: unknown model; known: resnet18, resnet20, resnet20b, resnet110"},
+        Bad{{"--compress", "q7"}, "--compress q7: unknown codec; known: none, q8"},
+        Bad{{"--log", "a\nb"},
+            "--log a?b: holds a control character; must be a path, auto or none"},
+        Bad{{"--model", std::string(500, 'x')},
+            "--model " + std::string(60, 'x') +
+                "...: unknown model; known: resnet18, resnet20, resnet20b, resnet110"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Contradictions, Refused,
+    testing::Values(
+        Bad{{"--batch-size", "8", "--global-batch", "32"},
+            "--global-batch 32: not together with --batch-size 8; give one of the two"},
+        Bad{{"--dataset", "cifar10"},
+            "--dataset cifar10: needs --data-dir, the path of a folder with its files; "
+            "experiments/get_cifar.sh brings them"},
+        Bad{{"--dataset", "synthetic", "--data-dir", "d"},
+            "--dataset synthetic: is built in and reads no files; leave --data-dir d out"},
+        Bad{{"--lr-milestones", "3"},
+            "--lr-milestones 3: only with --lr-schedule step, not onecycle"},
+        Bad{{"--warmup-epochs", "1"},
+            "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
+            "constant, step or cosine"},
+        Bad{{"--lr-schedule", "cosine", "--warmup-epochs", "6"},
+            "--warmup-epochs 6: must be at most the run's --epochs 5"},
+        Bad{{"--nesterov", "on", "--momentum", "0"}, "--nesterov on: needs a --momentum above 0"}));
+
+TEST(Config, LiesBetweenDefaultsAndCommandLine) {
+  const File file(
+      "# a comment\n\n; another\nepochs = 9\r\nlr=0.3   # peak\nquiet = on\n"
+      "log = \"with # and space.h5\"");
+  const Options options = parse({"--epochs", "3", "--config", file.path()});
+  EXPECT_EQ(options.epochs, 3);
+  EXPECT_EQ(options.lr, 0.3);
+  EXPECT_TRUE(options.quiet);
+  EXPECT_EQ(options.log, "with # and space.h5");
+  EXPECT_EQ(options.batch_size, 32);
+}
+
+TEST(Config, TheCommandLineWinsOverWhatItContradicts) {
+  const File file(
+      "global-batch = 64\ndata-dir = somewhere\nlr-schedule = step\nlr-milestones = 1,2\n"
+      "warmup-epochs = 1\n");
+  const Options options = parse({"--config", file.path(), "--batch-size", "8", "--dataset",
+                                 "synthetic", "--lr-schedule", "onecycle"});
+  EXPECT_EQ(options.batch_size, 8);
+  EXPECT_EQ(options.global_batch, 0);
+  EXPECT_EQ(options.dataset, Options::Dataset::synthetic);
+  EXPECT_EQ(options.data_dir, "");
+  EXPECT_TRUE(options.lr_milestones.empty());
+  EXPECT_EQ(options.warmup_epochs, 0);
+}
+
+TEST(Config, ErrorsNameTheLine) {
+  const auto message = [](const std::string& text) {
+    try {
+      static_cast<void>(parse_config_text(text, "run.ini", context()));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(message("epochs = 5\nepoch = 5\n"),
+            "run.ini:2: epoch: unknown option; did you mean epochs?");
+  EXPECT_EQ(message("\n\nepochs 5\n"), "run.ini:3: epochs 5: is not of the form 'name = value'");
+  EXPECT_EQ(message("= 5"), "run.ini:1: = 5: is not of the form 'name = value'");
+  EXPECT_EQ(message("[training]\nepochs = 5"),
+            "run.ini:1: [training]: there are no sections here; write 'name = value'");
+  EXPECT_EQ(message("epochs = 5\n# x\nepochs = 6"),
+            "run.ini:3: epochs: given twice, first at run.ini:1");
+  EXPECT_EQ(message("epochs ="),
+            "run.ini:1: --epochs: empty value; must be a whole number from 1 to 100000");
+  EXPECT_EQ(message("lr = nan"), "run.ini:1: --lr nan: must be a number above 0, up to 100");
+  EXPECT_EQ(message("compress = q7"), "run.ini:1: --compress q7: unknown codec; known: none, q8");
+  EXPECT_EQ(message("help = on"), "run.ini:1: help: belongs on the command line, not into a file");
+  EXPECT_EQ(message("config = x"),
+            "run.ini:1: config: belongs on the command line, not into a file");
+}
+
+TEST(Config, FilesThatCannotBeReadAreNamed) {
+  EXPECT_EQ(refusal({"--config", "no/such.ini"}),
+            "--config no/such.ini: cannot be read: No such file or directory");
+  EXPECT_EQ(refusal({"--config", "."}), "--config .: is a folder; must be the path of a file");
+  EXPECT_EQ(refusal({"--config", "/dev/zero"}),
+            "--config /dev/zero: is longer than 1048576 bytes; is it a configuration?");
+}
+
+TEST(Config, WhatIsPrintedReadsBackAsTheSameOptions) {
+  const Words runs[] = {
+      {},
+      {"--data-dir", "a \"b\" # c", "--lr", "0.1234567890123456789", "--log", " x.h5"},
+      {"--global-batch", "96", "--nesterov", "on", "--quiet", "--seed", "4294967295"},
+      {"--data-dir", "d", "--dataset", "cifar100", "--lr-schedule", "step", "--lr-milestones",
+       "1.5,2", "--warmup-epochs", "0.25", "--weight-decay", "1e-7", "--device", "cpu"}};
+  for (const Words& words : runs) {
+    const Options options = parse(words);
+    const Options again = parse_config_text(config_text(options), "printed", context());
+    EXPECT_EQ(again.resolved(), options.resolved());
+    EXPECT_EQ(config_text(again), config_text(options));
+  }
+}
+
+TEST(Table, EveryRowIsInTheHelpWithItsDefaultAndRange) {
+  const std::string help = help_text(context());
+  std::string joined;  // with every run of blanks and line ends as one blank
+  for (std::istringstream words(help); !words.eof();) {
+    std::string word;
+    words >> word;
+    joined += word + " ";
+  }
+  for (const OptionGroup& group : option_table(context())) {
+    EXPECT_NE(help.find("\n" + group.title + "\n"), std::string::npos) << group.title;
+    for (const OptionRow& row : group.rows) {
+      const std::string head = "\n  --" + row.name + (row.is_flag() ? "" : " " + row.placeholder);
+      EXPECT_NE(help.find(head), std::string::npos) << head;
+      EXPECT_NE(joined.find(row.help), std::string::npos) << row.help;
+      if (!row.range.empty()) {
+        EXPECT_NE(joined.find("(" + row.range + ")"), std::string::npos) << row.range;
+      }
+      if (!row.synthetic_default.empty()) {
+        EXPECT_NE(joined.find("; synthetic: " + row.synthetic_default + "]"), std::string::npos)
+            << row.name;
+      }
+    }
+  }
+}
+
+TEST(Table, HelpIsReadableAt80Columns) {
+  std::istringstream lines(help_text(context()));
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 80u) << line;
+    EXPECT_FALSE(line.ends_with(' ')) << line;
+  }
+}
+
+TEST(Table, EveryDefaultIsAValueThatItsOwnRowAccepts) {
+  for (const OptionGroup& group : option_table(context())) {
+    for (const OptionRow& row : group.rows) {
+      for (const std::string& value : {row.get(Options{}), row.synthetic_default}) {
+        if (!row.is_setting || value.empty()) continue;
+        Options options;
+        EXPECT_NO_THROW(row.set(options, value)) << row.name;
+        EXPECT_EQ(row.get(options), value) << row.name;
+      }
+    }
+  }
+}
+
+TEST(Table, ResolvedListsEverySettingInOrder) {
+  Words expected, listed;
+  for (const OptionGroup& group : option_table(context())) {
+    for (const OptionRow& row : group.rows) {
+      if (row.is_setting) expected.push_back(row.name);
+    }
+  }
+  for (const auto& [name, value] : parse({}).resolved()) listed.push_back(name);
+  EXPECT_EQ(listed, expected);
+}
+
+TEST(Log, FreshNamesAvoidFilesThatAreThere) {
+  const std::string path = fresh_log_path();
+  EXPECT_TRUE(path.starts_with("dptrain-2")) << path;
+  EXPECT_TRUE(path.ends_with(".h5")) << path;
+  std::ofstream(path) << "taken";
+  EXPECT_NE(fresh_log_path(), path);
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace dp
