@@ -291,7 +291,7 @@ Options parse_options(const std::vector<std::string>& arguments, const OptionCon
   for (const auto& [word, action] : {std::pair{"--help", Options::Action::help},
                                      std::pair{"--version", Options::Action::version}}) {
     if (std::find(arguments.begin(), arguments.end(), word) != arguments.end()) {
-      Options options;
+      Options options = Builder(context).resolve();
       options.action = action;
       return options;
     }
