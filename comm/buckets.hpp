@@ -1,0 +1,51 @@
+// Which gradients are sent together.
+//
+// The flat gradient has two regions: tensors of two or more dimensions in the order in which
+// backward finishes them, then all one-dimensional ones (batch norm, bias). A *bucket* is a
+// contiguous slice of it: small enough that its exchange starts while backward still runs, large
+// enough that headers and latency do not count. The one-dimensional region is one last bucket in
+// fp32: it is small, and its values tolerate no coarse bins.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dp {
+
+// A tensor of the flat gradient, in floats.
+struct TensorSlot {
+  std::size_t offset = 0;
+  std::size_t rows = 0;  // as a matrix, for codecs that factor; rows * columns floats
+  std::size_t columns = 0;
+  bool is_1d = false;
+
+  [[nodiscard]] std::size_t elements() const { return rows * columns; }
+};
+
+struct BucketOptions {
+  std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has as many bytes of fp32
+  std::string codec = "none";           // a codec spec
+  // Smaller buckets are sent in fp32: there the headers and the hops' latency are the cost.
+  std::size_t min_compress_bytes = 16u << 10;
+};
+
+struct Bucket {
+  std::size_t offset = 0;
+  std::size_t elements = 0;
+  std::string codec;             // in canonical form
+  std::size_t first_tensor = 0;  // [first_tensor, end_tensor) of the list given
+  std::size_t end_tensor = 0;
+  std::string_view
+      why;  // for the start-up table, where the codec is not the one asked for; or empty
+};
+
+// The buckets in the order in which they are exchanged. The tensors must follow each other without
+// gaps, all one-dimensional ones last; together they are the whole gradient. A tensor is never
+// split. Throws Error(usage) for a bad codec spec.
+[[nodiscard]] std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
+                                               const BucketOptions& options);
+
+}  // namespace dp

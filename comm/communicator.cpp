@@ -1,0 +1,161 @@
+#include "comm/communicator.hpp"
+
+#include <chrono>
+#include <exception>
+#include <thread>
+
+#include "comm/check.hpp"
+
+namespace dp {
+namespace {
+
+MPI_Comm duplicate(MPI_Comm parent) {
+  MPI_Comm comm = MPI_COMM_NULL;
+  DP_CHECK_MPI(MPI_Comm_dup(parent, &comm));
+  DP_CHECK_MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+  return comm;
+}
+
+}  // namespace
+
+Communicator::Communicator(MPI_Comm parent) : comm_(duplicate(parent)), liveness_(comm_) {
+  DP_CHECK_MPI(MPI_Comm_rank(comm_, &rank_));
+  DP_CHECK_MPI(MPI_Comm_size(comm_, &size_));
+  struct Name {
+    char text[MPI_MAX_PROCESSOR_NAME];
+  };
+  Name name{};
+  int length = 0;
+  DP_CHECK_MPI(MPI_Get_processor_name(name.text, &length));
+  // wait() names hosts: until they are known, ranks are called by number alone.
+  hosts_.assign(static_cast<std::size_t>(size_), "?");
+  const auto names = all_gather(name);
+  for (std::size_t i = 0; i < names.size(); ++i) hosts_[i] = names[i].text;
+  local_size_ = 0;
+  for (int other = 0; other < size_; ++other) {
+    if (hosts_[static_cast<std::size_t>(other)] != host()) continue;
+    if (other < rank_) ++local_rank_;
+    ++local_size_;
+  }
+}
+
+Communicator::~Communicator() {
+  // As in ~Liveness.
+  if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+}
+
+void Communicator::wait(MPI_Request& request, const char* what) {
+  // Short waits are the rule between ranks that arrive together: look often at first, then sleep.
+  constexpr int kLooksBeforeSleep = 100;
+  constexpr auto kSleep = std::chrono::microseconds(150);
+  Deadline waiting = deadline();
+  for (int looks = 0;; ++looks) {
+    int is_done = 0;
+    DP_CHECK_MPI(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE));
+    if (is_done != 0) return;
+    if (looks < kLooksBeforeSleep) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(kSleep);
+    serve();
+    waiting.check(whereabouts_, [&] { return std::string(what); });
+  }
+}
+
+void Communicator::broadcast(std::string& text, int root) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Ibcast(&bytes, 1, MPI_INT64_T, root, comm_, &request));
+  wait(request, "a broadcast");
+  text.resize(static_cast<std::size_t>(bytes));
+  DP_CHECK_MPI(MPI_Ibcast(text.data(), checked_cast<int>(bytes), MPI_CHAR, root, comm_, &request));
+  wait(request, "a broadcast");
+}
+
+std::vector<std::string> Communicator::gather(const std::string& text) {
+  const auto bytes = all_gather(static_cast<std::int64_t>(text.size()));
+  std::vector<int> counts, starts;
+  std::int64_t total = 0;
+  for (const std::int64_t n : bytes) {
+    counts.push_back(checked_cast<int>(n));
+    starts.push_back(checked_cast<int>(total));
+    total += n;
+  }
+  std::string all(rank_ == 0 ? static_cast<std::size_t>(total) : 0, '\0');
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Igatherv(text.data(), checked_cast<int>(text.size()), MPI_CHAR, all.data(),
+                            counts.data(), starts.data(), MPI_CHAR, 0, comm_, &request));
+  wait(request, "a gathering of texts");
+  std::vector<std::string> texts;
+  if (rank_ != 0) return texts;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    texts.push_back(
+        all.substr(static_cast<std::size_t>(starts[i]), static_cast<std::size_t>(counts[i])));
+  }
+  return texts;
+}
+
+void Communicator::gather_bytes(std::span<const std::byte> mine, void* all) {
+  const int count = checked_cast<int>(mine.size());
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Igather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, 0, comm_, &request));
+  wait(request, "a gathering of rows");
+}
+
+void Communicator::all_gather_bytes(std::span<const std::byte> mine, void* all) {
+  const int count = checked_cast<int>(mine.size());
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Iallgather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, comm_, &request));
+  wait(request, "a gathering on all ranks");
+}
+
+void Communicator::all_sum(std::span<std::int64_t> values) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, values.data(), checked_cast<int>(values.size()),
+                              MPI_INT64_T, MPI_SUM, comm_, &request));
+  wait(request, "a sum over ranks");
+}
+
+void Communicator::all_sum(std::span<double> values) {
+  std::vector<double> all(values.size() * static_cast<std::size_t>(size_));
+  all_gather_bytes(std::as_bytes(values), all.data());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    double sum = 0.0;
+    for (std::size_t at = i; at < all.size(); at += values.size()) sum += all[at];
+    values[i] = sum;
+  }
+}
+
+std::int64_t Communicator::all_sum(std::int64_t value) {
+  all_sum(std::span(&value, 1));
+  return value;
+}
+
+double Communicator::all_sum(double value) {
+  all_sum(std::span(&value, 1));
+  return value;
+}
+
+void Communicator::barrier() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Ibarrier(comm_, &request));
+  wait(request, "a barrier");
+}
+
+void Communicator::agree(bool is_ok, const std::string& message, ErrorKind kind) {
+  const int mine = is_ok ? size_ : rank_;
+  int failing = size_;
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Iallreduce(&mine, &failing, 1, MPI_INT, MPI_MIN, comm_, &request));
+  wait(request, "an agreement");
+  if (failing == size_) return;
+  auto code = static_cast<int>(kind);
+  DP_CHECK_MPI(MPI_Ibcast(&code, 1, MPI_INT, failing, comm_, &request));
+  wait(request, "an agreement");
+  std::string text = message;
+  broadcast(text, failing);
+  throw AgreedError(static_cast<ErrorKind>(code), text);
+}
+
+}  // namespace dp

@@ -1,0 +1,119 @@
+// A group of ranks and what they do together outside of the gradient exchange.
+//
+// Wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread uses it at a time:
+// the main thread until a Reducer exists, then the reducer's (Reducer::run brings calls there).
+// Every method marked "collective" is called by all ranks, in the same order. Every wait sleeps
+// between looks, has a deadline, and names the silent rank (liveness.hpp); failures of MPI are
+// Error(communication).
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "comm/liveness.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+// An error that every rank throws at the same place with the same message. Rank 0 prints it.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+class Communicator {
+ public:
+  // Start-up may load data sets between two calls; the run itself sets its own, shorter timeout.
+  static constexpr double kStartupTimeout_s = 600.0;
+
+  // Collective.
+  explicit Communicator(MPI_Comm parent = MPI_COMM_WORLD);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] const std::string& host() const { return hosts_[static_cast<std::size_t>(rank_)]; }
+  [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
+  // Among the ranks whose host has the same name.
+  [[nodiscard]] int local_rank() const { return local_rank_; }
+  [[nodiscard]] int local_size() const { return local_size_; }
+  [[nodiscard]] MPI_Comm handle() const { return comm_; }
+
+  void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
+  // A deadline that starts now, for waits elsewhere.
+  [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, rank_, timeout_s_}; }
+
+  // Collective: every rank's `text` becomes rank `root`'s.
+  void broadcast(std::string& text, int root = 0);
+  // Collective: all texts by rank, on rank 0; empty elsewhere.
+  [[nodiscard]] std::vector<std::string> gather(const std::string& text);
+  // Collective: the rows of all ranks, by rank, on rank 0; empty elsewhere. Every rank gives the
+  // same number of rows.
+  template <class Row>
+  requires std::is_trivially_copyable_v<Row>
+  [[nodiscard]] std::vector<Row> gather_rows(std::span<const Row> mine) {
+    std::vector<Row> all(rank_ == 0 ? mine.size() * static_cast<std::size_t>(size_) : 0);
+    gather_bytes(std::as_bytes(mine), all.data());
+    return all;
+  }
+  // Collective: one value of every rank, by rank, on all ranks.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  [[nodiscard]] std::vector<T> all_gather(const T& mine) {
+    std::vector<T> all(static_cast<std::size_t>(size_));
+    all_gather_bytes(std::as_bytes(std::span(&mine, 1)), all.data());
+    return all;
+  }
+  // Collective: sums over ranks, in place. Doubles are added in the order of ranks, so the bits are
+  // the same on all ranks and in every run.
+  void all_sum(std::span<std::int64_t> values);
+  void all_sum(std::span<double> values);
+  [[nodiscard]] std::int64_t all_sum(std::int64_t value);
+  [[nodiscard]] double all_sum(double value);
+  void barrier();
+
+  // Collective. Where any rank has is_ok == false, all ranks throw the AgreedError of the lowest
+  // such rank: its message and kind.
+  void agree(bool is_ok, const std::string& message, ErrorKind kind = ErrorKind::usage);
+  // Collective: runs f on every rank, then agrees: an exception on one rank is thrown on all.
+  template <class F>
+  void together(F f) {
+    std::string message;
+    int exit_code = 0;
+    try {
+      f();
+    } catch (...) {
+      exit_code = exit_code_of_current_exception(message);
+    }
+    agree(exit_code == 0, message, static_cast<ErrorKind>(exit_code));
+  }
+
+  // Waits for a request of the caller's on handle(). `what` completes "silent for 60 s in ...".
+  void wait(MPI_Request& request, const char* what);
+  // Answers other ranks' questions whether this one lives. To be called a few times a second by the
+  // thread that owns this object, when it does not wait in one of the methods above.
+  void serve() { liveness_.serve(whereabouts_); }
+  // What serve() tells them.
+  void set_whereabouts(const Whereabouts& whereabouts) { whereabouts_ = whereabouts; }
+  [[nodiscard]] const Whereabouts& whereabouts() const { return whereabouts_; }
+
+ private:
+  void gather_bytes(std::span<const std::byte> mine, void* all);
+  void all_gather_bytes(std::span<const std::byte> mine, void* all);
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  double timeout_s_ = kStartupTimeout_s;
+  std::vector<std::string> hosts_;
+  Whereabouts whereabouts_;
+  Liveness liveness_;
+};
+
+}  // namespace dp

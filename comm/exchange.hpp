@@ -1,0 +1,101 @@
+// The exchange of one bucket, as a state machine that never waits.
+//
+// An exchange turns every rank's values of a bucket into their sum, in place, bit-identical on all
+// ranks. The reducer drives several at once: it calls progress() until delivered() (the sum is in
+// place) and done() (all transfers have ended, the buffers may be used for another bucket).
+//
+//     post_receives   before any rank starts, so that no message has to wait for its buffer
+//     start           when this rank's values are final
+//     progress        handles what has come, at most one segment a call; true if something moved
+//
+// A topology is one class behind this interface (ring.hpp). It is given its bucket when it is made,
+// and message buffers when it runs: a *buffer set* is the memory of one bucket in flight. Failures
+// are Error(communication); the exchange is then in no defined state and the job ends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "comm/communicator.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+
+// What an exchange works on; the same on all ranks except for the memory. Everything referred to
+// outlives the exchange.
+struct ExchangeSetup {
+  Communicator* communicator = nullptr;
+  std::uint32_t bucket = 0;   // its number, part of the messages' tags
+  std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodePlace
+  std::span<float> gradient;  // the bucket's values; the sum afterwards
+  float* residual = nullptr;  // as long as `gradient`; null: no error feedback
+  const Codec* codec = nullptr;
+  std::uint64_t seed = 0;
+  std::size_t segment = 65536;  // floats, a multiple of the codec's block
+  std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
+};
+
+// What exchanges of a bucket have cost since the last take().
+struct ExchangeStats {
+  double encode_s = 0.0;
+  double decode_s = 0.0;
+  std::uint64_t sent_bytes = 0;  // payloads and headers
+  std::uint64_t received_bytes = 0;
+  // Of the sampled encodes (one segment a step): squares of what was dropped and of what was
+  // encoded.
+  double sampled_error_squares = 0.0;
+  double sampled_value_squares = 0.0;
+};
+
+struct BufferNeeds {
+  std::size_t count = 0;
+  std::size_t bytes = 0;  // of each
+};
+
+// Message buffers, aligned to cache lines.
+class BufferSet {
+ public:
+  explicit BufferSet(const BufferNeeds& needs)
+      : stride_((needs.bytes + kAlignment - 1) / kAlignment * kAlignment),
+        bytes_(needs.bytes),
+        memory_(new (std::align_val_t{kAlignment}) std::byte[stride_ * needs.count + kAlignment]) {}
+  [[nodiscard]] std::byte* at(std::size_t i) const { return memory_.get() + i * stride_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  struct Free {
+    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlignment}); }
+  };
+  std::size_t stride_, bytes_;
+  std::unique_ptr<std::byte[], Free> memory_;
+};
+
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  [[nodiscard]] virtual BufferNeeds needs() const = 0;
+  virtual void post_receives(BufferSet& buffers, std::uint64_t step) = 0;
+  virtual void start() = 0;
+  virtual bool progress() = 0;
+  [[nodiscard]] virtual bool delivered() const = 0;
+  [[nodiscard]] virtual bool done() const = 0;
+  // After delivered(): false where any rank's input was not finite. The same on all ranks.
+  [[nodiscard]] virtual bool finite() const = 0;
+  // True while nothing of this rank is on its way and some rank has not started this bucket.
+  [[nodiscard]] virtual bool waits_for_peer() const = 0;
+  // Adds the delivered sum to the residual of the rank that owns it: the step is skipped, and what
+  // residuals had given to it must not be lost. Nothing without feedback.
+  virtual void put_back_delivered() = 0;
+
+  [[nodiscard]] const ExchangeStats& stats() const { return stats_; }
+  void clear_stats() { stats_ = {}; }
+
+ protected:
+  ExchangeStats stats_;
+};
+
+}  // namespace dp

@@ -1,0 +1,74 @@
+#include "comm/mpi_runtime.hpp"
+
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "comm/communicator.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+void say(std::string_view program, std::string_view message) {
+  std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(program.size()), program.data(),
+               static_cast<int>(message.size()), message.data());
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+MpiRuntime::MpiRuntime(int* argc, char*** argv) : exceptions_at_start_(std::uncaught_exceptions()) {
+  constexpr int kKeepTheUsers = 0;
+  setenv("OMPI_MCA_pml", "ob1", kKeepTheUsers);
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", kKeepTheUsers);
+  setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", kKeepTheUsers);
+  setenv("PMIX_MCA_gds", "hash", kKeepTheUsers);
+  int provided = 0;
+  if (MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS ||
+      provided < MPI_THREAD_SERIALIZED) {
+    throw_error(ErrorKind::communication,
+                "MPI cannot be used from a second thread (level {} of {}): it must be built with "
+                "thread support",
+                provided, MPI_THREAD_SERIALIZED);
+  }
+}
+
+MpiRuntime::~MpiRuntime() {
+  if (std::uncaught_exceptions() > exceptions_at_start_) {
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ErrorKind::internal));
+  } else {
+    MPI_Finalize();
+  }
+}
+
+int MpiRuntime::end_with_error(std::string_view program) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  try {
+    throw;
+  } catch (const AgreedError& error) {
+    if (rank == 0) say(program, error.what());
+    return error.exit_code();
+  } catch (...) {
+    std::string message;
+    const int exit_code = exit_code_of_current_exception(message);
+    int size = 1, length = 0;
+    char host[MPI_MAX_PROCESSOR_NAME] = {};
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    MPI_Get_processor_name(host, &length);
+    if (size > 1) message += fmt::format(" (said by rank {} on host {})", rank, host);
+    abort(exit_code, program, message);
+  }
+}
+
+void MpiRuntime::abort(int exit_code, std::string_view program, std::string_view message) {
+  say(program, message);
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+}  // namespace dp

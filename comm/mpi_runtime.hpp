@@ -1,0 +1,43 @@
+// The life of MPI in a program: started once, and ended so that no rank is left waiting.
+//
+// MPI_Finalize is collective: a rank that reaches it while others are in a collective hangs the
+// job. So it is called on the normal path alone; a destructor that runs because an exception passes
+// aborts the job instead. Errors end in one of two ways, see end_with_error.
+#pragma once
+
+#include <string_view>
+
+namespace dp {
+
+class MpiRuntime {
+ public:
+  // Sets the environment that Open MPI must find (below; a variable that is set already is left
+  // alone), then initialises MPI for use by one thread at a time. Throws Error(communication).
+  //
+  //   OMPI_MCA_pml=ob1                    no search for InfiniBand libraries and no warnings about
+  //                                       them: the program is for Ethernet and Wi-Fi
+  //   OMPI_MCA_mpi_yield_when_idle=1      blocking calls give way where ranks share cores
+  //   OMPI_MCA_btl_vader_single_copy_mechanism=none
+  //                                       ranks on one host copy through shared memory: reading
+  //                                       each other's memory is forbidden in most containers and
+  //                                       fails noisily there
+  //   PMIX_MCA_gds=hash                   hosts that share a file system print errors otherwise
+  MpiRuntime(int* argc, char*** argv);
+  ~MpiRuntime();
+  MpiRuntime(const MpiRuntime&) = delete;
+  MpiRuntime& operator=(const MpiRuntime&) = delete;
+
+  // For main's catch (...), while this object lives. An error that all ranks agreed on
+  // (AgreedError) is printed by rank 0 alone; returns the exit code, and every rank ends normally.
+  // Any other error is of this rank alone: it is printed with rank and host, and the job is
+  // aborted.
+  [[nodiscard]] int end_with_error(std::string_view program);
+
+  // Prints "program: message" to standard error and ends the job at once.
+  [[noreturn]] void abort(int exit_code, std::string_view program, std::string_view message);
+
+ private:
+  int exceptions_at_start_;
+};
+
+}  // namespace dp

@@ -1,0 +1,346 @@
+#include "comm/reducer.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/ring.hpp"
+
+namespace dp {
+namespace {
+
+using namespace std::chrono_literals;
+// How long the thread sleeps when no bucket of its own is under way: within a step, where a
+// neighbour's messages may come, and between steps, where only other ranks' questions do.
+constexpr auto kRestInStep = 1ms;
+constexpr auto kRestBetweenSteps = 100ms;
+
+using MakeExchange = std::unique_ptr<Exchange> (*)(const ExchangeSetup&);
+
+// All topologies: one row each.
+MakeExchange find_topology(const std::string& name) {
+  if (name == "ring") return make_ring;
+  throw_error(ErrorKind::usage, "--topology {}: unknown topology; known: ring", name);
+}
+
+std::size_t segment_of(const Codec& codec, std::size_t segment_bytes) {
+  const std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
+  return (floats + codec.block() - 1) / codec.block() * codec.block();
+}
+
+double ratio_root(double a, double b) { return b > 0.0 ? std::sqrt(a / b) : 0.0; }
+
+}  // namespace
+
+double CommCost::relative_error() const {
+  return ratio_root(sampled_error_squares, sampled_value_squares);
+}
+double CommCost::residual_norm() const { return std::sqrt(residual_squares); }
+
+Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
+                 const ReducerOptions& options)
+    : communicator_(communicator),
+      buckets_(std::move(buckets)),
+      options_(options),
+      is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())) {
+  const MakeExchange make_exchange = find_topology(options_.topology);
+  for (const Bucket& bucket : buckets_) {
+    codecs_.push_back(make_codec(parse_codec_spec(bucket.codec)));
+    const bool has_residual = codecs_.back()->spec().feedback && communicator_.size() > 1;
+    if (has_residual && residual_.empty()) residual_.assign(gradient.size(), 0.0f);
+  }
+  BufferNeeds most;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const Bucket& bucket = buckets_[b];
+    const Codec& codec = *codecs_[b];
+    DP_ASSERT(bucket.offset + bucket.elements <= gradient.size(),
+              "bucket {} ends behind the gradient", b);
+    const bool has_residual = codec.spec().feedback && !residual_.empty();
+    exchanges_.push_back(
+        make_exchange({.communicator = &communicator_,
+                       .bucket = checked_cast<std::uint32_t>(b),
+                       .offset = bucket.offset,
+                       .gradient = gradient.subspan(bucket.offset, bucket.elements),
+                       .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
+                       .codec = &codec,
+                       .seed = options_.seed,
+                       .segment = segment_of(codec, options_.segment_bytes),
+                       .window = options_.window}));
+    const BufferNeeds needs = exchanges_.back()->needs();
+    most.count = std::max(most.count, needs.count);
+    most.bytes = std::max(most.bytes, needs.bytes);
+  }
+  const std::size_t in_flight = std::clamp<std::size_t>(options_.buckets_in_flight, 1,
+                                                        std::max<std::size_t>(buckets_.size(), 1));
+  for (std::size_t i = 0; i < in_flight; ++i) {
+    buffers_.push_back(std::make_unique<BufferSet>(most));
+  }
+  is_buffer_free_.assign(in_flight, true);
+  buffer_of_.resize(buckets_.size());
+  queue_.reserve(8);
+  times_.buckets.resize(buckets_.size());
+  posted_ = started_ = first_open_ = buckets_.size();
+  step_job_.is_done = true;
+  communicator_.set_timeout_s(options_.comm_timeout_s);
+  thread_ = std::thread([this] { main_loop(); });
+}
+
+Reducer::~Reducer() {
+  must_stop_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    to_thread_.notify_all();
+  }
+  thread_.join();
+  if (first_open_ == buckets_.size()) return;
+  // Transfers are under way and may still write: their memory is left to the end of the job.
+  for (auto& exchange : exchanges_) static_cast<void>(exchange.release());
+  for (auto& buffers : buffers_) static_cast<void>(buffers.release());
+}
+
+void Reducer::begin_step(std::uint64_t step) {
+  std::unique_lock lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  DP_ASSERT(step_job_.is_done, "step {} is not over", step_);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) is_ready_[b] = false;
+  step_ = step;
+  submit(step_job_, lock);
+}
+
+void Reducer::bucket_ready(std::size_t bucket) {
+  DP_ASSERT(bucket < buckets_.size(), "bucket {} of {}", bucket, buckets_.size());
+  is_ready_[bucket].store(true, std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  to_thread_.notify_one();
+}
+
+StepVerdict Reducer::wait_step() {
+  std::unique_lock lock(mutex_);
+  wait_for(step_job_, lock);
+  return verdict_;
+}
+
+void Reducer::run_job(void (*call)(void*, Communicator&), void* context) {
+  Job job{.call = call, .context = context, .error = {}, .is_done = false};
+  std::unique_lock lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
+  submit(job, lock);
+  wait_for(job, lock);
+  if (job.error) std::rethrow_exception(job.error);
+}
+
+void Reducer::submit(Job& job, std::unique_lock<std::mutex>&) {
+  job.is_done = false;
+  queue_.push_back(&job);
+  to_thread_.notify_one();
+}
+
+void Reducer::wait_for(Job& job, std::unique_lock<std::mutex>& lock) {
+  to_caller_.wait(lock, [&] { return job.is_done || failure_; });
+  if (!job.is_done) std::rethrow_exception(failure_);
+}
+
+CommTimes Reducer::take_times() {
+  return run([this](Communicator&) {
+    CommTimes taken = times_;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      CommCost& cost = taken.buckets[b];
+      const ExchangeStats& stats = exchanges_[b]->stats();
+      cost.encode_s = stats.encode_s;
+      cost.decode_s = stats.decode_s;
+      cost.wire_s = std::max(0.0, cost.comm_s - cost.encode_s - cost.decode_s - cost.peer_wait_s);
+      cost.sent_bytes = stats.sent_bytes;
+      cost.received_bytes = stats.received_bytes;
+      cost.sampled_error_squares = stats.sampled_error_squares;
+      cost.sampled_value_squares = stats.sampled_value_squares;
+      if (!residual_.empty() && codecs_[b]->spec().feedback) {
+        for (std::size_t i = 0; i < buckets_[b].elements; ++i) {
+          const double r = residual_[buckets_[b].offset + i];
+          cost.residual_squares += r * r;
+        }
+      }
+      taken.total.encode_s += cost.encode_s;
+      taken.total.decode_s += cost.decode_s;
+      taken.total.sent_bytes += cost.sent_bytes;
+      taken.total.received_bytes += cost.received_bytes;
+      taken.total.sampled_error_squares += cost.sampled_error_squares;
+      taken.total.sampled_value_squares += cost.sampled_value_squares;
+      taken.total.residual_squares += cost.residual_squares;
+      exchanges_[b]->clear_stats();
+      times_.buckets[b] = {};
+    }
+    CommCost& total = taken.total;
+    total.wire_s =
+        std::max(0.0, total.comm_s - total.encode_s - total.decode_s - total.peer_wait_s);
+    times_.total = {};
+    seen_codec_s_ = 0.0;
+    return taken;
+  });
+}
+
+void Reducer::main_loop() {
+  pthread_setname_np(pthread_self(), "dp-reducer");
+  try {
+    std::unique_lock lock(mutex_);
+    while (!must_stop_) {
+      if (queue_.empty()) {
+        to_thread_.wait_for(lock, kRestBetweenSteps);
+        if (queue_.empty()) {
+          lock.unlock();
+          communicator_.serve();
+          lock.lock();
+          continue;
+        }
+      }
+      Job* job = queue_.front();
+      queue_.erase(queue_.begin());
+      lock.unlock();
+      std::exception_ptr error;
+      if (job->call == nullptr) {
+        exchange_step();
+      } else {
+        try {
+          job->call(job->context, communicator_);
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }
+      lock.lock();
+      job->error = error;
+      job->is_done = !must_stop_ || job->call != nullptr;
+      to_caller_.notify_all();
+      if (job->call == nullptr && job->is_done) {
+        // The caller has its sums; what this rank still forwards to others goes on.
+        lock.unlock();
+        Clock::time_point last = Clock::now();
+        Deadline deadline = communicator_.deadline();
+        while (first_open_ < buckets_.size() && !must_stop_) {
+          const bool has_moved = look();
+          account(last);
+          if (has_moved) {
+            deadline.moved();
+            continue;
+          }
+          rest(true);
+          communicator_.serve();
+          deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
+        }
+        lock.lock();
+      }
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    to_caller_.notify_all();
+  }
+}
+
+// Runs the step until every sum is in place.
+void Reducer::exchange_step() {
+  posted_ = started_ = first_open_ = 0;
+  communicator_.set_whereabouts({.step = step_, .buckets_begun = 0, .is_in_step = 1});
+  Deadline deadline = communicator_.deadline();
+  Clock::time_point last = Clock::now();
+  const auto is_delivered = [](const auto& exchange) { return exchange->delivered(); };
+  std::size_t delivered = 0;
+  while (delivered < buckets_.size() && !must_stop_) {
+    const bool is_in_flight = started_ > first_open_;
+    const bool has_moved = look();
+    if (is_in_flight) account(last);
+    last = Clock::now();
+    while (delivered < started_ && is_delivered(exchanges_[delivered])) ++delivered;
+    if (has_moved || started_ == first_open_) deadline.moved();
+    if (has_moved) continue;
+    rest(started_ > first_open_);
+    if (!is_in_flight) last = Clock::now();
+    communicator_.serve();
+    if (started_ > first_open_) {
+      deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
+    }
+  }
+  if (must_stop_) return;
+  verdict_.finite = std::all_of(exchanges_.begin(), exchanges_.end(),
+                                [](const auto& exchange) { return exchange->finite(); });
+  if (!verdict_.finite) {
+    for (auto& exchange : exchanges_) exchange->put_back_delivered();
+  }
+  communicator_.set_whereabouts(
+      {.step = step_, .buckets_begun = static_cast<std::uint32_t>(started_), .is_in_step = 0});
+}
+
+// One look at everything in flight. True if something moved.
+bool Reducer::look() {
+  if (options_.on_look) options_.on_look();
+  bool has_moved = post_and_start();
+  for (std::size_t b = first_open_; b < posted_; ++b) {
+    Exchange& exchange = *exchanges_[b];
+    if (exchange.done()) continue;
+    has_moved |= exchange.progress();
+    if (exchange.done()) is_buffer_free_[buffer_of_[b]] = true;
+  }
+  while (first_open_ < started_ && exchanges_[first_open_]->done()) {
+    ++first_open_;
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+bool Reducer::post_and_start() {
+  bool has_moved = false;
+  for (std::size_t set = 0; set < buffers_.size() && posted_ < buckets_.size(); ++set) {
+    if (!is_buffer_free_[set]) continue;
+    exchanges_[posted_]->post_receives(*buffers_[set], step_);
+    is_buffer_free_[set] = false;
+    buffer_of_[posted_++] = set;
+  }
+  while (started_ < posted_ && is_ready_[started_].load(std::memory_order_acquire)) {
+    exchanges_[started_++]->start();
+    communicator_.set_whereabouts(
+        {.step = step_, .buckets_begun = static_cast<std::uint32_t>(started_), .is_in_step = 1});
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+// Puts the time since `last` where it belongs.
+void Reducer::account(Clock::time_point& last) {
+  const auto now = Clock::now();
+  const double passed_s = std::chrono::duration<double>(now - last).count();
+  last = now;
+  double codec_s = 0.0;
+  for (const auto& exchange : exchanges_) {
+    codec_s += exchange->stats().encode_s + exchange->stats().decode_s;
+  }
+  const double idle_s = std::max(0.0, passed_s - (codec_s - seen_codec_s_));
+  seen_codec_s_ = codec_s;
+  times_.total.comm_s += passed_s;
+  bool is_oldest = true;
+  for (std::size_t b = first_open_; b < started_; ++b) {
+    if (exchanges_[b]->done()) continue;
+    times_.buckets[b].comm_s += passed_s;
+    if (exchanges_[b]->waits_for_peer()) {
+      times_.buckets[b].peer_wait_s += idle_s;
+      if (is_oldest) times_.total.peer_wait_s += idle_s;
+    }
+    is_oldest = false;
+  }
+}
+
+// Nothing has moved: sleeps a moment. Where nothing of this rank is under way, a bucket that
+// becomes ready ends the sleep.
+void Reducer::rest(bool is_in_flight) {
+  if (is_in_flight) {
+    std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  if (started_ < posted_ && is_ready_[started_].load(std::memory_order_acquire)) return;
+  if (!must_stop_) to_thread_.wait_for(lock, kRestInStep);
+}
+
+std::string Reducer::describe_wait() const {
+  return fmt::format("the exchange of bucket {} in step {}", first_open_, step_);
+}
+
+}  // namespace dp

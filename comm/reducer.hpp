@@ -1,0 +1,182 @@
+// The reducer: a thread that makes all MPI calls from its creation on and exchanges gradients while
+// the caller computes.
+//
+// A step, as the caller sees it:
+//     begin_step(step)            the gradient may now be written
+//     bucket_ready(b)             bucket b's gradients are final; any order, each bucket once
+//     wait_step()                 the sums are in place on all ranks; tells whether they are finite
+// The thread exchanges the buckets in their planned order, whatever the order in which they become
+// ready, several at a time. It sleeps while the network works. Between steps it runs what run()
+// brings.
+//
+// An error of the thread (a silent rank, a damaged message) is thrown by the call that waits for
+// it, and by every later call; the job cannot go on then. Destroying a reducer in the middle of a
+// step stops the thread and leaves the transfers to the end of the job.
+//
+// All ranks make the same calls in the same order (bucket_ready apart). The caller is one thread;
+// bucket_ready may come from any. From the second step on nothing is allocated.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "comm/buckets.hpp"
+#include "comm/communicator.hpp"
+#include "comm/exchange.hpp"
+
+namespace dp {
+
+struct ReducerOptions {
+  std::string topology = "ring";
+  std::uint64_t seed = 0;
+  std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
+  std::size_t buckets_in_flight = 3;
+  std::size_t window = 4;  // segments on the wire, per bucket
+  // Nothing has moved for so long and a rank does not answer: the job ends. A rank that answers is
+  // computing, and is waited for ten times as long (liveness.hpp).
+  double comm_timeout_s = 60.0;
+  int sleep_us = 150;  // between looks at the network while it works
+  // For tests: called by the thread between looks.
+  std::function<void()> on_look = {};
+};
+
+struct StepVerdict {
+  bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
+};
+
+// Of one bucket, or of all. Times are seconds of the reducer's thread.
+struct CommCost {
+  double comm_s = 0.0;    // wall time with a bucket (this bucket) in flight
+  double encode_s = 0.0;  // of it, inside codecs
+  double decode_s = 0.0;
+  double peer_wait_s = 0.0;  // of it, idle because a rank has not begun its oldest bucket in flight
+  double wire_s = 0.0;       // the rest
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t received_bytes = 0;
+  // Of the encodes that were sampled, one segment a step and bucket: squares of what was dropped
+  // and of what was to be encoded. relative error = sqrt(error / value).
+  double sampled_error_squares = 0.0;
+  double sampled_value_squares = 0.0;
+  double residual_squares = 0.0;  // the sum of squares of the residual now
+
+  [[nodiscard]] double relative_error() const;
+  [[nodiscard]] double residual_norm() const;
+};
+
+struct CommTimes {
+  CommCost total;
+  std::vector<CommCost> buckets;
+};
+
+class Reducer {
+ public:
+  // Collective. `gradient` and `communicator` outlive the reducer; the latter is used by the thread
+  // alone from now on. The buckets are disjoint slices of the gradient. Throws Error(usage) for an
+  // unknown topology.
+  Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
+          const ReducerOptions& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  void begin_step(std::uint64_t step);
+  void bucket_ready(std::size_t bucket);
+  // On a verdict that is not finite the owners of the delivered sums have put them back into their
+  // residuals, where there are any, so that no residual is lost with the step.
+  StepVerdict wait_step();
+
+  // Collective: runs f(communicator) on the thread, after all exchanges begun so far, and returns
+  // what it returns or throws what it throws. Not between begin_step and the last bucket_ready: it
+  // would wait for the step.
+  template <class F>
+  auto run(F f) -> std::invoke_result_t<F, Communicator&> {
+    using Result = std::invoke_result_t<F, Communicator&>;
+    if constexpr (std::is_void_v<Result>) {
+      run_job([](void* context, Communicator& c) { (*static_cast<F*>(context))(c); }, &f);
+    } else {
+      struct Context {
+        F* f;
+        std::optional<Result> result;
+      } context{&f, std::nullopt};
+      run_job(
+          [](void* p, Communicator& c) {
+            auto* in = static_cast<Context*>(p);
+            in->result.emplace((*in->f)(c));
+          },
+          &context);
+      return std::move(*context.result);
+    }
+  }
+
+  // What the exchanges have cost since the last call. Waits for the thread as run() does.
+  [[nodiscard]] CommTimes take_times();
+
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  // As long as the gradient where any bucket has feedback, empty otherwise. To be touched only
+  // between wait_step and begin_step.
+  [[nodiscard]] std::span<float> residual() { return residual_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Job {
+    void (*call)(void*, Communicator&) = nullptr;  // null: the step
+    void* context = nullptr;
+    std::exception_ptr error;
+    bool is_done = false;
+  };
+
+  void run_job(void (*call)(void*, Communicator&), void* context);
+  void submit(Job& job, std::unique_lock<std::mutex>& lock);
+  void wait_for(Job& job, std::unique_lock<std::mutex>& lock);
+
+  // The thread.
+  void main_loop();
+  void exchange_step();
+  bool look();
+  bool post_and_start();
+  void account(Clock::time_point& last);
+  void rest(bool is_in_flight);
+  [[nodiscard]] std::string describe_wait() const;
+
+  Communicator& communicator_;
+  std::vector<Bucket> buckets_;
+  ReducerOptions options_;
+  std::vector<float> residual_;
+  std::vector<std::unique_ptr<Codec>> codecs_;
+  std::vector<std::unique_ptr<Exchange>> exchanges_;
+  std::vector<std::unique_ptr<BufferSet>> buffers_;
+  std::vector<bool> is_buffer_free_;
+  std::vector<std::size_t> buffer_of_;  // by bucket, while it is in flight
+
+  // Shared with the caller.
+  std::mutex mutex_;
+  std::condition_variable to_thread_, to_caller_;
+  std::vector<Job*> queue_;
+  std::unique_ptr<std::atomic<bool>[]> is_ready_;
+  std::atomic<bool> must_stop_ = false;
+  std::exception_ptr failure_;
+  Job step_job_;
+  std::uint64_t step_ = 0;
+  StepVerdict verdict_;
+
+  // The thread's own: buckets [0, posted_) have receives, [0, started_) are under way or over,
+  // [0, first_open_) are over.
+  std::size_t posted_ = 0, started_ = 0, first_open_ = 0;
+  CommTimes times_;
+  double seen_codec_s_ = 0.0;  // of the stats, already accounted
+
+  std::thread thread_;
+};
+
+}  // namespace dp

@@ -1,0 +1,125 @@
+#include "comm/communicator.hpp"
+
+#include <gtest/gtest.h>
+
+#include "comm/replica_hash.hpp"
+
+namespace dp {
+namespace {
+
+TEST(Communicator, KnowsItsRanksAndHosts) {
+  Communicator comm;
+  int rank = -1, size = -1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  EXPECT_EQ(comm.rank(), rank);
+  EXPECT_EQ(comm.size(), size);
+  EXPECT_EQ(comm.hosts().size(), static_cast<std::size_t>(size));
+  EXPECT_FALSE(comm.host().empty());
+  // The tests run on one host.
+  EXPECT_EQ(comm.local_rank(), rank);
+  EXPECT_EQ(comm.local_size(), size);
+}
+
+TEST(Communicator, Broadcasts) {
+  Communicator comm;
+  for (const std::string& text : {std::string(), std::string("q8"), std::string(100'000, 'x')}) {
+    for (int root = 0; root < comm.size(); ++root) {
+      std::string mine = comm.rank() == root ? text : "something else";
+      comm.broadcast(mine, root);
+      EXPECT_EQ(mine, text);
+    }
+  }
+}
+
+TEST(Communicator, Gathers) {
+  Communicator comm;
+  const auto texts = comm.gather(std::string(static_cast<std::size_t>(comm.rank()), 'a'));
+  struct Row {
+    int rank;
+    double value;
+  };
+  const Row mine[2] = {{comm.rank(), 0.5}, {comm.rank(), 1.5}};
+  const auto rows = comm.gather_rows(std::span<const Row>(mine));
+  const auto everywhere = comm.all_gather(10 * comm.rank());
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const auto i = static_cast<std::size_t>(rank);
+    EXPECT_EQ(everywhere[i], 10 * rank);
+    if (comm.rank() != 0) continue;
+    EXPECT_EQ(texts[i], std::string(i, 'a'));
+    EXPECT_EQ(rows[2 * i].rank, rank);
+    EXPECT_EQ(rows[2 * i + 1].value, 1.5);
+  }
+  if (comm.rank() != 0) {
+    EXPECT_TRUE(texts.empty());
+    EXPECT_TRUE(rows.empty());
+  }
+}
+
+TEST(Communicator, Sums) {
+  Communicator comm;
+  const int p = comm.size();
+  EXPECT_EQ(comm.all_sum(std::int64_t{comm.rank() + 1}), p * (p + 1) / 2);
+  // In the order of ranks: ((1e16 + 1) + 1) + ... stays 1e16, any other grouping of the ones does
+  // not.
+  double want = 1e16;
+  for (int rank = 1; rank < p; ++rank) want += 1.0;
+  EXPECT_EQ(comm.all_sum(comm.rank() == 0 ? 1e16 : 1.0), want);
+  std::vector<double> pair = {1.0, 2.0};
+  comm.all_sum(std::span(pair));
+  EXPECT_EQ(pair, (std::vector<double>{1.0 * p, 2.0 * p}));
+  comm.barrier();
+}
+
+TEST(Communicator, AgreesOnTheLowestFailingRank) {
+  Communicator comm;
+  comm.agree(true, "");
+  for (int first = 0; first < comm.size(); ++first) {
+    try {
+      comm.agree(comm.rank() < first, fmt::format("rank {} has no data", comm.rank()),
+                 ErrorKind::data);
+      ADD_FAILURE() << "agreed";
+    } catch (const AgreedError& error) {
+      EXPECT_STREQ(error.what(), fmt::format("rank {} has no data", first).c_str());
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+    }
+  }
+}
+
+TEST(Communicator, TogetherTurnsOneRanksExceptionIntoAllRanks) {
+  Communicator comm;
+  comm.together([] {});
+  const int last = comm.size() - 1;
+  try {
+    comm.together([&] {
+      if (comm.rank() == last) throw_error(ErrorKind::device, "no memory on rank {}", last);
+    });
+    ADD_FAILURE() << "agreed";
+  } catch (const AgreedError& error) {
+    EXPECT_STREQ(error.what(), fmt::format("no memory on rank {}", last).c_str());
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+  }
+}
+
+TEST(ReplicaHash, SameBitsSameHashOtherBitsAreNamed) {
+  Communicator comm;
+  std::vector<float> values(1000, 1.5f);
+  const std::uint64_t hash = agree_on_hash(comm, values);
+  EXPECT_EQ(comm.all_gather(hash)[0], hash);
+  EXPECT_NO_THROW(agree_on_hash(comm, {}));
+  if (comm.size() < 3) return;
+  // Zero and minus zero are equal and differ in one bit.
+  values[500] = comm.rank() == 1 ? -0.0f : 0.0f;
+  try {
+    agree_on_hash(comm, values);
+    ADD_FAILURE() << "taken for equal";
+  } catch (const AgreedError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("rank 1 ("), std::string::npos) << text;
+    EXPECT_EQ(text.find("rank 2"), std::string::npos) << text;
+    EXPECT_EQ(text.find("rank 0"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace dp

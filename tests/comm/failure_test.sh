@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# failure_test.sh CASE MPIEXEC VICTIM: four real ranks, one of which stops, dies or fails; the job must end
+# in time, with the right exit code and a message that names the culprit.
+set -euo pipefail
+what=$1 mpiexec=$2 victim=$3
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+fail() {
+  echo "FAILED ($what): $1"
+  echo "--- what the job said:"
+  cat "$folder/out"
+  exit 1
+}
+
+"$mpiexec" -np 4 "$victim" "$what" "$folder" >"$folder/out" 2>&1 &
+job=$!
+began=$SECONDS
+
+if [[ $what == stop || $what == kill ]]; then
+  for _ in $(seq 300); do [[ -f $folder/2 ]] && break || sleep 0.1; done
+  [[ -f $folder/2 ]] || fail "rank 2 never came to its twentieth step"
+  kill "-${what^^}" "$(cat "$folder/2")"
+fi
+
+code=0
+wait "$job" || code=$?
+echo "ended after $((SECONDS - began)) s with exit code $code"
+((SECONDS - began < 40)) || fail "took too long"
+
+expect_code() { ((code == $1)) || fail "exit code $code, not $1"; }
+expect_text() { grep -qE -- "$1" "$folder/out" || fail "nobody said: $1"; }
+expect_one_voice() {
+  local n
+  n=$(grep -c '^victim: ' "$folder/out" || true)
+  ((n == 1)) || fail "$n messages where one would do"
+}
+
+case $what in
+  stop)
+    expect_code 4
+    expect_text '^victim: rank 2 on host [^ ]+ has been silent for [0-9]+ s in the exchange of bucket [01] in step [0-9]+: '
+    expect_one_voice
+    ;;
+  kill)
+    ((code != 0)) || fail "exit code 0"
+    expect_text 'rank 2 '
+    ;;
+  throw)
+    expect_code 5
+    expect_text '^victim: rank 1 is out of memory \(said by rank 1 on host'
+    expect_one_voice
+    ;;
+  agree)
+    expect_code 3
+    expect_text '^victim: no pictures on rank 1$'
+    expect_one_voice
+    ;;
+  late)
+    expect_code 0
+    ;;
+  damage)
+    expect_code 4
+    expect_text '^victim: rank 2 got message'
+    expect_one_voice
+    ;;
+  *) fail "unknown case" ;;
+esac
+cat "$folder/out"

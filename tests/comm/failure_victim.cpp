@@ -1,0 +1,71 @@
+// A small run that something happens to: failure_test.sh looks at what is said and how it ends.
+//     failure_victim CASE PID_FOLDER
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "comm/mpi_runtime.hpp"
+#include "comm/reducer.hpp"
+
+namespace {
+
+using namespace dp;
+using namespace std::chrono_literals;
+
+void run(const std::string& what, const std::string& folder) {
+  Communicator comm;
+  if (what == "agree") {
+    comm.together([&] {
+      if (comm.rank() > 0) throw_error(ErrorKind::data, "no pictures on rank {}", comm.rank());
+    });
+  }
+  std::vector<float> gradient(100'000, 1.0f);
+  const std::vector<TensorSlot> tensors = {{0, 100, 500, false}, {50'000, 100, 500, false}};
+  Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
+                  {.segment_bytes = 8192, .comm_timeout_s = 2.0});
+  for (std::uint64_t step = 0;; ++step) {
+    reducer.begin_step(step);
+    if (step == 20) {
+      // The script stops or kills the process whose number it finds here, in the middle of a run.
+      const std::string path = folder + "/" + std::to_string(comm.rank());
+      std::FILE* file = std::fopen((path + ".new").c_str(), "w");
+      std::fprintf(file, "%d\n", getpid());
+      std::fclose(file);
+      std::rename((path + ".new").c_str(), path.c_str());
+    }
+    std::this_thread::sleep_for(5ms);
+    if (what == "throw" && step == 30 && comm.rank() == 1) {
+      throw_error(ErrorKind::device, "rank 1 is out of memory");
+    }
+    // Longer than the timeout: whoever computes is not silent.
+    if (what == "late" && step == 30 && comm.rank() == 1) std::this_thread::sleep_for(5s);
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    (void)reducer.wait_step();
+    if (what == "late" && step == 40) return;
+    if (what == "damage" && step == 30 && comm.rank() == 1) {
+      // A message that nobody of ours would send, in the place of the next step's first one.
+      reducer.run([&](Communicator& c) {
+        const char rubbish[64] = "rubbish";
+        const int next_steps_tag = (step + 1) % 2 * 2;
+        MPI_Send(rubbish, 64, MPI_BYTE, 2, next_steps_tag, c.handle());
+      });
+    } else if (what == "damage" && step == 30) {
+      reducer.run([](Communicator&) {});
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MpiRuntime mpi(&argc, &argv);
+  try {
+    run(argv[1], argv[2]);
+    return 0;
+  } catch (...) {
+    return mpi.end_with_error("victim");
+  }
+}

@@ -1,0 +1,221 @@
+// The reducer: steps with buckets that become ready in any order, verdicts, jobs between steps,
+// times.
+#include "comm/reducer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "comm/replica_hash.hpp"
+#include "comm/ring.hpp"
+#include "kernels/base/random.hpp"
+
+namespace dp {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<Bucket> five_buckets(const std::string& codec) {
+  const std::vector<TensorSlot> tensors = {{0, 10, 100, false},     {1000, 50, 50, false},
+                                           {3500, 1, 1, false},     {3501, 0, 5, false},
+                                           {3501, 100, 100, false}, {13501, 1, 64, true}};
+  return plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec, .min_compress_bytes = 100});
+}
+constexpr std::size_t kElements = 13565;
+
+void fill(std::span<float> gradient, int rank, std::uint64_t step) {
+  const CounterRng rng(step, RandomStream::test, static_cast<std::uint64_t>(rank));
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = static_cast<float>(static_cast<int>(rng.below(201, i)) - 100);
+  }
+}
+
+float sum_of_fills(int ranks, std::uint64_t step, std::size_t i) {
+  float sum = 0.0f;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const CounterRng rng(step, RandomStream::test, static_cast<std::uint64_t>(rank));
+    sum += static_cast<float>(static_cast<int>(rng.below(201, i)) - 100);
+  }
+  return sum;
+}
+
+// An order of the buckets that differs from rank to rank and step to step.
+std::vector<std::size_t> shuffled(std::size_t n, std::uint64_t seed) {
+  std::vector<std::size_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  const CounterRng rng(seed, RandomStream::test, 77);
+  for (std::size_t i = n; i > 1; --i) std::swap(order[i - 1], order[rng.below(i, i)]);
+  return order;
+}
+
+TEST(Reducer, SumsWhateverTheOrderOfReadiness) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  for (const std::size_t in_flight : {std::size_t{1}, std::size_t{2}, std::size_t{9}}) {
+    Reducer reducer(comm, gradient, five_buckets("none"),
+                    {.segment_bytes = 1024, .buckets_in_flight = in_flight});
+    for (std::uint64_t step = 0; step < 10; ++step) {
+      reducer.begin_step(step);
+      fill(gradient, comm.rank(), step);
+      const auto seed = step * 100 + static_cast<std::uint64_t>(comm.rank());
+      for (const std::size_t b : shuffled(reducer.buckets().size(), seed)) reducer.bucket_ready(b);
+      EXPECT_TRUE(reducer.wait_step().finite);
+      for (std::size_t i = 0; i < kElements; ++i) {
+        const float want = sum_of_fills(comm.size(), step, i);
+        EXPECT_EQ(gradient[i], want) << "step " << step << ", " << i;
+        if (gradient[i] != want) break;
+      }
+    }
+  }
+}
+
+TEST(Reducer, CompressedReplicasAreIdenticalAndTimingDoesNotMatter) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  std::uint64_t hashes[2] = {};
+  for (int round = 0; round < 2; ++round) {
+    ReducerOptions options{.segment_bytes = 1024, .buckets_in_flight = 2};
+    std::uint64_t looks = 0;
+    if (round == 1 && comm.rank() == comm.size() - 1) {
+      const CounterRng rng(9, RandomStream::test);
+      options.on_look = [&looks, rng] {
+        if (rng.below(4, ++looks) == 0) std::this_thread::sleep_for(300us);
+      };
+    }
+    Reducer reducer(comm, gradient, five_buckets("q4:block=64"), options);
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      reducer.begin_step(step);
+      fill(gradient, comm.rank(), step);
+      for (std::size_t b = 0; b < reducer.buckets().size(); ++b) {
+        if (round == 1 && comm.rank() == 0) std::this_thread::sleep_for(1ms);
+        reducer.bucket_ready(b);
+      }
+      EXPECT_TRUE(reducer.wait_step().finite);
+      hashes[round] += reducer.run([&](Communicator& c) { return agree_on_hash(c, gradient); });
+    }
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+TEST(Reducer, AStepThatIsNotFiniteIsSeenByAllAndPutBack) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  Reducer reducer(comm, gradient, five_buckets("q8:block=64"), {.segment_bytes = 1024});
+  const auto run_step = [&](std::uint64_t step, bool is_bad) {
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    if (is_bad && comm.rank() == 0) gradient[1700] = std::numeric_limits<float>::quiet_NaN();
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    return reducer.wait_step().finite;
+  };
+  EXPECT_TRUE(run_step(0, false));
+  const std::vector<float> before(reducer.residual().begin(), reducer.residual().end());
+  EXPECT_FALSE(run_step(1, true));
+  // Far from the bad value everything that was given is in the residuals now.
+  std::vector<double> change(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    change[i] = static_cast<double>(reducer.residual()[i]) - static_cast<double>(before[i]);
+  }
+  reducer.run([&](Communicator& c) { c.all_sum(std::span(change)); });
+  if (comm.size() > 1) {
+    for (std::size_t i = 3501; i < 13501; ++i) {
+      EXPECT_NEAR(change[i], static_cast<double>(sum_of_fills(comm.size(), 1, i)), 1e-2) << i;
+    }
+  } else {
+    EXPECT_TRUE(reducer.residual().empty());
+  }
+  EXPECT_TRUE(run_step(2, false));
+}
+
+TEST(Reducer, JobsRunInOrderAndTheirErrorsComeBack) {
+  Communicator comm;
+  std::vector<float> gradient(10);
+  Reducer reducer(comm, gradient, {}, {});
+  EXPECT_EQ(reducer.run([](Communicator& c) { return c.all_sum(std::int64_t{1}); }), comm.size());
+  try {
+    reducer.run([](Communicator& c) { c.agree(false, "no", ErrorKind::data); });
+    ADD_FAILURE() << "agreed";
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data);
+  }
+  // The thread goes on.
+  reducer.begin_step(0);
+  EXPECT_TRUE(reducer.wait_step().finite);
+  EXPECT_EQ(reducer.run([](Communicator& c) { return c.size(); }), comm.size());
+}
+
+TEST(Reducer, BytesAreThoseOfTheFormula) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  const std::size_t segment_bytes = 1024;
+  Reducer reducer(comm, gradient, five_buckets("q8:block=64"), {.segment_bytes = segment_bytes});
+  constexpr std::uint64_t kSteps = 3;
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    EXPECT_TRUE(reducer.wait_step().finite);
+  }
+  const CommTimes times = reducer.take_times();
+  std::uint64_t total = 0;
+  for (std::size_t b = 0; b < reducer.buckets().size(); ++b) {
+    const Bucket& bucket = reducer.buckets()[b];
+    const auto codec = make_codec(parse_codec_spec(bucket.codec));
+    const std::uint64_t want =
+        kSteps * ring_wire_bytes({.elements = bucket.elements,
+                                  .ranks = static_cast<std::size_t>(comm.size()),
+                                  .segment = segment_bytes / sizeof(float)},
+                                 static_cast<std::size_t>(comm.rank()), *codec);
+    EXPECT_EQ(times.buckets[b].sent_bytes, want) << b;
+    total += want;
+    if (comm.size() > 1 && bucket.codec != "none") {
+      EXPECT_GT(times.buckets[b].residual_norm(), 0.0);
+      EXPECT_GT(times.buckets[b].relative_error(), 0.0);
+      EXPECT_LT(times.buckets[b].relative_error(), 0.02);
+    }
+  }
+  EXPECT_EQ(times.total.sent_bytes, total);
+  // Taken means taken.
+  EXPECT_EQ(reducer.take_times().total.sent_bytes, 0u);
+}
+
+TEST(Reducer, TimesAddUpAndALateRankIsNotTheNetwork) {
+  Communicator comm;
+  if (comm.size() < 2) return;
+  std::vector<float> gradient(kElements);
+  Reducer reducer(comm, gradient, five_buckets("q8:block=64"), {});
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    reducer.run([](Communicator& c) { c.barrier(); });
+    (void)reducer.take_times();
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    if (comm.rank() == comm.size() - 1) std::this_thread::sleep_for(300ms);
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    EXPECT_TRUE(reducer.wait_step().finite);
+    const CommCost cost = reducer.take_times().total;
+    EXPECT_NEAR(cost.comm_s, cost.encode_s + cost.decode_s + cost.peer_wait_s + cost.wire_s, 1e-9);
+    EXPECT_GT(cost.encode_s, 0.0);
+    if (comm.rank() != comm.size() - 1) {
+      // Not only the late rank's neighbour knows whom it waits for.
+      EXPECT_GT(cost.peer_wait_s, 0.15);
+      EXPECT_LT(cost.wire_s, cost.peer_wait_s);
+    }
+  }
+}
+
+TEST(Reducer, CanBeDestroyedInTheMiddleOfAStep) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  {
+    Reducer reducer(comm, gradient, five_buckets("none"), {});
+    reducer.begin_step(0);
+    std::this_thread::sleep_for(5ms);
+  }
+  EXPECT_THROW(Reducer(comm, gradient, five_buckets("none"), {.topology = "star"}), Error);
+}
+
+}  // namespace
+}  // namespace dp
