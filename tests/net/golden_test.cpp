@@ -1,0 +1,194 @@
+// Whole networks against PyTorch in double (tests/net/fixtures, written by make_golden.py): logits
+// in training and evaluation, the loss, every tensor's gradient, running statistics, and the losses
+// of five training steps, one of them on an uneven batch. Every method of convolution is put
+// through it, and bf16.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+#include <regex>
+#include <sstream>
+
+#include "tests/net/golden_network.hpp"
+
+namespace dp::test {
+namespace {
+
+// "kind name index value" per line.
+class Fixture {
+ public:
+  struct Value {
+    std::size_t index;
+    double value;
+  };
+
+  explicit Fixture(const std::string& model) {
+    std::ifstream file(std::string(DP_FIXTURES) + "/" + model + ".txt");
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      std::string kind, name;
+      Value value{};
+      words >> kind >> name >> value.index >> value.value;
+      EXPECT_TRUE(words) << line;
+      values_[kind + " " + name].push_back(value);
+    }
+    EXPECT_FALSE(values_.empty()) << "no fixture of " << model;
+  }
+  [[nodiscard]] const std::vector<Value>& of(const std::string& kind,
+                                             const std::string& name = "-") const {
+    return values_.at(kind + " " + name);
+  }
+  [[nodiscard]] std::size_t count(const std::string& kind) const {
+    std::size_t tensors = 0;
+    for (const auto& [key, list] : values_) tensors += key.starts_with(kind + " ") ? 1u : 0u;
+    return tensors;
+  }
+
+ private:
+  std::map<std::string, std::vector<Value>> values_;
+};
+
+double root_mean_square(const std::vector<Fixture::Value>& values) {
+  double sum = 0;
+  for (const auto& v : values) sum += v.value * v.value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+// Largest errors allowed, relative to the root mean square of what is compared.
+struct Tolerance {
+  double logits, loss, gradient_norm, gradient, statistics;
+  double later_losses;  // relative, steps 1 to 4
+};
+
+// fp32. Forward: Winograd's rounding, about 1e-6 a layer, over 20 to 50 layers. Gradients: a value
+// within that of zero makes its ReLU go the other way, and one such flip among the n of a layer
+// changes gradients by about 1 / sqrt(n): 1.4e-3 for the widest layers here (524,288 values),
+// 8e-3 for the narrowest; with beta = 0 a run has a few. Single values scatter more than norms. The
+// steps that follow multiply a difference by up to ten each; PyTorch's own fp32 differs by the same
+// order from its double (measured on these networks: 1e-7 to 2e-4).
+constexpr Tolerance kFp32 = {.logits = 1e-4,
+                             .loss = 1e-5,
+                             .gradient_norm = 2e-3,
+                             .gradient = 2e-2,
+                             .statistics = 1e-5,
+                             .later_losses = 1e-3};
+
+// bf16 keeps 8 bits: 2^-9 a rounding, and some 3 roundings a layer add up as a random walk to about
+// 3e-2 over 20 layers. About 0.3 % of the values lie within that of zero in each ReLU: the flips
+// change a gradient by sqrt(0.003) = 5 % a layer, some 25 % after 20.
+constexpr Tolerance kBf16 = {.logits = 0.1,
+                             .loss = 0.02,
+                             .gradient_norm = 0.3,
+                             .gradient = 1.0,
+                             .statistics = 0.02,
+                             .later_losses = 0.05};
+
+struct Case {
+  GoldenSettings settings;
+  std::string method;  // "fixed", "measured" or the method forced on all convolutions
+  DataType type = DataType::f32;
+  int threads = 1;
+};
+
+std::string name_of_case(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return c.settings.model + "_" + c.method + "_" + (c.type == DataType::f32 ? "fp32" : "bf16") +
+         "_" + std::to_string(c.threads) + "threads";
+}
+
+// A tuning table that names one method for all convolutions of a network. Where it is not offered
+// the fixed rule decides.
+std::string forced_table(const Case& c) {
+  if (c.method == "fixed" || c.method == "measured") return "";
+  GoldenNetwork any(c.settings, c.type, {.threads = 1, .tune = false});
+  return std::regex_replace(any.device().tuning().export_text(), std::regex(" = .*"),
+                            " = " + c.method);
+}
+
+class Golden : public testing::TestWithParam<Case> {};
+
+TEST_P(Golden, EqualsPyTorch) {
+  const Case& c = GetParam();
+  const DeviceOptions options{.threads = c.threads, .tune = c.method == "measured"};
+  if (!make_device(options)->supports(c.type)) GTEST_SKIP() << "no bf16 on this processor";
+  const Fixture fixture(c.settings.model);
+  const Tolerance& tolerance = c.type == DataType::f32 ? kFp32 : kBf16;
+  GoldenNetwork golden(c.settings, c.type, options, forced_table(c));
+  net::Parameters& p = golden.parameters();
+
+  const auto expect_near = [](const std::vector<Fixture::Value>& expected,
+                              std::span<const float> values, double scale, double allowed,
+                              const std::string& what) {
+    double worst = 0;
+    for (const auto& [index, value] : expected) {
+      const double error = std::abs(static_cast<double>(values[index]) - value) / scale;
+      worst = error <= worst ? worst : error;  // keeps a NaN
+    }
+    EXPECT_LE(worst, allowed) << what;
+  };
+
+  GoldenBatch first(0, c.settings.batches[0], c.settings.classes);
+  const std::vector<float> evaluated = golden.evaluate(first);
+  const auto& eval_logits = fixture.of("eval_logit");
+  ASSERT_EQ(eval_logits.size(), evaluated.size());
+  expect_near(eval_logits, evaluated, root_mean_square(eval_logits), tolerance.logits,
+              "evaluation logits");
+
+  // Whatever backward leaves alone stays NaN and fails below.
+  std::fill(p.gradients().begin(), p.gradients().end(), std::numeric_limits<float>::quiet_NaN());
+  const auto& losses = fixture.of("loss");
+  for (std::size_t step = 0; step < c.settings.batches.size(); ++step) {
+    GoldenBatch batch(step, c.settings.batches[step], c.settings.classes);
+    const double loss = golden.gradient(batch);
+    const double expected = losses.at(step).value;
+    EXPECT_LE(std::abs(loss - expected) / expected,
+              step == 0 ? tolerance.loss : tolerance.later_losses)
+        << "loss of step " << step << ": " << loss << " instead of " << expected;
+    if (step == 0) {
+      const auto& logits = fixture.of("logit");
+      expect_near(logits, golden.logits(), root_mean_square(logits), tolerance.logits, "logits");
+      EXPECT_EQ(p.tensors().size(), fixture.count("gradient"));
+      for (const net::Parameter& t : p.tensors()) {
+        std::vector<float> values(t.elements);
+        net::Parameters::export_torch(t, p.gradients(), values);
+        const double norm = fixture.of("gradient_norm", t.name)[0].value;
+        double squares = 0;
+        for (const float v : values) squares += static_cast<double>(v) * static_cast<double>(v);
+        EXPECT_NEAR(std::sqrt(squares) / norm, 1.0, tolerance.gradient_norm) << t.name;
+        expect_near(fixture.of("gradient", t.name), values,
+                    norm / std::sqrt(static_cast<double>(t.elements)), tolerance.gradient,
+                    "gradient of " + t.name);
+      }
+      EXPECT_EQ(p.statistics().size(), fixture.count("statistic"));
+      for (const net::Parameter& t : p.statistics()) {
+        const auto& expected_statistics = fixture.of("statistic", t.name);
+        expect_near(expected_statistics, p.training_statistics().subspan(t.offset, t.elements),
+                    root_mean_square(expected_statistics), tolerance.statistics, t.name);
+      }
+    }
+    golden.update();
+  }
+}
+
+const GoldenSettings kResNet20 = {.model = "resnet20", .has_nesterov = true};
+const GoldenSettings kResNet20b = {.model = "resnet20b", .classes = 100, .smoothing = 0.1f};
+const GoldenSettings kResNet18 = {.model = "resnet18", .learning_rate = 0.02f, .beta = 2.0};
+const GoldenSettings kResNet50 = {
+    .model = "resnet50", .learning_rate = 0.02f, .beta = 2.0, .batches = {8}};
+
+INSTANTIATE_TEST_SUITE_P(Networks, Golden,
+                         testing::Values(Case{kResNet20, "fixed"}, Case{kResNet20, "measured"},
+                                         Case{kResNet20, "direct"}, Case{kResNet20, "winograd"},
+                                         Case{kResNet20, "fixed", DataType::f32, 2},
+                                         Case{kResNet20b, "fixed"}, Case{kResNet18, "fixed"},
+                                         Case{kResNet18, "measured", DataType::f32, 2},
+                                         Case{kResNet18, "direct"}, Case{kResNet18, "winograd"},
+                                         Case{kResNet50, "fixed"},
+                                         Case{kResNet20, "fixed", DataType::bf16},
+                                         Case{kResNet20b, "winograd", DataType::bf16},
+                                         Case{kResNet18, "fixed", DataType::bf16},
+                                         Case{kResNet18, "winograd", DataType::bf16}),
+                         name_of_case);
+
+}  // namespace
+}  // namespace dp::test

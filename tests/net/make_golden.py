@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Writes tests/net/fixtures/*.txt: what PyTorch computes, in double, for golden_test.cpp and schedule_test.cpp.
+
+    python3 tests/net/make_golden.py            (Debian's python3-torch 1.13 or any later one; about a minute)
+
+The networks' weights, images and labels are not stored: both sides derive them from one integer hash (`derived` here,
+tests/net/derived_values.hpp there), round them to float, and so start from the same bits. Stored are the results.
+
+A line of a network's fixture is `kind name index value`:
+    eval_logit      -          n * classes + k   logits in evaluation mode, from the derived running statistics
+    logit           -          n * classes + k   logits in training mode, first step
+    loss            -          step              mean loss of the step's batch, before its update
+    gradient_norm   parameter  0                 first step's gradient, Euclidean norm
+    gradient        parameter  i                 its i-th value in torch's order
+    statistic       buffer     i                 running statistics after the first step's forward pass
+A line of schedules.txt is `schedule step value`.
+"""
+import pathlib
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+FIXTURES = pathlib.Path(__file__).resolve().parent / "fixtures"
+BATCHES = [8, 8, 5, 8, 8]  # one uneven step
+SAMPLES = 4  # stored values of a tensor
+
+
+def derived(name: str, count: int) -> np.ndarray:
+    """count doubles in [-1, 1): a hash of name and position (FNV-1a, then SplitMix64's finaliser)."""
+    key = 0xCBF29CE484222325
+    for byte in name.encode():
+        key = ((key ^ byte) * 0x100000001B3) % 2**64
+    x = np.uint64(key) + np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> np.uint64(31))
+    return (x >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0
+
+
+def tensor(name: str, shape, centre: float, scale: float) -> torch.Tensor:
+    values = (centre + scale * derived(name, int(np.prod(shape)))).astype(np.float32)
+    return torch.from_numpy(values.astype(np.float64)).reshape(tuple(shape))
+
+
+def initial(name: str, shape, beta: float) -> torch.Tensor:
+    """Gain 1 convolutions (uniform, variance 2 / fan out) and everything else off its usual special value.
+
+    beta is the mean of normalisation's bias. A ReLU whose input is within rounding of zero may go either way, and one
+    of n such values changes a gradient by 1 / sqrt(n): the wide networks would have a few of them in every pass. At
+    beta = 2 they are ten times rarer (and 2 % of the values still are cut).
+    """
+    if len(shape) == 4:
+        return tensor(name, shape, 0.0, (6.0 / (shape[0] * shape[2] * shape[3])) ** 0.5)
+    if name.startswith("linear."):
+        return tensor(name, shape, 0.0, 0.125)
+    if name.endswith("weight") or name.endswith("running_var"):
+        return tensor(name, shape, 1.0, 0.25)
+    is_norm_bias = name.endswith("bias")
+    return tensor(name, shape, beta if is_norm_bias else 0.0, 0.25)
+
+
+def images(step: int, batch: int) -> torch.Tensor:
+    """N C H W from values in N H W C order."""
+    return tensor(f"images{step}", (batch, 32, 32, 3), 0.0, 2.0).permute(0, 3, 1, 2).contiguous()
+
+
+def labels(step: int, batch: int, classes: int) -> torch.Tensor:
+    return torch.from_numpy(((derived(f"labels{step}", batch) + 1.0) * 0.5 * classes).astype(np.int64))
+
+
+class PadShortcut(nn.Module):
+    """Option A, zeros split evenly before and after."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.before = (outputs - inputs) // 2
+        self.after = outputs - inputs - self.before
+
+    def forward(self, x):
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int, option: str):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut = shortcut(inputs, width, stride, option)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int, option: str):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.shortcut = shortcut(inputs, 4 * width, stride, option)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        return F.relu(self.bn3(self.conv3(y)) + self.shortcut(x))
+
+
+def shortcut(inputs: int, outputs: int, stride: int, option: str) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Sequential()
+    if option == "A":
+        return PadShortcut(inputs, outputs)
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class ResNet(nn.Module):
+    def __init__(self, blocks, widths, block=BasicBlock, option="B", classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        channels, expansion = widths[0], 4 if block is Bottleneck else 1
+        for stage, (count, width) in enumerate(zip(blocks, widths)):
+            layers = []
+            for i in range(count):
+                layers.append(block(channels, width, 2 if stage > 0 and i == 0 else 1, option))
+                channels = expansion * width
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*layers))
+        self.stages = len(blocks)
+        self.linear = nn.Linear(channels, classes)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        for stage in range(self.stages):
+            x = getattr(self, f"layer{stage + 1}")(x)
+        return self.linear(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+def write(name: str, lines) -> None:
+    path = FIXTURES / f"{name}.txt"
+    with open(path, "w") as file:
+        for kind, tensor_name, index, value in lines:
+            file.write(f"{kind} {tensor_name} {index} {value:.9g}\n")
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+def samples(kind: str, name: str, values: torch.Tensor):
+    """A few values spread over the tensor."""
+    flat = values.detach().reshape(-1)
+    for k in range(SAMPLES):
+        i = (2 * k + 1) * flat.numel() // (2 * SAMPLES)
+        yield kind, name, i, flat[i].item()
+
+
+def golden(name: str, model: nn.Module, lr: float, beta=0.0, nesterov=False, smoothing=0.0, steps=5) -> None:
+    model = model.double()
+    classes = model.linear.out_features
+    with torch.no_grad():
+        for key, value in model.state_dict().items():
+            if not key.endswith("num_batches_tracked"):
+                value.copy_(initial(key, value.shape, beta))
+    lines = []
+    model.eval()
+    with torch.no_grad():
+        lines += [("eval_logit", "-", i, v.item()) for i, v in enumerate(model(images(0, BATCHES[0])).reshape(-1))]
+    model.train()
+    optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
+    loss_function = nn.CrossEntropyLoss(label_smoothing=smoothing)
+    for step, batch in enumerate(BATCHES[:steps]):
+        optimiser.zero_grad()
+        logits = model(images(step, batch))
+        loss = loss_function(logits, labels(step, batch, classes))
+        loss.backward()
+        lines.append(("loss", "-", step, loss.item()))
+        if step == 0:
+            lines += [("logit", "-", i, v.item()) for i, v in enumerate(logits.reshape(-1))]
+            for key, parameter in model.named_parameters():
+                lines.append(("gradient_norm", key, 0, parameter.grad.norm().item()))
+                lines += samples("gradient", key, parameter.grad)
+            for key, buffer in model.named_buffers():
+                if not key.endswith("num_batches_tracked"):
+                    lines += samples("statistic", key, buffer)
+        optimiser.step()
+    write(name, lines)
+
+
+def schedules() -> None:
+    """The learning rate of every step; the settings are repeated in schedule_test.cpp."""
+
+    def rates(peak, steps, make):
+        optimiser = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=peak, momentum=0.9)
+        scheduler = make(optimiser)
+        for step in range(steps):
+            yield step, scheduler.get_last_lr()[0]
+            optimiser.step()
+            if step + 1 < steps:
+                scheduler.step()
+
+    from torch.optim import lr_scheduler as lrs
+
+    cases = {
+        "onecycle65": rates(0.2, 65, lambda o: lrs.OneCycleLR(o, 0.2, total_steps=65, cycle_momentum=False)),
+        "onecycle3": rates(0.2, 3, lambda o: lrs.OneCycleLR(o, 0.2, total_steps=3, cycle_momentum=False)),
+        "cosine": rates(0.1, 40, lambda o: lrs.CosineAnnealingLR(o, T_max=40)),
+        "step": rates(0.1, 30, lambda o: lrs.MultiStepLR(o, milestones=[9, 18, 24], gamma=0.2)),
+    }
+    path = FIXTURES / "schedules.txt"
+    with open(path, "w") as file:
+        for name, rows in cases.items():
+            for step, rate in rows:
+                file.write(f"{name} {step} {rate:.15g}\n")
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    FIXTURES.mkdir(exist_ok=True)
+    schedules()
+    narrow, wide = [16, 32, 64], [64, 128, 256, 512]
+    golden("resnet20", ResNet([3, 3, 3], narrow, option="A"), lr=0.05, nesterov=True)
+    golden("resnet20b", ResNet([3, 3, 3], narrow, classes=100), lr=0.05, smoothing=0.1)
+    golden("resnet18", ResNet([2, 2, 2, 2], wide), lr=0.02, beta=2.0)
+    golden("resnet50", ResNet([3, 4, 6, 3], wide, Bottleneck), lr=0.02, beta=2.0, steps=1)
