@@ -8,6 +8,9 @@
 //     start           when this rank's values are final
 //     progress        handles what has come, at most one segment a call; true if something moved
 //
+// All ranks run the same exchanges of a bucket, one after the other; before a new object takes over
+// a bucket's number on the same communicator there is a barrier.
+//
 // A topology is one class behind this interface (ring.hpp). It is given its bucket when it is made,
 // and message buffers when it runs: a *buffer set* is the memory of one bucket in flight. Failures
 // are Error(communication); the exchange is then in no defined state and the job ends.

@@ -16,6 +16,8 @@ using namespace std::chrono_literals;
 constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
 
+constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
+
 using MakeExchange = std::unique_ptr<Exchange> (*)(const ExchangeSetup&);
 
 // All topologies: one row each.
@@ -77,16 +79,27 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
     buffers_.push_back(std::make_unique<BufferSet>(most));
   }
   is_buffer_free_.assign(in_flight, true);
-  buffer_of_.resize(buckets_.size());
+  buffer_of_.assign(buckets_.size(), kNoBuffer);
   queue_.reserve(8);
   times_.buckets.resize(buckets_.size());
   posted_ = started_ = first_open_ = buckets_.size();
   step_job_.is_done = true;
   communicator_.set_timeout_s(options_.comm_timeout_s);
+  // An earlier reducer's last messages have all been taken when every rank has come here.
+  communicator_.barrier();
   thread_ = std::thread([this] { main_loop(); });
 }
 
 Reducer::~Reducer() {
+  if (std::uncaught_exceptions() == 0 && step_job_.is_done) {
+    // What this rank still forwards to others comes to its end before the thread does.
+    try {
+      run([](Communicator&) {});
+    } catch (...) {
+      // The thread's failure has been thrown to the caller already, or nobody waits for it any
+      // more.
+    }
+  }
   must_stop_ = true;
   {
     const std::lock_guard lock(mutex_);
@@ -274,10 +287,11 @@ bool Reducer::look() {
   if (options_.on_look) options_.on_look();
   bool has_moved = post_and_start();
   for (std::size_t b = first_open_; b < posted_; ++b) {
-    Exchange& exchange = *exchanges_[b];
-    if (exchange.done()) continue;
-    has_moved |= exchange.progress();
-    if (exchange.done()) is_buffer_free_[buffer_of_[b]] = true;
+    if (buffer_of_[b] == kNoBuffer) continue;  // over
+    has_moved |= exchanges_[b]->progress();
+    if (!exchanges_[b]->done()) continue;
+    is_buffer_free_[buffer_of_[b]] = true;
+    buffer_of_[b] = kNoBuffer;
   }
   while (first_open_ < started_ && exchanges_[first_open_]->done()) {
     ++first_open_;

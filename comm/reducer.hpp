@@ -157,7 +157,7 @@ class Reducer {
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::vector<std::unique_ptr<BufferSet>> buffers_;
   std::vector<bool> is_buffer_free_;
-  std::vector<std::size_t> buffer_of_;  // by bucket, while it is in flight
+  std::vector<std::size_t> buffer_of_;  // by bucket, while it has one
 
   // Shared with the caller.
   std::mutex mutex_;

@@ -146,6 +146,7 @@ class Ring final : public Exchange {
   void post_receives(BufferSet& buffers, std::uint64_t step) override {
     buffers_ = &buffers;
     step_ = step;
+    tag_parity_ ^= 1u;
     is_started_ = false;
     is_finite_ = true;
     ranks_started_ = 1;
@@ -236,9 +237,10 @@ class Ring final : public Exchange {
 
   [[nodiscard]] bool is_idle() const { return shape_.ranks < 2 || shape_.elements == 0; }
   // Messages of one tag arrive in the order in which they were sent, so a bucket needs one, and
-  // another for the next step, which a fast neighbour may have begun.
+  // another for the next exchange, which a fast rank may have begun. It cannot be further ahead: it
+  // ends an exchange only with everybody's start notice.
   [[nodiscard]] int tag(std::uint32_t kind) const {
-    return checked_cast<int>(std::uint64_t{setup_.bucket} * 4 + step_ % 2 * 2 + kind);
+    return checked_cast<int>((std::uint64_t{setup_.bucket} * 2 + tag_parity_) * 2 + kind);
   }
   [[nodiscard]] Header header(std::uint32_t kind, std::uint32_t number) const {
     return {kind, static_cast<std::uint32_t>(step_), setup_.bucket, number};
@@ -470,6 +472,7 @@ class Ring final : public Exchange {
   RingShape shape_;
   BufferSet* buffers_ = nullptr;
   std::uint64_t step_ = 0;
+  std::uint32_t tag_parity_ = 0;
   bool is_started_ = false;
   bool is_finite_ = true;
   std::size_t ranks_started_ = 1;

@@ -33,7 +33,9 @@ struct Bench {
                             .seed = 1,
                             .segment = segment,
                             .window = 4})),
-        buffers(exchange->needs()) {}
+        buffers(exchange->needs()) {
+    comm.barrier();
+  }
 
   [[nodiscard]] RingShape shape() const {
     return {gradient.size(), static_cast<std::size_t>(comm.size()), segment};

@@ -49,7 +49,8 @@ void run(const std::string& what, const std::string& folder) {
       // A message that nobody of ours would send, in the place of the next step's first one.
       reducer.run([&](Communicator& c) {
         const char rubbish[64] = "rubbish";
-        const int next_steps_tag = (step + 1) % 2 * 2;
+        // Bucket 0 uses the tags 0 and 2 in turn, and 2 in the first step.
+        const int next_steps_tag = step % 2 == 0 ? 0 : 2;
         MPI_Send(rubbish, 64, MPI_BYTE, 2, next_steps_tag, c.handle());
       });
     } else if (what == "damage" && step == 30) {

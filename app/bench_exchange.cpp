@@ -1,0 +1,296 @@
+#include "app/bench_exchange.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/check.hpp"
+#include "comm/mpi_runtime.hpp"
+#include "comm/reducer.hpp"
+#include "comm/replica_hash.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+double median(std::vector<double> v) {
+  std::sort(v.begin(), v.end());
+  return v[v.size() / 2];
+}
+
+// The best of some runs over `bytes`, in GB/s.
+template <class F>
+double speed(std::size_t bytes, int runs, F f) {
+  double best_s = 1e9;
+  for (int i = 0; i < runs; ++i) {
+    const auto start = Clock::now();
+    f();
+    best_s = std::min(best_s, seconds_since(start));
+  }
+  return static_cast<double>(bytes) / best_s / 1e9;
+}
+
+std::vector<float> test_gradient(std::size_t n, std::uint64_t seed) {
+  // Normal deviates of a few thousand positions, repeated: drawing millions takes longer than the
+  // bench.
+  const CounterRng rng(seed, RandomStream::test);
+  std::vector<float> pool(8191), v(n);
+  for (std::size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<float>(normal(rng, i));
+  for (std::size_t i = 0; i < n; ++i) v[i] = pool[i % pool.size()];
+  return v;
+}
+
+struct Settings {
+  double size_mb = 44.7;   // 10^6 bytes of fp32, as ResNet-18's gradient
+  double bucket_mb = 0.0;  // 0: all in one bucket
+  int repeats = 5;
+  ReducerOptions reducer;
+  std::vector<std::string> codecs;
+};
+
+constexpr const char* kUsage =
+    "usage: mpirun -np P dpbench exchange [--mb X] [--bucket-mb X] [--repeats N] [--segment-kb N]\n"
+    "                                     [--window N] [--buckets-in-flight N] [--sleep-us N] "
+    "[CODEC...]\n";
+
+double number(std::string_view option, std::string_view text, double low, double high) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() ||
+      !(value >= low && value <= high)) {
+    throw_error(ErrorKind::usage, "{} {}: must be a number from {} to {}", option, text, low, high);
+  }
+  return value;
+}
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.substr(0, 2) != "--") {
+      settings.codecs.push_back(parse_codec_spec(word).text());
+      continue;
+    }
+    if (i + 1 == argc) throw_error(ErrorKind::usage, "{}: needs a value\n{}", word, kUsage);
+    const std::string_view value = argv[++i];
+    if (word == "--mb") {
+      settings.size_mb = number(word, value, 0.0, 4000.0);
+    } else if (word == "--bucket-mb") {
+      settings.bucket_mb = number(word, value, 0.0, 4000.0);
+    } else if (word == "--repeats") {
+      settings.repeats = static_cast<int>(number(word, value, 1, 10000));
+    } else if (word == "--segment-kb") {
+      settings.reducer.segment_bytes =
+          static_cast<std::size_t>(number(word, value, 1, 65536) * 1024.0);
+    } else if (word == "--window") {
+      settings.reducer.window = static_cast<std::size_t>(number(word, value, 1, 1024));
+    } else if (word == "--buckets-in-flight") {
+      settings.reducer.buckets_in_flight = static_cast<std::size_t>(number(word, value, 1, 1024));
+    } else if (word == "--sleep-us") {
+      settings.reducer.sleep_us = static_cast<int>(number(word, value, 0, 100000));
+    } else {
+      throw_error(ErrorKind::usage, "{}: unknown option\n{}", word, kUsage);
+    }
+  }
+  if (settings.codecs.empty()) {
+    for (const CodecInfo& info : codec_list()) {
+      settings.codecs.push_back(parse_codec_spec(info.name).text());
+    }
+  }
+  return settings;
+}
+
+struct Row {
+  std::vector<double> times_s;   // the slowest rank's
+  std::uint64_t wire_bytes = 0;  // of all ranks, one exchange
+  std::int64_t wrong = 0;
+  double relative_error = 0.0;
+};
+
+// Whole numbers, so that fp32 sums are exact: every rank's value of every element differs.
+float input(int rank, std::size_t i) {
+  return static_cast<float>(static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 13) % 251) -
+                            125);
+}
+void fill(std::vector<float>& gradient, int rank) {
+  for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = input(rank, i);
+}
+
+// Values that are not the exact sum, and how far the whole is from it.
+void check(const std::vector<float>& gradient, int ranks, Row& row) {
+  row.wrong = 0;
+  double error = 0.0, norm = 0.0;
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    float exact = 0.0f;
+    for (int rank = 0; rank < ranks; ++rank) exact += input(rank, i);
+    row.wrong += gradient[i] != exact ? 1 : 0;
+    const double e = static_cast<double>(gradient[i]) - static_cast<double>(exact);
+    error += e * e;
+    norm += static_cast<double>(exact) * static_cast<double>(exact);
+  }
+  row.relative_error = norm > 0.0 ? std::sqrt(error / norm) : 0.0;
+}
+
+double slowest(Communicator& c, double time_s) {
+  const auto all = c.all_gather(time_s);
+  return *std::max_element(all.begin(), all.end());
+}
+
+void bench_ring(Communicator& communicator, const Settings& settings, const std::string& codec,
+                std::vector<float>& gradient, Row& row) {
+  constexpr int kRuns = 3;  // the first warms up
+  std::vector<TensorSlot> tensors;
+  const auto bucket =
+      settings.bucket_mb > 0.0
+          ? std::max<std::size_t>(
+                static_cast<std::size_t>(settings.bucket_mb * 1e6 / sizeof(float)), 1)
+          : std::max<std::size_t>(gradient.size(), 1);
+  for (std::size_t at = 0; at < gradient.size(); at += bucket) {
+    tensors.push_back({at, 1, std::min(bucket, gradient.size() - at), false});
+  }
+  Reducer reducer(
+      communicator, gradient,
+      plan_buckets(tensors, {.bucket_bytes = 1, .codec = codec, .min_compress_bytes = 0}),
+      settings.reducer);
+  for (int i = 0; i < kRuns; ++i) {
+    fill(gradient, communicator.rank());
+    std::fill(reducer.residual().begin(), reducer.residual().end(), 0.0f);
+    reducer.run([](Communicator& c) { c.barrier(); });
+    (void)reducer.take_times();
+    const auto start = Clock::now();
+    reducer.begin_step(static_cast<std::uint64_t>(i));
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    (void)reducer.wait_step();
+    const double time_s = seconds_since(start);
+    reducer.run([&](Communicator& c) {
+      const double most_s = slowest(c, time_s);
+      if (i > 0) row.times_s.push_back(most_s);
+    });
+  }
+  const auto sent = static_cast<std::int64_t>(reducer.take_times().total.sent_bytes);
+  reducer.run([&](Communicator& c) {
+    row.wire_bytes = static_cast<std::uint64_t>(c.all_sum(sent));
+    agree_on_hash(c, gradient);
+  });
+  check(gradient, communicator.size(), row);
+}
+
+void bench_allreduce(Communicator& communicator, std::vector<float>& gradient, Row& row) {
+  constexpr int kRuns = 3;
+  for (int i = 0; i < kRuns; ++i) {
+    fill(gradient, communicator.rank());
+    communicator.barrier();
+    const auto start = Clock::now();
+    DP_CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, gradient.data(), checked_cast<int>(gradient.size()),
+                               MPI_FLOAT, MPI_SUM, communicator.handle()));
+    const double most_s = slowest(communicator, seconds_since(start));
+    if (i > 0) row.times_s.push_back(most_s);
+  }
+  check(gradient, communicator.size(), row);
+}
+
+void run_exchange(int argc, char** argv) {
+  Communicator communicator;
+  Settings settings;
+  communicator.together([&] { settings = parse(argc, argv); });
+  const int p = communicator.size();
+  const auto n = static_cast<std::size_t>(settings.size_mb * 1e6 / sizeof(float));
+  std::vector<float> gradient(n);
+  std::vector<Row> rows(settings.codecs.size() + 1);
+  for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+    for (std::size_t i = 0; i < settings.codecs.size(); ++i) {
+      bench_ring(communicator, settings, settings.codecs[i], gradient, rows[i]);
+    }
+    bench_allreduce(communicator, gradient, rows.back());
+  }
+  if (communicator.rank() != 0) return;
+  std::printf(
+      "%d ranks, %.1f MB of fp32, segments of %zu KiB, %d repeats of 2, the slowest rank's time\n",
+      p, static_cast<double>(n) * 4e-6, settings.reducer.segment_bytes / 1024, settings.repeats);
+  std::printf("%-24s %9s %9s %9s %9s %9s %10s %10s\n", "codec", "median ms", "min ms", "algbw",
+              "busbw", "wire MB", "wrong", "rel. error");
+  std::printf("%-24s %9s %9s %9s %9s %9s %10s\n", "", "", "", "MB/s", "MB/s", "all ranks",
+              "values");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    const double time_s = median(row.times_s);
+    const double algbw = static_cast<double>(n) * 4e-6 / time_s;
+    const std::string name = i < settings.codecs.size() ? settings.codecs[i] : "MPI_Allreduce";
+    std::printf("%-24s %9.2f %9.2f %9.1f %9.1f %9.2f %10lld %10.2e\n", name.c_str(), 1e3 * time_s,
+                1e3 * *std::min_element(row.times_s.begin(), row.times_s.end()), algbw,
+                algbw * 2.0 * (p - 1) / p, static_cast<double>(row.wire_bytes) * 1e-6,
+                static_cast<long long>(row.wrong), row.relative_error);
+  }
+}
+
+}  // namespace
+
+int bench_codec(int argc, char**) {
+  if (argc > 1) throw_error(ErrorKind::usage, "dpbench codec takes no arguments");
+  constexpr std::size_t kSegment = 65536, kLarge = 171 * kSegment;  // 256 KiB; 44.8 MB
+  constexpr int kRuns = 200, kLargeRuns = 5;
+  const auto large = test_gradient(kLarge, 1);
+  std::vector<float> residual(kLarge), out(kLarge);
+  std::printf(
+      "GB/s of float, one core, segments of 256 KiB; best of %d runs in cache, of %d over 44.8 "
+      "MB\n",
+      kRuns, kLargeRuns);
+  std::printf("%-6s %10s %14s %10s %10s   %14s %10s\n", "", "encode", "with feedback", "decode",
+              "decode+add", "44.8 MB: encode", "decode+add");
+  for (const CodecInfo& info : codec_list()) {
+    const auto codec = make_codec(parse_codec_spec(info.name));
+    const bool has_residual = info.can_feedback;
+    std::vector<std::byte> payload(codec->max_payload_bytes(kSegment));
+    const std::span<const float> segment(large.data(), kSegment);
+    const std::span<float> decoded(out.data(), kSegment);
+    float* r = has_residual ? residual.data() : nullptr;
+    std::size_t bytes = 0;
+    const auto encode = [&](std::size_t at, float* with) {
+      bytes =
+          codec->encode(std::span(large).subspan(at, kSegment), with, payload, {}).payload_bytes;
+    };
+    const double plain = speed(kSegment * 4, kRuns, [&] { encode(0, nullptr); });
+    const double fed = speed(kSegment * 4, kRuns, [&] { encode(0, r); });
+    const std::span<const std::byte> encoded(payload.data(), bytes);
+    const double dec = speed(kSegment * 4, kRuns, [&] { codec->decode(encoded, decoded); });
+    const double add = speed(kSegment * 4, kRuns, [&] { codec->decode_add(encoded, decoded); });
+    const double large_encode = speed(kLarge * 4, kLargeRuns, [&] {
+      for (std::size_t at = 0; at < kLarge; at += kSegment) encode(at, r == nullptr ? r : r + at);
+    });
+    const double large_add = speed(kLarge * 4, kLargeRuns, [&] {
+      for (std::size_t at = 0; at < kLarge; at += kSegment) {
+        codec->decode_add(encoded, std::span(out).subspan(at, kSegment));
+      }
+    });
+    std::printf("%-6.*s %10.1f %14.1f %10.1f %10.1f   %14.1f %10.1f\n",
+                static_cast<int>(info.name.size()), info.name.data(), plain, fed, dec, add,
+                large_encode, large_add);
+  }
+  return 0;
+}
+
+int bench_exchange(int argc, char** argv) {
+  MpiRuntime mpi(&argc, &argv);
+  try {
+    run_exchange(argc, argv);
+    return 0;
+  } catch (...) {
+    return mpi.end_with_error("dpbench");
+  }
+}
+
+}  // namespace dp
