@@ -1,0 +1,66 @@
+#include "io/augment.hpp"
+
+#include <algorithm>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+
+namespace dp {
+
+Augmentation draw_augmentation(std::uint64_t seed, std::uint64_t epoch, std::size_t sample) {
+  const CounterRng rng(seed, RandomStream::augmentation, epoch, sample);
+  constexpr std::uint64_t kShifts = 2 * kCropPadding + 1;
+  return {.shift_x = static_cast<int>(rng.below(kShifts, 0)) - kCropPadding,
+          .shift_y = static_cast<int>(rng.below(kShifts, 1)) - kCropPadding,
+          .is_flipped = rng.below(2, 2) != 0};
+}
+
+Normalizer::Normalizer(const Normalization& normalization) {
+  for (std::size_t c = 0; c < kImageChannels; ++c) {
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      const float scaled = static_cast<float>(byte) / 255.0f;
+      table_[c][byte] = (scaled - normalization.mean[c]) / normalization.deviation[c];
+    }
+  }
+}
+
+void Normalizer::apply(std::span<const std::uint8_t> image, const Augmentation& augmentation,
+                       std::span<float> nhwc) const {
+  DP_ASSERT(image.size() == kImageBytes && nhwc.size() == kImageBytes, "sizes {} and {}",
+            image.size(), nhwc.size());
+  constexpr int kWidth = static_cast<int>(kImageWidth), kHeight = static_cast<int>(kImageHeight);
+  constexpr int kChannels = static_cast<int>(kImageChannels);
+  const std::array<float, kImageChannels> black{table_[0][0], table_[1][0], table_[2][0]};
+  const auto fill = [&](float* row, int begin, int end) {
+    for (int x = begin; x < end; ++x) std::copy(black.begin(), black.end(), row + x * kChannels);
+  };
+
+  // Output column x shows source column x + shift, or, mirrored, (31 - x) + shift. Columns from
+  // first to last - 1 lie inside the image.
+  const int shift = augmentation.is_flipped ? -augmentation.shift_x : augmentation.shift_x;
+  const int first = std::max(0, -shift), last = std::min(kWidth, kWidth - shift);
+  const int start = augmentation.is_flipped ? kWidth - 1 - first + augmentation.shift_x
+                                            : first + augmentation.shift_x;
+  const int stride = augmentation.is_flipped ? -1 : 1;
+
+  for (int y = 0; y < kHeight; ++y) {
+    float* out = nhwc.data() + y * kWidth * kChannels;
+    const int source_y = y + augmentation.shift_y;
+    if (source_y < 0 || source_y >= kHeight) {
+      fill(out, 0, kWidth);
+      continue;
+    }
+    fill(out, 0, first);
+    fill(out, last, kWidth);
+    const std::uint8_t* red = image.data() + source_y * kWidth + start;
+    const std::uint8_t* green = red + kImagePixels;
+    const std::uint8_t* blue = green + kImagePixels;
+    for (int x = first, source = 0; x < last; ++x, source += stride) {
+      out[x * kChannels] = table_[0][red[source]];
+      out[x * kChannels + 1] = table_[1][green[source]];
+      out[x * kChannels + 2] = table_[2][blue[source]];
+    }
+  }
+}
+
+}  // namespace dp

@@ -1,0 +1,237 @@
+#include "io/cifar.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Layout {
+  DatasetKind kind;
+  const char* title;
+  const char* subfolder;      // in which the official archive unpacks
+  const char* python_folder;  // the same data in the form that we do not read
+  const char* script_name;    // argument of experiments/get_cifar.sh
+  const char* class_names_file;
+  std::vector<std::string> train_files, test_files;
+  std::size_t label_bytes;  // the last of them is the label that is learnt
+  std::size_t classes, coarse_classes;
+  [[nodiscard]] std::size_t record_bytes() const { return label_bytes + kImageBytes; }
+};
+
+const Layout& layout_of(DatasetKind kind) {
+  static const Layout cifar10{
+      .kind = DatasetKind::cifar10,
+      .title = "CIFAR-10",
+      .subfolder = "cifar-10-batches-bin",
+      .python_folder = "cifar-10-batches-py",
+      .script_name = "cifar10",
+      .class_names_file = "batches.meta.txt",
+      .train_files = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                      "data_batch_4.bin", "data_batch_5.bin"},
+      .test_files = {"test_batch.bin"},
+      .label_bytes = 1,
+      .classes = 10,
+      .coarse_classes = 0};
+  static const Layout cifar100{.kind = DatasetKind::cifar100,
+                               .title = "CIFAR-100",
+                               .subfolder = "cifar-100-binary",
+                               .python_folder = "cifar-100-python",
+                               .script_name = "cifar100",
+                               .class_names_file = "fine_label_names.txt",
+                               .train_files = {"train.bin"},
+                               .test_files = {"test.bin"},
+                               .label_bytes = 2,
+                               .classes = 100,
+                               .coarse_classes = 20};
+  DP_ASSERT(kind != DatasetKind::synthetic, "the synthetic set has no files");
+  return kind == DatasetKind::cifar10 ? cifar10 : cifar100;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool has_any_file(const fs::path& folder, const Layout& layout) {
+  for (const auto* files : {&layout.train_files, &layout.test_files}) {
+    for (const std::string& file : *files) {
+      if (is_there(folder / file)) return true;
+    }
+  }
+  return false;
+}
+
+std::string how_to_get(const Layout& layout) {
+  return fmt::format("experiments/get_cifar.sh {} FOLDER downloads it", layout.script_name);
+}
+
+// The folder with the files: the one given or the archive's own subfolder of it.
+fs::path find_folder(const std::string& data_dir, const Layout& layout) {
+  if (data_dir.empty()) {
+    throw_error(ErrorKind::data,
+                "--dataset {}: needs --data-dir, the folder with {}'s .bin files; {}",
+                dataset_kind_name(layout.kind), layout.title, how_to_get(layout));
+  }
+  const fs::path given(data_dir);
+  std::error_code code;
+  const fs::file_status status = fs::status(given, code);
+  if (!fs::exists(status)) {
+    const std::string reason = code && code != std::errc::no_such_file_or_directory
+                                   ? code.message()
+                                   : std::string("no such folder");
+    throw_error(ErrorKind::data, "--data-dir {}: {}; {}", data_dir, reason, how_to_get(layout));
+  }
+  if (!fs::is_directory(status)) {
+    throw_error(ErrorKind::data,
+                "--data-dir {}: is not a folder; expected the folder with {}'s .bin files (an "
+                "archive must be unpacked first)",
+                data_dir, layout.title);
+  }
+  for (const fs::path& folder : {given, given / layout.subfolder}) {
+    if (has_any_file(folder, layout)) return folder;
+  }
+
+  const DatasetKind other =
+      layout.kind == DatasetKind::cifar10 ? DatasetKind::cifar100 : DatasetKind::cifar10;
+  std::string hint = how_to_get(layout);
+  if (detect_dataset(data_dir) == other) {
+    hint = fmt::format("it holds {}: use --dataset {}", layout_of(other).title,
+                       dataset_kind_name(other));
+  } else if (is_there(given / layout.python_folder) || is_there(given / "data_batch_1") ||
+             is_there(given / "train")) {
+    hint = fmt::format("it seems to hold the Python version, and the binary version is needed: {}",
+                       how_to_get(layout));
+  }
+  throw_error(ErrorKind::data, "--data-dir {}: no {} here: neither {} nor {}/{} is in it; {}",
+              data_dir, layout.title, layout.train_files.front(), layout.subfolder,
+              layout.train_files.front(), hint);
+}
+
+// The number of records in a file, from its size.
+std::size_t count_records(const fs::path& path, const Layout& layout) {
+  std::error_code code;
+  const std::uintmax_t bytes = fs::file_size(path, code);
+  if (code) {
+    if (code == std::errc::no_such_file_or_directory) {
+      throw_error(ErrorKind::data, "{}: missing; {} consists of {} and {}; {}", path.string(),
+                  layout.title, fmt::join(layout.train_files, ", "),
+                  fmt::join(layout.test_files, ", "), how_to_get(layout));
+    }
+    throw_error(ErrorKind::data, "{}: cannot be read: {}", path.string(), code.message());
+  }
+  const std::size_t record = layout.record_bytes();
+  if (bytes == 0 || bytes % record != 0) {
+    throw_error(ErrorKind::data,
+                "{}: has {} bytes; expected a whole number of records of {} bytes (it has {} and "
+                "{} bytes): the file is truncated or not {} in the binary layout; {}",
+                path.string(), bytes, record, bytes / record, bytes % record, layout.title,
+                how_to_get(layout));
+  }
+  return static_cast<std::size_t>(bytes / record);
+}
+
+void append_records(const fs::path& path, const Layout& layout, std::size_t records,
+                    std::vector<std::uint8_t>& pixels, std::vector<std::uint8_t>& labels) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw_error(ErrorKind::data, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
+  }
+  const std::size_t record_bytes = layout.record_bytes();
+  std::vector<char> bytes(records * record_bytes);
+  file.read(bytes.data(), checked_cast<std::streamsize>(bytes.size()));
+  if (static_cast<std::size_t>(file.gcount()) != bytes.size()) {
+    throw_error(ErrorKind::data, "{}: reading stopped after {} of {} bytes", path.string(),
+                file.gcount(), bytes.size());
+  }
+  for (std::size_t i = 0; i < records; ++i) {
+    const char* record = bytes.data() + i * record_bytes;
+    const auto label = static_cast<std::uint8_t>(record[layout.label_bytes - 1]);
+    if (label >= layout.classes) {
+      throw_error(ErrorKind::data, "{}: record {} has label {}; {}'s labels are 0 to {}",
+                  path.string(), i, label, layout.title, layout.classes - 1);
+    }
+    if (const auto coarse = static_cast<std::uint8_t>(record[0]);
+        layout.coarse_classes != 0 && coarse >= layout.coarse_classes) {
+      throw_error(ErrorKind::data,
+                  "{}: record {} has coarse label {}; {}'s coarse labels are 0 to {}",
+                  path.string(), i, coarse, layout.title, layout.coarse_classes - 1);
+    }
+    labels.push_back(label);
+    pixels.insert(pixels.end(), record + layout.label_bytes, record + record_bytes);
+  }
+}
+
+// The names in the data set's own list; "class 0" and so on where it is not there or does not fit.
+std::vector<std::string> read_class_names(const fs::path& folder, const Layout& layout) {
+  std::vector<std::string> names;
+  std::ifstream file(folder / layout.class_names_file);
+  for (std::string line; std::getline(file, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty()) names.push_back(line);
+  }
+  if (names.size() != layout.classes) {
+    names.clear();
+    for (std::size_t i = 0; i < layout.classes; ++i) names.push_back(fmt::format("class {}", i));
+  }
+  return names;
+}
+
+ImageSet load_split(const fs::path& folder, const Layout& layout, const std::string& split,
+                    const std::vector<std::string>& files, std::size_t limit,
+                    const std::vector<std::string>& class_names) {
+  std::vector<std::size_t> records;
+  std::size_t all = 0;
+  for (const std::string& file : files) {
+    records.push_back(count_records(folder / file, layout));
+    all += records.back();
+  }
+  const std::size_t wanted = limit == 0 ? all : std::min(limit, all);
+  std::vector<std::uint8_t> pixels, labels;
+  pixels.reserve(wanted * kImageBytes);
+  labels.reserve(wanted);
+  for (std::size_t i = 0; i < files.size() && labels.size() < wanted; ++i) {
+    append_records(folder / files[i], layout, std::min(records[i], wanted - labels.size()), pixels,
+                   labels);
+  }
+  return {fmt::format("{} {}", layout.title, split), class_names, std::move(pixels),
+          std::move(labels)};
+}
+
+}  // namespace
+
+Dataset load_cifar(const DatasetRequest& request) {
+  const Layout& layout = layout_of(request.kind);
+  const fs::path folder = find_folder(request.data_dir, layout);
+  // Before the first byte is read, so that a missing last file is not found after minutes.
+  for (const auto* files : {&layout.train_files, &layout.test_files}) {
+    for (const std::string& file : *files) static_cast<void>(count_records(folder / file, layout));
+  }
+  const std::vector<std::string> names = read_class_names(folder, layout);
+  return {
+      .train = load_split(folder, layout, "train", layout.train_files, request.limit_train, names),
+      .test = load_split(folder, layout, "test", layout.test_files, request.limit_test, names)};
+}
+
+std::optional<DatasetKind> detect_dataset(const std::string& data_dir) {
+  const auto holds = [&](DatasetKind kind) {
+    const Layout& layout = layout_of(kind);
+    return has_any_file(data_dir, layout) ||
+           has_any_file(fs::path(data_dir) / layout.subfolder, layout);
+  };
+  const bool ten = holds(DatasetKind::cifar10), hundred = holds(DatasetKind::cifar100);
+  if (ten == hundred) return std::nullopt;
+  return ten ? DatasetKind::cifar10 : DatasetKind::cifar100;
+}
+
+}  // namespace dp

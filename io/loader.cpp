@@ -1,0 +1,178 @@
+#include "io/loader.hpp"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+struct AlignedDelete {
+  void operator()(float* memory) const { ::operator delete[](memory, kAlignment); }
+};
+
+struct Slot {
+  std::unique_ptr<float[], AlignedDelete> images;
+  std::vector<std::int32_t> labels;
+  Batch batch;
+  bool is_ready = false;
+  std::exception_ptr failure;
+};
+
+}  // namespace
+
+// Step s of an epoch lives in slots[s % slots.size()]. Steps are claimed in order; a step may be
+// claimed once the batch that had its slot before was given back. All numbers are guarded by mutex;
+// a slot belongs to the thread that claimed its step until is_ready is set, then to the reader. The
+// sampler changes only while no thread is busy.
+struct Loader::State {
+  const ImageSet& set;
+  const LoaderOptions options;
+  const Normalizer normalizer;
+  Sampler sampler;
+  std::vector<Slot> slots;
+
+  std::mutex mutex;
+  std::condition_variable work;   // for the threads: a step may be claimed, or stop
+  std::condition_variable ready;  // for the reader: a batch is ready, or no thread is busy
+  std::size_t claimed = 0;        // steps below it were claimed
+  std::size_t released = 0;       // batches below it were given back
+  std::size_t end = 0;            // steps of the current epoch; 0 before the first
+  std::size_t busy = 0;           // threads that fill a slot
+  std::size_t wanted = 0;         // the step that next() returns next
+  bool stop = false;
+
+  std::vector<std::jthread> threads;  // last: joined before anything else goes
+
+  State(const ImageSet& image_set, const LoaderOptions& loader_options)
+      : set(image_set),
+        options(loader_options),
+        normalizer(options.normalization),
+        sampler({.samples = image_set.count(),
+                 .global_batch = options.global_batch,
+                 .rank = options.rank,
+                 .ranks = options.ranks,
+                 .seed = options.seed,
+                 .order = options.order}),
+        slots(options.buffers != 0 ? options.buffers : options.threads + 2) {
+    DP_ASSERT(options.threads > 0, "a loader without threads");
+    const std::size_t largest = sampler.largest_batch();
+    for (Slot& slot : slots) {
+      const std::size_t bytes = largest * kImageBytes * sizeof(float);
+      slot.images.reset(static_cast<float*>(::operator new[](bytes, kAlignment)));
+      slot.labels.resize(largest);
+    }
+  }
+
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    work.notify_all();
+  }
+
+  void start_threads() {
+    for (std::size_t i = 0; i < options.threads; ++i) {
+      threads.emplace_back([this] { run(); });
+    }
+  }
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      work.wait(lock,
+                [this] { return stop || (claimed < end && claimed < released + slots.size()); });
+      if (stop) return;
+      const std::size_t step = claimed++;
+      Slot& slot = slots[step % slots.size()];
+      ++busy;
+      lock.unlock();
+      try {
+        fill(step, slot);
+      } catch (...) {
+        slot.failure = std::current_exception();
+      }
+      lock.lock();
+      slot.is_ready = true;
+      --busy;
+      ready.notify_one();
+    }
+  }
+
+  void fill(std::size_t step, Slot& slot) const {
+    if (options.on_step) options.on_step(step);
+    const std::size_t samples = sampler.rank_samples(step);
+    for (std::size_t k = 0; k < samples; ++k) {
+      const std::size_t sample = sampler.sample(step, k);
+      const Augmentation augmentation =
+          options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample)
+                          : Augmentation{};
+      normalizer.apply(set.image(sample), augmentation,
+                       {slot.images.get() + k * kImageBytes, kImageBytes});
+      slot.labels[k] = set.label(sample);
+    }
+    slot.batch = {.images = {slot.images.get(), samples * kImageBytes},
+                  .labels = {slot.labels.data(), samples},
+                  .samples = samples,
+                  .global_samples = sampler.global_samples(step),
+                  .step = step};
+  }
+
+  void start_epoch(std::uint64_t epoch, std::size_t first_step) {
+    {
+      std::unique_lock lock(mutex);
+      end = 0;  // nothing more is claimed
+      ready.wait(lock, [this] { return busy == 0; });
+      sampler.start_epoch(epoch);
+      DP_ASSERT(first_step <= sampler.steps(), "first step {} of {}", first_step, sampler.steps());
+      for (Slot& slot : slots) {
+        slot.is_ready = false;
+        slot.failure = nullptr;
+      }
+      claimed = released = wanted = first_step;
+      end = sampler.steps();
+    }
+    work.notify_all();
+  }
+
+  const Batch& next() {
+    std::unique_lock lock(mutex);
+    DP_ASSERT(wanted < end, "next() after the last of {} steps", end);
+    if (wanted > released) {  // the batch that the reader had until now
+      slots[released % slots.size()].is_ready = false;
+      ++released;
+      work.notify_one();
+    }
+    Slot& slot = slots[wanted % slots.size()];
+    ready.wait(lock, [&] { return slot.is_ready; });
+    // A failed step stays the wanted one: asking again throws again.
+    if (slot.failure) std::rethrow_exception(slot.failure);
+    ++wanted;
+    return slot.batch;
+  }
+};
+
+Loader::Loader(const ImageSet& set, const LoaderOptions& options)
+    : state_(std::make_unique<State>(set, options)) {
+  state_->start_threads();
+}
+Loader::~Loader() = default;
+
+std::size_t Loader::steps() const noexcept { return state_->sampler.steps(); }
+std::size_t Loader::largest_batch() const noexcept { return state_->sampler.largest_batch(); }
+
+void Loader::start_epoch(std::uint64_t epoch, std::size_t first_step) {
+  state_->start_epoch(epoch, first_step);
+}
+
+const Batch& Loader::next() { return state_->next(); }
+
+}  // namespace dp

@@ -1,0 +1,69 @@
+// Batches ahead of time: threads that decode, augment and normalise while the network computes.
+//
+// The loader owns a ring of buffers, allocated once; each holds one step's batch of this rank. Its
+// threads fill them in the order of the steps, next() hands them out in that order, and the bits do
+// not depend on the number of threads. An epoch begins with start_epoch() (also before the last one
+// was read to its end) and has steps() batches. What a thread throws, next() throws at that step.
+// start_epoch() and next() belong to one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "io/augment.hpp"
+#include "io/dataset.hpp"
+#include "io/sampler.hpp"
+
+namespace dp {
+
+struct LoaderOptions {
+  std::size_t global_batch = 1;
+  std::size_t rank = 0;
+  std::size_t ranks = 1;
+  std::uint64_t seed = 0;                     // of permutation and augmentation
+  SampleOrder order = SampleOrder::shuffled;  // in_order for evaluation
+  bool augment = true;                        // random crop and flip
+  Normalization normalization = {};
+  std::size_t threads = 1;  // at least 1
+  std::size_t buffers = 0;  // 0: threads + 2
+  std::function<void(std::size_t step)> on_step =
+      nullptr;  // tests: a thread calls it before each step
+};
+
+struct Batch {
+  std::span<const float> images;         // [samples][32][32][3], 64-byte aligned
+  std::span<const std::int32_t> labels;  // [samples]
+  std::size_t samples = 0;               // of this rank; may be 0 in the last step
+  std::size_t global_samples = 0;        // of all ranks
+  std::size_t step = 0;                  // within the epoch
+};
+
+class Loader {
+ public:
+  // `set` must outlive the loader. No epoch is started yet.
+  Loader(const ImageSet& set, const LoaderOptions& options);
+  ~Loader();  // stops and joins the threads, also in the middle of an epoch
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  [[nodiscard]] std::size_t steps() const noexcept;
+  // The most samples that a batch of this rank can have.
+  [[nodiscard]] std::size_t largest_batch() const noexcept;
+
+  // Threads begin with the epoch's first batches. Ends the batch that next() returned last.
+  // first_step: where a resumed epoch goes on; next() returns that step first.
+  void start_epoch(std::uint64_t epoch, std::size_t first_step = 0);
+
+  // The next step's batch, valid until the following next() or start_epoch(). Call it steps() times
+  // an epoch (less first_step). Waits where the threads are not ready.
+  const Batch& next();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dp

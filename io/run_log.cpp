@@ -1,0 +1,276 @@
+#include "io/run_log.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+
+#include "io/hdf5.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+constexpr std::int64_t kFormatVersion = 1;
+constexpr hsize_t kChunkRows = 1'024;
+
+hid_t native_type(LogType type) {
+  switch (type) {
+    case LogType::int64:
+      return H5T_NATIVE_INT64;
+    case LogType::uint64:
+      return H5T_NATIVE_UINT64;
+    case LogType::float64:
+      return H5T_NATIVE_DOUBLE;
+  }
+  throw_error(ErrorKind::internal, "no HDF5 type for a column of type {}", static_cast<int>(type));
+}
+
+std::string iso8601(double unix_s) {
+  const auto seconds = static_cast<std::time_t>(std::floor(unix_s));
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char text[32];
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return {text, length};
+}
+
+// A one-dimensional data set of compound rows that grows at its end.
+class Table {
+ public:
+  Table() = default;
+  Table(hid_t file, const std::string& name, std::size_t row_bytes,
+        std::span<const LogField> fields) {
+    memory_type_ = {DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, row_bytes)), H5Tclose};
+    std::vector<std::string> units;
+    for (const LogField& field : fields) {
+      DP_CHECK_HDF5(
+          H5Tinsert(memory_type_.get(), field.name.c_str(), field.offset, native_type(field.type)));
+      units.push_back(field.unit);
+    }
+    const H5Handle file_type(DP_CHECK_HDF5(H5Tcopy(memory_type_.get())), H5Tclose);
+    DP_CHECK_HDF5(H5Tpack(file_type.get()));
+    const hsize_t none = 0, unlimited = H5S_UNLIMITED;
+    const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &none, &unlimited)), H5Sclose);
+    const H5Handle layout(DP_CHECK_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
+    DP_CHECK_HDF5(H5Pset_chunk(layout.get(), 1, &kChunkRows));
+    data_ = {DP_CHECK_HDF5(H5Dcreate2(file, name.c_str(), file_type.get(), space.get(), H5P_DEFAULT,
+                                      layout.get(), H5P_DEFAULT)),
+             H5Dclose};
+    write_attribute(data_.get(), "units", std::span<const std::string>(units));
+  }
+
+  void append(const void* rows, hsize_t count) {
+    const hsize_t size = rows_ + count;
+    DP_CHECK_HDF5(H5Dset_extent(data_.get(), &size));
+    const H5Handle file_space(DP_CHECK_HDF5(H5Dget_space(data_.get())), H5Sclose);
+    DP_CHECK_HDF5(
+        H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, &rows_, nullptr, &count, nullptr));
+    const H5Handle memory_space(DP_CHECK_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
+    DP_CHECK_HDF5(H5Dwrite(data_.get(), memory_type_.get(), memory_space.get(), file_space.get(),
+                           H5P_DEFAULT, rows));
+    rows_ = size;
+  }
+
+  void close() {
+    data_.close();
+    memory_type_.close();
+  }
+
+ private:
+  H5Handle memory_type_, data_;
+  hsize_t rows_ = 0;
+};
+
+template <class Row>
+Table make_table(hid_t file, const char* name) {
+  return {file, name, sizeof(Row), log_fields<Row>()};
+}
+
+[[noreturn]] void throw_exists(const std::string& path) {
+  throw_error(ErrorKind::data,
+              "--log {}: exists already and is not overwritten; give another name or move it away",
+              path);
+}
+
+[[noreturn]] void throw_cannot_create(const std::string& path, int error) {
+  throw_error(ErrorKind::data, "--log {}: cannot be created: {}", path, std::strerror(error));
+}
+
+// Makes an empty file that was not there before, in one step, so that two runs cannot share a log.
+void reserve_file(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+  if (descriptor < 0) {
+    if (errno == EEXIST) throw_exists(path);
+    throw_cannot_create(path, errno);
+  }
+  ::close(descriptor);
+}
+
+}  // namespace
+
+void check_log_path(const std::string& path) {
+  struct stat ignored {};
+  if (::lstat(path.c_str(), &ignored) == 0) throw_exists(path);
+  if (errno != ENOENT) throw_cannot_create(path, errno);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
+    throw_cannot_create(path, errno);
+}
+
+struct RunLog::State {
+  std::string path;
+  H5Handle file;
+  Table epochs, ranks, buckets, sessions, steps;
+  bool has_steps = false;
+
+  State(const std::string& log_path, const RunInfo& info)
+      : path(log_path), has_steps(info.has_steps) {
+    const H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
+    // Readers open the file while we write it; with locks they could not (and some network file
+    // systems have none).
+    DP_CHECK_HDF5(H5Pset_file_locking(access.get(), false, true));
+    file = {DP_CHECK_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get())),
+            H5Fclose};
+    const double start =
+        info.start_unix_s > 0
+            ? info.start_unix_s
+            : std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+                  .count();
+    write_root(info, start);
+    write_groups(info);
+    epochs = make_table<EpochRow>(file.get(), "epochs");
+    ranks = make_table<RankRow>(file.get(), "ranks");
+    buckets = make_table<BucketRow>(file.get(), "buckets");
+    sessions = make_table<SessionRow>(file.get(), "sessions");
+    if (has_steps) steps = make_table<StepRow>(file.get(), "steps");
+    const SessionRow session{.start = start,
+                             .first_epoch = info.first_epoch,
+                             .first_step = info.first_step,
+                             .world_size = checked_cast<std::int64_t>(info.world_size)};
+    sessions.append(&session, 1);
+    flush();
+  }
+
+  void write_root(const RunInfo& info, double start) {
+    const hid_t root = file.get();
+    write_attribute(root, "format_version", kFormatVersion);
+    write_attribute(root, "dptrain_version", info.dptrain_version);
+    write_attribute(root, "git_revision", info.git_revision);
+    write_attribute(root, "command_line", info.command_line);
+    write_attribute(root, "started_at", iso8601(start));
+    write_attribute(root, "world_size", checked_cast<std::int64_t>(info.world_size));
+    write_attribute(root, "hosts", std::span(info.hosts));
+    write_attribute(root, "devices", std::span(info.devices));
+    write_attribute(root, "mpi_version", info.mpi_version);
+    write_attribute(root, "finished", std::uint8_t{0});
+    write_attribute(root, "resumed_from", info.resumed_from);
+    write_attribute(root, "codec_names", std::span(info.codec_names));
+    write_attribute(root, "topology_names", std::span(info.topology_names));
+  }
+
+  void write_groups(const RunInfo& info) {
+    const auto make_group = [&](const char* name) {
+      return H5Handle(
+          DP_CHECK_HDF5(H5Gcreate2(file.get(), name, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)),
+          H5Gclose);
+    };
+    const H5Handle config = make_group("config");
+    for (const auto& [name, value] : info.config) write_attribute(config.get(), name, value);
+    const H5Handle model = make_group("model");
+    write_attribute(model.get(), "name", info.model_name);
+    write_attribute(model.get(), "parameters", checked_cast<std::int64_t>(info.parameters));
+    write_attribute(model.get(), "gradient_bytes", checked_cast<std::int64_t>(info.gradient_bytes));
+    write_attribute(model.get(), "buckets", checked_cast<std::int64_t>(info.buckets));
+  }
+
+  void flush() { DP_CHECK_HDF5(H5Fflush(file.get(), H5F_SCOPE_GLOBAL)); }
+
+  // Runs `work` and names the file in what it throws.
+  template <class Work>
+  void guarded(const char* what, Work work) {
+    DP_ASSERT(file.get() >= 0, "the log {} is closed already", path);
+    try {
+      work();
+    } catch (const Error& error) {
+      throw_error(error.kind(), "log {}: {}: {}", path, what, error.what());
+    }
+  }
+
+  template <class Row>
+  void append(Table& table, std::span<const Row> rows) {
+    guarded("a row cannot be written", [&] {
+      if (rows.empty()) return;
+      table.append(rows.data(), rows.size());
+      flush();
+    });
+  }
+
+  template <class Value>
+  void set_attribute(const std::string& group, const std::string& name, const Value& value) {
+    guarded("an attribute cannot be written", [&] {
+      const H5Handle object(DP_CHECK_HDF5(H5Gopen2(file.get(), group.c_str(), H5P_DEFAULT)),
+                            H5Gclose);
+      write_attribute(object.get(), name, value);
+      flush();
+    });
+  }
+
+  void close(bool is_finished) {
+    guarded("cannot be closed", [&] {
+      if (is_finished) write_attribute(file.get(), "finished", std::uint8_t{1});
+      flush();
+      for (Table* table : {&epochs, &ranks, &buckets, &sessions, &steps}) table->close();
+      file.close();
+    });
+  }
+};
+
+RunLog RunLog::create(const std::string& path, const RunInfo& info) {
+  silence_hdf5();
+  reserve_file(path);
+  try {
+    return RunLog(std::make_unique<State>(path, info));
+  } catch (const Error& error) {
+    ::unlink(path.c_str());
+    throw_error(error.kind(), "--log {}: cannot be created: {}", path, error.what());
+  }
+}
+
+RunLog::RunLog(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RunLog::RunLog(RunLog&&) noexcept = default;
+RunLog& RunLog::operator=(RunLog&&) noexcept = default;
+RunLog::~RunLog() = default;
+
+const std::string& RunLog::path() const noexcept { return state_->path; }
+
+void RunLog::append(std::span<const EpochRow> rows) { state_->append(state_->epochs, rows); }
+void RunLog::append(std::span<const RankRow> rows) { state_->append(state_->ranks, rows); }
+void RunLog::append(std::span<const BucketRow> rows) { state_->append(state_->buckets, rows); }
+void RunLog::append(std::span<const SessionRow> rows) { state_->append(state_->sessions, rows); }
+void RunLog::append(std::span<const StepRow> rows) {
+  DP_ASSERT(state_->has_steps, "the log {} has no table of steps", state_->path);
+  state_->append(state_->steps, rows);
+}
+
+void RunLog::set_attribute(const std::string& group, const std::string& name,
+                           const std::string& value) {
+  state_->set_attribute(group, name, value);
+}
+void RunLog::set_attribute(const std::string& group, const std::string& name,
+                           std::span<const std::string> values) {
+  state_->set_attribute(group, name, values);
+}
+void RunLog::set_attribute(const std::string& group, const std::string& name, double value) {
+  state_->set_attribute(group, name, value);
+}
+
+void RunLog::close(bool is_finished) { state_->close(is_finished); }
+
+}  // namespace dp

@@ -1,0 +1,168 @@
+#include "io/run_log_rows.hpp"
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace dp {
+namespace {
+
+template <class T>
+constexpr LogType log_type() {
+  if constexpr (std::is_same_v<T, std::int64_t>) return LogType::int64;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return LogType::uint64;
+  if constexpr (std::is_same_v<T, double>) return LogType::float64;
+}
+
+template <class Row, class T>
+std::size_t offset_of(T Row::*member) {
+  static_assert(std::is_standard_layout_v<Row>);
+  const Row row{};
+  return static_cast<std::size_t>(reinterpret_cast<const char*>(&(row.*member)) -
+                                  reinterpret_cast<const char*>(&row));
+}
+
+// Collects the columns of a row type in order.
+template <class Row>
+class Columns {
+ public:
+  template <class T>
+  Columns& add(const char* name, T Row::*member, const char* unit = "1") {
+    fields_.push_back({name, unit, offset_of(member), log_type<T>()});
+    return *this;
+  }
+  // Puts a nested struct's columns here as if they were the row's own.
+  template <class Part>
+  Columns& add_all(Part Row::*member, std::span<const LogField> fields) {
+    for (LogField field : fields) {
+      field.offset += offset_of(member);
+      fields_.push_back(std::move(field));
+    }
+    return *this;
+  }
+  std::vector<LogField> take() { return std::move(fields_); }
+
+ private:
+  std::vector<LogField> fields_;
+};
+
+std::vector<LogField> times_and_bytes() {
+  using T = TimesAndBytes;
+  return Columns<T>()
+      .add("epoch_s", &T::epoch_s, "s")
+      .add("data_s", &T::data_s, "s")
+      .add("forward_s", &T::forward_s, "s")
+      .add("backward_s", &T::backward_s, "s")
+      .add("optimizer_s", &T::optimizer_s, "s")
+      .add("compute_s", &T::compute_s, "s")
+      .add("encode_s", &T::encode_s, "s")
+      .add("wire_s", &T::wire_s, "s")
+      .add("decode_s", &T::decode_s, "s")
+      .add("peer_wait_s", &T::peer_wait_s, "s")
+      .add("comm_s", &T::comm_s, "s")
+      .add("exposed_comm_s", &T::exposed_comm_s, "s")
+      .add("other_s", &T::other_s, "s")
+      .add("eval_s", &T::eval_s, "s")
+      .add("checkpoint_s", &T::checkpoint_s, "s")
+      .add("sent_bytes", &T::sent_bytes, "byte")
+      .add("received_bytes", &T::received_bytes, "byte")
+      .take();
+}
+
+}  // namespace
+
+template <>
+std::span<const LogField> log_fields<EpochRow>() {
+  using T = EpochRow;
+  static const std::vector<LogField> fields =
+      Columns<T>()
+          .add("epoch", &T::epoch)
+          .add("samples", &T::samples)
+          .add("global_batch", &T::global_batch)
+          .add("learning_rate", &T::learning_rate)
+          .add("train_loss", &T::train_loss)
+          .add("train_accuracy", &T::train_accuracy)
+          .add("test_loss", &T::test_loss)
+          .add("test_accuracy", &T::test_accuracy)
+          .add_all(&T::times, times_and_bytes())
+          .add("codec_relative_error", &T::codec_relative_error)
+          .add("residual_norm", &T::residual_norm)
+          .add("replica_hash", &T::replica_hash)
+          .add("skipped_steps", &T::skipped_steps)
+          .take();
+  return fields;
+}
+
+template <>
+std::span<const LogField> log_fields<RankRow>() {
+  using T = RankRow;
+  static const std::vector<LogField> fields = Columns<T>()
+                                                  .add("epoch", &T::epoch)
+                                                  .add("rank", &T::rank)
+                                                  .add("host", &T::host)
+                                                  .add("device", &T::device)
+                                                  .add_all(&T::times, times_and_bytes())
+                                                  .take();
+  return fields;
+}
+
+template <>
+std::span<const LogField> log_fields<BucketRow>() {
+  using T = BucketRow;
+  static const std::vector<LogField> fields = Columns<T>()
+                                                  .add("epoch", &T::epoch)
+                                                  .add("bucket", &T::bucket)
+                                                  .add("elements", &T::elements)
+                                                  .add("codec", &T::codec)
+                                                  .add("topology", &T::topology)
+                                                  .add("sent_bytes", &T::sent_bytes, "byte")
+                                                  .add("encode_s", &T::encode_s, "s")
+                                                  .add("wire_s", &T::wire_s, "s")
+                                                  .add("decode_s", &T::decode_s, "s")
+                                                  .add("peer_wait_s", &T::peer_wait_s, "s")
+                                                  .add("relative_error", &T::relative_error)
+                                                  .add("residual_norm", &T::residual_norm)
+                                                  .take();
+  return fields;
+}
+
+template <>
+std::span<const LogField> log_fields<SessionRow>() {
+  using T = SessionRow;
+  static const std::vector<LogField> fields = Columns<T>()
+                                                  .add("start", &T::start, "s")
+                                                  .add("first_epoch", &T::first_epoch)
+                                                  .add("first_step", &T::first_step)
+                                                  .add("world_size", &T::world_size)
+                                                  .take();
+  return fields;
+}
+
+template <>
+std::span<const LogField> log_fields<StepRow>() {
+  using T = StepRow;
+  static const std::vector<LogField> fields = Columns<T>()
+                                                  .add("step", &T::step)
+                                                  .add("epoch", &T::epoch)
+                                                  .add("train_loss", &T::train_loss)
+                                                  .add("step_s", &T::step_s, "s")
+                                                  .add("compute_s", &T::compute_s, "s")
+                                                  .add("comm_s", &T::comm_s, "s")
+                                                  .add("exposed_comm_s", &T::exposed_comm_s, "s")
+                                                  .add("learning_rate", &T::learning_rate)
+                                                  .add("data_s", &T::data_s, "s")
+                                                  .add("forward_s", &T::forward_s, "s")
+                                                  .add("backward_s", &T::backward_s, "s")
+                                                  .add("optimizer_s", &T::optimizer_s, "s")
+                                                  .add("other_s", &T::other_s, "s")
+                                                  .add("encode_s", &T::encode_s, "s")
+                                                  .add("wire_s", &T::wire_s, "s")
+                                                  .add("decode_s", &T::decode_s, "s")
+                                                  .add("peer_wait_s", &T::peer_wait_s, "s")
+                                                  .add("sent_bytes", &T::sent_bytes, "byte")
+                                                  .add("received_bytes", &T::received_bytes, "byte")
+                                                  .take();
+  return fields;
+}
+
+}  // namespace dp

@@ -1,0 +1,90 @@
+// The rows of the run log's tables.
+//
+// Each row is a plain struct, and its columns (name, unit, place, type) are listed once in
+// run_log_rows.cpp, in the order of the file. Times are seconds, bytes as handed to MPI, accuracies
+// fractions; a value that was not measured is NaN (the default of every floating-point field that
+// may go unmeasured). New columns are added at the end of a list.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+
+namespace dp {
+
+enum class LogType { int64, uint64, float64 };
+
+struct LogField {
+  std::string name;
+  std::string unit;  // "s", "byte", or "1" for a plain number
+  std::size_t offset;
+  LogType type;
+};
+
+inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
+// Where an epoch's time went, and what was sent. In /epochs times are means over ranks and bytes
+// sums; in /ranks both are the rank's own.
+struct TimesAndBytes {
+  double epoch_s = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, compute_s = 0;
+  double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0, comm_s = 0, exposed_comm_s = 0;
+  double other_s = 0, eval_s = 0, checkpoint_s = 0;
+  std::int64_t sent_bytes = 0, received_bytes = 0;
+};
+
+struct EpochRow {
+  std::int64_t epoch = 0, samples = 0, global_batch = 0;
+  double learning_rate = 0;
+  double train_loss = kNotMeasured, train_accuracy = kNotMeasured;
+  double test_loss = kNotMeasured, test_accuracy = kNotMeasured;
+  TimesAndBytes times = {};
+  double codec_relative_error = kNotMeasured, residual_norm = kNotMeasured;
+  std::uint64_t replica_hash = 0;
+  std::int64_t skipped_steps = 0;
+};
+
+struct RankRow {
+  std::int64_t epoch = 0, rank = 0;
+  std::int64_t host = 0, device = 0;  // indices into the attributes hosts and devices
+  TimesAndBytes times = {};
+};
+
+struct BucketRow {
+  std::int64_t epoch = 0, bucket = 0, elements = 0;
+  std::int64_t codec = 0, topology = 0;  // indices into codec_names and topology_names
+  std::int64_t sent_bytes = 0;
+  double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
+  double relative_error = kNotMeasured, residual_norm = kNotMeasured;
+};
+
+// One run of the program that wrote into the log.
+struct SessionRow {
+  double start = 0;  // Unix time
+  std::int64_t first_epoch = 0, first_step = 0, world_size = 0;
+};
+
+struct StepRow {
+  std::int64_t step = 0, epoch = 0;
+  double train_loss = kNotMeasured, step_s = 0, compute_s = 0, comm_s = 0, exposed_comm_s = 0;
+  double learning_rate = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, other_s = 0;
+  double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
+  std::int64_t sent_bytes = 0, received_bytes = 0;
+};
+
+// The columns of a row type; specialised for the five types above.
+template <class Row>
+[[nodiscard]] std::span<const LogField> log_fields();
+template <>
+std::span<const LogField> log_fields<EpochRow>();
+template <>
+std::span<const LogField> log_fields<RankRow>();
+template <>
+std::span<const LogField> log_fields<BucketRow>();
+template <>
+std::span<const LogField> log_fields<SessionRow>();
+template <>
+std::span<const LogField> log_fields<StepRow>();
+
+}  // namespace dp

@@ -1,0 +1,54 @@
+#include "io/sampler.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+
+namespace dp {
+
+Sampler::Sampler(const SamplerOptions& options) : options_(options) {
+  DP_ASSERT(options.global_batch > 0, "global batch 0");
+  DP_ASSERT(options.rank < options.ranks, "rank {} of {}", options.rank, options.ranks);
+  if (options.order == SampleOrder::shuffled) {
+    static_cast<void>(checked_cast<std::uint32_t>(options.samples));
+    permutation_.resize(options.samples);
+  }
+  start_epoch(0);
+}
+
+void Sampler::start_epoch(std::uint64_t epoch) {
+  epoch_ = epoch;
+  // From the identity each time, so that an epoch's order does not depend on those before.
+  std::iota(permutation_.begin(), permutation_.end(), 0u);
+  const CounterRng rng(options_.seed, RandomStream::permutation, epoch);
+  for (std::size_t i = permutation_.size(); i > 1; --i) {  // Fisher-Yates, Durstenfeld's form
+    std::swap(permutation_[i - 1], permutation_[rng.below(i, i)]);
+  }
+}
+
+std::size_t Sampler::steps() const noexcept {
+  return (options_.samples + options_.global_batch - 1) / options_.global_batch;
+}
+
+std::size_t Sampler::global_samples(std::size_t step) const {
+  DP_ASSERT(step < steps(), "step {} of {}", step, steps());
+  return std::min(options_.global_batch, options_.samples - step * options_.global_batch);
+}
+
+std::size_t Sampler::rank_samples(std::size_t step) const {
+  const std::size_t all = global_samples(step);
+  return all > options_.rank ? (all - options_.rank - 1) / options_.ranks + 1 : 0;
+}
+
+std::size_t Sampler::largest_batch() const noexcept { return steps() == 0 ? 0 : rank_samples(0); }
+
+std::size_t Sampler::sample(std::size_t step, std::size_t k) const {
+  DP_ASSERT(k < rank_samples(step), "sample {} of {} in step {}", k, rank_samples(step), step);
+  const std::size_t position = step * options_.global_batch + options_.rank + k * options_.ranks;
+  return permutation_.empty() ? position : permutation_[position];
+}
+
+}  // namespace dp

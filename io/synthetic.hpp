@@ -1,0 +1,40 @@
+// The built-in data set: ten classes of drawn shapes and textures, 32x32, in colour and noise.
+//
+// Six shapes (disc, ring, square, diamond, triangle, cross) and four textures (flat stripes, steep
+// stripes, checker, dots) at random places, sizes and angles, in random colours on a random ground,
+// partly hidden and noisy. Disc and ring, square and diamond, the two stripes, checker and dots are
+// close on purpose. No class changes under a horizontal flip. Colours carry no label, so a linear
+// classifier is poor. Classes are balanced: image i shows class i mod 10.
+//
+// Image i of a split is a pure function of (seed, split, i), made with +, -, *, / and square roots
+// alone, so that every machine draws the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/dataset.hpp"
+
+namespace dp {
+
+inline constexpr std::size_t kSyntheticTrain = 12'800;
+inline constexpr std::size_t kSyntheticTest = 2'000;
+inline constexpr std::size_t kSyntheticClasses = 10;
+
+// The values are part of what a seed means.
+enum class Split : std::uint64_t { train = 0, test = 1 };
+
+[[nodiscard]] std::vector<std::string> synthetic_class_names();
+
+// Draws image `index` into `pixels` (kImageBytes, planar); returns its label.
+std::uint8_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
+                            std::span<std::uint8_t> pixels);
+
+// `count` images drawn by `threads` threads (at least 1); the result does not depend on threads.
+[[nodiscard]] ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed,
+                                      std::size_t threads = 1);
+
+}  // namespace dp

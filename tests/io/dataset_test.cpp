@@ -1,0 +1,191 @@
+#include "io/dataset.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "kernels/base/error.hpp"
+#include "tests/io/temp_folder.hpp"
+
+namespace dp {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+// Records whose pixels tell file, record and position apart.
+std::uint8_t pixel(std::size_t file, std::size_t record, std::size_t position) {
+  return static_cast<std::uint8_t>(file * 57 + record * 31 + position * 7 + position / 256);
+}
+
+Bytes cifar_file(std::size_t file, std::size_t records, std::size_t label_bytes) {
+  Bytes bytes;
+  for (std::size_t record = 0; record < records; ++record) {
+    if (label_bytes == 2) bytes.push_back(static_cast<std::uint8_t>((file + record) % 20));
+    bytes.push_back(static_cast<std::uint8_t>((3 * file + record) % 10));
+    for (std::size_t i = 0; i < kImageBytes; ++i) bytes.push_back(pixel(file, record, i));
+  }
+  return bytes;
+}
+
+void write_cifar10(const TempFolder& folder, const std::string& prefix = "") {
+  for (std::size_t file = 1; file <= 5; ++file) {
+    folder.write(prefix + "data_batch_" + std::to_string(file) + ".bin",
+                 cifar_file(file, file + 1, 1));
+  }
+  folder.write(prefix + "test_batch.bin", cifar_file(6, 3, 1));
+}
+
+// The message of the Error(data) that loading throws.
+std::string failure(const DatasetRequest& request) {
+  try {
+    static_cast<void>(load_dataset(request));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+void expect_contains(const std::string& text, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+  }
+}
+
+TEST(Cifar10, ReadsEveryRecordInOrder) {
+  const TempFolder folder;
+  write_cifar10(folder);
+  const Dataset data =
+      load_dataset({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()});
+  ASSERT_EQ(data.train.count(), 2u + 3 + 4 + 5 + 6);
+  ASSERT_EQ(data.test.count(), 3u);
+  EXPECT_EQ(data.train.classes(), 10u);
+  EXPECT_EQ(data.train.name(), "CIFAR-10 train");
+  EXPECT_EQ(data.train.class_names()[3], "class 3");
+  std::size_t i = 0;
+  for (std::size_t file = 1; file <= 5; ++file) {
+    for (std::size_t record = 0; record < file + 1; ++record, ++i) {
+      EXPECT_EQ(data.train.label(i), static_cast<int>((3 * file + record) % 10));
+      for (std::size_t p = 0; p < kImageBytes; ++p) {
+        ASSERT_EQ(data.train.image(i)[p], pixel(file, record, p)) << i << " " << p;
+      }
+    }
+  }
+}
+
+TEST(Cifar10, ParentFolderLimitsAndClassNames) {
+  const TempFolder folder;
+  write_cifar10(folder, "cifar-10-batches-bin/");
+  folder.write("cifar-10-batches-bin/batches.meta.txt",
+               {'a',  '\n', 'b',  '\n', 'c',  '\n', 'd',  '\n', 'e',  '\n', 'f',
+                '\n', 'g',  '\n', 'h',  '\n', 'i',  '\n', 'j',  '\n', '\n'});
+  const Dataset data = load_dataset({.kind = DatasetKind::cifar10,
+                                     .data_dir = folder.path().string(),
+                                     .limit_train = 4,
+                                     .limit_test = 1'000});
+  EXPECT_EQ(data.train.count(), 4u);
+  EXPECT_EQ(data.test.count(), 3u);
+  EXPECT_EQ(data.train.image(3)[5], pixel(2, 1, 5));
+  EXPECT_EQ(data.train.class_names()[9], "j");
+  EXPECT_EQ(detect_dataset(folder.path().string()), DatasetKind::cifar10);
+}
+
+TEST(Cifar100, TheFineLabelIsLearnt) {
+  const TempFolder folder;
+  folder.write("train.bin", cifar_file(1, 4, 2));
+  folder.write("test.bin", cifar_file(2, 2, 2));
+  const Dataset data =
+      load_dataset({.kind = DatasetKind::cifar100, .data_dir = folder.path().string()});
+  ASSERT_EQ(data.train.count(), 4u);
+  EXPECT_EQ(data.train.classes(), 100u);
+  EXPECT_EQ(data.train.label(2), 5);
+  EXPECT_EQ(data.train.image(2)[100], pixel(1, 2, 100));
+  EXPECT_EQ(detect_dataset(folder.path().string()), DatasetKind::cifar100);
+}
+
+TEST(CifarErrors, FolderNotGivenOrMissing) {
+  const TempFolder folder;
+  expect_contains(failure({.kind = DatasetKind::cifar10}),
+                  {"--dataset cifar10", "--data-dir", "experiments/get_cifar.sh cifar10"});
+  expect_contains(failure({.kind = DatasetKind::cifar100, .data_dir = folder / "no"}),
+                  {folder / "no", "no such folder", "experiments/get_cifar.sh cifar100"});
+  folder.write("file", {1});
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder / "file"}),
+                  {folder / "file", "is not a folder"});
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+                  {folder.path().string(), "data_batch_1.bin",
+                   "cifar-10-batches-bin/data_batch_1.bin", "experiments/get_cifar.sh cifar10"});
+}
+
+TEST(CifarErrors, OtherDataInTheFolder) {
+  const TempFolder folder;
+  folder.write("train.bin", cifar_file(1, 1, 2));
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+                  {"it holds CIFAR-100", "--dataset cifar100"});
+  const TempFolder python;
+  python.write("cifar-10-batches-py/data_batch_1", {1});
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = python.path().string()}),
+                  {"Python version", "binary version"});
+}
+
+TEST(CifarErrors, MissingFileIsNamedEvenBehindALimit) {
+  const TempFolder folder;
+  write_cifar10(folder);
+  std::filesystem::remove(folder / "data_batch_4.bin");
+  expect_contains(
+      failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string(), .limit_train = 1}),
+      {folder / "data_batch_4.bin", "missing", "test_batch.bin", "get_cifar.sh"});
+}
+
+TEST(CifarErrors, TruncatedMisSizedAndEmptyFiles) {
+  const TempFolder folder;
+  write_cifar10(folder);
+  Bytes bytes = cifar_file(2, 3, 1);
+  bytes.resize(bytes.size() - 1);
+  folder.write("data_batch_2.bin", bytes);
+  expect_contains(
+      failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+      {folder / "data_batch_2.bin", "9218 bytes", "3073 bytes", "2 and 3072 bytes", "truncated"});
+  folder.write("data_batch_2.bin", {});
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+                  {folder / "data_batch_2.bin", "has 0 bytes"});
+  // CIFAR-100 records in files named like CIFAR-10's.
+  folder.write("data_batch_2.bin", cifar_file(2, 3, 2));
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+                  {folder / "data_batch_2.bin", "9222 bytes"});
+}
+
+TEST(CifarErrors, LabelsOutOfRange) {
+  const TempFolder folder;
+  write_cifar10(folder);
+  Bytes bytes = cifar_file(3, 4, 1);
+  bytes[2 * (kImageBytes + 1)] = 10;
+  folder.write("data_batch_3.bin", bytes);
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+                  {folder / "data_batch_3.bin", "record 2", "label 10", "0 to 9"});
+
+  const TempFolder hundred;
+  Bytes train = cifar_file(1, 2, 2);
+  train[kImageBytes + 2] = 20;
+  hundred.write("train.bin", train);
+  hundred.write("test.bin", cifar_file(1, 1, 2));
+  expect_contains(failure({.kind = DatasetKind::cifar100, .data_dir = hundred.path().string()}),
+                  {"record 1", "coarse label 20", "0 to 19"});
+  train[kImageBytes + 2] = 0;
+  train[1] = 100;
+  hundred.write("train.bin", train);
+  expect_contains(failure({.kind = DatasetKind::cifar100, .data_dir = hundred.path().string()}),
+                  {"record 0", "label 100", "0 to 99"});
+}
+
+TEST(ImageSet, ContradictionsAreOurMistake) {
+  EXPECT_THROW(ImageSet("x", {"a"}, Bytes(kImageBytes), {1}), Error);
+  EXPECT_THROW(ImageSet("x", {"a"}, Bytes(kImageBytes - 1), {0}), Error);
+  const ImageSet set("x", {"a"}, Bytes(kImageBytes), {0});
+  EXPECT_THROW(static_cast<void>(set.image(1)), Error);
+  EXPECT_THROW(static_cast<void>(set.label(1)), Error);
+}
+
+}  // namespace
+}  // namespace dp

@@ -1,0 +1,187 @@
+#include "io/loader.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "io/synthetic.hpp"
+#include "kernels/base/error.hpp"
+
+namespace {
+std::atomic<std::size_t> allocations{0};
+}  // namespace
+
+// Counts every allocation of this program.
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace dp {
+namespace {
+
+const ImageSet& images() {
+  static const ImageSet set = make_synthetic(Split::train, 203, 1);
+  return set;
+}
+
+struct Copy {
+  std::vector<float> images;
+  std::vector<std::int32_t> labels;
+  std::size_t global_samples, step;
+  bool operator==(const Copy&) const = default;
+};
+
+std::vector<Copy> read_epoch(Loader& loader, std::uint64_t epoch) {
+  loader.start_epoch(epoch);
+  std::vector<Copy> batches;
+  for (std::size_t step = 0; step < loader.steps(); ++step) {
+    const Batch& batch = loader.next();
+    EXPECT_EQ(batch.step, step);
+    EXPECT_EQ(batch.images.size(), batch.samples * kImageBytes);
+    EXPECT_EQ(batch.labels.size(), batch.samples);
+    batches.push_back({{batch.images.begin(), batch.images.end()},
+                       {batch.labels.begin(), batch.labels.end()},
+                       batch.global_samples,
+                       batch.step});
+  }
+  return batches;
+}
+
+TEST(Loader, DeliversWhatSamplerAndAugmentationSay) {
+  const LoaderOptions options{.global_batch = 20, .rank = 1, .ranks = 3, .seed = 9};
+  Loader loader(images(), options);
+  Sampler sampler({.samples = 203, .global_batch = 20, .rank = 1, .ranks = 3, .seed = 9});
+  ASSERT_EQ(loader.steps(), 11u);
+  for (const std::uint64_t epoch : {0u, 1u, 5u}) {
+    sampler.start_epoch(epoch);
+    const std::vector<Copy> batches = read_epoch(loader, epoch);
+    for (std::size_t step = 0; step < batches.size(); ++step) {
+      ASSERT_EQ(batches[step].labels.size(), sampler.rank_samples(step));
+      EXPECT_EQ(batches[step].global_samples, sampler.global_samples(step));
+      for (std::size_t k = 0; k < sampler.rank_samples(step); ++k) {
+        const std::size_t sample = sampler.sample(step, k);
+        std::vector<float> expected(kImageBytes);
+        Normalizer().apply(images().image(sample), draw_augmentation(9, epoch, sample), expected);
+        EXPECT_EQ(batches[step].labels[k], images().label(sample));
+        ASSERT_TRUE(std::equal(
+            expected.begin(), expected.end(),
+            batches[step].images.begin() + static_cast<std::ptrdiff_t>(k * kImageBytes)));
+      }
+    }
+  }
+}
+
+TEST(Loader, TheNumberOfThreadsAndBuffersChangesNothing) {
+  LoaderOptions options{.global_batch = 16, .seed = 2};
+  Loader one(images(), options);
+  const std::vector<Copy> expected = read_epoch(one, 3);
+  for (const std::size_t threads : {1u, 2u, 5u}) {
+    for (const std::size_t buffers : {0u, 1u, 2u, 9u}) {
+      options.threads = threads;
+      options.buffers = buffers;
+      Loader loader(images(), options);
+      EXPECT_EQ(read_epoch(loader, 3), expected) << threads << " threads, " << buffers;
+      EXPECT_NE(read_epoch(loader, 4), expected);
+      EXPECT_EQ(read_epoch(loader, 3), expected) << "second time";
+    }
+  }
+}
+
+TEST(Loader, ABatchStaysUntilTheNextOne) {
+  Loader loader(images(), {.global_batch = 8, .threads = 3});
+  loader.start_epoch(0);
+  for (std::size_t step = 0; step < loader.steps(); ++step) {
+    const Batch& batch = loader.next();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(batch.images.data()) % 64, 0u);
+    const std::vector<float> before(batch.images.begin(), batch.images.end());
+    for (int i = 0; i < 20; ++i) std::this_thread::yield();
+    EXPECT_TRUE(std::ranges::equal(before, batch.images));
+  }
+}
+
+TEST(Loader, EvaluationIsPlainAndInOrder) {
+  Loader loader(images(), {.global_batch = 50, .order = SampleOrder::in_order, .augment = false});
+  const std::vector<Copy> batches = read_epoch(loader, 7);
+  std::vector<float> expected(kImageBytes);
+  Normalizer().apply(images().image(51), {}, expected);
+  EXPECT_TRUE(
+      std::equal(expected.begin(), expected.end(), batches[1].images.begin() + kImageBytes));
+  EXPECT_EQ(batches.back().labels.size(), 3u);
+}
+
+TEST(Loader, ARankMayHaveNoSamplesInTheLastStep) {
+  Loader loader(images(), {.global_batch = 100, .rank = 3, .ranks = 4});
+  const std::vector<Copy> batches = read_epoch(loader, 0);
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_EQ(batches[2].labels.size(), 0u);
+  EXPECT_EQ(batches[2].global_samples, 3u);
+}
+
+TEST(Loader, AnEpochCanBeBrokenOffAndResumed) {
+  Loader loader(images(), {.global_batch = 16, .threads = 2});
+  const std::vector<Copy> expected = read_epoch(loader, 6);
+  loader.start_epoch(5);
+  for (int i = 0; i < 3; ++i) loader.next();
+  loader.start_epoch(6, 9);
+  for (std::size_t step = 9; step < loader.steps(); ++step) {
+    const Batch& batch = loader.next();
+    EXPECT_EQ(batch.step, step);
+    EXPECT_TRUE(std::ranges::equal(batch.images, expected[step].images));
+  }
+  EXPECT_THROW(loader.next(), Error);  // past the end: our mistake, not a wait for ever
+}
+
+TEST(Loader, EndsCleanlyAtAnyMoment) {
+  for (int batches = 0; batches < 12; ++batches) {
+    Loader loader(images(), {.global_batch = 16, .threads = 3});
+    if (batches == 0) continue;  // not even started
+    loader.start_epoch(0);
+    for (int i = 1; i < batches; ++i) loader.next();
+  }
+}
+
+TEST(Loader, AThreadsExceptionReachesTheReaderAtItsStep) {
+  LoaderOptions options{.global_batch = 16, .threads = 2};
+  std::atomic<bool> fails = true;
+  options.on_step = [&](std::size_t step) {
+    if (step == 4 && fails) throw std::runtime_error("no such image");
+  };
+  Loader loader(images(), options);
+  loader.start_epoch(0);
+  for (int i = 0; i < 4; ++i) EXPECT_NO_THROW(loader.next());
+  for (int i = 0; i < 2; ++i) {
+    try {
+      loader.next();
+      ADD_FAILURE() << "no exception";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "no such image");
+    }
+  }
+  fails = false;  // a new epoch starts afresh
+  EXPECT_EQ(read_epoch(loader, 1).size(), loader.steps());
+}
+
+TEST(Loader, AllocatesNothingAfterItsStart) {
+  Loader loader(images(), {.global_batch = 16, .threads = 2});
+  loader.start_epoch(0);
+  loader.next();
+  const std::size_t before = allocations;
+  for (std::uint64_t epoch = 1; epoch < 4; ++epoch) {
+    loader.start_epoch(epoch);
+    for (std::size_t step = 0; step < loader.steps(); ++step) loader.next();
+  }
+  EXPECT_EQ(allocations, before);
+}
+
+}  // namespace
+}  // namespace dp
