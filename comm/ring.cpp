@@ -5,23 +5,12 @@
 #include <cstring>
 
 #include "comm/check.hpp"
+#include "comm/ring_order.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/cpu_driver.hpp"
 
 namespace dp {
 namespace {
-
-constexpr std::uint32_t kSegmentKind = 0x44500001u;
-constexpr std::uint32_t kStartKind = 0x44500002u;
-constexpr std::uint32_t kNotFinite = 0x100u;
-
-struct Header {
-  std::uint32_t kind = 0;
-  std::uint32_t step = 0;
-  std::uint32_t bucket = 0;
-  std::uint32_t number = 0;
-};
-static_assert(sizeof(Header) == kRingHeaderBytes);
 
 // Adds the time between its construction and its end to a sum.
 class Stopwatch {
@@ -35,64 +24,6 @@ class Stopwatch {
   using Clock = std::chrono::steady_clock;
   double& sum_s_;
   Clock::time_point start_ = Clock::now();
-};
-
-// One message's place: a segment of the chunk that a rank sends (or receives) on a hop.
-struct Piece {
-  std::size_t hop = 0;
-  std::size_t segment = 0;
-  std::size_t begin = 0;  // in the bucket
-  std::size_t size = 0;
-};
-
-// Walks over a rank's messages in their fixed order; empty segments are no messages.
-class Cursor {
- public:
-  // `first_chunk` is the chunk of hop 0; on hop h it is (first_chunk - h) mod P.
-  Cursor(const RingShape& shape, std::size_t window, std::size_t first_chunk)
-      : shape_(shape), window_(window), first_chunk_(first_chunk) {}
-
-  void rewind() {
-    group_ = number_ = 0;
-    piece_ = {};
-    skip_empty();
-  }
-  [[nodiscard]] bool at_end() const { return group_ >= shape_.segments() || shape_.ranks < 2; }
-  [[nodiscard]] const Piece& piece() const { return piece_; }
-  [[nodiscard]] std::uint32_t number() const { return number_; }
-  void advance() {
-    step();
-    ++number_;
-    skip_empty();
-  }
-
- private:
-  void step() {
-    if (++piece_.segment < std::min(group_ + window_, shape_.segments())) return;
-    if (++piece_.hop == shape_.hops()) {
-      piece_.hop = 0;
-      group_ += window_;
-    }
-    piece_.segment = group_;
-  }
-  void skip_empty() {
-    for (; !at_end(); step()) {
-      const std::size_t p = shape_.ranks;
-      const std::size_t chunk = (first_chunk_ + 2 * p - piece_.hop) % p;
-      const std::size_t at = piece_.segment * shape_.segment;
-      if (at < shape_.chunk_size(chunk)) {
-        piece_.begin = shape_.chunk_begin(chunk) + at;
-        piece_.size = std::min(shape_.segment, shape_.chunk_size(chunk) - at);
-        return;
-      }
-    }
-  }
-
-  RingShape shape_;
-  std::size_t window_, first_chunk_;
-  std::size_t group_ = 0;  // its first segment
-  Piece piece_;
-  std::uint32_t number_ = 0;
 };
 
 double sum_of_squares(const float* v, std::size_t n) {
@@ -132,7 +63,7 @@ class Ring final : public Exchange {
     if (!setup.codec->is_lossless() && setup.residual == nullptr) {
       scratch_.resize(std::min(setup.segment, shape_.chunk_size(0)));
     }
-    for (Cursor c = make_rewound(send_cursor_); !c.at_end(); c.advance()) {
+    for (RingCursor c = make_rewound(send_cursor_); !c.at_end(); c.advance()) {
       if (c.piece().hop <= shape_.ranks - 1) ++encodes_per_step_;
     }
   }
@@ -168,7 +99,7 @@ class Ring final : public Exchange {
                    0x7F800000u;
       return;
     }
-    notice_ = header(kStartKind, 0);
+    notice_ = header(kRingStartKind, 0);
     for (std::size_t i = 0; i + 1 < shape_.ranks; ++i) {
       const auto to = checked_cast<int>((rank_ + 1 + i) % shape_.ranks);
       DP_CHECK_MPI(MPI_Isend(&notice_, sizeof notice_, MPI_BYTE, to, tag(1),
@@ -222,7 +153,7 @@ class Ring final : public Exchange {
     std::size_t forwards = kNone;  // the receive slot whose buffer it sends
   };
 
-  static Cursor make_rewound(Cursor cursor) {
+  static RingCursor make_rewound(RingCursor cursor) {
     cursor.rewind();
     return cursor;
   }
@@ -242,10 +173,10 @@ class Ring final : public Exchange {
   [[nodiscard]] int tag(std::uint32_t kind) const {
     return checked_cast<int>((std::uint64_t{setup_.bucket} * 2 + tag_parity_) * 2 + kind);
   }
-  [[nodiscard]] Header header(std::uint32_t kind, std::uint32_t number) const {
+  [[nodiscard]] RingHeader header(std::uint32_t kind, std::uint32_t number) const {
     return {kind, static_cast<std::uint32_t>(step_), setup_.bucket, number};
   }
-  [[nodiscard]] std::span<float> values(const Piece& piece) const {
+  [[nodiscard]] std::span<float> values(const RingPiece& piece) const {
     return setup_.gradient.subspan(piece.begin, piece.size);
   }
   [[nodiscard]] int left() const {
@@ -293,7 +224,7 @@ class Ring final : public Exchange {
         if (send.forwards != Send::kNone) receives_[send.forwards].state = State::free;
         --sends_under_way_;
       } else if (at == notice_request()) {
-        check_header(incoming_notice_, header(kStartKind, 0),
+        check_header(incoming_notice_, header(kRingStartKind, 0),
                      statuses_[static_cast<std::size_t>(i)].MPI_SOURCE);
         stats_.received_bytes += sizeof incoming_notice_;
         if (++ranks_started_ < shape_.ranks) post_start_notice();
@@ -303,8 +234,8 @@ class Ring final : public Exchange {
     return true;
   }
 
-  void check_header(const Header& got, const Header& want, int from) const {
-    if ((got.kind & ~kNotFinite) == want.kind && got.step == want.step &&
+  void check_header(const RingHeader& got, const RingHeader& want, int from) const {
+    if ((got.kind & ~kRingNotFinite) == want.kind && got.step == want.step &&
         got.bucket == want.bucket && got.number == want.number) {
       return;
     }
@@ -337,17 +268,17 @@ class Ring final : public Exchange {
     if (work_cursor_.at_end() || arrival_count_ == 0) return false;
     const std::size_t slot = arrival_order_[arrival_head_];
     if (receives_[slot].state != State::arrived) return false;
-    const Piece piece = work_cursor_.piece();
+    const RingPiece piece = work_cursor_.piece();
     const bool leads_on = piece.hop + 1 < shape_.hops();
     const std::size_t send_slot = leads_on ? free_send_slot() : 0;
     if (send_slot == Send::kNone) return false;
     if (leads_on && send_cursor_.piece().hop == 0) return false;  // own segments come first
 
     std::byte* message = receive_buffer(slot);
-    Header got;
+    RingHeader got;
     if (receives_[slot].bytes >= sizeof got) std::memcpy(&got, message, sizeof got);
-    check_header(got, header(kSegmentKind, work_cursor_.number()), left());
-    const bool is_finite = (got.kind & kNotFinite) == 0;
+    check_header(got, header(kRingSegmentKind, work_cursor_.number()), left());
+    const bool is_finite = (got.kind & kRingNotFinite) == 0;
     const std::span<const std::byte> payload(message + kRingHeaderBytes,
                                              receives_[slot].bytes - kRingHeaderBytes);
     arrival_head_ = (arrival_head_ + 1) % arrival_order_.size();
@@ -381,7 +312,7 @@ class Ring final : public Exchange {
   // Encodes the send cursor's segment and sends it. `received` is the payload that has just been
   // added to it; empty on hop 0.
   void send_encoded(std::size_t slot, bool is_flagged, std::span<const std::byte> received) {
-    const Piece piece = send_cursor_.piece();
+    const RingPiece piece = send_cursor_.piece();
     std::byte* message = send_buffer(slot);
     const std::span<std::byte> payload(message + kRingHeaderBytes,
                                        buffers_->bytes() - kRingHeaderBytes);
@@ -415,7 +346,8 @@ class Ring final : public Exchange {
         setup_.codec->decode(encoded, values(piece));
       }
     }
-    const Header h = header(kSegmentKind | (is_flagged ? kNotFinite : 0), send_cursor_.number());
+    const RingHeader h =
+        header(kRingSegmentKind | (is_flagged ? kRingNotFinite : 0), send_cursor_.number());
     std::memcpy(message, &h, sizeof h);
     sends_[slot].forwards = Send::kNone;
     send(slot, message, kRingHeaderBytes + encoded.size());
@@ -425,7 +357,7 @@ class Ring final : public Exchange {
   // for.
   void forward(std::size_t slot, std::size_t receive_slot) {
     std::byte* message = receive_buffer(receive_slot);
-    Header h;
+    RingHeader h;
     std::memcpy(&h, message, sizeof h);
     h.number = send_cursor_.number();
     std::memcpy(message, &h, sizeof h);
@@ -446,7 +378,7 @@ class Ring final : public Exchange {
   bool is_sample() {
     return !setup_.codec->is_lossless() && encodes_++ == step_ % encodes_per_step_;
   }
-  void sample_before(const Piece& piece, const float* residual) {
+  void sample_before(const RingPiece& piece, const float* residual) {
     sampled_ = 0.0;
     const auto v = values(piece);
     for (std::size_t i = 0; i < piece.size; ++i) {
@@ -454,7 +386,8 @@ class Ring final : public Exchange {
       sampled_ += x * x;
     }
   }
-  void sample_after(const Piece& piece, const float* residual, std::span<const std::byte> encoded) {
+  void sample_after(const RingPiece& piece, const float* residual,
+                    std::span<const std::byte> encoded) {
     if (!std::isfinite(sampled_)) return;
     stats_.sampled_value_squares += sampled_;
     if (residual != nullptr) {
@@ -477,9 +410,9 @@ class Ring final : public Exchange {
   bool is_finite_ = true;
   std::size_t ranks_started_ = 1;
 
-  Cursor receive_cursor_;  // the next receive to post
-  Cursor work_cursor_;     // the next message to handle
-  Cursor send_cursor_;     // the next message to send
+  RingCursor receive_cursor_;  // the next receive to post
+  RingCursor work_cursor_;     // the next message to handle
+  RingCursor send_cursor_;     // the next message to send
   std::vector<Receive> receives_;
   std::vector<Send> sends_;
   std::vector<std::size_t> arrival_order_;  // a queue of posted and arrived receive slots
@@ -488,7 +421,7 @@ class Ring final : public Exchange {
   std::vector<MPI_Request> requests_;
   std::vector<int> completed_;
   std::vector<MPI_Status> statuses_;
-  Header notice_, incoming_notice_;
+  RingHeader notice_, incoming_notice_;
 
   std::size_t encodes_ = 0, encodes_per_step_ = 0;
   double sampled_ = 0.0;
