@@ -1,0 +1,39 @@
+// Numbers and tables as text, for the console of every program.
+//
+// Units are decimal (1 MB = 10^6 bytes). A value that was not measured (NaN) is shown as "-".
+// Columns are counted in characters, not in bytes, of UTF-8.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dp {
+
+[[nodiscard]] std::string format_bytes(double bytes);               // 812 B, 44.7 MB, 1.20 GB
+[[nodiscard]] std::string format_rate(double bytes_per_s);          // 11.9 MB/s
+[[nodiscard]] std::string format_bit_rate(double bit_per_s);        // 95.7 Mbit/s
+[[nodiscard]] std::string format_seconds(double seconds);           // 35 us, 4.21 ms, 12.3 s
+[[nodiscard]] std::string format_duration(double seconds);          // 12 s, 3 min 05 s, 2 h 07 min
+[[nodiscard]] std::string format_count(std::int64_t count);         // 11,173,962
+[[nodiscard]] std::string format_percent(double fraction);          // 83.1 %
+[[nodiscard]] std::string format_number(double value, int digits);  // with so many decimals
+
+// Characters of a UTF-8 text (each taken as one column wide).
+[[nodiscard]] std::size_t text_columns(std::string_view text);
+
+enum class Align { left, right };
+
+struct TextTable {
+  std::vector<std::string> header;             // may be empty: no header, no rule
+  std::vector<std::vector<std::string>> rows;  // each as long as the header, or as the first row
+  std::vector<Align> align = {};  // by column; beyond its end: first left, others right
+};
+
+// Aligned columns, two blanks between them, a rule under the header, a newline after every row, no
+// blanks at the ends of lines. `indent` blanks precede each line.
+[[nodiscard]] std::string format_table(const TextTable& table, std::size_t indent = 0);
+
+}  // namespace dp
