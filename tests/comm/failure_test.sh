@@ -18,7 +18,10 @@ job=$!
 began=$SECONDS
 
 if [[ $what == stop || $what == kill ]]; then
-  for _ in $(seq 300); do [[ -f $folder/2 ]] && break || sleep 0.1; done
+  for _ in $(seq 300); do
+    if [[ -f $folder/2 ]]; then break; fi
+    sleep 0.1
+  done
   [[ -f $folder/2 ]] || fail "rank 2 never came to its twentieth step"
   kill "-${what^^}" "$(cat "$folder/2")"
 fi
