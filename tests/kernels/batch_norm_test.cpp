@@ -1,0 +1,195 @@
+// The CPU's batch normalisation against the reference in double: all four forms, one or two
+// gradients, every aliasing that the contract allows, shapes, types, memory forms; and the same
+// bits for 1 and 2 threads.
+#include "kernels/batch_norm.hpp"
+
+#include "kernels/reference/batch_norm.hpp"
+#include "tests/kernels/kernel_testing.hpp"
+
+namespace dp::test {
+namespace {
+
+struct NormCase {
+  Shape shape;
+  std::size_t block;
+  DataType type = DataType::f32;
+  int threads = 1;
+};
+
+void PrintTo(const NormCase& c, std::ostream* out) {
+  *out << to_string(TensorDesc{c.shape, c.type, c.block}) << ", " << c.threads << " threads";
+}
+
+// Which tensors backward's outputs share memory with.
+enum class Alias { none, dx_is_dy, addend_is_dy, crossed };
+
+class BatchNormTwin : public testing::TestWithParam<NormCase> {};
+
+// Everything that one forward and backward pass wrote, as bytes.
+using Bits = std::vector<std::vector<unsigned char>>;
+
+Bits check(const NormCase& c, bool has_relu, bool has_addend, bool has_two, Alias alias) {
+  const auto device = make_device({.threads = c.threads, .tune = false});
+  const TensorDesc desc{c.shape, c.type, c.block};
+  const auto norm =
+      make_batch_norm(*device, {.x = desc, .has_relu = has_relu, .has_addend = has_addend});
+  const std::size_t count = c.shape.elements(), channels = c.shape.c;
+  reference::BatchNorm<double> twin{.rows = c.shape.n * c.shape.pixels(),
+                                    .channels = channels,
+                                    .has_relu = has_relu,
+                                    .has_addend = has_addend};
+
+  Doubles x = random_values(count, 1, c.type);
+  // A mean far from zero in fp32: a variance made from sums of squares would cancel.
+  if (c.type == DataType::f32) {
+    for (double& v : x) v = static_cast<double>(static_cast<float>(v + 30.0));
+  }
+  const Doubles addend = random_values(count, 2, c.type);
+  const Doubles dy = random_values(count, 3, c.type), dy2 = random_values(count, 4, c.type);
+  Doubles gamma = random_values(channels, 5), beta = random_values(channels, 6);
+  for (double& g : gamma) g += g < 0 ? -0.5 : 0.5;
+  const Doubles mean = random_values(channels, 7);
+  Doubles variance = random_values(channels, 8);
+  for (double& v : variance) v = static_cast<double>(static_cast<float>(v + 1.5));
+  for (double& v : gamma) v = static_cast<double>(static_cast<float>(v));
+
+  Doubles y(count), running_mean = mean, running_var = variance;
+  twin.forward_training(x.data(), addend.data(), gamma.data(), beta.data(), running_mean.data(),
+                        running_var.data(), y.data());
+  Doubles total = dy;
+  for (std::size_t i = 0; i < count && has_two; ++i) total[i] += dy2[i];
+  Doubles dx(count), d_addend(count), d_gamma(channels), d_beta(channels);
+  twin.backward(x.data(), y.data(), total.data(), gamma.data(), dx.data(), d_addend.data(),
+                d_gamma.data(), d_beta.data());
+
+  // fp32: y = x * scale + shift, whose two terms are about 30 / 0.58 = 50 here: three roundings of
+  // up to 50 * 2^-24 make 1e-5, in values whose root mean square goes down to a half; x - mean in
+  // backward carries less, but the rounding of the mean, 1e-6,
+  // is the same for all terms of d_gamma.
+  // bf16: up to two roundings (dx is made from the stored d_addend), 2^-9 each, of values up to 4
+  // times the root mean square, with scales that differ by 2 between channels.
+  const double allowed = c.type == DataType::f32 ? 4e-5 : 3e-2;
+  const double allowed_parameters = c.type == DataType::f32 ? 5e-5 : 1e-4;
+
+  GuardedTensor t_x(desc, x), t_addend(desc, addend), t_y(desc), t_dy(desc, dy), t_dy2(desc, dy2),
+      t_dx(desc), t_d_addend(desc), t_gamma(gamma), t_beta(beta), t_mean(mean), t_var(variance),
+      t_d_gamma(channels), t_d_beta(channels);
+  const BatchNorm::Parameters parameters{.gamma = t_gamma.floats(),
+                                         .beta = t_beta.floats(),
+                                         .running_mean = t_mean.floats(),
+                                         .running_var = t_var.floats()};
+  const TensorView addend_view = has_addend ? t_addend.view() : TensorView{};
+  norm->forward_training(t_x.view(), addend_view, parameters, t_y.view());
+  EXPECT_LE(normalised_error(t_y.values(), y), allowed) << "y";
+  EXPECT_LE(normalised_error(t_mean.values(), running_mean), 1e-6) << "running mean";
+  EXPECT_LE(normalised_error(t_var.values(), running_var), 1e-6) << "running variance";
+
+  GuardedTensor& out_dx = alias == Alias::dx_is_dy ? t_dy : alias == Alias::crossed ? t_dy2 : t_dx;
+  GuardedTensor& out_addend =
+      alias == Alias::addend_is_dy || alias == Alias::crossed ? t_dy : t_d_addend;
+  norm->backward(t_x.view(), t_y.view(), parameters,
+                 {.dy = t_dy.view(),
+                  .dy2 = has_two ? t_dy2.view() : TensorView{},
+                  .dx = out_dx.view(),
+                  .d_addend = has_addend ? out_addend.view() : TensorView{},
+                  .d_gamma = t_d_gamma.floats(),
+                  .d_beta = t_d_beta.floats()});
+  EXPECT_LE(normalised_error(out_dx.values(), dx), allowed) << "dx";
+  if (has_addend) {
+    EXPECT_LE(normalised_error(out_addend.values(), d_addend), allowed) << "d_addend";
+  }
+  EXPECT_LE(normalised_error(t_d_gamma.values(), d_gamma), allowed_parameters) << "d_gamma";
+  EXPECT_LE(normalised_error(t_d_beta.values(), d_beta), allowed_parameters) << "d_beta";
+  EXPECT_EQ(t_x.values(), x);
+
+  return {t_y.raw(),       t_mean.raw(),   t_var.raw(),     out_dx.raw(),
+          t_d_gamma.raw(), t_d_beta.raw(), out_addend.raw()};
+}
+
+TEST_P(BatchNormTwin, EqualsReference) {
+  const NormCase& c = GetParam();
+  if (skips(*make_device({}), c.type)) GTEST_SKIP() << "no bf16 on this processor";
+  for (const bool has_relu : {false, true}) {
+    for (const bool has_addend : {false, true}) {
+      for (const bool has_two : {false, true}) {
+        std::vector<Alias> aliases = {Alias::none, Alias::dx_is_dy};
+        if (has_addend) aliases.push_back(Alias::addend_is_dy);
+        if (has_addend && has_two) aliases.push_back(Alias::crossed);
+        for (const Alias alias : aliases) {
+          SCOPED_TRACE(testing::Message()
+                       << "relu " << has_relu << ", addend " << has_addend << ", two gradients "
+                       << has_two << ", alias " << static_cast<int>(alias));
+          NormCase one = c;
+          one.threads = 1;
+          const Bits bits = check(c, has_relu, has_addend, has_two, alias);
+          if (c.threads > 1) {
+            EXPECT_EQ(bits, check(one, has_relu, has_addend, has_two, alias)) << "1 thread";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(BatchNormTwin, InferenceEqualsReference) {
+  const NormCase& c = GetParam();
+  const auto device = make_device({.threads = c.threads, .tune = false});
+  if (skips(*device, c.type)) GTEST_SKIP() << "no bf16 on this processor";
+  const TensorDesc desc{c.shape, c.type, c.block};
+  const std::size_t count = c.shape.elements(), channels = c.shape.c;
+  const Doubles x = random_values(count, 1, c.type), addend = random_values(count, 2, c.type);
+  const Doubles gamma = random_values(channels, 3), beta = random_values(channels, 4);
+  const Doubles mean = random_values(channels, 5);
+  Doubles variance = random_values(channels, 6);
+  for (double& v : variance) v = static_cast<double>(static_cast<float>(v + 1.5));
+  for (const bool has_addend : {false, true}) {
+    for (const bool in_place : {false, true}) {
+      const auto norm =
+          make_batch_norm(*device, {.x = desc, .has_relu = true, .has_addend = has_addend});
+      const reference::BatchNorm<double> twin{.rows = c.shape.n * c.shape.pixels(),
+                                              .channels = channels,
+                                              .has_relu = true,
+                                              .has_addend = has_addend};
+      Doubles y(count);
+      twin.forward_inference(x.data(), addend.data(), gamma.data(), beta.data(), mean.data(),
+                             variance.data(), y.data());
+      GuardedTensor t_x(desc, x), t_addend(desc, addend), t_y(desc), t_gamma(gamma), t_beta(beta),
+          t_mean(mean), t_var(variance);
+      GuardedTensor& out = in_place ? t_x : t_y;
+      norm->forward_inference(t_x.view(), has_addend ? t_addend.view() : TensorView{},
+                              {t_gamma.floats(), t_beta.floats(), t_mean.floats(), t_var.floats()},
+                              out.view());
+      EXPECT_LE(normalised_error(out.values(), y), c.type == DataType::f32 ? 2e-6 : 1.6e-2);
+      EXPECT_EQ(t_mean.values(), mean) << "statistics stay as they are";
+      EXPECT_EQ(t_var.values(), variance);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, BatchNormTwin,
+                         testing::Values(NormCase{{2, 7, 5, 16}, 16}, NormCase{{3, 5, 3, 64}, 16},
+                                         NormCase{{2, 4, 4, 64}, 8}, NormCase{{2, 7, 5, 64}, 64},
+                                         NormCase{{3, 3, 3, 5}, 5}, NormCase{{2, 5, 4, 24}, 24},
+                                         NormCase{{2, 5, 4, 24}, 8}, NormCase{{1, 7, 5, 3}, 3},
+                                         NormCase{{2, 2, 1, 16}, 16},
+                                         NormCase{{3, 9, 7, 32}, 16, DataType::f32, 2},
+                                         NormCase{{2, 7, 5, 16}, 16, DataType::bf16},
+                                         NormCase{{3, 5, 4, 5}, 5, DataType::bf16},
+                                         NormCase{{3, 5, 3, 64}, 16, DataType::bf16, 2}));
+
+// One sample of one pixel: the variance is 0 and the unbiased one is undefined; it stays finite.
+TEST(BatchNorm, OneValuePerChannel) {
+  const auto device = make_device({.tune = false});
+  const TensorDesc desc = TensorDesc::nhwc({1, 1, 1, 16});
+  const auto norm = make_batch_norm(*device, {.x = desc});
+  GuardedTensor x(desc, random_values(16, 1)), y(desc), gamma(Doubles(16, 2.0)),
+      beta(random_values(16, 2)), mean(Doubles(16, 0.0)), variance(Doubles(16, 1.0));
+  norm->forward_training(
+      x.view(), {}, {gamma.floats(), beta.floats(), mean.floats(), variance.floats()}, y.view());
+  // scale = 2 / sqrt(1e-5) = 632; x times that rounds to 632 * 2^-24 and back is beta.
+  EXPECT_LE(normalised_error(y.values(), beta.values()), 2e-4);
+  EXPECT_LE(normalised_error(variance.values(), Doubles(16, 0.9)), 1e-6);
+}
+
+}  // namespace
+}  // namespace dp::test

@@ -1,0 +1,177 @@
+// Element by element operations, pooling and the padding shortcut on the CPU, against the
+// reference: types, blocks, odd sizes, outputs that alias inputs; the same bits for 1 and 2
+// threads.
+#include "kernels/elementwise.hpp"
+
+#include "kernels/conv2d.hpp"
+#include "kernels/pad_shortcut.hpp"
+#include "kernels/pool.hpp"
+#include "kernels/reference/elementwise.hpp"
+#include "kernels/reference/pad_shortcut.hpp"
+#include "kernels/reference/pool.hpp"
+#include "tests/kernels/kernel_testing.hpp"
+
+namespace dp::test {
+namespace {
+
+// One operation on a few values: fp32 rounds below 1e-6 of the root mean square, bf16 once by 2^-9
+// of values up to twice it.
+double tolerance(DataType type) { return type == DataType::f32 ? 1e-6 : 8e-3; }
+
+struct Form {
+  Shape shape;
+  std::size_t block;
+  DataType type;
+  int threads;
+};
+void PrintTo(const Form& f, std::ostream* out) {
+  *out << to_string(TensorDesc{f.shape, f.type, f.block}) << ", " << f.threads << " threads";
+}
+
+class TensorOperation : public testing::TestWithParam<Form> {
+ protected:
+  TensorOperation()
+      : form_(GetParam()),
+        desc_{form_.shape, form_.type, form_.block},
+        device_(make_device({.threads = form_.threads, .tune = false})),
+        count_(form_.shape.elements()),
+        a_(random_values(count_, 1, form_.type)),
+        b_(random_values(count_, 2, form_.type)) {}
+
+  Form form_;
+  TensorDesc desc_;
+  std::unique_ptr<Device> device_;
+  std::size_t count_;
+  Doubles a_, b_;
+};
+
+TEST_P(TensorOperation, Relu) {
+  Doubles y(count_), dx(count_);
+  reference::relu_forward(count_, a_.data(), y.data());
+  reference::relu_backward(count_, y.data(), b_.data(), dx.data());
+  GuardedTensor t_x(desc_, a_), t_y(desc_), t_dy(desc_, b_), t_dx(desc_);
+  relu_forward(*device_, t_x.view(), t_y.view());
+  relu_backward(*device_, t_y.view(), t_dy.view(), t_dx.view());
+  EXPECT_EQ(t_y.values(), y);
+  EXPECT_EQ(t_dx.values(), dx);
+  relu_forward(*device_, t_x.view(), t_x.view());
+  relu_backward(*device_, t_y.view(), t_dy.view(), t_dy.view());
+  EXPECT_EQ(t_x.values(), y) << "in place";
+  EXPECT_EQ(t_dy.values(), dx) << "in place";
+}
+
+TEST_P(TensorOperation, Add) {
+  Doubles y(count_);
+  reference::add(count_, a_.data(), b_.data(), y.data());
+  GuardedTensor t_a(desc_, a_), t_b(desc_, b_), t_y(desc_);
+  add(*device_, t_a.view(), t_b.view(), t_y.view());
+  EXPECT_LE(normalised_error(t_y.values(), y), tolerance(form_.type));
+  add(*device_, t_a.view(), t_b.view(), t_a.view());
+  EXPECT_EQ(t_a.values(), t_y.values()) << "in place";
+  add(*device_, t_b.view(), t_b.view(), t_b.view());
+  for (std::size_t i = 0; i < count_; ++i) y[i] = 2 * b_[i];
+  EXPECT_EQ(t_b.values(), y) << "doubling is exact";
+}
+
+// To every block that divides the channels and to both types, and back.
+TEST_P(TensorOperation, CopyChangesBlockAndType) {
+  GuardedTensor from(desc_, a_);
+  for (const std::size_t block : {std::size_t{8}, std::size_t{16}, form_.shape.c}) {
+    if (form_.shape.c % block != 0) continue;
+    for (const DataType type : {DataType::f32, DataType::bf16}) {
+      GuardedTensor to({form_.shape, type, block}), back(desc_);
+      copy(*device_, from.view(), to.view());
+      copy(*device_, to.view(), back.view());
+      Doubles expected = a_;
+      if (type == DataType::bf16) {
+        for (double& v : expected) {
+          v = static_cast<double>(cpu::load(cpu::store<bf16>(static_cast<float>(v))));
+        }
+      }
+      EXPECT_EQ(to.values(), expected);
+      EXPECT_EQ(back.values(), expected);
+    }
+  }
+}
+
+TEST_P(TensorOperation, AveragePool) {
+  for (const auto& [window, stride] : {std::pair<std::size_t, std::size_t>{2, 2}, {3, 2}, {1, 3}}) {
+    if (std::min(form_.shape.h, form_.shape.w) < window) continue;
+    const Shape y_shape = conv2d_output(form_.shape, form_.shape.c, window, stride, 0);
+    const TensorDesc y_desc{y_shape, form_.type, form_.block};
+    const Doubles dy = random_values(y_shape.elements(), 3, form_.type);
+    Doubles y(y_shape.elements()), dx(count_);
+    reference::average_pool_forward(form_.shape, y_shape, window, stride, a_.data(), y.data());
+    reference::average_pool_backward(form_.shape, y_shape, window, stride, dy.data(), dx.data());
+    GuardedTensor t_x(desc_, a_), t_y(y_desc), t_dy(y_desc, dy), t_dx(desc_);
+    average_pool_forward(*device_, t_x.view(), window, stride, t_y.view());
+    average_pool_backward(*device_, t_dy.view(), window, stride, t_dx.view());
+    EXPECT_LE(normalised_error(t_y.values(), y), 2 * tolerance(form_.type));
+    EXPECT_LE(normalised_error(t_dx.values(), dx), 2 * tolerance(form_.type));
+  }
+}
+
+TEST_P(TensorOperation, GlobalAveragePool) {
+  const Shape& s = form_.shape;
+  const TensorDesc y_desc = TensorDesc::nhwc({s.n, 1, 1, s.c});
+  const Doubles dy = random_values(s.n * s.c, 3);
+  Doubles y(s.n * s.c), dx(count_);
+  reference::global_average_pool_forward(s, a_.data(), y.data());
+  reference::global_average_pool_backward(s, dy.data(), dx.data());
+  GuardedTensor t_x(desc_, a_), t_y(y_desc), t_dy(y_desc, dy), t_dx(desc_);
+  global_average_pool_forward(*device_, t_x.view(), t_y.view());
+  global_average_pool_backward(*device_, t_dy.view(), t_dx.view());
+  // The sum is in fp32 whatever the type of x; of up to 63 values that mostly cancel.
+  EXPECT_LE(normalised_error(t_y.values(), y), 5e-6);
+  EXPECT_LE(normalised_error(t_dx.values(), dx), tolerance(form_.type));
+}
+
+TEST_P(TensorOperation, PadShortcut) {
+  const Shape& s = form_.shape;
+  for (const std::size_t stride : {1u, 2u}) {
+    for (const std::size_t channels : {s.c, 2 * s.c, s.c + 3}) {
+      const Shape y_shape = conv2d_output(s, channels, 1, stride, 0);
+      const std::size_t block = channels % form_.block == 0 ? form_.block : channels;
+      const TensorDesc y_desc{y_shape, form_.type, block};
+      const Doubles dy = random_values(y_shape.elements(), 3, form_.type);
+      Doubles y(y_shape.elements()), dx(count_);
+      reference::pad_shortcut_forward(s, y_shape, stride, a_.data(), y.data());
+      reference::pad_shortcut_backward(s, y_shape, stride, dy.data(), dx.data());
+      GuardedTensor t_x(desc_, a_), t_y(y_desc), t_dy(y_desc, dy), t_dx(desc_);
+      pad_shortcut_forward(*device_, t_x.view(), stride, t_y.view());
+      pad_shortcut_backward(*device_, t_dy.view(), stride, t_dx.view());
+      EXPECT_EQ(t_y.values(), y) << "nothing is computed: exact";
+      EXPECT_EQ(t_dx.values(), dx);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, TensorOperation,
+                         testing::Values(Form{{2, 7, 5, 16}, 16, DataType::f32, 1},
+                                         Form{{3, 5, 4, 5}, 5, DataType::f32, 1},
+                                         Form{{1, 3, 3, 24}, 8, DataType::f32, 2},
+                                         Form{{1, 1, 1, 3}, 3, DataType::f32, 2},
+                                         Form{{3, 9, 7, 64}, 16, DataType::f32, 2},
+                                         Form{{2, 7, 5, 32}, 32, DataType::bf16, 1},
+                                         Form{{3, 9, 7, 64}, 16, DataType::bf16, 2},
+                                         // Longer than one piece of the loops.
+                                         Form{{2, 33, 17, 32}, 16, DataType::f32, 2}));
+
+// NaN, infinities, the largest numbers and ties through the bf16 conversion.
+TEST(Copy, RoundsToBf16) {
+  const auto device = make_device({.tune = false});
+  const double inf = std::numeric_limits<double>::infinity();
+  const Doubles values = {1.0,  1.0 + 0x1p-8, 1.0 + 3 * 0x1p-8, -1.0 - 0x1p-9, 0x1.FFFFFEp127, inf,
+                          -inf, -0.0};
+  const Shape shape{1, 1, 1, 8};
+  GuardedTensor from(TensorDesc::nhwc(shape), values);
+  GuardedTensor to(TensorDesc::nhwc(shape, DataType::bf16));
+  copy(*device, from.view(), to.view());
+  EXPECT_EQ(to.values(), (Doubles{1.0, 1.0, 1.0 + 0x1p-6, -1.0, inf, inf, -inf, -0.0}));
+  GuardedTensor nan(TensorDesc::nhwc(shape));
+  copy(*device, nan.view(), to.view());
+  for (const double v : to.values()) EXPECT_TRUE(std::isnan(v));
+}
+
+}  // namespace
+}  // namespace dp::test

@@ -1,0 +1,95 @@
+// The network's head on the CPU against the reference: linear layer, softmax with cross-entropy.
+#include "kernels/linear.hpp"
+
+#include "kernels/reference/linear.hpp"
+#include "kernels/reference/softmax_cross_entropy.hpp"
+#include "kernels/softmax_cross_entropy.hpp"
+#include "tests/kernels/kernel_testing.hpp"
+
+namespace dp::test {
+namespace {
+
+TensorDesc matrix(std::size_t n, std::size_t c) { return TensorDesc::nhwc({n, 1, 1, c}); }
+
+TEST(Linear, EqualsReference) {
+  const auto device = make_device({.tune = false});
+  for (const reference::LinearShape s :
+       {reference::LinearShape{1, 64, 10}, {3, 5, 7}, {8, 512, 100}, {2, 1, 1}, {33, 64, 10}}) {
+    for (const bool has_bias : {true, false}) {
+      const Doubles x = random_values(s.n * s.c, 1), w = random_values(s.k * s.c, 2);
+      const Doubles bias = random_values(s.k, 3), dy = random_values(s.n * s.k, 4);
+      Doubles y(s.n * s.k), dx(x.size()), dw(w.size()), d_bias(s.k);
+      reference::linear_forward(s, x.data(), w.data(), has_bias ? bias.data() : nullptr, y.data());
+      reference::linear_backward_data(s, dy.data(), w.data(), dx.data());
+      reference::linear_backward_weights(s, x.data(), dy.data(), dw.data(), d_bias.data());
+      GuardedTensor t_x(matrix(s.n, s.c), x), t_y(matrix(s.n, s.k)), t_dy(matrix(s.n, s.k), dy),
+          t_dx(matrix(s.n, s.c)), t_w(w), t_bias(bias), t_dw(w.size()), t_d_bias(s.k);
+      linear_forward(*device, t_x.view(), t_w.floats(), has_bias ? t_bias.floats() : nullptr,
+                     t_y.view());
+      linear_backward_data(*device, t_dy.view(), t_w.floats(), t_dx.view());
+      linear_backward_weights(*device, t_x.view(), t_dy.view(), t_dw.floats(),
+                              has_bias ? t_d_bias.floats() : nullptr);
+      // Sums of up to 512 products: 2e-7 sqrt(512), as derived for convolution.
+      EXPECT_LE(normalised_error(t_y.values(), y), 5e-6);
+      EXPECT_LE(normalised_error(t_dx.values(), dx), 5e-6);
+      EXPECT_LE(normalised_error(t_dw.values(), dw), 5e-6);
+      if (has_bias) {
+        EXPECT_LE(normalised_error(t_d_bias.values(), d_bias), 5e-6);
+      }
+    }
+  }
+}
+
+TEST(SoftmaxCrossEntropy, EqualsReference) {
+  const auto device = make_device({.tune = false});
+  for (const std::size_t classes : {2u, 10u, 100u}) {
+    for (const float smoothing : {0.0f, 0.1f}) {
+      for (const double scale : {1.0, 50.0, 1e4}) {
+        constexpr std::size_t kSamples = 5;
+        Doubles logits = random_values(kSamples * classes, 1);
+        for (double& v : logits) v = static_cast<double>(static_cast<float>(v * scale));
+        std::vector<std::int32_t> labels;
+        for (std::size_t n = 0; n < kSamples; ++n) {
+          labels.push_back(static_cast<std::int32_t>(3 * n % classes));
+        }
+        Doubles gradient(logits.size());
+        const double loss =
+            reference::softmax_cross_entropy(kSamples, classes, logits.data(), labels.data(),
+                                             static_cast<double>(smoothing), 20.0, gradient.data());
+        GuardedTensor t_logits(matrix(kSamples, classes), logits);
+        GuardedTensor t_gradient(matrix(kSamples, classes));
+        const LossSums sums = softmax_cross_entropy(*device, t_logits.view(), labels, smoothing,
+                                                    20.0, t_gradient.view());
+        EXPECT_NEAR(sums.loss, loss, 1e-9 * (1 + std::abs(loss)));
+        EXPECT_EQ(sums.samples, 5);
+        // Computed in double, rounded once.
+        EXPECT_LE(normalised_error(t_gradient.values(), gradient), 1e-6);
+        const LossSums alone =
+            softmax_cross_entropy(*device, t_logits.view(), labels, smoothing, 1.0, {});
+        EXPECT_EQ(alone.loss, sums.loss) << "evaluation";
+        EXPECT_EQ(alone.correct, sums.correct);
+        static_cast<void>(softmax_cross_entropy(*device, t_logits.view(), labels, smoothing, 20.0,
+                                                t_logits.view()));
+        EXPECT_EQ(t_logits.values(), t_gradient.values()) << "in place";
+      }
+    }
+  }
+}
+
+TEST(SoftmaxCrossEntropy, LowerClassWinsTies) {
+  const auto device = make_device({.tune = false});
+  GuardedTensor logits(matrix(3, 3), {1, 1, 0, 0, 2, 2, 5, 4, 3});
+  const std::vector<std::int32_t> labels = {1, 1, 0};
+  EXPECT_EQ(softmax_cross_entropy(*device, logits.view(), labels, 0.0f, 1.0, {}).correct, 2);
+}
+
+TEST(SoftmaxCrossEntropy, NonFiniteLogitsGiveNonFiniteLoss) {
+  const auto device = make_device({.tune = false});
+  GuardedTensor logits(matrix(1, 3));  // NaN
+  const std::vector<std::int32_t> labels = {1};
+  EXPECT_FALSE(
+      std::isfinite(softmax_cross_entropy(*device, logits.view(), labels, 0.0f, 1.0, {}).loss));
+}
+
+}  // namespace
+}  // namespace dp::test
