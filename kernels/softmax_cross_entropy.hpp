@@ -16,6 +16,13 @@ struct LossSums {
   std::int64_t correct =
       0;  // samples whose largest logit is the label's; the lower class wins ties
   std::int64_t samples = 0;
+
+  LossSums& operator+=(const LossSums& more) {
+    loss += more.loss;
+    correct += more.correct;
+    samples += more.samples;
+    return *this;
+  }
 };
 
 // logits: N x K fp32. d_logits (may be absent: evaluation): gradient of sum(loss) / divisor,

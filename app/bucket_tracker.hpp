@@ -1,0 +1,37 @@
+// Turns "this tensor's gradient is final" into "this bucket can be sent".
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace dp {
+
+class BucketTracker {
+ public:
+  // bucket_of_tensor[t]: the bucket that holds tensor t.
+  explicit BucketTracker(std::vector<std::size_t> bucket_of_tensor)
+      : bucket_of_tensor_(std::move(bucket_of_tensor)) {
+    for (const std::size_t bucket : bucket_of_tensor_) {
+      if (bucket >= tensors_.size()) tensors_.resize(bucket + 1);
+      ++tensors_[bucket];
+    }
+    missing_ = tensors_;
+  }
+
+  [[nodiscard]] std::size_t buckets() const { return tensors_.size(); }
+
+  void begin_step() { missing_ = tensors_; }
+
+  // Calls ready(bucket) when the tensor was the last one that its bucket waited for.
+  template <class Ready>
+  void tensor_final(std::size_t tensor, const Ready& ready) {
+    const std::size_t bucket = bucket_of_tensor_[tensor];
+    if (--missing_[bucket] == 0) ready(bucket);
+  }
+
+ private:
+  std::vector<std::size_t> bucket_of_tensor_, tensors_, missing_;
+};
+
+}  // namespace dp

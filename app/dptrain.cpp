@@ -1,0 +1,86 @@
+// dptrain: data-parallel training of convolutional networks over slow networks.
+//
+// Every rank runs this main. Rank 0 reads the options and hands them to all; from then on all ranks
+// do the same thing, each on its part of the data. What goes wrong is said once, by one rank, and
+// decides the exit code: 0, usage 2, data 3, communication 4, device 5, internal 70.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "app/options.hpp"
+#include "app/process.hpp"
+#include "app/rank_main.hpp"
+#include "app/trainer.hpp"
+#include "comm/communicator.hpp"
+#include "io/dataset.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
+#include "net/models/registry.hpp"
+
+namespace {
+
+dp::OptionContext option_context() {
+  dp::OptionContext context;
+  context.models = dp::net::model_names();
+  for (const dp::CodecInfo& codec : dp::codec_list()) context.codecs.emplace_back(codec.name);
+  context.check_compress = [](const std::string& spec) {
+    static_cast<void>(dp::parse_codec_spec(spec));
+  };
+  context.detect_dataset = [](const std::string& folder) {
+    const auto kind = dp::detect_dataset(folder);
+    return kind ? std::string(dp::dataset_kind_name(*kind)) : std::string();
+  };
+  return context;
+}
+
+// Rank 0 reads command line and configuration file; the others take its result, so that a file or
+// a folder that only one host has cannot make two runs of one.
+dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string>& arguments) {
+  const dp::OptionContext context = option_context();
+  dp::Options options;
+  std::string text;
+  comm.together([&] {
+    if (comm.rank() != 0) return;
+    options = dp::parse_options(arguments, context);
+    if (options.log == "auto") options.log = dp::fresh_log_path();
+    text = dp::config_text(options);
+  });
+  std::string action = std::to_string(static_cast<int>(options.action));
+  comm.broadcast(action);
+  comm.broadcast(text);
+  if (comm.rank() != 0) options = dp::parse_config_text(text, "the options of rank 0", context);
+  options.action = static_cast<dp::Options::Action>(std::stoi(action));
+  return options;
+}
+
+int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
+  const dp::Options options = agreed_options(comm, arguments);
+  const auto say = [&](const std::string& text) {
+    if (comm.rank() == 0) std::fputs(text.c_str(), stdout);
+  };
+  switch (options.action) {
+    case dp::Options::Action::help:
+      say(dp::help_text(option_context()));
+      break;
+    case dp::Options::Action::version:
+      say("dptrain " DP_VERSION "\n");
+      break;
+    case dp::Options::Action::print_config:
+      say(dp::config_text(options));
+      break;
+    case dp::Options::Action::train:
+      dp::Trainer(options, comm).run();
+      break;
+  }
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  dp::restart_with_passive_waiting(argv);
+  return dp::run_ranks("dptrain", argc, argv, [&](dp::Communicator& comm) {
+    return run(comm, {argv + 1, argv + argc});
+  });
+}

@@ -1,0 +1,101 @@
+#include "app/process.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+namespace dp {
+
+void restart_with_passive_waiting(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  ::setenv("OMP_WAIT_POLICY", "passive", 0);
+  ::execv("/proc/self/exe", argv);
+  // Without /proc the program works all the same, only with threads that spin.
+}
+
+namespace {
+
+std::vector<int> cores_of(const cpu_set_t& set) {
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+// "0-3,8": runs of neighbours joined.
+std::string to_text(const std::vector<int>& cores) {
+  std::string text;
+  for (std::size_t i = 0; i < cores.size();) {
+    std::size_t end = i;
+    while (end + 1 < cores.size() && cores[end + 1] == cores[end] + 1) ++end;
+    if (!text.empty()) text += ",";
+    text += std::to_string(cores[i]);
+    if (end > i) text += "-" + std::to_string(cores[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+}  // namespace
+
+CpuShare take_cpu_share(int local_rank, int local_size) {
+  // The kernel cuts "all cores" down to what the container or cpuset allows.
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &all);
+  ::sched_setaffinity(0, sizeof(all), &all);
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) CPU_SET(0, &allowed);
+  std::vector<int> cores = cores_of(allowed);
+
+  CpuShare share;
+  share.cores_on_host = static_cast<int>(cores.size());
+  share.threads = std::max(1, share.cores_on_host / local_size);
+  share.cores_per_rank = static_cast<double>(share.cores_on_host) / static_cast<double>(local_size);
+  if (local_size <= share.cores_on_host) {
+    const auto first = cores.begin() + local_rank * share.threads;
+    cores = std::vector<int>(first, first + share.threads);
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    for (const int core : cores) CPU_SET(core, &own);
+    ::sched_setaffinity(0, sizeof(own), &own);
+  }
+  share.cores = to_text(cores);
+  return share;
+}
+
+bool output_is_watched() {
+  if (::isatty(STDOUT_FILENO) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) return true;
+  const std::string parent = "/proc/" + std::to_string(::getppid()) + "/fd/1";
+  const int file = ::open(parent.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return false;
+  const bool is_terminal = ::isatty(file) != 0;
+  ::close(file);
+  return is_terminal;
+}
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+std::size_t peak_memory_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace dp

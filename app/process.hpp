@@ -1,0 +1,37 @@
+// What a rank arranges about its own process before it starts to work: waiting without spinning,
+// and the processor cores that are its share of the host.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace dp {
+
+// Restarts the program once with OMP_WAIT_POLICY=passive where the user has not set it: OpenMP
+// reads it before main(), and threads that spin while they wait take the cores from other ranks,
+// the loader and the reducer. Call first thing in main; returns where nothing is to be done.
+void restart_with_passive_waiting(char** argv);
+
+struct CpuShare {
+  int cores_on_host = 1;  // that this process may use
+  int threads = 1;        // this rank's share: cores / ranks on the host, at least 1
+  double cores_per_rank = 1.0;
+  std::string cores;  // "0-1": where this rank may run from now on
+};
+
+// Widens the affinity of the calling thread (and of threads that it starts) to the rank's share of
+// the host's cores: mpirun binds a rank to a single core where there are one or two. With more
+// ranks than cores every rank may run everywhere.
+[[nodiscard]] CpuShare take_cpu_share(int local_rank, int local_size);
+
+// Whether a terminal shows this program's output. mpirun gives every rank a terminal of its own, so
+// under it the question is whether mpirun has one; false for ranks on other hosts.
+[[nodiscard]] bool output_is_watched();
+
+// How the program was started, its words separated by spaces.
+[[nodiscard]] std::string command_line();
+
+// The most memory that this process has used so far.
+[[nodiscard]] std::size_t peak_memory_bytes();
+
+}  // namespace dp

@@ -1,0 +1,288 @@
+#include "app/recorder.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "comm/ring.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+
+namespace {
+
+// The position of a text in a list, added to it where it is new.
+std::size_t index_in(std::vector<std::string>& list, const std::string& text) {
+  const auto it = std::find(list.begin(), list.end(), text);
+  if (it != list.end()) return static_cast<std::size_t>(it - list.begin());
+  list.push_back(text);
+  return list.size() - 1;
+}
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string all(text, static_cast<std::size_t>(std::max(length, 0)));
+  return all.substr(0, all.find(','));
+}
+
+void add_cost(CommCost& sum, const CommCost& more) {
+  sum.comm_s += more.comm_s;
+  sum.encode_s += more.encode_s;
+  sum.decode_s += more.decode_s;
+  sum.peer_wait_s += more.peer_wait_s;
+  sum.wire_s += more.wire_s;
+  sum.sent_bytes += more.sent_bytes;
+  sum.received_bytes += more.received_bytes;
+  sum.sampled_error_squares += more.sampled_error_squares;
+  sum.sampled_value_squares += more.sampled_value_squares;
+}
+
+// Adds costs in time; the residual's norm is that of the last.
+void add_later(CommCost& sum, const CommCost& more) {
+  add_cost(sum, more);
+  sum.residual_squares = more.residual_squares;
+}
+
+// Adds costs over ranks; squares of residuals add up.
+void add_rank(CommCost& sum, const CommCost& more) {
+  add_cost(sum, more);
+  sum.residual_squares += more.residual_squares;
+}
+
+ConsoleMode console_mode(const Options& options) {
+  const ConsoleMode mode = choose_console_mode(options.quiet);
+  return mode == ConsoleMode::live && !output_is_watched() ? ConsoleMode::lines : mode;
+}
+
+double fraction(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : kNotMeasured;
+}
+
+}  // namespace
+
+Recorder::Recorder(RunDescription run)
+    : run_(std::move(run)), console_(console_mode(*run_.options)) {
+  // Lists that rows refer to by index.
+  const std::vector<std::string> all = run_.comm->gather(run_.device->description());
+  for (const std::string& device : all) device_of_rank_.push_back(index_in(devices_, device));
+  for (const Bucket& bucket : run_.buckets) {
+    index_in(codec_names_, bucket.codec);
+    const RingShape shape = {.elements = bucket.elements,
+                             .ranks = static_cast<std::size_t>(run_.comm->size())};
+    expected_bytes_.push_back(ring_wire_bytes(shape, static_cast<std::size_t>(run_.comm->rank()),
+                                              *make_codec(parse_codec_spec(bucket.codec))));
+  }
+  epoch_comm_.buckets.resize(run_.buckets.size());
+  run_.comm->together([&] {
+    if (is_speaker() && run_.options->log != "none") open_log();
+  });
+}
+
+void Recorder::open_log() {
+  const net::Parameters& parameters = run_.network->parameters();
+  RunInfo info;
+  info.dptrain_version = DP_VERSION;
+  info.git_revision = DP_GIT_REVISION;
+  info.command_line = command_line();
+  info.mpi_version = mpi_version();
+  info.world_size = static_cast<std::size_t>(run_.comm->size());
+  info.hosts = run_.comm->hosts();
+  info.devices = devices_;
+  info.codec_names = codec_names_;
+  info.topology_names = {"ring"};
+  info.config = run_.options->resolved();
+  info.model_name = run_.options->model;
+  info.parameters = parameters.size();
+  info.gradient_bytes = parameters.size() * sizeof(float);
+  info.buckets = run_.buckets.size();
+  info.has_steps = run_.options->log_steps > 0;
+  log_ = RunLog::create(run_.options->log, info);
+  log_->set_attribute("/", "cores_per_rank", run_.share.cores_per_rank);
+  log_->set_attribute("/", "threads_per_rank", run_.device->threads());
+  log_->set_attribute("/model", "algorithms", run_.device->tuning().export_text());
+}
+
+CommTimes Recorder::collect_comm() {
+  CommTimes now = reducer_->take_times();
+  add_later(epoch_comm_.total, now.total);
+  for (std::size_t b = 0; b < now.buckets.size(); ++b) {
+    add_later(epoch_comm_.buckets[b], now.buckets[b]);
+  }
+  return now;
+}
+
+void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
+                           std::uint64_t global_step) {
+  const auto every = static_cast<std::uint64_t>(run_.options->log_steps);
+  if (every > 0) {
+    const CommCost comm = collect_comm().total;
+    if (global_step % every == 0) {
+      struct Sums {
+        double loss;
+        std::int64_t samples;
+      };
+      const Sums sums = reducer_->run([&](Communicator& c) {
+        return Sums{c.all_sum(tally.step_loss.loss), c.all_sum(tally.step_loss.samples)};
+      });
+      if (log_) {
+        log_->append(StepRow{.step = static_cast<std::int64_t>(global_step),
+                             .epoch = static_cast<std::int64_t>(tally.epoch),
+                             .train_loss = sums.loss / static_cast<double>(sums.samples),
+                             .step_s = times.step(),
+                             .compute_s = times.compute(),
+                             .comm_s = comm.comm_s,
+                             .exposed_comm_s = times.exposed_comm,
+                             .learning_rate = tally.learning_rate,
+                             .data_s = times.data,
+                             .forward_s = times.forward,
+                             .backward_s = times.backward,
+                             .optimizer_s = times.optimizer,
+                             .other_s = times.other,
+                             .encode_s = comm.encode_s,
+                             .wire_s = comm.wire_s,
+                             .decode_s = comm.decode_s,
+                             .peer_wait_s = comm.peer_wait_s,
+                             .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
+                             .received_bytes = static_cast<std::int64_t>(comm.received_bytes)});
+      }
+    }
+  }
+  if (is_speaker()) print_step(tally);
+}
+
+void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
+                            double eval_s) {
+  collect_comm();
+  const RankRecord mine = {.loop = tally.times,
+                           .epoch_s = epoch_s,
+                           .eval_s = eval_s,
+                           .comm = epoch_comm_.total,
+                           .loss = tally.loss};
+  const std::vector<CommCost> my_buckets = epoch_comm_.buckets;
+  std::vector<RankRecord> ranks;
+  std::vector<CommCost> buckets;
+  reducer_->run([&](Communicator& comm) {
+    ranks = comm.gather_rows(std::span<const RankRecord>(&mine, 1));
+    buckets = comm.gather_rows(std::span<const CommCost>(my_buckets));
+  });
+  epoch_comm_ = {};
+  epoch_comm_.buckets.resize(run_.buckets.size());
+  if (is_speaker()) write_epoch(tally, result, ranks, buckets);
+}
+
+TimesAndBytes Recorder::times_of(const RankRecord& r) {
+  return {.epoch_s = r.epoch_s,
+          .data_s = r.loop.data,
+          .forward_s = r.loop.forward,
+          .backward_s = r.loop.backward,
+          .optimizer_s = r.loop.optimizer,
+          .compute_s = r.loop.compute(),
+          .encode_s = r.comm.encode_s,
+          .wire_s = r.comm.wire_s,
+          .decode_s = r.comm.decode_s,
+          .peer_wait_s = r.comm.peer_wait_s,
+          .comm_s = r.comm.comm_s,
+          .exposed_comm_s = r.loop.exposed_comm,
+          .other_s = r.loop.other,
+          .eval_s = r.eval_s,
+          .checkpoint_s = 0,
+          .sent_bytes = static_cast<std::int64_t>(r.comm.sent_bytes),
+          .received_bytes = static_cast<std::int64_t>(r.comm.received_bytes)};
+}
+
+void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& result,
+                           const std::vector<RankRecord>& ranks,
+                           const std::vector<CommCost>& buckets) {
+  // Times: mean over ranks; bytes and losses: sums.
+  LoopTimes loop;
+  CommCost comm;
+  LossSums loss;
+  double epoch_s = 0, eval_s = 0;
+  for (const RankRecord& r : ranks) {
+    loop += r.loop;
+    add_rank(comm, r.comm);
+    loss += r.loss;
+    epoch_s += r.epoch_s;
+    eval_s += r.eval_s;
+  }
+  TimesAndBytes mean =
+      times_of({.loop = loop, .epoch_s = epoch_s, .eval_s = eval_s, .comm = comm, .loss = loss});
+  const auto count = static_cast<double>(ranks.size());
+  for (double TimesAndBytes::*time :
+       {&TimesAndBytes::epoch_s, &TimesAndBytes::data_s, &TimesAndBytes::forward_s,
+        &TimesAndBytes::backward_s, &TimesAndBytes::optimizer_s, &TimesAndBytes::compute_s,
+        &TimesAndBytes::encode_s, &TimesAndBytes::wire_s, &TimesAndBytes::decode_s,
+        &TimesAndBytes::peer_wait_s, &TimesAndBytes::comm_s, &TimesAndBytes::exposed_comm_s,
+        &TimesAndBytes::other_s, &TimesAndBytes::eval_s}) {
+    mean.*time /= count;
+  }
+  const auto epoch = static_cast<std::int64_t>(tally.epoch);
+  const EpochRow row = {.epoch = epoch,
+                        .samples = tally.samples,
+                        .global_batch = static_cast<std::int64_t>(run_.global_batch),
+                        .learning_rate = tally.learning_rate,
+                        .train_loss = loss.loss / static_cast<double>(loss.samples),
+                        .train_accuracy = fraction(loss.correct, loss.samples),
+                        .test_loss = result.samples > 0
+                                         ? result.loss / static_cast<double>(result.samples)
+                                         : kNotMeasured,
+                        .test_accuracy = fraction(result.correct, result.samples),
+                        .times = mean,
+                        .codec_relative_error = comm.relative_error(),
+                        .residual_norm = comm.residual_norm(),
+                        .replica_hash = tally.replica_hash,
+                        .skipped_steps = tally.skipped_steps};
+  epochs_.push_back(row);
+  if (log_) {
+    log_->append(row);
+    std::vector<RankRow> rows;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      rows.push_back({.epoch = epoch,
+                      .rank = static_cast<std::int64_t>(r),
+                      .host = static_cast<std::int64_t>(r),
+                      .device = static_cast<std::int64_t>(device_of_rank_[r]),
+                      .times = times_of(ranks[r])});
+    }
+    log_->append(std::span<const RankRow>(rows));
+    write_buckets(epoch, buckets);
+  }
+  print_epoch(row);
+}
+
+void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks) {
+  const std::size_t ranks = of_all_ranks.size() / std::max<std::size_t>(run_.buckets.size(), 1);
+  const auto count = static_cast<double>(ranks);
+  std::vector<BucketRow> rows;
+  for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
+    CommCost sum;
+    for (std::size_t r = 0; r < ranks; ++r)
+      add_rank(sum, of_all_ranks[r * run_.buckets.size() + b]);
+    rows.push_back(
+        {.epoch = epoch,
+         .bucket = static_cast<std::int64_t>(b),
+         .elements = static_cast<std::int64_t>(run_.buckets[b].elements),
+         .codec = static_cast<std::int64_t>(index_in(codec_names_, run_.buckets[b].codec)),
+         .topology = 0,
+         .sent_bytes = static_cast<std::int64_t>(sum.sent_bytes),
+         .encode_s = sum.encode_s / count,
+         .wire_s = sum.wire_s / count,
+         .decode_s = sum.decode_s / count,
+         .peer_wait_s = sum.peer_wait_s / count,
+         .relative_error = sum.relative_error(),
+         .residual_norm = sum.residual_norm()});
+  }
+  log_->append(std::span<const BucketRow>(rows));
+}
+
+void Recorder::finish() {
+  if (!is_speaker()) return;
+  if (log_) log_->close(true);
+  print_end();
+}
+
+}  // namespace dp

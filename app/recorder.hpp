@@ -1,0 +1,114 @@
+// What a run tells: console and run log, both written by rank 0 from what all ranks measured.
+//
+// All ranks have a Recorder and call the same methods: those marked "collective" gather numbers
+// through the reducer's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/options.hpp"
+#include "app/process.hpp"
+#include "app/times.hpp"
+#include "comm/communicator.hpp"
+#include "comm/reducer.hpp"
+#include "io/console.hpp"
+#include "io/dataset.hpp"
+#include "io/run_log.hpp"
+#include "kernels/device.hpp"
+#include "kernels/softmax_cross_entropy.hpp"
+#include "net/network.hpp"
+
+namespace dp {
+
+// What a run consists of; everything referred to outlives the recorder.
+struct RunDescription {
+  const Options* options;
+  Communicator* comm;
+  CpuShare share;
+  Device* device;
+  net::Network* network;
+  const Dataset* data;
+  std::vector<Bucket> buckets;
+  std::size_t global_batch, steps_per_epoch;
+};
+
+// One epoch on this rank, as it goes on.
+struct EpochTally {
+  std::size_t epoch = 0;
+  std::size_t steps = 0;
+  std::int64_t samples = 0;  // of all ranks
+  LossSums loss = {};        // of this rank
+  LossSums step_loss = {};   // of its last step
+  LoopTimes times = {};
+  double learning_rate = 0;  // of the last step
+  std::int64_t skipped_steps = 0;
+  std::uint64_t replica_hash = 0;
+};
+
+// Sums over all ranks.
+struct EvaluationResult {
+  double loss = 0;
+  std::int64_t correct = 0, samples = 0;
+};
+
+class Recorder {
+ public:
+  // Collective. Rank 0 creates the log, unless it is "none"; throws what RunLog::create throws, on
+  // rank 0 alone.
+  explicit Recorder(RunDescription run);
+
+  // From now on numbers are gathered through this reducer.
+  void attach(Reducer& reducer) { reducer_ = &reducer; }
+
+  // The table of all settings in effect.
+  void print_start();
+  // Collective where --log-steps asks for a row. `times` is the step so far.
+  void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
+  void note_skipped_step(std::uint64_t global_step);
+  // Collective. Times are seconds.
+  void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
+                    double eval_s);
+  // The closing table; the log is complete.
+  void finish();
+
+ private:
+  // One rank's share of an epoch, as it is gathered.
+  struct RankRecord {
+    LoopTimes loop;
+    double epoch_s, eval_s;
+    CommCost comm;
+    LossSums loss;
+  };
+
+  [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
+  void open_log();
+  // Moves what the reducer measured since the last call into epoch_comm_; returns it.
+  CommTimes collect_comm();
+  [[nodiscard]] static TimesAndBytes times_of(const RankRecord& record);
+  void write_epoch(const EpochTally& tally, const EvaluationResult& result,
+                   const std::vector<RankRecord>& ranks, const std::vector<CommCost>& buckets);
+  void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
+  // In recorder_console.cpp; rank 0 alone.
+  void print_step(const EpochTally& tally);
+  void print_epoch(const EpochRow& row);
+  void print_end();
+
+  RunDescription run_;
+  Console console_;
+  Reducer* reducer_ = nullptr;
+  std::optional<RunLog> log_;
+  std::vector<std::string> devices_;  // by rank, then unique
+  std::vector<std::size_t> device_of_rank_;
+  std::vector<std::string> codec_names_;
+  std::vector<std::uint64_t> expected_bytes_;  // by bucket: what this rank sends in a step
+  CommTimes epoch_comm_;
+  std::vector<EpochRow> epochs_;
+  LapClock run_clock_, epoch_clock_;
+  double epoch_elapsed_s_ = 0, run_elapsed_s_ = 0;
+};
+
+}  // namespace dp

@@ -1,0 +1,159 @@
+// What the recorder says on the console: start, steps, epochs, end.
+#include <algorithm>
+
+#include "app/recorder.hpp"
+#include "io/text_table.hpp"
+
+namespace dp {
+
+namespace {
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+// "node1 x 2, node2": hosts with their number of ranks.
+std::string host_summary(const std::vector<std::string>& hosts) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (std::find(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(i), hosts[i]) !=
+        hosts.begin() + static_cast<std::ptrdiff_t>(i)) {
+      continue;
+    }
+    const auto count = std::count(hosts.begin(), hosts.end(), hosts[i]);
+    parts.push_back(count == 1 ? hosts[i] : fmt::format("{} x {}", hosts[i], count));
+  }
+  return join(parts);
+}
+
+std::string value_of(const Options& options, std::string_view name) {
+  for (const auto& [key, value] : options.resolved()) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0.0; }
+
+}  // namespace
+
+void Recorder::print_start() {
+  if (!is_speaker()) return;
+  const Options& o = *run_.options;
+  const std::size_t parameters = run_.network->parameters().size();
+  const bool is_synthetic = o.dataset == Options::Dataset::synthetic;
+  console_.print(fmt::format(
+      "dptrain {}: {} on {} ({} training images), {} rank{}, gradients sent as {}.{}", DP_VERSION,
+      o.model, value_of(o, "dataset"),
+      format_count(static_cast<std::int64_t>(run_.data->train.count())), run_.comm->size(),
+      run_.comm->size() == 1 ? "" : "s", o.compress,
+      is_synthetic
+          ? "\nThese images are drawn by the program. For real ones: experiments/get_cifar.sh "
+            "cifar10 data, then --data-dir data."
+          : ""));
+
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"hosts", host_summary(run_.comm->hosts())},
+      {"devices", join(devices_)},
+      {"cores", fmt::format("{} ({:.3g} per rank on this host)", run_.share.cores,
+                            run_.share.cores_per_rank)},
+      {"parameters",
+       fmt::format("{} ({} of gradient)", format_count(static_cast<std::int64_t>(parameters)),
+                   format_bytes(4.0 * static_cast<double>(parameters)))},
+      {"steps",
+       fmt::format("{} per epoch, global batch {}", run_.steps_per_epoch, run_.global_batch)},
+      {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};
+  for (const auto& [name, value] : o.resolved()) {
+    if (!value.empty()) rows.emplace_back("--" + name, value);
+  }
+  console_.settings("settings", rows);
+
+  if (run_.comm->size() > 1) {
+    TextTable table;
+    table.header = {"bucket", "elements", "codec", "sent per rank and step", "note"};
+    table.align = {Align::right, Align::right, Align::left, Align::right, Align::left};
+    for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
+      const Bucket& bucket = run_.buckets[b];
+      table.rows.push_back({std::to_string(b),
+                            format_count(static_cast<std::int64_t>(bucket.elements)), bucket.codec,
+                            format_bytes(static_cast<double>(expected_bytes_[b])),
+                            std::string(bucket.why)});
+    }
+    console_.table("buckets, in the order in which they are sent", table);
+  }
+}
+
+void Recorder::note_skipped_step(std::uint64_t global_step) {
+  if (!is_speaker()) return;
+  console_.warn(fmt::format(
+      "dptrain: step {}: the gradient is not finite on some rank; all ranks skip this step",
+      global_step));
+}
+
+void Recorder::print_step(const EpochTally& tally) {
+  if (console_.mode() != ConsoleMode::live) return;
+  const Options& o = *run_.options;
+  const double elapsed_s = tally.times.step();
+  const auto done = static_cast<double>(tally.steps);
+  const double step_s = per_second(elapsed_s, done);
+  // Evaluation counts as the last epoch's did.
+  const double eval_s = epochs_.empty() ? 0.0 : epochs_.back().times.eval_s;
+  const auto epochs = static_cast<std::size_t>(o.epochs);
+  const double epochs_left = static_cast<double>(epochs - tally.epoch);
+  const double left_s = step_s * (static_cast<double>(run_.steps_per_epoch) * epochs_left - done) +
+                        eval_s * epochs_left;
+  double sent = 0;
+  for (const std::uint64_t bytes : expected_bytes_) sent += static_cast<double>(bytes);
+  console_.step({.epoch = tally.epoch + 1,
+                 .epochs = epochs,
+                 .step = tally.steps,
+                 .steps = run_.steps_per_epoch,
+                 .loss = per_second(tally.loss.loss, static_cast<double>(tally.loss.samples)),
+                 .images_per_s = per_second(static_cast<double>(tally.samples), elapsed_s),
+                 .sent_bytes_per_s = per_second(sent * done, elapsed_s),
+                 .left_s = left_s});
+}
+
+void Recorder::print_epoch(const EpochRow& row) {
+  console_.epoch({.epoch = static_cast<std::size_t>(row.epoch) + 1,
+                  .epochs = static_cast<std::size_t>(run_.options->epochs),
+                  .train_loss = row.train_loss,
+                  .train_accuracy = row.train_accuracy,
+                  .test_loss = row.test_loss,
+                  .test_accuracy = row.test_accuracy,
+                  .epoch_s = row.times.epoch_s,
+                  .images_per_s = per_second(static_cast<double>(row.samples), row.times.epoch_s),
+                  .sent_bytes = static_cast<double>(row.times.sent_bytes),
+                  .exposed_comm_s = row.times.exposed_comm_s});
+}
+
+void Recorder::print_end() {
+  TextTable table;
+  table.header = {"epoch", "time",    "compute", "comm", "exposed", "data",
+                  "sent",  "of fp32", "loss",    "test", "error"};
+  const auto gradient = 4.0 * static_cast<double>(run_.network->parameters().size());
+  const double ranks = run_.comm->size();
+  // What an uncompressed ring would send in an epoch, headers aside.
+  const double fp32 = 2.0 * (ranks - 1.0) * gradient * static_cast<double>(run_.steps_per_epoch);
+  for (const EpochRow& row : epochs_) {
+    const auto sent = static_cast<double>(row.times.sent_bytes);
+    table.rows.push_back({std::to_string(row.epoch + 1), format_seconds(row.times.epoch_s),
+                          format_seconds(row.times.compute_s), format_seconds(row.times.comm_s),
+                          format_seconds(row.times.exposed_comm_s),
+                          format_seconds(row.times.data_s), format_bytes(sent),
+                          fp32 > 0 ? format_percent(sent / fp32) : "-",
+                          format_number(row.train_loss, 3), format_percent(row.test_accuracy),
+                          format_percent(row.codec_relative_error)});
+  }
+  console_.table("what each epoch cost (mean over ranks; bytes: sum over ranks)", table);
+  if (run_.comm->size() > 1) {
+    console_.print(
+        "comm: a bucket was in flight. exposed: training stood still for it. of fp32: bytes sent\n"
+        "against an uncompressed ring. error: what the codec dropped (kept for later steps).");
+  }
+  if (log_) console_.print(fmt::format("The log is {}", run_.options->log));
+}
+
+}  // namespace dp

@@ -1,0 +1,49 @@
+// Where a rank's time went, in the words of the run log. All in seconds unless named otherwise.
+#pragma once
+
+#include <chrono>
+
+namespace dp {
+
+// Splits a stretch of time without gaps: each lap() ends one part and begins the next.
+class LapClock {
+ public:
+  LapClock() : last_(Clock::now()) {}
+  // Seconds since the last lap.
+  double lap() {
+    const Clock::time_point now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return seconds;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_;
+};
+
+// The training loop's own wall time: the parts add up to the step.
+struct LoopTimes {
+  double data = 0;          // waiting for a batch
+  double forward = 0;       // with the loss
+  double backward = 0;      // until the last gradient is computed
+  double exposed_comm = 0;  // standing still for the reducer after backward
+  double optimizer = 0;     // with clipping
+  double other = 0;
+
+  [[nodiscard]] double step() const {
+    return data + forward + backward + exposed_comm + optimizer + other;
+  }
+  [[nodiscard]] double compute() const { return forward + backward + optimizer; }
+  LoopTimes& operator+=(const LoopTimes& more) {
+    data += more.data;
+    forward += more.forward;
+    backward += more.backward;
+    exposed_comm += more.exposed_comm;
+    optimizer += more.optimizer;
+    other += more.other;
+    return *this;
+  }
+};
+
+}  // namespace dp

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Whole runs of dptrain, seen through their logs: run_test.py DPTRAIN MPIRUN CASE."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import h5py
+import numpy as np
+
+DPTRAIN, MPIRUN, CASE = sys.argv[1:4]
+SMALL = {"--model": "resnet20", "--limit-train": "200", "--limit-test": "50", "--batch-size": "16",
+         "--epochs": "2", "--lr": "0.05", "--lr-schedule": "constant", "--threads": "1", "--tune": "off",
+         "--log-steps": "1"}
+
+
+def command(ranks: int, log: str, *options: str) -> list[str]:
+    """The small run with some options replaced or added: "--name", "value", ..."""
+    chosen = SMALL | dict(zip(options[::2], options[1::2])) | {"--log": log}
+    return [MPIRUN, "-np", str(ranks), DPTRAIN, *(word for pair in chosen.items() for word in pair)]
+
+
+def run(ranks: int, log: str, *options: str) -> h5py.File:
+    """Runs to the end in the current folder and opens the log."""
+    done = subprocess.run(command(ranks, log, *options), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return h5py.File(log, "r")
+
+
+def assert_same_training(a: h5py.File, b: h5py.File) -> None:
+    for field in ("replica_hash", "train_loss", "test_loss", "test_accuracy", "sent_bytes"):
+        assert np.array_equal(a["epochs"][field], b["epochs"][field]), field
+    assert np.array_equal(a["steps"]["train_loss"], b["steps"]["train_loss"])
+
+
+def same_seed_same_bits() -> None:
+    first = run(3, "a.h5", "--compress", "q4")
+    assert_same_training(first, run(3, "b.h5", "--compress", "q4"))
+    other = run(3, "c.h5", "--compress", "q4", "--seed", "2")
+    assert first["epochs"]["replica_hash"][0] != other["epochs"]["replica_hash"][0]
+
+
+def overlap_changes_nothing() -> None:
+    options = ("--compress", "q8", "--bucket-mb", "0.1")
+    assert_same_training(run(2, "on.h5", "--overlap", "on", *options),
+                         run(2, "off.h5", "--overlap", "off", *options))
+
+
+def compressed_run_learns() -> None:
+    # The same data every epoch without augmentation: the loss must fall far below ln 10 = 2.30.
+    options = ("--epochs", "40", "--augment", "off", "--limit-train", "96", "--batch-size", "8", "--nesterov", "on")
+    for spec in ("none", "q8"):
+        losses = run(2, f"{spec}.h5", "--compress", spec, *options)["epochs"]["train_loss"]
+        assert losses[-1] < 1.2, f"{spec}: {losses}"
+
+
+def accounting() -> None:
+    log = run(2, "a.h5", "--compress", "q8")
+    epochs, ranks, buckets, steps = (log[name][:] for name in ("epochs", "ranks", "buckets", "steps"))
+    assert log.attrs["finished"] == 1 and log.attrs["format_version"] == 1
+    assert len(epochs) == 2 and len(ranks) == 4 and len(steps) == 2 * 7
+    parts = ("data_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
+    for row in ranks:
+        total = sum(row[p] for p in parts)
+        # The loop's parts have no gaps; epoch_s also holds the loader's start.
+        assert total <= row["epoch_s"] and row["epoch_s"] - total < 0.05 + 0.02 * row["epoch_s"], (total, row)
+        inner = row["encode_s"] + row["decode_s"] + row["peer_wait_s"] + row["wire_s"]
+        assert abs(inner - row["comm_s"]) < 1e-6, row
+    for row in steps:
+        assert abs(sum(row[p] for p in parts) - row["step_s"]) < 1e-9
+    for epoch in epochs:
+        mine = ranks[ranks["epoch"] == epoch["epoch"]]
+        assert mine["sent_bytes"].sum() == epoch["sent_bytes"] == epoch["received_bytes"]
+        assert abs(mine["comm_s"].mean() - epoch["comm_s"]) < 1e-9
+        of_buckets = buckets[buckets["epoch"] == epoch["epoch"]]
+        assert of_buckets["sent_bytes"].sum() == epoch["sent_bytes"]
+        assert of_buckets["elements"].sum() == log["model"].attrs["parameters"] == 269722
+        assert epoch["samples"] == 200 and 0 < epoch["codec_relative_error"] < 0.1
+
+
+def killed_run_leaves_a_log() -> None:
+    process = subprocess.Popen(command(2, "a.h5", "--epochs", "1000"), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline, rows = time.time() + 120, 0
+        while rows < 2 and time.time() < deadline and process.poll() is None:
+            time.sleep(0.3)
+            try:
+                with h5py.File("a.h5", "r") as log:  # while it is written
+                    rows = len(log["epochs"])
+            except (OSError, KeyError):
+                continue
+        assert rows >= 2, f"no two epochs in 120 s; exit code {process.poll()}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    with h5py.File("a.h5", "r") as log:
+        assert log.attrs["finished"] == 0 and len(log["epochs"]) >= rows
+        assert np.isfinite(log["epochs"]["train_loss"]).all()
+
+
+def uneven_last_step() -> None:
+    # 50 samples in steps of 3 x 16: the last step has 2, so one of three ranks has none.
+    log = run(3, "a.h5", "--limit-train", "50", "--limit-test", "49")
+    assert log["epochs"]["samples"].tolist() == [50, 50]
+    assert len(log["steps"]) == 4 and np.isfinite(log["steps"]["train_loss"]).all()
+
+
+def bf16_run() -> None:
+    done = subprocess.run(command(1, "a.h5", "--precision", "bf16"), capture_output=True, text=True, timeout=200)
+    if done.returncode == 5 and "AVX512-BF16" in done.stderr:
+        print("skipped: this processor has no AVX512-BF16")
+        sys.exit(77)
+    assert done.returncode == 0, done.stderr
+    bf16, fp32 = h5py.File("a.h5", "r")["steps"], run(1, "b.h5")["steps"]
+    # The first steps are before the two can drift apart.
+    assert np.allclose(bf16["train_loss"][:3], fp32["train_loss"][:3], rtol=0.05)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    globals()[CASE]()
+    print(f"{CASE}: passed in {pathlib.Path(folder).name}")
