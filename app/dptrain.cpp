@@ -14,6 +14,7 @@
 #include "app/trainer.hpp"
 #include "comm/communicator.hpp"
 #include "io/dataset.hpp"
+#include "io/run_log.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "net/models/registry.hpp"
@@ -43,7 +44,11 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   comm.together([&] {
     if (comm.rank() != 0) return;
     options = dp::parse_options(arguments, context);
-    if (options.log == "auto") options.log = dp::fresh_log_path();
+    if (options.action == dp::Options::Action::train) {
+      if (options.log == "auto") options.log = dp::fresh_log_path();
+      // Before any work: a bad path should not cost the loading of the data.
+      if (options.log != "none") dp::check_log_path(options.log);
+    }
     text = dp::config_text(options);
   });
   std::string action = std::to_string(static_cast<int>(options.action));
