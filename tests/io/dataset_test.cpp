@@ -142,7 +142,7 @@ TEST(CifarErrors, TruncatedMisSizedAndEmptyFiles) {
   const TempFolder folder;
   write_cifar10(folder);
   Bytes bytes = cifar_file(2, 3, 1);
-  bytes.resize(bytes.size() - 1);
+  bytes.pop_back();
   folder.write("data_batch_2.bin", bytes);
   expect_contains(
       failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
