@@ -1,0 +1,263 @@
+// Every layer against the contract of net/layer.hpp. To add a layer to the suite, add one row to
+// kRows: its name, how it is made, the shapes of its inputs (small and odd). The tester does the
+// rest:
+//
+//   - plan() promises the shape of output_shape();
+//   - forward and backward assign whole outputs, and stay inside them (guards, NaN before);
+//   - backward reads no input and no output that the layer says it does not read (they are NaN
+//     then), and leaves out the gradients that nobody wants;
+//   - the gradient of every input and parameter equals the change of a random weighted sum of the
+//     output along random directions;
+//   - two gradients give what their sum gives, where accepts_two_gradients().
+//
+// New arithmetic gets its sharp test in double in tests/kernels; this one finds wrong wiring.
+#include "net/layer.hpp"
+
+#include "net/layers/batch_norm.hpp"
+#include "net/layers/conv2d.hpp"
+#include "net/layers/elementwise.hpp"
+#include "net/layers/linear.hpp"
+#include "net/layers/pad_shortcut.hpp"
+#include "net/layers/pool.hpp"
+#include "tests/kernels/kernel_testing.hpp"
+
+namespace dp::test {
+namespace {
+
+using net::Layer;
+
+struct Row {
+  const char* name;
+  std::unique_ptr<Layer> (*make)();
+  std::vector<Shape> inputs;
+};
+
+template <class L, typename L::Options options = typename L::Options{}>
+std::unique_ptr<Layer> make() {
+  return std::make_unique<L>(options);
+}
+
+const std::vector<Row> kRows = {
+    {"conv3x3", make<net::Conv2dLayer, {.channels = 32}>, {{2, 7, 5, 16}}},
+    {"conv3x3_stride2", make<net::Conv2dLayer, {.channels = 16, .stride = 2}>, {{2, 7, 5, 16}}},
+    {"conv1x1",
+     make<net::Conv2dLayer, {.channels = 32, .kernel = 1, .stride = 2, .padding = 0}>,
+     {{2, 6, 5, 16}}},
+    {"batch_norm", make<net::BatchNormLayer>, {{2, 7, 5, 16}}},
+    {"batch_norm_relu", make<net::BatchNormLayer, {.has_relu = true}>, {{3, 4, 5, 16}}},
+    {"batch_norm_add",
+     make<net::BatchNormLayer, {.has_addend = true}>,
+     {{2, 7, 5, 5}, {2, 7, 5, 5}}},
+    {"batch_norm_add_relu",
+     make<net::BatchNormLayer, {.has_relu = true, .has_addend = true}>,
+     {{2, 7, 5, 16}, {2, 7, 5, 16}}},
+    {"relu", make<net::ReluLayer>, {{2, 7, 5, 16}}},
+    {"add", make<net::AddLayer>, {{2, 7, 5, 16}, {2, 7, 5, 16}}},
+    {"average_pool", make<net::AveragePoolLayer>, {{2, 7, 5, 16}}},
+    {"global_average_pool", make<net::GlobalAveragePoolLayer>, {{2, 7, 5, 16}}},
+    {"pad_shortcut", make<net::PadShortcutLayer, {.channels = 32}>, {{2, 7, 5, 16}}},
+    {"linear", make<net::LinearLayer, {.outputs = 10}>, {{3, 1, 1, 16}}},
+};
+
+// A layer with everything around it that an executor would give it.
+class Bench {
+ public:
+  Bench(const Row& row, bool is_training)
+      : device_(make_device({.tune = false})), layer_(row.make()) {
+    const net::PlanContext context{.device = *device_,
+                                   .activation_type = DataType::f32,
+                                   .is_training = is_training,
+                                   .needs_input_gradient = true};
+    std::vector<TensorDesc> descs;
+    for (const Shape& s : row.inputs) {
+      descs.push_back(s.pixels() == 1 ? TensorDesc::nhwc(s) : context.activation(s));
+      x_.push_back(random_values(s.elements(), x_.size() + 1));
+    }
+    x_descs_ = descs;
+    y_desc_ = layer_->plan(context, descs);
+    EXPECT_EQ(y_desc_.shape, layer_->output_shape(row.inputs));
+    std::vector<net::BoundParameter> bound;
+    for (const net::ParameterSpec& spec : layer_->parameters(row.inputs)) {
+      std::size_t count = 1;
+      for (const std::size_t length : spec.shape) count *= length;
+      Doubles values = random_values(count, 50 + parameters_.size());
+      if (spec.name.starts_with("running")) values.assign(count, 1.0);
+      parameters_.push_back(std::make_unique<GuardedTensor>(values));
+      gradients_.push_back(std::make_unique<GuardedTensor>(count));
+      is_statistic_.push_back(spec.kind == net::ParameterKind::statistic);
+      bound.push_back({parameters_.back()->floats(), is_statistic_.back() || !is_training
+                                                         ? nullptr
+                                                         : gradients_.back()->floats()});
+    }
+    layer_->bind(bound);
+    probe_ = random_values(y_desc_.shape.elements(), 40);
+  }
+
+  Layer& layer() { return *layer_; }
+  std::vector<Doubles>& x() { return x_; }
+
+  Doubles forward() {
+    std::vector<GuardedTensor> inputs;
+    for (std::size_t i = 0; i < x_.size(); ++i) inputs.emplace_back(x_descs_[i], x_[i]);
+    std::vector<TensorView> views;
+    for (GuardedTensor& t : inputs) views.push_back(t.view());
+    GuardedTensor y(y_desc_);
+    layer_->forward({.x = views, .y = y.view()});
+    for (std::size_t i = 0; i < x_.size(); ++i) EXPECT_EQ(inputs[i].values(), x_[i]);
+    return y.values();
+  }
+  double loss() { return dot(forward(), probe_); }
+
+  // Gradients of loss() with respect to the inputs; `wanted` bit i: input i's. dy is split into two
+  // halves that are not alike if asked.
+  std::vector<Doubles> backward(unsigned wanted, bool has_two = false) {
+    const Doubles y_values = forward();
+    std::vector<GuardedTensor> x, dx;
+    for (std::size_t i = 0; i < x_.size(); ++i) {
+      if (layer_->backward_reads_input(i)) {
+        x.emplace_back(x_descs_[i], x_[i]);
+      } else {
+        x.emplace_back(x_descs_[i]);
+      }
+      dx.emplace_back(x_descs_[i]);
+    }
+    std::vector<TensorView> x_views, dx_views;
+    for (std::size_t i = 0; i < x_.size(); ++i) {
+      x_views.push_back(x[i].view());
+      dx_views.push_back(dx[i].view());
+      if ((wanted >> i & 1u) == 0) dx_views.back().data = nullptr;
+    }
+    GuardedTensor y =
+        layer_->backward_reads_output() ? GuardedTensor(y_desc_, y_values) : GuardedTensor(y_desc_);
+    Doubles first = probe_, second(probe_.size(), 0.0);
+    for (std::size_t i = 0; i < probe_.size() && has_two; ++i) {
+      second[i] = static_cast<double>(static_cast<float>(i % 3 == 0 ? 0.75 : -0.25));
+      first[i] -= second[i];
+    }
+    GuardedTensor dy(y_desc_, first), dy2(y_desc_, second);
+    for (auto& g : gradients_) {
+      std::fill(g->span().begin(), g->span().end(), std::numeric_limits<float>::quiet_NaN());
+    }
+    layer_->backward({.x = x_views,
+                      .y = y.view(),
+                      .dy = dy.view(),
+                      .dy2 = has_two ? dy2.view() : TensorView{},
+                      .dx = dx_views});
+    std::vector<Doubles> result;
+    for (GuardedTensor& t : dx) result.push_back(t.values());
+    return result;
+  }
+
+  // (values, gradient) of all trained parameters.
+  std::vector<std::pair<GuardedTensor*, Doubles>> trained() {
+    std::vector<std::pair<GuardedTensor*, Doubles>> list;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (!is_statistic_[i]) list.emplace_back(parameters_[i].get(), gradients_[i]->values());
+    }
+    return list;
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Layer> layer_;
+  std::vector<TensorDesc> x_descs_;
+  TensorDesc y_desc_;
+  std::vector<Doubles> x_;
+  Doubles probe_;
+  std::vector<std::unique_ptr<GuardedTensor>> parameters_, gradients_;
+  std::vector<bool> is_statistic_;
+};
+
+// Compares the gradient with the loss's change along random directions of +-1 steps.
+//
+// fp32 outputs of order one round by 1e-7; a sum of some thousand with random signs by 3e-6; over
+// 2 h = 4e-4 that is 1e-2, of derivatives whose norm is 10 to 30. Values within h of a ReLU's kink,
+// a share of h / 2 of them, are wrong by up to half: sqrt(h / 2) / 3 = 3e-3 of the norm. One wrong
+// value of 1,000 changes the derivative by 3e-2 of the norm.
+void expect_directional(const Doubles& gradient,
+                        const std::function<double(const Doubles& direction, double step)>& loss,
+                        const std::string& what) {
+  constexpr double kStep = 2e-4;
+  const double norm = std::sqrt(dot(gradient, gradient));
+  ASSERT_GT(norm, 0.0) << what;
+  for (std::uint64_t k = 0; k < 4; ++k) {
+    Doubles direction = random_values(gradient.size(), 90 + k);
+    for (double& d : direction) d = d < 0 ? -1.0 : 1.0;
+    const double numeric = (loss(direction, kStep) - loss(direction, -kStep)) / (2 * kStep);
+    EXPECT_NEAR(dot(gradient, direction) / norm, numeric / norm, 1e-2) << what;
+  }
+}
+
+class LayerContract : public testing::TestWithParam<Row> {};
+
+TEST_P(LayerContract, GradientsMatchChanges) {
+  Bench bench(GetParam(), true);
+  const unsigned all = (1u << bench.x().size()) - 1u;
+  const std::vector<Doubles> dx = bench.backward(all);
+  const auto trained = bench.trained();
+  for (std::size_t i = 0; i < dx.size(); ++i) {
+    expect_directional(
+        dx[i],
+        [&](const Doubles& direction, double step) {
+          const Doubles saved = bench.x()[i];
+          for (std::size_t j = 0; j < saved.size(); ++j) {
+            bench.x()[i][j] =
+                static_cast<double>(static_cast<float>(saved[j] + step * direction[j]));
+          }
+          const double loss = bench.loss();
+          bench.x()[i] = saved;
+          return loss;
+        },
+        "input " + std::to_string(i));
+  }
+  for (const auto& [parameter, gradient] : trained) {
+    expect_directional(
+        gradient,
+        [&, p = parameter](const Doubles& direction, double step) {
+          const std::vector<float> saved(p->span().begin(), p->span().end());
+          for (std::size_t j = 0; j < saved.size(); ++j) {
+            p->span()[j] += static_cast<float>(step * direction[j]);
+          }
+          const double loss = bench.loss();
+          std::copy(saved.begin(), saved.end(), p->span().begin());
+          return loss;
+        },
+        "parameter");
+  }
+}
+
+// The layer that reads the images has no input gradient to compute. Batch normalisation never
+// reads images and computes its gradients always.
+TEST_P(LayerContract, UnwantedGradientIsLeftOut) {
+  Bench bench(GetParam(), true);
+  if (bench.layer().accepts_two_gradients()) GTEST_SKIP() << "computes all gradients";
+  const unsigned all = (1u << bench.x().size()) - 1u;
+  static_cast<void>(bench.backward(all));
+  const auto expected = bench.trained();
+  for (const double v : bench.backward(0)[0]) ASSERT_TRUE(std::isnan(v)) << "was written";
+  const auto without = bench.trained();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(without[i].second, expected[i].second);
+  }
+}
+
+TEST_P(LayerContract, TwoGradientsAddUp) {
+  Bench bench(GetParam(), true);
+  if (!bench.layer().accepts_two_gradients()) GTEST_SKIP() << "takes one gradient";
+  const unsigned all = (1u << bench.x().size()) - 1u;
+  const std::vector<Doubles> one = bench.backward(all);
+  const std::vector<Doubles> two = bench.backward(all, true);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_LE(normalised_error(two[i], one[i]), 1e-5);
+}
+
+TEST_P(LayerContract, EvaluationAssigns) {
+  Bench bench(GetParam(), false);
+  for (const double v : bench.forward()) ASSERT_TRUE(std::isfinite(v));
+}
+
+std::string name_of_row(const testing::TestParamInfo<Row>& row) { return row.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Layers, LayerContract, testing::ValuesIn(kRows), name_of_row);
+
+}  // namespace
+}  // namespace dp::test
