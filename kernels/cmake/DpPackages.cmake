@@ -31,7 +31,7 @@ add_library(dp_hdf5 INTERFACE)
 target_include_directories(dp_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
 target_link_libraries(dp_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
 
-# oneDNN: version 2.6 or later of the 2.x series (the v2 API).
+# oneDNN: 2.6 or later, also 3.x (kernels/cpu/onednn.hpp).
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
 find_library(DNNL_LIBRARY dnnl)
 set(DNNL_FOUND FALSE)
@@ -41,8 +41,8 @@ if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
        REGEX "DNNL_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
   string(REGEX REPLACE "[^0-9]*([0-9]+)[^0-9]+([0-9]+)[^0-9]+([0-9]+).*" "\\1.\\2.\\3" DNNL_VERSION
          "${dnnl_version_lines}")
-  if(DNNL_VERSION VERSION_LESS 2.6 OR NOT DNNL_VERSION VERSION_LESS 3)
-    message(FATAL_ERROR "dptrain needs oneDNN 2.6 or later of the 2.x series; ${DNNL_LIBRARY} is ${DNNL_VERSION}")
+  if(DNNL_VERSION VERSION_LESS 2.6)
+    message(FATAL_ERROR "dptrain needs oneDNN 2.6 or later; ${DNNL_LIBRARY} is ${DNNL_VERSION}")
   endif()
 endif()
 dp_need(DNNL_FOUND "oneDNN 2.6" "libdnnl-dev")

@@ -1,4 +1,4 @@
-// Convolution on oneDNN (v2 API).
+// Convolution on oneDNN.
 //
 // Each direction is a Pass: one primitive, and the reorders that bring operands into the form which
 // it wants. Activations are kept in the form that the fast primitives read, so that in practice
@@ -9,8 +9,6 @@
 //   winograd  fp32, stride 1, 3x3 (Lavin and Gray 2015); wins by up to 3x where channels are many
 //   direct    in the activations' own type
 //   any       everything left to oneDNN, activations reordered: where neither exists
-#include <oneapi/dnnl/dnnl.hpp>
-
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -19,6 +17,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/cpu/device.hpp"
+#include "kernels/cpu/onednn.hpp"
 #include "kernels/cpu/twins.hpp"
 
 namespace dp::cpu {
@@ -195,11 +194,16 @@ class PassMaker {
 
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const dnnl::convolution_forward::desc forward_desc(
+    const dnnl::engine& engine = device_.engine();
+    ConvolutionArguments arguments{
         desc_.is_training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference,
-        algorithm, x, w, y, strides, padding, padding);
-    const dnnl::convolution_forward::primitive_desc forward(forward_desc, attributes,
-                                                            device_.engine());
+        algorithm,
+        x,
+        w,
+        y,
+        strides,
+        padding};
+    const ForwardDesc forward = describe_forward(engine, arguments, attributes);
     const memory::desc x_outside = memory_desc(desc_.x), y_outside = memory_desc(desc_.y);
     // KRSC in memory, K C R S in oneDNN's logical order.
     const memory::desc w_outside(w_dims, memory::data_type::f32, Tag::ohwi);
@@ -213,9 +217,7 @@ class PassMaker {
                      {DNNL_ARG_DST, true, y_outside, forward.dst_desc(), {}}});
       }
       case Direction::backward_data: {
-        const dnnl::convolution_backward_data::primitive_desc pd(
-            dnnl::convolution_backward_data::desc(algorithm, x, w, y, strides, padding, padding),
-            attributes, device_.engine(), forward);
+        const BackwardDataDesc pd = describe_backward_data(engine, arguments, forward, attributes);
         if (is_slow(pd, method)) return std::nullopt;
         return Pass(device_, dnnl::convolution_backward_data(pd), pd.scratchpad_desc(),
                     {{DNNL_ARG_DIFF_DST, false, y_outside, pd.diff_dst_desc(), {}},
@@ -223,10 +225,9 @@ class PassMaker {
                      {DNNL_ARG_DIFF_SRC, true, x_outside, pd.diff_src_desc(), {}}});
       }
       case Direction::backward_weights: {
-        const dnnl::convolution_backward_weights::primitive_desc pd(
-            dnnl::convolution_backward_weights::desc(algorithm, x, w_gradient, y, strides, padding,
-                                                     padding),
-            attributes, device_.engine(), forward);
+        arguments.weights = w_gradient;
+        const BackwardWeightsDesc pd =
+            describe_backward_weights(engine, arguments, forward, attributes);
         if (is_slow(pd, method)) return std::nullopt;
         return Pass(device_, dnnl::convolution_backward_weights(pd), pd.scratchpad_desc(),
                     {{DNNL_ARG_SRC, false, x_outside, pd.src_desc(), {}},
