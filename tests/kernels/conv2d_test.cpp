@@ -60,7 +60,9 @@ TEST_P(Conv2dTwin, EqualsReference) {
     device->tuning().import_text(with_method(other->tuning().export_text(), c.method));
   }
   const auto conv = make_conv2d(*device, desc);
-  if (c.method == "winograd" || c.method == "direct") {
+  // Without AVX-512 oneDNN has no Winograd, and the fixed rule decides.
+  const bool is_offered = device->channel_block(64) == 16;
+  if (is_offered && (c.method == "winograd" || c.method == "direct")) {
     EXPECT_EQ(conv->algorithms(),
               "forward " + c.method + ", data " + c.method + ", weights " + c.method);
   }
