@@ -16,8 +16,12 @@ namespace dp {
 void restart_with_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   ::setenv("OMP_WAIT_POLICY", "passive", 0);
-  ::execv("/proc/self/exe", argv);
-  // Without /proc the program works all the same, only with threads that spin.
+  // By its own path, so that top and ps go on to show the program's name.
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return;  // without /proc it works all the same, only with threads that spin
+  path[length] = '\0';
+  ::execv(path, argv);
 }
 
 namespace {
