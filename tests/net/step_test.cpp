@@ -2,6 +2,8 @@
 // executors for different batch sizes work on the same parameters.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/net/count_allocations.hpp"
 #include "tests/net/golden_network.hpp"
 
@@ -110,6 +112,12 @@ TEST(Network, EvaluationLeavesTrainingAlone) {
   EXPECT_EQ(train(disturbed), values);
   const auto now = disturbed.parameters().evaluation_statistics();
   EXPECT_TRUE(std::equal(now.begin(), now.end(), statistics.begin(), statistics.end()));
+
+  // Evaluation reads its own copy only.
+  const std::vector<float> logits = plain.evaluate(batch);
+  const auto training = plain.parameters().training_statistics();
+  std::fill(training.begin(), training.end(), std::numeric_limits<float>::quiet_NaN());
+  EXPECT_EQ(plain.evaluate(batch), logits);
 }
 
 }  // namespace
