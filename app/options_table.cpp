@@ -157,7 +157,7 @@ OptionRow unset_at_zero(OptionRow row) {
 }
 
 OptionRow quiet_row() {
-  OptionRow row = on_off("quiet", &Options::quiet, "print errors and the last summary alone");
+  OptionRow row = on_off("quiet", &Options::quiet, "print nothing but warnings and errors");
   row.placeholder = "";
   return row;
 }

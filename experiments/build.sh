@@ -9,7 +9,7 @@ Usage: experiments/build.sh [--tests] [TARGET...]
 Builds the targets (default: all) in the folder build/ at the top of the source,
 as many files at once as cores and memory allow. What was built before is kept.
 
-  --tests   the tests, too
+  --tests   the tests and benchmarks, too
 TEXT
 }
 
@@ -49,9 +49,9 @@ if [ ! -e "$build/build.ninja" ] && [ ! -e "$build/Makefile" ]; then
   fi
   tests=OFF
   [ "$with_tests" = no ] || tests=ON
-  cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release "-DDP_TESTS=$tests"
+  cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release "-DDP_TESTS=$tests" "-DDP_BENCH=$tests"
 elif [ "$with_tests" = yes ] && [ "$(cached DP_TESTS)" != ON ]; then
-  cmake -S "$root" -B "$build" -DDP_TESTS=ON
+  cmake -S "$root" -B "$build" -DDP_TESTS=ON -DDP_BENCH=ON
 fi
 
 # The largest files take about 1.5 GB in the compiler.

@@ -66,6 +66,11 @@ if(DP_TESTS)
   dp_need(GTest_FOUND "GoogleTest" "libgtest-dev")
 endif()
 
+if(DP_BENCH)
+  find_package(benchmark QUIET)
+  dp_need(benchmark_FOUND "Google Benchmark" "libbenchmark-dev")
+endif()
+
 # The CUDA backend is found here and built by kernels/. OFF never looks; ON fails without it.
 set(DP_HAVE_CUDA OFF)
 set(DP_CUDA_SUMMARY "off (DP_CUDA=OFF)")
