@@ -7,7 +7,7 @@
 
 namespace dp {
 
-// y = max(x, 0)
+// y = 0 where x < 0, else x: a NaN stays one
 void relu_forward(Device& device, const TensorView& x, const TensorView& y);
 // dx = dy where y > 0, else 0
 void relu_backward(Device& device, const TensorView& y, const TensorView& dy, const TensorView& dx);

@@ -4,41 +4,43 @@
 //
 // Work is cut into planes: one image, one channel block, all pixels. Per-plane results are combined
 // over images in a fixed order, so the bits do not depend on the number of threads.
-#include <array>
 #include <cmath>
 #include <vector>
 
 #include "kernels/base/error.hpp"
 #include "kernels/cpu/parallel.hpp"
 #include "kernels/cpu/twins.hpp"
+#include "kernels/cpu/vector.hpp"
 
 namespace dp::cpu {
 
 namespace {
 
-// Channel blocks are handled in slices of at most this many channels, whose accumulators fit the
-// registers (16) and which divide or end every block.
-constexpr std::size_t kSlice = 16;
-
-// One slice of a plane: `pixels` rows of `width` (<= kSlice) channels, `stride` elements apart.
+// A slice is what one thread works on at a time: `pixels` rows of W neighbouring channels, `stride`
+// elements apart. W is as wide as the channel block allows.
 struct Slice {
   std::size_t offset;   // of the first element in the tensor
   std::size_t channel;  // first channel
-  std::size_t width, stride, pixels;
+  std::size_t stride, pixels;
 };
 
-using Lane = std::array<float, kSlice>;
+constexpr std::size_t slice_width(std::size_t channel_block) {
+  return channel_block % 16 == 0 ? 16 : channel_block % 8 == 0 ? 8 : 1;
+}
 
-// Calls body(width) with the width as a compile-time constant for full slices.
+// A function of two types, called with the data type and the slice width as constants.
 template <class Body>
-void with_width(std::size_t width, const Body& body) {
-  if (width == kSlice) {
-    body(std::integral_constant<std::size_t, kSlice>{});
-  } else if (width == kSlice / 2) {
-    body(std::integral_constant<std::size_t, kSlice / 2>{});
-  } else {
-    body(width);
-  }
+void with_type_and_width(const TensorDesc& desc, const Body& body) {
+  with_type(desc.type, [&](auto* tag) {
+    switch (slice_width(desc.channel_block)) {
+      case 16:
+        return body(tag, std::integral_constant<std::size_t, 16>{});
+      case 8:
+        return body(tag, std::integral_constant<std::size_t, 8>{});
+      default:
+        return body(tag, std::integral_constant<std::size_t, 1>{});
+    }
+  });
 }
 
 class CpuBatchNorm final : public BatchNorm {
@@ -48,8 +50,8 @@ class CpuBatchNorm final : public BatchNorm {
         desc_(desc),
         channels_(desc.x.shape.c),
         images_(desc.x.shape.n),
-        slices_per_block_((desc.x.channel_block + kSlice - 1) / kSlice),
-        slices_(desc.x.shape.c / desc.x.channel_block * slices_per_block_),
+        width_(slice_width(desc.x.channel_block)),
+        slices_(channels_ / width_),
         partial_a_(images_ * channels_),
         partial_b_(images_ * channels_),
         mean_(channels_),
@@ -59,11 +61,12 @@ class CpuBatchNorm final : public BatchNorm {
 
   void forward_training(const TensorView& x, const TensorView& addend, const Parameters& parameters,
                         const TensorView& y) override {
-    with_type(desc_.x.type, [&](auto* tag) {
+    with_type_and_width(desc_.x, [&](auto* tag, auto width) {
       using T = std::remove_pointer_t<decltype(tag)>;
-      compute_statistics(x.as<const T>(), parameters);
-      normalise(x.as<const T>(), addend.as<const T>(), y.as<T>());
+      compute_statistics<T, width>(x.as<const T>());
     });
+    combine_statistics(parameters);
+    normalise(x, addend, y);
   }
 
   void forward_inference(const TensorView& x, const TensorView& addend,
@@ -75,15 +78,14 @@ class CpuBatchNorm final : public BatchNorm {
       scale_[c] = parameters.gamma[c] * inverse;
       shift_[c] = parameters.beta[c] - parameters.running_mean[c] * scale_[c];
     }
-    with_type(desc_.x.type, [&](auto* tag) {
-      using T = std::remove_pointer_t<decltype(tag)>;
-      normalise(x.as<const T>(), addend.as<const T>(), y.as<T>());
-    });
+    normalise(x, addend, y);
   }
 
   void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
                 const Gradients& gradients) override {
-    with_type(desc_.x.type, [&](auto* tag) {
+    DP_ASSERT(static_cast<bool>(gradients.d_addend) == desc_.has_addend, "addend's gradient: {}",
+              static_cast<bool>(gradients.d_addend));
+    with_type_and_width(desc_.x, [&](auto* tag, auto width) {
       using T = std::remove_pointer_t<decltype(tag)>;
       const Tensors<T> t{.x = x.as<const T>(),
                          .y = y.as<const T>(),
@@ -91,24 +93,16 @@ class CpuBatchNorm final : public BatchNorm {
                          .dy2 = gradients.dy2.as<const T>(),
                          .dx = gradients.dx.as<T>(),
                          .d_addend = gradients.d_addend.as<T>()};
-      // The mask comes from y with an addend and from x without; two gradients or one.
-      if (desc_.has_relu && desc_.has_addend) {
-        backward_sums<T, Mask::from_y>(t);
-      } else if (desc_.has_relu) {
-        backward_sums<T, Mask::from_x>(t);
+      if (t.dy2 != nullptr) {
+        backward_with<T, width, true>(t, parameters, gradients);
       } else {
-        backward_sums<T, Mask::none>(t);
-      }
-      combine_sums(parameters, gradients);
-      if (desc_.has_relu && !desc_.has_addend) {
-        backward_inputs<T, Mask::from_x>(t);
-      } else {
-        backward_inputs<T, Mask::none>(t);
+        backward_with<T, width, false>(t, parameters, gradients);
       }
     });
   }
 
  private:
+  // Where the ReLU's mask comes from: y with an addend, x (normalised again) without.
   enum class Mask { none, from_x, from_y };
 
   template <class T>
@@ -117,56 +111,52 @@ class CpuBatchNorm final : public BatchNorm {
     T *dx, *d_addend;
   };
 
-  [[nodiscard]] Slice slice(std::size_t image, std::size_t index) const {
-    const std::size_t block = desc_.x.channel_block, pixels = desc_.x.shape.pixels();
-    const std::size_t block_index = index / slices_per_block_;
-    const std::size_t first = index % slices_per_block_ * kSlice;
-    return {.offset = image * channels_ * pixels + block_index * block * pixels + first,
-            .channel = block_index * block + first,
-            .width = std::min(kSlice, block - first),
-            .stride = block,
-            .pixels = pixels};
+  template <std::size_t W>
+  [[nodiscard]] static Vector<W> lanes(const std::vector<float>& values, const Slice& s) {
+    return load_vector<W>(values.data() + s.channel);
+  }
+  // The place of a slice's partial sums of one image.
+  [[nodiscard]] float* partial(std::vector<float>& values, std::size_t image, const Slice& s) {
+    return values.data() + image * channels_ + s.channel;
   }
 
   // Calls body(image, slice) for all slices in parallel.
   template <class Body>
   void for_each_slice(const Body& body) {
+    const std::size_t block = desc_.x.channel_block, pixels = desc_.x.shape.pixels();
     parallel_for(device_, images_ * slices_, [&](std::size_t i) {
-      const std::size_t image = i / slices_;
-      body(image, slice(image, i % slices_));
+      const std::size_t image = i / slices_, channel = i % slices_ * width_;
+      const std::size_t first = channel % block;
+      body(image, Slice{.offset = (image * channels_ + channel - first) * pixels + first,
+                        .channel = channel,
+                        .stride = block,
+                        .pixels = pixels});
     });
   }
 
-  // Per plane: mean and sum of squared deviations from it (two sweeps, so nothing cancels); planes
-  // are then merged in double (Chan, Golub, LeVeque 1983, eq. 2.1).
-  template <class T>
-  void compute_statistics(const T* x, const Parameters& parameters) {
+  // Per slice and image: mean and sum of squared deviations from it (two sweeps, so nothing
+  // cancels; the second one hits the cache).
+  template <class T, std::size_t W>
+  void compute_statistics(const T* x) {
     for_each_slice([&](std::size_t image, const Slice& s) {
-      with_width(s.width, [&](auto width) {
-        const T* in = x + s.offset;
-        Lane sum{}, squares{}, mean{};
-        for (std::size_t p = 0; p < s.pixels; ++p) {
-#pragma omp simd
-          for (std::size_t j = 0; j < width; ++j) sum[j] += load(in[p * s.stride + j]);
-        }
-        const float inverse = 1.0f / static_cast<float>(s.pixels);
-        for (std::size_t j = 0; j < width; ++j) mean[j] = sum[j] * inverse;
-        for (std::size_t p = 0; p < s.pixels; ++p) {
-#pragma omp simd
-          for (std::size_t j = 0; j < width; ++j) {
-            const float d = load(in[p * s.stride + j]) - mean[j];
-            squares[j] += d * d;
-          }
-        }
-        for (std::size_t j = 0; j < width; ++j) {
-          partial_a_[image * channels_ + s.channel + j] = mean[j];
-          partial_b_[image * channels_ + s.channel + j] = squares[j];
-        }
-      });
+      const T* in = x + s.offset;
+      Vector<W> sum{}, squares{};
+      for (std::size_t p = 0; p < s.pixels; ++p) sum += load_vector<W>(in + p * s.stride);
+      const Vector<W> mean = sum * (1.0f / static_cast<float>(s.pixels));
+      for (std::size_t p = 0; p < s.pixels; ++p) {
+        const Vector<W> d = load_vector<W>(in + p * s.stride) - mean;
+        squares += d * d;
+      }
+      store_vector<W>(partial(partial_a_, image, s), mean);
+      store_vector<W>(partial(partial_b_, image, s), squares);
     });
+  }
+
+  // Images are merged in double, in order (Chan, Golub, LeVeque 1983, eq. 2.1).
+  void combine_statistics(const Parameters& parameters) {
     const auto per_plane = static_cast<double>(desc_.x.shape.pixels());
     const double count = per_plane * static_cast<double>(images_);
-    const double momentum = static_cast<double>(desc_.momentum);
+    const auto momentum = static_cast<double>(desc_.momentum);
     for (std::size_t c = 0; c < channels_; ++c) {
       double mean = 0, squares = 0;
       for (std::size_t n = 0; n < images_; ++n) {
@@ -184,6 +174,8 @@ class CpuBatchNorm final : public BatchNorm {
           static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(desc_.epsilon)));
       scale_[c] = parameters.gamma[c] * inverse_deviation_[c];
       shift_[c] = parameters.beta[c] - mean_[c] * scale_[c];
+      // A batch that is not finite will be skipped; the running statistics must outlive it.
+      if (!std::isfinite(mean) || !std::isfinite(unbiased)) continue;
       const auto update = [&](float& running, double batch) {
         running =
             static_cast<float>((1 - momentum) * static_cast<double>(running) + momentum * batch);
@@ -193,87 +185,83 @@ class CpuBatchNorm final : public BatchNorm {
     }
   }
 
-  template <class T>
-  void normalise(const T* x, const T* addend, T* y) {
-    DP_ASSERT((addend != nullptr) == desc_.has_addend, "addend given: {}", addend != nullptr);
-    if (desc_.has_addend && desc_.has_relu) return normalise_as<T, true, true>(x, addend, y);
-    if (desc_.has_addend) return normalise_as<T, true, false>(x, addend, y);
-    if (desc_.has_relu) return normalise_as<T, false, true>(x, addend, y);
-    normalise_as<T, false, false>(x, addend, y);
-  }
-
-  template <class T, bool has_addend, bool has_relu>
-  void normalise_as(const T* x, const T* addend, T* y) {
-    for_each_slice([&](std::size_t, const Slice& s) {
-      with_width(s.width, [&](auto width) {
-        Lane scale{}, shift{};
-        for (std::size_t j = 0; j < width; ++j) {
-          scale[j] = scale_[s.channel + j];
-          shift[j] = shift_[s.channel + j];
-        }
-        for (std::size_t p = 0; p < s.pixels; ++p) {
-          const std::size_t at = s.offset + p * s.stride;
-#pragma omp simd
-          for (std::size_t j = 0; j < width; ++j) {
-            float value = load(x[at + j]) * scale[j] + shift[j];
-            if constexpr (has_addend) value += load(addend[at + j]);
-            if constexpr (has_relu) value = value > 0.0f ? value : 0.0f;
-            y[at + j] = store<T>(value);
-          }
-        }
-      });
+  void normalise(const TensorView& x, const TensorView& addend, const TensorView& y) {
+    DP_ASSERT(static_cast<bool>(addend) == desc_.has_addend, "addend given: {}",
+              static_cast<bool>(addend));
+    with_type_and_width(desc_.x, [&](auto* tag, auto width) {
+      using T = std::remove_pointer_t<decltype(tag)>;
+      const T *in = x.as<const T>(), *added = addend.as<const T>();
+      T* out = y.as<T>();
+      if (desc_.has_addend && desc_.has_relu) {
+        normalise_as<T, width, true, true>(in, added, out);
+      } else if (desc_.has_addend) {
+        normalise_as<T, width, true, false>(in, added, out);
+      } else if (desc_.has_relu) {
+        normalise_as<T, width, false, true>(in, added, out);
+      } else {
+        normalise_as<T, width, false, false>(in, added, out);
+      }
     });
   }
 
-  // Per plane: sum of g and sum of g * (x - mean), where g is dy + dy2 behind the ReLU's mask.
-  // With an addend g is also its gradient, and is stored for the second sweep.
-  template <class T, Mask mask>
-  void backward_sums(const Tensors<T>& t) {
-    if (t.dy2 != nullptr) {
-      backward_sums_as<T, mask, true>(t);
+  template <class T, std::size_t W, bool has_addend, bool has_relu>
+  void normalise_as(const T* x, const T* addend, T* y) {
+    for_each_slice([&](std::size_t, const Slice& s) {
+      const Vector<W> scale = lanes<W>(scale_, s), shift = lanes<W>(shift_, s);
+      for (std::size_t p = 0; p < s.pixels; ++p) {
+        const std::size_t at = s.offset + p * s.stride;
+        Vector<W> value = load_vector<W>(x + at) * scale + shift;
+        if constexpr (has_addend) value += load_vector<W>(addend + at);
+        if constexpr (has_relu) value = relu(value);
+        store_vector<W>(y + at, value);
+      }
+    });
+  }
+
+  template <class T, std::size_t W, bool has_two>
+  void backward_with(const Tensors<T>& t, const Parameters& parameters,
+                     const Gradients& gradients) {
+    if (desc_.has_relu && desc_.has_addend) {
+      backward_sums<T, W, has_two, Mask::from_y, true>(t);
+    } else if (desc_.has_relu) {
+      backward_sums<T, W, has_two, Mask::from_x, false>(t);
+    } else if (desc_.has_addend) {
+      backward_sums<T, W, has_two, Mask::none, true>(t);
     } else {
-      backward_sums_as<T, mask, false>(t);
+      backward_sums<T, W, has_two, Mask::none, false>(t);
+    }
+    combine_sums(parameters, gradients);
+    if (desc_.has_addend) {
+      // The first sweep has left the masked sum there.
+      backward_input<T, W, false, Mask::none>(t, t.d_addend);
+    } else if (desc_.has_relu) {
+      backward_input<T, W, has_two, Mask::from_x>(t, t.dy);
+    } else {
+      backward_input<T, W, has_two, Mask::none>(t, t.dy);
     }
   }
-  template <class T, Mask mask, bool has_two>
-  void backward_sums_as(const Tensors<T>& t) {
+
+  // Per slice and image: sum of g and sum of g * (x - mean), where g is dy + dy2 behind the ReLU's
+  // mask. With an addend g is also its gradient.
+  template <class T, std::size_t W, bool has_two, Mask mask, bool stores_gradient>
+  void backward_sums(const Tensors<T>& t) {
     for_each_slice([&](std::size_t image, const Slice& s) {
-      with_width(s.width, [&](auto width) {
-        const Lanes lanes = lanes_of(s, width);
-        Lane sum{}, product{};
-        for (std::size_t p = 0; p < s.pixels; ++p) {
-          const std::size_t at = s.offset + p * s.stride;
-#pragma omp simd
-          for (std::size_t j = 0; j < width; ++j) {
-            const float x = load(t.x[at + j]);
-            float g = load(t.dy[at + j]);
-            if constexpr (has_two) g += load(t.dy2[at + j]);
-            if constexpr (mask == Mask::from_x) {
-              g = x * lanes.scale[j] + lanes.shift[j] > 0.0f ? g : 0.0f;
-            } else if constexpr (mask == Mask::from_y) {
-              g = load(t.y[at + j]) > 0.0f ? g : 0.0f;
-            }
-            sum[j] += g;
-            product[j] += g * (x - lanes.mean[j]);
-          }
-        }
-        for (std::size_t j = 0; j < width; ++j) {
-          partial_a_[image * channels_ + s.channel + j] = sum[j];
-          partial_b_[image * channels_ + s.channel + j] = product[j];
-        }
-        if (t.d_addend == nullptr) return;
-        // The plane is in the cache now.
-        for (std::size_t p = 0; p < s.pixels; ++p) {
-          const std::size_t at = s.offset + p * s.stride;
-#pragma omp simd
-          for (std::size_t j = 0; j < width; ++j) {
-            float g = load(t.dy[at + j]);
-            if constexpr (has_two) g += load(t.dy2[at + j]);
-            if constexpr (mask == Mask::from_y) g = load(t.y[at + j]) > 0.0f ? g : 0.0f;
-            t.d_addend[at + j] = store<T>(g);
-          }
-        }
-      });
+      const Vector<W> mean = lanes<W>(mean_, s), scale = lanes<W>(scale_, s),
+                      shift = lanes<W>(shift_, s);
+      Vector<W> sum{}, product{};
+      for (std::size_t p = 0; p < s.pixels; ++p) {
+        const std::size_t at = s.offset + p * s.stride;
+        const Vector<W> x = load_vector<W>(t.x + at);
+        Vector<W> g = load_vector<W>(t.dy + at);
+        if constexpr (has_two) g += load_vector<W>(t.dy2 + at);
+        if constexpr (mask == Mask::from_x) g = where_positive(x * scale + shift, g);
+        if constexpr (mask == Mask::from_y) g = where_positive(load_vector<W>(t.y + at), g);
+        sum += g;
+        product += g * (x - mean);
+        if constexpr (stores_gradient) store_vector<W>(t.d_addend + at, g);
+      }
+      store_vector<W>(partial(partial_a_, image, s), sum);
+      store_vector<W>(partial(partial_b_, image, s), product);
     });
   }
 
@@ -297,62 +285,26 @@ class CpuBatchNorm final : public BatchNorm {
     }
   }
 
-  template <class T, Mask mask>
-  void backward_inputs(const Tensors<T>& t) {
-    // With an addend g was stored, masked and summed, in its gradient.
-    if (t.d_addend != nullptr) {
-      backward_inputs_as<T, Mask::none, false>(t, t.d_addend);
-    } else if (t.dy2 != nullptr) {
-      backward_inputs_as<T, mask, true>(t, t.dy);
-    } else {
-      backward_inputs_as<T, mask, false>(t, t.dy);
-    }
-  }
-  template <class T, Mask mask, bool has_two>
-  void backward_inputs_as(const Tensors<T>& t, const T* dy) {
+  template <class T, std::size_t W, bool has_two, Mask mask>
+  void backward_input(const Tensors<T>& t, const T* dy) {
     for_each_slice([&](std::size_t, const Slice& s) {
-      with_width(s.width, [&](auto width) {
-        const Lanes lanes = lanes_of(s, width);
-        Lane offset{}, slope{};
-        for (std::size_t j = 0; j < width; ++j) {
-          offset[j] = partial_a_[s.channel + j];
-          slope[j] = partial_b_[s.channel + j];
-        }
-        for (std::size_t p = 0; p < s.pixels; ++p) {
-          const std::size_t at = s.offset + p * s.stride;
-#pragma omp simd
-          for (std::size_t j = 0; j < width; ++j) {
-            const float x = load(t.x[at + j]);
-            float g = load(dy[at + j]);
-            if constexpr (has_two) g += load(t.dy2[at + j]);
-            if constexpr (mask == Mask::from_x) {
-              g = x * lanes.scale[j] + lanes.shift[j] > 0.0f ? g : 0.0f;
-            }
-            t.dx[at + j] =
-                store<T>(lanes.scale[j] * g - slope[j] * (x - lanes.mean[j]) - offset[j]);
-          }
-        }
-      });
+      const Vector<W> mean = lanes<W>(mean_, s), scale = lanes<W>(scale_, s),
+                      shift = lanes<W>(shift_, s), offset = lanes<W>(partial_a_, s),
+                      slope = lanes<W>(partial_b_, s);
+      for (std::size_t p = 0; p < s.pixels; ++p) {
+        const std::size_t at = s.offset + p * s.stride;
+        const Vector<W> x = load_vector<W>(t.x + at);
+        Vector<W> g = load_vector<W>(dy + at);
+        if constexpr (has_two) g += load_vector<W>(t.dy2 + at);
+        if constexpr (mask == Mask::from_x) g = where_positive(x * scale + shift, g);
+        store_vector<W>(t.dx + at, scale * g - slope * (x - mean) - offset);
+      }
     });
-  }
-
-  struct Lanes {
-    Lane mean{}, scale{}, shift{};
-  };
-  template <class Width>
-  [[nodiscard]] Lanes lanes_of(const Slice& s, Width width) const {
-    Lanes lanes;
-    for (std::size_t j = 0; j < width; ++j) {
-      lanes.mean[j] = mean_[s.channel + j];
-      lanes.scale[j] = scale_[s.channel + j];
-      lanes.shift[j] = shift_[s.channel + j];
-    }
-    return lanes;
   }
 
   CpuDevice& device_;
   BatchNormDesc desc_;
-  std::size_t channels_, images_, slices_per_block_, slices_;
+  std::size_t channels_, images_, width_, slices_;
   std::vector<float> partial_a_, partial_b_;  // images x C
   // Of the last forward pass: batch mean, 1 / sqrt(var + epsilon), and y = x * scale + shift.
   std::vector<float> mean_, inverse_deviation_, scale_, shift_;

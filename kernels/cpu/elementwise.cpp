@@ -16,7 +16,7 @@ void relu_forward(CpuDevice& device, const TensorView& x, const TensorView& y) {
 #pragma omp simd
                       for (std::size_t j = i; j < end; ++j) {
                         const float value = load(in[j]);
-                        out[j] = store<T>(value > 0.0f ? value : 0.0f);
+                        out[j] = store<T>(value < 0.0f ? 0.0f : value);  // a NaN stays one
                       }
                     });
   });

@@ -74,7 +74,7 @@ struct BatchNorm {
         const std::size_t i = m * channels + c;
         T value = gamma[c] * (x[i] - center[c]) / std::sqrt(spread[c] + epsilon) + beta[c];
         if (has_addend) value += addend[i];
-        y[i] = has_relu && !(value > 0) ? T(0) : value;
+        y[i] = has_relu && value < 0 ? T(0) : value;
       }
   }
 };

@@ -7,7 +7,7 @@ namespace dp::reference {
 
 template <class T>
 void relu_forward(std::size_t count, const T* x, T* y) {
-  for (std::size_t i = 0; i < count; ++i) y[i] = x[i] > 0 ? x[i] : T(0);
+  for (std::size_t i = 0; i < count; ++i) y[i] = x[i] < 0 ? T(0) : x[i];
 }
 
 template <class T>
