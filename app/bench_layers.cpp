@@ -82,14 +82,14 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
   LayerBenchOptions options;
   std::unique_ptr<Device> device;
   std::unique_ptr<net::Network> network;
-  const CpuShare share = take_cpu_share(comm.local_rank(), comm.local_size());
+
   const auto prepare = [&] {
     network->prepare(static_cast<std::size_t>(options.batch), net::Mode::training);
   };
   comm.together([&] {
     options = parse(argc, argv);
-    const int threads = options.threads > 0 ? options.threads : share.threads;
-    device = make_device({.threads = threads, .tune = options.tune == "on"});
+    const CpuShare share = take_cpu_share(comm.local_rank(), comm.local_size(), options.threads);
+    device = make_device({.threads = share.threads, .tune = options.tune == "on"});
     const DataType type = options.precision == "bf16" ? DataType::bf16 : DataType::f32;
     if (!device->supports(type)) {
       throw_error(ErrorKind::device, "layers: --precision bf16: {} has no AVX512-BF16",

@@ -35,7 +35,7 @@ int run(int argc, char** argv, dp::Communicator& comm) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  dp::restart_with_passive_waiting(argv);
+  dp::restart_with_short_spinning(argv);
   // This bench starts MPI itself.
   if (argc > 1 && std::string(argv[1]) == "exchange") {
     return dp::bench_exchange(argc - 1, argv + 1);

@@ -84,7 +84,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  dp::restart_with_passive_waiting(argv);
+  dp::restart_with_short_spinning(argv);
   return dp::run_ranks("dptrain", argc, argv, [&](dp::Communicator& comm) {
     return run(comm, {argv + 1, argv + argc});
   });

@@ -13,9 +13,9 @@
 
 namespace dp {
 
-void restart_with_passive_waiting(char** argv) {
+void restart_with_short_spinning(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  ::setenv("OMP_WAIT_POLICY", "passive", 0);
+  ::setenv("GOMP_SPINCOUNT", "20000", 0);
   // By its own path, so that top and ps go on to show the program's name.
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
@@ -50,7 +50,7 @@ std::string to_text(const std::vector<int>& cores) {
 
 }  // namespace
 
-CpuShare take_cpu_share(int local_rank, int local_size) {
+CpuShare take_cpu_share(int local_rank, int local_size, int wanted_threads) {
   // The kernel cuts "all cores" down to what the container or cpuset allows.
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -65,7 +65,7 @@ CpuShare take_cpu_share(int local_rank, int local_size) {
   share.cores_on_host = static_cast<int>(cores.size());
   share.threads = std::max(1, share.cores_on_host / local_size);
   share.cores_per_rank = static_cast<double>(share.cores_on_host) / static_cast<double>(local_size);
-  if (local_size <= share.cores_on_host) {
+  if (local_size <= share.cores_on_host && wanted_threads <= share.threads) {
     const auto first = cores.begin() + local_rank * share.threads;
     cores = std::vector<int>(first, first + share.threads);
     cpu_set_t own;
@@ -73,6 +73,7 @@ CpuShare take_cpu_share(int local_rank, int local_size) {
     for (const int core : cores) CPU_SET(core, &own);
     ::sched_setaffinity(0, sizeof(own), &own);
   }
+  if (wanted_threads > 0) share.threads = wanted_threads;
   share.cores = to_text(cores);
   return share;
 }

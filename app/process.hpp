@@ -7,14 +7,16 @@
 
 namespace dp {
 
-// Restarts the program once with OMP_WAIT_POLICY=passive where the user has not set it: OpenMP
-// reads it before main(), and threads that spin while they wait take the cores from other ranks,
-// the loader and the reducer. Call first thing in main; returns where nothing is to be done.
-void restart_with_passive_waiting(char** argv);
+// Restarts the program once with GOMP_SPINCOUNT=20000 where the user has set nothing of the kind:
+// OpenMP reads it before main(). Threads that spin for long while they wait take the cores from
+// other ranks, the loader and the reducer (the default is some milliseconds); without any spinning
+// the many short loops of a small network wait for the kernel (ResNet-20: 5 % slower). Call first
+// thing in main; returns where nothing is to be done.
+void restart_with_short_spinning(char** argv);
 
 struct CpuShare {
   int cores_on_host = 1;  // that this process may use
-  int threads = 1;        // this rank's share: cores / ranks on the host, at least 1
+  int threads = 1;        // as wanted, or the rank's share: cores / ranks on the host, at least 1
   double cores_per_rank = 1.0;
   std::string cores;  // "0-1": where this rank may run from now on
 };
@@ -22,7 +24,8 @@ struct CpuShare {
 // Widens the affinity of the calling thread (and of threads that it starts) to the rank's share of
 // the host's cores: mpirun binds a rank to a single core where there are one or two. With more
 // ranks than cores every rank may run everywhere.
-[[nodiscard]] CpuShare take_cpu_share(int local_rank, int local_size);
+// A rank that wants more threads than its share may run everywhere, too; 0: as many as its share.
+[[nodiscard]] CpuShare take_cpu_share(int local_rank, int local_size, int wanted_threads);
 
 // Whether a terminal shows this program's output. mpirun gives every rank a terminal of its own, so
 // under it the question is whether mpirun has one; false for ranks on other hosts.

@@ -70,17 +70,23 @@ Recorder::Recorder(RunDescription run)
   // Lists that rows refer to by index.
   const std::vector<std::string> all = run_.comm->gather(run_.device->description());
   for (const std::string& device : all) device_of_rank_.push_back(index_in(devices_, device));
-  for (const Bucket& bucket : run_.buckets) {
-    index_in(codec_names_, bucket.codec);
-    const RingShape shape = {.elements = bucket.elements,
-                             .ranks = static_cast<std::size_t>(run_.comm->size())};
-    expected_bytes_.push_back(ring_wire_bytes(shape, static_cast<std::size_t>(run_.comm->rank()),
-                                              *make_codec(parse_codec_spec(bucket.codec))));
-  }
+  for (const Bucket& bucket : run_.buckets) index_in(codec_names_, bucket.codec);
   epoch_comm_.buckets.resize(run_.buckets.size());
   run_.comm->together([&] {
     if (is_speaker() && run_.options->log != "none") open_log();
   });
+}
+
+void Recorder::attach(Reducer& reducer) {
+  reducer_ = &reducer;
+  const auto rank = static_cast<std::size_t>(run_.comm->rank());
+  for (const Bucket& bucket : run_.buckets) {
+    const auto codec = make_codec(parse_codec_spec(bucket.codec));
+    const RingShape shape = {.elements = bucket.elements,
+                             .ranks = static_cast<std::size_t>(run_.comm->size()),
+                             .segment = reducer.segment_of(*codec)};
+    expected_bytes_.push_back(ring_wire_bytes(shape, rank, *codec));
+  }
 }
 
 void Recorder::open_log() {
@@ -120,8 +126,10 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
   const auto every = static_cast<std::uint64_t>(run_.options->log_steps);
   if (every > 0) {
-    const CommCost comm = collect_comm().total;
-    if (global_step % every == 0) {
+    // Only around the step that is logged: asking the reducer waits for its thread.
+    const bool is_logged = global_step % every == 0, is_before = (global_step + 1) % every == 0;
+    const CommCost comm = is_logged || is_before ? collect_comm().total : CommCost{};
+    if (is_logged) {
       struct Sums {
         double loss;
         std::int64_t samples;

@@ -62,7 +62,7 @@ class Recorder {
   explicit Recorder(RunDescription run);
 
   // From now on numbers are gathered through this reducer.
-  void attach(Reducer& reducer) { reducer_ = &reducer; }
+  void attach(Reducer& reducer);
 
   // The table of all settings in effect.
   void print_start();

@@ -69,8 +69,8 @@ void Trainer::run() {
 
 void Trainer::train_epoch(std::size_t epoch) {
   tally_ = {.epoch = epoch};
-  train_loader_->start_epoch(epoch);
   clock_.lap();
+  train_loader_->start_epoch(epoch);
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
     const Batch& batch = train_loader_->next();
     step(batch, clock_.lap());
@@ -113,9 +113,10 @@ void Trainer::step(const Batch& batch, double data_s) {
   ++tally_.steps;
   tally_.samples += static_cast<std::int64_t>(batch.global_samples);
   if (options_.check_replicas == Options::ReplicaCheck::step) check_replicas();
-  recorder_->record_step(tally_, step_times_, global_step_);
   step_times_.other = clock_.lap();
   tally_.times += step_times_;
+  recorder_->record_step(tally_, step_times_, global_step_);
+  tally_.times.other += clock_.lap();
 }
 
 void Trainer::compute_gradients(const Batch& batch) {
@@ -202,8 +203,7 @@ void Trainer::check_replicas() {
 // ---- set-up -----------------------------------------------------------------------------------
 
 Trainer::Trainer(const Options& options, Communicator& comm) : options_(options), comm_(comm) {
-  share_ = take_cpu_share(comm.local_rank(), comm.local_size());
-  if (options.threads > 0) share_.threads = checked_cast<int>(options.threads);
+  share_ = take_cpu_share(comm.local_rank(), comm.local_size(), checked_cast<int>(options.threads));
   comm_.together([&] { make_device_and_data(); });
   comm_.together([&] { make_network(); });
   prepare_batch_sizes();

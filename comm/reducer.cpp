@@ -26,14 +26,14 @@ MakeExchange find_topology(const std::string& name) {
   throw_error(ErrorKind::usage, "--topology {}: unknown topology; known: ring", name);
 }
 
-std::size_t segment_of(const Codec& codec, std::size_t segment_bytes) {
-  const std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
-  return (floats + codec.block() - 1) / codec.block() * codec.block();
-}
-
 double ratio_root(double a, double b) { return b > 0.0 ? std::sqrt(a / b) : 0.0; }
 
 }  // namespace
+
+std::size_t Reducer::segment_of(const Codec& codec) const {
+  const std::size_t floats = std::max<std::size_t>(options_.segment_bytes / sizeof(float), 1);
+  return (floats + codec.block() - 1) / codec.block() * codec.block();
+}
 
 double CommCost::relative_error() const {
   return ratio_root(sampled_error_squares, sampled_value_squares);
@@ -67,7 +67,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
                        .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
                        .codec = &codec,
                        .seed = options_.seed,
-                       .segment = segment_of(codec, options_.segment_bytes),
+                       .segment = segment_of(codec),
                        .window = options_.window}));
     const BufferNeeds needs = exchanges_.back()->needs();
     most.count = std::max(most.count, needs.count);

@@ -123,6 +123,8 @@ class Reducer {
   [[nodiscard]] CommTimes take_times();
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  // The floats of a segment with that codec: segment_bytes rounded up to whole blocks.
+  [[nodiscard]] std::size_t segment_of(const Codec& codec) const;
   // As long as the gradient where any bucket has feedback, empty otherwise. To be touched only
   // between wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() { return residual_; }

@@ -44,8 +44,7 @@ class Conv2d {
   [[nodiscard]] virtual std::string algorithms() const = 0;
 };
 
-// The smallest valid output shape for an input: throws Error(internal) when the kernel does not
-// fit.
+// The output's shape; throws Error(internal) when the kernel does not fit.
 [[nodiscard]] Shape conv2d_output(const Shape& x, std::size_t out_channels, std::size_t kernel,
                                   std::size_t stride, std::size_t padding);
 

@@ -1,4 +1,4 @@
-// net/ is the *neural* network: layers, models, loss, optimisers (not the network cable).
+// net/ is the *neural* network: layers, models, learning-rate schedules (not the cable).
 //
 // A layer is one node of a network's graph. What a layer author writes:
 //

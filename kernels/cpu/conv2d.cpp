@@ -10,6 +10,7 @@
 //   direct    in the activations' own type
 //   any       everything left to oneDNN, activations reordered: where neither exists
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <optional>
 #include <vector>
@@ -129,8 +130,7 @@ class Pass {
   }
 
   // data[i] belongs to the i-th operand; the output comes last.
-  void run(std::span<void* const> data) {
-    std::byte* scratch = device_->scratch();
+  void run(std::span<void* const> data, std::byte* scratch) {
     main_.set(DNNL_ARG_SCRATCHPAD, scratch + scratchpad_offset_);
     for (std::size_t i = 0; i < operands_.size(); ++i) {
       Operand& o = operands_[i];
@@ -288,9 +288,9 @@ class CpuConv2d final : public Conv2d {
     std::optional<Pass> pass;
   };
 
-  static void run(Chosen& chosen, void* a, void* b, void* c) {
+  void run(Chosen& chosen, void* a, void* b, void* c) {
     void* const data[] = {a, b, c};
-    chosen.pass->run(data);
+    chosen.pass->run(data, device_.scratch());
   }
 
   void choose(Direction direction, Chosen& chosen) {
@@ -316,15 +316,19 @@ class CpuConv2d final : public Conv2d {
       names.emplace_back("any");
       passes.push_back(std::move(*pass));
     }
-    for (const Pass& pass : passes) device_.reserve_scratch(pass.scratch_bytes());
-
-    Device::Memory trial;
+    Device::Memory trial, trial_scratch;
     const std::size_t best = device_.tuning().choose(key(direction), names, [&](std::size_t i) {
-      if (!trial) trial = trial_memory();
-      return seconds(direction, passes[i], trial.get());
+      if (!trial) {
+        trial = trial_memory();
+        std::size_t most = 0;
+        for (const Pass& pass : passes) most = std::max(most, pass.scratch_bytes());
+        trial_scratch = device_.allocate(most);
+      }
+      return seconds(direction, passes[i], trial.get(), trial_scratch.get());
     });
     chosen.method = names[best];
     chosen.pass.emplace(std::move(passes[best]));
+    device_.reserve_scratch(chosen.pass->scratch_bytes());
   }
 
   [[nodiscard]] std::string key(Direction direction) const {
@@ -340,11 +344,15 @@ class CpuConv2d final : public Conv2d {
         (desc_.x.bytes() + desc_.y.bytes()) / 4 + desc_.weight_elements() + 64;
     Device::Memory memory = device_.allocate(floats * 4);
     auto* values = reinterpret_cast<float*>(memory.get());
-    for (std::size_t i = 0; i < floats; ++i) values[i] = 0.01f * static_cast<float>(i % 17);
+    // Each half is a harmless bf16 number, too.
+    for (std::size_t i = 0; i < floats; ++i) {
+      const auto half = 0x3C00u + static_cast<std::uint32_t>(i % 64);
+      values[i] = std::bit_cast<float>(half << 16 | half);
+    }
     return memory;
   }
 
-  double seconds(Direction direction, Pass& pass, std::byte* memory) {
+  double seconds(Direction direction, Pass& pass, std::byte* memory, std::byte* scratch) {
     std::byte* x = memory;
     std::byte* y = x + (desc_.x.bytes() + 63) / 64 * 64;
     std::byte* w = y + (desc_.y.bytes() + 63) / 64 * 64;
@@ -352,9 +360,10 @@ class CpuConv2d final : public Conv2d {
     void* const data[] = {y, w, x};
     void* const weights[] = {x, y, w};
     const auto begin = std::chrono::steady_clock::now();
-    pass.run(direction == Direction::forward         ? forward
-             : direction == Direction::backward_data ? data
-                                                     : weights);
+    const auto& arguments = direction == Direction::forward         ? forward
+                            : direction == Direction::backward_data ? data
+                                                                    : weights;
+    pass.run(arguments, scratch);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
 

@@ -102,6 +102,17 @@ def killed_run_leaves_a_log() -> None:
         assert np.isfinite(log["epochs"]["train_loss"]).all()
 
 
+def diverging_run_stops() -> None:
+    # A rate of 100 soon gives a loss that is not finite: steps are skipped, then the run ends, once.
+    done = subprocess.run(command(2, "a.h5", "--lr", "100", "--epochs", "20", "--compress", "q8"), capture_output=True,
+                          text=True, timeout=200)
+    assert done.returncode == 3, (done.returncode, done.stderr)
+    assert done.stderr.count("all ranks skip this step") == 5, done.stderr
+    assert done.stderr.count("was not finite in 5 steps in a row") == 1, done.stderr
+    with h5py.File("a.h5", "r") as log:
+        assert log.attrs["finished"] == 0
+
+
 def uneven_last_step() -> None:
     # 50 samples in steps of 3 x 16: the last step has 2, so one of three ranks has none.
     log = run(3, "a.h5", "--limit-train", "50", "--limit-test", "49")
