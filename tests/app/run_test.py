@@ -8,8 +8,12 @@ import sys
 import tempfile
 import time
 
-import h5py
-import numpy as np
+try:
+    import h5py
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}; apt-get install python3-h5py")
+    sys.exit(77)
 
 DPTRAIN, MPIRUN, CASE = sys.argv[1:4]
 SMALL = {"--model": "resnet20", "--limit-train": "200", "--limit-test": "50", "--batch-size": "16",

@@ -131,7 +131,7 @@ ReadTable read_table(const std::string& path, const std::string& name) {
 // What tests/io/read_log.py says about a file; empty where Python or h5py is missing.
 bool has_h5py() { return std::system(DP_PYTHON " -c 'import h5py' 2>/dev/null") == 0; }
 std::string read_with_h5py(const std::string& path) {
-  const std::string command = std::string(DP_PYTHON) + " " + DP_READ_LOG + " '" + path + "' 2>&1";
+  const std::string command = std::string(DP_PYTHON) + " '" DP_READ_LOG "' '" + path + "' 2>&1";
   std::FILE* pipe = ::popen(command.c_str(), "r");
   std::string text;
   std::array<char, 4'096> part;
