@@ -114,11 +114,14 @@ bool Deadline::is_over(const Whereabouts& mine) {
     if (waited_s > 0.5 * timeout_s_) {
       liveness_->ask();
       has_asked_ = true;
+      asked_ = Clock::now();
     }
     return false;
   }
   liveness_->serve(mine);
-  if (waited_s <= timeout_s_) return false;
+  // Counted from the question: a process that was stopped for longer than the timeout and goes on
+  // must give the others time to answer.
+  if (seconds_since(asked_) <= 0.5 * timeout_s_) return false;
   const auto size = static_cast<int>(hosts_->size());
   for (int rank = 0; rank < size; ++rank) {
     if (!liveness_->has_answered(rank)) return true;

@@ -89,7 +89,7 @@ class Deadline {
   const std::vector<std::string>* hosts_;
   int rank_;
   double timeout_s_;
-  Clock::time_point since_ = Clock::now();
+  Clock::time_point since_ = Clock::now(), asked_ = since_;
   bool has_asked_ = false;
 };
 
