@@ -101,7 +101,7 @@ class Recorder {
   Console console_;
   Reducer* reducer_ = nullptr;
   std::optional<RunLog> log_;
-  std::vector<std::string> devices_;  // by rank, then unique
+  std::vector<std::string> devices_;  // each once
   std::vector<std::size_t> device_of_rank_;
   std::vector<std::string> codec_names_;
   std::vector<std::uint64_t> expected_bytes_;  // by bucket: what this rank sends in a step

@@ -40,7 +40,7 @@ struct ExchangeSetup {
   std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
 };
 
-// What exchanges of a bucket have cost since the last take().
+// What exchanges of a bucket have cost since clear_stats().
 struct ExchangeStats {
   double encode_s = 0.0;
   double decode_s = 0.0;

@@ -80,7 +80,7 @@ class Layer {
   [[nodiscard]] virtual bool backward_reads_input(std::size_t) const { return false; }
   [[nodiscard]] virtual bool backward_reads_output() const { return false; }
   [[nodiscard]] virtual bool accepts_two_gradients() const { return false; }
-  // Algorithms chosen by measurement, for the start-up table; empty where there is no choice.
+  // Algorithms chosen by measurement, for dpbench; empty where there is no choice.
   [[nodiscard]] virtual std::string algorithms() const { return {}; }
 
  protected:

@@ -69,7 +69,7 @@ def accounting() -> None:
     parts = ("data_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
     for row in ranks:
         total = sum(row[p] for p in parts)
-        # The loop's parts have no gaps; epoch_s also holds the loader's start.
+        # The loop's parts have no gaps; epoch_s also holds what comes before and after the loop.
         assert total <= row["epoch_s"] and row["epoch_s"] - total < 0.05 + 0.02 * row["epoch_s"], (total, row)
         inner = row["encode_s"] + row["decode_s"] + row["peer_wait_s"] + row["wire_s"]
         assert abs(inner - row["comm_s"]) < 1e-6, row
