@@ -1,10 +1,19 @@
 // A device that operations run on, with what all of them share: threads, scratch memory and the
 // table of algorithm choices. One Device per rank; operations run on it one at a time, in order.
 //
-// Fails with Error(device) when the asked kind is not there.
+// On a GPU an operation returns before it has run: operations form a *queue*. The host sees their
+// results after synchronize(), after a download(), or where it has been told through a BucketLink
+// (bucket_link.hpp). On a CPU an operation has run when it returns. Code that is written for the
+// first works for both.
+//
+// Memory of a device is not always memory that the host can touch: what allocate() returns is for
+// operations, upload() and download() alone.
+//
+// Fails with Error(device) when the asked kind is not there or its memory does not suffice.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,8 +25,28 @@ namespace dp {
 
 struct DeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
-  int threads = 1;   // processor threads that operations may use
-  bool tune = true;  // measure algorithms; false: a fixed rule
+  int threads = 1;          // processor threads that operations may use
+  bool tune = true;         // measure algorithms; false: a fixed rule
+  int index = 0;            // which GPU, modulo those that are there
+  bool allow_tf32 = false;  // fp32 products may be rounded to TF32 (10 bits) on their way in
+};
+
+// Operations that run again and again with the same shapes and the same memory.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // Enqueues them. What they read may have changed since the last time.
+  virtual void replay() = 0;
+};
+
+// Moments in a queue, by number. A moment that is marked again forgets the earlier one.
+class TimeMarks {
+ public:
+  virtual ~TimeMarks() = default;
+  // The moment when all operations enqueued so far have run.
+  virtual void mark(std::size_t i) = 0;
+  // From moment `from` to moment `to`, both of which the host knows to have come.
+  [[nodiscard]] virtual double seconds(std::size_t from, std::size_t to) const = 0;
 };
 
 class Device {
@@ -42,9 +71,28 @@ class Device {
   virtual void reserve_scratch(std::size_t bytes) = 0;
   [[nodiscard]] virtual std::byte* scratch() = 0;
 
-  // Long-lived memory, zeroed, aligned to 64 bytes; freed with the returned handle.
+  // Long-lived memory of the device, zeroed, aligned to 64 bytes; freed with the returned handle.
+  // Error(device) "out of memory: ..." where there is too little.
   using Memory = std::shared_ptr<std::byte>;
   [[nodiscard]] virtual Memory allocate(std::size_t bytes) = 0;
+  // Likewise, memory of the host that operations can read and write in place, if slowly, and that
+  // transfers fastest.
+  [[nodiscard]] virtual Memory allocate_host(std::size_t bytes) = 0;
+  // Bytes of the device that are free now.
+  [[nodiscard]] virtual std::size_t free_bytes() const = 0;
+
+  // Copies between host and device, behind all operations enqueued so far; has ended on return.
+  virtual void upload(void* device_memory, const void* host_memory, std::size_t bytes) = 0;
+  virtual void download(void* host_memory, const void* device_memory, std::size_t bytes) = 0;
+  // An operation: sets memory of the device to zero.
+  virtual void fill_zero(void* device_memory, std::size_t bytes) = 0;
+  // Waits until all operations have run.
+  virtual void synchronize() = 0;
+
+  // `operations` enqueues what a replay is to do. It is called by the first replays, not by all, and
+  // must refer to memory that outlives the recording.
+  [[nodiscard]] virtual std::unique_ptr<Recording> record(std::function<void()> operations) = 0;
+  [[nodiscard]] virtual std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) = 0;
 
  protected:
   explicit Device(const DeviceOptions& options) : options_(options), tuning_(options.tune) {}
@@ -56,5 +104,9 @@ class Device {
 
 // Throws Error(device) when this build or this machine has no such device.
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
+
+// How many GPUs this process can use. Where none: `why_none` (if given) says why in a few words,
+// such as "no NVIDIA driver".
+[[nodiscard]] int count_gpus(std::string* why_none = nullptr);
 
 }  // namespace dp

@@ -1,8 +1,10 @@
 // Sends each operation to the twin of its device. Nothing else happens here.
 #include <algorithm>
 
+#include "kernels/augment.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/batch_norm.hpp"
+#include "kernels/bucket_link.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/cpu/device.hpp"
 #include "kernels/cpu/twins.hpp"
@@ -14,20 +16,34 @@
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 
+#ifdef DP_HAVE_CUDA
+#include "kernels/cuda/twins.hpp"
+#endif
+
+// DP_SEND(operation, device, arguments...) calls the operation's twin in dp::cpu or dp::cuda.
+#ifdef DP_HAVE_CUDA
+#define DP_SEND(operation, device, ...)                                            \
+  ((device).kind() == DeviceKind::cuda ? cuda::operation(on_cuda(device), __VA_ARGS__) \
+                                       : cpu::operation(on_cpu(device), __VA_ARGS__))
+#else
+#define DP_SEND(operation, device, ...) cpu::operation(on_cpu(device), __VA_ARGS__)
+#endif
+
 namespace dp {
 
 namespace {
 
-[[noreturn]] void no_cuda() {
-  throw_error(ErrorKind::device,
-              "--device cuda: this dptrain was built without CUDA; allowed: cpu, auto");
-}
-
-// The CPU's device, or an error for any other kind.
 cpu::CpuDevice& on_cpu(Device& device) {
-  if (device.kind() != DeviceKind::cpu) no_cuda();
+  DP_ASSERT(device.kind() == DeviceKind::cpu, "an operation of the CPU on another device");
   return static_cast<cpu::CpuDevice&>(device);
 }
+
+#ifdef DP_HAVE_CUDA
+cuda::CudaDevice& on_cuda(Device& device) {
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "an operation of a GPU on another device");
+  return cuda::as_cuda(device);
+}
+#endif
 
 }  // namespace
 
@@ -47,82 +63,123 @@ Shape conv2d_output(const Shape& x, std::size_t out_channels, std::size_t kernel
           out_channels};
 }
 
+int count_gpus(std::string* why_none) {
+#ifdef DP_HAVE_CUDA
+  return cuda::count_devices(why_none);
+#else
+  if (why_none != nullptr) *why_none = "this dptrain was built without CUDA";
+  return 0;
+#endif
+}
+
 std::unique_ptr<Device> make_device(const DeviceOptions& options) {
-  if (options.kind != DeviceKind::cpu) no_cuda();
-  return cpu::make_device(options);
+  if (options.kind == DeviceKind::cpu) return cpu::make_device(options);
+#ifdef DP_HAVE_CUDA
+  return cuda::make_device(options);
+#else
+  throw_error(ErrorKind::device,
+              "--device cuda: this dptrain was built without CUDA; allowed: cpu, auto");
+#endif
 }
 
 std::unique_ptr<Conv2d> make_conv2d(Device& device, const Conv2dDesc& desc) {
-  return cpu::make_conv2d(on_cpu(device), desc);
+  return DP_SEND(make_conv2d, device, desc);
 }
 
 std::unique_ptr<BatchNorm> make_batch_norm(Device& device, const BatchNormDesc& desc) {
-  return cpu::make_batch_norm(on_cpu(device), desc);
+  return DP_SEND(make_batch_norm, device, desc);
 }
 
 void relu_forward(Device& device, const TensorView& x, const TensorView& y) {
-  cpu::relu_forward(on_cpu(device), x, y);
+  DP_SEND(relu_forward, device, x, y);
 }
 void relu_backward(Device& device, const TensorView& y, const TensorView& dy,
                    const TensorView& dx) {
-  cpu::relu_backward(on_cpu(device), y, dy, dx);
+  DP_SEND(relu_backward, device, y, dy, dx);
 }
 void add(Device& device, const TensorView& a, const TensorView& b, const TensorView& y) {
-  cpu::add(on_cpu(device), a, b, y);
+  DP_SEND(add, device, a, b, y);
 }
 void copy(Device& device, const TensorView& x, const TensorView& y) {
-  cpu::copy(on_cpu(device), x, y);
+  DP_SEND(copy, device, x, y);
 }
 
 void average_pool_forward(Device& device, const TensorView& x, std::size_t window,
                           std::size_t stride, const TensorView& y) {
-  cpu::average_pool_forward(on_cpu(device), x, window, stride, y);
+  DP_SEND(average_pool_forward, device, x, window, stride, y);
 }
 void average_pool_backward(Device& device, const TensorView& dy, std::size_t window,
                            std::size_t stride, const TensorView& dx) {
-  cpu::average_pool_backward(on_cpu(device), dy, window, stride, dx);
+  DP_SEND(average_pool_backward, device, dy, window, stride, dx);
 }
 void global_average_pool_forward(Device& device, const TensorView& x, const TensorView& y) {
-  cpu::global_average_pool_forward(on_cpu(device), x, y);
+  DP_SEND(global_average_pool_forward, device, x, y);
 }
 void global_average_pool_backward(Device& device, const TensorView& dy, const TensorView& dx) {
-  cpu::global_average_pool_backward(on_cpu(device), dy, dx);
+  DP_SEND(global_average_pool_backward, device, dy, dx);
 }
 
 void pad_shortcut_forward(Device& device, const TensorView& x, std::size_t stride,
                           const TensorView& y) {
-  cpu::pad_shortcut_forward(on_cpu(device), x, stride, y);
+  DP_SEND(pad_shortcut_forward, device, x, stride, y);
 }
 void pad_shortcut_backward(Device& device, const TensorView& dy, std::size_t stride,
                            const TensorView& dx) {
-  cpu::pad_shortcut_backward(on_cpu(device), dy, stride, dx);
+  DP_SEND(pad_shortcut_backward, device, dy, stride, dx);
 }
 
 void linear_forward(Device& device, const TensorView& x, const float* weights, const float* bias,
                     const TensorView& y) {
-  cpu::linear_forward(on_cpu(device), x, weights, bias, y);
+  DP_SEND(linear_forward, device, x, weights, bias, y);
 }
 void linear_backward_data(Device& device, const TensorView& dy, const float* weights,
                           const TensorView& dx) {
-  cpu::linear_backward_data(on_cpu(device), dy, weights, dx);
+  DP_SEND(linear_backward_data, device, dy, weights, dx);
 }
 void linear_backward_weights(Device& device, const TensorView& x, const TensorView& dy,
                              float* weight_gradient, float* bias_gradient) {
-  cpu::linear_backward_weights(on_cpu(device), x, dy, weight_gradient, bias_gradient);
+  DP_SEND(linear_backward_weights, device, x, dy, weight_gradient, bias_gradient);
 }
 
-LossSums softmax_cross_entropy(Device& device, const TensorView& logits,
-                               std::span<const std::int32_t> labels, float smoothing,
-                               double divisor, const TensorView& d_logits) {
-  return cpu::softmax_cross_entropy(on_cpu(device), logits, labels, smoothing, divisor, d_logits);
+void softmax_cross_entropy(Device& device, const TensorView& logits, const std::int32_t* labels,
+                           float smoothing, double divisor, const TensorView& d_logits,
+                           LossSums* sums) {
+  DP_SEND(softmax_cross_entropy, device, logits, labels, smoothing, divisor, d_logits, sums);
 }
 
 void sgd_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
-                std::span<float> velocity, const SgdStep& step) {
-  cpu::sgd_update(on_cpu(device), parameters, gradients, velocity, step);
+                std::span<float> velocity, const SgdStep* step, const double* squares) {
+  DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == velocity.size(),
+            "{} parameters, {} gradients, {} velocities", parameters.size(), gradients.size(),
+            velocity.size());
+  DP_SEND(sgd_update, device, parameters, gradients, velocity, step, squares);
 }
-double sum_of_squares(Device& device, std::span<const float> values) {
-  return cpu::sum_of_squares(on_cpu(device), values);
+void sum_of_squares(Device& device, std::span<const float> values, double* sum) {
+  DP_SEND(sum_of_squares, device, values, sum);
+}
+
+// ---- what only GPUs have ------------------------------------------------------------------------
+
+void augment_images(Device& device, [[maybe_unused]] const std::uint8_t* images,
+                    [[maybe_unused]] const ImageCrop* crops,
+                    [[maybe_unused]] const PixelTable* table,
+                    [[maybe_unused]] const TensorView& y) {
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "the CPU's images are augmented by the loader");
+#ifdef DP_HAVE_CUDA
+  cuda::augment_images(on_cuda(device), images, crops, table, y);
+#endif
+}
+
+std::unique_ptr<BucketLink> make_bucket_link(Device& device, [[maybe_unused]] float* device_gradient,
+                                             [[maybe_unused]] float* host_gradient,
+                                             [[maybe_unused]] std::vector<BucketSlice> buckets) {
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
+#ifdef DP_HAVE_CUDA
+  return cuda::make_bucket_link(on_cuda(device), device_gradient, host_gradient,
+                                std::move(buckets));
+#else
+  return nullptr;
+#endif
 }
 
 }  // namespace dp

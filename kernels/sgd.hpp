@@ -1,15 +1,18 @@
 // Stochastic gradient descent with momentum, as torch.optim.SGD defines it (dampening 0):
 //
-//   g = gradient * gradient_scale + weight_decay * parameter
+//   g = gradient * scale + weight_decay * parameter
+//   scale = clip_norm / norm where the gradient's norm is known and larger than clip_norm, else 1
 //   velocity = momentum * velocity + g            (velocity starts at 0, so the first step is g)
 //   parameter -= learning_rate * (nesterov ? g + momentum * velocity : velocity)
 //
 // No fused multiply-add: the same bits on every device.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <span>
 
+#include "kernels/base/hd.hpp"
 #include "kernels/device.hpp"
 
 namespace dp {
@@ -17,14 +20,24 @@ namespace dp {
 struct SgdStep {
   float learning_rate = 0.1f, momentum = 0.9f, weight_decay = 0.0f;
   bool has_nesterov = false;
-  float gradient_scale = 1.0f;  // below 1 when the gradient was clipped
+  double clip_norm = 0.0;  // 0: no clipping
 };
 
-// parameters, velocity: updated in place; all three of one size.
-void sgd_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
-                std::span<float> velocity, const SgdStep& step);
+// The factor of the gradient whose sum of squares is given.
+DP_HD inline float clip_scale(double clip_norm, double squares) {
+  if (clip_norm <= 0.0) return 1.0f;
+  const double norm = std::sqrt(squares);
+  return norm > clip_norm ? static_cast<float>(clip_norm / norm) : 1.0f;
+}
 
-// Sum of squares in double, by a fixed tree: the same bits for every number of threads.
-[[nodiscard]] double sum_of_squares(Device& device, std::span<const float> values);
+// parameters, velocity: updated in place; all three of one size. `step` and `squares` (the
+// gradient's sum of squares; may be null: no clipping) are read when the operation runs: they lie
+// in memory from Device::allocate_host, so that a recording can be replayed with other values.
+void sgd_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
+                std::span<float> velocity, const SgdStep* step, const double* squares);
+
+// *sum (from Device::allocate_host) = the sum of squares in double, by a fixed tree: the same bits
+// for every number of threads.
+void sum_of_squares(Device& device, std::span<const float> values, double* sum);
 
 }  // namespace dp

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "kernels/device.hpp"
 #include "kernels/tensor.hpp"
@@ -25,10 +24,12 @@ struct LossSums {
   }
 };
 
-// logits: N x K fp32. d_logits (may be absent: evaluation): gradient of sum(loss) / divisor,
-// assigned; may alias logits. divisor is the step's global sample count. Labels are in [0, K).
-[[nodiscard]] LossSums softmax_cross_entropy(Device& device, const TensorView& logits,
-                                             std::span<const std::int32_t> labels, float smoothing,
-                                             double divisor, const TensorView& d_logits);
+// logits: N x K fp32. labels: N, in [0, K), in the device's memory. d_logits (may be absent:
+// evaluation): gradient of sum(loss) / divisor, assigned; may alias logits. divisor is the step's
+// global sample count. sums: assigned; from Device::allocate_host, to be read by the host once it
+// knows that the operation has run.
+void softmax_cross_entropy(Device& device, const TensorView& logits, const std::int32_t* labels,
+                           float smoothing, double divisor, const TensorView& d_logits,
+                           LossSums* sums);
 
 }  // namespace dp

@@ -71,20 +71,8 @@ if(DP_BENCH)
   dp_need(benchmark_FOUND "Google Benchmark" "libbenchmark-dev")
 endif()
 
-# The CUDA backend is found here and built by kernels/. OFF never looks; ON fails without it.
-set(DP_HAVE_CUDA OFF)
-set(DP_CUDA_SUMMARY "off (DP_CUDA=OFF)")
-if(NOT DP_CUDA STREQUAL "OFF")
-  find_package(CUDAToolkit QUIET)
-  if(DP_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "DP_CUDA=ON: this version of dptrain has no CUDA backend yet; use AUTO or OFF")
-  endif()
-  if(CUDAToolkit_FOUND)
-    set(DP_CUDA_SUMMARY "off (toolkit ${CUDAToolkit_VERSION} found; this version has no CUDA backend yet)")
-  else()
-    set(DP_CUDA_SUMMARY "off (no CUDA toolkit found)")
-  endif()
-endif()
+# The CUDA backend: DP_HAVE_CUDA, dp_cuda_headers.
+include(DpCuda)
 
 function(dp_print_summary)
   message(STATUS "dptrain ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}, ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}")

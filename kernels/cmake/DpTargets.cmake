@@ -12,13 +12,24 @@ target_compile_options(dp_settings INTERFACE
   # The same source must give the same bits everywhere: no fused multiply-add behind our back.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O3>)
+# nvcc: device code without fused multiply-add, too, and the host's half as g++ compiles the rest. The
+# warnings that CUDA's own headers raise in g++ stay off.
+target_compile_options(dp_settings INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false --expt-relaxed-constexpr
+                             -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
 if(DP_NATIVE)
-  target_compile_options(dp_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+  set(dp_march native)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  target_compile_options(dp_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v3>)
+  set(dp_march x86-64-v3)
+endif()
+if(dp_march)
+  target_compile_options(dp_settings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-march=${dp_march}>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-march=${dp_march}>)
 endif()
 if(DP_WERROR)
-  target_compile_options(dp_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  target_compile_options(dp_settings INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 if(NOT DP_ASSERT)
   target_compile_definitions(dp_settings INTERFACE DP_NO_ASSERT)
@@ -26,7 +37,7 @@ endif()
 if(DP_SANITIZE)
   target_compile_options(dp_settings INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DP_SANITIZE} -fno-omit-frame-pointer>)
-  target_link_options(dp_settings INTERFACE -fsanitize=${DP_SANITIZE})
+  target_link_options(dp_settings INTERFACE $<$<LINK_LANGUAGE:C,CXX>:-fsanitize=${DP_SANITIZE}>)
 endif()
 
 function(dp_library name)

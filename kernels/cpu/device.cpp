@@ -2,9 +2,14 @@
 
 #include <omp.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <cstdio>
 #include <fstream>
+#include <vector>
 
 #include "kernels/base/error.hpp"
 #include "kernels/cpu/twins.hpp"
@@ -39,6 +44,28 @@ std::string processor_name() {
   }
   return "CPU";
 }
+
+class PlainRecording final : public Recording {
+ public:
+  explicit PlainRecording(std::function<void()> operations) : operations_(std::move(operations)) {}
+  void replay() override { operations_(); }
+
+ private:
+  std::function<void()> operations_;
+};
+
+class ClockMarks final : public TimeMarks {
+ public:
+  explicit ClockMarks(std::size_t count) : moments_(count, Clock::now()) {}
+  void mark(std::size_t i) override { moments_.at(i) = Clock::now(); }
+  [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
+    return std::chrono::duration<double>(moments_.at(to) - moments_.at(from)).count();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::vector<Clock::time_point> moments_;
+};
 
 }  // namespace
 
@@ -97,6 +124,36 @@ Device::Memory CpuDevice::allocate(std::size_t bytes) {
   }
   std::memset(memory, 0, rounded);
   return Memory(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
+}
+
+// What the kernel would give without swapping; the page cache counts as free.
+std::size_t CpuDevice::free_bytes() const {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::size_t kilobytes = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %zu kB", &kilobytes) == 1) {
+      return kilobytes * 1024;
+    }
+  }
+  const long pages = ::sysconf(_SC_AVPHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes)
+                                : 0;
+}
+
+void CpuDevice::upload(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+void CpuDevice::fill_zero(void* at, std::size_t bytes) {
+  if (bytes > 0) std::memset(at, 0, bytes);
+}
+
+std::unique_ptr<Recording> CpuDevice::record(std::function<void()> operations) {
+  return std::make_unique<PlainRecording>(std::move(operations));
+}
+
+std::unique_ptr<TimeMarks> CpuDevice::make_time_marks(std::size_t count) {
+  return std::make_unique<ClockMarks>(count);
 }
 
 }  // namespace dp::cpu

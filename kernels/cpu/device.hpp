@@ -21,6 +21,14 @@ class CpuDevice final : public Device {
   void reserve_scratch(std::size_t bytes) override;
   [[nodiscard]] std::byte* scratch() override;
   [[nodiscard]] Memory allocate(std::size_t bytes) override;
+  [[nodiscard]] Memory allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  [[nodiscard]] std::size_t free_bytes() const override;
+  void upload(void* to, const void* from, std::size_t bytes) override;
+  void download(void* to, const void* from, std::size_t bytes) override { upload(to, from, bytes); }
+  void fill_zero(void* at, std::size_t bytes) override;
+  void synchronize() override {}
+  [[nodiscard]] std::unique_ptr<Recording> record(std::function<void()> operations) override;
+  [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
 
   [[nodiscard]] const dnnl::engine& engine() const { return engine_; }
   [[nodiscard]] dnnl::stream& stream() { return stream_; }

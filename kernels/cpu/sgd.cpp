@@ -10,25 +10,23 @@
 namespace dp::cpu {
 
 void sgd_update(CpuDevice& device, std::span<float> parameters, std::span<const float> gradients,
-                std::span<float> velocity, const SgdStep& step) {
-  DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == velocity.size(),
-            "{} parameters, {} gradients, {} velocities", parameters.size(), gradients.size(),
-            velocity.size());
+                std::span<float> velocity, const SgdStep* step, const double* squares) {
   float* w = parameters.data();
   const float* d = gradients.data();
   float* v = velocity.data();
-  const SgdStep s = step;
+  const SgdStep s = *step;
+  const float scale = squares == nullptr ? 1.0f : clip_scale(s.clip_norm, *squares);
   parallel_pieces(device, parameters.size(), [=](std::size_t, std::size_t i, std::size_t end) {
 #pragma omp simd
     for (std::size_t j = i; j < end; ++j) {
-      const float g = d[j] * s.gradient_scale + s.weight_decay * w[j];
+      const float g = d[j] * scale + s.weight_decay * w[j];
       v[j] = s.momentum * v[j] + g;
       w[j] -= s.learning_rate * (s.has_nesterov ? g + s.momentum * v[j] : v[j]);
     }
   });
 }
 
-double sum_of_squares(CpuDevice& device, std::span<const float> values) {
+void sum_of_squares(CpuDevice& device, std::span<const float> values, double* result) {
   // A fixed number of parts with eight lanes each, added in order.
   std::array<double, 256> sums{};
   const std::size_t length = (values.size() + sums.size() - 1) / sums.size();
@@ -44,7 +42,7 @@ double sum_of_squares(CpuDevice& device, std::span<const float> values) {
   });
   double total = 0;
   for (const double sum : sums) total += sum;
-  return total;
+  *result = total;
 }
 
 }  // namespace dp::cpu

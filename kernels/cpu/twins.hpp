@@ -48,12 +48,12 @@ void linear_backward_data(CpuDevice& device, const TensorView& dy, const float* 
 void linear_backward_weights(CpuDevice& device, const TensorView& x, const TensorView& dy,
                              float* weight_gradient, float* bias_gradient);
 
-[[nodiscard]] LossSums softmax_cross_entropy(CpuDevice& device, const TensorView& logits,
-                                             std::span<const std::int32_t> labels, float smoothing,
-                                             double divisor, const TensorView& d_logits);
+void softmax_cross_entropy(CpuDevice& device, const TensorView& logits, const std::int32_t* labels,
+                           float smoothing, double divisor, const TensorView& d_logits,
+                           LossSums* sums);
 
 void sgd_update(CpuDevice& device, std::span<float> parameters, std::span<const float> gradients,
-                std::span<float> velocity, const SgdStep& step);
-[[nodiscard]] double sum_of_squares(CpuDevice& device, std::span<const float> values);
+                std::span<float> velocity, const SgdStep* step, const double* squares);
+void sum_of_squares(CpuDevice& device, std::span<const float> values, double* sum);
 
 }  // namespace dp::cpu

@@ -1,0 +1,282 @@
+#include "kernels/cuda/device.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+#include "kernels/cuda/libraries.hpp"
+#include "kernels/cuda/twins.hpp"
+
+namespace dp::cuda {
+
+namespace {
+
+// "13.0" of 13000
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// Why there is no GPU to use, in a few words.
+std::string why_no_device(cudaError_t code) {
+  int driver = 0, runtime = 0;
+  static_cast<void>(cudaDriverGetVersion(&driver));
+  static_cast<void>(cudaRuntimeGetVersion(&runtime));
+  static_cast<void>(cudaGetLastError());
+  if (driver == 0) return "no NVIDIA driver was found";
+  if (code == cudaErrorInsufficientDriver) {
+    return fmt::format("the NVIDIA driver is made for CUDA {}, this program needs CUDA {}",
+                       version_text(driver), version_text(runtime));
+  }
+  if (code == cudaSuccess || code == cudaErrorNoDevice) {
+    return "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES?)";
+  }
+  return fmt::format("CUDA says: {}", cudaGetErrorString(code));
+}
+
+// The number of GPUs, or nothing but the reason.
+int count_or_reason(std::string& reason) {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count > 0) return count;
+  reason = why_no_device(code);
+  return 0;
+}
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  DP_CHECK_CUDA(cudaStreamIsCapturing(stream, &status));
+  return status == cudaStreamCaptureStatusActive;
+}
+
+// ---- recordings -------------------------------------------------------------------------------
+
+// The first replay runs the operations one by one, so that libraries load their kernels; the second
+// one captures them as a CUDA graph; from then on the graph is launched.
+class GraphRecording final : public Recording {
+ public:
+  GraphRecording(const CudaDevice& device, std::function<void()> operations)
+      : device_(device), operations_(std::move(operations)) {}
+  ~GraphRecording() override {
+    if (graph_ != nullptr) static_cast<void>(cudaGraphExecDestroy(graph_));
+  }
+  GraphRecording(const GraphRecording&) = delete;
+  GraphRecording& operator=(const GraphRecording&) = delete;
+
+  void replay() override {
+    if (!has_run_) {
+      operations_();
+      has_run_ = true;
+      return;
+    }
+    if (graph_ == nullptr) capture();
+    DP_CHECK_CUDA(cudaGraphLaunch(graph_, device_.stream()));
+  }
+
+ private:
+  void capture() {
+    const cudaStream_t stream = device_.stream();
+    cudaGraph_t graph = nullptr;
+    // Other threads go on to use their own streams meanwhile.
+    DP_CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    try {
+      operations_();
+    } catch (...) {
+      static_cast<void>(cudaStreamEndCapture(stream, &graph));
+      if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+      static_cast<void>(cudaGetLastError());
+      throw;
+    }
+    DP_CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t code = cudaGraphInstantiate(&graph_, graph, 0);
+    static_cast<void>(cudaGraphDestroy(graph));
+    DP_CHECK_CUDA(code);
+  }
+
+  const CudaDevice& device_;
+  std::function<void()> operations_;
+  bool has_run_ = false;
+  cudaGraphExec_t graph_ = nullptr;
+};
+
+class EventMarks final : public TimeMarks {
+ public:
+  EventMarks(const CudaDevice& device, std::size_t count) : device_(device) {
+    events_.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) events_.emplace_back(cudaEventDefault);
+  }
+  void mark(std::size_t i) override {
+    const cudaStream_t stream = device_.stream();
+    // Inside of a capture a plain record would only order; an external one measures at every launch.
+    const unsigned flags = is_capturing(stream) ? cudaEventRecordExternal : cudaEventRecordDefault;
+    DP_CHECK_CUDA(cudaEventRecordWithFlags(events_.at(i).get(), stream, flags));
+  }
+  [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
+    // Where one of them was never marked there is nothing to tell.
+    float milliseconds = 0;
+    DP_CHECK_CUDA(
+        cudaEventElapsedTime(&milliseconds, events_.at(from).get(), events_.at(to).get()));
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
+
+ private:
+  const CudaDevice& device_;
+  std::vector<Event> events_;
+};
+
+}  // namespace
+
+// ---- finding and making -------------------------------------------------------------------------
+
+int count_devices(std::string* why_none) {
+  std::string reason;
+  const int count = count_or_reason(reason);
+  if (count == 0) {
+    if (why_none != nullptr) *why_none = reason;
+    return 0;
+  }
+  // A GPU without the libraries is of no use either.
+  reason = Libraries::why_missing();
+  if (reason.empty()) return count;
+  if (why_none != nullptr) *why_none = reason;
+  return 0;
+}
+
+std::unique_ptr<Device> make_device(const DeviceOptions& options) {
+  return std::make_unique<CudaDevice>(options);
+}
+
+CudaDevice& as_cuda(Device& device) { return static_cast<CudaDevice&>(device); }
+
+CudaDevice::Current::Current(int wanted) : index(wanted) {
+  std::string reason;
+  const int count = count_or_reason(reason);
+  if (count == 0) throw_error(ErrorKind::device, "--device cuda: {}; allowed: cpu, auto", reason);
+  reason = Libraries::why_missing();
+  if (!reason.empty()) throw_error(ErrorKind::device, "--device cuda: {}", reason);
+  index = wanted % count;
+  DP_CHECK_CUDA(cudaSetDevice(index));
+}
+
+CudaDevice::CudaDevice(const DeviceOptions& options)
+    : Device(options), current_(options.index), allows_tf32_(options.allow_tf32) {
+  cudaDeviceProp properties{};
+  DP_CHECK_CUDA(cudaGetDeviceProperties(&properties, current_.index));
+  name_ = properties.name;
+  multiprocessors_ = checked_cast<unsigned>(properties.multiProcessorCount);
+  capability_ = properties.major * 10 + properties.minor;
+  if (capability_ < 80) {
+    throw_error(ErrorKind::device,
+                "--device cuda: {} has compute capability {}.{}; this program needs 8.0 or later "
+                "(Ampere); allowed: cpu",
+                name_, properties.major, properties.minor);
+  }
+  libraries_ = std::make_unique<Libraries>(*this);
+}
+
+CudaDevice::~CudaDevice() { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
+
+void CudaDevice::make_current() const { DP_CHECK_CUDA(cudaSetDevice(current_.index)); }
+
+std::string CudaDevice::description() const {
+  std::size_t free = 0, total = 0;
+  DP_CHECK_CUDA(cudaMemGetInfo(&free, &total));
+  int driver = 0;
+  DP_CHECK_CUDA(cudaDriverGetVersion(&driver));
+  return fmt::format("{}, {:.0f} GiB, driver for CUDA {}, {}", name_,
+                     static_cast<double>(total) / 0x1p30, version_text(driver),
+                     Libraries::versions());
+}
+
+// From Ampere on every GPU has bf16 tensor cores.
+bool CudaDevice::supports(DataType) const { return true; }
+
+// ---- memory -------------------------------------------------------------------------------------
+
+void CudaDevice::reserve_scratch(std::size_t bytes) {
+  scratch_bytes_ = std::max(scratch_bytes_, bytes);
+}
+
+std::byte* CudaDevice::scratch() {
+  if (scratch_size_ < scratch_bytes_) {
+    // Operations that still use the old memory are before the release in no queue: wait for them.
+    DP_CHECK_CUDA(cudaStreamSynchronize(stream_.get()));
+    scratch_.reset();
+    scratch_ = allocate(scratch_bytes_);
+    scratch_size_ = scratch_bytes_;
+  }
+  return scratch_.get();
+}
+
+Device::Memory CudaDevice::allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  const cudaError_t code = cudaMalloc(&memory, size);
+  if (code == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw_error(ErrorKind::device,
+                "out of memory: {} MiB more were asked for and {} MiB are free on {}; try a smaller "
+                "--batch-size or model",
+                size >> 20, free_bytes() >> 20, name_);
+  }
+  DP_CHECK_CUDA(code);
+  Memory owner(static_cast<std::byte*>(memory),
+               [](std::byte* p) { static_cast<void>(cudaFree(p)); });
+  DP_CHECK_CUDA(cudaMemsetAsync(memory, 0, size, stream_.get()));
+  DP_CHECK_CUDA(cudaStreamSynchronize(stream_.get()));
+  return owner;
+}
+
+Device::Memory CudaDevice::allocate_host(std::size_t bytes) {
+  void* memory = nullptr;
+  const std::size_t size = std::max<std::size_t>(bytes, 1);
+  const cudaError_t code =
+      cudaHostAlloc(&memory, size, cudaHostAllocPortable | cudaHostAllocMapped);
+  if (code == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw_error(ErrorKind::device,
+                "out of memory: {} MiB of pinned host memory were asked for; raise ulimit -l or try "
+                "a smaller --batch-size",
+                size >> 20);
+  }
+  DP_CHECK_CUDA(code);
+  Memory owner(static_cast<std::byte*>(memory),
+               [](std::byte* p) { static_cast<void>(cudaFreeHost(p)); });
+  std::fill_n(owner.get(), size, std::byte{0});
+  return owner;
+}
+
+std::size_t CudaDevice::free_bytes() const {
+  std::size_t free = 0, total = 0;
+  DP_CHECK_CUDA(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+void CudaDevice::upload(void* device_memory, const void* host_memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  DP_CHECK_CUDA(cudaMemcpyAsync(device_memory, host_memory, bytes, cudaMemcpyHostToDevice,
+                                stream_.get()));
+  synchronize();
+}
+
+void CudaDevice::download(void* host_memory, const void* device_memory, std::size_t bytes) {
+  if (bytes == 0) return;
+  DP_CHECK_CUDA(cudaMemcpyAsync(host_memory, device_memory, bytes, cudaMemcpyDeviceToHost,
+                                stream_.get()));
+  synchronize();
+}
+
+void CudaDevice::fill_zero(void* device_memory, std::size_t bytes) {
+  if (bytes > 0) DP_CHECK_CUDA(cudaMemsetAsync(device_memory, 0, bytes, stream_.get()));
+}
+
+void CudaDevice::synchronize() { DP_CHECK_CUDA(cudaStreamSynchronize(stream_.get())); }
+
+std::unique_ptr<Recording> CudaDevice::record(std::function<void()> operations) {
+  return std::make_unique<GraphRecording>(*this, std::move(operations));
+}
+
+std::unique_ptr<TimeMarks> CudaDevice::make_time_marks(std::size_t count) {
+  return std::make_unique<EventMarks>(*this, count);
+}
+
+}  // namespace dp::cuda

@@ -1,0 +1,66 @@
+// A GPU as a device: one stream for all operations, cuDNN's and cuBLAS' handles on it, one scratch
+// buffer. Every thread that calls into it has the GPU as its current one (make_current).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/handles.hpp"
+#include "kernels/device.hpp"
+
+namespace dp::cuda {
+
+class Libraries;  // libraries.hpp
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(const DeviceOptions& options);
+  ~CudaDevice() override;
+
+  [[nodiscard]] std::string description() const override;
+  [[nodiscard]] bool supports(DataType type) const override;
+  [[nodiscard]] std::size_t channel_block(std::size_t channels) const override { return channels; }
+  void reserve_scratch(std::size_t bytes) override;
+  [[nodiscard]] std::byte* scratch() override;
+  [[nodiscard]] Memory allocate(std::size_t bytes) override;
+  [[nodiscard]] Memory allocate_host(std::size_t bytes) override;
+  [[nodiscard]] std::size_t free_bytes() const override;
+  void upload(void* device_memory, const void* host_memory, std::size_t bytes) override;
+  void download(void* host_memory, const void* device_memory, std::size_t bytes) override;
+  void fill_zero(void* device_memory, std::size_t bytes) override;
+  void synchronize() override;
+  [[nodiscard]] std::unique_ptr<Recording> record(std::function<void()> operations) override;
+  [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
+
+  // For the calling thread.
+  void make_current() const;
+
+  [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
+  [[nodiscard]] Libraries& libraries() { return *libraries_; }
+  [[nodiscard]] unsigned multiprocessors() const { return multiprocessors_; }
+  [[nodiscard]] bool allows_tf32() const { return allows_tf32_; }
+
+  // Scratch memory is never smaller: operations without a plan may count on it.
+  static constexpr std::size_t kLeastScratchBytes = 4u << 20;
+
+ private:
+  // First of all members: makes the GPU current before anything else is created on it.
+  struct Current {
+    explicit Current(int index);
+    int index;
+  } current_;
+  std::string name_;
+  unsigned multiprocessors_ = 0;
+  int capability_ = 0;  // 90 is 9.0
+  bool allows_tf32_;
+  Stream stream_;
+  std::unique_ptr<Libraries> libraries_;
+  Memory scratch_;
+  std::size_t scratch_bytes_ = kLeastScratchBytes;  // reserved; scratch_ grows to it on its next use
+  std::size_t scratch_size_ = 0;
+};
+
+}  // namespace dp::cuda

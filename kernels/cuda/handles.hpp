@@ -1,0 +1,50 @@
+// Streams and events that end with their owner.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "kernels/cuda/check.hpp"
+
+namespace dp::cuda {
+
+// A queue of its own: it does not wait for the legacy default stream.
+class Stream {
+ public:
+  Stream() { DP_CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() {
+    if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+  }
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  Stream& operator=(Stream&&) = delete;
+
+  [[nodiscard]] cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  // cudaEventDisableTiming for events that only order, cudaEventDefault for those that measure.
+  explicit Event(unsigned flags = cudaEventDisableTiming) {
+    DP_CHECK_CUDA(cudaEventCreateWithFlags(&event_, flags));
+  }
+  ~Event() {
+    if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  Event& operator=(Event&&) = delete;
+
+  [[nodiscard]] cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace dp::cuda

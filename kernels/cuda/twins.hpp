@@ -1,0 +1,74 @@
+// The GPU twins of the operations in kernels/: the same functions, in namespace dp::cuda. Contracts
+// are those of the operation headers. Convolution runs on cuDNN, linear layers on cuBLAS, the rest
+// are kernels of ours. Everything is enqueued on the device's stream and may be captured in a graph:
+// no operation allocates, waits or reads a result on the host.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/augment.hpp"
+#include "kernels/batch_norm.hpp"
+#include "kernels/bucket_link.hpp"
+#include "kernels/conv2d.hpp"
+#include "kernels/device.hpp"
+#include "kernels/sgd.hpp"
+#include "kernels/softmax_cross_entropy.hpp"
+
+namespace dp::cuda {
+
+class CudaDevice;
+
+[[nodiscard]] int count_devices(std::string* why_none);
+[[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
+[[nodiscard]] CudaDevice& as_cuda(Device& device);
+
+[[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc);
+[[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(CudaDevice& device,
+                                                         const BatchNormDesc& desc);
+
+void relu_forward(CudaDevice& device, const TensorView& x, const TensorView& y);
+void relu_backward(CudaDevice& device, const TensorView& y, const TensorView& dy,
+                   const TensorView& dx);
+void add(CudaDevice& device, const TensorView& a, const TensorView& b, const TensorView& y);
+void copy(CudaDevice& device, const TensorView& x, const TensorView& y);
+
+void average_pool_forward(CudaDevice& device, const TensorView& x, std::size_t window,
+                          std::size_t stride, const TensorView& y);
+void average_pool_backward(CudaDevice& device, const TensorView& dy, std::size_t window,
+                           std::size_t stride, const TensorView& dx);
+void global_average_pool_forward(CudaDevice& device, const TensorView& x, const TensorView& y);
+void global_average_pool_backward(CudaDevice& device, const TensorView& dy, const TensorView& dx);
+
+void pad_shortcut_forward(CudaDevice& device, const TensorView& x, std::size_t stride,
+                          const TensorView& y);
+void pad_shortcut_backward(CudaDevice& device, const TensorView& dy, std::size_t stride,
+                           const TensorView& dx);
+
+void linear_forward(CudaDevice& device, const TensorView& x, const float* weights,
+                    const float* bias, const TensorView& y);
+void linear_backward_data(CudaDevice& device, const TensorView& dy, const float* weights,
+                          const TensorView& dx);
+void linear_backward_weights(CudaDevice& device, const TensorView& x, const TensorView& dy,
+                             float* weight_gradient, float* bias_gradient);
+
+void softmax_cross_entropy(CudaDevice& device, const TensorView& logits, const std::int32_t* labels,
+                           float smoothing, double divisor, const TensorView& d_logits,
+                           LossSums* sums);
+
+void sgd_update(CudaDevice& device, std::span<float> parameters, std::span<const float> gradients,
+                std::span<float> velocity, const SgdStep* step, const double* squares);
+void sum_of_squares(CudaDevice& device, std::span<const float> values, double* sum);
+
+void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageCrop* crops,
+                    const PixelTable* table, const TensorView& y);
+
+[[nodiscard]] std::unique_ptr<BucketLink> make_bucket_link(CudaDevice& device,
+                                                           float* device_gradient,
+                                                           float* host_gradient,
+                                                           std::vector<BucketSlice> buckets);
+
+}  // namespace dp::cuda
