@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/tensor.hpp"
 #include "kernels/tuning.hpp"
@@ -89,8 +90,8 @@ class Device {
   // Waits until all operations have run.
   virtual void synchronize() = 0;
 
-  // `operations` enqueues what a replay is to do. It is called by the first replays, not by all, and
-  // must refer to memory that outlives the recording.
+  // `operations` enqueues what a replay is to do. It is called by the first replays, not by all,
+  // and must refer to memory that outlives the recording.
   [[nodiscard]] virtual std::unique_ptr<Recording> record(std::function<void()> operations) = 0;
   [[nodiscard]] virtual std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) = 0;
 
@@ -104,6 +105,13 @@ class Device {
 
 // Throws Error(device) when this build or this machine has no such device.
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
+
+// The values of a buffer of the device.
+[[nodiscard]] inline std::vector<float> to_host(Device& device, std::span<const float> values) {
+  std::vector<float> copy(values.size());
+  device.download(copy.data(), values.data(), values.size_bytes());
+  return copy;
+}
 
 // How many GPUs this process can use. Where none: `why_none` (if given) says why in a few words,
 // such as "no NVIDIA driver".

@@ -1,6 +1,7 @@
 #include "net/network.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/error.hpp"
 
@@ -85,12 +86,28 @@ void Network::prepare(std::size_t batch, Mode mode) {
                                          bound_parameters(mode));
   if (made->arena_bytes() > arena_bytes_) {
     arena_.reset();
+    arena_bytes_ = 0;
+    arena_ = allocate_arena(made->arena_bytes(), batch);
     arena_bytes_ = made->arena_bytes();
-    arena_ = device_.allocate(arena_bytes_);
     for (auto& [key, other] : executors_) other->set_arena(arena_.get());
   }
   made->set_arena(arena_.get());
   executors_.emplace(std::pair(batch, mode), std::move(made));
+}
+
+Device::Memory Network::allocate_arena(std::size_t bytes, std::size_t batch) {
+  try {
+    return device_.allocate(bytes);
+  } catch (const OutOfMemory&) {
+    // Activations grow with the batch; a twentieth is left to libraries.
+    const auto free = static_cast<double>(device_.free_bytes());
+    const double fits = static_cast<double>(batch) * 0.95 * free / static_cast<double>(bytes);
+    throw OutOfMemory(
+        fmt::format("out of memory: the activations of {} images take {:.1f} GiB and {:.1f} GiB "
+                    "are free; about "
+                    "{:.0f} images would fit (--batch-size)",
+                    batch, static_cast<double>(bytes) / 0x1p30, free / 0x1p30, std::floor(fits)));
+  }
 }
 
 Executor& Network::executor(std::size_t batch, Mode mode) {

@@ -57,6 +57,7 @@ class Network {
   };
 
   void place_parameters();
+  [[nodiscard]] Device::Memory allocate_arena(std::size_t bytes, std::size_t batch);
   [[nodiscard]] std::vector<std::vector<BoundParameter>> bound_parameters(Mode mode);
   [[nodiscard]] Executor& executor(std::size_t batch, Mode mode);
 

@@ -78,7 +78,7 @@ void fill(const Parameter& tensor, std::uint64_t seed, std::span<float> buffer) 
 
 }  // namespace
 
-Parameters::Parameters(Device& device, std::vector<Parameter> specs) {
+Parameters::Parameters(Device& device, std::vector<Parameter> specs) : device_(device) {
   std::vector<Parameter> vectors;
   for (Parameter& spec : specs) {
     auto& list = spec.kind == ParameterKind::matrix   ? tensors_
@@ -96,10 +96,13 @@ Parameters::Parameters(Device& device, std::vector<Parameter> specs) {
 }
 
 void Parameters::initialise(std::uint64_t seed) {
-  for (const Parameter& t : tensors_) fill(t, seed, values());
-  for (const Parameter& t : statistics_) {
-    fill(t, seed, training_statistics());
-    fill(t, seed, evaluation_statistics());
+  std::vector<float> host(size_);
+  for (const Parameter& t : tensors_) fill(t, seed, host);
+  device_.upload(values().data(), host.data(), size_ * sizeof(float));
+  host.resize(statistics_size_);
+  for (const Parameter& t : statistics_) fill(t, seed, host);
+  for (const std::span<float> copy : {training_statistics(), evaluation_statistics()}) {
+    device_.upload(copy.data(), host.data(), statistics_size_ * sizeof(float));
   }
 }
 

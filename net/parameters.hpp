@@ -56,6 +56,8 @@ class Parameters {
   [[nodiscard]] std::span<const Parameter> statistics() const { return statistics_; }
   [[nodiscard]] std::size_t size() const { return size_; }
 
+  // Flat buffers in the device's memory (Device::upload and download bring values there and back).
+
   [[nodiscard]] std::span<float> values() { return {floats(values_), size_}; }
   [[nodiscard]] std::span<float> gradients() { return {floats(gradients_), size_}; }
   // Per-rank running statistics, and the copy that evaluation uses.
@@ -70,7 +72,8 @@ class Parameters {
   // in torch's order alone.
   void initialise(std::uint64_t seed);
 
-  // Copies a tensor of `buffer` (values, gradients, statistics) to or from torch's order.
+  // Copies a tensor of `buffer` (values, gradients, statistics, in host memory) to or from torch's
+  // order.
   static void export_torch(const Parameter& tensor, std::span<const float> buffer,
                            std::span<float> torch_order);
   static void import_torch(const Parameter& tensor, std::span<const float> torch_order,
@@ -81,6 +84,7 @@ class Parameters {
     return reinterpret_cast<float*>(memory.get());
   }
 
+  Device& device_;
   std::vector<Parameter> tensors_, statistics_;
   std::size_t size_ = 0, statistics_size_ = 0;
   Device::Memory values_, gradients_, training_statistics_, evaluation_statistics_;

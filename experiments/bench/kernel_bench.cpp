@@ -79,7 +79,8 @@ void BM_SgdUpdate(benchmark::State& state) {
   const auto device = make_device({});
   const auto size = static_cast<std::size_t>(state.range(0));
   std::vector<float> w(size, 0.5f), g(size, 0.01f), v(size);
-  for (auto _ : state) sgd_update(*device, w, g, v, {.learning_rate = 1e-6f});
+  const SgdStep step = {.learning_rate = 1e-6f};
+  for (auto _ : state) sgd_update(*device, w, g, v, &step, nullptr);
   count_bytes(state, 5 * 4 * size);  // three read, two written
 }
 BENCHMARK(BM_SgdUpdate)->Arg(1 << 16)->Arg(11173962);

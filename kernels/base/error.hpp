@@ -34,6 +34,12 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
+// Memory of a device, or of the host, does not suffice.
+class OutOfMemory : public Error {
+ public:
+  explicit OutOfMemory(const std::string& message) : Error(ErrorKind::device, message) {}
+};
+
 // throw_error(ErrorKind::usage, "--batch-size {}: must be 1 to {}", given, most)
 template <class... Args>
 [[noreturn]] void throw_error(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <vector>
 
@@ -19,6 +19,7 @@ namespace dp::cpu {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kLargeBytes = 64u << 20;
 
 // The widest vectors that oneDNN may use here: 16 floats (AVX-512), 8 (AVX2) or 1.
 std::size_t vector_floats() {
@@ -116,11 +117,15 @@ std::byte* CpuDevice::scratch() {
 Device::Memory CpuDevice::allocate(std::size_t bytes) {
   const std::size_t size = std::max(bytes, kAlignment) + kAlignment - 1;
   const std::size_t rounded = size / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, rounded);
+  // The kernel promises more than it has and ends the process later: large requests are compared
+  // with what is free.
+  const bool fits = rounded < kLargeBytes || rounded < free_bytes();
+  void* memory = fits ? std::aligned_alloc(kAlignment, rounded) : nullptr;
   if (memory == nullptr) {
-    throw_error(ErrorKind::device,
-                "out of memory: {} MiB more were asked for; try a smaller --batch-size or model",
-                rounded >> 20);
+    throw OutOfMemory(
+        fmt::format("out of memory: {} MiB more were asked for and {} MiB are free; try a smaller "
+                    "--batch-size or model",
+                    rounded >> 20, free_bytes() >> 20));
   }
   std::memset(memory, 0, rounded);
   return Memory(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });

@@ -8,8 +8,8 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
   static_cast<void>(cudaGetLastError());  // it would be reported again by the next check
   switch (code) {
     case cudaErrorMemoryAllocation:
-      throw_error(ErrorKind::device,
-                  "out of memory on the GPU ({}): try a smaller --batch-size or model", expression);
+      throw OutOfMemory(fmt::format(
+          "out of memory on the GPU ({}): try a smaller --batch-size or model", expression));
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidKernelImage:
       throw_error(ErrorKind::device,

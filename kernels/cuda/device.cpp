@@ -106,7 +106,8 @@ class EventMarks final : public TimeMarks {
   }
   void mark(std::size_t i) override {
     const cudaStream_t stream = device_.stream();
-    // Inside of a capture a plain record would only order; an external one measures at every launch.
+    // Inside of a capture a plain record would only order; an external one measures at every
+    // launch.
     const unsigned flags = is_capturing(stream) ? cudaEventRecordExternal : cudaEventRecordDefault;
     DP_CHECK_CUDA(cudaEventRecordWithFlags(events_.at(i).get(), stream, flags));
   }
@@ -213,10 +214,10 @@ Device::Memory CudaDevice::allocate(std::size_t bytes) {
   const cudaError_t code = cudaMalloc(&memory, size);
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
-    throw_error(ErrorKind::device,
-                "out of memory: {} MiB more were asked for and {} MiB are free on {}; try a smaller "
-                "--batch-size or model",
-                size >> 20, free_bytes() >> 20, name_);
+    throw OutOfMemory(
+        fmt::format("out of memory: {} MiB more were asked for and {} MiB are free on {}; try a "
+                    "smaller --batch-size or model",
+                    size >> 20, free_bytes() >> 20, name_));
   }
   DP_CHECK_CUDA(code);
   Memory owner(static_cast<std::byte*>(memory),
@@ -233,10 +234,10 @@ Device::Memory CudaDevice::allocate_host(std::size_t bytes) {
       cudaHostAlloc(&memory, size, cudaHostAllocPortable | cudaHostAllocMapped);
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
-    throw_error(ErrorKind::device,
-                "out of memory: {} MiB of pinned host memory were asked for; raise ulimit -l or try "
-                "a smaller --batch-size",
-                size >> 20);
+    throw OutOfMemory(
+        fmt::format("out of memory: {} MiB of pinned host memory were asked for; try a smaller "
+                    "--batch-size",
+                    size >> 20));
   }
   DP_CHECK_CUDA(code);
   Memory owner(static_cast<std::byte*>(memory),
@@ -253,15 +254,15 @@ std::size_t CudaDevice::free_bytes() const {
 
 void CudaDevice::upload(void* device_memory, const void* host_memory, std::size_t bytes) {
   if (bytes == 0) return;
-  DP_CHECK_CUDA(cudaMemcpyAsync(device_memory, host_memory, bytes, cudaMemcpyHostToDevice,
-                                stream_.get()));
+  DP_CHECK_CUDA(
+      cudaMemcpyAsync(device_memory, host_memory, bytes, cudaMemcpyHostToDevice, stream_.get()));
   synchronize();
 }
 
 void CudaDevice::download(void* host_memory, const void* device_memory, std::size_t bytes) {
   if (bytes == 0) return;
-  DP_CHECK_CUDA(cudaMemcpyAsync(host_memory, device_memory, bytes, cudaMemcpyDeviceToHost,
-                                stream_.get()));
+  DP_CHECK_CUDA(
+      cudaMemcpyAsync(host_memory, device_memory, bytes, cudaMemcpyDeviceToHost, stream_.get()));
   synchronize();
 }
 

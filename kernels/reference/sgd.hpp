@@ -9,9 +9,9 @@ namespace dp::reference {
 
 template <class T>
 void sgd_update(std::size_t count, T* parameters, const T* gradients, T* velocity,
-                const SgdStep& step) {
+                const SgdStep& step, double squares = 0.0) {
   const T rate = step.learning_rate, momentum = step.momentum, decay = step.weight_decay;
-  const T scale = step.gradient_scale;
+  const T scale = clip_scale(step.clip_norm, squares);
   for (std::size_t i = 0; i < count; ++i) {
     const T g = gradients[i] * scale + decay * parameters[i];
     velocity[i] = momentum * velocity[i] + g;

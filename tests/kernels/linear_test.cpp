@@ -58,18 +58,18 @@ TEST(SoftmaxCrossEntropy, EqualsReference) {
                                              static_cast<double>(smoothing), 20.0, gradient.data());
         GuardedTensor t_logits(matrix(kSamples, classes), logits);
         GuardedTensor t_gradient(matrix(kSamples, classes));
-        const LossSums sums = softmax_cross_entropy(*device, t_logits.view(), labels, smoothing,
-                                                    20.0, t_gradient.view());
+        LossSums sums, alone, in_place;
+        softmax_cross_entropy(*device, t_logits.view(), labels.data(), smoothing, 20.0,
+                              t_gradient.view(), &sums);
         EXPECT_NEAR(sums.loss, loss, 1e-9 * (1 + std::abs(loss)));
         EXPECT_EQ(sums.samples, 5);
         // Computed in double, rounded once.
         EXPECT_LE(normalised_error(t_gradient.values(), gradient), 1e-6);
-        const LossSums alone =
-            softmax_cross_entropy(*device, t_logits.view(), labels, smoothing, 1.0, {});
+        softmax_cross_entropy(*device, t_logits.view(), labels.data(), smoothing, 1.0, {}, &alone);
         EXPECT_EQ(alone.loss, sums.loss) << "evaluation";
         EXPECT_EQ(alone.correct, sums.correct);
-        static_cast<void>(softmax_cross_entropy(*device, t_logits.view(), labels, smoothing, 20.0,
-                                                t_logits.view()));
+        softmax_cross_entropy(*device, t_logits.view(), labels.data(), smoothing, 20.0,
+                              t_logits.view(), &in_place);
         EXPECT_EQ(t_logits.values(), t_gradient.values()) << "in place";
       }
     }
@@ -80,15 +80,18 @@ TEST(SoftmaxCrossEntropy, LowerClassWinsTies) {
   const auto device = make_device({.tune = false});
   GuardedTensor logits(matrix(3, 3), {1, 1, 0, 0, 2, 2, 5, 4, 3});
   const std::vector<std::int32_t> labels = {1, 1, 0};
-  EXPECT_EQ(softmax_cross_entropy(*device, logits.view(), labels, 0.0f, 1.0, {}).correct, 2);
+  LossSums sums;
+  softmax_cross_entropy(*device, logits.view(), labels.data(), 0.0f, 1.0, {}, &sums);
+  EXPECT_EQ(sums.correct, 2);
 }
 
 TEST(SoftmaxCrossEntropy, NonFiniteLogitsGiveNonFiniteLoss) {
   const auto device = make_device({.tune = false});
   GuardedTensor logits(matrix(1, 3));  // NaN
   const std::vector<std::int32_t> labels = {1};
-  EXPECT_FALSE(
-      std::isfinite(softmax_cross_entropy(*device, logits.view(), labels, 0.0f, 1.0, {}).loss));
+  LossSums sums;
+  softmax_cross_entropy(*device, logits.view(), labels.data(), 0.0f, 1.0, {}, &sums);
+  EXPECT_FALSE(std::isfinite(sums.loss));
 }
 
 }  // namespace

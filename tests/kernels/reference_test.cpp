@@ -201,8 +201,8 @@ TEST(Reference, SgdByHand) {
   EXPECT_DOUBLE_EQ(w, -2.0);
   w = 1, v = 0;
   step.has_nesterov = true;
-  step.gradient_scale = 0.5f;
-  reference::sgd_update(1, &w, &gradient, &v, step);  // g = 2, v = 2, step 0.5 * 3
+  step.clip_norm = 1.0;
+  reference::sgd_update(1, &w, &gradient, &v, step, 4.0);  // g = 2, v = 2, step 0.5 * 3
   EXPECT_DOUBLE_EQ(w, -0.5);
 }
 

@@ -13,7 +13,7 @@ TEST(Sgd, EqualsReferenceOverSteps) {
       {.learning_rate = 0.1f, .momentum = 0.0f},
       {.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 5e-4f},
       {.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 5e-4f, .has_nesterov = true},
-      {.learning_rate = 0.02f, .momentum = 0.5f, .weight_decay = 0.1f, .gradient_scale = 0.25f},
+      {.learning_rate = 0.02f, .momentum = 0.5f, .weight_decay = 0.1f, .clip_norm = 2.0},
   };
   for (const SgdStep& step : settings) {
     for (const std::size_t count : {1u, 7u, 16384u, 40001u}) {
@@ -26,11 +26,14 @@ TEST(Sgd, EqualsReferenceOverSteps) {
       for (std::uint64_t k = 0; k < 3; ++k) {
         const Doubles g = random_values(count, 10 + k);
         GuardedTensor gradient(g);
-        reference::sgd_update(count, w.data(), g.data(), v.data(), step);
+        // Four times the norm that is allowed.
+        const double squares = 64.0;
+        reference::sgd_update(count, w.data(), g.data(), v.data(), step, squares);
         for (int threads = 1; threads <= 3; ++threads) {
           const auto device = make_device({.threads = threads, .tune = false});
           const auto at = static_cast<std::size_t>(threads - 1);
-          sgd_update(*device, weights[at].span(), gradient.span(), velocities[at].span(), step);
+          sgd_update(*device, weights[at].span(), gradient.span(), velocities[at].span(), &step,
+                     &squares);
         }
         EXPECT_EQ(gradient.values(), g);
       }
@@ -54,7 +57,7 @@ TEST(SumOfSquares, EqualsDoubleSumForAnyThreads) {
     std::vector<double> sums;
     for (const int threads : {1, 2, 3}) {
       const auto device = make_device({.threads = threads, .tune = false});
-      sums.push_back(sum_of_squares(*device, floats));
+      sum_of_squares(*device, floats, &sums.emplace_back());
     }
     EXPECT_NEAR(sums[0], expected, 1e-12 * (1 + expected));
     EXPECT_EQ(sums[0], sums[1]);

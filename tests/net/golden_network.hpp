@@ -82,18 +82,20 @@ class GoldenNetwork {
     const TensorView y = network_->forward(batch.view(), net::Mode::training);
     logits_.assign(y.as<float>(), y.as<float>() + y.desc.shape.elements());
     const auto count = static_cast<double>(batch.labels.size());
-    const LossSums sums = softmax_cross_entropy(*device_, y, batch.labels, settings_.smoothing,
-                                                count, network_->logit_gradient());
+    LossSums sums;
+    softmax_cross_entropy(*device_, y, batch.labels.data(), settings_.smoothing, count,
+                          network_->logit_gradient(), &sums);
     network_->backward(batch.view(), nullptr);
     return sums.loss / count;
   }
 
   void update() {
-    sgd_update(*device_, parameters().values(), parameters().gradients(), velocity_,
-               {.learning_rate = settings_.learning_rate,
-                .momentum = 0.9f,
-                .weight_decay = 5e-4f,
-                .has_nesterov = settings_.has_nesterov});
+    const SgdStep step{.learning_rate = settings_.learning_rate,
+                       .momentum = 0.9f,
+                       .weight_decay = 5e-4f,
+                       .has_nesterov = settings_.has_nesterov};
+    sgd_update(*device_, parameters().values(), parameters().gradients(), velocity_, &step,
+               nullptr);
   }
 
  private:
