@@ -1,0 +1,187 @@
+// Finding and opening the libraries; what is done with them is in library_handles.cpp.
+#include "kernels/cuda/libraries.hpp"
+
+#include <dlfcn.h>
+#include <glob.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+
+namespace dp::cuda {
+
+namespace {
+
+constexpr const char* kAdvice =
+    "install cuDNN 9 and cuBLAS of CUDA 12 or 13, or set DPTRAIN_CUDA_PREFIX to the folder that "
+    "holds them";
+
+std::vector<std::string> folders_like(const std::string& pattern) {
+  std::vector<std::string> found;
+  glob_t matches{};
+  if (glob(pattern.c_str(), GLOB_ONLYDIR, nullptr, &matches) == 0) {
+    for (std::size_t i = 0; i < matches.gl_pathc; ++i) found.emplace_back(matches.gl_pathv[i]);
+  }
+  globfree(&matches);
+  return found;
+}
+
+// A place where a library may be; an empty folder stands for the loader's own search.
+struct Places {
+  std::vector<std::string> folders;
+  bool has_prefix = false;
+
+  Places() {
+    const auto add = [&](const std::string& pattern) {
+      for (std::string& folder : folders_like(pattern)) folders.push_back(std::move(folder));
+    };
+    if (const char* prefix = std::getenv("DPTRAIN_CUDA_PREFIX"); prefix && *prefix != '\0') {
+      has_prefix = true;
+      const std::string root(prefix);
+      add(root + "/lib");
+      add(root + "/lib64");
+      add(root + "/nvidia/*/lib");
+      add(root + "/*/lib");  // the prefix is itself pip's nvidia/ folder
+      add(root + "/lib/python3*/site-packages/nvidia/*/lib");
+      add(root);
+    }
+    folders.emplace_back();
+    add("/usr/local/cuda/lib64");
+    add("/usr/local/cuda/targets/x86_64-linux/lib");
+    add("/usr/local/nvidia/lib64");
+    add("/usr/lib/x86_64-linux-gnu");
+    for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+      if (const char* root = std::getenv(variable); root && *root != '\0') {
+        add(std::string(root) + "/lib/python3*/site-packages/nvidia/*/lib");
+        add(std::string(root) + "/lib");
+      }
+    }
+    if (const char* home = std::getenv("HOME"); home && *home != '\0') {
+      add(std::string(home) + "/.local/lib/python3*/site-packages/nvidia/*/lib");
+    }
+    for (const char* root :
+         {"/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages",
+          "/usr/lib/python3/dist-packages", "/opt/*/.venv/lib/python3*/site-packages",
+          "/opt/*/lib/python3*/site-packages"}) {
+      add(std::string(root) + "/nvidia/*/lib");
+    }
+  }
+};
+
+// Opens the first library of that name; where a file is there and does not open, `reason` says why.
+void* open_one(const Places& places, const std::string& name, std::string& reason) {
+  for (const std::string& folder : places.folders) {
+    const std::string path = folder.empty() ? name : folder + "/" + name;
+    if (!folder.empty() && !std::filesystem::exists(path)) continue;
+    if (void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL)) return library;
+    const char* text = dlerror();
+    // That the loader's own search found nothing is no news; that a file is broken is.
+    if (!folder.empty() && reason.empty() && text != nullptr) {
+      reason = fmt::format("{} does not open: {}", path, text);
+    }
+  }
+  return nullptr;
+}
+
+std::string where(const Places& places) {
+  return fmt::format("{}in the loader's own folders, /usr/local/cuda and Python's site-packages",
+                     places.has_prefix ? fmt::format("below DPTRAIN_CUDA_PREFIX={}, ",
+                                                     std::getenv("DPTRAIN_CUDA_PREFIX"))
+                                       : std::string());
+}
+
+// Opens the first of `names` that is somewhere.
+void* open_any(const Places& places, const std::vector<std::string>& names, const char* what,
+               std::string& reason) {
+  std::string broken;
+  for (const std::string& name : names) {
+    if (void* library = open_one(places, name, broken)) return library;
+  }
+  reason = broken.empty() ? fmt::format("no {} ({}) was found {}; {}", what, names.front(),
+                                        where(places), kAdvice)
+                          : fmt::format("{}; {}", broken, kAdvice);
+  return nullptr;
+}
+
+struct Opened {
+  CudnnApi cudnn{};
+  CublasApi cublas{};
+  std::string why_missing;
+
+  Opened() {
+    const Places places;
+    const int major = CUDART_VERSION / 1000;
+    const auto versioned = [&](const std::string& stem) {
+      // The functions that are called are the same in both.
+      return std::vector<std::string>{fmt::format("{}.so.{}", stem, major),
+                                      fmt::format("{}.so.{}", stem, major == 13 ? 12 : 13)};
+    };
+    // cuBLAS needs its neighbour, which its own run path does not name in every layout; cuDNN's
+    // engines that are compiled while they are planned need NVRTC. A library that is open already
+    // is found by its name. Where either is not there the error below or cuDNN's choice of engines
+    // tells.
+    std::string ignored;
+    const void* unused = open_any(places, versioned("libcublasLt"), "cuBLAS", ignored);
+    unused = open_any(places, versioned("libnvrtc"), "NVRTC", ignored);
+    static_cast<void>(unused);
+
+    void* cudnn_library = open_any(places, {"libcudnn.so.9"}, "cuDNN 9", why_missing);
+    if (cudnn_library == nullptr) return;
+    void* cublas_library = open_any(places, versioned("libcublas"), "cuBLAS", why_missing);
+    if (cublas_library == nullptr) return;
+
+    const auto load = [&](void* library, auto& pointer, const char* name) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(dlsym(library, name));
+      if (pointer == nullptr && why_missing.empty()) {
+        why_missing = fmt::format("the library that was found has no {}; {}", name, kAdvice);
+      }
+    };
+    load(cudnn_library, cudnn.get_version, "cudnnGetVersion");
+    load(cudnn_library, cudnn.get_error_string, "cudnnGetErrorString");
+    load(cudnn_library, cudnn.get_last_error_string, "cudnnGetLastErrorString");
+    load(cudnn_library, cudnn.create, "cudnnCreate");
+    load(cudnn_library, cudnn.destroy, "cudnnDestroy");
+    load(cudnn_library, cudnn.set_stream, "cudnnSetStream");
+    load(cudnn_library, cudnn.create_descriptor, "cudnnBackendCreateDescriptor");
+    load(cudnn_library, cudnn.destroy_descriptor, "cudnnBackendDestroyDescriptor");
+    load(cudnn_library, cudnn.set_attribute, "cudnnBackendSetAttribute");
+    load(cudnn_library, cudnn.get_attribute, "cudnnBackendGetAttribute");
+    load(cudnn_library, cudnn.finalize, "cudnnBackendFinalize");
+    load(cudnn_library, cudnn.execute, "cudnnBackendExecute");
+
+    load(cublas_library, cublas.get_property, "cublasGetProperty");
+    load(cublas_library, cublas.get_status_string, "cublasGetStatusString");
+    load(cublas_library, cublas.create, "cublasCreate_v2");
+    load(cublas_library, cublas.destroy, "cublasDestroy_v2");
+    load(cublas_library, cublas.set_stream, "cublasSetStream_v2");
+    load(cublas_library, cublas.set_workspace, "cublasSetWorkspace_v2");
+    load(cublas_library, cublas.set_math_mode, "cublasSetMathMode");
+    load(cublas_library, cublas.set_atomics_mode, "cublasSetAtomicsMode");
+    load(cublas_library, cublas.sgemm, "cublasSgemm_v2");
+  }
+};
+
+// The libraries stay open until the process ends: their own threads and exit handlers want that.
+const Opened& opened() {
+  static const Opened instance;
+  return instance;
+}
+
+const Opened& opened_or_throw() {
+  if (!opened().why_missing.empty()) {
+    throw_error(ErrorKind::device, "--device cuda: {}", opened().why_missing);
+  }
+  return opened();
+}
+
+}  // namespace
+
+const CudnnApi& cudnn_api() { return opened_or_throw().cudnn; }
+const CublasApi& cublas_api() { return opened_or_throw().cublas; }
+
+std::string Libraries::why_missing() { return opened().why_missing; }
+
+}  // namespace dp::cuda
