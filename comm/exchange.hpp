@@ -23,6 +23,7 @@
 
 #include "comm/communicator.hpp"
 #include "kernels/codecs/codec.hpp"
+#include "kernels/device.hpp"
 
 namespace dp {
 
@@ -32,7 +33,7 @@ struct ExchangeSetup {
   Communicator* communicator = nullptr;
   std::uint32_t bucket = 0;   // its number, part of the messages' tags
   std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodePlace
-  std::span<float> gradient;  // the bucket's values; the sum afterwards
+  std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
   float* residual = nullptr;  // as long as `gradient`; null: no error feedback
   const Codec* codec = nullptr;
   std::uint64_t seed = 0;
@@ -40,7 +41,8 @@ struct ExchangeSetup {
   std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
 };
 
-// What exchanges of a bucket have cost since clear_stats().
+// What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is
+// decoded, added and encoded in one trip: its time counts as encode_s.
 struct ExchangeStats {
   double encode_s = 0.0;
   double decode_s = 0.0;
@@ -57,23 +59,26 @@ struct BufferNeeds {
   std::size_t bytes = 0;  // of each
 };
 
-// Message buffers, aligned to cache lines.
+// Message buffers, aligned to cache lines. With a device: host memory that it reaches, too.
 class BufferSet {
  public:
-  explicit BufferSet(const BufferNeeds& needs)
-      : stride_((needs.bytes + kAlignment - 1) / kAlignment * kAlignment),
-        bytes_(needs.bytes),
-        memory_(new (std::align_val_t{kAlignment}) std::byte[stride_ * needs.count + kAlignment]) {}
+  explicit BufferSet(const BufferNeeds& needs, Device* device = nullptr)
+      : stride_((needs.bytes + kAlignment - 1) / kAlignment * kAlignment), bytes_(needs.bytes) {
+    const std::size_t all = stride_ * needs.count + kAlignment;
+    if (device != nullptr) {
+      memory_ = device->allocate_host(all);
+    } else {
+      memory_.reset(new (std::align_val_t{kAlignment}) std::byte[all],
+                    [](std::byte* p) { ::operator delete[](p, std::align_val_t{kAlignment}); });
+    }
+  }
   [[nodiscard]] std::byte* at(std::size_t i) const { return memory_.get() + i * stride_; }
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
   static constexpr std::size_t kAlignment = 64;
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlignment}); }
-  };
   std::size_t stride_, bytes_;
-  std::unique_ptr<std::byte[], Free> memory_;
+  Device::Memory memory_;
 };
 
 class Exchange {

@@ -48,9 +48,15 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
       is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())) {
   const MakeExchange make_exchange = find_topology(options_.topology);
   for (const Bucket& bucket : buckets_) {
-    codecs_.push_back(make_codec(parse_codec_spec(bucket.codec)));
-    const bool has_residual = codecs_.back()->spec().feedback && communicator_.size() > 1;
-    if (has_residual && residual_.empty()) residual_.assign(gradient.size(), 0.0f);
+    const CodecSpec spec = parse_codec_spec(bucket.codec);
+    codecs_.push_back(options_.device == nullptr ? make_codec(spec)
+                                                 : make_codec(spec, *options_.device));
+    DP_ASSERT(codecs_.back() != nullptr, "{} has no form for this device", bucket.codec);
+    const bool has_residual = spec.feedback && communicator_.size() > 1;
+    if (has_residual && residual_.empty()) {
+      residual_memory_ = codecs_.back()->memory().allocate(gradient.size());
+      residual_ = {residual_memory_.get(), gradient.size()};
+    }
   }
   BufferNeeds most;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -76,7 +82,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   const std::size_t in_flight = std::clamp<std::size_t>(options_.buckets_in_flight, 1,
                                                         std::max<std::size_t>(buckets_.size(), 1));
   for (std::size_t i = 0; i < in_flight; ++i) {
-    buffers_.push_back(std::make_unique<BufferSet>(most));
+    buffers_.push_back(std::make_unique<BufferSet>(most, options_.device));
   }
   is_buffer_free_.assign(in_flight, true);
   buffer_of_.assign(buckets_.size(), kNoBuffer);
@@ -122,7 +128,8 @@ void Reducer::begin_step(std::uint64_t step) {
 }
 
 void Reducer::bucket_ready(std::size_t bucket) {
-  DP_ASSERT(bucket < buckets_.size(), "bucket {} of {}", bucket, buckets_.size());
+  DP_ASSERT(bucket < buckets_.size() && !options_.is_final, "bucket {} of {}", bucket,
+            buckets_.size());
   is_ready_[bucket].store(true, std::memory_order_release);
   const std::lock_guard lock(mutex_);
   to_thread_.notify_one();
@@ -168,10 +175,8 @@ CommTimes Reducer::take_times() {
       cost.sampled_error_squares = stats.sampled_error_squares;
       cost.sampled_value_squares = stats.sampled_value_squares;
       if (!residual_.empty() && codecs_[b]->spec().feedback) {
-        for (std::size_t i = 0; i < buckets_[b].elements; ++i) {
-          const double r = residual_[buckets_[b].offset + i];
-          cost.residual_squares += r * r;
-        }
+        cost.residual_squares = codecs_[b]->memory().squares_of_sum(
+            residual_.data() + buckets_[b].offset, nullptr, buckets_[b].elements);
       }
       taken.total.encode_s += cost.encode_s;
       taken.total.decode_s += cost.decode_s;
@@ -195,6 +200,7 @@ CommTimes Reducer::take_times() {
 void Reducer::main_loop() {
   pthread_setname_np(pthread_self(), "dp-reducer");
   try {
+    if (options_.thread_start) options_.thread_start();
     std::unique_lock lock(mutex_);
     while (!must_stop_) {
       if (queue_.empty()) {
@@ -208,6 +214,7 @@ void Reducer::main_loop() {
       }
       Job* job = queue_.front();
       queue_.erase(queue_.begin());
+      running_step_ = step_;
       lock.unlock();
       std::exception_ptr error;
       if (job->call == nullptr) {
@@ -235,7 +242,7 @@ void Reducer::main_loop() {
             deadline.moved();
             continue;
           }
-          rest(true);
+          rest();
           communicator_.serve();
           deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
         }
@@ -252,23 +259,25 @@ void Reducer::main_loop() {
 // Runs the step until every sum is in place.
 void Reducer::exchange_step() {
   posted_ = started_ = first_open_ = 0;
-  communicator_.set_whereabouts({.step = step_, .buckets_begun = 0, .is_in_step = 1});
+  communicator_.set_whereabouts({.step = running_step_, .buckets_begun = 0, .is_in_step = 1});
   Deadline deadline = communicator_.deadline();
   Clock::time_point last = Clock::now();
   const auto is_delivered = [](const auto& exchange) { return exchange->delivered(); };
   std::size_t delivered = 0;
   while (delivered < buckets_.size() && !must_stop_) {
-    const bool is_in_flight = started_ > first_open_;
+    // The look that starts a bucket counts; time without one does not.
+    const bool was_in_flight = is_in_flight();
+    if (!was_in_flight) last = Clock::now();
     const bool has_moved = look();
-    if (is_in_flight) account(last);
-    last = Clock::now();
-    while (delivered < started_ && is_delivered(exchanges_[delivered])) ++delivered;
-    if (has_moved || started_ == first_open_) deadline.moved();
+    if (was_in_flight || is_in_flight()) account(last);
+    for (; delivered < started_ && is_delivered(exchanges_[delivered]); ++delivered) {
+      if (options_.on_delivered) options_.on_delivered(delivered);
+    }
+    if (has_moved || !is_in_flight()) deadline.moved();
     if (has_moved) continue;
-    rest(started_ > first_open_);
-    if (!is_in_flight) last = Clock::now();
+    rest();
     communicator_.serve();
-    if (started_ > first_open_) {
+    if (is_in_flight()) {
       deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
     }
   }
@@ -278,8 +287,9 @@ void Reducer::exchange_step() {
   if (!verdict_.finite) {
     for (auto& exchange : exchanges_) exchange->put_back_delivered();
   }
-  communicator_.set_whereabouts(
-      {.step = step_, .buckets_begun = static_cast<std::uint32_t>(started_), .is_in_step = 0});
+  communicator_.set_whereabouts({.step = running_step_,
+                                 .buckets_begun = static_cast<std::uint32_t>(started_),
+                                 .is_in_step = 0});
 }
 
 // One look at everything in flight. True if something moved.
@@ -304,17 +314,23 @@ bool Reducer::post_and_start() {
   bool has_moved = false;
   for (std::size_t set = 0; set < buffers_.size() && posted_ < buckets_.size(); ++set) {
     if (!is_buffer_free_[set]) continue;
-    exchanges_[posted_]->post_receives(*buffers_[set], step_);
+    exchanges_[posted_]->post_receives(*buffers_[set], running_step_);
     is_buffer_free_[set] = false;
     buffer_of_[posted_++] = set;
   }
-  while (started_ < posted_ && is_ready_[started_].load(std::memory_order_acquire)) {
+  while (started_ < posted_ && is_bucket_final(started_)) {
     exchanges_[started_++]->start();
-    communicator_.set_whereabouts(
-        {.step = step_, .buckets_begun = static_cast<std::uint32_t>(started_), .is_in_step = 1});
+    communicator_.set_whereabouts({.step = running_step_,
+                                   .buckets_begun = static_cast<std::uint32_t>(started_),
+                                   .is_in_step = 1});
     has_moved = true;
   }
   return has_moved;
+}
+
+bool Reducer::is_bucket_final(std::size_t bucket) const {
+  if (options_.is_final) return options_.is_final(bucket);
+  return is_ready_[bucket].load(std::memory_order_acquire);
 }
 
 // Puts the time since `last` where it belongs.
@@ -341,20 +357,20 @@ void Reducer::account(Clock::time_point& last) {
   }
 }
 
-// Nothing has moved: sleeps a moment. Where nothing of this rank is under way, a bucket that
-// becomes ready ends the sleep.
-void Reducer::rest(bool is_in_flight) {
-  if (is_in_flight) {
+// Nothing has moved: sleeps a moment. Where nothing of this rank is under way, a bucket that the
+// caller says to be ready ends the sleep.
+void Reducer::rest() {
+  if (is_in_flight() || options_.is_final) {
     std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
     return;
   }
   std::unique_lock lock(mutex_);
-  if (started_ < posted_ && is_ready_[started_].load(std::memory_order_acquire)) return;
+  if (started_ < posted_ && is_bucket_final(started_)) return;
   if (!must_stop_) to_thread_.wait_for(lock, kRestInStep);
 }
 
 std::string Reducer::describe_wait() const {
-  return fmt::format("the exchange of bucket {} in step {}", first_open_, step_);
+  return fmt::format("the exchange of bucket {} in step {}", first_open_, running_step_);
 }
 
 }  // namespace dp

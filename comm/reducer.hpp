@@ -15,6 +15,10 @@
 //
 // All ranks make the same calls in the same order (bucket_ready apart). The caller is one thread;
 // bucket_ready may come from any. From the second step on nothing is allocated.
+//
+// With a GPU the gradient may lie in the GPU's memory (ReducerOptions::device), or in the host's
+// and be copied down before and up again after the exchange (on_delivered). Either way the GPU is
+// ahead of the host, so readiness is asked for (is_final) and not told.
 #pragma once
 
 #include <atomic>
@@ -47,6 +51,17 @@ struct ReducerOptions {
   // computing, and is waited for ten times as long (liveness.hpp).
   double comm_timeout_s = 60.0;
   int sleep_us = 150;  // between looks at the network while it works
+  // Where the gradient and the residual lie; null: in host memory. Codecs are the device's, and
+  // message buffers are host memory that the device reaches. It outlives the reducer.
+  Device* device = nullptr;
+  // If set, the thread asks it whether a bucket's values are final (the oldest that is not, at
+  // every look), and bucket_ready is not called. From begin_step on it answers for that step.
+  std::function<bool(std::size_t bucket)> is_final = {};
+  // Called by the thread when a bucket's sum is in place, for one bucket after the other, before
+  // wait_step returns. Whether the step is finite is not known then.
+  std::function<void(std::size_t bucket)> on_delivered = {};
+  // Called by the thread before anything else, to make a GPU its current one.
+  std::function<void()> thread_start = {};
   // For tests: called by the thread between looks.
   std::function<void()> on_look = {};
 };
@@ -83,7 +98,7 @@ class Reducer {
  public:
   // Collective. `gradient` and `communicator` outlive the reducer; the latter is used by the thread
   // alone from now on. The buckets are disjoint slices of the gradient. Throws Error(usage) for an
-  // unknown topology.
+  // unknown topology, Error(internal) for a codec without a form for the device (has_codec).
   Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
           const ReducerOptions& options);
   ~Reducer();
@@ -125,9 +140,10 @@ class Reducer {
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   // The floats of a segment with that codec: segment_bytes rounded up to whole blocks.
   [[nodiscard]] std::size_t segment_of(const Codec& codec) const;
-  // As long as the gradient where any bucket has feedback, empty otherwise. To be touched only
-  // between wait_step and begin_step.
-  [[nodiscard]] std::span<float> residual() { return residual_; }
+  // As long as the gradient where any bucket has feedback, empty otherwise. Memory of
+  // ReducerOptions::device where one is given: not for the host to touch. To be used only between
+  // wait_step and begin_step.
+  [[nodiscard]] std::span<float> residual() const { return residual_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -148,14 +164,17 @@ class Reducer {
   bool look();
   bool post_and_start();
   void account(Clock::time_point& last);
-  void rest(bool is_in_flight);
+  void rest();
+  [[nodiscard]] bool is_in_flight() const { return started_ > first_open_; }
+  [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
 
   Communicator& communicator_;
   std::vector<Bucket> buckets_;
   ReducerOptions options_;
-  std::vector<float> residual_;
   std::vector<std::unique_ptr<Codec>> codecs_;
+  std::shared_ptr<float> residual_memory_;
+  std::span<float> residual_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
   std::vector<std::unique_ptr<BufferSet>> buffers_;
   std::vector<bool> is_buffer_free_;
@@ -175,6 +194,7 @@ class Reducer {
   // The thread's own: buckets [0, posted_) have receives, [0, started_) are under way or over,
   // [0, first_open_) are over.
   std::size_t posted_ = 0, started_ = 0, first_open_ = 0;
+  std::uint64_t running_step_ = 0;
   CommTimes times_;
   double seen_codec_s_ = 0.0;  // of the stats, already accounted
 

@@ -7,7 +7,6 @@
 #include "comm/check.hpp"
 #include "comm/ring_order.hpp"
 #include "kernels/base/error.hpp"
-#include "kernels/codecs/cpu_driver.hpp"
 
 namespace dp {
 namespace {
@@ -25,12 +24,6 @@ class Stopwatch {
   double& sum_s_;
   Clock::time_point start_ = Clock::now();
 };
-
-double sum_of_squares(const float* v, std::size_t n) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < n; ++i) sum += static_cast<double>(v[i]) * static_cast<double>(v[i]);
-  return sum;
-}
 
 // Buffers and requests. There are `window` send slots and 2 x window receive slots, each of which
 // owns a buffer. A forwarded payload leaves from the receive slot that it came into, which stays
@@ -61,7 +54,7 @@ class Ring final : public Exchange {
     completed_.resize(requests);
     statuses_.resize(requests);
     if (!setup.codec->is_lossless() && setup.residual == nullptr) {
-      scratch_.resize(std::min(setup.segment, shape_.chunk_size(0)));
+      scratch_ = memory().allocate(std::min(setup.segment, shape_.chunk_size(0)));
     }
     for (RingCursor c = make_rewound(send_cursor_); !c.at_end(); c.advance()) {
       if (c.piece().hop <= shape_.ranks - 1) ++encodes_per_step_;
@@ -95,8 +88,7 @@ class Ring final : public Exchange {
     is_started_ = true;
     if (is_idle()) {
       // A ring of one rank: the sum is there already. Only the verdict is to be found.
-      is_finite_ = largest_magnitude_bits(setup_.gradient.data(), nullptr, setup_.gradient.size()) <
-                   0x7F800000u;
+      is_finite_ = memory().is_finite(setup_.gradient.data(), setup_.gradient.size());
       return;
     }
     notice_ = header(kRingStartKind, 0);
@@ -137,9 +129,7 @@ class Ring final : public Exchange {
   void put_back_delivered() override {
     if (setup_.residual == nullptr || is_idle()) return;
     const std::size_t owned = (rank_ + 1) % shape_.ranks, begin = shape_.chunk_begin(owned);
-    for (std::size_t i = begin; i < begin + shape_.chunk_size(owned); ++i) {
-      setup_.residual[i] += setup_.gradient[i];
-    }
+    memory().add(setup_.gradient.data() + begin, setup_.residual + begin, shape_.chunk_size(owned));
   }
 
  private:
@@ -176,6 +166,7 @@ class Ring final : public Exchange {
   [[nodiscard]] RingHeader header(std::uint32_t kind, std::uint32_t number) const {
     return {kind, static_cast<std::uint32_t>(step_), setup_.bucket, number};
   }
+  [[nodiscard]] const SegmentMemory& memory() const { return setup_.codec->memory(); }
   [[nodiscard]] std::span<float> values(const RingPiece& piece) const {
     return setup_.gradient.subspan(piece.begin, piece.size);
   }
@@ -259,7 +250,7 @@ class Ring final : public Exchange {
     if (send_cursor_.at_end() || send_cursor_.piece().hop != 0) return false;
     const std::size_t slot = free_send_slot();
     if (slot == Send::kNone) return false;
-    send_encoded(slot, false, {});
+    send_encoded(slot, false, {});  // nothing was received
     return true;
   }
 
@@ -292,10 +283,6 @@ class Ring final : public Exchange {
           send_cursor_.piece().begin);
     }
     if (piece.hop < shape_.ranks - 1) {
-      {
-        const Stopwatch watch(stats_.decode_s);
-        setup_.codec->decode_add(payload, values(piece));
-      }
       send_encoded(send_slot, !is_finite, payload);
     } else {
       is_finite_ = is_finite_ && is_finite;
@@ -309,10 +296,11 @@ class Ring final : public Exchange {
     return true;
   }
 
-  // Encodes the send cursor's segment and sends it. `received` is the payload that has just been
-  // added to it; empty on hop 0.
+  // Adds the payload received to the send cursor's segment (nothing on hop 0), encodes and sends
+  // it.
   void send_encoded(std::size_t slot, bool is_flagged, std::span<const std::byte> received) {
     const RingPiece piece = send_cursor_.piece();
+    const bool has_received = piece.hop > 0;
     std::byte* message = send_buffer(slot);
     const std::span<std::byte> payload(message + kRingHeaderBytes,
                                        buffers_->bytes() - kRingHeaderBytes);
@@ -323,14 +311,22 @@ class Ring final : public Exchange {
                             .offset = setup_.offset + piece.begin};
     float* residual = setup_.residual == nullptr ? nullptr : setup_.residual + piece.begin;
     const bool is_sampled = is_sample();
+    // A sample looks at the values between adding and encoding.
+    const bool is_one_trip = has_received && !is_sampled && setup_.codec->is_on_device();
+    if (has_received && !is_one_trip) {
+      const Stopwatch watch(stats_.decode_s);
+      setup_.codec->decode_add(received, values(piece));
+    }
     if (is_sampled) sample_before(piece, residual);
     EncodeResult result;
     {
       const Stopwatch watch(stats_.encode_s);
-      result = setup_.codec->encode(values(piece), residual, payload, place);
+      result = is_one_trip ? setup_.codec->decode_add_encode(received, values(piece), residual,
+                                                             payload, place)
+                           : setup_.codec->encode(values(piece), residual, payload, place);
       if (!result.finite) {
         is_flagged = true;
-        if (!received.empty()) {
+        if (has_received) {
           setup_.codec->decode(received, values(piece));
           result = setup_.codec->encode(values(piece), residual, payload, place);
         }
@@ -379,25 +375,19 @@ class Ring final : public Exchange {
     return !setup_.codec->is_lossless() && encodes_++ == step_ % encodes_per_step_;
   }
   void sample_before(const RingPiece& piece, const float* residual) {
-    sampled_ = 0.0;
-    const auto v = values(piece);
-    for (std::size_t i = 0; i < piece.size; ++i) {
-      const double x = residual == nullptr ? v[i] : v[i] + residual[i];
-      sampled_ += x * x;
-    }
+    sampled_ = memory().squares_of_sum(values(piece).data(), residual, piece.size);
   }
   void sample_after(const RingPiece& piece, const float* residual,
                     std::span<const std::byte> encoded) {
     if (!std::isfinite(sampled_)) return;
     stats_.sampled_value_squares += sampled_;
     if (residual != nullptr) {
-      stats_.sampled_error_squares += sum_of_squares(residual, piece.size);
+      stats_.sampled_error_squares += memory().squares_of_sum(residual, nullptr, piece.size);
       return;
     }
-    const std::span<float> decoded = std::span(scratch_).first(piece.size);
-    setup_.codec->decode(encoded, decoded);
-    for (std::size_t i = 0; i < piece.size; ++i) decoded[i] -= values(piece)[i];
-    stats_.sampled_error_squares += sum_of_squares(decoded.data(), piece.size);
+    setup_.codec->decode(encoded, {scratch_.get(), piece.size});
+    stats_.sampled_error_squares +=
+        memory().squares_of_difference(scratch_.get(), values(piece).data(), piece.size);
   }
 
   ExchangeSetup setup_;
@@ -425,7 +415,7 @@ class Ring final : public Exchange {
 
   std::size_t encodes_ = 0, encodes_per_step_ = 0;
   double sampled_ = 0.0;
-  std::vector<float> scratch_;
+  std::shared_ptr<float> scratch_;  // a decoded segment
 };
 
 }  // namespace

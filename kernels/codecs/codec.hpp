@@ -5,8 +5,11 @@
 // the end of a chunk. The *payload* is the encoded segment. The *residual* holds, per float, what
 // earlier payloads dropped (error feedback).
 //
-// Codecs have no state: every method is const, may be called from any thread and allocates nothing.
-// The same input gives the same payload on every machine (see linear.hpp for what that takes).
+// A codec works on the memory of one device: that of the host, or a GPU's. On the host codecs have
+// no state: every method may be called from any thread and allocates nothing. A GPU's codec has a
+// queue of its own, belongs to one thread at a time, and allocates when a segment is longer than
+// all before. The same input gives the same payload on every machine and every device (see
+// linear.hpp for what that takes).
 //
 // A new codec is one header beside this one and one row in codec_list.cpp. Errors: a spec that
 // cannot be is Error(usage); a payload that cannot be is Error(communication).
@@ -19,6 +22,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "kernels/codecs/segment_memory.hpp"
+#include "kernels/device.hpp"
 
 namespace dp {
 
@@ -74,6 +80,12 @@ class Codec {
   Codec& operator=(const Codec&) = delete;
 
   [[nodiscard]] const CodecSpec& spec() const { return spec_; }
+  // True for a GPU's codec: `partial`, `out` and `residual` are memory of the GPU, `payload` is
+  // memory that the GPU reaches (its own, or Device::allocate_host), and everything has ended when
+  // a call returns. Work that others have enqueued on that memory must have ended before.
+  [[nodiscard]] virtual bool is_on_device() const { return false; }
+  // Sums over the memory that this codec works on.
+  [[nodiscard]] virtual const SegmentMemory& memory() const { return host_memory(); }
   // Segments are a multiple of it.
   [[nodiscard]] std::size_t block() const { return spec_.block; }
   // True where decode(encode(x)) is x, bit for bit, for every finite x.
@@ -99,10 +111,26 @@ class Codec {
   virtual void decode(std::span<const std::byte> payload, std::span<float> out) const = 0;
   virtual void decode_add(std::span<const std::byte> payload, std::span<float> out) const = 0;
 
+  // decode_add(received, partial), then encode(partial, residual, payload, place): what a rank does
+  // with a segment that it passes on. One trip to a GPU instead of two. `received` and `payload` do
+  // not overlap.
+  virtual EncodeResult decode_add_encode(std::span<const std::byte> received,
+                                         std::span<float> partial, float* residual,
+                                         std::span<std::byte> payload,
+                                         const EncodePlace& place) const {
+    decode_add(received, partial);
+    return encode(partial, residual, payload, place);
+  }
+
  private:
   CodecSpec spec_;
 };
 
+// For memory of the host.
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec);
+// For memory of that device, which outlives the codec. Null where the codec has no form for it.
+[[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device);
+// Whether make_codec(spec, a device of that kind) makes one.
+[[nodiscard]] bool has_codec(const CodecSpec& spec, DeviceKind kind);
 
 }  // namespace dp

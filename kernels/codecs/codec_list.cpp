@@ -62,4 +62,10 @@ std::unique_ptr<Codec> make_codec(const CodecSpec& spec) {
   throw_error(ErrorKind::internal, "no codec is called {}", spec.name);
 }
 
+std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device) {
+  return device.kind() == DeviceKind::cpu ? make_codec(spec) : nullptr;
+}
+
+bool has_codec(const CodecSpec&, DeviceKind kind) { return kind == DeviceKind::cpu; }
+
 }  // namespace dp

@@ -206,6 +206,46 @@ TEST(Reducer, TimesAddUpAndALateRankIsNotTheNetwork) {
   }
 }
 
+// As with a GPU: the thread asks for readiness and tells of every sum, in order.
+TEST(Reducer, AsksForReadinessAndTellsWhatIsDelivered) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  std::atomic<std::size_t> finals = 0;
+  std::vector<std::size_t> delivered;
+  std::vector<float> seen(kElements);
+  std::thread::id first_caller, delivering;
+  const auto buckets = five_buckets("none");
+  ReducerOptions options{.segment_bytes = 1024, .buckets_in_flight = 2};
+  options.thread_start = [&] { first_caller = std::this_thread::get_id(); };
+  options.is_final = [&](std::size_t b) { return b < finals; };
+  options.on_delivered = [&](std::size_t b) {
+    delivering = std::this_thread::get_id();
+    delivered.push_back(b);
+    const auto from = gradient.begin() + static_cast<std::ptrdiff_t>(buckets[b].offset);
+    std::copy_n(from, buckets[b].elements,
+                seen.begin() + static_cast<std::ptrdiff_t>(buckets[b].offset));
+  };
+  Reducer reducer(comm, gradient, buckets, options);
+  std::vector<std::size_t> in_order(buckets.size());
+  std::iota(in_order.begin(), in_order.end(), 0);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    finals = 0;
+    delivered.clear();
+    fill(gradient, comm.rank(), step);
+    reducer.begin_step(step);
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      std::this_thread::sleep_for(1ms);
+      finals = b + 1;
+    }
+    EXPECT_TRUE(reducer.wait_step().finite);
+    EXPECT_EQ(delivered, in_order);
+    EXPECT_EQ(delivering, first_caller);
+    // What was there at the time of the call is the sum.
+    EXPECT_EQ(seen, gradient);
+    EXPECT_EQ(seen[4000], sum_of_fills(comm.size(), step, 4000));
+  }
+}
+
 TEST(Reducer, CanBeDestroyedInTheMiddleOfAStep) {
   Communicator comm;
   std::vector<float> gradient(kElements);

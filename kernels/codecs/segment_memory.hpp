@@ -1,0 +1,31 @@
+// The sums that an exchange makes of gradients and residuals beside encoding them, on the memory
+// that they lie in: the host's, or a GPU's. Results are there when a call returns; the same input
+// gives the same bits every time, but not the same on a GPU as on the host.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace dp {
+
+class SegmentMemory {
+ public:
+  virtual ~SegmentMemory() = default;
+
+  // Floats of this memory, zeroed. Error(device) where there is too little.
+  [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t n) const = 0;
+  // The sum of squares of values + others, or of values alone where `others` is null.
+  [[nodiscard]] virtual double squares_of_sum(const float* values, const float* others,
+                                              std::size_t n) const = 0;
+  [[nodiscard]] virtual double squares_of_difference(const float* values, const float* others,
+                                                     std::size_t n) const = 0;
+  // False where a value is NaN or an infinity.
+  [[nodiscard]] virtual bool is_finite(const float* values, std::size_t n) const = 0;
+  // sums += values
+  virtual void add(const float* values, float* sums, std::size_t n) const = 0;
+};
+
+// That of the host; from any thread.
+[[nodiscard]] const SegmentMemory& host_memory();
+
+}  // namespace dp
