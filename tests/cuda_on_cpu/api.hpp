@@ -1,0 +1,27 @@
+// What the functions of the emulated runtime share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+
+#include "tests/cuda_on_cpu/queue.hpp"
+
+namespace dp::cuda_on_cpu {
+
+// Notes an error for cudaGetLastError and returns it.
+cudaError_t note(cudaError_t code);
+
+// cudaSuccess where there are devices, and the reason where not.
+[[nodiscard]] cudaError_t devices_verdict();
+[[nodiscard]] int current_device();  // the calling thread's
+[[nodiscard]] bool is_old_gpu();
+
+// For calls that may wait or that allocate: an error (which also spoils the capture) while the
+// calling thread captures, and on the worker, whose operations must not call CUDA.
+[[nodiscard]] cudaError_t unsafe_verdict_locked();
+
+// Appends to a stream, or to the capture that it takes part in.
+cudaError_t submit(cudaStream_t stream, std::function<void()> work, RecordPtr* record = nullptr);
+
+}  // namespace dp::cuda_on_cpu

@@ -1,0 +1,30 @@
+// cuda_on_cpu: kernels and streams of CUDA on the processor, for tests on machines without a GPU.
+//
+// The sources of kernels/cuda are compiled by the host's compiler, with prelude.hpp in front of
+// each, and linked with a runtime that has the signatures of CUDA's. Streams are queues that one
+// *worker* thread runs, in an order as unhelpful as the dependencies allow (queue.hpp); a kernel's
+// blocks run one after the other, the threads of a block as fibers (block.hpp); device memory is
+// poisoned, guarded and out of the host's reach (memory.cpp).
+//
+// Wrong kernels end the process with one line that begins with "cuda_on_cpu:". Wrong calls return
+// the error that CUDA returns.
+//
+// Environment:
+//   DP_CUDA_ON_CPU_DEVICES    how many GPUs there are (1); "no-driver", "old-driver", "old-gpu"
+//   DP_CUDA_ON_CPU_MEMORY_MB  memory of each (4096)
+//   DP_CUDA_ON_CPU_SEED       which of the allowed orders is taken (1)
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+namespace dp::cuda_on_cpu {
+
+// Enqueues a kernel: `body` is called once for each thread of each block.
+cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::function<void()> body);
+
+// Enqueues work of a library: a single call on the worker.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+
+}  // namespace dp::cuda_on_cpu
