@@ -1,5 +1,5 @@
-// bfloat16 in kernels: conversions, and vectors of 16 bytes. Rounds to nearest, ties to even, as the
-// CPU's twins do; NaN stays NaN.
+// bfloat16 in kernels: conversions, and packs of neighbouring elements that are read and written at
+// once. Rounds to nearest, ties to even, as the CPU's twins do; a NaN becomes the NaN 0x7FFF.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -30,37 +30,113 @@ DP_HD inline bf16 from_float<bf16>(float v) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(v))};
 #else
   const auto bits = std::bit_cast<std::uint32_t>(v);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
-    return {static_cast<std::uint16_t>((bits >> 16) | 0x0040u)};
-  }
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {0x7FFF};
   return {static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
 #endif
 }
 
-// 16 bytes of T, read and written at once; `at` is aligned to 16 bytes.
+// How many elements fit into the 16 bytes that a thread moves at once.
 template <class T>
+inline constexpr int kPackCount = 16 / static_cast<int>(sizeof(T));
+
+// kPackCount elements, or a single one where 16 bytes would not be aligned.
+template <class T, int N = kPackCount<T>>
 struct Pack {
-  static constexpr int kCount = 16 / static_cast<int>(sizeof(T));
-  T values[kCount];
+  static constexpr int kCount = N;
+  T values[N];
 };
-template <class T>
-DP_HD inline Pack<T> load_pack(const T* at) {
+
+template <std::size_t bytes>
+struct WordOf;
+template <>
+struct WordOf<2> {
+  using Type = unsigned short;
+};
+template <>
+struct WordOf<4> {
+  using Type = unsigned;
+};
+template <>
+struct WordOf<8> {
+  using Type = uint2;
+};
+template <>
+struct WordOf<16> {
+  using Type = uint4;
+};
+
+// `at` is aligned to the size of the pack.
+template <class T, int N = kPackCount<T>>
+DP_HD inline Pack<T, N> load_pack(const T* at) {
 #ifdef __CUDA_ARCH__
-  const int4 raw = *reinterpret_cast<const int4*>(at);
-  return std::bit_cast<Pack<T>>(raw);
+  using Word = typename WordOf<sizeof(Pack<T, N>)>::Type;
+  return std::bit_cast<Pack<T, N>>(*reinterpret_cast<const Word*>(at));
 #else
-  Pack<T> pack;
+  Pack<T, N> pack;
   std::memcpy(&pack, at, sizeof pack);
   return pack;
 #endif
 }
-template <class T>
-DP_HD inline void store_pack(T* at, const Pack<T>& pack) {
+template <class T, int N>
+DP_HD inline void store_pack(T* at, const Pack<T, N>& pack) {
 #ifdef __CUDA_ARCH__
-  *reinterpret_cast<int4*>(at) = std::bit_cast<int4>(pack);
+  using Word = typename WordOf<sizeof(Pack<T, N>)>::Type;
+  *reinterpret_cast<Word*>(at) = std::bit_cast<Word>(pack);
 #else
   std::memcpy(at, &pack, sizeof pack);
 #endif
+}
+
+// The same packs as numbers to calculate with.
+template <int N>
+struct Floats {
+  float values[N];
+
+  DP_HD float& operator[](int i) { return values[i]; }
+  DP_HD float operator[](int i) const { return values[i]; }
+};
+
+template <class T, int N>
+DP_HD inline Floats<N> to_floats(const Pack<T, N>& pack) {
+  Floats<N> floats;
+  for (int i = 0; i < N; ++i) floats[i] = to_float(pack.values[i]);
+  return floats;
+}
+
+template <class T, int N>
+DP_HD inline Pack<T, N> to_pack(const Floats<N>& floats) {
+  Pack<T, N> pack;
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    // One instruction rounds two values.
+    unsigned words[N / 2];
+    for (int i = 0; i < N / 2; ++i) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(floats[2 * i], floats[2 * i + 1]);
+      words[i] = reinterpret_cast<const unsigned&>(pair);
+    }
+    memcpy(&pack, words, sizeof pack);
+    return pack;
+  } else
+#endif
+  {
+    for (int i = 0; i < N; ++i) pack.values[i] = from_float<T>(floats[i]);
+    return pack;
+  }
+}
+
+template <int N, class T>
+DP_HD inline Floats<N> load_floats(const T* at) {
+  return to_floats(load_pack<T, N>(at));
+}
+template <class T, int N>
+DP_HD inline void store_floats(T* at, const Floats<N>& floats) {
+  store_pack(at, to_pack<T>(floats));
+}
+
+// Whether 16 bytes at a time may be moved at all of these places; null pointers do not count.
+template <class... Pointers>
+inline bool are_aligned(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
 }  // namespace dp::cuda

@@ -1,0 +1,48 @@
+#include "kernels/augment.hpp"
+
+#include <algorithm>
+
+#include "kernels/cuda/device.hpp"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/twins.hpp"
+
+namespace dp::cuda {
+
+namespace {
+
+// A block to an image, neighbouring threads write neighbouring floats.
+__global__ void __launch_bounds__(kThreads)
+    augment_kernel(const std::uint8_t* images, const ImageCrop* crops, const PixelTable* table,
+                   std::size_t count, unsigned height, unsigned width, float* y) {
+  const unsigned pixels = height * width, values = 3 * pixels;
+  for (std::size_t n = blockIdx.x; n < count; n += gridDim.x) {
+    const std::uint8_t* image = images + n * values;
+    const ImageCrop crop = crops[n];
+    float* out = y + n * values;
+    for (unsigned i = threadIdx.x; i < values; i += blockDim.x) {
+      const unsigned c = i % 3, pixel = i / 3, h = pixel / width, w = pixel % width;
+      // Left of and above the image these are very large numbers.
+      const unsigned from_h = h + static_cast<unsigned>(int{crop.shift_y});
+      const unsigned from_w =
+          (crop.is_flipped != 0 ? width - 1 - w : w) + static_cast<unsigned>(int{crop.shift_x});
+      const bool is_inside = from_h < height && from_w < width;
+      const unsigned byte = is_inside ? image[c * pixels + from_h * width + from_w] : 0;
+      out[i] = table->value[c][byte];
+    }
+  }
+}
+
+}  // namespace
+
+void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageCrop* crops,
+                    const PixelTable* table, const TensorView& y) {
+  const Shape shape = y.desc.shape;
+  require(shape.c == 3 && y.desc.type == DataType::f32, "images have three channels, fp32");
+  require(shape.pixels() < (1u << 30), "images of more than 2^30 pixels");
+  if (shape.elements() == 0) return;
+  launch(augment_kernel, Launch{.blocks = blocks_for(shape.n, 1)}, device.stream(), images, crops,
+         table, shape.n, static_cast<unsigned>(shape.h), static_cast<unsigned>(shape.w),
+         y.as<float>());
+}
+
+}  // namespace dp::cuda
