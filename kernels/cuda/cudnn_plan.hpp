@@ -1,0 +1,118 @@
+// A convolution in one direction on cuDNN 9's backend API: which ways to compute it are there
+// (ConvPlanner), and one of them ready to run (CudnnPlan).
+//
+// A way is an *engine configuration*: an engine of cuDNN and its knobs. cuDNN's heuristics name
+// them, the most promising first. Left out are those that would not give the same bits every time,
+// and those that compute with less precision than was asked for.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cudnn_descriptor.hpp"
+#include "kernels/tensor.hpp"
+
+namespace dp::cuda {
+
+enum class ConvDirection { forward, backward_data, backward_weights };
+[[nodiscard]] const char* name_of(ConvDirection direction);
+
+// What cuDNN sees: dense tensors, x and y NHWC, w KRSC, in the types in which they are in memory.
+// Products are summed in fp32. In bf16 cuDNN wants channels in multiples of 8.
+struct ConvProblem {
+  ConvDirection direction = ConvDirection::forward;
+  Shape x, y;
+  std::size_t kernel = 3, stride = 1, padding = 1;
+  DataType x_type = DataType::f32, w_type = DataType::f32, y_type = DataType::f32;
+  bool allows_tf32 = false;  // fp32 operands may be rounded to TF32
+};
+// "3x3 stride 1 convolution of 128x32x32x64 -> 64 channels, backward_data"
+[[nodiscard]] std::string to_string(const ConvProblem& problem);
+
+// For which GPU plans are made: that of a handle, or one that is only described (then they are not
+// run). `properties` is a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR.
+struct CudnnTarget {
+  cudnnHandle_t handle = nullptr;
+  cudnnBackendDescriptor_t properties = nullptr;
+};
+
+// The pointers of one run. Keeps the last ones, which mostly are the next ones, too.
+class ConvPointers {
+ public:
+  // x, w, y by role: in backward_data x is dx, in backward_weights w is dw. All aligned to 16
+  // bytes.
+  void set(void* x, void* w, void* y, void* workspace);
+  [[nodiscard]] cudnnBackendDescriptor_t get() const { return pack_.get(); }
+
+ private:
+  void* now_[4] = {};
+  Descriptor pack_;
+};
+
+// A convolution as cuDNN's operation graph.
+struct ConvGraph {
+  Descriptor x, w, y, convolution, operation, graph;
+};
+
+class CudnnPlan {
+ public:
+  CudnnPlan(std::string name, Descriptor plan, std::shared_ptr<const ConvGraph> graph,
+            std::shared_ptr<const Descriptor> configuration, std::size_t workspace_bytes)
+      : name_(std::move(name)),
+        graph_(std::move(graph)),
+        configuration_(std::move(configuration)),
+        plan_(std::move(plan)),
+        workspace_bytes_(workspace_bytes) {}
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::size_t workspace_bytes() const { return workspace_bytes_; }
+  // Enqueued on the handle's stream. Assigns.
+  void run(cudnnHandle_t handle, const ConvPointers& pointers) const;
+
+ private:
+  std::string name_;
+  // What the plan was made of lives as long as it does (shared by the plans of one planner).
+  std::shared_ptr<const ConvGraph> graph_;
+  std::shared_ptr<const Descriptor> configuration_;
+  Descriptor plan_;
+  std::size_t workspace_bytes_;
+};
+
+class ConvPlanner {
+ public:
+  // Asks the heuristics; throws nothing where they know no way (count() is 0 then).
+  ConvPlanner(const CudnnTarget& target, const ConvProblem& problem);
+
+  [[nodiscard]] std::size_t count() const { return ways_.size(); }
+  // "engine 38 2=1 11=0", "engine 12 winograd 5=1": the same for the same configuration in every
+  // run of this cuDNN. The numbers are its knobs' types and values.
+  [[nodiscard]] const std::string& name(std::size_t i) const { return ways_[i].name; }
+  // Whether building it compiles a kernel, which takes about a second.
+  [[nodiscard]] bool is_compiled(std::size_t i) const { return ways_[i].is_compiled; }
+  // Null where cuDNN refuses after all or the workspace is above kMostWorkspaceBytes.
+  [[nodiscard]] std::shared_ptr<const CudnnPlan> build(std::size_t i) const;
+  // Why nothing was found or built, in cuDNN's words.
+  [[nodiscard]] const std::string& last_refusal() const { return last_refusal_; }
+
+  static constexpr std::size_t kMostWorkspaceBytes = std::size_t{1} << 30;
+
+ private:
+  struct Way {
+    std::string name;
+    bool is_compiled;
+    std::shared_ptr<const Descriptor> configuration;
+  };
+
+  void describe_operation();
+  void ask(cudnnBackendHeurMode_t mode);
+
+  CudnnTarget target_;
+  ConvProblem problem_;
+  std::shared_ptr<const ConvGraph> graph_;  // null where cuDNN refuses it
+  std::vector<Way> ways_;
+  mutable std::string last_refusal_;
+};
+
+}  // namespace dp::cuda

@@ -1,0 +1,15 @@
+// What a linear layer has beside its matrix products: the bias, and the bias' gradient.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace dp::cuda {
+
+// y[n][k] += bias[k] for n x k values.
+void add_bias(cudaStream_t stream, float* y, const float* bias, std::size_t n, std::size_t k);
+// sums[k] = y[0][k] + y[1][k] + ...: assigns. By one fixed tree, so the same bits every time.
+void sum_columns(cudaStream_t stream, const float* y, std::size_t n, std::size_t k, float* sums);
+
+}  // namespace dp::cuda
