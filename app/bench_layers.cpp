@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <boost/program_options.hpp>
 #include <cstdio>
+#include <new>
 #include <string>
 #include <vector>
+
+#include <fmt/ranges.h>
 
 #include "app/process.hpp"
 #include "app/times.hpp"
@@ -22,7 +25,7 @@ namespace {
 namespace po = boost::program_options;
 
 struct LayerBenchOptions {
-  std::string model = "resnet18", precision = "fp32", tune = "on";
+  std::string model = "resnet18", device = "auto", precision = "fp32", tune = "on";
   int batch = 128, threads = 0, steps = 8;
   bool verbose = false;
 };
@@ -35,8 +38,10 @@ LayerBenchOptions parse(int argc, char** argv) {
       ("batch", po::value(&options.batch)->default_value(options.batch), "images a step")  //
       ("threads", po::value(&options.threads)->default_value(options.threads),
        "threads per rank; 0: its share of the cores")  //
+      ("device", po::value(&options.device)->default_value(options.device),
+       "auto, cpu or cuda")  //
       ("precision", po::value(&options.precision)->default_value(options.precision),
-       "fp32 or bf16")                                                                   //
+       "fp32, tf32 (GPUs) or bf16")                                                      //
       ("steps", po::value(&options.steps)->default_value(options.steps), "steps timed")  //
       ("tune", po::value(&options.tune)->default_value(options.tune),
        "on: measure algorithms; off: fixed rule")  //
@@ -61,13 +66,16 @@ LayerBenchOptions parse(int argc, char** argv) {
   range("batch", options.batch, 1, 65536);
   range("threads", options.threads, 0, 1024);
   range("steps", options.steps, 1, 100000);
-  if (options.precision != "fp32" && options.precision != "bf16") {
-    throw_error(ErrorKind::usage, "layers: --precision {}: must be fp32 or bf16",
-                options.precision);
-  }
-  if (options.tune != "on" && options.tune != "off") {
-    throw_error(ErrorKind::usage, "layers: --tune {}: must be on or off", options.tune);
-  }
+  const auto one_of = [](const char* name, const std::string& value,
+                         const std::vector<std::string>& allowed) {
+    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
+      throw_error(ErrorKind::usage, "layers: --{} {}: must be {}", name, value,
+                  fmt::join(allowed, " or "));
+    }
+  };
+  one_of("device", options.device, {"auto", "cpu", "cuda"});
+  one_of("precision", options.precision, {"fp32", "tf32", "bf16"});
+  one_of("tune", options.tune, {"on", "off"});
   return options;
 }
 
@@ -89,7 +97,15 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
   comm.together([&] {
     options = parse(argc, argv);
     const CpuShare share = take_cpu_share(comm.local_rank(), comm.local_size(), options.threads);
-    device = make_device({.threads = share.threads, .tune = options.tune == "on"});
+    const bool is_gpu = options.device == "cuda" || (options.device == "auto" && count_gpus() > 0);
+    if (!is_gpu && options.precision == "tf32") {
+      throw_error(ErrorKind::device, "layers: --precision tf32: a CPU has no such arithmetic");
+    }
+    device = make_device({.kind = is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
+                          .threads = share.threads,
+                          .tune = options.tune == "on",
+                          .index = comm.local_rank(),
+                          .allow_tf32 = options.precision == "tf32"});
     const DataType type = options.precision == "bf16" ? DataType::bf16 : DataType::f32;
     if (!device->supports(type)) {
       throw_error(ErrorKind::device, "layers: --precision bf16: {} has no AVX512-BF16",
@@ -105,36 +121,54 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
 
   const auto batch = static_cast<std::size_t>(options.batch);
   const CounterRng rng(1, RandomStream::test);
-  const Device::Memory memory = device->allocate(batch * 32 * 32 * 3 * sizeof(float));
-  const TensorView images = {TensorDesc::nhwc({batch, 32, 32, 3}), memory.get()};
-  for (std::size_t i = 0; i < images.desc.shape.elements(); ++i) {
-    images.as<float>()[i] = static_cast<float>(2.0 * rng.uniform(i) - 1.0);
+  std::vector<float> pixels(batch * 32 * 32 * 3);
+  for (std::size_t i = 0; i < pixels.size(); ++i) {
+    pixels[i] = static_cast<float>(2.0 * rng.uniform(i) - 1.0);
   }
-  std::vector<std::int32_t> labels(batch);
-  for (std::size_t i = 0; i < batch; ++i) labels[i] = static_cast<std::int32_t>(i % 10);
+  std::vector<std::int32_t> label_values(batch);
+  for (std::size_t i = 0; i < batch; ++i) label_values[i] = static_cast<std::int32_t>(i % 10);
+  const auto bring = [&](const void* from, std::size_t bytes) {
+    Device::Memory memory = device->allocate(bytes);
+    device->upload(memory.get(), from, bytes);
+    return memory;
+  };
+  const Device::Memory image_memory = bring(pixels.data(), pixels.size() * sizeof(float));
+  const Device::Memory label_memory = bring(label_values.data(), batch * sizeof(std::int32_t));
+  const TensorView images = {TensorDesc::nhwc({batch, 32, 32, 3}), image_memory.get()};
+  const auto* labels = reinterpret_cast<const std::int32_t*>(label_memory.get());
   net::Parameters& parameters = network->parameters();
   const Device::Memory velocity = device->allocate(parameters.size() * sizeof(float));
+  const Device::Memory shared = device->allocate_host(sizeof(SgdStep) + sizeof(LossSums));
+  auto* loss = new (shared.get()) LossSums{};
+  auto* sgd =
+      new (shared.get() + sizeof(LossSums)) SgdStep{.learning_rate = 0.01f, .weight_decay = 5e-4f};
 
-  constexpr int kWarmup = 2;
+  enum Mark : std::size_t { kStart, kForward, kBackward, kUpdated, kMarks };
+  const std::unique_ptr<TimeMarks> marks = device->make_time_marks(kMarks);
+  const std::unique_ptr<Recording> one_step = device->record([&] {
+    const TensorView logits = network->forward(images, net::Mode::training);
+    softmax_cross_entropy(*device, logits, labels, 0.0f, static_cast<double>(batch),
+                          network->logit_gradient(), loss);
+    marks->mark(kForward);
+    network->backward(images, nullptr);
+    marks->mark(kBackward);
+    sgd_update(*device, parameters.values(), parameters.gradients(),
+               {reinterpret_cast<float*>(velocity.get()), parameters.size()}, sgd, nullptr);
+  });
+
+  constexpr int kWarmup = 3;
   std::vector<double> forward, backward, optimizer, step;
   for (int s = 0; s < options.steps + kWarmup; ++s) {
     if (s == kWarmup) comm.barrier();
-    LapClock clock;
-    const TensorView logits = network->forward(images, net::Mode::training);
-    static_cast<void>(softmax_cross_entropy(*device, logits, labels, 0.0f,
-                                            static_cast<double>(batch), network->logit_gradient()));
-    const double forward_s = clock.lap();
-    network->backward(images, nullptr);
-    const double backward_s = clock.lap();
-    sgd_update(*device, parameters.values(), parameters.gradients(),
-               {reinterpret_cast<float*>(velocity.get()), parameters.size()},
-               {.learning_rate = 0.01f, .weight_decay = 5e-4f});
-    const double optimizer_s = clock.lap();
+    marks->mark(kStart);
+    one_step->replay();
+    marks->mark(kUpdated);
+    device->synchronize();
     if (s < kWarmup) continue;
-    forward.push_back(forward_s);
-    backward.push_back(backward_s);
-    optimizer.push_back(optimizer_s);
-    step.push_back(forward_s + backward_s + optimizer_s);
+    forward.push_back(marks->seconds(kStart, kForward));
+    backward.push_back(marks->seconds(kForward, kBackward));
+    optimizer.push_back(marks->seconds(kBackward, kUpdated));
+    step.push_back(marks->seconds(kStart, kUpdated));
   }
   const double images_per_s = comm.all_sum(static_cast<double>(batch) / median(step));
   if (comm.rank() == 0) {
@@ -142,12 +176,13 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
       for (const std::string& line : network->algorithms()) std::printf("  %s\n", line.c_str());
     }
     std::printf(
-        "dptrain %s batch %d %s threads %d ranks %d: %.1f images/s "
+        "dptrain %s batch %d %s %s threads %d ranks %d: %.1f images/s "
         "(rank 0: forward %.1f, backward %.1f, optimizer %.1f ms; peak memory %.0f MB, "
         "activations %.0f MB)\n",
-        options.model.c_str(), options.batch, options.precision.c_str(), device->threads(),
-        comm.size(), images_per_s, median(forward) * 1e3, median(backward) * 1e3,
-        median(optimizer) * 1e3, static_cast<double>(peak_memory_bytes()) / 1e6,
+        options.model.c_str(), options.batch, options.precision.c_str(),
+        device->kind() == DeviceKind::cuda ? "cuda" : "cpu", device->threads(), comm.size(),
+        images_per_s, median(forward) * 1e3, median(backward) * 1e3, median(optimizer) * 1e3,
+        static_cast<double>(peak_memory_bytes()) / 1e6,
         static_cast<double>(network->arena_bytes()) / 1e6);
   }
   return 0;

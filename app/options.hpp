@@ -28,7 +28,8 @@ struct Options {
   enum class LrScaling { none, linear, sqrt };
   enum class Topology { ring };
   enum class Device { automatic, cpu, cuda };
-  enum class Precision { fp32, bf16 };
+  enum class Precision { fp32, tf32, bf16 };
+  enum class GpuExchange { automatic, host, device };
   enum class ReplicaCheck { epoch, step, off };
   enum class Action { train, help, version, print_config };
 
@@ -65,6 +66,7 @@ struct Options {
 
   Device device = Device::automatic;
   Precision precision = Precision::fp32;
+  GpuExchange gpu_exchange = GpuExchange::automatic;
   std::int64_t threads = 0;  // per rank; 0: the rank's share of the host's cores
   std::int64_t loader_threads = 1;
   bool tune = true;

@@ -110,6 +110,7 @@ void Recorder::open_log() {
   log_ = RunLog::create(run_.options->log, info);
   log_->set_attribute("/", "cores_per_rank", run_.share.cores_per_rank);
   log_->set_attribute("/", "threads_per_rank", run_.device->threads());
+  log_->set_attribute("/", "exchange_path", run_.exchange_path);
   log_->set_attribute("/model", "algorithms", run_.device->tuning().export_text());
 }
 
@@ -124,10 +125,9 @@ CommTimes Recorder::collect_comm() {
 
 void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
-  const auto every = static_cast<std::uint64_t>(run_.options->log_steps);
-  if (every > 0) {
+  if (run_.options->log_steps > 0) {
     // Only around the step that is logged: asking the reducer waits for its thread.
-    const bool is_logged = global_step % every == 0, is_before = (global_step + 1) % every == 0;
+    const bool is_logged = wants_step(global_step), is_before = wants_step(global_step + 1);
     const CommCost comm = is_logged || is_before ? collect_comm().total : CommCost{};
     if (is_logged) {
       struct Sums {

@@ -30,7 +30,9 @@ struct RunDescription {
   Communicator* comm;
   CpuShare share;
   Device* device;
+  std::string why_no_gpu;  // where --device auto looked for one in vain
   net::Network* network;
+  std::string exchange_path;  // of a GPU: "device" or "host"; else empty
   const Dataset* data;
   std::vector<Bucket> buckets;
   std::size_t global_batch, steps_per_epoch;
@@ -66,7 +68,12 @@ class Recorder {
 
   // The table of all settings in effect.
   void print_start();
-  // Collective where --log-steps asks for a row. `times` is the step so far.
+  // Whether the log gets a row after so many steps of the run.
+  [[nodiscard]] bool wants_step(std::uint64_t global_step) const {
+    const auto every = static_cast<std::uint64_t>(run_.options->log_steps);
+    return every > 0 && global_step % every == 0;
+  }
+  // Collective where --log-steps asks for a row; `times` are that step's then.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   void note_skipped_step(std::uint64_t global_step);
   // Collective. Times are seconds.

@@ -65,6 +65,12 @@ void Recorder::print_start() {
       {"steps",
        fmt::format("{} per epoch, global batch {}", run_.steps_per_epoch, run_.global_batch)},
       {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};
+  if (!run_.why_no_gpu.empty()) rows.insert(rows.begin() + 2, {"no GPU", run_.why_no_gpu});
+  if (!run_.exchange_path.empty()) {
+    rows.emplace_back("exchange", run_.exchange_path == "device"
+                                      ? "encoded and added on the GPU"
+                                      : "encoded and added by the host's processor");
+  }
   for (const auto& [name, value] : o.resolved()) {
     if (!value.empty()) rows.emplace_back("--" + name, value);
   }

@@ -6,7 +6,6 @@
 #include "comm/replica_hash.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/error.hpp"
-#include "kernels/sgd.hpp"
 #include "net/models/registry.hpp"
 
 namespace dp {
@@ -15,12 +14,6 @@ namespace {
 
 // So many steps in a row without a finite gradient end the run.
 constexpr int kMostSkippedSteps = 5;
-
-TensorView image_view(const Batch& batch) {
-  const Shape shape = {batch.samples, kImageHeight, kImageWidth, kImageChannels};
-  // Operations read images through the same view type that they write outputs through.
-  return {TensorDesc::nhwc(shape), const_cast<float*>(batch.images.data())};
-}
 
 std::size_t to_size(std::int64_t value) { return checked_cast<std::size_t>(value); }
 
@@ -69,35 +62,35 @@ void Trainer::run() {
 
 void Trainer::train_epoch(std::size_t epoch) {
   tally_ = {.epoch = epoch};
-  clock_.lap();
   train_loader_->start_epoch(epoch);
+  replica_->begin_times();
+  is_loaded_ = false;
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
-    const Batch& batch = train_loader_->next();
-    step(batch, clock_.lap());
+    const double data_s = is_loaded_ ? 0.0 : load_next();
+    step(data_s, s + 1 == train_loader_->steps());
   }
 }
 
 // One step: gradients of this rank's part of the batch, their exchange, the update. Buckets go to
-// the reducer's thread while backward still computes; wait_step() is where this thread may have to
+// the reducer's thread while backward still computes; exchange() is where this thread may have to
 // stand still.
-void Trainer::step(const Batch& batch, double data_s) {
-  step_times_ = {.data = data_s};
-  tally_.step_loss = {};
-  reducer_->begin_step(global_step_);
-  buckets_->begin_step();
-  if (batch.samples > 0) {
-    compute_gradients(batch);
-  } else {
-    send_zero_gradients();
-  }
-  const StepVerdict verdict = reducer_->wait_step();
-  step_times_.exposed_comm = clock_.lap();
+void Trainer::step(double data_s, bool is_last) {
+  const std::size_t global_samples = loaded_global_samples_;
+  is_loaded_ = false;
+  replica_->compute(global_step_);
+  replica_->await_loaded();
+  // The next batch is on its way while this one is exchanged, if it is there.
+  if (!is_last && train_loader_->is_ready()) load_next();
+  const StepVerdict verdict = replica_->exchange(data_s);
+  tally_.step_loss = replica_->loss();
+  tally_.loss += tally_.step_loss;
 
   tally_.learning_rate = net::learning_rate_at(schedule_, global_step_);
   if (verdict.finite) {
-    update_parameters();
+    replica_->update(tally_.learning_rate);
     skipped_in_a_row_ = 0;
   } else {
+    replica_->skip_update();
     recorder_->note_skipped_step(global_step_);
     ++tally_.skipped_steps;
     if (++skipped_in_a_row_ >= kMostSkippedSteps) {
@@ -107,63 +100,28 @@ void Trainer::step(const Batch& batch, double data_s) {
                                     kMostSkippedSteps, global_step_));
     }
   }
-  step_times_.optimizer = clock_.lap();
 
   ++global_step_;
   ++tally_.steps;
-  tally_.samples += static_cast<std::int64_t>(batch.global_samples);
+  tally_.samples += static_cast<std::int64_t>(global_samples);
   if (options_.check_replicas == Options::ReplicaCheck::step) check_replicas();
-  step_times_.other = clock_.lap();
-  tally_.times += step_times_;
-  recorder_->record_step(tally_, step_times_, global_step_);
-  tally_.times.other += clock_.lap();
+  // A row of the log wants the times of its own step.
+  const bool is_due =
+      is_last || recorder_->wants_step(global_step_) || recorder_->wants_step(global_step_ + 1);
+  const LoopTimes times = replica_->take_times(is_due);
+  tally_.times += times;
+  recorder_->record_step(tally_, times, global_step_);
 }
 
-void Trainer::compute_gradients(const Batch& batch) {
-  const TensorView images = image_view(batch);
-  const TensorView logits = network_->forward(images, net::Mode::training);
-  // The gradient is divided by the samples of all ranks, so the exchange only adds.
-  const LossSums sums = softmax_cross_entropy(
-      *device_, logits, batch.labels, static_cast<float>(options_.label_smoothing),
-      static_cast<double>(batch.global_samples), network_->logit_gradient());
-  tally_.step_loss = sums;
-  tally_.loss += sums;
-  step_times_.forward = clock_.lap();
-  network_->backward(images, tensor_final_);
-  send_held_buckets();
-  step_times_.backward = clock_.lap();
-}
-
-// A rank without samples in the last, uneven step takes part in the exchange all the same.
-void Trainer::send_zero_gradients() {
-  const std::span<float> gradients = network_->parameters().gradients();
-  std::fill(gradients.begin(), gradients.end(), 0.0f);
-  for (std::size_t t = 0; t < network_->parameters().tensors().size(); ++t) tensor_final_(t);
-  send_held_buckets();
-  step_times_.backward = clock_.lap();
-}
-
-// --overlap off: nothing leaves before backward has ended.
-void Trainer::send_held_buckets() {
-  if (options_.overlap) return;
-  for (std::size_t b = 0; b < buckets_->buckets(); ++b) reducer_->bucket_ready(b);
-}
-
-void Trainer::update_parameters() {
-  net::Parameters& parameters = network_->parameters();
-  float scale = 1.0f;
-  if (options_.clip_norm > 0) {
-    // All ranks hold the same bits, so all clip alike.
-    const double norm = std::sqrt(sum_of_squares(*device_, parameters.gradients()));
-    if (norm > options_.clip_norm) scale = static_cast<float>(options_.clip_norm / norm);
-  }
-  sgd_update(*device_, parameters.values(), parameters.gradients(),
-             {reinterpret_cast<float*>(velocity_.get()), parameters.size()},
-             {.learning_rate = static_cast<float>(tally_.learning_rate),
-              .momentum = static_cast<float>(options_.momentum),
-              .weight_decay = static_cast<float>(options_.weight_decay),
-              .has_nesterov = options_.nesterov,
-              .gradient_scale = scale});
+// Takes the next batch from the loader and says how long that took.
+double Trainer::load_next() {
+  LapClock clock;
+  const Batch& batch = train_loader_->next();
+  const double waited_s = clock.lap();
+  loaded_global_samples_ = batch.global_samples;
+  replica_->load(batch);
+  is_loaded_ = true;
+  return waited_s;
 }
 
 EvaluationResult Trainer::evaluate() {
@@ -171,12 +129,10 @@ EvaluationResult Trainer::evaluate() {
   LossSums sums;
   test_loader_->start_epoch(0);
   for (std::size_t s = 0; s < test_loader_->steps(); ++s) {
-    const Batch& batch = test_loader_->next();
-    if (batch.samples == 0) continue;
-    const TensorView logits = network_->forward(image_view(batch), net::Mode::evaluation);
-    sums += softmax_cross_entropy(*device_, logits, batch.labels, 0.0f, 1.0, {});
+    replica_->load(test_loader_->next());
+    sums += replica_->evaluate();
   }
-  return reducer_->run([&](Communicator& comm) {
+  return replica_->reducer().run([&](Communicator& comm) {
     return EvaluationResult{.loss = comm.all_sum(sums.loss),
                             .correct = comm.all_sum(sums.correct),
                             .samples = comm.all_sum(sums.samples)};
@@ -185,41 +141,81 @@ EvaluationResult Trainer::evaluate() {
 
 // Evaluation uses the mean over ranks of the running statistics; each rank's own go on untouched.
 void Trainer::average_statistics() {
-  const std::span<const float> mine = network_->parameters().training_statistics();
+  net::Parameters& parameters = replica_->network().parameters();
+  const std::vector<float> mine = to_host(*device_, parameters.training_statistics());
   std::vector<double> sums(mine.begin(), mine.end());
-  reducer_->run([&](Communicator& comm) { comm.all_sum(sums); });
-  const std::span<float> mean = network_->parameters().evaluation_statistics();
+  replica_->reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+  std::vector<float> mean(sums.size());
   for (std::size_t i = 0; i < mean.size(); ++i) {
     mean[i] = static_cast<float>(sums[i] / static_cast<double>(comm_.size()));
   }
+  device_->upload(parameters.evaluation_statistics().data(), mean.data(),
+                  mean.size() * sizeof(float));
 }
 
 void Trainer::check_replicas() {
   if (options_.check_replicas == Options::ReplicaCheck::off) return;
-  tally_.replica_hash = reducer_->run(
-      [&](Communicator& comm) { return agree_on_hash(comm, network_->parameters().values()); });
+  const std::span<float> values = replica_->network().parameters().values();
+  std::vector<float> copy;
+  if (device_->kind() != DeviceKind::cpu) copy = to_host(*device_, values);
+  const std::span<const float> on_host = copy.empty() ? std::span<const float>(values) : copy;
+  tally_.replica_hash =
+      replica_->reducer().run([&](Communicator& comm) { return agree_on_hash(comm, on_host); });
 }
 
 // ---- set-up -----------------------------------------------------------------------------------
 
 Trainer::Trainer(const Options& options, Communicator& comm) : options_(options), comm_(comm) {
   share_ = take_cpu_share(comm.local_rank(), comm.local_size(), checked_cast<int>(options.threads));
-  comm_.together([&] { make_device_and_data(); });
-  comm_.together([&] { make_network(); });
+  comm_.together([&] { choose_device(); });
+  agree_on_device();
+  comm_.together([&] { load_data(); });
+  comm_.together([&] { make_replica(); });
   prepare_batch_sizes();
-  make_exchange();
+  make_recorder();
+  replica_->connect(comm_);
+  recorder_->attach(replica_->reducer());
 }
 
-void Trainer::make_device_and_data() {
-  device_ = make_device(
-      {.kind = options_.device == Options::Device::cuda ? DeviceKind::cuda : DeviceKind::cpu,
-       .threads = share_.threads,
-       .tune = options_.tune});
+void Trainer::choose_device() {
+  DeviceKind kind = DeviceKind::cpu;
+  if (options_.device == Options::Device::cuda) kind = DeviceKind::cuda;
+  if (options_.device == Options::Device::automatic && count_gpus(&why_no_gpu_) > 0) {
+    kind = DeviceKind::cuda;
+  }
+  if (kind == DeviceKind::cpu && options_.precision == Options::Precision::tf32) {
+    throw_error(ErrorKind::device,
+                "--precision tf32: a CPU has no such arithmetic; allowed with --device cpu: fp32, "
+                "bf16");
+  }
+  device_ = make_device({.kind = kind,
+                         .threads = share_.threads,
+                         .tune = options_.tune,
+                         .index = comm_.local_rank(),
+                         .allow_tf32 = options_.precision == Options::Precision::tf32});
   if (!device_->supports(activation_type())) {
     throw_error(ErrorKind::device,
                 "--precision bf16: {} on {} has no AVX512-BF16; allowed here: fp32",
                 device_->description(), comm_.host());
   }
+}
+
+// One run trains on one kind of device: their arithmetic differs in the last bits.
+void Trainer::agree_on_device() {
+  const std::string mine = device_->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
+  const std::vector<std::string> kinds = comm_.gather(mine), reasons = comm_.gather(why_no_gpu_);
+  for (std::size_t r = 1; r < kinds.size(); ++r) {
+    if (kinds[r] == kinds[0]) continue;
+    const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
+    throw AgreedError(
+        ErrorKind::device,
+        fmt::format("--device auto: rank 0 computes on {}, rank {} on {} (on {}: {}); all ranks of "
+                    "a run need the same kind: use --device cpu, or cuda where every host has one",
+                    kinds[0], r, kinds[r], comm_.hosts()[without], reasons[without]));
+  }
+}
+
+void Trainer::load_data() {
   data_ = load_dataset({.kind = kind_of(options_.dataset),
                         .data_dir = options_.data_dir,
                         .limit_train = to_size(options_.limit_train),
@@ -236,16 +232,36 @@ void Trainer::make_device_and_data() {
   global_batch_ = to_size(options_.global_batch_of(comm_.size()));
 }
 
-void Trainer::make_network() {
-  network_ = std::make_unique<net::Network>(
-      *device_, net::make_model(options_.model, data_.train.classes()), activation_type(), seed());
-  velocity_ = device_->allocate(network_->parameters().size() * sizeof(float));
+void Trainer::make_replica() {
+  ReplicaOptions replica;
+  replica.activation_type = activation_type();
+  replica.seed = seed();
+  replica.label_smoothing = options_.label_smoothing;
+  replica.sgd = {.momentum = static_cast<float>(options_.momentum),
+                 .weight_decay = static_cast<float>(options_.weight_decay),
+                 .has_nesterov = options_.nesterov,
+                 .clip_norm = options_.clip_norm};
+  replica.compress = options_.compress;
+  replica.bucket_bytes = static_cast<std::size_t>(options_.bucket_mb * 1e6);
+  replica.overlap = options_.overlap;
+  replica.path = options_.gpu_exchange == Options::GpuExchange::host     ? ExchangePath::host
+                 : options_.gpu_exchange == Options::GpuExchange::device ? ExchangePath::device
+                                                                         : ExchangePath::automatic;
+  replica.reducer.seed = seed();
+  replica.reducer.comm_timeout_s = options_.comm_timeout_s;
+  replica_ = std::make_unique<Replica>(
+      *device_, net::make_model(options_.model, data_.train.classes()), replica);
+
   LoaderOptions loader = {.global_batch = global_batch_,
                           .rank = static_cast<std::size_t>(comm_.rank()),
                           .ranks = static_cast<std::size_t>(comm_.size()),
                           .seed = seed(),
                           .augment = options_.augment,
                           .threads = to_size(options_.loader_threads)};
+  if (device_->kind() == DeviceKind::cuda) {
+    loader.is_raw = true;
+    loader.allocate = [this](std::size_t bytes) { return device_->allocate_host(bytes); };
+  }
   train_loader_ = std::make_unique<Loader>(data_.train, loader);
   loader.order = SampleOrder::in_order;
   loader.augment = false;
@@ -265,8 +281,8 @@ void Trainer::make_network() {
 }
 
 // Plans the network for every batch size that will come: the full one and the uneven last one, in
-// training and in evaluation. Rank 0 measures algorithms while the others wait, so that nothing
-// disturbs the measurement, and all ranks use its choices.
+// training and in evaluation, and the exchange. Rank 0 measures algorithms while the others wait,
+// so that nothing disturbs the measurement, and all ranks use its choices.
 void Trainer::prepare_batch_sizes() {
   const auto prepare = [&] {
     for (const net::Mode mode : {net::Mode::training, net::Mode::evaluation}) {
@@ -277,9 +293,10 @@ void Trainer::prepare_batch_sizes() {
                              .ranks = static_cast<std::size_t>(comm_.size()),
                              .seed = seed(),
                              .order = SampleOrder::in_order});
-      network_->prepare(sampler.rank_samples(0), mode);
-      network_->prepare(sampler.rank_samples(sampler.steps() - 1), mode);
+      replica_->prepare(sampler.rank_samples(0), mode);
+      replica_->prepare(sampler.rank_samples(sampler.steps() - 1), mode);
     }
+    replica_->plan_exchange();
   };
   comm_.together([&] {
     if (comm_.rank() == 0) prepare();
@@ -293,46 +310,18 @@ void Trainer::prepare_batch_sizes() {
   });
 }
 
-void Trainer::make_exchange() {
-  net::Parameters& parameters = network_->parameters();
-  std::vector<TensorSlot> slots;
-  for (const net::Parameter& tensor : parameters.tensors()) {
-    const std::size_t rows = tensor.shape[0];
-    slots.push_back({.offset = tensor.offset,
-                     .rows = rows,
-                     .columns = tensor.elements / rows,
-                     .is_1d = tensor.kind == net::ParameterKind::vector});
-  }
-  std::vector<Bucket> buckets =
-      plan_buckets(slots, {.bucket_bytes = static_cast<std::size_t>(options_.bucket_mb * 1e6),
-                           .codec = options_.compress});
-  std::vector<std::size_t> bucket_of_tensor(slots.size());
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    for (std::size_t t = buckets[b].first_tensor; t < buckets[b].end_tensor; ++t) {
-      bucket_of_tensor[t] = b;
-    }
-  }
-  buckets_.emplace(std::move(bucket_of_tensor));
-
+void Trainer::make_recorder() {
   recorder_ = std::make_unique<Recorder>(RunDescription{.options = &options_,
                                                         .comm = &comm_,
                                                         .share = share_,
                                                         .device = device_.get(),
-                                                        .network = network_.get(),
+                                                        .why_no_gpu = why_no_gpu_,
+                                                        .network = &replica_->network(),
+                                                        .exchange_path = replica_->path(),
                                                         .data = &data_,
-                                                        .buckets = buckets,
+                                                        .buckets = replica_->buckets(),
                                                         .global_batch = global_batch_,
                                                         .steps_per_epoch = train_loader_->steps()});
-  ReducerOptions exchange;
-  exchange.seed = seed();
-  exchange.comm_timeout_s = options_.comm_timeout_s;
-  reducer_ = std::make_unique<Reducer>(comm_, parameters.gradients(), std::move(buckets), exchange);
-  recorder_->attach(*reducer_);
-  tensor_final_ = [this](std::size_t tensor) {
-    buckets_->tensor_final(tensor, [this](std::size_t bucket) {
-      if (options_.overlap) reducer_->bucket_ready(bucket);
-    });
-  };
 }
 
 }  // namespace dp

@@ -6,20 +6,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <string>
 
-#include "app/bucket_tracker.hpp"
 #include "app/options.hpp"
 #include "app/process.hpp"
 #include "app/recorder.hpp"
+#include "app/replica.hpp"
 #include "app/times.hpp"
 #include "comm/communicator.hpp"
-#include "comm/reducer.hpp"
 #include "io/dataset.hpp"
 #include "io/loader.hpp"
 #include "kernels/device.hpp"
-#include "kernels/softmax_cross_entropy.hpp"
-#include "net/network.hpp"
 #include "net/schedule.hpp"
 
 namespace dp {
@@ -36,17 +33,16 @@ class Trainer {
 
  private:
   // Set-up, in this order. Collective, each agreed by all ranks.
-  void make_device_and_data();
-  void make_network();
+  void choose_device();
+  void agree_on_device();
+  void load_data();
+  void make_replica();
   void prepare_batch_sizes();
-  void make_exchange();
+  void make_recorder();
 
   void train_epoch(std::size_t epoch);
-  void step(const Batch& batch, double data_s);
-  void compute_gradients(const Batch& batch);
-  void send_zero_gradients();
-  void send_held_buckets();
-  void update_parameters();
+  void step(double data_s, bool is_last);
+  double load_next();
   [[nodiscard]] EvaluationResult evaluate();
   void average_statistics();
   void check_replicas();
@@ -61,22 +57,19 @@ class Trainer {
   CpuShare share_;
   std::unique_ptr<Device> device_;
   Dataset data_;
-  std::unique_ptr<net::Network> network_;
-  Device::Memory velocity_;
+  std::string why_no_gpu_;  // for --device auto
+  std::unique_ptr<Replica> replica_;
   std::unique_ptr<Loader> train_loader_, test_loader_;
   std::size_t global_batch_ = 0;
   net::ScheduleOptions schedule_;
-  std::optional<BucketTracker> buckets_;
-  std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Recorder> recorder_;
 
   std::uint64_t global_step_ = 0;
   int skipped_in_a_row_ = 0;
-  net::TensorCallback tensor_final_;
-  // Of the running epoch and step.
-  EpochTally tally_;
-  LoopTimes step_times_;
-  LapClock clock_;
+  // The batch that was taken from the loader and not computed on yet.
+  bool is_loaded_ = false;
+  std::size_t loaded_global_samples_ = 0;
+  EpochTally tally_;  // of the running epoch
 };
 
 }  // namespace dp

@@ -15,6 +15,20 @@ Augmentation draw_augmentation(std::uint64_t seed, std::uint64_t epoch, std::siz
           .is_flipped = rng.below(2, 2) != 0};
 }
 
+ImageCrop to_crop(const Augmentation& augmentation) {
+  return {.shift_x = static_cast<std::int8_t>(augmentation.shift_x),
+          .shift_y = static_cast<std::int8_t>(augmentation.shift_y),
+          .is_flipped = static_cast<std::uint8_t>(augmentation.is_flipped ? 1 : 0)};
+}
+
+PixelTable Normalizer::table() const {
+  PixelTable table{};
+  for (std::size_t c = 0; c < kImageChannels; ++c) {
+    std::copy(table_[c].begin(), table_[c].end(), table.value[c]);
+  }
+  return table;
+}
+
 Normalizer::Normalizer(const Normalization& normalization) {
   for (std::size_t c = 0; c < kImageChannels; ++c) {
     for (std::size_t byte = 0; byte < 256; ++byte) {

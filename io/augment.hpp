@@ -11,6 +11,7 @@
 #include <span>
 
 #include "io/dataset.hpp"
+#include "kernels/base/pixels.hpp"
 
 namespace dp {
 
@@ -29,6 +30,9 @@ struct Augmentation {
   bool is_flipped = false;
 };
 
+// The same in the form that GPUs take.
+[[nodiscard]] ImageCrop to_crop(const Augmentation& augmentation);
+
 // The augmentation of a sample in an epoch: the same on every rank and at every number of ranks.
 [[nodiscard]] Augmentation draw_augmentation(std::uint64_t seed, std::uint64_t epoch,
                                              std::size_t sample);
@@ -42,6 +46,9 @@ class Normalizer {
   // `image` is kImageBytes planar bytes; all kImageBytes floats of `nhwc` are assigned.
   void apply(std::span<const std::uint8_t> image, const Augmentation& augmentation,
              std::span<float> nhwc) const;
+
+  // Its table, for a GPU.
+  [[nodiscard]] PixelTable table() const;
 
  private:
   std::array<std::array<float, 256>, kImageChannels> table_;

@@ -1,5 +1,6 @@
 #include "io/loader.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -14,13 +15,17 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 
-struct AlignedDelete {
-  void operator()(float* memory) const { ::operator delete[](memory, kAlignment); }
-};
+std::shared_ptr<std::byte> allocate_plain(std::size_t bytes) {
+  return {new (kAlignment) std::byte[bytes],
+          [](std::byte* memory) { ::operator delete[](memory, kAlignment); }};
+}
 
 struct Slot {
-  std::unique_ptr<float[], AlignedDelete> images;
-  std::vector<std::int32_t> labels;
+  std::shared_ptr<std::byte> image_memory, crop_memory, label_memory;
+  float* images = nullptr;  // these or, raw, bytes and crops
+  std::uint8_t* bytes = nullptr;
+  ImageCrop* crops = nullptr;
+  std::int32_t* labels = nullptr;
   Batch batch;
   bool is_ready = false;
   std::exception_ptr failure;
@@ -65,9 +70,18 @@ struct Loader::State {
     DP_ASSERT(options.threads > 0, "a loader without threads");
     const std::size_t largest = sampler.largest_batch();
     for (Slot& slot : slots) {
-      const std::size_t bytes = largest * kImageBytes * sizeof(float);
-      slot.images.reset(static_cast<float*>(::operator new[](bytes, kAlignment)));
-      slot.labels.resize(largest);
+      const auto allocate = options.allocate ? options.allocate : allocate_plain;
+      const std::size_t of_pixel = options.is_raw ? sizeof(std::uint8_t) : sizeof(float);
+      slot.image_memory = allocate(largest * kImageBytes * of_pixel);
+      slot.crop_memory = allocate(options.is_raw ? largest * sizeof(ImageCrop) : 1);
+      slot.label_memory = allocate(largest * sizeof(std::int32_t));
+      slot.labels = reinterpret_cast<std::int32_t*>(slot.label_memory.get());
+      if (options.is_raw) {
+        slot.bytes = reinterpret_cast<std::uint8_t*>(slot.image_memory.get());
+        slot.crops = reinterpret_cast<ImageCrop*>(slot.crop_memory.get());
+      } else {
+        slot.images = reinterpret_cast<float*>(slot.image_memory.get());
+      }
     }
   }
 
@@ -115,15 +129,27 @@ struct Loader::State {
       const Augmentation augmentation =
           options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample)
                           : Augmentation{};
-      normalizer.apply(set.image(sample), augmentation,
-                       {slot.images.get() + k * kImageBytes, kImageBytes});
+      if (options.is_raw) {
+        const std::span<const std::uint8_t> image = set.image(sample);
+        std::copy(image.begin(), image.end(), slot.bytes + k * kImageBytes);
+        slot.crops[k] = to_crop(augmentation);
+      } else {
+        normalizer.apply(set.image(sample), augmentation,
+                         {slot.images + k * kImageBytes, kImageBytes});
+      }
       slot.labels[k] = set.label(sample);
     }
-    slot.batch = {.images = {slot.images.get(), samples * kImageBytes},
-                  .labels = {slot.labels.data(), samples},
-                  .samples = samples,
-                  .global_samples = sampler.global_samples(step),
-                  .step = step};
+    slot.batch = {};
+    slot.batch.labels = {slot.labels, samples};
+    slot.batch.samples = samples;
+    slot.batch.global_samples = sampler.global_samples(step);
+    slot.batch.step = step;
+    if (options.is_raw) {
+      slot.batch.bytes = {slot.bytes, samples * kImageBytes};
+      slot.batch.crops = {slot.crops, samples};
+    } else {
+      slot.batch.images = {slot.images, samples * kImageBytes};
+    }
   }
 
   void start_epoch(std::uint64_t epoch, std::size_t first_step) {
@@ -174,5 +200,13 @@ void Loader::start_epoch(std::uint64_t epoch, std::size_t first_step) {
 }
 
 const Batch& Loader::next() { return state_->next(); }
+
+bool Loader::is_ready() const {
+  const std::lock_guard lock(state_->mutex);
+  const Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
+  // The slot of the batch that the caller still has is ready, too, where there is but one.
+  return state_->wanted < state_->end && state_->claimed > state_->wanted && slot.is_ready &&
+         state_->slots.size() > 1;
+}
 
 }  // namespace dp

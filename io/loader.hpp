@@ -1,4 +1,5 @@
 // Batches ahead of time: threads that decode, augment and normalise while the network computes.
+// Where a GPU does the latter two the batches are raw: bytes, and the crop of every image.
 //
 // The loader owns a ring of buffers, allocated once; each holds one step's batch of this rank. Its
 // threads fill them in the order of the steps, next() hands them out in that order, and the bits do
@@ -16,6 +17,7 @@
 #include "io/augment.hpp"
 #include "io/dataset.hpp"
 #include "io/sampler.hpp"
+#include "kernels/base/pixels.hpp"
 
 namespace dp {
 
@@ -29,12 +31,17 @@ struct LoaderOptions {
   Normalization normalization = {};
   std::size_t threads = 1;  // at least 1
   std::size_t buffers = 0;  // 0: threads + 2
+  bool is_raw = false;      // Batch::bytes and crops instead of images
+  // Memory of the buffers, aligned to 64 bytes; null: the ordinary kind.
+  std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;
   std::function<void(std::size_t step)> on_step =
       nullptr;  // tests: a thread calls it before each step
 };
 
 struct Batch {
   std::span<const float> images;         // [samples][32][32][3], 64-byte aligned
+  std::span<const std::uint8_t> bytes;   // raw: [samples][3][32][32]
+  std::span<const ImageCrop> crops;      // raw: [samples]
   std::span<const std::int32_t> labels;  // [samples]
   std::size_t samples = 0;               // of this rank; may be 0 in the last step
   std::size_t global_samples = 0;        // of all ranks
@@ -60,6 +67,8 @@ class Loader {
   // The next step's batch, valid until the following next() or start_epoch(). Call it steps() times
   // an epoch (less first_step). Waits where the threads are not ready.
   const Batch& next();
+  // Whether next() would return at once.
+  [[nodiscard]] bool is_ready() const;
 
  private:
   struct State;

@@ -1,11 +1,11 @@
 // The way of gradients between a GPU that computes them and the thread that exchanges them.
 //
-// A *bucket* is a slice of the flat gradient. During backward, an operation in the queue says that a
-// bucket's values are final; the exchanging thread polls for that, without a call into the driver:
-// the device writes the step's number into memory of the host. Where the exchange works on host
-// memory (the *host path*), the slice is copied down before the mark is written and the sums are
-// copied up again, both on queues of their own, one for each direction of the bus, so that they run
-// beside the computation. Where it works on the device's memory (the *device path*) nothing is
+// A *bucket* is a slice of the flat gradient. During backward, an operation in the queue says that
+// a bucket's values are final; the exchanging thread polls for that, without a call into the
+// driver: the device writes the step's number into memory of the host. Where the exchange works on
+// host memory (the *host path*), the slice is copied down before the mark is written and the sums
+// are copied up again, both on queues of their own, one for each direction of the bus, so that they
+// run beside the computation. Where it works on the device's memory (the *device path*) nothing is
 // copied here.
 //
 // Only GPUs need one: on a CPU the caller of backward tells the reducer itself.

@@ -46,7 +46,7 @@ class TimeMarks {
   virtual ~TimeMarks() = default;
   // The moment when all operations enqueued so far have run.
   virtual void mark(std::size_t i) = 0;
-  // From moment `from` to moment `to`, both of which the host knows to have come.
+  // From moment `from` to moment `to`, both marked before; waits for the later one.
   [[nodiscard]] virtual double seconds(std::size_t from, std::size_t to) const = 0;
 };
 
@@ -89,6 +89,9 @@ class Device {
   virtual void fill_zero(void* device_memory, std::size_t bytes) = 0;
   // Waits until all operations have run.
   virtual void synchronize() = 0;
+
+  // For a thread that is not the one which made the device: before its first call.
+  virtual void make_current() const {}
 
   // `operations` enqueues what a replay is to do. It is called by the first replays, not by all,
   // and must refer to memory that outlives the recording.

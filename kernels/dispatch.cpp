@@ -10,6 +10,7 @@
 #include "kernels/cpu/twins.hpp"
 #include "kernels/device.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/input_link.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/pad_shortcut.hpp"
 #include "kernels/pool.hpp"
@@ -22,7 +23,7 @@
 
 // DP_SEND(operation, device, arguments...) calls the operation's twin in dp::cpu or dp::cuda.
 #ifdef DP_HAVE_CUDA
-#define DP_SEND(operation, device, ...)                                            \
+#define DP_SEND(operation, device, ...)                                                \
   ((device).kind() == DeviceKind::cuda ? cuda::operation(on_cuda(device), __VA_ARGS__) \
                                        : cpu::operation(on_cpu(device), __VA_ARGS__))
 #else
@@ -100,9 +101,7 @@ void relu_backward(Device& device, const TensorView& y, const TensorView& dy,
 void add(Device& device, const TensorView& a, const TensorView& b, const TensorView& y) {
   DP_SEND(add, device, a, b, y);
 }
-void copy(Device& device, const TensorView& x, const TensorView& y) {
-  DP_SEND(copy, device, x, y);
-}
+void copy(Device& device, const TensorView& x, const TensorView& y) { DP_SEND(copy, device, x, y); }
 
 void average_pool_forward(Device& device, const TensorView& x, std::size_t window,
                           std::size_t stride, const TensorView& y) {
@@ -170,13 +169,26 @@ void augment_images(Device& device, [[maybe_unused]] const std::uint8_t* images,
 #endif
 }
 
-std::unique_ptr<BucketLink> make_bucket_link(Device& device, [[maybe_unused]] float* device_gradient,
+std::unique_ptr<BucketLink> make_bucket_link(Device& device,
+                                             [[maybe_unused]] float* device_gradient,
                                              [[maybe_unused]] float* host_gradient,
                                              [[maybe_unused]] std::vector<BucketSlice> buckets) {
   DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
 #ifdef DP_HAVE_CUDA
   return cuda::make_bucket_link(on_cuda(device), device_gradient, host_gradient,
                                 std::move(buckets));
+#else
+  return nullptr;
+#endif
+}
+
+std::unique_ptr<InputLink> make_input_link(Device& device,
+                                           [[maybe_unused]] std::size_t largest_batch,
+                                           [[maybe_unused]] std::size_t image_bytes,
+                                           [[maybe_unused]] const PixelTable& table) {
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
+#ifdef DP_HAVE_CUDA
+  return cuda::make_input_link(on_cuda(device), largest_batch, image_bytes, table);
 #else
   return nullptr;
 #endif

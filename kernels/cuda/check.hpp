@@ -8,7 +8,8 @@
 namespace dp::cuda {
 
 // Throws Error(device) "CUDA: EXPRESSION: what CUDA says (file:line)"; out of memory, a missing
-// driver and a missing kernel image get sentences of their own. Clears CUDA's own note of the error.
+// driver and a missing kernel image get sentences of their own. Clears CUDA's own note of the
+// error.
 [[noreturn]] void throw_cuda_error(cudaError_t code, const char* expression, const char* file,
                                    int line);
 
@@ -21,5 +22,4 @@ void require(bool holds, const char* text);
 
 }  // namespace dp::cuda
 
-#define DP_CHECK_CUDA(expression) \
-  ::dp::cuda::check((expression), #expression, __FILE__, __LINE__)
+#define DP_CHECK_CUDA(expression) ::dp::cuda::check((expression), #expression, __FILE__, __LINE__)

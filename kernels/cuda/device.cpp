@@ -112,7 +112,8 @@ class EventMarks final : public TimeMarks {
     DP_CHECK_CUDA(cudaEventRecordWithFlags(events_.at(i).get(), stream, flags));
   }
   [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
-    // Where one of them was never marked there is nothing to tell.
+    // The later one may be a moment behind what the host has been told.
+    DP_CHECK_CUDA(cudaEventSynchronize(events_.at(to).get()));
     float milliseconds = 0;
     DP_CHECK_CUDA(
         cudaEventElapsedTime(&milliseconds, events_.at(from).get(), events_.at(to).get()));

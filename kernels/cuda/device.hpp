@@ -32,11 +32,9 @@ class CudaDevice final : public Device {
   void download(void* host_memory, const void* device_memory, std::size_t bytes) override;
   void fill_zero(void* device_memory, std::size_t bytes) override;
   void synchronize() override;
+  void make_current() const override;
   [[nodiscard]] std::unique_ptr<Recording> record(std::function<void()> operations) override;
   [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
-
-  // For the calling thread.
-  void make_current() const;
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
   [[nodiscard]] Libraries& libraries() { return *libraries_; }
@@ -59,7 +57,8 @@ class CudaDevice final : public Device {
   Stream stream_;
   std::unique_ptr<Libraries> libraries_;
   Memory scratch_;
-  std::size_t scratch_bytes_ = kLeastScratchBytes;  // reserved; scratch_ grows to it on its next use
+  std::size_t scratch_bytes_ =
+      kLeastScratchBytes;  // reserved; scratch_ grows to it on its next use
   std::size_t scratch_size_ = 0;
 };
 

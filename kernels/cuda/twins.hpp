@@ -1,7 +1,7 @@
 // The GPU twins of the operations in kernels/: the same functions, in namespace dp::cuda. Contracts
 // are those of the operation headers. Convolution runs on cuDNN, linear layers on cuBLAS, the rest
-// are kernels of ours. Everything is enqueued on the device's stream and may be captured in a graph:
-// no operation allocates, waits or reads a result on the host.
+// are kernels of ours. Everything is enqueued on the device's stream and may be captured in a
+// graph: no operation allocates, waits or reads a result on the host.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "kernels/bucket_link.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/device.hpp"
+#include "kernels/input_link.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 
@@ -70,5 +71,10 @@ void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageC
                                                            float* device_gradient,
                                                            float* host_gradient,
                                                            std::vector<BucketSlice> buckets);
+
+[[nodiscard]] std::unique_ptr<InputLink> make_input_link(CudaDevice& device,
+                                                         std::size_t largest_batch,
+                                                         std::size_t image_bytes,
+                                                         const PixelTable& table);
 
 }  // namespace dp::cuda

@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
-#include "app/bucket_tracker.hpp"
-#include "comm/reducer.hpp"
+#include "app/replica.hpp"
 #include "comm/replica_hash.hpp"
-#include "io/augment.hpp"
 #include "io/loader.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/sgd.hpp"
@@ -49,33 +49,35 @@ ImageSet random_images() {
   return {"random", std::vector<std::string>(10, "class"), pixels, labels};
 }
 
-// A network, its loader and its optimiser, on a given part of the data.
-struct Replica {
-  Replica(const ImageSet& set, std::size_t rank, std::size_t ranks)
+// One rank's work without any exchange: forward, loss, backward, update.
+struct Alone {
+  explicit Alone(const ImageSet& set)
       : device(make_device({.tune = false})),
         network(*device, plain_network(), DataType::f32, 3),
-        loader(set, {.global_batch = kGlobalBatch, .rank = rank, .ranks = ranks, .seed = 5}),
+        loader(set, {.global_batch = kGlobalBatch, .seed = 5}),
         velocity(network.parameters().size()) {
     for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
       network.prepare(n, net::Mode::training);
     }
   }
 
-  // Loss summed over the batch; gradients of the whole step's mean loss.
-  double gradients(const Batch& batch, const net::TensorCallback& tensor_final) {
+  // The loss summed over the batch; gradients of its mean.
+  double gradients(const Batch& batch) {
     const TensorView images = {
         TensorDesc::nhwc({batch.samples, kImageHeight, kImageWidth, kImageChannels}),
         const_cast<float*>(batch.images.data())};
     const TensorView logits = network.forward(images, net::Mode::training);
-    const LossSums sums =
-        softmax_cross_entropy(*device, logits, batch.labels, 0.0f,
-                              static_cast<double>(batch.global_samples), network.logit_gradient());
-    network.backward(images, tensor_final);
+    LossSums sums;
+    softmax_cross_entropy(*device, logits, batch.labels.data(), 0.0f,
+                          static_cast<double>(batch.global_samples), network.logit_gradient(),
+                          &sums);
+    network.backward(images, nullptr);
     return sums.loss;
   }
   void update() {
+    const SgdStep step{.learning_rate = 0.1f, .weight_decay = 5e-4f};
     sgd_update(*device, network.parameters().values(), network.parameters().gradients(), velocity,
-               {.learning_rate = 0.1f, .weight_decay = 5e-4f});
+               &step, nullptr);
   }
 
   std::unique_ptr<Device> device;
@@ -83,6 +85,17 @@ struct Replica {
   Loader loader;
   std::vector<float> velocity;
 };
+
+// The device that the test is about: DP_TEST_DEVICE=cuda runs the ranks on GPUs.
+DeviceOptions part_device(const Communicator& comm) {
+  const char* kind = std::getenv("DP_TEST_DEVICE");
+  const bool is_gpu = kind != nullptr && std::string(kind) == "cuda";
+  return {.kind = is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
+          .tune = false,
+          .index = comm.local_rank()};
+}
+
+class DataParallel : public testing::TestWithParam<ExchangePath> {};
 
 // norm(a - b) / norm(b)
 double relative_difference(std::span<const float> a, std::span<const float> b) {
@@ -95,75 +108,84 @@ double relative_difference(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(difference / norm);
 }
 
-TEST(DataParallel, RanksTogetherAreOneRank) {
+TEST_P(DataParallel, RanksTogetherAreOneRank) {
   Communicator comm;
   const auto rank = static_cast<std::size_t>(comm.rank());
   const auto ranks = static_cast<std::size_t>(comm.size());
   const ImageSet set = random_images();
-  Replica alone(set, 0, 1), part(set, rank, ranks);
-  net::Parameters& parameters = part.network.parameters();
+  Alone alone(set);
 
-  std::vector<TensorSlot> slots;
-  for (const net::Parameter& t : parameters.tensors()) {
-    slots.push_back({.offset = t.offset,
-                     .rows = t.shape[0],
-                     .columns = t.elements / t.shape[0],
-                     .is_1d = t.kind == net::ParameterKind::vector});
+  const std::unique_ptr<Device> device = make_device(part_device(comm));
+  const bool is_gpu = device->kind() == DeviceKind::cuda;
+  if (!is_gpu && GetParam() != ExchangePath::host) GTEST_SKIP() << "a CPU has one path";
+  ReplicaOptions options;
+  options.seed = 3;
+  options.sgd = {.weight_decay = 5e-4f};
+  options.bucket_bytes = 4096;
+  options.path = GetParam();
+  options.reducer.comm_timeout_s = 30;
+  Replica replica(*device, plain_network(), options);
+  LoaderOptions loading = {.global_batch = kGlobalBatch, .rank = rank, .ranks = ranks, .seed = 5};
+  if (is_gpu) {
+    loading.is_raw = true;
+    loading.allocate = [&](std::size_t bytes) { return device->allocate_host(bytes); };
   }
-  const std::vector<Bucket> buckets = plan_buckets(slots, {.bucket_bytes = 4096, .codec = "none"});
-  std::vector<std::size_t> bucket_of_tensor(slots.size());
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    for (std::size_t t = buckets[b].first_tensor; t < buckets[b].end_tensor; ++t) {
-      bucket_of_tensor[t] = b;
-    }
+  Loader loader(set, loading);
+  for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
+    replica.prepare(n, net::Mode::training);
   }
-  EXPECT_GT(buckets.size(), 2u);
-  BucketTracker tracker(bucket_of_tensor);
-  ReducerOptions options;
-  options.comm_timeout_s = 30;
-  Reducer reducer(comm, parameters.gradients(), buckets, options);
-  const net::TensorCallback tensor_final = [&](std::size_t tensor) {
-    tracker.tensor_final(tensor, [&](std::size_t bucket) { reducer.bucket_ready(bucket); });
-  };
+  replica.plan_exchange();
+  EXPECT_GT(replica.buckets().size(), 2u);
+  replica.connect(comm);
+  net::Parameters& parameters = replica.network().parameters();
 
   std::uint64_t step = 0;
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
     alone.loader.start_epoch(epoch);
-    part.loader.start_epoch(epoch);
-    for (std::size_t s = 0; s < part.loader.steps(); ++s, ++step) {
-      const double whole_loss = alone.gradients(alone.loader.next(), nullptr);
+    loader.start_epoch(epoch);
+    replica.begin_times();
+    for (std::size_t s = 0; s < loader.steps(); ++s, ++step) {
+      const double whole_loss = alone.gradients(alone.loader.next());
       const auto whole = alone.network.parameters().gradients();
       const std::vector<float> alone_gradients(whole.begin(), whole.end());
       alone.update();
 
-      const Batch& batch = part.loader.next();
-      double loss = 0;
-      reducer.begin_step(step);
-      tracker.begin_step();
-      if (batch.samples > 0) {
-        loss = part.gradients(batch, tensor_final);
-      } else {
-        std::fill(parameters.gradients().begin(), parameters.gradients().end(), 0.0f);
-        for (std::size_t t = 0; t < slots.size(); ++t) tensor_final(t);
-      }
-      EXPECT_TRUE(reducer.wait_step().finite);
+      replica.load(loader.next());
+      replica.compute(step);
+      replica.await_loaded();
+      EXPECT_TRUE(replica.exchange(0.0).finite);
       if (step == 0) {
         // The same parameters on both sides: only the order of additions differs, a few units in
         // the last place (2^-24) of a sum of 12 samples times some hundred pixels.
-        EXPECT_LT(relative_difference(parameters.gradients(), alone_gradients), 2e-6);
+        EXPECT_LT(relative_difference(to_host(*device, parameters.gradients()), alone_gradients),
+                  2e-6);
       }
-      part.update();
-      const double sum = reducer.run([&](Communicator& c) { return c.all_sum(loss); });
+      replica.update(0.1);
+      const double loss = replica.loss().loss;
+      const double sum = replica.reducer().run([&](Communicator& c) { return c.all_sum(loss); });
       EXPECT_NEAR(sum, whole_loss, 1e-4 * std::abs(whole_loss)) << "step " << step;
     }
+    const LoopTimes times = replica.take_times(true);
+    EXPECT_GT(times.step(), 0.0);
+    for (const double part : {times.data, times.forward, times.backward, times.exposed_comm,
+                              times.optimizer, times.other}) {
+      EXPECT_GE(part, 0.0);
+    }
   }
+  const std::vector<float> values = to_host(*device, parameters.values());
   const std::uint64_t hash =
-      reducer.run([&](Communicator& c) { return agree_on_hash(c, parameters.values()); });
+      replica.reducer().run([&](Communicator& c) { return agree_on_hash(c, values); });
   EXPECT_NE(hash, 0u);
 
   // Later a unit near the ReLU's kink may fall on its other side, and 9 steps accumulate it.
-  EXPECT_LT(relative_difference(parameters.values(), alone.network.parameters().values()), 5e-4);
+  EXPECT_LT(relative_difference(values, alone.network.parameters().values()), 5e-4);
 }
+
+INSTANTIATE_TEST_SUITE_P(Paths, DataParallel,
+                         testing::Values(ExchangePath::host, ExchangePath::device),
+                         [](const auto& row) {
+                           return row.param == ExchangePath::host ? "host" : "device";
+                         });
 
 }  // namespace
 }  // namespace dp
