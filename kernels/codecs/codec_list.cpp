@@ -1,71 +1,54 @@
-// The list of codecs: one row each. Adding a codec ends here.
+// The list of codecs, on the CPU and for all devices.
 #include <array>
 
 #include "kernels/base/error.hpp"
-#include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/codec_rows.hpp"
 #include "kernels/codecs/cpu_driver.hpp"
-#include "kernels/codecs/fp16.hpp"
-#include "kernels/codecs/linear.hpp"
-#include "kernels/codecs/none.hpp"
+
+#ifdef DP_HAVE_CUDA
+#include "kernels/codecs/cuda_codecs.hpp"
+#include "kernels/cuda/twins.hpp"
+#endif
 
 namespace dp {
 namespace {
 
-struct Row {
-  CodecInfo info;
-  std::unique_ptr<Codec> (*make)(const CodecSpec&);
-};
+constexpr auto kInfos = std::apply(
+    [](const auto&... row) { return std::array<CodecInfo, sizeof...(row)>{row.info...}; },
+    kCodecRows);
 
-template <class Format>
-std::unique_ptr<Codec> make(const CodecSpec& spec) {
-  return std::make_unique<CpuCodec<Format>>(spec);
+[[noreturn]] void throw_unknown(const CodecSpec& spec) {
+  throw_error(ErrorKind::internal, "no codec is called {}", spec.name);
 }
-
-constexpr CodecInfo linear(std::string_view name, std::string_view help, double bits) {
-  return {.name = name,
-          .help = help,
-          .is_biased = true,
-          .can_feedback = true,
-          .default_feedback = true,
-          .default_block = 2048,
-          .bits_per_value = bits};
-}
-
-constexpr std::array kRows{
-    Row{{.name = "none", .help = "fp32 as it is"}, make<none::Format>},
-    Row{{.name = "fp16",
-         .help = "half precision, clamped to 65504",
-         .is_biased = true,
-         .can_feedback = true,
-         .default_feedback = true,
-         .bits_per_value = 16},
-        make<fp16::Format>},
-    Row{linear("q16", "16-bit linear bins, one scale per block", 16), make<linear::Format<16>>},
-    Row{linear("q8", "8-bit linear bins, one scale per block", 8), make<linear::Format<8>>},
-    Row{linear("q4", "4-bit linear bins, one scale per block", 4), make<linear::Format<4>>},
-};
-
-constexpr auto kInfos = [] {
-  std::array<CodecInfo, kRows.size()> infos;
-  for (std::size_t i = 0; i < kRows.size(); ++i) infos[i] = kRows[i].info;
-  return infos;
-}();
 
 }  // namespace
 
 std::span<const CodecInfo> codec_list() { return kInfos; }
 
 std::unique_ptr<Codec> make_codec(const CodecSpec& spec) {
-  for (const Row& row : kRows) {
-    if (row.info.name == spec.name) return row.make(spec);
-  }
-  throw_error(ErrorKind::internal, "no codec is called {}", spec.name);
+  std::unique_ptr<Codec> made;
+  const bool is_known = with_codec_row(spec.name, [&]<class Row>(const Row&) {
+    made = std::make_unique<CpuCodec<typename Row::Format>>(spec);
+  });
+  if (!is_known) throw_unknown(spec);
+  return made;
 }
 
 std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device) {
-  return device.kind() == DeviceKind::cpu ? make_codec(spec) : nullptr;
+  if (device.kind() == DeviceKind::cpu) return make_codec(spec);
+#ifdef DP_HAVE_CUDA
+  return cuda::make_codec(spec, cuda::as_cuda(device));
+#else
+  return nullptr;
+#endif
 }
 
-bool has_codec(const CodecSpec&, DeviceKind kind) { return kind == DeviceKind::cpu; }
+bool has_codec(const CodecSpec& spec, DeviceKind kind) {
+  bool has = false;
+  const bool is_known = with_codec_row(
+      spec.name, [&]<class Row>(const Row&) { has = kind == DeviceKind::cpu || Row::kOnGpu; });
+  if (!is_known) throw_unknown(spec);
+  return has;
+}
 
 }  // namespace dp

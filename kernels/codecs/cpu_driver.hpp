@@ -15,6 +15,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/payload_errors.hpp"
 
 namespace dp {
 
@@ -25,10 +26,6 @@ namespace dp {
 // What is encoded instead of input that is not finite.
 inline constexpr std::size_t kMaxBlock = 16384;
 extern const float kZeroBlock[kMaxBlock];
-
-[[noreturn]] void throw_payload_length(const CodecSpec& spec, std::size_t got, std::size_t want,
-                                       std::size_t floats);
-[[noreturn]] void throw_payload_content(const CodecSpec& spec);
 
 template <class Format>
 class CpuCodec final : public Codec {

@@ -19,6 +19,7 @@
 #include <cstring>
 
 #include "kernels/base/hd.hpp"
+#include "kernels/codecs/code_layout.hpp"
 
 #if defined(__F16C__) && !defined(__CUDACC__)
 #include <immintrin.h>
@@ -61,10 +62,25 @@ class Format {
   static constexpr bool kIsLossless = false;
   static constexpr bool kNeedsBlockMaximum = false;
   static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
+  static constexpr unsigned kCodeBits = 16;
+  static constexpr std::uint32_t kPadding = 0;
 
   DP_HD explicit Format(std::size_t) {}
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-11; }
+
+  // The pieces that every device's loops are made of (see linear.hpp); there are no blocks.
+  struct Block {};
+  DP_HD static Block block_of(std::uint32_t) { return {}; }
+  DP_HD static std::size_t code_start(std::size_t) { return 0; }
+  DP_HD static code_layout::Coded code_of(float v, const Block&) {
+    const std::uint16_t half = from_float(clamp(v));
+    return {half, to_float(half)};
+  }
+  DP_HD static float value_of(std::uint32_t code, const Block&) {
+    return to_float(static_cast<std::uint16_t>(code));
+  }
+  DP_HD static bool is_code(std::uint32_t code) { return (code & 0x7FFFu) < 0x7C00u; }
 
   void encode_block(const float* partial, float* residual, std::size_t begin, std::size_t m,
                     std::size_t, std::uint32_t, std::byte* payload) const {

@@ -5,8 +5,8 @@
 //     codes                      16, 8 or 4 bits a value, block after block; value = code * scale
 //   q16: int16, -32767..32767. q8: int8, -127..127.
 //   q4: a nibble, code + 8, codes -7..7. Byte i of a block of m floats holds float i in its low
-//   nibble and float i + (m+1)/2 in its high one (8, that is zero, where there is none): two
-//   contiguous streams, which vectorise.
+//   nibble and float i + (m+1)/2 in its high one (8, that is zero, where there is none): see
+//   code_layout.hpp.
 // With L = 32767, 127 or 7: scale = absmax / L, code = round(v * (L / absmax)), ties to even.
 // The largest value of a block is reproduced up to rounding, zero exactly.
 // A block with absmax < 2^-100 is sent as zeros (scale 0), so no division overflows and no product
@@ -30,6 +30,7 @@
 #include <cstring>
 
 #include "kernels/base/hd.hpp"
+#include "kernels/codecs/code_layout.hpp"
 
 namespace dp::linear {
 
@@ -61,32 +62,65 @@ class Format {
   static constexpr bool kIsLossless = false;
   static constexpr bool kNeedsBlockMaximum = true;
   static constexpr std::uint32_t kNonFiniteFrom = kNonFiniteBits;
+  static constexpr unsigned kCodeBits = kBits;
+  static constexpr std::uint32_t kPadding = kBits == 4 ? 8 : 0;
 
   DP_HD explicit Format(std::size_t block) : block_(block) {}
 
-  DP_HD std::size_t payload_bytes(std::size_t n) const { return code_start(n) + code_bytes(n); }
+  DP_HD std::size_t payload_bytes(std::size_t n) const {
+    return code_start(n) + code_layout::bytes(n, kBits);
+  }
   double contraction() const {
     const double l = levels(kBits), k = static_cast<double>(block_ - 1) / (4.0 * l * l);
     // 2^-12 covers the rounding of the largest value (2^-22 of it) in the small c of q16.
     return std::sqrt(k / (1.0 + k)) * (1.0 + 0x1p-12) + 0x1p-21;
   }
 
+  // The pieces that every device's loops are made of. A block, as its codes need it; from the
+  // largest magnitude in it, or from its head, the first 4 bytes of it in the payload (false where
+  // no encoder writes such a head).
+  using Block = Scale;
+  DP_HD static Block block_of(std::uint32_t absmax_bits) { return block_scale(absmax_bits, kBits); }
+  DP_HD static std::uint32_t head_of(const Block& block) {
+    return std::bit_cast<std::uint32_t>(block.scale);
+  }
+  DP_HD static bool read_head(std::uint32_t head, Block& block) {
+    block.scale = std::bit_cast<float>(head);
+    // Negative scales and NaN have larger bit patterns than any scale an encoder writes.
+    return head < kNonFiniteBits;
+  }
+  DP_HD static code_layout::Coded code_of(float v, const Block& block) {
+    const float q = quantise(v, block.inverse);
+    const int code = static_cast<int>(q) + static_cast<int>(kPadding);
+    return {static_cast<std::uint32_t>(code), q * block.scale};
+  }
+  DP_HD static float value_of(std::uint32_t bits, const Block& block) {
+    int code = static_cast<int>(bits) - static_cast<int>(kPadding);
+    if constexpr (kBits == 8) code = static_cast<std::int8_t>(bits);
+    if constexpr (kBits == 16) code = static_cast<std::int16_t>(bits);
+    return static_cast<float>(code) * block.scale;
+  }
+  DP_HD static bool is_code(std::uint32_t) { return true; }
+  DP_HD std::size_t code_start(std::size_t n) const {
+    return (n + block_ - 1) / block_ * sizeof(float);
+  }
+
   // Encodes floats [begin, begin + m) of a segment of n, one block; m <= block.
   void encode_block(const float* partial, float* residual, std::size_t begin, std::size_t m,
                     std::size_t n, std::uint32_t absmax_bits, std::byte* payload) const {
-    const Scale s = block_scale(absmax_bits, kBits);
-    std::memcpy(payload + begin / block_ * sizeof(float), &s.scale, sizeof(float));
-    std::byte* codes = payload + code_start(n) + code_bytes(begin);
-    const float scale = s.scale, inverse = s.inverse;
+    const Block block = block_of(absmax_bits);
+    std::memcpy(payload + begin / block_ * sizeof(float), &block.scale, sizeof(float));
+    std::byte* codes = payload + code_start(n) + code_layout::bytes(begin, kBits);
     if (residual != nullptr) {
-      pack(codes, m, [=](std::size_t i) {
-        const float v = partial[i] + residual[i], q = quantise(v, inverse);
-        residual[i] = v - q * scale;
-        return static_cast<int>(q);
+      code_layout::pack<kBits, kPadding>(codes, m, [=](std::size_t i) {
+        const float v = partial[i] + residual[i];
+        const code_layout::Coded coded = code_of(v, block);
+        residual[i] = v - coded.value;
+        return coded.bits;
       });
     } else {
-      pack(codes, m,
-           [=](std::size_t i) { return static_cast<int>(quantise(partial[i], inverse)); });
+      code_layout::pack<kBits, kPadding>(
+          codes, m, [=](std::size_t i) { return code_of(partial[i], block).bits; });
     }
   }
 
@@ -94,12 +128,13 @@ class Format {
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
-    float scale = 0.0f;
-    std::memcpy(&scale, payload + begin / block_ * sizeof(float), sizeof(float));
-    // Negative scales and NaN have larger bit patterns than any scale an encoder writes.
-    if (std::bit_cast<std::uint32_t>(scale) >= kNonFiniteBits) return false;
-    unpack(payload + code_start(n) + code_bytes(begin), m, [=](std::size_t i, int code) {
-      const float v = static_cast<float>(code) * scale;
+    std::uint32_t head = 0;
+    std::memcpy(&head, payload + begin / block_ * sizeof head, sizeof head);
+    Block block{};
+    if (!read_head(head, block)) return false;
+    const std::byte* codes = payload + code_start(n) + code_layout::bytes(begin, kBits);
+    code_layout::unpack<kBits>(codes, m, [=](std::size_t i, std::uint32_t code) {
+      const float v = value_of(code, block);
       if constexpr (kAdd) {
         out[i] += v;
       } else {
@@ -110,64 +145,6 @@ class Format {
   }
 
  private:
-  DP_HD std::size_t code_start(std::size_t n) const {
-    return (n + block_ - 1) / block_ * sizeof(float);
-  }
-  // Whole blocks end on a byte, since blocks are a multiple of 8.
-  DP_HD static std::size_t code_bytes(std::size_t n) { return (n * kBits + 7) / 8; }
-
-  // Calls code_of(i) once for every i < m and stores the codes.
-  template <class CodeOf>
-  static void pack(std::byte* codes, std::size_t m, CodeOf code_of) {
-    if constexpr (kBits == 4) {
-      auto* bytes = reinterpret_cast<std::uint8_t*>(codes);
-      const std::size_t half = (m + 1) / 2, pairs = m / 2;
-#pragma omp simd
-      for (std::size_t i = 0; i < pairs; ++i) {
-        const int low = code_of(i) + 8, high = code_of(i + half) + 8;
-        bytes[i] = static_cast<std::uint8_t>(low | (high << 4));
-      }
-      if (pairs < half) bytes[pairs] = static_cast<std::uint8_t>((code_of(pairs) + 8) | (8 << 4));
-    } else if constexpr (kBits == 8) {
-      auto* bytes = reinterpret_cast<std::int8_t*>(codes);
-#pragma omp simd
-      for (std::size_t i = 0; i < m; ++i) bytes[i] = static_cast<std::int8_t>(code_of(i));
-    } else {
-#pragma omp simd
-      for (std::size_t i = 0; i < m; ++i) {
-        // memcpy: the payload may lie at any address.
-        const auto code = static_cast<std::int16_t>(code_of(i));
-        std::memcpy(codes + 2 * i, &code, 2);
-      }
-    }
-  }
-
-  // Calls use(i, code) once for every i < m.
-  template <class Use>
-  static void unpack(const std::byte* codes, std::size_t m, Use use) {
-    if constexpr (kBits == 4) {
-      const auto* bytes = reinterpret_cast<const std::uint8_t*>(codes);
-      const std::size_t half = (m + 1) / 2, pairs = m / 2;
-#pragma omp simd
-      for (std::size_t i = 0; i < pairs; ++i) {
-        use(i, (bytes[i] & 15) - 8);
-        use(i + half, (bytes[i] >> 4) - 8);
-      }
-      if (pairs < half) use(pairs, (bytes[pairs] & 15) - 8);
-    } else if constexpr (kBits == 8) {
-      const auto* bytes = reinterpret_cast<const std::int8_t*>(codes);
-#pragma omp simd
-      for (std::size_t i = 0; i < m; ++i) use(i, bytes[i]);
-    } else {
-#pragma omp simd
-      for (std::size_t i = 0; i < m; ++i) {
-        std::int16_t code = 0;
-        std::memcpy(&code, codes + 2 * i, 2);
-        use(i, code);
-      }
-    }
-  }
-
   std::size_t block_;
 };
 

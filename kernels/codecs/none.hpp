@@ -6,11 +6,13 @@
 // as by every codec.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "kernels/base/hd.hpp"
+#include "kernels/codecs/code_layout.hpp"
 
 namespace dp::none {
 
@@ -19,10 +21,24 @@ class Format {
   static constexpr bool kIsLossless = true;
   static constexpr bool kNeedsBlockMaximum = false;
   static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
+  static constexpr unsigned kCodeBits = 32;
+  static constexpr std::uint32_t kPadding = 0;
 
   DP_HD explicit Format(std::size_t) {}
   DP_HD std::size_t payload_bytes(std::size_t n) const { return n * sizeof(float); }
   double contraction() const { return 0.0; }
+
+  // The pieces that every device's loops are made of (see linear.hpp); there are no blocks.
+  struct Block {};
+  DP_HD static Block block_of(std::uint32_t) { return {}; }
+  DP_HD static std::size_t code_start(std::size_t) { return 0; }
+  DP_HD static code_layout::Coded code_of(float v, const Block&) {
+    return {std::bit_cast<std::uint32_t>(v), v};
+  }
+  DP_HD static float value_of(std::uint32_t code, const Block&) {
+    return std::bit_cast<float>(code);
+  }
+  DP_HD static bool is_code(std::uint32_t) { return true; }
 
   void encode_block(const float* partial, float*, std::size_t begin, std::size_t m, std::size_t,
                     std::uint32_t, std::byte* payload) const {

@@ -1,0 +1,108 @@
+// Where the codes of a block lie: the layout that all formats with codes of a fixed width share.
+//
+// Codes of 8, 16 or 32 bits follow each other, little-endian. Narrower ones form *streams*: with s
+// = 8 / bits, byte i of a block of m floats holds the codes of floats i, i + w, i + 2w, ... (s of
+// them, the first in the lowest bits), where w = ceil(m / s). So each stream is contiguous, which
+// vectorises on a CPU and coalesces on a GPU. Where a stream has ended, the format's padding
+// stands.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/base/hd.hpp"
+
+namespace dp::code_layout {
+
+// A value's code (its low bits count) and the value that a decoder makes of it.
+struct Coded {
+  std::uint32_t bits;
+  float value;
+};
+
+// How many streams a block has.
+DP_HD constexpr unsigned streams(unsigned bits) { return bits < 8 ? 8 / bits : 1; }
+// Of one position, which holds a code of each stream.
+DP_HD constexpr unsigned position_bytes(unsigned bits) { return bits < 8 ? 1 : bits / 8; }
+// Positions of a block of m floats.
+DP_HD constexpr std::size_t positions(std::size_t m, unsigned bits) {
+  return (m + streams(bits) - 1) / streams(bits);
+}
+// Of m floats. Whole blocks end on a byte, since blocks are a multiple of 8.
+DP_HD constexpr std::size_t bytes(std::size_t m, unsigned bits) {
+  return positions(m, bits) * position_bytes(bits);
+}
+
+// Host: calls code_of(i) once for every i < m and stores the codes.
+template <unsigned kBits, std::uint32_t kPadding, class CodeOf>
+void pack(std::byte* codes, std::size_t m, CodeOf code_of) {
+  if constexpr (kBits < 8) {
+    constexpr unsigned kStreams = streams(kBits);
+    auto* out = reinterpret_cast<std::uint8_t*>(codes);
+    const std::size_t width = positions(m, kBits);
+    const std::size_t last = (kStreams - 1) * width, full = m > last ? m - last : 0;
+#pragma omp simd
+    for (std::size_t i = 0; i < full; ++i) {
+      std::uint32_t byte = 0;
+      for (unsigned k = 0; k < kStreams; ++k) byte |= code_of(i + k * width) << (k * kBits);
+      out[i] = static_cast<std::uint8_t>(byte);
+    }
+    for (std::size_t i = full; i < width; ++i) {
+      std::uint32_t byte = 0;
+      for (unsigned k = 0; k < kStreams; ++k) {
+        byte |= (i + k * width < m ? code_of(i + k * width) : kPadding) << (k * kBits);
+      }
+      out[i] = static_cast<std::uint8_t>(byte);
+    }
+  } else if constexpr (kBits == 8) {
+    auto* out = reinterpret_cast<std::uint8_t*>(codes);
+#pragma omp simd
+    for (std::size_t i = 0; i < m; ++i) out[i] = static_cast<std::uint8_t>(code_of(i));
+  } else {
+    static_assert(kBits == 16);
+#pragma omp simd
+    for (std::size_t i = 0; i < m; ++i) {
+      // memcpy: the payload may lie at any address.
+      const auto code = static_cast<std::uint16_t>(code_of(i));
+      std::memcpy(codes + 2 * i, &code, 2);
+    }
+  }
+}
+
+// Host: calls use(i, code) once for every i < m.
+template <unsigned kBits, class Use>
+void unpack(const std::byte* codes, std::size_t m, Use use) {
+  if constexpr (kBits < 8) {
+    constexpr unsigned kStreams = streams(kBits);
+    constexpr std::uint32_t kMask = (1u << kBits) - 1;
+    const auto* in = reinterpret_cast<const std::uint8_t*>(codes);
+    const std::size_t width = positions(m, kBits);
+    const std::size_t last = (kStreams - 1) * width, full = m > last ? m - last : 0;
+#pragma omp simd
+    for (std::size_t i = 0; i < full; ++i) {
+      const std::uint32_t byte = in[i];
+      for (unsigned k = 0; k < kStreams; ++k) use(i + k * width, (byte >> (k * kBits)) & kMask);
+    }
+    for (std::size_t i = full; i < width; ++i) {
+      const std::uint32_t byte = in[i];
+      for (unsigned k = 0; k < kStreams && i + k * width < m; ++k) {
+        use(i + k * width, (byte >> (k * kBits)) & kMask);
+      }
+    }
+  } else if constexpr (kBits == 8) {
+    const auto* in = reinterpret_cast<const std::uint8_t*>(codes);
+#pragma omp simd
+    for (std::size_t i = 0; i < m; ++i) use(i, std::uint32_t{in[i]});
+  } else {
+    static_assert(kBits == 16);
+#pragma omp simd
+    for (std::size_t i = 0; i < m; ++i) {
+      std::uint16_t code = 0;
+      std::memcpy(&code, codes + 2 * i, 2);
+      use(i, std::uint32_t{code});
+    }
+  }
+}
+
+}  // namespace dp::code_layout

@@ -1,0 +1,129 @@
+#include "kernels/codecs/cuda_queue.hpp"
+
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+
+namespace dp::cuda {
+
+namespace {
+
+// A fixed number of blocks, so that a sum's order depends on n alone.
+constexpr unsigned kSumBlocks = 256;
+constexpr std::size_t kFirstSum = 64;  // bytes before the partial sums
+constexpr std::size_t kFirstMaxima = 16384;
+
+// partials[block] = the block's part of the sum of (values + sign * others)^2; others may be null.
+__global__ __launch_bounds__(kThreads) void squares_kernel(const float* values, const float* others,
+                                                           float sign, std::size_t n,
+                                                           double* partials) {
+  __shared__ double shared[32];
+  double sum = 0.0;
+  for (std::size_t i = first_item(); i < n; i += item_stride()) {
+    const double x = others == nullptr ? values[i] : values[i] + sign * others[i];
+    sum += x * x;
+  }
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ __launch_bounds__(kSumBlocks) void sum_kernel(const double* partials,
+                                                         CodecQueue::Report* report) {
+  __shared__ double shared[32];
+  const double sum = block_sum(partials[threadIdx.x], shared);
+  if (threadIdx.x == 0) report->sum = sum;
+}
+
+__global__ __launch_bounds__(kThreads) void finite_kernel(const float* values, std::size_t n,
+                                                          CodecQueue::Report* report) {
+  bool is_finite = true;
+  for (std::size_t i = first_item(); i < n; i += item_stride()) {
+    is_finite = is_finite && fabsf(values[i]) <= 3.402823466e+38f;  // the largest; false for NaN
+  }
+  if (!is_finite) report->is_not_finite = 1;
+}
+
+__global__ __launch_bounds__(kThreads) void add_kernel(const float* values, float* sums,
+                                                       std::size_t n) {
+  for (std::size_t i = first_item(); i < n; i += item_stride()) sums[i] += values[i];
+}
+
+}  // namespace
+
+CodecQueue::CodecQueue(CudaDevice& device)
+    : device_(device),
+      report_(device.allocate_host(sizeof(Report))),
+      fixed_(allocate_bytes(kFirstSum + kSumBlocks * sizeof(double))) {
+  DP_CHECK_CUDA(cudaMemsetAsync(fixed_.get(), 0, kFirstSum, stream()));
+  DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
+}
+
+// Not through the device: its allocate() uses the device's own stream, which may be recording.
+CodecQueue::Memory CodecQueue::allocate_bytes(std::size_t bytes) {
+  void* memory = nullptr;
+  DP_CHECK_CUDA(cudaMalloc(&memory, bytes));
+  return Memory(static_cast<std::byte*>(memory));
+}
+
+CodecQueue::Call CodecQueue::begin(std::size_t blocks) const {
+  if (blocks > maxima_size_) {
+    maxima_.reset();
+    maxima_size_ = 0;
+    const std::size_t size = std::max(blocks, kFirstMaxima);
+    maxima_ = allocate_bytes(size * sizeof(std::uint32_t));
+    maxima_size_ = size;
+  }
+  auto* report = reinterpret_cast<Report*>(report_.get());
+  *report = {};
+  return {.report = report,
+          .number = ++calls_,
+          .not_finite_call = reinterpret_cast<std::uint64_t*>(fixed_.get()),
+          .maxima = reinterpret_cast<std::uint32_t*>(maxima_.get())};
+}
+
+CodecQueue::Report CodecQueue::finish() const {
+  DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
+  return *reinterpret_cast<const Report*>(report_.get());
+}
+
+std::shared_ptr<float> CodecQueue::allocate(std::size_t n) const {
+  const Device::Memory memory = device_.allocate(n * sizeof(float));
+  return {memory, reinterpret_cast<float*>(memory.get())};
+}
+
+double CodecQueue::squares(const float* values, const float* others, float sign,
+                           std::size_t n) const {
+  const Call call = begin(0);
+  auto* partials = reinterpret_cast<double*>(fixed_.get() + kFirstSum);
+  launch(squares_kernel, Launch{.blocks = dim3(kSumBlocks), .threads = kThreads}, stream(), values,
+         others, sign, n, partials);
+  launch(sum_kernel, Launch{.blocks = dim3(1), .threads = kSumBlocks}, stream(), partials,
+         call.report);
+  return finish().sum;
+}
+
+double CodecQueue::squares_of_sum(const float* values, const float* others, std::size_t n) const {
+  return squares(values, others, 1.0f, n);
+}
+
+double CodecQueue::squares_of_difference(const float* values, const float* others,
+                                         std::size_t n) const {
+  return squares(values, others, -1.0f, n);
+}
+
+bool CodecQueue::is_finite(const float* values, std::size_t n) const {
+  if (n == 0) return true;
+  const Call call = begin(0);
+  launch(finite_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(), values, n,
+         call.report);
+  return finish().is_not_finite == 0;
+}
+
+void CodecQueue::add(const float* values, float* sums, std::size_t n) const {
+  if (n == 0) return;
+  launch(add_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(), values, sums,
+         n);
+  static_cast<void>(finish());
+}
+
+}  // namespace dp::cuda

@@ -1,0 +1,71 @@
+// The queue of a GPU's codec: its stream, the little memory that its kernels need, and the sums of
+// segment_memory.hpp. One thread at a time uses it, the one that exchanges gradients; that thread
+// has the GPU as its current one. Beside the queues of others nothing here waits for them or they
+// for it: what others have written must be finished, and is then seen.
+//
+// A call is: begin(), kernels on stream(), finish(). Kernels tell the host what they found through
+// a *report* in host memory, which finish() reads after it has waited.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/codecs/segment_memory.hpp"
+#include "kernels/cuda/device.hpp"
+#include "kernels/cuda/handles.hpp"
+
+namespace dp::cuda {
+
+class CodecQueue final : public SegmentMemory {
+ public:
+  // Written by kernels, all of them the same values, so their order does not matter.
+  struct Report {
+    double sum;
+    std::uint32_t is_not_finite;
+    std::uint32_t is_damaged;  // a payload that no encoder writes
+  };
+  // What the kernels of a call share, in memory of the device: the number of the last call whose
+  // segment was not finite, and the largest magnitudes of the blocks.
+  struct Call {
+    Report* report;
+    std::uint64_t number;
+    std::uint64_t* not_finite_call;
+    std::uint32_t* maxima;
+  };
+
+  explicit CodecQueue(CudaDevice& device);
+
+  [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
+  [[nodiscard]] Call begin(std::size_t blocks) const;
+  [[nodiscard]] Report finish() const;
+
+  [[nodiscard]] std::shared_ptr<float> allocate(std::size_t n) const override;
+  [[nodiscard]] double squares_of_sum(const float* values, const float* others,
+                                      std::size_t n) const override;
+  [[nodiscard]] double squares_of_difference(const float* values, const float* others,
+                                             std::size_t n) const override;
+  [[nodiscard]] bool is_finite(const float* values, std::size_t n) const override;
+  void add(const float* values, float* sums, std::size_t n) const override;
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { static_cast<void>(cudaFree(p)); }
+  };
+  using Memory = std::unique_ptr<std::byte, Free>;
+  static Memory allocate_bytes(std::size_t bytes);
+  double squares(const float* values, const float* others, float sign, std::size_t n) const;
+
+  CudaDevice& device_;
+  Stream stream_;
+  Device::Memory report_;
+  Memory fixed_;  // the number of a call, then the partial sums of the blocks of a kernel
+  // Grows with the longest segment.
+  mutable Memory maxima_;
+  mutable std::size_t maxima_size_ = 0;
+  mutable std::uint64_t calls_ = 0;
+};
+
+}  // namespace dp::cuda
