@@ -10,7 +10,11 @@ namespace dp::cuda {
 
 namespace {
 
-// Tells the host: everything before it in the queue has run. `step` and `mark` are host memory.
+// Tells the host that everything before it in the queue has run. Both words are memory of the host.
+//
+// What the host may then read: copies down before it in the queue have reached host memory before
+// the kernel starts; what kernels have written is in the device's memory when they end, where later
+// operations of all queues find it. The fence keeps the mark itself behind both.
 __global__ void mark_kernel(const volatile std::uint64_t* step, volatile std::uint64_t* mark) {
   __threadfence_system();
   *mark = *step;
@@ -25,41 +29,51 @@ class CudaBucketLink final : public BucketLink {
         host_gradient_(host_gradient),
         buckets_(std::move(buckets)),
         memory_(device.allocate_host((buckets_.size() + 1) * kStride)) {
-    if (host_gradient_ == nullptr) return;
-    finals_.reserve(buckets_.size());
-    for (std::size_t b = 0; b < buckets_.size(); ++b) finals_.emplace_back();
+    // Before the first step no bucket is final: no mark is this number.
+    store(step_word(), ~std::uint64_t{0});
   }
 
-  void begin_step(std::uint64_t step) override { *word(buckets_.size()) = step + 1; }
+  // Marks and copies that are still on their way use memory that goes with this object or soon
+  // after it.
+  ~CudaBucketLink() override {
+    static_cast<void>(cudaStreamSynchronize(down_.get()));
+    static_cast<void>(cudaStreamSynchronize(up_.get()));
+    static_cast<void>(cudaStreamSynchronize(device_.stream()));
+  }
+
+  // The step before has ended on the device: its buckets were seen final by who exchanged them.
+  void begin_step(std::uint64_t step) override { store(step_word(), step + 1); }
 
   void bucket_final(std::size_t bucket) override {
     cudaStream_t stream = device_.stream();
     if (host_gradient_ != nullptr) {
+      // In a recording this makes the queue down a branch of it, which end_backward joins. One
+      // event does for all buckets: a wait is for the record made last when it is enqueued.
       stream = down_.get();
-      DP_CHECK_CUDA(cudaEventRecord(finals_[bucket].get(), device_.stream()));
-      DP_CHECK_CUDA(cudaStreamWaitEvent(stream, finals_[bucket].get(), 0));
+      DP_CHECK_CUDA(cudaEventRecord(final_.get(), device_.stream()));
+      DP_CHECK_CUDA(cudaStreamWaitEvent(stream, final_.get(), 0));
+      has_branch_ = true;
       const BucketSlice& slice = buckets_[bucket];
       if (slice.elements > 0) {
-        DP_CHECK_CUDA(cudaMemcpyAsync(host_gradient_ + slice.offset,
-                                      device_gradient_ + slice.offset,
-                                      slice.elements * sizeof(float), cudaMemcpyDeviceToHost,
-                                      stream));
+        DP_CHECK_CUDA(
+            cudaMemcpyAsync(host_gradient_ + slice.offset, device_gradient_ + slice.offset,
+                            slice.elements * sizeof(float), cudaMemcpyDeviceToHost, stream));
       }
     }
-    launch(mark_kernel, Launch{.blocks = dim3(1), .threads = 1}, stream, word(buckets_.size()),
-           word(bucket));
+    launch(mark_kernel, Launch{.threads = 1}, stream, step_word(), word(bucket));
   }
 
   void end_backward() override {
-    if (host_gradient_ == nullptr) return;
+    // Without a bucket since the last time there is nothing to join, and in a recording waiting for
+    // a queue that takes no part in it would be an error.
+    if (!has_branch_) return;
+    has_branch_ = false;
     DP_CHECK_CUDA(cudaEventRecord(down_end_.get(), down_.get()));
     DP_CHECK_CUDA(cudaStreamWaitEvent(device_.stream(), down_end_.get(), 0));
   }
 
   [[nodiscard]] bool is_final(std::size_t bucket) const override {
-    const bool is_there = *word(bucket) == *word(buckets_.size());
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return is_there;
+    return load(word(bucket)) == load(step_word());
   }
 
   void return_sums(std::size_t bucket) override {
@@ -80,8 +94,15 @@ class CudaBucketLink final : public BucketLink {
  private:
   // Each word has a cache line of its own. The last one is the running step's number plus one.
   static constexpr std::size_t kStride = 64;
-  [[nodiscard]] volatile std::uint64_t* word(std::size_t i) const {
-    return reinterpret_cast<volatile std::uint64_t*>(memory_.get() + i * kStride);
+  [[nodiscard]] std::uint64_t* word(std::size_t i) const {
+    return reinterpret_cast<std::uint64_t*>(memory_.get() + i * kStride);
+  }
+  [[nodiscard]] std::uint64_t* step_word() const { return word(buckets_.size()); }
+  static std::uint64_t load(std::uint64_t* at) {
+    return std::atomic_ref(*at).load(std::memory_order_acquire);
+  }
+  static void store(std::uint64_t* at, std::uint64_t value) {
+    std::atomic_ref(*at).store(value, std::memory_order_release);
   }
 
   CudaDevice& device_;
@@ -89,9 +110,11 @@ class CudaBucketLink final : public BucketLink {
   float* host_gradient_;
   std::vector<BucketSlice> buckets_;
   Device::Memory memory_;
-  Stream down_, up_;
-  Event down_end_, up_end_;
-  std::vector<Event> finals_;
+  // The copy of an early bucket and its mark do not wait until the kernels of backward that were
+  // enqueued meanwhile have all found their place.
+  Stream down_{Stream::Priority::urgent}, up_{Stream::Priority::urgent};
+  Event final_, down_end_, up_end_;
+  bool has_branch_ = false;
 };
 
 }  // namespace

@@ -9,10 +9,18 @@
 
 namespace dp::cuda {
 
-// A queue of its own: it does not wait for the legacy default stream.
+// A queue of its own: it does not wait for the legacy default stream. The blocks of kernels of an
+// urgent one go ahead of those of others that still wait for a place.
 class Stream {
  public:
-  Stream() { DP_CHECK_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  enum class Priority { normal, urgent };
+
+  explicit Stream(Priority priority = Priority::normal) {
+    int least = 0, greatest = 0;
+    DP_CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    DP_CHECK_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                               priority == Priority::urgent ? greatest : least));
+  }
   ~Stream() {
     if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   }
