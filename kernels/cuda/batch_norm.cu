@@ -13,6 +13,9 @@
 // a second kernel adds the blocks' in double in a fixed order: the same bits every time.
 #include "kernels/batch_norm.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/twins.hpp"
@@ -59,8 +62,8 @@ __device__ Floats<N> channels_of(const float* array, const RowThread& thread) {
 
 // Two sums per channel of all rows of a block, written to partials[block][2][C].
 template <int N>
-__device__ void store_block_sums(const RowGrid& grid, const RowThread& thread, const Floats<N>& a,
-                                 const Floats<N>& b, float* partials) {
+__device__ void store_block_sums(const RowGrid& grid, const Floats<N>& a, const Floats<N>& b,
+                                 float* partials) {
   // [row of the block][a or b][channel of the tile]
   __shared__ float sums[kThreads * 2 * N];
   const unsigned width = grid.tile * N, line = 2 * width;
@@ -120,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, kSumBlocks)
       squares[v] += part_squares;
     }
   });
-  store_block_sums(grid, thread, sum, squares, partials);
+  store_block_sums(grid, sum, squares, partials);
 }
 
 // ---- from sums to what the second sweep needs: a few channels to a block
@@ -141,7 +144,7 @@ __device__ Sums add_partials(const float* partials, unsigned blocks, std::size_t
       static_cast<std::size_t>(blockIdx.x) * kBlockChannels + threadIdx.x % kBlockChannels;
   Sums mine{0, 0};
   if (channel < channels) {
-#pragma unroll 8
+    DP_UNROLL_8
     for (unsigned b = lane; b < blocks; b += kLanes) {
       const float* at = partials + static_cast<std::size_t>(b) * 2 * channels + channel;
       mine.a += static_cast<double>(at[0]);
@@ -187,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
   channels.scale()[c] = scale;
   channels.shift()[c] = parameters.beta[c] - static_cast<float>(mean) * scale;
   // A batch that is not finite will be skipped; the running statistics must outlive it.
-  if (!isfinite(mean) || !isfinite(unbiased)) return;
+  if (!std::isfinite(mean) || !std::isfinite(unbiased)) return;
   const double part = static_cast<double>(momentum);
   float* running_mean = parameters.running_mean + c;
   float* running_var = parameters.running_var + c;
@@ -325,7 +328,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       product[v] += part_product[v];
     }
   });
-  store_block_sums(grid, thread, sum, product, partials);
+  store_block_sums(grid, sum, product, partials);
 }
 
 template <class T, int N, Mask mask, bool has_two>

@@ -34,8 +34,8 @@ inline dim3 blocks_for(std::size_t items, unsigned threads = kThreads, unsigned 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& how, cudaStream_t stream,
             Arguments... arguments) {
-  cuda_on_cpu::launch(how.blocks, how.threads, stream,
-                      [=] { kernel(static_cast<Parameters>(arguments)...); });
+  DP_CHECK_CUDA(cuda_on_cpu::launch_kernel(how.blocks, how.threads, stream, kernel,
+                                           static_cast<Parameters>(arguments)...));
 }
 
 #else
@@ -50,6 +50,13 @@ void launch(void (*kernel)(Parameters...), const Launch& how, cudaStream_t strea
   DP_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
+#endif
+
+// In front of a loop of a kernel whose count is not known: eight iterations' loads in flight.
+#ifdef __CUDACC__
+#define DP_UNROLL_8 _Pragma("unroll 8")
+#else
+#define DP_UNROLL_8
 #endif
 
 #if defined(__CUDACC__) || defined(DP_CUDA_ON_CPU)

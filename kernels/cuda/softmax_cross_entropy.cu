@@ -1,6 +1,7 @@
 #include "kernels/softmax_cross_entropy.hpp"
 
-#include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/launch.cuh"
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const double spread = static_cast<double>(smoothing) / static_cast<double>(classes);
   const double sharp = 1.0 - static_cast<double>(smoothing);
-  const double nan = __longlong_as_double(0x7FF8000000000000LL);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
   Partial mine{0.0, 0};
   for (std::size_t n = static_cast<std::size_t>(blockIdx.x) * kWarps + warp; n < samples;
        n += static_cast<std::size_t>(gridDim.x) * kWarps) {
