@@ -1,0 +1,292 @@
+// Every codec on a device's memory gives the CPU's payloads, values and residuals, bit for bit: all
+// sizes and alignments, values that are awkward, input that is not finite. On a CPU the two are the
+// same code; the program is for GPUs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/codec.hpp"
+#include "tests/codecs/device_memory.hpp"
+#include "tests/support/test_device.hpp"
+
+namespace dp {
+namespace {
+
+using namespace test;
+using testing_support::first_difference;
+using Floats = testing_support::DeviceArray<float>;
+using Bytes = testing_support::DeviceArray<std::byte>;
+
+const char* const kSpecs[] = {"none",        "fp16",         "q16",           "q8",
+                              "q4",          "q8:block=64",  "q4:block=64",   "q16:block=200",
+                              "q4:block=72", "q8:block=520", "q4:block=1024", "q8:block=16384"};
+constexpr std::size_t kSizes[] = {0,  1,   2,   3,    4,    5,    7,    63,   64,
+                                  65, 127, 255, 1000, 2047, 2048, 2049, 4103, 20'011};
+
+std::vector<float> normals(std::size_t n, std::uint64_t seed, double scale = 1.0) {
+  const CounterRng rng(seed, RandomStream::test);
+  std::vector<float> v(n);
+  for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<float>(scale * normal(rng, i));
+  return v;
+}
+
+class DeviceCodec : public testing::TestWithParam<const char*> {
+ protected:
+  // How the arrays of a case lie.
+  struct Layout {
+    std::size_t floats = 0;   // bytes behind a multiple of 64
+    std::size_t payload = 0;  // likewise
+    Bytes::Place place = Bytes::Place::host;
+  };
+
+  void SetUp() override {
+    device_ = make_test_device();
+    on_device_ = make_codec(parse_codec_spec(GetParam()), *device_);
+    ASSERT_NE(on_device_, nullptr);
+    EXPECT_EQ(on_device_->is_on_device(), device_->kind() == DeviceKind::cuda);
+    EXPECT_TRUE(has_codec(on_device_->spec(), device_->kind()));
+  }
+
+  static void expect_same(std::span<const float> got, std::span<const float> want,
+                          const char* what) {
+    ASSERT_EQ(got.size(), want.size());
+    const std::size_t at = first_difference(got, want);
+    if (at < got.size()) {
+      ADD_FAILURE() << what << " " << at << " of " << got.size() << " is " << got[at] << ", not "
+                    << want[at];
+    }
+  }
+
+  // encode, decode, decode_add and decode_add_encode of one segment against the CPU's.
+  void compare(const std::vector<float>& partial, const std::vector<float>* residual,
+               Layout layout) {
+    const std::size_t n = partial.size(), most = cpu_->max_payload_bytes(n);
+    ASSERT_EQ(on_device_->max_payload_bytes(n), most);
+    std::vector<std::byte> payload(most);
+    std::vector<float> rest = residual == nullptr ? std::vector<float>() : *residual;
+
+    Floats d_partial(*device_, partial, layout.floats), d_rest(*device_, rest, layout.floats);
+    const EncodeResult want =
+        cpu_->encode(partial, residual == nullptr ? nullptr : rest.data(), payload, {});
+    Bytes d_payload(*device_, most, layout.payload, layout.place);
+    float* d_residual = residual == nullptr ? nullptr : d_rest.data();
+    EncodeResult got = on_device_->encode(d_partial.span(), d_residual, d_payload.span(), {});
+    EXPECT_EQ(got.finite, want.finite);
+    ASSERT_EQ(got.payload_bytes, want.payload_bytes);
+    EXPECT_EQ(d_payload.get(), payload);
+    expect_same(d_rest.get(), rest, "residual");
+    expect_same(d_partial.get(), partial, "input");
+
+    std::vector<float> out(n, std::numeric_limits<float>::quiet_NaN());
+    Floats d_out(*device_, out, layout.floats);
+    cpu_->decode(payload, out);
+    on_device_->decode(d_payload.span(), d_out.span());
+    expect_same(d_out.get(), out, "decoded");
+
+    std::vector<float> sum = normals(n, 77);
+    Floats d_sum(*device_, sum, layout.floats);
+    cpu_->decode_add(payload, sum);
+    on_device_->decode_add(d_payload.span(), d_sum.span());
+    expect_same(d_sum.get(), sum, "sum");
+
+    // As on a hop of the ring: what was encoded is received by a rank with the same values.
+    std::vector<float> second = partial;
+    std::vector<std::byte> onward(most);
+    const EncodeResult passed = cpu_->decode_add_encode(
+        payload, second, residual == nullptr ? nullptr : rest.data(), onward, {});
+    Bytes d_onward(*device_, most, layout.payload, layout.place);
+    got = on_device_->decode_add_encode(d_payload.span(), d_partial.span(), d_residual,
+                                        d_onward.span(), {});
+    EXPECT_EQ(got.finite, passed.finite);
+    EXPECT_EQ(got.payload_bytes, passed.payload_bytes);
+    EXPECT_EQ(d_onward.get(), onward);
+    EXPECT_EQ(d_payload.get(), payload);
+    expect_same(d_partial.get(), second, "passed on");
+    expect_same(d_rest.get(), rest, "residual of what is passed on");
+  }
+
+  TestDevice device_;
+  std::unique_ptr<Codec> on_device_;
+  std::unique_ptr<Codec> cpu_ = make_codec(parse_codec_spec(GetParam()));
+};
+
+TEST_P(DeviceCodec, AllSizes) {
+  for (const std::size_t n : kSizes) {
+    SCOPED_TRACE(n);
+    const auto partial = normals(n, n, 1e-3), residual = normals(n, n + 1, 1e-4);
+    compare(partial, &residual, {});
+    compare(partial, nullptr, {});
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(DeviceCodec, AllAlignments) {
+  for (const std::size_t n : {std::size_t{37}, std::size_t{4103}}) {
+    const auto partial = normals(n, 3), residual = normals(n, 4, 0.01);
+    for (const std::size_t floats : {0, 4, 8, 12}) {
+      for (const std::size_t payload : {0, 1, 2, 4, 8, 16}) {
+        SCOPED_TRACE(testing::Message() << n << ", " << floats << ", " << payload);
+        compare(partial, &residual, {.floats = floats, .payload = payload});
+        if (HasFailure()) return;
+      }
+    }
+    compare(partial, &residual, {.place = Bytes::Place::device});
+  }
+}
+
+TEST_P(DeviceCodec, AwkwardValues) {
+  const std::size_t n = 4103;
+  const auto compare_all = [&](float value) {
+    SCOPED_TRACE(value);
+    const std::vector<float> same(n, value), zeros(n, -0.0f), rest = normals(n, 5, 1e-3);
+    compare(same, &zeros, {});
+    compare(same, &rest, {});
+  };
+  for (const float value : {0.0f, -0.0f, 1e-45f, -1e-41f, 0x1p-126f, 0x1p-100f, 0x1.fffffep-101f,
+                            6e-8f, 65504.0f, 65520.0f, 1e30f, 0x1.fffffep125f, -0x1.fffffep125f}) {
+    compare_all(value);
+  }
+  // All magnitudes in one segment, ties between codes among them.
+  auto wild = normals(n, 6);
+  for (std::size_t i = 0; i < n; ++i) wild[i] *= std::ldexp(1.0f, static_cast<int>(i % 120) - 60);
+  const std::vector<float> rest = normals(n, 7);
+  compare(wild, &rest, {});
+  std::vector<float> ties(n);
+  for (std::size_t i = 0; i < n; ++i) ties[i] = static_cast<float>(i % 255) / 2.0f - 63.5f;
+  const std::vector<float> none(n, 0.0f);
+  compare(ties, &none, {});
+}
+
+TEST_P(DeviceCodec, InputThatIsNotFinite) {
+  const float bad[] = {
+      std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
+      std::numeric_limits<float>::infinity(),  -std::numeric_limits<float>::infinity(),
+      std::numeric_limits<float>::max(),       0x1p126f};
+  for (const std::size_t n : {std::size_t{1}, std::size_t{9}, std::size_t{5000}}) {
+    const auto residual = normals(n, 8);
+    for (const float value : bad) {
+      for (const std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
+        SCOPED_TRACE(testing::Message() << value << " at " << at << " of " << n);
+        auto partial = normals(n, 9);
+        partial[at] = value;
+        compare(partial, &residual, {});
+        compare(partial, nullptr, {});
+        if (HasFailure()) return;
+      }
+      // What was not finite is forgotten with the next segment.
+      compare(normals(n, 10), &residual, {});
+    }
+  }
+  // A sum that overflows though both parts are finite.
+  const std::vector<float> huge(10, std::numeric_limits<float>::max());
+  compare(huge, &huge, {});
+}
+
+TEST_P(DeviceCodec, SegmentsMayGrow) {
+  if (cpu_->block() != 64) GTEST_SKIP() << "blocks of 64 have the most maxima";
+  // More blocks than a codec reckons with at first.
+  const std::size_t n = 16385 * 64 + 3;
+  const auto partial = normals(n, 11), residual = normals(n, 12, 0.01);
+  compare(std::vector<float>(100, 1.0f), nullptr, {});
+  compare(partial, &residual, {});
+}
+
+TEST_P(DeviceCodec, PayloadsThatCannotBeThrow) {
+  const std::size_t n = 5000;
+  auto payload = std::vector<std::byte>(cpu_->max_payload_bytes(n));
+  ASSERT_TRUE(cpu_->encode(normals(n, 13), nullptr, payload, {}).finite);
+  Floats out(*device_, n);
+  Bytes onward(*device_, payload.size(), 0, Bytes::Place::host);
+  const auto expect_throw = [&](std::size_t bytes) {
+    const Bytes d_payload(*device_, payload, 0, Bytes::Place::host);
+    const std::span<const std::byte> part = d_payload.span().first(bytes);
+    try {
+      on_device_->decode(part, out.span());
+      ADD_FAILURE() << "decoded " << bytes << " bytes";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::communication);
+    }
+    EXPECT_THROW(on_device_->decode_add(part, out.span()), Error);
+    EXPECT_THROW(static_cast<void>(
+                     on_device_->decode_add_encode(part, out.span(), nullptr, onward.span(), {})),
+                 Error);
+  };
+  expect_throw(payload.size() - 1);
+  expect_throw(0);
+  if (!cpu_->is_lossless()) {
+    payload[0] = payload[1] = payload[2] = payload[3] = std::byte{0xFF};
+    expect_throw(payload.size());
+  }
+  // The codec goes on to work.
+  compare(normals(n, 14), nullptr, {});
+}
+
+std::string test_name(const testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodec, testing::ValuesIn(kSpecs), test_name);
+
+// ---- the sums beside the codecs -----------------------------------------------------------------
+
+TEST(SegmentMemory, SumsAreThoseOfTheHost) {
+  const auto device = make_test_device();
+  const auto codec = make_codec(parse_codec_spec("q8"), *device);
+  const SegmentMemory& memory = codec->memory();
+  for (const std::size_t n :
+       {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{200'001}}) {
+    const auto a = normals(n, 20), b = normals(n, 21);
+    const Floats d_a(*device, a, 4), d_b(*device, b, 8);
+    const auto expect_near = [&](double got, double want) {
+      EXPECT_NEAR(got, want, 1e-12 * want) << n;  // n roundings of 2^-53, in another order
+    };
+    expect_near(memory.squares_of_sum(d_a.data(), nullptr, n),
+                host_memory().squares_of_sum(a.data(), nullptr, n));
+    expect_near(memory.squares_of_sum(d_a.data(), d_b.data(), n),
+                host_memory().squares_of_sum(a.data(), b.data(), n));
+    expect_near(memory.squares_of_difference(d_a.data(), d_b.data(), n),
+                host_memory().squares_of_difference(a.data(), b.data(), n));
+    EXPECT_EQ(memory.squares_of_sum(d_a.data(), d_b.data(), n),
+              memory.squares_of_sum(d_a.data(), d_b.data(), n));
+    auto sum = b;
+    host_memory().add(a.data(), sum.data(), n);
+    memory.add(d_a.data(), d_b.data(), n);
+    EXPECT_EQ(d_b.get(), sum);
+    EXPECT_EQ(d_a.get(), a);
+  }
+}
+
+TEST(SegmentMemory, FindsWhatIsNotFinite) {
+  const auto device = make_test_device();
+  const auto codec = make_codec(parse_codec_spec("none"), *device);
+  const std::size_t n = 3001;
+  Floats values(*device, std::vector<float>(n, std::numeric_limits<float>::max()));
+  EXPECT_TRUE(codec->memory().is_finite(values.data(), n));
+  EXPECT_TRUE(codec->memory().is_finite(values.data(), 0));
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    for (const std::size_t at : {std::size_t{0}, n - 1}) {
+      std::vector<float> v(n, -1.0f);
+      v[at] = bad;
+      values.set(v);
+      EXPECT_FALSE(codec->memory().is_finite(values.data(), n)) << bad << " at " << at;
+      EXPECT_TRUE(codec->memory().is_finite(values.data() + 1, n - 2));
+    }
+  }
+}
+
+TEST(SegmentMemory, NewMemoryIsZeros) {
+  const auto device = make_test_device();
+  const auto codec = make_codec(parse_codec_spec("fp16"), *device);
+  const auto memory = codec->memory().allocate(1000);
+  std::vector<float> values(1000, 1.0f);
+  device->download(values.data(), memory.get(), values.size() * sizeof(float));
+  EXPECT_EQ(values, std::vector<float>(1000, 0.0f));
+}
+
+}  // namespace
+}  // namespace dp
