@@ -1,10 +1,12 @@
 // A network in the state from which make_golden.py starts, and its training step.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/models/registry.hpp"
 #include "net/network.hpp"
+#include "tests/kernels/kernel_testing.hpp"
 #include "tests/net/derived_values.hpp"
 
 namespace dp::test {
@@ -38,10 +41,6 @@ struct GoldenBatch {
       labels[i] = static_cast<std::int32_t>((label(i) + 1.0) * 0.5 * static_cast<double>(classes));
     }
   }
-  [[nodiscard]] TensorView view() {
-    return {TensorDesc::nhwc({labels.size(), 32, 32, 3}), pixels.data()};
-  }
-
   std::vector<float> pixels;
   std::vector<std::int32_t> labels;
 };
@@ -50,7 +49,7 @@ class GoldenNetwork {
  public:
   GoldenNetwork(const GoldenSettings& settings, DataType type, const DeviceOptions& options,
                 const std::string& tuning = "")
-      : settings_(settings), device_(make_device(options)) {
+      : settings_(settings), device_(make_test_device(options)) {
     device_->tuning().import_text(tuning);
     network_ = std::make_unique<net::Network>(
         *device_, net::make_model(settings.model, settings.classes), type, 1);
@@ -58,47 +57,73 @@ class GoldenNetwork {
       network_->prepare(batch, net::Mode::training);
       network_->prepare(batch, net::Mode::evaluation);
     }
-    velocity_.resize(parameters().size());
     net::Parameters& p = parameters();
-    for (const net::Parameter& t : p.tensors()) derive(t, p.values());
-    for (const net::Parameter& t : p.statistics()) {
-      derive(t, p.training_statistics());
-      derive(t, p.evaluation_statistics());
-    }
+    std::vector<float> values(p.size()), statistics(p.training_statistics().size());
+    for (const net::Parameter& t : p.tensors()) derive(t, values);
+    for (const net::Parameter& t : p.statistics()) derive(t, statistics);
+    to_device(p.values(), values);
+    to_device(p.training_statistics(), statistics);
+    to_device(p.evaluation_statistics(), statistics);
+
+    const std::size_t largest = *std::max_element(settings.batches.begin(), settings.batches.end());
+    pixels_ = device_->allocate(largest * 32 * 32 * 3 * sizeof(float));
+    labels_ = device_->allocate(largest * sizeof(std::int32_t));
+    velocity_ = device_->allocate(p.size() * sizeof(float));
+    sums_ = device_->allocate_host(sizeof(LossSums));
+    step_ = device_->allocate_host(sizeof(SgdStep));
+    *new (step_.get()) SgdStep = {.learning_rate = settings_.learning_rate,
+                                  .momentum = 0.9f,
+                                  .weight_decay = 5e-4f,
+                                  .has_nesterov = settings_.has_nesterov};
+    logits_.resize(largest * settings.classes);
   }
 
   [[nodiscard]] Device& device() { return *device_; }
   [[nodiscard]] net::Network& network() { return *network_; }
   [[nodiscard]] net::Parameters& parameters() { return network_->parameters(); }
-  [[nodiscard]] const std::vector<float>& logits() const { return logits_; }
+  // Of the last gradient().
+  [[nodiscard]] std::span<const float> logits() const { return {logits_.data(), logits_size_}; }
+  // A buffer of the device, in host memory and back.
+  [[nodiscard]] std::vector<float> on_host(std::span<const float> buffer) {
+    return to_host(*device_, buffer);
+  }
+  void to_device(std::span<float> buffer, std::span<const float> values) {
+    device_->upload(buffer.data(), values.data(), buffer.size_bytes());
+  }
 
-  [[nodiscard]] std::vector<float> evaluate(GoldenBatch& batch) {
-    const TensorView y = network_->forward(batch.view(), net::Mode::evaluation);
-    return {y.as<float>(), y.as<float>() + y.desc.shape.elements()};
+  [[nodiscard]] std::vector<float> evaluate(const GoldenBatch& batch) {
+    const TensorView y = network_->forward(bring(batch), net::Mode::evaluation);
+    return on_host({y.as<float>(), y.desc.shape.elements()});
   }
 
   // Forward, loss and backward; returns the mean loss.
-  double gradient(GoldenBatch& batch) {
-    const TensorView y = network_->forward(batch.view(), net::Mode::training);
-    logits_.assign(y.as<float>(), y.as<float>() + y.desc.shape.elements());
+  double gradient(const GoldenBatch& batch) {
+    const TensorView images = bring(batch);
+    const TensorView y = network_->forward(images, net::Mode::training);
+    logits_size_ = y.desc.shape.elements();
+    device_->download(logits_.data(), y.data, logits_size_ * sizeof(float));
     const auto count = static_cast<double>(batch.labels.size());
-    LossSums sums;
-    softmax_cross_entropy(*device_, y, batch.labels.data(), settings_.smoothing, count,
-                          network_->logit_gradient(), &sums);
-    network_->backward(batch.view(), nullptr);
-    return sums.loss / count;
+    auto* sums = reinterpret_cast<LossSums*>(sums_.get());
+    softmax_cross_entropy(*device_, y, reinterpret_cast<const std::int32_t*>(labels_.get()),
+                          settings_.smoothing, count, network_->logit_gradient(), sums);
+    network_->backward(images, nullptr);
+    device_->synchronize();
+    return sums->loss / count;
   }
 
   void update() {
-    const SgdStep step{.learning_rate = settings_.learning_rate,
-                       .momentum = 0.9f,
-                       .weight_decay = 5e-4f,
-                       .has_nesterov = settings_.has_nesterov};
-    sgd_update(*device_, parameters().values(), parameters().gradients(), velocity_, &step,
-               nullptr);
+    sgd_update(*device_, parameters().values(), parameters().gradients(),
+               {reinterpret_cast<float*>(velocity_.get()), parameters().size()},
+               reinterpret_cast<const SgdStep*>(step_.get()), nullptr);
   }
 
  private:
+  [[nodiscard]] TensorView bring(const GoldenBatch& batch) {
+    device_->upload(pixels_.get(), batch.pixels.data(), batch.pixels.size() * sizeof(float));
+    device_->upload(labels_.get(), batch.labels.data(), batch.labels.size() * sizeof(std::int32_t));
+    return {TensorDesc::nhwc({batch.labels.size(), 32, 32, 3}), pixels_.get()};
+  }
+
   void derive(const net::Parameter& tensor, std::span<float> buffer) const {
     const Derived value(tensor.name);
     double centre = 0.0, scale = 0.25;
@@ -120,9 +145,11 @@ class GoldenNetwork {
   }
 
   GoldenSettings settings_;
-  std::unique_ptr<Device> device_;
+  TestDevice device_;
   std::unique_ptr<net::Network> network_;
-  std::vector<float> velocity_, logits_;
+  Device::Memory pixels_, labels_, velocity_, sums_, step_;
+  std::vector<float> logits_;
+  std::size_t logits_size_ = 0;
 };
 
 }  // namespace dp::test

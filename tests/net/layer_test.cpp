@@ -63,7 +63,7 @@ const std::vector<Row> kRows = {
 class Bench {
  public:
   Bench(const Row& row, bool is_training)
-      : device_(make_device({.tune = false})), layer_(row.make()) {
+      : device_(make_test_device({.tune = false})), layer_(row.make()) {
     const net::PlanContext context{.device = *device_,
                                    .activation_type = DataType::f32,
                                    .is_training = is_training,
@@ -158,7 +158,7 @@ class Bench {
   }
 
  private:
-  std::unique_ptr<Device> device_;
+  TestDevice device_;
   std::unique_ptr<Layer> layer_;
   std::vector<TensorDesc> x_descs_;
   TensorDesc y_desc_;
