@@ -10,6 +10,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
+#include "kernels/codecs/code_layout.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/codecs/fp16.hpp"
 
@@ -290,6 +291,39 @@ TEST(WireFormat, OfFourBitsIsAsDocumented) {
   ASSERT_EQ(payload.size(), want.size());
   for (std::size_t i = 0; i < want.size(); ++i)
     EXPECT_EQ(std::to_integer<int>(payload[i]), want[i]);
+}
+
+// Every width of codes: what is packed is unpacked, each index once, nothing is written behind, and
+// missing codes are padding.
+template <unsigned kBits>
+void expect_packs() {
+  constexpr std::uint32_t kMask = (1u << kBits) - 1, kPadding = kMask & 0xAu;
+  for (std::size_t m = 0; m < 70; ++m) {
+    const auto code = [&](std::size_t i) {
+      return static_cast<std::uint32_t>(i * 2654435761u >> 7) & kMask;
+    };
+    const std::size_t size = code_layout::bytes(m, kBits);
+    EXPECT_EQ(size, kBits < 8 ? (m + 8 / kBits - 1) / (8 / kBits) : m * kBits / 8);
+    std::vector<std::byte> codes(size + 8, std::byte{0x5C});
+    code_layout::pack<kBits, kPadding>(codes.data(), m, code);
+    for (std::size_t i = size; i < codes.size(); ++i) EXPECT_EQ(codes[i], std::byte{0x5C});
+    std::vector<int> times(m);
+    code_layout::unpack<kBits>(codes.data(), m, [&](std::size_t i, std::uint32_t got) {
+      EXPECT_EQ(got & kMask, code(i)) << i << " of " << m;
+      ++times[i];
+    });
+    EXPECT_EQ(times, std::vector<int>(m, 1));
+    if (kBits == 4 && m % 2 == 1) {
+      EXPECT_EQ(codes[size - 1] >> 4, std::byte{kPadding});
+    }
+  }
+}
+TEST(CodeLayout, PacksCodesOfEveryWidth) {
+  expect_packs<1>();
+  expect_packs<2>();
+  expect_packs<4>();
+  expect_packs<8>();
+  expect_packs<16>();
 }
 
 TEST(Fp16, Clamps) {
