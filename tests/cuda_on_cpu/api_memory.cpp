@@ -2,6 +2,8 @@
 #include <cstring>
 
 #include "tests/cuda_on_cpu/api.hpp"
+#include "tests/cuda_on_cpu/block.hpp"
+#include "tests/cuda_on_cpu/launch.hpp"
 #include "tests/cuda_on_cpu/memory.hpp"
 
 namespace dp::cuda_on_cpu {
@@ -63,6 +65,12 @@ cudaError_t transfer(cudaStream_t stream, bool waits, std::function<void()> work
 }
 
 }  // namespace
+
+void require_usable(const void* memory) {
+  if (memory != nullptr && kind_of(memory) == MemoryKind::pageable) {
+    die("a kernel is given %p, which is neither memory of the device nor pinned", memory);
+  }
+}
 
 }  // namespace dp::cuda_on_cpu
 

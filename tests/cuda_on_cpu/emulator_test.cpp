@@ -311,6 +311,15 @@ TEST_F(MemoryDeathTest, WritesBesideAnAllocation) {
   EXPECT_DEATH(write_at(-32), "something wrote before the beginning of 100 bytes");
   EXPECT_DEATH(write_at(300), "an access outside: byte 3[0-9]+ of 100 of device memory");
 }
+TEST_F(MemoryDeathTest, AKernelThatIsGivenMemoryOfTheHost) {
+  const auto give = [] {
+    const Stream stream;
+    std::vector<unsigned> counts(64);
+    launch(count_kernel, Launch{.blocks = dim3(1), .threads = 64}, stream, counts.data(),
+           counts.size());
+  };
+  EXPECT_DEATH(give(), "which is neither memory of the device nor pinned");
+}
 TEST_F(MemoryDeathTest, TheHostCannotTouchIt) {
   const auto touch = [] {
     const DeviceArray<char> array(100);

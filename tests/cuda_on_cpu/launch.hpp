@@ -18,6 +18,7 @@
 #include <cuda_runtime_api.h>
 
 #include <functional>
+#include <type_traits>
 
 namespace dp::cuda_on_cpu {
 
@@ -26,5 +27,22 @@ cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::func
 
 // Enqueues work of a library: a single call on the worker.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+
+// Ends the process when `memory` is not null and not memory that a kernel can use.
+void require_usable(const void* memory);
+
+// What launch.cuh calls: a kernel with its arguments, whose pointers are looked at.
+template <class... Parameters>
+cudaError_t launch_kernel(dim3 blocks, unsigned threads, cudaStream_t stream,
+                          void (*kernel)(Parameters...),
+                          std::type_identity_t<Parameters>... given) {
+  const auto look_at = [](const auto& value) {
+    if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(value)>>) {
+      require_usable(const_cast<const void*>(static_cast<const volatile void*>(value)));
+    }
+  };
+  (look_at(given), ...);
+  return launch(blocks, threads, stream, [=] { kernel(given...); });
+}
 
 }  // namespace dp::cuda_on_cpu

@@ -22,8 +22,9 @@ namespace {
 constexpr unsigned char kPoison = 0xFF, kGuard = 0xA7;
 constexpr std::size_t kUnit = 512, kAlignment = 256;
 constexpr std::size_t kMostPoisoned = 64u << 20;
-// Changing the access of 64 MiB takes about a millisecond.
-constexpr std::size_t kMostClosed = 64u << 20;
+// Changing the access of 64 MiB takes about a millisecond: allocations above the first size, and
+// all once they pass the second one in sum, stay open.
+constexpr std::size_t kLargestClosed = 4u << 20, kMostClosed = 64u << 20;
 
 struct Allocation {
   std::size_t bytes = 0;
@@ -38,7 +39,7 @@ struct Memory {
   std::mutex mutex;
   std::map<std::uintptr_t, Allocation> allocations;
   std::map<int, std::size_t> used;
-  std::size_t used_in_all = 0;
+  std::size_t used_to_close = 0;
   std::atomic<bool> has_closed = false, has_open = false;
 };
 
@@ -54,7 +55,8 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
 std::uintptr_t address_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
 void set_access(Allocation& allocation, bool is_open) {
-  if (allocation.kind != MemoryKind::device || allocation.is_open == is_open) return;
+  if (allocation.kind != MemoryKind::device || allocation.bytes > kLargestClosed) return;
+  if (allocation.is_open == is_open) return;
   const std::size_t bytes = allocation.mapping_bytes - page();
   if (mprotect(allocation.mapping, bytes, is_open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) {
     die("mprotect failed");
@@ -73,8 +75,9 @@ const std::pair<const std::uintptr_t, Allocation>* find(std::uintptr_t address) 
   if (at == allocations.begin()) return nullptr;
   --at;
   const Allocation& a = at->second;
-  const std::uintptr_t end = a.mapping == nullptr ? at->first + std::max<std::size_t>(a.bytes, 1)
-                                                  : address_of(a.mapping) + a.mapping_bytes;
+  // The place behind the last byte still names the allocation.
+  const std::uintptr_t end =
+      a.mapping == nullptr ? at->first + a.bytes + 1 : address_of(a.mapping) + a.mapping_bytes;
   return address < end ? &*at : nullptr;
 }
 
@@ -140,7 +143,7 @@ void* allocate_device(std::size_t bytes, int device) {
   std::memset(first, kPoison, std::min(bytes, kMostPoisoned));
   std::memset(first + bytes, kGuard, data - bytes);
   memory.used[device] += counted;
-  memory.used_in_all += counted;
+  if (bytes <= kLargestClosed) memory.used_to_close += counted;
   memory.allocations.emplace(address_of(first), allocation);
   memory.has_open = true;
   return first;
@@ -164,7 +167,7 @@ bool free_device(void* address) {
   }
   munmap(a.mapping, a.mapping_bytes);
   memory.used[a.device] -= round_up(a.bytes, kUnit);
-  memory.used_in_all -= round_up(a.bytes, kUnit);
+  if (a.bytes <= kLargestClosed) memory.used_to_close -= round_up(a.bytes, kUnit);
   memory.allocations.erase(at);
   return true;
 }
@@ -220,7 +223,7 @@ void close_device_memory() {
   Memory& memory = state();
   if (!memory.has_open) return;
   const std::lock_guard lock(memory.mutex);
-  if (memory.used_in_all > kMostClosed) return;
+  if (memory.used_to_close > kMostClosed) return;
   for (auto& [address, allocation] : memory.allocations) set_access(allocation, false);
   memory.has_closed = true;
   memory.has_open = false;

@@ -3,7 +3,7 @@
 // Device memory starts as bytes 0xFF (NaN as a float, -1 as an integer). A page without access
 // follows it, and what lies between its end and that page, at most 255 bytes, and before its
 // beginning is checked when it is freed. While the worker has nothing to do, the host cannot touch
-// it either (unless there is so much of it that this would take long).
+// it either (large allocations apart, for which this would take long).
 #pragma once
 
 #include <cstddef>

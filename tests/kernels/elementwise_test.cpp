@@ -1,4 +1,4 @@
-// Element by element operations, pooling and the padding shortcut on the CPU, against the
+// Element by element operations, pooling and the padding shortcut on a device, against the
 // reference: types, blocks, odd sizes, outputs that alias inputs; the same bits for 1 and 2
 // threads.
 #include "kernels/elementwise.hpp"
@@ -33,14 +33,18 @@ class TensorOperation : public testing::TestWithParam<Form> {
   TensorOperation()
       : form_(GetParam()),
         desc_{form_.shape, form_.type, form_.block},
-        device_(make_device({.threads = form_.threads, .tune = false})),
+        device_(make_test_device({.threads = form_.threads, .tune = false})),
         count_(form_.shape.elements()),
         a_(random_values(count_, 1, form_.type)),
         b_(random_values(count_, 2, form_.type)) {}
 
+  void SetUp() override {
+    if (on_gpu() && form_.block != form_.shape.c) GTEST_SKIP() << kCpuBlocks;
+  }
+
   Form form_;
   TensorDesc desc_;
-  std::unique_ptr<Device> device_;
+  TestDevice device_;
   std::size_t count_;
   Doubles a_, b_;
 };
@@ -78,6 +82,7 @@ TEST_P(TensorOperation, CopyChangesBlockAndType) {
   GuardedTensor from(desc_, a_);
   for (const std::size_t block : {std::size_t{8}, std::size_t{16}, form_.shape.c}) {
     if (form_.shape.c % block != 0) continue;
+    if (on_gpu() && block != form_.shape.c) continue;  // blocks are the CPU's
     for (const DataType type : {DataType::f32, DataType::bf16}) {
       GuardedTensor to({form_.shape, type, block}), back(desc_);
       copy(*device_, from.view(), to.view());
@@ -131,7 +136,8 @@ TEST_P(TensorOperation, PadShortcut) {
   for (const std::size_t stride : {1u, 2u}) {
     for (const std::size_t channels : {s.c, 2 * s.c, s.c + 3}) {
       const Shape y_shape = conv2d_output(s, channels, 1, stride, 0);
-      const std::size_t block = channels % form_.block == 0 ? form_.block : channels;
+      const bool is_blocked = channels % form_.block == 0 && !on_gpu();
+      const std::size_t block = is_blocked ? form_.block : channels;
       const TensorDesc y_desc{y_shape, form_.type, block};
       const Doubles dy = random_values(y_shape.elements(), 3, form_.type);
       Doubles y(y_shape.elements()), dx(count_);
@@ -146,20 +152,79 @@ TEST_P(TensorOperation, PadShortcut) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, TensorOperation,
-                         testing::Values(Form{{2, 7, 5, 16}, 16, DataType::f32, 1},
-                                         Form{{3, 5, 4, 5}, 5, DataType::f32, 1},
-                                         Form{{1, 3, 3, 24}, 8, DataType::f32, 2},
-                                         Form{{1, 1, 1, 3}, 3, DataType::f32, 2},
-                                         Form{{3, 9, 7, 64}, 16, DataType::f32, 2},
-                                         Form{{2, 7, 5, 32}, 32, DataType::bf16, 1},
-                                         Form{{3, 9, 7, 64}, 16, DataType::bf16, 2},
-                                         // Longer than one piece of the loops.
-                                         Form{{2, 33, 17, 32}, 16, DataType::f32, 2}));
+INSTANTIATE_TEST_SUITE_P(
+    Forms, TensorOperation,
+    testing::Values(
+        Form{{2, 7, 5, 16}, 16, DataType::f32, 1}, Form{{3, 5, 4, 5}, 5, DataType::f32, 1},
+        Form{{1, 3, 3, 24}, 8, DataType::f32, 2}, Form{{1, 1, 1, 3}, 3, DataType::f32, 2},
+        Form{{3, 9, 7, 64}, 16, DataType::f32, 2}, Form{{2, 7, 5, 32}, 32, DataType::bf16, 1},
+        Form{{3, 9, 7, 64}, 64, DataType::bf16, 1}, Form{{2, 5, 3, 600}, 600, DataType::f32, 1},
+        Form{{1, 4, 4, 2080}, 2080, DataType::bf16, 1}, Form{{3, 9, 7, 64}, 16, DataType::bf16, 2},
+        // Longer than one piece of the loops.
+        Form{{2, 33, 17, 32}, 16, DataType::f32, 2}, Form{{2, 33, 17, 32}, 32, DataType::f32, 2}));
+
+// Packs of 16 bytes and single elements do the same: places that are not aligned, lengths that
+// leave a rest, tensors that are longer than one round of all threads, and empty ones.
+TEST(Elementwise, AnyPlaceAndLength) {
+  const auto device = make_test_device({.tune = false});
+  for (const DataType type : {DataType::f32, DataType::bf16}) {
+    if (skips(*device, type)) continue;
+    for (const std::size_t count : {0u, 1u, 9u, 100003u}) {
+      for (const std::size_t skipped : {0u, 1u}) {
+        const std::size_t all = count + skipped;
+        const TensorDesc desc = TensorDesc::nhwc({all, 1, 1, 1}, type);
+        const Doubles a = random_values(all, 1, type), b = random_values(all, 2, type);
+        GuardedTensor t_a(desc, a), t_b(desc, b), t_y(desc);
+        const auto part = [&](GuardedTensor& tensor) {
+          auto* first = tensor.view().as<std::byte>() + skipped * size_of(type);
+          return TensorView{TensorDesc::nhwc({count, 1, 1, 1}, type), first};
+        };
+        const DataType other = type == DataType::f32 ? DataType::bf16 : DataType::f32;
+        GuardedTensor t_copy(TensorDesc::nhwc({all, 1, 1, 1}, other));
+        auto* copy_first = t_copy.view().as<std::byte>() + skipped * size_of(other);
+        add(*device, part(t_a), part(t_b), part(t_y));
+        copy(*device, part(t_a), {TensorDesc::nhwc({count, 1, 1, 1}, other), copy_first});
+        relu_forward(*device, part(t_a), part(t_a));
+        relu_backward(*device, part(t_a), part(t_b), part(t_b));
+        const Doubles sums = t_y.values(), relu = t_a.values(), gradient = t_b.values(),
+                      copies = t_copy.values();
+        for (std::size_t i = 0; i < all; ++i) {
+          const auto rounded = [&](double v, DataType to) {
+            const auto value = static_cast<float>(v);
+            return static_cast<double>(to == DataType::f32 ? value
+                                                           : cpu::load(cpu::store<bf16>(value)));
+          };
+          if (i < skipped) {
+            EXPECT_TRUE(std::isnan(sums[i]) && std::isnan(copies[i]));
+            EXPECT_EQ(relu[i], a[i]);
+            continue;
+          }
+          ASSERT_EQ(sums[i], rounded(a[i] + b[i], type)) << i << " of " << all;
+          ASSERT_EQ(copies[i], rounded(a[i], other)) << i << " of " << all;
+          ASSERT_EQ(relu[i], a[i] < 0 ? 0 : a[i]) << i << " of " << all;
+          ASSERT_EQ(gradient[i], a[i] > 0 ? b[i] : 0) << i << " of " << all;
+        }
+      }
+    }
+  }
+}
+
+TEST(Relu, KeepsNan) {
+  const auto device = make_test_device({.tune = false});
+  for (const DataType type : {DataType::f32, DataType::bf16}) {
+    if (skips(*device, type)) continue;
+    const TensorDesc desc = TensorDesc::nhwc({1, 1, 1, 16}, type);
+    GuardedTensor x(desc), dy(desc, Doubles(16, 1.0));
+    relu_forward(*device, x.view(), x.view());
+    relu_backward(*device, x.view(), dy.view(), dy.view());
+    for (const double v : x.values()) EXPECT_TRUE(std::isnan(v));
+    EXPECT_EQ(dy.values(), Doubles(16, 0.0)) << "NaN is not above 0";
+  }
+}
 
 // NaN, infinities, the largest numbers and ties through the bf16 conversion.
 TEST(Copy, RoundsToBf16) {
-  const auto device = make_device({.tune = false});
+  const auto device = make_test_device({.tune = false});
   const double inf = std::numeric_limits<double>::infinity();
   const Doubles values = {1.0,  1.0 + 0x1p-8, 1.0 + 3 * 0x1p-8, -1.0 - 0x1p-9, 0x1.FFFFFEp127, inf,
                           -inf, -0.0};

@@ -1,4 +1,4 @@
-// The network's head on the CPU against the reference: linear layer, softmax with cross-entropy.
+// The network's head on a device against the reference: linear layer, softmax with cross-entropy.
 #include "kernels/linear.hpp"
 
 #include "kernels/reference/linear.hpp"
@@ -12,7 +12,7 @@ namespace {
 TensorDesc matrix(std::size_t n, std::size_t c) { return TensorDesc::nhwc({n, 1, 1, c}); }
 
 TEST(Linear, EqualsReference) {
-  const auto device = make_device({.tune = false});
+  const auto device = make_test_device({.tune = false});
   for (const reference::LinearShape s :
        {reference::LinearShape{1, 64, 10}, {3, 5, 7}, {8, 512, 100}, {2, 1, 1}, {33, 64, 10}}) {
     for (const bool has_bias : {true, false}) {
@@ -41,35 +41,37 @@ TEST(Linear, EqualsReference) {
 }
 
 TEST(SoftmaxCrossEntropy, EqualsReference) {
-  const auto device = make_device({.tune = false});
+  const auto device = make_test_device({.tune = false});
   for (const std::size_t classes : {2u, 10u, 100u}) {
     for (const float smoothing : {0.0f, 0.1f}) {
       for (const double scale : {1.0, 50.0, 1e4}) {
         constexpr std::size_t kSamples = 5;
         Doubles logits = random_values(kSamples * classes, 1);
         for (double& v : logits) v = static_cast<double>(static_cast<float>(v * scale));
-        std::vector<std::int32_t> labels;
+        std::vector<std::int32_t> classes_of;
         for (std::size_t n = 0; n < kSamples; ++n) {
-          labels.push_back(static_cast<std::int32_t>(3 * n % classes));
+          classes_of.push_back(static_cast<std::int32_t>(3 * n % classes));
         }
+        const Shared labels(classes_of);
         Doubles gradient(logits.size());
         const double loss =
-            reference::softmax_cross_entropy(kSamples, classes, logits.data(), labels.data(),
+            reference::softmax_cross_entropy(kSamples, classes, logits.data(), classes_of.data(),
                                              static_cast<double>(smoothing), 20.0, gradient.data());
         GuardedTensor t_logits(matrix(kSamples, classes), logits);
         GuardedTensor t_gradient(matrix(kSamples, classes));
-        LossSums sums, alone, in_place;
+        const Shared<LossSums> sums, alone, in_place;
         softmax_cross_entropy(*device, t_logits.view(), labels.data(), smoothing, 20.0,
-                              t_gradient.view(), &sums);
-        EXPECT_NEAR(sums.loss, loss, 1e-9 * (1 + std::abs(loss)));
-        EXPECT_EQ(sums.samples, 5);
+                              t_gradient.view(), sums.data());
+        EXPECT_NEAR(sums.value().loss, loss, 1e-9 * (1 + std::abs(loss)));
+        EXPECT_EQ(sums.value().samples, 5);
         // Computed in double, rounded once.
         EXPECT_LE(normalised_error(t_gradient.values(), gradient), 1e-6);
-        softmax_cross_entropy(*device, t_logits.view(), labels.data(), smoothing, 1.0, {}, &alone);
-        EXPECT_EQ(alone.loss, sums.loss) << "evaluation";
-        EXPECT_EQ(alone.correct, sums.correct);
+        softmax_cross_entropy(*device, t_logits.view(), labels.data(), smoothing, 1.0, {},
+                              alone.data());
+        EXPECT_EQ(alone.value().loss, sums.value().loss) << "evaluation";
+        EXPECT_EQ(alone.value().correct, sums.value().correct);
         softmax_cross_entropy(*device, t_logits.view(), labels.data(), smoothing, 20.0,
-                              t_logits.view(), &in_place);
+                              t_logits.view(), in_place.data());
         EXPECT_EQ(t_logits.values(), t_gradient.values()) << "in place";
       }
     }
@@ -77,21 +79,21 @@ TEST(SoftmaxCrossEntropy, EqualsReference) {
 }
 
 TEST(SoftmaxCrossEntropy, LowerClassWinsTies) {
-  const auto device = make_device({.tune = false});
+  const auto device = make_test_device({.tune = false});
   GuardedTensor logits(matrix(3, 3), {1, 1, 0, 0, 2, 2, 5, 4, 3});
-  const std::vector<std::int32_t> labels = {1, 1, 0};
-  LossSums sums;
-  softmax_cross_entropy(*device, logits.view(), labels.data(), 0.0f, 1.0, {}, &sums);
-  EXPECT_EQ(sums.correct, 2);
+  const Shared labels(std::vector<std::int32_t>{1, 1, 0});
+  const Shared<LossSums> sums;
+  softmax_cross_entropy(*device, logits.view(), labels.data(), 0.0f, 1.0, {}, sums.data());
+  EXPECT_EQ(sums.value().correct, 2);
 }
 
 TEST(SoftmaxCrossEntropy, NonFiniteLogitsGiveNonFiniteLoss) {
-  const auto device = make_device({.tune = false});
+  const auto device = make_test_device({.tune = false});
   GuardedTensor logits(matrix(1, 3));  // NaN
-  const std::vector<std::int32_t> labels = {1};
-  LossSums sums;
-  softmax_cross_entropy(*device, logits.view(), labels.data(), 0.0f, 1.0, {}, &sums);
-  EXPECT_FALSE(std::isfinite(sums.loss));
+  const Shared labels(std::vector<std::int32_t>{1});
+  const Shared<LossSums> sums;
+  softmax_cross_entropy(*device, logits.view(), labels.data(), 0.0f, 1.0, {}, sums.data());
+  EXPECT_FALSE(std::isfinite(sums.value().loss));
 }
 
 }  // namespace

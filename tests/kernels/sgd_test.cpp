@@ -1,4 +1,4 @@
-// The optimiser's update and the norm on the CPU: against the reference, and the same bits for
+// The optimiser's update and the norm on a device: against the reference, and the same bits for
 // every number of threads.
 #include "kernels/sgd.hpp"
 
@@ -27,13 +27,14 @@ TEST(Sgd, EqualsReferenceOverSteps) {
         const Doubles g = random_values(count, 10 + k);
         GuardedTensor gradient(g);
         // Four times the norm that is allowed.
-        const double squares = 64.0;
-        reference::sgd_update(count, w.data(), g.data(), v.data(), step, squares);
+        const Shared<double> squares(64.0);
+        const Shared<SgdStep> shared_step(step);
+        reference::sgd_update(count, w.data(), g.data(), v.data(), step, squares.value());
         for (int threads = 1; threads <= 3; ++threads) {
-          const auto device = make_device({.threads = threads, .tune = false});
+          const auto device = make_test_device({.threads = threads, .tune = false});
           const auto at = static_cast<std::size_t>(threads - 1);
-          sgd_update(*device, weights[at].span(), gradient.span(), velocities[at].span(), &step,
-                     &squares);
+          sgd_update(*device, weights[at].span(), gradient.span(), velocities[at].span(),
+                     shared_step.data(), squares.data());
         }
         EXPECT_EQ(gradient.values(), g);
       }
@@ -48,16 +49,78 @@ TEST(Sgd, EqualsReferenceOverSteps) {
   }
 }
 
+// Ranks with different devices hold the same parameters.
+TEST(Sgd, SameBitsAsOnCpu) {
+  if (!on_gpu()) GTEST_SKIP() << "compares a GPU with the CPU";
+  const auto gpu = make_test_device({.tune = false});
+  const auto cpu = make_device({.tune = false});
+  for (const bool has_nesterov : {false, true}) {
+    for (const std::size_t count : {5u, 30011u}) {
+      for (const std::size_t skipped : {0u, 1u}) {  // of 16 bytes at once and of single floats
+        const SgdStep step = {.learning_rate = 0.37f,
+                              .momentum = 0.91f,
+                              .weight_decay = 3e-4f,
+                              .has_nesterov = has_nesterov,
+                              .clip_norm = 1.7};
+        const Shared<SgdStep> shared_step(step);
+        const Shared<double> squares(123.4);
+        GuardedTensor w(random_values(count, 1)), g(random_values(count, 2)),
+            v(random_values(count, 3)), w2(w.values()), v2(v.values());
+        for (int k = 0; k < 3; ++k) {
+          sgd_update(*gpu, w.span().subspan(skipped), g.span().subspan(skipped),
+                     v.span().subspan(skipped), shared_step.data(), squares.data());
+          sgd_update(*cpu, w2.span().subspan(skipped), g.span().subspan(skipped),
+                     v2.span().subspan(skipped), &step, squares.data());
+        }
+        EXPECT_EQ(w.raw(), w2.raw()) << count;
+        EXPECT_EQ(v.raw(), v2.raw()) << count;
+      }
+    }
+  }
+}
+
+// What a recording reads may be another number in every replay; the norm comes from the queue.
+TEST(Sgd, RecordingReadsStepAndNormAnew) {
+  const auto device = make_test_device({.tune = false});
+  constexpr std::size_t kCount = 4099;
+  Doubles w = random_values(kCount, 1), v(kCount, 0.0);
+  GuardedTensor t_w(w), t_v(v), t_g(kCount);
+  const Shared<SgdStep> step;
+  const Shared<double> squares;
+  const auto update = device->record([&] {
+    sum_of_squares(*device, t_g.span(), squares.data());
+    sgd_update(*device, t_w.span(), t_g.span(), t_v.span(), step.data(), squares.data());
+  });
+  for (std::uint64_t k = 0; k < 5; ++k) {
+    const Doubles g = random_values(kCount, 10 + k);
+    double expected = 0;
+    for (const double value : g) expected += value * value;
+    const SgdStep now = {.learning_rate = 0.1f / static_cast<float>(k + 1),
+                         .momentum = 0.9f,
+                         .clip_norm = k % 2 == 0 ? 3.0 : 1e6};
+    synchronize_devices();
+    *step.data() = now;
+    for (std::size_t i = 0; i < kCount; ++i) t_g.floats()[i] = static_cast<float>(g[i]);
+    update->replay();
+    reference::sgd_update(kCount, w.data(), g.data(), v.data(), now, expected);
+    EXPECT_NEAR(squares.value(), expected, 1e-12 * expected);
+    EXPECT_LE(normalised_error(t_w.values(), w), 2e-6) << "step " << k;
+    EXPECT_LE(normalised_error(t_v.values(), v), 2e-6) << "step " << k;
+  }
+}
+
 TEST(SumOfSquares, EqualsDoubleSumForAnyThreads) {
   for (const std::size_t count : {0u, 1u, 7u, 255u, 257u, 100003u}) {
     const Doubles values = random_values(count, 1);
     double expected = 0;
     for (const double v : values) expected += v * v;
-    std::vector<float> floats(values.begin(), values.end());
+    GuardedTensor floats(values);
     std::vector<double> sums;
     for (const int threads : {1, 2, 3}) {
-      const auto device = make_device({.threads = threads, .tune = false});
-      sum_of_squares(*device, floats, &sums.emplace_back());
+      const auto device = make_test_device({.threads = threads, .tune = false});
+      const Shared<double> sum;
+      sum_of_squares(*device, floats.span(), sum.data());
+      sums.push_back(sum.value());
     }
     EXPECT_NEAR(sums[0], expected, 1e-12 * (1 + expected));
     EXPECT_EQ(sums[0], sums[1]);

@@ -70,9 +70,10 @@ TEST(Tuning, ImportRejectsWhatExportDidNotWrite) {
 
 // Two ranks: what one measured, the other takes over, whatever it would have measured itself.
 TEST(Tuning, ConvolutionsTakeTheTableOver) {
-  const auto measuring = make_device({.tune = true});
-  const auto receiving = make_device({.tune = true});
-  const auto fixed_a = make_device({.tune = false}), fixed_b = make_device({.tune = false});
+  const auto measuring = make_test_device({.tune = true});
+  const auto receiving = make_test_device({.tune = true});
+  const auto fixed_a = make_test_device({.tune = false}),
+             fixed_b = make_test_device({.tune = false});
   const auto make = [](Device& device) {
     const std::size_t block = device.channel_block(64);
     return make_conv2d(device, {.x = {{2, 8, 8, 64}, DataType::f32, block},

@@ -1,6 +1,11 @@
-# dp_test(NAME SOURCES ... [LINK ...] [LABELS ...]) registers a test program of one process, and
-# dp_mpi_test(NAME NP 1 2 4 SOURCES ... [LINK ...] [BTL tcp,self] [LABELS ...]) one that runs under
-# mpirun, once for every number of ranks. Labels: cpu or mpi, and what LABELS adds.
+# dp_test(NAME SOURCES ... [LINK ...] [LABELS ...] [DEVICE]) registers a test program of one process,
+# and dp_mpi_test(NAME NP 1 2 4 SOURCES ... [LINK ...] [LABELS ...] [DEVICE]) one that runs under mpirun,
+# once for every number of ranks. Labels: cpu or mpi, and what LABELS adds.
+#
+# DEVICE: the program runs on the device that the environment's DP_TEST_DEVICE names, cpu or cuda, and
+# is registered up to three times: as NAME on the CPU; as NAME_on_cpu, where the headers of CUDA are
+# there, a second program in which the CUDA backend runs on the processor (label cuda_on_cpu); and as
+# NAME_gpu, where the CUDA backend is built, on the GPU (label gpu; skips by name where there is none).
 include(GoogleTest)
 
 # As root or not, with fewer cores than ranks or not: the same command. Ranks that wait give way.
@@ -12,24 +17,86 @@ set(DP_MPI_TEST_ENVIRONMENT
   OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=detect_deadlocks=0
   CACHE INTERNAL "What every test under mpirun runs with")
 
+# The program NAME_on_cpu, linked to the _on_cpu of what NAME is linked to.
+function(dp_program_on_cpu name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  set(libraries)
+  foreach(library IN LISTS ARG_LINK)
+    if(TARGET ${library}_on_cpu)
+      set(library ${library}_on_cpu)
+    endif()
+    list(APPEND libraries ${library})
+  endforeach()
+  dp_program(${name}_on_cpu SOURCES ${ARG_SOURCES} LINK ${libraries})
+endfunction()
+
 function(dp_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LABELS" ${ARGN})
-  dp_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} GTest::gtest_main)
+  cmake_parse_arguments(ARG "DEVICE" "" "SOURCES;LINK;LABELS" ${ARGN})
+  set(environment "ASAN_OPTIONS=detect_leaks=0")
+  if(NOT ARG_DEVICE)
+    dp_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} GTest::gtest_main)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES
+      LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 ENVIRONMENT "${environment}")
+    return()
+  endif()
+
+  dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES
-    LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+    LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 ENVIRONMENT "${environment};DP_TEST_DEVICE=cpu")
+  if(DP_CUDA_ON_CPU)
+    dp_program_on_cpu(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
+    add_test(NAME ${name}_on_cpu COMMAND ${name}_on_cpu)
+    set_tests_properties(${name}_on_cpu PROPERTIES
+      LABELS "cuda_on_cpu;${ARG_LABELS}" TIMEOUT 120
+      ENVIRONMENT "${environment};DP_TEST_DEVICE=cuda")
+  endif()
+  if(DP_HAVE_CUDA)
+    add_test(NAME ${name}_gpu COMMAND ${name})
+    set_tests_properties(${name}_gpu PROPERTIES
+      LABELS "gpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu
+      ENVIRONMENT "${environment};DP_TEST_DEVICE=cuda")
+    set_property(GLOBAL APPEND PROPERTY DP_GPU_TEST_PROGRAMS ${name})
+  endif()
+endfunction()
+
+# Registers `program` for each number of ranks as name_np...
+function(dp_add_mpi_tests name program)
+  cmake_parse_arguments(ARG "" "" "NP;LABELS;ENVIRONMENT;PROPERTIES" ${ARGN})
+  foreach(np IN LISTS ARG_NP)
+    add_test(NAME ${name}_np${np} COMMAND ${MPIEXEC_EXECUTABLE} -np ${np} $<TARGET_FILE:${program}>)
+    set_tests_properties(${name}_np${np} PROPERTIES
+      LABELS "${ARG_LABELS}" TIMEOUT 120 PROCESSORS ${np}
+      ENVIRONMENT "${DP_MPI_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})
+  endforeach()
 endfunction()
 
 function(dp_mpi_test name)
-  cmake_parse_arguments(ARG "" "BTL" "NP;SOURCES;LINK;LABELS" ${ARGN})
-  dp_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} dp_mpi_main)
-  set(environment ${DP_MPI_TEST_ENVIRONMENT})
+  cmake_parse_arguments(ARG "DEVICE" "BTL" "NP;SOURCES;LINK;LABELS" ${ARGN})
+  set(environment)
   if(ARG_BTL)
     list(APPEND environment OMPI_MCA_btl=${ARG_BTL})
   endif()
-  foreach(np IN LISTS ARG_NP)
-    add_test(NAME ${name}_np${np} COMMAND ${MPIEXEC_EXECUTABLE} -np ${np} $<TARGET_FILE:${name}>)
-    set_tests_properties(${name}_np${np} PROPERTIES
-      LABELS "mpi;${ARG_LABELS}" TIMEOUT 120 PROCESSORS ${np} ENVIRONMENT "${environment}")
-  endforeach()
+  if(NOT ARG_DEVICE)
+    dp_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} dp_mpi_main)
+    dp_add_mpi_tests(${name} ${name} NP ${ARG_NP} LABELS mpi ${ARG_LABELS}
+                     ENVIRONMENT ${environment})
+    return()
+  endif()
+
+  dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_mpi_device_main ${ARG_LINK})
+  dp_add_mpi_tests(${name} ${name} NP ${ARG_NP} LABELS mpi ${ARG_LABELS}
+                   ENVIRONMENT ${environment} DP_TEST_DEVICE=cpu)
+  if(DP_CUDA_ON_CPU)
+    dp_program_on_cpu(${name} SOURCES ${ARG_SOURCES} LINK dp_mpi_device_main ${ARG_LINK})
+    dp_add_mpi_tests(${name}_on_cpu ${name}_on_cpu NP ${ARG_NP} LABELS cuda_on_cpu ${ARG_LABELS}
+                     ENVIRONMENT ${environment} DP_TEST_DEVICE=cuda)
+  endif()
+  if(DP_HAVE_CUDA)
+    dp_add_mpi_tests(${name}_gpu ${name} NP ${ARG_NP} LABELS gpu ${ARG_LABELS}
+                     ENVIRONMENT ${environment} DP_TEST_DEVICE=cuda
+                     PROPERTIES SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
+    set_property(GLOBAL APPEND PROPERTY DP_GPU_MPI_TEST_PROGRAMS ${name})
+  endif()
 endfunction()

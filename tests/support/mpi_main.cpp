@@ -17,6 +17,10 @@
 #include <string>
 #include <thread>
 
+#ifdef DP_TEST_ON_DEVICE
+#include "tests/support/test_device.hpp"
+#endif
+
 namespace {
 
 constexpr int kHungExitCode = 124;
@@ -121,6 +125,16 @@ int main(int argc, char** argv) {
   // The verdicts go over a communicator of their own, out of the tests' way.
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+
+#ifdef DP_TEST_ON_DEVICE
+  // On one host all ranks find the same.
+  if (const std::string why = dp::test::why_no_device(); !why.empty()) {
+    if (rank == 0) std::printf("[  SKIPPED ] %s\n", why.c_str());
+    MPI_Comm_free(&comm);
+    MPI_Finalize();
+    return dp::test::kSkipped;
+  }
+#endif
 
   testing::InitGoogleTest(&argc, argv);
   const char* limit = std::getenv("DP_TEST_LIMIT_S");
