@@ -22,7 +22,7 @@ die() {
 
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
   libeigen3-dev libboost-program-options-dev libxxhash-dev libfmt-dev)
-test_packages=(libgtest-dev libbenchmark-dev python3-h5py python3-numpy)
+test_packages=(libgtest-dev libbenchmark-dev python3-h5py python3-numpy patchelf)
 only_check=no
 
 while [ $# -gt 0 ]; do
