@@ -140,7 +140,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
   if (kind_of(memory) == MemoryKind::pageable || !is_whole(memory, bytes)) {
     return note(cudaErrorInvalidValue);
   }
-  return note(submit(stream, [=] { std::memset(memory, value, bytes); }));
+  return note(submit(stream, [=] { fill(memory, value, bytes); }));
 }
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
   return cudaMemsetAsync(memory, value, bytes, nullptr);

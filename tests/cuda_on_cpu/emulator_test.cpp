@@ -299,6 +299,17 @@ TEST(Memory, CopiesAreCheckedAgainstTheirRanges) {
   EXPECT_EQ(cudaMemcpy(array.get() + 50, host.data(), 50, cudaMemcpyHostToDevice), cudaSuccess);
 }
 
+TEST(Memory, IsFilledWithZerosAndOtherBytes) {
+  constexpr std::size_t kSize = (2u << 20) + 777;
+  const DeviceArray<unsigned char> array(kSize + 200);
+  ASSERT_EQ(cudaMemset(array.get(), 7, kSize + 200), cudaSuccess);
+  ASSERT_EQ(cudaMemset(array.get() + 100, 0, kSize), cudaSuccess);
+  const auto values = array.values();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], i < 100 || i >= 100 + kSize ? 7 : 0) << i;
+  }
+}
+
 class MemoryDeathTest : public KernelDeathTest {};
 
 TEST_F(MemoryDeathTest, WritesBesideAnAllocation) {

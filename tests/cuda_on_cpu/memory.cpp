@@ -21,7 +21,7 @@ namespace {
 
 constexpr unsigned char kPoison = 0xFF, kGuard = 0xA7;
 constexpr std::size_t kUnit = 512, kAlignment = 256;
-constexpr std::size_t kMostPoisoned = 64u << 20;
+constexpr std::size_t kMostPoisoned = 2u << 20;
 // Changing the access of 64 MiB takes about a millisecond: allocations above the first size, and
 // all once they pass the second one in sum, stay open.
 constexpr std::size_t kLargestClosed = 4u << 20, kMostClosed = 64u << 20;
@@ -208,6 +208,21 @@ bool is_whole(const void* memory, std::size_t bytes) {
   if (found == nullptr) return true;
   return address >= found->first && address - found->first <= found->second.bytes &&
          bytes <= found->second.bytes - (address - found->first);
+}
+
+void fill(void* memory, int value, std::size_t bytes) {
+  constexpr std::size_t kLarge = 1u << 20;
+  if (value != 0 || bytes < kLarge || kind_of(memory) != MemoryKind::device) {
+    std::memset(memory, value, bytes);
+    return;
+  }
+  // Pages that are given back read as zeros, and cost nothing until something is written.
+  auto* first = static_cast<unsigned char*>(memory);
+  const std::size_t head = round_up(address_of(first), page()) - address_of(first);
+  const std::size_t pages = (bytes - head) / page() * page();
+  std::memset(first, 0, head);
+  if (madvise(first + head, pages, MADV_DONTNEED) != 0) die("madvise failed");
+  std::memset(first + head + pages, 0, bytes - head - pages);
 }
 
 void open_device_memory() {

@@ -1,6 +1,7 @@
 // Memory of the emulated devices, and pinned memory of the host.
 //
-// Device memory starts as bytes 0xFF (NaN as a float, -1 as an integer). A page without access
+// Device memory starts as bytes 0xFF (NaN as a float, -1 as an integer; the first 2 MiB of large
+// allocations, zeros behind them). A page without access
 // follows it, and what lies between its end and that page, at most 255 bytes, and before its
 // beginning is checked when it is freed. While the worker has nothing to do, the host cannot touch
 // it either (large allocations apart, for which this would take long).
@@ -26,6 +27,9 @@ enum class MemoryKind { device, pinned, pageable };
 [[nodiscard]] MemoryKind kind_of(const void* memory);
 // Whether a range that begins in device or pinned memory also ends there. True for pageable memory.
 [[nodiscard]] bool is_whole(const void* memory, std::size_t bytes);
+
+// memset; cheap for many zeros. By the worker.
+void fill(void* memory, int value, std::size_t bytes);
 
 // By the worker: before it runs an operation, and before it pauses.
 void open_device_memory();
