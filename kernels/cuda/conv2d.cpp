@@ -32,8 +32,6 @@ namespace {
 // how many.
 constexpr std::size_t kMostCandidates = 12, kMostCompiled = 2;
 
-constexpr std::size_t kMostElements = (std::size_t{1} << 31) - 1;
-
 std::size_t padded_channels(std::size_t channels, DataType type) {
   return type == DataType::f32 ? channels : (channels + 7) / 8 * 8;
 }
@@ -56,20 +54,21 @@ struct PassForm {
   std::size_t scratch_bytes = 0;  // without the plan's workspace
 };
 
-// In how many equal parts a batch runs.
-std::size_t count_parts(std::size_t n, std::size_t elements) {
+// In how many equal parts a batch of n images runs.
+std::size_t count_parts(std::size_t n, std::size_t elements, std::size_t most_elements) {
   std::size_t parts = 1;
-  while (parts < n && (n % parts != 0 || elements / parts > kMostElements)) ++parts;
+  while (parts < n && (n % parts != 0 || elements / parts > most_elements)) ++parts;
   return parts;
 }
 
-PassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allows_tf32) {
+PassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allows_tf32,
+                 std::size_t most_elements) {
   const DataType type = desc.y.type;
   PassForm f;
   Shape x = desc.x.shape, y = desc.y.shape;
   x.c = padded_channels(x.c, type);
   y.c = padded_channels(y.c, type);
-  f.parts = count_parts(x.n, std::max(x.elements(), y.elements()));
+  f.parts = count_parts(x.n, std::max(x.elements(), y.elements()), most_elements);
   x.n /= f.parts;
   y.n /= f.parts;
   f.problem = {.direction = direction,
@@ -253,7 +252,8 @@ class Trial {
 
 class CudaConv2d final : public Conv2d {
  public:
-  CudaConv2d(CudaDevice& device, const Conv2dDesc& desc) : device_(device), desc_(desc) {
+  CudaConv2d(CudaDevice& device, const Conv2dDesc& desc, std::size_t most_elements)
+      : device_(device), desc_(desc), most_elements_(most_elements) {
     choose(ConvDirection::forward, forward_);
     const Operand& w = forward_.pass->form().w;
     if (w.is_copied()) packed_weights_ = device.allocate(w.inside.bytes());
@@ -294,7 +294,7 @@ class CudaConv2d final : public Conv2d {
   }
 
   void choose(ConvDirection direction, Chosen& chosen) {
-    chosen.pass.emplace(device_, form_of(direction, desc_, allows_tf32()));
+    chosen.pass.emplace(device_, form_of(direction, desc_, allows_tf32(), most_elements_));
     Pass& pass = *chosen.pass;
     Candidates candidates(device_, pass.form().problem);
     std::optional<Trial> trial;
@@ -321,18 +321,20 @@ class CudaConv2d final : public Conv2d {
 
   CudaDevice& device_;
   Conv2dDesc desc_;
+  std::size_t most_elements_;
   Chosen forward_, backward_data_, backward_weights_;
   Device::Memory packed_weights_;
 };
 
 }  // namespace
 
-std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc) {
+std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc,
+                                    std::size_t most_elements) {
   DP_ASSERT(desc.y.shape == conv2d_output(desc.x.shape, desc.y.shape.c, desc.kernel, desc.stride,
                                           desc.padding) &&
                 desc.x.is_nhwc() && desc.y.is_nhwc() && desc.x.shape.n > 0,
             "{} -> {}", to_string(desc.x), to_string(desc.y));
-  return std::make_unique<CudaConv2d>(device, desc);
+  return std::make_unique<CudaConv2d>(device, desc, most_elements);
 }
 
 }  // namespace dp::cuda

@@ -27,7 +27,10 @@ class CudaDevice;
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
 [[nodiscard]] CudaDevice& as_cuda(Device& device);
 
-[[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc);
+// Many of cuDNN's engines count elements in 32 bits: a batch with more than `most_elements` in a
+// tensor runs in equal parts (tests set it lower).
+[[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc,
+                                                  std::size_t most_elements = (1u << 31) - 1);
 [[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(CudaDevice& device,
                                                          const BatchNormDesc& desc);
 

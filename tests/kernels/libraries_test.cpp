@@ -28,7 +28,8 @@ TEST(Libraries, OpenAndTellTheirVersions) {
   EXPECT_GE(parts[3], 12u);
 }
 
-// The first call of the backend API opens cuDNN's inner libraries: a broken installation shows here.
+// The first call of the backend API opens cuDNN's inner libraries: a broken installation shows
+// here.
 TEST(Libraries, CudnnFindsItsOwnParts) {
   if (const std::string why = Libraries::why_missing(); !why.empty()) GTEST_SKIP() << why;
   cudnnBackendDescriptor_t descriptor = nullptr;
