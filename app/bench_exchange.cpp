@@ -15,7 +15,6 @@
 #include "comm/mpi_runtime.hpp"
 #include "comm/reducer.hpp"
 #include "comm/replica_hash.hpp"
-#include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
@@ -30,28 +29,6 @@ double seconds_since(Clock::time_point t) {
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v[v.size() / 2];
-}
-
-// The best of some runs over `bytes`, in GB/s.
-template <class F>
-double speed(std::size_t bytes, int runs, F f) {
-  double best_s = 1e9;
-  for (int i = 0; i < runs; ++i) {
-    const auto start = Clock::now();
-    f();
-    best_s = std::min(best_s, seconds_since(start));
-  }
-  return static_cast<double>(bytes) / best_s / 1e9;
-}
-
-std::vector<float> test_gradient(std::size_t n, std::uint64_t seed) {
-  // Normal deviates of a few thousand positions, repeated: drawing millions takes longer than the
-  // bench.
-  const CounterRng rng(seed, RandomStream::test);
-  std::vector<float> pool(8191), v(n);
-  for (std::size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<float>(normal(rng, i));
-  for (std::size_t i = 0; i < n; ++i) v[i] = pool[i % pool.size()];
-  return v;
 }
 
 struct Settings {
@@ -238,50 +215,6 @@ void run_exchange(int argc, char** argv) {
 }
 
 }  // namespace
-
-int bench_codec(int argc, char**) {
-  if (argc > 1) throw_error(ErrorKind::usage, "dpbench codec takes no arguments");
-  constexpr std::size_t kSegment = 65536, kLarge = 171 * kSegment;  // 256 KiB; 44.8 MB
-  constexpr int kRuns = 200, kLargeRuns = 5;
-  const auto large = test_gradient(kLarge, 1);
-  std::vector<float> residual(kLarge), out(kLarge);
-  std::printf(
-      "GB/s of float, one core, segments of 256 KiB; best of %d runs in cache, of %d over 44.8 "
-      "MB\n",
-      kRuns, kLargeRuns);
-  std::printf("%-6s %10s %14s %10s %10s   %14s %10s\n", "", "encode", "with feedback", "decode",
-              "decode+add", "44.8 MB: encode", "decode+add");
-  for (const CodecInfo& info : codec_list()) {
-    const auto codec = make_codec(parse_codec_spec(info.name));
-    const bool has_residual = info.can_feedback;
-    std::vector<std::byte> payload(codec->max_payload_bytes(kSegment));
-    const std::span<const float> segment(large.data(), kSegment);
-    const std::span<float> decoded(out.data(), kSegment);
-    float* r = has_residual ? residual.data() : nullptr;
-    std::size_t bytes = 0;
-    const auto encode = [&](std::size_t at, float* with) {
-      bytes =
-          codec->encode(std::span(large).subspan(at, kSegment), with, payload, {}).payload_bytes;
-    };
-    const double plain = speed(kSegment * 4, kRuns, [&] { encode(0, nullptr); });
-    const double fed = speed(kSegment * 4, kRuns, [&] { encode(0, r); });
-    const std::span<const std::byte> encoded(payload.data(), bytes);
-    const double dec = speed(kSegment * 4, kRuns, [&] { codec->decode(encoded, decoded); });
-    const double add = speed(kSegment * 4, kRuns, [&] { codec->decode_add(encoded, decoded); });
-    const double large_encode = speed(kLarge * 4, kLargeRuns, [&] {
-      for (std::size_t at = 0; at < kLarge; at += kSegment) encode(at, r == nullptr ? r : r + at);
-    });
-    const double large_add = speed(kLarge * 4, kLargeRuns, [&] {
-      for (std::size_t at = 0; at < kLarge; at += kSegment) {
-        codec->decode_add(encoded, std::span(out).subspan(at, kSegment));
-      }
-    });
-    std::printf("%-6.*s %10.1f %14.1f %10.1f %10.1f   %14.1f %10.1f\n",
-                static_cast<int>(info.name.size()), info.name.data(), plain, fed, dec, add,
-                large_encode, large_add);
-  }
-  return 0;
-}
 
 int bench_exchange(int argc, char** argv) {
   MpiRuntime mpi(&argc, &argv);

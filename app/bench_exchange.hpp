@@ -3,8 +3,9 @@
 
 namespace dp {
 
-// dpbench codec: speed of every codec, in GB/s of float, one core. Returns the exit code; errors
-// are thrown as dp::Error.
+// dpbench codec [--device auto|cpu|cuda] [--mb X]: speed of every codec in GB/s of float, on one
+// core or on a GPU; X is the size of the GPU's large segment, in 10^6 bytes. Returns the exit code;
+// errors are thrown as dp::Error.
 int bench_codec(int argc, char** argv);
 
 // dpbench exchange [CODEC...]: under mpirun, one table of the ring with each codec beside Open

@@ -14,7 +14,7 @@ constexpr const char* kHelp =
     "dpbench BENCH [options]: measures one part of dptrain.\n"
     "\n"
     "  layers     training images/s of the network alone, on all ranks at once\n"
-    "  codec      GB/s of gradient per codec and direction, one core\n"
+    "  codec      GB/s of gradient per codec and direction, one core or a GPU (--device cuda)\n"
     "  exchange   the ring against MPI_Allreduce: time, bus bandwidth, wire bytes, wrong values\n"
     "\n"
     "  mpirun -np 1 dpbench layers --model resnet18 --batch 128 --threads 2\n"

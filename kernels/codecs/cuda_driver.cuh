@@ -142,14 +142,15 @@ __device__ inline unsigned floats_at(unsigned p, unsigned count, unsigned k, uns
   const unsigned first = k * width + p, left = m > first ? m - first : 0;
   return left < count ? left : count;
 }
-// Calls use(tile, its first float, its number of floats) for every tile of this thread's group; all
-// threads of a group together.
-template <class Use>
+// Calls use(tile, its first float, its number of floats) for every tile of this thread's group,
+// from the last to the first if asked; all threads of a group together.
+template <bool kBackwards = false, class Use>
 __device__ void for_tiles(const Tiling& tiling, Use use) {
   const unsigned groups = blockDim.x / tiling.group;
   const std::size_t stride = std::size_t{gridDim.x} * groups;
-  for (std::size_t tile = std::size_t{blockIdx.x} * groups + threadIdx.x / tiling.group;
-       tile < tiling.tiles; tile += stride) {
+  for (std::size_t i = std::size_t{blockIdx.x} * groups + threadIdx.x / tiling.group;
+       i < tiling.tiles; i += stride) {
+    const std::size_t tile = kBackwards ? tiling.tiles - 1 - i : i;
     const std::size_t begin = tile * tiling.step, left = tiling.n - begin;
     use(tile, begin, static_cast<unsigned>(left < tiling.step ? left : tiling.step));
   }
@@ -252,7 +253,7 @@ __global__ __launch_bounds__(kThreads) void encode_kernel(Format format, Tiling 
                                                           std::byte* __restrict__ payload) {
   const bool is_finite = *call.not_finite_call != call.number;
   const std::size_t code_start = format.code_start(tiling.n);
-  for_tiles(tiling, [&](std::size_t tile, std::size_t begin, unsigned m) {
+  for_tiles<true>(tiling, [&](std::size_t tile, std::size_t begin, unsigned m) {
     typename Format::Block block = Format::block_of(0);
     if constexpr (Format::kNeedsBlockMaximum) {
       if (is_finite) block = Format::block_of(call.maxima[tile]);
