@@ -8,8 +8,7 @@
 // finds them; weight gradients come out in bf16, rounded once from sums in fp32 (cuDNN has no
 // engine that writes fp32 from bf16), and are copied to fp32.
 //
-// cuDNN counts elements in 32 bits in many engines: of a batch above that, equal parts run one
-// after the other.
+// A large batch runs in equal parts, one after the other (PartLimits says why).
 #include "kernels/conv2d.hpp"
 
 #include <algorithm>
@@ -30,7 +29,7 @@ namespace {
 
 // How many configurations are measured at most; of those that compile a kernel for about a second,
 // how many.
-constexpr std::size_t kMostCandidates = 12, kMostCompiled = 2;
+constexpr std::size_t kMostCandidates = 16, kMostCompiled = 2;
 
 std::size_t padded_channels(std::size_t channels, DataType type) {
   return type == DataType::f32 ? channels : (channels + 7) / 8 * 8;
@@ -54,11 +53,29 @@ struct PassForm {
   std::size_t scratch_bytes = 0;  // without the plan's workspace
 };
 
-// In how many equal parts a batch of n images runs.
+// How many elements a tensor of one part may have.
+struct PartLimits {
+  // Many of cuDNN's engines count in 32 bits.
+  static constexpr std::size_t kHard = (std::size_t{1} << 31) - 1;
+  // fp32 engines copy x and y into their workspace (H200, A100): half a GiB then, where the fast
+  // ones would else be above ConvPlanner's limit. A part of this size still fills a GPU.
+  static constexpr std::size_t kFp32 = std::size_t{1} << 26;
+};
+
+// The least number of equal parts of n images.
 std::size_t count_parts(std::size_t n, std::size_t elements, std::size_t most_elements) {
   std::size_t parts = 1;
   while (parts < n && (n % parts != 0 || elements / parts > most_elements)) ++parts;
   return parts;
+}
+std::size_t count_parts_for(const Conv2dDesc& desc, std::size_t elements) {
+  const std::size_t n = desc.x.shape.n;
+  if (desc.y.type == DataType::f32) {
+    const std::size_t parts = count_parts(n, elements, PartLimits::kFp32);
+    // Of a batch that can hardly be divided the parts would be too small.
+    if (parts <= 4 * (elements / PartLimits::kFp32 + 1)) return parts;
+  }
+  return count_parts(n, elements, PartLimits::kHard);
 }
 
 PassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allows_tf32,
@@ -68,7 +85,9 @@ PassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allows_tf
   Shape x = desc.x.shape, y = desc.y.shape;
   x.c = padded_channels(x.c, type);
   y.c = padded_channels(y.c, type);
-  f.parts = count_parts(x.n, std::max(x.elements(), y.elements()), most_elements);
+  const std::size_t elements = std::max(x.elements(), y.elements());
+  f.parts = most_elements > 0 ? count_parts(x.n, elements, most_elements)
+                              : count_parts_for(desc, elements);
   x.n /= f.parts;
   y.n /= f.parts;
   f.problem = {.direction = direction,

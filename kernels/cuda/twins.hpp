@@ -27,10 +27,9 @@ class CudaDevice;
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
 [[nodiscard]] CudaDevice& as_cuda(Device& device);
 
-// Many of cuDNN's engines count elements in 32 bits: a batch with more than `most_elements` in a
-// tensor runs in equal parts (tests set it lower).
+// A batch with more than `most_elements` in a tensor runs in equal parts; 0: as cuDNN needs it.
 [[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc,
-                                                  std::size_t most_elements = (1u << 31) - 1);
+                                                  std::size_t most_elements = 0);
 [[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(CudaDevice& device,
                                                          const BatchNormDesc& desc);
 
