@@ -204,15 +204,16 @@ void Trainer::choose_device() {
 void Trainer::agree_on_device() {
   const std::string mine = device_->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
   const std::vector<std::string> kinds = comm_.gather(mine), reasons = comm_.gather(why_no_gpu_);
-  for (std::size_t r = 1; r < kinds.size(); ++r) {
-    if (kinds[r] == kinds[0]) continue;
-    const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
-    throw AgreedError(
-        ErrorKind::device,
-        fmt::format("--device auto: rank 0 computes on {}, rank {} on {} (on {}: {}); all ranks of "
-                    "a run need the same kind: use --device cpu, or cuda where every host has one",
-                    kinds[0], r, kinds[r], comm_.hosts()[without], reasons[without]));
-  }
+  comm_.together([&] {
+    for (std::size_t r = 1; r < kinds.size(); ++r) {  // rank 0 alone has the lists
+      if (kinds[r] == kinds[0]) continue;
+      const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
+      throw_error(ErrorKind::device,
+                  "--device auto: rank 0 computes on {}, rank {} on {} (on {}: {}); all ranks of a "
+                  "run need the same kind: use --device cpu, or cuda where every host has one",
+                  kinds[0], r, kinds[r], comm_.hosts()[without], reasons[without]);
+    }
+  });
 }
 
 void Trainer::load_data() {

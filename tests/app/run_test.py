@@ -135,7 +135,89 @@ def bf16_run() -> None:
     assert np.allclose(bf16["train_loss"][:3], fp32["train_loss"][:3], rtol=0.05)
 
 
+# ---- on a GPU, real or cuda_on_cpu, which takes a quarter of a second an image ----
+
+GPU = ("--device", "cuda", "--limit-train", "22", "--limit-test", "10", "--batch-size", "4")
+
+
+def has_gpu() -> bool:
+    probe = subprocess.run([DPTRAIN, "--device", "cuda", "--limit-train", "1", "--limit-test", "1", "--epochs", "1",
+                            "--log", "none", "--tune", "off"], capture_output=True, text=True, timeout=200)
+    if probe.returncode == 5:
+        print(f"skipped: {probe.stderr.strip()}")
+    return probe.returncode != 5
+
+
+def gpu_paths_same_bits() -> None:
+    # Encoded on the GPU or by the host, sent while backward runs or after it: the same training.
+    options = (*GPU, "--compress", "q8", "--bucket-mb", "0.1", "--clip-norm", "1", "--check-replicas", "step")
+    host = run(2, "host.h5", *options, "--gpu-exchange", "host")
+    device = run(2, "device.h5", *options, "--gpu-exchange", "device")
+    assert_same_training(host, device)
+    assert_same_training(device, run(2, "off.h5", *options, "--gpu-exchange", "device", "--overlap", "off"))
+    assert (host.attrs["exchange_path"], device.attrs["exchange_path"]) == ("host", "device")
+
+
+def gpu_learns_what_the_cpu_learns() -> None:
+    # The same images, crops and initial values; later the two drift apart as any two roundings do.
+    gpu, cpu = run(2, "gpu.h5", *GPU), run(2, "cpu.h5", *GPU, "--device", "cpu")
+    assert np.allclose(gpu["steps"]["train_loss"][:2], cpu["steps"]["train_loss"][:2], rtol=1e-3)
+    assert gpu["epochs"]["sent_bytes"].tolist() == cpu["epochs"]["sent_bytes"].tolist()
+
+
+def gpu_accounting() -> None:
+    # Without a row a step, so that the times of a step come while the next one runs.
+    log = run(2, "a.h5", *GPU, "--compress", "q8", "--log-steps", "0")
+    parts = ("data_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
+    for row in log["ranks"]:
+        total = sum(row[p] for p in parts)
+        assert min(row[p] for p in parts) >= 0, row
+        assert total <= row["epoch_s"] and row["epoch_s"] - total < 0.05 + 0.02 * row["epoch_s"], (total, row)
+        assert row["forward_s"] > 0 and row["backward_s"] > 0 and row["optimizer_s"] > 0, row
+    row = run(2, "b.h5", *GPU)["steps"][:]
+    assert np.allclose(sum(row[p] for p in parts), row["step_s"], atol=1e-9)
+
+
+def gpu_uneven_last_step() -> None:
+    # 22 samples in steps of 3 x 3: the last one has 4; 19: the last one has 1.
+    for count in ("22", "19"):
+        log = run(3, f"{count}.h5", *GPU, "--limit-train", count, "--batch-size", "3")
+        assert log["epochs"]["samples"].tolist() == [int(count)] * 2
+        assert np.isfinite(log["steps"]["train_loss"]).all()
+
+
+def refused(exit_code: int, *words: str, prefix: tuple[str, ...] = (), environment: dict[str, str]) -> str:
+    done = subprocess.run([*prefix, DPTRAIN, *words], capture_output=True, text=True, timeout=200,
+                          env=os.environ | environment)
+    assert done.returncode == exit_code, (done.returncode, done.stdout, done.stderr)
+    said = [line for line in done.stderr.splitlines() if line.startswith("dptrain:")]
+    assert len(said) == 1, done.stderr
+    return said[0]
+
+
+def fake_gpu_refusals() -> None:
+    small = ("--limit-train", "64", "--limit-test", "8", "--epochs", "1", "--log", "none", "--tune", "off")
+    said = refused(5, "--device", "cuda", *small, environment={"DP_CUDA_ON_CPU_DEVICES": "0"})
+    assert "sees no GPU" in said, said
+    said = refused(5, "--device", "cuda", *small, environment={"DP_CUDA_ON_CPU_DEVICES": "old-driver"})
+    assert "is made for CUDA 12" in said, said
+    said = refused(5, "--device", "cuda", "--batch-size", "64", *small, environment={"DP_CUDA_ON_CPU_MEMORY_MB": "60"})
+    assert "activations of 64 images" in said and "would fit (--batch-size)" in said, said
+    # One rank with a GPU, one without. mpirun adds lines of its own.
+    ranks = [word for devices in ("1", "0") for word in
+             (":", "-np", "1", "-x", f"DP_CUDA_ON_CPU_DEVICES={devices}", DPTRAIN, *small)][1:]
+    done = subprocess.run([MPIRUN, *ranks], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 5, (done.returncode, done.stderr)
+    assert done.stderr.count("all ranks of a run need the same kind") == 1, done.stderr
+    # Without a GPU, auto is the CPU, and says why.
+    done = subprocess.run([DPTRAIN, *small], capture_output=True, text=True, timeout=200,
+                          env=os.environ | {"DP_CUDA_ON_CPU_DEVICES": "0"})
+    assert done.returncode == 0 and "no GPU" in done.stdout, (done.stdout, done.stderr)
+
+
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
+    if CASE.startswith("gpu_") and not has_gpu():
+        sys.exit(77)
     globals()[CASE]()
     print(f"{CASE}: passed in {pathlib.Path(folder).name}")
