@@ -11,30 +11,61 @@ namespace {
 
 TensorDesc matrix(std::size_t n, std::size_t c) { return TensorDesc::nhwc({n, 1, 1, c}); }
 
+struct LinearResults {
+  Doubles y, dx, dw, d_bias;
+  bool operator==(const LinearResults&) const = default;
+};
+
+// Runs all directions twice, which must give the same bits.
+LinearResults run_linear(Device& device, const reference::LinearShape& s, const Doubles& x,
+                         const Doubles& w, const Doubles* bias, const Doubles& dy) {
+  LinearResults results[2];
+  for (LinearResults& r : results) {
+    GuardedTensor t_x(matrix(s.n, s.c), x), t_y(matrix(s.n, s.k)), t_dy(matrix(s.n, s.k), dy),
+        t_dx(matrix(s.n, s.c)), t_w(w), t_bias(bias != nullptr ? *bias : Doubles{}), t_dw(w.size()),
+        t_d_bias(bias != nullptr ? s.k : 0);
+    linear_forward(device, t_x.view(), t_w.floats(), bias != nullptr ? t_bias.floats() : nullptr,
+                   t_y.view());
+    linear_backward_data(device, t_dy.view(), t_w.floats(), t_dx.view());
+    linear_backward_weights(device, t_x.view(), t_dy.view(), t_dw.floats(),
+                            bias != nullptr ? t_d_bias.floats() : nullptr);
+    r = {t_y.values(), t_dx.values(), t_dw.values(), t_d_bias.values()};
+    EXPECT_EQ(t_x.values(), x);
+    EXPECT_EQ(t_w.values(), w);
+    EXPECT_EQ(t_dy.values(), dy);
+  }
+  EXPECT_TRUE(results[0] == results[1]);
+  return results[0];
+}
+
 TEST(Linear, EqualsReference) {
-  const auto device = make_test_device({.tune = false});
-  for (const reference::LinearShape s :
-       {reference::LinearShape{1, 64, 10}, {3, 5, 7}, {8, 512, 100}, {2, 1, 1}, {33, 64, 10}}) {
-    for (const bool has_bias : {true, false}) {
-      const Doubles x = random_values(s.n * s.c, 1), w = random_values(s.k * s.c, 2);
-      const Doubles bias = random_values(s.k, 3), dy = random_values(s.n * s.k, 4);
-      Doubles y(s.n * s.k), dx(x.size()), dw(w.size()), d_bias(s.k);
-      reference::linear_forward(s, x.data(), w.data(), has_bias ? bias.data() : nullptr, y.data());
-      reference::linear_backward_data(s, dy.data(), w.data(), dx.data());
-      reference::linear_backward_weights(s, x.data(), dy.data(), dw.data(), d_bias.data());
-      GuardedTensor t_x(matrix(s.n, s.c), x), t_y(matrix(s.n, s.k)), t_dy(matrix(s.n, s.k), dy),
-          t_dx(matrix(s.n, s.c)), t_w(w), t_bias(bias), t_dw(w.size()), t_d_bias(s.k);
-      linear_forward(*device, t_x.view(), t_w.floats(), has_bias ? t_bias.floats() : nullptr,
-                     t_y.view());
-      linear_backward_data(*device, t_dy.view(), t_w.floats(), t_dx.view());
-      linear_backward_weights(*device, t_x.view(), t_dy.view(), t_dw.floats(),
-                              has_bias ? t_d_bias.floats() : nullptr);
-      // Sums of up to 512 products: 2e-7 sqrt(512), as derived for convolution.
-      EXPECT_LE(normalised_error(t_y.values(), y), 5e-6);
-      EXPECT_LE(normalised_error(t_dx.values(), dx), 5e-6);
-      EXPECT_LE(normalised_error(t_dw.values(), dw), 5e-6);
-      if (has_bias) {
-        EXPECT_LE(normalised_error(t_d_bias.values(), d_bias), 5e-6);
+  for (const bool allows_tf32 : {false, true}) {
+    const auto device = make_test_device({.tune = false, .allow_tf32 = allows_tf32});
+    // Sums of up to 600 products: 2e-7 sqrt(600), as derived for convolution, and TF32 likewise.
+    const double allowed = allows_tf32 && on_gpu() ? 2.5e-3 : 5e-6;
+    for (const reference::LinearShape s : {reference::LinearShape{1, 64, 10},
+                                           {3, 5, 7},
+                                           {8, 512, 100},
+                                           {2, 1, 1},
+                                           {33, 64, 10},
+                                           {600, 3, 33},
+                                           {0, 5, 7}}) {
+      for (const bool has_bias : {true, false}) {
+        const Doubles x = random_values(s.n * s.c, 1), w = random_values(s.k * s.c, 2);
+        const Doubles bias = random_values(s.k, 3), dy = random_values(s.n * s.k, 4);
+        Doubles y(s.n * s.k), dx(x.size()), dw(w.size()), d_bias(s.k);
+        reference::linear_forward(s, x.data(), w.data(), has_bias ? bias.data() : nullptr,
+                                  y.data());
+        reference::linear_backward_data(s, dy.data(), w.data(), dx.data());
+        reference::linear_backward_weights(s, x.data(), dy.data(), dw.data(), d_bias.data());
+        const LinearResults r = run_linear(*device, s, x, w, has_bias ? &bias : nullptr, dy);
+        EXPECT_LE(normalised_error(r.y, y), allowed);
+        EXPECT_LE(normalised_error(r.dx, dx), allowed);
+        EXPECT_LE(normalised_error(r.dw, dw), allowed);
+        // Sums, not products: fp32 in any case.
+        if (has_bias) {
+          EXPECT_LE(normalised_error(r.d_bias, d_bias), 5e-6);
+        }
       }
     }
   }
