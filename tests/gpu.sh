@@ -61,6 +61,7 @@ done
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [ -x "$root/bin/dptrain" ]; then # a bundle
   programs=$root/bin tests=$root/tests list=$root/tests/gpu_tests.txt mpirun=$root/bin/mpirun
+  export DP_FIXTURES=$root/tests/fixtures
 else
   programs=$root/build/bin tests=$programs list=$root/build/gpu_tests.txt mpirun=mpirun
 fi

@@ -145,7 +145,10 @@ for file in "${programs[@]}" mpirun orted; do
 done
 for file in "${gpu_tests[@]}"; do ln -s ../libexec/start.sh "$root/tests/$(basename "$file")"; done
 cp "$source_root/tests/gpu.sh" "$root/tests/"
-[ -z "$gpu_test_list" ] || cp "$gpu_test_list" "$root/tests/gpu_tests.txt"
+if [ -n "$gpu_test_list" ]; then
+  cp "$gpu_test_list" "$root/tests/gpu_tests.txt"
+  cp -r "$source_root/tests/net/fixtures" "$root/tests/"
+fi
 cp "$source_root"/experiments/{batch_scan,get_cifar}.sh "$root/experiments/"
 cp "$source_root/LICENSE" "$root/LICENSE"
 

@@ -104,7 +104,7 @@ if [ "$place" = here ]; then
     -H one:1,two:1 "$there/bin/dptrain" "${tiny[@]}" --log none
 fi
 if [ "$have_cuda" = ON ] && [ ! -e /dev/nvidiactl ]; then
-  check "no device" 5 '*dptrain: *no *device*' bin/dptrain --device cuda
+  check "no device" 5 '*dptrain: --device cuda: no *' bin/dptrain --device cuda
   [ ! -x tests/gpu.sh ] || check "gpu.sh without a device" 77 '*no *device*' bash tests/gpu.sh --out gpu
 elif [ "$have_cuda" = OFF ]; then
   check "built without CUDA" 5 '*dptrain: *cuda*' bin/dptrain --device cuda

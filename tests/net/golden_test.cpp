@@ -4,6 +4,7 @@
 // through it, and bf16.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <regex>
@@ -23,7 +24,10 @@ class Fixture {
   };
 
   explicit Fixture(const std::string& model) {
-    std::ifstream file(std::string(DP_FIXTURES) + "/" + model + ".txt");
+    // The bundle has its own copy.
+    const char* folder = std::getenv("DP_FIXTURES");
+    std::ifstream file(std::string(folder != nullptr ? folder : DP_FIXTURES) + "/" + model +
+                       ".txt");
     for (std::string line; std::getline(file, line);) {
       std::istringstream words(line);
       std::string kind, name;
