@@ -24,11 +24,13 @@ namespace dp::cuda {
 
 namespace {
 
-// Rows whose loads a thread has in flight, blocks of a kernel on one multiprocessor, and rows per
-// thread below which more blocks are not worth their partial sums.
-constexpr int kUnroll = 4;
-constexpr unsigned kSumBlocks = 4, kMapBlocks = 8;
-constexpr unsigned kLeastRows = 16;
+// A thread has the loads of so many rows in flight. With the registers that this takes, so many
+// blocks run on a multiprocessor at a time: in forward, and in backward.
+constexpr unsigned kUnroll = 4, kForwardBlocks = 4, kBackwardBlocks = 2;
+// Sums are taken in one wave of blocks, since each of them leaves partial sums; a block is not
+// worth them for fewer rows per thread than this. What only writes takes several waves, which
+// balance out.
+constexpr unsigned kLeastRows = 8, kWaves = 4;
 
 // What belongs to a channel, C floats each, one after the other in memory of the object. The first
 // four stay between forward and backward.
@@ -53,9 +55,13 @@ struct Channels {
 // A thread's channels of an array over channels.
 template <int N>
 __device__ Floats<N> channels_of(const float* array, const RowThread& thread) {
-  Floats<N> result;
-  for (int v = 0; v < N; ++v) {
-    result[v] = thread.is_idle ? 0.0f : array[static_cast<std::size_t>(thread.pack) * N + v];
+  constexpr int kPart = N % 4 == 0 ? 4 : 1;  // C is a multiple of N, so the arrays are aligned
+  Floats<N> result{};
+  if (thread.is_idle) return result;
+  for (int part = 0; part < N; part += kPart) {
+    const float* at = array + static_cast<std::size_t>(thread.pack) * N + part;
+    const Floats<kPart> some = load_floats<kPart>(at);
+    for (int v = 0; v < kPart; ++v) result[part + v] = some[v];
   }
   return result;
 }
@@ -98,14 +104,14 @@ __device__ void store_block_sums(const RowGrid& grid, const Floats<N>& a, const 
 // Sums of x - pivot and its square, where the pivot is the channel's first value, so that a mean
 // far from zero does not cancel.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads, kSumBlocks)
+__global__ void __launch_bounds__(kThreads, kForwardBlocks)
     statistics_kernel(RowGrid grid, const T* x, float* partials) {
   const RowThread thread = row_thread(grid);
   const std::size_t channels = static_cast<std::size_t>(grid.packs) * N;
   const T* column = x + static_cast<std::size_t>(thread.pack) * N;
   Floats<N> pivot{}, sum{}, squares{};
   if (!thread.is_idle) pivot = load_floats<N>(column);
-  for_rows<kUnroll>(grid, thread, [&](auto unroll, std::size_t row) {
+  for_rows<kUnroll>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> packs[unroll];
     for (int u = 0; u < unroll; ++u) {
       const std::size_t at = grid.rows - 1 - (row + static_cast<std::size_t>(u) * thread.step);
@@ -231,14 +237,14 @@ __global__ void __launch_bounds__(kThreads)
 // ------------------------------------------------------------------------
 
 template <class T, int N, bool has_addend, bool has_relu>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, has_addend ? 3 : kForwardBlocks)
     normalise_kernel(RowGrid grid, const float* scales, const float* shifts, const T* x,
                      const T* addend, T* y) {
   const RowThread thread = row_thread(grid);
   const std::size_t channels = static_cast<std::size_t>(grid.packs) * N;
   const std::size_t column = static_cast<std::size_t>(thread.pack) * N;
   const Floats<N> scale = channels_of<N>(scales, thread), shift = channels_of<N>(shifts, thread);
-  for_rows<kUnroll>(grid, thread, [&](auto unroll, std::size_t row) {
+  for_rows<kUnroll>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> packs[unroll];
     [[maybe_unused]] Pack<T, N> added[unroll];
     for (int u = 0; u < unroll; ++u) {
@@ -288,7 +294,7 @@ __device__ float gradient_of(const Pack<T, N>& x, const Pack<T, N>& y, const Pac
 // Sums of g and g * (x - mean), where g is dy + dy2 behind the ReLU's mask. With an addend g is
 // its gradient, and is written here: then the second sweep need not read y, dy and dy2 again.
 template <class T, int N, Mask mask, bool has_two, bool stores_gradient>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks)
     gradient_sums_kernel(RowGrid grid, Channels channels, Tensors<T> t, float* partials) {
   const RowThread thread = row_thread(grid);
   const std::size_t column = static_cast<std::size_t>(thread.pack) * N;
@@ -298,7 +304,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     scale = channels_of<N>(channels.scale(), thread);
     shift = channels_of<N>(channels.shift(), thread);
   }
-  for_rows<kUnroll>(grid, thread, [&](auto unroll, std::size_t row) {
+  for_rows<kUnroll>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> x[unroll], y[unroll]{}, dy[unroll], dy2[unroll]{};
     const auto place = [&](int u) {
       const std::size_t at = grid.rows - 1 - (row + static_cast<std::size_t>(u) * thread.step);
@@ -332,7 +338,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <class T, int N, Mask mask, bool has_two>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks)
     input_gradient_kernel(RowGrid grid, Channels channels, Tensors<T> t) {
   const RowThread thread = row_thread(grid);
   const std::size_t column = static_cast<std::size_t>(thread.pack) * N;
@@ -342,7 +348,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                   slope = channels_of<N>(channels.slope(), thread),
                   offset = channels_of<N>(channels.offset(), thread);
   if constexpr (mask == Mask::from_x) shift = channels_of<N>(channels.shift(), thread);
-  for_rows<kUnroll>(grid, thread, [&](auto unroll, std::size_t row) {
+  for_rows<kUnroll>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> x[unroll], dy[unroll], dy2[unroll]{};
     for (int u = 0; u < unroll; ++u) {
       const std::size_t at =
@@ -389,9 +395,8 @@ class CudaBatchNorm final : public BatchNorm {
         channels_{reinterpret_cast<float*>(memory_.get()), desc.x.shape.c} {
     require(desc.x.is_nhwc(), "batch normalisation of a channel block on a GPU");
     if (rows_ == 0 || channels_.count == 0) return;
-    // The form with single elements has the most blocks below one another.
-    const RowGrid wide = sum_grid(kPackCount<float>), narrow = sum_grid(1), packed = sum_grid(8);
-    const std::size_t bands = std::max({wide.bands, narrow.bands, packed.bands});
+    // Of all forms the one with single elements has the most blocks below one another.
+    const std::size_t bands = sum_grid(1, std::max(kForwardBlocks, kBackwardBlocks)).bands;
     device.reserve_scratch(bands * 2 * channels_.count * sizeof(float));
   }
 
@@ -401,7 +406,7 @@ class CudaBatchNorm final : public BatchNorm {
     with_pack({&x}, [&](auto* tag, auto n) {
       using T = std::remove_pointer_t<decltype(tag)>;
       constexpr int kN = decltype(n)::value;
-      const RowGrid grid = sum_grid(kN);
+      const RowGrid grid = sum_grid(kN, kForwardBlocks);
       launch(statistics_kernel<T, kN>, Launch{.blocks = grid.blocks()}, device_.stream(), grid,
              x.as<const T>(), partials());
       launch(finish_statistics_kernel<T>, Launch{.blocks = finish_blocks()}, device_.stream(),
@@ -446,14 +451,15 @@ class CudaBatchNorm final : public BatchNorm {
   }
 
  private:
-  [[nodiscard]] RowGrid sum_grid(int width) const {
-    const std::size_t packs =
-        (channels_.count + static_cast<std::size_t>(width) - 1) / static_cast<std::size_t>(width);
-    return row_grid(rows_, packs, device_.multiprocessors() * kSumBlocks, kLeastRows);
+  [[nodiscard]] RowGrid sum_grid(int width, unsigned blocks) const {
+    const std::size_t packs = channels_.count / static_cast<std::size_t>(width);
+    return row_grid(rows_, packs, Walk::side_by_side, device_.multiprocessors() * blocks,
+                    kLeastRows, kUnroll);
   }
-  [[nodiscard]] RowGrid map_grid(int width) const {
-    return row_grid(rows_, channels_.count / static_cast<std::size_t>(width),
-                    device_.multiprocessors() * kMapBlocks, kUnroll);
+  [[nodiscard]] RowGrid map_grid(int width, unsigned blocks) const {
+    const std::size_t packs = channels_.count / static_cast<std::size_t>(width);
+    return row_grid(rows_, packs, Walk::in_bands, device_.multiprocessors() * blocks * kWaves,
+                    kUnroll, kUnroll);
   }
   [[nodiscard]] dim3 finish_blocks() const { return blocks_for(channels_.count, kBlockChannels); }
   [[nodiscard]] float* partials() const { return reinterpret_cast<float*>(device_.scratch()); }
@@ -472,7 +478,7 @@ class CudaBatchNorm final : public BatchNorm {
     with_pack({&x, &addend, &y}, [&](auto* tag, auto n) {
       using T = std::remove_pointer_t<decltype(tag)>;
       constexpr int kN = decltype(n)::value;
-      const RowGrid grid = map_grid(kN);
+      const RowGrid grid = map_grid(kN, kForwardBlocks);
       with_flag(desc_.has_addend, [&](auto has_addend) {
         with_flag(desc_.has_relu, [&](auto has_relu) {
           launch(normalise_kernel<T, kN, decltype(has_addend)::value, decltype(has_relu)::value>,
@@ -485,7 +491,7 @@ class CudaBatchNorm final : public BatchNorm {
 
   template <class T, int N, Mask mask, bool has_two, bool has_addend>
   void backward_as(const Tensors<T>& t, const Parameters& parameters, const Gradients& gradients) {
-    const RowGrid sums = sum_grid(N), map = map_grid(N);
+    const RowGrid sums = sum_grid(N, kBackwardBlocks), map = map_grid(N, kBackwardBlocks);
     launch(gradient_sums_kernel<T, N, mask, has_two, has_addend>, Launch{.blocks = sums.blocks()},
            device_.stream(), sums, channels_, t, partials());
     launch(finish_gradients_kernel, Launch{.blocks = finish_blocks()}, device_.stream(), partials(),

@@ -65,7 +65,7 @@ struct WordOf<16> {
   using Type = uint4;
 };
 
-// `at` is aligned to the size of the pack.
+// `at` is aligned to the size of the pack, and in global memory (no __shared__ or local array).
 template <class T, int N = kPackCount<T>>
 DP_HD inline Pack<T, N> load_pack(const T* at) {
 #ifdef __CUDA_ARCH__
@@ -81,7 +81,15 @@ template <class T, int N>
 DP_HD inline void store_pack(T* at, const Pack<T, N>& pack) {
 #ifdef __CUDA_ARCH__
   using Word = typename WordOf<sizeof(Pack<T, N>)>::Type;
-  *reinterpret_cast<Word*>(at) = std::bit_cast<Word>(pack);
+  const Word word = std::bit_cast<Word>(pack);
+  if constexpr (sizeof word == 16) {
+    // nvcc takes a plain store apart now and then.
+    asm("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.x), "r"(word.y), "r"(word.z),
+        "r"(word.w)
+        : "memory");
+  } else {
+    *reinterpret_cast<Word*>(at) = word;
+  }
 #else
   std::memcpy(at, &pack, sizeof pack);
 #endif
@@ -105,20 +113,18 @@ DP_HD inline Floats<N> to_floats(const Pack<T, N>& pack) {
 
 template <class T, int N>
 DP_HD inline Pack<T, N> to_pack(const Floats<N>& floats) {
-  Pack<T, N> pack;
 #ifdef __CUDA_ARCH__
-  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+  if constexpr (sizeof(T) == 2 && N == 8) {
     // One instruction rounds two values.
-    unsigned words[N / 2];
-    for (int i = 0; i < N / 2; ++i) {
+    const auto word = [&](int i) {
       const __nv_bfloat162 pair = __floats2bfloat162_rn(floats[2 * i], floats[2 * i + 1]);
-      words[i] = reinterpret_cast<const unsigned&>(pair);
-    }
-    memcpy(&pack, words, sizeof pack);
-    return pack;
+      return reinterpret_cast<const unsigned&>(pair);
+    };
+    return std::bit_cast<Pack<T, N>>(make_uint4(word(0), word(1), word(2), word(3)));
   } else
 #endif
   {
+    Pack<T, N> pack;
     for (int i = 0; i < N; ++i) pack.values[i] = from_float<T>(floats[i]);
     return pack;
   }

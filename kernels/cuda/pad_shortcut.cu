@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
     pad_forward_kernel(RowGrid grid, PadShortcut s, const T* x, T* y) {
   const RowThread thread = row_thread(grid);
   const unsigned from_pack = thread.pack - s.first;  // of a new channel: very large
-  for_rows<4>(grid, thread, [&](auto unroll, std::size_t row) {
+  for_rows<4>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> packs[unroll];
     for (int u = 0; u < unroll; ++u) {
       const std::size_t at = row + static_cast<std::size_t>(u) * thread.step;
@@ -44,7 +44,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pad_backward_kernel(RowGrid grid, PadShortcut s, const T* dy, T* dx) {
   const RowThread thread = row_thread(grid);
-  for_rows<4>(grid, thread, [&](auto unroll, std::size_t row) {
+  for_rows<4>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> packs[unroll];
     for (int u = 0; u < unroll; ++u) {
       const std::size_t at = row + static_cast<std::size_t>(u) * thread.step;
@@ -90,8 +90,8 @@ void pad_shortcut_forward(CudaDevice& device, const TensorView& x, std::size_t s
   with_shortcut(x, stride, y, [&](auto* tag, auto n, const PadShortcut& s) {
     using T = std::remove_pointer_t<decltype(tag)>;
     constexpr int kN = decltype(n)::value;
-    const RowGrid grid = row_grid(y.desc.shape.n * y.desc.shape.pixels(), s.y_packs,
-                                  device.multiprocessors() * 8, 4);
+    const RowGrid grid = row_grid(y.desc.shape.n * y.desc.shape.pixels(), s.y_packs, Walk::in_bands,
+                                  device.multiprocessors() * 8, 4, 4);
     launch(pad_forward_kernel<T, kN>, Launch{.blocks = grid.blocks()}, device.stream(), grid, s,
            x.as<const T>(), y.as<T>());
   });
@@ -104,7 +104,7 @@ void pad_shortcut_backward(CudaDevice& device, const TensorView& dy, std::size_t
     using T = std::remove_pointer_t<decltype(tag)>;
     constexpr int kN = decltype(n)::value;
     const RowGrid grid = row_grid(dx.desc.shape.n * dx.desc.shape.pixels(), s.x_packs,
-                                  device.multiprocessors() * 8, 4);
+                                  Walk::in_bands, device.multiprocessors() * 8, 4, 4);
     launch(pad_backward_kernel<T, kN>, Launch{.blocks = grid.blocks()}, device.stream(), grid, s,
            dy.as<const T>(), dx.as<T>());
   });

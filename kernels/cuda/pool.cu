@@ -29,7 +29,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     pool_forward_kernel(RowGrid grid, Pool s, const T* x, T* y) {
   const RowThread thread = row_thread(grid);
-  for_rows<1>(grid, thread, [&](auto, std::size_t row) {
+  for_rows<1>(thread, [&](auto, std::size_t row) {
     const std::size_t line = quotient(row, s.y_width), n = quotient(line, s.y_height);
     const std::size_t h = (line - n * s.y_height) * s.stride;
     const std::size_t w = (row - line * s.y_width) * s.stride;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
   const RowThread thread = row_thread(grid);
   // The windows p that hold row h: p * stride <= h < p * stride + window.
   const auto first = [&](unsigned h) { return h < s.window ? 0 : (h - s.window) / s.stride + 1; };
-  for_rows<1>(grid, thread, [&](auto, std::size_t row) {
+  for_rows<1>(thread, [&](auto, std::size_t row) {
     const std::size_t line = quotient(row, s.x_width), n = quotient(line, s.x_height);
     const unsigned h = static_cast<unsigned>(line - n * s.x_height);
     const unsigned w = static_cast<unsigned>(row - line * s.x_width);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
     global_forward_kernel(RowGrid grid, std::size_t pixels, float inverse, const T* x, float* y) {
   const RowThread thread = row_thread(grid);
   const std::size_t stride = static_cast<std::size_t>(grid.packs) * N;
-  for_rows<1>(grid, thread, [&](auto, std::size_t image) {
+  for_rows<1>(thread, [&](auto, std::size_t image) {
     const T* from = x + image * pixels * stride + static_cast<std::size_t>(thread.pack) * N;
     Floats<N> sum{};
     std::size_t p = 0;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
     global_backward_kernel(RowGrid grid, unsigned pixels, float inverse, const float* dy, T* dx) {
   const RowThread thread = row_thread(grid);
   const std::size_t stride = static_cast<std::size_t>(grid.packs) * N;
-  for_rows<1>(grid, thread, [&](auto, std::size_t row) {
+  for_rows<1>(thread, [&](auto, std::size_t row) {
     const float* from =
         dy + quotient(row, pixels) * stride + static_cast<std::size_t>(thread.pack) * N;
     Floats<N> value;
@@ -121,7 +121,8 @@ void check(const TensorDesc& x, const TensorDesc& y) {
 }
 
 RowGrid pool_grid(const CudaDevice& device, const Shape& shape, unsigned packs) {
-  return row_grid(shape.n * shape.pixels(), packs, device.multiprocessors() * 8, 1);
+  return row_grid(shape.n * shape.pixels(), packs, Walk::in_bands, device.multiprocessors() * 8, 1,
+                  1);
 }
 
 }  // namespace
@@ -164,7 +165,8 @@ void global_average_pool_forward(CudaDevice& device, const TensorView& x, const 
   with_type_and_pack(x.desc.type, shape.c, are_aligned(x.data), [&](auto* tag, auto n) {
     using T = std::remove_pointer_t<decltype(tag)>;
     constexpr int kN = decltype(n)::value;
-    const RowGrid grid = row_grid(shape.n, shape.c / kN, device.multiprocessors() * 8, 1);
+    const RowGrid grid =
+        row_grid(shape.n, shape.c / kN, Walk::in_bands, device.multiprocessors() * 8, 1, 1);
     launch(global_forward_kernel<T, kN>, Launch{.blocks = grid.blocks()}, device.stream(), grid,
            shape.pixels(), 1.0f / static_cast<float>(shape.pixels()), x.as<const T>(),
            y.as<float>());

@@ -3,11 +3,12 @@
 // channel is loaded once; the threads of a warp read neighbouring packs, in whole rows one behind
 // the other where there are few channels.
 //
-//     const RowGrid grid = row_grid(rows, channels / N, device.multiprocessors() * 4, 16);
+//     const RowGrid grid =
+//         row_grid(rows, channels / N, Walk::in_bands, device.multiprocessors() * 8, 4, 4);
 //     launch(kernel<T, N>, Launch{.blocks = grid.blocks()}, stream, grid, ...);
 //
 //     const RowThread thread = row_thread(grid);       // in the kernel
-//     for_rows<4>(grid, thread, [&](auto count, std::size_t row) {
+//     for_rows<4>(thread, [&](auto count, std::size_t row) {
 //       // rows row, row + thread.step, ... : `count` of them; load all, then calculate
 //     });
 #pragma once
@@ -21,30 +22,47 @@
 
 namespace dp::cuda {
 
+// How the blocks share the rows. Side by side they go down the tensor together, so that it is read
+// from one end to the other if all of them run at the same time. In bands of its own each block
+// does all that lies between two rows; where they do not all run at the same time, this goes from
+// one end to the other.
+enum class Walk { side_by_side, in_bands };
+
 struct RowGrid {
   std::size_t rows = 0;
   unsigned packs = 0;             // of a row
   unsigned tile = 1;              // of these, side by side in a block
   unsigned block_rows = 1;        // one below the other in a block
   unsigned tiles = 1, bands = 1;  // blocks side by side, and one below the other
+  std::size_t step = 1;           // from a thread's row to its next one
+  std::size_t block_step = 1;     // from a block's first row to that of the block below
+  std::size_t reach = 0;          // rows from a block's first one to the end of its work
 
   [[nodiscard]] dim3 blocks() const { return dim3(bands, tiles); }
 };
 
-// A grid of blocks of kThreads threads, about `most_blocks` at most, whose threads have
-// `thread_rows` rows or more each where that many blocks are not needed. Needs rows and packs > 0.
-inline RowGrid row_grid(std::size_t rows, std::size_t packs, unsigned most_blocks,
-                        unsigned thread_rows) {
+// A grid of at most `most_blocks` blocks (but one in each column) of kThreads threads. A thread
+// gets `least_rows` rows or more, and a multiple of `unroll`, the count that its loop takes at
+// once: only few threads at the end have a rest. Needs rows and packs > 0.
+inline RowGrid row_grid(std::size_t rows, std::size_t packs, Walk walk, unsigned most_blocks,
+                        unsigned least_rows, unsigned unroll) {
   require(rows > 0 && packs > 0 && packs <= 65535u * kThreads, "a grid over no rows");
+  const auto rounded_up = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
   RowGrid grid;
   grid.rows = rows;
   grid.packs = static_cast<unsigned>(packs);
   grid.tiles = (grid.packs + kThreads - 1) / kThreads;
   grid.tile = (grid.packs + grid.tiles - 1) / grid.tiles;
   grid.block_rows = kThreads / grid.tile;
-  const std::size_t band = std::size_t{grid.block_rows} * thread_rows;
-  const std::size_t most = std::max(1u, most_blocks / grid.tiles);
-  grid.bands = static_cast<unsigned>(std::min((rows + band - 1) / band, most));
+  const std::size_t most_bands = std::max(1u, most_blocks / grid.tiles);
+  const std::size_t needed = rounded_up(rows, most_bands * grid.block_rows);
+  const std::size_t thread_rows =
+      rounded_up(std::max<std::size_t>(needed, least_rows), unroll) * unroll;
+  grid.bands = static_cast<unsigned>(rounded_up(rows, thread_rows * grid.block_rows));
+  const bool has_bands = walk == Walk::in_bands;
+  grid.step = has_bands ? grid.block_rows : std::size_t{grid.bands} * grid.block_rows;
+  grid.block_step = has_bands ? thread_rows * grid.block_rows : grid.block_rows;
+  grid.reach = has_bands ? grid.block_step : rows;
   return grid;
 }
 
@@ -70,31 +88,33 @@ void with_type_and_pack(DataType type, std::size_t channels, bool are_aligned, c
 #if defined(__CUDACC__) || defined(DP_CUDA_ON_CPU)
 
 struct RowThread {
-  std::size_t row, step;  // the first row, and how far it is to the next one
-  unsigned pack;          // of the row
-  bool is_idle;           // has no rows; must still come to the block's barriers
+  std::size_t row, end, step;  // the first row, where they end, how far it is to the next one
+  unsigned pack;               // of the row
+  bool is_idle;                // has no rows; must still come to the block's barriers
 };
 
 __device__ inline RowThread row_thread(const RowGrid& grid) {
   const unsigned lane = threadIdx.x % grid.tile, below = threadIdx.x / grid.tile;
+  const std::size_t first = blockIdx.x * grid.block_step;
   RowThread thread;
   thread.pack = blockIdx.y * grid.tile + lane;
   thread.is_idle = below >= grid.block_rows || thread.pack >= grid.packs;
-  thread.step = static_cast<std::size_t>(grid.bands) * grid.block_rows;
-  thread.row = static_cast<std::size_t>(blockIdx.x) * grid.block_rows + below;
+  thread.row = first + below;
+  thread.end = first + grid.reach < grid.rows ? first + grid.reach : grid.rows;
+  thread.step = grid.step;
   return thread;
 }
 
 // Calls body(std::integral_constant<int, kUnroll>, row) while there are that many rows, then
 // body(std::integral_constant<int, 1>, row).
 template <int kUnroll, class Body>
-__device__ inline void for_rows(const RowGrid& grid, const RowThread& thread, const Body& body) {
+__device__ inline void for_rows(const RowThread& thread, const Body& body) {
   if (thread.is_idle) return;
   std::size_t row = thread.row;
-  for (; row + (kUnroll - 1) * thread.step < grid.rows; row += kUnroll * thread.step) {
+  for (; row + (kUnroll - 1) * thread.step < thread.end; row += kUnroll * thread.step) {
     body(std::integral_constant<int, kUnroll>{}, row);
   }
-  for (; row < grid.rows; row += thread.step) body(std::integral_constant<int, 1>{}, row);
+  for (; row < thread.end; row += thread.step) body(std::integral_constant<int, 1>{}, row);
 }
 
 // a / b; the short division where it will do.

@@ -101,7 +101,7 @@ void sgd_update(CudaDevice& device, std::span<float> parameters, std::span<const
   const std::size_t count = parameters.size();
   if (count == 0) return;
   const auto start = [&](auto kernel, std::size_t items) {
-    const dim3 blocks = blocks_for(items, kThreads, device.multiprocessors() * 4);
+    const dim3 blocks = blocks_for(items, kThreads, device.multiprocessors() * 8);
     launch(kernel, Launch{.blocks = blocks}, device.stream(), parameters.data(), gradients.data(),
            velocity.data(), count, step, squares);
   };
