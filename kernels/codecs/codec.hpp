@@ -11,7 +11,7 @@
 // all before. The same input gives the same payload on every machine and every device (see
 // linear.hpp for what that takes).
 //
-// A new codec is one header beside this one and one row in codec_list.cpp. Errors: a spec that
+// A new codec is one header beside this one and one row in codec_rows.hpp. Errors: a spec that
 // cannot be is Error(usage); a payload that cannot be is Error(communication).
 #pragma once
 

@@ -93,10 +93,17 @@ __device__ void store_words(std::byte* to, unsigned bytes, const std::uint32_t (
 // How a segment of n floats is shared out.
 struct Tiling {
   std::size_t n;
-  std::size_t step;   // floats of a tile
-  std::size_t tiles;  // ceil(n / step)
-  unsigned group;     // threads that have a tile together: 32, or all kThreads of a block
+  std::size_t step;        // floats of a tile
+  std::size_t tiles;       // ceil(n / step)
+  unsigned group;          // threads that have a tile together: 32, or all kThreads of a block
+  std::size_t code_start;  // of the payload: the first byte behind the heads
+
+  // This thread's place in its group, its group's in the block, and how many groups a block has.
+  __device__ unsigned lane() const { return threadIdx.x & (group - 1); }
+  __device__ unsigned group_index() const { return group == 32 ? threadIdx.x / 32 : 0; }
+  __device__ unsigned groups() const { return group == 32 ? kThreads / 32 : 1; }
 };
+static_assert((kThreads & (kThreads - 1)) == 0);
 
 // The words of 4 positions of a format's codes.
 template <class Format>
@@ -132,7 +139,7 @@ struct Codes {
 template <class Format, class Use>
 __device__ void for_positions(const Tiling& tiling, unsigned m, Use use) {
   const auto width = static_cast<unsigned>(code_layout::positions(m, Format::kCodeBits));
-  for (unsigned p = 4 * (threadIdx.x % tiling.group); p < width; p += 4 * tiling.group) {
+  for (unsigned p = 4 * tiling.lane(); p < width; p += 4 * tiling.group) {
     use(p, width - p < 4 ? width - p : 4, width);
   }
 }
@@ -146,9 +153,8 @@ __device__ inline unsigned floats_at(unsigned p, unsigned count, unsigned k, uns
 // from the last to the first if asked; all threads of a group together.
 template <bool kBackwards = false, class Use>
 __device__ void for_tiles(const Tiling& tiling, Use use) {
-  const unsigned groups = blockDim.x / tiling.group;
-  const std::size_t stride = std::size_t{gridDim.x} * groups;
-  for (std::size_t i = std::size_t{blockIdx.x} * groups + threadIdx.x / tiling.group;
+  const std::size_t stride = std::size_t{gridDim.x} * tiling.groups();
+  for (std::size_t i = std::size_t{blockIdx.x} * tiling.groups() + tiling.group_index();
        i < tiling.tiles; i += stride) {
     const std::size_t tile = kBackwards ? tiling.tiles - 1 - i : i;
     const std::size_t begin = tile * tiling.step, left = tiling.n - begin;
@@ -174,14 +180,14 @@ __device__ inline std::uint32_t group_max(std::uint32_t value, unsigned group,
 // The head of a tile in a payload; false where no encoder writes such a head. Where a format has no
 // heads every block is the same.
 template <class Format>
-__device__ bool read_block(const std::byte* payload, std::size_t tile,
+__device__ bool read_block(const Format& format, const std::byte* payload, std::size_t tile,
                            typename Format::Block& block) {
   if constexpr (Format::kNeedsBlockMaximum) {
     std::uint32_t head[1];
     load_words(payload + tile * sizeof head, sizeof head, head);
-    return Format::read_head(head[0], block);
+    return format.read_head(head[0], block);
   } else {
-    block = Format::block_of(0);
+    block = format.block_of(0);
     return true;
   }
 }
@@ -198,13 +204,12 @@ __global__ __launch_bounds__(kThreads) void scan_kernel(Format format, Tiling ti
                                                         CodecQueue::Call call) {
   __shared__ std::uint32_t shared[kThreads / 32];
   bool is_damaged = false;
-  const std::size_t code_start = format.code_start(tiling.n);
   for_tiles(tiling, [&](std::size_t tile, std::size_t begin, unsigned m) {
     typename Format::Block block{};
     const std::byte* codes = nullptr;
     if constexpr (kReceives) {
-      is_damaged = !read_block<Format>(received, tile, block) || is_damaged;
-      codes = received + code_start + code_layout::bytes(begin, Format::kCodeBits);
+      is_damaged = !read_block(format, received, tile, block) || is_damaged;
+      codes = received + tiling.code_start + code_layout::bytes(begin, Format::kCodeBits);
     }
     std::uint32_t largest = 0;
     for_positions<Format>(tiling, m, [&](unsigned p, unsigned count, unsigned width) {
@@ -220,8 +225,8 @@ __global__ __launch_bounds__(kThreads) void scan_kernel(Format format, Tiling ti
           for (unsigned j = 0; j < 4; ++j) {
             if (j >= floats) break;
             const std::uint32_t code = in.get(j, k);
-            is_damaged = is_damaged || !Format::is_code(code);
-            v[j] += Format::value_of(code, block);
+            is_damaged = is_damaged || !format.is_code(code);
+            v[j] += format.value_of(code, block);
           }
           store_floats(partial + at, floats, v);
         }
@@ -233,7 +238,7 @@ __global__ __launch_bounds__(kThreads) void scan_kernel(Format format, Tiling ti
       }
     });
     largest = group_max(largest, tiling.group, shared);
-    if (threadIdx.x % tiling.group == 0) {
+    if (tiling.lane() == 0) {
       if constexpr (Format::kNeedsBlockMaximum) call.maxima[tile] = largest;
       if (largest >= Format::kNonFiniteFrom) {
         *call.not_finite_call = call.number;
@@ -252,17 +257,16 @@ __global__ __launch_bounds__(kThreads) void encode_kernel(Format format, Tiling 
                                                           float* residual, CodecQueue::Call call,
                                                           std::byte* __restrict__ payload) {
   const bool is_finite = *call.not_finite_call != call.number;
-  const std::size_t code_start = format.code_start(tiling.n);
   for_tiles<true>(tiling, [&](std::size_t tile, std::size_t begin, unsigned m) {
-    typename Format::Block block = Format::block_of(0);
+    typename Format::Block block = format.block_of(0);
     if constexpr (Format::kNeedsBlockMaximum) {
-      if (is_finite) block = Format::block_of(call.maxima[tile]);
-      if (threadIdx.x % tiling.group == 0) {
-        const std::uint32_t head[1] = {Format::head_of(block)};
+      if (is_finite) block = format.block_of(call.maxima[tile]);
+      if (tiling.lane() == 0) {
+        const std::uint32_t head[1] = {format.head_of(block)};
         store_words(payload + tile * sizeof head, sizeof head, head);
       }
     }
-    std::byte* codes = payload + code_start + code_layout::bytes(begin, Format::kCodeBits);
+    std::byte* codes = payload + tiling.code_start + code_layout::bytes(begin, Format::kCodeBits);
     for_positions<Format>(tiling, m, [&](unsigned p, unsigned count, unsigned width) {
       Codes<Format> out;
       for (unsigned k = 0; k < Codes<Format>::kStreams; ++k) {
@@ -274,7 +278,7 @@ __global__ __launch_bounds__(kThreads) void encode_kernel(Format format, Tiling 
         for (unsigned j = 0; j < 4; ++j) {
           float sum = residual != nullptr ? v[j] + r[j] : v[j];
           if (!is_finite) sum = 0.0f;
-          const code_layout::Coded coded = Format::code_of(sum, block);
+          const code_layout::Coded coded = format.code_of(sum, block);
           out.put(j, k, j < floats ? coded.bits : Format::kPadding);
           r[j] = sum - coded.value;
         }
@@ -291,11 +295,11 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(Format format, Tiling 
                                                           float* __restrict__ out,
                                                           CodecQueue::Report* report) {
   bool is_damaged = false;
-  const std::size_t code_start = format.code_start(tiling.n);
   for_tiles(tiling, [&](std::size_t tile, std::size_t begin, unsigned m) {
     typename Format::Block block{};
-    is_damaged = !read_block<Format>(payload, tile, block) || is_damaged;
-    const std::byte* codes = payload + code_start + code_layout::bytes(begin, Format::kCodeBits);
+    is_damaged = !read_block(format, payload, tile, block) || is_damaged;
+    const std::byte* codes =
+        payload + tiling.code_start + code_layout::bytes(begin, Format::kCodeBits);
     for_positions<Format>(tiling, m, [&](unsigned p, unsigned count, unsigned width) {
       Codes<Format> in;
       in.load(codes, p, count);
@@ -307,8 +311,8 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(Format format, Tiling 
         for (unsigned j = 0; j < 4; ++j) {
           if (j >= floats) break;
           const std::uint32_t code = in.get(j, k);
-          is_damaged = is_damaged || !Format::is_code(code);
-          const float value = Format::value_of(code, block);
+          is_damaged = is_damaged || !format.is_code(code);
+          const float value = format.value_of(code, block);
           v[j] = kAdd ? v[j] + value : value;
         }
         store_floats(out + at, floats, v);
@@ -363,8 +367,11 @@ class CudaCodec final : public Codec {
     const std::size_t step = block() > 1 ? block() : 2048;
     // A warp is enough for a tile of up to 4 x 4 positions a thread.
     const bool is_small = code_layout::positions(step, Format::kCodeBits) <= 32 * 16;
-    return {
-        .n = n, .step = step, .tiles = (n + step - 1) / step, .group = is_small ? 32 : kThreads};
+    return {.n = n,
+            .step = step,
+            .tiles = (n + step - 1) / step,
+            .group = is_small ? 32 : kThreads,
+            .code_start = format_.code_start(n)};
   }
   [[nodiscard]] static Launch launch_of(const Tiling& t) {
     return {.blocks = blocks_for(t.tiles, kThreads / t.group), .threads = kThreads};

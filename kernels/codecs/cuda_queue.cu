@@ -1,7 +1,5 @@
 #include "kernels/codecs/cuda_queue.hpp"
 
-#include <algorithm>
-
 #include "kernels/cuda/launch.cuh"
 
 namespace dp::cuda {
@@ -54,6 +52,7 @@ CodecQueue::CodecQueue(CudaDevice& device)
     : device_(device),
       report_(device.allocate_host(sizeof(Report))),
       fixed_(allocate_bytes(kFirstSum + kSumBlocks * sizeof(double))) {
+  grow(kFirstMaxima);
   DP_CHECK_CUDA(cudaMemsetAsync(fixed_.get(), 0, kFirstSum, stream()));
   DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
 }
@@ -65,14 +64,15 @@ CodecQueue::Memory CodecQueue::allocate_bytes(std::size_t bytes) {
   return Memory(static_cast<std::byte*>(memory));
 }
 
+void CodecQueue::grow(std::size_t blocks) const {
+  maxima_.reset();
+  maxima_size_ = 0;
+  maxima_ = allocate_bytes(blocks * sizeof(std::uint32_t));
+  maxima_size_ = blocks;
+}
+
 CodecQueue::Call CodecQueue::begin(std::size_t blocks) const {
-  if (blocks > maxima_size_) {
-    maxima_.reset();
-    maxima_size_ = 0;
-    const std::size_t size = std::max(blocks, kFirstMaxima);
-    maxima_ = allocate_bytes(size * sizeof(std::uint32_t));
-    maxima_size_ = size;
-  }
+  if (blocks > maxima_size_) grow(blocks);
   auto* report = reinterpret_cast<Report*>(report_.get());
   *report = {};
   return {.report = report,

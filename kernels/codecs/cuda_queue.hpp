@@ -58,11 +58,14 @@ class CodecQueue final : public SegmentMemory {
   static Memory allocate_bytes(std::size_t bytes);
   double squares(const float* values, const float* others, float sign, std::size_t n) const;
 
+  void grow(std::size_t blocks) const;
+
   CudaDevice& device_;
-  Stream stream_;
+  // Its kernels are short and a rank waits for each: they go ahead of those of backward.
+  Stream stream_{Stream::Priority::urgent};
   Device::Memory report_;
   Memory fixed_;  // the number of a call, then the partial sums of the blocks of a kernel
-  // Grows with the longest segment.
+  // Enough for a million floats at first, and for the longest segment so far.
   mutable Memory maxima_;
   mutable std::size_t maxima_size_ = 0;
   mutable std::uint64_t calls_ = 0;
