@@ -29,20 +29,27 @@ namespace {
 
 // How many configurations are measured at most; of those that compile a kernel for about a second,
 // how many.
-constexpr std::size_t kMostCandidates = 16, kMostCompiled = 2;
+constexpr std::size_t kMostMeasured = 16, kMostCompiled = 2;
 
 std::size_t padded_channels(std::size_t channels, DataType type) {
   return type == DataType::f32 ? channels : (channels + 7) / 8 * 8;
 }
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
+// What cuDNN has been told of all pointers (cudnn_plan.cpp).
+constexpr std::size_t kAlignment = 16;
+bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
+}
 
 // One operand: its form in memory, and the form in which the plan wants it. `offset`: in scratch.
 struct Operand {
   PackForm outside, inside;
+  bool is_copied = false;
   std::size_t offset = 0;
 
-  [[nodiscard]] bool is_copied() const { return outside != inside; }
+  Operand() = default;
+  Operand(const PackForm& in_memory, const PackForm& wanted)
+      : outside(in_memory), inside(wanted), is_copied(in_memory != wanted) {}
 };
 
 // The three operands of a direction and how its batch is cut.
@@ -104,15 +111,19 @@ PassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allows_tf
   f.x = {{x.n * x.pixels(), desc.x.shape.c, desc.x.type}, {x.n * x.pixels(), x.c, type}};
   f.y = {{y.n * y.pixels(), desc.y.shape.c, desc.y.type}, {y.n * y.pixels(), y.c, type}};
   f.w = {{desc.y.shape.c * taps, desc.x.shape.c, DataType::f32}, {y.c * taps, x.c, type}};
+  // Parts after the first one may begin anywhere.
+  for (Operand* operand : {&f.x, &f.y}) {
+    if (f.parts > 1 && operand->outside.bytes() % kAlignment != 0) operand->is_copied = true;
+  }
 
   const auto take = [&](Operand& operand) {
     operand.offset = f.scratch_bytes;
     f.scratch_bytes += aligned(operand.inside.bytes());
   };
-  if (f.x.is_copied()) take(f.x);
-  if (f.y.is_copied()) take(f.y);
+  if (f.x.is_copied) take(f.x);
+  if (f.y.is_copied) take(f.y);
   // Weights need room even where their form is right: they may not be aligned as cuDNN wants.
-  if (direction == ConvDirection::backward_weights || !f.w.is_copied()) take(f.w);
+  if (direction == ConvDirection::backward_weights || !f.w.is_copied) take(f.w);
   return f;
 }
 
@@ -138,9 +149,9 @@ class Pass {
     void* w = data.w;
     bool copies_gradient = false;
     if (is_weights) {
-      copies_gradient = form_.w.is_copied() || form_.parts > 1 || !is_aligned(w);
+      copies_gradient = form_.w.is_copied || form_.parts > 1 || !is_aligned(w);
       if (copies_gradient) w = scratch + form_.w.offset;
-    } else if (form_.w.is_copied()) {
+    } else if (form_.w.is_copied) {
       w = packed_weights;
       if (is_forward) repack(stream(), data.w, form_.w.outside, w, form_.w.inside);
     } else if (!is_aligned(w)) {
@@ -170,13 +181,13 @@ class Pass {
 
   // The place where the plan reads or writes an operand; an input is copied there.
   void* into(const Operand& operand, void* outside, bool is_input, std::byte* scratch) {
-    if (!operand.is_copied()) return outside;
+    if (!operand.is_copied) return outside;
     void* const inside = scratch + operand.offset;
     if (is_input) repack(stream(), outside, operand.outside, inside, operand.inside);
     return inside;
   }
   void out_of(const Operand& operand, const void* inside, void* outside) {
-    if (operand.is_copied()) repack(stream(), inside, operand.inside, outside, operand.outside);
+    if (operand.is_copied) repack(stream(), inside, operand.inside, outside, operand.outside);
   }
 
   CudaDevice* device_;
@@ -187,19 +198,20 @@ class Pass {
 // ---- choosing -----------------------------------------------------------------------------------
 
 // The plans of one direction that may be chosen, built as they are asked for. The first one works.
+// All ways have a name, so that a choice that was made for another batch size is found.
 class Candidates {
  public:
   Candidates(CudaDevice& device, const ConvProblem& problem)
       : planner_({device.libraries().cudnn(), nullptr}, problem) {
-    std::size_t compiled = 0;
-    for (std::size_t i = 0; i < planner_.count() && names_.size() < kMostCandidates; ++i) {
-      if (planner_.is_compiled(i) && ++compiled > kMostCompiled && !names_.empty()) continue;
+    std::size_t measured = 0, compiled = 0;
+    for (std::size_t way = 0; way < planner_.count(); ++way) {
       std::shared_ptr<const CudnnPlan> plan;
-      if (names_.empty()) plan = planner_.build(i);
-      if (names_.empty() && !plan) continue;
-      names_.push_back(planner_.name(i));
-      ways_.push_back(i);
-      plans_.emplace_back(std::move(plan));
+      if (names_.empty() && !(plan = planner_.build(way))) continue;
+      const bool is_measured =
+          measured < kMostMeasured && (!planner_.is_compiled(way) || ++compiled <= kMostCompiled);
+      measured += is_measured;
+      names_.push_back(planner_.name(way));
+      candidates_.push_back({way, is_measured, std::move(plan)});
     }
     if (names_.empty()) {
       throw_error(ErrorKind::device, "cuDNN cannot compute a {}: {}", to_string(problem),
@@ -208,17 +220,24 @@ class Candidates {
   }
 
   [[nodiscard]] std::span<const std::string> names() const { return names_; }
+  [[nodiscard]] bool is_measured(std::size_t i) const { return candidates_[i].is_measured; }
   // Null where cuDNN refuses.
   [[nodiscard]] std::shared_ptr<const CudnnPlan> plan(std::size_t i) {
-    if (!plans_[i]) plans_[i] = planner_.build(ways_[i]);
-    return plans_[i];
+    Candidate& candidate = candidates_[i];
+    if (!candidate.plan) candidate.plan = planner_.build(candidate.way);
+    return candidate.plan;
   }
 
  private:
+  struct Candidate {
+    std::size_t way;
+    bool is_measured;
+    std::shared_ptr<const CudnnPlan> plan;
+  };
+
   ConvPlanner planner_;
   std::vector<std::string> names_;
-  std::vector<std::size_t> ways_;
-  std::vector<std::shared_ptr<const CudnnPlan>> plans_;
+  std::vector<Candidate> candidates_;
 };
 
 // Runs plans of a pass on memory of its own and measures them.
@@ -275,7 +294,7 @@ class CudaConv2d final : public Conv2d {
       : device_(device), desc_(desc), most_elements_(most_elements) {
     choose(ConvDirection::forward, forward_);
     const Operand& w = forward_.pass->form().w;
-    if (w.is_copied()) packed_weights_ = device.allocate(w.inside.bytes());
+    if (w.is_copied) packed_weights_ = device.allocate(w.inside.bytes());
     if (!desc.is_training) return;
     if (desc.needs_input_gradient) choose(ConvDirection::backward_data, backward_data_);
     choose(ConvDirection::backward_weights, backward_weights_);
@@ -319,6 +338,7 @@ class CudaConv2d final : public Conv2d {
     std::optional<Trial> trial;
     const std::size_t best =
         device_.tuning().choose(key(direction), candidates.names(), [&](std::size_t i) {
+          if (!candidates.is_measured(i)) return std::numeric_limits<double>::infinity();
           if (!trial) trial.emplace(device_, desc_, pass);
           return trial->seconds(candidates.plan(i).get());
         });

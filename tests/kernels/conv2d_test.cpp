@@ -310,10 +310,10 @@ TEST_P(Conv2dChoice, TakesWeightsAnywhere) {
 TEST_P(Conv2dChoice, RunsALargeBatchInParts) {
   if (!on_gpu()) GTEST_SKIP() << "the CPU's convolution needs no parts";
   const auto device = make_test_device({.tune = false});
-  for (const std::size_t channels : {24u, 5u}) {  // copied and not copied
+  // Copied and not copied; and images of a size at which the second part is not aligned.
+  for (const Shape& x : {Shape{6, 8, 8, 24}, {6, 8, 8, 5}, {6, 7, 5, 5}}) {
     ConvCase c = make_case();
-    c.x.n = 6;
-    c.x.c = channels;
+    c.x = x;
     const ConvProbe probe = make_probe(*device, c);
     // At most two images of the larger tensor: three parts.
     const std::size_t most = 2 * probe.desc.y.shape.elements() / 6;
