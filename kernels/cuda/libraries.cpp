@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/error.hpp"
@@ -79,9 +80,10 @@ void* open_one(const Places& places, const std::string& name, std::string& reaso
     if (void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL)) return library;
     const char* text = dlerror();
     // That the loader's own search found nothing is no news; that a file is broken is.
-    if (!folder.empty() && reason.empty() && text != nullptr) {
-      reason = fmt::format("{} does not open: {}", path, text);
-    }
+    if (folder.empty() || !reason.empty() || text == nullptr) continue;
+    std::string_view why(text);
+    if (why.starts_with(path + ": ")) why.remove_prefix(path.size() + 2);
+    reason = fmt::format("{} does not open: {}", path, why);
   }
   return nullptr;
 }
