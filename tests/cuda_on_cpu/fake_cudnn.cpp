@@ -1,9 +1,9 @@
-// cuDNN's backend API: descriptors as bags of attributes, heuristics that name a few engines, each
-// with a trap for a caller who does not read its notes.
+// cuDNN's backend API: descriptors as bags of attributes, and the few engines of fake_engines.hpp.
 #include <algorithm>
 #include <atomic>
 
 #include "tests/cuda_on_cpu/fake_convolution.hpp"
+#include "tests/cuda_on_cpu/fake_engines.hpp"
 #include "tests/cuda_on_cpu/fake_libraries.hpp"
 #include "tests/cuda_on_cpu/launch.hpp"
 
@@ -39,49 +39,6 @@ FakeDescriptor& content(cudnnBackendDescriptor_t descriptor) {
 }
 
 // ---- engines ------------------------------------------------------------------------------------
-
-struct Engine {
-  std::int64_t index;
-  std::vector<cudnnBackendNumericalNote_t> numerical = {};
-  std::vector<cudnnBackendBehaviorNote_t> behaviour = {};
-  std::int64_t workspace = 0;
-  bool is_refused = false, fails = false, is_tf32 = false, is_noisy = false;
-};
-
-const std::vector<Engine>& engines() {
-  static const std::vector<Engine> list = {
-      {.index = 0},
-      {.index = 1, .workspace = 1003},
-      {.index = 5, .numerical = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, .is_noisy = true},
-      {.index = 7,
-       .numerical = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS},
-       .is_tf32 = true},
-      {.index = 9, .is_refused = true},
-      {.index = 11, .workspace = std::int64_t{2} << 30},
-      {.index = 12, .fails = true},
-      {.index = 13, .behaviour = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}},
-  };
-  return list;
-}
-const Engine& engine(std::int64_t index) {
-  for (const Engine& e : engines()) {
-    if (e.index == index) return e;
-  }
-  refuse("no such engine");
-}
-
-struct Configuration {
-  std::int64_t engine;
-  std::int64_t tile;  // the value of its knob; below zero: it has none
-};
-
-// The most promising first, as the heuristics see it.
-std::vector<Configuration> configurations(cudnnBackendHeurMode_t mode) {
-  if (mode == CUDNN_HEUR_MODE_A)
-    return {{5, 1}, {9, -1}, {11, 0}, {7, 3}, {1, 4}, {1, 1}, {12, -1}};
-  if (mode == CUDNN_HEUR_MODE_FALLBACK) return {{0, -1}, {1, 4}, {13, -1}};
-  refuse("heuristics that this fake does not have", CUDNN_STATUS_NOT_SUPPORTED);
-}
 
 // An attribute that the library itself writes.
 template <class T>

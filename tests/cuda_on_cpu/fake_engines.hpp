@@ -1,0 +1,52 @@
+// The engines of the fake cuDNN and what its heuristics say of them. Each has a trap for a caller
+// who does not read its notes or does not check what becomes of it.
+#pragma once
+
+#include "tests/cuda_on_cpu/fake_cudnn_descriptor.hpp"
+
+namespace dp::cuda_on_cpu {
+
+struct Engine {
+  std::int64_t index;
+  std::vector<cudnnBackendNumericalNote_t> numerical = {};
+  std::vector<cudnnBackendBehaviorNote_t> behaviour = {};
+  std::int64_t workspace = 0;
+  bool is_refused = false, fails = false, is_tf32 = false, is_noisy = false;
+};
+
+inline const std::vector<Engine>& engines() {
+  static const std::vector<Engine> list = {
+      {.index = 0},
+      {.index = 1, .workspace = 1003},
+      {.index = 5, .numerical = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, .is_noisy = true},
+      {.index = 7,
+       .numerical = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS},
+       .is_tf32 = true},
+      {.index = 9, .is_refused = true},
+      {.index = 11, .workspace = std::int64_t{2} << 30},
+      {.index = 12, .fails = true},
+      {.index = 13, .behaviour = {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}},
+  };
+  return list;
+}
+inline const Engine& engine(std::int64_t index) {
+  for (const Engine& e : engines()) {
+    if (e.index == index) return e;
+  }
+  refuse("no such engine");
+}
+
+struct Configuration {
+  std::int64_t engine;
+  std::int64_t tile;  // the value of its knob; below zero: it has none
+};
+
+// The most promising first, as the heuristics see it.
+inline std::vector<Configuration> configurations(cudnnBackendHeurMode_t mode) {
+  if (mode == CUDNN_HEUR_MODE_A)
+    return {{5, 1}, {9, -1}, {11, 0}, {7, 3}, {1, 4}, {1, 1}, {12, -1}};
+  if (mode == CUDNN_HEUR_MODE_FALLBACK) return {{0, -1}, {1, 4}, {13, -1}};
+  refuse("heuristics that this fake does not have", CUDNN_STATUS_NOT_SUPPORTED);
+}
+
+}  // namespace dp::cuda_on_cpu
