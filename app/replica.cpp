@@ -243,14 +243,17 @@ double Replica::seconds_of_path(bool on_device) {
   const auto memory = [&](std::size_t bytes) {
     return on_device ? device_.allocate(bytes) : device_.allocate_host(bytes);
   };
+  const std::size_t most = codec->max_payload_bytes(count);
   const Device::Memory values = memory(count * sizeof(float)),
                        residual = memory(count * sizeof(float)),
-                       payload = device_.allocate_host(codec->max_payload_bytes(count));
-  const std::span<std::byte> bytes(payload.get(), codec->max_payload_bytes(count));
+                       received = device_.allocate_host(most), sent = device_.allocate_host(most);
   const std::span<float> partial(floats(values), count);
+  const EncodeResult first =
+      codec->encode(partial, floats(residual), {received.get(), most}, EncodePlace{});
   const auto hop = [&] {
-    const EncodeResult first = codec->encode(partial, floats(residual), bytes, {});
-    codec->decode_add(bytes.first(first.payload_bytes), partial);
+    static_cast<void>(codec->decode_add_encode({received.get(), first.payload_bytes}, partial,
+                                               floats(residual), {sent.get(), most},
+                                               EncodePlace{}));
   };
   hop();
   const auto start = std::chrono::steady_clock::now();
