@@ -176,7 +176,7 @@ if command -v dpkg-query >/dev/null 2>&1; then
 else
   sort -u "$origins" | sed 's/^/  /' >>"$root/LICENSES.txt"
 fi
-if [ ${#gpu_tests[@]} -gt 0 ]; then
+if grep -aq cudaErrorMemoryAllocation "$root"/libexec/*; then
   echo "  NVIDIA's libcudart, linked statically (CUDA Toolkit EULA, attachment A)" >>"$root/LICENSES.txt"
 fi
 

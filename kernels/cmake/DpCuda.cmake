@@ -11,6 +11,9 @@
 # cu13/...).
 set(DP_CUDA_PREFIX "" CACHE PATH "A folder to look for CUDA and cuDNN in, before all others")
 set(DP_HAVE_CUDA OFF)
+if(NOT DP_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "DP_CUDA=${DP_CUDA}: must be AUTO, ON or OFF")
+endif()
 
 # In: nothing. Out: DP_CUDA_ROOTS, folders that may hold include/, in order of preference.
 macro(dp_cuda_roots)
