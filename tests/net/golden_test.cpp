@@ -68,14 +68,15 @@ struct Tolerance {
 // within that of zero makes its ReLU go the other way, and one such flip among the n of a layer
 // changes gradients by about 1 / sqrt(n): 1.4e-3 for the widest layers here (524,288 values),
 // 8e-3 for the narrowest; with beta = 0 a run has a few. Single values scatter more than norms. The
-// steps that follow multiply a difference by up to ten each; PyTorch's own fp32 differs by the same
-// order from its double (measured on these networks: 1e-7 to 2e-4).
+// steps that follow multiply a difference by up to ten each, so a flip in the second step may be
+// 1e-3 of the loss in the fifth (measured on these networks: 1e-7 to 1.6e-3, depending on the
+// processor; PyTorch's own fp32 against its double: up to 2e-4).
 constexpr Tolerance kFp32 = {.logits = 2e-5,
                              .loss = 1e-5,
                              .gradient_norm = 2e-3,
                              .gradient = 2e-2,
                              .statistics = 1e-5,
-                             .later_losses = 1e-3};
+                             .later_losses = 5e-3};
 
 // bf16 keeps 8 bits: 2^-9 a rounding, and some 3 roundings a layer add up as a random walk to about
 // 3e-2 over 20 layers. About 0.3 % of the values lie within that of zero in each ReLU: the flips
