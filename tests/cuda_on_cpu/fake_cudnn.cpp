@@ -312,7 +312,7 @@ cudnnStatus_t get_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAtt
     // Notes are enums of the size of an int.
     const std::size_t size = type == CUDNN_TYPE_INT64 ? sizeof(std::int64_t) : sizeof(int);
     const std::size_t filled = std::min(room, attribute.bytes.size() / size);
-    std::memcpy(values, attribute.bytes.data(), filled * size);
+    if (filled > 0) std::memcpy(values, attribute.bytes.data(), filled * size);
     *count = static_cast<std::int64_t>(filled);
   });
 }
