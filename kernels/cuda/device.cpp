@@ -87,7 +87,10 @@ class GraphRecording final : public Recording {
       throw;
     }
     DP_CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
-    const cudaError_t code = cudaGraphInstantiate(&graph_, graph, 0);
+    // Or all of it would run with the priority of the stream that it is launched on: marks and
+    // copies of buckets (bucket_link.cu) would wait for the kernels of backward.
+    const cudaError_t code =
+        cudaGraphInstantiate(&graph_, graph, cudaGraphInstantiateFlagUseNodePriority);
     static_cast<void>(cudaGraphDestroy(graph));
     DP_CHECK_CUDA(code);
   }

@@ -52,6 +52,11 @@ cudaError_t end_capture(cudaStream_t stream, cudaGraph_t* graph) {
   return cudaSuccess;
 }
 
+bool has_priorities(const std::vector<Node>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const Node& node) { return node.priority != nodes.front().priority; });
+}
+
 cudaError_t launch_graph(cudaGraphExec_t executable, cudaStream_t stream) {
   Queue& queue = Queue::get();
   std::unique_lock lock(queue.mutex);
@@ -123,8 +128,13 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                 unsigned long long) {
+                                 unsigned long long flags) {
   if (graph == nullptr) return note(cudaErrorInvalidValue);
+  // CUDA would take it, and run all nodes with the priority of the stream that it is launched on:
+  // nobody can mean that.
+  if (has_priorities(*graph->nodes) && (flags & cudaGraphInstantiateFlagUseNodePriority) == 0) {
+    return note(cudaErrorInvalidValue);
+  }
   auto nodes = std::make_shared<std::vector<Node>>(*graph->nodes);
   for (std::size_t i = 0; i < nodes->size(); ++i) {
     for (const std::size_t earlier : (*nodes)[i].after) (*nodes)[earlier].before.push_back(i);

@@ -36,6 +36,7 @@ cudaError_t find_for_work_locked(cudaStream_t& stream) {
 cudaError_t capture_locked(CUstream_st& stream, Node node) {
   if (stream.capture->is_invalid) return cudaErrorStreamCaptureInvalidated;
   node.after = stream.captured;
+  node.priority = stream.priority;
   stream.captured = {stream.capture->nodes.size()};
   stream.capture->nodes.push_back(std::move(node));
   return cudaSuccess;

@@ -515,6 +515,30 @@ TEST(Graph, CapturesAndReplaysAForkThatJoins) {
   EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
 }
 
+TEST(Graph, PrioritiesMustNotBeForgotten) {
+  const Stream main;
+  const Event forked, joined;
+  cudaStream_t urgent = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -5), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(main, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  run(main, [] {});
+  ASSERT_EQ(cudaEventRecord(forked, main), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(urgent, forked, 0), cudaSuccess);
+  run(urgent, [] {});
+  ASSERT_EQ(cudaEventRecord(joined, urgent), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(main, joined, 0), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(main, &graph), cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  EXPECT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaErrorInvalidValue);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority),
+            cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(urgent), cudaSuccess);
+  static_cast<void>(cudaGetLastError());
+}
+
 TEST(Graph, ExternalEventsAreMarkedByEveryLaunch) {
   const Stream stream;
   const Event from, to;

@@ -49,6 +49,7 @@ struct Node {
   std::function<void()> work;
   std::shared_ptr<EventState> event;
   std::vector<std::size_t> after, before;  // before: filled in when the graph is instantiated
+  int priority = 0;                        // of the stream that it was captured from
 };
 
 struct Capture {
