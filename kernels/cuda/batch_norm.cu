@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/twins.hpp"
@@ -66,41 +67,6 @@ __device__ Floats<N> channels_of(const float* array, const RowThread& thread) {
   return result;
 }
 
-// Two sums per channel of all rows of a block, written to partials[block][2][C].
-template <int N>
-__device__ void store_block_sums(const RowGrid& grid, const Floats<N>& a, const Floats<N>& b,
-                                 float* partials) {
-  // [row of the block][a or b][channel of the tile]
-  __shared__ float sums[kThreads * 2 * N];
-  const unsigned width = grid.tile * N, line = 2 * width;
-  const unsigned lane = threadIdx.x % grid.tile, below = threadIdx.x / grid.tile;
-  if (below < grid.block_rows) {
-    for (int v = 0; v < N; ++v) {
-      sums[below * line + lane * N + v] = a[v];
-      sums[below * line + width + lane * N + v] = b[v];
-    }
-  }
-  // The lower half is added to the upper one, until one row is left.
-  for (unsigned rows = grid.block_rows; rows > 1;) {
-    const unsigned half = (rows + 1) / 2;
-    __syncthreads();
-    for (unsigned i = threadIdx.x; i < (rows - half) * line; i += kThreads) {
-      sums[i] += sums[half * line + i];
-    }
-    rows = half;
-  }
-  __syncthreads();
-  const std::size_t channels = static_cast<std::size_t>(grid.packs) * N;
-  const std::size_t first = static_cast<std::size_t>(blockIdx.y) * width;
-  for (unsigned i = threadIdx.x; i < line; i += kThreads) {
-    const unsigned which = i / width;
-    const std::size_t channel = first + (i - which * width);
-    if (channel < channels) {
-      partials[(static_cast<std::size_t>(blockIdx.x) * 2 + which) * channels + channel] = sums[i];
-    }
-  }
-}
-
 // Sums of x - pivot and its square, where the pivot is the channel's first value, so that a mean
 // far from zero does not cancel.
 template <class T, int N>
@@ -132,55 +98,14 @@ __global__ void __launch_bounds__(kThreads, kForwardBlocks)
   store_block_sums(grid, sum, squares, partials);
 }
 
-// ---- from sums to what the second sweep needs: a few channels to a block
-// --------------------------
-
-constexpr unsigned kBlockChannels = 8, kLanes = kThreads / kBlockChannels;
-
-struct Sums {
-  double a, b;
-};
-
-// The sums over the blocks' partials, in the threads below kBlockChannels, for channel
-// blockIdx.x * kBlockChannels + threadIdx.x.
-__device__ Sums add_partials(const float* partials, unsigned blocks, std::size_t channels) {
-  __shared__ double shared[2][kThreads];
-  const unsigned lane = threadIdx.x / kBlockChannels;
-  const std::size_t channel =
-      static_cast<std::size_t>(blockIdx.x) * kBlockChannels + threadIdx.x % kBlockChannels;
-  Sums mine{0, 0};
-  if (channel < channels) {
-    DP_UNROLL_8
-    for (unsigned b = lane; b < blocks; b += kLanes) {
-      const float* at = partials + static_cast<std::size_t>(b) * 2 * channels + channel;
-      mine.a += static_cast<double>(at[0]);
-      mine.b += static_cast<double>(at[channels]);
-    }
-  }
-  shared[0][threadIdx.x] = mine.a;
-  shared[1][threadIdx.x] = mine.b;
-  for (unsigned half = kThreads / 2; half >= kBlockChannels; half /= 2) {
-    __syncthreads();
-    if (threadIdx.x < half) {
-      shared[0][threadIdx.x] += shared[0][threadIdx.x + half];
-      shared[1][threadIdx.x] += shared[1][threadIdx.x + half];
-    }
-  }
-  return {shared[0][threadIdx.x], shared[1][threadIdx.x]};
-}
-
-// The channel of a thread that has one to finish, else `channels`.
-__device__ std::size_t channel_to_finish(std::size_t channels) {
-  const std::size_t channel = static_cast<std::size_t>(blockIdx.x) * kBlockChannels + threadIdx.x;
-  return threadIdx.x < kBlockChannels && channel < channels ? channel : channels;
-}
+// ---- from sums to what the second sweep needs ---------------------------------------------------
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    finish_statistics_kernel(const float* partials, unsigned blocks, Channels channels, const T* x,
+    finish_statistics_kernel(const float* partials, unsigned bands, Channels channels, const T* x,
                              std::size_t rows, float epsilon, float momentum,
                              BatchNorm::Parameters parameters) {
-  const Sums sums = add_partials(partials, blocks, channels.count);
+  const Sums sums = add_partials(partials, bands, channels.count);
   const std::size_t c = channel_to_finish(channels.count);
   if (c == channels.count) return;
   const double count = static_cast<double>(rows);
@@ -219,9 +144,9 @@ __global__ void __launch_bounds__(kThreads)
 // d_beta = sum g, d_gamma = sum g * xhat, and the two coefficients of
 // dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat)).
 __global__ void __launch_bounds__(kThreads)
-    finish_gradients_kernel(const float* partials, unsigned blocks, Channels channels,
+    finish_gradients_kernel(const float* partials, unsigned bands, Channels channels,
                             std::size_t rows, const float* gamma, float* d_gamma, float* d_beta) {
-  const Sums sums = add_partials(partials, blocks, channels.count);
+  const Sums sums = add_partials(partials, bands, channels.count);
   const std::size_t c = channel_to_finish(channels.count);
   if (c == channels.count) return;
   const double count = static_cast<double>(rows);
