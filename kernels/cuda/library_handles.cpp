@@ -10,6 +10,23 @@ namespace {
 // What NVIDIA recommends for Hopper (4 MiB for others): a smaller one rules out fast kernels.
 constexpr std::size_t kCublasWorkspaceBytes = 32u << 20;
 
+// Libraries load kernels when they are first used, some MiB at a time. Where that fails they often
+// say no more than that the execution has failed.
+constexpr std::size_t kLittleMemoryBytes = 64u << 20;
+bool has_little_memory() {
+  std::size_t free = 0, total = 0;
+  const bool is_known = cudaMemGetInfo(&free, &total) == cudaSuccess;
+  static_cast<void>(cudaGetLastError());
+  return is_known && free < kLittleMemoryBytes;
+}
+[[noreturn]] void throw_library_error(bool is_memory, const std::string& message) {
+  if (is_memory || has_little_memory()) {
+    throw OutOfMemory(
+        fmt::format("out of memory on the GPU ({}): try a smaller --batch-size or model", message));
+  }
+  throw Error(ErrorKind::device, message);
+}
+
 }  // namespace
 
 Libraries::Libraries(CudaDevice& device) {
@@ -63,13 +80,17 @@ std::string last_cudnn_message() {
 
 void throw_cudnn_error(cudnnStatus_t status, const char* expression, const char* file, int line) {
   const std::string note = last_cudnn_message();
-  throw_error(ErrorKind::device, "cuDNN: {}: {}{}{} ({}:{})", expression,
-              cudnn_api().get_error_string(status), note.empty() ? "" : ": ", note, file, line);
+  throw_library_error(
+      status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED ||
+          status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
+      fmt::format("cuDNN: {}: {}{}{} ({}:{})", expression, cudnn_api().get_error_string(status),
+                  note.empty() ? "" : ": ", note, file, line));
 }
 
 void throw_cublas_error(cublasStatus_t status, const char* expression, const char* file, int line) {
-  throw_error(ErrorKind::device, "cuBLAS: {}: {} ({}:{})", expression,
-              cublas_api().get_status_string(status), file, line);
+  throw_library_error(status == CUBLAS_STATUS_ALLOC_FAILED,
+                      fmt::format("cuBLAS: {}: {} ({}:{})", expression,
+                                  cublas_api().get_status_string(status), file, line));
 }
 
 }  // namespace dp::cuda

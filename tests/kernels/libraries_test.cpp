@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "kernels/base/error.hpp"
+#include "kernels/cuda/library_check.hpp"
 
 namespace dp::cuda {
 namespace {
@@ -38,6 +39,21 @@ TEST(Libraries, CudnnFindsItsOwnParts) {
   // Nothing has been set.
   EXPECT_NE(cudnn_api().finalize(descriptor), CUDNN_STATUS_SUCCESS);
   EXPECT_EQ(cudnn_api().destroy_descriptor(descriptor), CUDNN_STATUS_SUCCESS);
+}
+
+// The scan over batch sizes ends where memory does, whoever notices it.
+TEST(Libraries, TheirLackOfMemoryIsOurs) {
+  if (const std::string why = Libraries::why_missing(); !why.empty()) GTEST_SKIP() << why;
+  EXPECT_THROW(DP_CHECK_CUDNN(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED), OutOfMemory);
+  EXPECT_THROW(DP_CHECK_CUBLAS(CUBLAS_STATUS_ALLOC_FAILED), OutOfMemory);
+  try {
+    DP_CHECK_CUBLAS(CUBLAS_STATUS_INVALID_VALUE);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const OutOfMemory& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::device);
+  }
 }
 
 }  // namespace
