@@ -1,9 +1,8 @@
 // Codecs: how one segment of a gradient becomes bytes and floats again.
 //
-// A *codec spec* is what a user writes after --compress: NAME[:key=value,...]. A *segment* is a run
-// of floats that is encoded as one unit; its length is a multiple of the codec's *block*, except at
-// the end of a chunk. The *payload* is the encoded segment. The *residual* holds, per float, what
-// earlier payloads dropped (error feedback).
+// A *segment* is a run of floats that is encoded as one unit; its length is a multiple of the
+// codec's *block*, except at the end of a chunk. The *payload* is the encoded segment. The
+// *residual* holds, per float, what earlier payloads dropped (error feedback).
 //
 // A codec works on the memory of one device: that of the host, or a GPU's. On the host codecs have
 // no state: every method may be called from any thread and allocates nothing. A GPU's codec has a
@@ -11,8 +10,8 @@
 // all before. The same input gives the same payload on every machine and every device (see
 // linear.hpp for what that takes).
 //
-// A new codec is one header beside this one and one row in codec_rows.hpp. Errors: a spec that
-// cannot be is Error(usage); a payload that cannot be is Error(communication).
+// A new codec is one header beside this one and one row in codec_rows.hpp. Errors: a payload that
+// cannot be is Error(communication).
 #pragma once
 
 #include <cstddef>
@@ -20,43 +19,12 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 
+#include "kernels/codecs/codec_spec.hpp"
 #include "kernels/codecs/segment_memory.hpp"
 #include "kernels/device.hpp"
 
 namespace dp {
-
-// What a codec is, for --help, the start-up table and the checks of a spec.
-struct CodecInfo {
-  std::string_view name;
-  std::string_view help;      // one line
-  bool is_biased = false;     // its rounding errors do not average out by themselves
-  bool can_feedback = false;  // has something to feed back: `ef=` is allowed
-  bool default_feedback = false;
-  std::size_t default_block =
-      1;                         // in floats; 1 means that there are no blocks: `block=` is refused
-  double bits_per_value = 32.0;  // without scales and headers
-};
-
-// All codecs, in the order in which help lists them.
-[[nodiscard]] std::span<const CodecInfo> codec_list();
-
-// A codec and its settings, checked.
-struct CodecSpec {
-  std::string name = "none";
-  std::size_t block = 1;
-  bool feedback = false;
-
-  // The canonical form, every key spelt out: parse_codec_spec(text()) gives an equal spec.
-  [[nodiscard]] std::string text() const;
-  bool operator==(const CodecSpec&) const = default;
-};
-
-// Reads "q8" or "q4:block=256,ef=off". Throws Error(usage) that begins with "--compress TEXT: " and
-// names what is allowed, for unknown names and keys, repeated keys and values out of range.
-[[nodiscard]] CodecSpec parse_codec_spec(std::string_view text);
 
 // Where in a run a segment is encoded. Codecs that draw random numbers take them from here alone.
 struct EncodePlace {
@@ -95,7 +63,8 @@ class Codec {
   // The length of every payload of n floats; nothing where it depends on the values.
   [[nodiscard]] virtual std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const = 0;
   // A c < 1 with norm(v - decode(encode(v))) <= c * norm(v) for every v of whole blocks whose
-  // values are within the codec's normal range (stated in its header). 0 for lossless codecs.
+  // values are within the codec's normal range (stated in its header). 0 for lossless codecs; 1 or
+  // more for specs that round at random (not CodecSpec::is_biased) and are no contraction.
   [[nodiscard]] virtual double contraction() const = 0;
 
   // Encodes v = partial + residual into `payload` (at least max_payload_bytes) and leaves
@@ -126,7 +95,7 @@ class Codec {
   CodecSpec spec_;
 };
 
-// For memory of the host.
+// For memory of the host. Null where the codec is an exchange of its own (CodecInfo::is_exchange).
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec);
 // For memory of that device, which outlives the codec. Null where the codec has no form for it.
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device);

@@ -1,5 +1,6 @@
 // The list of codecs, on the CPU and for all devices.
 #include <array>
+#include <type_traits>
 
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec_rows.hpp"
@@ -28,7 +29,9 @@ std::span<const CodecInfo> codec_list() { return kInfos; }
 std::unique_ptr<Codec> make_codec(const CodecSpec& spec) {
   std::unique_ptr<Codec> made;
   const bool is_known = with_codec_row(spec.name, [&]<class Row>(const Row&) {
-    made = std::make_unique<CpuCodec<typename Row::Format>>(spec);
+    if constexpr (!std::is_void_v<typename Row::HostCodec>) {
+      made = std::make_unique<typename Row::HostCodec>(spec);
+    }
   });
   if (!is_known) throw_unknown(spec);
   return made;
@@ -45,8 +48,9 @@ std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device) {
 
 bool has_codec(const CodecSpec& spec, DeviceKind kind) {
   bool has = false;
-  const bool is_known = with_codec_row(
-      spec.name, [&]<class Row>(const Row&) { has = kind == DeviceKind::cpu || Row::kOnGpu; });
+  const bool is_known = with_codec_row(spec.name, [&]<class Row>(const Row&) {
+    has = kind == DeviceKind::cpu ? !std::is_void_v<typename Row::HostCodec> : Row::kOnGpu;
+  });
   if (!is_known) throw_unknown(spec);
   return has;
 }

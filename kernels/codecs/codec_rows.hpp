@@ -14,31 +14,43 @@
 
 namespace dp {
 
-template <class F, bool kHasGpuForm = true>
+// The host's driver of formats that are made of blocks (cpu_driver.hpp).
+template <class Format>
+class CpuCodec;
+
+// `Driver<F>` is the host's codec; it is constructed from a CodecSpec, as F is.
+template <class F, bool kHasGpuForm = true, template <class> class Driver = CpuCodec>
 struct CodecRow {
+  using HostCodec = Driver<F>;
   using Format = F;
   static constexpr bool kOnGpu = kHasGpuForm;
   CodecInfo info;
 };
+// A codec that is an exchange of its own: it has a spec, but no format.
+struct ExchangeRow {
+  using HostCodec = void;
+  static constexpr bool kOnGpu = false;
+  CodecInfo info;
+};
+
+inline constexpr CodecParameter kFeedbackOnly[] = {feedback_parameter()};
+inline constexpr CodecParameter kBlockAndFeedback[] = {block_parameter(2048), feedback_parameter()};
 
 constexpr CodecInfo linear_info(std::string_view name, std::string_view help, double bits) {
   return {.name = name,
           .help = help,
+          .bits_per_value = bits,
           .is_biased = true,
-          .can_feedback = true,
-          .default_feedback = true,
-          .default_block = 2048,
-          .bits_per_value = bits};
+          .parameters = kBlockAndFeedback};
 }
 
 inline constexpr std::tuple kCodecRows{
     CodecRow<none::Format>{{.name = "none", .help = "fp32 as it is"}},
     CodecRow<fp16::Format>{{.name = "fp16",
                             .help = "half precision, clamped to 65504",
+                            .bits_per_value = 16,
                             .is_biased = true,
-                            .can_feedback = true,
-                            .default_feedback = true,
-                            .bits_per_value = 16}},
+                            .parameters = kFeedbackOnly}},
     CodecRow<linear::Format<16>>{linear_info("q16", "16-bit linear bins, one scale per block", 16)},
     CodecRow<linear::Format<8>>{linear_info("q8", "8-bit linear bins, one scale per block", 8)},
     CodecRow<linear::Format<4>>{linear_info("q4", "4-bit linear bins, one scale per block", 4)},

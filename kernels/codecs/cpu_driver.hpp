@@ -1,7 +1,8 @@
 // The generic CPU driver: turns a codec's Format (one header: linear.hpp, fp16.hpp, none.hpp) into
 // the runtime interface of codec.hpp.
 //
-// A Format says how long a payload is and how one block is encoded and decoded; the driver walks
+// A Format is made from a CodecSpec; it says how long a payload is and how one block is encoded and
+// decoded. One that draws random numbers (kDraws) is given a Draws beside. The driver walks
 // over the blocks, finds their largest magnitudes, keeps the rules for input that is not finite and
 // checks lengths. Encoding makes two passes over a segment (maxima, then codes), because nothing
 // may be written to the residual before the whole segment is known to be finite; a segment of the
@@ -15,6 +16,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/draws.hpp"
 #include "kernels/codecs/payload_errors.hpp"
 
 namespace dp {
@@ -24,13 +26,12 @@ namespace dp {
                                                    std::size_t n);
 
 // What is encoded instead of input that is not finite.
-inline constexpr std::size_t kMaxBlock = 16384;
 extern const float kZeroBlock[kMaxBlock];
 
 template <class Format>
 class CpuCodec final : public Codec {
  public:
-  explicit CpuCodec(const CodecSpec& codec_spec) : Codec(codec_spec), format_(codec_spec.block) {}
+  explicit CpuCodec(const CodecSpec& codec_spec) : Codec(codec_spec), format_(codec_spec) {}
 
   [[nodiscard]] bool is_lossless() const override { return Format::kIsLossless; }
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override {
@@ -42,7 +43,7 @@ class CpuCodec final : public Codec {
   [[nodiscard]] double contraction() const override { return format_.contraction(); }
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace&) const override {
+                      const EncodePlace& place) const override {
     const std::size_t n = partial.size(), bytes = format_.payload_bytes(n);
     DP_ASSERT(payload.size() >= bytes, "{} bytes for a payload of {}", payload.size(), bytes);
     if constexpr (Format::kIsLossless) residual = nullptr;
@@ -57,15 +58,20 @@ class CpuCodec final : public Codec {
       }
     }
     const bool finite = largest < Format::kNonFiniteFrom;
+    [[maybe_unused]] const Draws draws(place);
     for (std::size_t begin = 0; begin < n; begin += step()) {
       const std::size_t m = std::min(step(), n - begin);
       std::uint32_t bits = 0;
       if constexpr (Format::kNeedsBlockMaximum) {
         if (finite) std::memcpy(&bits, payload.data() + begin / step() * sizeof bits, sizeof bits);
       }
-      format_.encode_block(finite ? partial.data() + begin : kZeroBlock,
-                           finite && residual != nullptr ? residual + begin : nullptr, begin, m, n,
-                           bits, payload.data());
+      const float* from = finite ? partial.data() + begin : kZeroBlock;
+      float* rest = finite && residual != nullptr ? residual + begin : nullptr;
+      if constexpr (Format::kDraws) {
+        format_.encode_block(from, rest, begin, m, n, bits, payload.data(), draws);
+      } else {
+        format_.encode_block(from, rest, begin, m, n, bits, payload.data());
+      }
     }
     return {.payload_bytes = bytes, .finite = finite};
   }

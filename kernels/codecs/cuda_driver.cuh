@@ -17,6 +17,7 @@
 
 #include "kernels/codecs/code_layout.hpp"
 #include "kernels/codecs/cuda_queue.hpp"
+#include "kernels/codecs/draws.hpp"
 #include "kernels/codecs/payload_errors.hpp"
 #include "kernels/cuda/launch.cuh"
 
@@ -255,7 +256,8 @@ template <class Format>
 __global__ __launch_bounds__(kThreads) void encode_kernel(Format format, Tiling tiling,
                                                           const float* __restrict__ partial,
                                                           float* residual, CodecQueue::Call call,
-                                                          std::byte* __restrict__ payload) {
+                                                          std::byte* __restrict__ payload,
+                                                          Draws draws) {
   const bool is_finite = *call.not_finite_call != call.number;
   for_tiles<true>(tiling, [&](std::size_t tile, std::size_t begin, unsigned m) {
     typename Format::Block block = format.block_of(0);
@@ -278,7 +280,12 @@ __global__ __launch_bounds__(kThreads) void encode_kernel(Format format, Tiling 
         for (unsigned j = 0; j < 4; ++j) {
           float sum = residual != nullptr ? v[j] + r[j] : v[j];
           if (!is_finite) sum = 0.0f;
-          const code_layout::Coded coded = format.code_of(sum, block);
+          code_layout::Coded coded;
+          if constexpr (Format::kDraws) {
+            coded = format.code_of(sum, block, draws, static_cast<std::uint32_t>(at + j));
+          } else {
+            coded = format.code_of(sum, block);
+          }
           out.put(j, k, j < floats ? coded.bits : Format::kPadding);
           r[j] = sum - coded.value;
         }
@@ -328,7 +335,7 @@ template <class Format>
 class CudaCodec final : public Codec {
  public:
   CudaCodec(const CodecSpec& codec_spec, CudaDevice& device)
-      : Codec(codec_spec), format_(codec_spec.block), queue_(device) {}
+      : Codec(codec_spec), format_(codec_spec), queue_(device) {}
 
   [[nodiscard]] bool is_on_device() const override { return true; }
   [[nodiscard]] const SegmentMemory& memory() const override { return queue_; }
@@ -342,17 +349,17 @@ class CudaCodec final : public Codec {
   [[nodiscard]] double contraction() const override { return format_.contraction(); }
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace&) const override {
+                      const EncodePlace& place) const override {
     // Without a payload to add the scan only reads `partial`.
     return encode_after<false>({}, const_cast<float*>(partial.data()), partial.size(), residual,
-                               payload);
+                               payload, place);
   }
 
   EncodeResult decode_add_encode(std::span<const std::byte> received, std::span<float> partial,
                                  float* residual, std::span<std::byte> payload,
-                                 const EncodePlace&) const override {
+                                 const EncodePlace& place) const override {
     check_length(received, partial.size());
-    return encode_after<true>(received, partial.data(), partial.size(), residual, payload);
+    return encode_after<true>(received, partial.data(), partial.size(), residual, payload, place);
   }
 
   void decode(std::span<const std::byte> payload, std::span<float> out) const override {
@@ -384,7 +391,8 @@ class CudaCodec final : public Codec {
 
   template <bool kReceives>
   EncodeResult encode_after(std::span<const std::byte> received, float* partial, std::size_t n,
-                            float* residual, std::span<std::byte> payload) const {
+                            float* residual, std::span<std::byte> payload,
+                            const EncodePlace& place) const {
     const std::size_t bytes = format_.payload_bytes(n);
     require(payload.size() >= bytes, "a payload does not fit into its memory");
     if (n == 0) return {.payload_bytes = bytes, .finite = true};
@@ -394,7 +402,7 @@ class CudaCodec final : public Codec {
     launch(scan_kernel<Format, kReceives>, launch_of(t), queue_.stream(), format_, t,
            received.data(), partial, residual, call);
     launch(encode_kernel<Format>, launch_of(t), queue_.stream(), format_, t, partial, residual,
-           call, payload.data());
+           call, payload.data(), Draws(place));
     const CodecQueue::Report report = queue_.finish();
     if (report.is_damaged != 0) throw_payload_content(spec());
     return {.payload_bytes = bytes, .finite = report.is_not_finite == 0};

@@ -20,6 +20,7 @@
 
 #include "kernels/base/hd.hpp"
 #include "kernels/codecs/code_layout.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 
 #if defined(__F16C__) && !defined(__CUDACC__)
 #include <immintrin.h>
@@ -61,11 +62,12 @@ class Format {
  public:
   static constexpr bool kIsLossless = false;
   static constexpr bool kNeedsBlockMaximum = false;
+  static constexpr bool kDraws = false;
   static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
   static constexpr unsigned kCodeBits = 16;
   static constexpr std::uint32_t kPadding = 0;
 
-  DP_HD explicit Format(std::size_t) {}
+  explicit Format(const CodecSpec&) {}
   DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
   double contraction() const { return 0x1p-11; }
 

@@ -31,6 +31,7 @@
 
 #include "kernels/base/hd.hpp"
 #include "kernels/codecs/code_layout.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp::linear {
 
@@ -61,11 +62,12 @@ class Format {
  public:
   static constexpr bool kIsLossless = false;
   static constexpr bool kNeedsBlockMaximum = true;
+  static constexpr bool kDraws = false;
   static constexpr std::uint32_t kNonFiniteFrom = kNonFiniteBits;
   static constexpr unsigned kCodeBits = kBits;
   static constexpr std::uint32_t kPadding = kBits == 4 ? 8 : 0;
 
-  DP_HD explicit Format(std::size_t block) : block_(block) {}
+  explicit Format(const CodecSpec& spec) : block_(spec.block) {}
 
   DP_HD std::size_t payload_bytes(std::size_t n) const {
     return code_start(n) + code_layout::bytes(n, kBits);

@@ -13,6 +13,7 @@
 
 #include "kernels/base/hd.hpp"
 #include "kernels/codecs/code_layout.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp::none {
 
@@ -20,11 +21,12 @@ class Format {
  public:
   static constexpr bool kIsLossless = true;
   static constexpr bool kNeedsBlockMaximum = false;
+  static constexpr bool kDraws = false;
   static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
   static constexpr unsigned kCodeBits = 32;
   static constexpr std::uint32_t kPadding = 0;
 
-  DP_HD explicit Format(std::size_t) {}
+  explicit Format(const CodecSpec&) {}
   DP_HD std::size_t payload_bytes(std::size_t n) const { return n * sizeof(float); }
   double contraction() const { return 0.0; }
 

@@ -1,0 +1,127 @@
+// Codec specs: what a user writes after --compress, NAME[:key=value,...], and the table that says
+// which codecs and keys there are. --help, the tests and the bench read the same table.
+//
+// Errors: a spec that cannot be is Error(usage) that begins with "--compress TEXT: " and names what
+// is allowed.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace dp {
+
+// One key of a codec. `block` (floats that share a scale) and `ef` (error feedback) mean the same
+// for every codec that has them; the rest are the codec's own.
+struct CodecParameter {
+  enum class Kind { whole, number, choice };
+  std::string_view key;
+  std::string_view help;  // one line
+  Kind kind = Kind::number;
+  double preset = 0.0;  // its value where a spec does not name it; of a choice: its place, from 0
+  // Of numbers.
+  double least = 0.0, most = 0.0;
+  bool is_above_least = false;    // the least itself is not allowed
+  std::size_t multiple_of = 1;    // of whole numbers
+  std::string_view choices = {};  // of a choice: "nearest|stochastic"
+};
+
+// What is allowed, for help and errors: "a multiple of 8 from 8 to 16384", "on or off".
+[[nodiscard]] std::string allowed_values(const CodecParameter& parameter);
+
+inline constexpr std::size_t kMinBlock = 8, kMaxBlock = 16384;
+
+constexpr CodecParameter block_parameter(std::size_t preset) {
+  return {.key = "block",
+          .help = "values that share a scale",
+          .kind = CodecParameter::Kind::whole,
+          .preset = static_cast<double>(preset),
+          .least = kMinBlock,
+          .most = kMaxBlock,
+          .multiple_of = 8};
+}
+// The preset of `ef` depends on whether the spec is biased: see CodecInfo.
+constexpr CodecParameter feedback_parameter() {
+  return {.key = "ef",
+          .help = "error feedback: what is dropped is added to the next step's gradient",
+          .kind = CodecParameter::Kind::choice,
+          .choices = "off|on"};
+}
+constexpr CodecParameter choice_parameter(std::string_view key, std::string_view help,
+                                          std::string_view choices) {
+  return {.key = key, .help = help, .kind = CodecParameter::Kind::choice, .choices = choices};
+}
+constexpr CodecParameter whole_parameter(std::string_view key, std::string_view help, double preset,
+                                         double least, double most) {
+  return {.key = key,
+          .help = help,
+          .kind = CodecParameter::Kind::whole,
+          .preset = preset,
+          .least = least,
+          .most = most};
+}
+constexpr CodecParameter number_parameter(std::string_view key, std::string_view help,
+                                          double preset, double least, double most,
+                                          bool is_above_least = false) {
+  return {.key = key,
+          .help = help,
+          .kind = CodecParameter::Kind::number,
+          .preset = preset,
+          .least = least,
+          .most = most,
+          .is_above_least = is_above_least};
+}
+
+// What a codec is.
+struct CodecInfo {
+  std::string_view name;
+  std::string_view help;         // one line
+  double bits_per_value = 32.0;  // without scales and headers
+  bool is_biased = false;        // its errors do not average out by themselves
+  // "key=choice" that makes it unbiased: it then draws random numbers, and errors average out. Such
+  // a spec has feedback off, and ef=on is refused (ef=force is not): a residual of errors that are
+  // drawn at random grows instead of being sent.
+  std::string_view unbiased_when = {};
+  // In the order in which the canonical form spells them out; constants that live for ever.
+  std::span<const CodecParameter> parameters = {};
+  // It is an exchange of its own, not a way to write segments: make_codec makes nothing of it.
+  bool is_exchange = false;
+
+  // Null where the codec has no such key.
+  [[nodiscard]] const CodecParameter* find(std::string_view key) const;
+  // Has something to feed back: `ef=` is allowed.
+  [[nodiscard]] bool can_feedback() const { return find("ef") != nullptr; }
+};
+
+// All codecs, in the order in which help lists them.
+[[nodiscard]] std::span<const CodecInfo> codec_list();
+// Null where no codec has that name.
+[[nodiscard]] const CodecInfo* find_codec(std::string_view name);
+
+// A codec and its settings, checked.
+struct CodecSpec {
+  std::string name = "none";
+  std::size_t block = 1;  // in floats; 1 means that there are no blocks
+  bool feedback = false;
+  // The values of the codec's other keys, all of them; a choice as its place among the choices.
+  std::map<std::string, double, std::less<>> settings = {};
+
+  // The value of a key that the codec has.
+  [[nodiscard]] double number(std::string_view key) const;
+  [[nodiscard]] std::size_t whole(std::string_view key) const;
+  [[nodiscard]] bool has_choice(std::string_view key, std::string_view choice) const;
+  // Whether errors of this codec with these settings do not average out by themselves.
+  [[nodiscard]] bool is_biased() const;
+
+  // The canonical form, every key spelt out: parse_codec_spec(text()) gives an equal spec.
+  [[nodiscard]] std::string text() const;
+  bool operator==(const CodecSpec&) const = default;
+};
+
+// Reads "q8" or "q4:block=256,ef=off". Throws Error(usage) for unknown names and keys, repeated
+// keys and values out of range.
+[[nodiscard]] CodecSpec parse_codec_spec(std::string_view text);
+
+}  // namespace dp

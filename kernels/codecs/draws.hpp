@@ -1,0 +1,45 @@
+// The random numbers of one segment's encoding: a function of where in a run it is encoded and of a
+// value's index in it, and of nothing else. Host and device give the same bits.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/base/hd.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+
+class Draws {
+ public:
+  explicit Draws(const EncodePlace& place) : Draws(key_of(place)) {}
+
+  // 32 random bits at an index. Two rounds of a 32-bit hash (lowbias32 of C. Wellons' Hash
+  // Prospector) with half of the segment's key before each: unlike 64-bit products it vectorises.
+  DP_HD std::uint32_t bits(std::uint32_t index) const { return mix(mix(index ^ low_) + high_); }
+  // Uniform in (0, 1): an odd multiple of 2^-24, so its mean is exactly a half.
+  DP_HD float uniform(std::uint32_t index) const {
+    // The 23 upper bits make a signed number: every vector unit converts those.
+    return static_cast<float>(static_cast<std::int32_t>(bits(index) >> 9)) * 0x1p-23f + 0x1p-24f;
+  }
+
+  // The 64 bits that the segment's numbers are derived from.
+  [[nodiscard]] static std::uint64_t key_of(const EncodePlace& place) {
+    return CounterRng(place.seed, RandomStream::codec, place.step,
+                      std::uint64_t{place.bucket} << 32 | place.rank)
+        .bits(place.offset);
+  }
+
+ private:
+  explicit Draws(std::uint64_t key)
+      : low_(static_cast<std::uint32_t>(key)), high_(static_cast<std::uint32_t>(key >> 32)) {}
+  DP_HD static std::uint32_t mix(std::uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
+  }
+
+  std::uint32_t low_, high_;
+};
+
+}  // namespace dp
