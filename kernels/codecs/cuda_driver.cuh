@@ -40,7 +40,15 @@ __device__ inline void load_floats(const float* from, unsigned count, float (&v)
 }
 __device__ inline void store_floats(float* to, unsigned count, const float (&v)[4]) {
   if (count == 4 && is_aligned(to, sizeof(float4))) {
+#ifdef __CUDA_ARCH__
+    // nvcc joins a plain store with those of single floats below, to one after the other. `to` is
+    // in global memory.
+    asm("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+        "f"(v[3])
+        : "memory");
+#else
     *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]);
+#endif
     return;
   }
   for (unsigned j = 0; j < 4; ++j) {
