@@ -16,13 +16,23 @@ template <int N>
 __device__ inline void store_block_sums(const RowGrid& grid, const Floats<N>& a, const Floats<N>& b,
                                         float* partials) {
   // [row of the block][a or b][channel of the tile]
-  __shared__ float sums[kThreads * 2 * N];
+  alignas(16) __shared__ float sums[kThreads * 2 * N];
   const unsigned width = grid.tile * N, line = 2 * width;
   const unsigned lane = threadIdx.x % grid.tile, below = threadIdx.x / grid.tile;
   if (below < grid.block_rows) {
-    for (int v = 0; v < N; ++v) {
-      sums[below * line + lane * N + v] = a[v];
-      sums[below * line + width + lane * N + v] = b[v];
+    float* const mine = sums + below * line + lane * N;
+    if constexpr (N % 4 == 0) {
+      // 16 bytes at a time: single floats, N apart, would wait for the same banks.
+      for (int v = 0; v < N; v += 4) {
+        *reinterpret_cast<float4*>(mine + v) = make_float4(a[v], a[v + 1], a[v + 2], a[v + 3]);
+        *reinterpret_cast<float4*>(mine + width + v) =
+            make_float4(b[v], b[v + 1], b[v + 2], b[v + 3]);
+      }
+    } else {
+      for (int v = 0; v < N; ++v) {
+        mine[v] = a[v];
+        mine[width + v] = b[v];
+      }
     }
   }
   // The lower half is added to the upper one, until one row is left.
