@@ -45,22 +45,19 @@ class CudaBucketLink final : public BucketLink {
   void begin_step(std::uint64_t step) override { store(step_word(), step + 1); }
 
   void bucket_final(std::size_t bucket) override {
-    cudaStream_t stream = device_.stream();
-    if (host_gradient_ != nullptr) {
-      // In a recording this makes the queue down a branch of it, which end_backward joins. One
-      // event does for all buckets: a wait is for the record made last when it is enqueued.
-      stream = down_.get();
-      DP_CHECK_CUDA(cudaEventRecord(final_.get(), device_.stream()));
-      DP_CHECK_CUDA(cudaStreamWaitEvent(stream, final_.get(), 0));
-      has_branch_ = true;
-      const BucketSlice& slice = buckets_[bucket];
-      if (slice.elements > 0) {
-        DP_CHECK_CUDA(
-            cudaMemcpyAsync(host_gradient_ + slice.offset, device_gradient_ + slice.offset,
-                            slice.elements * sizeof(float), cudaMemcpyDeviceToHost, stream));
-      }
+    // In a recording this makes the queue down a branch of it, which end_backward joins: backward
+    // goes on beside the copy and the mark, which takes a trip over the bus. One event does for all
+    // buckets: a wait is for the record made last when it is enqueued.
+    DP_CHECK_CUDA(cudaEventRecord(final_.get(), device_.stream()));
+    DP_CHECK_CUDA(cudaStreamWaitEvent(down_.get(), final_.get(), 0));
+    has_branch_ = true;
+    const BucketSlice& slice = buckets_[bucket];
+    if (host_gradient_ != nullptr && slice.elements > 0) {
+      DP_CHECK_CUDA(cudaMemcpyAsync(host_gradient_ + slice.offset, device_gradient_ + slice.offset,
+                                    slice.elements * sizeof(float), cudaMemcpyDeviceToHost,
+                                    down_.get()));
     }
-    launch(mark_kernel, Launch{.threads = 1}, stream, step_word(), word(bucket));
+    launch(mark_kernel, Launch{.threads = 1}, down_.get(), step_word(), word(bucket));
   }
 
   void end_backward() override {
