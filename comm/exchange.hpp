@@ -11,9 +11,10 @@
 // All ranks run the same exchanges of a bucket, one after the other; before a new object takes over
 // a bucket's number on the same communicator there is a barrier.
 //
-// A topology is one class behind this interface (ring.hpp). It is given its bucket when it is made,
-// and message buffers when it runs: a *buffer set* is the memory of one bucket in flight. Failures
-// are Error(communication); the exchange is then in no defined state and the job ends.
+// Topologies are lists of messages that one engine carries out (segment_exchange.hpp). An exchange
+// is given its bucket when it is made, and message buffers when it runs: a *buffer set* is the
+// memory of one bucket in flight. Failures are Error(communication); the exchange is then in no
+// defined state and the job ends.
 #pragma once
 
 #include <cstddef>
@@ -36,6 +37,8 @@ struct ExchangeSetup {
   std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
   float* residual = nullptr;  // as long as `gradient`; null: no error feedback
   const Codec* codec = nullptr;
+  // none, on the same memory, for sums inside a host; null: made where it is needed, on the host's.
+  const Codec* exact = nullptr;
   std::uint64_t seed = 0;
   std::size_t segment = 65536;  // floats, a multiple of the codec's block
   std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
