@@ -42,6 +42,8 @@ struct ExchangeSetup {
   std::uint64_t seed = 0;
   std::size_t segment = 65536;  // floats, a multiple of the codec's block
   std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
+  // Every rank's host as a number, by rank; none: those of the communicator.
+  std::span<const int> hosts = {};
 };
 
 // What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is

@@ -1,0 +1,44 @@
+// Direct: every rank sends each other rank the chunk that it owns, and gets all totals back.
+//
+// A bucket is cut into P chunks; rank r owns chunk r. On *shift* d = 1 .. P-1:
+//
+//     scatter    rank r encodes its own values of chunk r+d and sends them to rank r+d (mod P); the
+//                owner decodes them and adds them to its own, in the order r-1, r-2, ... of ranks
+//     gather     the owner encodes the complete sum once, keeps what the codec dropped in its
+//                residual, replaces its sum by the decoded payload, and sends it to all others
+//
+//     P = 3, chunk 0:    2 --c0--> 0 (owner) <--b0-- 1,   then    0 --sum--> 1,  0 --sum--> 2
+//
+// A value passes two encodes, however many ranks there are (P on a ring): better for coarse codecs
+// and many ranks. Each rank encodes each chunk once (P-1 as others' contributions, its own as the
+// sum), so one residual of the bucket's size serves.
+//
+// Order: segments in groups of `window`; within a group all shifts of the scatter, then the totals
+// segment by segment. In the order (group, scatter, shift, segment), (group, gather, segment,
+// shift) of all messages every rank's sends and receives come as in its list: there is no deadlock
+// (exchange_plan.hpp). On each shift every rank sends to one rank and receives from one, so both
+// directions of each link are busy.
+//
+// Cost: 2 steps, 2(P-1) messages a segment; a rank sends 2(P-1)/P of the bucket, encoded, and the
+// headers: direct_wire_bytes. Messages and failures: segment_exchange.hpp.
+#pragma once
+
+#include <memory>
+
+#include "comm/exchange.hpp"
+#include "comm/exchange_plan.hpp"
+
+namespace dp {
+
+// What `rank` sends for one exchange with a codec of fixed payload size, start notices included:
+// with W(c) = sum over the segments s of chunk c of (16 + payload(s)),
+//     sum_c W(c) - W(r) + (P-1) W(r) + 16 (P-1)
+[[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank,
+                                              const Codec& codec);
+
+[[nodiscard]] ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank,
+                                       std::size_t window);
+
+[[nodiscard]] std::unique_ptr<Exchange> make_direct(const ExchangeSetup& setup);
+
+}  // namespace dp

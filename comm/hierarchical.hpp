@@ -1,0 +1,56 @@
+// Hierarchical: a sum in fp32 inside every host, one ring between hosts, the result to all.
+//
+// The lowest rank of a host is its *leader*. A bucket is cut into L chunks, L the number of hosts.
+//
+//     inside      every other rank sends its values to its leader in fp32; the leader adds them to
+//                 its own in the order of ranks
+//     between     the leaders' sums go through a ring of L (ring.hpp), encoded; leaders alone hold
+//                 residuals
+//     inside      a leader sends each total to its host's ranks as it came, so all ranks decode the
+//                 same bytes
+//
+//     hosts {0 1} {2 3}:    1 ==> 0 --a--> 2 ==> 3,    3 ==> 2 --b--> 0 ==> 1      (==> in the
+//     host)
+//
+// So a host's link carries one ring's bytes, not one for each of its ranks, and a value passes L
+// encodes. Inside a host MPI moves messages through shared memory. With one host nothing is
+// encoded: totals are fp32, too.
+//
+// Order: segments in groups of `window`; within a group first all inside the hosts, chunk after
+// chunk as the ring needs them, then the ring, whose totals are sent on inside as they come. In
+// that order of all messages every rank's sends and receives come as in its list: there is no
+// deadlock (exchange_plan.hpp).
+//
+// Cost: hierarchical_wire_bytes; the bytes inside hosts count as sent, too. Messages and failures:
+// segment_exchange.hpp.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/exchange.hpp"
+#include "comm/exchange_plan.hpp"
+
+namespace dp {
+
+// By rank: the lowest rank whose host has the same name.
+[[nodiscard]] std::vector<int> host_numbers(const Communicator& communicator);
+
+// What `rank` sends for one exchange with a codec of fixed payload size, start notices included.
+// `hosts` holds every rank's host as a number, the same for ranks on one host; none: one rank a
+// host. With W(c) as in ring.hpp for the L chunks, F(c) the same for fp32, m the ranks of the host:
+//     sum_c F(c) + 16 (P-1)                                               a rank that does not lead
+//     2 sum_c W(c) - W(l+1) - W(l+2) + (m-1) sum_c W(c) + 16 (P-1)        leader l = 0 .. L-1
+//     (P-1) F(0) + 16 (P-1)                                               the leader of one host
+[[nodiscard]] std::uint64_t hierarchical_wire_bytes(const ExchangeShape& shape,
+                                                    std::span<const int> hosts, std::size_t rank,
+                                                    const Codec& codec);
+
+[[nodiscard]] ExchangePlan hierarchical_plan(const ExchangeShape& shape, std::span<const int> hosts,
+                                             std::size_t rank, std::size_t window);
+
+// Hosts are those of setup.hosts, or the communicator's.
+[[nodiscard]] std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup);
+
+}  // namespace dp

@@ -1,0 +1,49 @@
+#include "comm/topology.hpp"
+
+#include <string>
+
+#include "comm/direct.hpp"
+#include "comm/hierarchical.hpp"
+#include "comm/parameter_server.hpp"
+#include "comm/ring.hpp"
+#include "comm/tree.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// For formulas that do not ask for hosts.
+template <auto kFormula>
+std::uint64_t without_hosts(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
+                            const Codec& codec) {
+  return kFormula(shape, rank, codec);
+}
+
+constexpr Topology kTopologies[] = {
+    {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value", make_ring,
+     without_hosts<ring_wire_bytes>},
+    {"direct", "each chunk straight to its owner and back; a ring's bytes, 2 encodes a value",
+     make_direct, without_hosts<direct_wire_bytes>},
+    {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", make_tree,
+     without_hosts<tree_wire_bytes>},
+    {"hierarchical", "fp32 sums inside a host, a ring between hosts", make_hierarchical,
+     hierarchical_wire_bytes},
+    {"ps", "parameter server: all to rank 0 and back", make_parameter_server,
+     without_hosts<parameter_server_wire_bytes>},
+};
+
+}  // namespace
+
+std::span<const Topology> topology_list() { return kTopologies; }
+
+const Topology& find_topology(std::string_view name) {
+  std::string known;
+  for (const Topology& topology : kTopologies) {
+    if (topology.name == name) return topology;
+    if (!known.empty()) known += ", ";
+    known += topology.name;
+  }
+  throw_error(ErrorKind::usage, "--topology {}: unknown topology; known: {}", name, known);
+}
+
+}  // namespace dp

@@ -1,0 +1,31 @@
+// The list of topologies: who sends to whom. A new one is a rule beside ring.cpp that writes every
+// rank's list of messages, and a row in topology.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "comm/exchange.hpp"
+#include "comm/exchange_plan.hpp"
+
+namespace dp {
+
+struct Topology {
+  std::string_view name;
+  std::string_view help;  // one line
+  std::unique_ptr<Exchange> (*make)(const ExchangeSetup&);
+  // What `rank` sends for one exchange of a bucket with a codec of fixed payload size, exactly,
+  // start notices included. `hosts`: as ExchangeSetup::hosts, by rank.
+  std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
+                              std::size_t rank, const Codec& codec);
+};
+
+// All topologies, in the order in which help lists them.
+[[nodiscard]] std::span<const Topology> topology_list();
+
+// Throws Error(usage) that begins with "--topology NAME: " and names those that there are.
+[[nodiscard]] const Topology& find_topology(std::string_view name);
+
+}  // namespace dp
