@@ -103,9 +103,14 @@ class Exchange {
   // Adds the delivered sum to the residual of the rank that owns it: the step is skipped, and what
   // residuals had given to it must not be lost. Nothing without feedback.
   virtual void put_back_delivered() = 0;
+  // What an exchange keeps from step to step beside the residual, the same on all ranks; empty for
+  // most. Saved and given back between steps with the residual, a run goes on bit for bit.
+  [[nodiscard]] virtual std::span<float> state() { return {}; }
 
   [[nodiscard]] const ExchangeStats& stats() const { return stats_; }
   void clear_stats() { stats_ = {}; }
+  // For an exchange that takes over another one's bucket.
+  void set_stats(const ExchangeStats& stats) { stats_ = stats; }
 
  protected:
   ExchangeStats stats_;
