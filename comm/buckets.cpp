@@ -23,14 +23,14 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
                          .elements = 0,
                          .codec = tensor.is_1d ? exact : codec,
                          .first_tensor = i,
-                         .end_tensor = i,
-                         .why = {}});
+                         .end_tensor = i});
       if (tensor.is_1d && codec != exact) buckets.back().why = "one-dimensional";
       is_open = true;
     }
     Bucket& bucket = buckets.back();
     bucket.elements += tensor.elements();
     bucket.end_tensor = i + 1;
+    bucket.tensors.push_back(tensor);
     if (!tensor.is_1d) is_open = bucket.elements * sizeof(float) < options.bucket_bytes;
   }
   for (Bucket& bucket : buckets) {

@@ -38,8 +38,10 @@ struct Bucket {
   std::string codec;             // in canonical form
   std::size_t first_tensor = 0;  // [first_tensor, end_tensor) of the list given
   std::size_t end_tensor = 0;
-  std::string_view
-      why;  // for the start-up table, where the codec is not the one asked for; or empty
+  // For the start-up table, where the codec is not the one asked for; or empty.
+  std::string_view why = {};
+  std::string topology = {};             // by name; empty: the reducer's
+  std::vector<TensorSlot> tensors = {};  // for codecs that factor matrices
 };
 
 // The buckets in the order in which they are exchanged. The tensors must follow each other without

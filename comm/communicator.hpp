@@ -71,6 +71,14 @@ class Communicator {
     all_gather_bytes(std::as_bytes(std::span(&mine, 1)), all.data());
     return all;
   }
+  // Collective: the same number of values of every rank, by rank, on all ranks; into `all`.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_gather(std::span<const T> mine, std::span<T> all) {
+    DP_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_), "{} of {} for {} ranks",
+              all.size(), mine.size(), size_);
+    all_gather_bytes(std::as_bytes(mine), all.data());
+  }
   // Collective: sums over ranks, in place. Doubles are added in the order of ranks, so the bits are
   // the same on all ranks and in every run.
   void all_sum(std::span<std::int64_t> values);

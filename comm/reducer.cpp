@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "comm/ring.hpp"
+#include "comm/hierarchical.hpp"
 
 namespace dp {
 namespace {
@@ -17,14 +18,6 @@ constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
 
 constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
-
-using MakeExchange = std::unique_ptr<Exchange> (*)(const ExchangeSetup&);
-
-// All topologies: one row each.
-MakeExchange find_topology(const std::string& name) {
-  if (name == "ring") return make_ring;
-  throw_error(ErrorKind::usage, "--topology {}: unknown topology; known: ring", name);
-}
 
 double ratio_root(double a, double b) { return b > 0.0 ? std::sqrt(a / b) : 0.0; }
 
@@ -38,53 +31,34 @@ std::size_t Reducer::segment_of(const Codec& codec) const {
 double CommCost::relative_error() const {
   return ratio_root(sampled_error_squares, sampled_value_squares);
 }
+double CommCost::delivered_relative_error() const {
+  return ratio_root(delivered_error_squares, delivered_value_squares);
+}
 double CommCost::residual_norm() const { return std::sqrt(residual_squares); }
 
 Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
                  const ReducerOptions& options)
     : communicator_(communicator),
+      gradient_(gradient),
       buckets_(std::move(buckets)),
       options_(options),
+      hosts_(options.hosts.empty() ? host_numbers(communicator) : options.hosts),
       is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())) {
-  const MakeExchange make_exchange = find_topology(options_.topology);
-  for (const Bucket& bucket : buckets_) {
-    const CodecSpec spec = parse_codec_spec(bucket.codec);
-    codecs_.push_back(options_.device == nullptr ? make_codec(spec)
-                                                 : make_codec(spec, *options_.device));
-    DP_ASSERT(codecs_.back() != nullptr, "{} has no form for this device", bucket.codec);
-    const bool has_residual = spec.feedback && communicator_.size() > 1;
-    if (has_residual && residual_.empty()) {
-      residual_memory_ = codecs_.back()->memory().allocate(gradient.size());
-      residual_ = {residual_memory_.get(), gradient.size()};
-    }
-  }
-  BufferNeeds most;
+  DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator_.size()),
+            "{} hosts for {} ranks", hosts_.size(), communicator_.size());
+  static_cast<void>(find_topology(options_.topology));
+  const CodecSpec exact = parse_codec_spec("none");
+  exact_ = options_.device == nullptr ? make_codec(exact) : make_codec(exact, *options_.device);
+  std::vector<std::string> specs;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const Bucket& bucket = buckets_[b];
-    const Codec& codec = *codecs_[b];
-    DP_ASSERT(bucket.offset + bucket.elements <= gradient.size(),
+    DP_ASSERT(buckets_[b].offset + buckets_[b].elements <= gradient.size(),
               "bucket {} ends behind the gradient", b);
-    const bool has_residual = codec.spec().feedback && !residual_.empty();
-    exchanges_.push_back(
-        make_exchange({.communicator = &communicator_,
-                       .bucket = checked_cast<std::uint32_t>(b),
-                       .offset = bucket.offset,
-                       .gradient = gradient.subspan(bucket.offset, bucket.elements),
-                       .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
-                       .codec = &codec,
-                       .seed = options_.seed,
-                       .segment = segment_of(codec),
-                       .window = options_.window}));
-    const BufferNeeds needs = exchanges_.back()->needs();
-    most.count = std::max(most.count, needs.count);
-    most.bytes = std::max(most.bytes, needs.bytes);
+    specs.push_back(buckets_[b].codec);
   }
-  const std::size_t in_flight = std::clamp<std::size_t>(options_.buckets_in_flight, 1,
-                                                        std::max<std::size_t>(buckets_.size(), 1));
-  for (std::size_t i = 0; i < in_flight; ++i) {
-    buffers_.push_back(std::make_unique<BufferSet>(most, options_.device));
-  }
-  is_buffer_free_.assign(in_flight, true);
+  specs_.resize(buckets_.size());
+  codecs_.resize(buckets_.size());
+  exchanges_.resize(buckets_.size());
+  make_exchanges(specs);
   buffer_of_.assign(buckets_.size(), kNoBuffer);
   queue_.reserve(8);
   times_.buckets.resize(buckets_.size());
@@ -94,6 +68,94 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   // An earlier reducer's last messages have all been taken when every rank has come here.
   communicator_.barrier();
   thread_ = std::thread([this] { main_loop(); });
+}
+
+// Makes what differs from what there is, and buffers that suffice.
+void Reducer::make_exchanges(const std::vector<std::string>& specs) {
+  DP_ASSERT(specs.size() == buckets_.size(), "{} codecs for {} buckets", specs.size(),
+            buckets_.size());
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const CodecSpec spec = parse_codec_spec(specs[b]);
+    if (exchanges_[b] != nullptr && spec == specs_[b]) continue;
+    if (spec.feedback && communicator_.size() > 1 && residual_.empty()) {
+      residual_memory_ = exact_->memory().allocate(gradient_.size());
+      residual_ = {residual_memory_.get(), gradient_.size()};
+    }
+    const ExchangeStats stats = exchanges_[b] == nullptr ? ExchangeStats{} : exchanges_[b]->stats();
+    exchanges_[b].reset();  // refers to the codec
+    exchanges_[b] = make_exchange(b, spec);
+    exchanges_[b]->set_stats(stats);
+    specs_[b] = spec;
+    buckets_[b].codec = spec.text();
+  }
+  BufferNeeds most;
+  for (const auto& exchange : exchanges_) {
+    const BufferNeeds needs = exchange->needs();
+    most.count = std::max(most.count, needs.count);
+    most.bytes = std::max(most.bytes, needs.bytes);
+  }
+  if (!buffers_.empty() && most.count <= buffer_needs_.count && most.bytes <= buffer_needs_.bytes) {
+    return;
+  }
+  buffer_needs_ = most;
+  buffers_.clear();
+  const std::size_t in_flight = std::clamp<std::size_t>(options_.buckets_in_flight, 1,
+                                                        std::max<std::size_t>(buckets_.size(), 1));
+  for (std::size_t i = 0; i < in_flight; ++i) {
+    buffers_.push_back(std::make_unique<BufferSet>(most, options_.device));
+  }
+  is_buffer_free_.assign(in_flight, true);
+}
+
+std::unique_ptr<Exchange> Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
+  const Bucket& bucket = buckets_[b];
+  codecs_[b] = options_.device == nullptr ? make_codec(spec) : make_codec(spec, *options_.device);
+  DP_ASSERT(codecs_[b] != nullptr, "{} has no form for this device", spec.text());
+  const bool has_residual = spec.feedback && !residual_.empty();
+  return topology_of(b).make({.communicator = &communicator_,
+                              .bucket = checked_cast<std::uint32_t>(b),
+                              .offset = bucket.offset,
+                              .gradient = gradient_.subspan(bucket.offset, bucket.elements),
+                              .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
+                              .codec = codecs_[b].get(),
+                              .exact = exact_.get(),
+                              .seed = options_.seed,
+                              .segment = segment_of(*codecs_[b]),
+                              .window = options_.window,
+                              .hosts = hosts_});
+}
+
+const Topology& Reducer::topology_of(std::size_t bucket) const {
+  const std::string& own = buckets_[bucket].topology;
+  return find_topology(own.empty() ? options_.topology : own);
+}
+
+std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
+  const Codec& codec = *codecs_[bucket];
+  if (!codec.fixed_payload_bytes(segment_of(codec))) return std::nullopt;
+  const ExchangeShape shape = {
+      .elements = buckets_[bucket].elements, .ranks = hosts_.size(), .segment = segment_of(codec)};
+  const auto rank = static_cast<std::size_t>(communicator_.rank());
+  return topology_of(bucket).wire_bytes(shape, hosts_, rank, codec);
+}
+
+void Reducer::replace_codecs(const std::vector<std::string>& specs) {
+  run([&](Communicator& communicator) {
+    make_exchanges(specs);
+    // A bucket's new messages have the numbers of its old ones, which have all been taken when
+    // every rank has come here.
+    communicator.barrier();
+  });
+}
+
+void Reducer::sample_error() {
+  run([this](Communicator& communicator) {
+    if (sample_ == nullptr) {
+      sample_ = std::make_unique<ErrorSample>(gradient_, buckets_, *exact_, options_.device,
+                                              communicator.size());
+    }
+    must_sample_ = true;
+  });
 }
 
 Reducer::~Reducer() {
@@ -174,8 +236,8 @@ CommTimes Reducer::take_times() {
       cost.received_bytes = stats.received_bytes;
       cost.sampled_error_squares = stats.sampled_error_squares;
       cost.sampled_value_squares = stats.sampled_value_squares;
-      if (!residual_.empty() && codecs_[b]->spec().feedback) {
-        cost.residual_squares = codecs_[b]->memory().squares_of_sum(
+      if (!residual_.empty() && specs_[b].feedback) {
+        cost.residual_squares = exact_->memory().squares_of_sum(
             residual_.data() + buckets_[b].offset, nullptr, buckets_[b].elements);
       }
       taken.total.encode_s += cost.encode_s;
@@ -185,6 +247,9 @@ CommTimes Reducer::take_times() {
       taken.total.sampled_error_squares += cost.sampled_error_squares;
       taken.total.sampled_value_squares += cost.sampled_value_squares;
       taken.total.residual_squares += cost.residual_squares;
+      taken.total.delivered_error_squares += cost.delivered_error_squares;
+      taken.total.delivered_value_squares += cost.delivered_value_squares;
+      taken.total.sample_bytes += cost.sample_bytes;
       exchanges_[b]->clear_stats();
       times_.buckets[b] = {};
     }
@@ -246,6 +311,7 @@ void Reducer::main_loop() {
           communicator_.serve();
           deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
         }
+        if (!must_stop_) compare_samples();
         lock.lock();
       }
     }
@@ -258,6 +324,7 @@ void Reducer::main_loop() {
 
 // Runs the step until every sum is in place.
 void Reducer::exchange_step() {
+  is_sampling_ = std::exchange(must_sample_, false);
   posted_ = started_ = first_open_ = 0;
   communicator_.set_whereabouts({.step = running_step_, .buckets_begun = 0, .is_in_step = 1});
   Deadline deadline = communicator_.deadline();
@@ -271,6 +338,7 @@ void Reducer::exchange_step() {
     const bool has_moved = look();
     if (was_in_flight || is_in_flight()) account(last);
     for (; delivered < started_ && is_delivered(exchanges_[delivered]); ++delivered) {
+      if (is_sampling_) sample_->take_delivered(delivered);
       if (options_.on_delivered) options_.on_delivered(delivered);
     }
     if (has_moved || !is_in_flight()) deadline.moved();
@@ -290,6 +358,17 @@ void Reducer::exchange_step() {
   communicator_.set_whereabouts({.step = running_step_,
                                  .buckets_begun = static_cast<std::uint32_t>(started_),
                                  .is_in_step = 0});
+}
+
+// Every rank has all sums by now, or soon: the comparison keeps nobody from the next computation.
+void Reducer::compare_samples() {
+  if (!is_sampling_ || !verdict_.finite) return;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const ErrorSample::Result result = sample_->compare(communicator_, b);
+    times_.buckets[b].delivered_error_squares += result.error_squares;
+    times_.buckets[b].delivered_value_squares += result.value_squares;
+    times_.buckets[b].sample_bytes += result.sent_bytes;
+  }
 }
 
 // One look at everything in flight. True if something moved.
@@ -319,6 +398,8 @@ bool Reducer::post_and_start() {
     buffer_of_[posted_++] = set;
   }
   while (started_ < posted_ && is_bucket_final(started_)) {
+    if (options_.before_start) options_.before_start(started_);
+    if (is_sampling_) sample_->take_input(started_);
     exchanges_[started_++]->start();
     communicator_.set_whereabouts({.step = running_step_,
                                    .buckets_begun = static_cast<std::uint32_t>(started_),

@@ -37,12 +37,16 @@
 
 #include "comm/buckets.hpp"
 #include "comm/communicator.hpp"
+#include "comm/error_sample.hpp"
 #include "comm/exchange.hpp"
+#include "comm/topology.hpp"
 
 namespace dp {
 
 struct ReducerOptions {
-  std::string topology = "ring";
+  std::string topology = "ring";  // of the buckets that name none (topology.hpp)
+  // Every rank's host as a number, by rank; empty: by the hosts' names.
+  std::vector<int> hosts = {};
   std::uint64_t seed = 0;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   std::size_t buckets_in_flight = 3;
@@ -57,6 +61,9 @@ struct ReducerOptions {
   // If set, the thread asks it whether a bucket's values are final (the oldest that is not, at
   // every look), and bucket_ready is not called. From begin_step on it answers for that step.
   std::function<bool(std::size_t bucket)> is_final = {};
+  // Called by the thread when a bucket's values are final, just before its exchange starts; it may
+  // change them.
+  std::function<void(std::size_t bucket)> before_start = {};
   // Called by the thread when a bucket's sum is in place, for one bucket after the other, before
   // wait_step returns. Whether the step is finite is not known then.
   std::function<void(std::size_t bucket)> on_delivered = {};
@@ -84,8 +91,14 @@ struct CommCost {
   double sampled_error_squares = 0.0;
   double sampled_value_squares = 0.0;
   double residual_squares = 0.0;  // the sum of squares of the residual now
+  // Of sample_error(): squares of delivered - exact sum and of the exact sum, over the sampled
+  // values, the same on all ranks; and what this rank has sent for it, not part of sent_bytes.
+  double delivered_error_squares = 0.0;
+  double delivered_value_squares = 0.0;
+  std::uint64_t sample_bytes = 0;
 
   [[nodiscard]] double relative_error() const;
+  [[nodiscard]] double delivered_relative_error() const;  // 0 where nothing was sampled
   [[nodiscard]] double residual_norm() const;
 };
 
@@ -110,6 +123,15 @@ class Reducer {
   // On a verdict that is not finite the owners of the delivered sums have put them back into their
   // residuals, where there are any, so that no residual is lost with the step.
   StepVerdict wait_step();
+
+  // Collective, between steps. From the next step on bucket b has the codec specs[b]. Residuals
+  // stay: what a bucket has not delivered yet is sent when its codec has feedback again. Buckets
+  // whose spec does not change keep their exchange and its state.
+  void replace_codecs(const std::vector<std::string>& specs);
+
+  // Collective, between steps. The next step's sums are compared with the exact ones, on a sample
+  // (error_sample.hpp), after wait_step has returned; nothing is told of a step that is skipped.
+  void sample_error();
 
   // Collective: runs f(communicator) on the thread, after all exchanges begun so far, and returns
   // what it returns or throws what it throws. Not between begin_step and the last bucket_ready: it
@@ -140,6 +162,9 @@ class Reducer {
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   // The floats of a segment with that codec: segment_bytes rounded up to whole blocks.
   [[nodiscard]] std::size_t segment_of(const Codec& codec) const;
+  [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
+  // What this rank sends for one exchange of that bucket; nothing where that depends on the values.
+  [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
   // As long as the gradient where any bucket has feedback, empty otherwise. Memory of
   // ReducerOptions::device where one is given: not for the host to touch. To be used only between
   // wait_step and begin_step.
@@ -158,9 +183,13 @@ class Reducer {
   void submit(Job& job, std::unique_lock<std::mutex>& lock);
   void wait_for(Job& job, std::unique_lock<std::mutex>& lock);
 
+  void make_exchanges(const std::vector<std::string>& specs);
+  [[nodiscard]] std::unique_ptr<Exchange> make_exchange(std::size_t bucket, const CodecSpec& spec);
+
   // The thread.
   void main_loop();
   void exchange_step();
+  void compare_samples();
   bool look();
   bool post_and_start();
   void account(Clock::time_point& last);
@@ -170,12 +199,17 @@ class Reducer {
   [[nodiscard]] std::string describe_wait() const;
 
   Communicator& communicator_;
+  std::span<float> gradient_;
   std::vector<Bucket> buckets_;
   ReducerOptions options_;
+  std::vector<int> hosts_;
+  std::unique_ptr<Codec> exact_;  // none, on the gradient's memory
+  std::vector<CodecSpec> specs_;  // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;
   std::shared_ptr<float> residual_memory_;
   std::span<float> residual_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
+  BufferNeeds buffer_needs_;
   std::vector<std::unique_ptr<BufferSet>> buffers_;
   std::vector<bool> is_buffer_free_;
   std::vector<std::size_t> buffer_of_;  // by bucket, while it has one
@@ -190,12 +224,15 @@ class Reducer {
   Job step_job_;
   std::uint64_t step_ = 0;
   StepVerdict verdict_;
+  bool must_sample_ = false;
 
   // The thread's own: buckets [0, posted_) have receives, [0, started_) are under way or over,
   // [0, first_open_) are over.
   std::size_t posted_ = 0, started_ = 0, first_open_ = 0;
   std::uint64_t running_step_ = 0;
   CommTimes times_;
+  std::unique_ptr<ErrorSample> sample_;
+  bool is_sampling_ = false;
   double seen_codec_s_ = 0.0;  // of the stats, already accounted
 
   std::thread thread_;

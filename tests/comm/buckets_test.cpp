@@ -39,6 +39,9 @@ TEST(Buckets, ClosesWhenFullAndKeepsOneDimensionalTensorsApart) {
   EXPECT_EQ(buckets[3].why, "one-dimensional");
   EXPECT_EQ(buckets[3].first_tensor, 4u);
   EXPECT_EQ(buckets[3].end_tensor, 6u);
+  ASSERT_EQ(buckets[3].tensors.size(), 2u);
+  EXPECT_EQ(buckets[3].tensors[1].offset, 3210u);
+  EXPECT_EQ(buckets[3].topology, "");
 }
 
 TEST(Buckets, CoverTheGradientWithoutGaps) {

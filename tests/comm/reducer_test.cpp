@@ -246,6 +246,190 @@ TEST(Reducer, AsksForReadinessAndTellsWhatIsDelivered) {
   }
 }
 
+// Every bucket may have a topology of its own; what is sent is what wire_bytes says.
+TEST(Reducer, BucketsOfDifferentTopologies) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  auto buckets = five_buckets("none");
+  const char* const names[] = {"tree", "", "ps", "hierarchical", "direct"};
+  for (std::size_t b = 0; b < buckets.size(); ++b) buckets[b].topology = names[b % 5];
+  // Two ranks a host.
+  std::vector<int> hosts;
+  for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(rank / 2);
+  Reducer reducer(comm, gradient, buckets, {.hosts = hosts, .segment_bytes = 1024});
+  EXPECT_EQ(reducer.topology_of(0).name, "tree");
+  EXPECT_EQ(reducer.topology_of(1).name, "ring");
+  constexpr std::uint64_t kSteps = 4;
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    const auto seed = step * 100 + static_cast<std::uint64_t>(comm.rank());
+    for (const std::size_t b : shuffled(buckets.size(), seed)) reducer.bucket_ready(b);
+    EXPECT_TRUE(reducer.wait_step().finite);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const float want = sum_of_fills(comm.size(), step, i);
+      EXPECT_EQ(gradient[i], want) << "step " << step << ", " << i;
+      if (gradient[i] != want) break;
+    }
+  }
+  const CommTimes times = reducer.take_times();
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    ASSERT_TRUE(reducer.wire_bytes(b).has_value());
+    EXPECT_EQ(times.buckets[b].sent_bytes, kSteps * *reducer.wire_bytes(b)) << b;
+  }
+}
+
+// From exact to compressed and back: residuals stay, sums and bytes follow the codec.
+TEST(Reducer, CodecsAreReplacedBetweenSteps) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  Reducer reducer(comm, gradient, five_buckets("none"), {.segment_bytes = 1024});
+  const std::size_t n = reducer.buckets().size();
+  std::vector<double> given(kElements), delivered(kElements);
+  const auto run_step = [&](std::uint64_t step) {
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    for (std::size_t b = 0; b < n; ++b) reducer.bucket_ready(b);
+    EXPECT_TRUE(reducer.wait_step().finite);
+    bool is_exact = true;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      const auto want = static_cast<double>(sum_of_fills(comm.size(), step, i));
+      given[i] += want;
+      delivered[i] += static_cast<double>(gradient[i]);
+      is_exact = is_exact && static_cast<double>(gradient[i]) == want;
+    }
+    reducer.run([&](Communicator& c) { agree_on_hash(c, gradient); });
+    return is_exact;
+  };
+  const bool has_neighbours = comm.size() > 1;
+  EXPECT_TRUE(run_step(0));
+  EXPECT_TRUE(reducer.residual().empty());
+
+  std::vector<std::string> specs(n, "q4:block=64");
+  specs.back() = "none";
+  reducer.replace_codecs(specs);
+  EXPECT_EQ(reducer.buckets()[0].codec, parse_codec_spec("q4:block=64").text());
+  EXPECT_EQ(run_step(1), !has_neighbours);
+  EXPECT_EQ(run_step(2), !has_neighbours);
+
+  // Exact sums leave the residuals alone.
+  const std::vector<float> before(reducer.residual().begin(), reducer.residual().end());
+  (void)reducer.take_times();
+  reducer.replace_codecs(std::vector<std::string>(n, "none"));
+  EXPECT_TRUE(run_step(3));
+  EXPECT_EQ(before, std::vector<float>(reducer.residual().begin(), reducer.residual().end()));
+  std::uint64_t bytes = 0;
+  for (std::size_t b = 0; b < n; ++b) bytes += *reducer.wire_bytes(b);
+  EXPECT_EQ(reducer.take_times().total.sent_bytes, bytes);
+
+  reducer.replace_codecs(specs);
+  EXPECT_EQ(run_step(4), !has_neighbours);
+  if (!has_neighbours) return;
+  std::vector<double> kept(reducer.residual().begin(), reducer.residual().end());
+  reducer.run([&](Communicator& c) { c.all_sum(std::span(kept)); });
+  for (std::size_t i = 0; i < kElements; ++i) {
+    // Whole numbers up to 100 a rank: five sums of P ranks round to 2^-24 of at most 100 P each.
+    EXPECT_NEAR(given[i], delivered[i] + kept[i], 5.0 * comm.size() * comm.size() * 100 * 0x1p-22);
+  }
+}
+
+TEST(Reducer, SamplesTheErrorOfWhatIsDelivered) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  Reducer reducer(comm, gradient, five_buckets("q4:block=64"), {.segment_bytes = 1024});
+  const auto run_step = [&](std::uint64_t step, bool is_bad = false) {
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    if (is_bad && comm.rank() == 0) gradient[3] = std::numeric_limits<float>::infinity();
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    (void)reducer.wait_step();
+    return reducer.take_times();
+  };
+  EXPECT_EQ(run_step(0).total.delivered_value_squares, 0.0);
+  reducer.sample_error();
+  const CommTimes times = run_step(1);
+  double error = 0.0, value = 0.0;
+  for (std::size_t b = 0; b < reducer.buckets().size(); ++b) {
+    // Every bucket has fewer floats than a sample, so the sample is all of it.
+    const Bucket& bucket = reducer.buckets()[b];
+    double bucket_error = 0.0, bucket_value = 0.0;
+    for (std::size_t i = bucket.offset; i < bucket.offset + bucket.elements; ++i) {
+      const auto exact = static_cast<double>(sum_of_fills(comm.size(), 1, i));
+      bucket_error += std::pow(static_cast<double>(gradient[i]) - exact, 2);
+      bucket_value += exact * exact;
+    }
+    EXPECT_DOUBLE_EQ(times.buckets[b].delivered_error_squares, bucket_error) << b;
+    EXPECT_DOUBLE_EQ(times.buckets[b].delivered_value_squares, bucket_value) << b;
+    EXPECT_EQ(times.buckets[b].sample_bytes,
+              4 * bucket.elements * static_cast<std::size_t>(comm.size() - 1));
+    error += bucket_error;
+    value += bucket_value;
+  }
+  EXPECT_NEAR(times.total.delivered_relative_error(), std::sqrt(error / value), 1e-9);
+  if (comm.size() > 1) {
+    EXPECT_GT(times.total.delivered_relative_error(), 0.01);
+  }
+  std::uint64_t bytes = 0;
+  for (std::size_t b = 0; b < reducer.buckets().size(); ++b) bytes += *reducer.wire_bytes(b);
+  EXPECT_EQ(times.total.sent_bytes, bytes);  // the sample's are apart
+  // One step, not all; and nothing of a step that is skipped.
+  EXPECT_EQ(run_step(2).total.sample_bytes, 0u);
+  reducer.sample_error();
+  EXPECT_EQ(run_step(3, true).total.sample_bytes, 0u);
+  EXPECT_EQ(run_step(4).total.sample_bytes, 0u);
+}
+
+// Of a large bucket 64 runs of 256 values are looked at; they are enough to know the error.
+TEST(Reducer, SamplesALargeBucketInParts) {
+  Communicator comm;
+  if (comm.size() < 2) return;
+  const std::size_t n = 100'003;
+  std::vector<float> gradient(n);
+  Reducer reducer(comm, gradient,
+                  plan_buckets(std::vector<TensorSlot>{{0, 1, n, false}}, {.codec = "q4"}), {});
+  reducer.sample_error();
+  reducer.begin_step(0);
+  fill(gradient, comm.rank(), 0);
+  reducer.bucket_ready(0);
+  EXPECT_TRUE(reducer.wait_step().finite);
+  const CommCost cost = reducer.take_times().total;
+  double error = 0.0, value = 0.0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto exact = static_cast<double>(sum_of_fills(comm.size(), 0, i));
+    error += std::pow(static_cast<double>(gradient[i]) - exact, 2);
+    value += exact * exact;
+  }
+  const auto others = static_cast<std::size_t>(comm.size() - 1);
+  EXPECT_EQ(cost.sample_bytes, std::size_t{4} * 16'384 * others);
+  // 16,384 squares of about normal errors: their mean is known to sqrt(2 / 16384), about 1 %.
+  EXPECT_NEAR(cost.delivered_relative_error(), std::sqrt(error / value),
+              0.05 * std::sqrt(error / value));
+}
+
+// What before_start leaves in a bucket is what is summed.
+TEST(Reducer, BeforeStartMayChangeTheValues) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  const auto buckets = five_buckets("none");
+  std::vector<std::size_t> started;
+  ReducerOptions options{.segment_bytes = 1024};
+  options.before_start = [&](std::size_t b) {
+    started.push_back(b);
+    for (std::size_t i = 0; i < buckets[b].elements; ++i) gradient[buckets[b].offset + i] *= 2.0f;
+  };
+  Reducer reducer(comm, gradient, buckets, options);
+  reducer.begin_step(0);
+  fill(gradient, comm.rank(), 0);
+  for (std::size_t b = buckets.size(); b-- > 0;) reducer.bucket_ready(b);
+  EXPECT_TRUE(reducer.wait_step().finite);
+  for (std::size_t i = 0; i < kElements; ++i) {
+    EXPECT_EQ(gradient[i], 2.0f * sum_of_fills(comm.size(), 0, i));
+  }
+  std::vector<std::size_t> in_order(buckets.size());
+  std::iota(in_order.begin(), in_order.end(), 0);
+  EXPECT_EQ(started, in_order);
+}
+
 TEST(Reducer, CanBeDestroyedInTheMiddleOfAStep) {
   Communicator comm;
   std::vector<float> gradient(kElements);
@@ -255,6 +439,9 @@ TEST(Reducer, CanBeDestroyedInTheMiddleOfAStep) {
     std::this_thread::sleep_for(5ms);
   }
   EXPECT_THROW(Reducer(comm, gradient, five_buckets("none"), {.topology = "star"}), Error);
+  auto buckets = five_buckets("none");
+  buckets[1].topology = "star";
+  EXPECT_THROW(Reducer(comm, gradient, buckets, {}), Error);
 }
 
 }  // namespace

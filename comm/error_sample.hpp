@@ -1,0 +1,61 @@
+// What an exchange really delivered, beside the exact sum: telemetry of one step now and then.
+//
+// Of every bucket a sample is looked at: up to 64 runs of 256 floats, evenly spaced; all of a
+// bucket of up to 16,384. Their values are copied before the exchange and after it; then every rank
+// gets all ranks' values and adds them in double, in the order of ranks. So the error holds
+// everything that happened on the way: what was dropped in this step, and what earlier residuals
+// gave to it.
+//
+// Costs: this rank's sample to all others once, in fp32: 4 (P-1) bytes a value. Nothing is
+// allocated after construction. Failures are the communicator's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/buckets.hpp"
+#include "comm/communicator.hpp"
+#include "comm/exchange.hpp"
+
+namespace dp {
+
+class ErrorSample {
+ public:
+  static constexpr std::size_t kRun = 256, kMostRuns = 64;
+
+  struct Result {
+    double error_squares = 0.0;  // of delivered - exact
+    double value_squares = 0.0;  // of exact
+    std::uint64_t sent_bytes = 0;
+  };
+
+  // `exact` is the codec none on the gradient's memory, which is `device`'s or, without one, the
+  // host's.
+  ErrorSample(std::span<float> gradient, std::span<const Bucket> buckets, const Codec& exact,
+              Device* device, int ranks);
+
+  // Copies the bucket's sample: before its exchange starts, and when its sum is in place.
+  void take_input(std::size_t bucket) { copy(bucket, inputs_); }
+  void take_delivered(std::size_t bucket) { copy(bucket, delivered_); }
+  // Collective, after both for that bucket.
+  [[nodiscard]] Result compare(Communicator& communicator, std::size_t bucket);
+
+ private:
+  struct Run {
+    std::size_t begin = 0, size = 0;  // in the gradient
+  };
+  void copy(std::size_t bucket, std::span<float> to);
+  [[nodiscard]] std::size_t first_value(std::size_t bucket) const { return first_value_[bucket]; }
+
+  std::span<float> gradient_;
+  const Codec& exact_;
+  std::vector<Run> runs_;
+  std::vector<std::size_t> first_run_, first_value_;  // by bucket, and the ends
+  BufferSet memory_;                                  // host memory that the device reaches
+  std::span<float> inputs_, delivered_;
+  std::vector<float> all_;  // the inputs of one bucket, of all ranks
+};
+
+}  // namespace dp
