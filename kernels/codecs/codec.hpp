@@ -64,8 +64,11 @@ class Codec {
   [[nodiscard]] virtual std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const = 0;
   // A c < 1 with norm(v - decode(encode(v))) <= c * norm(v) for every v of whole blocks whose
   // values are within the codec's normal range (stated in its header). 0 for lossless codecs; 1 or
-  // more for specs that round at random (not CodecSpec::is_biased) and are no contraction.
+  // more for specs that round at random (not CodecSpec::is_biased) and are no contraction. 1 for
+  // those whose error is bounded in another way: absolute_error, or over draws (randk).
   [[nodiscard]] virtual double contraction() const = 0;
+  // Where it is above 0: |v - decoded| is below it for every value that is not sent.
+  [[nodiscard]] virtual double absolute_error() const { return 0.0; }
 
   // Encodes v = partial + residual into `payload` (at least max_payload_bytes) and leaves
   // v - decode(payload) in `residual`; `residual` may be null: v = partial, the rest is dropped.

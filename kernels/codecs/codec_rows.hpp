@@ -11,6 +11,9 @@
 #include "kernels/codecs/fp16.hpp"
 #include "kernels/codecs/linear.hpp"
 #include "kernels/codecs/none.hpp"
+#include "kernels/codecs/randk.hpp"
+#include "kernels/codecs/threshold.hpp"
+#include "kernels/codecs/topk.hpp"
 
 namespace dp {
 
@@ -26,6 +29,13 @@ struct CodecRow {
   static constexpr bool kOnGpu = kHasGpuForm;
   CodecInfo info;
 };
+// A codec that is a class of its own (codec.hpp), for the host alone.
+template <class C>
+struct HostCodecRow {
+  using HostCodec = C;
+  static constexpr bool kOnGpu = false;
+  CodecInfo info;
+};
 // A codec that is an exchange of its own: it has a spec, but no format.
 struct ExchangeRow {
   using HostCodec = void;
@@ -35,6 +45,29 @@ struct ExchangeRow {
 
 inline constexpr CodecParameter kFeedbackOnly[] = {feedback_parameter()};
 inline constexpr CodecParameter kBlockAndFeedback[] = {block_parameter(2048), feedback_parameter()};
+
+constexpr CodecParameter ratio_parameter(double preset) {
+  return number_parameter("ratio", "share of a segment's values that is sent", preset, 1e-5, 1.0);
+}
+constexpr CodecParameter sparse_value_parameter() {
+  return choice_parameter("value", "what a value is sent as", "fp32|bf16");
+}
+inline constexpr CodecParameter kTopKParameters[] = {
+    ratio_parameter(0.01), sparse_value_parameter(), feedback_parameter()};
+inline constexpr CodecParameter kDgcParameters[] = {
+    ratio_parameter(0.001),
+    number_parameter("momentum", "of the velocity that is accumulated; the optimiser's is 0", 0.9,
+                     0.0, 0.9999),
+    number_parameter("clip", "norm to which gradients are clipped, over all ranks; 0: not clipped",
+                     0.0, 0.0, 1e6),
+    feedback_parameter()};
+inline constexpr CodecParameter kRandKParameters[] = {
+    ratio_parameter(0.01),
+    choice_parameter("scale", "times n/k, which makes it unbiased", "off|on"),
+    feedback_parameter()};
+inline constexpr CodecParameter kThresholdParameters[] = {
+    number_parameter("alpha", "magnitude from which a value is sent", 0.001, 0.0, 1e6, true),
+    sparse_value_parameter(), feedback_parameter()};
 
 constexpr CodecInfo linear_info(std::string_view name, std::string_view help, double bits) {
   return {.name = name,
@@ -54,6 +87,26 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<linear::Format<16>>{linear_info("q16", "16-bit linear bins, one scale per block", 16)},
     CodecRow<linear::Format<8>>{linear_info("q8", "8-bit linear bins, one scale per block", 8)},
     CodecRow<linear::Format<4>>{linear_info("q4", "4-bit linear bins, one scale per block", 4)},
+    HostCodecRow<Threshold>{{.name = "threshold",
+                             .help = "values from a magnitude on, the rest accumulates",
+                             .is_biased = true,
+                             .parameters = kThresholdParameters}},
+    HostCodecRow<TopK>{{.name = "topk",
+                        .help = "the largest magnitudes of a segment, and their places",
+                        .bits_per_value = 0.4,
+                        .is_biased = true,
+                        .parameters = kTopKParameters}},
+    HostCodecRow<TopK>{{.name = "dgc",
+                        .help = "topk of a velocity: momentum corrected, clipped, masked",
+                        .bits_per_value = 0.04,
+                        .is_biased = true,
+                        .parameters = kDgcParameters}},
+    HostCodecRow<RandK>{{.name = "randk",
+                         .help = "values at random places, the same on all ranks",
+                         .bits_per_value = 0.32,
+                         .is_biased = true,
+                         .unbiased_when = "scale=on",
+                         .parameters = kRandKParameters}},
 };
 
 // Calls use(row) for the row of that name; false where there is none.

@@ -1,0 +1,266 @@
+#include "kernels/codecs/sparse.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/cpu_driver.hpp"
+#include "kernels/codecs/payload_errors.hpp"
+
+namespace dp {
+namespace {
+
+using sparse::most_gap_bits;
+using sparse::rice_parameter;
+
+constexpr std::uint32_t kInfinity = 0x7F800000u;
+constexpr std::size_t kCountBytes = sizeof(std::uint32_t);
+// The gaps' writer stores whole words.
+constexpr std::size_t kSlackBytes = sizeof(std::uint64_t);
+
+constexpr std::uint32_t magnitude_bits(std::uint32_t bits) { return bits & 0x7FFFFFFFu; }
+
+// A finite float's bits to those of the nearest with an empty lower half, ties to even, and no
+// infinity.
+constexpr std::uint32_t rounded_to_bf16(std::uint32_t bits) {
+  constexpr std::uint32_t kLargest = 0x7F7F0000u;
+  const std::uint32_t magnitude = magnitude_bits(bits);
+  const std::uint32_t rounded = (magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) & 0xFFFF0000u;
+  return (bits ^ magnitude) | std::min(rounded, kLargest);
+}
+
+void add(const float* values, float* sums, std::size_t n) {
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) sums[i] += values[i];
+}
+
+// Writes bits, the first lowest. Needs kSlackBytes of room behind the last byte.
+class BitWriter {
+ public:
+  explicit BitWriter(std::byte* out) : begin_(out), out_(out) {}
+
+  void put_rice(std::size_t value, unsigned parameter) {
+    std::size_t zeros = value >> parameter;
+    for (; zeros > kMostZeros; zeros -= kMostZeros) put(0, kMostZeros);
+    const std::uint64_t low = value & ((std::uint64_t{1} << parameter) - 1);
+    const std::uint64_t end_and_low = low << 1 | 1u;
+    if (zeros + parameter < kMostBits) {
+      put(end_and_low << zeros, static_cast<unsigned>(zeros) + parameter + 1);
+    } else {
+      put(0, static_cast<unsigned>(zeros));
+      put(end_and_low, parameter + 1);
+    }
+  }
+  // Returns the bytes written.
+  std::size_t finish() { return static_cast<std::size_t>(out_ - begin_) + (bits_ > 0 ? 1 : 0); }
+
+ private:
+  static constexpr unsigned kMostZeros = 32;
+  // In one go: fewer than 8 bits wait from before.
+  static constexpr unsigned kMostBits = 56;
+
+  // count <= kMostBits.
+  void put(std::uint64_t value, unsigned count) {
+    word_ |= value << bits_;
+    bits_ += count;
+    std::memcpy(out_, &word_, sizeof word_);
+    const unsigned whole = bits_ / 8;
+    out_ += whole;
+    word_ >>= 8 * whole;
+    bits_ -= 8 * whole;
+  }
+
+  std::byte* begin_;
+  std::byte* out_;
+  std::uint64_t word_ = 0;
+  unsigned bits_ = 0;
+};
+
+// Reads what BitWriter has written and nothing behind the end.
+class BitReader {
+ public:
+  explicit BitReader(std::span<const std::byte> in) : in_(in) {}
+
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  // kNone where the value is above `most` or behind the end.
+  std::size_t get_rice(unsigned parameter, std::size_t most) {
+    const std::uint64_t mask = (std::uint64_t{1} << parameter) - 1;
+    const std::uint64_t word = peek();
+    const auto zeros = static_cast<unsigned>(std::countr_zero(word));  // 64 of none
+    if (zeros + parameter >= kPeeked) return get_long_rice(parameter, most);
+    at_ += zeros + 1 + parameter;
+    const std::size_t value = std::size_t{zeros} << parameter | (word >> (zeros + 1) & mask);
+    return at_ <= in_.size() * 8 && value <= most ? value : kNone;
+  }
+  // Whether all is read but for zero bits in the last byte.
+  [[nodiscard]] bool is_at_end() const {
+    return (at_ + 7) / 8 == in_.size() && (at_ % 8 == 0 || peek() == 0);
+  }
+
+ private:
+  static constexpr unsigned kPeeked = 56;
+
+  // One that peek() does not show as a whole.
+  std::size_t get_long_rice(unsigned parameter, std::size_t most) {
+    std::size_t zeros = 0;
+    std::uint64_t word = peek();
+    for (; word == 0; word = peek()) {
+      zeros += kPeeked;
+      at_ += kPeeked;
+      if (at_ >= in_.size() * 8) return kNone;
+    }
+    const auto more = static_cast<unsigned>(std::countr_zero(word));
+    zeros += more;
+    at_ += more + 1;
+    if (zeros > most >> parameter) return kNone;
+    const std::size_t low = peek() & ((std::uint64_t{1} << parameter) - 1);
+    at_ += parameter;
+    const std::size_t value = zeros << parameter | low;
+    return at_ <= in_.size() * 8 && value <= most ? value : kNone;
+  }
+
+  // The next 56 bits; zeros behind the end.
+  [[nodiscard]] std::uint64_t peek() const {
+    const std::size_t byte = at_ / 8;
+    std::uint64_t word = 0;
+    if (byte + sizeof word <= in_.size()) {
+      std::memcpy(&word, in_.data() + byte, sizeof word);
+    } else if (byte < in_.size()) {
+      std::memcpy(&word, in_.data() + byte, in_.size() - byte);
+    }
+    return (word >> at_ % 8) & ((std::uint64_t{1} << kPeeked) - 1);
+  }
+
+  std::span<const std::byte> in_;
+  std::size_t at_ = 0;  // in bits
+};
+
+}  // namespace
+
+namespace sparse {
+
+unsigned rice_parameter(std::size_t n, std::size_t count) {
+  const auto bits = [&](unsigned b) { return count * (b + 1) + ((n - count) >> b); };
+  // The bound has one minimum: it falls while the last term halves by more than `count`.
+  unsigned b = 0;
+  while (bits(b + 1) < bits(b)) ++b;
+  return b;
+}
+
+std::size_t most_gap_bits(std::size_t n, std::size_t count) {
+  if (count == 0) return 0;
+  const unsigned b = rice_parameter(n, count);
+  return count * (b + 1) + ((n - count) >> b);
+}
+
+std::size_t share_of(std::size_t n, double ratio) {
+  const double share = std::ceil(static_cast<double>(n) * ratio - 1e-6);
+  return std::clamp(static_cast<std::size_t>(std::max(share, 1.0)), std::size_t{n > 0}, n);
+}
+
+}  // namespace sparse
+
+SparseCodec::SparseCodec(const CodecSpec& codec_spec)
+    : Codec(codec_spec),
+      is_bf16_(codec_spec.settings.contains("value") && codec_spec.has_choice("value", "bf16")) {}
+
+std::size_t SparseCodec::max_payload_bytes(std::size_t n) const {
+  // Both terms grow with the count, so the most that are sent give the most bytes.
+  const std::size_t most = most_sent(n);
+  return kCountBytes + most * sizeof(float) + (most_gap_bits(n, most) + 7) / 8 + kSlackBytes;
+}
+
+EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual,
+                                 std::span<std::byte> payload, const EncodePlace&) const {
+  const std::size_t n = partial.size();
+  DP_ASSERT(payload.size() >= max_payload_bytes(n), "{} bytes for a payload of up to {}",
+            payload.size(), max_payload_bytes(n));
+  DP_ASSERT(n <= 0xFFFFFFFFu, "a segment of {} floats", n);
+  std::byte* const values = payload.data() + kCountBytes;
+  const bool is_finite = largest_magnitude_bits(partial.data(), residual, n) < kInfinity;
+  const float* const v = residual != nullptr ? residual : partial.data();
+  std::size_t count = 0;
+  if (is_finite && n > 0) {
+    // From here on the residual is v, of which what is sent will be taken.
+    if (residual != nullptr) add(partial.data(), residual, n);
+    sparse::Cut chosen = cut(v, n);
+    if (chosen.least < least_sent()) chosen = {.least = least_sent()};
+    count = sparse::collect(v, n, chosen, values);
+  }
+  const auto sent = static_cast<std::uint32_t>(count);
+  std::memcpy(payload.data(), &sent, sizeof sent);
+  if (count == 0) return {.payload_bytes = kCountBytes, .finite = is_finite};
+  DP_ASSERT(count <= most_sent(n), "{} of {} values are sent", count, n);
+
+  // Places become values where they stand; bf16 values close up, and the gaps with them.
+  const std::size_t value_bytes = is_bf16_ ? 2 : 4;
+  BitWriter gaps(values + count * sizeof(float));
+  const unsigned parameter = rice_parameter(n, count);
+  std::size_t next = 0;  // the first place that may come
+  for (std::size_t j = 0; j < count; ++j) {
+    std::uint32_t place = 0;
+    std::memcpy(&place, values + j * sizeof place, sizeof place);
+    gaps.put_rice(place - next, parameter);
+    next = std::size_t{place} + 1;
+    const auto exact = std::bit_cast<std::uint32_t>(v[place]);
+    const std::uint32_t code = is_bf16_ ? rounded_to_bf16(exact) : exact;
+    const std::uint32_t wire = is_bf16_ ? code >> 16 : code;
+    std::memcpy(values + j * value_bytes, &wire, value_bytes);
+    if (residual != nullptr) {
+      residual[place] = is_bf16_ ? v[place] - std::bit_cast<float>(code) : 0.0f;
+    }
+  }
+  const std::size_t gap_bytes = gaps.finish();
+  if (is_bf16_) {
+    std::memmove(values + count * value_bytes, values + count * sizeof(float), gap_bytes);
+  }
+  return {.payload_bytes = kCountBytes + count * value_bytes + gap_bytes, .finite = true};
+}
+
+void SparseCodec::decode(std::span<const std::byte> payload, std::span<float> out) const {
+  std::fill(out.begin(), out.end(), 0.0f);
+  decode_values<false>(payload, out);
+}
+
+void SparseCodec::decode_add(std::span<const std::byte> payload, std::span<float> out) const {
+  decode_values<true>(payload, out);
+}
+
+template <bool kAdd>
+void SparseCodec::decode_values(std::span<const std::byte> payload, std::span<float> out) const {
+  const std::size_t n = out.size(), value_bytes = is_bf16_ ? 2 : 4;
+  std::uint32_t count = 0;
+  if (payload.size() < sizeof count) throw_payload_content(spec());
+  std::memcpy(&count, payload.data(), sizeof count);
+  if (count > most_sent(n) || payload.size() < kCountBytes + count * value_bytes) {
+    throw_payload_content(spec());
+  }
+  const std::byte* const values = payload.data() + kCountBytes;
+  BitReader gaps(payload.subspan(kCountBytes + count * value_bytes));
+  const unsigned parameter = count > 0 ? rice_parameter(n, count) : 0;
+  const std::uint32_t least = is_bf16_ ? rounded_to_bf16(least_sent()) : least_sent();
+  std::size_t next = 0;
+  for (std::size_t j = 0; j < count; ++j) {
+    // Each place leaves room for those that follow.
+    const std::size_t gap = gaps.get_rice(parameter, n - next - (count - j));
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, values + j * value_bytes, value_bytes);
+    if (is_bf16_) bits <<= 16;
+    const std::uint32_t magnitude = magnitude_bits(bits);
+    if (gap == BitReader::kNone || magnitude < least || magnitude >= kInfinity) {
+      throw_payload_content(spec());
+    }
+    const std::size_t place = next + gap;
+    if constexpr (kAdd) {
+      out[place] += std::bit_cast<float>(bits);
+    } else {
+      out[place] = std::bit_cast<float>(bits);
+    }
+    next = place + 1;
+  }
+  if (!gaps.is_at_end()) throw_payload_content(spec());
+}
+
+}  // namespace dp

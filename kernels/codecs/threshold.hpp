@@ -1,0 +1,48 @@
+// threshold: every value with |g + z| >= alpha is sent, the rest accumulates in z, the residual.
+//
+// This is the low-bandwidth paper's S(g, Z); the magnitude is meant (read without it, no negative
+// value would ever be sent). Wire format: sparse.hpp. A payload's length follows the values: from 4
+// bytes, where nothing reaches alpha, to n floats and a bit for each.
+//
+// Error: |v - decoded| < alpha for every value, so norm(v - decoded) < alpha sqrt(n), whatever v
+// is. There is no c < 1 with norm(v - decoded) <= c norm(v): of a segment of small values nothing
+// is sent, and c = 1. But as no residual ever reaches alpha, the mean error over t exchanges of any
+// input is below alpha/t a value, and feedback cannot diverge. With value=bf16 values sent leave up
+// to 2^-9 of themselves beside it, in bf16's normal range.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "kernels/codecs/sparse.hpp"
+
+namespace dp {
+
+class Threshold final : public SparseCodec {
+ public:
+  explicit Threshold(const CodecSpec& codec_spec) : SparseCodec(codec_spec) {
+    const double alpha = codec_spec.number("alpha");
+    // The least float that reaches alpha.
+    auto least = static_cast<float>(alpha);
+    if (static_cast<double>(least) < alpha) {
+      least = std::nextafter(least, std::numeric_limits<float>::max());
+    }
+    least_ = std::max(std::bit_cast<std::uint32_t>(least), smallest_sendable());
+  }
+
+  [[nodiscard]] double contraction() const override { return 1.0; }
+  [[nodiscard]] double absolute_error() const override { return spec().number("alpha"); }
+
+ protected:
+  [[nodiscard]] std::size_t most_sent(std::size_t n) const override { return n; }
+  [[nodiscard]] sparse::Cut cut(const float*, std::size_t) const override {
+    return {.least = least_};
+  }
+  [[nodiscard]] std::uint32_t least_sent() const override { return least_; }
+
+ private:
+  std::uint32_t least_;
+};
+
+}  // namespace dp

@@ -1,0 +1,44 @@
+// topk: the k largest magnitudes of a segment (Stich et al. 2018; Aji and Heafield 2017), and what
+// dgc sends (Lin et al. 2018; its momentum is the reducer's part, the payload is this one).
+//
+//     k = ceil(ratio n), at least 1; ties to the lower index; zeros are not sent
+// Wire format: sparse.hpp. The selection is exact and the same on every machine; it is made anew of
+// each segment, so a layer of small gradients that shares a segment with one of large gradients may
+// wait long: feedback is what brings it through.
+//
+// Contraction: what stays are the n - k smallest squares, so their sum is at most the share
+// 1 - k/n of all, and c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With
+// value=bf16 the values sent keep at most 2^-9 of themselves: c^2 = 1 - ratio + 2^-18 ratio, for
+// values in bf16's normal range.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/codecs/sparse.hpp"
+
+namespace dp {
+
+class TopK final : public SparseCodec {
+ public:
+  explicit TopK(const CodecSpec& codec_spec)
+      : SparseCodec(codec_spec), ratio_(codec_spec.number("ratio")) {}
+
+  [[nodiscard]] double contraction() const override {
+    // share_of may round a product down by a millionth of a value.
+    const double share = ratio_ < 1.0 ? ratio_ * (1.0 - 1e-6) : 1.0;
+    return std::sqrt(1.0 - share + (is_bf16() ? 0x1p-18 * share : 0.0));
+  }
+
+ protected:
+  [[nodiscard]] std::size_t most_sent(std::size_t n) const override {
+    return sparse::share_of(n, ratio_);
+  }
+  [[nodiscard]] sparse::Cut cut(const float* v, std::size_t n) const override {
+    return sparse::cut_of_largest(v, n, most_sent(n));
+  }
+
+ private:
+  double ratio_;
+};
+
+}  // namespace dp

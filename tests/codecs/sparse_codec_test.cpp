@@ -1,0 +1,604 @@
+// The sparse codecs: which values are chosen (against a sort), the exact bytes of small examples,
+// conservation bit for bit, awkward values and sizes, and payloads that no encoder writes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/sparse.hpp"
+
+namespace dp {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// Around the strides of the selection (32, 64), and up to more than a segment.
+constexpr std::size_t kSizes[] = {0,  1,  2,  3,   7,   31,  32,   33,     63,    64,
+                                  65, 95, 97, 127, 129, 999, 4097, 16'383, 70'001};
+const char* const kSpecs[] = {"topk",
+                              "topk:ratio=0.001",
+                              "topk:ratio=0.25",
+                              "topk:ratio=1",
+                              "topk:ratio=0.05,value=bf16",
+                              "threshold:alpha=1",
+                              "threshold:alpha=2.5",
+                              "threshold:alpha=1e-20",
+                              "threshold:alpha=0.3,value=bf16",
+                              "dgc:ratio=0.02",
+                              "randk",
+                              "randk:ratio=0.3",
+                              "randk:ratio=1",
+                              "randk:ratio=0.2,scale=on",
+                              "randk:ratio=0.2,scale=on,ef=force"};
+
+std::vector<float> normals(std::size_t n, std::uint64_t seed, double scale = 1.0) {
+  const CounterRng rng(seed, RandomStream::test);
+  std::vector<float> v(n);
+  for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<float>(scale * normal(rng, i));
+  return v;
+}
+
+// Heavy tails, runs of zeros and many equal values.
+std::vector<float> awkward(std::size_t n, std::uint64_t seed) {
+  const CounterRng rng(seed, RandomStream::test, 1);
+  std::vector<float> v = normals(n, seed);
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint64_t draw = rng.below(8, i);
+    if (draw == 0) v[i] = 0.0f;
+    if (draw == 1) v[i] = i % 2 == 0 ? 0.5f : -0.5f;
+    if (draw == 2) v[i] = v[i] * v[i] * v[i];
+    if (draw == 3) v[i] *= 1e-40f;  // a denormal
+    if (draw == 4 && i % 50 == 0) v[i] *= 1e30f;
+  }
+  return v;
+}
+
+Bytes encode(const Codec& codec, std::span<const float> v, float* residual = nullptr,
+             bool* finite = nullptr, const EncodePlace& place = {}) {
+  constexpr std::size_t kGuard = 64;
+  constexpr std::byte kMark{0xA5};
+  const std::size_t most = codec.max_payload_bytes(v.size());
+  Bytes payload(most + kGuard, kMark);
+  const EncodeResult result = codec.encode(v, residual, std::span(payload).first(most), place);
+  for (std::size_t i = most; i < payload.size(); ++i) {
+    EXPECT_EQ(payload[i], kMark) << "written behind the payload";
+  }
+  EXPECT_LE(result.payload_bytes, most);
+  if (finite != nullptr) {
+    *finite = result.finite;
+  } else {
+    EXPECT_TRUE(result.finite);
+  }
+  payload.resize(result.payload_bytes);
+  return payload;
+}
+
+std::vector<float> decode(const Codec& codec, std::span<const std::byte> payload, std::size_t n) {
+  std::vector<float> out(n, std::numeric_limits<float>::quiet_NaN());
+  codec.decode(payload, out);
+  return out;
+}
+
+std::uint32_t bits_of(float v) { return std::bit_cast<std::uint32_t>(v); }
+std::uint32_t magnitude_bits(float v) { return bits_of(v) & 0x7FFFFFFFu; }
+
+Bytes bytes_of(std::initializer_list<unsigned> values) {
+  Bytes bytes;
+  for (const unsigned v : values) bytes.push_back(static_cast<std::byte>(v));
+  return bytes;
+}
+
+void expect_throws(const Codec& codec, std::span<const std::byte> payload, std::size_t n) {
+  std::vector<float> out(n);
+  try {
+    codec.decode(payload, out);
+    ADD_FAILURE() << "decoded " << payload.size() << " bytes";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::communication);
+  }
+  EXPECT_THROW(codec.decode_add(payload, out), Error);
+}
+
+double norm(std::span<const float> v) {
+  double squares = 0.0;
+  for (const float x : v) squares += static_cast<double>(x) * static_cast<double>(x);
+  return std::sqrt(squares);
+}
+
+double norm_of_difference(std::span<const float> a, std::span<const float> b) {
+  double squares = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    squares += d * d;
+  }
+  return std::sqrt(squares);
+}
+
+class SparseCodecs : public testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<Codec> codec_ = make_codec(parse_codec_spec(GetParam()));
+};
+
+// What is sent is exact (or rounded to bf16), and the residual is the rest: nothing is lost.
+TEST_P(SparseCodecs, ResidualIsExactlyWhatWasNotSent) {
+  for (const std::size_t n : kSizes) {
+    const auto partial = awkward(n, n), before = awkward(n, n + 1);
+    std::vector<float> v(n), residual = before;
+    for (std::size_t i = 0; i < n; ++i) v[i] = partial[i] + before[i];
+    const auto payload = encode(*codec_, partial, residual.data());
+    EXPECT_EQ(payload, encode(*codec_, v)) << "the same as that of the sum without feedback";
+    const auto out = decode(*codec_, payload, n);
+    for (std::size_t i = 0; i < n; ++i) {
+      ASSERT_EQ(residual[i], v[i] - out[i]) << i;
+      // A value that is sent as it is leaves nothing; one that is not sent stays as it is.
+      if (out[i] == v[i]) {
+        ASSERT_EQ(residual[i], 0.0f);
+      } else if (out[i] == 0.0f) {
+        ASSERT_EQ(bits_of(residual[i]), bits_of(v[i]));
+      }
+    }
+  }
+}
+
+TEST_P(SparseCodecs, DecodeAddAdds) {
+  for (const std::size_t n : kSizes) {
+    const auto payload = encode(*codec_, awkward(n, 10));
+    const auto out = decode(*codec_, payload, n), base = normals(n, 11);
+    auto sum = base;
+    codec_->decode_add(payload, sum);
+    for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(sum[i], base[i] + out[i]) << i;
+  }
+}
+
+TEST_P(SparseCodecs, InputThatIsNotFiniteIsZerosAndReported) {
+  const float bad[] = {
+      std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
+      std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()};
+  for (const std::size_t n : {std::size_t{1}, std::size_t{33}, std::size_t{5000}}) {
+    for (const float value : bad) {
+      for (const std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
+        auto v = normals(n, 12);
+        const auto before = normals(n, 13);
+        auto residual = before;
+        v[at] = value;
+        bool finite = true;
+        const auto payload = encode(*codec_, v, residual.data(), &finite);
+        EXPECT_FALSE(finite);
+        EXPECT_EQ(residual, before);
+        EXPECT_EQ(decode(*codec_, payload, n), std::vector<float>(n, 0.0f));
+      }
+    }
+  }
+  std::vector<float> huge(40, std::numeric_limits<float>::max()), residual = huge;
+  bool finite = true;
+  (void)encode(*codec_, huge, residual.data(), &finite);
+  EXPECT_FALSE(finite) << "a sum that overflows though both parts are finite";
+}
+
+TEST_P(SparseCodecs, UniformInput) {
+  for (const float value : {0.0f, -0.0f, 3.0f, -3.0f, 1e-41f, 1e30f}) {
+    for (const std::size_t n : {std::size_t{1}, std::size_t{64}, std::size_t{1003}}) {
+      const std::vector<float> v(n, value);
+      std::vector<float> residual(n, 0.0f);
+      const auto out = decode(*codec_, encode(*codec_, v, residual.data()), n);
+      for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(residual[i], v[i] - out[i]) << value;
+    }
+  }
+}
+
+// Every length is refused, and every change of a byte is refused or decodes to finite values: the
+// decoder never reads or writes outside (run under the address sanitiser, this is what it finds).
+TEST_P(SparseCodecs, DamagedPayloads) {
+  for (const std::size_t n : {std::size_t{1}, std::size_t{40}, std::size_t{300}}) {
+    const auto payload = encode(*codec_, normals(n, 14, 3.0));
+    for (std::size_t length = 0; length < payload.size(); ++length) {
+      // A copy, so that the sanitiser sees its end.
+      expect_throws(*codec_, Bytes(payload.begin(), payload.begin() + static_cast<long>(length)),
+                    n);
+    }
+    for (std::size_t more = 1; more < 10; ++more) {
+      auto longer = payload;
+      longer.resize(payload.size() + more);
+      expect_throws(*codec_, longer, n);
+    }
+    std::vector<float> out(n);
+    for (std::size_t at = 0; at < payload.size(); ++at) {
+      for (const unsigned change : {1u, 2u, 4u, 8u, 16u, 32u, 64u, 128u, 0xFFu}) {
+        auto damaged = payload;
+        damaged[at] ^= static_cast<std::byte>(change);
+        try {
+          codec_->decode(damaged, out);
+          for (const float v : out) ASSERT_TRUE(std::isfinite(v));
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::communication);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SparseCodecs, ErrorIsWithinItsBounds) {
+  const double c = codec_->contraction(), absolute = codec_->absolute_error();
+  // randk contracts over draws, see RandK.ContractsOverDraws; its c is that of the worst one.
+  EXPECT_TRUE(c < 1.0 || absolute > 0.0 || codec_->spec().name == "randk");
+  for (const std::size_t n : kSizes) {
+    std::vector<float> equal(n, 0.25f);
+    for (const auto& v : {normals(n, 15), normals(n, 16, 1e-3), awkward(n, 17), equal}) {
+      const auto out = decode(*codec_, encode(*codec_, v), n);
+      EXPECT_LE(norm_of_difference(v, out), c * norm(v) * (1 + 1e-6));
+      for (std::size_t i = 0; absolute > 0.0 && i < n; ++i) {
+        if (out[i] == 0.0f) {
+          ASSERT_LT(std::abs(v[i]), absolute);
+        }
+      }
+    }
+  }
+}
+
+std::string test_name(const testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Codecs, SparseCodecs, testing::ValuesIn(kSpecs), test_name);
+
+// ---- topk
+// ----------------------------------------------------------------------------------------
+
+// The k largest magnitudes, of equal ones the first, without zeros.
+std::vector<std::size_t> places_by_sorting(std::span<const float> v, std::size_t k) {
+  std::vector<std::size_t> places(v.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  std::stable_sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) {
+    return magnitude_bits(v[a]) > magnitude_bits(v[b]);
+  });
+  places.resize(k);
+  std::erase_if(places, [&](std::size_t i) { return v[i] == 0.0f; });
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+void expect_selects(std::span<const float> v, std::size_t k) {
+  const auto want = places_by_sorting(v, k);
+  Bytes room(4 * k);
+  const sparse::Cut cut = sparse::cut_of_largest(v.data(), v.size(), k);
+  const std::size_t count = sparse::collect(v.data(), v.size(), cut, room.data());
+  ASSERT_EQ(count, want.size()) << v.size() << " values, k = " << k;
+  for (std::size_t j = 0; j < count; ++j) {
+    std::uint32_t place = 0;
+    std::memcpy(&place, room.data() + 4 * j, 4);
+    ASSERT_EQ(place, want[j]) << v.size() << " values, k = " << k;
+  }
+}
+
+TEST(TopK, SelectsAsASortDoes) {
+  for (const std::size_t n : kSizes) {
+    if (n == 0) continue;
+    for (const double ratio : {0.0001, 0.001, 0.01, 0.03, 0.0624, 0.0626, 0.25, 0.7, 1.0}) {
+      const std::size_t k = sparse::share_of(n, ratio);
+      expect_selects(normals(n, 20), k);
+      expect_selects(awkward(n, 21), k);
+      expect_selects(std::vector<float>(n, -1.5f), k);
+      expect_selects(std::vector<float>(n, 0.0f), k);
+      // One value apart from the rest, equal neighbours in the last bit, a ramp of denormals.
+      std::vector<float> v(n, 1.0f);
+      v[n / 2] = 1e38f;
+      expect_selects(v, k);
+      for (std::size_t i = 0; i < n; ++i)
+        v[i] = std::bit_cast<float>(0x3F800000u + static_cast<std::uint32_t>(i * 7 % 5));
+      expect_selects(v, k);
+      for (std::size_t i = 0; i < n; ++i) {
+        v[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i * 31 % 1000));
+      }
+      expect_selects(v, k);
+    }
+  }
+}
+
+TEST(TopK, SelectsEveryK) {
+  const auto v = awkward(300, 22);
+  for (std::size_t k = 1; k <= v.size(); ++k) expect_selects(v, k);
+}
+
+TEST(TopK, ShareIsRoundedUp) {
+  EXPECT_EQ(sparse::share_of(0, 0.01), 0u);
+  EXPECT_EQ(sparse::share_of(1, 0.01), 1u);
+  EXPECT_EQ(sparse::share_of(100, 0.01), 1u);
+  EXPECT_EQ(sparse::share_of(101, 0.01), 2u);
+  EXPECT_EQ(sparse::share_of(100, 0.07), 7u);  // the product is a little more
+  EXPECT_EQ(sparse::share_of(65536, 0.01), 656u);
+  EXPECT_EQ(sparse::share_of(12345, 1.0), 12345u);
+}
+
+TEST(TopK, BytesAreAsDocumented) {
+  // 4 of 40 values are sent, at places 2, 3, 20 and 39: gaps 2, 0, 16, 18.
+  const auto codec = make_codec(parse_codec_spec("topk:ratio=0.1"));
+  std::vector<float> v(40, 0.5f);
+  v[2] = 1.0f;
+  v[3] = -2.0f;
+  v[20] = 1.5f;
+  v[39] = -1.0f;
+  // The bound 4 (b + 1) + floor(36 / 2^b) is 40, 26, 21, 20, 22: b = 3.
+  EXPECT_EQ(sparse::rice_parameter(40, 4), 3u);
+  EXPECT_EQ(sparse::most_gap_bits(40, 4), 20u);
+  // 2: 1 010, 0: 1 000, 16: 00 1 000, 18: 00 1 010 (the low bits lowest first): 20 bits.
+  const Bytes want = bytes_of({4,    0,    0,    0,                       //
+                               0,    0,    0x80, 0x3F, 0, 0, 0,    0xC0,  // 1, -2
+                               0,    0,    0xC0, 0x3F, 0, 0, 0x80, 0xBF,  // 1.5, -1
+                               0x15, 0x04, 0x05});
+  EXPECT_EQ(encode(*codec, v), want);
+  std::vector<float> out(40, 0.0f);
+  out[2] = 1.0f, out[3] = -2.0f, out[20] = 1.5f, out[39] = -1.0f;
+  EXPECT_EQ(decode(*codec, want, 40), out);
+
+  const auto short_codec = make_codec(parse_codec_spec("topk:ratio=0.1,value=bf16"));
+  EXPECT_EQ(encode(*short_codec, v),
+            bytes_of({4, 0, 0, 0, 0x80, 0x3F, 0, 0xC0, 0xC0, 0x3F, 0x80, 0xBF, 0x15, 0x04, 0x05}));
+}
+
+TEST(TopK, AllValuesAreABitMap) {
+  const auto codec = make_codec(parse_codec_spec("topk:ratio=1"));
+  const auto payload = encode(*codec, normals(19, 23));
+  ASSERT_EQ(payload.size(), 4u + 4 * 19 + 3);
+  EXPECT_EQ(payload[80], std::byte{0xFF});
+  EXPECT_EQ(payload[82], std::byte{0x07});
+}
+
+// What the header says of an index at one in a hundred: 8.1 bits, up to 8.6 for any gaps.
+TEST(TopK, IndicesAreShort) {
+  const auto codec = make_codec(parse_codec_spec("topk"));
+  const std::size_t n = 65536, k = 656;
+  const auto payload = encode(*codec, normals(n, 24));
+  const double bits = 8.0 * static_cast<double>(payload.size() - 4 - 4 * k) / k;
+  EXPECT_GT(bits, 7.9);
+  EXPECT_LT(bits, 8.3);
+  EXPECT_LT(static_cast<double>(sparse::most_gap_bits(n, k)) / k, 8.6);
+}
+
+// No gaps of any shape take more bits than the bound, and the bound grows with the count.
+TEST(TopK, GapBitsAreBounded) {
+  for (const std::size_t n : {std::size_t{1}, std::size_t{2}, std::size_t{63}, std::size_t{1000}}) {
+    std::size_t before = 0;
+    for (std::size_t count = 1; count <= n; ++count) {
+      const std::size_t most = sparse::most_gap_bits(n, count);
+      EXPECT_GE(most, before);
+      EXPECT_LE(most, n);
+      before = most;
+      const unsigned b = sparse::rice_parameter(n, count);
+      for (unsigned other = 0; other < 20; ++other) {
+        EXPECT_LE(most, count * (other + 1) + ((n - count) >> other));
+      }
+      // All gaps in one, at the end.
+      EXPECT_LE(count * (b + 1) + ((n - count) >> b), most);
+    }
+  }
+}
+
+TEST(TopK, RefusesWhatNoEncoderWrites) {
+  const auto codec = make_codec(parse_codec_spec("topk:ratio=0.1"));
+  // One of 20 values (two at most): b = 3, a zero, a one and 000; the gap is 8.
+  const Bytes canonical = bytes_of({1, 0, 0, 0, 0, 0, 0x80, 0x3F, 0x02});
+  EXPECT_EQ(sparse::rice_parameter(20, 1), 3u);
+  std::vector<float> want(20, 0.0f);
+  want[8] = 1.0f;
+  EXPECT_EQ(decode(*codec, canonical, 20), want);
+  auto bad = canonical;
+  bad.push_back(std::byte{0});  // a byte too many
+  expect_throws(*codec, bad, 20);
+  bad = canonical;
+  bad[8] = std::byte{0x22};  // a bit behind the gap
+  expect_throws(*codec, bad, 20);
+  bad[8] = std::byte{0x1C};  // 16 + 3 = 19, the last place
+  EXPECT_EQ(decode(*codec, bad, 20)[19], 1.0f);
+  bad[8] = std::byte{0x24};  // 16 + 4 = 20, behind the end
+  expect_throws(*codec, bad, 20);
+  bad[8] = std::byte{0x00};  // no end of the unary part
+  expect_throws(*codec, bad, 20);
+  bad = canonical;
+  bad[0] = std::byte{3};  // more values than the ratio allows
+  expect_throws(*codec, bad, 20);
+  for (const float value :
+       {0.0f, -0.0f, std::numeric_limits<float>::infinity(),
+        -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    bad = canonical;
+    std::memcpy(bad.data() + 4, &value, 4);
+    expect_throws(*codec, bad, 20);
+  }
+  // Two values, b = 2. Gaps 18 and 0: 00001 01, 1 00; with 19 the second has no place left.
+  EXPECT_EQ(sparse::rice_parameter(20, 2), 2u);
+  Bytes two = bytes_of({2, 0, 0, 0, 0, 0, 0x80, 0x3F, 0, 0, 0x80, 0x3F, 0xD0, 0x00});
+  EXPECT_EQ(decode(*codec, two, 20)[19], 1.0f);
+  two[12] = std::byte{0xF0};
+  expect_throws(*codec, two, 20);
+  // The empty payload of no floats.
+  EXPECT_EQ(encode(*codec, {}), bytes_of({0, 0, 0, 0}));
+  expect_throws(*codec, bytes_of({1, 0, 0, 0, 0, 0, 0x80, 0x3F, 1}), 0);
+}
+
+// ---- threshold
+// -----------------------------------------------------------------------------------
+
+TEST(Threshold, SendsMagnitudesFromAlphaOn) {
+  const auto codec = make_codec(parse_codec_spec("threshold:alpha=0.1"));
+  // The float nearest to 0.1 is above it, so it is sent; the one before is not.
+  const float alpha = 0.1f, below = std::nextafter(alpha, 0.0f);
+  const std::vector<float> v = {alpha, -alpha, below, -below, 7.0f, 0.0f};
+  std::vector<float> residual(6, 0.0f);
+  EXPECT_EQ(decode(*codec, encode(*codec, v, residual.data()), 6),
+            (std::vector<float>{alpha, -alpha, 0.0f, 0.0f, 7.0f, 0.0f}));
+  EXPECT_EQ(residual, (std::vector<float>{0.0f, 0.0f, below, -below, 0.0f, 0.0f}));
+  // The float nearest to 0.3 is above 0.3, that to 0.7 below 0.7 (which is not sent, then).
+  const auto other = make_codec(parse_codec_spec("threshold:alpha=0.7"));
+  const std::vector<float> w = {0.7f, std::nextafter(0.7f, 1.0f)};
+  EXPECT_EQ(decode(*other, encode(*other, w), 2), (std::vector<float>{0.0f, w[1]}));
+}
+
+TEST(Threshold, AccumulatesUntilAlphaIsReached) {
+  const auto codec = make_codec(parse_codec_spec("threshold:alpha=1"));
+  const std::vector<float> g = {0.25f, -0.375f};
+  std::vector<float> z(2, 0.0f), delivered(2, 0.0f);
+  std::vector<std::size_t> lengths;
+  for (int t = 0; t < 8; ++t) {
+    const auto payload = encode(*codec, g, z.data());
+    lengths.push_back(payload.size());
+    codec->decode_add(payload, delivered);
+  }
+  EXPECT_EQ(delivered, (std::vector<float>{2.0f, -2.25f}));
+  EXPECT_EQ(z, (std::vector<float>{0.0f, -0.75f}));
+  EXPECT_EQ(lengths, (std::vector<std::size_t>{4, 4, 9, 9, 4, 9, 4, 9}));
+}
+
+TEST(Threshold, RefusesValuesBelowAlpha) {
+  const auto codec = make_codec(parse_codec_spec("threshold:alpha=1"));
+  auto payload = encode(*codec, std::vector<float>{1.0f});
+  const float below = std::nextafter(1.0f, 0.0f);
+  std::memcpy(payload.data() + 4, &below, 4);
+  expect_throws(*codec, payload, 1);
+}
+
+TEST(Threshold, RoundsToBf16) {
+  const auto codec = make_codec(parse_codec_spec("threshold:alpha=1e-45,value=bf16"));
+  const auto of = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
+  // Down, a tie to even up and down, up, the largest; a denormal that rounds up to the least, and
+  // one that is a tie and would be zero: it is not sent.
+  const std::vector<float> v = {of(0x3F800001u),
+                                of(0x3F818000u),
+                                of(0x3F808000u),
+                                of(0xBF808001u),
+                                std::numeric_limits<float>::max(),
+                                of(0x00008001u),
+                                of(0x00008000u)};
+  std::vector<float> residual(v.size(), 0.0f);
+  const auto out = decode(*codec, encode(*codec, v, residual.data()), v.size());
+  EXPECT_EQ(out, (std::vector<float>{1.0f, of(0x3F820000u), 1.0f, of(0xBF810000u), of(0x7F7F0000u),
+                                     of(0x00010000u), 0.0f}));
+  for (std::size_t i = 0; i < v.size(); ++i) EXPECT_EQ(residual[i], v[i] - out[i]);
+}
+
+// ---- randk
+// ---------------------------------------------------------------------------------------
+
+std::vector<std::size_t> places_of(const Codec& codec, std::size_t n, const EncodePlace& place) {
+  const auto out =
+      decode(codec, encode(codec, std::vector<float>(n, 1.0f), nullptr, nullptr, place), n);
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (out[i] != 0.0f) places.push_back(i);
+  }
+  return places;
+}
+
+TEST(RandK, DrawsKPlacesByWhereItIs) {
+  const auto codec = make_codec(parse_codec_spec("randk:ratio=0.1"));
+  for (const std::size_t n : {1, 9, 10, 11, 19, 1000, 4097}) {
+    EXPECT_EQ(places_of(*codec, n, {}).size(), sparse::share_of(n, 0.1));
+  }
+  const EncodePlace here{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 5};
+  const auto places = places_of(*codec, 1000, here);
+  for (const auto change :
+       {+[](EncodePlace& p) { ++p.seed; }, +[](EncodePlace& p) { ++p.step; },
+        +[](EncodePlace& p) { ++p.bucket; }, +[](EncodePlace& p) { ++p.offset; }}) {
+    EncodePlace there = here;
+    change(there);
+    EXPECT_NE(places_of(*codec, 1000, there), places);
+  }
+  EncodePlace other_rank = here;
+  other_rank.rank = 0;
+  EXPECT_EQ(places_of(*codec, 1000, other_rank), places) << "so that the ranks' sums line up";
+  const auto scaled = make_codec(parse_codec_spec("randk:ratio=0.1,scale=on"));
+  EXPECT_NE(places_of(*scaled, 1000, other_rank), places_of(*scaled, 1000, here))
+      << "else each rank of a ring would scale what others have scaled";
+}
+
+// Every place is drawn with probability k/n, whether k divides n or not: a chi-square test over the
+// places (the draws are fixed, so it either holds or not).
+TEST(RandK, EveryPlaceIsAsLikely) {
+  const std::size_t n = 50, draws = 20'000;
+  for (const char* spec : {"randk:ratio=0.1", "randk:ratio=0.06", "randk:ratio=0.7"}) {
+    const auto codec = make_codec(parse_codec_spec(spec));
+    const std::size_t k = sparse::share_of(n, codec->spec().number("ratio"));
+    std::vector<double> times(n, 0.0);
+    for (std::size_t step = 0; step < draws; ++step) {
+      for (const std::size_t i : places_of(*codec, n, {.step = step})) ++times[i];
+    }
+    const double p = static_cast<double>(k) / static_cast<double>(n);
+    const double mean = p * static_cast<double>(draws);
+    double squares = 0.0;
+    for (const double t : times) squares += (t - mean) * (t - mean) / (mean * (1.0 - p));
+    // n - 1 degrees of freedom; 4 standard deviations.
+    EXPECT_LT(squares, 49.0 + 4.0 * std::sqrt(2.0 * 49.0)) << spec;
+  }
+}
+
+TEST(RandK, ScaledIsUnbiased) {
+  const auto codec = make_codec(parse_codec_spec("randk:ratio=0.23,scale=on"));
+  EXPECT_FALSE(codec->spec().feedback);
+  const std::size_t n = 33, draws = 20'000, k = sparse::share_of(n, 0.23);
+  const auto v = normals(n, 30);
+  std::vector<double> mean(n, 0.0);
+  for (std::size_t step = 0; step < draws; ++step) {
+    const auto out = decode(*codec, encode(*codec, v, nullptr, nullptr, {.step = step}), n);
+    for (std::size_t i = 0; i < n; ++i) mean[i] += out[i] / static_cast<double>(draws);
+  }
+  // A draw's variance is (n/k - 1) v^2.
+  const double ratio = static_cast<double>(n) / static_cast<double>(k);
+  for (std::size_t i = 0; i < n; ++i) {
+    const double error = std::abs(v[i]) * std::sqrt((ratio - 1.0) / static_cast<double>(draws));
+    EXPECT_NEAR(mean[i], v[i], 4.0 * error) << i;
+  }
+}
+
+TEST(RandK, ContractsOverDraws) {
+  const auto codec = make_codec(parse_codec_spec("randk:ratio=0.2"));
+  const std::size_t n = 100, draws = 4000;
+  const auto v = awkward(n, 31);
+  double squares = 0.0, square_of_squares = 0.0;
+  for (std::size_t step = 0; step < draws; ++step) {
+    const auto out = decode(*codec, encode(*codec, v, nullptr, nullptr, {.step = step}), n);
+    const double share = std::pow(norm_of_difference(v, out) / norm(v), 2);
+    EXPECT_LE(share, 1.0);
+    squares += share / static_cast<double>(draws);
+    square_of_squares += share * share / static_cast<double>(draws);
+  }
+  const double deviation = std::sqrt((square_of_squares - squares * squares) / draws);
+  EXPECT_NEAR(squares, 0.8, 4.0 * deviation);
+}
+
+TEST(RandK, BytesAreAsDocumented) {
+  const auto codec = make_codec(parse_codec_spec("randk:ratio=0.5"));
+  const std::vector<float> v = {1.0f, 2.0f, 3.0f};
+  const auto payload = encode(*codec, v, nullptr, nullptr, {.seed = 9, .step = 8});
+  ASSERT_EQ(payload.size(), 8u + 2 * 4);
+  EXPECT_EQ(codec->fixed_payload_bytes(3), payload.size());
+  const auto out = decode(*codec, payload, 3);
+  float first = 0.0f, second = 0.0f;
+  std::memcpy(&first, payload.data() + 8, 4);
+  std::memcpy(&second, payload.data() + 12, 4);
+  EXPECT_EQ(std::count(out.begin(), out.end(), first), 1);
+  EXPECT_EQ(std::count(out.begin(), out.end(), second), 1);
+  EXPECT_EQ(std::count(out.begin(), out.end(), 0.0f), 1);
+  auto damaged = payload;
+  damaged[11] = std::byte{0x7F}, damaged[10] = std::byte{0x80};  // an infinity
+  expect_throws(*codec, damaged, 3);
+}
+
+TEST(RandK, ValuesThatScalingOverflowsAreNotFinite) {
+  const auto codec = make_codec(parse_codec_spec("randk:ratio=0.1,scale=on"));
+  std::vector<float> v(100, 1.0f);
+  v[3] = 1e38f;
+  bool finite = true;
+  const auto payload = encode(*codec, v, nullptr, &finite);
+  EXPECT_FALSE(finite);
+  EXPECT_EQ(decode(*codec, payload, 100), std::vector<float>(100, 0.0f));
+}
+
+}  // namespace
+}  // namespace dp
