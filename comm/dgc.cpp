@@ -1,0 +1,61 @@
+#include "comm/dgc.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/segment_memory.hpp"
+
+namespace dp {
+
+void DgcMomentum::prepare(std::size_t begin, std::span<float> gradient) {
+  const std::size_t n = gradient.size();
+  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
+  const double squares = host_memory().squares_of_sum(gradient.data(), nullptr, n);
+  if (!std::isfinite(squares)) return;
+  const double most = options_.clip / std::sqrt(static_cast<double>(options_.ranks));
+  const double norm = std::sqrt(squares);
+  const bool is_clipped = options_.clip > 0.0 && norm > most;
+  const float scale = is_clipped ? static_cast<float>(most / norm) : 1.0f;
+  const float momentum = options_.momentum;
+  float* g = gradient.data();
+  float* u = velocity_.data() + begin;
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) {
+    u[i] = momentum * u[i] + scale * g[i];
+    g[i] = u[i];
+  }
+}
+
+void DgcMomentum::mask(std::size_t begin, std::span<const float> residual) {
+  const std::size_t n = residual.size();
+  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
+  const float* z = residual.data();
+  float* u = velocity_.data() + begin;
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) u[i] = z[i] == 0.0f ? 0.0f : u[i];
+}
+
+void DgcMomentum::mask_delivered(std::size_t begin, std::span<const float> delivered) {
+  const std::size_t n = delivered.size();
+  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
+  const float* d = delivered.data();
+  float* u = velocity_.data() + begin;
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) u[i] = d[i] != 0.0f ? 0.0f : u[i];
+}
+
+double dgc_ratio(double ratio, std::size_t epoch) {
+  // 2^-2(epoch + 1); from 2^-1000 on it is below every ratio.
+  const int exponent = epoch < 500 ? -2 * (static_cast<int>(epoch) + 1) : -1000;
+  return std::max(ratio, std::ldexp(1.0, exponent));
+}
+
+std::size_t dgc_warmup_epochs(double ratio) {
+  DP_ASSERT(ratio > 0.0, "a ratio of {}", ratio);
+  std::size_t epochs = 0;
+  while (epochs < 500 && dgc_ratio(ratio, epochs) > ratio) ++epochs;
+  return epochs;
+}
+
+}  // namespace dp
