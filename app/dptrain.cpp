@@ -13,6 +13,7 @@
 #include "app/rank_main.hpp"
 #include "app/trainer.hpp"
 #include "comm/communicator.hpp"
+#include "comm/topology.hpp"
 #include "io/dataset.hpp"
 #include "io/run_log.hpp"
 #include "kernels/base/error.hpp"
@@ -25,6 +26,10 @@ dp::OptionContext option_context() {
   dp::OptionContext context;
   context.models = dp::net::model_names();
   for (const dp::CodecInfo& codec : dp::codec_list()) context.codecs.emplace_back(codec.name);
+  context.topologies.clear();
+  for (const dp::Topology& topology : dp::topology_list()) {
+    context.topologies.emplace_back(topology.name);
+  }
   context.check_compress = [](const std::string& spec) {
     static_cast<void>(dp::parse_codec_spec(spec));
   };

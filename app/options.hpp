@@ -26,7 +26,6 @@ struct Options {
   enum class Optimizer { sgd };
   enum class LrSchedule { constant, step, cosine, onecycle };
   enum class LrScaling { none, linear, sqrt };
-  enum class Topology { ring };
   enum class Device { automatic, cpu, cuda };
   enum class Precision { fp32, tf32, bf16 };
   enum class GpuExchange { automatic, host, device };
@@ -58,7 +57,7 @@ struct Options {
   LrScaling lr_scaling = LrScaling::none;
 
   std::string compress = "none";
-  Topology topology = Topology::ring;
+  std::string topology = "ring";
   double bucket_mb = 4;  // 10^6 bytes of fp32 gradient
   bool overlap = true;
   double comm_timeout_s = 60;
@@ -87,8 +86,9 @@ struct Options {
 
 // What options need to know from other folders.
 struct OptionContext {
-  std::vector<std::string> models;  // for --model
-  std::vector<std::string> codecs;  // for --help alone
+  std::vector<std::string> models;                 // for --model
+  std::vector<std::string> codecs;                 // for --help alone
+  std::vector<std::string> topologies = {"ring"};  // for --topology
   // Throws Error(usage) for a bad --compress value; empty: everything is accepted.
   std::function<void(const std::string& spec)> check_compress = nullptr;
   // Which data set a folder holds ("cifar10", "cifar100", or empty where nobody can tell), asked

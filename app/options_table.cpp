@@ -127,6 +127,15 @@ OptionRow compress_row(const OptionContext& context) {
   return row;
 }
 
+OptionRow topology_row(const OptionContext& context) {
+  OptionRow row = text("topology", &Options::topology, "NAME", joined_choices(context.topologies),
+                       fmt::format("who sends to whom: {}", fmt::join(context.topologies, ", ")));
+  row.set = [names = context.topologies](Options& options, std::string_view value) {
+    options.topology = names[parse_choice("--topology", value, names)];
+  };
+  return row;
+}
+
 OptionRow milestones_row() {
   constexpr RealRange kEpoch{.least = 0, .most = 100000, .is_least_allowed = false};
   return {.name = "lr-milestones",
@@ -220,7 +229,7 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
         choice("lr-scaling", &O::lr_scaling, {"none", "linear", "sqrt"},
                "multiply --lr by the number of ranks or by its square root")}},
       {"Exchange of gradients",
-       {compress_row(context), choice("topology", &O::topology, {"ring"}, "who sends to whom"),
+       {compress_row(context), topology_row(context),
         real("bucket-mb", &O::bucket_mb, {.least = 0, .most = 4096, .is_least_allowed = false},
              "size of gradients sent together, in 10^6 bytes of fp32"),
         on_off("overlap", &O::overlap, "exchange while the backward pass still computes"),

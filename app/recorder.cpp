@@ -6,7 +6,6 @@
 #include <cmath>
 #include <map>
 
-#include "comm/ring.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 
@@ -40,6 +39,9 @@ void add_cost(CommCost& sum, const CommCost& more) {
   sum.received_bytes += more.received_bytes;
   sum.sampled_error_squares += more.sampled_error_squares;
   sum.sampled_value_squares += more.sampled_value_squares;
+  sum.delivered_error_squares += more.delivered_error_squares;
+  sum.delivered_value_squares += more.delivered_value_squares;
+  sum.sample_bytes += more.sample_bytes;
 }
 
 // Adds costs in time; the residual's norm is that of the last.
@@ -70,7 +72,10 @@ Recorder::Recorder(RunDescription run)
   // Lists that rows refer to by index.
   const std::vector<std::string> all = run_.comm->gather(run_.device->description());
   for (const std::string& device : all) device_of_rank_.push_back(index_in(devices_, device));
-  for (const Bucket& bucket : run_.buckets) index_in(codec_names_, bucket.codec);
+  for (const Bucket& bucket : run_.buckets) {
+    index_in(codec_names_, bucket.codec);
+    index_in(topology_names_, topology_of(bucket));
+  }
   epoch_comm_.buckets.resize(run_.buckets.size());
   run_.comm->together([&] {
     if (is_speaker() && run_.options->log != "none") open_log();
@@ -79,14 +84,13 @@ Recorder::Recorder(RunDescription run)
 
 void Recorder::attach(Reducer& reducer) {
   reducer_ = &reducer;
-  const auto rank = static_cast<std::size_t>(run_.comm->rank());
-  for (const Bucket& bucket : run_.buckets) {
-    const auto codec = make_codec(parse_codec_spec(bucket.codec));
-    const RingShape shape = {.elements = bucket.elements,
-                             .ranks = static_cast<std::size_t>(run_.comm->size()),
-                             .segment = reducer.segment_of(*codec)};
-    expected_bytes_.push_back(ring_wire_bytes(shape, rank, *codec));
+  for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
+    expected_bytes_.push_back(reducer.wire_bytes(b));
   }
+}
+
+std::string Recorder::topology_of(const Bucket& bucket) const {
+  return bucket.topology.empty() ? run_.options->topology : bucket.topology;
 }
 
 void Recorder::open_log() {
@@ -100,7 +104,7 @@ void Recorder::open_log() {
   info.hosts = run_.comm->hosts();
   info.devices = devices_;
   info.codec_names = codec_names_;
-  info.topology_names = {"ring"};
+  info.topology_names = topology_names_;
   info.config = run_.options->resolved();
   info.model_name = run_.options->model;
   info.parameters = parameters.size();
@@ -244,7 +248,9 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
                         .codec_relative_error = comm.relative_error(),
                         .residual_norm = comm.residual_norm(),
                         .replica_hash = tally.replica_hash,
-                        .skipped_steps = tally.skipped_steps};
+                        .skipped_steps = tally.skipped_steps,
+                        .delivered_relative_error = comm.delivered_relative_error(),
+                        .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes)};
   epochs_.push_back(row);
   if (log_) {
     log_->append(row);
@@ -275,14 +281,16 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
          .bucket = static_cast<std::int64_t>(b),
          .elements = static_cast<std::int64_t>(run_.buckets[b].elements),
          .codec = static_cast<std::int64_t>(index_in(codec_names_, run_.buckets[b].codec)),
-         .topology = 0,
+         .topology =
+             static_cast<std::int64_t>(index_in(topology_names_, topology_of(run_.buckets[b]))),
          .sent_bytes = static_cast<std::int64_t>(sum.sent_bytes),
          .encode_s = sum.encode_s / count,
          .wire_s = sum.wire_s / count,
          .decode_s = sum.decode_s / count,
          .peer_wait_s = sum.peer_wait_s / count,
          .relative_error = sum.relative_error(),
-         .residual_norm = sum.residual_norm()});
+         .residual_norm = sum.residual_norm(),
+         .delivered_relative_error = sum.delivered_relative_error()});
   }
   log_->append(std::span<const BucketRow>(rows));
 }

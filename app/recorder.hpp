@@ -93,6 +93,7 @@ class Recorder {
 
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
   void open_log();
+  [[nodiscard]] std::string topology_of(const Bucket& bucket) const;
   // Moves what the reducer measured since the last call into epoch_comm_; returns it.
   CommTimes collect_comm();
   [[nodiscard]] static TimesAndBytes times_of(const RankRecord& record);
@@ -111,7 +112,9 @@ class Recorder {
   std::vector<std::string> devices_;  // each once
   std::vector<std::size_t> device_of_rank_;
   std::vector<std::string> codec_names_;
-  std::vector<std::uint64_t> expected_bytes_;  // by bucket: what this rank sends in a step
+  std::vector<std::string> topology_names_;
+  // By bucket, what this rank sends in a step; nothing where that depends on the values.
+  std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes epoch_comm_;
   std::vector<EpochRow> epochs_;
   LapClock run_clock_, epoch_clock_;

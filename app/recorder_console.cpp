@@ -78,14 +78,16 @@ void Recorder::print_start() {
 
   if (run_.comm->size() > 1) {
     TextTable table;
-    table.header = {"bucket", "elements", "codec", "sent per rank and step", "note"};
-    table.align = {Align::right, Align::right, Align::left, Align::right, Align::left};
+    table.header = {"bucket", "elements", "codec", "topology", "rank 0 sends a step", "note"};
+    table.align = {Align::right, Align::right, Align::left, Align::left, Align::right, Align::left};
     for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
       const Bucket& bucket = run_.buckets[b];
-      table.rows.push_back({std::to_string(b),
-                            format_count(static_cast<std::int64_t>(bucket.elements)), bucket.codec,
-                            format_bytes(static_cast<double>(expected_bytes_[b])),
-                            std::string(bucket.why)});
+      table.rows.push_back(
+          {std::to_string(b), format_count(static_cast<std::int64_t>(bucket.elements)),
+           bucket.codec, topology_of(bucket),
+           expected_bytes_[b] ? format_bytes(static_cast<double>(*expected_bytes_[b]))
+                              : "as values ask",
+           std::string(bucket.why)});
     }
     console_.table("buckets, in the order in which they are sent", table);
   }
@@ -111,7 +113,7 @@ void Recorder::print_step(const EpochTally& tally) {
   const double left_s = step_s * (static_cast<double>(run_.steps_per_epoch) * epochs_left - done) +
                         eval_s * epochs_left;
   double sent = 0;
-  for (const std::uint64_t bytes : expected_bytes_) sent += static_cast<double>(bytes);
+  for (const auto& bytes : expected_bytes_) sent += static_cast<double>(bytes.value_or(0));
   console_.step({.epoch = tally.epoch + 1,
                  .epochs = epochs,
                  .step = tally.steps,
@@ -138,26 +140,27 @@ void Recorder::print_epoch(const EpochRow& row) {
 void Recorder::print_end() {
   TextTable table;
   table.header = {"epoch", "time",    "compute", "comm", "exposed", "data",
-                  "sent",  "of fp32", "loss",    "test", "error"};
+                  "sent",  "of fp32", "loss",    "test", "error",   "of the sum"};
   const auto gradient = 4.0 * static_cast<double>(run_.network->parameters().size());
   const double ranks = run_.comm->size();
   // What an uncompressed ring would send in an epoch, headers aside.
   const double fp32 = 2.0 * (ranks - 1.0) * gradient * static_cast<double>(run_.steps_per_epoch);
   for (const EpochRow& row : epochs_) {
     const auto sent = static_cast<double>(row.times.sent_bytes);
-    table.rows.push_back({std::to_string(row.epoch + 1), format_seconds(row.times.epoch_s),
-                          format_seconds(row.times.compute_s), format_seconds(row.times.comm_s),
-                          format_seconds(row.times.exposed_comm_s),
-                          format_seconds(row.times.data_s), format_bytes(sent),
-                          fp32 > 0 ? format_percent(sent / fp32) : "-",
-                          format_number(row.train_loss, 3), format_percent(row.test_accuracy),
-                          format_percent(row.codec_relative_error)});
+    table.rows.push_back(
+        {std::to_string(row.epoch + 1), format_seconds(row.times.epoch_s),
+         format_seconds(row.times.compute_s), format_seconds(row.times.comm_s),
+         format_seconds(row.times.exposed_comm_s), format_seconds(row.times.data_s),
+         format_bytes(sent), fp32 > 0 ? format_percent(sent / fp32) : "-",
+         format_number(row.train_loss, 3), format_percent(row.test_accuracy),
+         format_percent(row.codec_relative_error), format_percent(row.delivered_relative_error)});
   }
   console_.table("what each epoch cost (mean over ranks; bytes: sum over ranks)", table);
   if (run_.comm->size() > 1) {
     console_.print(
         "comm: a bucket was in flight. exposed: training stood still for it. of fp32: bytes sent\n"
-        "against an uncompressed ring. error: what the codec dropped (kept for later steps).");
+        "against an uncompressed ring. error: what an encoder dropped (kept for later steps).\n"
+        "of the sum: what was delivered against the exact sum, in one step.");
   }
   if (log_) console_.print(fmt::format("The log is {}", run_.options->log));
 }

@@ -67,6 +67,8 @@ void Trainer::train_epoch(std::size_t epoch) {
   is_loaded_ = false;
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
     const double data_s = is_loaded_ ? 0.0 : load_next();
+    // Once an epoch the sums are compared with the exact ones.
+    if (s == train_loader_->steps() / 2 && comm_.size() > 1) replica_->reducer().sample_error();
     step(data_s, s + 1 == train_loader_->steps());
   }
 }
@@ -248,6 +250,7 @@ void Trainer::make_replica() {
   replica.path = options_.gpu_exchange == Options::GpuExchange::host     ? ExchangePath::host
                  : options_.gpu_exchange == Options::GpuExchange::device ? ExchangePath::device
                                                                          : ExchangePath::automatic;
+  replica.reducer.topology = options_.topology;
   replica.reducer.seed = seed();
   replica.reducer.comm_timeout_s = options_.comm_timeout_s;
   replica_ = std::make_unique<Replica>(

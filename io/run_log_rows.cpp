@@ -89,6 +89,8 @@ std::span<const LogField> log_fields<EpochRow>() {
           .add("residual_norm", &T::residual_norm)
           .add("replica_hash", &T::replica_hash)
           .add("skipped_steps", &T::skipped_steps)
+          .add("delivered_relative_error", &T::delivered_relative_error)
+          .add("sample_bytes", &T::sample_bytes, "byte")
           .take();
   return fields;
 }
@@ -109,20 +111,22 @@ std::span<const LogField> log_fields<RankRow>() {
 template <>
 std::span<const LogField> log_fields<BucketRow>() {
   using T = BucketRow;
-  static const std::vector<LogField> fields = Columns<T>()
-                                                  .add("epoch", &T::epoch)
-                                                  .add("bucket", &T::bucket)
-                                                  .add("elements", &T::elements)
-                                                  .add("codec", &T::codec)
-                                                  .add("topology", &T::topology)
-                                                  .add("sent_bytes", &T::sent_bytes, "byte")
-                                                  .add("encode_s", &T::encode_s, "s")
-                                                  .add("wire_s", &T::wire_s, "s")
-                                                  .add("decode_s", &T::decode_s, "s")
-                                                  .add("peer_wait_s", &T::peer_wait_s, "s")
-                                                  .add("relative_error", &T::relative_error)
-                                                  .add("residual_norm", &T::residual_norm)
-                                                  .take();
+  static const std::vector<LogField> fields =
+      Columns<T>()
+          .add("epoch", &T::epoch)
+          .add("bucket", &T::bucket)
+          .add("elements", &T::elements)
+          .add("codec", &T::codec)
+          .add("topology", &T::topology)
+          .add("sent_bytes", &T::sent_bytes, "byte")
+          .add("encode_s", &T::encode_s, "s")
+          .add("wire_s", &T::wire_s, "s")
+          .add("decode_s", &T::decode_s, "s")
+          .add("peer_wait_s", &T::peer_wait_s, "s")
+          .add("relative_error", &T::relative_error)
+          .add("residual_norm", &T::residual_norm)
+          .add("delivered_relative_error", &T::delivered_relative_error)
+          .take();
   return fields;
 }
 

@@ -43,6 +43,10 @@ struct EpochRow {
   double codec_relative_error = kNotMeasured, residual_norm = kNotMeasured;
   std::uint64_t replica_hash = 0;
   std::int64_t skipped_steps = 0;
+  // Of the sums of one step, on a sample, against the exact ones; bytes that this took (not part of
+  // sent_bytes).
+  double delivered_relative_error = kNotMeasured;
+  std::int64_t sample_bytes = 0;
 };
 
 struct RankRow {
@@ -57,6 +61,7 @@ struct BucketRow {
   std::int64_t sent_bytes = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   double relative_error = kNotMeasured, residual_norm = kNotMeasured;
+  double delivered_relative_error = kNotMeasured;  // as in EpochRow
 };
 
 // One run of the program that wrote into the log.
