@@ -105,4 +105,34 @@ void unpack(const std::byte* codes, std::size_t m, Use use) {
   }
 }
 
+// Host: what most formats do with a block of m floats. Encodes partial + residual, or partial alone
+// where `residual` is null, by coded_of(v, i), which gives the code and the value that a decoder
+// makes of it; leaves the difference in `residual`.
+template <unsigned kBits, std::uint32_t kPadding, class CodedOf>
+void encode(std::byte* codes, const float* partial, float* residual, std::size_t m,
+            CodedOf coded_of) {
+  if (residual != nullptr) {
+    pack<kBits, kPadding>(codes, m, [=](std::size_t i) {
+      const float v = partial[i] + residual[i];
+      const Coded coded = coded_of(v, i);
+      residual[i] = v - coded.value;
+      return coded.bits;
+    });
+  } else {
+    pack<kBits, kPadding>(codes, m, [=](std::size_t i) { return coded_of(partial[i], i).bits; });
+  }
+}
+
+// Host: assigns, or adds, value_of(code) to m floats.
+template <unsigned kBits, bool kAdd, class ValueOf>
+void decode(const std::byte* codes, std::size_t m, float* out, ValueOf value_of) {
+  unpack<kBits>(codes, m, [=](std::size_t i, std::uint32_t code) {
+    if constexpr (kAdd) {
+      out[i] += value_of(code);
+    } else {
+      out[i] = value_of(code);
+    }
+  });
+}
+
 }  // namespace dp::code_layout

@@ -1,42 +1,30 @@
-// q16, q8, q4: symmetric linear bins, one scale per block, round to nearest.
+// q16, q8, q4: symmetric linear bins, one scale per block.
 //
-// Wire format of a segment of n floats in blocks of `block` (the last one may be shorter):
-//     float32 scale[blocks]      little-endian; finite, >= 0
-//     codes                      16, 8 or 4 bits a value, block after block; value = code * scale
+// Wire format: that of scaled_blocks.hpp with codes of 16, 8 or 4 bits; value = code * scale.
 //   q16: int16, -32767..32767. q8: int8, -127..127.
 //   q4: a nibble, code + 8, codes -7..7. Byte i of a block of m floats holds float i in its low
-//   nibble and float i + (m+1)/2 in its high one (8, that is zero, where there is none): see
-//   code_layout.hpp.
-// With L = 32767, 127 or 7: scale = absmax / L, code = round(v * (L / absmax)), ties to even.
+//   nibble and float i + (m+1)/2 in its high one (8, that is zero, where there is none).
+// With L = 32767, 127 or 7: scale = absmax / L, x = v * (L / absmax), and the code is x rounded:
+//   round=nearest      to the nearest whole number, ties to even;
+//   round=stochastic   up with the probability of its fractional part, else down: a uniform draw
+//                      (draws.hpp) is compared with it. At most L in magnitude.
 // The largest value of a block is reproduced up to rounding, zero exactly.
-// A block with absmax < 2^-100 is sent as zeros (scale 0), so no division overflows and no product
-// is denormal. A magnitude of 2^126 or more counts as not finite, so no decoded value overflows.
 //
-// Error: |v - decoded| <= scale / 2 + 2^-22 |v|.
-// Contraction: the error is at most |v| where v rounds to zero, at most scale / 2 elsewhere and
-// nothing at the largest value. The worst block has one value L * scale and all others at scale /
-// 2, so c^2 = K / (1 + K) with K = (block - 1) / (4 L^2): q4 of 2048: 0.955, q8: 0.175, q16:
-// 0.0007.
-//
-// Same bytes everywhere: one division per block, correctly rounded; multiply, nearbyint and
-// subtract are IEEE operations and never contracted (-ffp-contract=off, --fmad=false); the maximum
-// is taken over bit patterns, so its order does not matter, and NaN is the largest.
+// Error, nearest: |v - decoded| <= scale / 2 + 2^-22 |v|. Stochastic: below scale + 2^-22 |v|, and
+// the mean over draws is v up to 2^-22 |v| + 2^-23 scale (QSGD, Alistarh et al. 2017, with the
+// maximum norm), so errors of ranks and steps average out without feedback.
+// Contraction, nearest: the error is at most |v| where v rounds to zero, at most scale / 2
+// elsewhere and nothing at the largest value. The worst block has one value L * scale and all
+// others at scale / 2, so c^2 = K / (1 + K) with K = (block - 1) / (4 L^2): q4 of 2048: 0.955, q8:
+// 0.175, q16: 0.0007. Stochastic rounding is no contraction: a small value may become a whole bin.
 #pragma once
 
-#include <bit>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 
-#include "kernels/base/hd.hpp"
-#include "kernels/codecs/code_layout.hpp"
-#include "kernels/codecs/codec_spec.hpp"
+#include "kernels/codecs/draws.hpp"
+#include "kernels/codecs/scaled_blocks.hpp"
 
 namespace dp::linear {
-
-inline constexpr std::uint32_t kNonFiniteBits = 0x7E800000u;  // 2^126: at or above is not finite
-inline constexpr std::uint32_t kTinyBits = 0x0D800000u;       // 2^-100: below, the block is zeros
 
 DP_HD constexpr int levels(int bits) { return (1 << (bits - 1)) - 1; }
 
@@ -45,35 +33,22 @@ struct Scale {
   float scale;
   float inverse;
 };
-DP_HD inline Scale block_scale(std::uint32_t absmax_bits, int bits) {
-  if (absmax_bits < kTinyBits) return {0.0f, 0.0f};
-  const float absmax = std::bit_cast<float>(absmax_bits);
-  const auto l = static_cast<float>(levels(bits));
-  return {absmax / l, l / absmax};
-}
-
-// One value: its code, as a float that is a whole number.
-DP_HD inline float quantise(float v, float inverse) { return std::nearbyintf(v * inverse); }
 
 template <int kBits>
-class Format {
+class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
   static_assert(kBits == 16 || kBits == 8 || kBits == 4);
+  using Base = ScaledBlocks<kBits, kBits == 4 ? 8 : 0>;
 
  public:
-  static constexpr bool kIsLossless = false;
-  static constexpr bool kNeedsBlockMaximum = true;
-  static constexpr bool kDraws = false;
-  static constexpr std::uint32_t kNonFiniteFrom = kNonFiniteBits;
-  static constexpr unsigned kCodeBits = kBits;
-  static constexpr std::uint32_t kPadding = kBits == 4 ? 8 : 0;
+  static constexpr bool kDraws = true;
+  using Base::kPadding;
 
-  explicit Format(const CodecSpec& spec) : block_(spec.block) {}
+  explicit Format(const CodecSpec& spec)
+      : Base(spec), is_stochastic_(spec.has_choice("round", "stochastic")) {}
 
-  DP_HD std::size_t payload_bytes(std::size_t n) const {
-    return code_start(n) + code_layout::bytes(n, kBits);
-  }
   double contraction() const {
-    const double l = levels(kBits), k = static_cast<double>(block_ - 1) / (4.0 * l * l);
+    if (is_stochastic_) return 1.0;
+    const double l = levels(kBits), k = static_cast<double>(this->block() - 1) / (4.0 * l * l);
     // 2^-12 covers the rounding of the largest value (2^-22 of it) in the small c of q16.
     return std::sqrt(k / (1.0 + k)) * (1.0 + 0x1p-12) + 0x1p-21;
   }
@@ -82,19 +57,32 @@ class Format {
   // largest magnitude in it, or from its head, the first 4 bytes of it in the payload (false where
   // no encoder writes such a head).
   using Block = Scale;
-  DP_HD static Block block_of(std::uint32_t absmax_bits) { return block_scale(absmax_bits, kBits); }
+  DP_HD static Block block_of(std::uint32_t absmax_bits) {
+    if (absmax_bits < Base::kTiny) return {0.0f, 0.0f};
+    const float absmax = std::bit_cast<float>(absmax_bits);
+    constexpr auto kLevels = static_cast<float>(levels(kBits));
+    return {absmax / kLevels, kLevels / absmax};
+  }
   DP_HD static std::uint32_t head_of(const Block& block) {
     return std::bit_cast<std::uint32_t>(block.scale);
   }
   DP_HD static bool read_head(std::uint32_t head, Block& block) {
     block.scale = std::bit_cast<float>(head);
-    // Negative scales and NaN have larger bit patterns than any scale an encoder writes.
-    return head < kNonFiniteBits;
+    return head <= Base::largest_scale(levels(kBits));
   }
-  DP_HD static code_layout::Coded code_of(float v, const Block& block) {
-    const float q = quantise(v, block.inverse);
-    const int code = static_cast<int>(q) + static_cast<int>(kPadding);
-    return {static_cast<std::uint32_t>(code), q * block.scale};
+  DP_HD static code_layout::Coded nearest(float v, const Block& block) {
+    return coded(std::nearbyintf(v * block.inverse), block);
+  }
+  DP_HD static code_layout::Coded stochastic(float v, const Block& block, float draw) {
+    constexpr auto kLevels = static_cast<float>(levels(kBits));
+    const float x = v * block.inverse, below = std::floor(x);
+    const float q = below + (draw < x - below ? 1.0f : 0.0f);
+    // The largest value may be a rounding beyond L.
+    return coded(q > kLevels ? kLevels : q < -kLevels ? -kLevels : q, block);
+  }
+  DP_HD code_layout::Coded code_of(float v, const Block& block, const Draws& draws,
+                                   std::uint32_t index) const {
+    return is_stochastic_ ? stochastic(v, block, draws.uniform(index)) : nearest(v, block);
   }
   DP_HD static float value_of(std::uint32_t bits, const Block& block) {
     int code = static_cast<int>(bits) - static_cast<int>(kPadding);
@@ -103,26 +91,22 @@ class Format {
     return static_cast<float>(code) * block.scale;
   }
   DP_HD static bool is_code(std::uint32_t) { return true; }
-  DP_HD std::size_t code_start(std::size_t n) const {
-    return (n + block_ - 1) / block_ * sizeof(float);
-  }
 
-  // Encodes floats [begin, begin + m) of a segment of n, one block; m <= block.
+  // Encodes floats [begin, begin + m) of a segment of n, one block.
   void encode_block(const float* partial, float* residual, std::size_t begin, std::size_t m,
-                    std::size_t n, std::uint32_t absmax_bits, std::byte* payload) const {
+                    std::size_t n, std::uint32_t absmax_bits, std::byte* payload,
+                    const Draws& draws) const {
     const Block block = block_of(absmax_bits);
-    std::memcpy(payload + begin / block_ * sizeof(float), &block.scale, sizeof(float));
-    std::byte* codes = payload + code_start(n) + code_layout::bytes(begin, kBits);
-    if (residual != nullptr) {
-      code_layout::pack<kBits, kPadding>(codes, m, [=](std::size_t i) {
-        const float v = partial[i] + residual[i];
-        const code_layout::Coded coded = code_of(v, block);
-        residual[i] = v - coded.value;
-        return coded.bits;
-      });
+    this->write_scale(payload, begin, block.scale);
+    std::byte* codes = this->codes_of(payload, begin, n);
+    if (is_stochastic_) {
+      code_layout::encode<kBits, kPadding>(
+          codes, partial, residual, m, [=](float v, std::size_t i) {
+            return stochastic(v, block, draws.uniform(static_cast<std::uint32_t>(begin + i)));
+          });
     } else {
-      code_layout::pack<kBits, kPadding>(
-          codes, m, [=](std::size_t i) { return code_of(partial[i], block).bits; });
+      code_layout::encode<kBits, kPadding>(codes, partial, residual, m,
+                                           [=](float v, std::size_t) { return nearest(v, block); });
     }
   }
 
@@ -130,24 +114,20 @@ class Format {
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
-    std::uint32_t head = 0;
-    std::memcpy(&head, payload + begin / block_ * sizeof head, sizeof head);
     Block block{};
-    if (!read_head(head, block)) return false;
-    const std::byte* codes = payload + code_start(n) + code_layout::bytes(begin, kBits);
-    code_layout::unpack<kBits>(codes, m, [=](std::size_t i, std::uint32_t code) {
-      const float v = value_of(code, block);
-      if constexpr (kAdd) {
-        out[i] += v;
-      } else {
-        out[i] = v;
-      }
-    });
+    if (!read_head(Base::read_head(payload, begin), block)) return false;
+    code_layout::decode<kBits, kAdd>(this->codes_of(payload, begin, n), m, out,
+                                     [=](std::uint32_t code) { return value_of(code, block); });
     return true;
   }
 
  private:
-  std::size_t block_;
+  DP_HD static code_layout::Coded coded(float q, const Block& block) {
+    const int code = static_cast<int>(q) + static_cast<int>(kPadding);
+    return {static_cast<std::uint32_t>(code), q * block.scale};
+  }
+
+  bool is_stochastic_;
 };
 
 }  // namespace dp::linear

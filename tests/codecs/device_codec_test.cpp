@@ -3,6 +3,7 @@
 // same code; the program is for GPUs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -20,9 +21,28 @@ using testing_support::first_difference;
 using Floats = testing_support::DeviceArray<float>;
 using Bytes = testing_support::DeviceArray<std::byte>;
 
-const char* const kSpecs[] = {"none",        "fp16",         "q16",           "q8",
-                              "q4",          "q8:block=64",  "q4:block=64",   "q16:block=200",
-                              "q4:block=72", "q8:block=520", "q4:block=1024", "q8:block=16384"};
+const char* const kSpecs[] = {"none",
+                              "fp16",
+                              "bf16",
+                              "q16",
+                              "q8",
+                              "q4",
+                              "q8n",
+                              "q4n",
+                              "q8:block=64",
+                              "q4:block=64",
+                              "q16:block=200",
+                              "q4:block=72",
+                              "q8:block=520",
+                              "q4:block=1024",
+                              "q8:block=16384",
+                              "q4n:block=72",
+                              "q8n:block=8",
+                              "q16:round=stochastic",
+                              "q8:block=64,round=stochastic",
+                              "q4:block=72,round=stochastic"};
+// In a step of its own: what rounds at random depends on the place.
+constexpr EncodePlace kPlace{.seed = 3, .step = 17, .bucket = 2, .rank = 1, .offset = 4096};
 constexpr std::size_t kSizes[] = {0,  1,   2,   3,    4,    5,    7,    63,   64,
                                   65, 127, 255, 1000, 2047, 2048, 2049, 4103, 20'011};
 
@@ -70,10 +90,10 @@ class DeviceCodec : public testing::TestWithParam<const char*> {
 
     Floats d_partial(*device_, partial, layout.floats), d_rest(*device_, rest, layout.floats);
     const EncodeResult want =
-        cpu_->encode(partial, residual == nullptr ? nullptr : rest.data(), payload, {});
+        cpu_->encode(partial, residual == nullptr ? nullptr : rest.data(), payload, kPlace);
     Bytes d_payload(*device_, most, layout.payload, layout.place);
     float* d_residual = residual == nullptr ? nullptr : d_rest.data();
-    EncodeResult got = on_device_->encode(d_partial.span(), d_residual, d_payload.span(), {});
+    EncodeResult got = on_device_->encode(d_partial.span(), d_residual, d_payload.span(), kPlace);
     EXPECT_EQ(got.finite, want.finite);
     ASSERT_EQ(got.payload_bytes, want.payload_bytes);
     EXPECT_EQ(d_payload.get(), payload);
@@ -96,10 +116,10 @@ class DeviceCodec : public testing::TestWithParam<const char*> {
     std::vector<float> second = partial;
     std::vector<std::byte> onward(most);
     const EncodeResult passed = cpu_->decode_add_encode(
-        payload, second, residual == nullptr ? nullptr : rest.data(), onward, {});
+        payload, second, residual == nullptr ? nullptr : rest.data(), onward, kPlace);
     Bytes d_onward(*device_, most, layout.payload, layout.place);
     got = on_device_->decode_add_encode(d_payload.span(), d_partial.span(), d_residual,
-                                        d_onward.span(), {});
+                                        d_onward.span(), kPlace);
     EXPECT_EQ(got.finite, passed.finite);
     EXPECT_EQ(got.payload_bytes, passed.payload_bytes);
     EXPECT_EQ(d_onward.get(), onward);
@@ -186,6 +206,16 @@ TEST_P(DeviceCodec, InputThatIsNotFinite) {
 }
 
 // Small blocks have the most maxima.
+// Every codec that has a form for a GPU is among the specs above.
+TEST(DeviceCodecs, AreAllTested) {
+  for (const CodecInfo& info : codec_list()) {
+    const bool is_tested =
+        std::any_of(std::begin(kSpecs), std::end(kSpecs),
+                    [&](std::string_view s) { return s.substr(0, s.find(':')) == info.name; });
+    EXPECT_EQ(is_tested, has_codec(parse_codec_spec(info.name), DeviceKind::cuda)) << info.name;
+  }
+}
+
 class DeviceCodecOfSmallBlocks : public DeviceCodec {};
 
 TEST_P(DeviceCodecOfSmallBlocks, SegmentsMayGrow) {
@@ -199,7 +229,7 @@ TEST_P(DeviceCodecOfSmallBlocks, SegmentsMayGrow) {
 TEST_P(DeviceCodec, PayloadsThatCannotBeThrow) {
   const std::size_t n = 5000;
   auto payload = std::vector<std::byte>(cpu_->max_payload_bytes(n));
-  ASSERT_TRUE(cpu_->encode(normals(n, 13), nullptr, payload, {}).finite);
+  ASSERT_TRUE(cpu_->encode(normals(n, 13), nullptr, payload, kPlace).finite);
   Floats out(*device_, n);
   Bytes onward(*device_, payload.size(), 0, Bytes::Place::host);
   const auto expect_throw = [&](std::size_t bytes) {
@@ -212,8 +242,8 @@ TEST_P(DeviceCodec, PayloadsThatCannotBeThrow) {
       EXPECT_EQ(error.kind(), ErrorKind::communication);
     }
     EXPECT_THROW(on_device_->decode_add(part, out.span()), Error);
-    EXPECT_THROW(static_cast<void>(
-                     on_device_->decode_add_encode(part, out.span(), nullptr, onward.span(), {})),
+    EXPECT_THROW(static_cast<void>(on_device_->decode_add_encode(part, out.span(), nullptr,
+                                                                 onward.span(), kPlace)),
                  Error);
   };
   expect_throw(payload.size() - 1);

@@ -1,0 +1,91 @@
+// bf16: the upper half of a float, rounded.
+//
+// Wire format of a segment of n floats:
+//     bfloat16 value[n]          little-endian; 1 sign, 8 exponent, 7 mantissa bits
+// Round to nearest, ties to even; magnitudes above 0x1.FEp127 become that, the largest bfloat16.
+// Denormals are used. NaN and infinities are never sent.
+//
+// Error: |v - decoded| <= max(2^-8 |v|, 2^-134). Contraction c = 2^-8 for values in the normal
+// range. Against fp16: the range of fp32, so nothing is clamped or vanishes, at an eighth of the
+// precision.
+//
+// Same bytes everywhere: the rounding is integer arithmetic.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/base/hd.hpp"
+#include "kernels/codecs/code_layout.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp::bfloat16 {
+
+// A finite float.
+DP_HD inline std::uint16_t from_float(float v) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
+  const std::uint32_t rounded = (magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) >> 16;
+  return static_cast<std::uint16_t>(sign | (rounded < 0x7F7Fu ? rounded : 0x7F7Fu));
+}
+// Exact.
+DP_HD inline float to_float(std::uint16_t half) {
+  return std::bit_cast<float>(std::uint32_t{half} << 16);
+}
+
+class Format {
+ public:
+  static constexpr bool kIsLossless = false;
+  static constexpr bool kNeedsBlockMaximum = false;
+  static constexpr bool kDraws = false;
+  static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
+  static constexpr unsigned kCodeBits = 16;
+  static constexpr std::uint32_t kPadding = 0;
+
+  explicit Format(const CodecSpec&) {}
+  DP_HD std::size_t payload_bytes(std::size_t n) const { return 2 * n; }
+  double contraction() const { return 0x1p-8; }
+
+  // The pieces that every device's loops are made of (see linear.hpp); there are no blocks.
+  struct Block {};
+  DP_HD static Block block_of(std::uint32_t) { return {}; }
+  DP_HD static std::size_t code_start(std::size_t) { return 0; }
+  DP_HD static code_layout::Coded code_of(float v, const Block&) {
+    const std::uint16_t half = from_float(v);
+    return {half, to_float(half)};
+  }
+  DP_HD static float value_of(std::uint32_t code, const Block&) {
+    return to_float(static_cast<std::uint16_t>(code));
+  }
+  DP_HD static bool is_code(std::uint32_t code) { return (code & 0x7FFFu) < 0x7F80u; }
+
+  void encode_block(const float* partial, float* residual, std::size_t begin, std::size_t m,
+                    std::size_t, std::uint32_t, std::byte* payload) const {
+    code_layout::encode<16, kPadding>(payload + 2 * begin, partial, residual, m,
+                                      [](float v, std::size_t) { return code_of(v, {}); });
+  }
+
+  // False where a value is not finite.
+  template <bool kAdd>
+  [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
+                                  std::size_t, float* out) const {
+    std::uint32_t largest = 0;
+    const std::byte* in = payload + 2 * begin;
+#pragma omp simd reduction(max : largest)
+    for (std::size_t i = 0; i < m; ++i) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, in + 2 * i, 2);
+      const std::uint32_t magnitude = half & 0x7FFFu;
+      largest = magnitude > largest ? magnitude : largest;
+      if constexpr (kAdd) {
+        out[i] += to_float(half);
+      } else {
+        out[i] = to_float(half);
+      }
+    }
+    return largest < 0x7F80u;
+  }
+};
+
+}  // namespace dp::bfloat16

@@ -1,0 +1,26 @@
+// Sums of a block in one fixed order, which is that of a vector unit: 16 lanes, then a tree.
+#pragma once
+
+#include <cstddef>
+
+namespace dp {
+
+// The sum of term(i) for i < m: lane k adds the terms k, k + 16, k + 32, ... in that order; then
+// lane k adds lane k + 8, k + 4, k + 2, k + 1. T: float or a whole number.
+template <class T, class Term>
+T lane_sum(std::size_t m, Term term) {
+  constexpr std::size_t kLanes = 16;
+  T lanes[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= m; i += kLanes) {
+#pragma omp simd
+    for (std::size_t k = 0; k < kLanes; ++k) lanes[k] += term(i + k);
+  }
+  for (std::size_t k = 0; i + k < m; ++k) lanes[k] += term(i + k);
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
+  }
+  return lanes[0];
+}
+
+}  // namespace dp

@@ -1,0 +1,86 @@
+// What all formats share that send one scale per block and codes of a fixed width.
+//
+// Wire format of a segment of n floats in blocks of `block` (the last one may be shorter):
+//     float32 scale[blocks]      little-endian; >= 0, at most 2^126 over the largest multiple of it
+//                                that a code stands for
+//     codes                      block after block: see code_layout.hpp
+// A block whose largest magnitude is below 2^-100 is sent as zeros (scale 0), so no division
+// overflows and no product is denormal. A magnitude of 2^126 or more counts as not finite, so no
+// decoded value overflows.
+//
+// Same bytes everywhere: one division per block, correctly rounded; other operations are single
+// IEEE operations and never contracted (-ffp-contract=off, --fmad=false); the maximum is taken over
+// bit patterns, so its order does not matter, and NaN is the largest.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/base/hd.hpp"
+#include "kernels/codecs/code_layout.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp {
+
+// The scales, for codes of any kind.
+class BlockScales {
+ public:
+  // The bits of 2^126 / levels. Negative scales and NaN have larger ones than any scale that an
+  // encoder writes, and what a decoder makes of a damaged scale does not overflow.
+  DP_HD static constexpr std::uint32_t largest_scale(int levels) {
+    return std::bit_cast<std::uint32_t>(0x1p126f / static_cast<float>(levels));
+  }
+
+  static constexpr bool kIsLossless = false;
+  static constexpr bool kNeedsBlockMaximum = true;
+  static constexpr bool kDraws = false;
+  static constexpr std::uint32_t kNonFiniteFrom = 0x7E800000u;  // 2^126
+  static constexpr std::uint32_t kTiny = 0x0D800000u;           // 2^-100
+
+  explicit BlockScales(const CodecSpec& spec) : block_(spec.block) {}
+
+  DP_HD std::size_t code_start(std::size_t n) const {
+    return (n + block_ - 1) / block_ * sizeof(float);
+  }
+
+ protected:
+  DP_HD std::size_t block() const { return block_; }
+
+  // Host: of the block that begins at float `begin`.
+  void write_scale(std::byte* payload, std::size_t begin, float scale) const {
+    std::memcpy(payload + begin / block_ * sizeof scale, &scale, sizeof scale);
+  }
+  [[nodiscard]] std::uint32_t read_head(const std::byte* payload, std::size_t begin) const {
+    std::uint32_t head = 0;
+    std::memcpy(&head, payload + begin / block_ * sizeof head, sizeof head);
+    return head;
+  }
+
+ private:
+  std::size_t block_;
+};
+
+// With codes of kBits each; kNothing is the code that pads a block's last byte.
+template <unsigned kBits, std::uint32_t kNothing = 0>
+class ScaledBlocks : public BlockScales {
+ public:
+  static constexpr unsigned kCodeBits = kBits;
+  static constexpr std::uint32_t kPadding = kNothing;
+
+  using BlockScales::BlockScales;
+
+  DP_HD std::size_t payload_bytes(std::size_t n) const {
+    return code_start(n) + code_layout::bytes(n, kBits);
+  }
+
+ protected:
+  // Host: the codes of the block that begins at float `begin` of a segment of n.
+  template <class Bytes>
+  [[nodiscard]] Bytes* codes_of(Bytes* payload, std::size_t begin, std::size_t n) const {
+    return payload + code_start(n) + code_layout::bytes(begin, kBits);
+  }
+};
+
+}  // namespace dp
