@@ -1,9 +1,8 @@
 // The rows of the list of codecs: one for each. Adding a codec ends here.
 //
-// codec_list.cpp makes the CPU's codecs of them, cuda_codecs.cu a GPU's. A
-// format without the pieces that the GPU's driver needs (linear.hpp lists them)
-// says kOnGpu = false; such a codec can still be used with a GPU, on gradients
-// in host memory. Only for those two files.
+// codec_list.cpp makes the CPU's codecs of them, cuda_codecs.cu a GPU's. A format without the
+// pieces that the GPU's driver needs (linear.hpp lists them) says kOnGpu = false; such a codec can
+// still be used with a GPU, on gradients in host memory. Only for those two files.
 #pragma once
 
 #include <tuple>
@@ -14,22 +13,32 @@
 #include "kernels/codecs/linear.hpp"
 #include "kernels/codecs/none.hpp"
 #include "kernels/codecs/nonlinear.hpp"
+#include "kernels/codecs/randk.hpp"
 #include "kernels/codecs/sign.hpp"
 #include "kernels/codecs/ternary.hpp"
+#include "kernels/codecs/threshold.hpp"
+#include "kernels/codecs/topk.hpp"
 #include "kernels/codecs/two_bit.hpp"
 
 namespace dp {
 
 // The host's driver of formats that are made of blocks (cpu_driver.hpp).
-template <class Format> class CpuCodec;
+template <class Format>
+class CpuCodec;
 
 // `Driver<F>` is the host's codec; it is constructed from a CodecSpec, as F is.
-template <class F, bool kHasGpuForm = true,
-          template <class> class Driver = CpuCodec>
+template <class F, bool kHasGpuForm = true, template <class> class Driver = CpuCodec>
 struct CodecRow {
   using HostCodec = Driver<F>;
   using Format = F;
   static constexpr bool kOnGpu = kHasGpuForm;
+  CodecInfo info;
+};
+// A codec that is a class of its own (codec.hpp), for the host alone.
+template <class C>
+struct HostCodecRow {
+  using HostCodec = C;
+  static constexpr bool kOnGpu = false;
   CodecInfo info;
 };
 // A codec that is an exchange of its own: it has a spec, but no format.
@@ -40,18 +49,38 @@ struct ExchangeRow {
 };
 
 inline constexpr CodecParameter kFeedbackOnly[] = {feedback_parameter()};
-inline constexpr CodecParameter kBlockAndFeedback[] = {block_parameter(2048),
-                                                       feedback_parameter()};
+inline constexpr CodecParameter kBlockAndFeedback[] = {block_parameter(2048), feedback_parameter()};
 inline constexpr CodecParameter kBlockRoundAndFeedback[] = {
     block_parameter(2048),
-    choice_parameter(
-        "round", "to the nearest value, or at random so that the mean is right",
-        "nearest|stochastic"),
+    choice_parameter("round", "to the nearest value, or at random so that the mean is right",
+                     "nearest|stochastic"),
     feedback_parameter()};
 
+constexpr CodecParameter ratio_parameter(double preset) {
+  return number_parameter("ratio", "share of a segment's values that is sent", preset, 1e-5, 1.0);
+}
+constexpr CodecParameter sparse_value_parameter() {
+  return choice_parameter("value", "what a value is sent as", "fp32|bf16");
+}
+inline constexpr CodecParameter kTopKParameters[] = {
+    ratio_parameter(0.01), sparse_value_parameter(), feedback_parameter()};
+inline constexpr CodecParameter kDgcParameters[] = {
+    ratio_parameter(0.001),
+    number_parameter("momentum", "of the velocity that is accumulated; the optimiser's is 0", 0.9,
+                     0.0, 0.9999),
+    number_parameter("clip", "norm to which gradients are clipped, over all ranks; 0: not clipped",
+                     0.0, 0.0, 1e6),
+    feedback_parameter()};
+inline constexpr CodecParameter kRandKParameters[] = {
+    ratio_parameter(0.01),
+    choice_parameter("scale", "times n/k, which makes it unbiased", "off|on"),
+    feedback_parameter()};
+inline constexpr CodecParameter kThresholdParameters[] = {
+    number_parameter("alpha", "magnitude from which a value is sent", 0.001, 0.0, 1e6, true),
+    sparse_value_parameter(), feedback_parameter()};
+
 // One scale per block, with error feedback, to the nearest value.
-constexpr CodecInfo block_info(std::string_view name, std::string_view help,
-                               double bits) {
+constexpr CodecInfo block_info(std::string_view name, std::string_view help, double bits) {
   return {.name = name,
           .help = help,
           .bits_per_value = bits,
@@ -59,8 +88,7 @@ constexpr CodecInfo block_info(std::string_view name, std::string_view help,
           .parameters = kBlockAndFeedback};
 }
 // Likewise, or at random.
-constexpr CodecInfo rounding_info(std::string_view name, std::string_view help,
-                                  double bits) {
+constexpr CodecInfo rounding_info(std::string_view name, std::string_view help, double bits) {
   CodecInfo info = block_info(name, help, bits);
   info.unbiased_when = "round=stochastic";
   info.parameters = kBlockRoundAndFeedback;
@@ -75,35 +103,47 @@ inline constexpr std::tuple kCodecRows{
                             .is_biased = true,
                             .parameters = kFeedbackOnly}},
     CodecRow<bfloat16::Format>{{.name = "bf16",
-                                .help = "the upper half of fp32, rounded",
-                                .bits_per_value = 16,
-                                .is_biased = true,
-                                .parameters = kFeedbackOnly}},
+                            .help = "the upper half of fp32, rounded",
+                            .bits_per_value = 16,
+                            .is_biased = true,
+                            .parameters = kFeedbackOnly}},
     CodecRow<linear::Format<16>>{
         rounding_info("q16", "16-bit linear bins, one scale per block", 16)},
-    CodecRow<linear::Format<8>>{
-        rounding_info("q8", "8-bit linear bins, one scale per block", 8)},
-    CodecRow<linear::Format<4>>{
-        rounding_info("q4", "4-bit linear bins, one scale per block", 4)},
-    CodecRow<two_bit::Format, false>{
-        block_info("q2", "-s, 0 or s: the best s per block", 2)},
-    CodecRow<nonlinear::Format<8>>{
-        block_info("q8n", "8-bit bins, denser near zero", 8)},
-    CodecRow<nonlinear::Format<4>>{
-        block_info("q4n", "4-bit bins, denser near zero", 4)},
-    CodecRow<sign::Format, false>{
-        block_info("sign", "signs and a mean magnitude per block", 1)},
-    CodecRow<ternary::Format, false>{
-        rounding_info("ternary", "as q2, five values a byte", 1.6)},
+    CodecRow<linear::Format<8>>{rounding_info("q8", "8-bit linear bins, one scale per block", 8)},
+    CodecRow<linear::Format<4>>{rounding_info("q4", "4-bit linear bins, one scale per block", 4)},
+    CodecRow<two_bit::Format, false>{block_info("q2", "-s, 0 or s: the best s per block", 2)},
+    CodecRow<nonlinear::Format<8>>{block_info("q8n", "8-bit bins, denser near zero", 8)},
+    CodecRow<nonlinear::Format<4>>{block_info("q4n", "4-bit bins, denser near zero", 4)},
+    CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block", 1)},
+    CodecRow<ternary::Format, false>{rounding_info("ternary", "as q2, five values a byte", 1.6)},
+    HostCodecRow<Threshold>{{.name = "threshold",
+                             .help = "values from a magnitude on, the rest accumulates",
+                             .is_biased = true,
+                             .parameters = kThresholdParameters}},
+    HostCodecRow<TopK>{{.name = "topk",
+                        .help = "the largest magnitudes of a segment, and their places",
+                        .bits_per_value = 0.4,
+                        .is_biased = true,
+                        .parameters = kTopKParameters}},
+    HostCodecRow<TopK>{{.name = "dgc",
+                        .help = "topk of a velocity: momentum corrected, clipped, masked",
+                        .bits_per_value = 0.04,
+                        .is_biased = true,
+                        .parameters = kDgcParameters}},
+    HostCodecRow<RandK>{{.name = "randk",
+                         .help = "values at random places, the same on all ranks",
+                         .bits_per_value = 0.32,
+                         .is_biased = true,
+                         .unbiased_when = "scale=on",
+                         .parameters = kRandKParameters}},
 };
 
 // Calls use(row) for the row of that name; false where there is none.
-template <class Use> bool with_codec_row(std::string_view name, Use use) {
+template <class Use>
+bool with_codec_row(std::string_view name, Use use) {
   return std::apply(
-      [&](const auto &...row) {
-        return ((row.info.name == name && (use(row), true)) || ...);
-      },
+      [&](const auto&... row) { return ((row.info.name == name && (use(row), true)) || ...); },
       kCodecRows);
 }
 
-} // namespace dp
+}  // namespace dp
