@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/hierarchical.hpp"
+#include "comm/powersgd.hpp"
 
 namespace dp {
 namespace {
@@ -109,20 +110,33 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
 
 std::unique_ptr<Exchange> Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   const Bucket& bucket = buckets_[b];
+  const bool has_residual = spec.feedback && !residual_.empty();
+  ExchangeSetup setup = {.communicator = &communicator_,
+                         .bucket = checked_cast<std::uint32_t>(b),
+                         .offset = bucket.offset,
+                         .gradient = gradient_.subspan(bucket.offset, bucket.elements),
+                         .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
+                         .codec = exact_.get(),
+                         .exact = exact_.get(),
+                         .seed = options_.seed,
+                         .segment = segment_of(*exact_),
+                         .window = options_.window,
+                         .hosts = hosts_};
+  const Topology& topology = topology_of(b);
+  if (find_codec(spec.name)->is_exchange) {
+    DP_ASSERT(options_.device == nullptr, "{} has no form for this device", spec.text());
+    DP_ASSERT(b < kPowerSgdSecondBucket, "{} is more buckets than there are tags for", b);
+    codecs_[b] = nullptr;
+    return make_powersgd({.exchange = setup,
+                          .tensors = bucket.tensors,
+                          .rank = spec.whole("rank"),
+                          .make_inner = topology.make});
+  }
   codecs_[b] = options_.device == nullptr ? make_codec(spec) : make_codec(spec, *options_.device);
   DP_ASSERT(codecs_[b] != nullptr, "{} has no form for this device", spec.text());
-  const bool has_residual = spec.feedback && !residual_.empty();
-  return topology_of(b).make({.communicator = &communicator_,
-                              .bucket = checked_cast<std::uint32_t>(b),
-                              .offset = bucket.offset,
-                              .gradient = gradient_.subspan(bucket.offset, bucket.elements),
-                              .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
-                              .codec = codecs_[b].get(),
-                              .exact = exact_.get(),
-                              .seed = options_.seed,
-                              .segment = segment_of(*codecs_[b]),
-                              .window = options_.window,
-                              .hosts = hosts_});
+  setup.codec = codecs_[b].get();
+  setup.segment = segment_of(*codecs_[b]);
+  return topology.make(setup);
 }
 
 const Topology& Reducer::topology_of(std::size_t bucket) const {
@@ -131,12 +145,18 @@ const Topology& Reducer::topology_of(std::size_t bucket) const {
 }
 
 std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
-  const Codec& codec = *codecs_[bucket];
+  const bool is_factored = codecs_[bucket] == nullptr;
+  const Codec& codec = is_factored ? *exact_ : *codecs_[bucket];
   if (!codec.fixed_payload_bytes(segment_of(codec))) return std::nullopt;
-  const ExchangeShape shape = {
-      .elements = buckets_[bucket].elements, .ranks = hosts_.size(), .segment = segment_of(codec)};
-  const auto rank = static_cast<std::size_t>(communicator_.rank());
-  return topology_of(bucket).wire_bytes(shape, hosts_, rank, codec);
+  const auto of = [&](std::size_t elements) {
+    const ExchangeShape shape = {
+        .elements = elements, .ranks = hosts_.size(), .segment = segment_of(codec)};
+    const auto rank = static_cast<std::size_t>(communicator_.rank());
+    return topology_of(bucket).wire_bytes(shape, hosts_, rank, codec);
+  };
+  if (!is_factored) return of(buckets_[bucket].elements);
+  const PowerSgdPlan plan = plan_powersgd(buckets_[bucket].tensors, specs_[bucket].whole("rank"));
+  return of(plan.first_floats) + of(plan.second_floats);
 }
 
 void Reducer::replace_codecs(const std::vector<std::string>& specs) {
