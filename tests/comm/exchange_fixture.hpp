@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
-#include "comm/ring.hpp"
+#include "comm/topology.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
 
@@ -17,27 +17,31 @@ namespace dp::testing_support {
 
 // One bucket on one rank: gradient, residual, codec and exchange.
 struct Bench {
-  Bench(Communicator& communicator, const char* spec, std::size_t elements,
-        std::size_t segment_floats, std::uint32_t bucket = 0)
+  Bench(Communicator& communicator, const std::string& spec, std::size_t elements,
+        std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
+        std::vector<int> host_numbers = {})
       : comm(communicator),
+        hosts(std::move(host_numbers)),
         codec(make_codec(parse_codec_spec(spec))),
         gradient(elements),
         residual(codec->spec().feedback ? elements : 0),
         segment((segment_floats + codec->block() - 1) / codec->block() * codec->block()),
-        exchange(make_ring({.communicator = &comm,
-                            .bucket = bucket,
-                            .offset = 0,
-                            .gradient = gradient,
-                            .residual = residual.empty() ? nullptr : residual.data(),
-                            .codec = codec.get(),
-                            .seed = 1,
-                            .segment = segment,
-                            .window = 4})),
+        exchange(
+            find_topology(topology).make({.communicator = &comm,
+                                          .bucket = bucket,
+                                          .offset = 0,
+                                          .gradient = gradient,
+                                          .residual = residual.empty() ? nullptr : residual.data(),
+                                          .codec = codec.get(),
+                                          .seed = 1,
+                                          .segment = segment,
+                                          .window = 4,
+                                          .hosts = hosts})),
         buffers(exchange->needs()) {
     comm.barrier();
   }
 
-  [[nodiscard]] RingShape shape() const {
+  [[nodiscard]] ExchangeShape shape() const {
     return {gradient.size(), static_cast<std::size_t>(comm.size()), segment};
   }
 
@@ -52,6 +56,7 @@ struct Bench {
   }
 
   Communicator& comm;
+  std::vector<int> hosts;
   std::unique_ptr<Codec> codec;
   std::vector<float> gradient, residual;
   std::size_t segment;
