@@ -6,8 +6,8 @@
 // So the places are not sent: the key follows from (seed, step, bucket, the segment's place in the
 // gradient) and all ranks draw the same ones, hence their sums line up. One place is drawn in each
 // of k runs of nearly equal length, floor(j n / k) to floor((j + 1) n / k), and all are shifted by
-// one more draw, round the segment's end; so every place is drawn with probability k/n, none twice,
-// and never are two neighbours' runs left without one.
+// one more draw, round the segment's end; so every place is drawn with probability k/n and none
+// twice.
 //
 // scale=off sends the values as they are: biased, with feedback; a value sent leaves exactly zero.
 // scale=on multiplies them by n/k in the encoder: E[decoded] = v up to a rounding, so it runs

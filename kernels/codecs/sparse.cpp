@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/base/error.hpp"
+#include "kernels/codecs/bf16.hpp"
 #include "kernels/codecs/cpu_driver.hpp"
 #include "kernels/codecs/payload_errors.hpp"
 
@@ -21,15 +22,6 @@ constexpr std::size_t kCountBytes = sizeof(std::uint32_t);
 constexpr std::size_t kSlackBytes = sizeof(std::uint64_t);
 
 constexpr std::uint32_t magnitude_bits(std::uint32_t bits) { return bits & 0x7FFFFFFFu; }
-
-// A finite float's bits to those of the nearest with an empty lower half, ties to even, and no
-// infinity.
-constexpr std::uint32_t rounded_to_bf16(std::uint32_t bits) {
-  constexpr std::uint32_t kLargest = 0x7F7F0000u;
-  const std::uint32_t magnitude = magnitude_bits(bits);
-  const std::uint32_t rounded = (magnitude + 0x7FFFu + ((magnitude >> 16) & 1u)) & 0xFFFF0000u;
-  return (bits ^ magnitude) | std::min(rounded, kLargest);
-}
 
 void add(const float* values, float* sums, std::size_t n) {
 #pragma omp simd
@@ -204,13 +196,15 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
     std::memcpy(&place, values + j * sizeof place, sizeof place);
     gaps.put_rice(place - next, parameter);
     next = std::size_t{place} + 1;
-    const auto exact = std::bit_cast<std::uint32_t>(v[place]);
-    const std::uint32_t code = is_bf16_ ? rounded_to_bf16(exact) : exact;
-    const std::uint32_t wire = is_bf16_ ? code >> 16 : code;
-    std::memcpy(values + j * value_bytes, &wire, value_bytes);
-    if (residual != nullptr) {
-      residual[place] = is_bf16_ ? v[place] - std::bit_cast<float>(code) : 0.0f;
+    float rest = 0.0f;
+    if (is_bf16_) {
+      const std::uint16_t half = bfloat16::from_float(v[place]);
+      std::memcpy(values + j * sizeof half, &half, sizeof half);
+      rest = v[place] - bfloat16::to_float(half);
+    } else {
+      std::memcpy(values + j * sizeof(float), &v[place], sizeof(float));
     }
+    if (residual != nullptr) residual[place] = rest;
   }
   const std::size_t gap_bytes = gaps.finish();
   if (is_bf16_) {
@@ -240,7 +234,9 @@ void SparseCodec::decode_values(std::span<const std::byte> payload, std::span<fl
   const std::byte* const values = payload.data() + kCountBytes;
   BitReader gaps(payload.subspan(kCountBytes + count * value_bytes));
   const unsigned parameter = count > 0 ? rice_parameter(n, count) : 0;
-  const std::uint32_t least = is_bf16_ ? rounded_to_bf16(least_sent()) : least_sent();
+  // Rounding keeps the order, so no value is sent as less than the least that is sent.
+  std::uint32_t least = least_sent();
+  if (is_bf16_) least = bfloat16::from_float(std::bit_cast<float>(least)) * 0x10000u;
   std::size_t next = 0;
   for (std::size_t j = 0; j < count; ++j) {
     // Each place leaves room for those that follow.

@@ -8,7 +8,7 @@
 // is. There is no c < 1 with norm(v - decoded) <= c norm(v): of a segment of small values nothing
 // is sent, and c = 1. But as no residual ever reaches alpha, the mean error over t exchanges of any
 // input is below alpha/t a value, and feedback cannot diverge. With value=bf16 values sent leave up
-// to 2^-9 of themselves beside it, in bf16's normal range.
+// to 2^-8 of themselves beside it, in bf16's normal range.
 #pragma once
 
 #include <bit>

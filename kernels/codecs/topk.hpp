@@ -8,7 +8,7 @@
 //
 // Contraction: what stays are the n - k smallest squares, so their sum is at most the share
 // 1 - k/n of all, and c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With
-// value=bf16 the values sent keep at most 2^-9 of themselves: c^2 = 1 - ratio + 2^-18 ratio, for
+// value=bf16 the values sent keep at most 2^-8 of themselves: c^2 = 1 - ratio + 2^-16 ratio, for
 // values in bf16's normal range.
 #pragma once
 
@@ -26,7 +26,7 @@ class TopK final : public SparseCodec {
   [[nodiscard]] double contraction() const override {
     // share_of may round a product down by a millionth of a value.
     const double share = ratio_ < 1.0 ? ratio_ * (1.0 - 1e-6) : 1.0;
-    return std::sqrt(1.0 - share + (is_bf16() ? 0x1p-18 * share : 0.0));
+    return std::sqrt(1.0 - share + (is_bf16() ? 0x1p-16 * share : 0.0));
   }
 
  protected:

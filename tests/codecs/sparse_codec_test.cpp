@@ -1,6 +1,7 @@
 // The sparse codecs: which values are chosen (against a sort), the exact bytes of small examples,
 // conservation bit for bit, awkward values and sizes, and payloads that no encoder writes.
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
@@ -250,8 +251,28 @@ std::string test_name(const testing::TestParamInfo<const char*>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(Codecs, SparseCodecs, testing::ValuesIn(kSpecs), test_name);
 
-// ---- topk
-// ----------------------------------------------------------------------------------------
+// The wire formats, the choice of values and the drawn places may not drift: a hash over the
+// payload of a fixed input that depends on nothing but integer arithmetic and one exact scaling.
+TEST(SparseWireFormat, IsPinned) {
+  std::vector<float> v(5003);
+  const CounterRng rng(1, RandomStream::test);
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    v[i] = static_cast<float>(static_cast<std::int32_t>(rng.bits(i) >> 40) - (1 << 23)) * 0x1p-30f;
+  }
+  const EncodePlace place{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 5};
+  const auto hash = [&](const char* spec) {
+    const auto payload = encode(*make_codec(parse_codec_spec(spec)), v, nullptr, nullptr, place);
+    return XXH3_64bits(payload.data(), payload.size());
+  };
+  EXPECT_EQ(hash("topk:ratio=0.01"), 0x469367D05CC2889Eu);
+  EXPECT_EQ(hash("topk:ratio=0.25,value=bf16"), 0x0B29031614033E0Fu);
+  EXPECT_EQ(hash("threshold:alpha=0.007"), 0x670F0000FDC144F3u);
+  EXPECT_EQ(hash("dgc:ratio=0.01"), hash("topk:ratio=0.01"));
+  EXPECT_EQ(hash("randk:ratio=0.01"), 0x141A64FA2DD6ACB0u);
+  EXPECT_EQ(hash("randk:ratio=0.01,scale=on"), 0x209A4A0DEE199D84u);
+}
+
+// ---- topk ----------------------------------------------------------------------------
 
 // The k largest magnitudes, of equal ones the first, without zeros.
 std::vector<std::size_t> places_by_sorting(std::span<const float> v, std::size_t k) {
@@ -423,8 +444,7 @@ TEST(TopK, RefusesWhatNoEncoderWrites) {
   expect_throws(*codec, bytes_of({1, 0, 0, 0, 0, 0, 0x80, 0x3F, 1}), 0);
 }
 
-// ---- threshold
-// -----------------------------------------------------------------------------------
+// ---- threshold -----------------------------------------------------------------------
 
 TEST(Threshold, SendsMagnitudesFromAlphaOn) {
   const auto codec = make_codec(parse_codec_spec("threshold:alpha=0.1"));
@@ -483,8 +503,7 @@ TEST(Threshold, RoundsToBf16) {
   for (std::size_t i = 0; i < v.size(); ++i) EXPECT_EQ(residual[i], v[i] - out[i]);
 }
 
-// ---- randk
-// ---------------------------------------------------------------------------------------
+// ---- randk ---------------------------------------------------------------------------
 
 std::vector<std::size_t> places_of(const Codec& codec, std::size_t n, const EncodePlace& place) {
   const auto out =
