@@ -57,6 +57,8 @@ struct Options {
   LrScaling lr_scaling = LrScaling::none;
 
   std::string compress = "none";
+  std::string compress_exclude;      // patterns joined by commas; empty: none
+  std::int64_t compress_warmup = 0;  // epochs
   std::string topology = "ring";
   double bucket_mb = 4;  // 10^6 bytes of fp32 gradient
   bool overlap = true;

@@ -1,7 +1,10 @@
 #include "app/replica.hpp"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -11,6 +14,8 @@ namespace dp {
 namespace {
 
 float* floats(const Device::Memory& memory) { return reinterpret_cast<float*>(memory.get()); }
+
+bool is_dgc(const Bucket& bucket) { return parse_codec_spec(bucket.codec).name == "dgc"; }
 
 // An object in memory that both the host and operations can reach.
 template <class T>
@@ -63,8 +68,33 @@ StepVerdict Replica::exchange(double data_s) {
 void Replica::update(double learning_rate) {
   *sgd_ = options_.sgd;
   sgd_->learning_rate = static_cast<float>(learning_rate);
+  if (dgc_) {
+    // Momentum and weight decay came before the exchange.
+    *dgc_sgd_ = *sgd_;
+    dgc_sgd_->momentum = dgc_sgd_->weight_decay = 0.0f;
+  }
   update_->replay();
   clock_.updated();
+}
+
+void Replica::update_operations() {
+  net::Parameters& parameters = network_.parameters();
+  // All ranks hold the same bits, so all clip alike.
+  const bool clips = options_.sgd.clip_norm > 0;
+  if (clips) sum_of_squares(device_, parameters.gradients(), squares_);
+  const auto update = [&](std::size_t offset, std::size_t count, const SgdStep* step) {
+    sgd_update(device_, parameters.values().subspan(offset, count),
+               parameters.gradients().subspan(offset, count),
+               std::span(floats(velocity_), parameters.size()).subspan(offset, count), step,
+               clips ? squares_ : nullptr);
+  };
+  if (!dgc_) {
+    update(0, parameters.size(), sgd_);
+    return;
+  }
+  for (const Bucket& bucket : buckets_) {
+    update(bucket.offset, bucket.elements, is_dgc(bucket) ? dgc_sgd_ : sgd_);
+  }
 }
 
 void Replica::skip_update() { clock_.updated(); }
@@ -153,14 +183,7 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       squares_(shared_object<double>(squares_memory_)),
       clock_(device) {
   loaded_.reserve(2);
-  update_ = device_.record([this] {
-    net::Parameters& parameters = network_.parameters();
-    // All ranks hold the same bits, so all clip alike.
-    const bool clips = options_.sgd.clip_norm > 0;
-    if (clips) sum_of_squares(device_, parameters.gradients(), squares_);
-    sgd_update(device_, parameters.values(), parameters.gradients(),
-               {floats(velocity_), parameters.size()}, sgd_, clips ? squares_ : nullptr);
-  });
+  update_ = device_.record([this] { update_operations(); });
 }
 
 Replica::~Replica() {
@@ -181,13 +204,31 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
 
 void Replica::plan_exchange() {
   if (!buckets_.empty()) return;
+  std::vector<bool> is_used(options_.exact_tensors.size(), false);
+  const auto is_exact = [&](const std::string& name) {
+    bool is_matched = false;
+    for (std::size_t i = 0; i < is_used.size(); ++i) {
+      if (::fnmatch(options_.exact_tensors[i].c_str(), name.c_str(), 0) != 0) continue;
+      is_used[i] = is_matched = true;
+    }
+    return is_matched;
+  };
   std::vector<TensorSlot> slots;
   for (const net::Parameter& tensor : network_.parameters().tensors()) {
     const std::size_t rows = tensor.shape[0];
     slots.push_back({.offset = tensor.offset,
                      .rows = rows,
                      .columns = tensor.elements / rows,
-                     .is_1d = tensor.kind == net::ParameterKind::vector});
+                     .is_1d = tensor.kind == net::ParameterKind::vector,
+                     .is_exact = is_exact(tensor.name)});
+  }
+  for (std::size_t i = 0; i < is_used.size(); ++i) {
+    if (is_used[i]) continue;
+    throw_error(ErrorKind::usage,
+                "--compress-exclude {}: no tensor of the model has such a name; the first ones are "
+                "{}, {}",
+                options_.exact_tensors[i], network_.parameters().tensors().front().name,
+                network_.parameters().tensors()[1].name);
   }
   buckets_ =
       plan_buckets(slots, {.bucket_bytes = options_.bucket_bytes, .codec = options_.compress});
@@ -265,6 +306,7 @@ void Replica::connect(Communicator& comm) {
   net::Parameters& parameters = network_.parameters();
   std::span<float> gradient = parameters.gradients();
   ReducerOptions options = options_.reducer;
+  reducer_ranks_ = static_cast<std::size_t>(comm.size());
   if (is_gpu()) {
     if (!is_on_device_) {
       host_gradient_ = device_.allocate_host(gradient.size_bytes());
@@ -283,7 +325,67 @@ void Replica::connect(Communicator& comm) {
       };
     }
   }
+  if (std::any_of(buckets_.begin(), buckets_.end(), is_dgc)) connect_dgc(options);
   reducer_ = std::make_unique<Reducer>(comm, gradient, buckets_, options);
+}
+
+// Where buckets are sent as dgc, their momentum and weight decay come before the exchange
+// (dgc.hpp).
+void Replica::connect_dgc(ReducerOptions& options) {
+  if (is_gpu()) {
+    throw_error(
+        ErrorKind::usage,
+        "--compress {}: dgc's momentum is kept by the host's processor; with a GPU use topk",
+        options_.compress);
+  }
+  if (options_.sgd.has_nesterov) {
+    throw_error(ErrorKind::usage,
+                "--compress {}: dgc has a momentum of its own; allowed: "
+                "--nesterov off",
+                options_.compress);
+  }
+  const CodecSpec spec = parse_codec_spec(options_.compress);
+  net::Parameters& parameters = network_.parameters();
+  const std::size_t ranks = reducer_ranks_;
+  dgc_ = std::make_unique<DgcMomentum>(
+      parameters.size(), DgcOptions{.momentum = static_cast<float>(spec.number("momentum")),
+                                    .clip = spec.number("clip"),
+                                    .ranks = ranks});
+  dgc_step_memory_ = device_.allocate_host(sizeof(SgdStep));
+  dgc_sgd_ = shared_object<SgdStep>(dgc_step_memory_);
+  options.before_start = [this, ranks](std::size_t b) {
+    const Bucket& bucket = buckets_[b];
+    if (!is_dgc_[b]) return;
+    net::Parameters& p = network_.parameters();
+    const std::span<float> gradient = p.gradients().subspan(bucket.offset, bucket.elements);
+    const std::span<const float> values = p.values().subspan(bucket.offset, bucket.elements);
+    // The exchange adds the parts of all ranks.
+    const float decay = options_.sgd.weight_decay / static_cast<float>(ranks);
+    for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] += decay * values[i];
+    dgc_->prepare(bucket.offset, gradient);
+  };
+  options.on_delivered = [this](std::size_t b) {
+    const Bucket& bucket = buckets_[b];
+    if (!is_dgc_[b] || reducer_->residual().empty()) return;
+    dgc_->mask(bucket.offset, reducer_->residual().subspan(bucket.offset, bucket.elements));
+  };
+  for (const Bucket& bucket : buckets_) is_dgc_.push_back(is_dgc(bucket));
+}
+
+void Replica::begin_epoch(std::size_t epoch) {
+  if (options_.compress_warmup == 0) return;
+  std::vector<std::string> specs;
+  for (const Bucket& bucket : buckets_) {
+    CodecSpec spec = parse_codec_spec(bucket.codec);
+    const bool is_warm = epoch >= options_.compress_warmup;
+    if (!is_warm && spec.settings.contains("ratio")) {
+      spec.settings["ratio"] = dgc_ratio(spec.number("ratio"), epoch);
+    } else if (!is_warm) {
+      spec = parse_codec_spec("none");
+    }
+    specs.push_back(spec.text());
+  }
+  reducer_->replace_codecs(specs);
 }
 
 std::string Replica::path() const {

@@ -23,6 +23,7 @@
 
 #include "app/bucket_tracker.hpp"
 #include "app/step_clock.hpp"
+#include "comm/dgc.hpp"
 #include "comm/reducer.hpp"
 #include "io/augment.hpp"
 #include "io/loader.hpp"
@@ -44,6 +45,8 @@ struct ReplicaOptions {
   double label_smoothing = 0;
   SgdStep sgd = {};  // its learning rate is given with every update
   std::string compress = "none";
+  std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
+  std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
   std::size_t bucket_bytes = 4'000'000;
   bool overlap = true;
   ExchangePath path = ExchangePath::automatic;
@@ -65,6 +68,9 @@ class Replica {
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& comm);
 
+  // Collective, before the first step of an epoch: the codecs of the warm-up.
+  void begin_epoch(std::size_t epoch);
+
   // ---- a step
   void load(const Batch& batch);
   void compute(std::uint64_t step);
@@ -80,7 +86,7 @@ class Replica {
   // Loss and hits of the loaded batch, with the statistics for evaluation.
   LossSums evaluate();
 
-  // Before the first step of an epoch.
+  // Time up to here belongs to no step.
   void begin_times() { clock_.begin(); }
   // See StepClock::take.
   LoopTimes take_times(bool all) { return clock_.take(all); }
@@ -107,6 +113,8 @@ class Replica {
   void bucket_final(std::size_t bucket);
   void all_buckets_final();
   void choose_path();
+  void connect_dgc(ReducerOptions& options);
+  void update_operations();
   [[nodiscard]] double seconds_of_path(bool on_device);
   [[nodiscard]] Recording& recording(const LoadedBatch& batch);
 
@@ -137,6 +145,12 @@ class Replica {
   std::vector<Bucket> buckets_;
   std::optional<BucketTracker> tracker_;
   net::TensorCallback tensor_final_;
+  // dgc: momentum before the exchange instead of after it.
+  std::unique_ptr<DgcMomentum> dgc_;
+  Device::Memory dgc_step_memory_;
+  SgdStep* dgc_sgd_ = nullptr;
+  std::vector<bool> is_dgc_;  // by bucket
+  std::size_t reducer_ranks_ = 1;
   bool is_on_device_ = false;  // the exchange's path
   Device::Memory host_gradient_;
   std::unique_ptr<BucketLink> link_;

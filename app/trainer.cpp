@@ -63,6 +63,7 @@ void Trainer::run() {
 void Trainer::train_epoch(std::size_t epoch) {
   tally_ = {.epoch = epoch};
   train_loader_->start_epoch(epoch);
+  replica_->begin_epoch(epoch);
   replica_->begin_times();
   is_loaded_ = false;
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
@@ -245,6 +246,13 @@ void Trainer::make_replica() {
                  .has_nesterov = options_.nesterov,
                  .clip_norm = options_.clip_norm};
   replica.compress = options_.compress;
+  replica.compress_warmup = to_size(options_.compress_warmup);
+  for (std::size_t begin = 0; begin < options_.compress_exclude.size();) {
+    const std::size_t end =
+        std::min(options_.compress_exclude.find(',', begin), options_.compress_exclude.size());
+    replica.exact_tensors.push_back(options_.compress_exclude.substr(begin, end - begin));
+    begin = end + 1;
+  }
   replica.bucket_bytes = static_cast<std::size_t>(options_.bucket_mb * 1e6);
   replica.overlap = options_.overlap;
   replica.path = options_.gpu_exchange == Options::GpuExchange::host     ? ExchangePath::host

@@ -18,13 +18,15 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
               "tensor {} begins at {}", i, tensor.offset);
     DP_ASSERT(tensor.is_1d || i == 0 || !tensors[i - 1].is_1d,
               "tensor {} comes after the one-dimensional ones", i);
-    if (!is_open || is_first_1d) {
+    const bool changes = i > 0 && !tensor.is_1d && tensor.is_exact != tensors[i - 1].is_exact;
+    if (!is_open || is_first_1d || changes) {
       buckets.push_back({.offset = tensor.offset,
                          .elements = 0,
-                         .codec = tensor.is_1d ? exact : codec,
+                         .codec = tensor.is_1d || tensor.is_exact ? exact : codec,
                          .first_tensor = i,
                          .end_tensor = i});
-      if (tensor.is_1d && codec != exact) buckets.back().why = "one-dimensional";
+      if (codec != exact && tensor.is_exact) buckets.back().why = "excluded by name";
+      if (codec != exact && tensor.is_1d) buckets.back().why = "one-dimensional";
       is_open = true;
     }
     Bucket& bucket = buckets.back();

@@ -21,6 +21,7 @@ struct TensorSlot {
   std::size_t rows = 0;  // as a matrix, for codecs that factor; rows * columns floats
   std::size_t columns = 0;
   bool is_1d = false;
+  bool is_exact = false;  // excluded from compression by its name: sent in fp32
 
   [[nodiscard]] std::size_t elements() const { return rows * columns; }
 };
