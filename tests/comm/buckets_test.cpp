@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/base/error.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
 namespace {
@@ -25,7 +26,7 @@ TEST(Buckets, ClosesWhenFullAndKeepsOneDimensionalTensorsApart) {
   ASSERT_EQ(buckets.size(), 4u);
   EXPECT_EQ(buckets[0].offset, 0u);
   EXPECT_EQ(buckets[0].elements, 1100u);
-  EXPECT_EQ(buckets[0].codec, "q8:block=2048,ef=on");
+  EXPECT_EQ(buckets[0].codec, parse_codec_spec("q8").text());
   EXPECT_EQ(buckets[0].why, "");
   EXPECT_EQ(buckets[1].elements, 2000u);
   EXPECT_EQ(buckets[1].first_tensor, 2u);
@@ -65,6 +66,20 @@ TEST(Buckets, NothingIsSaidWhereNothingIsCompressed) {
     EXPECT_EQ(bucket.codec, "none");
     EXPECT_EQ(bucket.why, "");
   }
+}
+
+TEST(Buckets, ExcludedTensorsTravelAlone) {
+  auto tensors = slots({{600, false}, {500, false}, {2000, false}, {10, true}});
+  tensors[1].is_exact = true;
+  tensors[3].is_exact = true;
+  const auto buckets = plan_buckets(tensors, {.codec = "q8", .min_compress_bytes = 0});
+  ASSERT_EQ(buckets.size(), 4u);
+  EXPECT_EQ(buckets[0].codec, parse_codec_spec("q8").text());
+  EXPECT_EQ(buckets[1].elements, 500u);
+  EXPECT_EQ(buckets[1].codec, "none");
+  EXPECT_EQ(buckets[1].why, "excluded by name");
+  EXPECT_EQ(buckets[2].codec, parse_codec_spec("q8").text());
+  EXPECT_EQ(buckets[3].why, "one-dimensional");
 }
 
 TEST(Buckets, EdgesAndErrors) {
