@@ -15,6 +15,7 @@
 #include "comm/mpi_runtime.hpp"
 #include "comm/reducer.hpp"
 #include "comm/replica_hash.hpp"
+#include "comm/topology.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
@@ -36,13 +37,13 @@ struct Settings {
   double bucket_mb = 0.0;  // 0: all in one bucket
   int repeats = 5;
   ReducerOptions reducer;
-  std::vector<std::string> codecs;
+  std::vector<std::string> codecs, topologies;
 };
 
 constexpr const char* kUsage =
     "usage: mpirun -np P dpbench exchange [--mb X] [--bucket-mb X] [--repeats N] [--segment-kb N]\n"
-    "                                     [--window N] [--buckets-in-flight N] [--sleep-us N] "
-    "[CODEC...]\n";
+    "                                     [--window N] [--buckets-in-flight N] [--sleep-us N]\n"
+    "                                     [--topology NAME,...|all] [CODEC...]\n";
 
 double number(std::string_view option, std::string_view text, double low, double high) {
   double value = 0.0;
@@ -52,6 +53,19 @@ double number(std::string_view option, std::string_view text, double low, double
     throw_error(ErrorKind::usage, "{} {}: must be a number from {} to {}", option, text, low, high);
   }
   return value;
+}
+
+// "ring,direct" or "all".
+void add_topologies(std::string_view list, std::vector<std::string>& names) {
+  if (list == "all") {
+    for (const Topology& topology : topology_list()) names.emplace_back(topology.name);
+    return;
+  }
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    names.emplace_back(find_topology(list.substr(begin, end - begin)).name);
+    begin = end + 1;
+  }
 }
 
 Settings parse(int argc, char** argv) {
@@ -77,12 +91,15 @@ Settings parse(int argc, char** argv) {
       settings.reducer.window = static_cast<std::size_t>(number(word, value, 1, 1024));
     } else if (word == "--buckets-in-flight") {
       settings.reducer.buckets_in_flight = static_cast<std::size_t>(number(word, value, 1, 1024));
+    } else if (word == "--topology") {
+      add_topologies(value, settings.topologies);
     } else if (word == "--sleep-us") {
       settings.reducer.sleep_us = static_cast<int>(number(word, value, 0, 100000));
     } else {
       throw_error(ErrorKind::usage, "{}: unknown option\n{}", word, kUsage);
     }
   }
+  if (settings.topologies.empty()) settings.topologies = {"ring"};
   if (settings.codecs.empty()) {
     for (const CodecInfo& info : codec_list()) {
       settings.codecs.push_back(parse_codec_spec(info.name).text());
@@ -92,8 +109,10 @@ Settings parse(int argc, char** argv) {
 }
 
 struct Row {
-  std::vector<double> times_s;   // the slowest rank's
-  std::uint64_t wire_bytes = 0;  // of all ranks, one exchange
+  std::string topology, codec;
+  double encode_s = 0.0, decode_s = 0.0;  // of this rank, one exchange
+  std::vector<double> times_s;            // the slowest rank's
+  std::uint64_t wire_bytes = 0;           // of all ranks, one exchange
   std::int64_t wrong = 0;
   double relative_error = 0.0;
 };
@@ -127,8 +146,8 @@ double slowest(Communicator& c, double time_s) {
   return *std::max_element(all.begin(), all.end());
 }
 
-void bench_ring(Communicator& communicator, const Settings& settings, const std::string& codec,
-                std::vector<float>& gradient, Row& row) {
+void bench_reducer(Communicator& communicator, const Settings& settings,
+                   std::vector<float>& gradient, Row& row) {
   constexpr int kRuns = 3;  // the first warms up
   std::vector<TensorSlot> tensors;
   const auto bucket =
@@ -139,10 +158,12 @@ void bench_ring(Communicator& communicator, const Settings& settings, const std:
   for (std::size_t at = 0; at < gradient.size(); at += bucket) {
     tensors.push_back({at, 1, std::min(bucket, gradient.size() - at), false});
   }
+  ReducerOptions options = settings.reducer;
+  options.topology = row.topology;
   Reducer reducer(
       communicator, gradient,
-      plan_buckets(tensors, {.bucket_bytes = 1, .codec = codec, .min_compress_bytes = 0}),
-      settings.reducer);
+      plan_buckets(tensors, {.bucket_bytes = 1, .codec = row.codec, .min_compress_bytes = 0}),
+      options);
   for (int i = 0; i < kRuns; ++i) {
     fill(gradient, communicator.rank());
     std::fill(reducer.residual().begin(), reducer.residual().end(), 0.0f);
@@ -158,7 +179,10 @@ void bench_ring(Communicator& communicator, const Settings& settings, const std:
       if (i > 0) row.times_s.push_back(most_s);
     });
   }
-  const auto sent = static_cast<std::int64_t>(reducer.take_times().total.sent_bytes);
+  const CommCost cost = reducer.take_times().total;
+  const auto sent = static_cast<std::int64_t>(cost.sent_bytes);
+  row.encode_s = cost.encode_s;
+  row.decode_s = cost.decode_s;
   reducer.run([&](Communicator& c) {
     row.wire_bytes = static_cast<std::uint64_t>(c.all_sum(sent));
     agree_on_hash(c, gradient);
@@ -187,10 +211,18 @@ void run_exchange(int argc, char** argv) {
   const int p = communicator.size();
   const auto n = static_cast<std::size_t>(settings.size_mb * 1e6 / sizeof(float));
   std::vector<float> gradient(n);
-  std::vector<Row> rows(settings.codecs.size() + 1);
+  std::vector<Row> rows;
+  for (const std::string& topology : settings.topologies) {
+    for (const std::string& codec : settings.codecs) {
+      rows.emplace_back();
+      rows.back().topology = topology;
+      rows.back().codec = codec;
+    }
+  }
+  rows.emplace_back().codec = "MPI_Allreduce";
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-    for (std::size_t i = 0; i < settings.codecs.size(); ++i) {
-      bench_ring(communicator, settings, settings.codecs[i], gradient, rows[i]);
+    for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
+      bench_reducer(communicator, settings, gradient, rows[i]);
     }
     bench_allreduce(communicator, gradient, rows.back());
   }
@@ -198,18 +230,22 @@ void run_exchange(int argc, char** argv) {
   std::printf(
       "%d ranks, %.1f MB of fp32, segments of %zu KiB, %d repeats of 2, the slowest rank's time\n",
       p, static_cast<double>(n) * 4e-6, settings.reducer.segment_bytes / 1024, settings.repeats);
-  std::printf("%-24s %9s %9s %9s %9s %9s %10s %10s\n", "codec", "median ms", "min ms", "algbw",
-              "busbw", "wire MB", "wrong", "rel. error");
-  std::printf("%-24s %9s %9s %9s %9s %9s %10s\n", "", "", "", "MB/s", "MB/s", "all ranks",
-              "values");
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Row& row = rows[i];
-    const double time_s = median(row.times_s);
-    const double algbw = static_cast<double>(n) * 4e-6 / time_s;
-    const std::string name = i < settings.codecs.size() ? settings.codecs[i] : "MPI_Allreduce";
-    std::printf("%-24s %9.2f %9.2f %9.1f %9.1f %9.2f %10lld %10.2e\n", name.c_str(), 1e3 * time_s,
+  std::printf("%-12s %-40s %9s %8s %8s %8s %9s %7s %7s %9s %10s\n", "topology", "codec", "median",
+              "min", "algbw", "busbw", "wire MB", "encode", "decode", "wrong", "relative");
+  std::printf("%-12s %-40s %9s %8s %8s %8s %9s %7s %7s %9s %10s\n", "", "", "ms", "ms", "MB/s",
+              "MB/s", "all ranks", "GB/s", "GB/s", "values", "error");
+  for (const Row& row : rows) {
+    const double bytes = static_cast<double>(n) * 4.0, time_s = median(row.times_s);
+    const double algbw = bytes * 1e-6 / time_s;
+    // Of gradient, not of what passes the codec: a ring encodes every value once on every rank.
+    const auto rate = [&](double codec_s) {
+      return codec_s > 0.0 ? fmt::format("{:.1f}", bytes * 1e-9 / codec_s) : std::string("-");
+    };
+    std::printf("%-12s %-40s %9.2f %8.2f %8.1f %8.1f %9.2f %7s %7s %9lld %10.2e\n",
+                row.topology.c_str(), row.codec.c_str(), 1e3 * time_s,
                 1e3 * *std::min_element(row.times_s.begin(), row.times_s.end()), algbw,
                 algbw * 2.0 * (p - 1) / p, static_cast<double>(row.wire_bytes) * 1e-6,
+                rate(row.encode_s).c_str(), rate(row.decode_s).c_str(),
                 static_cast<long long>(row.wrong), row.relative_error);
   }
 }
