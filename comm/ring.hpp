@@ -32,8 +32,6 @@
 
 namespace dp {
 
-using RingShape = ExchangeShape;
-
 // What `rank` sends for one exchange with a codec of fixed payload size, start notices included:
 // with W(c) = sum over the segments s of chunk c of (16 + payload(s)),
 //     2 sum_c W(c) - W(r+1) - W(r+2) + 16 (P-1),       indices modulo P

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# failure_test.sh CASE MPIEXEC VICTIM: four real ranks, one of which stops, dies or fails; the job must end
+# failure_test.sh CASE MPIEXEC VICTIM [TOPOLOGY]: four real ranks, one of which stops, dies or fails; the job must end
 # in time, with the right exit code and a message that names the culprit.
 set -euo pipefail
-what=$1 mpiexec=$2 victim=$3
+what=$1 mpiexec=$2 victim=$3 topology=${4:-ring}
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -13,7 +13,7 @@ fail() {
   exit 1
 }
 
-"$mpiexec" -np 4 "$victim" "$what" "$folder" >"$folder/out" 2>&1 &
+"$mpiexec" -np 4 "$victim" "$what" "$folder" "$topology" >"$folder/out" 2>&1 &
 job=$!
 began=$SECONDS
 

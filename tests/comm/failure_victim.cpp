@@ -1,5 +1,5 @@
 // A small run that something happens to: failure_test.sh looks at what is said and how it ends.
-//     failure_victim CASE PID_FOLDER
+//     failure_victim CASE PID_FOLDER [TOPOLOGY]
 #include <unistd.h>
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace {
 using namespace dp;
 using namespace std::chrono_literals;
 
-void run(const std::string& what, const std::string& folder) {
+void run(const std::string& what, const std::string& folder, const std::string& topology) {
   Communicator comm;
   if (what == "agree") {
     comm.together([&] {
@@ -25,7 +25,7 @@ void run(const std::string& what, const std::string& folder) {
   std::vector<float> gradient(100'000, 1.0f);
   const std::vector<TensorSlot> tensors = {{0, 100, 500, false}, {50'000, 100, 500, false}};
   Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
-                  {.segment_bytes = 8192, .comm_timeout_s = 2.0});
+                  {.topology = topology, .segment_bytes = 8192, .comm_timeout_s = 2.0});
   for (std::uint64_t step = 0;; ++step) {
     reducer.begin_step(step);
     if (step == 20) {
@@ -64,7 +64,7 @@ void run(const std::string& what, const std::string& folder) {
 int main(int argc, char** argv) {
   MpiRuntime mpi(&argc, &argv);
   try {
-    run(argv[1], argv[2]);
+    run(argv[1], argv[2], argc > 3 ? argv[3] : "ring");
     return 0;
   } catch (...) {
     return mpi.end_with_error("victim");

@@ -169,6 +169,7 @@ TEST(Reducer, BytesAreThoseOfTheFormula) {
                                   .ranks = static_cast<std::size_t>(comm.size()),
                                   .segment = segment_bytes / sizeof(float)},
                                  static_cast<std::size_t>(comm.rank()), *codec);
+    EXPECT_EQ(kSteps * reducer.wire_bytes(b).value(), want) << b;
     EXPECT_EQ(times.buckets[b].sent_bytes, want) << b;
     total += want;
     if (comm.size() > 1 && bucket.codec != "none") {
