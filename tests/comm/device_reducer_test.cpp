@@ -21,7 +21,7 @@ using testing_support::DeviceArray;
 
 constexpr std::size_t kElements = 9'067;
 constexpr std::uint64_t kSteps = 4;
-constexpr std::uint64_t kBadStep = 2;
+constexpr std::uint64_t kBadStep = 2, kSampledStep = 1;
 
 std::vector<Bucket> plan(const std::string& codec) {
   // Slices that begin anywhere.
@@ -46,14 +46,20 @@ struct Outcome {
   CommTimes times;
 };
 
-const ReducerOptions kOptions{.segment_bytes = 2048, .buckets_in_flight = 2};
+// Two ranks a host.
+ReducerOptions options_of(const Communicator& comm, const std::string& topology) {
+  ReducerOptions options{.topology = topology, .segment_bytes = 2048, .buckets_in_flight = 2};
+  for (int rank = 0; rank < comm.size(); ++rank) options.hosts.push_back(rank / 2);
+  return options;
+}
 
-Outcome run_on_host(Communicator& comm, const std::string& codec) {
+Outcome run_on_host(Communicator& comm, const std::string& codec, const std::string& topology) {
   Outcome outcome;
   std::vector<float> gradient(kElements);
-  Reducer reducer(comm, gradient, plan(codec), kOptions);
+  Reducer reducer(comm, gradient, plan(codec), options_of(comm, topology));
   for (std::uint64_t step = 0; step < kSteps; ++step) {
     std::ranges::copy(gradient_of(comm.rank(), step), gradient.begin());
+    if (step == kSampledStep) reducer.sample_error();
     reducer.begin_step(step);
     for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
     outcome.finite.push_back(reducer.wait_step().finite);
@@ -66,7 +72,8 @@ Outcome run_on_host(Communicator& comm, const std::string& codec) {
 
 // As a step on a GPU: the queue computes the gradient (here: copies it), the marks of the link say
 // when a bucket is final, and nothing waits before wait_step.
-Outcome run_on_device(Communicator& comm, const std::string& codec, bool is_device_path) {
+Outcome run_on_device(Communicator& comm, const std::string& codec, const std::string& topology,
+                      bool is_device_path) {
   const test::TestDevice device = test::make_test_device();
   const bool has_link = device->kind() == DeviceKind::cuda;
   DeviceArray<float> gradient(*device, kElements);
@@ -81,7 +88,7 @@ Outcome run_on_device(Communicator& comm, const std::string& codec, bool is_devi
     link = make_bucket_link(*device, gradient.data(), is_device_path ? nullptr : host_gradient,
                             slices);
   }
-  ReducerOptions options = kOptions;
+  ReducerOptions options = options_of(comm, topology);
   if (is_device_path) options.device = device.get();
   if (has_link) {
     options.is_final = [&](std::size_t b) { return link->is_final(b); };
@@ -92,6 +99,7 @@ Outcome run_on_device(Communicator& comm, const std::string& codec, bool is_devi
   Reducer reducer(comm, is_on_gradient ? gradient.span() : std::span(host_gradient, kElements),
                   buckets, options);
   for (std::uint64_t step = 0; step < kSteps; ++step) {
+    if (step == kSampledStep) reducer.sample_error();
     if (has_link) link->begin_step(step);
     reducer.begin_step(step);
     gradient.set(gradient_of(comm.rank(), step));
@@ -135,15 +143,25 @@ void expect_same(const Outcome& got, const Outcome& want, bool has_neighbours) {
   EXPECT_NEAR(a.sampled_error_squares, b.sampled_error_squares, 1e-9 * b.sampled_error_squares);
   EXPECT_NEAR(a.sampled_value_squares, b.sampled_value_squares, 1e-9 * b.sampled_value_squares);
   EXPECT_EQ(a.encode_s > 0.0, has_neighbours);
+  // Of the same values in the same order.
+  EXPECT_EQ(a.delivered_error_squares, b.delivered_error_squares);
+  EXPECT_EQ(a.delivered_value_squares, b.delivered_value_squares);
+  EXPECT_GT(b.delivered_value_squares, 0.0);
 }
 
 TEST(DeviceReducer, EveryPathGivesTheBitsOfTheCpu) {
   Communicator comm;
   for (const char* codec : {"none", "fp16", "q8:block=64", "q4:block=64,ef=off", "q16:block=200"}) {
     SCOPED_TRACE(codec);
-    const Outcome on_host = run_on_host(comm, codec);
-    expect_same(run_on_device(comm, codec, true), on_host, comm.size() > 1);
-    expect_same(run_on_device(comm, codec, false), on_host, comm.size() > 1);
+    const Outcome on_host = run_on_host(comm, codec, "ring");
+    expect_same(run_on_device(comm, codec, "ring", true), on_host, comm.size() > 1);
+    expect_same(run_on_device(comm, codec, "ring", false), on_host, comm.size() > 1);
+  }
+  for (const Topology& topology : topology_list()) {
+    SCOPED_TRACE(topology.name);
+    const std::string name(topology.name);
+    const Outcome on_host = run_on_host(comm, "q8:block=64", name);
+    expect_same(run_on_device(comm, "q8:block=64", name, true), on_host, comm.size() > 1);
   }
 }
 
@@ -151,7 +169,7 @@ TEST(DeviceReducer, CanBeDestroyedInTheMiddleOfAStep) {
   Communicator comm;
   const test::TestDevice device = test::make_test_device();
   DeviceArray<float> gradient(*device, kElements);
-  ReducerOptions options = kOptions;
+  ReducerOptions options = options_of(comm, "ring");
   options.device = device.get();
   options.is_final = [](std::size_t b) { return b == 0; };
   Reducer reducer(comm, gradient.span(), plan("q8:block=64"), options);
