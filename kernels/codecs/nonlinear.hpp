@@ -14,11 +14,17 @@
 // between k^2 and (k+1)^2 is (k + 1/2)^2 + 1/4, so with y = |v| / scale, k = round(sqrt(y - 1/4))
 // is exact, and every vector unit has a correctly rounded square root.
 //
+// Measured relative errors, blocks of 2048: gradients of ResNet-20 on the synthetic set (one rank,
+// batch 32; step 20 and step 390), and heavy_tailed_gradient of the tests:
+//     q8 0.014, 0.022; 0.032    q8n 0.008, 0.010; 0.011
+//     q4 0.20,  0.27;  0.36     q4n 0.16,  0.17;  0.19
+// Blocks of 256 have fewer outliers, and the gain is less: q4 0.13, 0.18, q4n 0.13, 0.14.
+//
 // Error: with t = L sqrt(|v| / absmax), at most min(|v|, (t + 1/2) scale) + 2^-20 |v|.
 // Contraction: in the gap above k^2 the worst value is in the middle, with error (k + 1/2) scale.
 // The worst block has one value L^2 * scale and all others in the middle of one gap, so
 // c^2 = max over k of N (k + 1/2)^2 / (N (k^2 + k + 1/2)^2 + L^4) with N = block - 1:
-// q4n of 2048: 0.53, q8n: 0.047.
+// q4n of 2048: 0.55, q8n: 0.037.
 #pragma once
 
 #include <algorithm>
