@@ -126,7 +126,8 @@ class Reducer {
 
   // Collective, between steps. From the next step on bucket b has the codec specs[b]. Residuals
   // stay: what a bucket has not delivered yet is sent when its codec has feedback again. Buckets
-  // whose spec does not change keep their exchange and its state.
+  // whose spec does not change keep their exchange and its state. Throws Error(usage) for a bad
+  // spec, with nothing changed.
   void replace_codecs(const std::vector<std::string>& specs);
 
   // Collective, between steps. The next step's sums are compared with the exact ones, on a sample

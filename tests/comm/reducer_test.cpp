@@ -323,6 +323,12 @@ TEST(Reducer, CodecsAreReplacedBetweenSteps) {
   for (std::size_t b = 0; b < n; ++b) bytes += *reducer.wire_bytes(b);
   EXPECT_EQ(reducer.take_times().total.sent_bytes, bytes);
 
+  // A spec that cannot be changes nothing.
+  std::vector<std::string> bad = specs;
+  bad.back() = "q7";
+  EXPECT_THROW(reducer.replace_codecs(bad), Error);
+  EXPECT_EQ(reducer.buckets()[0].codec, "none");
+
   reducer.replace_codecs(specs);
   EXPECT_EQ(run_step(4), !has_neighbours);
   if (!has_neighbours) return;
