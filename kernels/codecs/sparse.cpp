@@ -73,60 +73,67 @@ class BitWriter {
 // Reads what BitWriter has written and nothing behind the end.
 class BitReader {
  public:
-  explicit BitReader(std::span<const std::byte> in) : in_(in) {}
+  explicit BitReader(std::span<const std::byte> in)
+      : next_(in.data()), end_(in.data() + in.size()) {}
 
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   // kNone where the value is above `most` or behind the end.
   std::size_t get_rice(unsigned parameter, std::size_t most) {
-    const std::uint64_t mask = (std::uint64_t{1} << parameter) - 1;
-    const std::uint64_t word = peek();
-    const auto zeros = static_cast<unsigned>(std::countr_zero(word));  // 64 of none
-    if (zeros + parameter >= kPeeked) return get_long_rice(parameter, most);
-    at_ += zeros + 1 + parameter;
-    const std::size_t value = std::size_t{zeros} << parameter | (word >> (zeros + 1) & mask);
-    return at_ <= in_.size() * 8 && value <= most ? value : kNone;
+    if (bits_ < kFull) refill();
+    auto zeros = static_cast<std::size_t>(std::countr_zero(word_));  // 64 of none
+    if (zeros + 1 + parameter <= bits_) {
+      drop(static_cast<unsigned>(zeros));
+    } else {
+      // Longer than what is there, if not behind the end.
+      for (zeros = 0;; refill()) {
+        if (bits_ == 0) return kNone;
+        const unsigned run = std::min(static_cast<unsigned>(std::countr_zero(word_)), bits_);
+        zeros += run;
+        const bool has_ended = run < bits_;
+        drop(run);
+        if (has_ended) break;
+      }
+      refill();
+      if (bits_ < 1 + parameter || zeros > most >> parameter) return kNone;
+    }
+    const std::size_t low = (word_ >> 1) & ((std::uint64_t{1} << parameter) - 1);
+    drop(1 + parameter);
+    const std::size_t value = zeros << parameter | low;
+    return value <= most ? value : kNone;
   }
   // Whether all is read but for zero bits in the last byte.
   [[nodiscard]] bool is_at_end() const {
-    return (at_ + 7) / 8 == in_.size() && (at_ % 8 == 0 || peek() == 0);
+    return next_ == end_ && bits_ < 8 && (word_ & ((1u << bits_) - 1)) == 0;
   }
 
  private:
-  static constexpr unsigned kPeeked = 56;
+  static constexpr unsigned kFull = 56;
 
-  // One that peek() does not show as a whole.
-  std::size_t get_long_rice(unsigned parameter, std::size_t most) {
-    std::size_t zeros = 0;
-    std::uint64_t word = peek();
-    for (; word == 0; word = peek()) {
-      zeros += kPeeked;
-      at_ += kPeeked;
-      if (at_ >= in_.size() * 8) return kNone;
+  // At least kFull bits where the input has them.
+  void refill() {
+    if (end_ - next_ >= static_cast<std::ptrdiff_t>(sizeof word_)) {
+      // What is above bits_ is the input's, too: it is the same when it is read again.
+      std::uint64_t more = 0;
+      std::memcpy(&more, next_, sizeof more);
+      word_ |= more << bits_;
+      const unsigned bytes = (63 - bits_) / 8;
+      next_ += bytes;
+      bits_ += 8 * bytes;
+    } else {
+      for (; bits_ < kFull && next_ != end_; ++next_, bits_ += 8) {
+        word_ |= std::to_integer<std::uint64_t>(*next_) << bits_;
+      }
     }
-    const auto more = static_cast<unsigned>(std::countr_zero(word));
-    zeros += more;
-    at_ += more + 1;
-    if (zeros > most >> parameter) return kNone;
-    const std::size_t low = peek() & ((std::uint64_t{1} << parameter) - 1);
-    at_ += parameter;
-    const std::size_t value = zeros << parameter | low;
-    return at_ <= in_.size() * 8 && value <= most ? value : kNone;
+  }
+  void drop(unsigned count) {
+    word_ >>= count;
+    bits_ -= count;
   }
 
-  // The next 56 bits; zeros behind the end.
-  [[nodiscard]] std::uint64_t peek() const {
-    const std::size_t byte = at_ / 8;
-    std::uint64_t word = 0;
-    if (byte + sizeof word <= in_.size()) {
-      std::memcpy(&word, in_.data() + byte, sizeof word);
-    } else if (byte < in_.size()) {
-      std::memcpy(&word, in_.data() + byte, in_.size() - byte);
-    }
-    return (word >> at_ % 8) & ((std::uint64_t{1} << kPeeked) - 1);
-  }
-
-  std::span<const std::byte> in_;
-  std::size_t at_ = 0;  // in bits
+  const std::byte* next_;
+  const std::byte* end_;
+  std::uint64_t word_ = 0;  // the first bit lowest
+  unsigned bits_ = 0;       // of it, at most 63
 };
 
 }  // namespace
@@ -241,9 +248,15 @@ void SparseCodec::decode_values(std::span<const std::byte> payload, std::span<fl
   for (std::size_t j = 0; j < count; ++j) {
     // Each place leaves room for those that follow.
     const std::size_t gap = gaps.get_rice(parameter, n - next - (count - j));
+    // Two copies of a fixed length: one of either would go byte by byte.
     std::uint32_t bits = 0;
-    std::memcpy(&bits, values + j * value_bytes, value_bytes);
-    if (is_bf16_) bits <<= 16;
+    if (is_bf16_) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, values + j * sizeof half, sizeof half);
+      bits = std::uint32_t{half} << 16;
+    } else {
+      std::memcpy(&bits, values + j * sizeof bits, sizeof bits);
+    }
     const std::uint32_t magnitude = magnitude_bits(bits);
     if (gap == BitReader::kNone || magnitude < least || magnitude >= kInfinity) {
       throw_payload_content(spec());
