@@ -71,6 +71,8 @@ inline constexpr CodecParameter kDgcParameters[] = {
     number_parameter("clip", "norm to which gradients are clipped, over all ranks; 0: not clipped",
                      0.0, 0.0, 1e6),
     feedback_parameter()};
+inline constexpr CodecParameter kPowerSgdParameters[] = {
+    whole_parameter("rank", "columns of each of the two factors", 4, 1, 64), feedback_parameter()};
 inline constexpr CodecParameter kRandKParameters[] = {
     ratio_parameter(0.01),
     choice_parameter("scale", "times n/k, which makes it unbiased", "off|on"),
@@ -136,6 +138,12 @@ inline constexpr std::tuple kCodecRows{
                          .is_biased = true,
                          .unbiased_when = "scale=on",
                          .parameters = kRandKParameters}},
+    ExchangeRow{{.name = "powersgd",
+                 .help = "matrices as two factors of low rank, summed in fp32",
+                 .bits_per_value = 0.1,
+                 .is_biased = true,
+                 .parameters = kPowerSgdParameters,
+                 .is_exchange = true}},
 };
 
 // Calls use(row) for the row of that name; false where there is none.

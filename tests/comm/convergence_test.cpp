@@ -1,0 +1,321 @@
+// Whether training comes to its end with each codec, on ring and direct: a small network on four
+// ranks, a few seconds in all. Bounds are wide: they tell a run that learns from one that does not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "comm/dgc.hpp"
+#include "comm/powersgd.hpp"
+#include "comm/topology.hpp"
+#include "exchange_fixture.hpp"
+
+namespace dp {
+namespace {
+
+using namespace testing_support;
+
+constexpr std::size_t kInputs = 32, kHidden = 64, kClasses = 10, kBatch = 16;
+constexpr std::size_t kSteps = 400, kLast = 50;
+constexpr std::size_t kFirst = kHidden * kInputs, kWeights = kFirst + kClasses * kHidden;
+
+// Two layers without biases, softmax and cross-entropy; weights and their gradient in one slice
+// each, as buckets are.
+struct Network {
+  std::vector<float> weights = std::vector<float>(kWeights);
+  std::vector<float> gradient = std::vector<float>(kWeights);
+  std::array<float, kHidden> hidden{}, hidden_gradient{};
+  std::array<float, kClasses> outputs{};
+
+  Network() {
+    const CounterRng rng(1, RandomStream::weights);
+    for (std::size_t i = 0; i < kWeights; ++i) {
+      const double fan_in = i < kFirst ? kInputs : kHidden;
+      weights[i] = static_cast<float>(normal(rng, i) * std::sqrt(2.0 / fan_in));
+    }
+  }
+
+  // Returns the loss of one sample and adds its gradient, times `scale`.
+  double learn(const float* x, std::size_t label, float scale) {
+    const float* second = weights.data() + kFirst;
+    for (std::size_t h = 0; h < kHidden; ++h) {
+      float sum = 0.0f;
+      for (std::size_t i = 0; i < kInputs; ++i) sum += weights[h * kInputs + i] * x[i];
+      hidden[h] = std::max(sum, 0.0f);
+    }
+    float largest = -1e30f;
+    for (std::size_t c = 0; c < kClasses; ++c) {
+      float sum = 0.0f;
+      for (std::size_t h = 0; h < kHidden; ++h) sum += second[c * kHidden + h] * hidden[h];
+      outputs[c] = sum;
+      largest = std::max(largest, sum);
+    }
+    float all = 0.0f;
+    for (float& o : outputs) all += o = std::exp(o - largest);
+    for (float& o : outputs) o /= all;
+    const double loss = -std::log(std::max(static_cast<double>(outputs[label]), 1e-30));
+    hidden_gradient.fill(0.0f);
+    for (std::size_t c = 0; c < kClasses; ++c) {
+      const float d = scale * (outputs[c] - (c == label ? 1.0f : 0.0f));
+      for (std::size_t h = 0; h < kHidden; ++h) {
+        gradient[kFirst + c * kHidden + h] += d * hidden[h];
+        hidden_gradient[h] += d * second[c * kHidden + h];
+      }
+    }
+    for (std::size_t h = 0; h < kHidden; ++h) {
+      if (hidden[h] == 0.0f) continue;
+      for (std::size_t i = 0; i < kInputs; ++i) {
+        gradient[h * kInputs + i] += hidden_gradient[h] * x[i];
+      }
+    }
+    return loss;
+  }
+};
+
+// Samples around one of 30 centres, three a class: not to be told apart by a linear map.
+std::size_t make_sample(const CounterRng& rng, std::uint64_t number, float* x) {
+  constexpr std::size_t kCentres = 30;
+  const CounterRng centres(9, RandomStream::test);
+  const std::size_t centre = rng.below(kCentres, number * 64);
+  for (std::size_t i = 0; i < kInputs; ++i) {
+    x[i] = static_cast<float>(0.6 * normal(centres, centre * kInputs + i) +
+                              0.8 * normal(rng, number * 64 + 1 + i));
+  }
+  return centre % kClasses;
+}
+
+// {-s, 0, s} with s the largest magnitude of a block: no contraction (no c < 1), as a block of
+// values just below s / 2 is dropped whole but for one. Not among the codecs; here to show what
+// that does.
+class AbsmaxTwoBit final : public Codec {
+ public:
+  AbsmaxTwoBit() : Codec({.name = "none", .block = kBlock, .feedback = true}) {}
+
+  [[nodiscard]] bool is_lossless() const override { return false; }
+  [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override {
+    return n * sizeof(float);
+  }
+  [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const override {
+    return n * sizeof(float);
+  }
+  [[nodiscard]] double contraction() const override { return 1.0; }
+
+  EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
+                      const EncodePlace&) const override {
+    for (std::size_t begin = 0; begin < partial.size(); begin += kBlock) {
+      const std::size_t end = std::min(begin + kBlock, partial.size());
+      float largest = 0.0f;
+      for (std::size_t i = begin; i < end; ++i) {
+        if (!std::isfinite(partial[i])) return send_zeros(partial.size(), payload);
+        largest = std::max(largest, std::abs(partial[i] + residual[i]));
+      }
+      for (std::size_t i = begin; i < end; ++i) {
+        const float v = partial[i] + residual[i];
+        const float sent = 2.0f * std::abs(v) < largest ? 0.0f : std::copysign(largest, v);
+        std::memcpy(payload.data() + i * sizeof sent, &sent, sizeof sent);
+        residual[i] = v - sent;
+      }
+    }
+    return {.payload_bytes = partial.size() * sizeof(float)};
+  }
+  void decode(std::span<const std::byte> payload, std::span<float> out) const override {
+    std::memcpy(out.data(), payload.data(), payload.size());
+  }
+  void decode_add(std::span<const std::byte> payload, std::span<float> out) const override {
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      float v = 0.0f;
+      std::memcpy(&v, payload.data() + i * sizeof v, sizeof v);
+      out[i] += v;
+    }
+  }
+
+ private:
+  static constexpr std::size_t kBlock = 2048;
+  static EncodeResult send_zeros(std::size_t n, std::span<std::byte> payload) {
+    std::memset(payload.data(), 0, n * sizeof(float));
+    return {.payload_bytes = n * sizeof(float), .finite = false};
+  }
+};
+
+struct Training {
+  const char* codec = "none";
+  const char* topology = "ring";
+  double peak = 0.2;            // learning rate
+  const Codec* own = nullptr;   // instead of `codec`
+  std::size_t exact_steps = 0;  // so many at first without it
+  bool is_masking = true;       // dgc
+};
+
+// One way to exchange the network's gradient.
+struct Way {
+  Way(Communicator& comm, Network& network, std::vector<float>& residual, const char* text,
+      const Codec* own, const char* topology, std::uint32_t bucket)
+      : spec(parse_codec_spec(text)), codec(make_codec(spec)), exact(make_codec({})) {
+    const bool has_feedback = own != nullptr || spec.feedback;
+    ExchangeSetup setup = {.communicator = &comm,
+                           .bucket = bucket,
+                           .gradient = network.gradient,
+                           .residual = has_feedback ? residual.data() : nullptr,
+                           .codec = own != nullptr ? own : codec.get(),
+                           .seed = 1,
+                           .segment = 2048};
+    const auto make = find_topology(topology).make;
+    if (find_codec(spec.name)->is_exchange) {
+      setup.codec = exact.get();
+      exchange = make_powersgd(
+          {.exchange = setup, .tensors = kTensors, .rank = spec.whole("rank"), .make_inner = make});
+    } else {
+      exchange = make(setup);
+    }
+    buffers.emplace(exchange->needs());
+  }
+  void run(std::uint64_t step) {
+    exchange->post_receives(*buffers, step);
+    exchange->start();
+    while (!exchange->done()) exchange->progress();
+  }
+
+  static constexpr TensorSlot kTensors[] = {{0, kHidden, kInputs, false},
+                                            {kFirst, kClasses, kHidden, false}};
+  CodecSpec spec;
+  std::unique_ptr<Codec> codec, exact;
+  std::unique_ptr<Exchange> exchange;
+  std::optional<BufferSet> buffers;
+};
+
+// The mean loss of the last 50 steps, over all ranks; infinity where the weights left fp32.
+double final_loss(Communicator& comm, const Training& run) {
+  constexpr float kMomentum = 0.9f;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  Network network;
+  std::vector<float> residual(kWeights), velocity(kWeights);
+  Way exact(comm, network, residual, "none", nullptr, run.topology, 0);
+  Way chosen(comm, network, residual, run.codec, run.own, run.topology, 1);
+  comm.barrier();
+  const bool is_dgc = chosen.spec.name == "dgc";
+  DgcMomentum dgc(kWeights, {.momentum = kMomentum, .ranks = ranks});
+  const CounterRng rng(7, RandomStream::test, static_cast<std::uint64_t>(comm.rank()));
+  double last = 0.0;
+  bool is_finite = true;
+  for (std::uint64_t step = 0; step < kSteps && is_finite; ++step) {
+    std::ranges::fill(network.gradient, 0.0f);
+    float x[kInputs];
+    for (std::size_t b = 0; b < kBatch; ++b) {
+      const std::size_t label = make_sample(rng, step * kBatch + b, x);
+      const double loss = network.learn(x, label, 1.0f / static_cast<float>(kBatch * ranks));
+      if (step >= kSteps - kLast) last += loss;
+    }
+    if (is_dgc) dgc.prepare(0, network.gradient);
+    Way& way = step < run.exact_steps ? exact : chosen;
+    way.run(step);
+    if (is_dgc && run.is_masking && step >= run.exact_steps) dgc.mask(0, residual);
+    is_finite = way.exchange->finite();  // the same on all ranks
+    // One cycle: up to the peak in a third of the steps, then down to nothing.
+    const double at = static_cast<double>(step + 1) / kSteps;
+    const auto rate = static_cast<float>(run.peak * std::min(3.0 * at, 1.5 * (1.0 - at)));
+    for (std::size_t i = 0; i < kWeights; ++i) {
+      velocity[i] = (is_dgc ? 0.0f : kMomentum * velocity[i]) + network.gradient[i];
+      network.weights[i] -= rate * velocity[i];
+    }
+  }
+  const double loss = comm.all_sum(last) / static_cast<double>(kLast * kBatch * ranks);
+  return is_finite && std::isfinite(loss) ? loss : std::numeric_limits<double>::infinity();
+}
+
+constexpr const char* kTopologies[] = {"ring", "direct"};
+
+class Convergence : public testing::Test {
+ protected:
+  // Runs and prints: what fails is best seen beside the others.
+  double loss_of(const Training& run, const char* note = "") {
+    const double loss = final_loss(comm_, run);
+    if (comm_.rank() == 0) {
+      std::printf("%-7s peak %.2f  %-16s loss %.3f  %s\n", run.topology, run.peak,
+                  run.own != nullptr ? "own" : run.codec, loss, note);
+    }
+    return loss;
+  }
+  Communicator comm_;
+};
+
+// Of a run that gives every class the same probability: ln 10.
+constexpr double kGuessing = 2.303;
+
+TEST_F(Convergence, FineCodecsEndWhereFp32Does) {
+  const double exact = loss_of({});
+  EXPECT_LT(exact, 0.4);
+  for (const char* topology : kTopologies) {
+    for (const char* codec :
+         {"fp16", "bf16", "q8", "q8n", "q4", "q4n", "threshold", "powersgd:rank=4"}) {
+      const double loss = loss_of({.codec = codec, .topology = topology});
+      EXPECT_NEAR(loss, exact, 0.15 * exact) << codec << " on " << topology;
+    }
+  }
+}
+
+TEST_F(Convergence, CoarseCodecsLearn) {
+  const double exact = loss_of({});
+  for (const char* topology : kTopologies) {
+    for (const char* codec : {"q2", "ternary", "topk:ratio=0.1", "dgc:ratio=0.1"}) {
+      const double loss = loss_of({.codec = codec, .topology = topology});
+      EXPECT_LT(loss, 2.5 * exact) << codec << " on " << topology;
+    }
+    const double loss = loss_of({.codec = "sign", .topology = topology});
+    EXPECT_LT(loss, 0.6 * kGuessing) << "sign on " << topology;
+  }
+}
+
+// A residual that waits for n steps comes n times as large, and with momentum on top: what a codec
+// sends rarely must not be learned fast.
+TEST_F(Convergence, CoarseCodecsEndWhereFp32DoesAtALowRate) {
+  const double exact = loss_of({.peak = 0.05});
+  for (const char* topology : kTopologies) {
+    for (const char* codec :
+         {"q2", "sign", "topk:ratio=0.01", "randk:ratio=0.1", "powersgd:rank=1"}) {
+      const double loss = loss_of({.codec = codec, .topology = topology, .peak = 0.05});
+      EXPECT_NEAR(loss, exact, 0.25 * exact) << codec << " on " << topology;
+    }
+  }
+}
+
+TEST_F(Convergence, FewValuesAtAHighRateNeedAWarmUp) {
+  for (const char* topology : kTopologies) {
+    for (const char* codec : {"topk:ratio=0.01", "powersgd:rank=1"}) {
+      const double cold = loss_of({.codec = codec, .topology = topology});
+      const double warm = loss_of({.codec = codec, .topology = topology, .exact_steps = kSteps / 2},
+                                  "after 200 exact steps");
+      EXPECT_GT(cold, 0.5 * kGuessing) << codec << " on " << topology;
+      EXPECT_LT(warm, 0.5 * kGuessing) << codec << " on " << topology;
+    }
+  }
+}
+
+// What DGC adds to top-k: with a short warm-up and masking it bears the rate that top-k does not.
+TEST_F(Convergence, MaskingIsWhatLetsDgcLearnFast) {
+  const double exact = loss_of({});
+  for (const char* topology : kTopologies) {
+    const Training run = {
+        .codec = "dgc:ratio=0.01", .topology = topology, .exact_steps = kSteps / 4};
+    Training unmasked = run;
+    unmasked.is_masking = false;
+    const double with = loss_of(run, "after 100 exact steps");
+    const double without = loss_of(unmasked, "after 100 exact steps, not masked");
+    EXPECT_LT(with, 2.0 * exact) << topology;
+    EXPECT_GT(without, 1.5 * with) << topology;
+  }
+}
+
+// The ring encodes a value P times, and what is no contraction feeds on itself; twice is borne.
+TEST_F(Convergence, WithoutAContractionTheRingDiverges) {
+  const AbsmaxTwoBit absmax;
+  EXPECT_GT(loss_of({.topology = "ring", .own = &absmax}, "absmax q2"), kGuessing);
+  EXPECT_LT(loss_of({.topology = "direct", .own = &absmax}, "absmax q2"), 0.4 * kGuessing);
+}
+
+}  // namespace
+}  // namespace dp
