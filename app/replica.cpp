@@ -244,6 +244,7 @@ void Replica::plan_exchange() {
       if (options_.overlap) bucket_final(bucket);
     });
   };
+  if (std::any_of(buckets_.begin(), buckets_.end(), is_dgc)) check_dgc();
   if (is_gpu()) choose_path();
 }
 
@@ -329,9 +330,7 @@ void Replica::connect(Communicator& comm) {
   reducer_ = std::make_unique<Reducer>(comm, gradient, buckets_, options);
 }
 
-// Where buckets are sent as dgc, their momentum and weight decay come before the exchange
-// (dgc.hpp).
-void Replica::connect_dgc(ReducerOptions& options) {
+void Replica::check_dgc() const {
   if (is_gpu()) {
     throw_error(
         ErrorKind::usage,
@@ -344,6 +343,17 @@ void Replica::connect_dgc(ReducerOptions& options) {
                 "--nesterov off",
                 options_.compress);
   }
+  const CodecSpec spec = parse_codec_spec(options_.compress);
+  if (!spec.feedback) {
+    throw_error(ErrorKind::usage,
+                "--compress {}: dgc gathers what it does not send in the residual; allowed: ef=on",
+                options_.compress);
+  }
+}
+
+// Where buckets are sent as dgc, their momentum and weight decay come before the exchange
+// (dgc.hpp).
+void Replica::connect_dgc(ReducerOptions& options) {
   const CodecSpec spec = parse_codec_spec(options_.compress);
   net::Parameters& parameters = network_.parameters();
   const std::size_t ranks = reducer_ranks_;

@@ -113,6 +113,7 @@ class Replica {
   void bucket_final(std::size_t bucket);
   void all_buckets_final();
   void choose_path();
+  void check_dgc() const;
   void connect_dgc(ReducerOptions& options);
   void update_operations();
   [[nodiscard]] double seconds_of_path(bool on_device);
