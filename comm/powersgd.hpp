@@ -32,8 +32,8 @@
 // tensor itself; the *second* the Q factors, column after column. The first has the bucket's
 // number, the second that number + kPowerSgdSecondBucket.
 //     wire bytes = wire bytes of `first_floats` + wire bytes of `second_floats` (PowerSgdPlan)
-// Cost: three passes over gradient and residual and 8 r flops a value; no pass waits for memory
-// that an earlier one has written. Beyond the residual: about 3 x the factors.
+// Cost: three passes over gradient and residual and 8 r flops a value; only the last one writes.
+// Memory beyond the residual: about 3 x the factors.
 //
 // Input that is not finite on any rank: all deliver zeros and are told, residuals and Q stay as
 // they were. A group of one rank exchanges nothing and leaves the gradient as it is.
