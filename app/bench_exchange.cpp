@@ -108,6 +108,8 @@ Settings parse(int argc, char** argv) {
   return settings;
 }
 
+constexpr std::size_t kRows = 512;  // of the matrices that the gradient is made of
+
 struct Row {
   std::string topology, codec;
   double encode_s = 0.0, decode_s = 0.0;  // of this rank, one exchange
@@ -156,7 +158,10 @@ void bench_reducer(Communicator& communicator, const Settings& settings,
                 static_cast<std::size_t>(settings.bucket_mb * 1e6 / sizeof(float)), 1)
           : std::max<std::size_t>(gradient.size(), 1);
   for (std::size_t at = 0; at < gradient.size(); at += bucket) {
-    tensors.push_back({at, 1, std::min(bucket, gradient.size() - at), false});
+    // As matrices, for codecs that factor them.
+    const std::size_t count = std::min(bucket, gradient.size() - at);
+    const std::size_t rows = count % kRows == 0 ? kRows : 1;
+    tensors.push_back({.offset = at, .rows = rows, .columns = count / rows});
   }
   ReducerOptions options = settings.reducer;
   options.topology = row.topology;
@@ -209,7 +214,8 @@ void run_exchange(int argc, char** argv) {
   Settings settings;
   communicator.together([&] { settings = parse(argc, argv); });
   const int p = communicator.size();
-  const auto n = static_cast<std::size_t>(settings.size_mb * 1e6 / sizeof(float));
+  const auto wanted = static_cast<std::size_t>(settings.size_mb * 1e6 / sizeof(float));
+  const std::size_t n = wanted < kRows ? wanted : wanted / kRows * kRows;
   std::vector<float> gradient(n);
   std::vector<Row> rows;
   for (const std::string& topology : settings.topologies) {

@@ -377,6 +377,12 @@ void Replica::connect_dgc(ReducerOptions& options) {
   options.on_delivered = [this](std::size_t b) {
     const Bucket& bucket = buckets_[b];
     if (!is_dgc_[b] || reducer_->residual().empty()) return;
+    if (options_.reducer.topology == "hierarchical") {
+      // Ranks that do not lead their host encode nothing, so their residuals tell nothing.
+      dgc_->mask_delivered(
+          bucket.offset, network_.parameters().gradients().subspan(bucket.offset, bucket.elements));
+      return;
+    }
     dgc_->mask(bucket.offset, reducer_->residual().subspan(bucket.offset, bucket.elements));
   };
   for (const Bucket& bucket : buckets_) is_dgc_.push_back(is_dgc(bucket));
