@@ -25,11 +25,13 @@ const std::string kTimes =
     "peer_wait_s comm_s exposed_comm_s other_s eval_s checkpoint_s sent_bytes received_bytes";
 const std::string kEpochFields =
     "epoch samples global_batch learning_rate train_loss train_accuracy test_loss test_accuracy " +
-    kTimes + " codec_relative_error residual_norm replica_hash skipped_steps";
+    kTimes +
+    " codec_relative_error residual_norm replica_hash skipped_steps delivered_relative_error "
+    "sample_bytes";
 const std::string kRankFields = "epoch rank host device " + kTimes;
 const std::string kBucketFields =
     "epoch bucket elements codec topology sent_bytes encode_s wire_s decode_s peer_wait_s "
-    "relative_error residual_norm";
+    "relative_error residual_norm delivered_relative_error";
 const std::string kSessionFields = "start first_epoch first_step world_size";
 const std::string kStepFields = "step epoch train_loss step_s compute_s comm_s exposed_comm_s";
 
@@ -78,7 +80,9 @@ EpochRow example_epoch(std::int64_t epoch) {
           .times = example_times(base + 100),
           .residual_norm = base + 3,
           .replica_hash = 0xFEDCBA9876543210u,
-          .skipped_steps = 4};
+          .skipped_steps = 4,
+          .delivered_relative_error = 0.5,
+          .sample_bytes = 7};
 }
 
 std::string join(const std::vector<std::string>& words) {
@@ -190,7 +194,8 @@ TEST(RunLog, EveryValueIsInItsColumn) {
                        .decode_s = 7,
                        .peer_wait_s = 8,
                        .relative_error = 9,
-                       .residual_norm = 10});
+                       .residual_norm = 10,
+                       .delivered_relative_error = 11});
   log.append(StepRow{.step = 7, .epoch = 1, .train_loss = 2.5, .step_s = 3, .compute_s = 4});
   log.append(std::span<const RankRow>());
 
@@ -207,6 +212,8 @@ TEST(RunLog, EveryValueIsInItsColumn) {
   EXPECT_EQ(row[26], 2'003);
   EXPECT_EQ(row[27], static_cast<double>(0xFEDCBA9876543210u));
   EXPECT_EQ(row[28], 4);
+  EXPECT_EQ(row[29], 0.5);
+  EXPECT_EQ(row[30], 7);
 
   const ReadTable read_ranks = read_table(folder / "log.h5", "ranks");
   ASSERT_EQ(read_ranks.rows.size(), 2u);
@@ -215,7 +222,7 @@ TEST(RunLog, EveryValueIsInItsColumn) {
   EXPECT_EQ(read_ranks.rows[1][4], 20.5);
   EXPECT_EQ(read_ranks.rows[1][20], 6'000'000'020.0);
   EXPECT_EQ(read_table(folder / "log.h5", "buckets").rows,
-            (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10}}));
+            (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10, 11}}));
   const std::vector<double> step = read_table(folder / "log.h5", "steps").rows.at(0);
   EXPECT_EQ(std::vector<double>(step.begin(), step.begin() + 6),
             (std::vector<double>{7, 1, 2.5, 3, 4, 0}));
@@ -257,7 +264,8 @@ TEST(RunLog, H5pyReadsItWhileItIsWritten) {
   expect_contains(text, R"("tuning": ["conv1: direct", "fc: gemm"])");
   expect_contains(text, R"("chunks": [1024])");
   expect_contains(text, R"([2, 12800, 128, 0.125, 2001.0, 0.25, 2002.0, null, 2100.5, 2101.0, )");
-  expect_contains(text, R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4]])");
+  expect_contains(text,
+                  R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4, 0.5, 7]])");
   expect_contains(text, R"("units": ["s", "1", "1", "1"])");
   expect_contains(text, R"("byte", "byte", "1", "1", "1", "1"])");
 
