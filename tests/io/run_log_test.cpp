@@ -267,7 +267,7 @@ TEST(RunLog, H5pyReadsItWhileItIsWritten) {
   expect_contains(text,
                   R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4, 0.5, 7]])");
   expect_contains(text, R"("units": ["s", "1", "1", "1"])");
-  expect_contains(text, R"("byte", "byte", "1", "1", "1", "1"])");
+  expect_contains(text, R"("byte", "byte", "1", "1", "1", "1", "1", "byte"])");
 
   log.append(example_epoch(3));
   EXPECT_EQ(read_table(folder / "log.h5", "epochs").rows.size(), 3u);
