@@ -92,8 +92,8 @@ void Replica::update_operations() {
     update(0, parameters.size(), sgd_);
     return;
   }
-  for (const Bucket& bucket : buckets_) {
-    update(bucket.offset, bucket.elements, is_dgc(bucket) ? dgc_sgd_ : sgd_);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    update(buckets_[b].offset, buckets_[b].elements, is_dgc_[b] ? dgc_sgd_ : sgd_);
   }
 }
 

@@ -10,7 +10,8 @@
 // batch may come between compute() and exchange(). Forward and backward run as one recording (on a
 // GPU: a CUDA graph) for each batch size, the update as another.
 //
-// Set-up: construct, prepare() every batch size, plan_exchange(), connect().
+// Set-up: construct, prepare() every batch size, plan_exchange(), connect(); begin_epoch() before
+// the first step of each epoch.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,7 @@ class BucketLink {
 
   // The exchanging thread, host path: the bucket's sums are in host memory. Starts the copy up.
   virtual void return_sums(std::size_t bucket) = 0;
-  // Operations enqueued from here on see the sums that were returned.
+  // Operations enqueued from here on see the sums that were returned. Not part of a recording.
   virtual void await_sums() = 0;
 };
 

@@ -13,7 +13,8 @@ code is 0 when all passed. Tests that need a GPU skip by name where there is non
 
 Everything else goes to ctest, for example:
 
-  tests/run.sh -L cpu          the tests of one process (labels: cpu, mpi, slow, lint)
+  tests/run.sh -L cpu          the tests of one process (labels: cpu, mpi,
+                               gpu, cuda_on_cpu, bundle, slow, lint)
   tests/run.sh -R ring         the tests whose name holds "ring"
   tests/run.sh -LE slow -V     all but the slow ones, with their output
 TEXT
