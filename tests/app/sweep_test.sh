@@ -28,6 +28,9 @@ INI
 run study.ini --list || fail "--list"
 [ "$(grep -c missing output)" = 3 ] || fail "three points are missing"
 [ "$(grep -o -- '--lr' output | wc -l)" = 3 ] || fail "no option is given twice"
+"$sweep" study.ini --only good-q8 --dptrain "$program" -- --seed 7 >output 2>&1 || fail "options after --"
+grep -q -- '--seed 7' results/study/good-q8-0.1.txt || fail "options after -- reach dptrain"
+rm results/study/good-q8-0.1.*
 run study.ini && fail "a failed point is an error"
 grep -q 'bad-q7' output || fail "the failed point is named"
 for name in good-none-0.1 good-q8-0.1; do
