@@ -37,8 +37,7 @@ void add_cost(CommCost& sum, const CommCost& more) {
   sum.wire_s += more.wire_s;
   sum.sent_bytes += more.sent_bytes;
   sum.received_bytes += more.received_bytes;
-  sum.sampled_error_squares += more.sampled_error_squares;
-  sum.sampled_value_squares += more.sampled_value_squares;
+  sum.sampled += more.sampled;
   sum.delivered_error_squares += more.delivered_error_squares;
   sum.delivered_value_squares += more.delivered_value_squares;
   sum.sample_bytes += more.sample_bytes;
@@ -250,7 +249,8 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
                         .replica_hash = tally.replica_hash,
                         .skipped_steps = tally.skipped_steps,
                         .delivered_relative_error = comm.delivered_relative_error(),
-                        .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes)};
+                        .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes),
+                        .saturation = comm.saturation()};
   epochs_.push_back(row);
   if (log_) {
     log_->append(row);
@@ -271,6 +271,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
 void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks) {
   const std::size_t ranks = of_all_ranks.size() / std::max<std::size_t>(run_.buckets.size(), 1);
   const auto count = static_cast<double>(ranks);
+  const std::size_t names = codec_names_.size();
   std::vector<BucketRow> rows;
   for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
     CommCost sum;
@@ -280,7 +281,7 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
         {.epoch = epoch,
          .bucket = static_cast<std::int64_t>(b),
          .elements = static_cast<std::int64_t>(run_.buckets[b].elements),
-         .codec = static_cast<std::int64_t>(index_in(codec_names_, run_.buckets[b].codec)),
+         .codec = static_cast<std::int64_t>(index_in(codec_names_, reducer_->buckets()[b].codec)),
          .topology =
              static_cast<std::int64_t>(index_in(topology_names_, topology_of(run_.buckets[b]))),
          .sent_bytes = static_cast<std::int64_t>(sum.sent_bytes),
@@ -290,8 +291,11 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
          .peer_wait_s = sum.peer_wait_s / count,
          .relative_error = sum.relative_error(),
          .residual_norm = sum.residual_norm(),
-         .delivered_relative_error = sum.delivered_relative_error()});
+         .delivered_relative_error = sum.delivered_relative_error(),
+         .saturation = sum.saturation()});
   }
+  // A warm-up has codecs of its own.
+  if (codec_names_.size() > names) log_->set_attribute("/", "codec_names", codec_names_);
   log_->append(std::span<const BucketRow>(rows));
 }
 

@@ -23,6 +23,7 @@
 #include <span>
 
 #include "comm/communicator.hpp"
+#include "comm/encode_sample.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/device.hpp"
 
@@ -53,10 +54,7 @@ struct ExchangeStats {
   double decode_s = 0.0;
   std::uint64_t sent_bytes = 0;  // payloads and headers
   std::uint64_t received_bytes = 0;
-  // Of the sampled encodes (one segment a step): squares of what was dropped and of what was
-  // encoded.
-  double sampled_error_squares = 0.0;
-  double sampled_value_squares = 0.0;
+  EncodeSample::Sums sampled;
 };
 
 struct BufferNeeds {
@@ -103,6 +101,9 @@ class Exchange {
   // Adds the delivered sum to the residual of the rank that owns it: the step is skipped, and what
   // residuals had given to it must not be lost. Nothing without feedback.
   virtual void put_back_delivered() = 0;
+  // Of the values of an encode in the next step it is counted how many are saturated
+  // (encode_sample.hpp). Nothing for exchanges that have no scale.
+  virtual void measure_saturation() {}
   // What an exchange keeps from step to step beside the residual, the same on all ranks; empty for
   // most. Saved and given back between steps with the residual, a run goes on bit for bit.
   [[nodiscard]] virtual std::span<float> state() { return {}; }

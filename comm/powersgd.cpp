@@ -242,8 +242,8 @@ class PowerSgd final : public Exchange {
     const double all = memory.squares_of_sum(gradient(tensor), residual(tensor), elements(tensor));
     const double kept = memory.squares_of_sum(own_q, nullptr, rank_ * tensor.columns);
     if (!std::isfinite(all)) return;
-    stats_.sampled_value_squares += all;
-    stats_.sampled_error_squares += std::max(0.0, all - kept);
+    stats_.sampled.value_squares += all;
+    stats_.sampled.error_squares += std::max(0.0, all - kept);
   }
 
   // Column j of the Q that was just delivered, scaled, is that of the next step.

@@ -24,7 +24,12 @@ double ratio_root(double a, double b) { return b > 0.0 ? std::sqrt(a / b) : 0.0;
 }  // namespace
 
 double CommCost::relative_error() const {
-  return ratio_root(sampled_error_squares, sampled_value_squares);
+  return ratio_root(sampled.error_squares, sampled.value_squares);
+}
+double CommCost::saturation() const {
+  return sampled.values > 0
+             ? static_cast<double>(sampled.saturated) / static_cast<double>(sampled.values)
+             : 0.0;
 }
 double CommCost::delivered_relative_error() const {
   return ratio_root(delivered_error_squares, delivered_value_squares);
@@ -141,8 +146,7 @@ CommTimes Reducer::take_times() {
       cost.wire_s = std::max(0.0, cost.comm_s - cost.encode_s - cost.decode_s - cost.peer_wait_s);
       cost.sent_bytes = stats.sent_bytes;
       cost.received_bytes = stats.received_bytes;
-      cost.sampled_error_squares = stats.sampled_error_squares;
-      cost.sampled_value_squares = stats.sampled_value_squares;
+      cost.sampled = stats.sampled;
       if (!residual_.empty() && specs_[b].feedback) {
         cost.residual_squares = exact_->memory().squares_of_sum(
             residual_.data() + buckets_[b].offset, nullptr, buckets_[b].elements);
@@ -151,8 +155,7 @@ CommTimes Reducer::take_times() {
       taken.total.decode_s += cost.decode_s;
       taken.total.sent_bytes += cost.sent_bytes;
       taken.total.received_bytes += cost.received_bytes;
-      taken.total.sampled_error_squares += cost.sampled_error_squares;
-      taken.total.sampled_value_squares += cost.sampled_value_squares;
+      taken.total.sampled += cost.sampled;
       taken.total.residual_squares += cost.residual_squares;
       taken.total.delivered_error_squares += cost.delivered_error_squares;
       taken.total.delivered_value_squares += cost.delivered_value_squares;
@@ -232,6 +235,9 @@ void Reducer::main_loop() {
 // Runs the step until every sum is in place.
 void Reducer::exchange_step() {
   is_sampling_ = std::exchange(must_sample_, false);
+  if (is_sampling_) {
+    for (auto& exchange : exchanges_) exchange->measure_saturation();
+  }
   posted_ = started_ = first_open_ = 0;
   communicator_.set_whereabouts({.step = running_step_, .buckets_begun = 0, .is_in_step = 1});
   Deadline deadline = communicator_.deadline();

@@ -86,10 +86,9 @@ struct CommCost {
   double wire_s = 0.0;       // the rest
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
-  // Of the encodes that were sampled, one segment a step and bucket: squares of what was dropped
-  // and of what was to be encoded. relative error = sqrt(error / value).
-  double sampled_error_squares = 0.0;
-  double sampled_value_squares = 0.0;
+  // Of the encodes that were looked at: errors of one segment a step and bucket, saturation in the
+  // steps of sample_error().
+  EncodeSample::Sums sampled;
   double residual_squares = 0.0;  // the sum of squares of the residual now
   // Of sample_error(): squares of delivered - exact sum and of the exact sum, over the sampled
   // values, the same on all ranks; and what this rank has sent for it, not part of sent_bytes.
@@ -97,7 +96,8 @@ struct CommCost {
   double delivered_value_squares = 0.0;
   std::uint64_t sample_bytes = 0;
 
-  [[nodiscard]] double relative_error() const;
+  [[nodiscard]] double relative_error() const;  // sqrt(error squares / value squares)
+  [[nodiscard]] double saturation() const;      // the share of values; 0 where none was looked at
   [[nodiscard]] double delivered_relative_error() const;  // 0 where nothing was sampled
   [[nodiscard]] double residual_norm() const;
 };
@@ -131,7 +131,8 @@ class Reducer {
   void replace_codecs(const std::vector<std::string>& specs);
 
   // Collective, between steps. The next step's sums are compared with the exact ones, on a sample
-  // (error_sample.hpp), after wait_step has returned; nothing is told of a step that is skipped.
+  // (error_sample.hpp), after wait_step has returned, and values are looked at for saturation
+  // (encode_sample.hpp); nothing is told of a step that is skipped.
   void sample_error();
 
   // Collective: runs f(communicator) on the thread, after all exchanges begun so far, and returns

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "comm/check.hpp"
 #include "kernels/base/error.hpp"
@@ -52,10 +53,11 @@ class SegmentExchange final : public Exchange {
               setup.codec->block());
     if (is_idle()) return;
     bool needs_exact = false;
+    std::size_t encodes_per_step = 0;
     for (const PlanTask& task : plan_.tasks) {
       needs_exact = needs_exact || task.takes_exact || task.gives_exact;
       most_targets_ = std::max<std::size_t>(most_targets_, task.target_count);
-      if (encodes(task) && !task.gives_exact) ++encodes_per_step_;
+      if (encodes(task) && !task.gives_exact) ++encodes_per_step;
     }
     for (const auto& segment : plan_.segments) longest_ = std::max(longest_, segment.size);
     if (needs_exact && setup_.exact == nullptr) {
@@ -72,9 +74,7 @@ class SegmentExchange final : public Exchange {
     completed_.resize(requests);
     statuses_.resize(requests);
     is_flagged_.resize(plan_.segments.size());
-    if (!setup.codec->is_lossless() && setup.residual == nullptr) {
-      scratch_ = memory().allocate(longest_);
-    }
+    sample_.emplace(*setup.codec, encodes_per_step, longest_);
   }
 
   [[nodiscard]] BufferNeeds needs() const override {
@@ -93,8 +93,9 @@ class SegmentExchange final : public Exchange {
     is_started_ = false;
     is_finite_ = true;
     ranks_started_ = 1;
-    encodes_ = sends_under_way_ = arrival_head_ = arrival_count_ = 0;
+    sends_under_way_ = arrival_head_ = arrival_count_ = 0;
     if (is_idle()) return;
+    sample_->begin_step(step);
     next_posted_ = next_receive(0);
     next_handled_ = next_posted_;
     next_sent_ = next_send(0);
@@ -145,6 +146,10 @@ class SegmentExchange final : public Exchange {
 
   [[nodiscard]] bool waits_for_peer() const override {
     return is_started_ && !is_idle() && ranks_started_ < ranks_ && sends_under_way_ == 0;
+  }
+
+  void measure_saturation() override {
+    if (sample_) sample_->measure_saturation();
   }
 
   void put_back_delivered() override {
@@ -371,7 +376,7 @@ class SegmentExchange final : public Exchange {
                             .offset = setup_.offset + begin};
     float* residual =
         setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
-    const bool is_sampled = !task.gives_exact && is_sample();
+    const bool is_sampled = !task.gives_exact && sample_->is_next();
     // A sample looks at the values between adding and encoding.
     const bool is_one_trip =
         has_received && !is_sampled && codec.is_on_device() && !task.takes_exact;
@@ -379,7 +384,7 @@ class SegmentExchange final : public Exchange {
       const Stopwatch watch(stats_.decode_s);
       incoming_codec(task).decode_add(received, sum);
     }
-    if (is_sampled) sample_before(sum, residual);
+    if (is_sampled) sample_->before(sum, residual);
     EncodeResult result;
     {
       const Stopwatch watch(stats_.encode_s);
@@ -395,7 +400,7 @@ class SegmentExchange final : public Exchange {
     }
     const bool is_flagged = is_flagged_[task.segment] != 0;
     const auto encoded = payload.first(result.payload_bytes);
-    if (is_sampled && !is_flagged) sample_after(sum, residual, encoded);
+    if (is_sampled && !is_flagged) sample_->after(sum, residual, encoded, stats_.sampled);
     if (task.give == Give::total) {
       // From here on this rank holds what all others will decode.
       is_finite_ = is_finite_ && !is_flagged;
@@ -421,26 +426,6 @@ class SegmentExchange final : public Exchange {
       ++sends_under_way_;
     }
     next_sent_ = next_send(next_sent_ + 1);
-  }
-
-  // One encode a step is measured, another one each step.
-  bool is_sample() {
-    return !setup_.codec->is_lossless() && encodes_++ == step_ % encodes_per_step_;
-  }
-  void sample_before(std::span<const float> sum, const float* residual) {
-    sampled_ = memory().squares_of_sum(sum.data(), residual, sum.size());
-  }
-  void sample_after(std::span<const float> sum, const float* residual,
-                    std::span<const std::byte> encoded) {
-    if (!std::isfinite(sampled_)) return;
-    stats_.sampled_value_squares += sampled_;
-    if (residual != nullptr) {
-      stats_.sampled_error_squares += memory().squares_of_sum(residual, nullptr, sum.size());
-      return;
-    }
-    setup_.codec->decode(encoded, {scratch_.get(), sum.size()});
-    stats_.sampled_error_squares +=
-        memory().squares_of_difference(scratch_.get(), sum.data(), sum.size());
   }
 
   ExchangeSetup setup_;
@@ -471,9 +456,7 @@ class SegmentExchange final : public Exchange {
   MessageHeader notice_, incoming_notice_;
   std::vector<std::uint8_t> is_flagged_;  // by segment: somebody's input was not finite
 
-  std::size_t encodes_ = 0, encodes_per_step_ = 0;
-  double sampled_ = 0.0;
-  std::shared_ptr<float> scratch_;  // a decoded segment
+  std::optional<EncodeSample> sample_;  // none where nothing is exchanged
 };
 
 }  // namespace

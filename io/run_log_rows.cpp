@@ -91,6 +91,7 @@ std::span<const LogField> log_fields<EpochRow>() {
           .add("skipped_steps", &T::skipped_steps)
           .add("delivered_relative_error", &T::delivered_relative_error)
           .add("sample_bytes", &T::sample_bytes, "byte")
+          .add("saturation", &T::saturation)
           .take();
   return fields;
 }
@@ -126,6 +127,7 @@ std::span<const LogField> log_fields<BucketRow>() {
           .add("relative_error", &T::relative_error)
           .add("residual_norm", &T::residual_norm)
           .add("delivered_relative_error", &T::delivered_relative_error)
+          .add("saturation", &T::saturation)
           .take();
   return fields;
 }

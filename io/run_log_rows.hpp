@@ -47,6 +47,8 @@ struct EpochRow {
   // sent_bytes).
   double delivered_relative_error = kNotMeasured;
   std::int64_t sample_bytes = 0;
+  // Of the same step: the share of the values looked at that lie beyond their codec's scale.
+  double saturation = kNotMeasured;
 };
 
 struct RankRow {
@@ -61,7 +63,7 @@ struct BucketRow {
   std::int64_t sent_bytes = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   double relative_error = kNotMeasured, residual_norm = kNotMeasured;
-  double delivered_relative_error = kNotMeasured;  // as in EpochRow
+  double delivered_relative_error = kNotMeasured, saturation = kNotMeasured;  // as in EpochRow
 };
 
 // One run of the program that wrote into the log.

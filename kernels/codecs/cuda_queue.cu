@@ -119,6 +119,12 @@ bool CodecQueue::is_finite(const float* values, std::size_t n) const {
   return finish().is_not_finite == 0;
 }
 
+void CodecQueue::to_host(const float* from, float* to, std::size_t n) const {
+  if (n == 0) return;
+  DP_CHECK_CUDA(cudaMemcpyAsync(to, from, n * sizeof(float), cudaMemcpyDeviceToHost, stream()));
+  DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
+}
+
 void CodecQueue::add(const float* values, float* sums, std::size_t n) const {
   if (n == 0) return;
   launch(add_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(), values, sums,

@@ -48,6 +48,7 @@ class CodecQueue final : public SegmentMemory {
   [[nodiscard]] double squares_of_difference(const float* values, const float* others,
                                              std::size_t n) const override;
   [[nodiscard]] bool is_finite(const float* values, std::size_t n) const override;
+  void to_host(const float* from, float* to, std::size_t n) const override;
   void add(const float* values, float* sums, std::size_t n) const override;
 
  private:

@@ -1,5 +1,7 @@
 #include "kernels/codecs/segment_memory.hpp"
 
+#include <algorithm>
+
 #include "kernels/codecs/cpu_driver.hpp"
 
 namespace dp {
@@ -30,6 +32,9 @@ class HostMemory final : public SegmentMemory {
   }
   [[nodiscard]] bool is_finite(const float* values, std::size_t n) const override {
     return largest_magnitude_bits(values, nullptr, n) < 0x7F800000u;
+  }
+  void to_host(const float* from, float* to, std::size_t n) const override {
+    std::copy_n(from, n, to);
   }
   void add(const float* values, float* sums, std::size_t n) const override {
     for (std::size_t i = 0; i < n; ++i) sums[i] += values[i];

@@ -21,6 +21,8 @@ class SegmentMemory {
                                                      std::size_t n) const = 0;
   // False where a value is NaN or an infinity.
   [[nodiscard]] virtual bool is_finite(const float* values, std::size_t n) const = 0;
+  // Copies to memory of the host.
+  virtual void to_host(const float* from, float* to, std::size_t n) const = 0;
   // sums += values
   virtual void add(const float* values, float* sums, std::size_t n) const = 0;
 };

@@ -85,6 +85,21 @@ def accounting() -> None:
         assert epoch["samples"] == 200 and 0 < epoch["codec_relative_error"] < 0.1
 
 
+def warm_up_is_logged() -> None:
+    def names(log: h5py.File, epoch: int) -> set[str]:
+        rows = log["buckets"][:]
+        return {log.attrs["codec_names"][row["codec"]].split(":ef")[0] for row in rows[rows["epoch"] == epoch]}
+
+    log = run(2, "a.h5", "--compress", "q2", "--compress-warmup", "1")
+    assert names(log, 0) == {"none"} and names(log, 1) == {"none", "q2:block=2048,ef=on"}, (names(log, 0), names(log, 1))
+    assert log["epochs"]["sent_bytes"][1] < 0.2 * log["epochs"]["sent_bytes"][0]
+    # Only a scale that leaves values beyond it saturates.
+    assert log["epochs"]["saturation"][0] == 0 < log["epochs"]["saturation"][1] < 0.3
+    ladder = run(2, "b.h5", "--compress", "topk:ratio=0.01", "--compress-warmup", "2")
+    of_epoch = [names(ladder, epoch) for epoch in (0, 1)]
+    assert any("ratio=0.25" in name for name in of_epoch[0]) and any("ratio=0.0625" in name for name in of_epoch[1]), of_epoch
+
+
 def killed_run_leaves_a_log() -> None:
     process = subprocess.Popen(command(2, "a.h5", "--epochs", "1000"), stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL, start_new_session=True)

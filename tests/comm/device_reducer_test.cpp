@@ -140,8 +140,11 @@ void expect_same(const Outcome& got, const Outcome& want, bool has_neighbours) {
   EXPECT_EQ(a.sent_bytes, b.sent_bytes);
   // Sums of squares in another order.
   EXPECT_NEAR(a.residual_squares, b.residual_squares, 1e-9 * b.residual_squares);
-  EXPECT_NEAR(a.sampled_error_squares, b.sampled_error_squares, 1e-9 * b.sampled_error_squares);
-  EXPECT_NEAR(a.sampled_value_squares, b.sampled_value_squares, 1e-9 * b.sampled_value_squares);
+  EXPECT_NEAR(a.sampled.error_squares, b.sampled.error_squares, 1e-9 * b.sampled.error_squares);
+  EXPECT_NEAR(a.sampled.value_squares, b.sampled.value_squares, 1e-9 * b.sampled.value_squares);
+  EXPECT_EQ(a.sampled.values > 0, has_neighbours);
+  EXPECT_EQ(a.sampled.values, b.sampled.values);
+  EXPECT_EQ(a.sampled.saturated, b.sampled.saturated);
   EXPECT_EQ(a.encode_s > 0.0, has_neighbours);
   // Of the same values in the same order.
   EXPECT_EQ(a.delivered_error_squares, b.delivered_error_squares);

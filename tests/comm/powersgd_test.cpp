@@ -437,7 +437,7 @@ TEST(PowerSgd, WithoutFeedbackTheRestIsDropped) {
   EXPECT_NE(with.gradient, without.gradient);
   for (PowerBench* bench : {&with, &without}) {
     const auto& stats = bench->exchange->stats();
-    const double error = std::sqrt(stats.sampled_error_squares / stats.sampled_value_squares);
+    const double error = std::sqrt(stats.sampled.error_squares / stats.sampled.value_squares);
     EXPECT_GT(error, 0.5);  // normal numbers have no rank to speak of
     EXPECT_LT(error, 1.0);
   }
@@ -453,8 +453,8 @@ TEST(PowerSgd, SampledErrorIsThatOfTheTensor) {
   bench.run(0);
   const double left = norm(plus(bench.residual, {}));
   const ExchangeStats& stats = bench.exchange->stats();
-  EXPECT_NEAR(std::sqrt(stats.sampled_value_squares), all, 1e-5 * all);
-  EXPECT_NEAR(std::sqrt(stats.sampled_error_squares), left, 1e-4 * all);
+  EXPECT_NEAR(std::sqrt(stats.sampled.value_squares), all, 1e-5 * all);
+  EXPECT_NEAR(std::sqrt(stats.sampled.error_squares), left, 1e-4 * all);
 }
 
 // I6, and a run that was stopped and goes on with residual and state.

@@ -54,7 +54,7 @@ TEST(Ring, SampledErrorIsThatOfTheCodec) {
     fill_normal(bench.gradient, 3 + static_cast<std::uint64_t>(comm.rank()));
     bench.run(0);
     const ExchangeStats& stats = bench.exchange->stats();
-    const double error = std::sqrt(stats.sampled_error_squares / stats.sampled_value_squares);
+    const double error = std::sqrt(stats.sampled.error_squares / stats.sampled.value_squares);
     EXPECT_GT(error, low) << spec;
     EXPECT_LT(error, high) << spec;
   }

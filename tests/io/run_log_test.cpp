@@ -27,11 +27,11 @@ const std::string kEpochFields =
     "epoch samples global_batch learning_rate train_loss train_accuracy test_loss test_accuracy " +
     kTimes +
     " codec_relative_error residual_norm replica_hash skipped_steps delivered_relative_error "
-    "sample_bytes";
+    "sample_bytes saturation";
 const std::string kRankFields = "epoch rank host device " + kTimes;
 const std::string kBucketFields =
     "epoch bucket elements codec topology sent_bytes encode_s wire_s decode_s peer_wait_s "
-    "relative_error residual_norm delivered_relative_error";
+    "relative_error residual_norm delivered_relative_error saturation";
 const std::string kSessionFields = "start first_epoch first_step world_size";
 const std::string kStepFields = "step epoch train_loss step_s compute_s comm_s exposed_comm_s";
 
@@ -82,7 +82,8 @@ EpochRow example_epoch(std::int64_t epoch) {
           .replica_hash = 0xFEDCBA9876543210u,
           .skipped_steps = 4,
           .delivered_relative_error = 0.5,
-          .sample_bytes = 7};
+          .sample_bytes = 7,
+          .saturation = 0.25};
 }
 
 std::string join(const std::vector<std::string>& words) {
@@ -195,7 +196,8 @@ TEST(RunLog, EveryValueIsInItsColumn) {
                        .peer_wait_s = 8,
                        .relative_error = 9,
                        .residual_norm = 10,
-                       .delivered_relative_error = 11});
+                       .delivered_relative_error = 11,
+                       .saturation = 12});
   log.append(StepRow{.step = 7, .epoch = 1, .train_loss = 2.5, .step_s = 3, .compute_s = 4});
   log.append(std::span<const RankRow>());
 
@@ -213,6 +215,7 @@ TEST(RunLog, EveryValueIsInItsColumn) {
   EXPECT_EQ(row[27], static_cast<double>(0xFEDCBA9876543210u));
   EXPECT_EQ(row[28], 4);
   EXPECT_EQ(row[29], 0.5);
+  EXPECT_EQ(row[31], 0.25);
   EXPECT_EQ(row[30], 7);
 
   const ReadTable read_ranks = read_table(folder / "log.h5", "ranks");
@@ -222,7 +225,7 @@ TEST(RunLog, EveryValueIsInItsColumn) {
   EXPECT_EQ(read_ranks.rows[1][4], 20.5);
   EXPECT_EQ(read_ranks.rows[1][20], 6'000'000'020.0);
   EXPECT_EQ(read_table(folder / "log.h5", "buckets").rows,
-            (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10, 11}}));
+            (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10, 11, 12}}));
   const std::vector<double> step = read_table(folder / "log.h5", "steps").rows.at(0);
   EXPECT_EQ(std::vector<double>(step.begin(), step.begin() + 6),
             (std::vector<double>{7, 1, 2.5, 3, 4, 0}));
@@ -264,10 +267,10 @@ TEST(RunLog, H5pyReadsItWhileItIsWritten) {
   expect_contains(text, R"("tuning": ["conv1: direct", "fc: gemm"])");
   expect_contains(text, R"("chunks": [1024])");
   expect_contains(text, R"([2, 12800, 128, 0.125, 2001.0, 0.25, 2002.0, null, 2100.5, 2101.0, )");
-  expect_contains(text,
-                  R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4, 0.5, 7]])");
+  expect_contains(
+      text, R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4, 0.5, 7, 0.25]])");
   expect_contains(text, R"("units": ["s", "1", "1", "1"])");
-  expect_contains(text, R"("byte", "byte", "1", "1", "1", "1", "1", "byte"])");
+  expect_contains(text, R"("byte", "byte", "1", "1", "1", "1", "1", "byte", "1"])");
 
   log.append(example_epoch(3));
   EXPECT_EQ(read_table(folder / "log.h5", "epochs").rows.size(), 3u);
