@@ -25,7 +25,9 @@ namespace {
 dp::OptionContext option_context() {
   dp::OptionContext context;
   context.models = dp::net::model_names();
-  for (const dp::CodecInfo& codec : dp::codec_list()) context.codecs.emplace_back(codec.name);
+  for (const dp::CodecInfo& codec : dp::codec_list()) {
+    context.codecs.emplace_back(codec.name, dp::help_of(codec));
+  }
   context.topologies.clear();
   for (const dp::Topology& topology : dp::topology_list()) {
     context.topologies.emplace_back(topology.name);

@@ -88,6 +88,18 @@ std::string help_text(const OptionContext& context) {
       append_wrapped(out, kTextColumn, description(row));
     }
   }
+  if (!context.codecs.empty()) {
+    out +=
+        "\nCodecs, for --compress\n"
+        "  Keys are given with their default. All but none also have ef=on|off, error\n"
+        "  feedback: what is dropped is sent later; off where rounding is random, else on.\n";
+  }
+  for (const auto& [name, text] : context.codecs) {
+    std::string head = "  " + name;
+    head.resize(kTextColumn, ' ');
+    out += head;
+    append_wrapped(out, kTextColumn, text);
+  }
   out +=
       "\nExit codes: 0 done, 2 usage, 3 data or log, 4 communication, 5 device,\n"
       "70 a bug of dptrain.\n";

@@ -118,8 +118,7 @@ OptionRow model_row(const OptionContext& context) {
 
 OptionRow compress_row(const OptionContext& context) {
   OptionRow row = text("compress", &Options::compress, "SPEC", "a codec, NAME[:key=value,...]",
-                       fmt::format("codec of the gradients, NAME[:key=value,...]; names: {}",
-                                   fmt::join(context.codecs, ", ")));
+                       "codec of the gradients, NAME[:key=value,...]; see the list below");
   row.set = [check = context.check_compress](Options& options, std::string_view value) {
     if (check) check(std::string(value));
     options.compress = std::string(value);

@@ -128,6 +128,21 @@ const CodecInfo* find_codec(std::string_view name) {
   return nullptr;
 }
 
+std::string help_of(const CodecInfo& info) {
+  std::string text(info.help);
+  for (const CodecParameter& parameter : info.parameters) {
+    if (parameter.key == "ef") continue;
+    const std::string preset =
+        parameter.kind == Kind::choice
+            ? std::string(
+                  split(parameter.choices, '|').at(static_cast<std::size_t>(parameter.preset)))
+            : fmt::format("{}", parameter.preset);
+    text += fmt::format("; {}={}: {} ({})", parameter.key, preset, parameter.help,
+                        allowed_values(parameter));
+  }
+  return text;
+}
+
 double CodecSpec::number(std::string_view key) const {
   const auto found = settings.find(key);
   DP_ASSERT(found != settings.end(), "{} has no key '{}'", name, key);

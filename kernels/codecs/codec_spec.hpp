@@ -95,6 +95,10 @@ struct CodecInfo {
   [[nodiscard]] bool can_feedback() const { return find("ef") != nullptr; }
 };
 
+// What the codec is and its keys, with defaults and what is allowed; `ef` apart, which means the
+// same everywhere.
+[[nodiscard]] std::string help_of(const CodecInfo& info);
+
 // All codecs, in the order in which help lists them.
 [[nodiscard]] std::span<const CodecInfo> codec_list();
 // Null where no codec has that name.

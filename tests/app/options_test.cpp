@@ -20,7 +20,7 @@ using Words = std::vector<std::string>;
 OptionContext context() {
   OptionContext result;
   result.models = {"resnet18", "resnet20", "resnet20b", "resnet110"};
-  result.codecs = {"none", "q8"};
+  result.codecs = {{"none", "fp32"}, {"q8", "8-bit bins; block=2048: values that share a scale"}};
   result.check_compress = [](const std::string& spec) {
     if (spec != "none" && spec != "q8") {
       throw_error(ErrorKind::usage, "--compress {}: unknown codec; known: none, q8", spec);
@@ -343,6 +343,9 @@ TEST(Table, EveryRowIsInTheHelpWithItsDefaultAndRange) {
     std::string word;
     words >> word;
     joined += word + " ";
+  }
+  for (const auto& [name, text] : context().codecs) {
+    EXPECT_NE(joined.find(" " + name + " " + text + " "), std::string::npos) << name;
   }
   for (const OptionGroup& group : option_table(context())) {
     EXPECT_NE(help.find("\n" + group.title + "\n"), std::string::npos) << group.title;

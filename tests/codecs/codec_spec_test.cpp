@@ -120,6 +120,21 @@ TEST(CodecSpec, EveryKeyKeepsItsRange) {
   }
 }
 
+TEST(CodecSpec, HelpNamesEveryKey) {
+  EXPECT_EQ(help_of(*find_codec("none")), "fp32 as it is");
+  EXPECT_EQ(help_of(*find_codec("q4")),
+            "4-bit linear bins, one scale per block; block=2048: values that share a scale (a "
+            "multiple of 8 from 8 to 16384); round=nearest: to the nearest value, or at random so "
+            "that the mean is right (nearest or stochastic)");
+  for (const CodecInfo& info : codec_list()) {
+    for (const CodecParameter& parameter : info.parameters) {
+      const bool is_named =
+          help_of(info).find(fmt::format("; {}=", parameter.key)) != std::string::npos;
+      EXPECT_EQ(is_named, parameter.key != "ef") << info.name << " " << parameter.key;
+    }
+  }
+}
+
 TEST(CodecSpec, BadTextIsNamed) {
   std::string unknown = "unknown codec; known: ";
   for (const CodecInfo& info : codec_list()) {
