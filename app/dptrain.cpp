@@ -25,9 +25,8 @@ namespace {
 dp::OptionContext option_context() {
   dp::OptionContext context;
   context.models = dp::net::model_names();
-  for (const dp::CodecInfo& codec : dp::codec_list()) {
-    context.codecs.emplace_back(codec.name, dp::help_of(codec));
-  }
+  context.codecs = dp::codec_help();
+  context.codec_keys = dp::codec_key_help();
   context.topologies.clear();
   for (const dp::Topology& topology : dp::topology_list()) {
     context.topologies.emplace_back(topology.name);

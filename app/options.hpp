@@ -88,9 +88,10 @@ struct Options {
 
 // What options need to know from other folders.
 struct OptionContext {
-  std::vector<std::string> models;                          // for --model
-  std::vector<std::pair<std::string, std::string>> codecs;  // name and text, for --help alone
-  std::vector<std::string> topologies = {"ring"};           // for --topology
+  std::vector<std::string> models;  // for --model
+  // Names and texts, for --help alone.
+  std::vector<std::pair<std::string, std::string>> codecs, codec_keys;
+  std::vector<std::string> topologies = {"ring"};  // for --topology
   // Throws Error(usage) for a bad --compress value; empty: everything is accepted.
   std::function<void(const std::string& spec)> check_compress = nullptr;
   // Which data set a folder holds ("cifar10", "cifar100", or empty where nobody can tell), asked

@@ -63,6 +63,18 @@ std::string description(const OptionRow& row) {
   return text;
 }
 
+void append_entries(std::string& out, const std::string& title,
+                    const std::vector<std::pair<std::string, std::string>>& entries) {
+  if (entries.empty()) return;
+  out += fmt::format("\n{}\n", title);
+  for (const auto& [name, text] : entries) {
+    std::string head = "  " + name;
+    head.resize(kTextColumn, ' ');
+    out += head;
+    append_wrapped(out, kTextColumn, text);
+  }
+}
+
 }  // namespace
 
 std::string help_text(const OptionContext& context) {
@@ -88,18 +100,8 @@ std::string help_text(const OptionContext& context) {
       append_wrapped(out, kTextColumn, description(row));
     }
   }
-  if (!context.codecs.empty()) {
-    out +=
-        "\nCodecs, for --compress\n"
-        "  Keys are given with their default. All but none also have ef=on|off, error\n"
-        "  feedback: what is dropped is sent later; off where rounding is random, else on.\n";
-  }
-  for (const auto& [name, text] : context.codecs) {
-    std::string head = "  " + name;
-    head.resize(kTextColumn, ' ');
-    out += head;
-    append_wrapped(out, kTextColumn, text);
-  }
+  append_entries(out, "Codecs, for --compress", context.codecs);
+  append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
   out +=
       "\nExit codes: 0 done, 2 usage, 3 data or log, 4 communication, 5 device,\n"
       "70 a bug of dptrain.\n";

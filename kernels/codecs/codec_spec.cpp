@@ -128,19 +128,34 @@ const CodecInfo* find_codec(std::string_view name) {
   return nullptr;
 }
 
-std::string help_of(const CodecInfo& info) {
-  std::string text(info.help);
-  for (const CodecParameter& parameter : info.parameters) {
-    if (parameter.key == "ef") continue;
-    const std::string preset =
-        parameter.kind == Kind::choice
-            ? std::string(
-                  split(parameter.choices, '|').at(static_cast<std::size_t>(parameter.preset)))
-            : fmt::format("{}", parameter.preset);
-    text += fmt::format("; {}={}: {} ({})", parameter.key, preset, parameter.help,
-                        allowed_values(parameter));
+HelpEntries codec_help() {
+  HelpEntries entries;
+  for (const CodecInfo& info : codec_list()) {
+    const std::string text = parse_codec_spec(info.name).text();
+    const std::size_t colon = text.find(':');
+    entries.emplace_back(info.name, info.help);
+    if (colon != std::string::npos) {
+      std::string& help = entries.back().second;
+      for (const std::string_view key : split(std::string_view(text).substr(colon + 1), ',')) {
+        help += fmt::format("{} {}", help.size() == info.help.size() ? ";" : ",", key);
+      }
+    }
   }
-  return text;
+  return entries;
+}
+
+HelpEntries codec_key_help() {
+  HelpEntries entries;
+  for (const CodecInfo& info : codec_list()) {
+    for (const CodecParameter& parameter : info.parameters) {
+      std::pair<std::string, std::string> entry(
+          parameter.key, fmt::format("{} ({})", parameter.help, allowed_values(parameter)));
+      if (std::find(entries.begin(), entries.end(), entry) == entries.end()) {
+        entries.push_back(std::move(entry));
+      }
+    }
+  }
+  return entries;
 }
 
 double CodecSpec::number(std::string_view key) const {

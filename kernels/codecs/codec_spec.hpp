@@ -10,6 +10,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace dp {
 
@@ -95,9 +97,11 @@ struct CodecInfo {
   [[nodiscard]] bool can_feedback() const { return find("ef") != nullptr; }
 };
 
-// What the codec is and its keys, with defaults and what is allowed; `ef` apart, which means the
-// same everywhere.
-[[nodiscard]] std::string help_of(const CodecInfo& info);
+// For --help: names and texts. Every codec with its keys as they are preset, and what the keys mean
+// and allow.
+using HelpEntries = std::vector<std::pair<std::string, std::string>>;
+[[nodiscard]] HelpEntries codec_help();
+[[nodiscard]] HelpEntries codec_key_help();
 
 // All codecs, in the order in which help lists them.
 [[nodiscard]] std::span<const CodecInfo> codec_list();

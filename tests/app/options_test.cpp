@@ -344,7 +344,8 @@ TEST(Table, EveryRowIsInTheHelpWithItsDefaultAndRange) {
     words >> word;
     joined += word + " ";
   }
-  for (const auto& [name, text] : context().codecs) {
+  const auto all = context().codecs;
+  for (const auto& [name, text] : all) {
     EXPECT_NE(joined.find(" " + name + " " + text + " "), std::string::npos) << name;
   }
   for (const OptionGroup& group : option_table(context())) {
