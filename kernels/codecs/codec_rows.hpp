@@ -10,6 +10,7 @@
 #include "kernels/codecs/bf16.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/codecs/fp16.hpp"
+#include "kernels/codecs/fp8.hpp"
 #include "kernels/codecs/linear.hpp"
 #include "kernels/codecs/none.hpp"
 #include "kernels/codecs/nonlinear.hpp"
@@ -116,6 +117,7 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<two_bit::Format, false>{block_info("q2", "-s, 0 or s: the best s per block", 2)},
     CodecRow<nonlinear::Format<8>>{block_info("q8n", "8-bit bins, denser near zero", 8)},
     CodecRow<nonlinear::Format<4>>{block_info("q4n", "4-bit bins, denser near zero", 4)},
+    CodecRow<fp8::Format>{block_info("fp8", "8-bit floats (E4M3), one scale per block", 8)},
     CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block", 1)},
     CodecRow<ternary::Format, false>{rounding_info("ternary", "as q2, five values a byte", 1.6)},
     HostCodecRow<Threshold>{{.name = "threshold",

@@ -1,0 +1,110 @@
+// fp8: an 8-bit float (E4M3 of Micikevicius et al. 2022, "FP8 formats for deep learning"), one
+// scale per block.
+//
+// Wire format: that of scaled_blocks.hpp with codes of 8 bits: 1 sign, 4 exponent (bias 7) and 3
+// mantissa bits, with denormals; 0x7F and 0xFF, that format's NaN, are never sent.
+//     value = E4M3 * scale,   scale = absmax / 448,   448 the largest E4M3
+// Round to nearest, ties to even. Zero is exact, the largest value of a block is reproduced up to
+// rounding.
+//
+// Beside q8 and q8n: the relative error of a value is about the same (2.6 % rms) from a block's
+// largest down to 2^-15 of it, so a block's small values keep their meaning; the sum of squares,
+// which the large ones make, is better served by q8 and best by q8n.
+//
+// Error: with |v| >= 2^-6 scale at most 2^-4 |v|, else at most 2^-10 scale; plus 2^-22 |v|.
+// Contraction: the worst block has its largest value halfway between two codes' multiples and all
+// others at 2^-10 scale, which become zero: c^2 = 2^-8 + (block - 1) 2^-20 / 448^2; c = 0.0625.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/codecs/scaled_blocks.hpp"
+
+namespace dp::fp8 {
+
+inline constexpr float kLargest = 448.0f;
+
+// The code of a magnitude up to 448 (1 + 2^-22), without sign.
+DP_HD inline std::uint32_t from_magnitude(float y) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(y);
+  // Below 2^-6 the adder of the float unit rounds for us: at 2^14 the last place is 2^-9, E4M3's
+  // smallest step.
+  const std::uint32_t small = std::bit_cast<std::uint32_t>(y + 0x1p14f) - 0x46800000u;
+  // Otherwise change the exponent's bias and round the 20 bits that go, ties to even.
+  const std::uint32_t odd = (bits >> 20) & 1u;
+  const std::uint32_t normal = (bits - 0x3C000000u + 0x7FFFFu + odd) >> 20;
+  return bits < 0x3C800000u ? small : normal;
+}
+
+// E4M3 to float, exact.
+DP_HD inline float to_float(std::uint32_t code) {
+  // The bit pattern read as a float is 2^120 too small; the product is exact, for denormals too.
+  const float v = std::bit_cast<float>((code & 0x7Fu) << 20) * 0x1p120f;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) | (code & 0x80u) << 24);
+}
+
+struct Scale {
+  float scale;
+  float inverse;
+};
+
+class Format : public ScaledBlocks<8> {
+ public:
+  using ScaledBlocks<8>::ScaledBlocks;
+
+  double contraction() const {
+    const auto others = static_cast<double>(block() - 1);
+    return std::sqrt(0x1p-8 + others * 0x1p-20 / (448.0 * 448.0)) + 0x1p-20;
+  }
+
+  // The pieces that every device's loops are made of (see linear.hpp).
+  using Block = Scale;
+  DP_HD static Block block_of(std::uint32_t absmax_bits) {
+    if (absmax_bits < kTiny) return {0.0f, 0.0f};
+    const float absmax = std::bit_cast<float>(absmax_bits);
+    return {absmax / kLargest, kLargest / absmax};
+  }
+  DP_HD static std::uint32_t head_of(const Block& block) {
+    return std::bit_cast<std::uint32_t>(block.scale);
+  }
+  DP_HD static bool read_head(std::uint32_t head, Block& block) {
+    block.scale = std::bit_cast<float>(head);
+    return head <= largest_scale(448);
+  }
+  DP_HD static code_layout::Coded code_of(float v, const Block& block) {
+    const float y = v * block.inverse;
+    const std::uint32_t sign = std::bit_cast<std::uint32_t>(y) >> 24 & 0x80u;
+    const std::uint32_t code = from_magnitude(std::fabs(y)) | sign;
+    return {code, to_float(code) * block.scale};
+  }
+  DP_HD static float value_of(std::uint32_t code, const Block& block) {
+    return to_float(code) * block.scale;
+  }
+  DP_HD static bool is_code(std::uint32_t code) { return (code & 0x7Fu) != 0x7Fu; }
+
+  void encode_block(const float* partial, float* residual, std::size_t begin, std::size_t m,
+                    std::size_t n, std::uint32_t absmax_bits, std::byte* payload) const {
+    const Block block = block_of(absmax_bits);
+    write_scale(payload, begin, block.scale);
+    code_layout::encode<8, kPadding>(codes_of(payload, begin, n), partial, residual, m,
+                                     [=](float v, std::size_t) { return code_of(v, block); });
+  }
+
+  // False where a scale or a code is one that no encoder writes.
+  template <bool kAdd>
+  [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
+                                  std::size_t n, float* out) const {
+    Block block{};
+    if (!read_head(BlockScales::read_head(payload, begin), block)) return false;
+    const std::byte* codes = codes_of(payload, begin, n);
+    std::uint32_t damaged = 0;
+    code_layout::unpack<8>(codes, m, [&](std::size_t, std::uint32_t code) {
+      damaged |= static_cast<std::uint32_t>(!is_code(code));
+    });
+    code_layout::decode<8, kAdd>(codes, m, out,
+                                 [=](std::uint32_t code) { return value_of(code, block); });
+    return damaged == 0;
+  }
+};
+
+}  // namespace dp::fp8
