@@ -100,6 +100,44 @@ TEST(Reducer, CompressedReplicasAreIdenticalAndTimingDoesNotMatter) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
+// I2, for buckets that are segments and for those that are matrices (PowerSGD): all that went in
+// came out or is in the residuals, over several steps, whatever the topology.
+TEST(Reducer, ConservesTheSum) {
+  Communicator comm;
+  if (comm.size() == 1) return;
+  std::vector<float> gradient(kElements);
+  std::vector<int> hosts;  // two: on a single one the hierarchical topology encodes nothing
+  for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(rank % 2);
+  for (const char* spec : {"q8", "sign:block=64", "topk:ratio=0.05", "powersgd:rank=2"}) {
+    for (const Topology& topology : topology_list()) {
+      std::vector<double> inputs(kElements), delivered(kElements);
+      Reducer reducer(
+          comm, gradient, five_buckets(spec),
+          {.topology = std::string(topology.name), .hosts = hosts, .segment_bytes = 1024});
+      for (std::uint64_t step = 0; step < 4; ++step) {
+        reducer.begin_step(step);
+        fill(gradient, comm.rank(), step);
+        for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+        ASSERT_TRUE(reducer.wait_step().finite);
+        for (std::size_t i = 0; i < kElements; ++i) {
+          inputs[i] += static_cast<double>(sum_of_fills(comm.size(), step, i));
+          delivered[i] += static_cast<double>(gradient[i]);
+        }
+      }
+      std::vector<double> residual(reducer.residual().begin(), reducer.residual().end());
+      reducer.run([&](Communicator& c) { c.all_sum(residual); });
+      double error = 0.0, left = 0.0, all = 0.0;
+      for (std::size_t i = 0; i < kElements; ++i) {
+        error += std::pow(inputs[i] - delivered[i] - residual[i], 2);
+        left += residual[i] * residual[i];
+        all += inputs[i] * inputs[i];
+      }
+      EXPECT_LT(error, 1e-10 * all) << spec << " " << topology.name;
+      EXPECT_GT(left, 1e-6 * all) << spec << " " << topology.name;  // or nothing would be shown
+    }
+  }
+}
+
 TEST(Reducer, AStepThatIsNotFiniteIsSeenByAllAndPutBack) {
   Communicator comm;
   std::vector<float> gradient(kElements);
