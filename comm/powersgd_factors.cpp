@@ -42,6 +42,27 @@ inline float sum_of(const Lanes& v) {
   return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
+// Calls run<k>(j) for every group of k <= kMostColumns of r columns, j its first.
+template <class Run>
+void for_column_groups(std::size_t r, Run run) {
+  for (std::size_t j = 0; j < r; j += kMostColumns) {
+    switch (std::min(r - j, kMostColumns)) {
+      case 1:
+        run.template operator()<1>(j);
+        break;
+      case 2:
+        run.template operator()<2>(j);
+        break;
+      case 3:
+        run.template operator()<3>(j);
+        break;
+      default:
+        run.template operator()<4>(j);
+        break;
+    }
+  }
+}
+
 // kRows rows of P, its columns [first, first + kColumns).
 template <std::size_t kRows, std::size_t kColumns, bool kHasResidual>
 void multiply_rows(const Matrix& shape, const float* gradient, const float* residual,
@@ -74,27 +95,10 @@ template <bool kHasResidual>
 void multiply_any(const Matrix& shape, const float* gradient, const float* residual, const float* q,
                   std::size_t r, float* p) {
   const auto rows = [&]<std::size_t kRows>(std::size_t row) {
-    for (std::size_t j = 0; j < r; j += kMostColumns) {
-      const float* from = q + j * shape.columns;
-      float* to = p + j * shape.rows;
-      const auto run = [&]<std::size_t kColumns>() {
-        multiply_rows<kRows, kColumns, kHasResidual>(shape, gradient, residual, from, row, to);
-      };
-      switch (std::min(r - j, kMostColumns)) {
-        case 1:
-          run.template operator()<1>();
-          break;
-        case 2:
-          run.template operator()<2>();
-          break;
-        case 3:
-          run.template operator()<3>();
-          break;
-        default:
-          run.template operator()<4>();
-          break;
-      }
-    }
+    for_column_groups(r, [&]<std::size_t kColumns>(std::size_t j) {
+      multiply_rows<kRows, kColumns, kHasResidual>(shape, gradient, residual, q + j * shape.columns,
+                                                   row, p + j * shape.rows);
+    });
   };
   std::size_t row = 0;
   for (; row + 2 <= shape.rows; row += 2) rows.template operator()<2>(row);
@@ -137,27 +141,10 @@ void multiply_transposed_any(const Matrix& shape, const float* gradient, const f
                              const float* p, std::size_t r, float* q) {
   std::fill_n(q, r * shape.columns, 0.0f);
   const auto rows = [&]<std::size_t kRows>(std::size_t row) {
-    for (std::size_t j = 0; j < r; j += kMostColumns) {
-      const float* from = p + j * shape.rows;
-      float* to = q + j * shape.columns;
-      const auto run = [&]<std::size_t kColumns>() {
-        add_rows<kRows, kColumns, kHasResidual>(shape, gradient, residual, from, row, to);
-      };
-      switch (std::min(r - j, kMostColumns)) {
-        case 1:
-          run.template operator()<1>();
-          break;
-        case 2:
-          run.template operator()<2>();
-          break;
-        case 3:
-          run.template operator()<3>();
-          break;
-        default:
-          run.template operator()<4>();
-          break;
-      }
-    }
+    for_column_groups(r, [&]<std::size_t kColumns>(std::size_t j) {
+      add_rows<kRows, kColumns, kHasResidual>(shape, gradient, residual, p + j * shape.rows, row,
+                                              q + j * shape.columns);
+    });
   };
   std::size_t row = 0;
   for (; row + 4 <= shape.rows; row += 4) rows.template operator()<4>(row);

@@ -70,21 +70,9 @@ class Format {
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {
-    std::uint32_t largest = 0;
-    const std::byte* in = payload + 2 * begin;
-#pragma omp simd reduction(max : largest)
-    for (std::size_t i = 0; i < m; ++i) {
-      std::uint16_t half = 0;
-      std::memcpy(&half, in + 2 * i, 2);
-      const std::uint32_t magnitude = half & 0x7FFFu;
-      largest = magnitude > largest ? magnitude : largest;
-      if constexpr (kAdd) {
-        out[i] += to_float(half);
-      } else {
-        out[i] = to_float(half);
-      }
-    }
-    return largest < 0x7F80u;
+    return code_layout::decode_halves<kAdd>(payload + 2 * begin, m, out, [](std::uint16_t half) {
+             return to_float(half);
+           }) < 0x7F80u;
   }
 };
 

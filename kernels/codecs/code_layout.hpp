@@ -135,4 +135,24 @@ void decode(const std::byte* codes, std::size_t m, float* out, ValueOf value_of)
   });
 }
 
+// Host: likewise for m floats of 16 bits, whatever their exponents; returns the largest magnitude
+// among them as bits.
+template <bool kAdd, class ValueOf>
+std::uint32_t decode_halves(const std::byte* codes, std::size_t m, float* out, ValueOf value_of) {
+  std::uint32_t largest = 0;
+#pragma omp simd reduction(max : largest)
+  for (std::size_t i = 0; i < m; ++i) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, codes + 2 * i, 2);
+    const std::uint32_t magnitude = half & 0x7FFFu;
+    largest = magnitude > largest ? magnitude : largest;
+    if constexpr (kAdd) {
+      out[i] += value_of(half);
+    } else {
+      out[i] = value_of(half);
+    }
+  }
+  return largest;
+}
+
 }  // namespace dp::code_layout
