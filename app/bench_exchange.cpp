@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/options_values.hpp"
 #include "comm/check.hpp"
 #include "comm/mpi_runtime.hpp"
 #include "comm/reducer.hpp"
@@ -43,7 +44,7 @@ struct Settings {
 constexpr const char* kUsage =
     "usage: mpirun -np P dpbench exchange [--mb X] [--bucket-mb X] [--repeats N] [--segment-kb N]\n"
     "                                     [--window N] [--buckets-in-flight N] [--sleep-us N]\n"
-    "                                     [--topology NAME,...|all] [CODEC...]\n";
+    "                                     [--throttle RATE] [--topology NAME,...|all] [CODEC...]\n";
 
 double number(std::string_view option, std::string_view text, double low, double high) {
   double value = 0.0;
@@ -93,6 +94,8 @@ Settings parse(int argc, char** argv) {
       settings.reducer.buckets_in_flight = static_cast<std::size_t>(number(word, value, 1, 1024));
     } else if (word == "--topology") {
       add_topologies(value, settings.topologies);
+    } else if (word == "--throttle") {
+      settings.reducer.throttle_bits_per_s = parse_bit_rate(word, value);
     } else if (word == "--sleep-us") {
       settings.reducer.sleep_us = static_cast<int>(number(word, value, 0, 100000));
     } else {

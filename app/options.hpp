@@ -62,6 +62,7 @@ struct Options {
   std::string topology = "ring";
   double bucket_mb = 4;  // 10^6 bytes of fp32 gradient
   bool overlap = true;
+  std::string throttle = "off";  // or a rate: parse_bit_rate
   double comm_timeout_s = 60;
   ReplicaCheck check_replicas = ReplicaCheck::epoch;
 

@@ -170,6 +170,17 @@ OptionRow quiet_row() {
   return row;
 }
 
+OptionRow throttle_row() {
+  OptionRow row = text("throttle", &Options::throttle, "RATE", kBitRates,
+                       "send and receive as slowly as over such a link, each rank with one of its "
+                       "own: 100mbit, 1gbit; off: as fast as the network is");
+  row.set = [](Options& options, std::string_view value) {
+    static_cast<void>(parse_bit_rate("--throttle", value));
+    options.throttle = std::string(value);
+  };
+  return row;
+}
+
 OptionRow config_row() {
   OptionRow row = action("config", Options::Action::train,
                          "read options from an INI file of lines 'name = value'; the command line "
@@ -238,6 +249,7 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
         real("bucket-mb", &O::bucket_mb, {.least = 0, .most = 4096, .is_least_allowed = false},
              "size of gradients sent together, in 10^6 bytes of fp32"),
         on_off("overlap", &O::overlap, "exchange while the backward pass still computes"),
+        throttle_row(),
         real("comm-timeout", &O::comm_timeout_s,
              {.least = 0, .most = 86400, .is_least_allowed = false},
              "seconds without any progress after which a silent rank ends the run"),

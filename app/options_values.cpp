@@ -76,6 +76,21 @@ double parse_real(std::string_view name, std::string_view text, const RealRange&
   return value;
 }
 
+double parse_bit_rate(std::string_view name, std::string_view text) {
+  if (text == "off") return 0.0;
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
+  for (const auto& [unit, bits] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    double value = 0;
+    if (!read_whole_text(text.substr(0, text.size() - unit.size()), value)) break;
+    const double rate = value * bits;
+    if (rate >= 1e4 && rate <= 4e11) return rate;  // NaN is neither
+    break;
+  }
+  throw_error(ErrorKind::usage, "{} {}: must be {}", name, shown(text), kBitRates);
+}
+
 std::vector<double> parse_increasing(std::string_view name, std::string_view text,
                                      const RealRange& range) {
   std::vector<double> values;

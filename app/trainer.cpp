@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/options_values.hpp"
 #include "comm/replica_hash.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/error.hpp"
@@ -261,6 +262,7 @@ void Trainer::make_replica() {
   replica.reducer.topology = options_.topology;
   replica.reducer.seed = seed();
   replica.reducer.comm_timeout_s = options_.comm_timeout_s;
+  replica.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options_.throttle);
   replica_ = std::make_unique<Replica>(
       *device_, net::make_model(options_.model, data_.train.classes()), replica);
 

@@ -24,6 +24,7 @@
 
 #include "comm/communicator.hpp"
 #include "comm/encode_sample.hpp"
+#include "comm/link_model.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/device.hpp"
 
@@ -43,6 +44,7 @@ struct ExchangeSetup {
   std::uint64_t seed = 0;
   std::size_t segment = 65536;  // floats, a multiple of the codec's block
   std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
+  LinkModel* link = nullptr;    // this rank's, shared by its exchanges; null: nothing is delayed
   // Every rank's host as a number, by rank; none: those of the communicator.
   std::span<const int> hosts = {};
 };

@@ -47,6 +47,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator_.size()),
             "{} hosts for {} ranks", hosts_.size(), communicator_.size());
   static_cast<void>(find_topology(options_.topology));
+  if (options_.throttle_bits_per_s > 0.0) link_.emplace(options_.throttle_bits_per_s);
   const CodecSpec exact = parse_codec_spec("none");
   exact_ = options_.device == nullptr ? make_codec(exact) : make_codec(exact, *options_.device);
   std::vector<std::string> specs;

@@ -54,6 +54,8 @@ struct ReducerOptions {
   // Nothing has moved for so long and a rank does not answer: the job ends. A rank that answers is
   // computing, and is waited for ten times as long (liveness.hpp).
   double comm_timeout_s = 60.0;
+  // A link as slow as that between this rank and all others (link_model.hpp); 0: as it is.
+  double throttle_bits_per_s = 0.0;
   int sleep_us = 150;  // between looks at the network while it works
   // Where the gradient and the residual lie; null: in host memory. Codecs are the device's, and
   // message buffers are host memory that the device reaches. It outlives the reducer.
@@ -205,6 +207,7 @@ class Reducer {
   std::vector<Bucket> buckets_;
   ReducerOptions options_;
   std::vector<int> hosts_;
+  std::optional<LinkModel> link_;
   std::unique_ptr<Codec> exact_;  // none, on the gradient's memory
   std::vector<CodecSpec> specs_;  // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;

@@ -64,6 +64,7 @@ std::unique_ptr<Exchange> Reducer::make_exchange(std::size_t b, const CodecSpec&
                          .seed = options_.seed,
                          .segment = segment_of(*exact_),
                          .window = options_.window,
+                         .link = link_ ? &*link_ : nullptr,
                          .hosts = hosts_};
   const Topology& topology = topology_of(b);
   if (find_codec(spec.name)->is_exchange) {

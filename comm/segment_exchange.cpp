@@ -68,6 +68,7 @@ class SegmentExchange final : public Exchange {
     const std::size_t w = setup.window;
     receives_.resize(2 * w);
     sends_.resize(w);
+    delayed_.resize(w * most_targets_);
     arrival_order_.resize(2 * w);
     const std::size_t requests = notice_request() + 1 + (ranks_ - 1);
     requests_.assign(requests, MPI_REQUEST_NULL);
@@ -93,7 +94,7 @@ class SegmentExchange final : public Exchange {
     is_started_ = false;
     is_finite_ = true;
     ranks_started_ = 1;
-    sends_under_way_ = arrival_head_ = arrival_count_ = 0;
+    sends_under_way_ = arrival_head_ = arrival_count_ = delayed_head_ = delayed_count_ = 0;
     if (is_idle()) return;
     sample_->begin_step(step);
     next_posted_ = next_receive(0);
@@ -123,7 +124,8 @@ class SegmentExchange final : public Exchange {
 
   bool progress() override {
     if (is_idle()) return false;
-    const bool has_completed = complete_transfers();
+    bool has_completed = complete_transfers();
+    if (hand_over_due()) has_completed = true;
     if (!is_started_) return has_completed;
     const bool has_acted = send_own() || handle_arrival();
     return has_completed || has_acted;
@@ -136,6 +138,7 @@ class SegmentExchange final : public Exchange {
 
   [[nodiscard]] bool done() const override {
     if (!delivered() || ranks_started_ != ranks_) return is_started_ && is_idle();
+    if (delayed_count_ > 0) return false;
     for (const MPI_Request request : requests_) {
       if (request != MPI_REQUEST_NULL) return false;
     }
@@ -167,10 +170,19 @@ class SegmentExchange final : public Exchange {
   struct Receive {
     State state = State::free;
     std::size_t bytes = 0;
+    double there_s = 0.0;  // not to be taken before, where there is a link model
   };
   struct Send {
     std::size_t under_way = 0;     // to so many targets
     std::size_t forwards = kNone;  // the receive slot whose buffer it sends
+  };
+  // A message to one target that the link model still carries.
+  struct Delayed {
+    const std::byte* message = nullptr;
+    std::size_t bytes = 0;
+    int to = 0;
+    std::size_t request = 0;
+    double due_s = 0.0;
   };
 
   [[nodiscard]] bool is_idle() const { return ranks_ < 2 || setup_.gradient.empty(); }
@@ -256,6 +268,9 @@ class SegmentExchange final : public Exchange {
         DP_CHECK_MPI(MPI_Get_count(&statuses_[static_cast<std::size_t>(i)], MPI_BYTE, &bytes));
         receives_[at].bytes = checked_cast<std::size_t>(bytes);
         receives_[at].state = State::arrived;
+        if (setup_.link != nullptr) {
+          receives_[at].there_s = setup_.link->receive(receives_[at].bytes, now_s());
+        }
         stats_.received_bytes += receives_[at].bytes;
       } else if (at < notice_request()) {
         Send& send = sends_[(at - receives_.size()) / most_targets_];
@@ -311,6 +326,7 @@ class SegmentExchange final : public Exchange {
     const PlanTask& task = plan_.tasks[next_handled_];
     const std::size_t slot = arrival_order_[arrival_head_];
     if (receives_[slot].state != State::arrived) return false;
+    if (setup_.link != nullptr && now_s() < receives_[slot].there_s) return false;
     const bool leads_on = task.give != Give::nothing;
     const std::size_t send_slot = leads_on ? free_send_slot() : 0;
     if (send_slot == kNone) return false;
@@ -420,12 +436,37 @@ class SegmentExchange final : public Exchange {
     sends_[slot] = {.under_way = task.target_count, .forwards = forwards};
     std::size_t request = send_request(slot);
     for (const int to : plan_.targets_of(task)) {
-      DP_CHECK_MPI(MPI_Isend(message, checked_cast<int>(bytes), MPI_BYTE, to, tag(0),
-                             setup_.communicator->handle(), &requests_[request++]));
+      Delayed sent{.message = message, .bytes = bytes, .to = to, .request = request++};
       stats_.sent_bytes += bytes;
       ++sends_under_way_;
+      if (setup_.link == nullptr) {
+        hand_over(sent);
+        continue;
+      }
+      sent.due_s = setup_.link->transmit(bytes, now_s());
+      delayed_[(delayed_head_ + delayed_count_++) % delayed_.size()] = sent;
     }
     next_sent_ = next_send(next_sent_ + 1);
+  }
+
+  void hand_over(const Delayed& sent) {
+    DP_CHECK_MPI(MPI_Isend(sent.message, checked_cast<int>(sent.bytes), MPI_BYTE, sent.to, tag(0),
+                           setup_.communicator->handle(), &requests_[sent.request]));
+  }
+
+  // Hands over what the link model has carried. They are due in the order in which they were sent.
+  bool hand_over_due() {
+    bool has_moved = false;
+    for (; delayed_count_ > 0 && now_s() >= delayed_[delayed_head_].due_s; --delayed_count_) {
+      hand_over(delayed_[delayed_head_]);
+      delayed_head_ = (delayed_head_ + 1) % delayed_.size();
+      has_moved = true;
+    }
+    return has_moved;
+  }
+  static double now_s() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
   }
 
   ExchangeSetup setup_;
@@ -450,6 +491,8 @@ class SegmentExchange final : public Exchange {
   std::vector<std::size_t> arrival_order_;  // a queue of posted and arrived receive slots
   std::size_t arrival_head_ = 0, arrival_count_ = 0;
   std::size_t sends_under_way_ = 0;
+  std::vector<Delayed> delayed_;  // a queue
+  std::size_t delayed_head_ = 0, delayed_count_ = 0;
   std::vector<MPI_Request> requests_;
   std::vector<int> completed_;
   std::vector<MPI_Status> statuses_;

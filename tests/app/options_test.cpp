@@ -256,6 +256,14 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--warmup-epochs", "1"},
             "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
             "constant, step or cosine"},
+        Bad{{"--throttle", "fast"},
+            "--throttle fast: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
+        Bad{{"--throttle", "9kbit"},
+            "--throttle 9kbit: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
+        Bad{{"--throttle", "nanmbit"},
+            "--throttle nanmbit: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
+        Bad{{"--throttle", "100 mbit"},
+            "--throttle 100 mbit: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
         Bad{{"--lr-schedule", "cosine", "--warmup-epochs", "6"},
             "--warmup-epochs 6: must be at most the run's --epochs 5"},
         Bad{{"--nesterov", "on", "--momentum", "0"}, "--nesterov on: needs a --momentum above 0"}));

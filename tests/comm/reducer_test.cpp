@@ -168,6 +168,39 @@ TEST(Reducer, AStepThatIsNotFiniteIsSeenByAllAndPutBack) {
   EXPECT_TRUE(run_step(2, false));
 }
 
+TEST(Reducer, AThrottledLinkIsSlowAndChangesNothing) {
+  Communicator comm;
+  if (comm.size() == 1) return;
+  constexpr double kRate = 20e6;
+  std::vector<float> gradient(kElements);
+  for (const Topology& topology : topology_list()) {
+    std::uint64_t hashes[2] = {};
+    for (const bool is_throttled : {false, true}) {
+      Reducer reducer(comm, gradient, five_buckets("q8:block=64"),
+                      {.topology = std::string(topology.name),
+                       .segment_bytes = 1024,
+                       .throttle_bits_per_s = is_throttled ? kRate : 0.0});
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        reducer.begin_step(step);
+        fill(gradient, comm.rank(), step);
+        for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+        EXPECT_TRUE(reducer.wait_step().finite);
+        hashes[is_throttled ? 1 : 0] +=
+            reducer.run([&](Communicator& c) { return agree_on_hash(c, gradient); });
+      }
+      const CommCost cost = reducer.take_times().total;
+      if (!is_throttled) continue;
+      // All but the start notices goes over the link, and a slack's worth in every step is free.
+      const double notices = 3.0 * 5 * 16 * (comm.size() - 1);
+      const double least_s =
+          (static_cast<double>(cost.sent_bytes) - notices) * 8.0 / kRate - 3 * LinkModel::kSlack_s;
+      EXPECT_GT(cost.comm_s, least_s) << topology.name;
+      EXPECT_GT(cost.sent_bytes, 0u);
+    }
+    EXPECT_EQ(hashes[0], hashes[1]) << topology.name;
+  }
+}
+
 TEST(Reducer, JobsRunInOrderAndTheirErrorsComeBack) {
   Communicator comm;
   std::vector<float> gradient(10);
