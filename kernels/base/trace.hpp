@@ -1,0 +1,144 @@
+// What threads did when: slices of time, for dptrain's --trace (io/trace_file.hpp writes them).
+//
+// A *track* is the list of one thread's *slices*, with begin and end on the host's steady clock. It
+// takes the slices of a *window* of steps and has its memory before they begin: what does not fit
+// is left out and counted. Code that can be traced has a TraceTrack*, null where nobody traces, and
+// costs one branch then. One thread at a time uses a track; nothing here fails.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+
+namespace dp {
+
+// What a slice is about, and what its `id` numbers. On the training loop's track all but the layers
+// are parts of a step, in the words of the run log; on the reducer's all but buckets follow each
+// other.
+enum class TraceKind : std::uint8_t {
+  // the training loop
+  step,
+  data,
+  forward,
+  backward,
+  exposed_comm,
+  optimizer,
+  loss,
+  layer_forward,  // id: the node of the graph
+  layer_backward,
+  // the reducer's thread; id: the bucket
+  bucket,  // from its start until the sum is in place
+  encode,
+  decode,
+  wire_wait,
+  peer_wait,   // a rank has not begun the bucket
+  p_factor,    // powersgd: P = M Q of one tensor, its number in the bucket in `segment`
+  q_factor,    // Q = M^T P, with P made orthonormal before
+  p_q_product  // the delivered P Q^T
+};
+
+struct TraceEvent {
+  std::int64_t begin_ns = 0, end_ns = 0;  // trace_clock_ns()
+  std::uint64_t bytes = 0;                // of the payload; of a bucket: sent
+  std::uint32_t step = 0;                 // from 0
+  std::uint32_t id = 0;
+  std::uint32_t segment = 0;  // of the bucket
+  TraceKind kind = TraceKind::step;
+  bool is_total = false;  // the payload is the complete sum, else a partial one
+};
+
+using TraceClock = std::chrono::steady_clock;
+
+[[nodiscard]] inline std::int64_t trace_ns(TraceClock::time_point moment) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(moment.time_since_epoch()).count();
+}
+[[nodiscard]] inline std::int64_t trace_clock_ns() { return trace_ns(TraceClock::now()); }
+
+class TraceTrack {
+ public:
+  // Before the steps begin: memory, and which of them are recorded.
+  void reserve(std::size_t events) {
+    // Not written to before it is used, so that room for the largest network costs others nothing.
+    memory_.reset(static_cast<TraceEvent*>(::operator new(events * sizeof(TraceEvent))));
+    capacity_ = events;
+    count_ = 0;
+  }
+  void set_window(std::uint64_t first_step, std::uint64_t steps) {
+    first_ = first_step;
+    steps_ = steps;
+  }
+
+  [[nodiscard]] bool covers(std::uint64_t step) const { return step - first_ < steps_; }
+  // Of the thread that records: what comes belongs to that step.
+  void begin_step(std::uint64_t step) {
+    step_ = static_cast<std::uint32_t>(step);
+    is_on_ = covers(step);
+  }
+  [[nodiscard]] bool is_on() const { return is_on_; }
+  [[nodiscard]] std::uint32_t step() const { return step_; }
+
+  // A slice of whatever step it names; nothing where the window does not cover that.
+  void add(const TraceEvent& event) {
+    if (!covers(event.step)) return;
+    if (count_ == capacity_) {
+      ++left_out_;
+    } else {
+      memory_.get()[count_++] = event;
+    }
+  }
+  // The same where the last slice is of another kind, id or step; else that one ends later.
+  void add_or_extend(const TraceEvent& event) {
+    TraceEvent* last = count_ == 0 ? nullptr : memory_.get() + count_ - 1;
+    if (last != nullptr && last->kind == event.kind && last->id == event.id &&
+        last->step == event.step) {
+      last->end_ns = event.end_ns;
+    } else {
+      add(event);
+    }
+  }
+
+  [[nodiscard]] std::span<TraceEvent> events() { return {memory_.get(), count_}; }
+  [[nodiscard]] std::size_t left_out() const { return left_out_; }
+
+ private:
+  struct Free {
+    void operator()(TraceEvent* events) const { ::operator delete(events); }
+  };
+  std::unique_ptr<TraceEvent, Free> memory_;
+  std::size_t capacity_ = 0, count_ = 0, left_out_ = 0;
+  std::uint64_t first_ = 0, steps_ = 0;
+  std::uint32_t step_ = 0;
+  bool is_on_ = false;
+};
+
+// A slice of the running step from its construction to its end.
+class TraceSlice {
+ public:
+  TraceSlice(TraceTrack* track, TraceKind kind, std::size_t id = 0)
+      : track_(track != nullptr && track->is_on() ? track : nullptr), kind_(kind) {
+    if (track_ == nullptr) return;
+    id_ = static_cast<std::uint32_t>(id);
+    begin_ns_ = trace_clock_ns();
+  }
+  ~TraceSlice() {
+    if (track_ == nullptr) return;
+    track_->add({.begin_ns = begin_ns_,
+                 .end_ns = trace_clock_ns(),
+                 .step = track_->step(),
+                 .id = id_,
+                 .kind = kind_});
+  }
+  TraceSlice(const TraceSlice&) = delete;
+  TraceSlice& operator=(const TraceSlice&) = delete;
+
+ private:
+  TraceTrack* track_;
+  TraceKind kind_;
+  std::uint32_t id_ = 0;
+  std::int64_t begin_ns_ = 0;
+};
+
+}  // namespace dp
