@@ -1,6 +1,7 @@
 #include "app/bench_exchange.hpp"
 
 #include <mpi.h>
+#include <time.h>
 
 #include <algorithm>
 #include <charconv>
@@ -28,6 +29,13 @@ double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
 
+// Of this process, all threads.
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v[v.size() / 2];
@@ -37,6 +45,7 @@ struct Settings {
   double size_mb = 44.7;   // 10^6 bytes of fp32, as ResNet-18's gradient
   double bucket_mb = 0.0;  // 0: all in one bucket
   int repeats = 5;
+  bool has_allreduce = true;  // MPI's own beside ours
   ReducerOptions reducer;
   std::vector<std::string> codecs, topologies;
 };
@@ -44,7 +53,8 @@ struct Settings {
 constexpr const char* kUsage =
     "usage: mpirun -np P dpbench exchange [--mb X] [--bucket-mb X] [--repeats N] [--segment-kb N]\n"
     "                                     [--window N] [--buckets-in-flight N] [--sleep-us N]\n"
-    "                                     [--throttle RATE] [--topology NAME,...|all] [CODEC...]\n";
+    "                                     [--throttle RATE] [--allreduce on|off]\n"
+    "                                     [--topology NAME,...|all] [CODEC...]\n";
 
 double number(std::string_view option, std::string_view text, double low, double high) {
   double value = 0.0;
@@ -94,6 +104,8 @@ Settings parse(int argc, char** argv) {
       settings.reducer.buckets_in_flight = static_cast<std::size_t>(number(word, value, 1, 1024));
     } else if (word == "--topology") {
       add_topologies(value, settings.topologies);
+    } else if (word == "--allreduce") {
+      settings.has_allreduce = parse_choice(word, value, {"off", "on"}) == 1;
     } else if (word == "--throttle") {
       settings.reducer.throttle_bits_per_s = parse_bit_rate(word, value);
     } else if (word == "--sleep-us") {
@@ -117,6 +129,7 @@ struct Row {
   std::string topology, codec;
   double encode_s = 0.0, decode_s = 0.0;  // of this rank, one exchange
   std::vector<double> times_s;            // the slowest rank's
+  double cpu_s = 0.0;                     // of the process of this rank, one exchange
   std::uint64_t wire_bytes = 0;           // of all ranks, one exchange
   std::int64_t wrong = 0;
   double relative_error = 0.0;
@@ -178,10 +191,12 @@ void bench_reducer(Communicator& communicator, const Settings& settings,
     reducer.run([](Communicator& c) { c.barrier(); });
     (void)reducer.take_times();
     const auto start = Clock::now();
+    const double cpu_start_s = cpu_seconds();
     reducer.begin_step(static_cast<std::uint64_t>(i));
     for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
     (void)reducer.wait_step();
     const double time_s = seconds_since(start);
+    row.cpu_s = cpu_seconds() - cpu_start_s;
     reducer.run([&](Communicator& c) {
       const double most_s = slowest(c, time_s);
       if (i > 0) row.times_s.push_back(most_s);
@@ -204,9 +219,12 @@ void bench_allreduce(Communicator& communicator, std::vector<float>& gradient, R
     fill(gradient, communicator.rank());
     communicator.barrier();
     const auto start = Clock::now();
+    const double cpu_start_s = cpu_seconds();
     DP_CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, gradient.data(), checked_cast<int>(gradient.size()),
                                MPI_FLOAT, MPI_SUM, communicator.handle()));
-    const double most_s = slowest(communicator, seconds_since(start));
+    const double time_s = seconds_since(start);
+    row.cpu_s = cpu_seconds() - cpu_start_s;
+    const double most_s = slowest(communicator, time_s);
     if (i > 0) row.times_s.push_back(most_s);
   }
   check(gradient, communicator.size(), row);
@@ -228,21 +246,25 @@ void run_exchange(int argc, char** argv) {
       rows.back().codec = codec;
     }
   }
-  rows.emplace_back().codec = "MPI_Allreduce";
+  if (settings.has_allreduce) rows.emplace_back().codec = "MPI_Allreduce";
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
-    for (std::size_t i = 0; i + 1 < rows.size(); ++i) {
-      bench_reducer(communicator, settings, gradient, rows[i]);
+    for (Row& row : rows) {
+      if (row.topology.empty()) {
+        bench_allreduce(communicator, gradient, row);
+      } else {
+        bench_reducer(communicator, settings, gradient, row);
+      }
     }
-    bench_allreduce(communicator, gradient, rows.back());
   }
   if (communicator.rank() != 0) return;
   std::printf(
       "%d ranks, %.1f MB of fp32, segments of %zu KiB, %d repeats of 2, the slowest rank's time\n",
       p, static_cast<double>(n) * 4e-6, settings.reducer.segment_bytes / 1024, settings.repeats);
-  std::printf("%-12s %-40s %9s %8s %8s %8s %9s %7s %7s %9s %10s\n", "topology", "codec", "median",
-              "min", "algbw", "busbw", "wire MB", "encode", "decode", "wrong", "relative");
-  std::printf("%-12s %-40s %9s %8s %8s %8s %9s %7s %7s %9s %10s\n", "", "", "ms", "ms", "MB/s",
-              "MB/s", "all ranks", "GB/s", "GB/s", "values", "error");
+  std::printf("%-12s %-40s %9s %8s %8s %8s %9s %6s %7s %7s %9s %10s\n", "topology", "codec",
+              "median", "min", "algbw", "busbw", "wire MB", "cpu", "encode", "decode", "wrong",
+              "relative");
+  std::printf("%-12s %-40s %9s %8s %8s %8s %9s %6s %7s %7s %9s %10s\n", "", "", "ms", "ms", "MB/s",
+              "MB/s", "all ranks", "%", "GB/s", "GB/s", "values", "error");
   for (const Row& row : rows) {
     const double bytes = static_cast<double>(n) * 4.0, time_s = median(row.times_s);
     const double algbw = bytes * 1e-6 / time_s;
@@ -250,12 +272,12 @@ void run_exchange(int argc, char** argv) {
     const auto rate = [&](double codec_s) {
       return codec_s > 0.0 ? fmt::format("{:.1f}", bytes * 1e-9 / codec_s) : std::string("-");
     };
-    std::printf("%-12s %-40s %9.2f %8.2f %8.1f %8.1f %9.2f %7s %7s %9lld %10.2e\n",
+    std::printf("%-12s %-40s %9.2f %8.2f %8.1f %8.1f %9.2f %6.1f %7s %7s %9lld %10.2e\n",
                 row.topology.c_str(), row.codec.c_str(), 1e3 * time_s,
                 1e3 * *std::min_element(row.times_s.begin(), row.times_s.end()), algbw,
                 algbw * 2.0 * (p - 1) / p, static_cast<double>(row.wire_bytes) * 1e-6,
-                rate(row.encode_s).c_str(), rate(row.decode_s).c_str(),
-                static_cast<long long>(row.wrong), row.relative_error);
+                100.0 * row.cpu_s / row.times_s.back(), rate(row.encode_s).c_str(),
+                rate(row.decode_s).c_str(), static_cast<long long>(row.wrong), row.relative_error);
   }
 }
 
