@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "app/recorder.hpp"
+#include "comm/network_interface.hpp"
 #include "io/text_table.hpp"
 
 namespace dp {
@@ -66,6 +67,11 @@ void Recorder::print_start() {
        fmt::format("{} per epoch, global batch {}", run_.steps_per_epoch, run_.global_batch)},
       {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};
   if (!run_.why_no_gpu.empty()) rows.insert(rows.begin() + 2, {"no GPU", run_.why_no_gpu});
+  if (run_.comm->size() > 1) {
+    rows.emplace_back("network", run_.comm->local_size() == run_.comm->size()
+                                     ? "the memory of one host"
+                                     : describe_network());
+  }
   if (!run_.exchange_path.empty()) {
     rows.emplace_back("exchange", run_.exchange_path == "device"
                                       ? "encoded and added on the GPU"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/communicator.hpp"
+#include "comm/network_interface.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -27,6 +28,11 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv) : exceptions_at_start_(std::unca
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", kKeepTheUsers);
   setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", kKeepTheUsers);
   setenv("PMIX_MCA_gds", "hash", kKeepTheUsers);
+  for (const char* name : {"OMPI_MCA_btl_tcp_eager_limit", "OMPI_MCA_btl_tcp_rndv_eager_limit",
+                           "OMPI_MCA_btl_tcp_max_send_size"}) {
+    setenv(name, "524288", kKeepTheUsers);
+  }
+  use_best_interface();
   int provided = 0;
   if (MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS ||
       provided < MPI_THREAD_SERIALIZED) {

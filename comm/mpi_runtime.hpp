@@ -21,6 +21,11 @@ class MpiRuntime {
   //                                       ranks on one host copy through shared memory: reading
   //                                       each other's memory is forbidden in most containers and
   //                                       fails noisily there
+  //   OMPI_MCA_btl_tcp_eager_limit, rndv_eager_limit and max_send_size: 512 KiB
+  //                                       a segment leaves at once, in one piece: above the limit
+  //                                       Open MPI first asks the receiver, whose thread sleeps,
+  //                                       and the link stands still (90 % of it used instead of 97)
+  //   OMPI_MCA_btl_tcp_if_include         the interface of network_interface.hpp
   //   PMIX_MCA_gds=hash                   hosts that share a file system print errors otherwise
   MpiRuntime(int* argc, char*** argv);
   ~MpiRuntime();

@@ -1,0 +1,155 @@
+#include "comm/network_interface.hpp"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <tuple>
+
+namespace dp {
+namespace {
+
+constexpr const char* kInclude = "OMPI_MCA_btl_tcp_if_include";
+constexpr const char* kExclude = "OMPI_MCA_btl_tcp_if_exclude";
+
+const std::filesystem::path kSystemFolder = "/sys/class/net";
+
+// Bridges and ports that container engines and hypervisors make.
+bool is_of_containers(std::string_view name) {
+  constexpr std::array<std::string_view, 10> kPrefixes = {
+      "docker", "br-", "virbr", "vnet", "veth", "cni", "flannel", "cali", "lxc", "podman"};
+  for (const std::string_view prefix : kPrefixes) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+// The interface of the first route to everywhere in the kernel's table; empty where there is none.
+std::string default_route() {
+  std::ifstream table("/proc/net/route");
+  std::string line;
+  std::getline(table, line);  // the heads
+  std::string best;
+  long best_metric = 0;
+  for (std::string name, destination, gateway, flags; table >> name >> destination;) {
+    long reference = 0, use = 0, metric = 0;
+    std::string mask;
+    table >> gateway >> flags >> reference >> use >> metric >> mask;
+    std::getline(table, line);
+    if (destination != "00000000" || mask != "00000000") continue;
+    if (best.empty() || metric < best_metric) {
+      best = name;
+      best_metric = metric;
+    }
+  }
+  return best;
+}
+
+double speed_of(const std::string& name) {
+  std::ifstream file(kSystemFolder / name / "speed");
+  double mbit = 0.0;
+  return file >> mbit && mbit > 0.0 ? 1e6 * mbit : 0.0;
+}
+
+std::uint32_t address_in(const sockaddr* address) {
+  return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+}
+
+}  // namespace
+
+std::vector<NetworkInterface> network_interfaces() {
+  std::vector<NetworkInterface> all;
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return all;
+  const std::string route = default_route();
+  for (const ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
+    const bool is_usable = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0 &&
+                           (at->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!is_usable || at->ifa_addr == nullptr || at->ifa_netmask == nullptr ||
+        at->ifa_addr->sa_family != AF_INET) {
+      continue;
+    }
+    const std::string name = at->ifa_name;
+    std::error_code code;
+    all.push_back({.name = name,
+                   .address = address_in(at->ifa_addr),
+                   .mask = address_in(at->ifa_netmask),
+                   .has_default_route = name == route,
+                   .has_hardware = std::filesystem::exists(kSystemFolder / name / "device", code),
+                   .bits_per_s = speed_of(name)});
+  }
+  freeifaddrs(list);
+  return all;
+}
+
+const NetworkInterface* choose_interface(std::span<const NetworkInterface> all,
+                                         std::span<const std::uint32_t> launcher) {
+  const auto merits = [&](const NetworkInterface& one) {
+    bool reaches_launcher = false;
+    for (const std::uint32_t address : launcher) {
+      reaches_launcher = reaches_launcher || (address & one.mask) == (one.address & one.mask);
+    }
+    return std::tuple(!is_of_containers(one.name), reaches_launcher, one.has_default_route,
+                      one.has_hardware);
+  };
+  const NetworkInterface* best = nullptr;
+  for (const NetworkInterface& one : all) {
+    if (best == nullptr || merits(one) > merits(*best)) best = &one;
+  }
+  return best;
+}
+
+std::vector<std::uint32_t> launcher_addresses(std::string_view contact) {
+  std::vector<std::uint32_t> addresses;
+  constexpr std::string_view kStart = "tcp://";
+  const std::size_t start = contact.find(kStart);
+  if (start == std::string_view::npos) return addresses;
+  contact.remove_prefix(start + kStart.size());
+  contact = contact.substr(0, contact.find(':'));
+  while (!contact.empty()) {
+    const std::size_t end = contact.find(',');
+    in_addr address{};
+    if (inet_pton(AF_INET, std::string(contact.substr(0, end)).c_str(), &address) == 1) {
+      addresses.push_back(ntohl(address.s_addr));
+    }
+    contact.remove_prefix(end == std::string_view::npos ? contact.size() : end + 1);
+  }
+  return addresses;
+}
+
+void use_best_interface() {
+  if (std::getenv(kInclude) != nullptr || std::getenv(kExclude) != nullptr) return;
+  const char* contact = std::getenv("OMPI_MCA_orte_hnp_uri");
+  const std::vector<NetworkInterface> all = network_interfaces();
+  const NetworkInterface* best =
+      choose_interface(all, launcher_addresses(contact == nullptr ? "" : contact));
+  if (best != nullptr) setenv(kInclude, best->name.c_str(), 1);
+}
+
+std::string describe_network() {
+  const char* chosen = std::getenv(kInclude);
+  if (chosen == nullptr) return "as Open MPI chooses";
+  std::string text = chosen;
+  for (const NetworkInterface& one : network_interfaces()) {
+    if (one.name != text) continue;
+    in_addr address{};
+    address.s_addr = htonl(one.address);
+    char dotted[INET_ADDRSTRLEN] = {};
+    inet_ntop(AF_INET, &address, dotted, sizeof dotted);
+    text += fmt::format(", {}", dotted);
+    if (one.bits_per_s >= 1e9) {
+      text += fmt::format(", {:g} Gbit/s", one.bits_per_s / 1e9);
+    } else if (one.bits_per_s > 0.0) {
+      text += fmt::format(", {:g} Mbit/s", one.bits_per_s / 1e6);
+    }
+    break;
+  }
+  return text;
+}
+
+}  // namespace dp
