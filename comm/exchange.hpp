@@ -25,6 +25,7 @@
 #include "comm/communicator.hpp"
 #include "comm/encode_sample.hpp"
 #include "comm/link_model.hpp"
+#include "kernels/base/trace.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/device.hpp"
 
@@ -47,6 +48,7 @@ struct ExchangeSetup {
   LinkModel* link = nullptr;    // this rank's, shared by its exchanges; null: nothing is delayed
   // Every rank's host as a number, by rank; none: those of the communicator.
   std::span<const int> hosts = {};
+  TraceTrack* trace = nullptr;  // takes the codecs' slices; null: nobody traces
 };
 
 // What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is

@@ -81,14 +81,17 @@ class PowerSgd final : public Exchange {
   bool progress() override {
     if (is_idle()) return false;
     const bool has_moved = progress_sum(first_) | progress_sum(second_);
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = TraceClock::now();
     double* spent_s = nullptr;
+    TraceKind kind{};
+    const std::size_t tensor = at_;
     switch (phase_) {
       case Phase::waiting:
       case Phase::over:
         return has_moved;
       case Phase::first_factors:
         spent_s = &stats_.encode_s;
+        kind = TraceKind::p_factor;
         compute_first(plan_.tensors[at_]);
         if (++at_ < plan_.tensors.size()) break;
         first_.exchange->start();
@@ -102,6 +105,7 @@ class PowerSgd final : public Exchange {
         break;
       case Phase::second_factors:
         spent_s = &stats_.encode_s;
+        kind = TraceKind::q_factor;
         if (is_finite_) compute_second(plan_.tensors[at_]);
         if (++at_ < plan_.tensors.size()) break;
         second_.values = own_q_;
@@ -115,13 +119,22 @@ class PowerSgd final : public Exchange {
         break;
       case Phase::delivering:
         spent_s = &stats_.decode_s;
+        kind = TraceKind::p_q_product;
         deliver(at_);
         if (++at_ < plan_.tensors.size()) break;
         enter(Phase::over);
         break;
     }
-    if (spent_s != nullptr) {
-      *spent_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (spent_s == nullptr) return true;
+    const auto end = TraceClock::now();
+    *spent_s += std::chrono::duration<double>(end - begin).count();
+    if (setup_.trace != nullptr) {
+      setup_.trace->add({.begin_ns = trace_ns(begin),
+                         .end_ns = trace_ns(end),
+                         .step = static_cast<std::uint32_t>(step_),
+                         .id = setup_.bucket,
+                         .segment = static_cast<std::uint32_t>(tensor),
+                         .kind = kind});
     }
     return true;
   }

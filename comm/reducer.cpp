@@ -63,6 +63,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   buffer_of_.assign(buckets_.size(), kNoBuffer);
   queue_.reserve(8);
   times_.buckets.resize(buckets_.size());
+  starts_.resize(buckets_.size());
   posted_ = started_ = first_open_ = buckets_.size();
   step_job_.is_done = true;
   communicator_.set_timeout_s(options_.comm_timeout_s);
@@ -235,6 +236,7 @@ void Reducer::main_loop() {
 
 // Runs the step until every sum is in place.
 void Reducer::exchange_step() {
+  if (options_.trace != nullptr) options_.trace->begin_step(running_step_);
   is_sampling_ = std::exchange(must_sample_, false);
   if (is_sampling_) {
     for (auto& exchange : exchanges_) exchange->measure_saturation();
@@ -292,6 +294,7 @@ bool Reducer::look() {
   for (std::size_t b = first_open_; b < posted_; ++b) {
     if (buffer_of_[b] == kNoBuffer) continue;  // over
     has_moved |= exchanges_[b]->progress();
+    if (starts_[b].at_ns != 0 && exchanges_[b]->delivered()) trace_delivered(b);
     if (!exchanges_[b]->done()) continue;
     is_buffer_free_[buffer_of_[b]] = true;
     buffer_of_[b] = kNoBuffer;
@@ -314,6 +317,7 @@ bool Reducer::post_and_start() {
   while (started_ < posted_ && is_bucket_final(started_)) {
     if (options_.before_start) options_.before_start(started_);
     if (is_sampling_) sample_->take_input(started_);
+    if (options_.trace != nullptr) trace_start(started_);
     exchanges_[started_++]->start();
     communicator_.set_whereabouts({.step = running_step_,
                                    .buckets_begun = static_cast<std::uint32_t>(started_),
@@ -356,7 +360,9 @@ void Reducer::account(Clock::time_point& last) {
 // caller says to be ready ends the sleep.
 void Reducer::rest() {
   if (is_in_flight() || options_.is_final) {
+    const Clock::time_point begin = Clock::now();
     std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
+    if (options_.trace != nullptr && is_in_flight()) trace_wait(begin);
     return;
   }
   std::unique_lock lock(mutex_);

@@ -71,6 +71,8 @@ struct ReducerOptions {
   std::function<void(std::size_t bucket)> on_delivered = {};
   // Called by the thread before anything else, to make a GPU its current one.
   std::function<void()> thread_start = {};
+  // Takes the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
+  TraceTrack* trace = nullptr;
   // For tests: called by the thread between looks.
   std::function<void()> on_look = {};
 };
@@ -198,6 +200,9 @@ class Reducer {
   bool post_and_start();
   void account(Clock::time_point& last);
   void rest();
+  void trace_start(std::size_t bucket);
+  void trace_delivered(std::size_t bucket);
+  void trace_wait(Clock::time_point begin);
   [[nodiscard]] bool is_in_flight() const { return started_ > first_open_; }
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
@@ -239,6 +244,12 @@ class Reducer {
   std::unique_ptr<ErrorSample> sample_;
   bool is_sampling_ = false;
   double seen_codec_s_ = 0.0;  // of the stats, already accounted
+  // For the trace, by bucket: when it started, or 0, and the bytes that it had sent by then.
+  struct Start {
+    std::int64_t at_ns = 0;
+    std::uint64_t sent_bytes = 0;
+  };
+  std::vector<Start> starts_;
 
   std::thread thread_;
 };

@@ -65,7 +65,8 @@ std::unique_ptr<Exchange> Reducer::make_exchange(std::size_t b, const CodecSpec&
                          .segment = segment_of(*exact_),
                          .window = options_.window,
                          .link = link_ ? &*link_ : nullptr,
-                         .hosts = hosts_};
+                         .hosts = hosts_,
+                         .trace = options_.trace};
   const Topology& topology = topology_of(b);
   if (find_codec(spec.name)->is_exchange) {
     DP_ASSERT(options_.device == nullptr, "{} has no form for this device", spec.text());

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "comm/check.hpp"
+#include "comm/stopwatch.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -25,20 +26,6 @@ static_assert(sizeof(MessageHeader) == kMessageHeaderBytes);
 
 using Take = PlanTask::Take;
 using Give = PlanTask::Give;
-
-// Adds the time between its construction and its end to a sum.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& sum_s) : sum_s_(sum_s) {}
-  ~Stopwatch() { sum_s_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double& sum_s_;
-  Clock::time_point start_ = Clock::now();
-};
 
 class SegmentExchange final : public Exchange {
  public:
@@ -232,6 +219,17 @@ class SegmentExchange final : public Exchange {
     return task.gives_exact ? *setup_.exact : *setup_.codec;
   }
 
+  // What a codec does for a task, for the trace.
+  [[nodiscard]] TraceEvent slice(TraceKind kind, const PlanTask& task, bool is_total,
+                                 std::size_t payload_bytes = 0) const {
+    return {.bytes = payload_bytes,
+            .step = static_cast<std::uint32_t>(step_),
+            .id = setup_.bucket,
+            .segment = task.segment,
+            .kind = kind,
+            .is_total = is_total};
+  }
+
   // Posts receives in the list's order while there are free slots.
   void post_more() {
     for (std::size_t slot = 0; slot < receives_.size() && next_posted_ < plan_.tasks.size();
@@ -351,7 +349,8 @@ class SegmentExchange final : public Exchange {
     } else {
       is_finite_ = is_finite_ && is_flagged_[task.segment] == 0;
       {
-        const Stopwatch watch(stats_.decode_s);
+        const Stopwatch watch(stats_.decode_s, setup_.trace,
+                              slice(TraceKind::decode, task, true, payload.size()));
         incoming_codec(task).decode(payload, values(task));
       }
       if (leads_on) {
@@ -366,7 +365,8 @@ class SegmentExchange final : public Exchange {
 
   // Adds a partial sum to this rank's values; the sum is encoded later.
   void add(const PlanTask& task, std::span<const std::byte> received) {
-    const Stopwatch watch(stats_.decode_s);
+    const Stopwatch watch(stats_.decode_s, setup_.trace,
+                          slice(TraceKind::decode, task, false, received.size()));
     const std::span<float> sum = values(task);
     if (task.is_first_sum && !memory().is_finite(sum.data(), sum.size())) {
       is_flagged_[task.segment] = 1;
@@ -397,13 +397,15 @@ class SegmentExchange final : public Exchange {
     const bool is_one_trip =
         has_received && !is_sampled && codec.is_on_device() && !task.takes_exact;
     if (has_received && !is_one_trip) {
-      const Stopwatch watch(stats_.decode_s);
+      const Stopwatch watch(stats_.decode_s, setup_.trace,
+                            slice(TraceKind::decode, task, false, received.size()));
       incoming_codec(task).decode_add(received, sum);
     }
     if (is_sampled) sample_->before(sum, residual);
     EncodeResult result;
     {
-      const Stopwatch watch(stats_.encode_s);
+      Stopwatch watch(stats_.encode_s, setup_.trace,
+                      slice(TraceKind::encode, task, task.give == Give::total));
       result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, place)
                            : codec.encode(sum, residual, payload, place);
       if (!result.finite) {
@@ -413,6 +415,7 @@ class SegmentExchange final : public Exchange {
           result = codec.encode(sum, residual, payload, place);
         }
       }
+      watch.set_bytes(result.payload_bytes);
     }
     const bool is_flagged = is_flagged_[task.segment] != 0;
     const auto encoded = payload.first(result.payload_bytes);
@@ -421,7 +424,8 @@ class SegmentExchange final : public Exchange {
       // From here on this rank holds what all others will decode.
       is_finite_ = is_finite_ && !is_flagged;
       if (!codec.is_lossless() || !result.finite) {
-        const Stopwatch watch(stats_.decode_s);
+        const Stopwatch watch(stats_.decode_s, setup_.trace,
+                              slice(TraceKind::decode, task, true, encoded.size()));
         codec.decode(encoded, sum);
       }
     }

@@ -1,4 +1,5 @@
-// From the second step on the exchange allocates nothing (of ours: Open MPI's own uses malloc).
+// From the second step on the exchange allocates nothing (of ours: Open MPI's own uses malloc),
+// traced or not.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -42,9 +43,14 @@ TEST(ReducerAllocation, NothingFromTheSecondStepOn) {
   }
   for (const Topology& topology : topology_list()) {
     for (const std::string& codec : codecs) {
-      Reducer reducer(
-          comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec}),
-          {.topology = std::string(topology.name), .segment_bytes = 4096, .buckets_in_flight = 2});
+      TraceTrack track;
+      track.reserve(10'000);
+      track.set_window(3, 10);
+      Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec}),
+                      {.topology = std::string(topology.name),
+                       .segment_bytes = 4096,
+                       .buckets_in_flight = 2,
+                       .trace = &track});
       long after_first = 0;
       for (std::uint64_t step = 0; step < 20; ++step) {
         reducer.begin_step(step);

@@ -1,0 +1,37 @@
+// Measures what the reducer's thread does in codecs.
+#pragma once
+
+#include <chrono>
+
+#include "kernels/base/trace.hpp"
+
+namespace dp {
+
+// Adds the time between its construction and its end to a sum, and that slice to a track, where
+// there is one. `slice` says what it is, without begin and end.
+class Stopwatch {
+ public:
+  Stopwatch(double& sum_s, TraceTrack* track, const TraceEvent& slice)
+      : sum_s_(sum_s), track_(track), slice_(slice) {}
+  ~Stopwatch() {
+    const TraceClock::time_point end = TraceClock::now();
+    sum_s_ += std::chrono::duration<double>(end - start_).count();
+    if (track_ == nullptr) return;
+    slice_.begin_ns = trace_ns(start_);
+    slice_.end_ns = trace_ns(end);
+    track_->add(slice_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  // Of a payload whose size is known only now.
+  void set_bytes(std::size_t bytes) { slice_.bytes = bytes; }
+
+ private:
+  double& sum_s_;
+  TraceTrack* track_;
+  TraceEvent slice_;
+  TraceClock::time_point start_ = TraceClock::now();
+};
+
+}  // namespace dp
