@@ -1,0 +1,86 @@
+#include "comm/clock_offset.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "comm/check.hpp"
+
+namespace dp {
+namespace {
+
+// The largest tag that MPI guarantees. Exchanges of as many buckets would end with it, and there
+// are at most as many buckets as tensors.
+constexpr int kTag = 32767;
+
+// Looks without sleeping at first: sleep would be part of the round trip.
+void finish(Communicator& communicator, MPI_Request& request) {
+  constexpr int kLooks = 5000;
+  for (int look = 0; look < kLooks; ++look) {
+    int is_done = 0;
+    DP_CHECK_MPI(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE));
+    if (is_done != 0) return;
+    std::this_thread::yield();
+  }
+  communicator.wait(request, "a comparison of clocks");
+}
+
+void send(Communicator& communicator, std::int64_t value, int to) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Isend(&value, 1, MPI_INT64_T, to, kTag, communicator.handle(), &request));
+  finish(communicator, request);
+}
+
+std::int64_t receive(Communicator& communicator, int from) {
+  std::int64_t value = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Irecv(&value, 1, MPI_INT64_T, from, kTag, communicator.handle(), &request));
+  finish(communicator, request);
+  return value;
+}
+
+}  // namespace
+
+ClockReading read_clock_offset(Communicator& communicator,
+                               const std::function<std::int64_t()>& now_ns, int round_trips) {
+  if (communicator.rank() == 0) {
+    const std::int64_t at_ns = now_ns();
+    for (int rank = 1; rank < communicator.size(); ++rank) {
+      for (int i = 0; i < round_trips; ++i) {
+        static_cast<void>(receive(communicator, rank));
+        send(communicator, now_ns(), rank);
+      }
+    }
+    return {.at_ns = at_ns, .offset_ns = 0, .error_ns = 0};
+  }
+  ClockReading best{
+      .at_ns = 0, .offset_ns = 0, .error_ns = std::numeric_limits<std::int64_t>::max()};
+  for (int i = 0; i < round_trips; ++i) {
+    const std::int64_t asked_ns = now_ns();
+    send(communicator, asked_ns, 0);
+    const std::int64_t theirs_ns = receive(communicator, 0);
+    const std::int64_t half_ns = (now_ns() - asked_ns + 1) / 2;
+    if (half_ns >= best.error_ns) continue;
+    const std::int64_t middle_ns = asked_ns + half_ns;
+    best = {.at_ns = middle_ns, .offset_ns = middle_ns - theirs_ns, .error_ns = half_ns};
+  }
+  return best;
+}
+
+ClockLine::ClockLine(const ClockReading& first, const ClockReading& last) : first_(first) {
+  const std::int64_t passed_ns = last.at_ns - first.at_ns;
+  if (passed_ns <= 0) return;
+  const double drift =
+      static_cast<double>(last.offset_ns - first.offset_ns) / static_cast<double>(passed_ns);
+  // Two inexact readings at almost the same moment tell nothing of a drift; no clock has this one.
+  constexpr double kMost = 0.01;
+  drift_ = std::clamp(drift, -kMost, kMost);
+}
+
+std::int64_t ClockLine::to_rank_0(std::int64_t at_ns) const {
+  const auto since_ns = static_cast<double>(at_ns - first_.at_ns);
+  return at_ns - first_.offset_ns - std::llround(drift_ * since_ns);
+}
+
+}  // namespace dp
