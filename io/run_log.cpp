@@ -1,17 +1,15 @@
 #include "io/run_log.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <ctime>
-#include <filesystem>
 
 #include "io/hdf5.hpp"
+#include "io/new_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -93,36 +91,19 @@ Table make_table(hid_t file, const char* name) {
   return {file, name, sizeof(Row), log_fields<Row>()};
 }
 
-[[noreturn]] void throw_exists(const std::string& path) {
-  throw_error(ErrorKind::data,
-              "--log {}: exists already and is not overwritten; give another name or move it away",
-              path);
-}
-
-[[noreturn]] void throw_cannot_create(const std::string& path, int error) {
-  throw_error(ErrorKind::data, "--log {}: cannot be created: {}", path, std::strerror(error));
-}
-
 // Makes an empty file that was not there before, in one step, so that two runs cannot share a log.
 void reserve_file(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
   if (descriptor < 0) {
-    if (errno == EEXIST) throw_exists(path);
-    throw_cannot_create(path, errno);
+    if (errno == EEXIST) throw_file_exists("--log", path);
+    throw_cannot_create("--log", path, errno);
   }
   ::close(descriptor);
 }
 
 }  // namespace
 
-void check_log_path(const std::string& path) {
-  struct stat ignored {};
-  if (::lstat(path.c_str(), &ignored) == 0) throw_exists(path);
-  if (errno != ENOENT) throw_cannot_create(path, errno);
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0)
-    throw_cannot_create(path, errno);
-}
+void check_log_path(const std::string& path) { check_new_file("--log", path); }
 
 struct RunLog::State {
   std::string path;

@@ -1,0 +1,76 @@
+// The trace of a run's steps, as a file for ui.perfetto.dev and chrome://tracing (JSON in the Trace
+// Event Format: complete events, microseconds).
+//
+// A rank is a process of it, "rank 0, host", with the threads "compute" (the training loop),
+// "exchange" (the reducer's thread) and one for each bucket, as several are under way at once. The
+// numbers of processes and threads begin above 0 and are different for all: viewers hold zero for
+// special and join threads of the same number. Steps are counted from 1, as in the log's /steps.
+//
+// The file is written under the name FILE.part and renamed by close(), so FILE is whole whenever it
+// is there; an unfinished FILE.part is removed, or is left behind by a process that was killed.
+// Everything fails with Error(data) that names the file.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/trace.hpp"
+
+namespace dp {
+
+struct TraceInfo {
+  std::vector<std::pair<std::string, std::string>> about = {};  // names and texts for "otherData"
+  std::vector<std::string> hosts = {};                          // by rank
+  std::vector<std::int64_t> clock_errors_ns = {};               // by rank; see ClockReading
+  std::vector<std::uint64_t> left_out = {};                     // by rank: slices without room
+  std::vector<std::string> layers = {};                         // by TraceEvent::id
+  std::vector<std::size_t> bucket_elements = {};
+  // By bucket, from a step on (a warm-up changes them). The first is from step 0 on.
+  struct Codecs {
+    std::uint64_t first_step = 0;
+    std::vector<std::string> specs;
+  };
+  std::vector<Codecs> codecs = {};
+};
+
+class TraceFile {
+ public:
+  // Makes PATH.part.
+  TraceFile(const std::string& path, TraceInfo info);
+  ~TraceFile();
+  TraceFile(const TraceFile&) = delete;
+  TraceFile& operator=(const TraceFile&) = delete;
+
+  // Slices of a rank, times in ns since the trace's zero. Those of a thread nest, and come in the
+  // order of their begins, the longer before the shorter.
+  void append(std::size_t rank, std::span<const TraceEvent> events);
+  // The end of the file. Fails where there is a file at PATH by now.
+  void close();
+
+ private:
+  struct CloseFile {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  void append_header();
+  void append_name(const char* what, std::size_t process, std::size_t thread,
+                   const std::string& name);
+  void append_event(std::size_t rank, const TraceEvent& event);
+  [[nodiscard]] const std::string& codec_of(const TraceEvent& event) const;
+  void flush();
+  [[noreturn]] void throw_cannot_write(int error) const;
+
+  std::string path_, part_;
+  TraceInfo info_;
+  std::unique_ptr<std::FILE, CloseFile> file_;
+  fmt::memory_buffer text_;  // not written yet
+};
+
+}  // namespace dp
