@@ -1,0 +1,192 @@
+"""Runs commands in a lab: on one host, or on all of them by mpirun over the lab's network.
+
+A command gets processes of its own (a process namespace): when it ends, is stopped by Ctrl-C, or dplab is killed, nothing
+that it started anywhere in the lab lives on, even on a host whose cable is cut and which mpirun cannot reach.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sys
+import time
+from typing import Callable
+
+from lab import namespaces
+from lab.settings import LabError, Settings
+
+ROOT = namespaces.HERE.parent.parent
+_OURS = ("dptrain", "dpbench")
+_WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
+_FROM_TERMINAL = 0x80  # si_code SI_KERNEL: the terminal has told the whole process group
+_PATIENCE_S = 10.0
+
+
+def share_of_cores(ranks: int) -> int:
+    """All hosts are one machine, whose cores they share."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+def mpi_environment(ranks_per_node: int, ranks: int) -> dict[str, str]:
+    """What Open MPI must know in a lab; in a host's shell mpirun needs nothing else (`mpirun -np 4 PROGRAM`)."""
+    state = str(namespaces.STATE)
+    environment = dict(os.environ)
+    for name in ("btl_tcp_if_exclude", "oob_tcp_if_exclude"):
+        environment.pop(f"OMPI_MCA_{name}", None)
+    environment |= {
+        "PATH": f"{namespaces.HERE}:{environment.get('PATH', os.defpath)}",
+        # Found by PATH, since a path with spaces would be split.
+        "OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": "dplab-agent",
+        "OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0",
+        # TCP between hosts; shared memory only where a host has several ranks.
+        "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp,vader" if ranks_per_node > 1 else "self,tcp",
+        "OMPI_MCA_btl_vader_backing_directory": f"{state}/tmp", "OMPI_MCA_orte_tmpdir_base": f"{state}/tmp",
+        "OMPI_MCA_orte_default_hostfile": f"{state}/hostfile", "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        # Hosts that share a file system print errors otherwise.
+        "PMIX_MCA_gds": "hash",
+    }
+    if ranks > len(os.sched_getaffinity(0)):
+        environment.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    environment.setdefault("OMP_NUM_THREADS", str(share_of_cores(ranks)))
+    return environment
+
+
+def find_program(name: str) -> str:
+    """A program of this checkout's build by its bare name, else as a shell would find it."""
+    built = ROOT / "build/bin" / name
+    if name in _OURS and os.access(built, os.X_OK):
+        return str(built)
+    if shutil.which(name) is None:
+        hint = "build it (experiments/build.sh) or give its path" if name in _OURS else "check its name"
+        raise LabError(f"{name}: there is no such program; {hint}", 127)
+    return name
+
+
+def _says_threads(words: list[str]) -> bool:
+    """Whether the user has set dptrain's threads, on the command line or in a --config file."""
+    if any(word == "--threads" or word.startswith("--threads=") for word in words):
+        return True
+    for word, following in zip(words, words[1:] + [""]):
+        if word == "--config" or word.startswith("--config="):
+            with contextlib.suppress(OSError):
+                text = pathlib.Path(following if word == "--config" else word[9:]).read_text(encoding="utf-8")
+                return bool(re.search(r"^\s*threads\s*=", text, re.MULTILINE))
+    return False
+
+
+def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) -> list[str]:
+    if os.path.basename(command[0]) in ("mpirun", "mpiexec", "orterun"):
+        raise LabError(f"run -- {command[0]}: run starts mpirun itself, with a rank on every host: give it the program, "
+                       f"or use dplab exec 1 -- {command[0]} ..., where Open MPI knows the hosts", 2)
+    if shutil.which("mpirun") is None:
+        raise LabError("run: mpirun is missing; apt-get install openmpi-bin")
+    cut = [name for name, link in zip(settings.names(), settings.links) if link.is_cut]
+    if cut:
+        raise LabError(f"run: {', '.join(cut)} cannot be reached: the cable is cut (dplab mend {cut[0][4:]})")
+    ranks = settings.nodes * ranks_per_node
+    program = [find_program(command[0])]
+    if os.path.basename(program[0]) == "dptrain" and not _says_threads(command):
+        # It divides the cores among the ranks of its host, and cannot know that the hosts share them.
+        program += ["--threads", str(share_of_cores(ranks))]
+    hosts = ",".join(f"{name}:{ranks_per_node}" for name in settings.names())
+    return ["mpirun", "-np", str(ranks), "-H", hosts, "--bind-to", "none", *program, *command[1:]]
+
+
+def _relay(child: int, patience_s: float | None = None) -> tuple[int, int | None]:
+    """Waits for a child, passing on signals that only this process was sent. Returns its wait status and the first
+    signal. With patience, a child that has not ended so long after a signal is killed."""
+    first, end_s = None, None
+    while True:
+        if end_s is None:
+            info = signal.sigwaitinfo(_WATCHED)
+        else:
+            info = signal.sigtimedwait(_WATCHED, max(0.0, end_s - time.monotonic()))
+        if info is None:
+            os.kill(child, signal.SIGKILL)
+            end_s = None
+        elif info.si_signo == signal.SIGCHLD:
+            while True:
+                try:
+                    process, status = os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    break
+                if process == child:
+                    return status, first
+                if process == 0:
+                    break
+        else:
+            if first is None:
+                first = info.si_signo
+                end_s = None if patience_s is None else time.monotonic() + patience_s
+            if info.si_code != _FROM_TERMINAL:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, info.si_signo)
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+def _forked(work: Callable[[], int]) -> int:
+    """A child that does the work and ends with the code that it returns."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        code = work()
+    except LabError as error:
+        print(f"dplab: {error}", file=sys.stderr)
+        code = error.code
+    except OSError as error:
+        print(f"dplab: {error}", file=sys.stderr)
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def within(work: Callable[[], int]) -> int:
+    """Does the work among the processes of the lab, which this one has entered; returns its exit code."""
+    return _exit_code(os.waitpid(_forked(work), 0)[1])
+
+
+def _execute(command: list[str], environment: dict[str, str], mask: set[int]) -> int:
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        raise LabError(f"{command[0]}: {error.strerror}", 126 if isinstance(error, PermissionError) else 127) from error
+
+
+def run(lab: str, node: str, command: list[str], environment: dict[str, str], is_job: bool) -> int:
+    """Runs the command in a host (or "switch") of the lab, which this process has entered; returns its
+    exit code. A job that does not end within 10 s of Ctrl-C is killed."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+
+    def first_process() -> int:  # process 1 of the command's own
+        namespaces.die_with_parent()
+        with contextlib.suppress(OSError):  # refused in some containers; ps then shows the lab's processes
+            namespaces.mount("proc", "/proc", "proc")
+        namespaces.become(node)
+        return _exit_code(_relay(_forked(lambda: _execute(command, environment, mask)))[0])
+
+    def keeper() -> int:
+        namespaces.die_with_parent()
+        namespaces.unshare(namespaces.NEW_PROCESSES | namespaces.NEW_MOUNTS)
+        return _exit_code(_relay(_forked(first_process))[0])
+
+    status, interrupted = _relay(_forked(keeper), _PATIENCE_S if is_job else None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if interrupted and is_job:
+        return 128 + interrupted
+    if os.WIFSIGNALED(status) and lab not in namespaces.holders():
+        print(f"dplab: the lab {lab} has ended, and with it the command", file=sys.stderr)
+    return _exit_code(status)

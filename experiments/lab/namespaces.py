@@ -1,0 +1,223 @@
+"""The few calls of Linux that a lab is made of, and how a lab is found, entered and ended.
+
+A lab is one process, its holder (holder.py), and the namespaces that live as long as it does: network, mounts,
+host name, processes, and for ordinary users a user namespace in which they are root. All names of network
+interfaces are inside, so labs meet neither each other nor the machine's network. The kernel ends every
+process in a lab when its holder ends, however that ends, and with the last one all interfaces and mounts are gone.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import select
+import signal
+import sys
+from typing import Iterator
+
+from lab.settings import LabError
+
+NEW_MOUNTS, NEW_HOST_NAME, NEW_IPC = 0x00020000, 0x04000000, 0x08000000
+NEW_USER, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
+BIND, RECURSIVE, PRIVATE = 4096, 16384, 1 << 18
+NO_PERMISSION = 77
+
+HERE = pathlib.Path(__file__).resolve().parent
+HOLDER = HERE / "holder.py"
+STATE = HERE / "state"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def unshare(flags: int) -> None:
+    _checked(_libc.unshare(flags), "unshare")
+
+
+def setns(file: int, flags: int) -> None:
+    _checked(_libc.setns(file, flags), "setns")
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0) -> None:
+    _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), None),
+             f"mount {target}")
+
+
+def die_with_parent() -> None:
+    _checked(_libc.prctl(1, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def set_host_name(name: str) -> None:
+    _checked(_libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def unshare_lab() -> None:
+    """Fresh namespaces for a holder; where that takes more rights than the user has, in a user namespace."""
+    flags = NEW_NETWORK | NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES
+    user, group = os.geteuid(), os.getegid()
+    try:
+        unshare(flags)
+        return
+    except PermissionError:
+        pass
+    try:
+        unshare(flags | NEW_USER)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            pathlib.Path("/proc/self", name).write_text(text, encoding="ascii")
+    except OSError as error:
+        raise no_permission(error) from error
+
+
+def no_permission(error: OSError) -> LabError:
+    advice = "run dplab as root" if os.geteuid() else "this root is without the capability SYS_ADMIN (a container?)"
+    return LabError(
+        f"this machine lets the user make no network namespaces ({error.strerror}): {advice}, or allow user "
+        "namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, or "
+        "kernel.apparmor_restrict_unprivileged_userns=0, whichever it has)", NO_PERMISSION)
+
+
+def holders() -> dict[str, int]:
+    """The process of every lab of this user, by the lab's name."""
+    found = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if len(words) < 4 or os.path.basename(words[1]) != HOLDER.name or words[2] != "--lab":
+                continue
+            status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+        except OSError:
+            continue  # it ended just now
+        # Its children share its command line: only the holder is process 1 of its own.
+        processes = status["NSpid"].split()
+        if int(status["Uid"].split()[0]) == os.getuid() and len(processes) > 1 and processes[-1] == "1":
+            found[words[3]] = int(folder.name)
+    return found
+
+
+def find(lab: str) -> int:
+    """A pidfd of the lab's holder, which no other process can take the place of."""
+    known = holders()
+    if lab not in known:
+        others = f"; there are: {', '.join(sorted(known))}" if known else ""
+        raise LabError(f"there is no lab called {lab} (dplab up makes one){others}")
+    try:
+        return os.pidfd_open(known[lab])
+    except ProcessLookupError as error:
+        raise LabError(f"the lab {lab} has just ended") from error
+
+
+def has_ended(pidfd: int, patience_s: float = 0.0) -> bool:
+    return bool(select.select([pidfd], [], [], patience_s)[0])
+
+
+def end(lab: str) -> bool:
+    """Ends the lab and everything that runs in it; False where there is none."""
+    if lab not in holders():
+        return False
+    pidfd = find(lab)
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    if not has_ended(pidfd, 20):
+        raise LabError(f"the processes of the lab {lab} do not end, though they were killed")
+    os.close(pidfd)
+    return True
+
+
+def enter(lab: str) -> None:
+    """Takes this process into the lab, to its switch, for good. Only its children are among the lab's processes, so that
+    /proc is theirs: what uses it is for them to do."""
+    pidfd = find(lab)
+    folder = os.getcwd()
+    flags = NEW_NETWORK | NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES
+    user = f"/proc/{holders().get(lab)}/ns/user"
+    try:
+        if os.readlink(user) != os.readlink("/proc/self/ns/user"):
+            flags |= NEW_USER
+        setns(pidfd, flags)
+        os.chdir(folder)
+    except OSError as error:
+        raise LabError(f"cannot enter the lab {lab}: {error}") from error
+
+
+@contextlib.contextmanager
+def inside(node: str) -> Iterator[None]:
+    """In the network of a host; sockets stay in the network in which they were made, children too."""
+    if node == "switch":
+        yield
+        return
+    with open("/proc/self/ns/net", "rb") as here:
+        with open(STATE / "ns" / f"{node}.net", "rb") as there:
+            setns(there.fileno(), NEW_NETWORK)
+        try:
+            yield
+        finally:
+            setns(here.fileno(), NEW_NETWORK)
+
+
+def become(node: str) -> None:
+    """Takes this process to a host for good: its network, its name, its /sys."""
+    if node == "switch":
+        return
+    for kind, flag in (("net", NEW_NETWORK), ("uts", NEW_HOST_NAME)):
+        with open(STATE / "ns" / f"{node}.{kind}", "rb") as there:
+            setns(there.fileno(), flag)
+    unshare(NEW_MOUNTS)
+    with contextlib.suppress(OSError):  # without it /sys/class/net shows another host's interfaces, no more
+        mount("sysfs", "/sys", "sysfs")
+
+
+def start(lab: str, words: list[str]) -> str:
+    """Starts a holder with these words and returns the line that it reports when the lab is complete."""
+    read, write = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    parent = os.fork()
+    if parent == 0:
+        _start_holder(write, [sys.executable, str(HOLDER), "--lab", lab, *words])
+    os.close(write)
+    holder = 0
+    with open(read, encoding="utf-8") as report:
+        try:
+            first = report.readline()
+            holder = int(first) if first.strip().isdigit() else 0
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.waitpid(parent, 0)
+            last = report.readline() if holder else first
+            kind, _, text = last.partition(" ")
+            if kind != "ready":
+                code, _, text = text.partition(" ")
+                raise LabError(text.strip() or "the lab's process ended without a word", int(code or 1))
+            return text.strip()
+        except BaseException:
+            if holder:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(holder, signal.SIGKILL)
+            raise
+
+
+def _start_holder(report: int, command: list[str]) -> None:
+    """In a child of its own, which ends at once."""
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        unshare_lab()
+        child = os.fork()
+        if child:
+            os.write(report, f"{child}\n".encode())
+            os._exit(0)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for file in range(3):
+            os.dup2(nothing, file)
+        os.dup2(report, 3)
+        os.execv(command[0], command)
+    except LabError as error:
+        os.write(report, f"error {error.code} {error}\n".encode())
+    except OSError as error:
+        os.write(report, f"error 1 {error}\n".encode())
+    finally:
+        os._exit(1)
+

@@ -1,0 +1,222 @@
+"""The lab's network: hosts at a switch, throttled links, and what lies between them.
+
+    node1 eth0 --- node1 [ the lab's own network namespace:        ] node2 --- eth0 node2
+     up: tbf        down: tbf      bridge br0                         ...
+
+Each host is a network namespace whose eth0 is one end of a veth pair; the other end is a port of the bridge and has
+the host's name. A host's sending is throttled at eth0, its receiving at the port: as with a real cable, the
+queue of what a program sends is in its own host and holds the program back, and the queue of what many send to
+one is in the switch and drops what does not fit.
+
+A shared medium, delay and loss need every frame to pass one place, whoever sends it to whom. There what comes in at a
+port is redirected (tc mirred) through one-way passages, at whose end the bridge sees it:
+
+    port --redirect--> medium_in (htb) = medium_out --redirect--> wire_in (netem) = wire_out --> bridge --> port
+
+The bridge then cannot learn who is where, so it is told. Where the kernel has no netem the wire is a pair of TAP
+interfaces and a process that carries frames from one to the other (wire.py).
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+
+from lab import wire
+from lab.namespaces import BIND, NEW_HOST_NAME, NEW_NETWORK, STATE, inside, mount, set_host_name, unshare
+from lab.settings import METER, METER_NUMBER, LabError, Link, Settings, address, rate_text
+
+# What a link without loss may hand to the kernel in one piece: an Ethernet frame, without segmentation offload.
+_FRAME_BYTES = 1514
+
+
+def burst_bytes(bit_per_s: float) -> int:
+    """What tbf lets through at once: 1.25 ms of the rate, but two frames. The kernel's timers are late by some 0.1 ms
+    on a busy machine; tokens that would not fit in by then are lost (1 Gbit/s: 16 kB give 850, 64 kB 941 Mbit/s)."""
+    return max(2 * _FRAME_BYTES + 1068, round(bit_per_s / 8 * 1.25e-3))
+
+
+def queue_bytes(bit_per_s: float) -> int:
+    """The queue behind it, 20 ms, but 64 kB to 512 kB: the buffers of small switches and home routers."""
+    return burst_bytes(bit_per_s) + min(max(round(bit_per_s / 8 * 20e-3), 64_000), 512_000)
+
+
+def piece_bytes(bit_per_s: float, loss: float) -> int:
+    """The most that TCP hands down in one piece (segmentation offload): 1 ms of the link, as its pacing does, so that
+    streams that share a link take turns. Lost are frames, not pieces: with loss there is no offload."""
+    return _FRAME_BYTES if loss else min(max(round(bit_per_s / 8 * 1e-3), _FRAME_BYTES), 65_536)
+
+
+def _batch(program: str, *lines: str) -> None:
+    """Runs the lines of ip, tc or bridge; the first that fails is named."""
+    given = [line for line in lines if line]
+    done = subprocess.run([program, "-batch", "-"], input="\n".join(given) + "\n", capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        failed = re.search(r"Command failed -:(\d+)", done.stderr)
+        line = given[int(failed[1]) - 1] if failed else "; ".join(given)
+        reasons = [text for text in done.stderr.splitlines() if not text.startswith(("Command failed", "Warning"))]
+        raise LabError(f"{program} {line}: {' '.join(reasons)} (is a module of the kernel missing?)")
+
+
+def _can(program: str, line: str) -> bool:
+    done = subprocess.run([program, *line.split()], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def _tbf(device: str, bit_per_s: float) -> str:
+    return (f"qdisc replace dev {device} root tbf rate {round(bit_per_s)}bit "
+            f"burst {burst_bytes(bit_per_s)} limit {queue_bytes(bit_per_s)}")
+
+
+def _mac(number: int) -> str:
+    return f"02:00:0a:63:00:{number:02x}"
+
+
+def _write(path: str, text: str) -> None:
+    with contextlib.suppress(OSError):  # a container's /proc/sys may be read-only; then IPv6 chats, no more
+        pathlib.Path(path).write_text(text, encoding="ascii")
+
+
+def _make_host(name: str, number: int) -> None:
+    """Its namespaces, kept by files, and the cable to the switch."""
+    child = os.fork()
+    if child == 0:
+        try:
+            unshare(NEW_NETWORK | NEW_HOST_NAME)
+            set_host_name(name)
+            for kind in ("net", "uts"):
+                file = STATE / "ns" / f"{name}.{kind}"
+                file.touch()
+                mount(f"/proc/self/ns/{kind}", str(file), "", BIND)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if os.waitpid(child, 0)[1] != 0:
+        raise LabError(f"the namespaces of {name} cannot be made")
+    _batch("ip", f"link add {name} type veth peer name eth0 address {_mac(number)} netns {STATE}/ns/{name}.net")
+    with inside(name):
+        _write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
+        _batch("ip", "link set lo up", f"address add {address(number)}/24 dev eth0", "link set eth0 up")
+    _batch("ip", f"link set {name} master br0 up")
+
+
+def _make_passage(name: str, is_tap: bool) -> tuple[str, str]:
+    """A pair of interfaces; what is sent into the first comes out of the second."""
+    ends = (f"{name}_in", f"{name}_out")
+    if not is_tap:
+        _batch("ip", f"link add {ends[0]} type veth peer name {ends[1]}")
+    _batch("ip", *(f"link set {end} arp off up" for end in ends))
+    return ends
+
+
+def _redirect(port: str, to: str) -> None:
+    _batch("tc", f"qdisc add dev {port} ingress",
+           f"filter add dev {port} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {to}")
+
+
+def _medium_rates(settings: Settings) -> list[str]:
+    """The shared medium's classes: a host's own queue each, all of them have the same right to send, and one that is
+    alone gets everything (htb lends and takes turns)."""
+    rate, burst, hosts = settings.rate_bit_per_s, burst_bytes(settings.rate_bit_per_s), settings.nodes + 1
+    piece = piece_bytes(rate, settings.loss)
+    queue = piece + max(32_000, queue_bytes(rate) // hosts)
+    with inside(METER):  # it holds back its programs, too
+        _batch("tc", _tbf("eth0", rate))
+    lines = [f"class replace dev medium_in parent 1: classid 1:ffff htb rate {rate}bit burst {burst} cburst {burst} quantum {piece}"]
+    for number in (*range(1, hosts), METER_NUMBER):
+        lines += [f"class replace dev medium_in parent 1:ffff classid 1:{number:x} htb rate {rate // hosts}bit "
+                  f"ceil {rate}bit burst {piece} cburst {burst} quantum {piece}",
+                  f"qdisc replace dev medium_in parent 1:{number:x} handle 1{number:02x}: bfifo limit {queue}"]
+    return lines
+
+
+def _make_medium(settings: Settings) -> None:
+    _batch("tc", f"qdisc add dev medium_in root handle 1: htb default {METER_NUMBER:x}", *_medium_rates(settings), *(
+        # By the end of the sender's address, which lies in front of what u32 counts from.
+        f"filter add dev medium_in parent 1: protocol all u32 match u16 0x{number:04x} 0x00ff at -4 classid 1:{number:x}"
+        for number in range(1, settings.nodes + 1)))
+
+
+def _choose_filter(settings: Settings) -> str:
+    if not settings.delay_s and not settings.loss:
+        return "none"
+    if settings.filter != "auto":
+        return settings.filter
+    return "netem" if _can("tc", "qdisc add dev lo root netem delay 1ms") and _can("tc", "qdisc del dev lo root") \
+        else "tap"
+
+
+def build(settings: Settings) -> int:
+    """Makes everything, called by the lab's holder in fresh namespaces. Returns the wire's process, or 0."""
+    settings.filter = _choose_filter(settings)
+    settings.links = [Link(settings.rate_bit_per_s) for _ in range(settings.nodes)]
+    _write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
+    _batch("ip", "link set lo up", "link add br0 type bridge mcast_snooping 0", "link set br0 up")
+    hosts = [(name, k + 1) for k, name in enumerate(settings.names())] + [(METER, METER_NUMBER)]
+    for name, number in hosts:
+        _make_host(name, number)
+    for index in range(settings.nodes):
+        _throttle(settings, index)
+
+    passages: list[tuple[str, str]] = []
+    process = 0
+    if settings.is_shared:
+        passages.append(_make_passage("medium", False))
+        _make_medium(settings)
+    if settings.filter == "netem":
+        passages.append(_make_passage("wire", False))
+        # The links in front of it bound what can be under way, so the limit (in pieces) is none.
+        _batch("tc", f"qdisc add dev wire_in root netem limit 1000000 delay {round(1e6 * settings.delay_s)}us"
+               f" loss {100 * settings.loss:g}%")
+    elif settings.filter == "tap":
+        process = wire.start("wire_in", "wire_out", settings.delay_s, settings.loss)
+        passages.append(_make_passage("wire", True))
+    if passages:
+        for name, _ in hosts:
+            _redirect(name, passages[0][0])
+        for (_, end), (begin, _) in zip(passages, passages[1:]):
+            _redirect(end, begin)
+        last = passages[-1][1]
+        _batch("ip", f"link set {last} master br0", f"link set {last} type bridge_slave learning off")
+        _batch("bridge", *(f"fdb add {_mac(number)} dev {name} master static" for name, number in hosts))
+    return process
+
+
+def _throttle(settings: Settings, index: int) -> None:
+    """Both directions of a link at the rate that `settings` has."""
+    name, rate = f"node{index + 1}", settings.links[index].rate_bit_per_s
+    piece = piece_bytes(rate, settings.loss)
+    with inside(name):
+        _batch("tc", _tbf("eth0", rate))
+        _batch("ip", f"link set eth0 gso_max_size {piece} gso_max_segs {max(1, piece // 1448)}")
+    if not settings.is_shared:  # there the medium lets no more than its rate through anyway
+        _batch("tc", _tbf(name, rate))
+
+
+def set_rate(settings: Settings, rate_bit_per_s: int, node: str | None) -> str:
+    """Changes all links or one, also under running traffic; returns what was done."""
+    if node is not None and settings.is_shared:
+        raise LabError("rate: in a shared medium all hosts have the same rate: leave out --node", 2)
+    chosen = range(settings.nodes) if node is None else [settings.index(node)]
+    for index in chosen:
+        settings.links[index].rate_bit_per_s = rate_bit_per_s
+        _throttle(settings, index)
+    if node is None:
+        settings.rate_bit_per_s = rate_bit_per_s
+        if settings.is_shared:
+            _batch("tc", *_medium_rates(settings))
+    what = "all hosts" if node is None else f"node{chosen[0] + 1}"
+    return f"{what}: {rate_text(rate_bit_per_s)}"
+
+
+def set_cut(settings: Settings, node: str, is_cut: bool) -> str:
+    """Pulls the cable at the switch, so that the host's interface has no carrier, or puts it back."""
+    index = settings.index(node)
+    name = f"node{index + 1}"
+    if settings.links[index].is_cut == is_cut:
+        return f"{name}: {'is cut' if is_cut else 'is not cut'} already"
+    _batch("ip", f"link set {name} {'down' if is_cut else 'up'}")
+    settings.links[index].is_cut = is_cut
+    return f"{name}: {'cut' if is_cut else 'mended'}"

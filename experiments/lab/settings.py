@@ -1,0 +1,149 @@
+"""What a lab is asked to be: values with units, settings, and the state of its links."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import pathlib
+import re
+from typing import Iterator, TextIO
+
+MOST_HOSTS = 16
+SWITCH = "switch"
+METER = "meter"  # an unthrottled host beside the others, the other end of `status`'s measurements
+
+
+class LabError(Exception):
+    """A sentence for the user. The exit code: 1 the world failed, 2 usage, 77 no permission (EX_NOPERM)."""
+
+    def __init__(self, message: str, code: int = 1):
+        super().__init__(message)
+        self.code = code
+
+
+def _value(text: str, units: dict[str, float], what: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-z%]+)", text.lower())
+    if not match or match[2] not in units:
+        raise ValueError(f"{text}: must be {what}")
+    return float(match[1]) * units[match[2]]
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second; 1 Mbit/s = 10^6 bit/s, as everywhere."""
+    what = "a rate from 100kbit to 10gbit, such as 50mbit"
+    rate = _value(text, {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}, what)
+    if not 1e5 <= rate <= 1e10:
+        raise ValueError(f"{text}: must be {what}")
+    return round(rate)
+
+
+def parse_delay(text: str) -> float:
+    """Seconds."""
+    what = "a time from 0ms to 2s, such as 5ms or 500us"
+    delay_s = _value(text, {"us": 1e-6, "ms": 1e-3, "s": 1.0}, what)
+    if delay_s > 2:
+        raise ValueError(f"{text}: must be {what}")
+    return delay_s
+
+
+def parse_loss(text: str) -> float:
+    """A fraction."""
+    what = "a percentage from 0% to 50%, such as 0.1%"
+    loss = _value(text, {"%": 0.01}, what)
+    if loss > 0.5:
+        raise ValueError(f"{text}: must be {what}")
+    return loss
+
+
+def rate_text(bit_per_s: float) -> str:
+    unit, factor = ("Gbit/s", 1e9) if bit_per_s >= 1e9 else ("Mbit/s", 1e6)
+    return f"{bit_per_s / factor:g} {unit}"
+
+
+def delay_text(delay_s: float) -> str:
+    return f"{1e3 * delay_s:g} ms" if delay_s else "none"
+
+
+def loss_text(loss: float) -> str:
+    return f"{100 * loss:g} %" if loss else "none"
+
+
+@dataclasses.dataclass
+class Link:
+    """The cable of one host; the same rate in both directions."""
+
+    rate_bit_per_s: int
+    is_cut: bool = False
+
+
+@dataclasses.dataclass
+class Settings:
+    """A lab as asked for by `up`, and its links as `cut`, `mend` and `rate` have left them."""
+
+    lab: str
+    nodes: int
+    rate_bit_per_s: int  # of the medium, where it is shared
+    delay_s: float  # from host to host, one way
+    loss: float  # of the frames from host to host
+    is_shared: bool
+    filter: str  # how delay and loss are made: auto, netem, tap; none where there are none
+    links: list[Link] = dataclasses.field(default_factory=list)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Settings:
+        values = json.loads(text)
+        return Settings(**(values | {"links": [Link(**link) for link in values["links"]]}))
+
+    def names(self) -> list[str]:
+        return [f"node{k}" for k in range(1, self.nodes + 1)]
+
+    def index(self, node: str) -> int:
+        """The place in `links` of "3" or "node3"."""
+        match = re.fullmatch(r"(?:node)?([0-9]{1,2})", node)
+        if not match or not 1 <= int(match[1]) <= self.nodes:
+            raise LabError(f"{node}: this lab has the hosts 1 to {self.nodes} (node1 to node{self.nodes})", 2)
+        return int(match[1]) - 1
+
+
+def address(number: int) -> str:
+    """Of host 1, 2, ...: every lab has this network for itself."""
+    return f"10.99.0.{number}"
+
+
+METER_NUMBER = 254
+
+
+def _open(state: pathlib.Path, mode: str) -> TextIO:
+    try:
+        return open(state / "settings.json", mode, encoding="utf-8")
+    except FileNotFoundError as error:
+        raise LabError("the lab is not complete: another dplab is just making it") from error
+
+
+@contextlib.contextmanager
+def edited(state: pathlib.Path) -> Iterator[Settings]:
+    """The settings in the lab's state folder, written back at the end; others wait meanwhile."""
+    with _open(state, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        settings = Settings.from_json(file.read())
+        yield settings
+        file.seek(0)
+        file.truncate()
+        file.write(settings.to_json())
+
+
+def read(state: pathlib.Path) -> Settings:
+    with _open(state, "r") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return Settings.from_json(file.read())
+
+
+def write(state: pathlib.Path, settings: Settings) -> None:
+    """For the first time: there at once and whole."""
+    part = state / "settings.part"
+    part.write_text(settings.to_json(), encoding="utf-8")
+    part.rename(state / "settings.json")
