@@ -18,7 +18,7 @@ namespace dp {
 
 class LinkModel {
  public:
-  static constexpr double kSlack_s = 1e-3;
+  static constexpr double kSlack_s = 3e-3;
   static constexpr double kFrameBytes = 1448.0, kFrameOverheadBytes = 66.0;
 
   explicit LinkModel(double bits_per_s)

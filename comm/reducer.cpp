@@ -16,6 +16,8 @@ using namespace std::chrono_literals;
 // neighbour's messages may come, and between steps, where only other ranks' questions do.
 constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
+// How often other ranks' questions are answered within a step.
+constexpr auto kServe = 20ms;
 
 constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
 
@@ -220,7 +222,6 @@ void Reducer::main_loop() {
             continue;
           }
           rest();
-          communicator_.serve();
           deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
         }
         if (!must_stop_) compare_samples();
@@ -260,7 +261,6 @@ void Reducer::exchange_step() {
     if (has_moved || !is_in_flight()) deadline.moved();
     if (has_moved) continue;
     rest();
-    communicator_.serve();
     if (is_in_flight()) {
       deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
     }
@@ -303,6 +303,8 @@ bool Reducer::look() {
     ++first_open_;
     has_moved = true;
   }
+  if (has_moved)
+    pace_.moved(std::chrono::duration<double>(Clock::now().time_since_epoch()).count());
   return has_moved;
 }
 
@@ -359,9 +361,16 @@ void Reducer::account(Clock::time_point& last) {
 // Nothing has moved: sleeps a moment. Where nothing of this rank is under way, a bucket that the
 // caller says to be ready ends the sleep.
 void Reducer::rest() {
+  if (Clock::now() - served_at_ > kServe) {
+    communicator_.serve();
+    served_at_ = Clock::now();
+  }
   if (is_in_flight() || options_.is_final) {
     const Clock::time_point begin = Clock::now();
-    std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
+    const std::chrono::duration<double> by_pace(pace_.sleep_s());
+    std::this_thread::sleep_for(
+        options_.sleep_us > 0 ? std::chrono::microseconds(options_.sleep_us)
+                              : std::chrono::duration_cast<std::chrono::microseconds>(by_pace));
     if (options_.trace != nullptr && is_in_flight()) trace_wait(begin);
     return;
   }

@@ -39,6 +39,7 @@
 #include "comm/communicator.hpp"
 #include "comm/error_sample.hpp"
 #include "comm/exchange.hpp"
+#include "comm/look_pace.hpp"
 #include "comm/topology.hpp"
 
 namespace dp {
@@ -56,7 +57,8 @@ struct ReducerOptions {
   double comm_timeout_s = 60.0;
   // A link as slow as that between this rank and all others (link_model.hpp); 0: as it is.
   double throttle_bits_per_s = 0.0;
-  int sleep_us = 150;  // between looks at the network while it works
+  // Between looks at the network while it works; 0: as its pace asks (look_pace.hpp).
+  int sleep_us = 0;
   // Where the gradient and the residual lie; null: in host memory. Codecs are the device's, and
   // message buffers are host memory that the device reaches. It outlives the reducer.
   Device* device = nullptr;
@@ -244,6 +246,8 @@ class Reducer {
   std::unique_ptr<ErrorSample> sample_;
   bool is_sampling_ = false;
   double seen_codec_s_ = 0.0;  // of the stats, already accounted
+  LookPace pace_;
+  Clock::time_point served_at_;
   // For the trace, by bucket: when it started, or 0, and the bytes that it had sent by then.
   struct Start {
     std::int64_t at_ns = 0;

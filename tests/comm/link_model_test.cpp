@@ -15,7 +15,7 @@ TEST(LinkModel, CarriesOneMessageAfterTheOther) {
   EXPECT_NEAR(first, 5.0 - LinkModel::kSlack_s + kMessage_s, 1e-9);
   // Given while the first is on its way; the sender wakes up late, which costs nothing.
   EXPECT_NEAR(link.transmit(kMessage, 5.001), first + kMessage_s, 1e-9);
-  EXPECT_NEAR(link.transmit(kMessage, first + kMessage_s + 0.9e-3), first + 2 * kMessage_s, 1e-9);
+  EXPECT_NEAR(link.transmit(kMessage, first + kMessage_s + 2.9e-3), first + 2 * kMessage_s, 1e-9);
   // After a pause only the slack's tokens are there.
   EXPECT_NEAR(link.transmit(kMessage, 9.0), 9.0 - LinkModel::kSlack_s + kMessage_s, 1e-9);
 }
@@ -37,7 +37,7 @@ TEST(LinkModel, SeveralSendersShareTheReceiversLink) {
   // From one sender, one after the other, some a little late: nothing adds up.
   LinkModel other(100e6);
   for (int i = 1; i <= 100; ++i) {
-    const double now = i * kMessage_s + (i % 7 == 0 ? 0.8e-3 : 0.0);
+    const double now = i * kMessage_s + (i % 7 == 0 ? 2.8e-3 : 0.0);
     EXPECT_NEAR(other.receive(kMessage, now), now, 1e-9) << i;
   }
 }

@@ -1,0 +1,33 @@
+// How long to sleep between two looks at the network.
+//
+// MPI moves bytes only while it is looked at, and a look costs some ten microseconds of processor
+// that the computation could use. Four looks between two events (a message sent or received) find
+// one late by an eighth of their distance on average. The link does not stand still for that:
+// several segments are on it at once, and the kernel's socket buffers hold more than the longest
+// sleep's worth.
+#pragma once
+
+#include <algorithm>
+
+namespace dp {
+
+class LookPace {
+ public:
+  static constexpr double kLeast_s = 100e-6, kMost_s = 1.5e-3, kLooks = 4.0;
+
+  // Something has moved; times of any clock that does not go backwards.
+  void moved(double now_s) {
+    const double gap_s = std::min(now_s - moved_s_, kLooks * kMost_s);
+    usual_gap_s_ += (gap_s - usual_gap_s_) / kMemory;
+    moved_s_ = now_s;
+  }
+  [[nodiscard]] double sleep_s() const {
+    return std::clamp(usual_gap_s_ / kLooks, kLeast_s, kMost_s);
+  }
+
+ private:
+  static constexpr double kMemory = 8.0;  // gaps that are remembered
+  double usual_gap_s_ = 0.0, moved_s_ = 0.0;
+};
+
+}  // namespace dp
