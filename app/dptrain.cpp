@@ -15,6 +15,7 @@
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
 #include "io/dataset.hpp"
+#include "io/new_file.hpp"
 #include "io/run_log.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -54,6 +55,11 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
       if (options.log == "auto") options.log = dp::fresh_log_path();
       // Before any work: a bad path should not cost the loading of the data.
       if (options.log != "none") dp::check_log_path(options.log);
+      if (options.trace != "none") dp::check_new_file("--trace", options.trace);
+      if (options.trace != "none" && options.trace == options.log) {
+        dp::throw_error(dp::ErrorKind::usage, "--trace {}: is the log's name, too; give another",
+                        options.trace);
+      }
     }
     text = dp::config_text(options);
   });

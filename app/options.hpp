@@ -75,6 +75,8 @@ struct Options {
 
   std::string log = "auto";    // a path, "none", or "auto": fresh_log_path()
   std::int64_t log_steps = 0;  // 0: no rows per step
+  std::string trace = "none";  // a path, or "none"
+  std::int64_t trace_first = 5, trace_steps = 20;
   bool quiet = false;
   Action action = Action::train;
 

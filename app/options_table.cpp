@@ -164,6 +164,34 @@ OptionRow unset_at_zero(OptionRow row) {
   return row;
 }
 
+OptionRow trace_steps_row() {
+  constexpr WholeRange kFirst{0, 1'000'000'000}, kCount{1, 1000};
+  const std::string allowed =
+      fmt::format("FIRST:COUNT, FIRST from {} and COUNT from {}", kFirst.text(), kCount.text());
+  return {
+      .name = "trace-steps",
+      .placeholder = "FIRST:COUNT",
+      .help = "steps that --trace shows: COUNT, after the first FIRST; then the file is written",
+      .allowed = allowed,
+      .range = fmt::format("COUNT: {}", kCount.text()),
+      .synthetic_default = "",
+      .set =
+          [=](Options& options, std::string_view value) {
+            const std::size_t colon = std::min(value.find(':'), value.size());
+            const std::string_view count = value.substr(std::min(colon + 1, value.size()));
+            try {
+              options.trace_first = parse_whole("", value.substr(0, colon), kFirst);
+              options.trace_steps = parse_whole("", count, kCount);
+            } catch (const Error&) {
+              throw_error(ErrorKind::usage, "--trace-steps {}: must be {}", shown(value), allowed);
+            }
+          },
+      .get =
+          [](const Options& options) {
+            return fmt::format("{}:{}", options.trace_first, options.trace_steps);
+          }};
+}
+
 OptionRow quiet_row() {
   OptionRow row = on_off("quiet", &Options::quiet, "print nothing but warnings and errors");
   row.placeholder = "";
@@ -272,7 +300,10 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
              "the run's log, which must not exist yet; auto: dptrain-DATE-TIME.h5 in this folder; "
              "none: no log"),
         whole("log-steps", &O::log_steps, {0, kMany}, "log a row every N steps; 0: per epoch only"),
-        quiet_row(), config_row(),
+        text("trace", &O::trace, "FILE.json", "a path or none",
+             "what all ranks do when, to be opened in ui.perfetto.dev or chrome://tracing: layers "
+             "(on a GPU the parts of a step alone), codecs, waits; must not exist yet"),
+        trace_steps_row(), quiet_row(), config_row(),
         action("print-config", O::Action::print_config,
                "print every option as resolved, as a file for --config, and end"),
         action("version", O::Action::version, "print the version and end"),

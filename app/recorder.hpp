@@ -76,6 +76,8 @@ class Recorder {
   // Collective where --log-steps asks for a row; `times` are that step's then.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   void note_skipped_step(std::uint64_t global_step);
+  // A line of rank 0's.
+  void say(const std::string& line);
   // Collective. Times are seconds.
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);

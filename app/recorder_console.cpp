@@ -106,6 +106,10 @@ void Recorder::note_skipped_step(std::uint64_t global_step) {
       global_step));
 }
 
+void Recorder::say(const std::string& line) {
+  if (is_speaker()) console_.print(line);
+}
+
 void Recorder::print_step(const EpochTally& tally) {
   if (console_.mode() != ConsoleMode::live) return;
   const Options& o = *run_.options;

@@ -43,7 +43,8 @@ void Replica::compute(std::uint64_t step) {
   *loss_ = {};
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
-  clock_.step_begins();
+  if (options_.trace != nullptr) options_.trace->begin_step(step);
+  clock_.step_begins(step);
   if (batch_.samples > 0) {
     bring_in(batch_);
     recording(batch_).replay();
@@ -136,10 +137,13 @@ void Replica::forward_and_backward() {
   const TensorView images = images_of(batch_);
   const TensorView logits = network_.forward(images, net::Mode::training);
   // The gradient is divided by the samples of all ranks, so the exchange only adds.
-  softmax_cross_entropy(device_, logits, input_ ? input_->labels() : batch_.labels,
-                        static_cast<float>(options_.label_smoothing),
-                        static_cast<double>(batch_.global_samples), network_.logit_gradient(),
-                        loss_);
+  {
+    const TraceSlice slice(host_trace(), TraceKind::loss);
+    softmax_cross_entropy(device_, logits, input_ ? input_->labels() : batch_.labels,
+                          static_cast<float>(options_.label_smoothing),
+                          static_cast<double>(batch_.global_samples), network_.logit_gradient(),
+                          loss_);
+  }
   clock_.forward_ended();
   network_.backward(images, tensor_final_);
   if (!options_.overlap) all_buckets_final();
@@ -181,7 +185,8 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       loss_(shared_object<LossSums>(loss_memory_)),
       sgd_(shared_object<SgdStep>(step_memory_)),
       squares_(shared_object<double>(squares_memory_)),
-      clock_(device) {
+      clock_(device, options.trace) {
+  network_.set_trace(host_trace());
   loaded_.reserve(2);
   update_ = device_.record([this] { update_operations(); });
 }

@@ -51,7 +51,10 @@ struct ReplicaOptions {
   std::size_t bucket_bytes = 4'000'000;
   bool overlap = true;
   ExchangePath path = ExchangePath::automatic;
-  ReducerOptions reducer = {};  // topology, time-out, seed; the rest is filled in here
+  // Takes the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward
+  // and backward are one graph, in which layers have no times of the host. Null: no trace.
+  TraceTrack* trace = nullptr;
+  ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
 };
 
 class Replica {
@@ -107,6 +110,8 @@ class Replica {
   };
 
   [[nodiscard]] bool is_gpu() const { return device_.kind() == DeviceKind::cuda; }
+  // Of what runs when it is called.
+  [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
   [[nodiscard]] TensorView images_of(const LoadedBatch& batch);
   void bring_in(const LoadedBatch& batch);
   void forward_and_backward();

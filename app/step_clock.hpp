@@ -6,31 +6,49 @@
 //
 // "Before" is the time in which the device waited: for the batch (data) or for the loop (other).
 // The parts are the whole of the time from update to update.
+//
+// With a trace they are its slices, too (kernels/base/trace.hpp). On a CPU these lie where the
+// marks were made. A GPU's marks tell how much time there is between them: its slices follow each
+// other from the begin of the window or of the epoch on, where the host has waited for the GPU.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "app/times.hpp"
+#include "kernels/base/trace.hpp"
 #include "kernels/device.hpp"
 
 namespace dp {
 
 class StepClock {
  public:
-  explicit StepClock(Device& device) : device_(device), marks_(device.make_time_marks(kMarks)) {}
+  // trace: null, or what takes the slices.
+  StepClock(Device& device, TraceTrack* trace)
+      : device_(device), marks_(device.make_time_marks(kMarks)), trace_(trace) {}
 
   // Before the first step of an epoch: time up to here belongs to none.
   void begin() {
     device_.synchronize();
     is_pending_ = false;
-    marks_->mark(kUpdated + (parity_ ^ 1u));
+    mark(kUpdated + (parity_ ^ 1u));
   }
-  void step_begins() { marks_->mark(kBegin); }
+  void step_begins(std::uint64_t step) {
+    step_ = step;
+    if (trace_ != nullptr && !is_cpu() && trace_->begins_with(step)) {
+      device_.synchronize();
+      complete();
+      begin();
+    }
+    mark(kBegin);
+  }
   // These two may be part of a recording.
-  void forward_ended() { marks_->mark(kForward); }
-  void backward_ended() { marks_->mark(kBackward); }
+  void forward_ended() { mark(kForward); }
+  void backward_ended() { mark(kBackward); }
   // A step without a batch of its own.
   void nothing_computed() {
     forward_ended();
@@ -44,18 +62,24 @@ class StepClock {
     current_ = {.data = std::min(data_s, before_),
                 .forward = marks_->seconds(kBegin, kForward),
                 .backward = marks_->seconds(kForward, kBackward)};
-    marks_->mark(kExchanged + parity_);
+    mark(kExchanged + parity_);
   }
   void updated() {
-    marks_->mark(kUpdated + parity_);
+    mark(kUpdated + parity_);
+    if (trace_ != nullptr && is_cpu()) {
+      add_slices(step_, {host_ns_[kUpdated + (parity_ ^ 1u)], host_ns_[kBegin], host_ns_[kForward],
+                         host_ns_[kBackward], host_ns_[kExchanged + parity_],
+                         host_ns_[kUpdated + parity_]});
+    }
     parity_ ^= 1u;
     is_pending_ = true;
+    pending_step_ = step_;
   }
 
   // The times of the steps that were not taken yet, as far as they are known; with `all` the host
   // waits until that is all of them.
   LoopTimes take(bool all) {
-    if (all || device_.kind() == DeviceKind::cpu) {
+    if (all || is_cpu()) {
       device_.synchronize();
       complete();
     }
@@ -74,6 +98,44 @@ class StepClock {
     current_.exposed_comm =
         std::max(0.0, whole - before_ - current_.forward - current_.backward - current_.optimizer);
     known_ += current_;
+    if (trace_ != nullptr && !is_cpu()) trace_known(whole, last);
+  }
+
+  [[nodiscard]] bool is_cpu() const { return device_.kind() == DeviceKind::cpu; }
+  void mark(std::size_t i) {
+    marks_->mark(i);
+    if (trace_ != nullptr) host_ns_[i] = trace_clock_ns();
+  }
+
+  static std::int64_t ns(double seconds) { return std::llround(seconds * 1e9); }
+
+  // A GPU's step that is known now.
+  void trace_known(double whole_s, std::size_t last) {
+    const std::int64_t start = host_ns_[kUpdated + parity_], begin = start + ns(before_);
+    const std::int64_t forward = begin + ns(current_.forward);
+    const std::int64_t backward = forward + ns(current_.backward);
+    const std::int64_t end = std::max(backward, start + ns(whole_s));
+    const std::int64_t exchanged = std::max(backward, end - ns(current_.optimizer));
+    add_slices(pending_step_, {start, begin, forward, backward, exchanged, end});
+    host_ns_[kUpdated + last] = end;
+  }
+
+  // Start, begin of the computation, end of forward, of backward, sums in place, end.
+  void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at) {
+    const auto add = [&](TraceKind kind, std::int64_t begin_ns, std::int64_t end_ns) {
+      trace_->add({.begin_ns = begin_ns,
+                   .end_ns = end_ns,
+                   .step = static_cast<std::uint32_t>(step),
+                   .kind = kind});
+    };
+    add(TraceKind::step, at[0], at[5]);
+    // The batch was waited for just before the computation began.
+    const std::int64_t data_ns = ns(current_.data);
+    if (data_ns > 0) add(TraceKind::data, std::max(at[0], at[1] - data_ns), at[1]);
+    add(TraceKind::forward, at[1], at[2]);
+    add(TraceKind::backward, at[2], at[3]);
+    add(TraceKind::exposed_comm, at[3], at[4]);
+    add(TraceKind::optimizer, at[4], at[5]);
   }
 
   // Two of those that are read a step later.
@@ -82,6 +144,11 @@ class StepClock {
 
   Device& device_;
   std::unique_ptr<TimeMarks> marks_;
+  TraceTrack* trace_;
+  // With a trace: when the marks were made; on a GPU those of updates alone, when they were
+  // reached.
+  std::array<std::int64_t, kMarks> host_ns_ = {};
+  std::uint64_t step_ = 0, pending_step_ = 0;
   std::size_t parity_ = 0;
   bool is_pending_ = false;
   double before_ = 0;

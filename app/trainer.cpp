@@ -58,6 +58,7 @@ void Trainer::run() {
     const EvaluationResult result = evaluate();
     recorder_->record_epoch(tally_, epoch_s, result, epoch_clock.lap());
   }
+  if (trace_ && !trace_->is_written()) write_trace();
   recorder_->finish();
 }
 
@@ -65,6 +66,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   tally_ = {.epoch = epoch};
   train_loader_->start_epoch(epoch);
   replica_->begin_epoch(epoch);
+  if (trace_) trace_->begin_epoch(replica_->reducer(), global_step_, train_loader_->steps());
   replica_->begin_times();
   is_loaded_ = false;
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
@@ -109,12 +111,14 @@ void Trainer::step(double data_s, bool is_last) {
   ++tally_.steps;
   tally_.samples += static_cast<std::int64_t>(global_samples);
   if (options_.check_replicas == Options::ReplicaCheck::step) check_replicas();
-  // A row of the log wants the times of its own step.
-  const bool is_due =
-      is_last || recorder_->wants_step(global_step_) || recorder_->wants_step(global_step_ + 1);
+  // A row of the log wants the times of its own step, and a trace those of its last.
+  const bool ends_trace = trace_ && trace_->ends_after(global_step_);
+  const bool is_due = is_last || recorder_->wants_step(global_step_) ||
+                      recorder_->wants_step(global_step_ + 1) || ends_trace;
   const LoopTimes times = replica_->take_times(is_due);
   tally_.times += times;
   recorder_->record_step(tally_, times, global_step_);
+  if (ends_trace) write_trace();
 }
 
 // Takes the next batch from the loader and says how long that took.
@@ -167,6 +171,11 @@ void Trainer::check_replicas() {
       replica_->reducer().run([&](Communicator& comm) { return agree_on_hash(comm, on_host); });
 }
 
+void Trainer::write_trace() {
+  recorder_->say(trace_->write(replica_->reducer()));
+  replica_->begin_times();  // the writing is part of no step
+}
+
 // ---- set-up -----------------------------------------------------------------------------------
 
 Trainer::Trainer(const Options& options, Communicator& comm) : options_(options), comm_(comm) {
@@ -179,6 +188,7 @@ Trainer::Trainer(const Options& options, Communicator& comm) : options_(options)
   make_recorder();
   replica_->connect(comm_);
   recorder_->attach(replica_->reducer());
+  if (trace_) trace_->start(replica_->network(), global_step_);
 }
 
 void Trainer::choose_device() {
@@ -263,6 +273,11 @@ void Trainer::make_replica() {
   replica.reducer.seed = seed();
   replica.reducer.comm_timeout_s = options_.comm_timeout_s;
   replica.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options_.throttle);
+  if (options_.trace != "none") {
+    trace_ = std::make_unique<RunTrace>(options_);
+    replica.trace = trace_->loop();
+    replica.reducer.trace = trace_->exchange();
+  }
   replica_ = std::make_unique<Replica>(
       *device_, net::make_model(options_.model, data_.train.classes()), replica);
 
@@ -292,6 +307,13 @@ void Trainer::make_replica() {
                .warmup_epochs = options_.warmup_epochs,
                .milestones = options_.lr_milestones,
                .gamma = options_.lr_gamma};
+  const std::size_t steps = schedule_.epochs * schedule_.steps_per_epoch;
+  if (trace_ && to_size(options_.trace_first) >= steps) {
+    throw_error(ErrorKind::usage,
+                "--trace-steps {}:{}: the run has {} steps, so that there is nothing to trace; "
+                "allowed: FIRST from 0 to {}",
+                options_.trace_first, options_.trace_steps, steps, steps - 1);
+  }
 }
 
 // Plans the network for every batch size that will come: the full one and the uneven last one, in

@@ -12,6 +12,7 @@
 #include "app/process.hpp"
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
+#include "app/run_trace.hpp"
 #include "app/times.hpp"
 #include "comm/communicator.hpp"
 #include "io/dataset.hpp"
@@ -46,6 +47,7 @@ class Trainer {
   [[nodiscard]] EvaluationResult evaluate();
   void average_statistics();
   void check_replicas();
+  void write_trace();
 
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(options_.seed); }
   [[nodiscard]] DataType activation_type() const {
@@ -57,7 +59,8 @@ class Trainer {
   CpuShare share_;
   std::unique_ptr<Device> device_;
   Dataset data_;
-  std::string why_no_gpu_;  // for --device auto
+  std::string why_no_gpu_;           // for --device auto
+  std::unique_ptr<RunTrace> trace_;  // with --trace; the replica records into it
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<Loader> train_loader_, test_loader_;
   std::size_t global_batch_ = 0;

@@ -24,7 +24,7 @@ struct ClockReading {
 // Collective, one rank after the other. `now_ns` reads this rank's clock.
 [[nodiscard]] ClockReading read_clock_offset(Communicator& communicator,
                                              const std::function<std::int64_t()>& now_ns,
-                                             int round_trips = 20);
+                                             int round_trips = 40);
 
 // Moments of this rank's clock on rank 0's, by two readings at different moments: in between and
 // beyond, the offset changes steadily. Keeps the order of moments.

@@ -110,6 +110,7 @@ TensorView Executor::forward(const TensorView& images) {
     for (std::size_t k = 0; k < inputs_[i].size(); ++k) {
       if (graph_.nodes()[i].inputs[k] == 0) inputs_[i][k].data = images.data;
     }
+    const TraceSlice slice(options_.trace, TraceKind::layer_forward, i);
     layers_[i]->forward({.x = inputs_[i], .y = values_[i]});
   }
   return values_.back();
@@ -127,6 +128,7 @@ void Executor::backward(const TensorView& images, const NodeCallback& gradients_
 }
 
 void Executor::backward_node(std::size_t node) {
+  const TraceSlice slice(options_.trace, TraceKind::layer_backward, node);
   // Gradients of all consumers, added up until as many are left as the layer takes.
   const auto& incoming = read_[node];
   const std::size_t accepted = layers_[node]->accepts_two_gradients() ? 2 : 1;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/base/trace.hpp"
 #include "kernels/device.hpp"
 #include "net/graph.hpp"
 #include "net/layer.hpp"
@@ -20,6 +21,7 @@ struct ExecutorOptions {
   std::size_t batch;
   bool is_training;
   DataType activation_type = DataType::f32;
+  TraceTrack* trace = nullptr;  // takes a slice of every layer, each way; null: no trace
 };
 
 class Executor {

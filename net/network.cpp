@@ -79,10 +79,12 @@ std::vector<std::vector<BoundParameter>> Network::bound_parameters(Mode mode) {
 
 void Network::prepare(std::size_t batch, Mode mode) {
   if (batch == 0 || executors_.contains({batch, mode})) return;
+  const bool is_training = mode == Mode::training;
   auto made = std::make_unique<Executor>(device_, graph_,
                                          ExecutorOptions{.batch = batch,
-                                                         .is_training = mode == Mode::training,
-                                                         .activation_type = activation_type_},
+                                                         .is_training = is_training,
+                                                         .activation_type = activation_type_,
+                                                         .trace = is_training ? trace_ : nullptr},
                                          bound_parameters(mode));
   if (made->arena_bytes() > arena_bytes_) {
     arena_.reset();
@@ -135,6 +137,12 @@ void Network::backward(const TensorView& images, const TensorCallback& tensor_fi
       if (!slot.is_statistic) tensor_final(slot.index);
     }
   });
+}
+
+std::vector<std::string> Network::layer_names() const {
+  std::vector<std::string> names;
+  for (const Graph::Node& node : graph_.nodes()) names.push_back(node.name);
+  return names;
 }
 
 std::vector<std::string> Network::algorithms() const {

@@ -36,6 +36,12 @@ class Network {
   [[nodiscard]] Parameters& parameters() { return *parameters_; }
   [[nodiscard]] std::size_t classes() const { return classes_; }
 
+  // Before prepare(). Takes slices of the layers in training, whose `id` is a place in
+  // layer_names(). For a CPU: a GPU runs layers later than they are called.
+  void set_trace(TraceTrack* trace) { trace_ = trace; }
+  // As in the model, in the order of execution; the first is the images.
+  [[nodiscard]] std::vector<std::string> layer_names() const;
+
   // Plans a batch size. Not during a step.
   void prepare(std::size_t batch, Mode mode);
 
@@ -71,6 +77,7 @@ class Network {
   Device::Memory arena_;
   std::size_t arena_bytes_ = 0;
   Executor* last_ = nullptr;  // of the last forward in training
+  TraceTrack* trace_ = nullptr;
 };
 
 }  // namespace dp::net

@@ -334,6 +334,7 @@ TEST(Config, WhatIsPrintedReadsBackAsTheSameOptions) {
       {},
       {"--data-dir", "a \"b\" # c", "--lr", "0.1234567890123456789", "--log", " x.h5"},
       {"--global-batch", "96", "--nesterov", "on", "--quiet", "--seed", "4294967295"},
+      {"--trace", "t.json", "--trace-steps", "0:1000"},
       {"--data-dir", "d", "--dataset", "cifar100", "--lr-schedule", "step", "--lr-milestones",
        "1.5,2", "--warmup-epochs", "0.25", "--weight-decay", "1e-7", "--device", "cpu"}};
   for (const Words& words : runs) {

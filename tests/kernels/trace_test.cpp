@@ -20,6 +20,7 @@ TEST(Trace, RecordsTheStepsOfItsWindowAlone) {
   for (std::uint64_t step = 0; step < 10; ++step) {
     track.begin_step(step);
     EXPECT_EQ(track.is_on(), step == 5 || step == 6) << step;
+    EXPECT_EQ(track.begins_with(step), step == 5) << step;
     const TraceSlice slice(&track, TraceKind::layer_forward, 7);
   }
   track.add({.step = 4});
@@ -52,7 +53,7 @@ TEST(Trace, LeavesOutAndCountsWhatDoesNotFit) {
 TEST(Trace, WithoutMemoryOrWindowTakesNothing) {
   TraceTrack track;
   track.begin_step(0);
-  EXPECT_FALSE(track.is_on());
+  EXPECT_FALSE(track.is_on() || track.begins_with(0));
   track.set_window(0, 1);
   track.add_or_extend({});
   EXPECT_EQ(track.left_out(), 1u);

@@ -1,0 +1,137 @@
+#include "app/run_trace.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "comm/powersgd.hpp"
+#include "io/text_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// Of the reducer's thread: room for 1,000 steps of a small network or some tens of a large one on
+// many ranks, 46 MB that are touched only where they are used.
+constexpr std::size_t kMostExchangeSlices = 1u << 20;
+constexpr std::size_t kChunk = 4096;  // slices of a rank gathered at a time
+
+}  // namespace
+
+RunTrace::RunTrace(const Options& options) : options_(options) {}
+
+void RunTrace::start(const net::Network& network, std::uint64_t step) {
+  layers_ = network.layer_names();
+  const auto steps = static_cast<std::uint64_t>(options_.trace_steps);
+  begin_ = step + static_cast<std::uint64_t>(options_.trace_first);
+  end_ = begin_ + steps;
+  // Every layer twice, the loss, the step and its five parts.
+  loop_.reserve(steps * (2 * layers_.size() + 7));
+  exchange_.reserve(kMostExchangeSlices);
+  loop_.set_window(begin_, steps);
+  exchange_.set_window(begin_, steps);
+}
+
+void RunTrace::begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t steps) {
+  if (step >= end_ || step + steps <= begin_) return;
+  if (begin_ >= step) {
+    first_reading_ = reducer.run(
+        [](Communicator& communicator) { return read_clock_offset(communicator, trace_clock_ns); });
+  }
+  bucket_elements_.clear();
+  TraceInfo::Codecs codecs = {.first_step = step, .specs = {}};
+  for (const Bucket& bucket : reducer.buckets()) {
+    bucket_elements_.push_back(bucket.elements);
+    codecs.specs.push_back(bucket.codec);
+  }
+  codecs_.push_back(std::move(codecs));
+}
+
+std::string RunTrace::write(Reducer& reducer) {
+  is_written_ = true;
+  return reducer.run([this](Communicator& communicator) {
+    const ClockReading last_reading = read_clock_offset(communicator, trace_clock_ns);
+    const ClockLine line(first_reading_, last_reading);
+    const std::int64_t zero_ns = communicator.all_gather(first_reading_.at_ns).front();
+    for (TraceTrack* track : {&loop_, &exchange_}) put_on_one_clock(track->events(), line, zero_ns);
+
+    TraceInfo info = describe(communicator);
+    info.clock_errors_ns =
+        communicator.all_gather(std::max(first_reading_.error_ns, last_reading.error_ns));
+    info.left_out = communicator.all_gather(std::uint64_t{loop_.left_out()} + exchange_.left_out());
+    const double error_s = 1e-9 * static_cast<double>(std::ranges::max(info.clock_errors_ns));
+    const std::uint64_t left_out = std::ranges::max(info.left_out);
+
+    std::unique_ptr<TraceFile> file;
+    if (communicator.rank() == 0) {
+      file = std::make_unique<TraceFile>(options_.trace, std::move(info));
+    }
+    std::size_t slices = 0;
+    for (TraceTrack* track : {&loop_, &exchange_}) {
+      slices += gather(communicator, track->events(), file.get());
+    }
+    if (file == nullptr) return std::string();
+    file->close();
+    return fmt::format(
+        "The trace is {}: {} slices, on clocks that agree within {}{}", options_.trace,
+        format_count(static_cast<std::int64_t>(slices)), format_seconds(error_s),
+        left_out == 0 ? ""
+                      : fmt::format("; {} of a rank had no room, so trace fewer steps",
+                                    format_count(static_cast<std::int64_t>(left_out))));
+  });
+}
+
+// Times on rank 0's clock, since the trace's zero; the order that the file wants.
+void RunTrace::put_on_one_clock(std::span<TraceEvent> events, const ClockLine& line,
+                                std::int64_t zero_ns) const {
+  for (TraceEvent& event : events) {
+    event.begin_ns = line.to_rank_0(event.begin_ns) - zero_ns;
+    event.end_ns = line.to_rank_0(event.end_ns) - zero_ns;
+    // powersgd's two sums are exchanges of their own, the second under a number of its own.
+    if (event.kind >= TraceKind::bucket) event.id %= kPowerSgdSecondBucket;
+  }
+  std::ranges::sort(events, [](const TraceEvent& a, const TraceEvent& b) {
+    return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
+  });
+}
+
+// Chunk after chunk to rank 0, which alone has a file. Returns how many slices it got.
+std::size_t RunTrace::gather(Communicator& communicator, std::span<const TraceEvent> mine,
+                             TraceFile* file) {
+  const std::vector<std::size_t> counts = communicator.all_gather(mine.size());
+  std::vector<TraceEvent> chunk(kChunk);
+  std::size_t gathered = 0;
+  for (std::size_t begin = 0; begin < std::ranges::max(counts); begin += kChunk) {
+    const auto count_of = [&](std::size_t all) {
+      return std::min(all - std::min(all, begin), kChunk);
+    };
+    if (begin < mine.size())
+      std::ranges::copy(mine.subspan(begin, count_of(mine.size())), chunk.begin());
+    const std::vector<TraceEvent> rows =
+        communicator.gather_rows(std::span<const TraceEvent>(chunk));
+    if (file == nullptr) continue;
+    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+      const auto its = std::span(rows).subspan(rank * kChunk, count_of(counts[rank]));
+      file->append(rank, its);
+      gathered += its.size();
+      communicator.serve();
+    }
+  }
+  return gathered;
+}
+
+TraceInfo RunTrace::describe(const Communicator& communicator) const {
+  TraceInfo info;
+  info.about.emplace_back("program", "dptrain " DP_VERSION);
+  for (const auto& [name, value] : options_.resolved()) {
+    const bool is_told = name == "model" || name == "dataset" || name == "compress" ||
+                         name == "topology" || name == "device" || name == "trace-steps";
+    if (is_told) info.about.emplace_back(name, value);
+  }
+  info.hosts = communicator.hosts();
+  info.layers = layers_;
+  info.bucket_elements = bucket_elements_;
+  info.codecs = codecs_;
+  return info;
+}
+
+}  // namespace dp

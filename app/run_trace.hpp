@@ -1,0 +1,64 @@
+// dptrain's --trace: what all ranks did in a few steps, on one clock, in one file
+// (io/trace_file.hpp).
+//
+// Every rank records its own slices in two tracks, the training loop's and the reducer's thread's,
+// in memory that it has from the start. Its clock is compared with rank 0's before the epoch in
+// which the trace begins, and after the last traced step (comm/clock_offset.hpp); then rank 0
+// gathers the slices, a chunk of all ranks at a time, and writes them.
+//
+// On a CPU the loop's track has every layer, forward and backward. On a GPU both passes are one
+// graph, whose operations the host does not see: there it has the parts of the step alone, by the
+// GPU's own clock (app/step_clock.hpp). Its exchange is traced as on a CPU.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "app/options.hpp"
+#include "comm/clock_offset.hpp"
+#include "comm/communicator.hpp"
+#include "comm/reducer.hpp"
+#include "io/trace_file.hpp"
+#include "kernels/base/trace.hpp"
+#include "net/network.hpp"
+
+namespace dp {
+
+class RunTrace {
+ public:
+  explicit RunTrace(const Options& options);
+
+  [[nodiscard]] TraceTrack* loop() { return &loop_; }
+  [[nodiscard]] TraceTrack* exchange() { return &exchange_; }
+
+  // Before the first step, which has that number.
+  void start(const net::Network& network, std::uint64_t step);
+  // Collective, before the times of an epoch of so many steps begin.
+  void begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t steps);
+  // Whether the window ends when so many steps of the run are over.
+  [[nodiscard]] bool ends_after(std::uint64_t steps) const { return steps == end_; }
+
+  // Collective, once, between steps. Returns what there is to say of it, on rank 0. Throws what
+  // TraceFile throws, on rank 0 alone.
+  std::string write(Reducer& reducer);
+  [[nodiscard]] bool is_written() const { return is_written_; }
+
+ private:
+  void put_on_one_clock(std::span<TraceEvent> events, const ClockLine& line,
+                        std::int64_t zero_ns) const;
+  std::size_t gather(Communicator& communicator, std::span<const TraceEvent> mine, TraceFile* file);
+  [[nodiscard]] TraceInfo describe(const Communicator& communicator) const;
+
+  const Options& options_;
+  TraceTrack loop_, exchange_;
+  std::uint64_t begin_ = 0, end_ = 0;  // of the window
+  bool is_written_ = false;
+  ClockReading first_reading_;
+  std::vector<std::string> layers_;
+  std::vector<std::size_t> bucket_elements_;
+  std::vector<TraceInfo::Codecs> codecs_;
+};
+
+}  // namespace dp
