@@ -15,7 +15,7 @@ constexpr const char* kHelp =
     "\n"
     "  layers     training images/s of the network alone, on all ranks at once\n"
     "  codec      GB/s of gradient per codec and direction, one core or a GPU (--device cuda)\n"
-    "  exchange   the ring against MPI_Allreduce: time, bus bandwidth, wire bytes, wrong values\n"
+    "  exchange   every topology and codec beside MPI_Allreduce: time, bandwidths, bytes, errors\n"
     "\n"
     "  mpirun -np 1 dpbench layers --model resnet18 --batch 128 --threads 2\n"
     "  mpirun -np 4 --mca btl tcp,self dpbench exchange\n";

@@ -13,7 +13,7 @@ namespace dp {
 
 class LookPace {
  public:
-  static constexpr double kLeast_s = 100e-6, kMost_s = 1.5e-3, kLooks = 4.0;
+  static constexpr double kLeast_s = 50e-6, kMost_s = 1.5e-3, kLooks = 4.0;
 
   // Something has moved; times of any clock that does not go backwards.
   void moved(double now_s) {

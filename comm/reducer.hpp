@@ -113,6 +113,9 @@ struct CommTimes {
   std::vector<CommCost> buckets;
 };
 
+// Throws Error(usage) where a codec cannot be used with so many buckets.
+void check_bucket_count(const CodecSpec& spec, std::size_t buckets);
+
 class Reducer {
  public:
   // Collective. `gradient` and `communicator` outlive the reducer; the latter is used by the thread

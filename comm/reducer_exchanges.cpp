@@ -6,6 +6,14 @@
 
 namespace dp {
 
+void check_bucket_count(const CodecSpec& spec, std::size_t buckets) {
+  // Each has the tags of a second one, kPowerSgdSecondBucket further on.
+  if (!find_codec(spec.name)->is_exchange || buckets <= kPowerSgdSecondBucket) return;
+  throw_error(ErrorKind::usage,
+              "--compress {}: {} buckets, and at most {} with this codec; raise --bucket-mb",
+              spec.name, buckets, kPowerSgdSecondBucket);
+}
+
 std::size_t Reducer::segment_of(const Codec& codec) const {
   const std::size_t floats = std::max<std::size_t>(options_.segment_bytes / sizeof(float), 1);
   return (floats + codec.block() - 1) / codec.block() * codec.block();
@@ -18,6 +26,7 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
   // A spec that cannot be must not leave half of them replaced.
   std::vector<CodecSpec> wanted;
   for (const std::string& spec : specs) wanted.push_back(parse_codec_spec(spec));
+  for (const CodecSpec& spec : wanted) check_bucket_count(spec, buckets_.size());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const CodecSpec& spec = wanted[b];
     if (exchanges_[b] != nullptr && spec == specs_[b]) continue;
@@ -70,7 +79,6 @@ std::unique_ptr<Exchange> Reducer::make_exchange(std::size_t b, const CodecSpec&
   const Topology& topology = topology_of(b);
   if (find_codec(spec.name)->is_exchange) {
     DP_ASSERT(options_.device == nullptr, "{} has no form for this device", spec.text());
-    DP_ASSERT(b < kPowerSgdSecondBucket, "{} is more buckets than there are tags for", b);
     codecs_[b] = nullptr;
     return make_powersgd({.exchange = setup,
                           .tensors = bucket.tensors,

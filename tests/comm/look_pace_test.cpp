@@ -25,7 +25,7 @@ TEST(LookPace, FollowsTheMessages) {
   messages(100, 0.4e-3);
   messages(1, 10.0);
   messages(30, 0.4e-3);
-  EXPECT_LT(pace.sleep_s(), 2 * LookPace::kLeast_s);
+  EXPECT_LT(pace.sleep_s(), 3 * LookPace::kLeast_s);
 }
 
 }  // namespace
