@@ -279,6 +279,20 @@ void Builder::resolve_schedule() {
     throw_error(ErrorKind::usage, "--warmup-epochs {}: must be at most the run's --epochs {}",
                 options_.warmup_epochs, options_.epochs);
   }
+  if (options_.compress_warmup > 0) {
+    if (options_.compress == "none") {
+      if (layer_of("compress-warmup") >= layer_of("compress")) {
+        throw_error(ErrorKind::usage, "--compress-warmup {}: only with --compress, which is none",
+                    options_.compress_warmup);
+      }
+      options_.compress_warmup = 0;
+    } else if (options_.compress_warmup >= options_.epochs) {
+      throw_error(ErrorKind::usage,
+                  "--compress-warmup {}: must be below the run's --epochs {}, or nothing is ever "
+                  "sent as {}",
+                  options_.compress_warmup, options_.epochs, options_.compress);
+    }
+  }
   if (options_.nesterov && options_.momentum == 0) {
     throw_error(ErrorKind::usage, "--nesterov on: needs a --momentum above 0");
   }

@@ -103,6 +103,7 @@ class Recorder {
                    const std::vector<RankRecord>& ranks, const std::vector<CommCost>& buckets);
   void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
   // In recorder_console.cpp; rank 0 alone.
+  [[nodiscard]] std::string note_of(const Bucket& bucket) const;
   void print_step(const EpochTally& tally);
   void print_epoch(const EpochRow& row);
   void print_end();

@@ -93,10 +93,19 @@ void Recorder::print_start() {
            bucket.codec, topology_of(bucket),
            expected_bytes_[b] ? format_bytes(static_cast<double>(*expected_bytes_[b]))
                               : "as values ask",
-           std::string(bucket.why)});
+           note_of(bucket)});
     }
     console_.table("buckets, in the order in which they are sent", table);
   }
+}
+
+// Why a bucket is not compressed, or not from the start.
+std::string Recorder::note_of(const Bucket& bucket) const {
+  const std::int64_t epochs = run_.options->compress_warmup;
+  if (bucket.codec == "none" || epochs == 0) return std::string(bucket.why);
+  const bool has_ladder = parse_codec_spec(bucket.codec).settings.contains("ratio");
+  return fmt::format("after {} epoch{} {}", epochs, epochs == 1 ? "" : "s",
+                     has_ladder ? "at 25 %, 6.25 %, ..." : "in fp32");
 }
 
 void Recorder::note_skipped_step(std::uint64_t global_step) {
@@ -122,8 +131,18 @@ void Recorder::print_step(const EpochTally& tally) {
   const double epochs_left = static_cast<double>(epochs - tally.epoch);
   const double left_s = step_s * (static_cast<double>(run_.steps_per_epoch) * epochs_left - done) +
                         eval_s * epochs_left;
+  // Of this rank in a step: as in the last epoch; before that, what is known beforehand.
   double sent = 0;
-  for (const auto& bytes : expected_bytes_) sent += static_cast<double>(bytes.value_or(0));
+  if (!epochs_.empty()) {
+    sent = per_second(static_cast<double>(epochs_.back().times.sent_bytes),
+                      static_cast<double>(run_.steps_per_epoch) * run_.comm->size());
+  } else if (o.compress_warmup > 0) {
+    sent = std::numeric_limits<double>::quiet_NaN();
+  } else {
+    for (const auto& bytes : expected_bytes_) {
+      sent += bytes ? static_cast<double>(*bytes) : std::numeric_limits<double>::quiet_NaN();
+    }
+  }
   console_.step({.epoch = tally.epoch + 1,
                  .epochs = epochs,
                  .step = tally.steps,

@@ -237,6 +237,14 @@ void Replica::plan_exchange() {
   }
   buckets_ =
       plan_buckets(slots, {.bucket_bytes = options_.bucket_bytes, .codec = options_.compress});
+  if (options_.is_one_host && options_.reducer.topology == "hierarchical") {
+    // Its ranks add up in fp32; only between hosts would anything be encoded.
+    for (Bucket& bucket : buckets_) {
+      if (bucket.codec != "none") bucket.why = "one host: fp32";
+      bucket.codec = "none";
+    }
+  }
+  check_bucket_count(parse_codec_spec(options_.compress), buckets_.size());
   std::vector<std::size_t> bucket_of_tensor(slots.size());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (std::size_t t = buckets_[b].first_tensor; t < buckets_[b].end_tensor; ++t) {
@@ -283,7 +291,11 @@ void Replica::choose_path() {
 
 // What the reducer's thread does for a segment on one hop: decode, add, encode.
 double Replica::seconds_of_path(bool on_device) {
-  const CodecSpec spec = parse_codec_spec(options_.compress);
+  // The codec of most values: --compress may be for none of them.
+  const auto largest =
+      std::max_element(buckets_.begin(), buckets_.end(),
+                       [](const Bucket& a, const Bucket& b) { return a.elements < b.elements; });
+  const CodecSpec spec = parse_codec_spec(largest->codec);
   const std::unique_ptr<Codec> codec = on_device ? make_codec(spec, device_) : make_codec(spec);
   const std::size_t count = (options_.reducer.segment_bytes / sizeof(float) + codec->block() - 1) /
                             codec->block() * codec->block();

@@ -48,6 +48,7 @@ struct ReplicaOptions {
   std::string compress = "none";
   std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
   std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
+  bool is_one_host = false;                     // all ranks are on the same one
   std::size_t bucket_bytes = 4'000'000;
   bool overlap = true;
   ExchangePath path = ExchangePath::automatic;

@@ -264,6 +264,7 @@ void Trainer::make_replica() {
     replica.exact_tensors.push_back(options_.compress_exclude.substr(begin, end - begin));
     begin = end + 1;
   }
+  replica.is_one_host = comm_.local_size() == comm_.size();
   replica.bucket_bytes = static_cast<std::size_t>(options_.bucket_mb * 1e6);
   replica.overlap = options_.overlap;
   replica.path = options_.gpu_exchange == Options::GpuExchange::host     ? ExchangePath::host

@@ -51,11 +51,4 @@ double dgc_ratio(double ratio, std::size_t epoch) {
   return std::max(ratio, std::ldexp(1.0, exponent));
 }
 
-std::size_t dgc_warmup_epochs(double ratio) {
-  DP_ASSERT(ratio > 0.0, "a ratio of {}", ratio);
-  std::size_t epochs = 0;
-  while (epochs < 500 && dgc_ratio(ratio, epochs) > ratio) ++epochs;
-  return epochs;
-}
-
 }  // namespace dp

@@ -64,7 +64,5 @@ class DgcMomentum {
 
 // The warm-up ladder: 25 %, 6.25 %, 1.5625 %, ... a quarter of the epoch before, down to `ratio`.
 [[nodiscard]] double dgc_ratio(double ratio, std::size_t epoch);
-// Epochs until dgc_ratio is `ratio`: 3 for 1 %, 4 for 0.1 %.
-[[nodiscard]] std::size_t dgc_warmup_epochs(double ratio);
 
 }  // namespace dp

@@ -86,7 +86,7 @@ struct StepVerdict {
 // Of one bucket, or of all. Times are seconds of the reducer's thread.
 struct CommCost {
   double comm_s = 0.0;    // wall time with a bucket (this bucket) in flight
-  double encode_s = 0.0;  // of it, inside codecs
+  double encode_s = 0.0;  // of it, inside codecs and the caller's hooks
   double decode_s = 0.0;
   double peer_wait_s = 0.0;  // of it, idle because a rank has not begun its oldest bucket in flight
   double wire_s = 0.0;       // the rest
@@ -203,6 +203,7 @@ class Reducer {
   void compare_samples();
   bool look();
   bool post_and_start();
+  void call_hook(const std::function<void(std::size_t)>& hook, std::size_t bucket);
   void account(Clock::time_point& last);
   void rest();
   void trace_start(std::size_t bucket);
@@ -250,6 +251,7 @@ class Reducer {
   bool is_sampling_ = false;
   double seen_codec_s_ = 0.0;  // of the stats, already accounted
   LookPace pace_;
+  std::vector<double> hook_s_;  // by bucket: in before_start and on_delivered, since take_times
   Clock::time_point served_at_;
   // For the trace, by bucket: when it started, or 0, and the bytes that it had sent by then.
   struct Start {

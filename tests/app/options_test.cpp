@@ -256,6 +256,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--warmup-epochs", "1"},
             "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
             "constant, step or cosine"},
+        Bad{{"--compress-warmup", "2"}, "--compress-warmup 2: only with --compress, which is none"},
+        Bad{{"--compress", "q8", "--compress-warmup", "5"},
+            "--compress-warmup 5: must be below the run's --epochs 5, or nothing is ever sent as "
+            "q8"},
         Bad{{"--throttle", "fast"},
             "--throttle fast: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
         Bad{{"--throttle", "9kbit"},

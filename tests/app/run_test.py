@@ -95,9 +95,20 @@ def warm_up_is_logged() -> None:
     assert log["epochs"]["sent_bytes"][1] < 0.2 * log["epochs"]["sent_bytes"][0]
     # Only a scale that leaves values beyond it saturates.
     assert log["epochs"]["saturation"][0] == 0 < log["epochs"]["saturation"][1] < 0.3
-    ladder = run(2, "b.h5", "--compress", "topk:ratio=0.01", "--compress-warmup", "2")
+    ladder = run(2, "b.h5", "--compress", "topk:ratio=0.01", "--compress-warmup", "2", "--epochs", "3")
     of_epoch = [names(ladder, epoch) for epoch in (0, 1)]
     assert any("ratio=0.25" in name for name in of_epoch[0]) and any("ratio=0.0625" in name for name in of_epoch[1]), of_epoch
+
+
+def one_host_compresses_nothing() -> None:
+    # Ranks of a host add up in fp32: the table says so, and dgc leaves the optimiser its momentum.
+    options = ("--topology", "hierarchical", "--momentum", "0.9")
+    plain = run(2, "a.h5", "--compress", "none", *options)
+    for spec in ("q8", "dgc:momentum=0.9"):
+        done = subprocess.run(command(2, f"{spec}.h5", "--compress", spec, *options), capture_output=True, text=True,
+                              timeout=200)
+        assert done.returncode == 0 and "one host: fp32" in done.stdout, done
+        assert_same_training(plain, h5py.File(f"{spec}.h5", "r"))
 
 
 def killed_run_leaves_a_log() -> None:

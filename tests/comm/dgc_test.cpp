@@ -177,10 +177,6 @@ TEST(DgcLadder, ClimbsDownByQuarters) {
   EXPECT_EQ(dgc_ratio(0.001, 4), 0.001);
   EXPECT_EQ(dgc_ratio(0.5, 0), 0.5);
   EXPECT_EQ(dgc_ratio(1e-5, 10'000), 1e-5);
-  EXPECT_EQ(dgc_warmup_epochs(0.01), 3u);
-  EXPECT_EQ(dgc_warmup_epochs(0.001), 4u);
-  EXPECT_EQ(dgc_warmup_epochs(0.25), 0u);
-  EXPECT_EQ(dgc_warmup_epochs(1.0), 0u);
 }
 
 }  // namespace
