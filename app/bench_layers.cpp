@@ -43,7 +43,7 @@ LayerBenchOptions parse(int argc, char** argv) {
       ("precision", po::value(&options.precision)->default_value(options.precision),
        "fp32, tf32 (GPUs) or bf16")                                                      //
       ("steps", po::value(&options.steps)->default_value(options.steps), "steps timed")  //
-      ("tune", po::value(&options.tune)->default_value(options.tune),
+      ("autotune", po::value(&options.tune)->default_value(options.tune),
        "on: measure algorithms; off: fixed rule")  //
       ("verbose", po::bool_switch(&options.verbose), "also print the algorithm of every layer");
   try {
@@ -75,7 +75,7 @@ LayerBenchOptions parse(int argc, char** argv) {
   };
   one_of("device", options.device, {"auto", "cpu", "cuda"});
   one_of("precision", options.precision, {"fp32", "tf32", "bf16"});
-  one_of("tune", options.tune, {"on", "off"});
+  one_of("autotune", options.tune, {"on", "off"});
   return options;
 }
 

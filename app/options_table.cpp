@@ -294,7 +294,7 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
               "compute threads per rank; 0: the rank's share of the host's cores"),
         whole("loader-threads", &O::loader_threads, {1, 64},
               "threads per rank that prepare images"),
-        on_off("tune", &O::tune, "choose algorithms by measurement at the start")}},
+        on_off("autotune", &O::tune, "choose algorithms by measurement at the start")}},
       {"Output and configuration",
        {text("log", &O::log, "FILE.h5", "a path, auto or none",
              "the run's log, which must not exist yet; auto: dptrain-DATE-TIME.h5 in this folder; "

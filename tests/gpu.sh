@@ -73,7 +73,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ranks() { "$mpirun" -np "$1" --oversubscribe --bind-to none "${@:2}"; }
 
 # The program itself is asked, so that its own words say what is missing: driver, cuDNN, device.
-words=$("$programs/dpbench" layers --device cuda --model resnet20 --batch 8 --steps 1 --tune off 2>&1)
+words=$("$programs/dpbench" layers --device cuda --model resnet20 --batch 8 --steps 1 --autotune off 2>&1)
 code=$?
 if [ $code -ne 0 ]; then
   echo "$words" | tail -n 5
@@ -206,7 +206,7 @@ for path in host device; do
   code=0
   logged_ranks "train-$path.txt" 120 4 "$programs/dptrain" --device cuda --model resnet20 --limit-train 12800 \
     --limit-test 1000 --batch-size 64 --epochs 2 --compress q8 --check-replicas step --gpu-exchange $path \
-    --tune off --log "$folder/train-$path.h5" || code=$?
+    --autotune off --log "$folder/train-$path.h5" || code=$?
   line=$(grep '^epoch 2/2 ' "$folder/train-$path.txt")
   rate=$(sed -n 's/.* \([0-9,.]*\) images\/s.*/\1/p' <<<"$line")
   losses+=("$(sed -n 's/.*train loss \([^ ]*\) .*test loss \([^ ]*\) .*/\1 \2/p' <<<"$line")")

@@ -17,7 +17,7 @@ except ImportError as missing:
 
 DPTRAIN, MPIRUN, CASE = sys.argv[1:4]
 SMALL = {"--model": "resnet20", "--limit-train": "200", "--limit-test": "50", "--batch-size": "16",
-         "--epochs": "2", "--lr": "0.05", "--lr-schedule": "constant", "--threads": "1", "--tune": "off",
+         "--epochs": "2", "--lr": "0.05", "--lr-schedule": "constant", "--threads": "1", "--autotune": "off",
          "--log-steps": "1"}
 
 
@@ -168,7 +168,7 @@ GPU = ("--device", "cuda", "--limit-train", "22", "--limit-test", "10", "--batch
 
 def has_gpu() -> bool:
     probe = subprocess.run([DPTRAIN, "--device", "cuda", "--limit-train", "1", "--limit-test", "1", "--epochs", "1",
-                            "--log", "none", "--tune", "off"], capture_output=True, text=True, timeout=200)
+                            "--log", "none", "--autotune", "off"], capture_output=True, text=True, timeout=200)
     if probe.returncode == 5:
         print(f"skipped: {probe.stderr.strip()}")
     return probe.returncode != 5
@@ -214,7 +214,7 @@ def gpu_uneven_last_step() -> None:
 
 def mixed_devices_are_refused() -> None:
     # One rank with a GPU, one without, on cuda_on_cpu.
-    small = ("--limit-train", "64", "--limit-test", "8", "--epochs", "1", "--log", "none", "--tune", "off")
+    small = ("--limit-train", "64", "--limit-test", "8", "--epochs", "1", "--log", "none", "--autotune", "off")
     ranks = [word for devices in ("1", "0") for word in
              (":", "-np", "1", "-x", f"DP_CUDA_ON_CPU_DEVICES={devices}", DPTRAIN, *small)][1:]
     done = subprocess.run([MPIRUN, *ranks], capture_output=True, text=True, timeout=200)

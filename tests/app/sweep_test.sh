@@ -18,7 +18,7 @@ run() { "$sweep" "$@" --dptrain "$program" >output 2>&1; }
 cat >study.ini <<'INI'
 [study]
 ranks = 2
-options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 1 --batch-size 16 --tune off --lr 0.2
+options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 1 --batch-size 16 --autotune off --lr 0.2
 [good]
 compress = none | q8
 lr = 0.1

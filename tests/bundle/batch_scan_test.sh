@@ -25,7 +25,7 @@ check() { # name, expected exit code, glob of the output, options
   fi
 }
 
-tiny=(--out scan --device cpu --model resnet20 --limit-train 96 --limit-test 8 --lr 0.01 --threads 1 --tune off)
+tiny=(--out scan --device cpu --model resnet20 --limit-train 96 --limit-test 8 --lr 0.01 --threads 1 --autotune off)
 check scan 0 $'*\n      16 *\n      64 *\n      96 *\n\nscan ended: the batch is the whole data set (96 images)*' --first 16 "${tiny[@]}"
 stat -c '%n %y' scan/*.h5 >before
 check "a second call repeats nothing" 0 '*scan ended: the batch is the whole*' --first 16 "${tiny[@]}"

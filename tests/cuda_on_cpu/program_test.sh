@@ -35,7 +35,7 @@ train() {
   shift
   DP_CUDA_ON_CPU_SEED=$seed DP_CUDA_ON_CPU_DEVICES=2 "$mpiexec" -np 2 "$program" \
     --model resnet20 --limit-train 64 --limit-test 16 --batch-size 16 --epochs 1 --device cuda \
-    --compress q8 --check-replicas step --tune off --log "$folder/$RANDOM.h5" "$@" \
+    --compress q8 --check-replicas step --autotune off --log "$folder/$RANDOM.h5" "$@" \
     >"$folder/output" 2>&1 || fail "training: $*"
   sed -nE 's/^(epoch .*test loss [^ ]+).*/\1/p' "$folder/output"
 }

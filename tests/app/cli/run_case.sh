@@ -17,7 +17,7 @@ dptrain() { "$program" "$@"; }                       # one rank, without mpirun
 ranks() { "$mpirun" -np "$1" "$program" "${@:2}"; }  # that many ranks
 tiny() {                                             # a run of a second or two
   "$program" --model resnet20 --limit-train 16 --limit-test 8 --batch-size 8 --epochs 1 \
-    --threads 1 --tune off "$@"
+    --threads 1 --autotune off "$@"
 }
 cifar10() {  # a folder in CIFAR-10's binary layout: 8 images a file, all of class 0
   mkdir -p "$1"
