@@ -198,6 +198,35 @@ OptionRow quiet_row() {
   return row;
 }
 
+OptionRow bucket_row() {
+  constexpr RealRange kRange = {.least = 0, .most = 4096, .is_least_allowed = false};
+  return {.name = "bucket-mb",
+          .placeholder = "X",
+          .help =
+              "size of gradients sent together, in 10^6 bytes of fp32; auto: as rate and "
+              "latency of the network ask, 1 with --autotune off",
+          .allowed = "auto or " + kRange.allowed(),
+          .range = "auto, or " + kRange.text(),
+          .synthetic_default = "",
+          .set =
+              [=](Options& options, std::string_view value) {
+                if (value == "auto") {
+                  options.bucket_mb = 0;
+                  return;
+                }
+                try {
+                  options.bucket_mb = parse_real("--bucket-mb", value, kRange);
+                } catch (const Error&) {
+                  throw_error(ErrorKind::usage, "--bucket-mb {}: must be auto or {}", shown(value),
+                              kRange.allowed());
+                }
+              },
+          .get =
+              [](const Options& options) {
+                return options.bucket_mb > 0 ? real_text(options.bucket_mb) : std::string("auto");
+              }};
+}
+
 OptionRow throttle_row() {
   OptionRow row = text("throttle", &Options::throttle, "RATE", kBitRates,
                        "send and receive as slowly as over such a link, each rank with one of its "
@@ -273,9 +302,7 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
               "at 25 %, 6.25 %, ... down to it"),
         text("compress-exclude", &O::compress_exclude, "NAME,...", "names of tensors, with * and ?",
              "tensors that are sent in fp32, by name: 'conv1.weight,linear.*'"),
-        topology_row(context),
-        real("bucket-mb", &O::bucket_mb, {.least = 0, .most = 4096, .is_least_allowed = false},
-             "size of gradients sent together, in 10^6 bytes of fp32"),
+        topology_row(context), bucket_row(),
         on_off("overlap", &O::overlap, "exchange while the backward pass still computes"),
         throttle_row(),
         real("comm-timeout", &O::comm_timeout_s,

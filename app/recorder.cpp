@@ -114,6 +114,9 @@ void Recorder::open_log() {
   log_->set_attribute("/", "cores_per_rank", run_.share.cores_per_rank);
   log_->set_attribute("/", "threads_per_rank", run_.device->threads());
   log_->set_attribute("/", "exchange_path", run_.exchange_path);
+  log_->set_attribute("/", "link_bytes_per_s", run_.link.bytes_per_s);
+  log_->set_attribute("/", "link_latency_s", run_.link.latency_s);
+  log_->set_attribute("/", "bucket_bytes", static_cast<double>(run_.bucket_bytes));
   log_->set_attribute("/model", "algorithms", run_.device->tuning().export_text());
 }
 

@@ -14,6 +14,7 @@
 #include "app/process.hpp"
 #include "app/times.hpp"
 #include "comm/communicator.hpp"
+#include "comm/link_probe.hpp"
 #include "comm/reducer.hpp"
 #include "io/console.hpp"
 #include "io/dataset.hpp"
@@ -33,6 +34,8 @@ struct RunDescription {
   std::string why_no_gpu;  // where --device auto looked for one in vain
   net::Network* network;
   std::string exchange_path;  // of a GPU: "device" or "host"; else empty
+  LinkProbe link;             // zeros where it was not measured
+  std::size_t bucket_bytes;
   const Dataset* data;
   std::vector<Bucket> buckets;
   std::size_t global_batch, steps_per_epoch;

@@ -68,9 +68,15 @@ void Recorder::print_start() {
       {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};
   if (!run_.why_no_gpu.empty()) rows.insert(rows.begin() + 2, {"no GPU", run_.why_no_gpu});
   if (run_.comm->size() > 1) {
-    rows.emplace_back("network", run_.comm->local_size() == run_.comm->size()
-                                     ? "the memory of one host"
-                                     : describe_network());
+    std::string network = run_.comm->local_size() == run_.comm->size() ? "the memory of one host"
+                                                                       : describe_network();
+    if (run_.link.bytes_per_s > 0) {
+      network += fmt::format("; measured: {:.3g} Mbit/s, {}", run_.link.bytes_per_s * 8e-6,
+                             format_seconds(run_.link.latency_s));
+    }
+    rows.emplace_back("network", network);
+    rows.emplace_back("buckets", fmt::format("of {} and more of fp32",
+                                             format_bytes(static_cast<double>(run_.bucket_bytes))));
   }
   if (!run_.exchange_path.empty()) {
     rows.emplace_back("exchange", run_.exchange_path == "device"

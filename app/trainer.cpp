@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "app/options_values.hpp"
+#include "comm/link_probe.hpp"
 #include "comm/replica_hash.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/error.hpp"
@@ -183,6 +184,7 @@ Trainer::Trainer(const Options& options, Communicator& comm) : options_(options)
   comm_.together([&] { choose_device(); });
   agree_on_device();
   comm_.together([&] { load_data(); });
+  if (options_.tune && comm_.size() > 1) measure_network();
   comm_.together([&] { make_replica(); });
   prepare_batch_sizes();
   make_recorder();
@@ -247,6 +249,20 @@ void Trainer::load_data() {
   global_batch_ = to_size(options_.global_batch_of(comm_.size()));
 }
 
+// Through the link that --throttle makes, where it is the slower one.
+void Trainer::measure_network() {
+  link_ = probe_link(comm_);
+  const double throttle = parse_bit_rate("--throttle", options_.throttle);
+  if (throttle > 0) link_.bytes_per_s = std::min(link_.bytes_per_s, throttle / 8);
+}
+
+std::size_t Trainer::bucket_bytes() const {
+  if (options_.bucket_mb > 0) return static_cast<std::size_t>(options_.bucket_mb * 1e6);
+  if (link_.bytes_per_s == 0) return 1'000'000;
+  return choose_bucket_bytes(link_, static_cast<std::size_t>(comm_.size()),
+                             parse_codec_spec(options_.compress));
+}
+
 void Trainer::make_replica() {
   ReplicaOptions replica;
   replica.activation_type = activation_type();
@@ -265,7 +281,7 @@ void Trainer::make_replica() {
     begin = end + 1;
   }
   replica.is_one_host = comm_.local_size() == comm_.size();
-  replica.bucket_bytes = static_cast<std::size_t>(options_.bucket_mb * 1e6);
+  replica.bucket_bytes = bucket_bytes();
   replica.overlap = options_.overlap;
   replica.path = options_.gpu_exchange == Options::GpuExchange::host     ? ExchangePath::host
                  : options_.gpu_exchange == Options::GpuExchange::device ? ExchangePath::device
@@ -355,6 +371,8 @@ void Trainer::make_recorder() {
                                                         .why_no_gpu = why_no_gpu_,
                                                         .network = &replica_->network(),
                                                         .exchange_path = replica_->path(),
+                                                        .link = link_,
+                                                        .bucket_bytes = bucket_bytes(),
                                                         .data = &data_,
                                                         .buckets = replica_->buckets(),
                                                         .global_batch = global_batch_,

@@ -37,6 +37,7 @@ class Trainer {
   void choose_device();
   void agree_on_device();
   void load_data();
+  void measure_network();
   void make_replica();
   void prepare_batch_sizes();
   void make_recorder();
@@ -54,9 +55,12 @@ class Trainer {
     return options_.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
   }
 
+  [[nodiscard]] std::size_t bucket_bytes() const;
+
   const Options& options_;
   Communicator& comm_;
   CpuShare share_;
+  LinkProbe link_;  // zeros with one rank and with --autotune off
   std::unique_ptr<Device> device_;
   Dataset data_;
   std::string why_no_gpu_;           // for --device auto

@@ -260,6 +260,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--compress", "q8", "--compress-warmup", "5"},
             "--compress-warmup 5: must be below the run's --epochs 5, or nothing is ever sent as "
             "q8"},
+        Bad{{"--bucket-mb", "0"}, "--bucket-mb 0: must be auto or a number above 0, up to 4096"},
         Bad{{"--throttle", "fast"},
             "--throttle fast: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
         Bad{{"--throttle", "9kbit"},
