@@ -71,12 +71,14 @@ std::string RunTrace::write(Reducer& reducer) {
     }
     if (file == nullptr) return std::string();
     file->close();
-    return fmt::format(
-        "The trace is {}: {} slices, on clocks that agree within {}{}", options_.trace,
-        format_count(static_cast<std::int64_t>(slices)), format_seconds(error_s),
-        left_out == 0 ? ""
-                      : fmt::format("; {} of a rank had no room, so trace fewer steps",
-                                    format_count(static_cast<std::int64_t>(left_out))));
+    const std::string clocks =
+        communicator.size() > 1 ? ", on clocks that agree within " + format_seconds(error_s) : "";
+    return fmt::format("The trace is {}: {} slices{}{}", options_.trace,
+                       format_count(static_cast<std::int64_t>(slices)), clocks,
+                       left_out == 0
+                           ? ""
+                           : fmt::format("; {} of a rank had no room, so trace fewer steps",
+                                         format_count(static_cast<std::int64_t>(left_out))));
   });
 }
 

@@ -14,6 +14,9 @@ namespace {
 // are at most as many buckets as tensors.
 constexpr int kTag = 32767;
 
+constexpr int kFewestTrips = 40;
+constexpr std::int64_t kGoodError_ns = 20'000, kLongest_ns = 100'000'000;
+
 // Looks without sleeping at first: sleep would be part of the round trip.
 void finish(Communicator& communicator, MPI_Request& request) {
   constexpr int kLooks = 5000;
@@ -43,24 +46,28 @@ std::int64_t receive(Communicator& communicator, int from) {
 }  // namespace
 
 ClockReading read_clock_offset(Communicator& communicator,
-                               const std::function<std::int64_t()>& now_ns, int round_trips) {
+                               const std::function<std::int64_t()>& now_ns) {
+  const std::int64_t begin_ns = now_ns();
   if (communicator.rank() == 0) {
-    const std::int64_t at_ns = now_ns();
     for (int rank = 1; rank < communicator.size(); ++rank) {
-      for (int i = 0; i < round_trips; ++i) {
-        static_cast<void>(receive(communicator, rank));
+      for (bool is_last = false; !is_last;) {
+        is_last = receive(communicator, rank) != 0;
         send(communicator, now_ns(), rank);
       }
     }
-    return {.at_ns = at_ns, .offset_ns = 0, .error_ns = 0};
+    return {.at_ns = begin_ns, .offset_ns = 0, .error_ns = 0};
   }
-  ClockReading best{
-      .at_ns = 0, .offset_ns = 0, .error_ns = std::numeric_limits<std::int64_t>::max()};
-  for (int i = 0; i < round_trips; ++i) {
+  ClockReading best{.error_ns = std::numeric_limits<std::int64_t>::max()};
+  std::int64_t turn_ns = begin_ns;  // when rank 0 first answered
+  bool is_last = false;
+  for (int trip = 1; !is_last; ++trip) {
     const std::int64_t asked_ns = now_ns();
-    send(communicator, asked_ns, 0);
-    const std::int64_t theirs_ns = receive(communicator, 0);
-    const std::int64_t half_ns = (now_ns() - asked_ns + 1) / 2;
+    is_last = trip >= kFewestTrips &&
+              (best.error_ns <= kGoodError_ns || asked_ns - turn_ns > kLongest_ns);
+    send(communicator, is_last ? 1 : 0, 0);
+    const std::int64_t theirs_ns = receive(communicator, 0), got_ns = now_ns();
+    if (trip == 1) turn_ns = got_ns;
+    const std::int64_t half_ns = (got_ns - asked_ns + 1) / 2;
     if (half_ns >= best.error_ns) continue;
     const std::int64_t middle_ns = asked_ns + half_ns;
     best = {.at_ns = middle_ns, .offset_ns = middle_ns - theirs_ns, .error_ns = half_ns};
