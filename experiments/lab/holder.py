@@ -34,7 +34,8 @@ def prepare_files(settings: Settings) -> None:
     hosts = [(address(k + 1), name) for k, name in enumerate(settings.names())] + [(address(METER_NUMBER), METER)]
     (namespaces.STATE / "hosts").write_text(
         "127.0.0.1 localhost\n" + "".join(f"{ip} {name}\n" for ip, name in hosts), encoding="ascii")
-    (namespaces.STATE / "hostfile").write_text("".join(f"{name} slots=1\n" for name in settings.names()), encoding="ascii")
+    (namespaces.STATE / "hostfile").write_text(
+        "".join(f"{name} slots=1\n" for name in settings.names()), encoding="ascii")
     if os.path.exists("/etc/hosts"):
         namespaces.mount(str(namespaces.STATE / "hosts"), "/etc/hosts", "", namespaces.BIND)
 

@@ -1,7 +1,7 @@
 """Runs commands in a lab: on one host, or on all of them by mpirun over the lab's network.
 
-A command gets processes of its own (a process namespace): when it ends, is stopped by Ctrl-C, or dplab is killed, nothing
-that it started anywhere in the lab lives on, even on a host whose cable is cut and which mpirun cannot reach.
+A command gets processes of its own (a process namespace): when it ends, is stopped by Ctrl-C, or dplab is killed,
+nothing that it started anywhere in the lab lives on, even on a host whose cable is cut and which mpirun cannot reach.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import time
-from typing import Callable
+from typing import Callable, NoReturn
 
 from lab import namespaces
 from lab.settings import LabError, Settings
@@ -37,8 +37,8 @@ def mpi_environment(ranks_per_node: int, ranks: int) -> dict[str, str]:
     for name in ("btl_tcp_if_exclude", "oob_tcp_if_exclude"):
         environment.pop(f"OMPI_MCA_{name}", None)
     environment |= {
-        "PATH": f"{namespaces.HERE}:{environment.get('PATH', os.defpath)}",
-        # Found by PATH, since a path with spaces would be split.
+        # The agent is found by PATH, since Open MPI would split a path with spaces; our programs, too.
+        "PATH": f"{namespaces.HERE}:{ROOT}/build/bin:{environment.get('PATH', os.defpath)}",
         "OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": "dplab-agent",
         "OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0",
         # TCP between hosts; shared memory only where a host has several ranks.
@@ -55,15 +55,10 @@ def mpi_environment(ranks_per_node: int, ranks: int) -> dict[str, str]:
     return environment
 
 
-def find_program(name: str) -> str:
-    """A program of this checkout's build by its bare name, else as a shell would find it."""
-    built = ROOT / "build/bin" / name
-    if name in _OURS and os.access(built, os.X_OK):
-        return str(built)
-    if shutil.which(name) is None:
-        hint = "build it (experiments/build.sh) or give its path" if name in _OURS else "check its name"
-        raise LabError(f"{name}: there is no such program; {hint}", 127)
-    return name
+def check_program(name: str, environment: dict[str, str]) -> None:
+    if shutil.which(name, path=environment["PATH"]) is None:
+        hint = "; build it (experiments/build.sh) or give its path" if name in _OURS else ""
+        raise LabError(f"{name}: there is no such program{hint}", 127)
 
 
 def _says_threads(words: list[str]) -> bool:
@@ -80,20 +75,20 @@ def _says_threads(words: list[str]) -> bool:
 
 def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) -> list[str]:
     if os.path.basename(command[0]) in ("mpirun", "mpiexec", "orterun"):
-        raise LabError(f"run -- {command[0]}: run starts mpirun itself, with a rank on every host: give it the program, "
-                       f"or use dplab exec 1 -- {command[0]} ..., where Open MPI knows the hosts", 2)
+        raise LabError(f"run -- {command[0]}: run starts mpirun itself, with a rank on every host: give it the "
+                       f"program, or use dplab exec 1 -- {command[0]} ..., where Open MPI knows the hosts", 2)
     if shutil.which("mpirun") is None:
         raise LabError("run: mpirun is missing; apt-get install openmpi-bin")
     cut = [name for name, link in zip(settings.names(), settings.links) if link.is_cut]
     if cut:
         raise LabError(f"run: {', '.join(cut)} cannot be reached: the cable is cut (dplab mend {cut[0][4:]})")
     ranks = settings.nodes * ranks_per_node
-    program = [find_program(command[0])]
+    program = command[:1]
     if os.path.basename(program[0]) == "dptrain" and not _says_threads(command):
         # It divides the cores among the ranks of its host, and cannot know that the hosts share them.
         program += ["--threads", str(share_of_cores(ranks))]
     hosts = ",".join(f"{name}:{ranks_per_node}" for name in settings.names())
-    return ["mpirun", "-np", str(ranks), "-H", hosts, "--bind-to", "none", *program, *command[1:]]
+    return ["mpirun", "-np", str(ranks), "-H", hosts, *program, *command[1:]]
 
 
 def _relay(child: int, patience_s: float | None = None) -> tuple[int, int | None]:
@@ -147,6 +142,9 @@ def _forked(work: Callable[[], int]) -> int:
     except OSError as error:
         print(f"dplab: {error}", file=sys.stderr)
         code = 1
+    except Exception:  # our own mistake
+        import traceback  # rarely needed, and slow to load
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -158,8 +156,9 @@ def within(work: Callable[[], int]) -> int:
     return _exit_code(os.waitpid(_forked(work), 0)[1])
 
 
-def _execute(command: list[str], environment: dict[str, str], mask: set[int]) -> int:
+def _execute(command: list[str], environment: dict[str, str], mask: set[int]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and would hand on
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:

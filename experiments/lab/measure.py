@@ -1,7 +1,7 @@
 """What a link really does: goodput of one TCP stream, and round trips of ICMP echoes, idle and beside the stream.
 
 Both ends are here: a socket belongs to the network in which it was made. The other end of every measured link is the
-meter, a host without a throttle, so that a figure is that of one link.
+meter, a host whose link takes no less, so that a figure is that of one link.
 """
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import dataclasses
 import os
 import select
 import socket
-import statistics
 import struct
 import threading
 import time
@@ -26,7 +25,7 @@ class Echoes:
     sent: int
 
     def median_s(self) -> float | None:
-        return statistics.median(self.round_trips_s) if self.round_trips_s else None
+        return sorted(self.round_trips_s)[len(self.round_trips_s) // 2] if self.round_trips_s else None
 
 
 def _checksum(data: bytes) -> int:
@@ -91,7 +90,7 @@ def _send(sender: socket.socket, stop: threading.Event) -> None:
 
 def stream(source: str, destination: str, address: str, warm_up_s: float, seconds: float,
            pinger: Pinger | None = None) -> tuple[float, Echoes | None]:
-    """Bits per second of payload that arrive at `destination`, whose address is given, and the round trips meanwhile."""
+    """Bits per second of payload that arrive at `destination`, which has the address, and the round trips meanwhile."""
     with inside(destination):
         listener = socket.create_server((address, 0))
     listener.settimeout(10)
@@ -104,7 +103,8 @@ def stream(source: str, destination: str, address: str, warm_up_s: float, second
         receiver, _ = listener.accept()
         threads = [threading.Thread(target=_send, args=(sender, stop), daemon=True)]
         if pinger:
-            threads.append(threading.Thread(target=lambda: echoes.append(pinger.run(10**6, 0.02, 1.0, stop)), daemon=True))
+            threads.append(threading.Thread(target=lambda: echoes.append(pinger.run(10**6, 0.02, 1.0, stop)),
+                                            daemon=True))
         with receiver:
             receiver.settimeout(10)
             room, received = bytearray(_PIECE), 0

@@ -75,68 +75,67 @@ def unshare_lab() -> None:
 
 
 def no_permission(error: OSError) -> LabError:
-    advice = "run dplab as root" if os.geteuid() else "this root is without the capability SYS_ADMIN (a container?)"
+    advice = "run dplab as root" if os.geteuid() else "give root the capability SYS_ADMIN (is this a container?)"
     return LabError(
-        f"this machine lets the user make no network namespaces ({error.strerror}): {advice}, or allow user "
-        "namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=10000, or "
-        "kernel.apparmor_restrict_unprivileged_userns=0, whichever it has)", NO_PERMISSION)
+        f"this user may make no network namespaces ({error.strerror}): {advice}, or allow user namespaces "
+        "(sysctl user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 or "
+        "kernel.apparmor_restrict_unprivileged_userns=0, whichever forbids them)", NO_PERMISSION)
 
 
-def holders() -> dict[str, int]:
-    """The process of every lab of this user, by the lab's name."""
+def holders() -> dict[str, tuple[int, str]]:
+    """The holder of every lab of this user, by the lab's name: its process and its program."""
     found = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if len(words) < 4 or os.path.basename(words[1]) != HOLDER.name or words[2] != "--lab":
                 continue
-            status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+            lines = (folder / "status").read_text().splitlines()
         except OSError:
             continue  # it ended just now
         # Its children share its command line: only the holder is process 1 of its own.
+        status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         processes = status["NSpid"].split()
         if int(status["Uid"].split()[0]) == os.getuid() and len(processes) > 1 and processes[-1] == "1":
-            found[words[3]] = int(folder.name)
+            found[words[3]] = int(folder.name), words[1]
     return found
 
 
-def find(lab: str) -> int:
-    """A pidfd of the lab's holder, which no other process can take the place of."""
+def find(lab: str) -> tuple[int, int, str]:
+    """The lab's holder: its process, a pidfd, which no other process can take the place of, and its program."""
     known = holders()
     if lab not in known:
         others = f"; there are: {', '.join(sorted(known))}" if known else ""
-        raise LabError(f"there is no lab called {lab} (dplab up makes one){others}")
+        raise LabError(f"this user has no lab called {lab} (dplab up makes one){others}")
+    process, program = known[lab]
     try:
-        return os.pidfd_open(known[lab])
+        return process, os.pidfd_open(process), program
     except ProcessLookupError as error:
         raise LabError(f"the lab {lab} has just ended") from error
-
-
-def has_ended(pidfd: int, patience_s: float = 0.0) -> bool:
-    return bool(select.select([pidfd], [], [], patience_s)[0])
 
 
 def end(lab: str) -> bool:
     """Ends the lab and everything that runs in it; False where there is none."""
     if lab not in holders():
         return False
-    pidfd = find(lab)
+    _, pidfd, _ = find(lab)
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    if not has_ended(pidfd, 20):
+    if not select.select([pidfd], [], [], 20)[0]:
         raise LabError(f"the processes of the lab {lab} do not end, though they were killed")
     os.close(pidfd)
     return True
 
 
 def enter(lab: str) -> None:
-    """Takes this process into the lab, to its switch, for good. Only its children are among the lab's processes, so that
-    /proc is theirs: what uses it is for them to do."""
-    pidfd = find(lab)
+    """Takes this process into the lab, to its switch, for good. Only its children are among the lab's processes, so
+    that /proc is theirs: what uses it is for them to do."""
+    process, pidfd, program = find(lab)
+    if program != str(HOLDER):
+        raise LabError(f"the lab {lab} was made by {program.removesuffix('/lab/holder.py')}/dplab: use that one")
     folder = os.getcwd()
     flags = NEW_NETWORK | NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES
-    user = f"/proc/{holders().get(lab)}/ns/user"
     try:
-        if os.readlink(user) != os.readlink("/proc/self/ns/user"):
+        if os.readlink(f"/proc/{process}/ns/user") != os.readlink("/proc/self/ns/user"):
             flags |= NEW_USER
         setns(pidfd, flags)
         os.chdir(folder)

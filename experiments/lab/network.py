@@ -52,7 +52,8 @@ def piece_bytes(bit_per_s: float, loss: float) -> int:
 def _batch(program: str, *lines: str) -> None:
     """Runs the lines of ip, tc or bridge; the first that fails is named."""
     given = [line for line in lines if line]
-    done = subprocess.run([program, "-batch", "-"], input="\n".join(given) + "\n", capture_output=True, text=True, check=False)
+    done = subprocess.run([program, "-batch", "-"], input="\n".join(given) + "\n", capture_output=True, text=True,
+                          check=False)
     if done.returncode != 0:
         failed = re.search(r"Command failed -:(\d+)", done.stderr)
         line = given[int(failed[1]) - 1] if failed else "; ".join(given)
@@ -65,9 +66,12 @@ def _can(program: str, line: str) -> bool:
     return done.returncode == 0
 
 
-def _tbf(device: str, bit_per_s: float) -> str:
-    return (f"qdisc replace dev {device} root tbf rate {round(bit_per_s)}bit "
-            f"burst {burst_bytes(bit_per_s)} limit {queue_bytes(bit_per_s)}")
+def _set_tbf(device: str, bit_per_s: float) -> None:
+    """In place of the one before, whose queue is lost: in it there may be pieces larger than the new burst, which tbf
+    would wait for ever to send."""
+    _can("tc", f"qdisc del dev {device} root")
+    _batch("tc", f"qdisc add dev {device} root tbf rate {round(bit_per_s)}bit "
+           f"burst {burst_bytes(bit_per_s)} limit {queue_bytes(bit_per_s)}")
 
 
 def _mac(number: int) -> str:
@@ -116,15 +120,24 @@ def _redirect(port: str, to: str) -> None:
            f"filter add dev {port} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {to}")
 
 
+def throttle_sending(host: str, bit_per_s: int, loss: float) -> None:
+    """For the meter, too: as a host of the same rate it holds back what it sends; of an endless source's the switch
+    would drop a lot."""
+    piece = piece_bytes(bit_per_s, loss)
+    with inside(host):
+        _set_tbf("eth0", bit_per_s)
+        _batch("ip", f"link set eth0 gso_max_size {piece} gso_max_segs {max(1, piece // 1448)}")
+
+
 def _medium_rates(settings: Settings) -> list[str]:
     """The shared medium's classes: a host's own queue each, all of them have the same right to send, and one that is
     alone gets everything (htb lends and takes turns)."""
     rate, burst, hosts = settings.rate_bit_per_s, burst_bytes(settings.rate_bit_per_s), settings.nodes + 1
     piece = piece_bytes(rate, settings.loss)
     queue = piece + max(32_000, queue_bytes(rate) // hosts)
-    with inside(METER):  # it holds back its programs, too
-        _batch("tc", _tbf("eth0", rate))
-    lines = [f"class replace dev medium_in parent 1: classid 1:ffff htb rate {rate}bit burst {burst} cburst {burst} quantum {piece}"]
+    throttle_sending(METER, rate, settings.loss)
+    lines = [f"class replace dev medium_in parent 1: classid 1:ffff htb rate {rate}bit "
+             f"burst {burst} cburst {burst} quantum {piece}"]
     for number in (*range(1, hosts), METER_NUMBER):
         lines += [f"class replace dev medium_in parent 1:ffff classid 1:{number:x} htb rate {rate // hosts}bit "
                   f"ceil {rate}bit burst {piece} cburst {burst} quantum {piece}",
@@ -135,7 +148,8 @@ def _medium_rates(settings: Settings) -> list[str]:
 def _make_medium(settings: Settings) -> None:
     _batch("tc", f"qdisc add dev medium_in root handle 1: htb default {METER_NUMBER:x}", *_medium_rates(settings), *(
         # By the end of the sender's address, which lies in front of what u32 counts from.
-        f"filter add dev medium_in parent 1: protocol all u32 match u16 0x{number:04x} 0x00ff at -4 classid 1:{number:x}"
+        "filter add dev medium_in parent 1: protocol all u32 "
+        f"match u16 0x{number:04x} 0x00ff at -4 classid 1:{number:x}"
         for number in range(1, settings.nodes + 1)))
 
 
@@ -187,12 +201,9 @@ def build(settings: Settings) -> int:
 def _throttle(settings: Settings, index: int) -> None:
     """Both directions of a link at the rate that `settings` has."""
     name, rate = f"node{index + 1}", settings.links[index].rate_bit_per_s
-    piece = piece_bytes(rate, settings.loss)
-    with inside(name):
-        _batch("tc", _tbf("eth0", rate))
-        _batch("ip", f"link set eth0 gso_max_size {piece} gso_max_segs {max(1, piece // 1448)}")
+    throttle_sending(name, rate, settings.loss)
     if not settings.is_shared:  # there the medium lets no more than its rate through anyway
-        _batch("tc", _tbf(name, rate))
+        _set_tbf(name, rate)
 
 
 def set_rate(settings: Settings, rate_bit_per_s: int, node: str | None) -> str:

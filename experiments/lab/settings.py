@@ -11,7 +11,7 @@ from typing import Iterator, TextIO
 
 MOST_HOSTS = 16
 SWITCH = "switch"
-METER = "meter"  # an unthrottled host beside the others, the other end of `status`'s measurements
+METER = "meter"  # a host beside the others, the other end of `status`'s measurements
 
 
 class LabError(Exception):

@@ -1,8 +1,8 @@
 """Delay and loss where the kernel has no netem: a process that carries frames from one TAP interface to another.
 
-One direction, first in, first out. Frames keep the header of virtio, so that pieces of segmentation offload (up to 64 kB)
-are carried in one go: 4 hosts of 1 Gbit/s cost it no more than 4 of 100 Mbit/s. With loss every frame is carried by itself,
-and one core carries some 50,000 a second: about 500 Mbit/s over all hosts.
+One direction, first in, first out. Frames keep the header of virtio, so that pieces of segmentation offload (up to
+64 kB) are carried in one go: 4 hosts of 1 Gbit/s at once take half a core. With loss every frame is carried by itself,
+and a core carries some 50,000 a second: about 400 Mbit/s over all hosts, with their acknowledgements.
 """
 from __future__ import annotations
 

@@ -1,0 +1,362 @@
+#!/usr/bin/python3
+"""dplab: errors, real labs of a few hosts, training across them.  lab_test.py DPLAB DPTRAIN CASE
+
+Rates and times here are properties of the lab's links, checked to a factor of two. Exit code 77: not possible here.
+"""
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+DPLAB, DPTRAIN, CASE = sys.argv[1:4]
+LAB = f"test-{os.getpid()}"
+TINY = ["--limit-train", "64", "--limit-test", "32", "--epochs", "1", "--batch-size", "16", "--model", "resnet20",
+        "--autotune", "off"]
+PYTHON = "/usr/bin/python3"
+# Reads from a connection; told to on its input, it says how many Mbit/s came in the next second.
+SINK = """import select, socket, sys, time
+server = socket.create_server(("", 7000)); server.settimeout(30); print("ready", flush=True)
+link = server.accept()[0]; link.settimeout(30); print("connected", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]: link.recv(1 << 18)
+begin, count = time.monotonic(), 0
+while time.monotonic() < begin + 1: count += len(link.recv(1 << 18))
+print(8e-6 * count / (time.monotonic() - begin), flush=True)"""
+SOURCE = """import socket, sys
+link = socket.create_connection((sys.argv[1], 7000), timeout=30)
+try:
+  while True: link.sendall(bytes(1 << 15))
+except OSError: pass"""
+
+# 1000 frames, of which HEAR counts those that arrive.
+HEAR = """import socket
+hear = socket.socket(2, 2); hear.bind(("", 7001)); hear.settimeout(30); print("ready", flush=True)
+count = 0
+try:
+  while hear.recv(99) != b"end": count += 1; hear.settimeout(5)
+except TimeoutError: pass
+print(count)"""
+SAY = """import socket, sys, time
+say = socket.socket(2, 2); say.connect((sys.argv[1], 7001)); say.send(b"x"); time.sleep(1)
+for k in range(999):
+  say.send(b"x")
+  if k % 5 == 4: time.sleep(0.002)
+try:
+  for k in range(20): say.send(b"end")
+except ConnectionRefusedError: pass"""
+
+
+def skip(why: str) -> None:
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def dplab(*words: str, lab: str = LAB, code: int = 0, **options) -> str:
+    """Runs dplab, checks its exit code, returns what it printed."""
+    place = words.index("--") if "--" in words else len(words)
+    command = [DPLAB, *words[:place], "--lab", lab, *words[place:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, **options)
+    assert done.returncode == code, f"{command}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def started(*words: str, lab: str = LAB, **options) -> subprocess.Popen:
+    place = words.index("--")
+    command = [DPLAB, *words[:place], "--lab", lab, *words[place:]]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+
+
+def up(*words: str, **options) -> None:
+    """Ends the test as skipped where no lab is possible."""
+    done = subprocess.run([DPLAB, "up", *words, "--lab", LAB], capture_output=True, text=True, timeout=60, **options)
+    if done.returncode == 77 or "apt-get install" in done.stderr:
+        skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+
+def processes(text: str) -> list[str]:
+    """Command lines of processes that hold this text, but for this one."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line and int(folder.name) != os.getpid():
+            found.append(line)
+    return found
+
+
+def wait_for(condition, what: str) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def received_bytes(node: int, lab: str = LAB) -> int:
+    text = dplab("exec", str(node), "--", "cat", "/proc/net/dev", lab=lab)
+    return int(re.search(r"eth0:\s*(\d+)", text)[1])
+
+
+def goodput(*pairs: tuple[int, int]) -> float:
+    """Mbit/s of payload that arrive in sum, while all pairs (sender, receiver) send."""
+    sinks = [started("exec", str(to), "--", PYTHON, "-c", SINK, stdin=subprocess.PIPE) for _, to in pairs]
+    for sink in sinks:
+        assert sink.stdout.readline() == "ready\n"
+    sources = [started("exec", str(by), "--", PYTHON, "-c", SOURCE, f"10.99.0.{to}") for by, to in pairs]
+    for sink in sinks:
+        assert sink.stdout.readline() == "connected\n"
+    time.sleep(0.3)
+    for sink in sinks:
+        sink.stdin.write("now\n")
+        sink.stdin.flush()
+    total = sum(float(sink.stdout.readline()) for sink in sinks)
+    for process in (*sinks, *sources):
+        process.wait(60)
+    return total
+
+
+def reaches(by: int, to: int) -> bool:
+    """Whether a connection is answered; a host that hears it refuses it, since nobody listens."""
+    probe = ("import socket, sys\ntry: socket.create_connection((sys.argv[1], 9), timeout=1.5)\n"
+             "except ConnectionRefusedError: print('refused')\nexcept OSError: print('silence')")
+    return dplab("exec", str(by), "--", PYTHON, "-c", probe, f"10.99.0.{to}") == "refused\n"
+
+
+def between(low: float, value: float, high: float, what: str) -> None:
+    assert low <= value <= high, f"{what}: {value:.2f}, not within {low} and {high}"
+
+
+def options() -> None:
+    """Wrong words on the command line; most of them asked in this process, which is faster."""
+    loader = importlib.machinery.SourceFileLoader("dplab", DPLAB)
+    program = importlib.util.module_from_spec(importlib.util.spec_from_loader("dplab", loader))
+    loader.exec_module(program)
+    for line, text in (
+            ("up --nodes 1", "from 2 to 16"), ("up --nodes 17", "from 2 to 16"), ("up --nodes x", "from 2 to 16"),
+            ("up --rate 100", "from 100kbit to 10gbit"), ("up --rate 99kbit", "from 100kbit to 10gbit"),
+            ("up --rate nanmbit", "from 100kbit to 10gbit"), ("up --rate -5mbit", "expected one argument"),
+            ("up --delay 5", "such as 5ms"), ("up --delay 3s", "from 0ms to 2s"), ("up --loss 0.1", "such as 0.1%"),
+            ("up --loss 51%", "from 0% to 50%"), ("up --filter x", "auto"), ("up --rat 5mbit", "--rat"),
+            ("up stray", "stray"), ("up -- x", "no -- COMMAND"), ("up --rate 5mbit --rate 6mbit", "given twice"),
+            ("up --lab A", "lower-case"), ("run", "follows --"), ("run --", "follows --"), ("exec 1", "follows --"),
+            ("run --ranks-per-node 0 -- x", "from 1 to 64"), ("exec -- x", "node"), ("rate", "rate"),
+            ("rate 0mbit", "100kbit"), ("cut", "node"), ("fly", "fly"), ("", "COMMAND")):
+        words = line.split()
+        try:
+            program.main(words)
+        except program.LabError as error:
+            assert error.code == 2 and text in str(error) and "\n" not in str(error), f"{words}: {error.code}, {error}"
+        else:
+            raise AssertionError(f"{words} is accepted")
+    done = subprocess.run([DPLAB, "up", "--nodes", "1"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and re.fullmatch("dplab: --nodes: 1: .*\n", done.stderr), done.stderr
+    for words in ([], ["up"]):
+        done = subprocess.run([DPLAB, *words, "--help"], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "usage: dplab" in done.stdout, words
+    # Neither root's rights nor user namespaces: a user namespace that allows no further ones.
+    forbidden = ("echo 0 >/proc/sys/user/max_user_namespaces && "
+                 "exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin")
+    inside = ["unshare", "--user", "--map-root-user", "sh", "-c"]
+    if shutil.which("tc") and subprocess.run([*inside, f"{forbidden} true"], capture_output=True).returncode == 0:
+        done = subprocess.run([*inside, f'{forbidden} "$0" up --lab {LAB}', DPLAB], capture_output=True, text=True)
+        assert done.returncode == 77 and "may make no network namespaces" in done.stderr, done.stderr
+    nothing = {"PATH": "/nonexistent"}
+    assert "apt-get install iproute2" in dplab("up", code=1, env=nothing)
+    if shutil.which("tc"):
+        for words in (["cut", "1"], ["status"], ["run", "--", "true"], ["exec", "1", "--", "true"]):
+            assert "no lab called" in dplab(*words, code=1)
+    assert "no such lab" in dplab("down")
+
+
+def links() -> None:
+    """Rates in both directions, cut and mend, changed rates, two labs at once, another shape."""
+    up("--nodes", "3", "--rate", "20mbit")
+    for pair in ((1, 2), (2, 1)):
+        between(10, goodput(pair), 40, f"Mbit/s of {pair} at 20mbit")
+    between(20, goodput((1, 2), (2, 3), (3, 1)), 120, "Mbit/s of three links at once, 20mbit each")
+    dplab("cut", "2")
+    assert "cut" in dplab("status", "--quick").splitlines()[3]
+    assert not reaches(1, 2) and not reaches(2, 1) and reaches(1, 3)
+    assert "node2 cannot be reached" in dplab("run", "--", "true", code=1)
+    dplab("mend", "2")
+    assert reaches(1, 2) and reaches(2, 1)
+    dplab("rate", "5mbit", "--node", "2")
+    between(2.5, goodput((1, 2)), 10, "Mbit/s at 5mbit")
+    between(10, goodput((1, 3)), 40, "Mbit/s of another link at 20mbit")
+    assert "hosts 1 to 3" in dplab("cut", "4", code=2)
+    rows = [line.split() for line in dplab("status").splitlines() if line.startswith("node")]
+    assert len(rows) == 3, rows
+    for row, rate in zip(rows, (20, 5, 20)):
+        between(rate / 2, float(row[5]), 2 * rate, f"{row[0]}, up")
+        between(rate / 2, float(row[6]), 2 * rate, f"{row[0]}, down")
+
+    other = f"{LAB}-b"
+    dplab("up", "--nodes", "2", lab=other)
+    try:
+        assert dplab("exec", "2", "--", "hostname", lab=other) == "node2\n"
+        before = received_bytes(2, other)
+        goodput((1, 2))
+        assert received_bytes(2, other) == before, "two labs hear each other"
+    finally:
+        dplab("down", lab=other)
+    up("--nodes", "2")
+    assert "hosts 1 to 2" in dplab("exec", "3", "--", "true", code=2)
+    assert reaches(1, 2)
+
+
+def media() -> None:
+    """A medium that all share, delay, loss."""
+    up("--nodes", "2", "--rate", "20mbit", "--shared")
+    between(10, goodput((1, 2), (2, 1)), 24, "Mbit/s both ways over a shared medium of 20mbit")
+    dplab("rate", "5mbit")
+    between(2.5, goodput((1, 2), (2, 1)), 6.5, "Mbit/s both ways over a shared medium of 5mbit")
+    assert "leave out --node" in dplab("rate", "5mbit", "--node", "1", code=2)
+
+    done = subprocess.run([DPLAB, "up", "--lab", LAB, "--nodes", "2", "--rate", "20mbit", "--delay", "30ms"],
+                          capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        assert "sch_netem" in done.stderr, done.stderr
+        print(f"without delay and loss: {done.stderr.strip()}")
+        return
+    row = [line.split() for line in dplab("status").splitlines() if line.startswith("node1")][0]
+    between(60, float(row[7]), 120, "ms of round trip at a delay of 30ms")
+    between(10, float(row[5]), 40, "Mbit/s at 20mbit with a delay")
+
+    dplab("up", "--nodes", "2", "--rate", "20mbit", "--loss", "20%")
+    for by, to in ((1, 2), (2, 1)):
+        assert reaches(by, to) or reaches(by, to) or reaches(by, to), "addresses are found, though frames are lost"
+        listener = started("exec", str(to), "--", PYTHON, "-c", HEAR)
+        assert listener.stdout.readline() == "ready\n"
+        dplab("exec", str(by), "--", PYTHON, "-c", SAY, f"10.99.0.{to}")
+        # The standard deviation is 13 of 800.
+        between(700, int(listener.communicate(timeout=30)[0]), 900, "of 1000 frames at a loss of 20%")
+
+
+def training() -> None:
+    """Output, input and exit code of all ranks; dptrain over TCP through the links; nothing survives the command."""
+    up("--nodes", "2")
+    if shutil.which("mpirun") is None:
+        skip("no mpirun")
+    text = dplab("run", "--ranks-per-node", "2", "--", "sh", "-c", "echo I am on $(hostname)")
+    assert text.count("I am on node1") == 2 and text.count("I am on node2") == 2, text
+    dplab("run", "--", "sh", "-c", "exit 3", code=3)
+    dplab("exec", "2", "--", "sh", "-c", "exit 5", code=5)
+    pipe = dplab("exec", "2", "--", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")
+    assert pipe == "y\n141\n", f"SIGPIPE ends a writer: {pipe}"
+    assert "hello" in dplab("run", "--", "cat", input="hello\n")
+    assert "run starts mpirun itself" in dplab("run", "--", "mpirun", "true", code=2)
+    assert "no such program" in dplab("run", "--", "no-such-program", code=127)
+    text = dplab("exec", "1", "--", "mpirun", "-np", "2", "hostname")
+    assert "node1" in text and "node2" in text, text
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = f"{folder}/run.h5"
+        before = [received_bytes(node) for node in (1, 2)]
+        text = dplab("run", "--", DPTRAIN, *TINY, "--log", log)
+        moved = [received_bytes(node) - old for node, old in zip((1, 2), before)]
+        share = max(1, len(os.sched_getaffinity(0)) // 2)
+        assert re.search(rf"--threads\s+{share}\n", text), f"a rank has its share of the machine, {share}:\n{text}"
+        # ResNet-20 in fp32, a ring of 2: every rank sends the gradient once in each of 2 steps.
+        expected = 2 * 4 * 269_722
+        assert all(bytes_ > expected for bytes_ in moved), f"{moved} bytes over the links, not {expected}"
+        try:
+            import h5py
+        except ImportError:
+            print("the log was not read: no h5py")
+        else:
+            with h5py.File(log) as file:
+                assert list(file.attrs["hosts"]) == ["node1", "node2"] and file.attrs["finished"] == 1
+                received = file["ranks"]["received_bytes"]
+                assert all(over >= said for over, said in zip(moved, received)), (moved, list(received))
+        text = dplab("run", "--", DPTRAIN, *TINY, "--threads=2", "--log", "none")
+        assert re.search(r"--threads\s+2\n", text), f"the user's own threads:\n{text}"
+
+    sleeper = f"98765.{os.getpid()}"
+    job = started("run", "--", "sleep", sleeper)
+    wait_for(lambda: len(processes(f"sleep {sleeper}")) >= 4, "the job runs on both hosts")
+    job.kill()
+    job.wait(20)
+    wait_for(lambda: not processes(f"sleep {sleeper}"), "a killed dplab leaves its job behind")
+    job = started("run", "--", "sleep", sleeper)
+    wait_for(lambda: len(processes(f"sleep {sleeper}")) >= 4, "the job runs on both hosts")
+    dplab("cut", "2")  # where mpirun cannot end what it has started
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(60) == 143
+    assert not processes(f"sleep {sleeper}"), "a job that was ended leaves something behind"
+
+
+def leftovers() -> None:
+    """Nothing of a lab remains after down, after an interrupted up, and after all of it was killed."""
+    interfaces = set(os.listdir("/sys/class/net"))
+    shared = set(os.listdir("/dev/shm"))
+    up("--nodes", "3")
+    sleeper = f"98765.{os.getpid()}"
+    job = started("exec", "2", "--", "sleep", sleeper, stderr=subprocess.PIPE)
+    wait_for(lambda: len(processes(f"sleep {sleeper}")) >= 2, "the command runs")
+    dplab("down")
+    assert job.wait(20) != 0 and "has ended" in job.stderr.read()
+    assert not processes(LAB) and not processes(f"sleep {sleeper}")
+
+    up("--nodes", "3", "--delay", "0ms")
+    job = started("exec", "2", "--", "sleep", sleeper, stderr=subprocess.PIPE)
+    wait_for(lambda: len(processes(f"sleep {sleeper}")) >= 2, "the command runs")
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if line[2:4] == [b"--lab", LAB.encode()] and line[1].endswith(b"holder.py"):
+            os.kill(int(folder.name), signal.SIGKILL)
+    job.wait(20)
+    wait_for(lambda: not processes(f"sleep {sleeper}"), "what ran in a killed lab lives on")
+    assert "no such lab" in dplab("down")
+
+    for delay_s in (0.05, 0.15, 0.25, 0.35):
+        making = subprocess.Popen([DPLAB, "up", "--nodes", "16", "--lab", LAB], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL)
+        time.sleep(delay_s)
+        making.send_signal(signal.SIGINT)
+        if making.wait(60) == 0:
+            dplab("down")
+        wait_for(lambda: not processes(LAB), f"up, interrupted after {delay_s} s, leaves a process")
+    assert set(os.listdir("/sys/class/net")) == interfaces
+    assert set(os.listdir("/dev/shm")) <= shared | {name for name in os.listdir("/dev/shm") if "node" not in name}
+    assert os.listdir(pathlib.Path(DPLAB).parent / "lab" / "state") == ["README"]
+
+
+def ordinary_user() -> None:
+    """Without root's rights a lab lives in a user namespace."""
+    if os.geteuid() != 0:
+        skip("the other tests of the lab ran as an ordinary user already")
+    nobody = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    if subprocess.run(["cat", DPLAB], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **nobody).returncode != 0:
+        skip("an ordinary user cannot read this checkout")
+    try:
+        up("--nodes", "2", "--rate", "20mbit", **nobody)
+        assert dplab("exec", "2", "--", "hostname", **nobody) == "node2\n"
+        row = [line.split() for line in dplab("status", **nobody).splitlines() if line.startswith("node2")][0]
+        between(10, float(row[5]), 40, "up")
+        if shutil.which("mpirun"):
+            text = dplab("run", "--", "sh", "-c", "echo I am on $(hostname)", **nobody)
+            assert "node1" in text and "node2" in text
+        assert "no lab called" in dplab("status", code=1), "labs belong to their users"
+    finally:
+        dplab("down", **nobody)
+
+
+if __name__ == "__main__":
+    cases = {case.__name__: case for case in (options, links, media, training, leftovers, ordinary_user)}
+    try:
+        cases[CASE]()
+    finally:
+        subprocess.run([DPLAB, "down", "--lab", LAB], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
