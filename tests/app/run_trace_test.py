@@ -252,7 +252,8 @@ def killed_run_leaves_no_trace() -> None:
 # ---- on a GPU, real or cuda_on_cpu, which takes a quarter of a second an image ----
 
 def gpu_steps() -> None:
-    gpu = ("--device", "cuda", "--limit-train", "22", "--limit-test", "4", "--batch-size", "4")
+    # Two steps an epoch.
+    gpu = ("--device", "cuda", "--limit-train", "16", "--limit-test", "4", "--batch-size", "4")
     probe = subprocess.run([DPTRAIN, "--device", "cuda", "--limit-train", "1", "--limit-test", "1", "--epochs", "1",
                             "--log", "none", "--autotune", "off"], capture_output=True, text=True, timeout=200)
     if probe.returncode == 5:
@@ -261,9 +262,9 @@ def gpu_steps() -> None:
     for path in ("device", "host"):
         # Rows of the log only now and then, so that a step's times come while the next one runs.
         run(2, *gpu, "--compress", "q8", "--gpu-exchange", path, "--log", f"{path}.h5", "--log-steps", "4",
-            "--trace", f"{path}.json", "--trace-steps", "1:4")
+            "--trace", f"{path}.json", "--trace-steps", "1:3")
         trace = Trace(f"{path}.json")
-        assert trace.steps == [2, 3, 4, 5]
+        assert trace.steps == [2, 3, 4]
         rows = rows_of(h5py.File(f"{path}.h5", "r"))
         assert 4 in rows and 3 not in rows
         check_parts(trace, rows)
@@ -271,10 +272,11 @@ def gpu_steps() -> None:
             for step in trace.steps:
                 assert not trace.of(rank, step, "forward", "backward"), "a graph's layers have no times of the host"
                 assert trace.of(rank, step, "encode") and trace.of(rank, step, "decode")
-                # The sums of a step are there before it is over on the GPU's clock, too, but for its error.
+                # The step lies by the GPU's clock, its exchange by the host's: within half a step of each other.
                 whole = trace.of(rank, step, "step")[0]
+                error = (whole.end - whole.begin) / 2
                 for bucket in trace.of(rank, step, "bucket"):
-                    assert whole.begin - 5e7 < bucket.begin and bucket.end < whole.end + 5e7, (vars(bucket), vars(whole))
+                    assert whole.begin - error < bucket.begin and bucket.end < whole.end + error, (vars(bucket), vars(whole))
 
 
 with tempfile.TemporaryDirectory() as folder:
