@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/hierarchical.hpp"
+#include "comm/stopwatch.hpp"
 
 namespace dp {
 namespace {
@@ -342,9 +343,14 @@ bool Reducer::is_bucket_final(std::size_t bucket) const {
 
 // What hooks do is this rank's work and not the network's.
 void Reducer::call_hook(const std::function<void(std::size_t)>& hook, std::size_t bucket) {
-  const Clock::time_point start = Clock::now();
-  hook(bucket);
-  const double hook_s = std::chrono::duration<double>(Clock::now() - start).count();
+  double hook_s = 0.0;
+  {
+    const Stopwatch watch(hook_s, options_.trace,
+                          {.step = static_cast<std::uint32_t>(running_step_),
+                           .id = static_cast<std::uint32_t>(bucket),
+                           .kind = TraceKind::hook});
+    hook(bucket);
+  }
   hook_s_[bucket] += hook_s;
   // A bucket that is over is in flight once more for its sake.
   if (bucket < started_ && exchanges_[bucket]->done()) times_.buckets[bucket].comm_s += hook_s;
@@ -354,6 +360,7 @@ void Reducer::call_hook(const std::function<void(std::size_t)>& hook, std::size_
 void Reducer::account(Clock::time_point& last) {
   const auto now = Clock::now();
   const double passed_s = std::chrono::duration<double>(now - last).count();
+  if (options_.trace != nullptr) trace_idle(last, now);
   last = now;
   double codec_s = 0.0;
   for (const auto& exchange : exchanges_) {
@@ -383,12 +390,10 @@ void Reducer::rest() {
     served_at_ = Clock::now();
   }
   if (is_in_flight() || options_.is_final) {
-    const Clock::time_point begin = Clock::now();
     const std::chrono::duration<double> by_pace(pace_.sleep_s());
     std::this_thread::sleep_for(
         options_.sleep_us > 0 ? std::chrono::microseconds(options_.sleep_us)
                               : std::chrono::duration_cast<std::chrono::microseconds>(by_pace));
-    if (options_.trace != nullptr && is_in_flight()) trace_wait(begin);
     return;
   }
   std::unique_lock lock(mutex_);

@@ -208,7 +208,7 @@ class Reducer {
   void rest();
   void trace_start(std::size_t bucket);
   void trace_delivered(std::size_t bucket);
-  void trace_wait(Clock::time_point begin);
+  void trace_idle(Clock::time_point begin, Clock::time_point end);
   [[nodiscard]] bool is_in_flight() const { return started_ > first_open_; }
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
@@ -259,6 +259,7 @@ class Reducer {
     std::uint64_t sent_bytes = 0;
   };
   std::vector<Start> starts_;
+  std::size_t traced_ = 0, last_wait_ = 0;  // of the track's slices: seen by trace_idle, its last
 
   std::thread thread_;
 };

@@ -1,4 +1,5 @@
 // What the reducer's thread tells a trace, beside the codecs' slices.
+#include <algorithm>
 #include <utility>
 
 #include "comm/reducer.hpp"
@@ -19,18 +20,39 @@ void Reducer::trace_delivered(std::size_t bucket) {
                        .kind = TraceKind::bucket});
 }
 
-// For whom the thread has waited is asked of the oldest bucket that is not over, as in account().
-void Reducer::trace_wait(Clock::time_point begin) {
-  std::size_t oldest = first_open_;
-  while (oldest < started_ && exchanges_[oldest]->done()) ++oldest;
-  if (oldest == started_) return;
-  const bool is_for_peer = exchanges_[oldest]->waits_for_peer();
-  options_.trace->add_or_extend(
-      {.begin_ns = trace_ns(begin),
-       .end_ns = trace_clock_ns(),
-       .step = options_.trace->step(),
-       .id = static_cast<std::uint32_t>(oldest),
-       .kind = is_for_peer ? TraceKind::peer_wait : TraceKind::wire_wait});
+// What no codec and no hook had of the time between two looks is waiting, as in account(): for the
+// network or, where the oldest bucket that is not over waits for one, for a rank.
+void Reducer::trace_idle(Clock::time_point begin, Clock::time_point end) {
+  TraceTrack& track = *options_.trace;
+  if (!track.is_on() || started_ == 0) return;
+  std::size_t oldest = std::min(first_open_, started_ - 1);
+  while (oldest + 1 < started_ && exchanges_[oldest]->done()) ++oldest;
+  const TraceKind kind =
+      exchanges_[oldest]->waits_for_peer() ? TraceKind::peer_wait : TraceKind::wire_wait;
+  const auto wait = [&](std::int64_t begin_ns, std::int64_t end_ns) {
+    // Shorter ones, between two calls of a codec, are no news.
+    constexpr std::int64_t kShortest_ns = 20'000;
+    TraceEvent* last = last_wait_ < track.events().size() ? &track.events()[last_wait_] : nullptr;
+    if (last != nullptr && last->end_ns == begin_ns && last->kind == kind && last->id == oldest) {
+      last->end_ns = end_ns;
+    } else if (end_ns - begin_ns >= kShortest_ns) {
+      last_wait_ = track.events().size();
+      track.add({.begin_ns = begin_ns,
+                 .end_ns = end_ns,
+                 .step = track.step(),
+                 .id = static_cast<std::uint32_t>(oldest),
+                 .kind = kind});
+    }
+  };
+  std::int64_t at_ns = trace_ns(begin);
+  for (const std::size_t all = track.events().size(); traced_ < all; ++traced_) {
+    const TraceEvent event = track.events()[traced_];
+    if (event.kind == TraceKind::bucket || event.begin_ns < at_ns) continue;
+    wait(at_ns, event.begin_ns);
+    at_ns = event.end_ns;
+  }
+  wait(at_ns, trace_ns(end));
+  traced_ = track.events().size();
 }
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// Measures what the reducer's thread does in codecs.
+// Measures what the reducer's thread does in codecs and hooks.
 #pragma once
 
 #include <chrono>

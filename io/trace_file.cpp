@@ -38,8 +38,9 @@ const KindText& text_of(TraceKind kind) {
       {"loss", "forward"},   {"", "forward"},  // layers, by their names
       {"", "backward"},      {"bucket", "bucket"},     {"encode", "encode"},
       {"decode", "decode"},  {"wait: wire", "wait"},   {"wait: peer", "wait"},
-      {"P = M Q", "encode"}, {"Q = M^T P", "encode"},  {"P Q^T", "decode"}};
-  static_assert(std::size(kTexts) == static_cast<std::size_t>(TraceKind::p_q_product) + 1);
+      {"P = M Q", "encode"}, {"Q = M^T P", "encode"},  {"P Q^T", "decode"},
+      {"hook", "hook"}};
+  static_assert(std::size(kTexts) == static_cast<std::size_t>(TraceKind::hook) + 1);
   return kTexts[static_cast<std::size_t>(kind)];
 }
 

@@ -34,10 +34,11 @@ enum class TraceKind : std::uint8_t {
   encode,
   decode,
   wire_wait,
-  peer_wait,   // a rank has not begun the bucket
-  p_factor,    // powersgd: P = M Q of one tensor, its number in the bucket in `segment`
-  q_factor,    // Q = M^T P, with P made orthonormal before
-  p_q_product  // the delivered P Q^T
+  peer_wait,    // a rank has not begun the bucket
+  p_factor,     // powersgd: P = M Q of one tensor, its number in the bucket in `segment`
+  q_factor,     // Q = M^T P, with P made orthonormal before
+  p_q_product,  // the delivered P Q^T
+  hook          // what the caller of the exchange does before it or after it
 };
 
 struct TraceEvent {
@@ -88,16 +89,6 @@ class TraceTrack {
       ++left_out_;
     } else {
       memory_.get()[count_++] = event;
-    }
-  }
-  // The same where the last slice is of another kind, id or step; else that one ends later.
-  void add_or_extend(const TraceEvent& event) {
-    TraceEvent* last = count_ == 0 ? nullptr : memory_.get() + count_ - 1;
-    if (last != nullptr && last->kind == event.kind && last->id == event.id &&
-        last->step == event.step) {
-      last->end_ns = event.end_ns;
-    } else {
-      add(event);
     }
   }
 

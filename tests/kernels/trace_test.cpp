@@ -5,14 +5,6 @@
 namespace dp {
 namespace {
 
-TraceEvent wait_until(std::int64_t end_ns, std::uint32_t bucket, std::uint32_t step = 0) {
-  return {.begin_ns = end_ns - 1,
-          .end_ns = end_ns,
-          .step = step,
-          .id = bucket,
-          .kind = TraceKind::wire_wait};
-}
-
 TEST(Trace, RecordsTheStepsOfItsWindowAlone) {
   TraceTrack track;
   track.reserve(100);
@@ -55,25 +47,9 @@ TEST(Trace, WithoutMemoryOrWindowTakesNothing) {
   track.begin_step(0);
   EXPECT_FALSE(track.is_on() || track.begins_with(0));
   track.set_window(0, 1);
-  track.add_or_extend({});
+  track.add({});
   EXPECT_EQ(track.left_out(), 1u);
   const TraceSlice slice(nullptr, TraceKind::loss);
-}
-
-TEST(Trace, WaitsFollowingEachOtherAreOne) {
-  TraceTrack track;
-  track.reserve(100);
-  track.set_window(0, 2);
-  track.add_or_extend(wait_until(10, 0));
-  track.add_or_extend(wait_until(20, 0));
-  track.add_or_extend(wait_until(30, 1));
-  track.add_or_extend(wait_until(40, 1, 1));
-  track.add({.begin_ns = 40, .end_ns = 41, .step = 1, .id = 1, .kind = TraceKind::decode});
-  track.add_or_extend(wait_until(50, 1, 1));
-  ASSERT_EQ(track.events().size(), 5u);
-  EXPECT_EQ(track.events()[0].begin_ns, 9);
-  EXPECT_EQ(track.events()[0].end_ns, 20);
-  EXPECT_EQ(track.events()[1].begin_ns, 29);
 }
 
 }  // namespace
