@@ -107,15 +107,15 @@ def received_bytes(node: int, lab: str = LAB) -> int:
     return int(re.search(r"eth0:\s*(\d+)", text)[1])
 
 
-def goodput(*pairs: tuple[int, int]) -> float:
-    """Mbit/s of payload that arrive in sum, while all pairs (sender, receiver) send."""
+def goodput(*pairs: tuple[int, int], meanwhile=lambda: time.sleep(0.3)) -> float:
+    """Mbit/s of payload that arrive in sum, while all pairs (sender, receiver) send and something has been done."""
     sinks = [started("exec", str(to), "--", PYTHON, "-c", SINK, stdin=subprocess.PIPE) for _, to in pairs]
     for sink in sinks:
         assert sink.stdout.readline() == "ready\n"
     sources = [started("exec", str(by), "--", PYTHON, "-c", SOURCE, f"10.99.0.{to}") for by, to in pairs]
     for sink in sinks:
         assert sink.stdout.readline() == "connected\n"
-    time.sleep(0.3)
+    meanwhile()
     for sink in sinks:
         sink.stdin.write("now\n")
         sink.stdin.flush()
@@ -194,6 +194,18 @@ def links() -> None:
     between(2.5, goodput((1, 2)), 10, "Mbit/s at 5mbit")
     between(10, goodput((1, 3)), 40, "Mbit/s of another link at 20mbit")
     assert "hosts 1 to 3" in dplab("cut", "4", code=2)
+
+    def slow_down() -> None:
+        time.sleep(0.3)
+        dplab("rate", "10mbit", "--node", "3")
+        time.sleep(5)  # what was sent at 1 Gbit/s is lost and sent again
+
+    # In the queues are pieces of 64 kB, more than a link of 10 Mbit/s lets through at once.
+    dplab("rate", "1gbit", "--node", "3")
+    dplab("rate", "1gbit", "--node", "1")
+    between(1, goodput((3, 1), meanwhile=slow_down), 20, "Mbit/s after 1 Gbit/s became 10 Mbit/s")
+    dplab("rate", "20mbit", "--node", "1")
+    dplab("rate", "20mbit", "--node", "3")
     rows = [line.split() for line in dplab("status").splitlines() if line.startswith("node")]
     assert len(rows) == 3, rows
     for row, rate in zip(rows, (20, 5, 20)):
