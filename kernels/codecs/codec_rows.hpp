@@ -83,16 +83,12 @@ inline constexpr CodecParameter kThresholdParameters[] = {
     sparse_value_parameter(), feedback_parameter()};
 
 // One scale per block, with error feedback, to the nearest value.
-constexpr CodecInfo block_info(std::string_view name, std::string_view help, double bits) {
-  return {.name = name,
-          .help = help,
-          .bits_per_value = bits,
-          .is_biased = true,
-          .parameters = kBlockAndFeedback};
+constexpr CodecInfo block_info(std::string_view name, std::string_view help) {
+  return {.name = name, .help = help, .is_biased = true, .parameters = kBlockAndFeedback};
 }
 // Likewise, or at random.
-constexpr CodecInfo rounding_info(std::string_view name, std::string_view help, double bits) {
-  CodecInfo info = block_info(name, help, bits);
+constexpr CodecInfo rounding_info(std::string_view name, std::string_view help) {
+  CodecInfo info = block_info(name, help);
   info.unbiased_when = "round=stochastic";
   info.parameters = kBlockRoundAndFeedback;
   return info;
@@ -102,47 +98,40 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<none::Format>{{.name = "none", .help = "fp32 as it is"}},
     CodecRow<fp16::Format>{{.name = "fp16",
                             .help = "half precision, clamped to 65504",
-                            .bits_per_value = 16,
                             .is_biased = true,
                             .parameters = kFeedbackOnly}},
     CodecRow<bfloat16::Format>{{.name = "bf16",
                                 .help = "the upper half of fp32, rounded",
-                                .bits_per_value = 16,
                                 .is_biased = true,
                                 .parameters = kFeedbackOnly}},
-    CodecRow<linear::Format<16>>{
-        rounding_info("q16", "16-bit linear bins, one scale per block", 16)},
-    CodecRow<linear::Format<8>>{rounding_info("q8", "8-bit linear bins, one scale per block", 8)},
-    CodecRow<linear::Format<4>>{rounding_info("q4", "4-bit linear bins, one scale per block", 4)},
-    CodecRow<two_bit::Format, false>{block_info("q2", "-s, 0 or s: the best s per block", 2)},
-    CodecRow<nonlinear::Format<8>>{block_info("q8n", "8-bit bins, denser near zero", 8)},
-    CodecRow<nonlinear::Format<4>>{block_info("q4n", "4-bit bins, denser near zero", 4)},
-    CodecRow<fp8::Format>{block_info("fp8", "8-bit floats (E4M3), one scale per block", 8)},
-    CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block", 1)},
-    CodecRow<ternary::Format, false>{rounding_info("ternary", "as q2, five values a byte", 1.6)},
+    CodecRow<linear::Format<16>>{rounding_info("q16", "16-bit linear bins, one scale per block")},
+    CodecRow<linear::Format<8>>{rounding_info("q8", "8-bit linear bins, one scale per block")},
+    CodecRow<linear::Format<4>>{rounding_info("q4", "4-bit linear bins, one scale per block")},
+    CodecRow<two_bit::Format, false>{block_info("q2", "-s, 0 or s: the best s per block")},
+    CodecRow<nonlinear::Format<8>>{block_info("q8n", "8-bit bins, denser near zero")},
+    CodecRow<nonlinear::Format<4>>{block_info("q4n", "4-bit bins, denser near zero")},
+    CodecRow<fp8::Format>{block_info("fp8", "8-bit floats (E4M3), one scale per block")},
+    CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block")},
+    CodecRow<ternary::Format, false>{rounding_info("ternary", "as q2, five values a byte")},
     HostCodecRow<Threshold>{{.name = "threshold",
                              .help = "values from a magnitude on, the rest accumulates",
                              .is_biased = true,
                              .parameters = kThresholdParameters}},
     HostCodecRow<TopK>{{.name = "topk",
                         .help = "the largest magnitudes of a segment, and their places",
-                        .bits_per_value = 0.4,
                         .is_biased = true,
                         .parameters = kTopKParameters}},
     HostCodecRow<TopK>{{.name = "dgc",
                         .help = "topk of a velocity: momentum corrected, clipped, masked",
-                        .bits_per_value = 0.04,
                         .is_biased = true,
                         .parameters = kDgcParameters}},
     HostCodecRow<RandK>{{.name = "randk",
                          .help = "values at random places, the same on all ranks",
-                         .bits_per_value = 0.32,
                          .is_biased = true,
                          .unbiased_when = "scale=on",
                          .parameters = kRandKParameters}},
     ExchangeRow{{.name = "powersgd",
                  .help = "matrices as two factors of low rank, summed in fp32",
-                 .bits_per_value = 0.1,
                  .is_biased = true,
                  .parameters = kPowerSgdParameters,
                  .is_exchange = true}},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
 
 namespace dp {
 namespace {
@@ -85,10 +86,27 @@ const CodecInfo& info_of(const CodecSpec& spec) {
   return *info;
 }
 
-constexpr const char* kRefusal =
-    "ef=on is refused, since rounding at random is unbiased without feedback and published runs "
-    "with both collapse (91 % -> 29 % accuracy); ef=off is the default, ef=force switches it on "
-    "all the same";
+// Why ef=on is refused where a codec is unbiased.
+std::string refusal_of_feedback(const CodecInfo& info) {
+  return fmt::format(
+      "ef=on is refused, since {} is unbiased without feedback, and fed back errors that are drawn "
+      "at random may grow instead of averaging out (a published run that did both fell from 91 % "
+      "to 29 % accuracy); ef=off is the default, ef=force switches it on all the same",
+      info.unbiased_when.empty() ? info.name : info.unbiased_when);
+}
+
+// "8 bits a value", "up to 0.41 bits a value"; empty where the codec has no payloads, or where they
+// may be longer than fp32.
+std::string size_of_values(const CodecSpec& spec) {
+  const auto codec = make_codec(spec);
+  if (codec == nullptr) return {};
+  constexpr std::size_t kValues = 65536;
+  const auto fixed = codec->fixed_payload_bytes(kValues);
+  const double bits = 8.0 * static_cast<double>(fixed.value_or(codec->max_payload_bytes(kValues))) /
+                      static_cast<double>(kValues);
+  if (bits > 32.0) return {};
+  return fmt::format("{}{:.2g} bits a value", fixed ? "" : "up to ", bits);
+}
 
 }  // namespace
 
@@ -131,15 +149,16 @@ const CodecInfo* find_codec(std::string_view name) {
 HelpEntries codec_help() {
   HelpEntries entries;
   for (const CodecInfo& info : codec_list()) {
-    const std::string text = parse_codec_spec(info.name).text();
+    const CodecSpec spec = parse_codec_spec(info.name);
+    const std::string text = spec.text(), size = size_of_values(spec);
+    std::string help(info.help);
+    if (!size.empty()) help += fmt::format("; {}", size);
     const std::size_t colon = text.find(':');
-    entries.emplace_back(info.name, info.help);
     if (colon != std::string::npos) {
-      std::string& help = entries.back().second;
-      for (const std::string_view key : split(std::string_view(text).substr(colon + 1), ',')) {
-        help += fmt::format("{} {}", help.size() == info.help.size() ? ";" : ",", key);
-      }
+      const auto keys = split(std::string_view(text).substr(colon + 1), ',');
+      help += fmt::format("; {}", fmt::join(keys, ", "));
     }
+    entries.emplace_back(info.name, std::move(help));
   }
   return entries;
 }
@@ -257,7 +276,7 @@ CodecSpec parse_codec_spec(std::string_view text) {
     }
   }
   const bool is_biased = spec.is_biased();
-  if (feedback == "on" && !is_biased) fail(kRefusal);
+  if (feedback == "on" && !is_biased) fail(refusal_of_feedback(info));
   spec.feedback = feedback.empty() ? info.can_feedback() && is_biased : feedback != "off";
   return spec;
 }

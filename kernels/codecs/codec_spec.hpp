@@ -79,9 +79,8 @@ constexpr CodecParameter number_parameter(std::string_view key, std::string_view
 // What a codec is.
 struct CodecInfo {
   std::string_view name;
-  std::string_view help;         // one line
-  double bits_per_value = 32.0;  // without scales and headers
-  bool is_biased = false;        // its errors do not average out by themselves
+  std::string_view help;   // one line
+  bool is_biased = false;  // its errors do not average out by themselves
   // "key=choice" that makes it unbiased: it then draws random numbers, and errors average out. Such
   // a spec has feedback off, and ef=on is refused (ef=force is not): a residual of errors that are
   // drawn at random grows instead of being sent.
@@ -97,8 +96,8 @@ struct CodecInfo {
   [[nodiscard]] bool can_feedback() const { return find("ef") != nullptr; }
 };
 
-// For --help: names and texts. Every codec with its keys as they are preset, and what the keys mean
-// and allow.
+// For --help: names and texts. Every codec with its size and its keys as they are preset, and what
+// the keys mean and allow.
 using HelpEntries = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] HelpEntries codec_help();
 [[nodiscard]] HelpEntries codec_key_help();
