@@ -105,7 +105,9 @@ std::string size_of_values(const CodecSpec& spec) {
   const double bits = 8.0 * static_cast<double>(fixed.value_or(codec->max_payload_bytes(kValues))) /
                       static_cast<double>(kValues);
   if (bits > 32.0) return {};
-  return fmt::format("{}{:.2g} bits a value", fixed ? "" : "up to ", bits);
+  const std::string number = fmt::format("{:.2g}", bits);
+  return fmt::format("{}{} {} a value", fixed ? "" : "up to ", number,
+                     number == "1" ? "bit" : "bits");
 }
 
 }  // namespace

@@ -133,6 +133,8 @@ TEST(CodecSpec, HelpNamesEveryCodecAndEveryKeyOnce) {
             "block=2048, round=nearest, ef=on");
   EXPECT_EQ(help.at("ternary"),
             "as q2, five values a byte; 1.6 bits a value; block=2048, round=nearest, ef=on");
+  EXPECT_EQ(help.at("sign"),
+            "signs and a mean magnitude per block; 1 bit a value; block=2048, ef=on");
   EXPECT_EQ(help.at("topk"),
             "the largest magnitudes of a segment, and their places; up to 0.41 bits a value; "
             "ratio=0.01, value=fp32, ef=on");
