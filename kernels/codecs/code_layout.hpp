@@ -105,6 +105,22 @@ void unpack(const std::byte* codes, std::size_t m, Use use) {
   }
 }
 
+// Whether padding stands wherever a stream of a block of m floats has ended.
+template <unsigned kBits, std::uint32_t kPadding>
+DP_HD bool is_padded(const std::byte* codes, std::size_t m) {
+  if constexpr (kBits < 8) {
+    constexpr std::uint32_t kMask = (1u << kBits) - 1;
+    const std::size_t width = positions(m, kBits), last = (streams(kBits) - 1) * width;
+    for (std::size_t i = m > last ? m - last : 0; i < width; ++i) {
+      for (unsigned k = 1; k < streams(kBits); ++k) {
+        const std::uint32_t code = static_cast<std::uint32_t>(codes[i]) >> (k * kBits) & kMask;
+        if (i + k * width >= m && code != kPadding) return false;
+      }
+    }
+  }
+  return true;
+}
+
 // Host: what most formats do with a block of m floats. Encodes partial + residual, or partial alone
 // where `residual` is null, by coded_of(v, i), which gives the code and the value that a decoder
 // makes of it; leaves the difference in `residual`.

@@ -62,10 +62,10 @@ class Codec {
   [[nodiscard]] virtual std::size_t max_payload_bytes(std::size_t n) const = 0;
   // The length of every payload of n floats; nothing where it depends on the values.
   [[nodiscard]] virtual std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const = 0;
-  // A c < 1 with norm(v - decode(encode(v))) <= c * norm(v) for every v of whole blocks whose
-  // values are within the codec's normal range (stated in its header). 0 for lossless codecs; 1 or
-  // more for specs that round at random (not CodecSpec::is_biased) and are no contraction. 1 for
-  // those whose error is bounded in another way: absolute_error, or over draws (randk).
+  // A c < 1 with norm(v - decode(encode(v))) <= c * norm(v) for every v whose values are within the
+  // codec's normal range (stated in its header). 0 for lossless codecs; 1 or more for specs that
+  // round at random (not CodecSpec::is_biased) and are no contraction. 1 for those whose error is
+  // bounded in another way: absolute_error, or over draws (randk).
   [[nodiscard]] virtual double contraction() const = 0;
   // Where it is above 0: |v - decoded| is below it for every value that is not sent.
   [[nodiscard]] virtual double absolute_error() const { return 0.0; }
@@ -79,7 +79,14 @@ class Codec {
                               std::span<std::byte> payload, const EncodePlace& place) const = 0;
 
   // Assigns, or adds, the decoded floats to `out`, whose length is the segment's. Throws
-  // Error(communication) on a payload that no encoder writes, and may then have written a part.
+  // Error(communication) on a payload with a length, a scale, a code or a padding that no encoder
+  // writes, and may then have written a part. What is decoded is finite, whatever the bytes.
+  // Not everything that no encoder writes is seen: where codes are whole numbers (q16, q8, q4, q8n,
+  // q4n) the least one, -32768, -128 or -8, stands for that number, one more than an encoder sends
+  // (looking for it would cost decode_add a fifth in cache); a scale is not compared with the
+  // codes below it; and every key of randk draws places. Nor can a change from one possible value
+  // into another be seen here: that is what checksums of the network and the hash of the replicas
+  // are for.
   virtual void decode(std::span<const std::byte> payload, std::span<float> out) const = 0;
   virtual void decode_add(std::span<const std::byte> payload, std::span<float> out) const = 0;
 

@@ -201,6 +201,13 @@ __device__ bool read_block(const Format& format, const std::byte* payload, std::
   }
 }
 
+// Whether padding stands behind the codes of a tile of m floats; one thread of the group looks.
+template <class Format>
+__device__ bool has_padding(const Tiling& tiling, const std::byte* codes, unsigned m) {
+  return tiling.lane() != 0 ||
+         code_layout::is_padded<Format::kCodeBits, Format::kPadding>(codes, m);
+}
+
 // ---- kernels ------------------------------------------------------------------------------------
 
 // Adds the payload `received` to `partial` (kReceives), then finds the largest magnitudes of
@@ -219,6 +226,7 @@ __global__ __launch_bounds__(kThreads) void scan_kernel(Format format, Tiling ti
     if constexpr (kReceives) {
       is_damaged = !read_block(format, received, tile, block) || is_damaged;
       codes = received + tiling.code_start + code_layout::bytes(begin, Format::kCodeBits);
+      is_damaged = !has_padding<Format>(tiling, codes, m) || is_damaged;
     }
     std::uint32_t largest = 0;
     for_positions<Format>(tiling, m, [&](unsigned p, unsigned count, unsigned width) {
@@ -315,6 +323,7 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(Format format, Tiling 
     is_damaged = !read_block(format, payload, tile, block) || is_damaged;
     const std::byte* codes =
         payload + tiling.code_start + code_layout::bytes(begin, Format::kCodeBits);
+    is_damaged = !has_padding<Format>(tiling, codes, m) || is_damaged;
     for_positions<Format>(tiling, m, [&](unsigned p, unsigned count, unsigned width) {
       Codes<Format> in;
       in.load(codes, p, count);

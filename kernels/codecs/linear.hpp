@@ -90,6 +90,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     if constexpr (kBits == 16) code = static_cast<std::int16_t>(bits);
     return static_cast<float>(code) * block.scale;
   }
+  // Of codes as they are read: the one below -L is let through (Codec::decode says why).
   DP_HD static bool is_code(std::uint32_t) { return true; }
 
   // Encodes floats [begin, begin + m) of a segment of n, one block.
@@ -110,13 +111,16 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     }
   }
 
-  // Decodes the same block into `out` (its first float); false where the scale cannot be.
+  // Decodes the same block into `out` (its first float); false where the scale or the padding
+  // cannot be.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
     Block block{};
     if (!read_head(Base::read_head(payload, begin), block)) return false;
-    code_layout::decode<kBits, kAdd>(this->codes_of(payload, begin, n), m, out,
+    const std::byte* codes = this->codes_of(payload, begin, n);
+    if (!code_layout::is_padded<kBits, kPadding>(codes, m)) return false;
+    code_layout::decode<kBits, kAdd>(codes, m, out,
                                      [=](std::uint32_t code) { return value_of(code, block); });
     return true;
   }

@@ -40,28 +40,33 @@ class Format {
   DP_HD static float value_of(std::uint32_t code, const Block&) {
     return std::bit_cast<float>(code);
   }
-  DP_HD static bool is_code(std::uint32_t) { return true; }
+  DP_HD static bool is_code(std::uint32_t code) { return (code & 0x7FFFFFFFu) < kNonFiniteFrom; }
 
   void encode_block(const float* partial, float*, std::size_t begin, std::size_t m, std::size_t,
                     std::uint32_t, std::byte* payload) const {
     std::memcpy(payload + begin * sizeof(float), partial, m * sizeof(float));
   }
 
+  // False where a value is not finite.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t, float* out) const {
     const std::byte* in = payload + begin * sizeof(float);
-    if constexpr (kAdd) {
-#pragma omp simd
-      for (std::size_t i = 0; i < m; ++i) {
-        float v = 0.0f;
-        std::memcpy(&v, in + sizeof(float) * i, sizeof(float));
-        out[i] += v;
+    // Signed: every vector unit has the maximum.
+    std::int32_t largest = 0;
+#pragma omp simd reduction(max : largest)
+    for (std::size_t i = 0; i < m; ++i) {
+      std::int32_t bits = 0;
+      std::memcpy(&bits, in + sizeof bits * i, sizeof bits);
+      const std::int32_t magnitude = bits & 0x7FFFFFFF;
+      largest = magnitude > largest ? magnitude : largest;
+      if constexpr (kAdd) {
+        out[i] += std::bit_cast<float>(bits);
+      } else {
+        out[i] = std::bit_cast<float>(bits);
       }
-    } else {
-      std::memcpy(out, in, m * sizeof(float));
     }
-    return true;
+    return static_cast<std::uint32_t>(largest) < kNonFiniteFrom;
   }
 };
 

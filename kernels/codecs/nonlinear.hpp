@@ -98,12 +98,15 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
                                          [=](float v, std::size_t) { return code_of(v, block); });
   }
 
+  // False where the scale or the padding cannot be.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
     Block block{};
     if (!read_head(Base::read_head(payload, begin), block)) return false;
-    code_layout::decode<kBits, kAdd>(this->codes_of(payload, begin, n), m, out,
+    const std::byte* codes = this->codes_of(payload, begin, n);
+    if (!code_layout::is_padded<kBits, kPadding>(codes, m)) return false;
+    code_layout::decode<kBits, kAdd>(codes, m, out,
                                      [=](std::uint32_t code) { return value_of(code, block); });
     return true;
   }

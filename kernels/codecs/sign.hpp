@@ -42,14 +42,15 @@ class Format : public ScaledBlocks<1> {
         });
   }
 
+  // False where the scale or the padding cannot be.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
     const std::uint32_t head = read_head(payload, begin);
-    if (head > largest_scale(1)) return false;
-    code_layout::decode<1, kAdd>(codes_of(payload, begin, n), m, out, [=](std::uint32_t code) {
-      return std::bit_cast<float>(head | code << 31);
-    });
+    const std::byte* codes = codes_of(payload, begin, n);
+    if (head > largest_scale(1) || !code_layout::is_padded<1, kPadding>(codes, m)) return false;
+    code_layout::decode<1, kAdd>(
+        codes, m, out, [=](std::uint32_t code) { return std::bit_cast<float>(head | code << 31); });
     return true;
   }
 

@@ -56,7 +56,7 @@ class Format : public BlockScales {
     }
   }
 
-  // False where the scale or a byte cannot be.
+  // False where the scale, a byte or the padding cannot be.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
@@ -88,14 +88,18 @@ class Format : public BlockScales {
         rest = third;
       }
     }
+    bool is_padded = true;
     for (std::size_t i = full; i < width; ++i) {
       std::uint32_t rest = in[i];
-      for (std::size_t k = 0; k < kDigits && i + k * width < m; ++k) {
-        take(i + k * width, rest % 3);
-        rest /= 3;
+      for (std::size_t k = 0; k < kDigits; ++k, rest /= 3) {
+        if (i + k * width < m) {
+          take(i + k * width, rest % 3);
+        } else {
+          is_padded = is_padded && rest % 3 == 1;
+        }
       }
     }
-    return true;
+    return is_padded;
   }
 
  private:

@@ -39,7 +39,7 @@ class Format : public ScaledBlocks<2> {
         });
   }
 
-  // False where the scale or a code cannot be.
+  // False where the scale, a code or the padding cannot be.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {
@@ -53,7 +53,7 @@ class Format : public ScaledBlocks<2> {
     for (std::size_t i = 0; i < code_layout::bytes(m, 2); ++i) {
       unknown |= static_cast<std::uint32_t>(bytes[i] & 0xAAu) & ~(std::uint32_t{bytes[i]} << 1);
     }
-    if (unknown != 0) return false;
+    if (unknown != 0 || !code_layout::is_padded<2, kPadding>(codes, m)) return false;
     code_layout::decode<2, kAdd>(codes, m, out, [=](std::uint32_t code) {
       // Two's complement of two bits.
       return static_cast<float>(static_cast<std::int32_t>(code << 30) >> 30) * scale;

@@ -1,48 +1,18 @@
 // What each dense codec's header promises beyond codec_test.cpp: the bytes of an example computed
 // by hand, the best scale of one level, the error on heavy tails.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
+#include <cstring>
 #include <functional>
-#include <limits>
-#include <vector>
 
-#include "kernels/base/error.hpp"
-#include "kernels/base/random.hpp"
 #include "kernels/codecs/bf16.hpp"
-#include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/fp16.hpp"
+#include "kernels/codecs/fp8.hpp"
+#include "tests/codecs/codec_testing.hpp"
 #include "tests/codecs/gradients.hpp"
 
 namespace dp {
 namespace {
 
-std::vector<std::byte> encode(const Codec& codec, const std::vector<float>& v) {
-  std::vector<std::byte> payload(codec.max_payload_bytes(v.size()));
-  const EncodeResult result = codec.encode(v, nullptr, payload, {});
-  EXPECT_TRUE(result.finite);
-  payload.resize(result.payload_bytes);
-  return payload;
-}
-
-std::vector<float> round_trip(const Codec& codec, const std::vector<float>& v) {
-  std::vector<float> out(v.size(), std::numeric_limits<float>::quiet_NaN());
-  codec.decode(encode(codec, v), out);
-  return out;
-}
-
-double squares(const std::vector<float>& v) {
-  double sum = 0.0;
-  for (const float x : v) sum += static_cast<double>(x) * static_cast<double>(x);
-  return sum;
-}
-double squared_error(const std::vector<float>& v, const std::vector<float>& out) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < v.size(); ++i) {
-    sum += std::pow(static_cast<double>(v[i]) - static_cast<double>(out[i]), 2);
-  }
-  return sum;
-}
+using namespace test;
 
 std::vector<float> draws_of(std::size_t n, std::uint64_t seed,
                             const std::function<double(double)>& shape) {
@@ -92,6 +62,12 @@ const Example kExamples[] = {
      {49.0f, -16.0f, 4.0f, 1.0f, 0.4f, 0.0f, -1.6f, -36.0f},
      {0x00, 0x00, 0x80, 0x3F, 0x8F, 0x84, 0x7A, 0x29},
      {49.0f, -16.0f, 4.0f, 1.0f, 0.0f, 0.0f, -1.0f, -36.0f}},
+    // absmax 448: the values are E4M3 numbers. 1.0625 lies in the middle between two, and so does
+    // the smallest, 2^-10: to the even one.
+    {"fp8:block=8",
+     {448.0f, -1.0f, 1.0625f, 1.1875f, 0.0f, -0.0009765625f, 0.001953125f, -272.0f},
+     {0x00, 0x00, 0x80, 0x3F, 0x7E, 0xB8, 0x38, 0x3A, 0x00, 0x80, 0x01, 0xF8},
+     {448.0f, -1.0f, 1.0f, 1.25f, 0.0f, 0.0f, 0.001953125f, -256.0f}},
     // Four values of 4: 16^2 / 4 = 64; with the ones 18^2 / 6 = 54.
     {"q2:block=8",
      {4.0f, -4.0f, 4.0f, 0.0f, 1.0f, -1.0f, 0.0f, 4.0f},
@@ -120,22 +96,56 @@ TEST(DenseCodec, BytesAreThoseOfTheHeader) {
   }
 }
 
-// Codes that no encoder writes.
-TEST(DenseCodec, UnknownCodesThrow) {
-  const auto expect_throw = [](const char* spec, std::size_t at, int byte) {
+// Scales, codes and padding that no encoder writes; 37 values, the last byte of a block of narrow
+// codes is not full.
+TEST(DenseCodec, WhatNoEncoderWritesThrows) {
+  const std::size_t n = 37;
+  const auto expect_throw = [&](const char* spec, std::size_t at, int byte) {
+    SCOPED_TRACE(testing::Message() << spec << ", byte " << at << " is " << byte);
     const auto codec = make_codec(parse_codec_spec(spec));
-    const std::vector<float> v(37, 1.0f);
-    auto payload = encode(*codec, v);
+    auto payload = encode(*codec, std::vector<float>(n, 1.0f));
+    ASSERT_NE(payload.at(at), static_cast<std::byte>(byte));
     payload.at(at) = static_cast<std::byte>(byte);
-    std::vector<float> out(v.size());
-    EXPECT_THROW(codec->decode(payload, out), Error) << spec;
-    EXPECT_THROW(codec->decode_add(payload, out), Error) << spec;
+    expect_throws(*codec, payload, n);
   };
-  for (const int shift : {0, 2, 4, 6}) expect_throw("q2", 4 + 9, 2 << shift);
-  expect_throw("ternary", 4 + 7, 243);
+  // The values 1 are 0x3F800000, 0x3C00 and 0x3F80.
+  for (const int upper : {0x7F, 0xFF}) {
+    expect_throw("none", 4 * 36 + 3, upper);
+    expect_throw("bf16", 2 * 36 + 1, upper);
+    expect_throw("fp8", 4 + 36, upper);
+  }
+  for (const int upper : {0x7C, 0xFF}) expect_throw("fp16", 2 * 36 + 1, upper);
+  for (const int shift : {0, 2, 4, 6}) expect_throw("q2", 4 + 3, 2 << shift);
+  expect_throw("ternary", 4 + 4, 243);
   expect_throw("ternary", 4, 255);
-  expect_throw("bf16", 73, 0x7F);  // with the 0x80 before it: an infinity
-  expect_throw("fp16", 73, 0x7C);
+  // Scales: negative, too large, infinite.
+  for (const char* spec : {"q16", "q8", "q4", "q8n", "q4n", "fp8", "q2", "ternary",
+                           "ternary:round=stochastic", "sign"}) {
+    for (const int upper : {0xBF, 0xFE, 0x7F}) expect_throw(spec, 3, upper);
+  }
+  // Padding: the upper half of byte 18, the upper 2 bits of byte 9, the uppermost of byte 4, the
+  // last digit of byte 7.
+  expect_throw("q4", 4 + 18, 0x0F);
+  expect_throw("q4n", 4 + 18, 0x7F);
+  expect_throw("q2", 4 + 9, 0x40 | 0x15);
+  expect_throw("sign", 4 + 4, 0x80);
+  for (const int digit : {0, 2}) {
+    expect_throw("ternary", 4 + 7, 2 * (1 + 3 + 9 + 27) + 81 * digit);
+  }
+}
+
+// The one code below the least that an encoder writes is let through, as codec.hpp says.
+TEST(DenseCodec, TheLeastCodeIsANumber) {
+  const auto decoded = [](const char* spec, std::initializer_list<int> bytes) {
+    Payload payload;
+    for (const int byte : bytes) payload.push_back(static_cast<std::byte>(byte));
+    return decode(*make_codec(parse_codec_spec(spec)), payload, 1)[0];
+  };
+  EXPECT_EQ(decoded("q16", {0, 0, 0x80, 0x3F, 0x00, 0x80}), -32768.0f);
+  EXPECT_EQ(decoded("q8", {0, 0, 0x80, 0x3F, 0x80}), -128.0f);
+  EXPECT_EQ(decoded("q4", {0, 0, 0x80, 0x3F, 0x80}), -8.0f);
+  EXPECT_EQ(decoded("q8n", {0, 0, 0x80, 0x3F, 0x80}), -128.0f * 128.0f);
+  EXPECT_EQ(decoded("q4n", {0, 0, 0x80, 0x3F, 0x80}), -64.0f);
 }
 
 // ---- single values ------------------------------------------------------------------------------
@@ -155,6 +165,52 @@ TEST(Bf16, RoundsToTheNearestAndClamps) {
   }
   EXPECT_EQ(bfloat16::from_float(std::numeric_limits<float>::max()), 0x7F7F);
   EXPECT_EQ(bfloat16::from_float(-std::numeric_limits<float>::max()), 0xFF7F);
+}
+
+TEST(Fp16, Clamps) {
+  const std::vector<float> v = {65504.0f, 65520.0f, 1e30f, -1e30f, -65505.0f};
+  EXPECT_EQ(round_trip(*make_codec(parse_codec_spec("fp16")), v),
+            (std::vector<float>{65504.0f, 65504.0f, 65504.0f, -65504.0f, -65504.0f}));
+}
+
+// Every half precision number, its neighbours and the ties between them: the vector path of the
+// codec (with the processor's instruction) and the integer arithmetic give the same bits.
+TEST(Fp16, InstructionAndArithmeticAgree) {
+  const auto codec = make_codec(parse_codec_spec("fp16:ef=off"));
+  std::vector<float> v;
+  for (std::uint32_t half = 0; half < 0x7C00u; ++half) {
+    const float exact = fp16::to_float(static_cast<std::uint16_t>(half));
+    const float next = fp16::to_float(static_cast<std::uint16_t>(half + 1));
+    const float tie = half == 0x7BFFu ? 65519.0f : 0.5f * (exact + next);
+    for (const float x : {exact, tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 1e9f)}) {
+      v.push_back(x);
+      v.push_back(-x);
+    }
+  }
+  const auto payload = encode(*codec, v);
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, payload.data() + 2 * i, 2);
+    ASSERT_EQ(half, fp16::from_float(fp16::clamp(v[i]))) << v[i];
+  }
+}
+
+// Every E4M3 number, against its definition, and the ties between neighbours, to the even one.
+TEST(Fp8, RoundsToTheNearest) {
+  for (std::uint32_t code = 0; code < 0x7Fu; ++code) {
+    const int exponent = static_cast<int>(code >> 3), mantissa = static_cast<int>(code & 7u);
+    const float exact = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                      : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    ASSERT_EQ(fp8::to_float(code), exact);
+    ASSERT_EQ(fp8::to_float(code | 0x80u), -exact);
+    ASSERT_EQ(fp8::from_magnitude(exact), code);
+    if (code == 0x7Eu) break;
+    const float tie = 0.5f * (exact + fp8::to_float(code + 1));
+    ASSERT_EQ(fp8::from_magnitude(tie), code % 2 == 0 ? code : code + 1);
+    ASSERT_EQ(fp8::from_magnitude(std::nextafter(tie, 0.0f)), code);
+    ASSERT_EQ(fp8::from_magnitude(std::nextafter(tie, 1e9f)), code + 1);
+  }
+  EXPECT_EQ(fp8::to_float(0x7Eu), fp8::kLargest);
 }
 
 // The nearest entry of the table, found by comparing with all of them.

@@ -1,15 +1,7 @@
 // Every codec on a device's memory gives the CPU's payloads, values and residuals, bit for bit: all
 // sizes and alignments, values that are awkward, input that is not finite. On a CPU the two are the
 // same code; the program is for GPUs.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "kernels/base/error.hpp"
-#include "kernels/base/random.hpp"
-#include "kernels/codecs/codec.hpp"
+#include "tests/codecs/codec_testing.hpp"
 #include "tests/codecs/device_memory.hpp"
 #include "tests/support/test_device.hpp"
 
@@ -21,39 +13,23 @@ using testing_support::first_difference;
 using Floats = testing_support::DeviceArray<float>;
 using Bytes = testing_support::DeviceArray<std::byte>;
 
-const char* const kSpecs[] = {"none",
-                              "fp16",
-                              "bf16",
-                              "q16",
-                              "q8",
-                              "q4",
-                              "q8n",
-                              "q4n",
-                              "q8:block=64",
-                              "q4:block=64",
-                              "q16:block=200",
-                              "q4:block=72",
-                              "q8:block=520",
-                              "q4:block=1024",
-                              "q8:block=16384",
-                              "q4n:block=72",
-                              "q8n:block=8",
-                              "q16:round=stochastic",
-                              "q8:block=64,round=stochastic",
-                              "q4:block=72,round=stochastic"};
+// In blocks of which one takes a warp, or all threads; and of any length.
+constexpr std::size_t kBlocks[] = {kMinBlock, 64, 72, 200, 520, 1024, kMaxBlock};
+std::vector<std::string> device_specs() {
+  return codec_specs_where(
+      [](const Codec& codec) {
+        // The codec does not know of feedback: it is given a residual or none.
+        return has_codec(codec.spec(), DeviceKind::cuda) &&
+               codec.spec().feedback == codec.spec().is_biased();
+      },
+      kBlocks);
+}
 // In a step of its own: what rounds at random depends on the place.
 constexpr EncodePlace kPlace{.seed = 3, .step = 17, .bucket = 2, .rank = 1, .offset = 4096};
 constexpr std::size_t kSizes[] = {0,  1,   2,   3,    4,    5,    7,    63,   64,
                                   65, 127, 255, 1000, 2047, 2048, 2049, 4103, 20'011};
 
-std::vector<float> normals(std::size_t n, std::uint64_t seed, double scale = 1.0) {
-  const CounterRng rng(seed, RandomStream::test);
-  std::vector<float> v(n);
-  for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<float>(scale * normal(rng, i));
-  return v;
-}
-
-class DeviceCodec : public testing::TestWithParam<const char*> {
+class DeviceCodec : public testing::TestWithParam<std::string> {
  protected:
   // How the arrays of a case lie.
   struct Layout {
@@ -206,16 +182,6 @@ TEST_P(DeviceCodec, InputThatIsNotFinite) {
 }
 
 // Small blocks have the most maxima.
-// Every codec that has a form for a GPU is among the specs above.
-TEST(DeviceCodecs, AreAllTested) {
-  for (const CodecInfo& info : codec_list()) {
-    const bool is_tested =
-        std::any_of(std::begin(kSpecs), std::end(kSpecs),
-                    [&](std::string_view s) { return s.substr(0, s.find(':')) == info.name; });
-    EXPECT_EQ(is_tested, has_codec(parse_codec_spec(info.name), DeviceKind::cuda)) << info.name;
-  }
-}
-
 class DeviceCodecOfSmallBlocks : public DeviceCodec {};
 
 TEST_P(DeviceCodecOfSmallBlocks, SegmentsMayGrow) {
@@ -248,22 +214,54 @@ TEST_P(DeviceCodec, PayloadsThatCannotBeThrow) {
   };
   expect_throw(payload.size() - 1);
   expect_throw(0);
-  if (!cpu_->is_lossless()) {
-    payload[0] = payload[1] = payload[2] = payload[3] = std::byte{0xFF};
-    expect_throw(payload.size());
-  }
+  std::fill(payload.begin(), payload.end(), std::byte{0xFF});
+  expect_throw(payload.size());
   // The codec goes on to work.
   compare(normals(n, 14), nullptr, {});
 }
 
-std::string test_name(const testing::TestParamInfo<const char*>& info) {
-  std::string name = info.param;
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
+// The device says the same of damaged payloads as the CPU: codes, heads and padding that cannot be
+// are refused, and what is let through is decoded to the same values.
+TEST_P(DeviceCodec, DamagedPayloadsAreJudgedAlike) {
+  const std::size_t n = 37;
+  auto payload = std::vector<std::byte>(cpu_->max_payload_bytes(n));
+  ASSERT_TRUE(cpu_->encode(normals(n, 15), nullptr, payload, kPlace).finite);
+  const auto is_taken = [](auto decode) {
+    try {
+      decode();
+      return true;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::communication);
+      return false;
+    }
+  };
+  Bytes d_payload(*device_, payload, 0, Bytes::Place::host);
+  Bytes d_onward(*device_, payload.size(), 0, Bytes::Place::host);
+  Floats d_out(*device_, n);
+  for (std::size_t at = 0; at < payload.size(); ++at) {
+    for (const unsigned change : {0x01u, 0x80u, 0xF0u, 0xFFu}) {
+      SCOPED_TRACE(testing::Message() << "byte " << at << " changed by " << change);
+      auto damaged = payload;
+      damaged[at] ^= static_cast<std::byte>(change);
+      d_payload.set(damaged);
+      std::vector<float> out(n);
+      d_out.set(out);
+      const bool want = is_taken([&] { cpu_->decode_add(damaged, out); });
+      ASSERT_EQ(is_taken([&] { on_device_->decode_add(d_payload.span(), d_out.span()); }), want);
+      if (want) expect_same(d_out.get(), out, "decoded");
+      const bool is_passed_on = is_taken([&] {
+        static_cast<void>(on_device_->decode_add_encode(d_payload.span(), d_out.span(), nullptr,
+                                                        d_onward.span(), kPlace));
+      });
+      ASSERT_EQ(is_passed_on, want);
+      if (HasFailure()) return;
+    }
+  }
 }
-INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodec, testing::ValuesIn(kSpecs), test_name);
+
+INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodec, testing::ValuesIn(device_specs()), codec_test_name);
 INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodecOfSmallBlocks,
-                         testing::Values("q8:block=64", "q4:block=64"), test_name);
+                         testing::Values("q8:block=64", "q4:block=64"), codec_test_name);
 
 // ---- the sums beside the codecs -----------------------------------------------------------------
 
