@@ -2,11 +2,13 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "app/bench_exchange.hpp"
+#include "comm/communicator.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -18,77 +20,122 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The best of some runs, in seconds.
-template <class F>
-double shortest_s(int runs, F f) {
+// The best of some runs, in seconds; prepare() comes before each and is not counted.
+template <class F, class Prepare>
+double shortest_s(int runs, F f, Prepare prepare) {
   double best_s = 1e9;
   for (int i = 0; i < runs; ++i) {
+    prepare();
     const auto start = Clock::now();
     f();
     best_s = std::min(best_s, std::chrono::duration<double>(Clock::now() - start).count());
   }
   return best_s;
 }
-// Likewise over `bytes`, in GB/s.
 template <class F>
-double speed(std::size_t bytes, int runs, F f) {
-  return static_cast<double>(bytes) / shortest_s(runs, f) / 1e9;
+double shortest_s(int runs, F f) {
+  return shortest_s(runs, f, [] {});
 }
 
-std::vector<float> test_gradient(std::size_t n, std::uint64_t seed) {
+// What is measured: a codec's text, as it was given, and what that means.
+struct Entry {
+  std::string text;
+  CodecSpec spec;
+};
+using Entries = std::vector<Entry>;
+
+int longest_text(const Entries& entries) {
+  std::size_t longest = 0;
+  for (const Entry& entry : entries) longest = std::max(longest, entry.text.size());
+  return static_cast<int>(longest);
+}
+
+// Normal deviates times `scale`.
+std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale = 1.0) {
   // Normal deviates of a few thousand positions, repeated: drawing millions takes longer than the
   // bench.
   const CounterRng rng(seed, RandomStream::test);
   std::vector<float> pool(8191), v(n);
-  for (std::size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<float>(normal(rng, i));
+  for (std::size_t i = 0; i < pool.size(); ++i)
+    pool[i] = static_cast<float>(scale * normal(rng, i));
   for (std::size_t i = 0; i < n; ++i) v[i] = pool[i % pool.size()];
   return v;
 }
 
 constexpr std::size_t kSegment = 65536;  // 256 KiB
 
-void bench_on_cpu() {
+// Of a codec that sends values from a magnitude on (Codec::absolute_error) one in a hundred is
+// sent: as many normal deviates are beyond 2.576.
+double input_scale(const Codec& codec) {
+  const double least_sent = codec.absolute_error();
+  return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
+}
+
+void bench_on_cpu(const Entries& entries) {
   constexpr std::size_t kLarge = 171 * kSegment;  // 44.8 MB
   constexpr int kRuns = 200, kLargeRuns = 5;
-  const auto large = test_gradient(kLarge, 1);
-  std::vector<float> residual(kLarge), out(kLarge);
+  std::vector<float> large, residual(kLarge), out(kLarge);
+  double scale = 0.0;
   std::printf(
       "GB/s of float, one core, segments of 256 KiB; best of %d runs in cache, of %d over 44.8 "
       "MB\n",
       kRuns, kLargeRuns);
-  std::printf("%-9s %10s %14s %10s %10s   %14s %10s\n", "", "encode", "with feedback", "decode",
-              "decode+add", "44.8 MB: encode", "decode+add");
-  for (const CodecInfo& info : codec_list()) {
-    const auto codec = make_codec(parse_codec_spec(info.name));
-    if (codec == nullptr) continue;  // an exchange of its own
-    const bool has_residual = info.can_feedback();
+  const int width = std::max(9, longest_text(entries));
+  std::printf("%-*s %12s %10s %14s %10s %10s   %15s %10s\n", width, "", "bits a value", "encode",
+              "with feedback", "decode", "decode+add", "44.8 MB: encode", "decode+add");
+  for (const Entry& entry : entries) {
+    const auto codec = make_codec(entry.spec);
+    if (codec == nullptr) {
+      std::printf("%-*s an exchange of its own: see dpbench exchange\n", width, entry.text.c_str());
+      continue;
+    }
+    if (scale != input_scale(*codec)) {
+      scale = input_scale(*codec);
+      large = test_gradient(kLarge, 1, scale);
+    }
     std::vector<std::byte> payload(codec->max_payload_bytes(kSegment));
-    const std::span<const float> segment(large.data(), kSegment);
     const std::span<float> decoded(out.data(), kSegment);
-    float* r = has_residual ? residual.data() : nullptr;
+    // A residual that went on from run to run would grow until more is sent.
+    float* const r = codec->is_lossless() ? nullptr : residual.data();
+    const auto renew = [&](std::size_t n) {
+      if (r != nullptr) std::fill_n(r, n, 0.0f);
+    };
     std::size_t bytes = 0;
     const auto encode = [&](std::size_t at, float* with) {
       bytes =
           codec->encode(std::span(large).subspan(at, kSegment), with, payload, {}).payload_bytes;
     };
-    const double plain = speed(kSegment * 4, kRuns, [&] { encode(0, nullptr); });
-    const double fed = speed(kSegment * 4, kRuns, [&] { encode(0, r); });
+    const auto speed = [](std::size_t n, double time_s) {
+      return 4e-9 * static_cast<double>(n) / time_s;
+    };
+    const double plain_s = shortest_s(kRuns, [&] { encode(0, nullptr); });
+    const double fed_s = shortest_s(
+        kRuns, [&] { encode(0, r); }, [&] { renew(kSegment); });
+    const double bits = 8.0 * static_cast<double>(bytes) / static_cast<double>(kSegment);
     const std::span<const std::byte> encoded(payload.data(), bytes);
-    const double dec = speed(kSegment * 4, kRuns, [&] { codec->decode(encoded, decoded); });
-    const double add = speed(kSegment * 4, kRuns, [&] { codec->decode_add(encoded, decoded); });
-    const double large_encode = speed(kLarge * 4, kLargeRuns, [&] {
-      for (std::size_t at = 0; at < kLarge; at += kSegment) encode(at, r == nullptr ? r : r + at);
-    });
+    const double decode_s = shortest_s(kRuns, [&] { codec->decode(encoded, decoded); });
+    const double add_s = shortest_s(kRuns, [&] { codec->decode_add(encoded, decoded); });
+    const double large_encode_s = shortest_s(
+        kLargeRuns,
+        [&] {
+          for (std::size_t at = 0; at < kLarge; at += kSegment) {
+            encode(at, r == nullptr ? r : r + at);
+          }
+        },
+        [&] { renew(kLarge); });
     // The last segment's, which need not be as long as the first's.
     const std::span<const std::byte> last(payload.data(), bytes);
-    const double large_add = speed(kLarge * 4, kLargeRuns, [&] {
+    const double large_add_s = shortest_s(kLargeRuns, [&] {
       for (std::size_t at = 0; at < kLarge; at += kSegment) {
         codec->decode_add(last, std::span(out).subspan(at, kSegment));
       }
     });
-    std::printf("%-9.*s %10.1f %14.1f %10.1f %10.1f   %14.1f %10.1f\n",
-                static_cast<int>(info.name.size()), info.name.data(), plain, fed, dec, add,
-                large_encode, large_add);
+    std::printf("%-*s %12.3g %10.1f %14.1f %10.1f %10.1f   %15.1f %10.1f\n", width,
+                entry.text.c_str(), bits, speed(kSegment, plain_s), speed(kSegment, fed_s),
+                speed(kSegment, decode_s), speed(kSegment, add_s), speed(kLarge, large_encode_s),
+                speed(kLarge, large_add_s));
+    // decode_add must not carry the sum of one codec's values on to the next one.
+    std::fill(out.begin(), out.end(), 0.0f);
   }
 }
 
@@ -169,15 +216,15 @@ class GpuBench {
   Device::Memory values_, residual_, out_;
 };
 
-void print_head(const char* unit) {
-  std::printf("%-6s %17s %17s %17s %17s %17s\n", "", "encode", "with feedback", "decode",
+void print_head(int width, const char* unit) {
+  std::printf("%-*s %17s %17s %17s %17s %17s\n", width, "", "encode", "with feedback", "decode",
               "decode+add", "add and encode");
-  std::printf("%-6s", "");
+  std::printf("%-*s", width, "");
   for (int i = 0; i < 5; ++i) std::printf(" %17s", unit);
   std::printf("\n");
 }
 
-void bench_on_gpu(double size_mb) {
+void bench_on_gpu(const Entries& entries, double size_mb) {
   constexpr int kRuns = 200, kLargeRuns = 10;
   const auto device = make_device({.kind = DeviceKind::cuda});
   const auto n = std::max(kSegment, static_cast<std::size_t>(size_mb * 1e6 / sizeof(float)));
@@ -185,28 +232,32 @@ void bench_on_gpu(double size_mb) {
   const double bandwidth = bench.copy_bandwidth();
   std::printf("%s\na copy of %.0f MB reads and writes %.0f GB/s\n\n", device->description().c_str(),
               static_cast<double>(n) * 4e-6, bandwidth / 1e9);
-  std::vector<std::pair<std::string_view, std::unique_ptr<Codec>>> codecs;
-  for (const CodecInfo& info : codec_list()) {
-    auto codec = make_codec(parse_codec_spec(info.name), *device);
+  std::vector<std::pair<std::string, std::unique_ptr<Codec>>> codecs;
+  const int width = std::max(6, longest_text(entries));
+  for (const Entry& entry : entries) {
+    auto codec = make_codec(entry.spec, *device);
     if (codec != nullptr) {
-      codecs.emplace_back(info.name, std::move(codec));
+      codecs.emplace_back(entry.text, std::move(codec));
+    } else if (find_codec(entry.spec.name)->is_exchange) {
+      std::printf("%-*s an exchange of its own: see dpbench exchange\n", width, entry.text.c_str());
     } else {
-      std::printf("%s has no form for a GPU\n", std::string(info.name).c_str());
+      std::printf("%-*s has no form for a GPU\n", width, entry.text.c_str());
     }
   }
+  if (codecs.empty()) return;
 
   std::printf(
       "one segment of %.0f MB, its payload on the GPU; GB/s of float, and what its kernels read "
       "and\n"
       "write of the copy's bandwidth; best of %d\n",
       static_cast<double>(n) * 4e-6, kLargeRuns);
-  print_head("GB/s     of copy");
+  print_head(width, "GB/s     of copy");
   for (const auto& [name, codec] : codecs) {
     const GpuBench::Times times = bench.measure(*codec, n, false, kLargeRuns);
     const double code = static_cast<double>(codec->max_payload_bytes(n)) / static_cast<double>(n);
     // Without a residual its 8 or 12 bytes do not move.
     const double with = codec->is_lossless() ? 12.0 : 0.0;
-    std::printf("%-6.*s", static_cast<int>(name.size()), name.data());
+    std::printf("%-*s", width, name.c_str());
     const auto print = [&](double time_s, double traffic) {
       const auto floats = static_cast<double>(n);
       std::printf(" %9.0f %6.1f%%", floats * 4e-9 / time_s,
@@ -224,10 +275,10 @@ void bench_on_gpu(double size_mb) {
       "\nsegments of 256 KiB, their payloads in host memory, with starting and waiting; best of "
       "%d\n",
       kRuns);
-  print_head("GB/s          us");
+  print_head(width, "GB/s          us");
   for (const auto& [name, codec] : codecs) {
     const GpuBench::Times times = bench.measure(*codec, kSegment, true, kRuns);
-    std::printf("%-6.*s", static_cast<int>(name.size()), name.data());
+    std::printf("%-*s", width, name.c_str());
     for (const double time_s :
          {times.encode_s, times.feedback_s, times.decode_s, times.decode_add_s, times.pass_on_s}) {
       std::printf(" %9.1f %7.1f", static_cast<double>(kSegment) * 4e-9 / time_s, time_s * 1e6);
@@ -236,36 +287,97 @@ void bench_on_gpu(double size_mb) {
   }
 }
 
-constexpr const char* kUsage = "usage: dpbench codec [--device auto|cpu|cuda] [--mb X]\n";
+constexpr const char* kUsage =
+    "usage: dpbench codec [--device auto|cpu|cuda] [--mb X] [SPEC...]\n"
+    "\n"
+    "How fast codecs are, in GB/s of float, on one core or on a GPU's memory. SPEC is what "
+    "dptrain\n"
+    "takes after --compress: q8, q4:block=256. Without any, every codec with its presets.\n"
+    "\n"
+    "  --device  where: cpu (the default), cuda, or auto, a GPU where there is one\n"
+    "  --mb      size of the GPU's large segment in 10^6 bytes, 0 to 16000 (default 256)\n"
+    "\n"
+    "Input is normal deviates; for codecs that send values from a magnitude on, so scaled that "
+    "one\n"
+    "in a hundred is sent.\n";
 
-}  // namespace
-
-int bench_codec(int argc, char** argv) {
+struct Settings {
   std::string_view device = "cpu";
-  double size_mb = 256.0;
+  std::optional<double> size_mb;
+  Entries entries;
+  bool wants_help = false;
+};
+
+Entry entry_of(std::string_view text) {
+  try {
+    return {std::string(text), parse_codec_spec(text)};
+  } catch (const Error& error) {
+    // Here no --compress stands before it.
+    constexpr std::string_view kOption = "--compress ";
+    std::string_view message = error.what();
+    if (message.starts_with(kOption)) message.remove_prefix(kOption.size());
+    throw Error(error.kind(), std::string(message));
+  }
+}
+
+Settings parse(int argc, char** argv) {
+  Settings settings;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    if (i + 1 == argc) throw_error(ErrorKind::usage, "{}: needs a value\n{}", word, kUsage);
+    if (word == "--help" || word == "-h") {
+      settings.wants_help = true;
+      continue;
+    }
+    if (!word.starts_with('-')) {
+      settings.entries.push_back(entry_of(word));
+      continue;
+    }
+    if (word != "--device" && word != "--mb") {
+      throw_error(ErrorKind::usage, "{}: unknown option; known: --device, --mb, --help", word);
+    }
+    if (i + 1 == argc) throw_error(ErrorKind::usage, "{}: needs a value", word);
     const std::string_view value = argv[++i];
     if (word == "--device") {
       if (value != "auto" && value != "cpu" && value != "cuda") {
         throw_error(ErrorKind::usage, "--device {}: must be auto, cpu or cuda", value);
       }
-      device = value;
-    } else if (word == "--mb") {
+      settings.device = value;
+    } else {
+      double size_mb = 0.0;
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), size_mb);
       if (error != std::errc() || end != value.data() + value.size() ||
           !(size_mb >= 0.0 && size_mb <= 16'000.0)) {
         throw_error(ErrorKind::usage, "--mb {}: must be a number from 0 to 16000", value);
       }
-    } else {
-      throw_error(ErrorKind::usage, "{}: unknown option\n{}", word, kUsage);
+      settings.size_mb = size_mb;
     }
   }
-  if (device == "cpu" || (device == "auto" && count_gpus() == 0)) {
-    bench_on_cpu();
+  if (settings.size_mb && settings.device == "cpu") {
+    throw_error(ErrorKind::usage, "--mb {}: is for a GPU; give --device cuda or auto with it",
+                *settings.size_mb);
+  }
+  if (settings.entries.empty()) {
+    for (const CodecInfo& info : codec_list()) settings.entries.push_back(entry_of(info.name));
+  }
+  return settings;
+}
+
+}  // namespace
+
+int bench_codec(int argc, char** argv) {
+  Settings settings;
+  try {
+    settings = parse(argc, argv);
+  } catch (const Error& error) {
+    // Other ranks have nothing to do here, and end by themselves.
+    throw AgreedError(error.kind(), error.what());
+  }
+  if (settings.wants_help) {
+    std::fputs(kUsage, stdout);
+  } else if (settings.device == "cpu" || (settings.device == "auto" && count_gpus() == 0)) {
+    bench_on_cpu(settings.entries);
   } else {
-    bench_on_gpu(size_mb);
+    bench_on_gpu(settings.entries, settings.size_mb.value_or(256.0));
   }
   return 0;
 }
