@@ -14,7 +14,7 @@ using Floats = testing_support::DeviceArray<float>;
 using Bytes = testing_support::DeviceArray<std::byte>;
 
 // In blocks of which one takes a warp, or all threads; and of any length.
-constexpr std::size_t kBlocks[] = {kMinBlock, 64, 72, 200, 520, 1024, kMaxBlock};
+constexpr std::size_t kBlocks[] = {kMinBlock, 72, 520, kMaxBlock};
 std::vector<std::string> device_specs() {
   return codec_specs_where(
       [](const Codec& codec) {
