@@ -22,7 +22,7 @@ ROOT = namespaces.HERE.parent.parent
 _OURS = ("dptrain", "dpbench")
 _WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80  # si_code SI_KERNEL: the terminal has told the whole process group
-_PATIENCE_S = 10.0
+_PATIENCE_S = 10.0  # from Ctrl-C to the end of a job
 
 
 def share_of_cores(ranks: int) -> int:
@@ -91,18 +91,53 @@ def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) 
     return ["mpirun", "-np", str(ranks), "-H", hosts, *program, *command[1:]]
 
 
-def _relay(child: int, patience_s: float | None = None) -> tuple[int, int | None]:
+class RankWatch:
+    """Sees when mpirun has had no rank for long and does not end, since it waits for a host that it cannot reach."""
+
+    def __init__(self, mpirun: int, give_up_s: float):
+        self._mpirun = mpirun
+        self._give_up_s = give_up_s
+        self._last_seen_s = time.monotonic()
+
+    def _has_ranks(self) -> bool:
+        """Ranks are the children of mpirun and of its daemons, but for the daemons themselves: orted in a shell."""
+        names, parents = {}, {}
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                name, rest = (folder / "stat").read_text().split("(", 1)[1].rsplit(") ", 1)
+                state, parent = rest.split()[:2]
+                if state != "Z":
+                    names[int(folder.name)], parents[int(folder.name)] = name, int(parent)
+        daemons = {process for process, name in names.items() if name == "orted"}
+        daemons |= {parents[process] for process in daemons}
+        return any(parent in daemons | {self._mpirun} and process not in daemons for process, parent in parents.items())
+
+    def is_over(self) -> bool:
+        if self._has_ranks():
+            self._last_seen_s = time.monotonic()
+        return time.monotonic() > self._last_seen_s + self._give_up_s
+
+
+def _relay(child: int, patience_s: float | None = None, watch: RankWatch | None = None) -> tuple[int, int | None]:
     """Waits for a child, passing on signals that only this process was sent. Returns its wait status and the first
     signal. With patience, a child that has not ended so long after a signal is killed."""
     first, end_s = None, None
     while True:
-        if end_s is None:
-            info = signal.sigwaitinfo(_WATCHED)
-        else:
+        if end_s is not None:
             info = signal.sigtimedwait(_WATCHED, max(0.0, end_s - time.monotonic()))
-        if info is None:
+        elif watch:
+            info = signal.sigtimedwait(_WATCHED, 2.0)
+        else:
+            info = signal.sigwaitinfo(_WATCHED)
+        if info is None and end_s is not None:
             os.kill(child, signal.SIGKILL)
             end_s = None
+        elif info is None:
+            if watch and watch.is_over():
+                print("dplab: no rank has run for some time, and mpirun waits for a host that it does not reach: ended",
+                      file=sys.stderr)
+                os.kill(child, signal.SIGKILL)
+                watch = None
         elif info.si_signo == signal.SIGCHLD:
             while True:
                 try:
@@ -165,9 +200,12 @@ def _execute(command: list[str], environment: dict[str, str], mask: set[int]) ->
         raise LabError(f"{command[0]}: {error.strerror}", 126 if isinstance(error, PermissionError) else 127) from error
 
 
-def run(lab: str, node: str, command: list[str], environment: dict[str, str], is_job: bool) -> int:
-    """Runs the command in a host (or "switch") of the lab, which this process has entered; returns its
-    exit code. A job that does not end within 10 s of Ctrl-C is killed."""
+def run(lab: str, node: str, command: list[str], environment: dict[str, str],
+        give_up_s: float | None = None) -> int:
+    """Runs the command in a host (or "switch") of the lab, which this process has entered; returns its exit code.
+
+    The command of a job, which is mpirun, comes with `give_up_s`: for so long it may be without ranks. A job is killed
+    when it does not end within 10 s of Ctrl-C."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
     def first_process() -> int:  # process 1 of the command's own
@@ -175,16 +213,18 @@ def run(lab: str, node: str, command: list[str], environment: dict[str, str], is
         with contextlib.suppress(OSError):  # refused in some containers; ps then shows the lab's processes
             namespaces.mount("proc", "/proc", "proc")
         namespaces.become(node)
-        return _exit_code(_relay(_forked(lambda: _execute(command, environment, mask)))[0])
+        child = _forked(lambda: _execute(command, environment, mask))
+        has_proc = os.readlink("/proc/self") == str(os.getpid())
+        return _exit_code(_relay(child, watch=RankWatch(child, give_up_s) if give_up_s and has_proc else None)[0])
 
     def keeper() -> int:
         namespaces.die_with_parent()
         namespaces.unshare(namespaces.NEW_PROCESSES | namespaces.NEW_MOUNTS)
         return _exit_code(_relay(_forked(first_process))[0])
 
-    status, interrupted = _relay(_forked(keeper), _PATIENCE_S if is_job else None)
+    status, interrupted = _relay(_forked(keeper), _PATIENCE_S if give_up_s else None)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if interrupted and is_job:
+    if interrupted and give_up_s:
         return 128 + interrupted
     if os.WIFSIGNALED(status) and lab not in namespaces.holders():
         print(f"dplab: the lab {lab} has ended, and with it the command", file=sys.stderr)

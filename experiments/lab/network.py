@@ -23,6 +23,7 @@ import os
 import pathlib
 import re
 import subprocess
+import time
 
 from lab import wire
 from lab.namespaces import BIND, NEW_HOST_NAME, NEW_NETWORK, STATE, inside, mount, set_host_name, unshare
@@ -60,9 +61,10 @@ def _batch(program: str, *lines: str) -> None:
         raise LabError(f"{program} {line}: {' '.join(reasons)} (is a module of the kernel missing?)")
 
 
-def _can(program: str, line: str) -> bool:
-    done = subprocess.run([program, *line.split()], capture_output=True, check=False)
-    return done.returncode == 0
+def _can(program: str, line: str, says: str = "") -> bool:
+    """Whether it succeeds and its output has that text."""
+    done = subprocess.run([program, *line.split()], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and says in done.stdout
 
 
 def _set_tbf(device: str, bit_per_s: float) -> None:
@@ -228,5 +230,10 @@ def set_cut(settings: Settings, node: str, is_cut: bool) -> str:
     if settings.links[index].is_cut == is_cut:
         return f"{name}: {'is cut' if is_cut else 'is not cut'} already"
     _batch("ip", f"link set {name} {'down' if is_cut else 'up'}")
+    # The kernel lets the host know up to a second later, and until then loses what it sends.
+    end_s = time.monotonic() + 5
+    with inside(name):
+        while not is_cut and not _can("ip", "-br link show dev eth0", " UP ") and time.monotonic() < end_s:
+            time.sleep(0.02)
     settings.links[index].is_cut = is_cut
     return f"{name}: {'cut' if is_cut else 'mended'}"

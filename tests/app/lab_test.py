@@ -149,7 +149,8 @@ def options() -> None:
             ("up --loss 51%", "from 0% to 50%"), ("up --filter x", "auto"), ("up --rat 5mbit", "--rat"),
             ("up stray", "stray"), ("up -- x", "no -- COMMAND"), ("up --rate 5mbit --rate 6mbit", "given twice"),
             ("up --lab A", "lower-case"), ("run", "follows --"), ("run --", "follows --"), ("exec 1", "follows --"),
-            ("run --ranks-per-node 0 -- x", "from 1 to 64"), ("exec -- x", "node"), ("rate", "rate"),
+            ("run --ranks-per-node 0 -- x", "from 1 to 64"), ("run --give-up 1 -- x", "from 5 to 3600"),
+            ("exec -- x", "node"), ("rate", "rate"),
             ("rate 0mbit", "100kbit"), ("cut", "node"), ("fly", "fly"), ("", "COMMAND")):
         words = line.split()
         try:
@@ -292,6 +293,15 @@ def training() -> None:
                 assert all(over >= said for over, said in zip(moved, received)), (moved, list(received))
         text = dplab("run", "--", DPTRAIN, *TINY, "--threads=2", "--log", "none")
         assert re.search(r"--threads\s+2\n", text), f"the user's own threads:\n{text}"
+
+    # mpirun waits for ever for a daemon on a host that it does not reach, also when all ranks have ended.
+    dplab("run", "--give-up", "5", "--", "sleep", "9")
+    with tempfile.TemporaryDirectory() as folder:
+        waits = pathlib.Path(folder) / "mpirun"
+        waits.write_text("#!/bin/sh\nexec sleep 1000\n", encoding="ascii")
+        waits.chmod(0o755)
+        path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+        assert "mpirun waits" in dplab("run", "--give-up", "5", "--", "true", code=137, env=os.environ | path)
 
     sleeper = f"98765.{os.getpid()}"
     job = started("run", "--", "sleep", sleeper)
