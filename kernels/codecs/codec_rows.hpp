@@ -1,5 +1,5 @@
-// The rows of the list of codecs: one for each. Adding a codec ends here, but for the hash that pins
-// its wire format (tests/codecs/wire_format_test.cpp names it).
+// The rows of the list of codecs: one for each. Adding a codec ends here, but for the hash that
+// pins its wire format: tests/codecs/wire_format_test.cpp names it.
 //
 // codec_list.cpp makes the CPU's codecs of them, cuda_codecs.cu a GPU's. A format without the
 // pieces that the GPU's driver needs (linear.hpp lists them) says kOnGpu = false; such a codec can
