@@ -145,7 +145,8 @@ void expect_same(const Outcome& got, const Outcome& want, bool has_neighbours) {
   EXPECT_EQ(a.sampled.values > 0, has_neighbours);
   EXPECT_EQ(a.sampled.values, b.sampled.values);
   EXPECT_EQ(a.sampled.saturated, b.sampled.saturated);
-  EXPECT_EQ(a.encode_s > 0.0, has_neighbours);
+  // With one rank there are hooks, and no codecs.
+  EXPECT_TRUE(a.encode_s > 0.0 || !has_neighbours);
   // Of the same values in the same order.
   EXPECT_EQ(a.delivered_error_squares, b.delivered_error_squares);
   EXPECT_EQ(a.delivered_value_squares, b.delivered_value_squares);
