@@ -91,14 +91,16 @@ check "one rank without mpirun" 0 '*epoch 1/1*' bin/dptrain "${tiny[@]}" --log n
 check "two ranks" 0 '*2 ranks*epoch 1/1*' bin/mpirun -np 2 bin/dptrain "${tiny[@]}" --log run.h5
 check "the log is there" 0 '*run.h5*' ls run.h5
 check "two ranks over TCP" 0 '*q8*' bin/mpirun -np 2 --mca btl tcp,self bin/dpbench exchange --mb 1 --repeats 1 q8
-# Another host, played by this one: what ssh would start there gets an empty environment. Such a path may
-# hold no space.
+# Other hosts, played by this one: what ssh would start there gets an empty environment. Such a path may
+# hold no space. Each has its own folder for temporary files: two daemons of one job that share theirs write
+# one file (hwloc.sm) at the same time, and crash now and then.
 if [ "$place" = here ]; then
   mkdir "$scratch/host"
   tar -xf "$archive" -C "$scratch/host"
   there=$(echo "$scratch"/host/*)
   # shellcheck disable=SC2016  # the agent's variables
-  printf '%s\n' '#!/bin/sh' 'shift' 'exec env -i PATH=/usr/bin:/bin HOME=/tmp sh -c "$*"' >"$scratch/agent"
+  printf '%s\n' '#!/bin/sh' "TMPDIR=$scratch/tmp-\$1" 'mkdir "$TMPDIR"' 'shift' \
+    'exec env -i PATH=/usr/bin:/bin HOME=/tmp TMPDIR="$TMPDIR" sh -c "$*"' >"$scratch/agent"
   chmod +x "$scratch/agent"
   check "two hosts" 0 '*2 ranks*epoch 1/1*' "$there/bin/mpirun" -np 2 --mca plm_rsh_agent "$scratch/agent" \
     -H one:1,two:1 "$there/bin/dptrain" "${tiny[@]}" --log none
