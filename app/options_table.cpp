@@ -303,6 +303,9 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
         text("compress-exclude", &O::compress_exclude, "NAME,...", "names of tensors, with * and ?",
              "tensors that are sent in fp32, by name: 'conv1.weight,linear.*'"),
         topology_row(context), bucket_row(),
+        on_off("exchange", &O::exchange,
+               "off: every rank trains its own model on its part of the data, to see what a step "
+               "takes without a network"),
         on_off("overlap", &O::overlap, "exchange while the backward pass still computes"),
         throttle_row(),
         real("comm-timeout", &O::comm_timeout_s,

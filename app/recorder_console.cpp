@@ -46,10 +46,10 @@ void Recorder::print_start() {
   const std::size_t parameters = run_.network->parameters().size();
   const bool is_synthetic = o.dataset == Options::Dataset::synthetic;
   console_.print(fmt::format(
-      "dptrain {}: {} on {} ({} training images), {} rank{}, gradients sent as {}.{}", DP_VERSION,
-      o.model, value_of(o, "dataset"),
-      format_count(static_cast<std::int64_t>(run_.data->train.count())), run_.comm->size(),
-      run_.comm->size() == 1 ? "" : "s", o.compress,
+      "dptrain {}: {} on {} ({} training images), {} rank{}, {}.{}", DP_VERSION, o.model,
+      value_of(o, "dataset"), format_count(static_cast<std::int64_t>(run_.data->train.count())),
+      run_.comm->size(), run_.comm->size() == 1 ? "" : "s",
+      o.exchange ? "gradients sent as " + o.compress : "gradients stay where they are",
       is_synthetic
           ? "\nThese images are drawn by the program. For real ones: experiments/get_cifar.sh "
             "cifar10 data, then --data-dir data."
@@ -75,8 +75,11 @@ void Recorder::print_start() {
                              format_seconds(run_.link.latency_s));
     }
     rows.emplace_back("network", network);
-    rows.emplace_back("buckets", fmt::format("of {} and more of fp32",
-                                             format_bytes(static_cast<double>(run_.bucket_bytes))));
+    rows.emplace_back("buckets",
+                      run_.buckets.empty()
+                          ? "none: every rank trains its own model"
+                          : fmt::format("of {} and more of fp32",
+                                        format_bytes(static_cast<double>(run_.bucket_bytes))));
   }
   if (!run_.exchange_path.empty()) {
     rows.emplace_back("exchange", run_.exchange_path == "device"
@@ -88,7 +91,7 @@ void Recorder::print_start() {
   }
   console_.settings("settings", rows);
 
-  if (run_.comm->size() > 1) {
+  if (!run_.buckets.empty() && run_.comm->size() > 1) {
     TextTable table;
     table.header = {"bucket", "elements", "codec", "topology", "rank 0 sends a step", "note"};
     table.align = {Align::right, Align::right, Align::left, Align::left, Align::right, Align::left};
@@ -191,7 +194,7 @@ void Recorder::print_end() {
          format_percent(row.codec_relative_error), format_percent(row.delivered_relative_error)});
   }
   console_.table("what each epoch cost (mean over ranks; bytes: sum over ranks)", table);
-  if (run_.comm->size() > 1) {
+  if (!run_.buckets.empty() && run_.comm->size() > 1) {
     console_.print(
         "comm: a bucket was in flight. exposed: training stood still for it. of fp32: bytes sent\n"
         "against an uncompressed ring. error: what an encoder dropped (kept for later steps).\n"

@@ -133,7 +133,7 @@ Recording& Replica::recording(const LoadedBatch& batch) {
 // The operations of a step. On a GPU they are recorded, so that nothing here may depend on more
 // than the numbers of samples.
 void Replica::forward_and_backward() {
-  tracker_->begin_step();
+  if (tracker_) tracker_->begin_step();
   const TensorView images = images_of(batch_);
   const TensorView logits = network_.forward(images, net::Mode::training);
   // The gradient is divided by the samples of all ranks, so the exchange only adds.
@@ -208,7 +208,7 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
 }
 
 void Replica::plan_exchange() {
-  if (!buckets_.empty()) return;
+  if (!buckets_.empty() || !options_.exchange) return;
   std::vector<bool> is_used(options_.exact_tensors.size(), false);
   const auto is_exact = [&](const std::string& name) {
     bool is_matched = false;

@@ -50,6 +50,7 @@ struct ReplicaOptions {
   std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
   bool is_one_host = false;                     // all ranks are on the same one
   std::size_t bucket_bytes = 4'000'000;
+  bool exchange = true;  // false: no buckets, every rank trains its own model
   bool overlap = true;
   ExchangePath path = ExchangePath::automatic;
   // Takes the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward

@@ -73,7 +73,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
     const double data_s = is_loaded_ ? 0.0 : load_next();
     // Once an epoch the sums are compared with the exact ones.
-    if (s == train_loader_->steps() / 2 && comm_.size() > 1) replica_->reducer().sample_error();
+    if (s == train_loader_->steps() / 2 && exchanges()) replica_->reducer().sample_error();
     step(data_s, s + 1 == train_loader_->steps());
   }
 }
@@ -163,7 +163,8 @@ void Trainer::average_statistics() {
 }
 
 void Trainer::check_replicas() {
-  if (options_.check_replicas == Options::ReplicaCheck::off) return;
+  // Without an exchange they differ.
+  if (options_.check_replicas == Options::ReplicaCheck::off || !options_.exchange) return;
   const std::span<float> values = replica_->network().parameters().values();
   std::vector<float> copy;
   if (device_->kind() != DeviceKind::cpu) copy = to_host(*device_, values);
@@ -184,7 +185,7 @@ Trainer::Trainer(const Options& options, Communicator& comm) : options_(options)
   comm_.together([&] { choose_device(); });
   agree_on_device();
   comm_.together([&] { load_data(); });
-  if (options_.tune && comm_.size() > 1) measure_network();
+  if (options_.tune && exchanges()) measure_network();
   comm_.together([&] { make_replica(); });
   prepare_batch_sizes();
   make_recorder();
@@ -282,6 +283,7 @@ void Trainer::make_replica() {
   }
   replica.is_one_host = comm_.local_size() == comm_.size();
   replica.bucket_bytes = bucket_bytes();
+  replica.exchange = options_.exchange;
   replica.overlap = options_.overlap;
   replica.path = options_.gpu_exchange == Options::GpuExchange::host     ? ExchangePath::host
                  : options_.gpu_exchange == Options::GpuExchange::device ? ExchangePath::device

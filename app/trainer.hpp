@@ -55,12 +55,13 @@ class Trainer {
     return options_.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
   }
 
+  [[nodiscard]] bool exchanges() const { return options_.exchange && comm_.size() > 1; }
   [[nodiscard]] std::size_t bucket_bytes() const;
 
   const Options& options_;
   Communicator& comm_;
   CpuShare share_;
-  LinkProbe link_;  // zeros with one rank and with --autotune off
+  LinkProbe link_;  // zeros where nothing is exchanged, and with --autotune off
   std::unique_ptr<Device> device_;
   Dataset data_;
   std::string why_no_gpu_;           // for --device auto

@@ -53,6 +53,20 @@ def overlap_changes_nothing() -> None:
                          run(2, "off.h5", "--overlap", "off", *options))
 
 
+def without_exchange() -> None:
+    log = run(2, "off.h5", "--exchange", "off", "--compress", "q8", "--epochs", "20", "--augment", "off",
+              "--limit-train", "96", "--batch-size", "8")
+    epochs, ranks = log["epochs"][:], log["ranks"][:]
+    assert len(log["buckets"]) == 0 and log["config"].attrs["exchange"] == "off"
+    for field in ("sent_bytes", "received_bytes", "encode_s", "wire_s"):
+        assert not ranks[field].any(), ranks[field]
+    assert (ranks["compute_s"] > 0).all()
+    losses = epochs["train_loss"]  # each rank learns its own part
+    assert losses[-5:].mean() < losses[:5].mean() - 0.3, losses
+    with_one = run(1, "one.h5", "--exchange", "off")
+    assert_same_training(with_one, run(1, "on.h5"))
+
+
 def compressed_run_learns() -> None:
     # The same data every epoch without augmentation: the loss must fall far below ln 10 = 2.30.
     options = ("--epochs", "40", "--augment", "off", "--limit-train", "96", "--batch-size", "8", "--nesterov", "on")
