@@ -30,7 +30,9 @@ run study.ini --list || fail "--list"
 [ "$(grep -o -- '--lr' output | wc -l)" = 3 ] || fail "no option is given twice"
 "$sweep" study.ini --only good-q8 --dptrain "$program" -- --seed 7 >output 2>&1 || fail "options after --"
 grep -q -- '--seed 7' results/study/good-q8-0.1.txt || fail "options after -- reach dptrain"
-rm results/study/good-q8-0.1.*
+run study.ini --only good-q8
+[ $? = 2 ] || fail "a folder with other options is left alone"
+rm -r results/study
 run study.ini && fail "a failed point is an error"
 grep -q 'bad-q7' output || fail "the failed point is named"
 for name in good-none-0.1 good-q8-0.1; do
@@ -44,12 +46,29 @@ mv results/study/good-none-0.1.h5 results/study/good-none-0.1.part.h5
 run study.ini --only good || fail "goes on"
 grep -q '^\[1/1\] good-none' output || fail "only the interrupted point runs"
 
-for bad in 'no such file' 'ranks = 0' 'no study' 'no pairs'; do
+cat >links.ini <<'INI'
+[study]
+ranks = 2
+options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 3 --autotune off
+small = --epochs 1 --batch-size 16
+[a]
+ranks = 1 | 3
+rate = 1gbit
+INI
+run links.ini --small --list || fail "--small --list"
+grep -q 'missing a-3-1gbit: 3 ranks, links of 1gbit, .*--epochs 1 ' output || fail "ranks, rate and small"
+run links.ini --small || fail "a study of links"
+for text in 'mpirun -np 3 .*--throttle 1gbit .*--epochs 1 ' '^epoch 1/1 '; do
+  grep -q -- "$text" results/links-small/a-3-1gbit.txt || fail "a-3-1gbit: $text"
+done
+
+for bad in 'no such file' 'ranks = 0' 'no study' 'no pairs' 'no such key'; do
   printf '[study]\nranks = 2\n[a]\nseed = 1\n' >bad.ini
   case $bad in
     'no such file') rm bad.ini ;;
     'ranks = 0') printf '[study]\nranks = 0\n[a]\nseed = 1\n' >bad.ini ;;
     'no study') printf '[a]\nseed = 1\n' >bad.ini ;;
+    'no such key') printf '[study]\nrank = 2\n[a]\nseed = 1\n' >bad.ini ;;
     'no pairs') printf '[study]\noptions = --lr\n[a]\nseed = 1\n' >bad.ini ;;
   esac
   run bad.ini
