@@ -9,8 +9,8 @@
 //     inside      a leader sends each total to its host's ranks as it came, so all ranks decode the
 //                 same bytes
 //
-//     hosts {0 1} {2 3}:    1 ==> 0 --a--> 2 ==> 3,    3 ==> 2 --b--> 0 ==> 1      (==> in the
-//     host)
+//     hosts {0 1} {2 3}:    1 ==> 0 --a--> 2 ==> 3,    3 ==> 2 --b--> 0 ==> 1
+//                           (==> inside a host, --> between hosts; a and b are the two chunks)
 //
 // So a host's link carries one ring's bytes, not one for each of its ranks, and a value passes L
 // encodes. Inside a host MPI moves messages through shared memory. With one host nothing is
@@ -21,8 +21,10 @@
 // that order of all messages every rank's sends and receives come as in its list: there is no
 // deadlock (exchange_plan.hpp).
 //
-// Cost: hierarchical_wire_bytes; the bytes inside hosts count as sent, too. Messages and failures:
-// segment_exchange.hpp.
+// Cost: 2(L-1) hops between hosts and a step inside a host before and after them, 2L steps for L
+// hosts and 2 for a single one (a leader takes its host's messages one after the other); a value
+// passes L encodes. Bytes: hierarchical_wire_bytes; those inside hosts count as sent, too. Messages
+// and failures: segment_exchange.hpp.
 #pragma once
 
 #include <memory>
