@@ -6,7 +6,7 @@
 namespace dp {
 
 // The sum of term(i) for i < m: lane k adds the terms k, k + 16, k + 32, ... in that order; then
-// lane k adds lane k + 8, k + 4, k + 2, k + 1. T: float or a whole number.
+// lane k adds lane k + 8, k + 4, k + 2, k + 1. T: float, double or a whole number.
 template <class T, class Term>
 T lane_sum(std::size_t m, Term term) {
   constexpr std::size_t kLanes = 16;

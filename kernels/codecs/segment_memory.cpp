@@ -3,9 +3,19 @@
 #include <algorithm>
 
 #include "kernels/codecs/cpu_driver.hpp"
+#include "kernels/codecs/lane_sum.hpp"
 
 namespace dp {
 namespace {
+
+// In one fixed order, and in double: squares of floats overflow.
+template <class Value>
+double squares(std::size_t n, Value value) {
+  return lane_sum<double>(n, [&](std::size_t i) {
+    const double x = value(i);
+    return x * x;
+  });
+}
 
 class HostMemory final : public SegmentMemory {
  public:
@@ -14,21 +24,14 @@ class HostMemory final : public SegmentMemory {
   }
   [[nodiscard]] double squares_of_sum(const float* values, const float* others,
                                       std::size_t n) const override {
-    double sum = 0.0;
-    for (std::size_t i = 0; i < n; ++i) {
-      const double x = others == nullptr ? values[i] : values[i] + others[i];
-      sum += x * x;
+    if (others == nullptr) {
+      return squares(n, [=](std::size_t i) { return values[i]; });
     }
-    return sum;
+    return squares(n, [=](std::size_t i) { return values[i] + others[i]; });
   }
   [[nodiscard]] double squares_of_difference(const float* values, const float* others,
                                              std::size_t n) const override {
-    double sum = 0.0;
-    for (std::size_t i = 0; i < n; ++i) {
-      const double x = values[i] - others[i];
-      sum += x * x;
-    }
-    return sum;
+    return squares(n, [=](std::size_t i) { return values[i] - others[i]; });
   }
   [[nodiscard]] bool is_finite(const float* values, std::size_t n) const override {
     return largest_magnitude_bits(values, nullptr, n) < 0x7F800000u;

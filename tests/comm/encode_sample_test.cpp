@@ -63,6 +63,30 @@ TEST(Saturation, OfNormalValues) {
   }
 }
 
+// Whole numbers, so that every order of additions gives the same; lengths that leave lanes of the
+// sum without a term.
+TEST(EncodeSample, SquaresAreThoseOfEveryValue) {
+  for (std::size_t n = 0; n < 70; ++n) {
+    std::vector<float> a(n), b(n);
+    double squares = 0.0, of_sum = 0.0, of_difference = 0.0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double x = static_cast<double>(i) + 1.0, y = 3.0 * x + 1.0;
+      a[i] = static_cast<float>(x);
+      b[i] = static_cast<float>(y);
+      squares += x * x;
+      of_sum += (x + y) * (x + y);
+      of_difference += (x - y) * (x - y);
+    }
+    EXPECT_EQ(host_memory().squares_of_sum(a.data(), nullptr, n), squares) << n;
+    EXPECT_EQ(host_memory().squares_of_sum(a.data(), b.data(), n), of_sum) << n;
+    EXPECT_EQ(host_memory().squares_of_difference(a.data(), b.data(), n), of_difference) << n;
+  }
+  // Squares that no float holds.
+  const std::vector<float> huge(3, 1e38f);
+  EXPECT_DOUBLE_EQ(host_memory().squares_of_sum(huge.data(), nullptr, 3),
+                   3.0 * static_cast<double>(1e38f) * static_cast<double>(1e38f));
+}
+
 TEST(EncodeSample, LooksAtOneEncodeOfAStep) {
   const auto codec = make_codec(parse_codec_spec("q8"));
   EncodeSample sample(*codec, 3, 64);
