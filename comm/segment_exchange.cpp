@@ -314,7 +314,8 @@ class SegmentExchange final : public Exchange {
     if (task.from != PlanTask::kNobody) return false;
     const std::size_t slot = free_send_slot();
     if (slot == kNone) return false;
-    send_encoded(task, slot, {});
+    const std::size_t bytes = encode(task, slot, {});
+    send(task, slot, kNone, send_buffer(slot), bytes);
     return true;
   }
 
@@ -342,22 +343,30 @@ class SegmentExchange final : public Exchange {
     --arrival_count_;
     next_handled_ = next_receive(next_handled_ + 1);
     receives_[slot].state = State::free;
-    if (encodes(task)) {
-      send_encoded(task, send_slot, payload);
-    } else if (task.take == Take::partial) {
-      add(task, payload);
-    } else {
-      is_finite_ = is_finite_ && is_flagged_[task.segment] == 0;
-      {
+    std::size_t encoded_bytes = 0;
+    try {
+      if (encodes(task)) {
+        encoded_bytes = encode(task, send_slot, payload);
+      } else if (task.take == Take::partial) {
+        add(task, payload);
+      } else {
+        is_finite_ = is_finite_ && is_flagged_[task.segment] == 0;
         const Stopwatch watch(stats_.decode_s, setup_.trace,
                               slice(TraceKind::decode, task, true, payload.size()));
         incoming_codec(task).decode(payload, values(task));
       }
-      if (leads_on) {
-        // As it came: the header is right for those who get it, too.
-        receives_[slot].state = State::forwarding;
-        send(task, send_slot, slot, message, receives_[slot].bytes);
-      }
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::communication) throw;
+      throw_error(ErrorKind::communication,
+                  "rank {} cannot take what rank {} sent for bucket {} in step {}: {}", rank_,
+                  task.from, setup_.bucket, step_, error.what());
+    }
+    if (encodes(task)) {
+      send(task, send_slot, kNone, send_buffer(send_slot), encoded_bytes);
+    } else if (leads_on) {
+      // As it came: the header is right for those who get it, too.
+      receives_[slot].state = State::forwarding;
+      send(task, send_slot, slot, message, receives_[slot].bytes);
     }
     post_more();
     return true;
@@ -376,8 +385,9 @@ class SegmentExchange final : public Exchange {
     }
   }
 
-  // Adds the payload received, if there is one, to this rank's values, encodes and sends the sum.
-  void send_encoded(const PlanTask& task, std::size_t slot, std::span<const std::byte> received) {
+  // Adds the payload received, if there is one, to this rank's values and writes the message that
+  // brings the sum into the send slot's buffer. Returns its length.
+  std::size_t encode(const PlanTask& task, std::size_t slot, std::span<const std::byte> received) {
     const bool has_received = task.take == Take::partial;
     std::byte* message = send_buffer(slot);
     const std::span<std::byte> payload(message + kMessageHeaderBytes,
@@ -401,11 +411,12 @@ class SegmentExchange final : public Exchange {
                             slice(TraceKind::decode, task, false, received.size()));
       incoming_codec(task).decode_add(received, sum);
     }
-    if (is_sampled) sample_->before(sum, residual);
     EncodeResult result;
+    bool is_flagged = false;
     {
       Stopwatch watch(stats_.encode_s, setup_.trace,
                       slice(TraceKind::encode, task, task.give == Give::total));
+      if (is_sampled) sample_->before(sum, residual);
       result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, place)
                            : codec.encode(sum, residual, payload, place);
       if (!result.finite) {
@@ -415,11 +426,13 @@ class SegmentExchange final : public Exchange {
           result = codec.encode(sum, residual, payload, place);
         }
       }
+      is_flagged = is_flagged_[task.segment] != 0;
+      if (is_sampled && !is_flagged) {
+        sample_->after(sum, residual, payload.first(result.payload_bytes), stats_.sampled);
+      }
       watch.set_bytes(result.payload_bytes);
     }
-    const bool is_flagged = is_flagged_[task.segment] != 0;
     const auto encoded = payload.first(result.payload_bytes);
-    if (is_sampled && !is_flagged) sample_->after(sum, residual, encoded, stats_.sampled);
     if (task.give == Give::total) {
       // From here on this rank holds what all others will decode.
       is_finite_ = is_finite_ && !is_flagged;
@@ -432,7 +445,7 @@ class SegmentExchange final : public Exchange {
     const MessageHeader h = header(kSegmentKind | (is_flagged ? kNotFinite : 0),
                                    number(task.segment, task.give == Give::total));
     std::memcpy(message, &h, sizeof h);
-    send(task, slot, kNone, message, kMessageHeaderBytes + encoded.size());
+    return kMessageHeaderBytes + encoded.size();
   }
 
   void send(const PlanTask& task, std::size_t slot, std::size_t forwards, const std::byte* message,

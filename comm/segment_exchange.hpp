@@ -18,13 +18,21 @@
 // it received, and the flag. Where even that cannot be encoded it sends zeros and keeps its
 // residual.
 //
+// Finite values whose sum is more than the codec can carry (2^126 for most) are treated likewise: a
+// rank that has added one message of the codec's to its own values counts as one with zeros and
+// passes that message on. One that has added several (the owner on direct, the root and the inner
+// ranks of a tree, the parameter server) cannot take its own values out again: it sends zeros, and
+// what those messages carried of that segment is lost, with what their senders' residuals had given
+// to it. That is the one case in which a skipped step takes something from residuals for good; sums
+// within the codec's range, and all other segments, lose nothing.
+//
 // Buffers: `window` for sends and 2 x window for receives, each of one message. A message that is
 // sent on leaves from the buffer that it came into, which stays taken until the sends have ended;
 // as at most `window` sends are under way, at least `window` receives are always posted or waiting
 // to be handled.
 //
 // Failures: a message other than the one that is due, and a payload that no encoder writes, are
-// Error(communication) that names the sender.
+// Error(communication) that names the sender, the bucket and the step.
 #pragma once
 
 #include <memory>

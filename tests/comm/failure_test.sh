@@ -67,6 +67,11 @@ case $what in
     expect_text '^victim: rank 2 got message'
     expect_one_voice
     ;;
+  payload)
+    expect_code 4
+    expect_text '^victim: rank 2 cannot take what rank 1 sent for bucket 0 in step 31: a q8:[^ ]* payload '
+    expect_one_voice
+    ;;
   *) fail "unknown case" ;;
 esac
 cat "$folder/out"

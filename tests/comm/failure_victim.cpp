@@ -4,8 +4,10 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/mpi_runtime.hpp"
 #include "comm/reducer.hpp"
@@ -15,6 +17,21 @@ namespace {
 using namespace dp;
 using namespace std::chrono_literals;
 
+constexpr std::size_t kSegment = 2048, kElements = 50'000;  // floats, of a bucket
+
+// What is due on a ring of four as the first message from rank 1 to rank 2 (segment_exchange.hpp),
+// with a payload of the right length that no encoder writes: its scale is NaN.
+std::vector<std::byte> damaged_segment(std::uint64_t step) {
+  const std::size_t segments = (kElements / 4 + kSegment - 1) / kSegment;
+  const std::uint32_t header[] = {0x44500001u, static_cast<std::uint32_t>(step), 0,
+                                  static_cast<std::uint32_t>(2 * segments)};
+  std::vector<std::byte> message(
+      sizeof header + make_codec(parse_codec_spec("q8"))->max_payload_bytes(kSegment),
+      std::byte{0xFF});
+  std::memcpy(message.data(), header, sizeof header);
+  return message;
+}
+
 void run(const std::string& what, const std::string& folder, const std::string& topology) {
   Communicator comm;
   if (what == "agree") {
@@ -22,10 +39,12 @@ void run(const std::string& what, const std::string& folder, const std::string& 
       if (comm.rank() > 0) throw_error(ErrorKind::data, "no pictures on rank {}", comm.rank());
     });
   }
-  std::vector<float> gradient(100'000, 1.0f);
-  const std::vector<TensorSlot> tensors = {{0, 100, 500, false}, {50'000, 100, 500, false}};
-  Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
-                  {.topology = topology, .segment_bytes = 8192, .comm_timeout_s = 2.0});
+  std::vector<float> gradient(2 * kElements, 1.0f);
+  const std::vector<TensorSlot> tensors = {{0, 100, kElements / 100, false},
+                                           {kElements, 100, kElements / 100, false}};
+  Reducer reducer(
+      comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
+      {.topology = topology, .segment_bytes = kSegment * sizeof(float), .comm_timeout_s = 2.0});
   for (std::uint64_t step = 0;; ++step) {
     reducer.begin_step(step);
     if (step == 20) {
@@ -45,15 +64,20 @@ void run(const std::string& what, const std::string& folder, const std::string& 
     for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
     (void)reducer.wait_step();
     if (what == "late" && step == 40) return;
-    if (what == "damage" && step == 30 && comm.rank() == 1) {
-      // A message that nobody of ours would send, in the place of the next step's first one.
+    const bool is_damage = what == "damage" || what == "payload";
+    if (is_damage && step == 30 && comm.rank() == 1) {
+      // A message that nobody of ours would send, in the place of the next step's first one: that
+      // with the first segment of chunk 1, to rank 2.
       reducer.run([&](Communicator& c) {
-        const char rubbish[64] = "rubbish";
+        std::vector<std::byte> message(64);
+        std::memcpy(message.data(), "rubbish", 7);
+        if (what == "payload") message = damaged_segment(step + 1);
         // Bucket 0 uses the tags 0 and 2 in turn, and 2 in the first step.
         const int next_steps_tag = step % 2 == 0 ? 0 : 2;
-        MPI_Send(rubbish, 64, MPI_BYTE, 2, next_steps_tag, c.handle());
+        MPI_Send(message.data(), static_cast<int>(message.size()), MPI_BYTE, 2, next_steps_tag,
+                 c.handle());
       });
-    } else if (what == "damage" && step == 30) {
+    } else if (is_damage && step == 30) {
       reducer.run([](Communicator&) {});
     }
   }
