@@ -1,17 +1,25 @@
-// Helpers for tests that drive one exchange by hand.
+// Helpers for tests that drive exchanges by hand.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
+#include "tests/codecs/codec_testing.hpp"
 
 namespace dp::testing_support {
 
@@ -20,9 +28,18 @@ struct Bench {
   Bench(Communicator& communicator, const std::string& spec, std::size_t elements,
         std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
         std::vector<int> host_numbers = {})
+      : Bench(communicator, make_codec(parse_codec_spec(spec)), elements, segment_floats, bucket,
+              topology, std::move(host_numbers)) {
+    comm.barrier();
+  }
+  // With a codec of the test's own, and without the barrier that goes before an exchange that takes
+  // over a bucket's number: who makes several at once waits for all of them together.
+  Bench(Communicator& communicator, std::unique_ptr<Codec> own_codec, std::size_t elements,
+        std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
+        std::vector<int> host_numbers = {})
       : comm(communicator),
         hosts(std::move(host_numbers)),
-        codec(make_codec(parse_codec_spec(spec))),
+        codec(std::move(own_codec)),
         gradient(elements),
         residual(codec->spec().feedback ? elements : 0),
         segment((segment_floats + codec->block() - 1) / codec->block() * codec->block()),
@@ -37,23 +54,14 @@ struct Bench {
                                           .segment = segment,
                                           .window = 4,
                                           .hosts = hosts})),
-        buffers(exchange->needs()) {
-    comm.barrier();
-  }
+        buffers(exchange->needs()) {}
 
   [[nodiscard]] ExchangeShape shape() const {
     return {gradient.size(), static_cast<std::size_t>(comm.size()), segment};
   }
 
   // Runs one exchange to its end; `between` is called between looks.
-  void run(std::uint64_t step, const std::function<void()>& between = {}) {
-    exchange->post_receives(buffers, step);
-    exchange->start();
-    while (!exchange->done()) {
-      exchange->progress();
-      if (between) between();
-    }
-  }
+  void run(std::uint64_t step, const std::function<void()>& between = {});
 
   Communicator& comm;
   std::vector<int> hosts;
@@ -63,6 +71,80 @@ struct Bench {
   std::unique_ptr<Exchange> exchange;
   BufferSet buffers;
 };
+
+// Runs an exchange of each at the same time, to the end of all. One bucket after the other would
+// make ranks that share a processor wait for each other as often as there are buckets.
+inline void run_together(std::span<const std::unique_ptr<Bench>> benches, std::uint64_t step,
+                         const std::function<void()>& between = {}) {
+  for (const auto& bench : benches) bench->exchange->post_receives(bench->buffers, step);
+  for (const auto& bench : benches) bench->exchange->start();
+  for (bool all_done = false; !all_done;) {
+    bool has_moved = false;
+    all_done = true;
+    for (const auto& bench : benches) {
+      has_moved = bench->exchange->progress() || has_moved;
+      all_done = all_done && bench->exchange->done();
+    }
+    if (between) between();
+    if (!has_moved) std::this_thread::yield();
+  }
+}
+
+inline void Bench::run(std::uint64_t step, const std::function<void()>& between) {
+  exchange->post_receives(buffers, step);
+  exchange->start();
+  while (!exchange->done()) {
+    if (!exchange->progress()) std::this_thread::yield();
+    if (between) between();
+  }
+}
+
+// The spec with one more key.
+inline std::string with_key(const std::string& spec, std::string_view key, std::string_view value) {
+  return fmt::format("{}{}{}={}", spec, spec.find(':') == std::string::npos ? ':' : ',', key,
+                     value);
+}
+
+// Every codec that writes segments, with blocks of 64 values, a tenth of the values sent or those
+// above the usual magnitude; and then with each other choice of its keys (rounding at random, bf16
+// values, ...) but `ef`.
+inline std::vector<std::string> small_specs() {
+  // Of numbers: what suits buckets of a few hundred normal values; others stay as they are preset.
+  const std::pair<std::string_view, std::string_view> numbers[] = {
+      {"block", "64"}, {"ratio", "0.1"}, {"alpha", "1"}};
+  std::vector<std::string> specs;
+  for (const CodecInfo& info : codec_list()) {
+    if (info.is_exchange) continue;
+    std::string spec(info.name);
+    for (const auto& [key, value] : numbers) {
+      if (info.find(key) != nullptr) spec = with_key(spec, key, value);
+    }
+    specs.push_back(spec);
+    for (const CodecParameter& parameter : info.parameters) {
+      if (parameter.kind != CodecParameter::Kind::choice || parameter.key == "ef") continue;
+      for (const std::string& choice : test::tried_values(parameter, {})) {
+        specs.push_back(with_key(spec, parameter.key, choice));
+      }
+    }
+  }
+  return specs;
+}
+
+// These; the same with feedback where they have none by default and without where they do; and
+// every codec as it is preset.
+inline std::vector<std::string> all_specs() {
+  std::vector<std::string> specs = small_specs();
+  for (std::size_t i = 0, n = specs.size(); i < n; ++i) {
+    const CodecSpec spec = parse_codec_spec(specs[i]);
+    if (!find_codec(spec.name)->can_feedback()) continue;
+    specs.push_back(with_key(specs[i], "ef", spec.feedback ? "off" : "force"));
+  }
+  for (const CodecInfo& info : codec_list()) {
+    const std::string name(info.name);
+    if (!info.is_exchange && std::ranges::count(specs, name) == 0) specs.push_back(name);
+  }
+  return specs;
+}
 
 // The same vector of rank 0 on all ranks.
 inline std::vector<float> of_rank_0(Communicator& comm, std::vector<float> values) {
@@ -79,10 +161,13 @@ inline void expect_same_bits(Communicator& comm, const std::vector<float>& value
 }
 
 // Sums over ranks, in double.
+inline void sum_over_ranks(Communicator& comm, std::vector<double>& values) {
+  MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_DOUBLE, MPI_SUM,
+                comm.handle());
+}
 inline std::vector<double> sum_over_ranks(Communicator& comm, const std::vector<float>& values) {
   std::vector<double> sum(values.begin(), values.end());
-  MPI_Allreduce(MPI_IN_PLACE, sum.data(), static_cast<int>(sum.size()), MPI_DOUBLE, MPI_SUM,
-                comm.handle());
+  sum_over_ranks(comm, sum);
   return sum;
 }
 
