@@ -1,0 +1,78 @@
+"""One sentence a run: what holds it up, and what would help, where its figures say so."""
+from __future__ import annotations
+
+from .run import Run
+from .table import Row, Table, name
+from .tables_detail import slowest_rank
+from .tables_network import volume_bytes
+from .units import digits
+
+# Bits a value of codecs, from the finest.
+CODEC_BITS = (("fp16", 16.0), ("q8", 8.0), ("q4", 4.0), ("q2", 2.0), ("topk:ratio=0.01", 0.4))
+LITTLE, MUCH, SLOW = 0.05, 0.5, 0.1
+
+
+def advice(run: Run) -> str | None:
+    """None where the figures say nothing."""
+    epoch, exposed, comm = run.epoch_s, run.time("exposed_comm_s"), run.time("comm_s")
+    if not epoch or exposed is None or comm is None:
+        return None
+    data = run.time("data_s") or 0.0
+    if data > LITTLE * epoch and data > exposed:
+        return (f"Training waits for images {_percent(data / epoch)} of the time: more --loader-threads, or a faster disk.")
+    if run.world_size == 1:
+        return None
+    stands = f"Training stands still for the exchange {_percent(exposed / epoch)} of the time"
+    if exposed <= LITTLE * epoch:
+        return f"{stands}: computation decides, sending less would gain nothing."
+    wait = run.time("peer_wait_s") or 0.0
+    if wait > MUCH * comm:
+        slow = slowest_rank(run)
+        who = (f": rank {slow[0]}{f' ({slow[1]})' if slow[1] else ''} computes {_percent(slow[2])} longer than the mean; give it "
+               "less to do or more cores" if slow and slow[2] > SLOW else
+               f", none of them much slower than the others on the whole{_sharing(run)}")
+        return f"{stands}; {_percent(wait / comm)} of the communication is waiting for ranks that have not begun{who}."
+    if run.config.get("overlap") == "off":
+        return f"{stands}, and no communication runs beside backward: --overlap on."
+    coding = (run.time("encode_s") or 0.0) + (run.time("decode_s") or 0.0)
+    if coding > MUCH * comm:
+        return f"{stands}; {_percent(coding / comm)} of the communication is encoding and decoding: a simpler codec is faster here."
+    return f"{stands}. {_would_hide(run)}"
+
+
+def _would_hide(run: Run) -> str:
+    """Which codec's bytes the wire would carry while backward runs, at the rate that was reached."""
+    wire, backward, volume = run.time("wire_s"), run.time("backward_s"), volume_bytes(run)
+    sent, k = run.time("sent_bytes"), run.steps_per_epoch
+    if not wire or not backward or not volume or not sent or not k:
+        return "Sending less would help."
+    bits = 32 * sent / run.world_size / (volume * k)
+    if wire <= backward and _sharing(run):
+        return (f"Its {digits(wire)} s on the wire are less than the {digits(backward)} s of backward, but ranks{_sharing(run)[7:]}, "
+                "so there is no free core for the exchange to run on beside backward.")
+    if wire <= backward:
+        return (f"Its {digits(wire)} s on the wire are less than the {digits(backward)} s of backward, so more of them could be "
+                "hidden: smaller buckets (--bucket-mb) leave earlier.")
+    for codec, needed in CODEC_BITS:
+        if needed < bits and wire * needed / bits <= backward:
+            return (f"The wire takes {digits(wire)} s at {digits(bits)} bits a value; {codec}, at {digits(needed)}, would take "
+                    f"about {digits(wire * needed / bits)} s, which backward ({digits(backward)} s) can hide.")
+    return (f"The wire takes {digits(wire)} s at {digits(bits)} bits a value, and no codec of this program would fit behind "
+            f"backward ({digits(backward)} s): a larger batch exchanges less often.")
+
+
+def _sharing(run: Run) -> str:
+    cores, threads = run.attributes.get("cores_per_rank"), run.attributes.get("threads_per_rank")
+    if not cores or not threads or threads <= cores:
+        return ""
+    return f", which share cores ({threads:g} threads and {cores:g} cores a rank)"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def advice_table(runs: list[Run]) -> Table | None:
+    rows: list[Row] = [{"run": run.label, "advice": text} for run in runs if (text := advice(run)) is not None]
+    return Table("advice", "What to do", [name("run", "run"), name("advice", "what its figures say")], rows,
+                 is_prose=True) if rows else None

@@ -1,0 +1,92 @@
+"""What runs have in common: the run on one rank that another is compared with, options that differ, groups."""
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .run import Run
+
+T = TypeVar("T")
+# Say where and how fast a run was made, or name its files: no part of what was run.
+NO_DIFFERENCE = {"log", "config", "quiet", "print-config", "checkpoint", "trace", "data-dir"}
+
+
+@dataclass
+class Baseline:
+    """T_1 for a run on N ranks, or why there is none."""
+    epoch_s: float | None
+    labels: list[str]
+    why_not: str = ""
+
+
+def _share(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+# What T_1 must share with a run on N ranks, and how it is called.
+ALIKE: list[tuple[str, Callable[[Run], Any]]] = [
+    ("model", lambda run: run.model_name),
+    ("data set", lambda run: run.config.get("dataset")),
+    ("number of training images", lambda run: run.samples),
+    ("precision", lambda run: run.config.get("precision")),
+    ("cores_per_rank", lambda run: _share(run.attributes.get("cores_per_rank"))),
+    ("threads_per_rank", lambda run: _share(run.attributes.get("threads_per_rank"))),
+    ("device", lambda run: run.devices),
+]
+
+
+def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
+    """T_1 of the same model, data, device and cores per rank, with the same batch: "batch" per rank (weak scaling) or
+    "global_batch" (strong scaling). Of several such runs the median counts."""
+    alone = [other for other in runs if other.world_size == 1 and other.epoch_s is not None]
+    if not alone:
+        return Baseline(None, [], "there is no run on one rank")
+    batch = ("batch per rank" if of_batch == "batch" else "global batch", lambda r: getattr(r, of_batch))
+    for what, value in [*ALIKE, batch]:
+        mine = value(run)
+        same = [other for other in alone if value(other) == mine]
+        if not same:
+            theirs = ", ".join(sorted({str(value(other)) for other in alone}))
+            return Baseline(None, [], f"on one rank there is {what} {theirs}, not {mine}")
+        alone = same
+    return Baseline(statistics.median(other.epoch_s for other in alone if other.epoch_s is not None),
+                    [other.label for other in alone])
+
+
+def groups(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]:
+    """In the order of first appearance."""
+    found: dict[Hashable, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def setting(run: Run) -> dict[str, str]:
+    """Everything that was chosen for a run, by name."""
+    said = {option: value for option, value in run.config.items() if option not in NO_DIFFERENCE}
+    said["ranks"] = str(run.world_size)
+    said["hosts"] = str(len(set(run.hosts)))
+    said["device"] = run.devices
+    for attribute in ("dptrain_version", "git_revision", "mpi_version", "cores_per_rank", "threads_per_rank",
+                      "exchange_path"):
+        said[attribute] = str(_share(run.attributes.get(attribute, "")))
+    return said
+
+
+def differences(runs: list[Run]) -> tuple[list[str], list[dict[str, str]]]:
+    """The names of what differs between the runs, and everything's value in each of them."""
+    settings = [setting(run) for run in runs]
+    names = list(dict.fromkeys(name for said in settings for name in said))
+    return [name for name in names if len({said.get(name, "") for said in settings}) > 1], settings
+
+
+def because(reasons: dict[str, list[str]]) -> list[str]:
+    """Notes that say which runs lack a value for which reason: {reason: labels}."""
+    return [f"{reason[:1].upper()}{reason[1:]}: {_some(labels)}." for reason, labels in reasons.items()]
+
+
+def _some(labels: list[str], most: int = 4) -> str:
+    labels = list(dict.fromkeys(labels))
+    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")

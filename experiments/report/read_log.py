@@ -1,0 +1,173 @@
+"""Reads a run log (HDF5, format_version 1: io/run_log_rows.hpp lists the columns), also one that is being written.
+
+Unreadable says in one clause why a file gives no run; what is missing in one that does is in Run.problems.
+"""
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+from typing import Any, Callable, Iterable
+
+import h5py
+import numpy as np
+import pandas as pd
+
+from .run import Run
+
+FORMAT_VERSION = 1
+TRIES, PAUSE_S = 4, 0.25
+STEP_COLUMNS = ["step", "epoch", "comm_s", "peer_wait_s", "exposed_comm_s", "step_s"]
+NEEDED = ("epoch", "samples", "global_batch", "epoch_s")
+
+
+class Unreadable(Exception):
+    """Why a file gives no run."""
+
+
+def find_logs(paths: Iterable[pathlib.Path]) -> tuple[list[pathlib.Path], list[str]]:
+    """Files as they are named, of folders all *.h5 below them, each once; and what is wrong with the names."""
+    logs: dict[pathlib.Path, None] = {}
+    problems = []
+    for path in paths:
+        if path.is_dir():
+            found = sorted(p for p in path.rglob("*.h5") if p.is_file())
+            if not found:
+                problems.append(f"{path}: there is no *.h5 file in this folder")
+            logs |= dict.fromkeys(found)
+        elif path.exists():
+            logs[path] = None
+        else:
+            problems.append(f"{path}: there is no such file")
+    return list(logs), problems
+
+
+def labels_of(paths: list[pathlib.Path]) -> list[str]:
+    """Short names of files that tell them apart."""
+    def stem(path: pathlib.Path) -> str:
+        return path.name.removesuffix(".h5").removesuffix(".part")
+
+    stems = [stem(path) for path in paths]
+    shared = pathlib.Path(os.path.commonpath([path.resolve().parent for path in paths])) if paths else pathlib.Path()
+
+    def longer(path: pathlib.Path) -> str:
+        return str(path.resolve().relative_to(shared)).removesuffix(".h5")
+
+    return [stem if stems.count(stem) == 1 else longer(path) for path, stem in zip(paths, stems)]
+
+
+def read(path: pathlib.Path, label: str) -> Run:
+    """Throws Unreadable. A file that is being written may change while it is read, so a failure is tried again."""
+    for attempt in range(TRIES):
+        try:
+            return _read_once(path, label)
+        except (OSError, RuntimeError, KeyError, ValueError) as error:
+            if attempt == TRIES - 1 or not _may_be_written(path):
+                raise Unreadable(_reason(path, error)) from error
+            time.sleep(PAUSE_S)
+    raise AssertionError("unreachable")
+
+
+def _may_be_written(path: pathlib.Path) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime < 3600
+    except OSError:
+        return False
+
+
+def _reason(path: pathlib.Path, error: Exception) -> str:
+    text = str(error)
+    if not os.access(path, os.R_OK):
+        return "cannot be read: no permission"
+    size = path.stat().st_size
+    if size == 0:
+        return "is empty: the run has not begun to write, or ended before it did"
+    if "truncated file" in text:
+        whole = [word for word in text.replace("=", " ").replace(",", " ").replace(")", " ").split() if word.isdigit()]
+        least = f" of {int(whole[-1]):,}" if whole else ""
+        return f"is cut off: {size:,}{least} bytes are there"
+    if "file signature not found" in text:
+        return "is not an HDF5 file"
+    return "is damaged: " + (" ".join(text.split()) or type(error).__name__)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _attributes(group: h5py.Group) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in group.attrs.items()}
+
+
+def _read_once(path: pathlib.Path, label: str) -> Run:
+    with h5py.File(path, "r", locking=False) as file:
+        attributes = _attributes(file)
+        version = attributes.get("format_version")
+        if version is None:
+            raise Unreadable("is not a run log: it has no attribute format_version")
+        if version != FORMAT_VERSION:
+            raise Unreadable(f"has format_version {version}; this dpreport reads {FORMAT_VERSION}")
+        if not isinstance(attributes.get("world_size"), int) or attributes["world_size"] < 1:
+            raise Unreadable("has no attribute world_size that is a number of ranks")
+        problems: list[str] = []
+
+        def group(name: str) -> dict[str, Any]:
+            if not isinstance(file.get(name), h5py.Group):
+                problems.append(f"has no group /{name}")
+                return {}
+            return _attributes(file[name])
+
+        def table(name: str, columns: list[str] | None = None, is_optional: bool = False) -> pd.DataFrame | None:
+            return _table(file, name, columns, None if is_optional else problems.append)
+
+        epochs = table("epochs")
+        if epochs is None:
+            raise Unreadable(problems[-1])
+        lacking = [column for column in NEEDED if column not in epochs]
+        if lacking:
+            raise Unreadable(f"its table /epochs has no column {', '.join(lacking)}")
+        run = Run(path, label, attributes, {name: str(value) for name, value in group("config").items()}, group("model"),
+                  epochs, table("ranks"), table("buckets"), table("sessions"), table("steps", STEP_COLUMNS, True), problems)
+    _judge(run)
+    return run
+
+
+def _table(file: h5py.File, name: str, columns: list[str] | None, complain: Callable[[str], None] | None) -> pd.DataFrame | None:
+    data = file.get(name)
+    if not isinstance(data, h5py.Dataset) or not data.dtype.names:
+        if complain:
+            complain(f"has no table /{name}")
+        return None
+    try:
+        rows = data[:]
+    except (OSError, RuntimeError) as error:
+        if complain is None or name == "epochs":
+            raise
+        complain(f"its table /{name} cannot be read ({' '.join(str(error).split())})")
+        return None
+    return pd.DataFrame({column: rows[column] for column in columns or data.dtype.names if column in data.dtype.names})
+
+
+def _judge(run: Run) -> None:
+    """Adds what a reader of the tables should know."""
+    there, wanted = len(run.epochs), run.wanted_epochs
+    if not run.is_finished:
+        written = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.path.stat().st_mtime))
+        of_all = f" of {wanted}" if wanted is not None else ""
+        run.problems.append(f"is unfinished: {there}{of_all} epochs are there, last written {written} UTC; "
+                            "the run goes on, or was ended")
+    elif there == 0:
+        run.problems.append("has no epoch")
+    if run.sessions is not None and "world_size" in run.sessions and run.sessions["world_size"].nunique() > 1:
+        sizes = ", ".join(str(size) for size in run.sessions["world_size"])
+        run.problems.append(f"was resumed with another number of ranks ({sizes}): its epochs cannot be compared")
+    for column, text in (("train_loss", "training loss"), ("epoch_s", "time")):
+        if column in run.epochs and there and not np.isfinite(run.epochs[column]).all():
+            first = int(run.epochs.loc[~np.isfinite(run.epochs[column]), "epoch"].iloc[0]) + 1
+            run.problems.append(f"its {text} is not finite from epoch {first} on")
+    if "skipped_steps" in run.epochs and run.epochs["skipped_steps"].sum() > 0:
+        run.problems.append(f"skipped {int(run.epochs['skipped_steps'].sum())} steps with non-finite gradients")

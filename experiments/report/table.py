@@ -1,0 +1,129 @@
+"""A table, and the four ways in which it is written: text, Markdown, HTML, CSV."""
+from __future__ import annotations
+
+import csv
+import html
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from . import units
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Column:
+    """One column: `key` names it in rows and in CSV files, `title` (with its unit) elsewhere.
+
+    A column that may fold leaves the table when all its values are the same, for a line above it.
+    """
+    key: str
+    title: str
+    text: Callable[[Any], str] = units.digits
+    is_left: bool = False
+    may_fold: bool = False
+
+
+def name(key: str, title: str, may_fold: bool = False) -> Column:
+    return Column(key, title, units.plain, True, may_fold)
+
+
+def size(key: str, title: str, may_fold: bool = False) -> Column:
+    return Column(key, title, units.size, False, may_fold)
+
+
+def count(key: str, title: str, may_fold: bool = False) -> Column:
+    return Column(key, title, units.whole, False, may_fold)
+
+
+@dataclass
+class Table:
+    key: str
+    title: str
+    columns: list[Column]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+    is_prose: bool = False  # as text: a paragraph a row instead of columns
+
+    def folded(self) -> tuple[list[Column], str]:
+        """The columns that stay, and the line that says the rest."""
+        if len(self.rows) < 2:
+            return self.columns, ""
+        gone = [c for c in self.columns if c.may_fold and len({c.text(row.get(c.key)) for row in self.rows}) == 1]
+        said = [f"{c.title} {c.text(self.rows[0].get(c.key))}" for c in gone if self.cell(self.rows[0], c) != units.DASH]
+        return [c for c in self.columns if c not in gone], "The same in all: " + "; ".join(said) + "." if said else ""
+
+    @staticmethod
+    def cell(row: Row, column: Column) -> str:
+        return column.text(row.get(column.key))
+
+    def as_text(self) -> str:
+        if self.is_prose:
+            told = [f"{self.cell(row, self.columns[0])}: {self.cell(row, self.columns[1])}" for row in self.rows]
+            return "\n".join([self.title] + ["  " + "\n    ".join(_wrapped(text, 116)) for text in told]) + "\n"
+        columns, common = self.folded()
+        lines = [self.title] + ([f"  {line}" for line in _wrapped(common)] if common else [])
+        if not self.rows:
+            return "\n".join(lines + [f"  {line}" for note in self.notes for line in _wrapped(note)]) + "\n"
+        cells = [[c.title for c in columns]] + [[self.cell(row, c) for c in columns] for row in self.rows]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+        cells.insert(1, ["-" * width for width in widths])
+        for line in cells:
+            padded = [text.ljust(width) if c.is_left else text.rjust(width)
+                      for text, width, c in zip(line, widths, columns)]
+            lines.append(("  " + "  ".join(padded)).rstrip())
+        for note in self.notes:
+            lines += [f"  {line}" for line in _wrapped(note)]
+        return "\n".join(lines) + "\n"
+
+    def as_markdown(self) -> str:
+        columns, common = self.folded()
+        lines = [f"### {self.title}", ""] + ([common, ""] if common else [])
+        if not self.rows:
+            return "\n".join(lines + ["\n\n".join(self.notes)]) + "\n"
+        lines.append("| " + " | ".join(_bars(c.title) for c in columns) + " |")
+        lines.append("|" + "|".join("---" if c.is_left else "---:" for c in columns) + "|")
+        lines += ["| " + " | ".join(_bars(self.cell(row, c)) for c in columns) + " |" for row in self.rows]
+        lines += [text for note in self.notes for text in ("", note)]
+        return "\n".join(lines) + "\n"
+
+    def as_html(self) -> str:
+        columns, common = self.folded()
+        said = f"<p>{html.escape(common)}</p>" if common else ""
+        head = "".join(f'<th scope="col"{_side(c)}>{html.escape(c.title)}</th>' for c in columns)
+        body = "\n".join("<tr>" + "".join(f"<td{_side(c)}>{html.escape(self.cell(row, c))}</td>" for c in columns) + "</tr>"
+                         for row in self.rows)
+        notes = "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in self.notes)
+        if not self.rows:
+            return notes
+        return (f'{said}<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+                f"\n{notes}")
+
+    def write_csv(self, folder: pathlib.Path) -> None:
+        """FOLDER/KEY.csv with all columns, numbers in full."""
+        with open(folder / f"{self.key}.csv", "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([c.key for c in self.columns])
+            for row in self.rows:
+                values = [row.get(c.key) for c in self.columns]
+                writer.writerow(["" if isinstance(v, float) and v != v else v for v in values])
+
+
+def _bars(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _side(column: Column) -> str:
+    return ' class="left"' if column.is_left else ""
+
+
+def _wrapped(text: str, width: int = 118) -> list[str]:
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    return lines + [line]

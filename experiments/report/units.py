@@ -1,0 +1,77 @@
+"""Numbers as text: three digits that count, a dash where nothing was measured."""
+from __future__ import annotations
+
+import math
+
+DASH = "-"
+
+
+def is_number(value: object) -> bool:
+    """Whether there is something to print: not None, not NaN."""
+    return isinstance(value, (int, float)) and not math.isnan(value)
+
+
+def digits(value: float | None) -> str:
+    """Three digits that count: 1,234, 123, 12.3, 0.123, 0.00123, 1.2e-05."""
+    if not is_number(value):
+        return DASH
+    assert value is not None
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size < 0.0001:
+        return f"{value:.1e}"
+    places = max(0, 2 - math.floor(math.log10(size)))
+    text = f"{value:,.{places}f}"
+    if places > 0 and len(text.strip("-0.").replace(".", "").replace(",", "")) > 3:  # 9.996 -> 10.00
+        text = f"{value:,.{places - 1}f}"
+    return text
+
+
+def fixed(places: int):
+    """A format with that many places after the point."""
+    def text(value: float | None) -> str:
+        return f"{value:,.{places}f}" if is_number(value) else DASH
+    return text
+
+
+def whole(value: float | None) -> str:
+    return f"{int(value):,}" if is_number(value) else DASH  # type: ignore[arg-type]
+
+
+def size(value: float | None) -> str:
+    """A number of things that is whole as a rule: 32, 1,024, 42.7."""
+    return digits(value) if value is None or value != int(value) else whole(value)
+
+
+def percent(value: float | None) -> str:
+    """A fraction as percent, with one place."""
+    return f"{100 * value:.1f}" if is_number(value) else DASH  # type: ignore[operator]
+
+
+def plain(value: object) -> str:
+    return DASH if value is None or value == "" else str(value)
+
+
+def bit_rate(bits_per_s: float | None) -> str:
+    """1 Mbit/s is 10^6 bit/s."""
+    if not is_number(bits_per_s):
+        return DASH
+    assert bits_per_s is not None
+    for size, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits_per_s >= 0.9995 * size:
+            return f"{bits_per_s / size:.3g} {unit}"
+    return f"{bits_per_s:.3g} bit/s"
+
+
+def parse_bit_rate(text: str) -> float | None:
+    """As dptrain's --throttle has it: 100mbit; None for off and for what is no rate."""
+    for unit, size in (("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)):
+        if text.endswith(unit):
+            try:
+                return float(text[:-len(unit)]) * size
+            except ValueError:
+                return None
+    return None
