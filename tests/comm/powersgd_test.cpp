@@ -81,7 +81,7 @@ struct PowerBench {
     exchange->post_receives(*buffers, step);
     exchange->start();
     while (!exchange->done()) {
-      exchange->progress();
+      if (!exchange->progress()) std::this_thread::yield();
       if (between) between();
     }
   }
@@ -340,6 +340,7 @@ TEST(PowerSgd, SendsTheBytesOfTheFormula) {
                                std::vector<Layer>{{64, 64}}}) {
       for (const std::size_t r : {1, 2, 4, 64}) {
         for (const std::size_t segment : {3, 64, 65536}) {
+          if (segment == 3 && r != 2) continue;  // a thousand messages
           PowerBench bench(comm, layers, r, {.segment = segment, .topology = topology.name.data()});
           bench.fill(step);
           bench.run(step++);
@@ -369,10 +370,14 @@ TEST_P(PowerSgdNotFinite, LeavesEverythingAsItWas) {
   }
   // In a factored tensor, its last value, a tensor that is sent as it is, the last tensor.
   const std::size_t places[] = {5, 16 * 27 - 1, 16 * 27 + 3, floats_of(kLayers) - 1};
-  for (int culprit = 0; culprit < comm.size(); ++culprit) {
-    PowerBench bench(comm, kLayers, 2);
+  int turn = 0;
+  for (const Topology& topology : topology_list()) {
+    PowerBench bench(comm, kLayers, 2, {.topology = topology.name.data()});
     std::uint64_t step = 0;
     for (const std::size_t bad : places) {
+      // Over places and topologies every rank is the culprit.
+      const int culprit = turn++ % comm.size();
+      SCOPED_TRACE(fmt::format("{}, rank {}, place {}", topology.name, culprit, bad));
       bench.fill(step);
       bench.run(step++);
       EXPECT_TRUE(bench.exchange->finite());
@@ -381,7 +386,7 @@ TEST_P(PowerSgdNotFinite, LeavesEverythingAsItWas) {
       bench.fill(step);
       if (comm.rank() == culprit) bench.gradient[bad] = GetParam();
       bench.run(step++);
-      EXPECT_FALSE(bench.exchange->finite()) << "rank " << culprit << ", place " << bad;
+      EXPECT_FALSE(bench.exchange->finite());
       for (const float v : bench.gradient) EXPECT_EQ(v, 0.0f);
       bench.exchange->put_back_delivered();
       EXPECT_EQ(bench.residual, residual);
@@ -412,35 +417,50 @@ TEST(PowerSgd, AQThatOverflowsIsNotFinite) {
 TEST(PowerSgd, PutsBackWhatItDelivered) {
   Communicator comm;
   if (comm.size() == 1) return;
-  PowerBench bench(comm, {{16, 27}, {33, 50}}, 2);
-  for (std::uint64_t step = 0; step < 3; ++step) {
-    bench.fill(step);
-    const auto m = plus(bench.gradient, bench.residual);
-    bench.run(step);
-    if (step != 1) continue;
-    bench.exchange->put_back_delivered();
-    expect_near(bench.residual, m, 1e-5, "residual");
+  for (const Topology& topology : topology_list()) {
+    PowerBench bench(comm, {{16, 27}, {33, 50}}, 2, {.topology = topology.name.data()});
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      bench.fill(step);
+      const auto m = plus(bench.gradient, bench.residual);
+      bench.run(step);
+      if (step != 1) continue;
+      EXPECT_GT(norm(plus(bench.residual, {})), 0.0);
+      bench.exchange->put_back_delivered();
+      expect_near(bench.residual, m, 1e-5, topology.name.data());
+    }
   }
 }
 
+// The second step goes as that of an exchange which has dropped nothing yet and has the same Q; one
+// with feedback sends what the first step has left.
 TEST(PowerSgd, WithoutFeedbackTheRestIsDropped) {
   Communicator comm;
   if (comm.size() == 1) return;
-  PowerBench with(comm, kLayers, 2);
-  PowerBench without(comm, kLayers, 2, {.has_feedback = false, .bucket = 1});
-  for (PowerBench* bench : {&with, &without}) {
-    bench->fill(0);
-    bench->run(0);
-    bench->exchange->put_back_delivered();
-  }
-  // The first step has no residual yet. The buckets' numbers differ, and so do their first Q.
-  EXPECT_NE(with.gradient, without.gradient);
-  for (PowerBench* bench : {&with, &without}) {
-    const auto& stats = bench->exchange->stats();
-    const double error = std::sqrt(stats.sampled.error_squares / stats.sampled.value_squares);
-    EXPECT_GT(error, 0.5);  // normal numbers have no rank to speak of
-    EXPECT_LT(error, 1.0);
-  }
+  PowerBench without(comm, kLayers, 2, {.has_feedback = false});
+  without.fill(0);
+  without.run(0);
+  without.exchange->put_back_delivered();
+  const std::vector<float> q(without.exchange->state().begin(), without.exchange->state().end());
+  without.fill(1);
+  without.run(1);
+  const auto& stats = without.exchange->stats();
+  const double error = std::sqrt(stats.sampled.error_squares / stats.sampled.value_squares);
+  EXPECT_GT(error, 0.5);  // normal numbers have no rank to speak of
+  EXPECT_LT(error, 1.0);
+  const auto second_step = [&](bool has_feedback, bool has_first_step) {
+    PowerBench bench(comm, kLayers, 2, {.has_feedback = has_feedback});
+    if (has_first_step) {
+      bench.fill(0);
+      bench.run(0);
+    }
+    std::ranges::copy(q, bench.exchange->state().begin());
+    bench.fill(1);
+    bench.run(1);
+    return bench.gradient;
+  };
+  EXPECT_EQ(without.gradient, second_step(false, false));
+  EXPECT_EQ(without.gradient, second_step(true, false));
+  EXPECT_NE(without.gradient, second_step(true, true));
 }
 
 // The sampled error is what the residual holds of that tensor.
@@ -460,30 +480,33 @@ TEST(PowerSgd, SampledErrorIsThatOfTheTensor) {
 // I6, and a run that was stopped and goes on with residual and state.
 TEST(PowerSgd, TimingDoesNotChangeTheBitsNorDoesAStop) {
   Communicator comm;
-  std::vector<float> sums[3], residuals[3];
-  for (int round = 0; round < 3; ++round) {
-    auto bench = std::make_unique<PowerBench>(comm, kLayers, 2);
-    const CounterRng rng(5, RandomStream::test, static_cast<std::uint64_t>(comm.rank()));
-    std::uint64_t looks = 0;
-    for (std::uint64_t step = 0; step < 4; ++step) {
-      bench->fill(step);
-      bench->run(step, [&] {
-        if (round == 1 && comm.rank() == 1 % comm.size() && rng.below(8, looks++) == 0) {
-          std::this_thread::sleep_for(std::chrono::microseconds(rng.below(500, looks)));
-        }
-      });
-      if (round != 2 || step != 1) continue;
-      auto resumed = std::make_unique<PowerBench>(comm, kLayers, 2);
-      resumed->residual = bench->residual;  // the same memory, other values
-      std::ranges::copy(bench->exchange->state(), resumed->exchange->state().begin());
-      bench = std::move(resumed);
+  for (const Topology& topology : topology_list()) {
+    const Options options = {.topology = topology.name.data()};
+    std::vector<float> sums[3], residuals[3];
+    for (int round = 0; round < 3; ++round) {
+      auto bench = std::make_unique<PowerBench>(comm, kLayers, 2, options);
+      const CounterRng rng(5, RandomStream::test, static_cast<std::uint64_t>(comm.rank()));
+      std::uint64_t looks = 0;
+      for (std::uint64_t step = 0; step < 4; ++step) {
+        bench->fill(step);
+        bench->run(step, [&] {
+          if (round == 1 && comm.rank() == 1 % comm.size() && rng.below(8, looks++) == 0) {
+            std::this_thread::sleep_for(std::chrono::microseconds(rng.below(500, looks)));
+          }
+        });
+        if (round != 2 || step != 1) continue;
+        auto resumed = std::make_unique<PowerBench>(comm, kLayers, 2, options);
+        resumed->residual = bench->residual;  // the same memory, other values
+        std::ranges::copy(bench->exchange->state(), resumed->exchange->state().begin());
+        bench = std::move(resumed);
+      }
+      sums[round] = bench->gradient;
+      residuals[round] = bench->residual;
     }
-    sums[round] = bench->gradient;
-    residuals[round] = bench->residual;
-  }
-  for (const int other : {1, 2}) {
-    EXPECT_EQ(sums[0], sums[other]);
-    EXPECT_EQ(residuals[0], residuals[other]);
+    for (const int other : {1, 2}) {
+      EXPECT_EQ(sums[0], sums[other]) << topology.name;
+      EXPECT_EQ(residuals[0], residuals[other]) << topology.name;
+    }
   }
 }
 
