@@ -37,6 +37,9 @@ def advice(run: Run) -> str | None:
     coding = (run.time("encode_s") or 0.0) + (run.time("decode_s") or 0.0)
     if coding > MUCH * comm:
         return f"{stands}; {_percent(coding / comm)} of the communication is encoding and decoding: a simpler codec is faster here."
+    if run.topology == "ps" and run.world_size > 2:
+        return (f"{stands}. Everything goes through the link of rank 0 ({run.world_size - 1} times the gradient each way); with "
+                f"--topology ring a link carries {digits(2 * (run.world_size - 1) / run.world_size)} times the gradient.")
     return f"{stands}. {_would_hide(run)}"
 
 
@@ -65,7 +68,7 @@ def _sharing(run: Run) -> str:
     cores, threads = run.attributes.get("cores_per_rank"), run.attributes.get("threads_per_rank")
     if not cores or not threads or threads <= cores:
         return ""
-    return f", which share cores ({threads:g} threads and {cores:g} cores a rank)"
+    return f", which share cores (threads_per_rank {threads:g}, cores_per_rank {cores:g})"
 
 
 def _percent(value: float) -> str:

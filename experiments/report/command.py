@@ -96,4 +96,8 @@ def main(words: list[str]) -> int:
         arguments.csv.mkdir(exist_ok=True)
         for table in tables_of(runs, True):
             table.write_csv(arguments.csv)
+    if arguments.html is not None:
+        from . import page  # brings matplotlib, which takes a second
+        arguments.html.write_text(page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME),
+                                  encoding="utf-8")
     return 0

@@ -47,6 +47,8 @@ def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
     for what, value in [*ALIKE, batch]:
         mine = value(run)
         same = [other for other in alone if value(other) == mine]
+        if not same and what == batch[0]:
+            return Baseline(None, [], f"no run on one rank that is like them has their {what}")
         if not same:
             theirs = ", ".join(sorted({str(value(other)) for other in alone}))
             return Baseline(None, [], f"on one rank there is {what} {theirs}, not {mine}")

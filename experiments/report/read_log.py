@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import time
 from typing import Any, Callable, Iterable
 
@@ -31,7 +32,7 @@ def find_logs(paths: Iterable[pathlib.Path]) -> tuple[list[pathlib.Path], list[s
     problems = []
     for path in paths:
         if path.is_dir():
-            found = sorted(p for p in path.rglob("*.h5") if p.is_file())
+            found = sorted((p for p in path.rglob("*.h5") if p.is_file()), key=_natural)
             if not found:
                 problems.append(f"{path}: there is no *.h5 file in this folder")
             logs |= dict.fromkeys(found)
@@ -40,6 +41,11 @@ def find_logs(paths: Iterable[pathlib.Path]) -> tuple[list[pathlib.Path], list[s
         else:
             problems.append(f"{path}: there is no such file")
     return list(logs), problems
+
+
+def _natural(path: pathlib.Path) -> list[tuple[int, str]]:
+    """Sorts 2 before 10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", str(path))]
 
 
 def labels_of(paths: list[pathlib.Path]) -> list[str]:

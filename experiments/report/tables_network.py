@@ -28,7 +28,7 @@ def bandwidth_row(run: Run) -> Row | None:
                 "epoch_comm_s": comm, "one_mb": None if volume is None else volume / 1e6, "one_comm_ms": 1e3 * comm / k,
                 "busbw": None if volume is None else 8e-6 * k * volume / comm,
                 "sent_mb": None if a_rank is None else a_rank / 1e6,
-                "wire_rate": 8e-6 * a_rank / on_wire if a_rank is not None and on_wire > 0 else None,
+                "wire_rate": 8e-6 * run.busiest_link_bytes / on_wire if run.busiest_link_bytes and on_wire > 0 else None,
                 "link_rate": None if run.link_bits is None else run.link_bits / 1e6}
     for key, rate in (("bus_utilisation", "busbw"), ("wire_utilisation", "wire_rate")):
         row[key] = row[rate] / row["link_rate"] if row[rate] is not None and row["link_rate"] else None
@@ -53,7 +53,7 @@ def bandwidth_table(runs: list[Run]) -> Table | None:
                Column("one_mb", "all-reduce MB", may_fold=True), Column("one_comm_ms", "all-reduce, ms"),
                Column("busbw", "busbw, Mbit/s"), Column("median_one", "median", may_fold=True),
                Column("bus_utilisation", "of link, %", units.percent), Column("sent_mb", "sent a rank, MB"),
-               Column("wire_rate", "wire, Mbit/s"), Column("link_rate", "link, Mbit/s", may_fold=True),
+               Column("wire_rate", "busiest, Mbit/s"), Column("link_rate", "link, Mbit/s", may_fold=True),
                Column("wire_utilisation", "of link, %", units.percent)]
     if all(row["median_one"] is None for row in rows):
         columns = [column for column in columns if column.key != "median_one"]
@@ -62,8 +62,8 @@ def bandwidth_table(runs: list[Run]) -> Table | None:
     notes = ["One all-reduce moves v = 2(P-1)/P x gradient bytes in fp32 over each link of an uncompressed ring; an epoch of K "
              "steps moves V = K v and communicates for t (comm: a bucket in flight). busbw = V / t = v / (t / K): per epoch and "
              "per all-reduce it is the same rate, as long as volume and time belong to the same thing; one all-reduce's v over "
-             "an epoch's t is too small by K. It may exceed the link when compressed. Wire: what a rank really sent / "
-             "(comm - peer wait)."]
+             "an epoch's t is too small by K. It may exceed the link when compressed. Busiest: what the busiest rank really "
+             "sent or received / (comm - peer wait)."]
     if any(row["median_one"] is not None for row in rows):
         notes.append("Median: busbw of the median all-reduce among the steps that were logged (--log-steps), by rank 0's times.")
     lacking = [run.label for run in runs if run.world_size > 1 and run.link_bits is None]

@@ -116,8 +116,8 @@ def learning_table(runs: list[Run]) -> Table | None:
                      "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) + 1 if has else None,
                      "trained_s": float(run.epochs["epoch_s"].sum()),
                      "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 / run.world_size
-                     if "sent_bytes" in run.epochs else None,
-                     "delivered": run.last("delivered_relative_error")})
+                     if "sent_bytes" in run.epochs and run.world_size > 1 else None,
+                     "delivered": run.last("delivered_relative_error") if run.world_size > 1 else None})
     if not rows:
         return None
     for row in rows:

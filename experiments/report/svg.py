@@ -1,0 +1,110 @@
+"""Figures of matplotlib as SVG that lies inside a page: colours and text are the page's own, in light and in dark.
+
+Colours here are placeholders; in the SVG they become variables of the page's style sheet (page.py). Text stays text.
+"""
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Sequence
+
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+INK, GRID, MUTED, PAGE = "#010101", "#020202", "#030303", "#040404"
+SERIES = [f"#1000{number:02x}" for number in range(1, 8)]
+BLUE, RED, GREEN, PINK, SKY, AMBER, GREY = SERIES
+MARKERS = "os^DvP*"
+_VARIABLES = {INK: "currentColor", GRID: "var(--grid)", MUTED: "var(--muted)", PAGE: "var(--page)",
+              **{color: f"var(--c{number + 1})" for number, color in enumerate(SERIES)}}
+WIDTH = 8.0  # inches; 72 units of the SVG each
+FONT = 10.0
+
+_STYLE = {
+    "svg.fonttype": "none", "svg.hashsalt": "dpreport", "font.family": "sans-serif", "font.size": FONT,
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED,
+    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True,
+    "grid.color": GRID, "grid.linewidth": 0.8, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.titlesize": FONT, "axes.titlelocation": "left", "axes.titleweight": "bold", "legend.frameon": False,
+    "legend.fontsize": FONT, "lines.linewidth": 1.8, "lines.markersize": 5, "savefig.transparent": True, "axes.facecolor": "none",
+    "figure.facecolor": "none", "xtick.major.size": 3, "ytick.major.size": 0, "axes.formatter.useoffset": False,
+    "axes.titlepad": 8.0, "axes.unicode_minus": True,
+    "axes.autolimit_mode": "data"}
+
+
+matplotlib.rcParams.update(_STYLE)
+
+
+def figure(height: float, rows: int = 1, columns: int = 1, **more) -> tuple[Figure, list[Axes]]:
+    """A figure as wide as the page's column, with its axes row by row."""
+    fig = Figure(figsize=(WIDTH, height))
+    return fig, list(fig.subplots(rows, columns, squeeze=False, **more).flat)
+
+
+def text_width(text: str, points: float = FONT) -> float:
+    """About, in inches: for margins."""
+    return len(text) * points * 0.6 / 72
+
+
+def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left: bool = False,
+               are_all_beside: bool = False) -> None:
+    """Labels for the ends (x, y, text, colour) of lines: beside the plot, moved apart where they would overlap; next to
+    the point where a line ends before the others."""
+    ax.figure.draw_without_rendering()
+    scale = 72 / ax.figure.dpi
+    points = ax.transData.transform([(x, y) for x, y, _, _ in ends])
+    outmost = min(points[:, 0]) if at_left else max(points[:, 0])
+    side = {"va": "center", "ha": "right" if at_left else "left", "annotation_clip": False}
+    beside = []
+    for i, (x, y, text, _) in enumerate(ends):
+        if are_all_beside or abs(points[i, 0] - outmost) < 20:
+            beside.append(i)
+        else:
+            ax.annotate(text, (x, y), xytext=(-7 if at_left else 7, 0), textcoords="offset points", fontsize=9, **side)
+    places = _apart([points[i, 1] for i in beside], 1.25 * FONT / scale)
+    margin = ax.bbox.x0 - 10 if at_left else ax.bbox.x1 + 10
+    for i, place in zip(beside, places):
+        x, y, text, color = ends[i]
+        ax.annotate(text, (x, y), xytext=((margin - points[i, 0]) * scale, (place - points[i, 1]) * scale),
+                    textcoords="offset points", **side,
+                    arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 3,
+                                "relpos": (1 if at_left else 0, 0.5)})
+
+
+def _apart(heights: list[float], step: float) -> list[float]:
+    """The heights, pushed apart symmetrically until neighbours are `step` apart."""
+    places = list(heights)
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    for _ in range(500):
+        close = [(low, high) for low, high in zip(order, order[1:]) if places[high] - places[low] < step - 0.01]
+        for low, high in close:
+            push = (step - (places[high] - places[low])) / 2
+            places[low] -= push
+            places[high] += push
+        if not close:
+            break
+    return places
+
+
+def to_svg(fig: Figure, name: str, alt: str) -> str:
+    """The figure as an <svg> element; `name` makes its ids unique in the page, `alt` says what is to be seen."""
+    buffer = io.StringIO()
+    fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg"):]
+    text = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, variable)
+    used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'xlink:href="#([^"]+)"', text))
+    text = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
+    box = re.search(r'viewBox="[^"]+"', text)
+    assert box is not None
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
+            f'aria-label="{html.escape(alt)}">')
+    return head + text[text.index(">") + 1:].rstrip()
