@@ -1,11 +1,12 @@
 // From the second step on the exchange allocates nothing (of ours: Open MPI's own uses malloc),
-// traced or not.
+// traced and sampled or not.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <new>
 
+#include "comm/dgc.hpp"
 #include "comm/reducer.hpp"
 
 namespace {
@@ -31,35 +32,62 @@ void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::fre
 namespace dp {
 namespace {
 
-// Every topology, with payloads of fixed and of varying length, and codecs that are exchanges.
+// Every topology, with payloads of fixed and of varying length, and codecs that are exchanges; two
+// hosts, so that the hierarchical one encodes; DGC's momentum in the hooks; and every third step
+// compared with the exact sums.
 TEST(ReducerAllocation, NothingFromTheSecondStepOn) {
   Communicator comm;
   std::vector<float> gradient(100'000, 1.0f);
   const std::vector<TensorSlot> tensors = {
       {0, 100, 300, false}, {30'000, 100, 600, false}, {90'000, 10'000, 1, true}};
-  std::vector<std::string> codecs = {"q8:block=64", "topk:ratio=0.1"};
+  std::vector<int> hosts;
+  for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(rank % 2);
+  std::vector<std::string> codecs = {"q8:block=64", "topk:ratio=0.1", "dgc:ratio=0.1"};
   for (const CodecInfo& info : codec_list()) {
     if (info.is_exchange) codecs.emplace_back(info.name);
   }
   for (const Topology& topology : topology_list()) {
     for (const std::string& codec : codecs) {
+      SCOPED_TRACE(std::string(topology.name) + ", " + codec);
       TraceTrack track;
       track.reserve(10'000);
       track.set_window(3, 10);
-      Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec}),
-                      {.topology = std::string(topology.name),
-                       .segment_bytes = 4096,
-                       .buckets_in_flight = 2,
-                       .trace = &track});
+      const auto buckets = plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec});
+      ReducerOptions options{.topology = std::string(topology.name),
+                             .hosts = hosts,
+                             .segment_bytes = 4096,
+                             .buckets_in_flight = 2,
+                             .trace = &track};
+      DgcMomentum dgc(gradient.size(), {.clip = 1.0});
+      std::span<float> residual;  // the reducer's
+      if (codec.starts_with("dgc")) {
+        const auto values = [&](std::size_t b, std::span<float> of) {
+          return of.subspan(buckets[b].offset, buckets[b].elements);
+        };
+        options.before_start = [&, values](std::size_t b) {
+          dgc.prepare(buckets[b].offset, values(b, gradient));
+        };
+        options.on_delivered = [&, values](std::size_t b) {
+          dgc.mask(buckets[b].offset, values(b, residual));
+        };
+      }
+      Reducer reducer(comm, gradient, buckets, options);
+      residual = reducer.residual();
       long after_first = 0;
-      for (std::uint64_t step = 0; step < 20; ++step) {
+      for (std::uint64_t step = 0; step < 8; ++step) {
+        if (step % 3 == 0) reducer.sample_error();
         reducer.begin_step(step);
-        for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+        for (std::size_t b = 0; b < buckets.size(); ++b) reducer.bucket_ready(b);
         (void)reducer.wait_step();
+        // The comparison follows the step on the reducer's thread.
+        reducer.run([](Communicator&) {});
         if (step == 0) after_first = allocations;
       }
-      EXPECT_EQ(allocations - after_first, 0) << topology.name << ", " << codec;
+      EXPECT_EQ(allocations - after_first, 0);
       EXPECT_GT(after_first, 0);
+      const CommCost cost = reducer.take_times().total;
+      EXPECT_GT(cost.sample_bytes, 0u);  // or nothing would be shown
+      EXPECT_GT(cost.sampled.value_squares + cost.delivered_value_squares, 0.0);
     }
   }
 }
