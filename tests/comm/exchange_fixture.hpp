@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -72,6 +73,10 @@ struct Bench {
   BufferSet buffers;
 };
 
+// Where nothing has moved. Ranks share processors: one that sleeps leaves its own to those that it
+// waits for, and has it again soon after; one that only gives way waits for others' time slices.
+inline void rest() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+
 // Runs an exchange of each at the same time, to the end of all. One bucket after the other would
 // make ranks that share a processor wait for each other as often as there are buckets.
 inline void run_together(std::span<const std::unique_ptr<Bench>> benches, std::uint64_t step,
@@ -86,7 +91,7 @@ inline void run_together(std::span<const std::unique_ptr<Bench>> benches, std::u
       all_done = all_done && bench->exchange->done();
     }
     if (between) between();
-    if (!has_moved) std::this_thread::yield();
+    if (!has_moved) rest();
   }
 }
 
@@ -94,7 +99,7 @@ inline void Bench::run(std::uint64_t step, const std::function<void()>& between)
   exchange->post_receives(buffers, step);
   exchange->start();
   while (!exchange->done()) {
-    if (!exchange->progress()) std::this_thread::yield();
+    if (!exchange->progress()) rest();
     if (between) between();
   }
 }

@@ -81,7 +81,9 @@ struct PowerBench {
     exchange->post_receives(*buffers, step);
     exchange->start();
     while (!exchange->done()) {
-      if (!exchange->progress()) std::this_thread::yield();
+      if (!exchange->progress()) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
       if (between) between();
     }
   }
