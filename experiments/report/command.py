@@ -64,17 +64,19 @@ def read_all(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
     """The runs that can be read, and a sentence for everything that is wrong."""
     logs, problems = read_log.find_logs(paths)
     runs = []
-    for log, label in zip(logs, read_log.labels_of(logs)):
-        try:
-            runs.append(read_log.read(log, label))
-            problems += [f"{log}: {problem}" for problem in runs[-1].problems]
-        except read_log.Unreadable as error:
-            problems.append(f"{log}: {error}")
-    return runs, problems
+    for log, result in zip(logs, read_log.read_all(logs)):
+        if isinstance(result, Run):
+            runs.append(result)
+            problems += [f"{log}: {problem}" for problem in result.problems]
+        else:
+            problems.append(f"{log}: {result}")
+    return runs, [read_log.printable(problem) for problem in problems]
 
 
 def main(words: list[str]) -> int:
     arguments = parse(words)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for option, folder in (("--html", arguments.html and arguments.html.parent), ("--csv", arguments.csv and arguments.csv.parent)):
         if folder is not None and not folder.is_dir():
             print(f"dpreport: {option}: there is no folder {folder}", file=sys.stderr)

@@ -4,11 +4,14 @@ Unreadable says in one clause why a file gives no run; what is missing in one th
 """
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pathlib
 import re
 import time
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
 
 import h5py
 import numpy as np
@@ -17,9 +20,10 @@ import pandas as pd
 from .run import Run
 
 FORMAT_VERSION = 1
-TRIES, PAUSE_S = 4, 0.25
+TRIES, PAUSE_S, LONGEST_S = 4, 0.25, 30.0
 STEP_COLUMNS = ["step", "epoch", "comm_s", "peer_wait_s", "exposed_comm_s", "step_s"]
-NEEDED = ("epoch", "samples", "global_batch", "epoch_s")
+NEEDED = {"epochs": ("epoch", "samples", "global_batch", "epoch_s"), "ranks": ("epoch", "rank"),
+          "buckets": ("epoch", "bucket"), "sessions": ("first_epoch", "world_size"), "steps": ("step", "comm_s")}
 
 
 class Unreadable(Exception):
@@ -59,7 +63,7 @@ def labels_of(paths: list[pathlib.Path]) -> list[str]:
     def longer(path: pathlib.Path) -> str:
         return str(path.resolve().relative_to(shared)).removesuffix(".h5")
 
-    return [stem if stems.count(stem) == 1 else longer(path) for path, stem in zip(paths, stems)]
+    return [printable(stem if stems.count(stem) == 1 else longer(path)) for path, stem in zip(paths, stems)]
 
 
 def read(path: pathlib.Path, label: str) -> Run:
@@ -67,11 +71,46 @@ def read(path: pathlib.Path, label: str) -> Run:
     for attempt in range(TRIES):
         try:
             return _read_once(path, label)
-        except (OSError, RuntimeError, KeyError, ValueError) as error:
+        except Unreadable:
+            raise
+        except Exception as error:  # of a damaged file h5py says it in many ways
             if attempt == TRIES - 1 or not _may_be_written(path):
                 raise Unreadable(_reason(path, error)) from error
             time.sleep(PAUSE_S)
     raise AssertionError("unreachable")
+
+
+def read_all(paths: list[pathlib.Path]) -> Iterator[Run | Unreadable]:
+    """One result a path. They are read in another process, since a damaged file can end the HDF5 library."""
+    processes = multiprocessing.get_context("fork")
+    jobs = list(zip(paths, labels_of(paths)))
+    done = 0
+    while done < len(jobs):
+        parent, child = processes.Pipe(duplex=False)
+        reader = processes.Process(target=_send_all, args=(child, jobs[done:]), daemon=True)
+        reader.start()
+        child.close()
+        try:
+            while done < len(jobs):
+                if not parent.poll(LONGEST_S):
+                    raise EOFError
+                yield parent.recv()
+                done += 1
+        except EOFError:
+            done += 1
+            yield Unreadable("is damaged: the HDF5 library cannot read it")
+        reader.kill()
+        reader.join()
+
+
+def _send_all(pipe: Connection, jobs: list[tuple[pathlib.Path, str]]) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library says as it dies
+    for path, label in jobs:
+        try:
+            result: Run | Unreadable = read(path, label)
+        except Unreadable as error:
+            result = error
+        pipe.send(result)
 
 
 def _may_be_written(path: pathlib.Path) -> bool:
@@ -97,16 +136,25 @@ def _reason(path: pathlib.Path, error: Exception) -> str:
     return "is damaged: " + (" ".join(text.split()) or type(error).__name__)
 
 
+def printable(text: str) -> str:
+    """Without characters that a terminal would obey or XML does not have."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [_plain(item) for item in value]
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, h5py.Empty):
+        return ""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _attributes(group: h5py.Group) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in group.attrs.items()}
+    return {printable(str(name)): _plain(value) for name, value in group.attrs.items()}
 
 
 def _read_once(path: pathlib.Path, label: str) -> Run:
@@ -133,9 +181,8 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
         epochs = table("epochs")
         if epochs is None:
             raise Unreadable(problems[-1])
-        lacking = [column for column in NEEDED if column not in epochs]
-        if lacking:
-            raise Unreadable(f"its table /epochs has no column {', '.join(lacking)}")
+        if len(epochs) and (epochs["global_batch"] < 1).any():
+            raise Unreadable("is damaged: its table /epochs has a global_batch below 1")
         run = Run(path, label, attributes, {name: str(value) for name, value in group("config").items()}, group("model"),
                   epochs, table("ranks"), table("buckets"), table("sessions"), table("steps", STEP_COLUMNS, True), problems)
     _judge(run)
@@ -150,12 +197,19 @@ def _table(file: h5py.File, name: str, columns: list[str] | None, complain: Call
         return None
     try:
         rows = data[:]
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, MemoryError) as error:
         if complain is None or name == "epochs":
             raise
         complain(f"its table /{name} cannot be read ({' '.join(str(error).split())})")
         return None
-    return pd.DataFrame({column: rows[column] for column in columns or data.dtype.names if column in data.dtype.names})
+    there = [column for column in columns or data.dtype.names
+             if column in data.dtype.names and data.dtype[column].kind in "iuf" and not data.dtype[column].shape]
+    lacking = [column for column in NEEDED[name] if column not in there]
+    if lacking:
+        if complain:
+            complain(f"its table /{name} has no column {', '.join(lacking)}")
+        return None
+    return pd.DataFrame({column: rows[column] for column in there})
 
 
 def _judge(run: Run) -> None:

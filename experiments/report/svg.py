@@ -33,7 +33,7 @@ _STYLE = {
     "legend.fontsize": FONT, "lines.linewidth": 1.8, "lines.markersize": 5, "savefig.transparent": True, "axes.facecolor": "none",
     "figure.facecolor": "none", "xtick.major.size": 3, "ytick.major.size": 0, "axes.formatter.useoffset": False,
     "axes.titlepad": 8.0, "axes.unicode_minus": True,
-    "axes.autolimit_mode": "data"}
+    "text.parse_math": False}
 
 
 matplotlib.rcParams.update(_STYLE)
