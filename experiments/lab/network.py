@@ -29,6 +29,7 @@ from lab import wire
 from lab.namespaces import BIND, NEW_HOST_NAME, NEW_NETWORK, STATE, inside, mount, set_host_name, unshare
 from lab.settings import METER, METER_NUMBER, LabError, Link, Settings, address, rate_text
 
+_CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
 _FRAME_BYTES = 1514  # of Ethernet, as the kernel counts it
 
 
@@ -107,6 +108,24 @@ def _make_host(name: str, number: int) -> None:
     _batch("ip", f"link set {name} master br0 up")
 
 
+def _choose_congestion(wanted: str, hosts: list[str]) -> str:
+    """Sets TCP's congestion control in all hosts, which would have the machine's otherwise, and says which. BBR, the
+    machine's here and there, stands still for 0.2 s every 10 s to measure the round trip, and in a ring of hosts all
+    others with it."""
+    for name in ("cubic", "reno") if wanted == "auto" else (wanted,):
+        with contextlib.suppress(OSError):
+            for host in hosts:
+                with inside(host):
+                    pathlib.Path(_CONGESTION).write_text(name, encoding="ascii")
+            return name
+    if wanted != "auto":
+        known = pathlib.Path(_CONGESTION.replace("tcp_", "tcp_available_")).read_text(encoding="ascii").split()
+        raise LabError(f"--congestion {wanted}: this kernel has {', '.join(known)}, and lets a lab choose some of them "
+                       "only (net.ipv4.tcp_allowed_congestion_control)", 2)
+    with inside(hosts[0]):
+        return pathlib.Path(_CONGESTION).read_text(encoding="ascii").strip()
+
+
 def _make_passage(name: str, is_tap: bool) -> tuple[str, str]:
     """A pair of interfaces; what is sent into the first comes out of the second."""
     ends = (f"{name}_in", f"{name}_out")
@@ -172,6 +191,7 @@ def build(settings: Settings) -> int:
     hosts = [(name, k + 1) for k, name in enumerate(settings.names())] + [(METER, METER_NUMBER)]
     for name, number in hosts:
         _make_host(name, number)
+    settings.congestion = _choose_congestion(settings.congestion, [name for name, _ in hosts])
     for index in range(settings.nodes):
         _throttle(settings, index)
 

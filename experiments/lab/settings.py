@@ -88,6 +88,7 @@ class Settings:
     loss: float  # of the frames from host to host
     is_shared: bool
     filter: str  # how delay and loss are made: auto, netem, tap; none where there are none
+    congestion: str  # TCP's congestion control in all hosts; auto until they are there
     links: list[Link] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> str:

@@ -181,7 +181,11 @@ def options() -> None:
 
 def links() -> None:
     """Rates in both directions, cut and mend, changed rates, two labs at once, another shape."""
+    up("--nodes", "2", "--congestion", "reno")
+    assert "TCP with reno" in dplab("status", "--quick")
+    assert "this kernel has" in dplab("up", "--congestion", "nosuch", code=2)
     up("--nodes", "3", "--rate", "20mbit")
+    assert re.search("TCP with (cubic|reno)", dplab("status", "--quick"))
     for pair in ((1, 2), (2, 1)):
         between(10, goodput(pair), 40, f"Mbit/s of {pair} at 20mbit")
     between(20, goodput((1, 2), (2, 3), (3, 1)), 120, "Mbit/s of three links at once, 20mbit each")
