@@ -19,7 +19,8 @@ def advice(run: Run) -> str | None:
         return None
     data = run.time("data_s") or 0.0
     if data > LITTLE * epoch and data > exposed:
-        return (f"Training waits for images {_percent(data / epoch)} of the time: more --loader-threads, or a faster disk.")
+        return (
+            f"Training waits for images {_percent(data / epoch)} of the time: more --loader-threads, or a faster disk.")
     if run.world_size == 1:
         return None
     stands = f"Training stands still for the exchange {_percent(exposed / epoch)} of the time"
@@ -28,18 +29,23 @@ def advice(run: Run) -> str | None:
     wait = run.time("peer_wait_s") or 0.0
     if wait > MUCH * comm:
         slow = slowest_rank(run)
-        who = (f": rank {slow[0]}{f' ({slow[1]})' if slow[1] else ''} computes {_percent(slow[2])} longer than the mean; give it "
-               "less to do or more cores" if slow and slow[2] > SLOW else
-               f", none of them much slower than the others on the whole{_sharing(run)}")
+        who = ", none of them much slower than the others on the whole"
+        who += f", which {shared}" if (shared := _shared_cores(run)) else ""
+        if slow and slow[2] > SLOW:
+            who = (f": rank {slow[0]}{f' ({slow[1]})' if slow[1] else ''} computes {_percent(slow[2])} longer than the "
+                   "mean; give it less to do or more cores")
         return f"{stands}; {_percent(wait / comm)} of the communication is waiting for ranks that have not begun{who}."
     if run.config.get("overlap") == "off":
         return f"{stands}, and no communication runs beside backward: --overlap on."
     coding = (run.time("encode_s") or 0.0) + (run.time("decode_s") or 0.0)
     if coding > MUCH * comm:
-        return f"{stands}; {_percent(coding / comm)} of the communication is encoding and decoding: a simpler codec is faster here."
+        return (f"{stands}; {_percent(coding / comm)} of the communication is encoding and decoding: a simpler codec "
+                "is faster here.")
     if run.topology == "ps" and run.world_size > 2:
-        return (f"{stands}. Everything goes through the link of rank 0 ({run.world_size - 1} times the gradient each way); with "
-                f"--topology ring a link carries {digits(2 * (run.world_size - 1) / run.world_size)} times the gradient.")
+        return (
+            f"{stands}. Everything goes through the link of rank 0 ({run.world_size - 1} times the gradient each way); "
+            f"with --topology ring a link carries {digits(2 * (run.world_size - 1) / run.world_size)} times the "
+            "gradient.")
     return f"{stands}. {_would_hide(run)}"
 
 
@@ -50,25 +56,27 @@ def _would_hide(run: Run) -> str:
     if not wire or not backward or not volume or not sent or not k:
         return "Sending less would help."
     bits = 32 * sent / run.world_size / (volume * k)
-    if wire <= backward and _sharing(run):
-        return (f"Its {digits(wire)} s on the wire are less than the {digits(backward)} s of backward, but ranks{_sharing(run)[7:]}, "
-                "so there is no free core for the exchange to run on beside backward.")
     if wire <= backward:
-        return (f"Its {digits(wire)} s on the wire are less than the {digits(backward)} s of backward, so more of them could be "
-                "hidden: smaller buckets (--bucket-mb) leave earlier.")
+        shared = _shared_cores(run)
+        return (f"Its {digits(wire)} s on the wire are less than the {digits(backward)} s of backward, "
+                + (f"but ranks {shared}, so there is no free core for the exchange beside backward." if shared else
+                   "so more of them could be hidden: smaller buckets (--bucket-mb) leave earlier."))
     for codec, needed in CODEC_BITS:
         if needed < bits and wire * needed / bits <= backward:
-            return (f"The wire takes {digits(wire)} s at {digits(bits)} bits a value; {codec}, at {digits(needed)}, would take "
-                    f"about {digits(wire * needed / bits)} s, which backward ({digits(backward)} s) can hide.")
-    return (f"The wire takes {digits(wire)} s at {digits(bits)} bits a value, and no codec of this program would fit behind "
-            f"backward ({digits(backward)} s): a larger batch exchanges less often.")
+            return (
+                f"The wire takes {digits(wire)} s at {digits(bits)} bits a value; {codec}, at {digits(needed)}, would "
+                f"take about {digits(wire * needed / bits)} s, which backward ({digits(backward)} s) can hide.")
+    return (
+        f"The wire takes {digits(wire)} s at {digits(bits)} bits a value, and even topk:ratio=0.01 would not fit "
+        f"behind backward ({digits(backward)} s): a larger batch exchanges less often.")
 
 
-def _sharing(run: Run) -> str:
+def _shared_cores(run: Run) -> str:
+    """A clause where a rank has more threads than cores."""
     cores, threads = run.attributes.get("cores_per_rank"), run.attributes.get("threads_per_rank")
     if not cores or not threads or threads <= cores:
         return ""
-    return f", which share cores (threads_per_rank {threads:g}, cores_per_rank {cores:g})"
+    return f"share cores (threads_per_rank {threads:g}, cores_per_rank {cores:g})"
 
 
 def _percent(value: float) -> str:
@@ -77,5 +85,5 @@ def _percent(value: float) -> str:
 
 def advice_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = [{"run": run.label, "advice": text} for run in runs if (text := advice(run)) is not None]
-    return Table("advice", "What to do", [name("run", "run"), name("advice", "what its figures say")], rows,
-                 is_prose=True) if rows else None
+    return Table("advice", "What to do",
+                 [name("run", "run"), name("advice", "what its figures say")], rows, is_prose=True) if rows else None

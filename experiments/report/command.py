@@ -24,12 +24,11 @@ A log may be unfinished, be it that its run was killed or that it goes on. What 
 is reported. Speedups are told where a run on one rank can be compared: the same model, data, precision, device, and
 cores and threads per rank.
 
-Exit codes: 0 something could be reported, 2 usage, 3 no log could be read."""
+Exit codes: 0 something could be reported, 1 the Python packages cannot be had, 2 usage, 3 no log could be read."""
 
 
 class Parser(argparse.ArgumentParser):
     """One sentence instead of the usage and a sentence; no guessing at shortened names."""
-
     def error(self, message: str) -> NoReturn:
         print(f"dpreport: {message}", file=sys.stderr)
         sys.exit(USAGE)
@@ -40,7 +39,8 @@ def parse(words: list[str]) -> argparse.Namespace:
                     usage="dpreport RUN.h5|FOLDER... [options]", allow_abbrev=False)
     parser.add_argument("paths", nargs="+", type=pathlib.Path, metavar="RUN.h5|FOLDER", help="logs, or folders of logs")
     parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the page with tables and plots")
-    parser.add_argument("--csv", type=pathlib.Path, metavar="FOLDER", help="write every table as FOLDER/NAME.csv, in full")
+    parser.add_argument("--csv", type=pathlib.Path, metavar="FOLDER",
+                        help="write every table as FOLDER/NAME.csv, in full")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--all", action="store_true", dest="with_details",
                         help=f"print tables of epochs, ranks and buckets for more than {FEW} runs too")
@@ -49,12 +49,16 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def tables_of(runs: list[Run], with_details: bool) -> list[Table]:
     """All tables that the runs have something for, in the order of the report."""
-    tables: list[Table | None] = [tables_runs.runs_table(runs), tables_runs.differences_table(runs),
-                                  advice.advice_table(runs) if with_details or len(runs) <= SOME else None,
-                                  tables_runs.time_table(runs), tables_scaling.scaling_table(runs),
-                                  *tables_scaling.batch_tables(runs), tables_scaling.communication_table(runs),
-                                  tables_network.bandwidth_table(runs), *tables_network.network_tables(runs),
-                                  tables_runs.learning_table(runs)]
+    tables: list[Table | None] = [
+        tables_runs.runs_table(runs),
+        tables_runs.differences_table(runs),
+        advice.advice_table(runs) if with_details or len(runs) <= SOME else None,
+        tables_runs.time_table(runs),
+        tables_scaling.scaling_table(runs), *tables_scaling.batch_tables(runs),
+        tables_scaling.communication_table(runs),
+        tables_network.bandwidth_table(runs), *tables_network.network_tables(runs),
+        tables_runs.learning_table(runs)
+    ]
     if with_details:
         tables += [tables_runs.epochs_table(runs), tables_detail.ranks_table(runs), tables_detail.buckets_table(runs)]
     return [table for table in tables if table is not None]
@@ -77,7 +81,8 @@ def main(words: list[str]) -> int:
     arguments = parse(words)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    for option, folder in (("--html", arguments.html and arguments.html.parent), ("--csv", arguments.csv and arguments.csv.parent)):
+    for option, folder in (("--html", arguments.html and arguments.html.parent), ("--csv", arguments.csv
+                                                                                  and arguments.csv.parent)):
         if folder is not None and not folder.is_dir():
             print(f"dpreport: {option}: there is no folder {folder}", file=sys.stderr)
             return USAGE
@@ -90,16 +95,20 @@ def main(words: list[str]) -> int:
     tables = tables_of(runs, arguments.with_details or len(runs) <= FEW)
     problem_lines = [f"  {problem}" for problem in problems]
     if arguments.markdown:
-        print("".join(f"- {problem}\n" for problem in problems) + ("\n" if problems else "")
-              + "\n".join(table.as_markdown() for table in tables), end="")
+        print(
+            "".join(f"- {problem}\n"
+                    for problem in problems) + ("\n" if problems else "") + "\n".join(table.as_markdown()
+                                                                                      for table in tables), end="")
     else:
-        print("\n".join((["Problems", *problem_lines, ""] if problems else []) + [table.as_text() for table in tables]), end="")
+        print("\n".join((["Problems", *problem_lines, ""] if problems else []) + [table.as_text() for table in tables]),
+              end="")
     if arguments.csv is not None:
         arguments.csv.mkdir(exist_ok=True)
         for table in tables_of(runs, True):
             table.write_csv(arguments.csv)
     if arguments.html is not None:
         from . import page  # brings matplotlib, which takes a second
-        arguments.html.write_text(page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME),
-                                  encoding="utf-8")
+        arguments.html.write_text(
+            page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME),
+            encoding="utf-8")
     return 0

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -37,6 +37,11 @@ ALIKE: list[tuple[str, Callable[[Run], Any]]] = [
 ]
 
 
+def is_alike(alone: Run, run: Run) -> bool:
+    """Whether a run on one rank may stand for `run`'s T_1, the batch aside."""
+    return all(value(alone) == value(run) for _, value in ALIKE)
+
+
 def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
     """T_1 of the same model, data, device and cores per rank, with the same batch: "batch" per rank (weak scaling) or
     "global_batch" (strong scaling). Of several such runs the median counts."""
@@ -57,9 +62,9 @@ def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
                     [other.label for other in alone])
 
 
-def groups(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]:
+def groups(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     """In the order of first appearance."""
-    found: dict[Hashable, list[T]] = {}
+    found: dict[Any, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found

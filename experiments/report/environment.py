@@ -75,8 +75,11 @@ def _make(folder: pathlib.Path) -> None:
     unfinished = pathlib.Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         _run([sys.executable, "-m", "venv", str(unfinished)])
-        _run([str(unfinished / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-              "--retries", "1", "--timeout", "20", "--only-binary", ":all:", "-r", str(REQUIREMENTS)])
+        _run([
+            str(unfinished / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+            "--retries", "1", "--timeout", "20", "--only-binary", ":all:", "-r",
+            str(REQUIREMENTS)
+        ])
         unfinished.rename(folder)
     except OSError:
         if not (folder / "bin/python").exists():  # else another dpreport was faster
@@ -94,8 +97,10 @@ def _python_of_its_own() -> str:
             output = str(getattr(error, "stderr", "") or getattr(error, "stdout", "") or error).strip()
             why = output.splitlines()[-1] if output else "no reason given"
             raise NoPackages(
-                f"it needs the Python packages h5py, pandas and matplotlib, and they could not be installed into {folder} "
-                f"({why}); on Debian and Ubuntu: apt-get install python3-h5py python3-pandas python3-matplotlib") from error
+                "it needs the Python packages h5py, pandas and matplotlib, and they could not be installed into "
+                f"{folder} ({why}); on Debian and Ubuntu: apt-get install python3-h5py python3-pandas "
+                "python3-matplotlib"
+            ) from error
     return str(folder / "bin/python")
 
 

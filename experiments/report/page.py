@@ -10,13 +10,13 @@ from .table import Table
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --muted: #6a737d; --grid: #d8dde3; --box: #f4f6f8;
   --c1: #0072b2; --c2: #d55e00; --c3: #00855f; --c4: #b8559a; --c5: #7cc4ee; --c6: #e0a000; --c7: #8a8f98; }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   :root { --page: #14171c; --ink: #e6e9ed; --muted: #98a1ab; --grid: #363c45; --box: #1d2128;
     --c1: #3f9be0; --c2: #f47b3a; --c3: #2cc295; --c4: #e08fc4; --c5: #a5dbfb; --c6: #f2be4a; --c7: #7f8792; } }
-@media print { :root { --page: #ffffff; --ink: #000000; } details > * { display: block; } }
 body { margin: 0 auto; padding: 1rem; max-width: 68rem; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, "DejaVu Sans", Verdana, Arial, sans-serif; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--grid); padding-top: 1rem; }
+h1 { font-size: 1.6rem; }
+h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--grid); padding-top: 1rem; }
 h3 { font-size: 1rem; margin-top: 1.5rem; }
 a { color: var(--c1); } nav a { margin-right: 1em; white-space: nowrap; }
 .wide { overflow-x: auto; }
@@ -24,11 +24,14 @@ table { border-collapse: separate; border-spacing: 0; font-size: 0.85rem; font-v
 th, td { padding: 0.2rem 0.6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--grid); }
 th { background: var(--box); vertical-align: bottom; } .left { text-align: left; }
 table.prose td:last-child { white-space: normal; min-width: 12rem; }
-td:first-child.left { position: sticky; left: 0; background: var(--page); max-width: 45vw; overflow: hidden; text-overflow: ellipsis; }
+td:first-child.left { position: sticky; left: 0; background: var(--page); max-width: 45vw;
+  overflow: hidden; text-overflow: ellipsis; }
 svg { display: block; width: 100%; min-width: 40rem; max-width: 56rem; height: auto; margin: 0.5rem 0 1.5rem; }
 .note { color: var(--muted); font-size: 0.85rem; max-width: 48rem; }
 .problems { border-left: 4px solid var(--c2); background: var(--box); padding: 0.5rem 1rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; margin: 1rem 0; font-weight: bold; }
+@media print {
+  svg { min-width: 0; } svg, tr { break-inside: avoid; } .wide { overflow: visible; } nav { display: none; } }
 """
 
 
@@ -42,14 +45,17 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
     sections = [
         ("runs", "Runs", [], some("runs") + (some("advice") if has_details else []),
          some("differences") + ([] if has_details else some("advice"))),
-        ("time", "Where the time goes", _list(plots_time.time_plot(runs)), some("time"), some("epochs") if has_details else []),
+        ("time", "Where the time goes", _list(plots_time.time_plot(runs)), some("time"),
+         some("epochs") if has_details else []),
         ("scaling", "Scaling", plots_network.scaling_plots(runs), some("scaling", "batch_x_ranks"), []),
         ("communication", "Computation and communication", [], some("communication"), []),
         ("bandwidth", "Bandwidth", plots_network.bandwidth_plots(runs), some("bandwidth"), []),
-        ("network", "Link rate, codec, topology", plots_network.network_plots(runs), some("network", "link_x_codec"), []),
+        ("network", "Link rate, codec, topology", plots_network.network_plots(runs), some("network",
+                                                                                          "link_x_codec"), []),
         ("learning", "What was learnt", plots_learning.learning_plots(runs), some("learning"), []),
         ("ranks", "Ranks", _list(plots_time.ranks_plot(runs)), [], some("ranks") if has_details else []),
-        ("errors", "Errors and residuals", plots_learning.error_plots(runs), [], some("buckets") if has_details else [])]
+        ("errors", "Errors and residuals", plots_learning.error_plots(runs), [], some("buckets") if has_details else [])
+    ]
     if len(runs) > plots_time.MOST:
         problems = [*problems, f"plots with a row a run show the first {plots_time.MOST} of {len(runs)} runs"]
     sections = [section for section in sections if any(section[2:])]
@@ -102,7 +108,10 @@ def _section(key: str, title: str, plots: list[str], shown: list[Table], folded:
     parts = [f'<h2 id="{key}">{html.escape(title)}</h2>']
     parts += [f'<div class="wide">{plot}</div>' for plot in plots]
     parts += [_table(table, title) for table in shown]
-    parts += [f"<details><summary>{html.escape(table.title)}</summary>\n{_table(table, table.title)}</details>" for table in folded]
+    parts += [
+        f"<details><summary>{html.escape(table.title)}</summary>\n{_table(table, table.title)}</details>"
+        for table in folded
+    ]
     return "\n".join(parts)
 
 
@@ -113,5 +122,7 @@ def _options(runs: list[Run]) -> str:
     rows = "\n".join(f'<tr><td class="left">{html.escape(name)}</td><td class="left">{html.escape(value)}</td></tr>'
                      for name, value in sorted(same.items()))
     title = "Options and circumstances" + (" that are the same in all runs" if len(runs) > 1 else "")
-    return (f'<h2 id="options">Options</h2>\n<details><summary>{title}</summary>\n<div class="wide"><table><tbody>\n{rows}\n'
-            "</tbody></table></div></details>")
+    return (
+        f'<h2 id="options">Options</h2>\n<details><summary>{title}</summary>\n'
+        f'<div class="wide"><table><tbody>\n{rows}\n'
+        "</tbody></table></div></details>")

@@ -11,7 +11,6 @@ from . import compare, svg, units
 from .plots_lines import Form, Line, finite, lines_plot, log_x, log_y
 from .run import Run
 
-
 Naming = Callable[[Run], str]
 
 
@@ -19,14 +18,23 @@ def _namings(runs: list[Run]) -> tuple[Naming, Naming]:
     """By what to put runs into small plots, and by what to colour them there: the first things in which they differ."""
     names, _ = compare.differences(runs)
     several = [run for run in runs if run.world_size > 1]
-    ways: list[Naming] = [lambda run: run.config.get("compress", "") if run.world_size > 1 else "one rank",
-                          lambda run: f"{run.world_size} rank{'s' * (run.world_size > 1)}", lambda run: run.link_name,
-                          lambda run: f"batch {units.size(run.batch)}", lambda run: run.topology or "one rank"]
+    of_all: list[Naming] = [lambda run: f"{run.world_size} rank{'s' * (run.world_size > 1)}",
+                            lambda run: f"batch {units.size(run.batch)}"]
+    # One rank has neither codec nor link: whether runs differ in these is asked of the others.
+    of_several: list[Naming] = [lambda run: run.config.get("compress", "") if run.world_size > 1 else "one rank",
+                                lambda run: run.link_name, lambda run: run.topology or "one rank"]
     said = {"compress", "ranks", "hosts", "throttle", "batch-size", "global-batch", "topology"}
-    ways += [lambda run, name=name: f"{name} {compare.setting(run).get(name, '')}"  # type: ignore[misc]
-             for name in names if name not in said]
-    useful = [way for number, way in enumerate(ways)
-              if len({way(run) for run in (runs if number in (1, 3) or number > 4 else several)}) > 1]
+    options: list[Naming] = [
+        lambda run, option=name: f"{option} {compare.setting(run).get(option, '')}"  # type: ignore[misc]
+        for name in names if name not in said
+    ]
+
+    def tells_apart(way: Naming, those: list[Run]) -> bool:
+        return len({way(run) for run in those}) > 1
+
+    codec, link, topology = ([way] if tells_apart(way, several) else [] for way in of_several)
+    ranks, batch = ([way] if tells_apart(way, runs) else [] for way in of_all)
+    useful = codec + ranks + link + batch + topology + [way for way in options if tells_apart(way, runs)]
     return (useful + [lambda run: run.label])[0], (useful + [lambda run: ""] * 2)[1]
 
 
@@ -60,33 +68,40 @@ def _over_epochs(ax: Axes) -> None:
 
 
 def learning_plots(runs: list[Run]) -> list[str]:
-    plots = [lines_plot("loss", "Training loss over epochs", _lines(runs, _epoch, "train_loss"),
-                        Form("epochs", "training loss", _over_epochs)),
-             lines_plot("accuracy", "Test accuracy over epochs", _lines(runs, _epoch, "test_accuracy", 100),
-                        Form("epochs", "test accuracy, %", _over_epochs))]
+    plots = [
+        lines_plot("loss", "Training loss over epochs", _lines(runs, _epoch, "train_loss"),
+                   Form("epochs", "training loss", _over_epochs)),
+        lines_plot("accuracy", "Test accuracy over epochs", _lines(runs, _epoch, "test_accuracy", 100),
+                   Form("epochs", "test accuracy, %", _over_epochs))
+    ]
 
     def both_from_zero(ax: Axes) -> None:
         ax.set_ylim(bottom=0)
         ax.set_xlim(left=0)
 
-    plots.append(lines_plot("accuracy-time", "Test accuracy over training time", _lines(runs, _seconds, "test_accuracy", 100),
-                            Form("seconds of training, without evaluation", "test accuracy, %", both_from_zero)))
+    plots.append(
+        lines_plot("accuracy-time", "Test accuracy over training time", _lines(runs, _seconds, "test_accuracy", 100),
+                   Form("seconds of training, without evaluation", "test accuracy, %", both_from_zero)))
     senders = [run for run in runs if run.world_size > 1 and len(run.epochs) and "sent_bytes" in run.epochs
                and (run.epochs["sent_bytes"] > 0).all()]
     sent = _lines(senders, _sent_mb, "test_accuracy", 100)
     if sent:
+
         def over_bytes(ax: Axes) -> None:
             log_x([x for line in sent for x in line.x])(ax)
             ax.set_ylim(bottom=0)
-        plots.append(lines_plot("accuracy-bytes", "Test accuracy over bytes sent", sent,
-                                Form("MB sent by a rank (logarithmic)", "test accuracy, %", over_bytes)))
+
+        plots.append(
+            lines_plot("accuracy-bytes", "Test accuracy over bytes sent", sent,
+                       Form("MB sent by a rank (logarithmic)", "test accuracy, %", over_bytes)))
     plots.append(pareto_plot(senders))
     return [plot for plot in plots if plot is not None]
 
 
 def pareto_plot(runs: list[Run]) -> str | None:
     """What was reached in the end against what was sent for it, with the runs that no other beats in both."""
-    points = sorted((_sent_mb(run, run.epochs)[-1], 100 * run.epochs["test_accuracy"].iloc[-1], run.label) for run in runs
+    points = sorted((_sent_mb(run, run.epochs)[-1], 100 * run.epochs["test_accuracy"].iloc[-1], run.label)
+                    for run in runs
                     if "test_accuracy" in run.epochs and units.is_number(float(run.epochs["test_accuracy"].iloc[-1])))
     if len(points) < 3:
         return None
@@ -126,8 +141,10 @@ def error_plots(runs: list[Run]) -> list[str]:
         if is_wide:
             log_y(norms)(ax)
 
-    plots = [lines_plot("error", "Error of the delivered sum over epochs", errors,
-                        Form("epochs", "delivered sum of one step against the exact one, error in %", _over_epochs)),
-             lines_plot("residual", "Norm of the residual over epochs", residuals,
-                        Form("epochs", f"norm of what waits to be sent{' (logarithmic)' if is_wide else ''}", over_epochs))]
+    plots = [
+        lines_plot("error", "Error of the delivered sum over epochs", errors,
+                   Form("epochs", "delivered sum of one step against the exact one, error in %", _over_epochs)),
+        lines_plot("residual", "Norm of the residual over epochs", residuals,
+                   Form("epochs", f"norm of what waits to be sent{' (logarithmic)' if is_wide else ''}", over_epochs))
+    ]
     return [plot for plot in plots if plot is not None]

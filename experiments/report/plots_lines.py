@@ -1,4 +1,4 @@
-"""Lines of many runs: in one plot with a label at each end, or one small plot for each group with the others in grey."""
+"""Lines of many runs: in one plot with a label at each end, or in a small plot for each group, the others in grey."""
 from __future__ import annotations
 
 import math
@@ -71,7 +71,8 @@ def _one(name: str, alt: str, lines: list[Line], form: Form) -> str:
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     form.prepare(ax)
     end = 0 if form.labels_at_left else -1
-    svg.label_ends(ax, [(line.x[end], line.y[end], line.label, svg.SERIES[number]) for number, line in enumerate(lines)],
+    svg.label_ends(ax,
+                   [(line.x[end], line.y[end], line.label, svg.SERIES[number]) for number, line in enumerate(lines)],
                    form.labels_at_left)
     return svg.to_svg(fig, name, alt)
 
@@ -101,10 +102,12 @@ def _panels(name: str, alt: str, lines: list[Line], form: Form) -> str:
     for number, ax in enumerate(axes[:len(groups)]):
         ax.tick_params(labelbottom=number + across >= len(groups), labelsize=9)
     if kinds:
-        handles = [Line2D([], [], color=svg.SERIES[number], marker=svg.MARKERS[number], label=kind)
-                   for number, kind in enumerate(kinds)]
-        fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1 - 0.22 / height), ncol=len(kinds), fontsize=9,
-                   frameon=False, handlelength=1.6, columnspacing=1.2, borderaxespad=0.1)
+        handles = [
+            Line2D([], [], color=svg.SERIES[number], marker=svg.MARKERS[number], label=kind)
+            for number, kind in enumerate(kinds)
+        ]
+        fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1 - 0.22 / height), ncol=len(kinds),
+                   fontsize=9, frameon=False, handlelength=1.6, columnspacing=1.2, borderaxespad=0.1)
     fig.text(0.53, 0.06 / height, form.x_title, va="bottom", ha="center")
     return svg.to_svg(fig, name, alt)
 
@@ -120,9 +123,9 @@ def _ticks(values: list[float]) -> list[float]:
     there = [float(f"{value:.3g}") for value in sorted(set(values))]
     if len(there) <= 6:
         return there
-    steps = (1, 2, 5) if high / low < 100 else (1,)
+    steps = (1, 2, 5) if high / low < 100 else (1, )
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    return [step * 10.0 ** power for power in powers for step in steps if low / 1.5 <= step * 10.0 ** power <= high * 1.5]
+    return [step * 10.0**power for power in powers for step in steps if low / 1.5 <= step * 10.0**power <= high * 1.5]
 
 
 def _log(axis: Axis, values: list[float]) -> None:
@@ -138,6 +141,7 @@ def log_x(values: list[float]) -> Callable[[Axes], None]:
         ax.set_xscale("log")
         _log(ax.xaxis, values)
         ax.set_xlim(min(values) / 1.25, max(values) * 1.25)
+
     return prepare
 
 
@@ -146,4 +150,5 @@ def log_y(values: list[float]) -> Callable[[Axes], None]:
         ax.set_yscale("log")
         _log(ax.yaxis, values)
         ax.set_ylim(min(values) / 1.4, max(values) * 1.4)
+
     return prepare

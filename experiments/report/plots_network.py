@@ -20,13 +20,15 @@ def _common(rows: list[Row], keys: tuple[str, ...]) -> list[str]:
 
 def _label(row: Row, keys: list[str]) -> str:
     words = {"batch": "batch {}", "global_batch": "global batch {}", "ranks": "{} ranks", "link": "{}"}
-    said = [words.get(key, "{}").format(units.size(row[key]) if "batch" in key else row[key]) for key in keys if row[key]]
+    said = [
+        words.get(key, "{}").format(units.size(row[key]) if "batch" in key else row[key]) for key in keys if row[key]
+    ]
     return ", ".join(said) or "measured"
 
 
 def _median_by(rows: list[Row], x: str, y: str) -> tuple[list[float], list[float]]:
     cells = compare.groups(sorted(rows, key=lambda row: (row[x], row[y])), lambda row: row[x])
-    return [float(at) for at in cells], [float(cell[(len(cell) - 1) // 2][y]) for cell in cells.values()]  # type: ignore[arg-type]
+    return [float(at) for at in cells], [float(cell[(len(cell) - 1) // 2][y]) for cell in cells.values()]
 
 
 def scaling_plots(runs: list[Run]) -> list[str]:
@@ -49,7 +51,8 @@ def scaling_plots(runs: list[Run]) -> list[str]:
 
         def ideal(ax: Axes, most: int = most) -> None:
             ax.plot([1, most], [1, most], color=svg.MUTED, linestyle=(0, (4, 2)), linewidth=1)
-            ax.annotate("ideal", (most, most), xytext=(-8, 0), textcoords="offset points", ha="right", va="center", color=svg.INK)
+            ax.annotate("ideal", (most, most), xytext=(-8, 0), textcoords="offset points", ha="right", va="center",
+                        color=svg.INK)
             ax.set_ylim(0, most * 1.08)
             _ranks_axis(ax, own, most)
 
@@ -59,10 +62,12 @@ def scaling_plots(runs: list[Run]) -> list[str]:
             _ranks_axis(ax, own, most)
 
         word = "scaled speedup" if kind == "weak" else "speedup"
-        plots += [lines_plot(f"speedup-{kind}", f"{word} over ranks with the ideal line", speedups,
-                             Form("ranks", f"{word}: {title}", ideal)),
-                  lines_plot(f"efficiency-{kind}", "Efficiency over ranks", efficiencies,
-                             Form("ranks", f"efficiency, %: {title}", full))]
+        plots += [
+            lines_plot(f"speedup-{kind}", f"{word} over ranks with the ideal line", speedups,
+                       Form("ranks", f"{word}: {title}", ideal)),
+            lines_plot(f"efficiency-{kind}", "Efficiency over ranks", efficiencies,
+                       Form("ranks", f"efficiency, %: {title}", full))
+        ]
     return [plot for plot in plots if plot is not None]
 
 
@@ -89,12 +94,14 @@ def _over_links(name: str, alt: str, rows: list[Row], y: str, title: str, prepar
         xs, ys = _median_by(group, "link_rate", y)
         least = [row for row in group if lower and row[lower] is not None]
         label = _label(group[0], differing)
-        lines.append(Line(label, label, xs, ys, "",
-                          _median_by(least, "link_rate", lower)[1] if lower and len(least) == len(group) else []))
+        lines.append(
+            Line(label, label, xs, ys, "",
+                 _median_by(least, "link_rate", lower)[1] if lower and len(least) == len(group) else []))
 
     def both(ax: Axes) -> None:
         log_x(rates)(ax)
         prepare(ax)
+
     return lines_plot(name, alt, lines, Form("rate of a rank's link, Mbit/s (logarithmic)", title, both, True))
 
 
@@ -113,15 +120,19 @@ def bandwidth_plots(runs: list[Run]) -> list[str]:
         shares = [row["bus_utilisation"] for row in rows if row["bus_utilisation"]]
         log_y([100.0, *shares])(ax)
 
-    plots = [_over_links("wire", "Share of the link's rate that was reached", rows, "wire_utilisation",
-                         "reached on the busiest rank's link while communicating, % of its rate", to_the_link),
-             _over_links("busbw", "Bus bandwidth against the link's rate", rows, "bus_utilisation",
-                         "busbw, % of the link's rate (logarithmic; more than 100: compressed)", logarithmic)]
+    plots = [
+        _over_links("wire", "Share of the link's rate that was reached", rows, "wire_utilisation",
+                    "reached on the busiest rank's link while communicating, % of its rate", to_the_link),
+        _over_links("busbw", "Bus bandwidth against the link's rate", rows, "bus_utilisation",
+                    "busbw, % of the link's rate (logarithmic; more than 100: compressed)", logarithmic)
+    ]
     return [plot for plot in plots if plot is not None]
 
 
 def network_plots(runs: list[Run]) -> list[str]:
-    rows = [row | {"link_rate": None if row["link_bits"] is None else row["link_bits"] / 1e6} for row in network_rows(runs)]
+    rows = [
+        row | {"link_rate": None if row["link_bits"] is None else row["link_bits"] / 1e6} for row in network_rows(runs)
+    ]
     times = [time for row in rows for time in (row["epoch_s"], row["least_s"]) if time is not None]
     is_wide = bool(times) and max(times) > 5 * min(times)
 
@@ -129,5 +140,6 @@ def network_plots(runs: list[Run]) -> list[str]:
         log_y(times)(ax) if is_wide else ax.set_ylim(bottom=0)
 
     plot = _over_links("link", "Time of a typical epoch over the link's rate, with the least possible", rows, "epoch_s",
-                       f"seconds per epoch{' (logarithmic)' if is_wide else ''}; dashed: the least possible", scale, "least_s")
+                       f"seconds per epoch{' (logarithmic)' if is_wide else ''}; dashed: the least possible", scale,
+                       "least_s")
     return [plot] if plot is not None else []

@@ -5,8 +5,8 @@ from . import svg, units
 from .run import Run
 
 MOST = 40  # rows of a plot
-PARTS = (("computation", svg.BLUE), ("computation, communication behind it", svg.SKY), ("exposed communication", svg.RED),
-         ("data", svg.AMBER), ("other", svg.GREY))
+PARTS = (("computation", svg.BLUE), ("computation, communication behind it", svg.SKY),
+         ("exposed communication", svg.RED), ("data", svg.AMBER), ("other", svg.GREY))
 
 
 def parts_of(run: Run) -> list[float]:
@@ -29,18 +29,19 @@ def time_plot(runs: list[Run]) -> str | None:
             ax.barh(row, part, left=left, height=0.42, color=color, edgecolor=svg.PAGE, linewidth=0.4)
             left += part
         ax.text(0, row - 0.27, run.label, va="bottom", ha="left")
-        ax.annotate(f"{units.digits(run.epoch_s)} s", (left, row), xytext=(5, 0), textcoords="offset points", va="center",
-                    ha="left")
+        ax.annotate(f"{units.digits(run.epoch_s)} s", (left, row), xytext=(5, 0), textcoords="offset points",
+                    va="center", ha="left")
     ax.set_ylim(len(timed) - 0.65, -0.75)
     ax.set_xlim(0, 1.02 * max(run.epoch_s or 0.0 for run in timed))
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
     ax.set_xlabel("seconds per epoch")
     handles = [ax.barh(0, 0, color=color, label=label) for (label, color), is_shown in zip(PARTS, shown) if is_shown]
-    fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1), ncol=len(handles), handlelength=1, handleheight=0.9,
-               columnspacing=1.2, handletextpad=0.4, borderaxespad=0.1, fontsize=9, frameon=False)
-    return svg.to_svg(fig, "time", "Time of a typical epoch for each run, stacked into computation, hidden and exposed "
-                      "communication, data and other")
+    fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1), ncol=len(handles), handlelength=1,
+               handleheight=0.9, columnspacing=1.2, handletextpad=0.4, borderaxespad=0.1, fontsize=9, frameon=False)
+    return svg.to_svg(
+        fig, "time", "Time of a typical epoch for each run, stacked into computation, hidden and exposed "
+        "communication, data and other")
 
 
 def ranks_plot(runs: list[Run]) -> str | None:
@@ -52,13 +53,14 @@ def ranks_plot(runs: list[Run]) -> str | None:
     height = 0.9 + 0.4 * len(found)
     fig, axes = svg.figure(height, 1, 2, sharey=True)
     fig.subplots_adjust(left=0.02, right=0.98, top=1 - 0.3 / height, bottom=0.5 / height, wspace=0.08)
-    for ax, column, title, extreme in zip(axes, ("compute_s", "peer_wait_s"), ("computation", "waiting for other ranks"),
-                                          ("idxmax", "idxmin")):
+    for ax, column, title, extreme in zip(axes, ("compute_s", "peer_wait_s"),
+                                          ("computation", "waiting for other ranks"), ("idxmax", "idxmin")):
         most = max(float(ranks[column].max()) for _, ranks in found) or 1.0
         for row, (run, ranks) in enumerate(found):
             values = ranks[column]
             ax.plot([values.min(), values.max()], [row, row], color=svg.MUTED, linewidth=1)
-            ax.plot(values, [row] * len(values), "o", color=svg.BLUE, markersize=6, markeredgecolor=svg.PAGE, linestyle="none")
+            ax.plot(values, [row] * len(values), "o", color=svg.BLUE, markersize=6, markeredgecolor=svg.PAGE,
+                    linestyle="none")
             place = getattr(values, extreme)()
             ax.plot([values[place]], [row], "D", color=svg.RED, markersize=6, markeredgecolor=svg.PAGE)
             at_right = column == "compute_s"

@@ -20,10 +20,12 @@ import pandas as pd
 from .run import Run
 
 FORMAT_VERSION = 1
-TRIES, PAUSE_S, LONGEST_S = 4, 0.25, 30.0
+TRIES, PAUSE_S, JUST_NOW_S, LONGEST_S = 4, 0.25, 60.0, 30.0
 STEP_COLUMNS = ["step", "epoch", "comm_s", "peer_wait_s", "exposed_comm_s", "step_s"]
-NEEDED = {"epochs": ("epoch", "samples", "global_batch", "epoch_s"), "ranks": ("epoch", "rank"),
-          "buckets": ("epoch", "bucket"), "sessions": ("first_epoch", "world_size"), "steps": ("step", "comm_s")}
+NEEDED = {
+    "epochs": ("epoch", "samples", "global_batch", "epoch_s"), "ranks": ("epoch", "rank"),
+    "buckets": ("epoch", "bucket"), "sessions": ("first_epoch", "world_size"), "steps": ("step", "comm_s")
+}
 
 
 class Unreadable(Exception):
@@ -115,7 +117,7 @@ def _send_all(pipe: Connection, jobs: list[tuple[pathlib.Path, str]]) -> None:
 
 def _may_be_written(path: pathlib.Path) -> bool:
     try:
-        return time.time() - path.stat().st_mtime < 3600
+        return time.time() - path.stat().st_mtime < JUST_NOW_S
     except OSError:
         return False
 
@@ -183,13 +185,15 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
             raise Unreadable(problems[-1])
         if len(epochs) and (epochs["global_batch"] < 1).any():
             raise Unreadable("is damaged: its table /epochs has a global_batch below 1")
-        run = Run(path, label, attributes, {name: str(value) for name, value in group("config").items()}, group("model"),
-                  epochs, table("ranks"), table("buckets"), table("sessions"), table("steps", STEP_COLUMNS, True), problems)
+        run = Run(path, label, attributes, {name: str(value) for name, value in group("config").items()},
+                  group("model"), epochs, table("ranks"), table("buckets"), table("sessions"),
+                  table("steps", STEP_COLUMNS, True), problems)
     _judge(run)
     return run
 
 
-def _table(file: h5py.File, name: str, columns: list[str] | None, complain: Callable[[str], None] | None) -> pd.DataFrame | None:
+def _table(file: h5py.File, name: str, columns: list[str] | None,
+           complain: Callable[[str], None] | None) -> pd.DataFrame | None:
     data = file.get(name)
     if not isinstance(data, h5py.Dataset) or not data.dtype.names:
         if complain:
@@ -202,8 +206,10 @@ def _table(file: h5py.File, name: str, columns: list[str] | None, complain: Call
             raise
         complain(f"its table /{name} cannot be read ({' '.join(str(error).split())})")
         return None
-    there = [column for column in columns or data.dtype.names
-             if column in data.dtype.names and data.dtype[column].kind in "iuf" and not data.dtype[column].shape]
+    there = [
+        column for column in columns or data.dtype.names
+        if column in data.dtype.names and data.dtype[column].kind in "iuf" and not data.dtype[column].shape
+    ]
     lacking = [column for column in NEEDED[name] if column not in there]
     if lacking:
         if complain:

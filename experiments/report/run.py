@@ -1,13 +1,14 @@
 """A run, as its log tells it: attributes, tables, and what follows from this log alone.
 
-Times of a run are those of its *typical epoch*: the one of median time (of two middle ones the faster), so that its parts
-add up. Not counted are the first epoch of every start of the program (it includes what happens once) and those
+Times of a run are those of its *typical epoch*: the one of median time (of two middle ones the faster), so that its
+parts add up. Not counted are the first epoch of every start of the program (it includes what happens once) and those
 before the codec's warm-up ended, where others remain.
 """
 from __future__ import annotations
 
 import math
 import pathlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -90,10 +91,16 @@ class Run:
     def samples(self) -> int | None:
         return int(self.epochs["samples"].iloc[-1]) if len(self.epochs) else None
 
+    @staticmethod
+    def steps_in(epoch: Mapping[str, float]) -> int | None:
+        """All-reduces of the gradient in an epoch, of which this is the row."""
+        samples, batch = epoch.get("samples"), epoch.get("global_batch")
+        return math.ceil(samples / batch) if samples and batch else None
+
     @property
     def steps_per_epoch(self) -> int | None:
-        """All-reduces of the gradient in an epoch, K."""
-        return math.ceil(self.samples / self.global_batch) if self.samples and self.global_batch else None
+        """All-reduces of the gradient in the typical epoch, K."""
+        return None if self.typical is None else self.steps_in(self.typical)
 
     def _number(self, option: str) -> float | None:
         try:
@@ -162,7 +169,8 @@ class Run:
 
     @property
     def images_per_s(self) -> float | None:
-        return self.samples / self.epoch_s if self.samples and self.epoch_s else None
+        samples = self.time("samples")
+        return samples / self.epoch_s if samples and self.epoch_s else None
 
     def of_typical(self, table: pd.DataFrame | None) -> pd.DataFrame | None:
         """Its rows for the typical epoch; None without any."""
@@ -194,5 +202,5 @@ class Run:
 
 def round_rate(bits_per_s: float) -> float:
     """The next of 1, 2, 5 times a power of ten by ratio: measured rates differ a little from run to run."""
-    power = 10.0 ** math.floor(math.log10(bits_per_s))
+    power = 10.0**math.floor(math.log10(bits_per_s))
     return min((step * power for step in (1, 2, 5, 10)), key=lambda rate: abs(math.log(rate / bits_per_s)))

@@ -8,6 +8,7 @@ import html
 import io
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 
@@ -19,22 +20,24 @@ INK, GRID, MUTED, PAGE = "#010101", "#020202", "#030303", "#040404"
 SERIES = [f"#1000{number:02x}" for number in range(1, 8)]
 BLUE, RED, GREEN, PINK, SKY, AMBER, GREY = SERIES
 MARKERS = "os^DvP*"
-_VARIABLES = {INK: "currentColor", GRID: "var(--grid)", MUTED: "var(--muted)", PAGE: "var(--page)",
-              **{color: f"var(--c{number + 1})" for number, color in enumerate(SERIES)}}
+_VARIABLES = {
+    INK: "currentColor", GRID: "var(--grid)", MUTED: "var(--muted)", PAGE: "var(--page)",
+    **{color: f"var(--c{number + 1})" for number, color in enumerate(SERIES)}
+}
 WIDTH = 8.0  # inches; 72 units of the SVG each
 FONT = 10.0
 
 _STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "dpreport", "font.family": "sans-serif", "font.size": FONT,
-    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED,
-    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True,
-    "grid.color": GRID, "grid.linewidth": 0.8, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.titlesize": FONT, "axes.titlelocation": "left", "axes.titleweight": "bold", "legend.frameon": False,
-    "legend.fontsize": FONT, "lines.linewidth": 1.8, "lines.markersize": 5, "savefig.transparent": True, "axes.facecolor": "none",
-    "figure.facecolor": "none", "xtick.major.size": 3, "ytick.major.size": 0, "axes.formatter.useoffset": False,
-    "axes.titlepad": 8.0, "axes.unicode_minus": True,
-    "text.parse_math": False}
-
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"], "text.color": INK, "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.8, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": FONT, "axes.titlelocation": "left",
+    "axes.titleweight": "bold", "legend.frameon": False, "legend.fontsize": FONT, "lines.linewidth": 1.8,
+    "lines.markersize": 5, "savefig.transparent": True, "axes.facecolor": "none", "figure.facecolor": "none",
+    "xtick.major.size": 3, "ytick.major.size": 0, "axes.formatter.useoffset": False, "axes.titlepad": 8.0,
+    "axes.unicode_minus": True, "text.parse_math": False
+}
 
 matplotlib.rcParams.update(_STYLE)
 
@@ -54,11 +57,13 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left:
                are_all_beside: bool = False) -> None:
     """Labels for the ends (x, y, text, colour) of lines: beside the plot, moved apart where they would overlap; next to
     the point where a line ends before the others."""
-    ax.figure.draw_without_rendering()
-    scale = 72 / ax.figure.dpi
+    fig = ax.get_figure()
+    assert isinstance(fig, Figure)
+    fig.draw_without_rendering()
+    scale = 72 / fig.dpi
     points = ax.transData.transform([(x, y) for x, y, _, _ in ends])
     outmost = min(points[:, 0]) if at_left else max(points[:, 0])
-    side = {"va": "center", "ha": "right" if at_left else "left", "annotation_clip": False}
+    side: dict[str, Any] = {"va": "center", "ha": "right" if at_left else "left", "annotation_clip": False}
     beside = []
     for i, (x, y, text, _) in enumerate(ends):
         if are_all_beside or abs(points[i, 0] - outmost) < 20:
@@ -69,10 +74,12 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left:
     margin = ax.bbox.x0 - 10 if at_left else ax.bbox.x1 + 10
     for i, place in zip(beside, places):
         x, y, text, color = ends[i]
-        ax.annotate(text, (x, y), xytext=((margin - points[i, 0]) * scale, (place - points[i, 1]) * scale),
-                    textcoords="offset points", **side,
-                    arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 3,
-                                "relpos": (1 if at_left else 0, 0.5)})
+        ax.annotate(
+            text, (x, y), xytext=((margin - points[i, 0]) * scale, (place - points[i, 1]) * scale),
+            textcoords="offset points", **side, arrowprops={
+                "arrowstyle": "-", "color": color, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 3,
+                "relpos": (1 if at_left else 0, 0.5)
+            })
 
 
 def _apart(heights: list[float], step: float) -> list[float]:

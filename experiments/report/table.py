@@ -51,7 +51,9 @@ class Table:
         if len(self.rows) < 2:
             return self.columns, ""
         gone = [c for c in self.columns if c.may_fold and len({c.text(row.get(c.key)) for row in self.rows}) == 1]
-        said = [f"{c.title} {c.text(self.rows[0].get(c.key))}" for c in gone if self.cell(self.rows[0], c) != units.DASH]
+        said = [
+            f"{c.title} {c.text(self.rows[0].get(c.key))}" for c in gone if self.cell(self.rows[0], c) != units.DASH
+        ]
         return [c for c in self.columns if c not in gone], "The same in all: " + "; ".join(said) + "." if said else ""
 
     @staticmethod
@@ -70,8 +72,9 @@ class Table:
         widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
         cells.insert(1, ["-" * width for width in widths])
         for line in cells:
-            padded = [text.ljust(width) if c.is_left else text.rjust(width)
-                      for text, width, c in zip(line, widths, columns)]
+            padded = [
+                text.ljust(width) if c.is_left else text.rjust(width) for text, width, c in zip(line, widths, columns)
+            ]
             lines.append(("  " + "  ".join(padded)).rstrip())
         for note in self.notes:
             lines += [f"  {line}" for line in _wrapped(note)]
@@ -92,13 +95,14 @@ class Table:
         columns, common = self.folded()
         said = f"<p>{html.escape(common)}</p>" if common else ""
         head = "".join(f'<th scope="col"{_side(c)}>{html.escape(c.title)}</th>' for c in columns)
-        body = "\n".join("<tr>" + "".join(f"<td{_side(c)}>{html.escape(self.cell(row, c))}</td>" for c in columns) + "</tr>"
-                         for row in self.rows)
+        body = "\n".join("<tr>" + "".join(f"<td{_side(c)}>{html.escape(self.cell(row, c))}</td>"
+                                          for c in columns) + "</tr>" for row in self.rows)
         notes = "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in self.notes)
         if not self.rows:
             return notes
-        return (f'{said}<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
-                f"\n{notes}")
+        return (
+            f'{said}<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+            f"\n{notes}")
 
     def write_csv(self, folder: pathlib.Path) -> None:
         """FOLDER/KEY.csv with all columns, numbers in full."""

@@ -5,6 +5,10 @@ from . import units
 from .run import Run
 from .table import Column, Row, Table, count, name
 
+RANK_TIMES = ("compute_s", "data_s", "exposed_comm_s", "comm_s", "peer_wait_s", "encode_s", "decode_s", "wire_s")
+BUCKET_VALUES = ("encode_s", "wire_s", "decode_s", "peer_wait_s", "relative_error", "delivered_relative_error",
+                 "residual_norm", "saturation")
+
 
 def ranks_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = []
@@ -15,23 +19,36 @@ def ranks_table(runs: list[Run]) -> Table | None:
         mean = float(ranks["compute_s"].mean())
         for _, rank in ranks.iterrows():
             host = int(rank.get("host", -1))
-            rows.append({"run": run.label, "rank": rank["rank"],
-                         "host": run.hosts[host] if 0 <= host < len(run.hosts) else None,
-                         **{key: rank.get(key) for key in ("compute_s", "data_s", "exposed_comm_s", "comm_s", "peer_wait_s",
-                                                           "encode_s", "decode_s", "wire_s")},
-                         "against_mean": rank["compute_s"] / mean - 1 if mean else None,
-                         "sent_mb": rank.get("sent_bytes", float("nan")) / 1e6,
-                         "received_mb": rank.get("received_bytes", float("nan")) / 1e6})
+            rows.append({
+                "run": run.label, "rank": rank["rank"], "host": run.hosts[host] if 0 <= host < len(run.hosts) else None,
+                **{
+                    key: rank.get(key) for key in RANK_TIMES
+                }, "against_mean": rank["compute_s"] / mean - 1 if mean else None,
+                "sent_mb": rank.get("sent_bytes", float("nan")) / 1e6,
+                "received_mb": rank.get("received_bytes", float("nan")) / 1e6
+            })
     if not rows:
         return None
-    columns = [name("run", "run", True), count("rank", "rank"), name("host", "host", True), Column("compute_s", "compute"),
-               Column("against_mean", "to mean, %", signed_percent), Column("data_s", "data"),
-               Column("exposed_comm_s", "exposed"), Column("comm_s", "comm"), Column("peer_wait_s", "peer wait"),
-               Column("encode_s", "encode"), Column("decode_s", "decode"), Column("wire_s", "wire"),
-               Column("sent_mb", "sent, MB"), Column("received_mb", "received, MB")]
+    columns = [
+        name("run", "run", True),
+        count("rank", "rank"),
+        name("host", "host", True),
+        Column("compute_s", "compute"),
+        Column("against_mean", "to mean, %", signed_percent),
+        Column("data_s", "data"),
+        Column("exposed_comm_s", "exposed"),
+        Column("comm_s", "comm"),
+        Column("peer_wait_s", "peer wait"),
+        Column("encode_s", "encode"),
+        Column("decode_s", "decode"),
+        Column("wire_s", "wire"),
+        Column("sent_mb", "sent, MB"),
+        Column("received_mb", "received, MB")
+    ]
     return Table("ranks", "Ranks, in the typical epoch, s", columns, rows, [
-        "To mean: computation against the mean of the ranks. A slow rank computes longest and has the least peer wait: the "
-        "others wait for it."])
+        "To mean: computation against the mean of the ranks. A slow rank computes longest and has the least peer "
+        "wait: the others wait for it."
+    ])
 
 
 def signed_percent(value: float | None) -> str:
@@ -53,28 +70,45 @@ def buckets_table(runs: list[Run]) -> Table | None:
     for run in runs:
         if run.buckets is None or not len(run.buckets) or run.world_size == 1:
             continue
+        last = run.epochs[run.epochs["epoch"] == run.buckets["epoch"].max()]
+        k = run.steps_in(last.iloc[-1]) if len(last) else None
         topologies = [str(topology) for topology in run.attributes.get("topology_names", [])]
         for _, bucket in run.buckets[run.buckets["epoch"] == run.buckets["epoch"].max()].iterrows():
-            elements, sent, k = bucket.get("elements"), bucket.get("sent_bytes"), run.steps_per_epoch
+            elements, sent = bucket.get("elements"), bucket.get("sent_bytes")
             fp32 = 2 * (run.world_size - 1) * elements * 4 * k if elements and k else None
-            rows.append({"run": run.label, "bucket": bucket["bucket"], "elements": elements,
-                         "codec": _of(run.codec_names, bucket.get("codec")), "topology": _of(topologies, bucket.get("topology")),
-                         "sent_mb": None if sent is None else sent / 1e6,
-                         "of_fp32": sent / fp32 if sent is not None and fp32 else None,
-                         **{key: bucket.get(key) for key in ("encode_s", "wire_s", "decode_s", "peer_wait_s", "relative_error",
-                                                             "delivered_relative_error", "residual_norm", "saturation")}})
+            rows.append({
+                "run": run.label, "bucket": bucket["bucket"], "elements": elements,
+                "codec": _of(run.codec_names, bucket.get("codec")), "topology": _of(topologies, bucket.get("topology")),
+                "sent_mb": None if sent is None else sent / 1e6,
+                "of_fp32": sent / fp32 if sent is not None and fp32 else None, **{
+                    key: bucket.get(key) for key in BUCKET_VALUES
+                }
+            })
     if not rows:
         return None
-    columns = [name("run", "run", True), count("bucket", "bucket"), count("elements", "elements"), name("codec", "codec"),
-               name("topology", "topology", True), Column("sent_mb", "sent, MB"), Column("of_fp32", "of fp32, %", units.percent),
-               Column("encode_s", "encode, s"), Column("wire_s", "wire, s"), Column("decode_s", "decode, s"),
-               Column("peer_wait_s", "peer wait, s"), Column("relative_error", "encoder, %", units.percent),
-               Column("delivered_relative_error", "of the sum, %", units.percent), Column("residual_norm", "residual"),
-               Column("saturation", "saturated, %", units.percent)]
+    columns = [
+        name("run", "run", True),
+        count("bucket", "bucket"),
+        count("elements", "elements"),
+        name("codec", "codec"),
+        name("topology", "topology", True),
+        Column("sent_mb", "sent, MB"),
+        Column("of_fp32", "of fp32, %", units.percent),
+        Column("encode_s", "encode, s"),
+        Column("wire_s", "wire, s"),
+        Column("decode_s", "decode, s"),
+        Column("peer_wait_s", "peer wait, s"),
+        Column("relative_error", "encoder, %", units.percent),
+        Column("delivered_relative_error", "of the sum, %", units.percent),
+        Column("residual_norm", "residual"),
+        Column("saturation", "saturated, %", units.percent)
+    ]
     return Table("buckets", "Buckets, in the last epoch", columns, rows, [
-        "Sent: by all ranks in the epoch; of fp32: against an uncompressed ring. Encoder: what encoders dropped, relative to what "
-        "they were given. Of the sum: the delivered sum of one step against the exact one, on a sample. Residual: norm of what "
-        "waits to be sent. Saturated: values beyond the largest that their codec could send."])
+        "Sent: by all ranks in the epoch; of fp32: against an uncompressed ring. Encoder: what encoders dropped, "
+        "relative to what they were given. Of the sum: the delivered sum of one step against the exact one, on a "
+        "sample. Residual: norm of what waits to be sent. Saturated: values beyond the largest that their codec could "
+        "send."
+    ])
 
 
 def _of(names: list[str], index: float | None) -> str | None:

@@ -1,12 +1,15 @@
 """Tables of whole runs: what they were, where an epoch's time went, what was learnt, what they differ in."""
 from __future__ import annotations
 
+import pandas as pd
+
 from . import compare, units
 from .run import Run
 from .table import Column, Row, Table, count, name, size
 
-TYPICAL = ("Times are those of a typical epoch, the one of median time; not counted are the first of every start and those "
-           "before a codec's warm-up ended, where others remain.")
+TYPICAL = (
+    "Times are those of a typical epoch, the one of median time; not counted are the first of every start and those "
+    "before a codec's warm-up ended, where others remain.")
 
 
 def runs_table(runs: list[Run]) -> Table:
@@ -17,26 +20,39 @@ def runs_table(runs: list[Run]) -> Table:
         rows.append({
             "run": run.label, "model": run.model_name, "dataset": run.config.get("dataset"), "samples": run.samples,
             "ranks": run.world_size, "batch": run.batch, "codec": run.codec, "topology": run.topology,
-            "link": run.link_name, "epochs": len(run.epochs),
-            "train_loss": run.last("train_loss"), "test_accuracy": run.last("test_accuracy"), "epoch_s": run.epoch_s,
+            "link": run.link_name, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
+            "test_accuracy": run.last("test_accuracy"), "epoch_s": run.epoch_s,
             "exposed_share": _ratio(run.time("exposed_comm_s"), run.epoch_s),
-            "sent_mb": None if sent is None or run.world_size == 1 else sent / 1e6,
-            "images_per_s": run.images_per_s,
-            "speedup": _ratio(weak.epoch_s, run.epoch_s) if weak else None})
-    columns = [name("run", "run"), name("model", "model", True), name("dataset", "data", True),
-               count("samples", "images", True), count("ranks", "ranks", True), size("batch", "batch", True),
-               name("codec", "codec", True), name("topology", "topology", True), name("link", "link", True),
-               count("epochs", "epochs", True), Column("train_loss", "loss", units.fixed(3)),
-               Column("test_accuracy", "test, %", units.percent), Column("epoch_s", "epoch, s"),
-               Column("exposed_share", "exposed, %", units.percent), Column("sent_mb", "sent, MB"),
-               Column("images_per_s", "images/s"), Column("speedup", "speedup", units.fixed(2))]
+            "sent_mb": None if sent is None or run.world_size == 1 else sent / 1e6, "images_per_s": run.images_per_s,
+            "speedup": _ratio(weak.epoch_s, run.epoch_s) if weak else None
+        })
+    columns = [
+        name("run", "run"),
+        name("model", "model", True),
+        name("dataset", "data", True),
+        count("samples", "images", True),
+        count("ranks", "ranks", True),
+        size("batch", "batch", True),
+        name("codec", "codec", True),
+        name("topology", "topology", True),
+        name("link", "link", True),
+        count("epochs", "epochs", True),
+        Column("train_loss", "loss", units.fixed(3)),
+        Column("test_accuracy", "test, %", units.percent),
+        Column("epoch_s", "epoch, s"),
+        Column("exposed_share", "exposed, %", units.percent),
+        Column("sent_mb", "sent, MB"),
+        Column("images_per_s", "images/s"),
+        Column("speedup", "speedup", units.fixed(2))
+    ]
     if all(row["speedup"] is None for row in rows):
         columns.pop()
     return Table("runs", "Runs", columns, rows, [
-        "Batch: images a step and rank. Loss, test: of the last epoch that is there. Exposed: share of the epoch in which "
-        "training stood still for the exchange. Sent: by all ranks in an epoch."
-        + (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if columns[-1].key == "speedup" else ""),
-        TYPICAL])
+        "Batch: images a step and rank. Loss, test: of the last epoch that is there. Exposed: share of the epoch in "
+        "which training stood still for the exchange. Sent: by all ranks in an epoch." +
+        (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if columns[-1].key == "speedup" else ""),
+        TYPICAL
+    ])
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
@@ -56,17 +72,28 @@ def time_row(run: Run, epoch: dict[str, float]) -> Row:
     """How an epoch's time divides; keys as in time_table."""
     comm, exposed = epoch.get("comm_s"), epoch.get("exposed_comm_s")
     hidden = None if comm is None or exposed is None else max(0.0, comm - exposed)
-    return {"run": run.label, "epoch": epoch["epoch"] + 1, "epoch_s": epoch["epoch_s"], "compute_s": epoch.get("compute_s"),
-            "exposed_comm_s": exposed, "data_s": epoch.get("data_s"), "other_s": epoch.get("other_s"),
-            "comm_s": comm, "hidden_s": hidden, "encode_s": epoch.get("encode_s"), "wire_s": epoch.get("wire_s"),
-            "decode_s": epoch.get("decode_s"), "peer_wait_s": epoch.get("peer_wait_s"), "eval_s": epoch.get("eval_s"),
-            "sent_mb": None if "sent_bytes" not in epoch else epoch["sent_bytes"] / 1e6}
+    return {
+        "run": run.label, "epoch": epoch["epoch"] + 1, "epoch_s": epoch["epoch_s"], "compute_s": epoch.get("compute_s"),
+        "exposed_comm_s": exposed, "data_s": epoch.get("data_s"), "other_s": epoch.get("other_s"), "comm_s": comm,
+        "hidden_s": hidden, "encode_s": epoch.get("encode_s"), "wire_s": epoch.get("wire_s"),
+        "decode_s": epoch.get("decode_s"), "peer_wait_s": epoch.get("peer_wait_s"), "eval_s": epoch.get("eval_s"),
+        "sent_mb": None if "sent_bytes" not in epoch else epoch["sent_bytes"] / 1e6
+    }
 
 
-TIMES = [Column("epoch_s", "epoch"), Column("compute_s", "= compute"), Column("exposed_comm_s", "+ exposed"),
-         Column("data_s", "+ data"), Column("other_s", "+ other"), Column("comm_s", "comm"),
-         Column("hidden_s", "hidden"), Column("encode_s", "encode"), Column("wire_s", "wire"), Column("decode_s", "decode"),
-         Column("peer_wait_s", "peer wait")]
+TIMES = [
+    Column("epoch_s", "epoch"),
+    Column("compute_s", "= compute"),
+    Column("exposed_comm_s", "+ exposed"),
+    Column("data_s", "+ data"),
+    Column("other_s", "+ other"),
+    Column("comm_s", "comm"),
+    Column("hidden_s", "hidden"),
+    Column("encode_s", "encode"),
+    Column("wire_s", "wire"),
+    Column("decode_s", "decode"),
+    Column("peer_wait_s", "peer wait")
+]
 
 
 def time_table(runs: list[Run]) -> Table | None:
@@ -75,8 +102,13 @@ def time_table(runs: list[Run]) -> Table | None:
         return None
     return Table("time", "Where a typical epoch's time goes, s (mean over ranks)", [name("run", "run"), *TIMES], rows, [
         "Epoch = compute (forward, backward, optimizer) + exposed communication + data + other. Comm: a bucket was in "
-        "flight; hidden: the part of it behind computation, comm - exposed. Comm = encode + wire + decode + peer wait (a rank "
-        "had not begun)."])
+        "flight; hidden: the part of it behind computation, comm - exposed. Comm = encode + wire + decode + peer wait "
+        "(a rank had not begun)."
+    ])
+
+
+LEARNT = ("learning_rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error",
+          "delivered_relative_error", "residual_norm")
 
 
 def epochs_table(runs: list[Run]) -> Table | None:
@@ -87,20 +119,32 @@ def epochs_table(runs: list[Run]) -> Table | None:
             epoch = {str(key): value for key, value in series.items()}
             trained_s += epoch["epoch_s"]
             sent += epoch.get("sent_bytes", 0.0)
-            rows.append({**time_row(run, epoch), **{key: epoch.get(key) for key in (
-                "learning_rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error",
-                "delivered_relative_error", "residual_norm")}, "trained_s": trained_s, "sent_total_mb": sent / 1e6})
+            rows.append({
+                **time_row(run, epoch), **{
+                    key: epoch.get(key) for key in LEARNT
+                }, "trained_s": trained_s, "sent_total_mb": sent / 1e6
+            })
     if not rows:
         return None
-    columns = [name("run", "run", True), count("epoch", "epoch no."), *TIMES[:5], Column("hidden_s", "hidden"),
-               Column("learning_rate", "lr"), Column("train_loss", "loss", units.fixed(3)),
-               Column("test_loss", "test loss", units.fixed(3)), Column("test_accuracy", "test, %", units.percent),
-               Column("trained_s", "trained, s"), Column("sent_total_mb", "sent so far, MB"),
-               Column("codec_relative_error", "encoder, %", units.percent),
-               Column("delivered_relative_error", "of the sum, %", units.percent), Column("residual_norm", "residual")]
+    columns = [
+        name("run", "run", True),
+        count("epoch", "epoch no."), *TIMES[:5],
+        Column("hidden_s", "hidden"),
+        Column("learning_rate", "lr"),
+        Column("train_loss", "loss", units.fixed(3)),
+        Column("test_loss", "test loss", units.fixed(3)),
+        Column("test_accuracy", "test, %", units.percent),
+        Column("trained_s", "trained, s"),
+        Column("sent_total_mb", "sent so far, MB"),
+        Column("codec_relative_error", "encoder, %", units.percent),
+        Column("delivered_relative_error", "of the sum, %", units.percent),
+        Column("residual_norm", "residual")
+    ]
     return Table("epochs", "Epochs, s", columns, rows, [
-        "Trained: the sum of epochs, without evaluation. Encoder: what encoders dropped, relative to what they were given. Of "
-        "the sum: the delivered sum of one step against the exact one. Residual: norm of what waits to be sent."])
+        "Trained: the sum of epochs, without evaluation. Encoder: what encoders dropped, relative to what they were "
+        "given. Of the sum: the delivered sum of one step against the exact one. Residual: norm of what waits to be "
+        "sent."
+    ])
 
 
 def learning_table(runs: list[Run]) -> Table | None:
@@ -108,34 +152,45 @@ def learning_table(runs: list[Run]) -> Table | None:
     for run in runs:
         if not len(run.epochs):
             continue
-        accuracy = run.epochs["test_accuracy"] if "test_accuracy" in run.epochs else None
-        has = accuracy is not None and accuracy.notna().any()
-        rows.append({"run": run.label, "codec": run.codec, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
-                     "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"),
-                     "best": float(accuracy.max()) if has else None,
-                     "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) + 1 if has else None,
-                     "trained_s": float(run.epochs["epoch_s"].sum()),
-                     "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 / run.world_size
-                     if "sent_bytes" in run.epochs and run.world_size > 1 else None,
-                     "delivered": run.last("delivered_relative_error") if run.world_size > 1 else None})
+        accuracy = run.epochs["test_accuracy"].dropna() if "test_accuracy" in run.epochs else pd.Series(dtype=float)
+        rows.append({
+            "run": run.label, "codec": run.codec, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
+            "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"),
+            "best": float(accuracy.max()) if len(accuracy) else None,
+            "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) + 1 if len(accuracy) else None,
+            "trained_s": float(run.epochs["epoch_s"].sum()), "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 /
+            run.world_size if "sent_bytes" in run.epochs and run.world_size > 1 else None,
+            "delivered": run.last("delivered_relative_error") if run.world_size > 1 else None
+        })
     if not rows:
         return None
     for row in rows:
         row["front"] = "*" if _is_best_of_its_bytes(row, rows) else ""
-    columns = [name("run", "run"), name("codec", "codec", True), count("epochs", "epochs", True),
-               Column("train_loss", "loss", units.fixed(3)), Column("test_loss", "test loss", units.fixed(3)),
-               Column("test_accuracy", "test, %", units.percent), Column("best", "best, %", units.percent),
-               count("best_epoch", "in epoch"), Column("trained_s", "trained, s"), Column("sent_mb", "sent a rank, MB"),
-               Column("delivered", "error of the sum, %", units.percent), Column("front", "front", str, True)]
+    columns = [
+        name("run", "run"),
+        name("codec", "codec", True),
+        count("epochs", "epochs", True),
+        Column("train_loss", "loss", units.fixed(3)),
+        Column("test_loss", "test loss", units.fixed(3)),
+        Column("test_accuracy", "test, %", units.percent),
+        Column("best", "best, %", units.percent),
+        count("best_epoch", "in epoch"),
+        Column("trained_s", "trained, s"),
+        Column("sent_mb", "sent a rank, MB"),
+        Column("delivered", "error of the sum, %", units.percent),
+        Column("front", "front", str, True)
+    ]
     return Table("learning", "What was learnt, and what it took", columns, rows, [
-        "Trained: the sum of all epochs' times, without evaluation. Sent a rank: in all epochs. Front: * where no other run "
-        "reached as much in the last epoch having sent less (the Pareto front)."])
+        "Trained: the sum of all epochs' times, without evaluation. Sent a rank: in all epochs. Front: * where no "
+        "other run reached as much in the last epoch having sent less (the Pareto front)."
+    ])
 
 
 def _is_best_of_its_bytes(row: Row, rows: list[Row]) -> bool:
     accuracy, sent = row["test_accuracy"], row["sent_mb"]
     if not units.is_number(accuracy) or not sent:
         return False
-    return not any(units.is_number(other["test_accuracy"]) and other["sent_mb"] and other["test_accuracy"] >= accuracy
-                   and other["sent_mb"] <= sent
-                   and (other["test_accuracy"] > accuracy or other["sent_mb"] < sent) for other in rows)
+    return not any(
+        units.is_number(other["test_accuracy"]) and other["sent_mb"] and other["test_accuracy"] >= accuracy
+        and other["sent_mb"] <= sent and (other["test_accuracy"] > accuracy or other["sent_mb"] < sent)
+        for other in rows)

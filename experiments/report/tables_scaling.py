@@ -1,6 +1,8 @@
 """Scaling: speedup and efficiency in both senses, batch size x ranks, communication measured and by T_N - T_1/N."""
 from __future__ import annotations
 
+from typing import Any
+
 from . import compare, units
 from .run import Run
 from .table import Column, Row, Table, count, name, size
@@ -16,8 +18,10 @@ def scaling_rows(runs: list[Run]) -> tuple[list[Row], dict[str, list[str]]]:
         if run.world_size == 1 or not run.epoch_s:
             continue
         n, t_n = run.world_size, run.epoch_s
-        row: Row = {"run": run.label, "ranks": n, "batch": run.batch, "global_batch": run.global_batch, "t_n": t_n,
-                    "codec": run.codec, "topology": run.topology, "link": run.link_name}
+        row: Row = {
+            "run": run.label, "ranks": n, "batch": run.batch, "global_batch": run.global_batch, "t_n": t_n,
+            "codec": run.codec, "topology": run.topology, "link": run.link_name
+        }
         why = {}
         for kind, of_batch in (("strong", STRONG), ("weak", WEAK)):
             found = compare.baseline(run, runs, of_batch)
@@ -41,15 +45,26 @@ def scaling_table(runs: list[Run]) -> Table | None:
     rows, reasons = scaling_rows(runs)
     if not rows and not reasons:
         return None
-    columns = [name("run", "run"), count("ranks", "ranks N"), size("batch", "batch"),
-               count("global_batch", "global batch"), Column("t_n", "T_N, s"), Column("strong_t_1", "strong T_1, s"),
-               Column("strong_speedup", "speedup", units.fixed(2)), Column("strong_efficiency", "eff., %", units.percent),
-               Column("weak_t_1", "weak T_1, s"), Column("weak_speedup", "scaled speedup", units.fixed(2)),
-               Column("weak_efficiency", "eff., %", units.percent)]
-    notes = ["T: time of a typical epoch of the same images. Strong scaling, the same global batch: speedup S = T_1 / T_N, "
-             "efficiency S / N. Weak scaling, the same batch per rank, so a global batch N times as large: scaled speedup "
-             "S' = (images/s on N) / (images/s on one) = T_1 / T_N, efficiency S' / N; it leaves out that larger batches may "
-             "need more epochs. T_1 is taken from runs of the same model, data, precision, device, cores and threads per rank."]
+    columns = [
+        name("run", "run"),
+        count("ranks", "ranks N"),
+        size("batch", "batch"),
+        count("global_batch", "global batch"),
+        Column("t_n", "T_N, s"),
+        Column("strong_t_1", "strong T_1, s"),
+        Column("strong_speedup", "speedup", units.fixed(2)),
+        Column("strong_efficiency", "eff., %", units.percent),
+        Column("weak_t_1", "weak T_1, s"),
+        Column("weak_speedup", "scaled speedup", units.fixed(2)),
+        Column("weak_efficiency", "eff., %", units.percent)
+    ]
+    notes = [
+        "T: time of a typical epoch of the same images. Strong scaling, the same global batch: speedup S = T_1 / T_N, "
+        "efficiency S / N. Weak scaling, the same batch per rank, so a global batch N times as large: scaled speedup "
+        "S' = (images/s on N) / (images/s on one) = T_1 / T_N, efficiency S' / N; it leaves out that larger batches "
+        "may need more epochs. T_1 is taken from runs of the same model, data, precision, device, cores and threads "
+        "per rank."
+    ]
     return Table("scaling", "Scaling", columns, rows, (notes if rows else []) + compare.because(reasons))
 
 
@@ -57,18 +72,19 @@ def batch_tables(runs: list[Run]) -> list[Table]:
     """The classical form, for each codec, topology and link: batch per rank x ranks, time and speedup."""
     timed = [run for run in runs if run.epoch_s]
     alone = [run for run in timed if run.world_size == 1]
-    tables = []
+    tables: list[Table] = []
 
-    def study(run: Run) -> tuple:
+    def study(run: Run) -> tuple[Any, ...]:
         return (run.model_name, run.config.get("dataset"), run.samples, run.config.get("precision"))
 
-    together = compare.groups((run for run in timed if run.world_size > 1),
-                              lambda run: (*study(run), run.codec, run.topology, run.link_name))
+    together = compare.groups((run for run in timed if run.world_size > 1), lambda run:
+                              (*study(run), run.codec, run.topology, run.link_name))
     for key, group in compare.groups(alone, study).items():
-        if not any(other[:4] == key for other in together):  # type: ignore[index]
-            together[(*key, "", "", "")] = []  # type: ignore[misc]
+        if not any(other[:4] == key for other in together):
+            together[(*key, "", "", "")] = []
     for key, group in together.items():
-        members = [run for run in alone if study(run) == key[:4]] + group  # type: ignore[index]
+        own = [run for run in alone if study(run) == key[:4]]
+        members = ([run for run in own if any(compare.is_alike(run, other) for other in group)] or own) + group
         sizes = sorted({run.batch for run in members if run.batch is not None})
         ranks = sorted({run.world_size for run in members})
         if len(sizes) < 2 and len(ranks) < 2:
@@ -88,13 +104,15 @@ def batch_tables(runs: list[Run]) -> list[Table]:
         columns = [size("batch", "batch")]
         for n in ranks:
             columns.append(Column(f"t_{n}", f"{n} rank{'s' * (n > 1)}: s"))
-            columns.append(Column(f"s_{n}", "speedup", units.fixed(2)) if n > 1 else
-                           Column(f"images_{n}", "images/s"))
-        model, data, samples, precision, codec, topology, link = key  # type: ignore[misc]
+            columns.append(Column(f"s_{n}", "speedup", units.fixed(2)) if n > 1 else Column(f"images_{n}", "images/s"))
+        model, data, samples, precision, codec, topology, link = key
         where = f", {codec} over {topology}, link {link}" if codec else ""
-        tables.append(Table(f"batch_x_ranks_{len(tables) + 1}", f"Batch size x ranks: {model} on {data}, {precision}{where}",
-                            columns, rows, ["Time of a typical epoch, and T_1 / T_N at the same batch per rank where the run "
-                                            "on one rank can be compared. Of several runs the one of median time."]))
+        tables.append(
+            Table(f"batch_x_ranks_{len(tables) + 1}", f"Batch size x ranks: {model} on {data}, {precision}{where}",
+                  columns, rows, [
+                      "Time of a typical epoch, and T_1 / T_N at the same batch per rank where the run on one rank "
+                      "can be compared. Of several runs the one of median time."
+                  ]))
     return tables
 
 
@@ -111,18 +129,32 @@ def communication_table(runs: list[Run]) -> Table | None:
         if found.epoch_s is None:
             reasons.setdefault(f"no estimate, because {found.why_not}", []).append(run.label)
         share = found.epoch_s / run.world_size if found.epoch_s else None
-        rows.append({"run": run.label, "ranks": run.world_size, "batch": run.batch, "t_n": run.epoch_s,
-                     "compute_s": run.time("compute_s"), "comm_s": run.time("comm_s"), "exposed": run.time("exposed_comm_s"),
-                     "t_1": found.epoch_s, "share": share, "estimate": None if share is None else run.epoch_s - share})
+        rows.append({
+            "run": run.label, "ranks": run.world_size, "batch": run.batch, "t_n": run.epoch_s,
+            "compute_s": run.time("compute_s"), "comm_s": run.time("comm_s"), "exposed": run.time("exposed_comm_s"),
+            "t_1": found.epoch_s, "share": share, "estimate": None if share is None else run.epoch_s - share
+        })
     if not rows:
         return None
-    columns = [name("run", "run"), count("ranks", "ranks N"), size("batch", "batch"), Column("t_n", "T_N"),
-               Column("compute_s", "compute"), Column("comm_s", "comm"), Column("exposed", "exposed"), Column("t_1", "T_1"),
-               Column("share", "T_1/N"), Column("estimate", "T_N - T_1/N")]
-    notes = ["Compute, comm and exposed are measured; T_N - T_1/N is the classical estimate, used where nobody measured.",
-             "The estimate is all by which N ranks miss the ideal: beside exposed communication also waiting for data and for "
-             "slow ranks, the optimizer, which every rank runs in full, and computation that slows down when ranks share "
-             "memory or cores. Communication behind computation is not in it, so comm can be larger than the estimate."]
+    columns = [
+        name("run", "run"),
+        count("ranks", "ranks N"),
+        size("batch", "batch"),
+        Column("t_n", "T_N"),
+        Column("compute_s", "compute"),
+        Column("comm_s", "comm"),
+        Column("exposed", "exposed"),
+        Column("t_1", "T_1"),
+        Column("share", "T_1/N"),
+        Column("estimate", "T_N - T_1/N")
+    ]
+    notes = [
+        "Compute, comm and exposed are measured; T_N - T_1/N is the classical estimate, used where nobody measured.",
+        "The estimate is all by which N ranks miss the ideal: beside exposed communication also waiting for data and "
+        "for slow ranks, the optimizer, which every rank runs in full, and computation that slows down when ranks "
+        "share memory or cores. Communication behind computation is not in it, so comm can be larger than the "
+        "estimate."
+    ]
     if all(row["t_1"] is None for row in rows):
         columns, notes = columns[:-3], notes[:1]
     return Table("communication", "Computation and communication of a typical epoch, s", columns, rows,

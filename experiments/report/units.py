@@ -34,6 +34,7 @@ def fixed(places: int):
     """A format with that many places after the point."""
     def text(value: float | None) -> str:
         return f"{value:,.{places}f}" if is_number(value) else DASH
+
     return text
 
 

@@ -1,5 +1,7 @@
 #!/usr/bin/python3
-"""dpreport: tables of logs with known numbers, damaged logs, forms of output.  report_test.py DPREPORT CASE [DPTRAIN MPIEXEC]
+"""dpreport: tables of logs with known numbers, damaged logs, forms of output.
+
+    report_test.py DPREPORT CASE [DPTRAIN MPIEXEC]
 
 Exit code 77: not possible here.
 """
@@ -35,11 +37,14 @@ except ImportError as error:
 import study  # noqa: E402
 from run_log_fixture import COLUMNS, write_log  # noqa: E402
 
-EPOCH = {"epoch_s": 10, "compute_s": 8, "exposed_comm_s": 2, "comm_s": 4, "sent_bytes": 8e6, "received_bytes": 8e6,
-         "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
+EPOCH = {
+    "epoch_s": 10, "compute_s": 8, "exposed_comm_s": 2, "comm_s": 4, "sent_bytes": 8e6, "received_bytes": 8e6,
+    "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5
+}
 
 
-def report(folder: pathlib.Path, *words: str, code: int = 0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
+def report(folder: pathlib.Path, *words: str, code: int = 0,
+           env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
     answer = subprocess.run([DPREPORT, *words], cwd=folder, capture_output=True, text=True, timeout=200, check=False,
                             env=os.environ | {"XDG_CACHE_HOME": str(folder / "no-cache")} | (env or {}))
     assert answer.returncode == code, f"exit code {answer.returncode}, not {code}\n{answer.stdout}\n{answer.stderr}"
@@ -59,7 +64,6 @@ def known_numbers(folder: pathlib.Path) -> None:
     output = report(folder, *(log.name for log in logs)).stdout
     expected = (HERE / "expected.txt").read_text(encoding="utf-8")
     if output != expected:
-        (pathlib.Path(tempfile.gettempdir()) / "dpreport-output.txt").write_text(output, encoding="utf-8")
         for line, wanted in zip(output.splitlines() + [""], expected.splitlines() + [""]):
             assert line == wanted, f"this line:\n{line}\nshould be:\n{wanted}"
         raise AssertionError("there are more lines, or fewer")
@@ -75,17 +79,23 @@ def csv_and_markdown(folder: pathlib.Path) -> None:
         rows = {row["run"]: row for row in csv.DictReader(file)}
     # Numbers in full: 15 MB * 8 / 14 s.
     assert abs(float(rows["four_q8"]["wire_rate"]) - 120 / 14) < 1e-9, rows
-    assert {path.name for path in (folder / "tables").iterdir()} >= {"runs.csv", "epochs.csv", "ranks.csv", "buckets.csv"}
+    assert {path.name
+            for path in (folder / "tables").iterdir()} >= {"runs.csv", "epochs.csv", "ranks.csv", "buckets.csv"}
 
 
 def without_baseline(folder: pathlib.Path) -> None:
     """No speedup from a run that is something else, and the reason."""
     study.make(folder)
     write_log(folder / "eight.h5", ranks=1, epochs=[EPOCH] * 3, codec_names=[], cores_per_rank=8.0)
-    has(report(folder, "eight.h5", "four_none.h5").stdout,
+    has(
+        report(folder, "eight.h5", "four_none.h5").stdout,
         "No strong or weak scaling, because on one rank there is cores_per_rank 8.0, not 1.0: four_none.")
-    has(report(folder, "one_400.h5", "four_none.h5").stdout,
+    has(
+        report(folder, "one_400.h5", "four_none.h5").stdout,
         "No weak scaling, because no run on one rank that is like them has their batch per rank: four_none.")
+    # Where both are there, the table of batch sizes has the run that can be compared.
+    output = report(folder, "eight.h5", "one.h5", "four_none.h5").stdout
+    has(output, "\n    100       40.0       100        16.0     2.50\n")
     output = report(folder, "four_none.h5", "four_q8.h5").stdout
     has(output, "No strong or weak scaling, because there is no run on one rank: four_none, four_q8.")
     assert "speedup" not in output and "T_N - T_1/N  " not in output, output
@@ -95,8 +105,8 @@ def damaged(folder: pathlib.Path) -> None:
     """What is wrong is said at the top and on stderr, and the rest is reported, on a page too."""
     logs = folder / "logs"
     logs.mkdir()
-    good = write_log(logs / "good.h5", ranks=2, epochs=[EPOCH] * 2, rank_rows=[{"epoch": e, "rank": r, "compute_s": 8}
-                                                                              for e in range(2) for r in range(2)])
+    good = write_log(logs / "good.h5", ranks=2, epochs=[EPOCH] * 2,
+                     rank_rows=[{"epoch": e, "rank": r, "compute_s": 8} for e in range(2) for r in range(2)])
     whole = good.read_bytes()
     (logs / "cut.h5").write_bytes(whole[:len(whole) // 2])
     (logs / "text.h5").write_text("not a log")
@@ -107,13 +117,14 @@ def damaged(folder: pathlib.Path) -> None:
     write_log(logs / "begun.h5", ranks=2, epochs=[], finished=0, config={"epochs": "3"})
     write_log(logs / "killed.h5", ranks=2, epochs=[EPOCH], finished=0, config={"epochs": "3"})
     write_log(logs / "diverged.h5", ranks=2, epochs=[EPOCH, EPOCH | {"train_loss": math.nan, "skipped_steps": 3}])
-    write_log(logs / "resumed.h5", ranks=2, epochs=[EPOCH] * 2, sessions=[
-        {"start": 1, "world_size": 2}, {"start": 2, "world_size": 4, "first_epoch": 1}])
+    write_log(logs / "resumed.h5", ranks=2, epochs=[EPOCH] * 2,
+              sessions=[{"start": 1, "world_size": 2}, {"start": 2, "world_size": 4, "first_epoch": 1}])
     for name, table in (("no_epochs", "epochs"), ("no_ranks", "ranks"), ("no_config", "config"), ("no_model", "model")):
         shutil.copy(good, logs / f"{name}.h5")
         with h5py.File(logs / f"{name}.h5", "r+") as file:
             del file[table]
-    for name, table, column in (("no_time", "epochs", "epoch_s"), ("no_comm", "epochs", "comm_s"), ("no_rank", "ranks", "rank")):
+    for name, table, column in (("no_time", "epochs", "epoch_s"), ("no_comm", "epochs", "comm_s"), ("no_rank", "ranks",
+                                                                                                    "rank")):
         shutil.copy(good, logs / f"{name}.h5")
         with h5py.File(logs / f"{name}.h5", "r+") as file:
             rows = file[table][:]
@@ -122,23 +133,26 @@ def damaged(folder: pathlib.Path) -> None:
     answer = report(folder, "logs", "missing.h5", "--all", "--html", "page.html")
     parse_page(folder / "page.html")
     problems = answer.stdout[:answer.stdout.index("\nRuns\n")]
-    for text in ("missing.h5: there is no such file", f"logs/cut.h5: is cut off: {len(whole) // 2:,} of {len(whole):,} bytes are there",
+    for text in ("missing.h5: there is no such file",
+                 f"logs/cut.h5: is cut off: {len(whole) // 2:,} of {len(whole):,} bytes are there",
                  "logs/text.h5: is not an HDF5 file", "logs/empty.h5: is empty:",
                  "logs/other.h5: is not a run log: it has no attribute format_version",
-                 "logs/newer.h5: has format_version 2; this dpreport reads 1", "logs/nobody.h5: has no attribute world_size",
-                 "logs/begun.h5: is unfinished: 0 of 3 epochs", "logs/killed.h5: is unfinished: 1 of 3 epochs",
+                 "logs/newer.h5: has format_version 2; this dpreport reads 1",
+                 "logs/nobody.h5: has no attribute world_size", "logs/begun.h5: is unfinished: 0 of 3 epochs",
+                 "logs/killed.h5: is unfinished: 1 of 3 epochs",
                  "logs/diverged.h5: its training loss is not finite from epoch 2 on",
                  "logs/diverged.h5: skipped 3 steps with non-finite gradients",
                  "logs/resumed.h5: was resumed with another number of ranks (2, 4)",
                  "logs/no_epochs.h5: has no table /epochs", "logs/no_ranks.h5: has no table /ranks",
                  "logs/no_config.h5: has no group /config", "logs/no_model.h5: has no group /model",
-                 "logs/no_time.h5: its table /epochs has no column epoch_s", "logs/no_rank.h5: its table /ranks has no column rank"):
+                 "logs/no_time.h5: its table /epochs has no column epoch_s",
+                 "logs/no_rank.h5: its table /ranks has no column rank"):
         has(problems, text)
         has(answer.stderr, text)
         has((folder / "page.html").read_text(encoding="utf-8"), text)
     runs = answer.stdout[answer.stdout.index("\nRuns\n"):answer.stdout.index("\nWhat the runs differ in\n")]
-    for label, is_there in (("good", True), ("killed", True), ("begun", True), ("no_ranks", True), ("no_comm", True), ("cut", False),
-                            ("newer", False), ("no_epochs", False), ("no_time", False)):
+    for label, is_there in (("good", True), ("killed", True), ("begun", True), ("no_ranks", True), ("no_comm", True),
+                            ("cut", False), ("newer", False), ("no_epochs", False), ("no_time", False)):
         assert any(line.split()[:1] == [label] for line in runs.splitlines()) == is_there, f"{label}: {runs}"
 
 
@@ -146,7 +160,9 @@ def exit_codes(folder: pathlib.Path) -> None:
     (folder / "text.h5").write_text("not a log")
     (folder / "nothing").mkdir()
     write_log(folder / "good.h5", ranks=1, epochs=[EPOCH], codec_names=[])
-    has(report(folder, "text.h5", code=3).stderr, "dpreport: text.h5: is not an HDF5 file", "dpreport: no log could be read")
+    has(
+        report(folder, "text.h5", code=3).stderr, "dpreport: text.h5: is not an HDF5 file",
+        "dpreport: no log could be read")
     has(report(folder, "nothing", code=3).stderr, "dpreport: nothing: there is no *.h5 file in this folder")
     for words, said in (([], "RUN.h5|FOLDER"), (["good.h5", "--colour"], "--colour"), (["good.h5", "--html"], "--html"),
                         (["good.h5", "--html", "no/page.html"], "--html: there is no folder no"),
@@ -168,7 +184,9 @@ def damaged_metadata(folder: pathlib.Path) -> None:
         for _ in range(5):
             place = generator.choice([i for i in range(0, 4096) if data[i]])
             data[place] = generator.randrange(256)
-        (folder / f"damaged-{number}.h5").write_bytes(data)
+        damaged_log = folder / f"damaged-{number}.h5"
+        damaged_log.write_bytes(data)
+        os.utime(damaged_log, (1e9, 1e9))  # nobody is writing it: it is tried once
     has(report(folder, ".", "--all", "--html", "page.html").stdout, "four_none")
     parse_page(folder / "page.html")
 
@@ -189,21 +207,24 @@ def parse_page(path: pathlib.Path) -> xml.etree.ElementTree.Element:
             for target in re.findall(r"url\(([^)]*)\)", value):
                 assert target.startswith("#") and target[1:] in places, f"{name} refers to {target}"
     style = root.find(".//{*}style")
-    assert style is not None and "url(" not in style.text and "@import" not in style.text, "the style sheet loads something"
+    assert style is not None and "url(" not in style.text and "@import" not in style.text, "the style sheet loads"
     names = set(re.findall(r"https?://[^\s\"'<]+", text))
-    assert names <= {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, names
+    assert names <= {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg",
+                     "http://www.w3.org/1999/xlink"}, names
     return root
 
 
 def page(folder: pathlib.Path) -> None:
     logs = study.make(folder)
-    one = write_log(folder / "a<b>&'c' $x$.h5", ranks=3, epochs=[EPOCH] * 2, config={"compress": "q8"}, link_bytes_per_s=5e6)
+    one = write_log(folder / "a<b>&'c' $x$.h5", ranks=3, epochs=[EPOCH] * 2, config={"compress": "q8"},
+                    link_bytes_per_s=5e6)
     report(folder, *(log.name for log in logs), one.name, "--html", "page.html")
     root = parse_page(folder / "page.html")
     labels = {svg.get("aria-label") for svg in root.iter("{http://www.w3.org/2000/svg}svg")}
-    for wanted in ("Time of a typical epoch for each run", "speedup over ranks with the ideal line", "Efficiency over ranks",
-                   "Share of the link's rate", "Time of a typical epoch over the link's rate", "Training loss", "Test accuracy over epochs",
-                   "Test accuracy over training time", "Test accuracy over bytes sent", "Pareto", "each rank", "Error of the delivered",
+    for wanted in ("Time of a typical epoch for each run", "speedup over ranks with the ideal line",
+                   "Efficiency over ranks", "Share of the link's rate", "Time of a typical epoch over the link's rate",
+                   "Training loss", "Test accuracy over epochs", "Test accuracy over training time",
+                   "Test accuracy over bytes sent", "Pareto", "each rank", "Error of the delivered",
                    "Norm of the residual"):
         assert any(wanted in str(label) for label in labels), f"no plot '{wanted}' among {labels}"
     words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -213,7 +234,8 @@ def page(folder: pathlib.Path) -> None:
     cells = [cell.text for cell in root.iter("{http://www.w3.org/1999/xhtml}td")]
     assert cells.count("62.5") == 1, "the efficiency of weak scaling"
     # Colours are the page's, for light and dark alike.
-    assert not re.search(r'style="[^"]*#[0-9a-f]{6}', (folder / "page.html").read_text(encoding="utf-8")), "a colour of its own"
+    assert not re.search(r'style="[^"]*#[0-9a-f]{6}',
+                         (folder / "page.html").read_text(encoding="utf-8")), "a colour of its own"
 
 
 def one_log(folder: pathlib.Path) -> None:
@@ -290,12 +312,15 @@ def environment(folder: pathlib.Path) -> None:
     bare.write_text('#!/bin/sh\nexec /usr/bin/python3 -S "$@"\n')
     bare.chmod(0o755)
     cache = folder / "cache"
-    variables = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(cache),
-                              "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_NO_CACHE_DIR": "1"}
+    variables = os.environ | {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(cache),
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_NO_CACHE_DIR": "1"
+    }
     command = [sys.executable, "-S", DPREPORT, "four_q8.h5"]
 
     def start() -> subprocess.CompletedProcess:
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False, env=variables)
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False,
+                              env=variables)
 
     answer = start()
     said = answer.stderr.splitlines()
@@ -317,13 +342,14 @@ def environment(folder: pathlib.Path) -> None:
 
 
 def real_run(folder: pathlib.Path) -> None:
-    """A run of the program: its log has the columns of run_log_fixture.py; it is read while it goes on and after kill -9."""
+    """A run of the program: its log has the columns of run_log_fixture.py; read while it goes on and after kill -9."""
     dptrain, mpiexec = sys.argv[3:5]
     with open(folder / "output.txt", "w", encoding="utf-8") as output:
-        run = subprocess.Popen([mpiexec, "-np", "2", "--oversubscribe", dptrain, "--model", "resnet20", "--limit-train", "64",
-                                "--limit-test", "32", "--batch-size", "16", "--epochs", "2000", "--autotune", "off", "--compress",
-                                "q8", "--log-steps", "1", "--throttle", "1gbit", "--log", "run.h5"], cwd=folder, stdout=output,
-                               stderr=subprocess.STDOUT, start_new_session=True)
+        run = subprocess.Popen([
+            mpiexec, "-np", "2", "--oversubscribe", dptrain, "--model", "resnet20", "--limit-train", "64",
+            "--limit-test", "32", "--batch-size", "16", "--epochs", "2000", "--autotune", "off", "--compress", "q8",
+            "--log-steps", "1", "--throttle", "1gbit", "--log", "run.h5"
+        ], cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         end = time.monotonic() + 90
         answer = None
@@ -345,13 +371,16 @@ def real_run(folder: pathlib.Path) -> None:
         for table, columns in COLUMNS.items():
             found = [name for name in file[table].dtype.names if table != "steps" or name in columns]
             assert found == columns, f"/{table} has {found}"
-        lacking = {"cores_per_rank", "threads_per_rank", "link_bytes_per_s", "link_latency_s", "hosts", "devices"} - set(file.attrs)
+        lacking = {"cores_per_rank", "threads_per_rank", "link_bytes_per_s", "link_latency_s", "hosts", "devices"
+                   } - set(file.attrs)
         assert not lacking, lacking
 
 
-CASES: dict[str, Callable[[pathlib.Path], None]] = {function.__name__: function for function in (
-    known_numbers, csv_and_markdown, without_baseline, damaged, damaged_metadata, exit_codes, page, one_log, names, many,
-    being_written, environment, real_run)}
+CASES: dict[str, Callable[[pathlib.Path], None]] = {
+    function.__name__: function
+    for function in (known_numbers, csv_and_markdown, without_baseline, damaged, damaged_metadata, exit_codes, page,
+                     one_log, names, many, being_written, environment, real_run)
+}
 
 
 def main() -> None:

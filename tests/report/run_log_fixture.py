@@ -12,44 +12,56 @@ TIMES = ("epoch_s data_s forward_s backward_s optimizer_s compute_s encode_s wir
          "exposed_comm_s other_s eval_s checkpoint_s").split()
 BYTES = ["sent_bytes", "received_bytes"]
 COLUMNS = {
-    "epochs": ["epoch", "samples", "global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss",
-               "test_accuracy", *TIMES, *BYTES, "codec_relative_error", "residual_norm", "replica_hash", "skipped_steps",
-               "delivered_relative_error", "sample_bytes", "saturation"],
-    "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES],
-    "buckets": ["epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
-                "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation"],
-    "sessions": ["start", "first_epoch", "first_step", "world_size"],
-    "steps": ["step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s"]}
-WHOLE = {"epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "rank", "host", "device", "bucket",
-         "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step"}
-NOT_MEASURED = {"train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
-                "relative_error", "delivered_relative_error", "saturation"}
+    "epochs": [
+        "epoch", "samples", "global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss",
+        "test_accuracy", *TIMES, *BYTES, "codec_relative_error", "residual_norm", "replica_hash", "skipped_steps",
+        "delivered_relative_error", "sample_bytes", "saturation"
+    ], "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES], "buckets": [
+        "epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
+        "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation"
+    ], "sessions": ["start", "first_epoch", "first_step", "world_size"],
+    "steps": ["step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s"]
+}
+WHOLE = {
+    "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "rank", "host", "device", "bucket",
+    "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step"
+}
+NOT_MEASURED = {
+    "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
+    "relative_error", "delivered_relative_error", "saturation"
+}
 Rows = list[dict[str, Any]]
 
 
 def _table(file: h5py.File, name: str, rows: Rows) -> None:
     kinds = [(c, "u8" if c == "replica_hash" else "i8" if c in WHOLE else "f8") for c in COLUMNS[name]]
-    data = file.create_dataset(name, (len(rows),), dtype=kinds, maxshape=(None,), chunks=(1024,))
+    data = file.create_dataset(name, (len(rows), ), dtype=kinds, maxshape=(None, ), chunks=(1024, ))
     unknown = {key for row in rows for key in row} - set(COLUMNS[name])
     assert not unknown, f"{name} has no columns {unknown}"
     for i, row in enumerate(rows):
         data[i] = tuple(row.get(c, math.nan if c in NOT_MEASURED else 0) for c in COLUMNS[name])
-    data.attrs.create("units", ["s" if c.endswith("_s") else "byte" if c.endswith("_bytes") else "1" for c in COLUMNS[name]],
+    data.attrs.create("units",
+                      ["s" if c.endswith("_s") else "byte" if c.endswith("_bytes") else "1" for c in COLUMNS[name]],
                       dtype=h5py.string_dtype())
 
 
-def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100, samples: int = 4000, rank_rows: Rows = (),
-              buckets: Rows = (), steps: Rows | None = None, sessions: Rows | None = None, finished: int = 1,
-              parameters: int = 1_000_000, config: dict[str, str] | None = None, **attributes: Any) -> pathlib.Path:
+def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100, samples: int = 4000,
+              rank_rows: Rows = (), buckets: Rows = (), steps: Rows | None = None, sessions: Rows | None = None,
+              finished: int = 1, parameters: int = 1_000_000, config: dict[str, str] | None = None,
+              **attributes: Any) -> pathlib.Path:
     """A log; what is not said is as of a run of resnet20 on one core a rank and host. An attribute None is left out."""
-    options = {"model": "resnet20", "dataset": "synthetic", "batch-size": str(batch), "compress": "none", "topology": "ring",
-               "compress-warmup": "0", "precision": "fp32", "throttle": "off", "epochs": str(len(epochs)), "overlap": "on",
-               "seed": "1"} | (config or {})
-    said = {"format_version": 1, "dptrain_version": "0.1.0", "git_revision": "0123456789ab", "command_line": "dptrain",
-            "started_at": "2026-01-02T03:04:05Z", "world_size": ranks, "hosts": [f"node{r + 1}" for r in range(ranks)],
-            "devices": ["a processor, 1 thread"], "mpi_version": "Open MPI", "finished": np.uint8(finished),
-            "resumed_from": "", "codec_names": ["none"], "topology_names": [options["topology"]], "cores_per_rank": 1.0,
-            "threads_per_rank": 1.0, "exchange_path": ""} | attributes
+    options = {
+        "model": "resnet20", "dataset": "synthetic", "batch-size": str(batch), "compress": "none", "topology": "ring",
+        "compress-warmup": "0", "precision": "fp32", "throttle": "off", "epochs": str(
+            len(epochs)), "overlap": "on", "seed": "1"
+    } | (config or {})
+    said = {
+        "format_version": 1, "dptrain_version": "0.1.0", "git_revision": "0123456789ab", "command_line": "dptrain",
+        "started_at": "2026-01-02T03:04:05Z", "world_size": ranks, "hosts": [f"node{r + 1}" for r in range(ranks)
+                                                                             ], "devices": ["a processor, 1 thread"],
+        "mpi_version": "Open MPI", "finished": np.uint8(finished), "resumed_from": "", "codec_names": ["none"],
+        "topology_names": [options["topology"]], "cores_per_rank": 1.0, "threads_per_rank": 1.0, "exchange_path": ""
+    } | attributes
     with h5py.File(path, "w") as file:
         for key, value in said.items():
             if isinstance(value, list):
