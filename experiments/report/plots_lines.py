@@ -93,7 +93,7 @@ def _panels(name: str, alt: str, lines: list[Line], form: Form) -> str:
         for line in own:
             number = kinds.index(line.kind) if kinds else 0
             _draw(ax, line, svg.SERIES[number], "")
-            ax.plot(line.x[-1:], line.y[-1:], svg.MARKERS[number], color=svg.SERIES[number], markersize=4.5)
+            ax.plot(line.x[-1:], line.y[-1:], svg.MARKERS[number], color=svg.SERIES[number], markersize=4.5, clip_on=False)
         ax.set_title(str(group), fontsize=9, weight="normal", pad=4)
     for ax in axes[len(groups):]:
         ax.set_visible(False)

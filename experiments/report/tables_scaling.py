@@ -7,6 +7,7 @@ from . import compare, units
 from .run import Run
 from .table import Column, Row, Table, count, name, size
 
+MANY = 2
 STRONG, WEAK = "global_batch", "batch"
 
 
@@ -79,7 +80,10 @@ def batch_tables(runs: list[Run]) -> list[Table]:
 
     together = compare.groups((run for run in timed if run.world_size > 1), lambda run:
                               (*study(run), run.codec, run.topology, run.link_name))
-    for key, group in compare.groups(alone, study).items():
+    if len(together) > MANY:  # one number of ranks and one batch size make no table of their own
+        together = {key: group for key, group in together.items()
+                    if len({(run.world_size, run.batch) for run in group}) > 1}
+    for key in compare.groups(alone, study):
         if not any(other[:4] == key for other in together):
             together[(*key, "", "", "")] = []
     for key, group in together.items():
