@@ -21,7 +21,7 @@ def advice(run: Run) -> str | None:
     if data > LITTLE * epoch and data > exposed:
         return (
             f"Training waits for images {_percent(data / epoch)} of the time: more --loader-threads, or a faster disk.")
-    if run.world_size == 1:
+    if not run.exchanges:
         return None
     stands = f"Training stands still for the exchange {_percent(exposed / epoch)} of the time"
     if exposed <= LITTLE * epoch:

@@ -21,8 +21,8 @@ HELP = """Tables and plots from the run logs of dptrain.
                                 also as one page with plots, which needs nothing else
 
 A log may be unfinished, be it that its run was killed or that it goes on. What is wrong with a log is said, the rest
-is reported. Speedups are told where a run on one rank can be compared: the same model, data, precision, device, and
-cores and threads per rank.
+is reported. Speedups are told where a run on one rank, or one with --exchange off, can be compared: the same model,
+data, precision, device, and cores and threads per rank.
 
 Exit codes: 0 something could be reported, 1 the Python packages cannot be had, 2 usage, 3 no log could be read."""
 

@@ -44,21 +44,22 @@ def is_alike(alone: Run, run: Run) -> bool:
 
 def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
     """T_1 of the same model, data, device and cores per rank, with the same batch: "batch" per rank (weak scaling) or
-    "global_batch" (strong scaling). Of several such runs the median counts."""
-    alone = [other for other in runs if other.world_size == 1 and other.epoch_s is not None]
+    "global_batch" (strong scaling). It is the time of a run on one rank, or of one of N ranks that exchanged nothing, each
+    with an N-th of the images, N times. Of several such runs the median counts."""
+    alone = [other for other in runs if not other.exchanges and other.epoch_s is not None]
     if not alone:
-        return Baseline(None, [], "there is no run on one rank")
+        return Baseline(None, [], "there is no run on one rank or with --exchange off")
     batch = ("batch per rank" if of_batch == "batch" else "global batch", lambda r: getattr(r, of_batch))
     for what, value in [*ALIKE, batch]:
         mine = value(run)
         same = [other for other in alone if value(other) == mine]
         if not same and what == batch[0]:
-            return Baseline(None, [], f"no run on one rank that is like them has their {what}")
+            return Baseline(None, [], f"no run without exchange that is like them has their {what}")
         if not same:
             theirs = ", ".join(sorted({str(value(other)) for other in alone}))
-            return Baseline(None, [], f"on one rank there is {what} {theirs}, not {mine}")
+            return Baseline(None, [], f"without exchange there is {what} {theirs}, not {mine}")
         alone = same
-    return Baseline(statistics.median(other.epoch_s for other in alone if other.epoch_s is not None),
+    return Baseline(statistics.median(other.world_size * other.epoch_s for other in alone if other.epoch_s is not None),
                     [other.label for other in alone])
 
 

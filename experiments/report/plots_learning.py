@@ -17,11 +17,11 @@ Naming = Callable[[Run], str]
 def _namings(runs: list[Run]) -> tuple[Naming, Naming]:
     """By what to put runs into small plots, and by what to colour them there: the first things in which they differ."""
     names, _ = compare.differences(runs)
-    several = [run for run in runs if run.world_size > 1]
+    several = [run for run in runs if run.exchanges]
     of_all: list[Naming] = [lambda run: f"{run.world_size} rank{'s' * (run.world_size > 1)}",
                             lambda run: f"batch {units.size(run.batch)}"]
     # One rank has neither codec nor link: whether runs differ in these is asked of the others.
-    of_several: list[Naming] = [lambda run: run.config.get("compress", "") if run.world_size > 1 else "one rank",
+    of_several: list[Naming] = [lambda run: run.config.get("compress", "") if run.exchanges else "one rank",
                                 lambda run: run.link_name, lambda run: run.topology or "one rank"]
     said = {"compress", "ranks", "hosts", "throttle", "batch-size", "global-batch", "topology"}
     options: list[Naming] = [
@@ -68,6 +68,7 @@ def _over_epochs(ax: Axes) -> None:
 
 
 def learning_plots(runs: list[Run]) -> list[str]:
+    runs = [run for run in runs if run.has_one_model]
     plots = [
         lines_plot("loss", "Training loss over epochs", _lines(runs, _epoch, "train_loss"),
                    Form("epochs", "training loss", _over_epochs)),
@@ -82,7 +83,7 @@ def learning_plots(runs: list[Run]) -> list[str]:
     plots.append(
         lines_plot("accuracy-time", "Test accuracy over training time", _lines(runs, _seconds, "test_accuracy", 100),
                    Form("seconds of training, without evaluation", "test accuracy, %", both_from_zero)))
-    senders = [run for run in runs if run.world_size > 1 and len(run.epochs) and "sent_bytes" in run.epochs
+    senders = [run for run in runs if run.exchanges and len(run.epochs) and "sent_bytes" in run.epochs
                and (run.epochs["sent_bytes"] > 0).all()]
     sent = _lines(senders, _sent_mb, "test_accuracy", 100)
     if sent:
@@ -100,6 +101,7 @@ def learning_plots(runs: list[Run]) -> list[str]:
 
 def pareto_plot(runs: list[Run]) -> str | None:
     """What was reached in the end against what was sent for it, with the runs that no other beats in both."""
+    runs = [run for run in runs if run.has_one_model]
     points = sorted((_sent_mb(run, run.epochs)[-1], 100 * run.epochs["test_accuracy"].iloc[-1], run.label)
                     for run in runs
                     if "test_accuracy" in run.epochs and units.is_number(float(run.epochs["test_accuracy"].iloc[-1])))
@@ -126,7 +128,7 @@ def pareto_plot(runs: list[Run]) -> str | None:
 
 
 def error_plots(runs: list[Run]) -> list[str]:
-    senders = [run for run in runs if run.world_size > 1]
+    senders = [run for run in runs if run.exchanges]
     errors = [line for line in _lines(senders, _epoch, "delivered_relative_error", 100) if max(line.y) > 1e-3]
     residuals = _lines(senders, _epoch, "residual_norm", 1.0, True)
     norms = [y for line in residuals for y in line.y if y > 0]

@@ -46,7 +46,7 @@ def time_plot(runs: list[Run]) -> str | None:
 
 def ranks_plot(runs: list[Run]) -> str | None:
     """Each dot a rank: computation and waiting for others; the straggler computes longest and waits least."""
-    found = [(run, ranks) for run in runs if run.world_size > 1 and (ranks := run.of_typical(run.ranks)) is not None
+    found = [(run, ranks) for run in runs if run.exchanges and (ranks := run.of_typical(run.ranks)) is not None
              and {"compute_s", "peer_wait_s", "rank"} <= set(ranks)][:MOST]
     if not found:
         return None

@@ -47,16 +47,26 @@ class Run:
         return str(self.model.get("name") or self.config.get("model", ""))
 
     @property
+    def exchanges(self) -> bool:
+        """Whether gradients were: one rank has nobody to, and with --exchange off every rank trains by itself."""
+        return self.world_size > 1 and self.config.get("exchange", "on") != "off"
+
+    @property
+    def has_one_model(self) -> bool:
+        """False where every rank trained one of its own."""
+        return self.world_size == 1 or self.exchanges
+
+    @property
     def codec(self) -> str:
         """--compress as it was given; nothing is sent by one rank."""
-        if self.world_size == 1:
-            return ""
+        if not self.exchanges:
+            return "no exchange" if self.world_size > 1 else ""
         warm_up = self.config.get("compress-warmup", "0")
         return self.config.get("compress", "") + (f" after {warm_up} epochs" if self._number("compress-warmup") else "")
 
     @property
     def topology(self) -> str:
-        return self.config.get("topology", "") if self.world_size > 1 else ""
+        return self.config.get("topology", "") if self.exchanges else ""
 
     @cached_property
     def codec_names(self) -> list[str]:
@@ -117,7 +127,7 @@ class Run:
     @cached_property
     def link_bits(self) -> float | None:
         """bit/s each way: measured at the start, or --throttle where that is less; None: not logged, or one rank."""
-        if self.world_size == 1:
+        if not self.exchanges:
             return None
         rates = [self.attributes.get("link_bytes_per_s", 0.0) * 8, self.throttle_bits or 0.0]
         return min((rate for rate in rates if rate > 0), default=None)
@@ -125,13 +135,13 @@ class Run:
     @property
     def latency_s(self) -> float | None:
         value = self.attributes.get("link_latency_s")
-        return None if value is None or self.world_size == 1 else float(value)
+        return None if value is None or not self.exchanges else float(value)
 
     @cached_property
     def link_name(self) -> str:
         """The rate by which runs are put together: what was asked for, or one digit and a half of what was measured."""
         if self.link_bits is None:
-            return "not logged" if self.world_size > 1 else ""
+            return "not logged" if self.exchanges else ""
         if self.throttle_bits and self.throttle_bits <= self.link_bits * 1.001:
             return units.bit_rate(self.throttle_bits)
         return "about " + units.bit_rate(round_rate(self.link_bits))

@@ -14,7 +14,7 @@ def ranks_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = []
     for run in runs:
         ranks = run.of_typical(run.ranks)
-        if ranks is None or run.world_size == 1 or "compute_s" not in ranks:
+        if ranks is None or not run.exchanges or "compute_s" not in ranks:
             continue
         mean = float(ranks["compute_s"].mean())
         for _, rank in ranks.iterrows():
@@ -68,7 +68,7 @@ def slowest_rank(run: Run) -> tuple[int, str, float] | None:
 def buckets_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = []
     for run in runs:
-        if run.buckets is None or not len(run.buckets) or run.world_size == 1:
+        if run.buckets is None or not len(run.buckets) or not run.exchanges:
             continue
         last = run.epochs[run.epochs["epoch"] == run.buckets["epoch"].max()]
         k = run.steps_in(last.iloc[-1]) if len(last) else None

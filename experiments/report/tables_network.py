@@ -17,7 +17,7 @@ def volume_bytes(run: Run) -> float | None:
 def bandwidth_row(run: Run) -> Row | None:
     """busbw and what went over the wire, in the typical epoch; keys as in bandwidth_table."""
     comm, k = run.time("comm_s"), run.steps_per_epoch
-    if run.world_size == 1 or not comm or not k:
+    if not run.exchanges or not comm or not k:
         return None
     volume = volume_bytes(run)
     on_wire = comm - (run.time("peer_wait_s") or 0.0)
@@ -82,7 +82,7 @@ def bandwidth_table(runs: list[Run]) -> Table | None:
     if any(row["median_one"] is not None for row in rows):
         notes.append(
             "Median: busbw of the median all-reduce among the steps that were logged (--log-steps), by rank 0's times.")
-    lacking = [run.label for run in runs if run.world_size > 1 and run.link_bits is None]
+    lacking = [run.label for run in runs if run.exchanges and run.link_bits is None]
     if lacking:
         notes += compare.because({"the log has no rate of the link (link_bytes_per_s, --throttle)": lacking})
     if any(run.throttle_bits for run in runs):
@@ -114,7 +114,7 @@ def minimum_s(run: Run) -> tuple[float | None, float | None]:
 def network_rows(runs: list[Run]) -> list[Row]:
     rows: list[Row] = []
     for run in runs:
-        if run.world_size == 1 or not run.epoch_s:
+        if not run.exchanges or not run.epoch_s:
             continue
         wire, least = minimum_s(run)
         rows.append({
@@ -154,7 +154,7 @@ def network_tables(runs: list[Run]) -> list[Table]:
     if all(row["least_s"] is None for row in rows):
         columns = [column for column in columns if column.key not in ("wire_s", "least_s", "over")]
         notes = ["No theoretical minimum, because no log has the rate of its link. Test: of the last epoch."]
-    elif any(run.world_size > 1 and run.latency_s is None for run in runs):
+    elif any(run.exchanges and run.latency_s is None for run in runs):
         notes.append("Where the log has no latency of the link (link_latency_s) it is taken as 0.")
     return [Table("network", "Link rate x codec x topology", columns, rows, notes), *_matrices(rows)]
 

@@ -15,7 +15,7 @@ TYPICAL = (
 def runs_table(runs: list[Run]) -> Table:
     rows: list[Row] = []
     for run in runs:
-        weak = compare.baseline(run, runs, "batch") if run.world_size > 1 else None
+        weak = compare.baseline(run, runs, "batch") if run.exchanges else None
         sent = run.time("sent_bytes")
         rows.append({
             "run": run.label, "model": run.model_name, "dataset": run.config.get("dataset"), "samples": run.samples,
@@ -23,7 +23,7 @@ def runs_table(runs: list[Run]) -> Table:
             "link": run.link_name, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
             "test_accuracy": run.last("test_accuracy"), "epoch_s": run.epoch_s,
             "exposed_share": _ratio(run.time("exposed_comm_s"), run.epoch_s),
-            "sent_mb": None if sent is None or run.world_size == 1 else sent / 1e6, "images_per_s": run.images_per_s,
+            "sent_mb": None if sent is None or not run.exchanges else sent / 1e6, "images_per_s": run.images_per_s,
             "speedup": _ratio(weak.epoch_s, run.epoch_s) if weak else None
         })
     columns = [
@@ -150,7 +150,7 @@ def epochs_table(runs: list[Run]) -> Table | None:
 def learning_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = []
     for run in runs:
-        if not len(run.epochs):
+        if not len(run.epochs) or not run.has_one_model:
             continue
         accuracy = run.epochs["test_accuracy"].dropna() if "test_accuracy" in run.epochs else pd.Series(dtype=float)
         rows.append({
@@ -159,8 +159,8 @@ def learning_table(runs: list[Run]) -> Table | None:
             "best": float(accuracy.max()) if len(accuracy) else None,
             "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) + 1 if len(accuracy) else None,
             "trained_s": float(run.epochs["epoch_s"].sum()), "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 /
-            run.world_size if "sent_bytes" in run.epochs and run.world_size > 1 else None,
-            "delivered": run.last("delivered_relative_error") if run.world_size > 1 else None
+            run.world_size if "sent_bytes" in run.epochs and run.exchanges else None,
+            "delivered": run.last("delivered_relative_error") if run.exchanges else None
         })
     if not rows:
         return None

@@ -16,7 +16,7 @@ def scaling_rows(runs: list[Run]) -> tuple[list[Row], dict[str, list[str]]]:
     rows: list[Row] = []
     reasons: dict[str, list[str]] = {}
     for run in runs:
-        if run.world_size == 1 or not run.epoch_s:
+        if not run.exchanges or not run.epoch_s:
             continue
         n, t_n = run.world_size, run.epoch_s
         row: Row = {
@@ -78,7 +78,7 @@ def batch_tables(runs: list[Run]) -> list[Table]:
     def study(run: Run) -> tuple[Any, ...]:
         return (run.model_name, run.config.get("dataset"), run.samples, run.config.get("precision"))
 
-    together = compare.groups((run for run in timed if run.world_size > 1), lambda run:
+    together = compare.groups((run for run in timed if run.exchanges), lambda run:
                               (*study(run), run.codec, run.topology, run.link_name))
     if len(together) > MANY:  # one number of ranks and one batch size make no table of their own
         together = {key: group for key, group in together.items()
@@ -125,7 +125,7 @@ def communication_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = []
     reasons: dict[str, list[str]] = {}
     for run in runs:
-        if run.world_size == 1 or not run.epoch_s:
+        if not run.exchanges or not run.epoch_s:
             continue
         found = compare.baseline(run, runs, WEAK)
         if found.epoch_s is None and compare.baseline(run, runs, STRONG).epoch_s is not None:

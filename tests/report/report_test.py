@@ -89,16 +89,34 @@ def without_baseline(folder: pathlib.Path) -> None:
     write_log(folder / "eight.h5", ranks=1, epochs=[EPOCH] * 3, codec_names=[], cores_per_rank=8.0)
     has(
         report(folder, "eight.h5", "four_none.h5").stdout,
-        "No strong or weak scaling, because on one rank there is cores_per_rank 8.0, not 1.0: four_none.")
+        "No strong or weak scaling, because without exchange there is cores_per_rank 8.0, not 1.0: four_none.")
     has(
         report(folder, "one_400.h5", "four_none.h5").stdout,
-        "No weak scaling, because no run on one rank that is like them has their batch per rank: four_none.")
+        "No weak scaling, because no run without exchange that is like them has their batch per rank: four_none.")
     # Where both are there, the table of batch sizes has the run that can be compared.
     output = report(folder, "eight.h5", "one.h5", "four_none.h5").stdout
     has(output, "\n    100       40.0       100        16.0     2.50\n")
     output = report(folder, "four_none.h5", "four_q8.h5").stdout
-    has(output, "No strong or weak scaling, because there is no run on one rank: four_none, four_q8.")
+    has(output, "No strong or weak scaling, because there is no run on one rank or with --exchange off: four_none, four_q8.")
     assert "speedup" not in output and "T_N - T_1/N  " not in output, output
+
+
+def without_exchange(folder: pathlib.Path) -> None:
+    """Four ranks that exchange nothing: 9 s for a quarter of the images each, so T_1 is 36 s on their share of cores. With
+    an exchange 10 s: the classical estimate of communication is 10 - 36 / 4 = 1 s."""
+    share = {"cores_per_rank": 0.5}
+    write_log(folder / "one.h5", ranks=1, epochs=[EPOCH] * 3, codec_names=[], cores_per_rank=2.0)
+    write_log(folder / "alone.h5", ranks=4, epochs=[EPOCH | {"epoch_s": 9, "comm_s": 0, "sent_bytes": 0}] * 3,
+              codec_names=[], config={"exchange": "off"}, **share)
+    write_log(folder / "four.h5", ranks=4, epochs=[EPOCH] * 3, config={"exchange": "on"}, **share)
+    output = report(folder, "one.h5", "alone.h5", "four.h5").stdout
+    has(output, "no exchange")
+    for table, row in (("Scaling", "four 4 100 400 10.0 36.0 3.60 90.0 36.0 3.60 90.0"),
+                       ("Computation and communication", "four 4 100 10.0 8.00 4.00 2.00 36.0 9.00 1.00")):
+        lines = output[output.index(f"\n{table}"):].splitlines()
+        assert row in [" ".join(line.split()) for line in lines], f"'{row}' is missing in {table}:\n{output}"
+    learnt = output[output.index("\nWhat was learnt") + 1:].split("\n\n")[0]
+    assert "alone" not in learnt, "without an exchange there is no model that all have"
 
 
 def damaged(folder: pathlib.Path) -> None:
@@ -378,7 +396,7 @@ def real_run(folder: pathlib.Path) -> None:
 
 CASES: dict[str, Callable[[pathlib.Path], None]] = {
     function.__name__: function
-    for function in (known_numbers, csv_and_markdown, without_baseline, damaged, damaged_metadata, exit_codes, page,
+    for function in (known_numbers, csv_and_markdown, without_baseline, without_exchange, damaged, damaged_metadata, exit_codes, page,
                      one_log, names, many, being_written, environment, real_run)
 }
 
