@@ -13,6 +13,9 @@ from .tables_network import bandwidth_row, network_rows
 from .tables_scaling import scaling_rows
 
 
+SOME_LINES = 6
+
+
 def _common(rows: list[Row], keys: tuple[str, ...]) -> list[str]:
     """Those of the keys in which the rows differ: the others need not be in a label."""
     return [key for key in keys if len({row[key] for row in rows}) > 1]
@@ -37,13 +40,17 @@ def scaling_plots(runs: list[Run]) -> list[str]:
     for kind, title, batch in (("weak", "weak scaling, the same batch per rank", "batch"),
                                ("strong", "strong scaling, the same global batch", "global_batch")):
         own = [row for row in rows if row.get(f"{kind}_speedup") is not None]
+        keys = ("codec", "topology", "link", batch)
+        lines = compare.groups(own, lambda row: tuple(row[key] for key in keys))
+        if len(lines) > SOME_LINES:  # one that leads to a single number of ranks says no more than the table
+            lines = {key: group for key, group in lines.items() if len({row["ranks"] for row in group}) > 1}
+        own = [row for group in lines.values() for row in group]
         if not own:
             continue
-        keys = ("codec", "topology", "link", batch)
         differing = _common(own, keys)
         most = max(row["ranks"] for row in own)
         speedups, efficiencies = [], []
-        for _, group in compare.groups(own, lambda row: tuple(row[key] for key in keys)).items():
+        for group in lines.values():
             label = _label(group[0], differing)
             x, y = _median_by(group, "ranks", f"{kind}_speedup")
             speedups.append(Line(label, label, [1.0, *x], [1.0, *y]))

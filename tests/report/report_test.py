@@ -268,13 +268,13 @@ def one_log(folder: pathlib.Path) -> None:
 
 def names(folder: pathlib.Path) -> None:
     """Folders below folders, files named twice, names that are alike."""
-    for name in ("a/x.h5", "b/x.h5", "b/n10.h5", "b/n2.part.h5"):
+    for name in ("a/x.h5", "b/x.h5", "b/n10.h5", "b/n2.part.h5", "b/1gbit.h5", "b/50mbit.h5", "b/100mbit.h5"):
         (folder / name).parent.mkdir(exist_ok=True)
         write_log(folder / name, ranks=1, epochs=[EPOCH], codec_names=[])
     (folder / "b/notes.txt").write_text("no log")
     output = report(folder, ".", "b/x.h5", "./b").stdout
     found = [line.split()[0] for line in output[:output.index("Batch:")].splitlines() if line.strip()]
-    assert found[-4:] == ["a/x", "n2", "n10", "b/x"], found
+    assert found[-7:] == ["a/x", "50mbit", "100mbit", "1gbit", "n2", "n10", "b/x"], found
 
 
 def many(folder: pathlib.Path) -> None:
