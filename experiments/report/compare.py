@@ -43,17 +43,17 @@ def is_alike(alone: Run, run: Run) -> bool:
 
 
 def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
-    """T_1 of the same model, data, device and cores per rank, with the same batch: "batch" per rank (weak scaling) or
-    "global_batch" (strong scaling). It is the time of a run on one rank, or of one of N ranks that exchanged nothing, each
-    with an N-th of the images, N times. Of several such runs the median counts."""
+    """T_1 of the same model, data, device and cores per rank, where one rank computes batches of the size of `run`'s
+    "batch" per rank (weak scaling) or of its "global_batch" (strong scaling). It is the time of a run on one rank, or N times
+    that of N ranks that exchanged nothing, each with an N-th of the images. Of several such runs the median counts."""
     alone = [other for other in runs if not other.exchanges and other.epoch_s is not None]
     if not alone:
         return Baseline(None, [], "there is no run on one rank or with --exchange off")
-    batch = ("batch per rank" if of_batch == "batch" else "global batch", lambda r: getattr(r, of_batch))
-    for what, value in [*ALIKE, batch]:
-        mine = value(run)
+    batch = "batch per rank" if of_batch == "batch" else "global batch"
+    for what, value in [*ALIKE, (batch, lambda other: other.batch)]:
+        mine = getattr(run, of_batch) if what == batch else value(run)
         same = [other for other in alone if value(other) == mine]
-        if not same and what == batch[0]:
+        if not same and what == batch:
             return Baseline(None, [], f"no run without exchange that is like them has their {what}")
         if not same:
             theirs = ", ".join(sorted({str(value(other)) for other in alone}))

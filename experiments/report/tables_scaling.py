@@ -21,7 +21,7 @@ def scaling_rows(runs: list[Run]) -> tuple[list[Row], dict[str, list[str]]]:
         n, t_n = run.world_size, run.epoch_s
         row: Row = {
             "run": run.label, "ranks": n, "batch": run.batch, "global_batch": run.global_batch, "t_n": t_n,
-            "codec": run.codec, "topology": run.topology, "link": run.link_name
+            "codec": run.codec, "topology": run.topology, "link": run.link_name, "link_bits": run.link_bits or 0.0
         }
         why = {}
         for kind, of_batch in (("strong", STRONG), ("weak", WEAK)):
@@ -38,7 +38,7 @@ def scaling_rows(runs: list[Run]) -> tuple[list[Row], dict[str, list[str]]]:
             reasons.setdefault(f"no {kind} scaling, because {reason}", []).append(run.label)
         if row["strong_t_1"] is not None or row["weak_t_1"] is not None:
             rows.append(row)
-    rows.sort(key=lambda row: (row["codec"], row["topology"], row["link"], row["batch"], row["ranks"]))
+    rows.sort(key=lambda row: (row["codec"], row["topology"], row["link_bits"], row["batch"], row["ranks"]))
     return rows, reasons
 
 
@@ -63,8 +63,8 @@ def scaling_table(runs: list[Run]) -> Table | None:
         "T: time of a typical epoch of the same images. Strong scaling, the same global batch: speedup S = T_1 / T_N, "
         "efficiency S / N. Weak scaling, the same batch per rank, so a global batch N times as large: scaled speedup "
         "S' = (images/s on N) / (images/s on one) = T_1 / T_N, efficiency S' / N; it leaves out that larger batches "
-        "may need more epochs. T_1 is taken from runs of the same model, data, precision, device, cores and threads "
-        "per rank."
+        "may need more epochs. T_1 is the time of a run on one rank, or N x that of N ranks with --exchange off (each "
+        "with an N-th of the images), of the same model, data, precision, device, cores and threads per rank."
     ]
     return Table("scaling", "Scaling", columns, rows, (notes if rows else []) + compare.because(reasons))
 
@@ -154,10 +154,11 @@ def communication_table(runs: list[Run]) -> Table | None:
     ]
     notes = [
         "Compute, comm and exposed are measured; T_N - T_1/N is the classical estimate, used where nobody measured.",
-        "The estimate is all by which N ranks miss the ideal: beside exposed communication also waiting for data and "
-        "for slow ranks, the optimizer, which every rank runs in full, and computation that slows down when ranks "
-        "share memory or cores. Communication behind computation is not in it, so comm can be larger than the "
-        "estimate."
+        "T_1: see Scaling; N x the time with --exchange off where there is such a run.",
+        "The estimate is all by which N ranks miss the ideal: beside exposed communication also waiting for slow "
+        "ranks and, where T_1 is of a single rank, for data, the optimizer, which every rank runs in full, and "
+        "computation that slows down when ranks share memory. Communication behind computation is not in it, so comm "
+        "can be larger than the estimate."
     ]
     if all(row["t_1"] is None for row in rows):
         columns, notes = columns[:-3], notes[:1]
