@@ -102,13 +102,17 @@ def main(words: list[str]) -> int:
     else:
         print("\n".join((["Problems", *problem_lines, ""] if problems else []) + [table.as_text() for table in tables]),
               end="")
-    if arguments.csv is not None:
-        arguments.csv.mkdir(exist_ok=True)
-        for table in tables_of(runs, True):
-            table.write_csv(arguments.csv)
-    if arguments.html is not None:
-        from . import page  # brings matplotlib, which takes a second
-        arguments.html.write_text(
-            page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME),
-            encoding="utf-8")
+    try:
+        if arguments.csv is not None:
+            arguments.csv.mkdir(exist_ok=True)
+            for table in tables_of(runs, True):
+                table.write_csv(arguments.csv)
+        if arguments.html is not None:
+            from . import page  # brings matplotlib, which takes a second
+            arguments.html.write_text(
+                page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME),
+                encoding="utf-8")
+    except OSError as error:
+        print(f"dpreport: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
+        return USAGE
     return 0

@@ -191,6 +191,9 @@ def exit_codes(folder: pathlib.Path) -> None:
         answer = report(folder, *words, code=2)
         has(answer.stderr, said)
         assert answer.stderr.count("\n") == 1 and not answer.stdout, answer
+    for words in (["--html", "nothing"], ["--csv", "text.h5"]):
+        answer = report(folder, "good.h5", *words, code=2)
+        has(answer.stderr, f"dpreport: {words[1]} cannot be written: ")
     has(report(folder, "--help").stdout, "Exit codes: 0")
     report(folder, "good.h5", "text.h5")
 
