@@ -94,9 +94,9 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
   const auto prepare = [&] {
     network->prepare(static_cast<std::size_t>(options.batch), net::Mode::training);
   };
+  comm.together([&] { options = parse(argc, argv); });
+  const CpuShare share = take_cpu_share(comm, options.threads);
   comm.together([&] {
-    options = parse(argc, argv);
-    const CpuShare share = take_cpu_share(comm.local_rank(), comm.local_size(), options.threads);
     const bool is_gpu = options.device == "cuda" || (options.device == "auto" && count_gpus() > 0);
     if (!is_gpu && options.precision == "tf32") {
       throw_error(ErrorKind::device, "layers: --precision tf32: a CPU has no such arithmetic");

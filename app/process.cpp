@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <vector>
@@ -48,18 +50,34 @@ std::string to_text(const std::vector<int>& cores) {
   return text;
 }
 
+// The cores that a process may use, and of which running kernel.
+struct CorePool {
+  std::array<char, 40> boot_id = {};
+  cpu_set_t cores;
+};
+
 }  // namespace
 
-CpuShare take_cpu_share(int local_rank, int local_size, int wanted_threads) {
+CpuShare take_cpu_share(Communicator& comm, int wanted_threads) {
   // The kernel cuts "all cores" down to what the container or cpuset allows.
   cpu_set_t all;
   CPU_ZERO(&all);
   for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &all);
   ::sched_setaffinity(0, sizeof(all), &all);
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) CPU_SET(0, &allowed);
-  std::vector<int> cores = cores_of(allowed);
+  CorePool mine;
+  CPU_ZERO(&mine.cores);
+  if (::sched_getaffinity(0, sizeof(mine.cores), &mine.cores) != 0) CPU_SET(0, &mine.cores);
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id.data(), 36);
+  std::vector<int> cores = cores_of(mine.cores);
+
+  const std::vector<CorePool> pools = comm.all_gather(mine);
+  int local_rank = 0, local_size = 0;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const CorePool& other = pools[static_cast<std::size_t>(rank)];
+    if (other.boot_id != mine.boot_id || !CPU_EQUAL(&other.cores, &mine.cores)) continue;
+    if (rank < comm.rank()) ++local_rank;
+    ++local_size;
+  }
 
   CpuShare share;
   share.cores_on_host = static_cast<int>(cores.size());

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "comm/communicator.hpp"
+
 namespace dp {
 
 // Restarts the program once with GOMP_SPINCOUNT=20000 where the user has set nothing of the kind:
@@ -16,7 +18,7 @@ void restart_with_short_spinning(char** argv);
 
 struct CpuShare {
   int cores_on_host = 1;  // that this process may use
-  int threads = 1;        // as wanted, or the rank's share: cores / ranks on the host, at least 1
+  int threads = 1;        // as wanted, or the rank's share: cores / ranks on them, at least 1
   double cores_per_rank = 1.0;
   std::string cores;  // "0-1": where this rank may run from now on
 };
@@ -25,7 +27,9 @@ struct CpuShare {
 // the host's cores: mpirun binds a rank to a single core where there are one or two. With more
 // ranks than cores every rank may run everywhere.
 // A rank that wants more threads than its share may run everywhere, too; 0: as many as its share.
-[[nodiscard]] CpuShare take_cpu_share(int local_rank, int local_size, int wanted_threads);
+// Ranks share cores that run under the same kernel and may use the same ones, be it as several
+// hosts: containers, or the hosts of a lab in one machine. Collective.
+[[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads);
 
 // Whether a terminal shows this program's output. mpirun gives every rank a terminal of its own, so
 // under it the question is whether mpirun has one; false for ranks on other hosts.

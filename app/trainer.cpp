@@ -88,8 +88,10 @@ void Trainer::step(double data_s, bool is_last) {
   replica_->await_loaded();
   // The next batch is on its way while this one is exchanged, if it is there.
   if (!is_last && train_loader_->is_ready()) load_next();
-  const StepVerdict verdict = replica_->exchange(data_s);
+  StepVerdict verdict = replica_->exchange(data_s);
   tally_.step_loss = replica_->loss();
+  // Otherwise it is seen in the gradients, by all ranks.
+  if (!options_.exchange) verdict.finite = std::isfinite(tally_.step_loss.loss);
   tally_.loss += tally_.step_loss;
 
   tally_.learning_rate = net::learning_rate_at(schedule_, global_step_);
@@ -101,10 +103,12 @@ void Trainer::step(double data_s, bool is_last) {
     recorder_->note_skipped_step(global_step_);
     ++tally_.skipped_steps;
     if (++skipped_in_a_row_ >= kMostSkippedSteps) {
-      throw AgreedError(ErrorKind::data,
-                        fmt::format("the gradient was not finite in {} steps in a row, up to step "
-                                    "{}: try a smaller --lr, --clip-norm or --warmup-epochs",
-                                    kMostSkippedSteps, global_step_));
+      const std::string message = fmt::format(
+          "the gradient was not finite in {} steps in a row, up to step {}: try a "
+          "smaller --lr, --clip-norm or --warmup-epochs",
+          kMostSkippedSteps, global_step_);
+      if (options_.exchange) throw AgreedError(ErrorKind::data, message);
+      throw Error(ErrorKind::data, message);
     }
   }
 
@@ -181,7 +185,7 @@ void Trainer::write_trace() {
 // ---- set-up -----------------------------------------------------------------------------------
 
 Trainer::Trainer(const Options& options, Communicator& comm) : options_(options), comm_(comm) {
-  share_ = take_cpu_share(comm.local_rank(), comm.local_size(), checked_cast<int>(options.threads));
+  share_ = take_cpu_share(comm, checked_cast<int>(options.threads));
   comm_.together([&] { choose_device(); });
   agree_on_device();
   comm_.together([&] { load_data(); });

@@ -155,6 +155,9 @@ def diverging_run_stops() -> None:
     assert done.stderr.count("was not finite in 5 steps in a row") == 1, done.stderr
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 0
+    done = subprocess.run(command(2, "off.h5", "--lr", "100", "--epochs", "20", "--exchange", "off"), capture_output=True,
+                          text=True, timeout=200)
+    assert done.returncode == 3 and "was not finite in 5 steps in a row" in done.stderr, (done.returncode, done.stderr)
 
 
 def uneven_last_step() -> None:
