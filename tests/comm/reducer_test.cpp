@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <thread>
 
 #include "comm/replica_hash.hpp"
 #include "comm/ring.hpp"
@@ -254,6 +256,32 @@ TEST(Reducer, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(times.total.sent_bytes, total);
   // Taken means taken.
   EXPECT_EQ(reducer.take_times().total.sent_bytes, 0u);
+}
+
+// A rank that is late by far more than the exchange takes: its neighbours' time is peer_wait_s, not
+// wire_s. Only the ratio is tested; what the machine does to both is not ours.
+TEST(Reducer, ALateRanksTimeIsWaitingForPeers) {
+  Communicator comm;
+  if (comm.size() < 2) return;
+  constexpr double kLate_s = 0.4;
+  std::vector<float> gradient(kElements);
+  Reducer reducer(comm, gradient, five_buckets("q8:block=64"), {});
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    reducer.run([](Communicator& c) { c.barrier(); });
+    (void)reducer.take_times();
+    fill(gradient, comm.rank(), step);
+    reducer.begin_step(step);
+    if (comm.rank() == comm.size() - 1) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(kLate_s));
+    }
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    EXPECT_TRUE(reducer.wait_step().finite);
+    const CommCost total = reducer.take_times().total;
+    if (comm.rank() != comm.size() - 1) {
+      EXPECT_GT(total.peer_wait_s, kLate_s / 2);
+      EXPECT_LT(total.wire_s, total.peer_wait_s / 2);
+    }
+  }
 }
 
 // Codecs and waiting are parts of the time in flight, which is part of the step; and not only the
