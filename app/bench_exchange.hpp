@@ -9,8 +9,8 @@ namespace dp {
 int bench_codec(int argc, char** argv);
 
 // dpbench exchange [options] [CODEC...]: under mpirun, one table of topologies x codecs x sizes
-// beside Open MPI's MPI_Allreduce, taken in turn; --help lists the options. Initialises MPI; prints its errors itself. Returns the exit
-// code.
+// beside Open MPI's MPI_Allreduce, taken in turn; --help lists the options. Initialises MPI; prints
+// its errors itself. Returns the exit code.
 int bench_exchange(int argc, char** argv);
 
 }  // namespace dp
