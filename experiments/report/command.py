@@ -41,6 +41,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the page with tables and plots")
     parser.add_argument("--csv", type=pathlib.Path, metavar="FOLDER",
                         help="write every table as FOLDER/NAME.csv, in full")
+    parser.add_argument("--svg", type=pathlib.Path, metavar="FOLDER", help="write every plot as FOLDER/NAME.svg")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--all", action="store_true", dest="with_details",
                         help=f"print tables of epochs, ranks and buckets for more than {FEW} runs too")
@@ -81,8 +82,8 @@ def main(words: list[str]) -> int:
     arguments = parse(words)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    for option, folder in (("--html", arguments.html and arguments.html.parent), ("--csv", arguments.csv
-                                                                                  and arguments.csv.parent)):
+    for option, path in (("--html", arguments.html), ("--csv", arguments.csv), ("--svg", arguments.svg)):
+        folder = path and path.parent
         if folder is not None and not folder.is_dir():
             print(f"dpreport: {option}: there is no folder {folder}", file=sys.stderr)
             return USAGE
@@ -107,8 +108,11 @@ def main(words: list[str]) -> int:
             arguments.csv.mkdir(exist_ok=True)
             for table in tables_of(runs, True):
                 table.write_csv(arguments.csv)
-        if arguments.html is not None:
+        if arguments.svg is not None or arguments.html is not None:
             from . import page  # brings matplotlib, which takes a second
+        if arguments.svg is not None:
+            page.write_plots(runs, arguments.svg)
+        if arguments.html is not None:
             arguments.html.write_text(
                 page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME),
                 encoding="utf-8")

@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 import html
+import pathlib
 
-from . import compare, plots_learning, plots_network, plots_time
+from . import compare, plots_learning, plots_network, plots_time, svg
 from .run import Run
 from .table import Table
 
-STYLE = """
+COLORS = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --muted: #6a737d; --grid: #d8dde3; --box: #f4f6f8;
   --c1: #0072b2; --c2: #d55e00; --c3: #00855f; --c4: #b8559a; --c5: #7cc4ee; --c6: #e0a000; --c7: #8a8f98; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --page: #14171c; --ink: #e6e9ed; --muted: #98a1ab; --grid: #363c45; --box: #1d2128;
     --c1: #3f9be0; --c2: #f47b3a; --c3: #2cc295; --c4: #e08fc4; --c5: #a5dbfb; --c6: #f2be4a; --c7: #7f8792; } }
+"""
+STYLE = COLORS + """
 body { margin: 0 auto; padding: 1rem; max-width: 68rem; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, "DejaVu Sans", Verdana, Arial, sans-serif; }
 h1 { font-size: 1.6rem; }
@@ -35,6 +38,26 @@ summary { cursor: pointer; margin: 1rem 0; font-weight: bold; }
 """
 
 
+def plots_of(runs: list[Run]) -> dict[str, list[str]]:
+    """The plots of every section that has some."""
+    return {
+        "time": _list(plots_time.time_plot(runs)), "scaling": plots_network.scaling_plots(runs),
+        "bandwidth": plots_network.bandwidth_plots(runs), "network": plots_network.network_plots(runs),
+        "learning": plots_learning.learning_plots(runs), "ranks": _list(plots_time.ranks_plot(runs)),
+        "errors": plots_learning.error_plots(runs)
+    }
+
+
+def write_plots(runs: list[Run], folder: pathlib.Path) -> None:
+    """Every plot as an SVG file of its own, light or dark as its reader's page."""
+    folder.mkdir(exist_ok=True)
+    style = f"<style>{COLORS}svg {{ color: var(--ink); background: var(--page); }}</style>"
+    for plots in plots_of(runs).values():
+        for plot in plots:
+            end = plot.index(">") + 1
+            (folder / f"{svg.name_of(plot)}.svg").write_text(plot[:end] + style + plot[end:], encoding="utf-8")
+
+
 def page(runs: list[Run], problems: list[str], tables: list[Table], has_details: bool) -> str:
     """`tables`: all there are; those of epochs, ranks and buckets are shown when `has_details`."""
     by_key = {table.key: table for table in tables}
@@ -42,19 +65,19 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
     def some(*prefixes: str) -> list[Table]:
         return [table for key, table in by_key.items() if key.startswith(prefixes)]
 
+    plots = plots_of(runs)
     sections = [
         ("runs", "Runs", [], some("runs") + (some("advice") if has_details else []),
          some("differences") + ([] if has_details else some("advice"))),
-        ("time", "Where the time goes", _list(plots_time.time_plot(runs)), some("time"),
+        ("time", "Where the time goes", plots["time"], some("time"),
          some("epochs") if has_details else []),
-        ("scaling", "Scaling", plots_network.scaling_plots(runs), some("scaling", "batch_x_ranks"), []),
+        ("scaling", "Scaling", plots["scaling"], some("scaling", "batch_x_ranks"), []),
         ("communication", "Computation and communication", [], some("communication"), []),
-        ("bandwidth", "Bandwidth", plots_network.bandwidth_plots(runs), some("bandwidth"), []),
-        ("network", "Link rate, codec, topology", plots_network.network_plots(runs), some("network",
-                                                                                          "link_x_codec"), []),
-        ("learning", "What was learnt", plots_learning.learning_plots(runs), some("learning"), []),
-        ("ranks", "Ranks", _list(plots_time.ranks_plot(runs)), [], some("ranks") if has_details else []),
-        ("errors", "Errors and residuals", plots_learning.error_plots(runs), [], some("buckets") if has_details else [])
+        ("bandwidth", "Bandwidth", plots["bandwidth"], some("bandwidth"), []),
+        ("network", "Link rate, codec, topology", plots["network"], some("network", "link_x_codec"), []),
+        ("learning", "What was learnt", plots["learning"], some("learning"), []),
+        ("ranks", "Ranks", plots["ranks"], [], some("ranks") if has_details else []),
+        ("errors", "Errors and residuals", plots["errors"], [], some("buckets") if has_details else [])
     ]
     if len(runs) > plots_time.MOST:
         problems = [*problems, f"plots with a row a run show the first {plots_time.MOST} of {len(runs)} runs"]

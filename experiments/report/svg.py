@@ -113,5 +113,12 @@ def to_svg(fig: Figure, name: str, alt: str) -> str:
     box = re.search(r'viewBox="[^"]+"', text)
     assert box is not None
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
-            f'aria-label="{html.escape(alt)}">')
+            f'id="plot-{name}" aria-label="{html.escape(alt)}">')
     return head + text[text.index(">") + 1:].rstrip()
+
+
+def name_of(svg: str) -> str:
+    """The name that to_svg was given."""
+    found = re.search(r'id="plot-([^"]+)"', svg)
+    assert found is not None
+    return found[1]

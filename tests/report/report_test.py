@@ -194,6 +194,11 @@ def exit_codes(folder: pathlib.Path) -> None:
     for words in (["--html", "nothing"], ["--csv", "text.h5"]):
         answer = report(folder, "good.h5", *words, code=2)
         has(answer.stderr, f"dpreport: {words[1]} cannot be written: ")
+    assert not report(folder, "good.h5", "--svg", "plots").stderr
+    for plot in (folder / "plots").iterdir():
+        root = xml.etree.ElementTree.parse(plot).getroot()
+        assert root.tag.endswith("svg") and "prefers-color-scheme" in plot.read_text(encoding="utf-8"), plot
+    assert {plot.name for plot in (folder / "plots").iterdir()} >= {"loss.svg"}, list((folder / "plots").iterdir())
     has(report(folder, "--help").stdout, "Exit codes: 0")
     report(folder, "good.h5", "text.h5")
 
