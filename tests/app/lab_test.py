@@ -293,6 +293,7 @@ def training() -> None:
         else:
             with h5py.File(log) as file:
                 assert list(file.attrs["hosts"]) == ["node1", "node2"] and file.attrs["finished"] == 1
+                assert file.attrs["cores_per_rank"] == len(os.sched_getaffinity(0)) / 2, "hosts share the machine's cores"
                 received = file["ranks"]["received_bytes"]
                 assert all(over >= said for over, said in zip(moved, received)), (moved, list(received))
         text = dplab("run", "--", DPTRAIN, *TINY, "--threads=2", "--log", "none")
@@ -319,6 +320,33 @@ def training() -> None:
     job.send_signal(signal.SIGTERM)
     assert job.wait(60) == 143
     assert not processes(f"sleep {sleeper}"), "a job that was ended leaves something behind"
+
+
+def cut_in_training() -> None:
+    """A cable is out for three seconds while ranks train: they wait, and learn what they would have learnt."""
+    up("--nodes", "2", "--rate", "20mbit")
+    if shutil.which("mpirun") is None:
+        skip("no mpirun")
+    try:
+        import h5py
+    except ImportError:
+        skip("no h5py")
+    words = [*TINY, "--limit-train", "512", "--epochs", "3", "--compress", "q8", "--log-steps", "1"]
+    words = [word for pair in dict(zip(words[::2], words[1::2])).items() for word in pair]
+    with tempfile.TemporaryDirectory() as folder:
+        dplab("run", "--", DPTRAIN, *words, "--log", f"{folder}/whole.h5")
+        before = received_bytes(1)
+        job = started("run", "--", DPTRAIN, *words, "--log", f"{folder}/cut.h5")
+        wait_for(lambda: received_bytes(1) > before + 1_000_000, "some steps of the training")
+        dplab("cut", "2")
+        time.sleep(3)
+        assert job.poll() is None, "the training ended before the cable was back"
+        dplab("mend", "2")
+        assert job.wait(120) == 0
+        with h5py.File(f"{folder}/whole.h5") as whole, h5py.File(f"{folder}/cut.h5") as cut:
+            for table, column in (("epochs", "replica_hash"), ("epochs", "test_loss"), ("steps", "train_loss")):
+                assert list(cut[table][column]) == list(whole[table][column]), (table, column)
+            assert max(cut["steps"]["step_s"]) > 2, "the cut is not to be seen"
 
 
 def leftovers() -> None:
@@ -381,7 +409,8 @@ def ordinary_user() -> None:
 
 
 if __name__ == "__main__":
-    cases = {case.__name__: case for case in (options, links, media, training, leftovers, ordinary_user)}
+    cases = {case.__name__: case for case in (options, links, media, training, cut_in_training, leftovers,
+                                                  ordinary_user)}
     try:
         cases[CASE]()
     finally:
