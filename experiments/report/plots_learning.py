@@ -12,6 +12,7 @@ from .plots_lines import Form, Line, finite, lines_plot, log_x, log_y
 from .run import Run
 
 Naming = Callable[[Run], str]
+MOST_ALONE = 15  # runs, of which each has a small plot of its own
 
 
 def _namings(runs: list[Run]) -> tuple[Naming, Naming]:
@@ -35,7 +36,11 @@ def _namings(runs: list[Run]) -> tuple[Naming, Naming]:
     codec, link, topology = ([way] if tells_apart(way, several) else [] for way in of_several)
     ranks, batch = ([way] if tells_apart(way, runs) else [] for way in of_all)
     useful = codec + ranks + link + batch + topology + [way for way in options if tells_apart(way, runs)]
-    return (useful + [lambda run: run.label])[0], (useful + [lambda run: ""] * 2)[1]
+    group, kind = (useful + [lambda run: run.label])[0], (useful + [lambda run: ""] * 2)[1]
+    alike = compare.groups(runs, lambda run: (group(run), kind(run))).values()
+    if len(runs) <= MOST_ALONE and any(set(compare.differences(same)[0]) - {"seed"} for same in alike):
+        return (lambda run: run.label), (lambda run: "")  # two things do not tell the runs apart
+    return group, kind
 
 
 def _lines(runs: list[Run], x: Callable[[Run, pd.DataFrame], list[float]], column: str, factor: float = 1.0,

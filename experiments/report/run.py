@@ -139,11 +139,14 @@ class Run:
 
     @cached_property
     def link_name(self) -> str:
-        """The rate by which runs are put together: what was asked for, or one digit and a half of what was measured."""
+        """The rate by which runs are put together: what was asked for, or one digit and a half of what was measured
+        between hosts."""
         if self.link_bits is None:
             return "not logged" if self.exchanges else ""
         if self.throttle_bits and self.throttle_bits <= self.link_bits * 1.001:
             return units.bit_rate(self.throttle_bits)
+        if len(set(self.hosts)) == 1:
+            return "one host's memory"
         return "about " + units.bit_rate(round_rate(self.link_bits))
 
     # Where the time went.
