@@ -408,9 +408,51 @@ def ordinary_user() -> None:
         dplab("down", **nobody)
 
 
+def sweep() -> None:
+    """dpsweep --lab: a point on two hosts; the lab is gone afterwards, and when dpsweep is ended, too."""
+    up("--nodes", "2")
+    dplab("down")
+    if shutil.which("mpirun") is None:
+        skip("no mpirun")
+    options = " ".join(TINY)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "study.ini").write_text(
+            f"[study]\nranks = 2\nrate = 50mbit\noptions = {options}\n[short]\n[long]\nepochs = 100000\n",
+            encoding="utf-8")
+
+        def dpsweep(only: str) -> subprocess.Popen:
+            return subprocess.Popen([pathlib.Path(DPLAB).with_name("dpsweep"), "study.ini", "--lab", "--only", only,
+                                     "--dptrain", DPTRAIN, "--out", "out"], cwd=folder, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True)
+
+        def is_gone(lab: str) -> None:
+            assert not processes(f"{lab} "), f"the lab {lab} is there: {processes(lab)}"
+            assert "no such lab" in dplab("down", lab=lab)
+
+        run = dpsweep("short")
+        said = run.communicate(timeout=120)[0]
+        assert run.returncode == 0, said
+        assert (folder / "out/short.h5").exists(), said
+        text = (folder / "out/short.txt").read_text(encoding="utf-8")
+        assert "--nodes 2 --rate 50mbit" in text and re.search("--throttle +off", text), text
+        is_gone(f"sweep{run.pid}")
+        again = dpsweep("short")
+        said = again.communicate(timeout=60)[0]
+        assert again.returncode == 0 and "[1/1]" not in said, f"what was done in another lab is done: {said}"
+
+        run = dpsweep("long")
+        text = folder / "out/long-100000.txt"
+        wait_for(lambda: text.exists() and re.search("^epoch +1/", text.read_text(encoding="utf-8"), re.MULTILINE), "the run begins")
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) == 143
+        assert not processes(name), f"left over: {processes(name)}"
+        is_gone(f"sweep{run.pid}")
+
+
 if __name__ == "__main__":
     cases = {case.__name__: case for case in (options, links, media, training, cut_in_training, leftovers,
-                                                  ordinary_user)}
+                                                  ordinary_user, sweep)}
     try:
         cases[CASE]()
     finally:

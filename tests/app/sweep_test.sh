@@ -13,7 +13,7 @@ fail() {
   cat output
   failures=$((failures + 1))
 }
-run() { "$sweep" "$@" --dptrain "$program" >output 2>&1; }
+run() { "$sweep" --dptrain "$program" "$@" >output 2>&1; }
 
 cat >study.ini <<'INI'
 [study]
@@ -28,10 +28,13 @@ INI
 run study.ini --list || fail "--list"
 [ "$(grep -c missing output)" = 3 ] || fail "three points are missing"
 [ "$(grep -o -- '--lr' output | wc -l)" = 3 ] || fail "no option is given twice"
-"$sweep" study.ini --only good-q8 --dptrain "$program" -- --seed 7 >output 2>&1 || fail "options after --"
+run study.ini --only good-q8 -- --seed 7 || fail "options after --"
 grep -q -- '--seed 7' results/study/good-q8-0.1.txt || fail "options after -- reach dptrain"
 run study.ini --only good-q8
-[ $? = 2 ] || fail "a folder with other options is left alone"
+[ $? = 2 ] || fail "a log of other options is left alone"
+grep -q 'results/study/good-q8-0.1.h5: was run with --seed 7, and would now be run without --seed; ' output ||
+  fail "what differs, and where"
+[ "$(wc -l <output)" = 1 ] || fail "one sentence about what differs"
 rm -r results/study
 run study.ini && fail "a failed point is an error"
 grep -q 'bad-q7' output || fail "the failed point is named"
@@ -61,6 +64,156 @@ run links.ini --small || fail "a study of links"
 for text in 'mpirun -np 3 .*--throttle 1gbit .*--epochs 1 ' '^epoch 1/1 '; do
   grep -q -- "$text" results/links-small/a-3-1gbit.txt || fail "a-3-1gbit: $text"
 done
+
+# Whether a log is of the same run is told by its text's first line. Here nothing is run but what is missing.
+cat >same.ini <<'INI'
+[study]
+ranks = 3
+rate = 1gbit
+options = --epochs 3
+small = --epochs 1
+[a]
+lr = 0.1
+INI
+mkdir same
+touch same/a-0.1.h5
+mpirun_words='mpirun -np 3 --oversubscribe --bind-to none /elsewhere/dptrain --throttle 1gbit'
+lab_words='/elsewhere/dplab up --lab old --nodes 3 --rate 1gbit && /elsewhere/dplab run --lab old -- /elsewhere/dptrain'
+same() { # the text's first line, what is expected: "done" or why not; more options
+  echo "$1" >same/a-0.1.txt
+  run same.ini --out same --list "${@:3}"
+  if [ "$2" = "done" ]; then
+    grep -q '^done ' output || fail "done: $1"
+    return
+  fi
+  grep -q '^differs' output || fail "--list tells what differs: $1"
+  run same.ini --out same "${@:3}"
+  [ $? = 2 ] || fail "exit code 2: $1"
+  [[ $(cat output) == "dpsweep: same/a-0.1.h5: "*"$2"*"--out, or remove "* ]] || fail "$2: $1"
+}
+same "+ $mpirun_words --lr 0.1 --epochs 3 --log /elsewhere/a.part.h5" "done"
+same "+ $lab_words --epochs 3 --lr 0.1 --log /elsewhere/a.part.h5" "done" --lab
+same "+ $mpirun_words --epochs 1 --lr 0.1 --log x" "done" --small
+same "+ $mpirun_words --epochs 1 --lr 0.1 --log x" 'with --epochs 1, and would now be run with --epochs 3;'
+same "+ ${mpirun_words/3/4} --epochs 3 --lr 0.1 --log x" 'with ranks 4, and would now be run with ranks 3;'
+same "+ ${mpirun_words/1gbit/2gbit} --epochs 3 --lr 0.1 --log x" 'with --throttle 2gbit, and would now be'
+same "+ $mpirun_words --epochs 3 --lr 0.1 --log x" 'with links --throttle, and would now be run with links dplab;' --lab
+same "+ ${lab_words/1gbit/2gbit} --epochs 3 --lr 0.1 --log x" 'with rate 2gbit, and would now be' --lab
+same "+ $mpirun_words --epochs 3 --lr 0.1 --log x" 'without --seed, and would now be run with --seed 7;' -- --seed 7
+same "+ 'something else" 'a-0.1.txt does not say how it was run;'
+rm same/a-0.1.txt
+run same.ini --out same || fail "a log without a text is done"
+grep -q '^\[1/' output && fail "a log without a text is not run again"
+grep -q '^a-0.1 .*cannot be read' output || fail "a file that is no log"
+if /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
+  /usr/bin/python3 -c 'import h5py; h5py.File("same/a-0.1.h5", "w")["epochs"] = []'
+  run same.ini --out same || fail "a log without epochs is no failure"
+  grep -q '^a-0.1 .*no epoch' output || fail "a log without epochs"
+fi
+
+# Options after -- win over the study's, and are its only ones of their name.
+run same.ini --small --list -- --epochs 9 || fail "options after --"
+[ "$(grep -o -- '--epochs [0-9]*' output)" = '--epochs 9' ] || fail "options after -- win"
+refused() { # words of the sentence; arguments
+  run "${@:2}"
+  [ $? = 2 ] || fail "exit code 2: $1"
+  [[ $(wc -l <output) = 1 && $(cat output) == *"$1"* ]] || fail "$1"
+}
+refused 'without a value are not possible' same.ini -- --quiet
+refused 'without a value are not possible' same.ini -- --lr=0.1 --seed=7
+refused '--seed: is given twice' same.ini -- --seed 1 --seed 2
+refused '--log: is set' same.ini -- --log x.h5
+refused 'the study sets the rate of links itself' same.ini -- --throttle 1mbit
+refused 'has no small form' study.ini --small
+sed 's/^lr/ends = mimory\nlr/' same.ini >bad.ini
+refused 'ends = mimory: must be memory' bad.ini
+
+# The memory: told by dptrain, or by its end. What comes after in the section is not run, today or later.
+cat >memory.ini <<'INI'
+[study]
+ranks = 1
+options = --model resnet20 --limit-train 32 --limit-test 32 --epochs 1 --autotune off
+[a]
+batch-size = 16 | 32 | 64
+ends = memory
+[b]
+batch-size = 32
+INI
+cat >full <<SH
+#!/bin/sh
+case "\$*" in
+  *'--batch-size 32 '*) echo 'dptrain: out of memory: too large'; exit \$(cat code) ;;
+  *) exec '$program' "\$@" ;;
+esac
+SH
+chmod +x full
+memory() { # dptrain's exit code, what it says
+  echo "$1" >code
+  rm -rf results/memory
+  run memory.ini --dptrain full
+  [ $? = 1 ] || fail "memory, $1: another section's point fails as ever"
+  grep -q "the memory is full at a-32: $2" output || fail "memory, $1: the sentence"
+  grep -q '^1 failed: b-32;' output || fail "memory, $1: is no failure"
+  [[ -e results/memory/a-16.h5 && -e results/memory/a-32.full && ! -e results/memory/a-64.txt ]] ||
+    fail "memory, $1: files"
+}
+memory 137 'the run was killed'
+memory 5 'out of memory: too large'
+run memory.ini --only a- --dptrain full || fail "a section that has ended is done"
+grep -q '^\[1/' output && fail "a section that has ended is not run again"
+grep -q 'the memory is full at a-32: out of memory: too large' output || fail "the sentence again"
+run memory.ini --list
+[ "$(cut -c1-7 output | tr -d ' \n')" = donefullskippedmissing ] || fail "--list of a section that has ended"
+run memory.ini --only a- --dptrain full -- --seed 2
+[ $? = 2 ] || fail "the memory was full with other options"
+echo 4 >code
+rm results/memory/a-32.full
+run memory.ini --only a- --dptrain full
+[ $? = 1 ] || fail "another failure does not end the section"
+[ -e results/memory/a-64.h5 ] || fail "the section goes on after another failure"
+
+# A signal ends the run, and what it has started.
+cat >long.ini <<'INI'
+[study]
+ranks = 2
+options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 100000 --batch-size 16 --autotune off
+[a]
+seed = 1
+INI
+left_over() { grep -la -- "$folder/[r]esults/long" /proc/[0-9]*/cmdline 2>/dev/null; }
+for number in 15 1; do
+  "$sweep" long.ini --dptrain "$program" >output 2>&1 &
+  long=$!
+  for _ in {1..600}; do
+    grep -q '^epoch *1/' results/long/a-1.txt 2>/dev/null && break
+    sleep 0.1
+  done
+  grep -q '^epoch *1/' results/long/a-1.txt || fail "signal $number: the run begins"
+  [ "$(left_over | wc -l)" -ge 3 ] || fail "signal $number: mpirun and two ranks run"
+  kill -$number $long
+  wait $long
+  [ $? = $((128 + number)) ] || fail "signal $number: exit code"
+  [ -z "$(left_over)" ] || fail "signal $number: something is left"
+  [ ! -e results/long/a-1.h5 ] || fail "signal $number: the run is not done"
+  rm -r results/long
+done
+# What does not end when it is told to, and has a process group of its own.
+cat >stubborn.py <<PY
+import os, signal, subprocess, sys
+sys.path.insert(0, os.path.dirname(os.path.realpath(sys.argv[1])))
+sys.dont_write_bytecode = True
+from sweep import jobs
+stubborn = 'trap "" TERM; setsid sh -c "trap \'\' TERM; touch ready; sleep 99; : $folder/results/long" & sleep 99; wait'
+try:
+    runner = jobs.Jobs(patience_s=0.3)
+    subprocess.Popen(["sh", "-c", f"while ! [ -e ready ]; do sleep 0.1; done; kill -TERM {os.getpid()}"])
+    runner.run(["sh", "-c", stubborn])
+except jobs.Stopped as stopped:
+    sys.exit(stopped.number)
+PY
+/usr/bin/python3 stubborn.py "$sweep" >output 2>&1
+[ $? = 15 ] || fail "a stubborn run: the signal is told"
+[ -z "$(left_over)" ] || fail "a stubborn run is killed, and what it has started"
 
 for bad in 'no such file' 'ranks = 0' 'no study' 'no pairs' 'no such key'; do
   printf '[study]\nranks = 2\n[a]\nseed = 1\n' >bad.ini

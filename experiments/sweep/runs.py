@@ -1,0 +1,63 @@
+"""Runs points, one after the other."""
+from __future__ import annotations
+
+import subprocess
+import time
+
+from .jobs import Jobs
+from .links import Links
+from .progress import Folder, memory_is_full
+from .study import Point
+
+_DEVICE_ERROR, _KILLED = 5, 137  # dptrain's exit code, and a shell's word for SIGKILL
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _full_memory(code: int, text: str) -> str:
+    """What a run says that ended since the memory was full; empty if that was not why."""
+    if code == _KILLED:
+        return "the run was killed, as it happens when the host's memory is full"
+    if code == _DEVICE_ERROR:
+        for line in text.splitlines():
+            if line.startswith("dptrain: ") and "out of memory" in line:
+                return line.removeprefix("dptrain: ")
+    return ""
+
+
+def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -> list[str]:
+    """Returns the names of those that failed."""
+    failures: list[str] = []
+    left, count, begin = list(missing), 0, time.monotonic()
+    while left:
+        point = left.pop(0)
+        seconds = (time.monotonic() - begin) / count * (len(left) + 1) if count else 0
+        count += 1
+        print(f"[{count}/{count + len(left)}] {point.name}" + (f", about {_duration(seconds)} left" if seconds else ""),
+              flush=True)
+        part, text = folder.part(point), folder.text(point)
+        part.unlink(missing_ok=True)
+        folder.full(point).unlink(missing_ok=True)
+        links.prepare(point)
+        with open(text, "w", encoding="utf-8") as output:
+            output.write(links.line(point, part) + "\n")
+            output.flush()
+            code = jobs.run(links.command(point, part), stdout=output, stderr=subprocess.STDOUT,
+                            env=links.environment)
+        if code == 0:
+            part.rename(folder.log(point))
+            continue
+        why = _full_memory(code, text.read_text(encoding="utf-8", errors="replace")) if point.may_fill_memory else ""
+        if why:
+            folder.full(point).write_text(why + "\n", encoding="utf-8")
+            left = [other for other in left if other.section != point.section]
+            print(f"    {memory_is_full(point, why)}", flush=True)
+        else:
+            failures.append(point.name)
+            print(f"    ended with exit code {code}: see {text}", flush=True)
+    return failures
