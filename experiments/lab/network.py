@@ -51,10 +51,10 @@ def piece_bytes(bit_per_s: float, loss: float) -> int:
 
 
 def _batch(program: str, *lines: str) -> None:
-    """Runs the lines of ip, tc or bridge; the first that fails is named."""
+    """Runs the lines of ip, tc or bridge, in the lab's folder; the first that fails is named."""
     given = [line for line in lines if line]
     done = subprocess.run([program, "-batch", "-"], input="\n".join(given) + "\n", capture_output=True, text=True,
-                          check=False)
+                          check=False, cwd=STATE)
     if done.returncode != 0:
         failed = re.search(r"Command failed -:(\d+)", done.stderr)
         line = given[int(failed[1]) - 1] if failed else "; ".join(given)
@@ -101,7 +101,8 @@ def _make_host(name: str, number: int) -> None:
             os._exit(1)
     if os.waitpid(child, 0)[1] != 0:
         raise LabError(f"the namespaces of {name} cannot be made")
-    _batch("ip", f"link add {name} type veth peer name eth0 address {_mac(number)} netns {STATE}/ns/{name}.net")
+    # A path from there: one from the root may have spaces, at which ip ends it.
+    _batch("ip", f"link add {name} type veth peer name eth0 address {_mac(number)} netns ./ns/{name}.net")
     with inside(name):
         _write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
         _batch("ip", "link set lo up", f"address add {address(number)}/24 dev eth0", "link set eth0 up")
