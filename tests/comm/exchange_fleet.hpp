@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -183,6 +184,24 @@ class Fleet {
         if (testing::Test::HasFailure()) return;
       }
     }
+  }
+
+  // Three steps with values of every rank, `n` of them, awkward ones in the second (rank_input):
+  // finite, the same bits everywhere, nothing lost, and in the end the bytes of the formula.
+  // `encodes`: how often every value is encoded, where that is to be checked.
+  void run_steps(const Communicator& comm, std::size_t n, std::optional<std::size_t> encodes = {}) {
+    constexpr std::uint64_t kSteps = 3;
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      set_input(rank_input(comm, n, step, step == 1));
+      run(step);
+      for (std::size_t s = 0; s < size(); ++s) {
+        EXPECT_TRUE(bench(s).exchange->finite()) << spec(s);
+      }
+      expect_same_bits();
+      expect_conserved();
+      if (encodes) expect_encodes(*encodes);
+    }
+    expect_bytes_of_formula(kSteps);
   }
 
   // I3, for `steps` exchanges since the start.

@@ -55,17 +55,7 @@ TEST(Topology, EverySizeHasTheSameBitsAndTheBytesOfTheFormula) {
           std::size_t{65}, 64 * p - 1, 64 * p + 1, 5 * 64 * p + 7}) {
       SCOPED_TRACE(c.text() + ", " + std::to_string(n));
       Fleet fleet(comm, c, {"fp16", "q8:block=64", "q4:block=8"}, n, kSegment);
-      constexpr std::uint64_t kSteps = 3;
-      for (std::uint64_t step = 0; step < kSteps; ++step) {
-        fleet.set_input(rank_input(comm, n, step, step == 1));
-        fleet.run(step);
-        for (std::size_t s = 0; s < fleet.size(); ++s) {
-          EXPECT_TRUE(fleet.bench(s).exchange->finite()) << fleet.spec(s);
-        }
-        fleet.expect_same_bits();
-        fleet.expect_conserved();
-      }
-      fleet.expect_bytes_of_formula(kSteps);
+      fleet.run_steps(comm, n);
     }
   }
 }
