@@ -36,6 +36,9 @@ namespace dp {
 [[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                               const Codec& codec);
 
+// The longest chain of messages, one after the other: 2, to a chunk's owner and back.
+[[nodiscard]] std::size_t direct_hops(std::size_t ranks);
+
 [[nodiscard]] ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank,
                                        std::size_t window);
 

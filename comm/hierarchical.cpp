@@ -176,6 +176,21 @@ std::uint64_t hierarchical_wire_bytes(const ExchangeShape& shape, std::span<cons
   return inside + between + notice_bytes(shape.ranks);
 }
 
+std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts) {
+  if (ranks < 2) return 0;
+  const std::vector<int> leaders = Place(hosts, ranks, 0).leaders;
+  const std::size_t l = leaders.size();
+  if (l == 1) return 2;
+  std::vector<std::size_t> inside;  // by host: 1 where it has several ranks
+  for (const int leader : leaders) {
+    const Place place(hosts, ranks, static_cast<std::size_t>(leader));
+    inside.push_back(place.members.empty() ? 0 : 1);
+  }
+  std::size_t most = 0;
+  for (std::size_t c = 0; c < l; ++c) most = std::max(most, inside[c] + inside[(c + l - 2) % l]);
+  return 2 * (l - 1) + most;
+}
+
 std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup) {
   const auto rank = static_cast<std::size_t>(setup.communicator->rank());
   const std::vector<int> own =

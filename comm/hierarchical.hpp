@@ -49,6 +49,12 @@ namespace dp {
                                                     std::span<const int> hosts, std::size_t rank,
                                                     const Codec& codec);
 
+// The longest chain of messages, one after the other. Chunk c's sum sets out at host c and its
+// total ends at host c-2 (mod L); a host of several ranks adds a message inside it at either end:
+//     2(L-1) + the most over c of (1 if host c has several ranks) + (1 if host c-2 has)    L > 1
+//     2                                                                                    L = 1
+[[nodiscard]] std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts);
+
 [[nodiscard]] ExchangePlan hierarchical_plan(const ExchangeShape& shape, std::span<const int> hosts,
                                              std::size_t rank, std::size_t window);
 

@@ -31,6 +31,9 @@ namespace dp {
 [[nodiscard]] std::uint64_t parameter_server_wire_bytes(const ExchangeShape& shape,
                                                         std::size_t rank, const Codec& codec);
 
+// The longest chain of messages, one after the other: 2, to rank 0 and back.
+[[nodiscard]] std::size_t parameter_server_hops(std::size_t ranks);
+
 [[nodiscard]] ExchangePlan parameter_server_plan(const ExchangeShape& shape, std::size_t rank);
 
 [[nodiscard]] std::unique_ptr<Exchange> make_parameter_server(const ExchangeSetup& setup);

@@ -70,6 +70,12 @@ struct PowerSgdPlan {
 // `tensors` follow each other without gaps; the first begins at the bucket's begin.
 [[nodiscard]] PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t rank);
 
+// The exchanges of a bucket that begin one after the other: 2, or 1 where no tensor is factored.
+// Each takes the topology's hops.
+[[nodiscard]] inline std::size_t exchanges_of(const PowerSgdPlan& plan) {
+  return plan.second_floats > 0 ? 2 : 1;
+}
+
 struct PowerSgdSetup {
   // The bucket. `codec` is a lossless one of the host (none): that of the inner exchanges. A null
   // residual: what is dropped is lost.

@@ -176,6 +176,9 @@ class Reducer {
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   // What this rank sends for one exchange of that bucket; nothing where that depends on the values.
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
+  // The message latencies, one after the other, of one exchange of that bucket: the topology's hops,
+  // with powersgd once for each of its two exchanges.
+  [[nodiscard]] std::size_t hops(std::size_t bucket) const;
   // As long as the gradient where any bucket has feedback, empty otherwise. Memory of
   // ReducerOptions::device where one is given: not for the host to touch. To be used only between
   // wait_step and begin_step.

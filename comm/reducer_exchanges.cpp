@@ -112,6 +112,13 @@ std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
   return of(plan.first_floats) + of(plan.second_floats);
 }
 
+std::size_t Reducer::hops(std::size_t bucket) const {
+  const std::size_t of_topology = topology_of(bucket).hops(hosts_.size(), hosts_);
+  if (codecs_[bucket] != nullptr) return of_topology;
+  return of_topology *
+         exchanges_of(plan_powersgd(buckets_[bucket].tensors, specs_[bucket].whole("rank")));
+}
+
 void Reducer::replace_codecs(const std::vector<std::string>& specs) {
   run([&](Communicator& communicator) {
     make_exchanges(specs);

@@ -39,6 +39,10 @@ namespace dp {
 [[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                             const Codec& codec);
 
+// The longest chain of messages, one after the other: 2(P-1), those of a chunk from neighbour to
+// neighbour.
+[[nodiscard]] std::size_t ring_hops(std::size_t ranks);
+
 [[nodiscard]] ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank,
                                      std::size_t window);
 

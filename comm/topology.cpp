@@ -19,17 +19,22 @@ std::uint64_t without_hosts(const ExchangeShape& shape, std::span<const int>, st
   return kFormula(shape, rank, codec);
 }
 
+template <auto kFormula>
+std::size_t without_hosts(std::size_t ranks, std::span<const int>) {
+  return kFormula(ranks);
+}
+
 constexpr Topology kTopologies[] = {
     {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value", make_ring,
-     without_hosts<ring_wire_bytes>},
+     without_hosts<ring_wire_bytes>, without_hosts<ring_hops>},
     {"direct", "each chunk straight to its owner and back; a ring's bytes, 2 encodes a value",
-     make_direct, without_hosts<direct_wire_bytes>},
+     make_direct, without_hosts<direct_wire_bytes>, without_hosts<direct_hops>},
     {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", make_tree,
-     without_hosts<tree_wire_bytes>},
+     without_hosts<tree_wire_bytes>, without_hosts<tree_hops>},
     {"hierarchical", "fp32 sums inside a host, a ring between hosts", make_hierarchical,
-     hierarchical_wire_bytes},
+     hierarchical_wire_bytes, hierarchical_hops},
     {"ps", "parameter server: all to rank 0 and back", make_parameter_server,
-     without_hosts<parameter_server_wire_bytes>},
+     without_hosts<parameter_server_wire_bytes>, without_hosts<parameter_server_hops>},
 };
 
 }  // namespace

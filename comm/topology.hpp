@@ -20,6 +20,10 @@ struct Topology {
   // start notices included. `hosts`: as ExchangeSetup::hosts, by rank.
   std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
                               std::size_t rank, const Codec& codec);
+  // The number of message latencies, one after the other, that one exchange of a bucket takes: the
+  // longest chain of messages of which each waits for the one before. 0 for one rank. `hosts`: as
+  // above.
+  std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
 };
 
 // All topologies, in the order in which help lists them.

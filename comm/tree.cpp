@@ -1,5 +1,7 @@
 #include "comm/tree.hpp"
 
+#include <bit>
+
 #include "comm/segment_exchange.hpp"
 
 namespace dp {
@@ -58,6 +60,10 @@ std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::size_t rank, cons
   if (shape.ranks < 2 || shape.elements == 0) return 0;
   const std::size_t times = children_of(rank, shape.ranks).size() + (rank > 0 ? 1 : 0);
   return times * chunk_wire_bytes(shape.whole(), 0, codec) + notice_bytes(shape.ranks);
+}
+
+std::size_t tree_hops(std::size_t ranks) {
+  return ranks < 2 ? 0 : 2 * static_cast<std::size_t>(std::bit_width(ranks) - 1);
 }
 
 std::unique_ptr<Exchange> make_tree(const ExchangeSetup& setup) {

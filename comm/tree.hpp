@@ -19,8 +19,8 @@
 // the leaves) every rank's sends and receives come as in its list: there is no deadlock
 // (exchange_plan.hpp).
 //
-// For small buckets, where latency is the cost: 2 ceil(log2 P) steps instead of a ring's 2(P-1),
-// but each of the whole bucket: tree_wire_bytes. A value passes up to ceil(log2 P) + 1 encodes.
+// For small buckets, where latency is the cost: 2 floor(log2 P) hops instead of a ring's 2(P-1),
+// but each of the whole bucket: tree_wire_bytes. A value passes up to floor(log2 P) + 1 encodes.
 // Messages and failures: segment_exchange.hpp.
 #pragma once
 
@@ -36,6 +36,11 @@ namespace dp {
 //     (children(r) + (1 if r > 0)) W + 16 (P-1)
 [[nodiscard]] std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                             const Codec& codec);
+
+// The longest chain of messages, one after the other: 2 floor(log2 P). A rank is as far from the
+// root as its number has set bits, and 2^k - 1, the first number with k of them, is among the ranks
+// where P is 2^k or more.
+[[nodiscard]] std::size_t tree_hops(std::size_t ranks);
 
 [[nodiscard]] ExchangePlan tree_plan(const ExchangeShape& shape, std::size_t rank,
                                      std::size_t window);

@@ -1,6 +1,7 @@
 // The lists of messages of every topology, run without MPI for up to 32 ranks: every rank's values
 // come into the sum once, every total reaches all, no residual is used twice, and nothing gets
-// stuck even where a send does not end before its receive is posted.
+// stuck even where a send does not end before its receive is posted. The longest chain of messages is
+// what the topology says.
 #include "comm/exchange_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 #include "comm/hierarchical.hpp"
 #include "comm/parameter_server.hpp"
 #include "comm/ring.hpp"
+#include "comm/topology.hpp"
 #include "comm/tree.hpp"
 
 namespace dp {
@@ -21,10 +23,12 @@ namespace {
 using Take = PlanTask::Take;
 using Give = PlanTask::Give;
 
-// Whose values are in a sum, as bits; and for a total, who encoded it.
+// Whose values are in a sum, as bits; for a total, who encoded it; and how many messages, each of
+// which waited for the one before, have led to it.
 struct Content {
   std::uint64_t ranks = 0;
   int total_of = -1;
+  std::size_t hops = 0;
 };
 
 struct Message {
@@ -38,7 +42,7 @@ struct Message {
 struct Rank {
   Rank(ExchangePlan list, int number, std::size_t window)
       : plan(std::move(list)), free_receives(2 * window), sends(window) {
-    values.assign(plan.segments.size(), {std::uint64_t{1} << number, -1});
+    values.assign(plan.segments.size(), {.ranks = std::uint64_t{1} << number});
     encodes.assign(plan.segments.size(), 0);
     while (post()) {
     }
@@ -163,6 +167,7 @@ class World {
       EXPECT_EQ(mine.ranks & message.content.ranks, 0u) << "added twice";
       EXPECT_EQ(mine.total_of, -1) << "added to a total";
       mine.ranks |= message.content.ranks;
+      mine.hops = std::max(mine.hops, message.content.hops);
     }
     rank.to_handle = rank.next_receive(rank.to_handle + 1);
     if (leads_on) give(r, task, slot, message);
@@ -178,6 +183,7 @@ class World {
       if (task.give == Give::total) mine.total_of = static_cast<int>(r);
       message = {task.segment, task.give == Give::total, task.gives_exact, mine, slot};
     }
+    ++message.content.hops;
     message.sender_slot = slot;
     rank.sends[slot] = {task.target_count, task.give == Give::message};
     ASSERT_GT(task.target_count, 0u);
@@ -267,6 +273,43 @@ TEST(ExchangePlan, EveryRankEncodesEveryValueOnce) {
       }
     }
   }
+}
+
+// The chain's length is a property of the lists: nothing but what a message holds is looked at.
+TEST(ExchangePlan, TheLongestChainOfMessagesIsWhatTheTopologySays) {
+  const auto longest = [](std::size_t p, const std::function<ExchangePlan(std::size_t)>& make) {
+    World world(make, p, 4);
+    EXPECT_TRUE(world.run());
+    std::size_t hops = 0;
+    for (const Rank& rank : world.ranks()) {
+      for (const Content& content : rank.values) hops = std::max(hops, content.hops);
+    }
+    return hops;
+  };
+  const auto said = [](const char* name, std::size_t p, const std::vector<int>& hosts) {
+    return find_topology(name).hops(p, hosts);
+  };
+  for (std::size_t p = 1; p <= 32; ++p) {
+    SCOPED_TRACE(testing::Message() << p << " ranks");
+    const ExchangeShape shape = {20 * p, p, 8};
+    EXPECT_EQ(said("ring", p, {}), longest(p, [&](auto r) { return ring_plan(shape, r, 4); }));
+    EXPECT_EQ(said("direct", p, {}), longest(p, [&](auto r) { return direct_plan(shape, r, 4); }));
+    EXPECT_EQ(said("tree", p, {}), longest(p, [&](auto r) { return tree_plan(shape, r, 4); }));
+    EXPECT_EQ(said("ps", p, {}),
+              longest(p, [&](auto r) { return parameter_server_plan(shape, r); }));
+    for (std::size_t pattern = 0; pattern < kHostPatterns; ++pattern) {
+      const auto hosts = hosts_of(p, pattern);
+      EXPECT_EQ(said("hierarchical", p, hosts),
+                longest(p, [&](auto r) { return hierarchical_plan(shape, hosts, r, 4); }))
+          << "hosts by pattern " << pattern;
+    }
+    EXPECT_EQ(said("hierarchical", p, {}), said("ring", p, {})) << "one rank a host";
+  }
+  EXPECT_EQ(said("ring", 4, {}), 6u);
+  EXPECT_EQ(said("direct", 4, {}), 2u);
+  EXPECT_EQ(said("tree", 4, {}), 4u);
+  EXPECT_EQ(said("ps", 4, {}), 2u);
+  EXPECT_EQ(said("hierarchical", 4, {0, 0, 1, 1}), 4u);
 }
 
 // The world does see a list that gets stuck: two ranks that both receive before they send.
