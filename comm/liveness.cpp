@@ -65,6 +65,7 @@ void Liveness::send(Outgoing& slot, int to, const Message& message) {
   slot.message = message;
   DP_CHECK_MPI(
       MPI_Isend(&slot.message, sizeof slot.message, MPI_BYTE, to, kTag, comm_, &slot.request));
+  sent_bytes_ += sizeof slot.message;
 }
 
 void Liveness::serve(const Whereabouts& mine) {

@@ -6,8 +6,8 @@
 // What has not answered when the timeout ends is silent, and is named. A rank that answers is
 // alive: it may be computing for long, so it is waited for ten timeouts before the job gives up.
 //
-// These messages go over a communicator of their own, are sent only in trouble, and are not counted
-// as wire bytes.
+// These messages go over a communicator of their own and are sent only in trouble. They are no wire
+// bytes of an exchange: sent_bytes() counts them.
 #pragma once
 
 #include <mpi.h>
@@ -28,6 +28,8 @@ struct Whereabouts {
 
 class Liveness {
  public:
+  static constexpr std::size_t kMessageBytes = 24;  // of a question, and of an answer
+
   // Collective.
   explicit Liveness(MPI_Comm parent);
   ~Liveness();
@@ -40,6 +42,8 @@ class Liveness {
   void ask();
   [[nodiscard]] bool has_answered(int rank) const;
   [[nodiscard]] const Whereabouts& whereabouts(int rank) const;
+  // Of all questions and answers that this rank has sent.
+  [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
   struct Message {
@@ -47,6 +51,7 @@ class Liveness {
     std::uint32_t round = 0;
     Whereabouts where;
   };
+  static_assert(sizeof(Message) == kMessageBytes);
   struct Outgoing {
     Message message;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -57,6 +62,7 @@ class Liveness {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::uint32_t round_ = 0;
+  std::uint64_t sent_bytes_ = 0;
   Message incoming_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
   std::vector<Outgoing> questions_, answers_;  // one of each per rank
