@@ -6,6 +6,8 @@
 # is registered up to three times: as NAME on the CPU; as NAME_on_cpu, where the headers of CUDA are
 # there, a second program in which the CUDA backend runs on the processor (label cuda_on_cpu); and as
 # NAME_gpu, where the CUDA backend is built, on the GPU (label gpu; skips by name where there is none).
+#
+# Tests that do not apply skip by name (skipped.hpp); ctest shows a program as skipped where all did.
 include(GoogleTest)
 
 # As root or not, with fewer cores than ranks or not: the same command. Ranks that wait give way.
@@ -34,22 +36,23 @@ function(dp_test name)
   cmake_parse_arguments(ARG "DEVICE" "" "SOURCES;LINK;LABELS" ${ARGN})
   set(environment "ASAN_OPTIONS=detect_leaks=0")
   if(NOT ARG_DEVICE)
-    dp_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} GTest::gtest_main)
+    dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES
-      LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 ENVIRONMENT "${environment}")
+      LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
     return()
   endif()
 
-  dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
+  dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_device_main ${ARG_LINK})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES
-    LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 ENVIRONMENT "${environment};DP_TEST_DEVICE=cpu")
+    LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77
+    ENVIRONMENT "${environment};DP_TEST_DEVICE=cpu")
   if(DP_CUDA_ON_CPU)
-    dp_program_on_cpu(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
+    dp_program_on_cpu(${name} SOURCES ${ARG_SOURCES} LINK dp_device_main ${ARG_LINK})
     add_test(NAME ${name}_on_cpu COMMAND ${name}_on_cpu)
     set_tests_properties(${name}_on_cpu PROPERTIES
-      LABELS "cuda_on_cpu;${ARG_LABELS}" TIMEOUT 120
+      LABELS "cuda_on_cpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77
       ENVIRONMENT "${environment};DP_TEST_DEVICE=cuda")
   endif()
   if(DP_HAVE_CUDA)
@@ -67,7 +70,7 @@ function(dp_add_mpi_tests name program)
   foreach(np IN LISTS ARG_NP)
     add_test(NAME ${name}_np${np} COMMAND ${MPIEXEC_EXECUTABLE} -np ${np} $<TARGET_FILE:${program}>)
     set_tests_properties(${name}_np${np} PROPERTIES
-      LABELS "${ARG_LABELS}" TIMEOUT 120 PROCESSORS ${np}
+      LABELS "${ARG_LABELS}" TIMEOUT 120 PROCESSORS ${np} SKIP_RETURN_CODE 77
       ENVIRONMENT "${DP_MPI_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})
   endforeach()
 endfunction()
@@ -96,7 +99,7 @@ function(dp_mpi_test name)
   if(DP_HAVE_CUDA)
     dp_add_mpi_tests(${name}_gpu ${name} NP ${ARG_NP} LABELS gpu ${ARG_LABELS}
                      ENVIRONMENT ${environment} DP_TEST_DEVICE=cuda
-                     PROPERTIES SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
+                     PROPERTIES RESOURCE_LOCK gpu)
     set_property(GLOBAL APPEND PROPERTY DP_GPU_MPI_TEST_PROGRAMS ${name})
   endif()
 endfunction()

@@ -2,8 +2,10 @@
 //
 // Every rank runs the same tests in the same order. A failure is printed with its rank; at the end
 // of each test the ranks agree on the verdict, so a failure on one rank fails the test on all. A
-// rank that leaves a test early (ASSERT before a collective) would leave the others waiting: a
-// watchdog thread ends the job after DP_TEST_LIMIT_S seconds (default 60) with the test's name.
+// test that skips says why; a program in which every test skipped ends with the exit code that
+// ctest shows as "Skipped". A rank that leaves a test early (ASSERT before a collective) would
+// leave the others waiting: a watchdog thread ends the job after DP_TEST_LIMIT_S seconds (default
+// 60) with the test's name.
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -16,6 +18,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
+
+#include "tests/support/skipped.hpp"
 
 #ifdef DP_TEST_ON_DEVICE
 #include "tests/support/test_device.hpp"
@@ -78,6 +82,7 @@ class RankListener : public testing::EmptyTestEventListener {
 
   void OnTestStart(const testing::TestInfo& info) override {
     failed_parts_ = 0;
+    why_skipped_.clear();
     watchdog_.start(name(info));
     if (rank_ == 0) {
       std::printf("[ RUN      ] %s, %d ranks\n", name(info).c_str(), size_);
@@ -85,6 +90,7 @@ class RankListener : public testing::EmptyTestEventListener {
     }
   }
   void OnTestPartResult(const testing::TestPartResult& part) override {
+    if (part.skipped()) why_skipped_ = part.message();
     if (!part.failed()) return;
     constexpr int kMostShown = 5;  // of every rank and test
     if (++failed_parts_ > kMostShown) return;
@@ -92,12 +98,22 @@ class RankListener : public testing::EmptyTestEventListener {
                  part.line_number(), part.message());
   }
   void OnTestEnd(const testing::TestInfo& info) override {
-    int mine = info.result()->Failed() ? 1 : 0, any = 0;
-    MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, comm_);
-    failed_ = failed_ || any != 0;
+    // Failed on any rank, or skipped on some ranks only: whoever skips says so on all.
+    const int mine[] = {info.result()->Failed(), info.result()->Skipped(),
+                        !info.result()->Skipped()};
+    int any[3] = {};
+    MPI_Allreduce(mine, any, 3, MPI_INT, MPI_MAX, comm_);
+    const bool is_torn = any[1] != 0 && any[2] != 0;
+    const bool failed = any[0] != 0 || is_torn;
+    failed_ = failed_ || failed;
     watchdog_.start("");
     if (rank_ == 0) {
-      std::printf("%s %s\n", any ? "[  FAILED  ]" : "[       OK ]", name(info).c_str());
+      if (is_torn) std::fprintf(stderr, "%s: skipped on some ranks only\n", name(info).c_str());
+      if (!failed && any[1] != 0) {
+        std::printf("[  SKIPPED ] %s: %s\n", name(info).c_str(), why_skipped_.c_str());
+      } else {
+        std::printf("%s %s\n", failed ? "[  FAILED  ]" : "[       OK ]", name(info).c_str());
+      }
       std::fflush(stdout);
     }
   }
@@ -110,6 +126,7 @@ class RankListener : public testing::EmptyTestEventListener {
   int rank_, size_;
   MPI_Comm comm_;
   int failed_parts_ = 0;
+  std::string why_skipped_;
   bool failed_ = false;
   Watchdog watchdog_;
 };
@@ -132,7 +149,7 @@ int main(int argc, char** argv) {
     if (rank == 0) std::printf("[  SKIPPED ] %s\n", why.c_str());
     MPI_Comm_free(&comm);
     MPI_Finalize();
-    return dp::test::kSkipped;
+    return dp::test::kSkippedExitCode;
   }
 #endif
 
@@ -145,11 +162,12 @@ int main(int argc, char** argv) {
   listeners.Append(listener);  // owns it
   const int own = RUN_ALL_TESTS();
   const bool failed = own != 0 || listener->failed();
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   if (rank == 0) {
-    std::printf("%s: %d tests, %d ranks\n", failed ? "FAILED" : "PASSED",
-                testing::UnitTest::GetInstance()->test_to_run_count(), size);
+    std::printf("%s: %d tests, %d of them skipped, %d ranks\n", failed ? "FAILED" : "PASSED",
+                all.test_to_run_count(), all.skipped_test_count(), size);
   }
   MPI_Comm_free(&comm);
   MPI_Finalize();
-  return failed ? 1 : 0;
+  return dp::test::exit_code(failed);
 }

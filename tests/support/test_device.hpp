@@ -23,8 +23,6 @@ namespace dp::test {
 [[nodiscard]] bool on_fake_gpu();
 // Why the test's device cannot be used; empty where it can.
 [[nodiscard]] std::string why_no_device();
-// What a program returns that cannot run here: ctest counts it as skipped.
-inline constexpr int kSkipped = 77;
 
 // The asked device of the test's kind. Those that live are known to synchronize_devices().
 struct TestDeviceEnd {

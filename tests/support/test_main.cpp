@@ -1,15 +1,22 @@
-// The main of tests that run on a device: ends with "skipped" where it is not there.
+// The main of tests that run in one process. It ends with "skipped" where the device of the test is
+// not there, and where every test skipped; GoogleTest's own main calls both "passed".
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
+#include "tests/support/skipped.hpp"
+
+#ifdef DP_TEST_ON_DEVICE
 #include "tests/support/test_device.hpp"
+#endif
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+#ifdef DP_TEST_ON_DEVICE
   if (const std::string why = dp::test::why_no_device(); !why.empty()) {
     std::printf("[  SKIPPED ] %s\n", why.c_str());
-    return dp::test::kSkipped;
+    return dp::test::kSkippedExitCode;
   }
-  return RUN_ALL_TESTS();
+#endif
+  return dp::test::exit_code(RUN_ALL_TESTS() != 0);
 }

@@ -1,0 +1,32 @@
+// How tests skip, and how their programs say so. No test passes by returning early: one that does
+// not apply skips by name, with the reason,
+//
+//     if (on_gpu()) GTEST_SKIP() << "blocks of channels are the CPU's";
+//     DP_NEEDS_RANKS(comm, 2);
+//
+// and a program in which every test skipped ends with an exit code that ctest shows as "Skipped".
+#pragma once
+
+#include <gtest/gtest.h>
+
+// Skips the test, on all ranks, where there are fewer ranks than it is about.
+#define DP_NEEDS_RANKS(comm, least)                          \
+  if ((comm).size() < (least)) {                             \
+    GTEST_SKIP() << "needs " << (least) << " ranks or more"; \
+  }                                                          \
+  static_assert(true, "asks for a semicolon")
+
+namespace dp::test {
+
+// ctest's SKIP_RETURN_CODE of every test of DpTest.cmake.
+inline constexpr int kSkippedExitCode = 77;
+
+// Of a program whose tests have run.
+[[nodiscard]] inline int exit_code(bool has_failed) {
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  if (has_failed) return 1;
+  const int skipped = all.skipped_test_count();
+  return skipped > 0 && skipped == all.test_to_run_count() ? kSkippedExitCode : 0;
+}
+
+}  // namespace dp::test
