@@ -20,6 +20,12 @@ std::vector<ParameterSpec> BatchNormLayer::parameters(std::span<const Shape> inp
 
 TensorDesc BatchNormLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
   is_training_ = context.is_training;
+  if (is_training_ && !context.needs_input_gradient) {
+    throw_error(
+        ErrorKind::internal,
+        "batch normalisation computes the gradient of its input in any case: in training it "
+        "cannot read the images");
+  }
   norm_ = make_batch_norm(
       context.device,
       {.x = inputs[0], .has_relu = options_.has_relu, .has_addend = options_.has_addend});

@@ -1,18 +1,21 @@
 // Every layer against the contract of net/layer.hpp. To add a layer to the suite, add one row to
-// kRows: its name, how it is made, the shapes of its inputs (small and odd). The tester does the
-// rest:
+// kRows: its name, how it is made, the shapes of its inputs (small and odd), and what it cannot do
+// or can do beyond the contract. The tester does the rest:
 //
 //   - plan() promises the shape of output_shape();
 //   - forward and backward assign whole outputs, and stay inside them (guards, NaN before);
 //   - backward reads no input and no output that the layer says it does not read (they are NaN
-//     then), and leaves out the gradients that nobody wants;
+//     then), and leaves out the gradients that nobody wants; a layer that always computes them
+//     refuses to be planned for the images;
 //   - the gradient of every input and parameter equals the change of a random weighted sum of the
 //     output along random directions;
-//   - two gradients give what their sum gives, where accepts_two_gradients().
+//   - two gradients give what their sum gives, where accepts_two_gradients(); other layers do not
+//     look at the second one.
 //
 // New arithmetic gets its sharp test in double in tests/kernels; this one finds wrong wiring.
 #include "net/layer.hpp"
 
+#include "kernels/base/error.hpp"
 #include "net/layers/batch_norm.hpp"
 #include "net/layers/conv2d.hpp"
 #include "net/layers/elementwise.hpp"
@@ -26,10 +29,16 @@ namespace {
 
 using net::Layer;
 
+// Whether a layer can do without the gradient of its inputs: one that cannot never reads the
+// images.
+enum class InputGradients { as_wanted, always };
+
 struct Row {
   const char* name;
   std::unique_ptr<Layer> (*make)();
   std::vector<Shape> inputs;
+  InputGradients input_gradients = InputGradients::as_wanted;
+  std::size_t accepted_gradients = 1;  // of its output: with 2 the layer adds them
 };
 
 template <class L, typename L::Options options = typename L::Options{}>
@@ -43,14 +52,22 @@ const std::vector<Row> kRows = {
     {"conv1x1",
      make<net::Conv2dLayer, {.channels = 32, .kernel = 1, .stride = 2, .padding = 0}>,
      {{2, 6, 5, 16}}},
-    {"batch_norm", make<net::BatchNormLayer>, {{2, 7, 5, 16}}},
-    {"batch_norm_relu", make<net::BatchNormLayer, {.has_relu = true}>, {{3, 4, 5, 16}}},
+    {"batch_norm", make<net::BatchNormLayer>, {{2, 7, 5, 16}}, InputGradients::always, 2},
+    {"batch_norm_relu",
+     make<net::BatchNormLayer, {.has_relu = true}>,
+     {{3, 4, 5, 16}},
+     InputGradients::always,
+     2},
     {"batch_norm_add",
      make<net::BatchNormLayer, {.has_addend = true}>,
-     {{2, 7, 5, 5}, {2, 7, 5, 5}}},
+     {{2, 7, 5, 5}, {2, 7, 5, 5}},
+     InputGradients::always,
+     2},
     {"batch_norm_add_relu",
      make<net::BatchNormLayer, {.has_relu = true, .has_addend = true}>,
-     {{2, 7, 5, 16}, {2, 7, 5, 16}}},
+     {{2, 7, 5, 16}, {2, 7, 5, 16}},
+     InputGradients::always,
+     2},
     {"relu", make<net::ReluLayer>, {{2, 7, 5, 16}}},
     {"add", make<net::AddLayer>, {{2, 7, 5, 16}, {2, 7, 5, 16}}},
     {"average_pool", make<net::AveragePoolLayer>, {{2, 7, 5, 16}}},
@@ -59,15 +76,21 @@ const std::vector<Row> kRows = {
     {"linear", make<net::LinearLayer, {.outputs = 10}>, {{3, 1, 1, 16}}},
 };
 
+enum class Use { training, training_on_images, evaluation };
+
+// What the layer is given as the gradient of its output, probe(): in one piece; in two pieces that
+// are not alike; the first of these alone.
+enum class Given { whole, two_pieces, first_piece };
+
 // A layer with everything around it that an executor would give it.
 class Bench {
  public:
-  Bench(const Row& row, bool is_training)
-      : device_(make_test_device({.tune = false})), layer_(row.make()) {
+  Bench(const Row& row, Use use) : device_(make_test_device({.tune = false})), layer_(row.make()) {
+    const bool is_training = use != Use::evaluation;
     const net::PlanContext context{.device = *device_,
                                    .activation_type = DataType::f32,
                                    .is_training = is_training,
-                                   .needs_input_gradient = true};
+                                   .needs_input_gradient = use != Use::training_on_images};
     std::vector<TensorDesc> descs;
     for (const Shape& s : row.inputs) {
       descs.push_back(s.pixels() == 1 ? TensorDesc::nhwc(s) : context.activation(s));
@@ -108,9 +131,8 @@ class Bench {
   }
   double loss() { return dot(forward(), probe_); }
 
-  // Gradients of loss() with respect to the inputs; `wanted` bit i: input i's. dy is split into two
-  // halves that are not alike if asked.
-  std::vector<Doubles> backward(unsigned wanted, bool has_two = false) {
+  // Gradients of loss() with respect to the inputs; `wanted` bit i: input i's.
+  std::vector<Doubles> backward(unsigned wanted, Given given = Given::whole) {
     const Doubles y_values = forward();
     std::vector<GuardedTensor> x, dx;
     for (std::size_t i = 0; i < x_.size(); ++i) {
@@ -130,7 +152,7 @@ class Bench {
     GuardedTensor y =
         layer_->backward_reads_output() ? GuardedTensor(y_desc_, y_values) : GuardedTensor(y_desc_);
     Doubles first = probe_, second(probe_.size(), 0.0);
-    for (std::size_t i = 0; i < probe_.size() && has_two; ++i) {
+    for (std::size_t i = 0; i < probe_.size() && given != Given::whole; ++i) {
       second[i] = static_cast<double>(static_cast<float>(i % 3 == 0 ? 0.75 : -0.25));
       first[i] -= second[i];
     }
@@ -141,7 +163,7 @@ class Bench {
     layer_->backward({.x = x_views,
                       .y = y.view(),
                       .dy = dy.view(),
-                      .dy2 = has_two ? dy2.view() : TensorView{},
+                      .dy2 = given == Given::two_pieces ? dy2.view() : TensorView{},
                       .dx = dx_views});
     std::vector<Doubles> result;
     for (GuardedTensor& t : dx) result.push_back(t.values());
@@ -191,7 +213,7 @@ void expect_directional(const Doubles& gradient,
 class LayerContract : public testing::TestWithParam<Row> {};
 
 TEST_P(LayerContract, GradientsMatchChanges) {
-  Bench bench(GetParam(), true);
+  Bench bench(GetParam(), Use::training);
   const unsigned all = (1u << bench.x().size()) - 1u;
   const std::vector<Doubles> dx = bench.backward(all);
   const auto trained = bench.trained();
@@ -226,33 +248,54 @@ TEST_P(LayerContract, GradientsMatchChanges) {
   }
 }
 
-// The layer that reads the images has no input gradient to compute. Batch normalisation never
-// reads images and computes its gradients always.
+// The layer that reads the images has no input gradient to compute.
 TEST_P(LayerContract, UnwantedGradientIsLeftOut) {
-  Bench bench(GetParam(), true);
-  if (bench.layer().accepts_two_gradients()) return;
-  const unsigned all = (1u << bench.x().size()) - 1u;
-  static_cast<void>(bench.backward(all));
-  const auto expected = bench.trained();
-  const std::vector<Doubles> dx = bench.backward(0);
-  for (const double v : dx[0]) ASSERT_TRUE(std::isnan(v)) << "was written";
-  const auto without = bench.trained();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(without[i].second, expected[i].second);
+  if (GetParam().input_gradients == InputGradients::always) {
+    try {
+      const Bench bench(GetParam(), Use::training_on_images);
+      ADD_FAILURE() << "was planned for the images";
+    } catch (const dp::Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::internal);
+      EXPECT_NE(std::string(error.what()).find("cannot read the images"), std::string::npos)
+          << error.what();
+    }
+  } else {
+    Bench bench(GetParam(), Use::training), on_images(GetParam(), Use::training_on_images);
+    const unsigned all = (1u << bench.x().size()) - 1u;
+    const std::vector<Doubles> expected = bench.backward(all);
+    for (unsigned wanted = 0; wanted < all; ++wanted) {
+      const std::vector<Doubles> dx = on_images.backward(wanted);
+      for (std::size_t i = 0; i < dx.size(); ++i) {
+        if ((wanted >> i & 1u) != 0) {
+          EXPECT_EQ(dx[i], expected[i]);
+        } else {
+          for (const double v : dx[i]) ASSERT_TRUE(std::isnan(v)) << "was written";
+        }
+      }
+      const auto trained = bench.trained(), without = on_images.trained();
+      for (std::size_t i = 0; i < trained.size(); ++i) {
+        EXPECT_EQ(without[i].second, trained[i].second);
+      }
+    }
   }
 }
 
 TEST_P(LayerContract, TwoGradientsAddUp) {
-  Bench bench(GetParam(), true);
-  if (!bench.layer().accepts_two_gradients()) return;
+  Bench bench(GetParam(), Use::training);
+  const std::size_t accepted = GetParam().accepted_gradients;
+  ASSERT_EQ(bench.layer().accepts_two_gradients(), accepted == 2);
   const unsigned all = (1u << bench.x().size()) - 1u;
-  const std::vector<Doubles> one = bench.backward(all);
-  const std::vector<Doubles> two = bench.backward(all, true);
-  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_LE(normalised_error(two[i], one[i]), 1e-5);
+  // Where the layer does not add, the executor does: the layer's own part is the first piece.
+  const std::vector<Doubles> expected =
+      bench.backward(all, accepted == 2 ? Given::whole : Given::first_piece);
+  const std::vector<Doubles> two = bench.backward(all, Given::two_pieces);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LE(normalised_error(two[i], expected[i]), accepted == 2 ? 1e-5 : 0.0) << "input " << i;
+  }
 }
 
 TEST_P(LayerContract, EvaluationAssigns) {
-  Bench bench(GetParam(), false);
+  Bench bench(GetParam(), Use::evaluation);
   for (const double v : bench.forward()) ASSERT_TRUE(std::isfinite(v));
 }
 
