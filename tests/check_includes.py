@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Every include runs along the arrows of the house:  check_includes.py [ROOT]
+
+The table says what a folder's sources may include beside their own folder and kernels/base, which is everyone's.
+The most exact name of a folder counts: kernels/codecs before kernels. Only comm and app include mpi.h.
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+
+ARROWS = {
+    "app": ["net", "comm", "io", "kernels", "kernels/codecs"],
+    "net": ["kernels"],
+    "comm": ["kernels/codecs", "kernels/device.hpp"],
+    "io": [],
+    "kernels": [],
+    "kernels/codecs": ["kernels/device.hpp", "kernels/cuda"],
+    "kernels/base": [],
+}
+MPI = {"app", "comm"}
+EVERYONES = "kernels/base"
+SOURCES = {".hpp", ".cpp", ".cu", ".cuh", ".h", ".c"}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def most_exact(path: str, names) -> str | None:
+    """The longest of the names that is the path itself or a folder above it."""
+    return max((name for name in names if f"{path}/".startswith(f"{name}/")), key=len, default=None)
+
+
+def is_allowed(folder: str, included: str) -> bool:
+    arrows = [folder, EVERYONES, *ARROWS[folder]]
+    arrow = most_exact(included, arrows)
+    # An arrow to a folder is none to a folder of the table inside it.
+    return arrow is not None and (most_exact(included, [*ARROWS, arrow]) == arrow)
+
+
+def wrong_includes(root: pathlib.Path) -> tuple[list[str], int]:
+    """What stands against the table, and how many includes were looked at."""
+    wrong, seen = [], 0
+    for top in sorted({name.split("/")[0] for name in ARROWS}):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in SOURCES:
+                continue
+            name = path.relative_to(root).as_posix()
+            folder = most_exact(name, ARROWS)
+            text = path.read_text(encoding="utf-8")
+            for match in INCLUDE.finditer(text):
+                seen += 1
+                included = match[2]
+                place = f"{name}:{text.count(chr(10), 0, match.start(2)) + 1}"
+                if included == "mpi.h":
+                    if folder not in MPI:
+                        wrong.append(f"{place}: only {' and '.join(sorted(MPI))} include mpi.h")
+                elif match[1] == '"':
+                    if not (root / included).is_file():
+                        wrong.append(f"{place}: {included} is no file; includes are written by path from the top")
+                    elif not is_allowed(folder, included):
+                        wrong.append(f"{place}: {folder} may not include {included}")
+    return wrong, seen
+
+
+def check_itself() -> None:
+    """Finds what it must find, and nothing else."""
+    files = {
+        "app/a.cpp": ("app/a.hpp", "net/n.hpp", "kernels/k.hpp", "kernels/codecs/c.hpp", "kernels/base/b.hpp", "mpi.h"),
+        "app/a.hpp": (),
+        "net/n.cpp": ("net/n.hpp", "kernels/k.hpp", "kernels/base/b.hpp"),
+        "net/n.hpp": ("! comm/c.hpp", "! kernels/codecs/c.hpp", "! app/a.hpp", "! io/i.hpp", "! mpi.h"),
+        "comm/c.cpp": ("mpi.h", "kernels/device.hpp", "kernels/codecs/c.hpp", "! kernels/k.hpp"),
+        "comm/c.hpp": ("! net/n.hpp", "! missing.hpp", "! n.hpp"),
+        "io/i.hpp": ("kernels/base/b.hpp", "! kernels/k.hpp"),
+        "kernels/k.hpp": ("kernels/base/b.hpp", "! kernels/codecs/c.hpp", "! mpi.h"),
+        "kernels/device.hpp": ("! tests/t.hpp",),
+        "kernels/cuda/k.cu": ("kernels/k.hpp", "! io/i.hpp"),
+        "kernels/codecs/c.hpp": ("kernels/base/b.hpp", "kernels/cuda/k.cu", "! kernels/k.hpp"),
+        "kernels/base/b.hpp": ("! kernels/k.hpp",),
+        "tests/t.hpp": ("app/a.hpp",),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root, expected, count = pathlib.Path(folder), [], 0
+        for name, includes in files.items():
+            lines = ["#pragma once", "#include <vector>", '// #include "nothing.hpp"']
+            for include in includes:
+                file = include.removeprefix("! ")
+                quoted = f"<{file}>" if file == "mpi.h" else f'"{file}"'
+                lines.append(f"  #  include {quoted}  // why" if include.startswith("!") else f"#include {quoted}")
+                if include.startswith("!"):
+                    expected.append(f"{name}:{len(lines)}")
+            count += 0 if name.startswith("tests") else len(includes) + 1
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(lines), encoding="utf-8")
+        wrong, seen = wrong_includes(root)
+        places = [":".join(line.split(":")[:2]) for line in wrong]
+        assert sorted(places) == sorted(expected), (set(places) ^ set(expected), wrong)
+        assert seen == count, (seen, count)
+
+
+def main() -> int:
+    check_itself()
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
+    wrong, seen = wrong_includes(root)
+    print("\n".join([*wrong, f"{seen} includes, {len(wrong)} of them wrong"]))
+    return 1 if wrong or seen == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
