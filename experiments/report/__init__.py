@@ -9,5 +9,6 @@
     advice        one sentence a run: what to do
     svg, plots_*  the plots
     page          the HTML page
+    output        which files may be written, and writing them
     command       the command line
 """

@@ -20,31 +20,32 @@ def advice(run: Run) -> str | None:
     data = run.time("data_s") or 0.0
     if data > LITTLE * epoch and data > exposed:
         return (
-            f"Training waits for images {_percent(data / epoch)} of the time: more --loader-threads, or a faster disk.")
+            f"Training waits for images {_percent(data / epoch)} of the time; more --loader-threads or a faster disk may "
+            "help.")
     if not run.exchanges:
         return None
-    stands = f"Training stands still for the exchange {_percent(exposed / epoch)} of the time"
+    stands = f"Exposed communication is {_percent(exposed / epoch)} of the epoch"
     if exposed <= LITTLE * epoch:
-        return f"{stands}: computation decides, sending less would gain nothing."
+        return f"{stands}: nearly all of the exchange runs behind computation, so sending less would gain nothing."
     wait = run.time("peer_wait_s") or 0.0
     if wait > MUCH * comm:
         slow = slowest_rank(run)
-        who = ", none of them much slower than the others on the whole"
-        who += f", which {shared}" if (shared := _shared_cores(run)) else ""
+        who = "; over the whole epoch none of them is much slower than the others"
+        who += f". The ranks {shared}" if (shared := _shared_cores(run)) else ""
         if slow and slow[2] > SLOW:
             who = (f": rank {slow[0]}{f' ({slow[1]})' if slow[1] else ''} computes {_percent(slow[2])} longer than the "
                    "mean; give it less to do or more cores")
-        return f"{stands}; {_percent(wait / comm)} of the communication is waiting for ranks that have not begun{who}."
+        return f"{stands}. {_percent(wait / comm)} of the communication is waiting for ranks that have not begun{who}."
     if run.config.get("overlap") == "off":
-        return f"{stands}, and no communication runs beside backward: --overlap on."
+        return f"{stands}, and nothing is sent while backward computes; use --overlap on."
     coding = (run.time("encode_s") or 0.0) + (run.time("decode_s") or 0.0)
     if coding > MUCH * comm:
-        return (f"{stands}; {_percent(coding / comm)} of the communication is encoding and decoding: a simpler codec "
-                "is faster here.")
+        return (f"{stands}. {_percent(coding / comm)} of the communication is encoding and decoding; a simpler codec may be "
+                "faster here.")
     if run.topology == "ps" and run.world_size > 2:
         return (
             f"{stands}. Everything goes through the link of rank 0 ({run.world_size - 1} times the gradient each way); "
-            f"with --topology ring a link carries {digits(2 * (run.world_size - 1) / run.world_size)} times the "
+            f"with --topology ring each link carries {digits(2 * (run.world_size - 1) / run.world_size)} times the "
             "gradient.")
     return f"{stands}. {_would_hide(run)}"
 
@@ -58,17 +59,18 @@ def _would_hide(run: Run) -> str:
     bits = 32 * sent / run.world_size / (volume * k)
     if wire <= backward:
         shared = _shared_cores(run)
-        return (f"Its {digits(wire)} s on the wire are less than the {digits(backward)} s of backward, "
-                + (f"but ranks {shared}, so there is no free core for the exchange beside backward." if shared else
-                   "so more of them could be hidden: smaller buckets (--bucket-mb) leave earlier."))
+        return (f"The wire takes {digits(wire)} s an epoch and backward {digits(backward)} s, "
+                + (f"but ranks {shared}, so no core is free for the exchange while backward computes." if shared else
+                   "so more of the exchange could run behind backward; try smaller buckets (--bucket-mb), which are sent "
+                   "earlier."))
     for codec, needed in CODEC_BITS:
         if needed < bits and wire * needed / bits <= backward:
             return (
-                f"The wire takes {digits(wire)} s at {digits(bits)} bits a value; {codec}, at {digits(needed)}, would "
-                f"take about {digits(wire * needed / bits)} s, which backward ({digits(backward)} s) can hide.")
+                f"The wire takes {digits(wire)} s at {digits(bits)} bits a value. With {codec} ({digits(needed)} bits) it would "
+                f"take about {digits(wire * needed / bits)} s, which fits behind the {digits(backward)} s of backward.")
     return (
-        f"The wire takes {digits(wire)} s at {digits(bits)} bits a value, and even topk:ratio=0.01 would not fit "
-        f"behind backward ({digits(backward)} s): a larger batch exchanges less often.")
+        f"The wire takes {digits(wire)} s at {digits(bits)} bits a value, and even with topk:ratio=0.01 it would not "
+        f"fit behind the {digits(backward)} s of backward; a larger batch needs fewer exchanges.")
 
 
 def _shared_cores(run: Run) -> str:
@@ -86,4 +88,4 @@ def _percent(value: float) -> str:
 def advice_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = [{"run": run.label, "advice": text} for run in runs if (text := advice(run)) is not None]
     return Table("advice", "What to do",
-                 [name("run", "run"), name("advice", "what its figures say")], rows, is_prose=True) if rows else None
+                 [name("run", "run"), name("advice", "what the figures say")], rows, is_prose=True) if rows else None

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from . import advice, read_log, tables_detail, tables_network, tables_runs, tables_scaling
+from . import (advice, output, read_log, tables_codecs, tables_detail, tables_link, tables_network, tables_runs,
+               tables_scaling)
 from .run import Run
 from .table import Table
 
@@ -18,13 +19,17 @@ HELP = """Tables and plots from the run logs of dptrain.
   dpreport RUN.h5               tables of one run, down to its ranks and buckets
   dpreport results/exchange     of all *.h5 below a folder, side by side
   dpreport A.h5 B.h5 --html page.html
-                                also as one page with plots, which needs nothing else
+                                also as one page with plots, which needs no other file
 
-A log may be unfinished, be it that its run was killed or that it goes on. What is wrong with a log is said, the rest
-is reported. Speedups are told where a run on one rank, or one with --exchange off, can be compared: the same model,
-data, precision, device, and cores and threads per rank.
+A log may be unfinished, because its run was killed or still goes on. The report says what is wrong with a log and
+reports the rest. It has speedups where there is a run on one rank, or one with --exchange off, of the same model, data,
+precision, device, and cores and threads per rank. Epochs count from 1, as on dptrain's console; in the log they count
+from 0.
 
-Exit codes: 0 something could be reported, 1 the Python packages cannot be had, 2 usage, 3 no log could be read."""
+Logs and all other files that dpreport did not write are never overwritten; its own pages, plots and tables are.
+
+Exit codes: 0 something was reported, 1 the Python packages cannot be installed, 2 wrong usage or an output that cannot be
+written, 3 no log could be read."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,14 +39,20 @@ class Parser(argparse.ArgumentParser):
         sys.exit(USAGE)
 
 
+def _path(word: str) -> pathlib.Path:
+    if not word:
+        raise argparse.ArgumentTypeError("an empty word is no name of a file or folder")
+    return pathlib.Path(word)
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(prog="dpreport", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter,
                     usage="dpreport RUN.h5|FOLDER... [options]", allow_abbrev=False)
-    parser.add_argument("paths", nargs="+", type=pathlib.Path, metavar="RUN.h5|FOLDER", help="logs, or folders of logs")
-    parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the page with tables and plots")
-    parser.add_argument("--csv", type=pathlib.Path, metavar="FOLDER",
+    parser.add_argument("paths", nargs="+", type=_path, metavar="RUN.h5|FOLDER", help="logs, or folders of logs")
+    parser.add_argument("--html", type=_path, metavar="FILE", help="write the page with tables and plots")
+    parser.add_argument("--csv", type=_path, metavar="FOLDER",
                         help="write every table as FOLDER/NAME.csv, in full")
-    parser.add_argument("--svg", type=pathlib.Path, metavar="FOLDER", help="write every plot as FOLDER/NAME.svg")
+    parser.add_argument("--svg", type=_path, metavar="FOLDER", help="write every plot as FOLDER/NAME.svg")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--all", action="store_true", dest="with_details",
                         help=f"print tables of epochs, ranks and buckets for more than {FEW} runs too")
@@ -57,7 +68,10 @@ def tables_of(runs: list[Run], with_details: bool) -> list[Table]:
         tables_runs.time_table(runs),
         tables_scaling.scaling_table(runs), *tables_scaling.batch_tables(runs),
         tables_scaling.communication_table(runs),
-        tables_network.bandwidth_table(runs), *tables_network.network_tables(runs),
+        tables_network.bandwidth_table(runs),
+        tables_link.sent_table(runs),
+        tables_link.links_table(runs), *tables_network.network_tables(runs),
+        tables_codecs.codecs_table(runs),
         tables_runs.learning_table(runs)
     ]
     if with_details:
@@ -71,6 +85,7 @@ def read_all(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
     runs = []
     for log, result in zip(logs, read_log.read_all(logs)):
         if isinstance(result, Run):
+            result.number = len(runs)
             runs.append(result)
             problems += [f"{log}: {problem}" for problem in result.problems]
         else:
@@ -78,45 +93,58 @@ def read_all(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
     return runs, [read_log.printable(problem) for problem in problems]
 
 
+def _check_names(arguments: argparse.Namespace) -> None:
+    """What can be said of the outputs before the logs are read. Throws NotWritable."""
+    if arguments.html is not None:
+        output.check_file("--html", arguments.html)
+    for option, folder in (("--csv", arguments.csv), ("--svg", arguments.svg)):
+        if folder is not None:
+            output.check_folder(option, folder)
+
+
+def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str]) -> output.Outputs:
+    outputs = output.Outputs()
+    if arguments.csv is not None:
+        outputs.add_tables("--csv", arguments.csv, {f"{table.key}.csv": table.as_csv() for table in tables_of(runs, True)})
+    if arguments.svg is not None or arguments.html is not None:
+        from . import page  # brings matplotlib, which takes a second
+    if arguments.svg is not None:
+        for name, text in page.plot_files(runs).items():
+            outputs.add_marked("--svg", arguments.svg / f"{name}.svg", text)
+    if arguments.html is not None:
+        outputs.add_marked(
+            "--html", arguments.html,
+            page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME))
+    return outputs
+
+
+def _text(tables: list[Table], problems: list[str], is_markdown: bool) -> str:
+    if is_markdown:
+        said = "".join(f"- {problem}\n" for problem in problems) + ("\n" if problems else "")
+        return said + "\n".join(table.as_markdown() for table in tables)
+    said = ["Problems", *(f"  {problem}" for problem in problems), ""] if problems else []
+    return "\n".join(said + [table.as_text() for table in tables])
+
+
 def main(words: list[str]) -> int:
+    """Throws OSError if standard output cannot be written."""
     arguments = parse(words)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    for option, path in (("--html", arguments.html), ("--csv", arguments.csv), ("--svg", arguments.svg)):
-        folder = path and path.parent
-        if folder is not None and not folder.is_dir():
-            print(f"dpreport: {option}: there is no folder {folder}", file=sys.stderr)
-            return USAGE
-    runs, problems = read_all(arguments.paths)
-    for problem in problems:
-        print(f"dpreport: {problem}", file=sys.stderr)
-    if not runs:
-        print("dpreport: no log could be read", file=sys.stderr)
-        return NOTHING_READ
-    tables = tables_of(runs, arguments.with_details or len(runs) <= FEW)
-    problem_lines = [f"  {problem}" for problem in problems]
-    if arguments.markdown:
-        print(
-            "".join(f"- {problem}\n"
-                    for problem in problems) + ("\n" if problems else "") + "\n".join(table.as_markdown()
-                                                                                      for table in tables), end="")
-    else:
-        print("\n".join((["Problems", *problem_lines, ""] if problems else []) + [table.as_text() for table in tables]),
-              end="")
     try:
-        if arguments.csv is not None:
-            arguments.csv.mkdir(exist_ok=True)
-            for table in tables_of(runs, True):
-                table.write_csv(arguments.csv)
-        if arguments.svg is not None or arguments.html is not None:
-            from . import page  # brings matplotlib, which takes a second
-        if arguments.svg is not None:
-            page.write_plots(runs, arguments.svg)
-        if arguments.html is not None:
-            arguments.html.write_text(
-                page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME),
-                encoding="utf-8")
-    except OSError as error:
-        print(f"dpreport: {error.filename} cannot be written: {error.strerror}", file=sys.stderr)
+        _check_names(arguments)
+        runs, problems = read_all(arguments.paths)
+        for problem in problems:
+            print(f"dpreport: {problem}", file=sys.stderr)
+        if not runs:
+            print("dpreport: no log could be read", file=sys.stderr)
+            return NOTHING_READ
+        outputs = _outputs(arguments, runs, problems)
+        outputs.check()
+        print(_text(tables_of(runs, arguments.with_details or len(runs) <= FEW), problems, arguments.markdown), end="",
+              flush=True)
+        outputs.write()
+    except output.NotWritable as error:
+        print(f"dpreport: {error}", file=sys.stderr)
         return USAGE
     return 0

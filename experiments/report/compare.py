@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .run import Run
@@ -19,13 +19,18 @@ class Baseline:
     epoch_s: float | None
     labels: list[str]
     why_not: str = ""
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # (run of the same work, why it is not T_1)
 
 
 def _share(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-# What T_1 must share with a run on N ranks, and how it is called.
+def _said(value: Any) -> str:
+    return "unknown" if value is None or value == "" else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# What T_1 must share with a run on N ranks, and how it is called: first the work, then what it is done on.
 ALIKE: list[tuple[str, Callable[[Run], Any]]] = [
     ("model", lambda run: run.model_name),
     ("data set", lambda run: run.config.get("dataset")),
@@ -35,6 +40,7 @@ ALIKE: list[tuple[str, Callable[[Run], Any]]] = [
     ("threads_per_rank", lambda run: _share(run.attributes.get("threads_per_rank"))),
     ("device", lambda run: run.devices),
 ]
+WORK = 3  # so many of them say what the work is
 
 
 def is_alike(alone: Run, run: Run) -> bool:
@@ -50,17 +56,30 @@ def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
     if not alone:
         return Baseline(None, [], "there is no run on one rank or with --exchange off")
     batch = "batch per rank" if of_batch == "batch" else "global batch"
-    for what, value in [*ALIKE, (batch, lambda other: other.batch)]:
-        mine = getattr(run, of_batch) if what == batch else value(run)
-        same = [other for other in alone if value(other) == mine]
-        if not same and what == batch:
-            return Baseline(None, [], f"no run without exchange that is like them has their {what}")
+    mine = getattr(run, of_batch)
+    left_out = [(other.label, why) for other in alone if (why := _unlike(other, run)) and other.batch == mine
+                and all(value(other) == value(run) for _, value in ALIKE[:WORK])]
+    for what, value in ALIKE:
+        same = [other for other in alone if value(other) == value(run)]
         if not same:
-            theirs = ", ".join(sorted({str(value(other)) for other in alone}))
-            return Baseline(None, [], f"without exchange there is {what} {theirs}, not {mine}")
+            theirs = " or ".join(sorted({_said(value(other)) for other in alone}))
+            return Baseline(None, [], f"the runs without an exchange ({some(other.label for other in alone)}) have the "
+                            f"{what} {theirs}, and not {_said(value(run))}")
         alone = same
-    return Baseline(statistics.median(other.world_size * other.epoch_s for other in alone if other.epoch_s is not None),
-                    [other.label for other in alone])
+    same = [other for other in alone if other.batch == mine]
+    if not same:
+        return Baseline(None, [], f"no comparable run without an exchange computes batches of their {batch}", left_out)
+    return Baseline(statistics.median(other.world_size * other.epoch_s for other in same if other.epoch_s is not None),
+                    [other.label for other in same], "", left_out)
+
+
+def _unlike(alone: Run, run: Run) -> str:
+    """In what they differ, with both values; empty where in nothing."""
+    found = {what: f"{what} {_said(value(alone))} instead of {_said(value(run))}" for what, value in ALIKE
+             if value(alone) != value(run)}
+    if "threads_per_rank" in found:
+        found.pop("device", None)  # its name tells its threads
+    return " and ".join(found.values())
 
 
 def groups(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
@@ -91,10 +110,12 @@ def differences(runs: list[Run]) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def because(reasons: dict[str, list[str]]) -> list[str]:
-    """Notes that say which runs lack a value for which reason: {reason: labels}."""
-    return [f"{reason[:1].upper()}{reason[1:]}: {_some(labels)}." for reason, labels in reasons.items()]
+    """Notes that say which runs a sentence is about: {sentence with {} where they belong: labels}."""
+    return [reason.replace("{}", some(labels)) for reason, labels in reasons.items()]
 
 
-def _some(labels: list[str], most: int = 4) -> str:
+def some(labels: Iterable[str], most: int = 4) -> str:
     labels = list(dict.fromkeys(labels))
-    return ", ".join(labels[:most]) + (f" and {len(labels) - most} more" if len(labels) > most else "")
+    if len(labels) > most:
+        return ", ".join(labels[:most]) + f" and {len(labels) - most} more"
+    return " and ".join([", ".join(labels[:-1]), labels[-1]] if len(labels) > 1 else labels)

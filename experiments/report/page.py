@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 import html
-import pathlib
 
-from . import compare, plots_learning, plots_network, plots_time, svg
+from . import compare, output, plots_learning, plots_network, plots_time, svg
 from .run import Run
 from .table import Table
 
@@ -48,14 +47,14 @@ def plots_of(runs: list[Run]) -> dict[str, list[str]]:
     }
 
 
-def write_plots(runs: list[Run], folder: pathlib.Path) -> None:
-    """Every plot as an SVG file of its own, light or dark as its reader's page."""
-    folder.mkdir(exist_ok=True)
+def plot_files(runs: list[Run]) -> dict[str, str]:
+    """Every plot as an SVG file of its own, by name; light or dark as its reader's page."""
     style = f"<style>{COLORS}svg {{ color: var(--ink); background: var(--page); }}</style>"
-    for plots in plots_of(runs).values():
-        for plot in plots:
-            end = plot.index(">") + 1
-            (folder / f"{svg.name_of(plot)}.svg").write_text(plot[:end] + style + plot[end:], encoding="utf-8")
+    files = {}
+    for plot in (plot for plots in plots_of(runs).values() for plot in plots):
+        end = plot.index(">") + 1
+        files[svg.name_of(plot)] = f"{output.MARK}\n{plot[:end]}{style}{plot[end:]}\n"
+    return files
 
 
 def page(runs: list[Run], problems: list[str], tables: list[Table], has_details: bool) -> str:
@@ -73,9 +72,9 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
          some("epochs") if has_details else []),
         ("scaling", "Scaling", plots["scaling"], some("scaling", "batch_x_ranks"), []),
         ("communication", "Computation and communication", [], some("communication"), []),
-        ("bandwidth", "Bandwidth", plots["bandwidth"], some("bandwidth"), []),
-        ("network", "Link rate, codec, topology", plots["network"], some("network", "link_x_codec"), []),
-        ("learning", "What was learnt", plots["learning"], some("learning"), []),
+        ("bandwidth", "Bandwidth", plots["bandwidth"], some("bandwidth", "sent"), []),
+        ("network", "Link rate, codec, topology", plots["network"], some("links", "network", "link_x_codec", "codecs"), []),
+        ("learning", "Loss and accuracy", plots["learning"], some("learning"), []),
         ("ranks", "Ranks", plots["ranks"], [], some("ranks") if has_details else []),
         ("errors", "Errors and residuals", plots["errors"], [], some("buckets") if has_details else [])
     ]
@@ -85,6 +84,7 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
     links = " ".join(f'<a href="#{key}">{html.escape(title)}</a>' for key, title, *_ in sections)
     body = "\n".join(_section(key, title, plots, shown, folded) for key, title, plots, shown, folded in sections)
     return f"""<!DOCTYPE html>
+{output.MARK}
 <html lang="en" xmlns="http://www.w3.org/1999/xhtml">
 <head>
 <meta charset="utf-8"/>

@@ -4,10 +4,12 @@ Unreadable says in one clause why a file gives no run; what is missing in one th
 """
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import pathlib
 import re
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
@@ -37,15 +39,21 @@ def find_logs(paths: Iterable[pathlib.Path]) -> tuple[list[pathlib.Path], list[s
     logs: dict[pathlib.Path, None] = {}
     problems = []
     for path in paths:
-        if path.is_dir():
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            problems.append(f"{path}: there is no such file" if error.errno in (errno.ENOENT, errno.ENOTDIR) else
+                            f"{path}: cannot be read: {error.strerror}")
+            continue
+        if stat.S_ISDIR(mode):
             found = sorted((p for p in path.rglob("*.h5") if p.is_file()), key=_natural)
             if not found:
                 problems.append(f"{path}: there is no *.h5 file in this folder")
             logs |= dict.fromkeys(found)
-        elif path.exists():
+        elif stat.S_ISREG(mode):
             logs[path] = None
-        else:
-            problems.append(f"{path}: there is no such file")
+        else:  # a pipe or device: reading it could take for ever
+            problems.append(f"{path}: is not a regular file")
     return list(logs), problems
 
 
@@ -132,11 +140,11 @@ def _reason(path: pathlib.Path, error: Exception) -> str:
         return "cannot be read: no permission"
     size = path.stat().st_size
     if size == 0:
-        return "is empty: the run has not begun to write, or ended before it did"
+        return "is empty: the run has not written anything yet, or it ended before it did"
     if "truncated file" in text:
         whole = [word for word in text.replace("=", " ").replace(",", " ").replace(")", " ").split() if word.isdigit()]
         least = f" of {int(whole[-1]):,}" if whole else ""
-        return f"is cut off: {size:,}{least} bytes are there"
+        return f"is cut off: it has {size:,}{least} bytes"
     if "file signature not found" in text:
         return "is not an HDF5 file"
     return "is damaged: " + (" ".join(text.split()) or type(error).__name__)
@@ -228,10 +236,10 @@ def _judge(run: Run) -> None:
     if not run.is_finished:
         written = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.path.stat().st_mtime))
         of_all = f" of {wanted}" if wanted is not None else ""
-        run.problems.append(f"is unfinished: {there}{of_all} epochs are there, last written {written} UTC; "
-                            "the run goes on, or was ended")
+        run.problems.append(f"is unfinished: it has {there}{of_all} epochs and was last written at {written} UTC; "
+                            "the run is still going on, or it was ended early")
     elif there == 0:
-        run.problems.append("has no epoch")
+        run.problems.append("has no epochs")
     if run.sessions is not None and "world_size" in run.sessions and run.sessions["world_size"].nunique() > 1:
         sizes = ", ".join(str(size) for size in run.sessions["world_size"])
         run.problems.append(f"was resumed with another number of ranks ({sizes}): its epochs cannot be compared")

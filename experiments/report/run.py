@@ -1,8 +1,9 @@
 """A run, as its log tells it: attributes, tables, and what follows from this log alone.
 
-Times of a run are those of its *typical epoch*: the one of median time (of two middle ones the faster), so that its
-parts add up. Not counted are the first epoch of every start of the program (it includes what happens once) and those
-before the codec's warm-up ended, where others remain.
+Times of a run are those of its *typical epoch*, the median one by time: of an odd number of epochs the middle one, of
+an even number the mean of the two middle ones, in every column, so that its parts add up. Epochs that do not count are
+the first one after every start of the program, which includes what happens once, and those before the codec's warm-up
+ended; they count where the run has no others.
 """
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ class Run:
     sessions: pd.DataFrame | None = None
     steps: pd.DataFrame | None = None
     problems: list[str] = field(default_factory=list)
+    number: int = 0  # among the runs of the report; gives the run its colour
 
     # What was run.
 
@@ -120,31 +122,88 @@ class Run:
 
     # The link of a rank.
 
+    def _given(self, attribute: str) -> float | None:
+        """An attribute of the log that is a number, or None."""
+        value = self.attributes.get(attribute)
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
     @property
     def throttle_bits(self) -> float | None:
         return units.parse_bit_rate(self.config.get("throttle", "off"))
 
     @cached_property
-    def link_bits(self) -> float | None:
-        """bit/s each way: measured at the start, or --throttle where that is less; None: not logged, or one rank."""
-        if not self.exchanges:
-            return None
-        rates = [self.attributes.get("link_bytes_per_s", 0.0) * 8, self.throttle_bits or 0.0]
+    def nominal_bits(self) -> float | None:
+        """bit/s to which the link was set, by a lab or by --throttle; None where nobody set it."""
+        rates = [self._given("nominal_bit_per_s") or 0.0, self.throttle_bits or 0.0]
         return min((rate for rate in rates if rate > 0), default=None)
 
     @property
+    def nominal_delay_s(self) -> float | None:
+        """One way, from host to host, as a lab set it."""
+        return self._given("nominal_delay_s")
+
+    @property
+    def nominal_loss(self) -> float | None:
+        return self._given("nominal_loss")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all hosts send over one medium in turn."""
+        return bool(self._given("nominal_is_shared"))
+
+    @property
+    def measured_bits(self) -> float | None:
+        """bit/s as measured when the program started."""
+        return 8 * (self._given("link_bytes_per_s") or 0.0) or None
+
+    @property
+    def _is_in_lab(self) -> bool:
+        return self.nominal_bits is not None and (self.nominal_delay_s is not None or self.nominal_loss is not None)
+
+    @cached_property
+    def link_bits(self) -> float | None:
+        """bit/s each way; None: not logged, or one rank. A lab's rate is known; --throttle may exceed what is there."""
+        if not self.exchanges:
+            return None
+        if self._is_in_lab:
+            return self.nominal_bits
+        return min((rate for rate in (self.measured_bits, self.nominal_bits) if rate), default=None)
+
+    @property
     def latency_s(self) -> float | None:
-        value = self.attributes.get("link_latency_s")
-        return None if value is None or not self.exchanges else float(value)
+        """Of one message. A lab's delay where it has one, since loss disturbs the measurement."""
+        if not self.exchanges:
+            return None
+        return self.nominal_delay_s or self._given("link_latency_s")
+
+    @cached_property
+    def hops(self) -> float | None:
+        """Messages of one exchange that wait for one another; None: unknown."""
+        names = [str(topology) for topology in self.attributes.get("topology_names", [])]
+        counts = self.attributes.get("topology_hops")
+        counts = counts if isinstance(counts, list) else [counts]
+        known = {name: float(hops) for name, hops in zip(names, counts)
+                 if isinstance(hops, (int, float)) and math.isfinite(hops)}
+        if self.topology in known or known:
+            return known.get(self.topology, max(known.values()))
+        # A log of before topology_hops.
+        p, hosts = self.world_size, len(set(self.hosts)) or 1
+        return {
+            "ring": 2 * (p - 1), "direct": 2, "ps": 2, "tree": 2 * (p.bit_length() - 1),
+            "hierarchical": 2 * max(1, hosts - 1)
+        }.get(self.topology)
 
     @cached_property
     def link_name(self) -> str:
-        """The rate by which runs are put together: what was asked for, or one digit and a half of what was measured
+        """The rate by which runs are put together: what it was set to, or one digit and a half of what was measured
         between hosts."""
         if self.link_bits is None:
             return "not logged" if self.exchanges else ""
-        if self.throttle_bits and self.throttle_bits <= self.link_bits * 1.001:
-            return units.bit_rate(self.throttle_bits)
+        if self.nominal_bits and self.nominal_bits <= self.link_bits * 1.001:
+            said = [units.bit_rate(self.nominal_bits)]
+            said += [f"{1e3 * self.nominal_delay_s:g} ms"] if self.nominal_delay_s else []
+            said += [f"{100 * self.nominal_loss:g} % loss"] if self.nominal_loss else []
+            return ", ".join(said + (["shared"] if self.is_shared else []))
         if len(set(self.hosts)) == 1:
             return "one host's memory"
         return "about " + units.bit_rate(round_rate(self.link_bits))
@@ -152,19 +211,29 @@ class Run:
     # Where the time went.
 
     @cached_property
-    def typical(self) -> dict[str, float] | None:
-        """The typical epoch's row; None where no epoch has ended."""
-        if not len(self.epochs):
-            return None
-        starts = {int(self.epochs["epoch"].iloc[0])}
+    def counted(self) -> pd.DataFrame:
+        """The epochs whose times count."""
+        rows = self.epochs
+        if not len(rows):
+            return rows
+        starts = {int(rows["epoch"].iloc[0])}
         if self.sessions is not None and "first_epoch" in self.sessions:
             starts |= {int(epoch) for epoch in self.sessions["first_epoch"]}
-        rows = self.epochs
         for kept in (rows["epoch"] >= math.ceil(self._number("compress-warmup") or 0), ~rows["epoch"].isin(starts)):
             if kept.reindex(rows.index).any():
                 rows = rows[kept.reindex(rows.index)]
-        rows = rows.sort_values(["epoch_s", "epoch"])
-        return {str(key): value for key, value in rows.iloc[(len(rows) - 1) // 2].items()}
+        return rows
+
+    @cached_property
+    def _middle(self) -> pd.DataFrame:
+        """The counted epoch of median time, or the two middle ones."""
+        rows = self.counted.sort_values(["epoch_s", "epoch"])
+        return rows.iloc[(len(rows) - 1) // 2:len(rows) // 2 + 1]
+
+    @cached_property
+    def typical(self) -> dict[str, float] | None:
+        """The typical epoch's row; None where no epoch has ended."""
+        return {str(key): value for key, value in self._middle.mean().items()} if len(self._middle) else None
 
     def time(self, column: str) -> float | None:
         """Of the typical epoch; None where the log has no such column."""
@@ -185,20 +254,23 @@ class Run:
         samples = self.time("samples")
         return samples / self.epoch_s if samples and self.epoch_s else None
 
-    def of_typical(self, table: pd.DataFrame | None) -> pd.DataFrame | None:
-        """Its rows for the typical epoch; None without any."""
-        if table is None or self.typical is None or "epoch" not in table:
+    def of_typical(self, table: pd.DataFrame | None, key: str = "rank") -> pd.DataFrame | None:
+        """A row for each value of `key` in the typical epoch; None without any."""
+        if table is None or not len(self._middle) or "epoch" not in table:
             return None
-        rows = table[table["epoch"] == self.typical["epoch"]]
-        return rows if len(rows) else None
+        rows = table[table["epoch"].isin(self._middle["epoch"])]
+        return rows.groupby(key, as_index=False).mean() if len(rows) else None
 
     @cached_property
-    def busiest_link_bytes(self) -> float | None:
-        """What the busiest rank sent or received in the typical epoch, whichever is more."""
+    def link_bytes(self) -> float | None:
+        """What the link that carries most took in the typical epoch in one direction: what the busiest rank sent or
+        received, whichever is more; where all share one medium, what all of them sent."""
         rows = self.of_typical(self.ranks)
+        sent = self.time("sent_bytes")
+        if self.is_shared:
+            return sent
         if rows is not None and {"sent_bytes", "received_bytes"} <= set(rows):
             return float(rows[["sent_bytes", "received_bytes"]].max().max())
-        sent = self.time("sent_bytes")
         return None if sent is None else sent / self.world_size
 
     @cached_property
@@ -206,6 +278,23 @@ class Run:
         """The gradient in fp32."""
         value = self.model.get("gradient_bytes")
         return None if value is None else float(value)
+
+    @cached_property
+    def test_images(self) -> int | None:
+        """Images in the test set; None where the log does not say it, or says what its accuracies contradict."""
+        count = self._number("limit-test")
+        if not count or "test_accuracy" not in self.epochs:
+            return None
+        right = (self.epochs["test_accuracy"].dropna() * count).to_list()
+        return int(count) if right and all(abs(value - round(value)) < 0.01 for value in right) else None
+
+    @cached_property
+    def accuracy_error(self) -> float | None:
+        """The standard error of the last test accuracy, from the number of images: sqrt(p (1 - p) / n)."""
+        share, count = self.last("test_accuracy"), self.test_images
+        if count is None or share is None or not 0 <= share <= 1:
+            return None
+        return math.sqrt(share * (1 - share) / count)
 
     def last(self, column: str) -> float | None:
         if column not in self.epochs or not len(self.epochs):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import csv
 import html
-import pathlib
+import io
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -104,14 +104,15 @@ class Table:
             f'{said}<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
             f"\n{notes}")
 
-    def write_csv(self, folder: pathlib.Path) -> None:
-        """FOLDER/KEY.csv with all columns, numbers in full."""
-        with open(folder / f"{self.key}.csv", "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([c.key for c in self.columns])
-            for row in self.rows:
-                values = [row.get(c.key) for c in self.columns]
-                writer.writerow(["" if isinstance(v, float) and v != v else v for v in values])
+    def as_csv(self) -> str:
+        """All columns, numbers in full."""
+        file = io.StringIO(newline="")
+        writer = csv.writer(file)
+        writer.writerow([c.key for c in self.columns])
+        for row in self.rows:
+            values = [row.get(c.key) for c in self.columns]
+            writer.writerow(["" if isinstance(v, float) and v != v else v for v in values])
+        return file.getvalue()
 
 
 def _bars(text: str) -> str:

@@ -36,7 +36,7 @@ def ranks_table(runs: list[Run]) -> Table | None:
         Column("compute_s", "compute"),
         Column("against_mean", "to mean, %", signed_percent),
         Column("data_s", "data"),
-        Column("exposed_comm_s", "exposed"),
+        Column("exposed_comm_s", "exposed comm"),
         Column("comm_s", "comm"),
         Column("peer_wait_s", "peer wait"),
         Column("encode_s", "encode"),
@@ -46,8 +46,8 @@ def ranks_table(runs: list[Run]) -> Table | None:
         Column("received_mb", "received, MB")
     ]
     return Table("ranks", "Ranks, in the typical epoch, s", columns, rows, [
-        "To mean: computation against the mean of the ranks. A slow rank computes longest and has the least peer "
-        "wait: the others wait for it."
+        "To mean: this rank's computation against the mean of all ranks. A slow rank computes longest and has the least "
+        "peer wait, because the others wait for it."
     ])
 
 
@@ -98,16 +98,16 @@ def buckets_table(runs: list[Run]) -> Table | None:
         Column("wire_s", "wire, s"),
         Column("decode_s", "decode, s"),
         Column("peer_wait_s", "peer wait, s"),
-        Column("relative_error", "encoder, %", units.percent),
-        Column("delivered_relative_error", "of the sum, %", units.percent),
+        Column("relative_error", "encoder error, %", units.percent),
+        Column("delivered_relative_error", "error of the sum, %", units.percent),
         Column("residual_norm", "residual"),
         Column("saturation", "saturated, %", units.percent)
     ]
     return Table("buckets", "Buckets, in the last epoch", columns, rows, [
-        "Sent: by all ranks in the epoch; of fp32: against an uncompressed ring. Encoder: what encoders dropped, "
-        "relative to what they were given. Of the sum: the delivered sum of one step against the exact one, on a "
-        "sample. Residual: norm of what waits to be sent. Saturated: values beyond the largest that their codec could "
-        "send."
+        "Sent: by all ranks in the epoch; of fp32: against an uncompressed ring. Encoder error: what encoders dropped, "
+        "relative to what they were given. Error of the sum: the delivered sum of one step against the exact one, on a "
+        "sample. Residual: norm of what waits to be sent. Saturated: share of the values beyond the largest that their "
+        "codec can send."
     ])
 
 

@@ -1,7 +1,7 @@
 """The network: bandwidth reached against the link's rate, and link rate x codec with the theoretical minimum time."""
 from __future__ import annotations
 
-import math
+import statistics
 
 from . import compare, units
 from .run import Run
@@ -24,12 +24,12 @@ def bandwidth_row(run: Run) -> Row | None:
     sent = run.time("sent_bytes")
     a_rank = None if sent is None else sent / run.world_size
     row: Row = {
-        "run": run.label, "ranks": run.world_size, "codec": run.codec, "topology": run.topology, "link": run.link_name,
+        "run": run.label, "number": run.number, "ranks": run.world_size, "codec": run.codec, "topology": run.topology, "link": run.link_name,
         "reduces": k, "epoch_mb": None if volume is None else k * volume / 1e6, "epoch_comm_s": comm,
         "one_mb": None if volume is None else volume / 1e6, "one_comm_ms": 1e3 * comm / k,
         "busbw": None if volume is None else 8e-6 * k * volume / comm,
         "sent_mb": None if a_rank is None else a_rank / 1e6,
-        "wire_rate": 8e-6 * run.busiest_link_bytes / on_wire if run.busiest_link_bytes and on_wire > 0 else None,
+        "wire_rate": 8e-6 * run.link_bytes / on_wire if run.link_bytes and on_wire > 0 else None,
         "link_rate": None if run.link_bits is None else run.link_bits / 1e6
     }
     for key, rate in (("bus_utilisation", "busbw"), ("wire_utilisation", "wire_rate")):
@@ -59,12 +59,12 @@ def bandwidth_table(runs: list[Run]) -> Table | None:
         Column("one_mb", "all-reduce MB", may_fold=True),
         Column("one_comm_ms", "all-reduce, ms"),
         Column("busbw", "busbw, Mbit/s"),
-        Column("median_one", "median", may_fold=True),
-        Column("bus_utilisation", "of link, %", units.percent),
+        Column("median_one", "median busbw", may_fold=True),
+        Column("bus_utilisation", "busbw of link, %", units.percent),
         Column("sent_mb", "sent a rank, MB"),
         Column("wire_rate", "busiest, Mbit/s"),
         Column("link_rate", "link, Mbit/s", may_fold=True),
-        Column("wire_utilisation", "of link, %", units.percent)
+        Column("wire_utilisation", "busiest of link, %", units.percent)
     ]
     if all(row["median_one"] is None for row in rows):
         columns = [column for column in columns if column.key != "median_one"]
@@ -73,42 +73,36 @@ def bandwidth_table(runs: list[Run]) -> Table | None:
             column for column in columns if column.key not in ("bus_utilisation", "link_rate", "wire_utilisation")
         ]
     notes = [
-        "One all-reduce moves v = 2(P-1)/P x gradient bytes in fp32 over each link of an uncompressed ring; an epoch "
-        "of K steps moves V = K v and communicates for t (comm: a bucket in flight). busbw = V / t = v / (t / K): per "
-        "epoch and per all-reduce it is the same rate, as long as volume and time belong to the same thing; one "
-        "all-reduce's v over an epoch's t is too small by K. It may exceed the link when compressed. Busiest: what "
-        "the busiest rank really sent or received / (comm - peer wait)."
+        "One all-reduce of an uncompressed ring moves v = 2(P-1)/P x gradient bytes in fp32 over each link. An epoch has K "
+        "of them, one a step, and communicates for a time t (comm: at least one bucket is in flight). busbw = K v / t = v / "
+        "(t / K): the rate is the same for an epoch and for one all-reduce. Dividing one all-reduce's v by an epoch's t would "
+        "give K times too little. Where gradients are compressed, busbw can exceed the link's rate. Busiest: what the busiest "
+        "rank really sent or received / (comm - peer wait)."
     ]
+    if any(run.exchanges and run.is_shared for run in runs):
+        notes.append("On a shared link busiest is what all ranks sent, since they take turns.")
     if any(row["median_one"] is not None for row in rows):
         notes.append(
-            "Median: busbw of the median all-reduce among the steps that were logged (--log-steps), by rank 0's times.")
+            "Median busbw: that of the median all-reduce among the steps in the log (--log-steps), by rank 0's times.")
     lacking = [run.label for run in runs if run.exchanges and run.link_bits is None]
     if lacking:
-        notes += compare.because({"the log has no rate of the link (link_bytes_per_s, --throttle)": lacking})
+        notes += compare.because({"The log of {} has no rate of the link (link_bytes_per_s, --throttle).": lacking})
     if any(run.throttle_bits for run in runs):
-        notes.append("A link of --throttle carries frames: 95.6 % of its rate is all that payload can reach.")
+        notes.append("--throttle counts the bytes of frames, too: payload can reach 95.6 % of its rate.")
     return Table("bandwidth", "Bandwidth", columns, rows, notes)
 
 
-def latencies(run: Run) -> int:
-    """Messages that wait for one another in one exchange: what latency is paid at least."""
-    p, hosts = run.world_size, len(set(run.hosts)) or 1
-    return {
-        "ring": 2 * (p - 1), "direct": 2, "ps": 2, "tree": 2 * math.ceil(math.log2(p)), "hierarchical": 2 * (hosts - 1)
-    }.get(run.topology, 2)
-
-
 def minimum_s(run: Run) -> tuple[float | None, float | None]:
-    """(time the link needs for the bytes of the busiest rank, least time of an epoch), s; None without the link's rate.
+    """(time the link needs for its bytes, least time of an epoch), s; None without the link's rate.
 
-    Least time: max(computation of the slowest rank, wire) + latency of one exchange a step.
+    Least time: max(computation of the slowest rank, wire) + latency of one exchange a step, as far as that is known.
     """
     rows = run.of_typical(run.ranks)
     compute = float(rows["compute_s"].max()) if rows is not None and "compute_s" in rows else run.time("compute_s")
-    if run.link_bits is None or run.busiest_link_bytes is None or compute is None:
+    if run.link_bits is None or run.link_bytes is None or compute is None:
         return None, None
-    wire = 8 * run.busiest_link_bytes / run.link_bits
-    return wire, max(compute, wire) + (run.steps_per_epoch or 0) * latencies(run) * (run.latency_s or 0.0)
+    wire = 8 * run.link_bytes / run.link_bits
+    return wire, max(compute, wire) + (run.steps_per_epoch or 0) * (run.hops or 0.0) * (run.latency_s or 0.0)
 
 
 def network_rows(runs: list[Run]) -> list[Row]:
@@ -118,9 +112,9 @@ def network_rows(runs: list[Run]) -> list[Row]:
             continue
         wire, least = minimum_s(run)
         rows.append({
-            "run": run.label, "link": run.link_name, "link_bits": run.link_bits, "codec": run.codec,
+            "run": run.label, "number": run.number, "link": run.link_name, "link_bits": run.link_bits, "codec": run.codec,
             "topology": run.topology, "ranks": run.world_size, "batch": run.batch, "epoch_s": run.epoch_s,
-            "compute_s": run.time("compute_s"), "exposed_comm_s": run.time("exposed_comm_s"), "wire_s": wire,
+            "compute_s": run.time("compute_s"), "exposed_comm_s": run.time("exposed_comm_s"), "hops": run.hops, "wire_s": wire,
             "least_s": least, "over": run.epoch_s / least if least else None, "test_accuracy": run.last("test_accuracy")
         })
     rows.sort(key=lambda row: (row["link_bits"] or 0.0, row["link"], row["topology"], row["epoch_s"]))
@@ -139,23 +133,35 @@ def network_tables(runs: list[Run]) -> list[Table]:
         size("batch", "batch", True),
         Column("epoch_s", "epoch, s"),
         Column("compute_s", "compute, s"),
-        Column("exposed_comm_s", "exposed, s"),
+        Column("exposed_comm_s", "exposed comm, s"),
+        Column("hops", "messages in a row", lambda hops: "unknown" if hops is None else units.size(hops), may_fold=True),
         Column("wire_s", "wire at least, s"),
         Column("least_s", "epoch at least, s"),
         Column("over", "epoch / least", units.fixed(2)),
-        Column("test_accuracy", "test, %", units.percent),
+        Column("test_accuracy", "test acc., %", units.percent),
         name("run", "run")
     ]
     notes = [
-        "Epoch at least = max(computation of the slowest rank, wire at least) + K x messages one after the other x "
-        "latency; wire at least = 8 x bytes that the busiest rank sends or receives / link rate. Each rank is taken "
-        "to have a link of its own. Test: of the last epoch."
+        "Epoch at least: the larger one of the slowest rank's computation and wire at least, plus K x messages in a row x "
+        "latency. Wire at least: 8 x bytes that the busiest rank sends or receives / rate of its link; on a shared link "
+        "8 x bytes that all ranks send / rate. Unless the link is shared, each rank is taken to have one of its own. Messages "
+        "in a row: how many messages of one exchange follow one another. Test acc.: test accuracy after the last epoch."
     ]
     if all(row["least_s"] is None for row in rows):
-        columns = [column for column in columns if column.key not in ("wire_s", "least_s", "over")]
-        notes = ["No theoretical minimum, because no log has the rate of its link. Test: of the last epoch."]
-    elif any(run.exchanges and run.latency_s is None for run in runs):
-        notes.append("Where the log has no latency of the link (link_latency_s) it is taken as 0.")
+        columns = [column for column in columns if column.key not in ("hops", "wire_s", "least_s", "over")]
+        notes = ["There is no theoretical minimum, because no log has the rate of its link. Test acc.: test accuracy "
+                 "after the last epoch."]
+    else:
+        several = [run for run in runs if run.exchanges and run.epoch_s]
+        no_hops = [run.label for run in several if run.hops is None]
+        no_latency = [run.label for run in several if run.latency_s is None]
+        notes += compare.because({
+            text: labels for text, labels in {
+                "How many messages of {} follow one another is unknown: the log does not say it (topology_hops), and the "
+                "topology is not one of dptrain's. Epoch at least leaves the latency out there.": no_hops,
+                "The log of {} has no latency of the link (link_latency_s); it is taken as 0.": no_latency
+            }.items() if labels
+        })
     return [Table("network", "Link rate x codec x topology", columns, rows, notes), *_matrices(rows)]
 
 
@@ -172,9 +178,9 @@ def _matrices(rows: list[Row]) -> list[Table]:
         for (codec, topology), same in compare.groups(group, lambda row: (row["codec"], row["topology"])).items():
             line: Row = {"codec": codec, "topology": topology}
             for link in links:
-                times = sorted(row["epoch_s"] for row in same if row["link"] == link)
+                times = [row["epoch_s"] for row in same if row["link"] == link]
                 if times:
-                    line[f"link {link}"] = times[(len(times) - 1) // 2]
+                    line[f"link {link}"] = statistics.median(times)
             lines.append(line)
         tables.append(
             Table(f"link_x_codec_{len(tables) + 1}", f"Time of a typical epoch, s: codec x link ({ranks} ranks, "

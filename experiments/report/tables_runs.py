@@ -8,8 +8,9 @@ from .run import Run
 from .table import Column, Row, Table, count, name, size
 
 TYPICAL = (
-    "Times are those of a typical epoch, the one of median time; not counted are the first of every start and those "
-    "before a codec's warm-up ended, where others remain.")
+    "Times are those of a typical epoch, the median one: of an odd number of epochs the middle one by time, of an even "
+    "number the mean of the two middle ones. The first epoch after every start, and those before a codec's warm-up ended, "
+    "do not count where the run has others; timed: the number of epochs that count.")
 
 
 def runs_table(runs: list[Run]) -> Table:
@@ -20,8 +21,8 @@ def runs_table(runs: list[Run]) -> Table:
         rows.append({
             "run": run.label, "model": run.model_name, "dataset": run.config.get("dataset"), "samples": run.samples,
             "ranks": run.world_size, "batch": run.batch, "codec": run.codec, "topology": run.topology,
-            "link": run.link_name, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
-            "test_accuracy": run.last("test_accuracy"), "epoch_s": run.epoch_s,
+            "link": run.link_name, "epochs": len(run.epochs), "timed": len(run.counted), "train_loss": run.last("train_loss") if run.has_one_model else None,
+            "test_accuracy": run.last("test_accuracy") if run.has_one_model else None, "epoch_s": run.epoch_s,
             "exposed_share": _ratio(run.time("exposed_comm_s"), run.epoch_s),
             "sent_mb": None if sent is None or not run.exchanges else sent / 1e6, "images_per_s": run.images_per_s,
             "speedup": _ratio(weak.epoch_s, run.epoch_s) if weak else None
@@ -37,10 +38,11 @@ def runs_table(runs: list[Run]) -> Table:
         name("topology", "topology", True),
         name("link", "link", True),
         count("epochs", "epochs", True),
+        count("timed", "timed", True),
         Column("train_loss", "loss", units.fixed(3)),
-        Column("test_accuracy", "test, %", units.percent),
+        Column("test_accuracy", "test acc., %", units.percent),
         Column("epoch_s", "epoch, s"),
-        Column("exposed_share", "exposed, %", units.percent),
+        Column("exposed_share", "exposed comm, %", units.percent),
         Column("sent_mb", "sent, MB"),
         Column("images_per_s", "images/s"),
         Column("speedup", "speedup", units.fixed(2))
@@ -48,8 +50,9 @@ def runs_table(runs: list[Run]) -> Table:
     if all(row["speedup"] is None for row in rows):
         columns.pop()
     return Table("runs", "Runs", columns, rows, [
-        "Batch: images a step and rank. Loss, test: of the last epoch that is there. Exposed: share of the epoch in "
-        "which training stood still for the exchange. Sent: by all ranks in an epoch." +
+        "Batch: images a step and rank. Loss: training loss of the last epoch in the log; test acc.: test accuracy after "
+        "it. Exposed comm: exposed communication, the share of the epoch in which training stands still for the exchange. "
+        "Sent: gradients, by all ranks in an epoch." +
         (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if columns[-1].key == "speedup" else ""),
         TYPICAL
     ])
@@ -73,7 +76,7 @@ def time_row(run: Run, epoch: dict[str, float]) -> Row:
     comm, exposed = epoch.get("comm_s"), epoch.get("exposed_comm_s")
     hidden = None if comm is None or exposed is None else max(0.0, comm - exposed)
     return {
-        "run": run.label, "epoch": epoch["epoch"] + 1, "epoch_s": epoch["epoch_s"], "compute_s": epoch.get("compute_s"),
+        "run": run.label, "epoch": int(epoch["epoch"]) + 1, "epoch_s": epoch["epoch_s"], "compute_s": epoch.get("compute_s"),
         "exposed_comm_s": exposed, "data_s": epoch.get("data_s"), "other_s": epoch.get("other_s"), "comm_s": comm,
         "hidden_s": hidden, "encode_s": epoch.get("encode_s"), "wire_s": epoch.get("wire_s"),
         "decode_s": epoch.get("decode_s"), "peer_wait_s": epoch.get("peer_wait_s"), "eval_s": epoch.get("eval_s"),
@@ -84,7 +87,7 @@ def time_row(run: Run, epoch: dict[str, float]) -> Row:
 TIMES = [
     Column("epoch_s", "epoch"),
     Column("compute_s", "= compute"),
-    Column("exposed_comm_s", "+ exposed"),
+    Column("exposed_comm_s", "+ exposed comm"),
     Column("data_s", "+ data"),
     Column("other_s", "+ other"),
     Column("comm_s", "comm"),
@@ -101,9 +104,9 @@ def time_table(runs: list[Run]) -> Table | None:
     if not rows:
         return None
     return Table("time", "Where a typical epoch's time goes, s (mean over ranks)", [name("run", "run"), *TIMES], rows, [
-        "Epoch = compute (forward, backward, optimizer) + exposed communication + data + other. Comm: a bucket was in "
-        "flight; hidden: the part of it behind computation, comm - exposed. Comm = encode + wire + decode + peer wait "
-        "(a rank had not begun)."
+        "Epoch = compute (forward, backward, optimizer) + exposed communication + data + other. Comm: the time in which at "
+        "least one bucket is in flight; hidden: the part of it behind computation, comm - exposed. Comm = encode + wire + "
+        "decode + peer wait (another rank has not begun). Evaluation and checkpoints are in none of them."
     ])
 
 
@@ -133,17 +136,18 @@ def epochs_table(runs: list[Run]) -> Table | None:
         Column("learning_rate", "lr"),
         Column("train_loss", "loss", units.fixed(3)),
         Column("test_loss", "test loss", units.fixed(3)),
-        Column("test_accuracy", "test, %", units.percent),
+        Column("test_accuracy", "test acc., %", units.percent),
         Column("trained_s", "trained, s"),
         Column("sent_total_mb", "sent so far, MB"),
-        Column("codec_relative_error", "encoder, %", units.percent),
-        Column("delivered_relative_error", "of the sum, %", units.percent),
+        Column("codec_relative_error", "encoder error, %", units.percent),
+        Column("delivered_relative_error", "error of the sum, %", units.percent),
         Column("residual_norm", "residual")
     ]
     return Table("epochs", "Epochs, s", columns, rows, [
-        "Trained: the sum of epochs, without evaluation. Encoder: what encoders dropped, relative to what they were "
-        "given. Of the sum: the delivered sum of one step against the exact one. Residual: norm of what waits to be "
-        "sent."
+        "Epochs count from 1, as on dptrain's console; the column epoch of the log itself counts from 0. Lr: learning rate "
+        "of the epoch's last step. Trained: the sum of the epochs' times, without evaluation. Encoder error: what encoders "
+        "dropped, relative to what they were given. Error of the sum: the delivered sum of one step against the exact one. "
+        "Residual: norm of what waits to be sent."
     ])
 
 
@@ -155,7 +159,7 @@ def learning_table(runs: list[Run]) -> Table | None:
         accuracy = run.epochs["test_accuracy"].dropna() if "test_accuracy" in run.epochs else pd.Series(dtype=float)
         rows.append({
             "run": run.label, "codec": run.codec, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
-            "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"),
+            "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"), "accuracy_error": run.accuracy_error,
             "best": float(accuracy.max()) if len(accuracy) else None,
             "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) + 1 if len(accuracy) else None,
             "trained_s": float(run.epochs["epoch_s"].sum()), "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 /
@@ -172,17 +176,20 @@ def learning_table(runs: list[Run]) -> Table | None:
         count("epochs", "epochs", True),
         Column("train_loss", "loss", units.fixed(3)),
         Column("test_loss", "test loss", units.fixed(3)),
-        Column("test_accuracy", "test, %", units.percent),
-        Column("best", "best, %", units.percent),
+        Column("test_accuracy", "test acc., %", units.percent),
+        Column("accuracy_error", "std. error", units.percent),
+        Column("best", "best acc., %", units.percent),
         count("best_epoch", "in epoch"),
         Column("trained_s", "trained, s"),
         Column("sent_mb", "sent a rank, MB"),
         Column("delivered", "error of the sum, %", units.percent),
         Column("front", "front", str, True)
     ]
-    return Table("learning", "What was learnt, and what it took", columns, rows, [
-        "Trained: the sum of all epochs' times, without evaluation. Sent a rank: in all epochs. Front: * where no "
-        "other run reached as much in the last epoch having sent less (the Pareto front)."
+    return Table("learning", "Loss and accuracy, and what they took", columns, rows, [
+        "Std. error: the standard error of the test accuracy, sqrt(p (1 - p) / number of test images), in points; two runs "
+        "that differ by less than three of them are hardly different. Trained: the sum of all epochs' times, without "
+        "evaluation. Sent a rank: in all epochs. Front: * where no other run has sent less and reached the same accuracy "
+        "in the last epoch, or more (the Pareto front)."
     ])
 
 

@@ -1,6 +1,8 @@
 """Scaling: speedup and efficiency in both senses, batch size x ranks, communication measured and by T_N - T_1/N."""
 from __future__ import annotations
 
+import math
+import statistics
 from typing import Any
 
 from . import compare, units
@@ -8,6 +10,12 @@ from .run import Run
 from .table import Column, Row, Table, count, name, size
 
 MANY = 2
+FULL = 1.0005  # an efficiency that is printed as more than 100.0 %
+ABOVE = (
+    "An efficiency above 100 % ({}) does not mean that the exchange saves time. Single times vary by some per cent, and "
+    "T_1 and T_N vary independently; N ranks have N times the caches, and in strong scaling smaller batches each, which "
+    "fit into them better; where ranks share one machine, its cores and memory are also shared out differently with one rank "
+    "than with N. Repeat both runs before you rely on it.")
 STRONG, WEAK = "global_batch", "batch"
 
 
@@ -21,12 +29,15 @@ def scaling_rows(runs: list[Run]) -> tuple[list[Row], dict[str, list[str]]]:
         n, t_n = run.world_size, run.epoch_s
         row: Row = {
             "run": run.label, "ranks": n, "batch": run.batch, "global_batch": run.global_batch, "t_n": t_n,
-            "codec": run.codec, "topology": run.topology, "link": run.link_name, "link_bits": run.link_bits or 0.0
+            "number": run.number, "codec": run.codec, "topology": run.topology, "link": run.link_name, "link_bits": run.link_bits or 0.0
         }
         why = {}
         for kind, of_batch in (("strong", STRONG), ("weak", WEAK)):
             found = compare.baseline(run, runs, of_batch)
             row[f"{kind}_t_1"] = found.epoch_s
+            for label, difference in found.left_out:
+                reasons.setdefault(f"{label} is not taken as T_1 of {{}}, because it has {difference}.",
+                                   []).append(run.label)
             if found.epoch_s is None:
                 why[kind] = found.why_not
                 continue
@@ -35,7 +46,7 @@ def scaling_rows(runs: list[Run]) -> tuple[list[Row], dict[str, list[str]]]:
         if len(why) == 2 and len(set(why.values())) == 1:
             why = {"strong or weak": why["strong"]}
         for kind, reason in why.items():
-            reasons.setdefault(f"no {kind} scaling, because {reason}", []).append(run.label)
+            reasons.setdefault(f"There is no {kind} scaling for {{}}, because {reason}.", []).append(run.label)
         if row["strong_t_1"] is not None or row["weak_t_1"] is not None:
             rows.append(row)
     rows.sort(key=lambda row: (row["codec"], row["topology"], row["link_bits"], row["batch"], row["ranks"]))
@@ -54,18 +65,23 @@ def scaling_table(runs: list[Run]) -> Table | None:
         Column("t_n", "T_N, s"),
         Column("strong_t_1", "strong T_1, s"),
         Column("strong_speedup", "speedup", units.fixed(2)),
-        Column("strong_efficiency", "eff., %", units.percent),
+        Column("strong_efficiency", "efficiency, %", units.percent),
         Column("weak_t_1", "weak T_1, s"),
         Column("weak_speedup", "scaled speedup", units.fixed(2)),
-        Column("weak_efficiency", "eff., %", units.percent)
+        Column("weak_efficiency", "scaled eff., %", units.percent)
     ]
     notes = [
-        "T: time of a typical epoch of the same images. Strong scaling, the same global batch: speedup S = T_1 / T_N, "
-        "efficiency S / N. Weak scaling, the same batch per rank, so a global batch N times as large: scaled speedup "
-        "S' = (images/s on N) / (images/s on one) = T_1 / T_N, efficiency S' / N; it leaves out that larger batches "
-        "may need more epochs. T_1 is the time of a run on one rank, or N x that of N ranks with --exchange off (each "
-        "with an N-th of the images), of the same model, data, precision, device, cores and threads per rank."
+        "T is the time of a typical epoch of the same images. Strong scaling keeps the global batch: speedup S = T_1 / "
+        "T_N, efficiency S / N. Weak scaling keeps the batch per rank, so the global batch is N times as large: scaled "
+        "speedup S' = (images/s on N) / (images/s on one) = T_1 / T_N, scaled efficiency S' / N; it leaves out that "
+        "larger batches may need more epochs. T_1 is the time of a run on one rank, or N x that of N ranks with "
+        "--exchange off (each with an N-th of the images). Both runs must have the same model, data, precision, device, "
+        "cores and threads per rank."
     ]
+    above = [row["run"] for row in rows
+             if any((row.get(f"{kind}_efficiency") or 0.0) > FULL for kind in ("strong", "weak"))]
+    if above:
+        notes.append(ABOVE.replace("{}", compare.some(above)))
     return Table("scaling", "Scaling", columns, rows, (notes if rows else []) + compare.because(reasons))
 
 
@@ -97,26 +113,27 @@ def batch_tables(runs: list[Run]) -> list[Table]:
         for batch in sizes:
             row: Row = {"batch": batch}
             for n in ranks:
-                cell = sorted((run for run in members if run.batch == batch and run.world_size == n),
-                              key=lambda run: run.epoch_s or 0.0)
+                cell = [run for run in members if run.batch == batch and run.world_size == n]
                 if cell:
-                    run = cell[(len(cell) - 1) // 2]
-                    row[f"t_{n}"], row[f"images_{n}"] = run.epoch_s, run.images_per_s
-                    t_1 = compare.baseline(run, runs, WEAK).epoch_s if n > 1 else None
-                    row[f"s_{n}"] = t_1 / run.epoch_s if t_1 and run.epoch_s else None
+                    t_n = statistics.median(run.epoch_s for run in cell if run.epoch_s is not None)
+                    row[f"t_{n}"], row[f"images_{n}"] = t_n, (cell[0].samples or math.nan) / t_n
+                    t_1 = compare.baseline(cell[0], runs, WEAK).epoch_s if n > 1 else None
+                    row[f"s_{n}"] = t_1 / t_n if t_1 else None
             rows.append(row)
         columns = [size("batch", "batch")]
         for n in ranks:
             columns.append(Column(f"t_{n}", f"{n} rank{'s' * (n > 1)}: s"))
-            columns.append(Column(f"s_{n}", "speedup", units.fixed(2)) if n > 1 else Column(f"images_{n}", "images/s"))
+            columns.append(Column(f"s_{n}", f"{n} ranks: speedup", units.fixed(2)) if n > 1
+                           else Column(f"images_{n}", "1 rank: images/s"))
+        most = [str(n) for n in ranks if any((row.get(f"s_{n}") or 0.0) > n * FULL for row in rows)]
         model, data, samples, precision, codec, topology, link = key
         where = f", {codec} over {topology}, link {link}" if codec else ""
         tables.append(
             Table(f"batch_x_ranks_{len(tables) + 1}", f"Batch size x ranks: {model} on {data}, {precision}{where}",
                   columns, rows, [
-                      "Time of a typical epoch, and T_1 / T_N at the same batch per rank where the run on one rank "
-                      "can be compared. Of several runs the one of median time."
-                  ]))
+                      "Time of a typical epoch, the median of runs that are alike. Speedup: T_1 / T_N at the same batch "
+                      "per rank, where a T_1 can be compared (see Scaling)."
+                  ] + ([ABOVE.replace("{}", f"a speedup above {compare.some(most)}")] if most else [])))
     return tables
 
 
@@ -131,7 +148,7 @@ def communication_table(runs: list[Run]) -> Table | None:
         if found.epoch_s is None and compare.baseline(run, runs, STRONG).epoch_s is not None:
             found = compare.baseline(run, runs, STRONG)
         if found.epoch_s is None:
-            reasons.setdefault(f"no estimate, because {found.why_not}", []).append(run.label)
+            reasons.setdefault(f"There is no estimate for {{}}, because {found.why_not}.", []).append(run.label)
         share = found.epoch_s / run.world_size if found.epoch_s else None
         rows.append({
             "run": run.label, "ranks": run.world_size, "batch": run.batch, "t_n": run.epoch_s,
@@ -147,19 +164,22 @@ def communication_table(runs: list[Run]) -> Table | None:
         Column("t_n", "T_N"),
         Column("compute_s", "compute"),
         Column("comm_s", "comm"),
-        Column("exposed", "exposed"),
+        Column("exposed", "exposed comm"),
         Column("t_1", "T_1"),
         Column("share", "T_1/N"),
         Column("estimate", "T_N - T_1/N")
     ]
     notes = [
-        "Compute, comm and exposed are measured; T_N - T_1/N is the classical estimate, used where nobody measured.",
-        "T_1: see Scaling; N x the time with --exchange off where there is such a run.",
-        "The estimate is all by which N ranks miss the ideal: beside exposed communication also waiting for slow "
-        "ranks and, where T_1 is of a single rank, for data, the optimizer, which every rank runs in full, and "
-        "computation that slows down when ranks share memory. Communication behind computation is not in it, so comm "
-        "can be larger than the estimate."
+        "Compute, comm and exposed communication are measured. T_N - T_1/N is the classical estimate of what "
+        "communication costs; it is here for comparison with work that measures nothing else.",
+        "T_1 is that of the table Scaling.",
+        "The estimate contains everything by which N ranks miss the ideal: besides exposed communication also waiting "
+        "for slow ranks and, where T_1 is of a single rank, data, the optimizer, which every rank runs in full, and "
+        "computation that slows down when ranks share memory. It does not contain communication behind computation, so "
+        "comm can be larger than the estimate."
     ]
+    if any((row["estimate"] or 0.0) < 0 for row in rows):
+        notes.append("An estimate below 0 is an efficiency above 100 %; see Scaling.")
     if all(row["t_1"] is None for row in rows):
         columns, notes = columns[:-3], notes[:1]
     return Table("communication", "Computation and communication of a typical epoch, s", columns, rows,

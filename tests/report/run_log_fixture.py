@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import h5py
@@ -15,16 +16,16 @@ COLUMNS = {
     "epochs": [
         "epoch", "samples", "global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss",
         "test_accuracy", *TIMES, *BYTES, "codec_relative_error", "residual_norm", "replica_hash", "skipped_steps",
-        "delivered_relative_error", "sample_bytes", "saturation"
-    ], "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES], "buckets": [
+        "delivered_relative_error", "sample_bytes", "saturation", "control_bytes"
+    ], "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES, "control_bytes"], "buckets": [
         "epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
         "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation"
     ], "sessions": ["start", "first_epoch", "first_step", "world_size"],
     "steps": ["step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s"]
 }
 WHOLE = {
-    "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "rank", "host", "device", "bucket",
-    "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step"
+    "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "rank", "host", "device",
+    "bucket", "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step"
 }
 NOT_MEASURED = {
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
@@ -33,27 +34,29 @@ NOT_MEASURED = {
 Rows = list[dict[str, Any]]
 
 
-def _table(file: h5py.File, name: str, rows: Rows) -> None:
-    kinds = [(c, "u8" if c == "replica_hash" else "i8" if c in WHOLE else "f8") for c in COLUMNS[name]]
+def _table(file: h5py.File, name: str, rows: Rows, lacking: Iterable[str] = ()) -> None:
+    columns = [c for c in COLUMNS[name] if c not in lacking]
+    kinds = [(c, "u8" if c == "replica_hash" else "i8" if c in WHOLE else "f8") for c in columns]
     data = file.create_dataset(name, (len(rows), ), dtype=kinds, maxshape=(None, ), chunks=(1024, ))
     unknown = {key for row in rows for key in row} - set(COLUMNS[name])
     assert not unknown, f"{name} has no columns {unknown}"
     for i, row in enumerate(rows):
-        data[i] = tuple(row.get(c, math.nan if c in NOT_MEASURED else 0) for c in COLUMNS[name])
+        data[i] = tuple(row.get(c, math.nan if c in NOT_MEASURED else 0) for c in columns)
     data.attrs.create("units",
-                      ["s" if c.endswith("_s") else "byte" if c.endswith("_bytes") else "1" for c in COLUMNS[name]],
+                      ["s" if c.endswith("_s") else "byte" if c.endswith("_bytes") else "1" for c in columns],
                       dtype=h5py.string_dtype())
 
 
 def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100, samples: int = 4000,
               rank_rows: Rows = (), buckets: Rows = (), steps: Rows | None = None, sessions: Rows | None = None,
               finished: int = 1, parameters: int = 1_000_000, config: dict[str, str] | None = None,
-              **attributes: Any) -> pathlib.Path:
-    """A log; what is not said is as of a run of resnet20 on one core a rank and host. An attribute None is left out."""
+              lacking: Iterable[str] = (), **attributes: Any) -> pathlib.Path:
+    """A log; what is not said is as of a run of resnet20 on one core a rank and host. Columns in `lacking` and attributes
+    that are None are left out."""
     options = {
         "model": "resnet20", "dataset": "synthetic", "batch-size": str(batch), "compress": "none", "topology": "ring",
         "compress-warmup": "0", "precision": "fp32", "throttle": "off", "epochs": str(
-            len(epochs)), "overlap": "on", "seed": "1"
+            len(epochs)), "overlap": "on", "seed": "1", "limit-test": "1000"
     } | (config or {})
     said = {
         "format_version": 1, "dptrain_version": "0.1.0", "git_revision": "0123456789ab", "command_line": "dptrain",
@@ -72,8 +75,8 @@ def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100,
         file.create_group("model").attrs.update(
             {"name": options["model"], "parameters": parameters, "gradient_bytes": 4 * parameters, "buckets": 1})
         common = {"samples": samples, "global_batch": ranks * batch}
-        _table(file, "epochs", [{"epoch": e} | common | row for e, row in enumerate(epochs)])
-        _table(file, "ranks", list(rank_rows))
+        _table(file, "epochs", [{"epoch": e} | common | row for e, row in enumerate(epochs)], lacking)
+        _table(file, "ranks", list(rank_rows), lacking)
         _table(file, "buckets", list(buckets))
         _table(file, "sessions", sessions if sessions is not None else [{"start": 1.7e9, "world_size": ranks}])
         if steps is not None:
