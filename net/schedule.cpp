@@ -31,7 +31,8 @@ double learning_rate_at(const ScheduleOptions& options, std::size_t step) {
   if (options.kind == ScheduleKind::onecycle) return onecycle(options, now, total);
 
   const double warmup = std::min(options.warmup_epochs * per_epoch, total);
-  if (now < warmup) return options.learning_rate * (now + 1.0) / warmup;
+  // A warm-up may end within a step, which then has the peak.
+  if (now < warmup) return options.learning_rate * std::min(1.0, (now + 1.0) / warmup);
   switch (options.kind) {
     case ScheduleKind::step: {
       const auto passed =

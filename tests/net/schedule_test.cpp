@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <string>
@@ -75,6 +76,30 @@ TEST(Schedule, ConstantAndWarmUp) {
   // A warm-up longer than the run is cut to the run.
   options.warmup_epochs = 100;
   EXPECT_DOUBLE_EQ(learning_rate_at(options, 11), 0.4);
+}
+
+TEST(Schedule, WarmUpNeverPassesThePeak) {
+  for (const ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::step, ScheduleKind::cosine}) {
+    for (const double epochs : {0.01, 0.1, 0.5, 1.05, 1.99, 2.0}) {
+      const ScheduleOptions options{.kind = kind,
+                                    .learning_rate = 0.1,
+                                    .steps_per_epoch = 11,
+                                    .epochs = 3,
+                                    .warmup_epochs = epochs,
+                                    .milestones = {}};
+      const double warmup_steps = 11 * epochs;
+      for (std::size_t step = 0; step < 33; ++step) {
+        const double rate = learning_rate_at(options, step);
+        EXPECT_LE(rate, 0.1) << epochs << " epochs, step " << step;
+        if (static_cast<double>(step + 1) < warmup_steps) {
+          EXPECT_DOUBLE_EQ(rate, 0.1 * static_cast<double>(step + 1) / warmup_steps);
+        }
+      }
+      // The last step of the rise has the peak, or most of it.
+      const auto last = static_cast<std::size_t>(std::ceil(warmup_steps)) - 1;
+      EXPECT_GT(learning_rate_at(options, last), 0.1 * (1 - 1e-12));
+    }
+  }
 }
 
 }  // namespace
