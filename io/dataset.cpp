@@ -1,5 +1,7 @@
 #include "io/dataset.hpp"
 
+#include <xxhash.h>
+
 #include <utility>
 
 #include "io/cifar.hpp"
@@ -29,6 +31,19 @@ std::span<const std::uint8_t> ImageSet::image(std::size_t index) const {
 int ImageSet::label(std::size_t index) const {
   DP_ASSERT(index < count(), "label of image {} of {}", index, count());
   return labels_[index];
+}
+
+std::uint64_t content_hash(const Dataset& dataset) {
+  std::string facts;
+  for (const ImageSet* set : {&dataset.train, &dataset.test}) {
+    const auto hash = [](std::span<const std::uint8_t> bytes) {
+      return XXH3_64bits(bytes.data(), bytes.size());
+    };
+    facts += fmt::format("{}\n{}\n{:016x} {:016x}\n", set->name(), set->count(),
+                         hash(set->all_labels()), hash(set->all_pixels()));
+    for (const std::string& name : set->class_names()) facts += name + '\n';
+  }
+  return XXH3_64bits(facts.data(), facts.size());
 }
 
 std::string_view dataset_kind_name(DatasetKind kind) {

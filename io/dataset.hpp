@@ -38,6 +38,9 @@ class ImageSet {
   // Planar: red, green, blue, each kImageHeight rows of kImageWidth bytes.
   [[nodiscard]] std::span<const std::uint8_t> image(std::size_t index) const;
   [[nodiscard]] int label(std::size_t index) const;
+  // In the order of the images, for a hash over the whole set.
+  [[nodiscard]] std::span<const std::uint8_t> all_pixels() const noexcept { return pixels_; }
+  [[nodiscard]] std::span<const std::uint8_t> all_labels() const noexcept { return labels_; }
 
  private:
   std::string name_;
@@ -64,6 +67,10 @@ struct Dataset {
   ImageSet train;
   ImageSet test;
 };
+
+// XXH3, 64 bits, over names, classes, labels and pixels of both sets: equal where training would
+// see the same.
+[[nodiscard]] std::uint64_t content_hash(const Dataset& dataset);
 
 [[nodiscard]] Dataset load_dataset(const DatasetRequest& request);
 

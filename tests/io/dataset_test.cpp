@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <utility>
 
 #include "kernels/base/error.hpp"
 #include "tests/io/temp_folder.hpp"
@@ -185,6 +186,33 @@ TEST(ImageSet, ContradictionsAreOurMistake) {
   const ImageSet set("x", {"a"}, Bytes(kImageBytes), {0});
   EXPECT_THROW(static_cast<void>(set.image(1)), Error);
   EXPECT_THROW(static_cast<void>(set.label(1)), Error);
+}
+
+TEST(ContentHash, TellsApartWhatTrainingWouldSee) {
+  const auto set = [](std::vector<std::string> names, std::size_t images, int odd_pixel,
+                      std::uint8_t label) {
+    Bytes pixels(images * kImageBytes, 3);
+    pixels.back() = static_cast<std::uint8_t>(odd_pixel);
+    Bytes labels(images, 0);
+    labels.front() = label;
+    return ImageSet("x", std::move(names), std::move(pixels), std::move(labels));
+  };
+  const Dataset usual = {.train = set({"a", "b"}, 2, 3, 0), .test = set({"a", "b"}, 1, 3, 0)};
+  const std::uint64_t hash = content_hash(usual);
+  EXPECT_EQ(content_hash(Dataset(usual)), hash);
+  Dataset other = usual;
+  for (ImageSet* part : {&other.train, &other.test}) {
+    const std::size_t images = part->count();
+    for (const ImageSet& changed :
+         {set({"a", "c"}, images, 3, 0), set({"a", "b"}, images + 1, 3, 0),
+          set({"a", "b"}, images, 4, 0), set({"a", "b"}, images, 3, 1)}) {
+      const ImageSet kept = std::exchange(*part, changed);
+      EXPECT_NE(content_hash(other), hash);
+      *part = kept;
+    }
+  }
+  std::swap(other.train, other.test);
+  EXPECT_NE(content_hash(other), hash);
 }
 
 }  // namespace
