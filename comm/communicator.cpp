@@ -1,5 +1,6 @@
 #include "comm/communicator.hpp"
 
+#include <bit>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -63,12 +64,22 @@ void Communicator::wait(MPI_Request& request, const char* what) {
   }
 }
 
+void Communicator::count_broadcast(std::size_t bytes, int root) {
+  if (rank_ == root) control_bytes_ += bytes * static_cast<std::size_t>(size_ - 1);
+}
+
+void Communicator::count_reduction(std::size_t bytes) {
+  control_bytes_ +=
+      bytes * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(size_ - 1)));
+}
+
 void Communicator::broadcast(std::string& text, int root) {
   auto bytes = static_cast<std::int64_t>(text.size());
   MPI_Request request = MPI_REQUEST_NULL;
   DP_CHECK_MPI(MPI_Ibcast(&bytes, 1, MPI_INT64_T, root, comm_, &request));
   wait(request, "a broadcast");
   text.resize(static_cast<std::size_t>(bytes));
+  count_broadcast(sizeof(bytes) + text.size(), root);
   DP_CHECK_MPI(MPI_Ibcast(text.data(), checked_cast<int>(bytes), MPI_CHAR, root, comm_, &request));
   wait(request, "a broadcast");
 }
@@ -87,6 +98,7 @@ std::vector<std::string> Communicator::gather(const std::string& text) {
   DP_CHECK_MPI(MPI_Igatherv(text.data(), checked_cast<int>(text.size()), MPI_CHAR, all.data(),
                             counts.data(), starts.data(), MPI_CHAR, 0, comm_, &request));
   wait(request, "a gathering of texts");
+  control_bytes_ += gather_cost(text.size());
   std::vector<std::string> texts;
   if (rank_ != 0) return texts;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -101,6 +113,7 @@ void Communicator::gather_bytes(std::span<const std::byte> mine, void* all) {
   MPI_Request request = MPI_REQUEST_NULL;
   DP_CHECK_MPI(MPI_Igather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, 0, comm_, &request));
   wait(request, "a gathering of rows");
+  control_bytes_ += gather_cost(mine.size());
 }
 
 void Communicator::all_gather_bytes(std::span<const std::byte> mine, void* all) {
@@ -108,6 +121,7 @@ void Communicator::all_gather_bytes(std::span<const std::byte> mine, void* all) 
   MPI_Request request = MPI_REQUEST_NULL;
   DP_CHECK_MPI(MPI_Iallgather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, comm_, &request));
   wait(request, "a gathering on all ranks");
+  control_bytes_ += mine.size() * static_cast<std::size_t>(size_ - 1);
 }
 
 void Communicator::all_sum(std::span<std::int64_t> values) {
@@ -115,6 +129,7 @@ void Communicator::all_sum(std::span<std::int64_t> values) {
   DP_CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, values.data(), checked_cast<int>(values.size()),
                               MPI_INT64_T, MPI_SUM, comm_, &request));
   wait(request, "a sum over ranks");
+  count_reduction(values.size_bytes());
 }
 
 void Communicator::all_sum(std::span<double> values) {
@@ -149,6 +164,7 @@ void Communicator::agree(bool is_ok, const std::string& message, ErrorKind kind)
   MPI_Request request = MPI_REQUEST_NULL;
   DP_CHECK_MPI(MPI_Iallreduce(&mine, &failing, 1, MPI_INT, MPI_MIN, comm_, &request));
   wait(request, "an agreement");
+  count_reduction(sizeof(mine));
   if (failing == size_) return;
   auto code = static_cast<int>(kind);
   DP_CHECK_MPI(MPI_Ibcast(&code, 1, MPI_INT, failing, comm_, &request));

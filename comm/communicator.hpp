@@ -46,6 +46,19 @@ class Communicator {
   [[nodiscard]] int local_size() const { return local_size_; }
   [[nodiscard]] MPI_Comm handle() const { return comm_; }
 
+  // Bytes of data that this rank has handed to MPI in the collective calls below, and in notices of
+  // liveness. Gradients are not among them: exchanges count their own. A collective counts what its
+  // rank passes on at least, for P ranks and n bytes of a rank's own:
+  //     broadcast   the root (P-1) n, nobody else
+  //     gather      n, the root nothing
+  //     all_gather  (P-1) n; so does a sum of doubles, which gathers them
+  //     sum of integers, agreement   ceil(log2 P) n
+  [[nodiscard]] std::uint64_t control_bytes() const {
+    return control_bytes_ + liveness_.sent_bytes();
+  }
+  // What one gather_rows() of so many bytes adds to that on this rank.
+  [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const { return rank_ == 0 ? 0 : bytes; }
+
   void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
   // A deadline that starts now, for waits elsewhere.
   [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, rank_, timeout_s_}; }
@@ -115,10 +128,13 @@ class Communicator {
  private:
   void gather_bytes(std::span<const std::byte> mine, void* all);
   void all_gather_bytes(std::span<const std::byte> mine, void* all);
+  void count_broadcast(std::size_t bytes, int root);
+  void count_reduction(std::size_t bytes);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   double timeout_s_ = kStartupTimeout_s;
+  std::uint64_t control_bytes_ = 0;
   std::vector<std::string> hosts_;
   Whereabouts whereabouts_;
   Liveness liveness_;

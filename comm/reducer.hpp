@@ -173,6 +173,7 @@ class Reducer {
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   // The floats of a segment with that codec: segment_bytes rounded up to whole blocks.
   [[nodiscard]] std::size_t segment_of(const Codec& codec) const;
+  [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   // What this rank sends for one exchange of that bucket; nothing where that depends on the values.
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;

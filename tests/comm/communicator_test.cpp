@@ -56,6 +56,36 @@ TEST(Communicator, Gathers) {
   }
 }
 
+TEST(Communicator, CountsTheBytesOfItsCalls) {
+  Communicator comm;
+  const auto others = static_cast<std::uint64_t>(comm.size() - 1);
+  std::uint64_t expected = comm.control_bytes();
+  const auto expect_more = [&](std::uint64_t bytes, const char* call) {
+    expected += bytes;
+    EXPECT_EQ(comm.control_bytes(), expected) << call;
+  };
+  std::string text(1000, 'x');
+  comm.broadcast(text, comm.size() - 1);
+  expect_more(comm.rank() + 1 == comm.size() ? others * (1000 + 8) : 0, "broadcast");
+  const std::int64_t rows[3] = {1, 2, 3};
+  static_cast<void>(comm.gather_rows(std::span<const std::int64_t>(rows)));
+  expect_more(comm.gather_cost(24), "gather_rows");
+  EXPECT_EQ(comm.gather_cost(24), comm.rank() == 0 ? 0u : 24u);
+  static_cast<void>(comm.gather("abc"));  // its length goes to all, its bytes to rank 0
+  expect_more(others * 8 + comm.gather_cost(3), "gather");
+  static_cast<void>(comm.all_gather(1.5f));
+  expect_more(others * 4, "all_gather");
+  static_cast<void>(comm.all_sum(0.5));
+  expect_more(others * 8, "sum of doubles");
+  const std::uint64_t rounds[9] = {0, 0, 1, 2, 2, 3, 3, 3, 3};  // ceil(log2 P)
+  static_cast<void>(comm.all_sum(std::int64_t{1}));
+  expect_more(8 * rounds[comm.size()], "sum of integers");
+  comm.agree(true, "");
+  expect_more(4 * rounds[comm.size()], "agreement");
+  comm.barrier();
+  expect_more(0, "barrier");
+}
+
 TEST(Communicator, Sums) {
   Communicator comm;
   const int p = comm.size();
