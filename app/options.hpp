@@ -88,11 +88,13 @@ struct Options {
   // Name (without dashes) and value of every option as resolved, in the table's order; empty where
   // it is not set.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> resolved() const;
+  // Those of them that differ from their defaults, which the data set has a part in.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> changed() const;
 };
 
 // What options need to know from other folders.
 struct OptionContext {
-  std::vector<std::string> models;  // for --model
+  std::vector<std::string> models;  // for --model; empty: everything is accepted
   // Names and texts, for --help alone.
   std::vector<std::pair<std::string, std::string>> codecs, codec_keys;
   std::vector<std::string> topologies = {"ring"};  // for --topology

@@ -108,6 +108,21 @@ std::string help_text(const OptionContext& context) {
   return without_trailing_blanks(out);
 }
 
+std::vector<std::pair<std::string, std::string>> Options::changed() const {
+  std::vector<std::pair<std::string, std::string>> changed;
+  Options defaults;
+  for (const OptionGroup& group : option_table({})) {
+    for (const OptionRow& row : group.rows) {
+      if (!row.is_setting) continue;
+      if (dataset == Dataset::synthetic && !row.synthetic_default.empty()) {
+        row.set(defaults, row.synthetic_default);
+      }
+      if (row.get(*this) != row.get(defaults)) changed.emplace_back(row.name, row.get(*this));
+    }
+  }
+  return changed;
+}
+
 std::vector<std::pair<std::string, std::string>> Options::resolved() const {
   std::vector<std::pair<std::string, std::string>> values;
   for (const OptionGroup& group : option_table({})) {

@@ -105,7 +105,7 @@ OptionRow model_row(const OptionContext& context) {
                        fmt::format("network: {}", fmt::join(context.models, ", ")));
   row.synthetic_default = "resnet20";
   row.set = [models = context.models](Options& options, std::string_view value) {
-    if (std::find(models.begin(), models.end(), value) == models.end()) {
+    if (!models.empty() && std::find(models.begin(), models.end(), value) == models.end()) {
       const std::string near = nearest(value, models);
       throw_error(ErrorKind::usage, "--model {}: unknown model; known: {}{}", shown(value),
                   fmt::join(models, ", "),

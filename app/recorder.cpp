@@ -3,9 +3,12 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <map>
+#include <cstdlib>
+#include <cstring>
 
+#include "app/options_values.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 
@@ -86,6 +89,15 @@ void Recorder::attach(Reducer& reducer) {
   for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
     expected_bytes_.push_back(reducer.wire_bytes(b));
   }
+  if (log_ && !topology_names_.empty()) {
+    std::vector<double> hops;
+    for (const std::string& name : topology_names_) {
+      const std::size_t of_one = find_topology(name).hops(reducer.hosts().size(), reducer.hosts());
+      hops.push_back(static_cast<double>(of_one));
+    }
+    log_->set_attribute("/", "topology_hops", std::span<const double>(hops));
+  }
+  counted_control_bytes_ = reducer.run([](Communicator& comm) { return comm.control_bytes(); });
 }
 
 std::string Recorder::topology_of(const Bucket& bucket) const {
@@ -117,7 +129,28 @@ void Recorder::open_log() {
   log_->set_attribute("/", "link_bytes_per_s", run_.link.bytes_per_s);
   log_->set_attribute("/", "link_latency_s", run_.link.latency_s);
   log_->set_attribute("/", "bucket_bytes", static_cast<double>(run_.bucket_bytes));
+  log_->set_attribute("/", "data_hash", fmt::format("{:016x}", run_.data_hash));
+  write_nominal_link();
   log_->set_attribute("/model", "algorithms", run_.device->tuning().export_text());
+}
+
+// What the link is said to be, which only somebody who made it slow can know: --throttle, or the
+// lab, which tells its hosts through the environment.
+void Recorder::write_nominal_link() {
+  for (const auto& [variable, attribute] :
+       {std::pair{"DPTRAIN_LINK_BIT_PER_S", "nominal_bit_per_s"},
+        std::pair{"DPTRAIN_LINK_DELAY_S", "nominal_delay_s"},
+        std::pair{"DPTRAIN_LINK_LOSS", "nominal_loss"},
+        std::pair{"DPTRAIN_LINK_SHARED", "nominal_is_shared"}}) {
+    const char* text = std::getenv(variable);
+    if (text == nullptr) continue;
+    double value = 0;
+    const char* end = text + std::strlen(text);
+    const auto [stop, error] = std::from_chars(text, end, value);
+    if (error == std::errc() && stop == end) log_->set_attribute("/", attribute, value);
+  }
+  const double throttle = parse_bit_rate("--throttle", run_.options->throttle);
+  if (throttle > 0) log_->set_attribute("/", "nominal_bit_per_s", throttle);
 }
 
 CommTimes Recorder::collect_comm() {
@@ -136,6 +169,7 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
     const bool is_logged = wants_step(global_step), is_before = wants_step(global_step + 1);
     const CommCost comm = is_logged || is_before ? collect_comm().total : CommCost{};
     if (is_logged) {
+      const LoopTimes parts = times.as_parts_of(times.step(), comm.comm_s);
       struct Sums {
         double loss;
         std::int64_t samples;
@@ -148,15 +182,15 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                              .epoch = static_cast<std::int64_t>(tally.epoch),
                              .train_loss = sums.loss / static_cast<double>(sums.samples),
                              .step_s = times.step(),
-                             .compute_s = times.compute(),
+                             .compute_s = parts.compute(),
                              .comm_s = comm.comm_s,
-                             .exposed_comm_s = times.exposed_comm,
+                             .exposed_comm_s = parts.exposed_comm,
                              .learning_rate = tally.learning_rate,
-                             .data_s = times.data,
-                             .forward_s = times.forward,
-                             .backward_s = times.backward,
-                             .optimizer_s = times.optimizer,
-                             .other_s = times.other,
+                             .data_s = parts.data,
+                             .forward_s = parts.forward,
+                             .backward_s = parts.backward,
+                             .optimizer_s = parts.optimizer,
+                             .other_s = parts.other,
                              .encode_s = comm.encode_s,
                              .wire_s = comm.wire_s,
                              .decode_s = comm.decode_s,
@@ -172,15 +206,22 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
 void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                             double eval_s) {
   collect_comm();
-  const RankRecord mine = {.loop = tally.times,
-                           .epoch_s = epoch_s,
-                           .eval_s = eval_s,
-                           .comm = epoch_comm_.total,
-                           .loss = tally.loss};
+  RankRecord mine = {.loop = tally.times.as_parts_of(epoch_s, epoch_comm_.total.comm_s),
+                     .epoch_s = epoch_s,
+                     .eval_s = eval_s,
+                     .comm = epoch_comm_.total,
+                     .loss = tally.loss,
+                     .control_bytes = 0};
   const std::vector<CommCost> my_buckets = epoch_comm_.buckets;
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
   reducer_->run([&](Communicator& comm) {
+    // With what the two calls below are about to send. The sample of the sums' error has a column
+    // of its own.
+    const std::uint64_t now = comm.control_bytes() + comm.gather_cost(sizeof(RankRecord)) +
+                              comm.gather_cost(my_buckets.size() * sizeof(CommCost));
+    mine.control_bytes = now - counted_control_bytes_ - mine.comm.sample_bytes;
+    counted_control_bytes_ = now;
     ranks = comm.gather_rows(std::span<const RankRecord>(&mine, 1));
     buckets = comm.gather_rows(std::span<const CommCost>(my_buckets));
   });
@@ -206,7 +247,8 @@ TimesAndBytes Recorder::times_of(const RankRecord& r) {
           .eval_s = r.eval_s,
           .checkpoint_s = 0,
           .sent_bytes = static_cast<std::int64_t>(r.comm.sent_bytes),
-          .received_bytes = static_cast<std::int64_t>(r.comm.received_bytes)};
+          .received_bytes = static_cast<std::int64_t>(r.comm.received_bytes),
+          .control_bytes = static_cast<std::int64_t>(r.control_bytes)};
 }
 
 void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& result,
@@ -217,15 +259,21 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
   CommCost comm;
   LossSums loss;
   double epoch_s = 0, eval_s = 0;
+  std::uint64_t control_bytes = 0;
   for (const RankRecord& r : ranks) {
     loop += r.loop;
     add_rank(comm, r.comm);
     loss += r.loss;
     epoch_s += r.epoch_s;
     eval_s += r.eval_s;
+    control_bytes += r.control_bytes;
   }
-  TimesAndBytes mean =
-      times_of({.loop = loop, .epoch_s = epoch_s, .eval_s = eval_s, .comm = comm, .loss = loss});
+  TimesAndBytes mean = times_of({.loop = loop,
+                                 .epoch_s = epoch_s,
+                                 .eval_s = eval_s,
+                                 .comm = comm,
+                                 .loss = loss,
+                                 .control_bytes = control_bytes});
   const auto count = static_cast<double>(ranks.size());
   for (double TimesAndBytes::*time :
        {&TimesAndBytes::epoch_s, &TimesAndBytes::data_s, &TimesAndBytes::forward_s,
@@ -236,24 +284,24 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     mean.*time /= count;
   }
   const auto epoch = static_cast<std::int64_t>(tally.epoch);
-  const EpochRow row = {.epoch = epoch,
-                        .samples = tally.samples,
-                        .global_batch = static_cast<std::int64_t>(run_.global_batch),
-                        .learning_rate = tally.learning_rate,
-                        .train_loss = loss.loss / static_cast<double>(loss.samples),
-                        .train_accuracy = fraction(loss.correct, loss.samples),
-                        .test_loss = result.samples > 0
-                                         ? result.loss / static_cast<double>(result.samples)
-                                         : kNotMeasured,
-                        .test_accuracy = fraction(result.correct, result.samples),
-                        .times = mean,
-                        .codec_relative_error = comm.relative_error(),
-                        .residual_norm = comm.residual_norm(),
-                        .replica_hash = tally.replica_hash,
-                        .skipped_steps = tally.skipped_steps,
-                        .delivered_relative_error = comm.delivered_relative_error(),
-                        .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes),
-                        .saturation = comm.saturation()};
+  const EpochRow row = {
+      .epoch = epoch,
+      .samples = tally.samples,
+      .global_batch = static_cast<std::int64_t>(run_.global_batch),
+      .learning_rate = tally.learning_rate,
+      .train_loss = loss.samples > 0 ? loss.loss / static_cast<double>(loss.samples) : kNotMeasured,
+      .train_accuracy = fraction(loss.correct, loss.samples),
+      .test_loss =
+          result.samples > 0 ? result.loss / static_cast<double>(result.samples) : kNotMeasured,
+      .test_accuracy = fraction(result.correct, result.samples),
+      .times = mean,
+      .codec_relative_error = comm.relative_error(),
+      .residual_norm = comm.residual_norm(),
+      .replica_hash = tally.replica_hash,
+      .skipped_steps = tally.skipped_steps,
+      .delivered_relative_error = comm.delivered_relative_error(),
+      .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes),
+      .saturation = comm.saturation()};
   epochs_.push_back(row);
   if (log_) {
     log_->append(row);

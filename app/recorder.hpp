@@ -37,6 +37,7 @@ struct RunDescription {
   LinkProbe link;             // zeros where it was not measured
   std::size_t bucket_bytes;
   const Dataset* data;
+  std::uint64_t data_hash;
   std::vector<Bucket> buckets;
   std::size_t global_batch, steps_per_epoch;
 };
@@ -46,7 +47,7 @@ struct EpochTally {
   std::size_t epoch = 0;
   std::size_t steps = 0;
   std::int64_t samples = 0;  // of all ranks
-  LossSums loss = {};        // of this rank
+  LossSums loss = {};        // of this rank, without the steps that were skipped
   LossSums step_loss = {};   // of its last step
   LoopTimes times = {};
   double learning_rate = 0;  // of the last step
@@ -81,6 +82,8 @@ class Recorder {
   void note_skipped_step(std::uint64_t global_step);
   // A line of rank 0's.
   void say(const std::string& line);
+  // Warns now, and says at the end what is missing. Only rank 0 speaks.
+  void note_missing(const std::string& what, const std::string& why);
   // Collective. Times are seconds.
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);
@@ -94,11 +97,13 @@ class Recorder {
     double epoch_s, eval_s;
     CommCost comm;
     LossSums loss;
+    std::uint64_t control_bytes;
   };
 
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
   void open_log();
   [[nodiscard]] std::string topology_of(const Bucket& bucket) const;
+  void write_nominal_link();
   // Moves what the reducer measured since the last call into epoch_comm_; returns it.
   CommTimes collect_comm();
   [[nodiscard]] static TimesAndBytes times_of(const RankRecord& record);
@@ -107,6 +112,7 @@ class Recorder {
   void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
   // In recorder_console.cpp; rank 0 alone.
   [[nodiscard]] std::string note_of(const Bucket& bucket) const;
+  [[nodiscard]] std::string describe_buckets() const;
   void print_step(const EpochTally& tally);
   void print_epoch(const EpochRow& row);
   void print_end();
@@ -122,6 +128,8 @@ class Recorder {
   // By bucket, what this rank sends in a step; nothing where that depends on the values.
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes epoch_comm_;
+  std::uint64_t counted_control_bytes_ = 0;  // of earlier epochs, or from before training
+  std::vector<std::string> missing_;         // what the run could not write
   std::vector<EpochRow> epochs_;
   LapClock run_clock_, epoch_clock_;
   double epoch_elapsed_s_ = 0, run_elapsed_s_ = 0;

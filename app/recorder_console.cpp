@@ -45,11 +45,14 @@ void Recorder::print_start() {
   const Options& o = *run_.options;
   const std::size_t parameters = run_.network->parameters().size();
   const bool is_synthetic = o.dataset == Options::Dataset::synthetic;
+  const std::string gradients = run_.comm->size() == 1 ? "no gradients to exchange"
+                                : !o.exchange          ? "gradients not exchanged (--exchange off)"
+                                : o.compress == "none" ? "gradients not compressed"
+                                                       : "gradients compressed by " + o.compress;
   console_.print(fmt::format(
       "dptrain {}: {} on {} ({} training images), {} rank{}, {}.{}", DP_VERSION, o.model,
       value_of(o, "dataset"), format_count(static_cast<std::int64_t>(run_.data->train.count())),
-      run_.comm->size(), run_.comm->size() == 1 ? "" : "s",
-      o.exchange ? "gradients sent as " + o.compress : "gradients stay where they are",
+      run_.comm->size(), run_.comm->size() == 1 ? "" : "s", gradients,
       is_synthetic
           ? "\nThese images are drawn by the program. For real ones: experiments/get_cifar.sh "
             "cifar10 data, then --data-dir data."
@@ -58,8 +61,8 @@ void Recorder::print_start() {
   std::vector<std::pair<std::string, std::string>> rows = {
       {"hosts", host_summary(run_.comm->hosts())},
       {"devices", join(devices_)},
-      {"cores", fmt::format("{} ({:.3g} per rank on this host)", run_.share.cores,
-                            run_.share.cores_per_rank)},
+      {"cores", fmt::format("rank 0 may run on cores {}; each rank of this host has {:.3g} of them",
+                            run_.share.cores, run_.share.cores_per_rank)},
       {"parameters",
        fmt::format("{} ({} of gradient)", format_count(static_cast<std::int64_t>(parameters)),
                    format_bytes(4.0 * static_cast<double>(parameters)))},
@@ -75,21 +78,22 @@ void Recorder::print_start() {
                              format_seconds(run_.link.latency_s));
     }
     rows.emplace_back("network", network);
-    rows.emplace_back("buckets",
-                      run_.buckets.empty()
-                          ? "none: every rank trains its own model"
-                          : fmt::format("of {} and more of fp32",
-                                        format_bytes(static_cast<double>(run_.bucket_bytes))));
+    rows.emplace_back("buckets", describe_buckets());
   }
   if (!run_.exchange_path.empty()) {
     rows.emplace_back("exchange", run_.exchange_path == "device"
                                       ? "encoded and added on the GPU"
                                       : "encoded and added by the host's processor");
   }
-  for (const auto& [name, value] : o.resolved()) {
-    if (!value.empty()) rows.emplace_back("--" + name, value);
+  console_.settings("this run", rows);
+  std::vector<std::pair<std::string, std::string>> changed;
+  for (const auto& [name, value] : o.changed()) {
+    const bool is_said = name == "model" || name == "dataset";
+    if (!is_said && !value.empty()) changed.emplace_back("--" + name, value);
   }
-  console_.settings("settings", rows);
+  if (!changed.empty()) {
+    console_.settings("options that are not at their defaults (--print-config shows all)", changed);
+  }
 
   if (!run_.buckets.empty() && run_.comm->size() > 1) {
     TextTable table;
@@ -100,12 +104,21 @@ void Recorder::print_start() {
       table.rows.push_back(
           {std::to_string(b), format_count(static_cast<std::int64_t>(bucket.elements)),
            bucket.codec, topology_of(bucket),
-           expected_bytes_[b] ? format_bytes(static_cast<double>(*expected_bytes_[b]))
-                              : "as values ask",
+           expected_bytes_[b] ? format_bytes(static_cast<double>(*expected_bytes_[b])) : "varies",
            note_of(bucket)});
     }
     console_.table("buckets, in the order in which they are sent", table);
   }
+}
+
+std::string Recorder::describe_buckets() const {
+  if (run_.buckets.empty()) return "none, since every rank trains its own model";
+  std::size_t largest = 0;
+  for (const Bucket& bucket : run_.buckets) largest = std::max(largest, bucket.elements);
+  return fmt::format("{}, the largest with {} of fp32 gradient (a bucket is closed at {})",
+                     run_.buckets.size(),
+                     format_bytes(static_cast<double>(largest * sizeof(float))),
+                     format_bytes(static_cast<double>(run_.bucket_bytes)));
 }
 
 // Why a bucket is not compressed, or not from the start.
@@ -126,6 +139,12 @@ void Recorder::note_skipped_step(std::uint64_t global_step) {
 
 void Recorder::say(const std::string& line) {
   if (is_speaker()) console_.print(line);
+}
+
+void Recorder::note_missing(const std::string& what, const std::string& why) {
+  if (!is_speaker()) return;
+  console_.warn(fmt::format("dptrain: {}; training goes on without it", why));
+  missing_.push_back(fmt::format("{} is missing: {}", what, why));
 }
 
 void Recorder::print_step(const EpochTally& tally) {
@@ -177,8 +196,8 @@ void Recorder::print_epoch(const EpochRow& row) {
 
 void Recorder::print_end() {
   TextTable table;
-  table.header = {"epoch", "time",    "compute", "comm", "exposed", "data",
-                  "sent",  "of fp32", "loss",    "test", "error",   "of the sum"};
+  table.header = {"epoch", "time",    "compute",    "exposed",       "data",  "other",      "comm",
+                  "sent",  "of fp32", "train loss", "test accuracy", "error", "sum's error"};
   const auto gradient = 4.0 * static_cast<double>(run_.network->parameters().size());
   const double ranks = run_.comm->size();
   // What an uncompressed ring would send in an epoch, headers aside.
@@ -187,19 +206,23 @@ void Recorder::print_end() {
     const auto sent = static_cast<double>(row.times.sent_bytes);
     table.rows.push_back(
         {std::to_string(row.epoch + 1), format_seconds(row.times.epoch_s),
-         format_seconds(row.times.compute_s), format_seconds(row.times.comm_s),
-         format_seconds(row.times.exposed_comm_s), format_seconds(row.times.data_s),
-         format_bytes(sent), fp32 > 0 ? format_percent(sent / fp32) : "-",
-         format_number(row.train_loss, 3), format_percent(row.test_accuracy),
-         format_percent(row.codec_relative_error), format_percent(row.delivered_relative_error)});
+         format_seconds(row.times.compute_s), format_seconds(row.times.exposed_comm_s),
+         format_seconds(row.times.data_s), format_seconds(row.times.other_s),
+         format_seconds(row.times.comm_s), format_bytes(sent),
+         fp32 > 0 ? format_percent(sent / fp32) : "-", format_number(row.train_loss, 3),
+         format_percent(row.test_accuracy), format_percent(row.codec_relative_error),
+         format_percent(row.delivered_relative_error)});
   }
   console_.table("what each epoch cost (mean over ranks; bytes: sum over ranks)", table);
   if (!run_.buckets.empty() && run_.comm->size() > 1) {
     console_.print(
-        "comm: a bucket was in flight. exposed: training stood still for it. of fp32: bytes sent\n"
-        "against an uncompressed ring. error: what an encoder dropped (kept for later steps).\n"
-        "of the sum: what was delivered against the exact sum, in one step.");
+        "time = compute + exposed + data + other; evaluation is not in it. comm: a bucket was in\n"
+        "flight; exposed: training stood still for it; data: training waited for images.\n"
+        "of fp32: bytes sent, in per cent of what a ring without compression sends.\n"
+        "error: the part of the gradient that encoders left for later steps. sum's error: how far\n"
+        "the delivered sum of one step was from the exact one.");
   }
+  for (const std::string& missing : missing_) console_.warn("dptrain: " + missing);
   if (log_) console_.print(fmt::format("The log is {}", run_.options->log));
 }
 

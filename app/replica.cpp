@@ -61,8 +61,10 @@ void Replica::await_loaded() {
 StepVerdict Replica::exchange(double data_s) {
   const StepVerdict verdict = reducer_->wait_step();
   if (link_) link_->await_sums();
-  loss_sums_ = *loss_;
   clock_.exchanged(data_s);
+  // Only now is a device certain to have ended the step's computation: without an exchange nothing
+  // before has waited for it.
+  loss_sums_ = *loss_;
   return verdict;
 }
 

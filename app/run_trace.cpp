@@ -17,6 +17,32 @@ constexpr std::size_t kChunk = 4096;  // slices of a rank gathered at a time
 
 }  // namespace
 
+// Rank 0's file; nothing on the other ranks. The first failure to write is kept, and what comes
+// after it is dropped: all ranks gather to the end, whatever happens to the file.
+class RunTrace::Target {
+ public:
+  template <class Work>
+  void attempt(Work work) {
+    try {
+      work(file_);
+    } catch (const Error& error) {
+      failure_ = error.what();
+      file_.reset();
+    }
+  }
+  void append(std::size_t rank, std::span<const TraceEvent> events) {
+    if (file_) attempt([&](auto& file) { file->append(rank, events); });
+  }
+  void close() {
+    if (file_) attempt([](auto& file) { file->close(); });
+  }
+  [[nodiscard]] const std::string& failure() const { return failure_; }
+
+ private:
+  std::unique_ptr<TraceFile> file_;
+  std::string failure_;
+};
+
 RunTrace::RunTrace(const Options& options) : options_(options) {}
 
 void RunTrace::start(const net::Network& network, std::uint64_t step) {
@@ -46,7 +72,7 @@ void RunTrace::begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t s
   codecs_.push_back(std::move(codecs));
 }
 
-std::string RunTrace::write(Reducer& reducer) {
+RunTrace::Report RunTrace::write(Reducer& reducer) {
   is_written_ = true;
   return reducer.run([this](Communicator& communicator) {
     const ClockReading last_reading = read_clock_offset(communicator, trace_clock_ns);
@@ -61,24 +87,27 @@ std::string RunTrace::write(Reducer& reducer) {
     const double error_s = 1e-9 * static_cast<double>(std::ranges::max(info.clock_errors_ns));
     const std::uint64_t left_out = std::ranges::max(info.left_out);
 
-    std::unique_ptr<TraceFile> file;
+    Target target;
     if (communicator.rank() == 0) {
-      file = std::make_unique<TraceFile>(options_.trace, std::move(info));
+      target.attempt([&](std::unique_ptr<TraceFile>& file) {
+        file = std::make_unique<TraceFile>(options_.trace, std::move(info));
+      });
     }
     std::size_t slices = 0;
     for (TraceTrack* track : {&loop_, &exchange_}) {
-      slices += gather(communicator, track->events(), file.get());
+      slices += gather(communicator, track->events(), target);
     }
-    if (file == nullptr) return std::string();
-    file->close();
+    target.close();
+    if (communicator.rank() != 0 || !target.failure().empty()) return Report{{}, target.failure()};
     const std::string clocks =
         communicator.size() > 1 ? ", on clocks that agree within " + format_seconds(error_s) : "";
-    return fmt::format("The trace is {}: {} slices{}{}", options_.trace,
-                       format_count(static_cast<std::int64_t>(slices)), clocks,
-                       left_out == 0
-                           ? ""
-                           : fmt::format("; {} of a rank had no room, so trace fewer steps",
-                                         format_count(static_cast<std::int64_t>(left_out))));
+    std::string text = fmt::format("The trace is {}: {} slices{}", options_.trace,
+                                   format_count(static_cast<std::int64_t>(slices)), clocks);
+    if (left_out > 0) {
+      text += fmt::format("; {} slices of one rank did not fit into memory: trace fewer steps",
+                          format_count(static_cast<std::int64_t>(left_out)));
+    }
+    return Report{std::move(text), {}};
   });
 }
 
@@ -98,7 +127,7 @@ void RunTrace::put_on_one_clock(std::span<TraceEvent> events, const ClockLine& l
 
 // Chunk after chunk to rank 0, which alone has a file. Returns how many slices it got.
 std::size_t RunTrace::gather(Communicator& communicator, std::span<const TraceEvent> mine,
-                             TraceFile* file) {
+                             Target& target) {
   const std::vector<std::size_t> counts = communicator.all_gather(mine.size());
   std::vector<TraceEvent> chunk(kChunk);
   std::size_t gathered = 0;
@@ -110,10 +139,10 @@ std::size_t RunTrace::gather(Communicator& communicator, std::span<const TraceEv
       std::ranges::copy(mine.subspan(begin, count_of(mine.size())), chunk.begin());
     const std::vector<TraceEvent> rows =
         communicator.gather_rows(std::span<const TraceEvent>(chunk));
-    if (file == nullptr) continue;
+    if (communicator.rank() != 0) continue;
     for (std::size_t rank = 0; rank < counts.size(); ++rank) {
       const auto its = std::span(rows).subspan(rank * kChunk, count_of(counts[rank]));
-      file->append(rank, its);
+      target.append(rank, its);
       gathered += its.size();
       communicator.serve();
     }

@@ -40,15 +40,20 @@ class RunTrace {
   // Whether the window ends when so many steps of the run are over.
   [[nodiscard]] bool ends_after(std::uint64_t steps) const { return steps == end_; }
 
-  // Collective, once, between steps. Returns what there is to say of it, on rank 0. Throws what
-  // TraceFile throws, on rank 0 alone.
-  std::string write(Reducer& reducer);
+  // What there is to say of a trace, on rank 0: empty on the others.
+  struct Report {
+    std::string text;     // of a trace that was written
+    std::string failure;  // why it could not be written
+  };
+  // Collective, once, between steps. A file that cannot be written is reported and ends nothing.
+  Report write(Reducer& reducer);
   [[nodiscard]] bool is_written() const { return is_written_; }
 
  private:
   void put_on_one_clock(std::span<TraceEvent> events, const ClockLine& line,
                         std::int64_t zero_ns) const;
-  std::size_t gather(Communicator& communicator, std::span<const TraceEvent> mine, TraceFile* file);
+  class Target;
+  std::size_t gather(Communicator& communicator, std::span<const TraceEvent> mine, Target& target);
   [[nodiscard]] TraceInfo describe(const Communicator& communicator) const;
 
   const Options& options_;

@@ -1,6 +1,7 @@
 // Where a rank's time went, in the words of the run log. All in seconds unless named otherwise.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace dp {
@@ -35,6 +36,16 @@ struct LoopTimes {
     return data + forward + backward + exposed_comm + optimizer + other;
   }
   [[nodiscard]] double compute() const { return forward + backward + optimizer; }
+  // These times as parts of a stretch of whole_s seconds in which buckets were in flight for
+  // comm_s: what no part has measured belongs to `other`, and so does standing still after the
+  // last bucket had arrived (threads waking up), so that exposed_comm never exceeds comm_s.
+  [[nodiscard]] LoopTimes as_parts_of(double whole_s, double comm_s) const {
+    LoopTimes parts = *this;
+    parts.exposed_comm = std::min(exposed_comm, comm_s);
+    parts.other = 0;
+    parts.other = whole_s - parts.step();
+    return parts;
+  }
   LoopTimes& operator+=(const LoopTimes& more) {
     data += more.data;
     forward += more.forward;

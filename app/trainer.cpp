@@ -92,11 +92,10 @@ void Trainer::step(double data_s, bool is_last) {
   tally_.step_loss = replica_->loss();
   // Otherwise it is seen in the gradients, by all ranks.
   if (!options_.exchange) verdict.finite = std::isfinite(tally_.step_loss.loss);
-  tally_.loss += tally_.step_loss;
-
   tally_.learning_rate = net::learning_rate_at(schedule_, global_step_);
   if (verdict.finite) {
     replica_->update(tally_.learning_rate);
+    tally_.loss += tally_.step_loss;
     skipped_in_a_row_ = 0;
   } else {
     replica_->skip_update();
@@ -178,7 +177,9 @@ void Trainer::check_replicas() {
 }
 
 void Trainer::write_trace() {
-  recorder_->say(trace_->write(replica_->reducer()));
+  const RunTrace::Report report = trace_->write(replica_->reducer());
+  if (!report.text.empty()) recorder_->say(report.text);
+  if (!report.failure.empty()) recorder_->note_missing("the trace", report.failure);
   replica_->begin_times();  // the writing is part of no step
 }
 
@@ -189,6 +190,7 @@ Trainer::Trainer(const Options& options, Communicator& comm) : options_(options)
   comm_.together([&] { choose_device(); });
   agree_on_device();
   comm_.together([&] { load_data(); });
+  agree_on_data();
   if (options_.tune && exchanges()) measure_network();
   comm_.together([&] { make_replica(); });
   prepare_batch_sizes();
@@ -244,6 +246,7 @@ void Trainer::load_data() {
                         .limit_test = to_size(options_.limit_test),
                         .seed = seed(),
                         .threads = static_cast<std::size_t>(share_.threads)});
+  data_hash_ = content_hash(data_);
   const auto ranks = static_cast<std::size_t>(comm_.size());
   if (data_.train.count() < ranks) {
     throw_error(ErrorKind::data,
@@ -252,6 +255,35 @@ void Trainer::load_data() {
                 ranks, data_.train.count());
   }
   global_batch_ = to_size(options_.global_batch_of(comm_.size()));
+}
+
+// Ranks that learn from different images would train on without a word. Their files may differ in
+// size, too, so this comes before anything that depends on the number of images.
+void Trainer::agree_on_data() {
+  struct Summary {
+    std::uint64_t hash, train, test;
+  };
+  const std::vector<Summary> all = comm_.all_gather(
+      Summary{data_hash_, std::uint64_t{data_.train.count()}, std::uint64_t{data_.test.count()}});
+  // What most ranks have is taken for right, rank 0's where no set leads.
+  const auto votes = [&](const Summary& summary) {
+    return std::ranges::count(all, summary.hash, &Summary::hash);
+  };
+  const Summary& usual = *std::ranges::max_element(
+      all, [&](const Summary& a, const Summary& b) { return votes(a) < votes(b); });
+  const auto odd =
+      std::ranges::find_if(all, [&](const Summary& summary) { return summary.hash != usual.hash; });
+  if (odd == all.end()) return;
+  const auto tell = [](const Summary& s) {
+    return fmt::format("{} training and {} test images (hash {:016x})", s.train, s.test, s.hash);
+  };
+  const auto rank = static_cast<std::size_t>(odd - all.begin());
+  throw AgreedError(
+      ErrorKind::data,
+      fmt::format("the data of rank {} on {} differ from those of the other ranks: it "
+                  "has {}, the others have {}; every host needs the same files in "
+                  "--data-dir {}",
+                  rank, comm_.hosts()[rank], tell(*odd), tell(usual), options_.data_dir));
 }
 
 // Through the link that --throttle makes, where it is the slower one.
@@ -380,6 +412,7 @@ void Trainer::make_recorder() {
                                                         .link = link_,
                                                         .bucket_bytes = bucket_bytes(),
                                                         .data = &data_,
+                                                        .data_hash = data_hash_,
                                                         .buckets = replica_->buckets(),
                                                         .global_batch = global_batch_,
                                                         .steps_per_epoch = train_loader_->steps()});

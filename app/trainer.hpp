@@ -37,6 +37,7 @@ class Trainer {
   void choose_device();
   void agree_on_device();
   void load_data();
+  void agree_on_data();
   void measure_network();
   void make_replica();
   void prepare_batch_sizes();
@@ -64,6 +65,7 @@ class Trainer {
   LinkProbe link_;  // zeros where nothing is exchanged, and with --autotune off
   std::unique_ptr<Device> device_;
   Dataset data_;
+  std::uint64_t data_hash_ = 0;  // content_hash(data_)
   std::string why_no_gpu_;           // for --device auto
   std::unique_ptr<RunTrace> trace_;  // with --trace; the replica records into it
   std::unique_ptr<Replica> replica_;

@@ -106,4 +106,10 @@ void write_attribute(hid_t object, const std::string& name, double value) {
   write(object, name, H5T_NATIVE_DOUBLE, scalar().get(), &value);
 }
 
+void write_attribute(hid_t object, const std::string& name, std::span<const double> values) {
+  const hsize_t count = values.size();
+  const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
+  write(object, name, H5T_NATIVE_DOUBLE, space.get(), values.data());
+}
+
 }  // namespace dp

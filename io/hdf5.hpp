@@ -55,6 +55,7 @@ void write_attribute(hid_t object, const std::string& name, std::span<const std:
 void write_attribute(hid_t object, const std::string& name, std::int64_t value);
 void write_attribute(hid_t object, const std::string& name, std::uint8_t value);
 void write_attribute(hid_t object, const std::string& name, double value);
+void write_attribute(hid_t object, const std::string& name, std::span<const double> values);
 
 }  // namespace dp
 

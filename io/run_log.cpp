@@ -252,6 +252,11 @@ void RunLog::set_attribute(const std::string& group, const std::string& name, do
   state_->set_attribute(group, name, value);
 }
 
+void RunLog::set_attribute(const std::string& group, const std::string& name,
+                           std::span<const double> values) {
+  state_->set_attribute(group, name, values);
+}
+
 void RunLog::close(bool is_finished) { state_->close(is_finished); }
 
 }  // namespace dp

@@ -66,6 +66,8 @@ class RunLog {
   void set_attribute(const std::string& group, const std::string& name,
                      std::span<const std::string> values);
   void set_attribute(const std::string& group, const std::string& name, double value);
+  void set_attribute(const std::string& group, const std::string& name,
+                     std::span<const double> values);
 
   // Writes the attribute `finished`, and closes. After it the log takes no more rows.
   void close(bool is_finished);

@@ -69,6 +69,12 @@ std::vector<LogField> times_and_bytes() {
       .take();
 }
 
+// Later columns, which stand at the end of a row.
+std::vector<LogField> later_bytes() {
+  using T = TimesAndBytes;
+  return Columns<T>().add("control_bytes", &T::control_bytes, "byte").take();
+}
+
 }  // namespace
 
 template <>
@@ -92,6 +98,7 @@ std::span<const LogField> log_fields<EpochRow>() {
           .add("delivered_relative_error", &T::delivered_relative_error)
           .add("sample_bytes", &T::sample_bytes, "byte")
           .add("saturation", &T::saturation)
+          .add_all(&T::times, later_bytes())
           .take();
   return fields;
 }
@@ -105,6 +112,7 @@ std::span<const LogField> log_fields<RankRow>() {
                                                   .add("host", &T::host)
                                                   .add("device", &T::device)
                                                   .add_all(&T::times, times_and_bytes())
+                                                  .add_all(&T::times, later_bytes())
                                                   .take();
   return fields;
 }

@@ -2,7 +2,7 @@
 //
 // Each row is a plain struct, and its columns (name, unit, place, type) are listed once in
 // run_log_rows.cpp, in the order of the file. Times are seconds, bytes as handed to MPI, accuracies
-// fractions; a value that was not measured is NaN (the default of every floating-point field that
+// fractions; parts of an epoch's or a step's time add up to it exactly. A value that was not measured is NaN (the default of every floating-point field that
 // may go unmeasured). New columns are added at the end of a list.
 #pragma once
 
@@ -32,6 +32,9 @@ struct TimesAndBytes {
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0, comm_s = 0, exposed_comm_s = 0;
   double other_s = 0, eval_s = 0, checkpoint_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
+  // Not gradients: running statistics, hashes, sums of losses, the rows of this log, notices of
+  // liveness. The sample of the delivered sums' error is EpochRow::sample_bytes.
+  std::int64_t control_bytes = 0;
 };
 
 struct EpochRow {

@@ -81,18 +81,24 @@ def accounting() -> None:
     assert log.attrs["finished"] == 1 and log.attrs["format_version"] == 1
     assert len(epochs) == 2 and len(ranks) == 4 and len(steps) == 2 * 7
     parts = ("data_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
+    for row in [*ranks, *epochs]:
+        assert abs(sum(row[p] for p in parts) - row["epoch_s"]) < 1e-9, row
+        assert min(row[p] for p in parts) > -1e-9 and row["exposed_comm_s"] <= row["comm_s"] + 1e-12, row
+        # What no part has measured is small: the loop's marks follow each other without gaps.
+        assert row["other_s"] < 0.05 + 0.1 * row["epoch_s"], row
     for row in ranks:
-        total = sum(row[p] for p in parts)
-        # The loop's parts have no gaps; epoch_s also holds what comes before and after the loop.
-        assert total <= row["epoch_s"] and row["epoch_s"] - total < 0.05 + 0.02 * row["epoch_s"], (total, row)
         inner = row["encode_s"] + row["decode_s"] + row["peer_wait_s"] + row["wire_s"]
         assert abs(inner - row["comm_s"]) < 1e-6, row
     for row in steps:
         assert abs(sum(row[p] for p in parts) - row["step_s"]) < 1e-9
+        assert row["exposed_comm_s"] <= row["comm_s"] + 1e-12, row
     for epoch in epochs:
         mine = ranks[ranks["epoch"] == epoch["epoch"]]
         assert mine["sent_bytes"].sum() == epoch["sent_bytes"] == epoch["received_bytes"]
         assert abs(mine["comm_s"].mean() - epoch["comm_s"]) < 1e-9
+        # Statistics, hashes, losses and the log's own rows: counted, and far less than the gradients.
+        assert 0 < mine["control_bytes"].min() and mine["control_bytes"].sum() == epoch["control_bytes"]
+        assert epoch["control_bytes"] < 0.05 * epoch["sent_bytes"] and epoch["sample_bytes"] > 0
         of_buckets = buckets[buckets["epoch"] == epoch["epoch"]]
         assert of_buckets["sent_bytes"].sum() == epoch["sent_bytes"]
         assert of_buckets["elements"].sum() == log["model"].attrs["parameters"] == 269722
@@ -160,6 +166,76 @@ def diverging_run_stops() -> None:
     assert done.returncode == 3 and "was not finite in 5 steps in a row" in done.stderr, (done.returncode, done.stderr)
 
 
+def skipped_step_leaves_the_means_alone() -> None:
+    # Every update is far too large, so that the gradients of the last steps are not finite.
+    done = subprocess.run(command(2, "a.h5", "--lr", "100", "--weight-decay", "1", "--epochs", "1",
+                                  "--limit-train", "320"), capture_output=True, text=True, timeout=200)
+    with h5py.File("a.h5", "r") as log:
+        epochs = log["epochs"][:]
+    assert done.returncode == 0 and len(epochs) == 1, (done.returncode, done.stderr)
+    assert 0 < epochs["skipped_steps"][0] < 5, epochs
+    assert np.isfinite(epochs["train_loss"]).all() and 0 <= epochs["train_accuracy"][0] <= 1, epochs
+
+
+def different_data_are_refused() -> None:
+    # A folder a rank, as on hosts with disks of their own: the same files, one other label, fewer records.
+    def write(folder: str, records: int, first_label: int) -> None:
+        os.makedirs(folder)
+        for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+            images = np.full((records, 3073), 7, np.uint8)
+            images[:, 0] = np.arange(records) % 10
+            images[0, 0] = first_label
+            images.tofile(f"{folder}/{name}.bin")
+
+    def train(folders: list[str]) -> subprocess.CompletedProcess:
+        # A wrapper that runs each rank where "data" is its own folder.
+        script = ('cd "$OMPI_COMM_WORLD_RANK" && exec "$@"')
+        for rank, folder in enumerate(folders):
+            os.makedirs(f"{rank}", exist_ok=True)
+            pathlib.Path(f"{rank}/data").unlink(missing_ok=True)
+            os.symlink(os.path.abspath(folder), f"{rank}/data")
+        options = ["--model", "resnet20", "--data-dir", "data", "--epochs", "1", "--batch-size", "4", "--threads", "1",
+                   "--autotune", "off", "--log", "none", "--lr", "0.01"]
+        return subprocess.run([MPIRUN, "-np", str(len(folders)), "bash", "-c", script, "-", DPTRAIN, *options],
+                              capture_output=True, text=True, timeout=200)
+
+    write("same", 4, 0)
+    write("label", 4, 1)
+    write("short", 3, 0)
+    assert train(["same", "same", "same"]).returncode == 0
+    for odd in ("label", "short"):
+        done = train(["same", odd, "same"])
+        assert done.returncode == 3, (odd, done.returncode, done.stderr)
+        assert done.stderr.count("the data of rank 1 on ") == 1 and "differ from those of the other ranks" in done.stderr, done.stderr
+    assert "it has 15 training and 3 test images" in done.stderr and "the others have 20 training" in done.stderr, done.stderr
+
+
+def unwritable_trace_ends_nothing() -> None:
+    # The folder is there at the start and gone when the trace is written.
+    os.makedirs("traces")
+    process = subprocess.Popen(command(2, "a.h5", "--trace", "traces/t.json", "--trace-steps", "8:2", "--epochs", "4"),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 60
+    while not os.path.exists("a.h5") and time.time() < deadline and process.poll() is None:
+        time.sleep(0.01)
+    os.rmdir("traces")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, (process.returncode, err)
+    assert "traces/t.json" in err and "training goes on without it" in err and "the trace is missing" in err, err
+    with h5py.File("a.h5", "r") as log:
+        assert log.attrs["finished"] == 1 and len(log["epochs"]) == 4
+
+
+def link_of_the_lab_is_logged() -> None:
+    os.environ |= {"DPTRAIN_LINK_BIT_PER_S": "1e8", "DPTRAIN_LINK_DELAY_S": "0.005", "DPTRAIN_LINK_LOSS": "0.001",
+                   "DPTRAIN_LINK_SHARED": "0"}
+    attributes = run(2, "a.h5", "--epochs", "1").attrs
+    nominal = [attributes[f"nominal_{name}"] for name in ("bit_per_s", "delay_s", "loss", "is_shared")]
+    assert nominal == [1e8, 0.005, 0.001, 0], nominal
+    assert list(attributes["topology_names"]) == ["ring"] and attributes["topology_hops"].tolist() == [2]
+    assert run(2, "b.h5", "--epochs", "1", "--throttle", "2gbit").attrs["nominal_bit_per_s"] == 2e9
+
+
 def uneven_last_step() -> None:
     # 50 samples in steps of 3 x 16: the last step has 2, so one of three ranks has none.
     log = run(3, "a.h5", "--limit-train", "50", "--limit-test", "49")
@@ -214,8 +290,9 @@ def gpu_accounting() -> None:
     parts = ("data_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
     for row in log["ranks"]:
         total = sum(row[p] for p in parts)
-        assert min(row[p] for p in parts) >= 0, row
-        assert total <= row["epoch_s"] and row["epoch_s"] - total < 0.05 + 0.02 * row["epoch_s"], (total, row)
+        # A GPU's clock and the host's may differ by microseconds, which are in other_s.
+        assert min(row[p] for p in parts) >= -1e-4, row
+        assert abs(total - row["epoch_s"]) < 1e-9 and row["exposed_comm_s"] <= row["comm_s"] + 1e-12, (total, row)
         assert row["forward_s"] > 0 and row["backward_s"] > 0 and row["optimizer_s"] > 0, row
     row = run(2, "b.h5", *GPU)["steps"][:]
     assert np.allclose(sum(row[p] for p in parts), row["step_s"], atol=1e-9)

@@ -27,8 +27,8 @@ const std::string kEpochFields =
     "epoch samples global_batch learning_rate train_loss train_accuracy test_loss test_accuracy " +
     kTimes +
     " codec_relative_error residual_norm replica_hash skipped_steps delivered_relative_error "
-    "sample_bytes saturation";
-const std::string kRankFields = "epoch rank host device " + kTimes;
+    "sample_bytes saturation control_bytes";
+const std::string kRankFields = "epoch rank host device " + kTimes + " control_bytes";
 const std::string kBucketFields =
     "epoch bucket elements codec topology sent_bytes encode_s wire_s decode_s peer_wait_s "
     "relative_error residual_norm delivered_relative_error saturation";
@@ -65,6 +65,7 @@ TimesAndBytes example_times(double base) {
   }
   t.sent_bytes = 5'000'000'000 + static_cast<std::int64_t>(base);
   t.received_bytes = 6'000'000'000 + static_cast<std::int64_t>(base);
+  t.control_bytes = 9;
   return t;
 }
 
@@ -268,9 +269,9 @@ TEST(RunLog, H5pyReadsItWhileItIsWritten) {
   expect_contains(text, R"("chunks": [1024])");
   expect_contains(text, R"([2, 12800, 128, 0.125, 2001.0, 0.25, 2002.0, null, 2100.5, 2101.0, )");
   expect_contains(
-      text, R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4, 0.5, 7, 0.25]])");
+      text, R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4, 0.5, 7, 0.25, 9]])");
   expect_contains(text, R"("units": ["s", "1", "1", "1"])");
-  expect_contains(text, R"("byte", "byte", "1", "1", "1", "1", "1", "byte", "1"])");
+  expect_contains(text, R"("byte", "byte", "1", "1", "1", "1", "1", "byte", "1", "byte"])");
 
   log.append(example_epoch(3));
   EXPECT_EQ(read_table(folder / "log.h5", "epochs").rows.size(), 3u);
