@@ -1,6 +1,8 @@
 // Every codec on a device's memory gives the CPU's payloads, values and residuals, bit for bit: all
 // sizes and alignments, values that are awkward, input that is not finite. On a CPU the two are the
 // same code; the program is for GPUs.
+#include <set>
+
 #include "tests/codecs/codec_testing.hpp"
 #include "tests/codecs/device_memory.hpp"
 #include "tests/support/test_device.hpp"
@@ -164,7 +166,7 @@ TEST_P(DeviceCodec, InputThatIsNotFinite) {
   for (const std::size_t n : {std::size_t{1}, std::size_t{9}, std::size_t{5000}}) {
     const auto residual = normals(n, 8);
     for (const float value : bad) {
-      for (const std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
+      for (const std::size_t at : std::set<std::size_t>{0, n / 2, n - 1}) {
         SCOPED_TRACE(testing::Message() << value << " at " << at << " of " << n);
         auto partial = normals(n, 9);
         partial[at] = value;

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <regex>
 #include <span>
 #include <string>
 #include <vector>
@@ -150,9 +149,18 @@ inline double dot(const Doubles& a, const Doubles& b) {
   return sum;
 }
 
-// A tuning table in which every choice of `table` reads `method`.
+// A tuning table in which every choice of `table`, one a line, reads `method`.
 inline std::string with_method(const std::string& table, const std::string& method) {
-  return std::regex_replace(table, std::regex(" = .*"), " = " + method);
+  std::string changed;
+  for (std::size_t at = 0; at < table.size();) {
+    const std::size_t end = std::min(table.find('\n', at), table.size());
+    const std::size_t sign = table.find(" = ", at);
+    changed +=
+        sign < end ? table.substr(at, sign - at) + " = " + method : table.substr(at, end - at);
+    if (end < table.size()) changed += '\n';
+    at = end + 1;
+  }
+  return changed;
 }
 
 // Why a case is skipped on a GPU, where activations are NHWC alone.

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
-#include <regex>
 #include <sstream>
 
 #include "tests/net/golden_network.hpp"
@@ -106,8 +105,7 @@ std::string name_of_case(const testing::TestParamInfo<Case>& info) {
 std::string forced_table(const Case& c) {
   if (c.method == "fixed" || c.method == "measured") return "";
   GoldenNetwork any(c.settings, c.type, {.threads = 1, .tune = false});
-  return std::regex_replace(any.device().tuning().export_text(), std::regex(" = .*"),
-                            " = " + c.method);
+  return with_method(any.device().tuning().export_text(), c.method);
 }
 
 class Golden : public testing::TestWithParam<Case> {};

@@ -19,7 +19,8 @@ set(DP_MPI_TEST_ENVIRONMENT
   OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=detect_deadlocks=0
   CACHE INTERNAL "What every test under mpirun runs with")
 
-# The program NAME_on_cpu, linked to the _on_cpu of what NAME is linked to.
+# The program NAME_on_cpu, linked to the _on_cpu of what NAME is linked to. Where the CUDA backend is
+# built NAME is compiled with the same definitions, so that its objects serve both.
 function(dp_program_on_cpu name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   set(libraries)
@@ -29,7 +30,11 @@ function(dp_program_on_cpu name)
     endif()
     list(APPEND libraries ${library})
   endforeach()
+  if(DP_HAVE_CUDA)
+    set(ARG_SOURCES $<TARGET_OBJECTS:${name}>)
+  endif()
   dp_program(${name}_on_cpu SOURCES ${ARG_SOURCES} LINK ${libraries})
+  set_target_properties(${name}_on_cpu PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()
 
 function(dp_test name)
