@@ -15,25 +15,31 @@ COLORS = """
     --c1: #3f9be0; --c2: #f47b3a; --c3: #2cc295; --c4: #e08fc4; --c5: #a5dbfb; --c6: #f2be4a; --c7: #7f8792; } }
 """
 STYLE = COLORS + """
-body { margin: 0 auto; padding: 1rem; max-width: 68rem; background: var(--page); color: var(--ink);
+body { margin: 0 auto; padding: 1rem; max-width: 72rem; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, "DejaVu Sans", Verdana, Arial, sans-serif; }
 h1 { font-size: 1.6rem; }
 h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--grid); padding-top: 1rem; }
 h3 { font-size: 1rem; margin-top: 1.5rem; }
 a { color: var(--c1); } nav a { margin-right: 1em; white-space: nowrap; }
-.wide { overflow-x: auto; }
+/* A shadow at the right edge says that there is more to the right. */
+.wide { overflow-x: auto; background: linear-gradient(to left, var(--page) 40%, transparent) right / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--muted), transparent) right / 0.5rem 100% no-repeat scroll; }
 table { border-collapse: separate; border-spacing: 0; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.2rem 0.6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--grid); }
 th { background: var(--box); vertical-align: bottom; } .left { text-align: left; }
 table.prose td:last-child { white-space: normal; min-width: 12rem; }
 td:first-child.left { position: sticky; left: 0; background: var(--page); max-width: 45vw;
   overflow: hidden; text-overflow: ellipsis; }
-svg { display: block; width: 100%; min-width: 40rem; max-width: 56rem; height: auto; margin: 0.5rem 0 1.5rem; }
+svg { display: block; width: 100%; max-width: 56rem; height: auto; margin: 0.5rem 0 1.5rem; }
+svg.narrow { display: none; max-width: 32rem; }
+@media (max-width: 42rem) { svg.broad { display: none; } svg.narrow { display: block; }
+  body { padding: 0.6rem; } table { font-size: 0.8rem; } th, td { padding: 0.2rem 0.4rem; }
+  th { white-space: normal; } td:first-child.left { max-width: 34vw; } }
 .note { color: var(--muted); font-size: 0.85rem; max-width: 48rem; }
 .problems { border-left: 4px solid var(--c2); background: var(--box); padding: 0.5rem 1rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; margin: 1rem 0; font-weight: bold; }
 @media print {
-  svg { min-width: 0; } svg, tr { break-inside: avoid; } .wide { overflow: visible; } nav { display: none; } }
+  svg, tr { break-inside: avoid; } .wide { overflow: visible; } nav { display: none; } }
 """
 
 
@@ -65,6 +71,9 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
         return [table for key, table in by_key.items() if key.startswith(prefixes)]
 
     plots = plots_of(runs)
+    with svg.narrow():
+        for key, small in plots_of(runs).items():
+            plots[key] = [wide + narrow for wide, narrow in zip(plots[key], small, strict=True)]
     sections = [
         ("runs", "Runs", [], some("runs") + (some("advice") if has_details else []),
          some("differences") + ([] if has_details else some("advice"))),
@@ -128,14 +137,17 @@ def _table(table: Table, heading: str) -> str:
 
 
 def _section(key: str, title: str, plots: list[str], shown: list[Table], folded: list[Table]) -> str:
-    parts = [f'<h2 id="{key}">{html.escape(title)}</h2>']
-    parts += [f'<div class="wide">{plot}</div>' for plot in plots]
-    parts += [_table(table, title) for table in shown]
+    """Folded as a whole where it has no plot and no row, but only says why."""
+    parts = [*plots, *(_table(table, title) for table in shown)]
     parts += [
         f"<details><summary>{html.escape(table.title)}</summary>\n{_table(table, table.title)}</details>"
         for table in folded
     ]
-    return "\n".join(parts)
+    text = "\n".join(parts)
+    if not plots and not any(table.rows for table in shown + folded):
+        return (f'<h2 id="{key}">{html.escape(title)}</h2>\n<details><summary>Nothing could be computed here: why'
+                f"</summary>\n{text}</details>")
+    return f'<h2 id="{key}">{html.escape(title)}</h2>\n{text}'
 
 
 def _options(runs: list[Run]) -> str:

@@ -1,36 +1,56 @@
-"""Plots of training: loss and accuracy over epochs, time and bytes, what was reached for how much, errors of codecs."""
+"""Plots of training: losses, accuracy and learning rate over epochs, time and bytes, what was reached for how much, errors
+of codecs."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from . import compare, svg, units
-from .plots_lines import Form, Line, finite, lines_plot, log_x, log_y
+from .plots_lines import MOST_LINES, Form, Line, finite, lines_plot, log_x, log_y, span
 from .run import Run
 
-Naming = Callable[[Run], str]
+Way = Callable[[Run], str]
 MOST_ALONE = 15  # runs, of which each has a small plot of its own
+MOST_LABELS = 10  # points of the Pareto plot, of which each has a label
+LEAST_POINTS, LEAST_ERRORS = 10.0, 8.0  # least span of an accuracy axis: in points, in standard errors
 
 
-def _namings(runs: list[Run]) -> tuple[Naming, Naming]:
-    """By what to put runs into small plots, and by what to colour them there: the first things in which they differ."""
+@dataclass
+class Naming:
+    """How the runs of a page are told apart in all its plots: by lines in one plot, or, where they are many, by small
+    plots (`group`) and colours in them (`kind`)."""
+    group: Way
+    kind: Way
+    kinds: list[str]
+    are_many: bool
+
+    def line(self, run: Run, x: list[float], y: list[float]) -> Line:
+        kind = self.kind(run)
+        number = self.kinds.index(kind) if len(self.kinds) <= MOST_LINES else 0
+        return Line(run.label, self.group(run), x, y, kind if len(self.kinds) <= MOST_LINES else "", number=run.number,
+                    kind_number=number)
+
+
+def naming_of(runs: list[Run]) -> Naming:
+    """By the first things in which the runs differ."""
     names, _ = compare.differences(runs)
     several = [run for run in runs if run.exchanges]
-    of_all: list[Naming] = [lambda run: f"{run.world_size} rank{'s' * (run.world_size > 1)}",
-                            lambda run: f"batch {units.size(run.batch)}"]
+    of_all: list[Way] = [lambda run: f"{run.world_size} rank{'s' * (run.world_size > 1)}",
+                         lambda run: f"batch {units.size(run.batch)}"]
     # One rank has neither codec nor link: whether runs differ in these is asked of the others.
-    of_several: list[Naming] = [lambda run: run.config.get("compress", "") if run.exchanges else "one rank",
-                                lambda run: run.link_name, lambda run: run.topology or "one rank"]
+    of_several: list[Way] = [lambda run: run.config.get("compress", "") if run.exchanges else "one rank",
+                             lambda run: run.link_name, lambda run: run.topology or "one rank"]
     said = {"compress", "ranks", "hosts", "throttle", "batch-size", "global-batch", "topology"}
-    options: list[Naming] = [
+    options: list[Way] = [
         lambda run, option=name: f"{option} {compare.setting(run).get(option, '')}"  # type: ignore[misc]
         for name in names if name not in said
     ]
 
-    def tells_apart(way: Naming, those: list[Run]) -> bool:
+    def tells_apart(way: Way, those: list[Run]) -> bool:
         return len({way(run) for run in those}) > 1
 
     codec, link, topology = ([way] if tells_apart(way, several) else [] for way in of_several)
@@ -39,20 +59,30 @@ def _namings(runs: list[Run]) -> tuple[Naming, Naming]:
     group, kind = (useful + [lambda run: run.label])[0], (useful + [lambda run: ""] * 2)[1]
     alike = compare.groups(runs, lambda run: (group(run), kind(run))).values()
     if len(runs) <= MOST_ALONE and any(set(compare.differences(same)[0]) - {"seed"} for same in alike):
-        return (lambda run: run.label), (lambda run: "")  # two things do not tell the runs apart
-    return group, kind
+        group, kind = (lambda run: run.label), (lambda run: "")  # two things do not tell the runs apart
+    return Naming(group, kind, list(dict.fromkeys(kind(run) for run in runs)), len(runs) > MOST_LINES)
 
 
-def _lines(runs: list[Run], x: Callable[[Run, pd.DataFrame], list[float]], column: str, factor: float = 1.0,
-           starts_at_zero: bool = False) -> list[Line]:
+def _lines(runs: list[Run], naming: Naming, x: Callable[[Run, pd.DataFrame], list[float]], column: str,
+           factor: float = 1.0) -> list[Line]:
     lines = []
-    group, kind = _namings(runs)
     for run in runs:
         if column in run.epochs and len(run.epochs):
             xs, ys = finite(x(run, run.epochs), [factor * value for value in run.epochs[column]])
-            if ys and not (starts_at_zero and not any(ys)):
-                lines.append(Line(run.label, group(run), xs, ys, kind(run)))
+            if ys:
+                lines.append(naming.line(run, xs, ys))
+                if column == "test_accuracy":
+                    lines[-1].error = factor * (run.accuracy_error or 0.0)
     return lines
+
+
+def _merged(lines: list[Line], are_all: int) -> list[Line]:
+    """Lines of the same points as one."""
+    merged = []
+    for same in compare.groups(lines, lambda line: (tuple(line.x), tuple(line.y))).values():
+        label = "all runs" if len(same) == are_all > 1 else compare.some((line.label for line in same), 2)
+        merged.append(replace(same[0], label=label, group=label, is_of_several=len(same) > 1) if len(same) > 1 else same[0])
+    return merged
 
 
 def _epoch(run: Run, epochs: pd.DataFrame) -> list[float]:
@@ -67,75 +97,148 @@ def _sent_mb(run: Run, epochs: pd.DataFrame) -> list[float]:
     return list(epochs["sent_bytes"].cumsum() / 1e6 / run.world_size)
 
 
+def _whole_epochs(ax: Axes) -> None:
+    low, high = ax.get_xlim()
+    ax.set_xlim(min(low, 0.9), max(high, 2.1))
+    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+
+
 def _over_epochs(ax: Axes) -> None:
     ax.set_ylim(bottom=0)
-    ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    _whole_epochs(ax)
+
+
+def accuracy_limits(lines: list[Line]) -> tuple[float, float]:
+    """So long that a difference which chance explains looks small."""
+    values = [y + sign * line.error for line in lines for y in line.y for sign in (-1, 1)]
+    least = max(LEAST_POINTS, LEAST_ERRORS * max(line.error for line in lines))
+    return span(min(values), max(values), least, 0.0, 100.0)
+
+
+def _accuracy_title(runs: list[Run]) -> str:
+    counts = {run.test_images for run in runs}
+    if not counts - {None}:
+        return "test accuracy, %"
+    of = f" of {units.whole(counts.pop())} test images" if len(counts) == 1 else ""
+    return f"test accuracy, %; bar at the end: ± one standard error{of}"
+
+
+def _loss_plot(name: str, alt: str, title: str, lines: list[Line], naming: Naming) -> str | None:
+    """The axis is fitted to the losses, and logarithmic where they span more than a factor of five."""
+    values = [y for line in lines for y in line.y]
+    is_wide = bool(values) and 0 < 5 * min(values) < max(values)
+
+    def prepare(ax: Axes) -> None:
+        if is_wide:
+            log_y(values)(ax)
+        else:
+            ax.set_ylim(span(min(values), max(values), 0.05 * abs(max(values)) or 0.05))
+        _whole_epochs(ax)
+
+    return lines_plot(name, alt, lines, Form("epochs", title + " (logarithmic)" * is_wide, prepare,
+                                             are_many=naming.are_many))
+
+
+def _accuracy_plots(runs: list[Run], naming: Naming) -> list[str | None]:
+    plots = []
+    for name, alt, x_title, x, those in (
+        ("accuracy", "Test accuracy over epochs", "epochs", _epoch, runs),
+        ("accuracy-time", "Test accuracy over training time", "seconds of training, without evaluation", _seconds, runs),
+        ("accuracy-bytes", "Test accuracy over bytes sent", "MB sent by a rank (logarithmic)", _sent_mb, _senders(runs))
+    ):
+        lines = _lines(those, naming, x, "test_accuracy", 100)
+        if not lines:
+            continue
+
+        def prepare(ax: Axes, lines: list[Line] = lines, name: str = name) -> None:
+            ax.set_ylim(accuracy_limits(lines))
+            if name == "accuracy":
+                _whole_epochs(ax)
+            elif name == "accuracy-time":
+                ax.set_xlim(left=0)
+            else:
+                log_x([x for line in lines for x in line.x])(ax)
+
+        plots.append(lines_plot(name, alt, lines, Form(x_title, _accuracy_title(those), prepare, are_many=naming.are_many)))
+    return plots
+
+
+def _senders(runs: list[Run]) -> list[Run]:
+    return [run for run in runs if run.exchanges and len(run.epochs) and "sent_bytes" in run.epochs
+            and (run.epochs["sent_bytes"] > 0).all()]
 
 
 def learning_plots(runs: list[Run]) -> list[str]:
     runs = [run for run in runs if run.has_one_model]
+    naming = naming_of(runs)
     plots = [
-        lines_plot("loss", "Training loss over epochs", _lines(runs, _epoch, "train_loss"),
-                   Form("epochs", "training loss", _over_epochs)),
-        lines_plot("accuracy", "Test accuracy over epochs", _lines(runs, _epoch, "test_accuracy", 100),
-                   Form("epochs", "test accuracy, %", _over_epochs))
+        _loss_plot("loss", "Training loss over epochs", "training loss", _lines(runs, naming, _epoch, "train_loss"), naming),
+        _loss_plot("test-loss", "Test loss over epochs", "test loss", _lines(runs, naming, _epoch, "test_loss"), naming),
+        *_accuracy_plots(runs, naming), pareto_plot(_senders(runs))
     ]
-
-    def both_from_zero(ax: Axes) -> None:
-        ax.set_ylim(bottom=0)
-        ax.set_xlim(left=0)
-
-    plots.append(
-        lines_plot("accuracy-time", "Test accuracy over training time", _lines(runs, _seconds, "test_accuracy", 100),
-                   Form("seconds of training, without evaluation", "test accuracy, %", both_from_zero)))
-    senders = [run for run in runs if run.exchanges and len(run.epochs) and "sent_bytes" in run.epochs
-               and (run.epochs["sent_bytes"] > 0).all()]
-    sent = _lines(senders, _sent_mb, "test_accuracy", 100)
-    if sent:
-
-        def over_bytes(ax: Axes) -> None:
-            log_x([x for line in sent for x in line.x])(ax)
-            ax.set_ylim(bottom=0)
-
-        plots.append(
-            lines_plot("accuracy-bytes", "Test accuracy over bytes sent", sent,
-                       Form("MB sent by a rank (logarithmic)", "test accuracy, %", over_bytes)))
-    plots.append(pareto_plot(senders))
+    rates = [line for line in _lines(runs, naming, _epoch, "learning_rate") if any(line.y)]
+    plots.append(lines_plot("learning-rate", "Learning rate over epochs", _merged(rates, len(runs)),
+                            Form("epochs", "learning rate of each epoch's last step", _over_epochs)))
     return [plot for plot in plots if plot is not None]
+
+
+@dataclass
+class _Point:
+    sent_mb: float
+    accuracy: float
+    run: Run
+
+    @property
+    def error(self) -> float:
+        return 100 * (self.run.accuracy_error or 0.0)
 
 
 def pareto_plot(runs: list[Run]) -> str | None:
     """What was reached in the end against what was sent for it, with the runs that no other beats in both."""
-    runs = [run for run in runs if run.has_one_model]
-    points = sorted((_sent_mb(run, run.epochs)[-1], 100 * run.epochs["test_accuracy"].iloc[-1], run.label)
-                    for run in runs
-                    if "test_accuracy" in run.epochs and units.is_number(float(run.epochs["test_accuracy"].iloc[-1])))
+    points = sorted((_Point(_sent_mb(run, run.epochs)[-1], 100 * (run.last("test_accuracy") or 0.0), run) for run in runs
+                     if units.is_number(run.last("test_accuracy"))), key=lambda point: (point.sent_mb, point.accuracy))
     if len(points) < 3:
         return None
-    front: list[tuple[float, float, str]] = []
+    front: list[_Point] = []
     for point in points:
-        if not front or point[1] > front[-1][1]:
-            if front and front[-1][0] == point[0]:
+        if not front or point.accuracy > front[-1].accuracy:
+            if front and front[-1].sent_mb == point.sent_mb:
                 front.pop()
             front.append(point)
-    fig, (ax,) = svg.figure(4.2)
-    labels = min(0.48, (0.35 + max(svg.text_width(label) for _, _, label in front)) / svg.WIDTH)
-    fig.subplots_adjust(left=0.07, right=1 - labels, top=0.92, bottom=0.12)
-    ax.plot([p[0] for p in points], [p[1] for p in points], "o", color=svg.GREY, markersize=5, markeredgecolor=svg.PAGE)
-    ax.step([p[0] for p in front] + [points[-1][0] * 1.2], [p[1] for p in front] + [front[-1][1]], where="post",
-            color=svg.RED, linewidth=1.2)
-    ax.plot([p[0] for p in front], [p[1] for p in front], "D", color=svg.RED, markersize=7, markeredgecolor=svg.PAGE)
-    log_x([p[0] for p in points])(ax)
-    ax.set_title("test accuracy of the last epoch, %; red: no run reached more with less")
+    # Fp32 is what a reader compares with, and often is beaten.
+    labelled = [point for point in points
+                if len(points) <= MOST_LABELS or point in front or point.run.config.get("compress") == "none"]
+    title = ("test accuracy of the last epoch, %, ± one standard error; diamonds: no other run reached as much with fewer "
+             "bytes")
+    width, above = svg.width(), svg.title_height(title) + 0.05
+    height = above + 3.9
+    fig, (ax,) = svg.figure(height)
+    svg.titled(fig, title)
+    texts = [svg.fit(point.run.label, 0.4 * width) for point in labelled]
+    labels = 0.35 + max(svg.text_width(text) for text in texts)
+    fig.subplots_adjust(left=0.5 / width, right=1 - labels / width, top=1 - above / height, bottom=0.5 / height)
+    for point in points:
+        ax.errorbar([point.sent_mb], [point.accuracy], yerr=point.error or None, fmt="none", color=svg.MUTED, elinewidth=1,
+                    capsize=3)
+    ax.plot([p.sent_mb for p in points], [p.accuracy for p in points], "o", color=svg.GREY, markersize=5,
+            markeredgecolor=svg.PAGE)
+    ax.step([p.sent_mb for p in front] + [points[-1].sent_mb * 1.2], [p.accuracy for p in front] + [front[-1].accuracy],
+            where="post", color=svg.INK, linewidth=1.2)
+    ax.plot([p.sent_mb for p in front], [p.accuracy for p in front], "D", color=svg.INK, markersize=7,
+            markeredgecolor=svg.PAGE)
+    ax.set_ylim(accuracy_limits([Line("", "", [], [p.accuracy], error=p.error) for p in points]))
+    log_x([p.sent_mb for p in points])(ax)
     ax.set_xlabel("MB sent by a rank in all epochs (logarithmic)")
-    svg.label_ends(ax, [(*point, svg.MUTED) for point in front], are_all_beside=True)
+    svg.label_ends(ax, [(point.sent_mb, point.accuracy, text, svg.MUTED) for point, text in zip(labelled, texts)],
+                   are_all_beside=True, line=":")
     return svg.to_svg(fig, "pareto", "Accuracy reached against bytes sent, with the Pareto front")
 
 
 def error_plots(runs: list[Run]) -> list[str]:
+    naming = naming_of([run for run in runs if run.has_one_model])
     senders = [run for run in runs if run.exchanges]
-    errors = [line for line in _lines(senders, _epoch, "delivered_relative_error", 100) if max(line.y) > 1e-3]
-    residuals = _lines(senders, _epoch, "residual_norm", 1.0, True)
+    errors = [line for line in _lines(senders, naming, _epoch, "delivered_relative_error", 100) if max(line.y) > 1e-3]
+    residuals = [line for line in _lines(senders, naming, _epoch, "residual_norm") if any(line.y)]
     norms = [y for line in residuals for y in line.y if y > 0]
     is_wide = bool(norms) and max(norms) > 20 * min(norms)
     if is_wide:
@@ -150,8 +253,10 @@ def error_plots(runs: list[Run]) -> list[str]:
 
     plots = [
         lines_plot("error", "Error of the delivered sum over epochs", errors,
-                   Form("epochs", "delivered sum of one step against the exact one, error in %", _over_epochs)),
+                   Form("epochs", "error of the delivered sum of one step against the exact sum, %", _over_epochs,
+                        are_many=naming.are_many)),
         lines_plot("residual", "Norm of the residual over epochs", residuals,
-                   Form("epochs", f"norm of what waits to be sent{' (logarithmic)' if is_wide else ''}", over_epochs))
+                   Form("epochs", f"norm of what waits to be sent{' (logarithmic)' if is_wide else ''}", over_epochs,
+                        are_many=naming.are_many))
     ]
     return [plot for plot in plots if plot is not None]

@@ -17,14 +17,22 @@ MOST_LINES, MOST_PANELS, ACROSS = 7, 24, 3
 
 @dataclass
 class Line:
-    """Points of one run. Where there are too many lines for one plot, `group` names the small one that it is in, and
-    `kind` its colour there."""
+    """Points of one run or of several. `number` gives the colour in a plot of all lines. Where there are too many for one
+    plot, `group` names the small plot that the line is in, and `kind` its colour there: the `kind_number`-th."""
     label: str
     group: str
     x: list[float]
     y: list[float]
     kind: str = ""
     lower: list[float] = field(default_factory=list)  # a second, dashed line: the least that is possible
+    number: int = 0
+    kind_number: int = 0
+    error: float = 0.0  # of the last point: half the length of its bar
+    is_of_several: bool = False  # in no run's colour
+
+    @property
+    def color(self) -> str:
+        return svg.MUTED if self.is_of_several else svg.color_of(self.number)
 
 
 @dataclass
@@ -34,6 +42,8 @@ class Form:
     y_title: str
     prepare: Callable[[Axes], None] = lambda ax: None
     labels_at_left: bool = False
+    are_many: bool = False  # small plots, however few the lines are
+    mark: float | None = None  # height of a dashed line across the plot
 
 
 def finite(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
@@ -46,68 +56,94 @@ def lines_plot(name: str, alt: str, lines: list[Line], form: Form) -> str | None
     lines = [line for line in lines if line.x]
     if not lines:
         return None
-    return (_one if len(lines) <= MOST_LINES else _panels)(name, alt, lines, form)
+    return (_one if len(lines) <= MOST_LINES and not form.are_many else _panels)(name, alt, lines, form)
 
 
 def _draw(ax: Axes, line: Line, color: str, marker: str) -> None:
     ax.plot(line.x, line.y, color=color, marker=marker, markeredgecolor=svg.PAGE, markeredgewidth=0.6)
+    if line.error:
+        ax.errorbar(line.x[-1:], line.y[-1:], yerr=line.error, color=color, elinewidth=1.2, capsize=3, fmt="none")
     if line.lower:
-        ax.plot(line.x, line.lower, color=color, linewidth=1.2, linestyle=(0, (4, 2)))
+        ax.plot(line.x, line.lower, color=color, linewidth=1.2, linestyle=(0, (4, 2)), marker="_" * (len(line.x) == 1))
+
+
+def _draw_mark(ax: Axes, form: Form) -> None:
+    if form.mark is not None:
+        ax.axhline(form.mark, color=svg.MUTED, linestyle=(0, (4, 2)), linewidth=1)
 
 
 def _one(name: str, alt: str, lines: list[Line], form: Form) -> str:
-    fig, (ax,) = svg.figure(3.6)
-    labels = min(0.5, (0.35 + max(svg.text_width(line.label) for line in lines)) / svg.WIDTH)
-    if form.labels_at_left:
-        fig.subplots_adjust(left=labels, right=0.91, top=0.9, bottom=0.14)
-        ax.yaxis.tick_right()
-        ax.spines[["left", "right"]].set_visible(False)
+    """Labels stand at the ends of the lines, on a narrow screen in a list below the plot."""
+    width = svg.width()
+    below = 0.22 * len(lines) if svg.is_narrow() else 0.0
+    above = svg.title_height(form.y_title) + 0.05
+    height = above + 3.3 + below
+    fig, (ax,) = svg.figure(height)
+    svg.titled(fig, form.y_title)
+    top, bottom = 1 - above / height, (0.5 + below) / height
+    labels = [svg.fit(line.label, 0.45 * width) for line in lines]
+    if svg.is_narrow():
+        fig.subplots_adjust(left=0.5 / width, right=1 - 0.15 / width, top=top, bottom=bottom)
     else:
-        fig.subplots_adjust(left=0.09, right=1 - labels, top=0.9, bottom=0.14)
-    for number, line in enumerate(lines):
-        _draw(ax, line, svg.SERIES[number], svg.MARKERS[number])
-    ax.set_title(form.y_title)
+        margin = (0.35 + max(svg.text_width(label) for label in labels)) / width
+        if form.labels_at_left:
+            fig.subplots_adjust(left=margin, right=1 - 0.72 / width, top=top, bottom=bottom)
+            ax.yaxis.tick_right()
+            ax.spines[["left", "right"]].set_visible(False)
+        else:
+            fig.subplots_adjust(left=0.72 / width, right=1 - margin, top=top, bottom=bottom)
+    _draw_mark(ax, form)
+    for line in lines:
+        _draw(ax, line, line.color, svg.marker_of(line.number))
     ax.set_xlabel(form.x_title)
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     form.prepare(ax)
-    end = 0 if form.labels_at_left else -1
-    svg.label_ends(ax,
-                   [(line.x[end], line.y[end], line.label, svg.SERIES[number]) for number, line in enumerate(lines)],
-                   form.labels_at_left)
+    if svg.is_narrow():
+        handles = [Line2D([], [], color=line.color, marker=svg.marker_of(line.number),
+                          label=svg.fit(line.label, width - 0.7, svg.SMALL)) for line in lines]
+        fig.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.3 / width, 0), ncol=1, fontsize=svg.SMALL,
+                   frameon=False, handlelength=1.6, borderaxespad=0.1)
+    else:
+        end = 0 if form.labels_at_left else -1
+        svg.label_ends(ax, [(line.x[end], line.y[end], label, line.color) for line, label in zip(lines, labels)],
+                       form.labels_at_left)
     return svg.to_svg(fig, name, alt)
 
 
 def _panels(name: str, alt: str, lines: list[Line], form: Form) -> str:
+    width = svg.width()
     groups = list(compare.groups(lines, lambda line: line.group).items())[:MOST_PANELS]
-    across = 2 if len(groups) == 4 else min(ACROSS, len(groups))
+    across = 2 if len(groups) == 4 or svg.is_narrow() else ACROSS
+    across = min(across, len(groups))
     rows = math.ceil(len(groups) / across)
-    height = 0.8 + 1.8 * rows
+    kinds = sorted({(line.kind_number, line.kind) for line in lines})
+    columns = svg.legend_columns([kind for _, kind in kinds])
+    above = svg.title_height(form.y_title)
+    legend = 0.2 * math.ceil(len(kinds) / columns) if len(kinds) > 1 else 0.0
+    height = above + legend + 0.25 + 0.5 + 1.75 * rows
     fig, axes = svg.figure(height, rows, across, sharex=True, sharey=True)
-    fig.subplots_adjust(left=0.07, right=0.965, top=1 - 0.72 / height, bottom=0.5 / height, wspace=0.1, hspace=0.3)
-    fig.text(0.005, 1 - 0.05 / height, form.y_title, va="top", ha="left", weight="bold")
-    kinds = list(dict.fromkeys(line.kind for line in lines))
-    if not 1 < len(kinds) <= MOST_LINES:
-        kinds = []
+    fig.subplots_adjust(left=0.56 / width, right=1 - 0.28 / width, top=1 - (above + legend + 0.25) / height,
+                        bottom=0.5 / height, wspace=0.1, hspace=0.3)
+    svg.titled(fig, form.y_title)
     for ax, (group, own) in zip(axes, groups):
         ax.plot(*_all_of(lines), color=svg.GRID, linewidth=1)
+        _draw_mark(ax, form)
         for line in own:
-            number = kinds.index(line.kind) if kinds else 0
-            _draw(ax, line, svg.SERIES[number], "")
-            ax.plot(line.x[-1:], line.y[-1:], svg.MARKERS[number], color=svg.SERIES[number], markersize=4.5, clip_on=False)
-        ax.set_title(str(group), fontsize=9, weight="normal", pad=4)
+            color = svg.color_of(line.kind_number)
+            _draw(ax, line, color, "")
+            ax.plot(line.x[-1:], line.y[-1:], svg.marker_of(line.kind_number), color=color, markersize=4.5, clip_on=False)
+        ax.set_title(svg.fit(str(group), width / across - 0.3, svg.SMALL), fontsize=svg.SMALL, weight="normal", pad=4)
     for ax in axes[len(groups):]:
         ax.set_visible(False)
     axes[0].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     form.prepare(axes[0])
     for number, ax in enumerate(axes[:len(groups)]):
-        ax.tick_params(labelbottom=number + across >= len(groups), labelsize=9)
-    if kinds:
-        handles = [
-            Line2D([], [], color=svg.SERIES[number], marker=svg.MARKERS[number], label=kind)
-            for number, kind in enumerate(kinds)
-        ]
-        fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1 - 0.22 / height), ncol=len(kinds),
-                   fontsize=9, frameon=False, handlelength=1.6, columnspacing=1.2, borderaxespad=0.1)
+        ax.tick_params(labelbottom=number + across >= len(groups), labelsize=svg.SMALL)
+    if legend:
+        handles = [Line2D([], [], color=svg.color_of(number), marker=svg.marker_of(number), label=kind)
+                   for number, kind in kinds]
+        fig.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1 - above / height), ncol=columns,
+                   fontsize=svg.SMALL, frameon=False, handlelength=1.6, columnspacing=1.2, borderaxespad=0.1)
     fig.text(0.53, 0.06 / height, form.x_title, va="bottom", ha="center")
     return svg.to_svg(fig, name, alt)
 
@@ -117,38 +153,84 @@ def _all_of(lines: list[Line]) -> tuple[list[float], list[float]]:
     return ([x for line in lines for x in (*line.x, math.nan)], [y for line in lines for y in (*line.y, math.nan)])
 
 
-def _ticks(values: list[float]) -> list[float]:
-    """A few values themselves, or 1, 2, 5 (over a wide range 1) times powers of ten."""
-    low, high = min(values), max(values)
-    there = [float(f"{value:.3g}") for value in sorted(set(values))]
-    if len(there) <= 6:
-        return there
-    steps = (1, 2, 5) if high / low < 100 else (1, )
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    return [step * 10.0**power for power in powers for step in steps if low / 1.5 <= step * 10.0**power <= high * 1.5]
+def numbers_of(groups: list[list[int]]) -> list[int]:
+    """A number for each line of several runs, by the runs' numbers: that of its first run, so that a line of one run has
+    that run's colour in every plot; counted from 0 where two of them had one colour otherwise."""
+    first = [min(numbers) for numbers in groups]
+    if len({number % len(svg.SERIES) for number in first}) == len(first):
+        return first
+    order = sorted(first)
+    return [order.index(number) for number in first]
 
 
-def _log(axis: Axis, values: list[float]) -> None:
-    axis.set_ticks(_ticks(values))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2, 5 (over a wide range 1) times powers of ten; over a narrow range round numbers."""
+    if high < 5 * low:
+        ticks = [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
+    else:
+        steps = (1, 2, 5) if high / low < 100 else (1, )
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        ticks = [step * 10.0**power for power in powers for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def tick_text(value: float) -> str:
+    return f"{value:,.12g}"
+
+
+def apart(ticks: list[float], low: float, high: float, inches: float, size: Callable[[float], float]) -> list[float]:
+    """Those of the ticks, from the first, of which no label of `size` inches meets another on a logarithmic axis."""
+    kept: list[float] = []
+    per_unit = inches / math.log(high / low)
+    for tick in ticks:
+        if not kept or math.log(tick / kept[-1]) * per_unit >= (size(tick) + size(kept[-1])) / 2 + 0.08:
+            kept.append(tick)
+    return kept
+
+
+def _log(ax: Axes, axis: Axis, ticks: list[float], low: float, high: float) -> None:
+    box = ax.bbox
+    is_x = axis is ax.xaxis
+    inches = (box.width if is_x else box.height) / ax.figure.dpi
+    axis.set_ticks(apart(ticks, low, high, inches,
+                         lambda tick: svg.text_width(tick_text(tick)) if is_x else svg.FONT / 72))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 
 
 def log_x(values: list[float]) -> Callable[[Axes], None]:
-    """A logarithmic axis for these values."""
+    """A logarithmic axis for these values, with ticks at the values themselves where they are few and apart."""
+    low, high = min(values) / 1.25, max(values) * 1.25
+
     def prepare(ax: Axes) -> None:
+        there = [float(f"{value:.3g}") for value in sorted(set(values))]
+        are_apart = all(b >= 1.5 * a for a, b in zip(there, there[1:]))
         ax.set_xscale("log")
-        _log(ax.xaxis, values)
-        ax.set_xlim(min(values) / 1.25, max(values) * 1.25)
+        ax.set_xlim(low, high)
+        _log(ax, ax.xaxis, there if len(there) <= 6 and are_apart else _log_ticks(low, high), low, high)
 
     return prepare
 
 
 def log_y(values: list[float]) -> Callable[[Axes], None]:
+    low, high = min(values) / 1.25, max(values) * 1.25
+
     def prepare(ax: Axes) -> None:
         ax.set_yscale("log")
-        _log(ax.yaxis, values)
-        ax.set_ylim(min(values) / 1.4, max(values) * 1.4)
+        ax.set_ylim(low, high)
+        _log(ax, ax.yaxis, _log_ticks(low, high), low, high)
 
     return prepare
+
+
+def span(low: float, high: float, least: float, bottom: float = -math.inf, top: float = math.inf) -> tuple[float, float]:
+    """Limits of an axis for values from `low` to `high`: some room at both ends, and at least `least` long, inside
+    [bottom, top] as far as the values are."""
+    room = max(0.06 * (high - low), (least - (high - low)) / 2)
+    low, high = low - room, high + room
+    if low < bottom:
+        low, high = bottom, max(high, min(bottom + least, top))
+    elif high > top:
+        low, high = min(low, max(top - least, bottom)), top
+    return low, high

@@ -6,7 +6,7 @@ import statistics
 from matplotlib.axes import Axes
 
 from . import compare, svg, units
-from .plots_lines import Form, Line, lines_plot, log_x, log_y
+from .plots_lines import Form, Line, lines_plot, log_x, log_y, numbers_of
 from .run import Run
 from .table import Row
 from .tables_network import bandwidth_row, network_rows
@@ -31,7 +31,7 @@ def _label(row: Row, keys: list[str]) -> str:
 
 def _median_by(rows: list[Row], x: str, y: str) -> tuple[list[float], list[float]]:
     cells = compare.groups(sorted(rows, key=lambda row: (row[x], row[y])), lambda row: row[x])
-    return [float(at) for at in cells], [float(cell[(len(cell) - 1) // 2][y]) for cell in cells.values()]
+    return [float(at) for at in cells], [float(statistics.median(row[y] for row in cell)) for cell in cells.values()]
 
 
 def scaling_plots(runs: list[Run]) -> list[str]:
@@ -50,30 +50,30 @@ def scaling_plots(runs: list[Run]) -> list[str]:
         differing = _common(own, keys)
         most = max(row["ranks"] for row in own)
         speedups, efficiencies = [], []
-        for group in lines.values():
+        numbers = numbers_of([[row["number"] for row in group] for group in lines.values()])
+        for number, group in zip(numbers, lines.values()):
             label = _label(group[0], differing)
             x, y = _median_by(group, "ranks", f"{kind}_speedup")
-            speedups.append(Line(label, label, [1.0, *x], [1.0, *y]))
-            efficiencies.append(Line(label, label, [1.0, *x], [100.0, *(100 * s / n for s, n in zip(y, x))]))
+            speedups.append(Line(label, label, [1.0, *x], [1.0, *y], number=number))
+            efficiencies.append(
+                Line(label, label, [1.0, *x], [100.0, *(100 * s / n for s, n in zip(y, x))], number=number))
+        highest = max(y for line in speedups for y in line.y)
 
-        def ideal(ax: Axes, most: int = most) -> None:
+        def ideal(ax: Axes, most: int = most, own: list[Row] = own, highest: float = highest) -> None:
             ax.plot([1, most], [1, most], color=svg.MUTED, linestyle=(0, (4, 2)), linewidth=1)
-            ax.annotate("ideal", (most, most), xytext=(-8, 0), textcoords="offset points", ha="right", va="center",
-                        color=svg.INK)
-            ax.set_ylim(0, most * 1.08)
+            ax.set_ylim(0, 1.08 * max(most, highest))
             _ranks_axis(ax, own, most)
 
-        def full(ax: Axes, most: int = most) -> None:
-            ax.axhline(100, color=svg.MUTED, linestyle=(0, (4, 2)), linewidth=1)
+        def full(ax: Axes, most: int = most, own: list[Row] = own) -> None:
             ax.set_ylim(0, max(108.0, *ax.get_ylim()))
             _ranks_axis(ax, own, most)
 
         word = "scaled speedup" if kind == "weak" else "speedup"
         plots += [
             lines_plot(f"speedup-{kind}", f"{word} over ranks with the ideal line", speedups,
-                       Form("ranks", f"{word}: {title}", ideal)),
+                       Form("ranks", f"{word}: {title}; dashed: ideal", ideal)),
             lines_plot(f"efficiency-{kind}", "Efficiency over ranks", efficiencies,
-                       Form("ranks", f"efficiency, %: {title}", full))
+                       Form("ranks", f"efficiency, %: {title}; dashed: ideal", full, mark=100.0))
         ]
     return [plot for plot in plots if plot is not None]
 
@@ -83,7 +83,8 @@ def _ranks_axis(ax: Axes, rows: list[Row], most: int) -> None:
     ax.set_xlim(0.8, most + 0.02 * most)
 
 
-def _over_links(name: str, alt: str, rows: list[Row], y: str, title: str, prepare, lower: str = "") -> str | None:
+def _over_links(name: str, alt: str, rows: list[Row], y: str, title: str, prepare, lower: str = "",
+                mark: float | None = None) -> str | None:
     """Lines over the link's rate, one for each codec, topology, number of ranks and batch; None with one link."""
     rows = [dict(row) for row in rows if row["link_rate"] is not None and row[y] is not None]
     links = compare.groups(rows, lambda row: row["link"])
@@ -97,19 +98,22 @@ def _over_links(name: str, alt: str, rows: list[Row], y: str, title: str, prepar
     keys = tuple(key for key in ("codec", "topology", "ranks", "batch") if key in rows[0])
     differing = _common(rows, keys)
     lines = []
-    for _, group in compare.groups(rows, lambda row: tuple(row[key] for key in keys)).items():
+    groups = list(compare.groups(rows, lambda row: tuple(row[key] for key in keys)).values())
+    for number, group in zip(numbers_of([[row["number"] for row in group] for group in groups]), groups):
         xs, ys = _median_by(group, "link_rate", y)
         least = [row for row in group if lower and row[lower] is not None]
         label = _label(group[0], differing)
         lines.append(
             Line(label, label, xs, ys, "",
-                 _median_by(least, "link_rate", lower)[1] if lower and len(least) == len(group) else []))
+                 _median_by(least, "link_rate", lower)[1] if lower and len(least) == len(group) else [],
+                 number=number))
 
     def both(ax: Axes) -> None:
         log_x(rates)(ax)
         prepare(ax)
 
-    return lines_plot(name, alt, lines, Form("rate of a rank's link, Mbit/s (logarithmic)", title, both, True))
+    return lines_plot(name, alt, lines, Form("rate of a rank's link, Mbit/s (logarithmic)", title, both, True,
+                                             mark=mark))
 
 
 def bandwidth_plots(runs: list[Run]) -> list[str]:
@@ -119,19 +123,17 @@ def bandwidth_plots(runs: list[Run]) -> list[str]:
             row[key] = None if row[key] is None else 100 * row[key]
 
     def to_the_link(ax: Axes) -> None:
-        ax.axhline(100, color=svg.MUTED, linestyle=(0, (4, 2)), linewidth=1)
         ax.set_ylim(0, max(108.0, ax.get_ylim()[1]))
 
     def logarithmic(ax: Axes) -> None:
-        ax.axhline(100, color=svg.MUTED, linestyle=(0, (4, 2)), linewidth=1)
         shares = [row["bus_utilisation"] for row in rows if row["bus_utilisation"]]
         log_y([100.0, *shares])(ax)
 
     plots = [
         _over_links("wire", "Share of the link's rate that was reached", rows, "wire_utilisation",
-                    "reached on the busiest rank's link while communicating, % of its rate", to_the_link),
+                    "reached on the busiest rank's link while communicating, % of its rate", to_the_link, mark=100.0),
         _over_links("busbw", "Bus bandwidth against the link's rate", rows, "bus_utilisation",
-                    "busbw, % of the link's rate (logarithmic; more than 100: compressed)", logarithmic)
+                    "busbw, % of the link's rate (logarithmic; more than 100: compressed)", logarithmic, mark=100.0)
     ]
     return [plot for plot in plots if plot is not None]
 

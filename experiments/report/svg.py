@@ -1,13 +1,16 @@
 """Figures of matplotlib as SVG that lies inside a page: colours and text are the page's own, in light and in dark.
 
 Colours here are placeholders; in the SVG they become variables of the page's style sheet (page.py). Text stays text.
+Every plot can be drawn in two widths: for a page, and for a narrow screen, where it is drawn again instead of shrunk.
 """
 from __future__ import annotations
 
+import contextlib
 import html
 import io
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import matplotlib
@@ -18,14 +21,15 @@ from matplotlib.figure import Figure  # noqa: E402
 
 INK, GRID, MUTED, PAGE = "#010101", "#020202", "#030303", "#040404"
 SERIES = [f"#1000{number:02x}" for number in range(1, 8)]
-BLUE, RED, GREEN, PINK, SKY, AMBER, GREY = SERIES
+BLUE, ORANGE, GREEN, PINK, SKY, AMBER, GREY = SERIES
 MARKERS = "os^DvP*"
 _VARIABLES = {
     INK: "currentColor", GRID: "var(--grid)", MUTED: "var(--muted)", PAGE: "var(--page)",
     **{color: f"var(--c{number + 1})" for number, color in enumerate(SERIES)}
 }
-WIDTH = 8.0  # inches; 72 units of the SVG each
+PAGE_WIDTH, NARROW_WIDTH = 8.0, 4.6  # inches; 72 units of the SVG each
 FONT = 10.0
+SMALL = 9.0
 
 _STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "dpreport", "font.family": "sans-serif", "font.size": FONT,
@@ -42,9 +46,31 @@ _STYLE = {
 matplotlib.rcParams.update(_STYLE)
 
 
+_is_narrow = False
+
+
+@contextlib.contextmanager
+def narrow() -> Iterator[None]:
+    """Plots that are drawn inside are for a narrow screen."""
+    global _is_narrow
+    _is_narrow = True
+    try:
+        yield
+    finally:
+        _is_narrow = False
+
+
+def is_narrow() -> bool:
+    return _is_narrow
+
+
+def width() -> float:
+    return NARROW_WIDTH if _is_narrow else PAGE_WIDTH
+
+
 def figure(height: float, rows: int = 1, columns: int = 1, **more) -> tuple[Figure, list[Axes]]:
     """A figure as wide as the page's column, with its axes row by row."""
-    fig = Figure(figsize=(WIDTH, height))
+    fig = Figure(figsize=(width(), height))
     return fig, list(fig.subplots(rows, columns, squeeze=False, **more).flat)
 
 
@@ -53,8 +79,45 @@ def text_width(text: str, points: float = FONT) -> float:
     return len(text) * points * 0.6 / 72
 
 
+def fit(text: str, inches: float, points: float = FONT) -> str:
+    """The text, with its middle left out where it is longer than that."""
+    most = max(5, int(inches / text_width("x", points)))
+    return text if len(text) <= most else f"{text[:most - most // 2 - 1]}…{text[len(text) - most // 2:]}"
+
+
+def titled(fig: Figure, text: str) -> None:
+    """Writes the title into the upper left corner, on as many lines as it needs."""
+    fig.text(0.04 / width(), 1 - 0.05 / fig.get_size_inches()[1], "\n".join(_title_lines(text)), va="top", ha="left",
+             weight="bold")
+
+
+def _title_lines(text: str) -> list[str]:
+    return textwrap.wrap(text, int((width() - 0.1) / text_width("x", 1.12 * FONT)))  # bold
+
+
+def title_height(text: str) -> float:
+    """In inches, with the room above and below."""
+    return 0.1 + 0.17 * len(_title_lines(text))
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """How many entries of a legend stand side by side."""
+    widest = max(text_width(label, SMALL) for label in labels) + 0.45
+    return max(1, min(len(labels), int(width() / widest)))
+
+
+def color_of(number: int) -> str:
+    """Of the run or the line with that number."""
+    return SERIES[number % len(SERIES)]
+
+
+def marker_of(number: int) -> str:
+    """Differs between numbers of one colour."""
+    return MARKERS[(number + number // len(SERIES)) % len(MARKERS)]
+
+
 def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left: bool = False,
-               are_all_beside: bool = False) -> None:
+               are_all_beside: bool = False, line: str = "-") -> None:
     """Labels for the ends (x, y, text, colour) of lines: beside the plot, moved apart where they would overlap; next to
     the point where a line ends before the others."""
     fig = ax.get_figure()
@@ -77,7 +140,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left:
         ax.annotate(
             text, (x, y), xytext=((margin - points[i, 0]) * scale, (place - points[i, 1]) * scale),
             textcoords="offset points", **side, arrowprops={
-                "arrowstyle": "-", "color": color, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 3,
+                "arrowstyle": "-", "color": color, "linewidth": 0.8, "linestyle": line, "shrinkA": 0, "shrinkB": 3,
                 "relpos": (1 if at_left else 0, 0.5)
             })
 
@@ -99,6 +162,8 @@ def _apart(heights: list[float], step: float) -> list[float]:
 
 def to_svg(fig: Figure, name: str, alt: str) -> str:
     """The figure as an <svg> element; `name` makes its ids unique in the page, `alt` says what is to be seen."""
+    size = "narrow" if _is_narrow else "broad"
+    name += "-narrow" * _is_narrow
     buffer = io.StringIO()
     fig.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
@@ -113,7 +178,7 @@ def to_svg(fig: Figure, name: str, alt: str) -> str:
     box = re.search(r'viewBox="[^"]+"', text)
     assert box is not None
     head = (f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
-            f'id="plot-{name}" aria-label="{html.escape(alt)}">')
+            f'class="{size}" id="plot-{name}" aria-label="{html.escape(alt)}">')
     return head + text[text.index(">") + 1:].rstrip()
 
 

@@ -79,8 +79,8 @@ def sent_table(runs: list[Run]) -> Table | None:
 
 
 def _share(value: float | None) -> str:
-    """Percent, also of very small shares."""
-    return units.digits(_scaled(value, 100)) if value is not None and value < 0.001 else units.percent(value)
+    """Percent with three digits that count: shares can be small."""
+    return units.digits(_scaled(value, 100))
 
 
 def _sum(epochs: pd.DataFrame, column: str) -> float | None:

@@ -35,25 +35,26 @@ def runs_table(runs: list[Run]) -> Table:
         count("ranks", "ranks", True),
         size("batch", "batch", True),
         name("codec", "codec", True),
-        name("topology", "topology", True),
-        name("link", "link", True),
-        count("epochs", "epochs", True),
-        count("timed", "timed", True),
+        Column("epoch_s", "epoch, s"),
+        Column("speedup", "speedup", units.fixed(2)),
+        Column("exposed_share", "exposed comm, %", units.percent),
         Column("train_loss", "loss", units.fixed(3)),
         Column("test_accuracy", "test acc., %", units.percent),
-        Column("epoch_s", "epoch, s"),
-        Column("exposed_share", "exposed comm, %", units.percent),
         Column("sent_mb", "sent, MB"),
         Column("images_per_s", "images/s"),
-        Column("speedup", "speedup", units.fixed(2))
+        count("epochs", "epochs", True),
+        count("timed", "timed", True),
+        name("topology", "topology", True),
+        name("link", "link", True)
     ]
-    if all(row["speedup"] is None for row in rows):
-        columns.pop()
+    has_speedups = any(row["speedup"] is not None for row in rows)
+    if not has_speedups:
+        columns = [column for column in columns if column.key != "speedup"]
     return Table("runs", "Runs", columns, rows, [
         "Batch: images a step and rank. Loss: training loss of the last epoch in the log; test acc.: test accuracy after "
         "it. Exposed comm: exposed communication, the share of the epoch in which training stands still for the exchange. "
         "Sent: gradients, by all ranks in an epoch." +
-        (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if columns[-1].key == "speedup" else ""),
+        (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if has_speedups else ""),
         TYPICAL
     ])
 

@@ -170,7 +170,8 @@ def communication_table(runs: list[Run]) -> Table | None:
         Column("estimate", "T_N - T_1/N")
     ]
     notes = [
-        "Compute, comm and exposed communication are measured. T_N - T_1/N is the classical estimate of what "
+        "Compute, comm and exposed communication are measured.",
+        "T_N - T_1/N is the classical estimate of what "
         "communication costs; it is here for comparison with work that measures nothing else.",
         "T_1 is that of the table Scaling.",
         "The estimate contains everything by which N ranks miss the ideal: besides exposed communication also waiting "

@@ -50,12 +50,12 @@ def page(folder: pathlib.Path) -> None:
     labels = {svg.get("aria-label") for svg in root.iter("{http://www.w3.org/2000/svg}svg")}
     for wanted in ("Time of a typical epoch for each run", "speedup over ranks with the ideal line",
                    "Efficiency over ranks", "Share of the link's rate", "Time of a typical epoch over the link's rate",
-                   "Training loss", "Test accuracy over epochs", "Test accuracy over training time",
+                   "Training loss", "Test loss", "Learning rate", "Test accuracy over epochs", "Test accuracy over training time",
                    "Test accuracy over bytes sent", "Pareto", "each rank", "Error of the delivered",
                    "Norm of the residual"):
         assert any(wanted in str(label) for label in labels), f"no plot '{wanted}' among {labels}"
     words = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert "a<b>&'c' $x$" in words and "16.0 s" in words and "ideal" in words, words
+    assert "a<b>&'c' $x$" in words and "16.0 s" in words, words
     titles = [title.text for title in root.iter("{http://www.w3.org/1999/xhtml}h2")]
     assert titles[0] == "Runs" and "Scaling" in titles and "Bandwidth" in titles, titles
     cells = [cell.text for cell in root.iter("{http://www.w3.org/1999/xhtml}td")]
@@ -165,3 +165,21 @@ def odd_files(folder: pathlib.Path) -> None:
     answer = subprocess.run(["sh", "-c", f"'{DPREPORT}' good.h5 >&-"], cwd=folder, capture_output=True, text=True,
                             timeout=200, check=False)
     assert "Traceback" not in answer.stderr and "Exception" not in answer.stderr, answer
+
+
+def page_layout(folder: pathlib.Path) -> None:
+    """Every plot is there for broad and for narrow screens, and the style sheet shows one of them. A section that has
+    nothing but reasons is folded."""
+    logs = study.make(folder)
+    report(folder, *(log.name for log in logs[2:]), "--html", "page.html")
+    root = parse_page(folder / "page.html")
+    kinds = [svg.get("class") for svg in root.iter("{http://www.w3.org/2000/svg}svg")]
+    assert len(kinds) > 10 and kinds == ["broad", "narrow"] * (len(kinds) // 2), kinds
+    style = root.find(".//{*}style")
+    assert style is not None and style.text is not None
+    has(" ".join(style.text.split()), "svg.narrow { display: none;", "svg.broad { display: none; }")
+    body = list(root.find("{*}body") or [])
+    after = {title.text: body[i + 1] for i, title in enumerate(body) if title.tag.endswith("h2")}
+    assert after["Scaling"].tag.endswith("details") and "open" not in after["Scaling"].attrib, after
+    has("".join(after["Scaling"].itertext()), "there is no run on one rank")
+    assert not after["Bandwidth"].tag.endswith("details"), after

@@ -23,12 +23,15 @@ except ImportError as error:
 
 import logs_cases  # noqa: E402
 import output_cases  # noqa: E402
+import plots_cases  # noqa: E402
 import tables_cases  # noqa: E402
+
+MODULES = (tables_cases, logs_cases, output_cases, plots_cases)
 
 
 def main() -> None:
     case = sys.argv[2]
-    function = next(getattr(module, case) for module in (tables_cases, logs_cases, output_cases) if hasattr(module, case))
+    function = next(getattr(module, case) for module in MODULES if hasattr(module, case))
     with tempfile.TemporaryDirectory() as folder:
         function(pathlib.Path(folder))
 
