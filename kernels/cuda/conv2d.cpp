@@ -1,14 +1,6 @@
-// Convolution on cuDNN.
-//
-// Each direction is a Pass: one plan of cuDNN, and the copies that bring operands into the form
-// that it wants. In fp32 that is the form which they have. In bf16 it is bf16 with channels filled
-// up with zeros to a multiple of 8: activations of ordinary layers are that already; the network's
-// images (fp32, 3 channels) and layers of odd widths are copied into scratch memory; weights, which
-// are fp32, are rounded in forward() into memory of the convolution's own, where backward_data()
-// finds them; weight gradients come out in bf16, rounded once from sums in fp32 (cuDNN has no
-// engine that writes fp32 from bf16), and are copied to fp32.
-//
-// A large batch runs in equal parts, one after the other (PartLimits says why).
+// Convolution on cuDNN: each direction is a pass (conv_pass.hpp) with the one of cuDNN's plans that
+// was chosen for it, by measurement or, without, the first one (cudnn_plan.hpp). A large batch runs
+// in equal parts, one after the other.
 #include "kernels/conv2d.hpp"
 
 #include <algorithm>
@@ -17,10 +9,9 @@
 #include <span>
 
 #include "kernels/base/error.hpp"
-#include "kernels/cuda/cudnn_plan.hpp"
-#include "kernels/cuda/device.hpp"
+#include "kernels/cuda/conv_pass.hpp"
 #include "kernels/cuda/handles.hpp"
-#include "kernels/cuda/pack.hpp"
+#include "kernels/cuda/libraries.hpp"
 #include "kernels/cuda/twins.hpp"
 
 namespace dp::cuda {
@@ -30,170 +21,6 @@ namespace {
 // How many configurations are measured at most; of those that compile a kernel for about a second,
 // how many.
 constexpr std::size_t kMostMeasured = 16, kMostCompiled = 2;
-
-std::size_t padded_channels(std::size_t channels, DataType type) {
-  return type == DataType::f32 ? channels : (channels + 7) / 8 * 8;
-}
-std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-// What cuDNN has been told of all pointers (cudnn_plan.cpp).
-constexpr std::size_t kAlignment = 16;
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % kAlignment == 0;
-}
-
-// One operand: its form in memory, and the form in which the plan wants it. `offset`: in scratch.
-struct Operand {
-  PackForm outside, inside;
-  bool is_copied = false;
-  std::size_t offset = 0;
-
-  Operand() = default;
-  Operand(const PackForm& in_memory, const PackForm& wanted)
-      : outside(in_memory), inside(wanted), is_copied(in_memory != wanted) {}
-};
-
-// The three operands of a direction and how its batch is cut.
-struct PassForm {
-  ConvProblem problem;  // of one part
-  Operand x, w, y;      // of one part
-  std::size_t parts = 1;
-  std::size_t scratch_bytes = 0;  // without the plan's workspace
-};
-
-// How many elements a tensor of one part may have.
-struct PartLimits {
-  // Many of cuDNN's engines count in 32 bits.
-  static constexpr std::size_t kHard = (std::size_t{1} << 31) - 1;
-  // fp32 engines copy x and y into their workspace (H200, A100): half a GiB then, where the fast
-  // ones would else be above ConvPlanner's limit. A part of this size still fills a GPU.
-  static constexpr std::size_t kFp32 = std::size_t{1} << 26;
-};
-
-// The least number of equal parts of n images.
-std::size_t count_parts(std::size_t n, std::size_t elements, std::size_t most_elements) {
-  std::size_t parts = 1;
-  while (parts < n && (n % parts != 0 || elements / parts > most_elements)) ++parts;
-  return parts;
-}
-std::size_t count_parts_for(const Conv2dDesc& desc, std::size_t elements) {
-  const std::size_t n = desc.x.shape.n;
-  if (desc.y.type == DataType::f32) {
-    const std::size_t parts = count_parts(n, elements, PartLimits::kFp32);
-    // Of a batch that can hardly be divided the parts would be too small.
-    if (parts <= 4 * (elements / PartLimits::kFp32 + 1)) return parts;
-  }
-  return count_parts(n, elements, PartLimits::kHard);
-}
-
-PassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allows_tf32,
-                 std::size_t most_elements) {
-  const DataType type = desc.y.type;
-  PassForm f;
-  Shape x = desc.x.shape, y = desc.y.shape;
-  x.c = padded_channels(x.c, type);
-  y.c = padded_channels(y.c, type);
-  const std::size_t elements = std::max(x.elements(), y.elements());
-  f.parts = most_elements > 0 ? count_parts(x.n, elements, most_elements)
-                              : count_parts_for(desc, elements);
-  x.n /= f.parts;
-  y.n /= f.parts;
-  f.problem = {.direction = direction,
-               .x = x,
-               .y = y,
-               .kernel = desc.kernel,
-               .stride = desc.stride,
-               .padding = desc.padding,
-               .x_type = type,
-               .w_type = type,
-               .y_type = type,
-               .allows_tf32 = allows_tf32};
-  const std::size_t taps = desc.kernel * desc.kernel;
-  f.x = {{x.n * x.pixels(), desc.x.shape.c, desc.x.type}, {x.n * x.pixels(), x.c, type}};
-  f.y = {{y.n * y.pixels(), desc.y.shape.c, desc.y.type}, {y.n * y.pixels(), y.c, type}};
-  f.w = {{desc.y.shape.c * taps, desc.x.shape.c, DataType::f32}, {y.c * taps, x.c, type}};
-  // Parts after the first one may begin anywhere.
-  for (Operand* operand : {&f.x, &f.y}) {
-    if (f.parts > 1 && operand->outside.bytes() % kAlignment != 0) operand->is_copied = true;
-  }
-
-  const auto take = [&](Operand& operand) {
-    operand.offset = f.scratch_bytes;
-    f.scratch_bytes += aligned(operand.inside.bytes());
-  };
-  if (f.x.is_copied) take(f.x);
-  if (f.y.is_copied) take(f.y);
-  // Weights need room even where their form is right: they may not be aligned as cuDNN wants.
-  if (direction == ConvDirection::backward_weights || !f.w.is_copied) take(f.w);
-  return f;
-}
-
-// The pointers of a call, as the operation's caller knows them.
-struct PassData {
-  void* x;
-  void* w;
-  void* y;
-};
-
-class Pass {
- public:
-  Pass(CudaDevice& device, const PassForm& form) : device_(&device), form_(form) {}
-
-  // `packed_weights`: weights in the plan's form, where that is another than theirs.
-  void run(const CudnnPlan& plan, const PassData& data, void* packed_weights, std::byte* scratch) {
-    const bool is_forward = form_.problem.direction == ConvDirection::forward;
-    const bool is_weights = form_.problem.direction == ConvDirection::backward_weights;
-    const bool is_data = form_.problem.direction == ConvDirection::backward_data;
-    DP_ASSERT(is_aligned(data.x) && is_aligned(data.y), "tensors are aligned to 16 bytes");
-    std::byte* const workspace = scratch + form_.scratch_bytes;
-
-    void* w = data.w;
-    bool copies_gradient = false;
-    if (is_weights) {
-      copies_gradient = form_.w.is_copied || form_.parts > 1 || !is_aligned(w);
-      if (copies_gradient) w = scratch + form_.w.offset;
-    } else if (form_.w.is_copied) {
-      w = packed_weights;
-      if (is_forward) repack(stream(), data.w, form_.w.outside, w, form_.w.inside);
-    } else if (!is_aligned(w)) {
-      w = scratch + form_.w.offset;
-      repack(stream(), data.w, form_.w.outside, w, form_.w.inside);
-    }
-
-    for (std::size_t part = 0; part < form_.parts; ++part) {
-      std::byte* const x_outside = static_cast<std::byte*>(data.x) + part * form_.x.outside.bytes();
-      std::byte* const y_outside = static_cast<std::byte*>(data.y) + part * form_.y.outside.bytes();
-      void* const x = into(form_.x, x_outside, !is_data, scratch);
-      void* const y = into(form_.y, y_outside, !is_forward, scratch);
-      pointers_.set(x, w, y, workspace);
-      plan.run(device_->libraries().cudnn(), pointers_);
-      if (is_data) out_of(form_.x, x, x_outside);
-      if (is_forward) out_of(form_.y, y, y_outside);
-      if (copies_gradient) {
-        repack(stream(), w, form_.w.inside, data.w, form_.w.outside, part > 0);
-      }
-    }
-  }
-
-  [[nodiscard]] const PassForm& form() const { return form_; }
-
- private:
-  [[nodiscard]] cudaStream_t stream() const { return device_->stream(); }
-
-  // The place where the plan reads or writes an operand; an input is copied there.
-  void* into(const Operand& operand, void* outside, bool is_input, std::byte* scratch) {
-    if (!operand.is_copied) return outside;
-    void* const inside = scratch + operand.offset;
-    if (is_input) repack(stream(), outside, operand.outside, inside, operand.inside);
-    return inside;
-  }
-  void out_of(const Operand& operand, const void* inside, void* outside) {
-    if (operand.is_copied) repack(stream(), inside, operand.inside, outside, operand.outside);
-  }
-
-  CudaDevice* device_;
-  PassForm form_;
-  ConvPointers pointers_;
-};
 
 // ---- choosing -----------------------------------------------------------------------------------
 
@@ -243,7 +70,7 @@ class Candidates {
 // Runs plans of a pass on memory of its own and measures them.
 class Trial {
  public:
-  Trial(CudaDevice& device, const Conv2dDesc& desc, Pass& pass)
+  Trial(CudaDevice& device, const Conv2dDesc& desc, ConvPass& pass)
       : device_(device), pass_(pass), begin_(cudaEventDefault), end_(cudaEventDefault) {
     const std::size_t x = aligned(desc.x.bytes()), y = aligned(desc.y.bytes());
     const std::size_t w = aligned(desc.weight_elements() * sizeof(float));
@@ -281,11 +108,11 @@ class Trial {
 
  private:
   CudaDevice& device_;
-  Pass& pass_;
+  ConvPass& pass_;
   Event begin_, end_;
   Device::Memory memory_, scratch_;
   std::size_t scratch_bytes_ = 0;
-  PassData data_{};
+  ConvPassData data_{};
   void* packed_weights_ = nullptr;
 };
 
@@ -296,7 +123,7 @@ class CudaConv2d final : public Conv2d {
   CudaConv2d(CudaDevice& device, const Conv2dDesc& desc, std::size_t most_elements)
       : device_(device), desc_(desc), most_elements_(most_elements) {
     choose(ConvDirection::forward, forward_);
-    const Operand& w = forward_.pass->form().w;
+    const ConvOperand& w = forward_.pass->form().w;
     if (w.is_copied) packed_weights_ = device.allocate(w.inside.bytes());
     if (!desc.is_training) return;
     if (desc.needs_input_gradient) choose(ConvDirection::backward_data, backward_data_);
@@ -326,17 +153,17 @@ class CudaConv2d final : public Conv2d {
 
  private:
   struct Chosen {
-    std::optional<Pass> pass;
+    std::optional<ConvPass> pass;
     std::shared_ptr<const CudnnPlan> plan;
   };
 
-  void run(Chosen& chosen, const PassData& data) {
+  void run(Chosen& chosen, const ConvPassData& data) {
     chosen.pass->run(*chosen.plan, data, packed_weights_.get(), device_.scratch());
   }
 
   void choose(ConvDirection direction, Chosen& chosen) {
     chosen.pass.emplace(device_, form_of(direction, desc_, allows_tf32(), most_elements_));
-    Pass& pass = *chosen.pass;
+    ConvPass& pass = *chosen.pass;
     Candidates candidates(device_, pass.form().problem);
     std::optional<Trial> trial;
     const std::size_t best =
