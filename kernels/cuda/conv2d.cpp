@@ -21,6 +21,8 @@ namespace {
 // How many configurations are measured at most; of those that compile a kernel for about a second,
 // how many.
 constexpr std::size_t kMostMeasured = 16, kMostCompiled = 2;
+// The time of what does not run.
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // ---- choosing -----------------------------------------------------------------------------------
 
@@ -48,6 +50,7 @@ class Candidates {
 
   [[nodiscard]] std::span<const std::string> names() const { return names_; }
   [[nodiscard]] bool is_measured(std::size_t i) const { return candidates_[i].is_measured; }
+  void measure_no_more(std::size_t i) { candidates_[i].is_measured = false; }
   // Null where cuDNN refuses.
   [[nodiscard]] std::shared_ptr<const CudnnPlan> plan(std::size_t i) {
     Candidate& candidate = candidates_[i];
@@ -72,44 +75,66 @@ class Trial {
  public:
   Trial(CudaDevice& device, const Conv2dDesc& desc, ConvPass& pass)
       : device_(device), pass_(pass), begin_(cudaEventDefault), end_(cudaEventDefault) {
-    const std::size_t x = aligned(desc.x.bytes()), y = aligned(desc.y.bytes());
-    const std::size_t w = aligned(desc.weight_elements() * sizeof(float));
-    memory_ = device.allocate(x + y + w + aligned(pass.form().w.inside.bytes()));
-    // A harmless number as fp32 and as bf16: denormals or NaN would change the time.
-    DP_CHECK_CUDA(cudaMemsetAsync(memory_.get(), 0x3C, x + y + w, device.stream()));
-    data_ = {memory_.get(), memory_.get() + x + y, memory_.get() + x};
-    packed_weights_ = memory_.get() + x + y + w;
+    x_bytes_ = aligned(desc.x.bytes());
+    y_bytes_ = aligned(desc.y.bytes());
+    w_bytes_ = aligned(desc.weight_elements() * sizeof(float));
   }
 
-  // Infinity where it fails.
+  // kNever where this plan does not run: it finds no memory, or cuDNN refuses it after all. An
+  // error after which nothing runs on the device is thrown, and so is one of ours.
   double seconds(const CudnnPlan* plan) {
-    if (plan == nullptr) return std::numeric_limits<double>::infinity();
-    const std::size_t bytes = pass_.form().scratch_bytes + plan->workspace_bytes();
-    if (!scratch_ || bytes > scratch_bytes_) {
-      scratch_.reset();
-      scratch_ = device_.allocate(bytes);
-      scratch_bytes_ = bytes;
-    }
+    if (plan == nullptr) return kNever;
     try {
-      // The first run keeps the GPU at work until the second one, which counts, is in the queue:
-      // the time of the host's calls is not the plan's.
-      pass_.run(*plan, data_, packed_weights_, scratch_.get());
-      DP_CHECK_CUDA(cudaEventRecord(begin_.get(), device_.stream()));
-      pass_.run(*plan, data_, packed_weights_, scratch_.get());
-      DP_CHECK_CUDA(cudaEventRecord(end_.get(), device_.stream()));
-      DP_CHECK_CUDA(cudaEventSynchronize(end_.get()));
-    } catch (const Error&) {
-      return std::numeric_limits<double>::infinity();
+      return measure(*plan);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::device || !is_device_alive()) throw;
+      return kNever;
     }
+  }
+
+ private:
+  double measure(const CudnnPlan& plan) {
+    take_memory(pass_.form().scratch_bytes + plan.workspace_bytes());
+    // The first run keeps the GPU at work until the second one, which counts, is in the queue: the
+    // time of the host's calls is not the plan's.
+    pass_.run(plan, data_, packed_weights_, scratch_.get());
+    DP_CHECK_CUDA(cudaEventRecord(begin_.get(), device_.stream()));
+    pass_.run(plan, data_, packed_weights_, scratch_.get());
+    DP_CHECK_CUDA(cudaEventRecord(end_.get(), device_.stream()));
+    DP_CHECK_CUDA(cudaEventSynchronize(end_.get()));
     float milliseconds = 0;
     DP_CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
- private:
+  // The operands, once, and scratch memory of at least so many bytes.
+  void take_memory(std::size_t scratch_bytes) {
+    if (!memory_) {
+      const std::size_t operands = x_bytes_ + y_bytes_ + w_bytes_;
+      memory_ = device_.allocate(operands + aligned(pass_.form().w.inside.bytes()));
+      std::byte* const first = memory_.get();
+      // A harmless number as fp32 and as bf16: denormals or NaN would change the time.
+      DP_CHECK_CUDA(cudaMemsetAsync(first, 0x3C, operands, device_.stream()));
+      data_ = {first, first + x_bytes_ + y_bytes_, first + x_bytes_};
+      packed_weights_ = first + operands;
+    }
+    if (!scratch_ || scratch_bytes > scratch_bytes_) {
+      scratch_.reset();
+      scratch_ = device_.allocate(scratch_bytes);
+      scratch_bytes_ = scratch_bytes;
+    }
+  }
+
+  // After an error in a kernel all calls fail until the process ends. Waits for what a plan that
+  // failed has enqueued all the same.
+  [[nodiscard]] bool is_device_alive() const {
+    return cudaStreamSynchronize(device_.stream()) == cudaSuccess;
+  }
+
   CudaDevice& device_;
   ConvPass& pass_;
   Event begin_, end_;
+  std::size_t x_bytes_ = 0, y_bytes_ = 0, w_bytes_ = 0;
   Device::Memory memory_, scratch_;
   std::size_t scratch_bytes_ = 0;
   ConvPassData data_{};
@@ -168,9 +193,11 @@ class CudaConv2d final : public Conv2d {
     std::optional<Trial> trial;
     const std::size_t best =
         device_.tuning().choose(key(direction), candidates.names(), [&](std::size_t i) {
-          if (!candidates.is_measured(i)) return std::numeric_limits<double>::infinity();
+          if (!candidates.is_measured(i)) return kNever;
           if (!trial) trial.emplace(device_, desc_, pass);
-          return trial->seconds(candidates.plan(i).get());
+          const double seconds = trial->seconds(candidates.plan(i).get());
+          if (seconds == kNever) candidates.measure_no_more(i);
+          return seconds;
         });
     chosen.plan = candidates.plan(best);
     // A table of another machine may name what is refused here.

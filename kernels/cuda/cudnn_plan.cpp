@@ -177,6 +177,7 @@ ConvPlanner::ConvPlanner(const CudnnTarget& target, const ConvProblem& problem)
   if (!graph_) return;
   ask(CUDNN_HEUR_MODE_A);
   ask(CUDNN_HEUR_MODE_FALLBACK);
+  if (problem.x_type == DataType::bf16) prefer_tensor_cores();
 }
 
 void ConvPlanner::describe_operation() {
@@ -239,8 +240,16 @@ void ConvPlanner::ask(cudnnBackendHeurMode_t mode) {
     ways_.push_back(
         {.name = std::move(name),
          .is_compiled = has(behaviours, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION),
+         .has_tensor_cores = has(notes, CUDNN_NUMERICAL_NOTE_TENSOR_CORE),
          .configuration = std::make_shared<const Descriptor>(std::move(configuration))});
   }
+}
+
+// Without measurements the first way is taken. Among those that are left the heuristics' first one
+// may be an engine without tensor cores, which have several times the speed in bf16.
+void ConvPlanner::prefer_tensor_cores() {
+  std::stable_partition(ways_.begin(), ways_.end(),
+                        [](const Way& way) { return way.has_tensor_cores; });
 }
 
 std::shared_ptr<const CudnnPlan> ConvPlanner::build(std::size_t i) const {

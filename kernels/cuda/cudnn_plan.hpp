@@ -2,8 +2,9 @@
 // (ConvPlanner), and one of them ready to run (CudnnPlan).
 //
 // A way is an *engine configuration*: an engine of cuDNN and its knobs. cuDNN's heuristics name
-// them, the most promising first. Left out are those that would not give the same bits every time,
-// and those that compute with less precision than was asked for.
+// them, the most promising first; in bf16 those with tensor cores stand before all others. Left out
+// are those that would not give the same bits every time, and those that compute with less
+// precision than was asked for.
 #pragma once
 
 #include <cstddef>
@@ -91,6 +92,7 @@ class ConvPlanner {
   [[nodiscard]] const std::string& name(std::size_t i) const { return ways_[i].name; }
   // Whether building it compiles a kernel, which takes about a second.
   [[nodiscard]] bool is_compiled(std::size_t i) const { return ways_[i].is_compiled; }
+  [[nodiscard]] bool has_tensor_cores(std::size_t i) const { return ways_[i].has_tensor_cores; }
   // Null where cuDNN refuses after all or the workspace is above kMostWorkspaceBytes.
   [[nodiscard]] std::shared_ptr<const CudnnPlan> build(std::size_t i) const;
   // Why nothing was found or built, in cuDNN's words.
@@ -101,12 +103,13 @@ class ConvPlanner {
  private:
   struct Way {
     std::string name;
-    bool is_compiled;
+    bool is_compiled, has_tensor_cores;
     std::shared_ptr<const Descriptor> configuration;
   };
 
   void describe_operation();
   void ask(cudnnBackendHeurMode_t mode);
+  void prefer_tensor_cores();
 
   CudnnTarget target_;
   ConvProblem problem_;

@@ -14,6 +14,10 @@ cudaError_t note(cudaError_t code);
 
 // cudaSuccess where there are devices, and the reason where not.
 [[nodiscard]] cudaError_t devices_verdict();
+// An error in a kernel: from here on all calls but those about errors fail with `code`. (On a GPU
+// until the process ends; here until a test sets cudaSuccess.)
+void set_device_fault(cudaError_t code);
+[[nodiscard]] cudaError_t device_fault();
 [[nodiscard]] int current_device();  // the calling thread's
 [[nodiscard]] bool is_old_gpu();
 

@@ -1,6 +1,7 @@
 // Devices, errors, versions, kernels' attributes.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
@@ -15,6 +16,7 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int device_of_thread = 0;
+std::atomic<cudaError_t> fault{cudaSuccess};
 
 std::string_view environment_devices() {
   const char* text = std::getenv("DP_CUDA_ON_CPU_DEVICES");
@@ -44,6 +46,8 @@ constexpr std::array kErrorTexts{
               "no kernel image is available for execution on the device"},
     ErrorText{cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle",
               "invalid resource handle"},
+    ErrorText{cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+              "an illegal memory access was encountered"},
     ErrorText{cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     ErrorText{cudaErrorNotPermitted, "cudaErrorNotPermitted", "operation not permitted"},
     ErrorText{cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
@@ -79,9 +83,13 @@ cudaError_t note(cudaError_t code) {
   return code;
 }
 
+void set_device_fault(cudaError_t code) { fault = code; }
+cudaError_t device_fault() { return fault; }
+
 bool is_old_gpu() { return environment_devices() == "old-gpu"; }
 
 cudaError_t devices_verdict() {
+  if (fault != cudaSuccess) return fault;
   const std::string_view text = environment_devices();
   if (text == "no-driver" || text == "old-driver") return cudaErrorInsufficientDriver;
   return device_count() > 0 ? cudaSuccess : cudaErrorNoDevice;
@@ -167,11 +175,6 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaDriverGetVersion(int* version) {
   const std::string_view text = environment_devices();
   *version = text == "no-driver" ? 0 : text == "old-driver" ? 12040 : CUDART_VERSION;
-  return cudaSuccess;
-}
-
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  *version = CUDART_VERSION;
   return cudaSuccess;
 }
 

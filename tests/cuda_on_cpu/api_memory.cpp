@@ -18,7 +18,7 @@ cudaError_t wait_for_device() {
   for (const RecordPtr& record : queue.last_records_locked(current_device())) {
     queue.wait(lock, record);
   }
-  return cudaSuccess;
+  return device_fault();
 }
 
 cudaError_t may_allocate() {
@@ -61,7 +61,7 @@ cudaError_t transfer(cudaStream_t stream, bool waits, std::function<void()> work
     std::unique_lock lock(queue.mutex);
     queue.wait(lock, record);
   }
-  return cudaSuccess;
+  return device_fault();
 }
 
 }  // namespace

@@ -128,6 +128,7 @@ cudaError_t find_for_waiting_locked(cudaStream_t& stream) {
 cudaError_t unsafe_verdict_locked() {
   Queue& queue = Queue::get();
   if (queue.is_worker()) return cudaErrorNotPermitted;
+  if (device_fault() != cudaSuccess) return device_fault();
   const auto capture = queue.forbidding_locked();
   if (!capture) return cudaSuccess;
   capture->is_invalid = true;
@@ -212,7 +213,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   // Waits for what the stream was told to wait for, too.
   if (!stream->waits.empty()) queue.append_locked(stream, {});
   if (stream->last) queue.wait(lock, stream->last);
-  return cudaSuccess;
+  return note(device_fault());
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -232,7 +233,7 @@ cudaError_t cudaDeviceSynchronize() {
   for (const RecordPtr& record : queue.last_records_locked(current_device())) {
     queue.wait(lock, record);
   }
-  return cudaSuccess;
+  return note(device_fault());
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
@@ -274,7 +275,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return note(code);
   }
   if (record) queue.wait(lock, record);
-  return cudaSuccess;
+  return note(device_fault());
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {

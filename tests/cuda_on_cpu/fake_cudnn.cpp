@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "tests/cuda_on_cpu/api.hpp"
 #include "tests/cuda_on_cpu/fake_convolution.hpp"
 #include "tests/cuda_on_cpu/fake_engines.hpp"
 #include "tests/cuda_on_cpu/fake_libraries.hpp"
@@ -352,7 +353,12 @@ cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descri
     static std::atomic<int> runs{0};
     const double noise = plan.way.is_noisy ? 0.01 * (1 + runs++ % 7) : 0.0;
     const bool is_tf32 = plan.way.is_tf32 && c.x.type == DataType::f32;
+    const bool crashes = plan.way.crashes;
     const cudaError_t code = enqueue(handle->stream, [=] {
+      if (crashes) {
+        set_device_fault(cudaErrorIllegalAddress);
+        return;
+      }
       // Whoever keeps an operand in the workspace loses it.
       if (bytes > 0) std::memset(workspace, 0xFF, bytes);
       c.run(x, w, y, is_tf32, noise);

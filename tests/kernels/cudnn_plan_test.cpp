@@ -70,7 +70,7 @@ ConvProblem make_problem(const Shape& x, std::size_t channels, std::size_t kerne
   return p;
 }
 
-// The shapes of ResNet-18, -20 and -50 in CIFAR form, and odd ones; channels as conv2d.cpp pads
+// The shapes of ResNet-18, -20 and -50 in CIFAR form, and odd ones; channels as conv_pass.cpp pads
 // them for bf16.
 std::vector<ConvProblem> problems() {
   return {
@@ -130,7 +130,23 @@ TEST_P(CudnnPlans, LargeBatchesInBf16HaveTensorCores) {
   }
 }
 
-// conv2d.cpp lets weight gradients come out in bf16 and copies them. Were that no longer needed,
+// Without measurements the first way that can be built is taken.
+TEST_P(CudnnPlans, InBf16TensorCoresComeFirst) {
+  for (ConvProblem p : problems()) {
+    p.x_type = p.w_type = p.y_type = DataType::bf16;
+    for (const auto direction :
+         {ConvDirection::forward, ConvDirection::backward_data, ConvDirection::backward_weights}) {
+      p.direction = direction;
+      const ConvPlanner planner = plan(p);
+      std::size_t first = 0;
+      while (first < planner.count() && !planner.build(first)) ++first;
+      ASSERT_LT(first, planner.count()) << to_string(p);
+      EXPECT_TRUE(planner.has_tensor_cores(first)) << to_string(p) << ": " << planner.name(first);
+    }
+  }
+}
+
+// conv_pass.hpp lets weight gradients come out in bf16 and copies them. Were that no longer needed,
 // this test says so.
 TEST_P(CudnnPlans, NoneWritesFp32WeightGradientsFromBf16) {
   ConvProblem p = make_problem({128, 32, 32, 64}, 64, 3, 1);
