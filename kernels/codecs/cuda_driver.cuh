@@ -352,10 +352,10 @@ template <class Format>
 class CudaCodec final : public Codec {
  public:
   CudaCodec(const CodecSpec& codec_spec, CudaDevice& device)
-      : Codec(codec_spec), format_(codec_spec), queue_(device) {}
+      : Codec(codec_spec), format_(codec_spec), queue_(CodecQueue::of(device)) {}
 
   [[nodiscard]] bool is_on_device() const override { return true; }
-  [[nodiscard]] const SegmentMemory& memory() const override { return queue_; }
+  [[nodiscard]] const SegmentMemory& memory() const override { return *queue_; }
   [[nodiscard]] bool is_lossless() const override { return Format::kIsLossless; }
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override {
     return format_.payload_bytes(n);
@@ -415,12 +415,12 @@ class CudaCodec final : public Codec {
     if (n == 0) return {.payload_bytes = bytes, .finite = true};
     if constexpr (Format::kIsLossless) residual = nullptr;
     const Tiling t = tiling(n);
-    const CodecQueue::Call call = queue_.begin(Format::kNeedsBlockMaximum ? t.tiles : 0);
-    launch(scan_kernel<Format, kReceives>, launch_of(t), queue_.stream(), format_, t,
+    const CodecQueue::Call call = queue_->begin(Format::kNeedsBlockMaximum ? t.tiles : 0);
+    launch(scan_kernel<Format, kReceives>, launch_of(t), queue_->stream(), format_, t,
            received.data(), partial, residual, call);
-    launch(encode_kernel<Format>, launch_of(t), queue_.stream(), format_, t, partial, residual,
+    launch(encode_kernel<Format>, launch_of(t), queue_->stream(), format_, t, partial, residual,
            call, payload.data(), Draws(place));
-    const CodecQueue::Report report = queue_.finish();
+    const CodecQueue::Report report = queue_->finish();
     if (report.is_damaged != 0) throw_payload_content(spec());
     return {.payload_bytes = bytes, .finite = report.is_not_finite == 0};
   }
@@ -430,14 +430,14 @@ class CudaCodec final : public Codec {
     check_length(payload, out.size());
     if (out.empty()) return;
     const Tiling t = tiling(out.size());
-    const CodecQueue::Call call = queue_.begin(0);
-    launch(decode_kernel<Format, kAdd>, launch_of(t), queue_.stream(), format_, t, payload.data(),
+    const CodecQueue::Call call = queue_->begin(0);
+    launch(decode_kernel<Format, kAdd>, launch_of(t), queue_->stream(), format_, t, payload.data(),
            out.data(), call.report);
-    if (queue_.finish().is_damaged != 0) throw_payload_content(spec());
+    if (queue_->finish().is_damaged != 0) throw_payload_content(spec());
   }
 
   Format format_;
-  CodecQueue queue_;
+  std::shared_ptr<CodecQueue> queue_;
 };
 
 }  // namespace dp::cuda

@@ -57,6 +57,15 @@ CodecQueue::CodecQueue(CudaDevice& device)
   DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
 }
 
+std::shared_ptr<CodecQueue> CodecQueue::of(CudaDevice& device) {
+  std::shared_ptr<CodecQueue> queue = device.codec_queue().lock();
+  if (!queue) {
+    queue = std::make_shared<CodecQueue>(device);
+    device.codec_queue() = queue;
+  }
+  return queue;
+}
+
 // Not through the device: its allocate() uses the device's own stream, which may be recording.
 CodecQueue::Memory CodecQueue::allocate_bytes(std::size_t bytes) {
   void* memory = nullptr;

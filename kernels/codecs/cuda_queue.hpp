@@ -1,7 +1,8 @@
-// The queue of a GPU's codec: its stream, the little memory that its kernels need, and the sums of
-// segment_memory.hpp. One thread at a time uses it, the one that exchanges gradients; that thread
-// has the GPU as its current one. Beside the queues of others nothing here waits for them or they
-// for it: what others have written must be finished, and is then seen.
+// The queue of a GPU's codecs, one for all of them: its stream, the little memory that their
+// kernels need, and the sums of segment_memory.hpp. Every call waits for its kernels before it
+// returns, so codecs do not meet in it. One thread at a time uses it, the one that exchanges
+// gradients; that thread has the GPU as its current one. Beside the queues of others nothing here
+// waits for them or they for it: what others have written must be finished, and is then seen.
 //
 // A call is: begin(), kernels on stream(), finish(). Kernels tell the host what they found through
 // a *report* in host memory, which finish() reads after it has waited.
@@ -37,6 +38,8 @@ class CodecQueue final : public SegmentMemory {
   };
 
   explicit CodecQueue(CudaDevice& device);
+  // The device's queue; made by the first codec that asks, and gone with the last one.
+  [[nodiscard]] static std::shared_ptr<CodecQueue> of(CudaDevice& device);
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
   [[nodiscard]] Call begin(std::size_t blocks) const;

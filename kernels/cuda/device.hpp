@@ -13,7 +13,8 @@
 
 namespace dp::cuda {
 
-class Libraries;  // libraries.hpp
+class Libraries;   // libraries.hpp
+class CodecQueue;  // kernels/codecs/cuda_queue.hpp
 
 class CudaDevice final : public Device {
  public:
@@ -40,6 +41,8 @@ class CudaDevice final : public Device {
   [[nodiscard]] Libraries& libraries() { return *libraries_; }
   [[nodiscard]] unsigned multiprocessors() const { return multiprocessors_; }
   [[nodiscard]] bool allows_tf32() const { return allows_tf32_; }
+  // The queue that all codecs on this device share: CodecQueue::of makes it, the codecs own it.
+  [[nodiscard]] std::weak_ptr<CodecQueue>& codec_queue() { return codec_queue_; }
 
   // Scratch memory is never smaller: operations without a plan may count on it.
   static constexpr std::size_t kLeastScratchBytes = 4u << 20;
@@ -60,6 +63,7 @@ class CudaDevice final : public Device {
   std::size_t scratch_bytes_ =
       kLeastScratchBytes;  // reserved; scratch_ grows to it on its next use
   std::size_t scratch_size_ = 0;
+  std::weak_ptr<CodecQueue> codec_queue_;
 };
 
 }  // namespace dp::cuda

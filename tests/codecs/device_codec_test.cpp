@@ -265,6 +265,20 @@ INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodec, testing::ValuesIn(device_specs()),
 INSTANTIATE_TEST_SUITE_P(Codecs, DeviceCodecOfSmallBlocks,
                          testing::Values("q8:block=64", "q4:block=64"), codec_test_name);
 
+// A model has dozens of buckets: a stream for each would take the GPU's own queues from backward.
+TEST(DeviceCodecQueue, IsOneForAllCodecsOfADevice) {
+  if (!on_gpu()) GTEST_SKIP() << "codecs of a CPU have no queue";
+  const auto device = make_test_device(), other = make_test_device();
+  const auto none = make_codec(parse_codec_spec("none"), *device);
+  auto q8 = make_codec(parse_codec_spec("q8"), *device);
+  EXPECT_EQ(&q8->memory(), &none->memory());
+  EXPECT_NE(&make_codec(parse_codec_spec("q8"), *other)->memory(), &none->memory());
+  // As when a warm-up ends: codecs go and others come.
+  q8.reset();
+  const auto q4 = make_codec(parse_codec_spec("q4"), *device);
+  EXPECT_EQ(&q4->memory(), &none->memory());
+}
+
 // ---- the sums beside the codecs -----------------------------------------------------------------
 
 TEST(SegmentMemory, SumsAreThoseOfTheHost) {
