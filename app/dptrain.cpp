@@ -19,6 +19,7 @@
 #include "io/run_log.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
+#include "kernels/gpu_needs.hpp"
 #include "net/models/registry.hpp"
 
 namespace {
@@ -81,7 +82,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
       say(dp::help_text(option_context()));
       break;
     case dp::Options::Action::version:
-      say("dptrain " DP_VERSION "\n");
+      say("dptrain " DP_VERSION "\n" + dp::gpu_needs() + "\n");
       break;
     case dp::Options::Action::print_config:
       say(dp::config_text(options));

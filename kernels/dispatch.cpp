@@ -10,6 +10,7 @@
 #include "kernels/cpu/twins.hpp"
 #include "kernels/device.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/gpu_needs.hpp"
 #include "kernels/input_link.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/pad_shortcut.hpp"
@@ -70,6 +71,14 @@ int count_gpus(std::string* why_none) {
 #else
   if (why_none != nullptr) *why_none = "this dptrain was built without CUDA";
   return 0;
+#endif
+}
+
+std::string gpu_needs() {
+#ifdef DP_HAVE_CUDA
+  return fmt::format("GPUs: with an {}, cuDNN 9 and cuBLAS", cuda::needed_driver());
+#else
+  return "GPUs: none; built without CUDA";
 #endif
 }
 

@@ -1,5 +1,5 @@
 # The verdict on the CUDA backend. What it needs to be built: nvcc 12 or later that accepts the host
-# compiler, the headers of the toolkit and of cuBLAS, and those of cuDNN 9. cuDNN and cuBLAS are opened
+# compiler, the headers of the toolkit and of cuBLAS, and those of cuDNN 9.8 or later. cuDNN and cuBLAS are opened
 # when the program runs and libcudart is linked statically, so one program runs with and without CUDA.
 #
 # Sets DP_HAVE_CUDA and DP_CUDA_SUMMARY, the language CUDA, and the target dp_cuda_headers for C++
@@ -121,11 +121,12 @@ macro(dp_find_cuda)
     endforeach()
   endif()
   if(NOT reason)
-    find_package(CUDNN 9.0 QUIET)
+    # Since 9.8 cuDNN plans for GPUs that are only described (kernels/cuda/cudnn_plan.hpp).
+    find_package(CUDNN 9.8 QUIET)
     if(NOT CUDNN_FOUND AND CUDNN_VERSION)
-      set(reason "nvcc ${nvcc_version} found, but cuDNN ${CUDNN_VERSION} in ${CUDNN_INCLUDE_DIR}: 9.0 or later is needed")
+      set(reason "nvcc ${nvcc_version} found, but cuDNN ${CUDNN_VERSION} in ${CUDNN_INCLUDE_DIR}: 9.8 or later is needed")
     elseif(NOT CUDNN_FOUND)
-      set(reason "nvcc ${nvcc_version} found, but no cudnn.h: -DCUDNN_ROOT=FOLDER names the place of cuDNN 9")
+      set(reason "nvcc ${nvcc_version} found, but no cudnn.h: -DCUDNN_ROOT=FOLDER names the place of cuDNN 9.8 or later")
     endif()
   endif()
 

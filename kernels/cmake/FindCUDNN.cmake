@@ -1,4 +1,4 @@
-# Finds the headers of cuDNN 9 or later, for find_package(CUDNN 9.0). The library itself is opened when
+# Finds the headers of cuDNN 9 or later, for find_package(CUDNN 9.8). The library itself is opened when
 # the program runs (kernels/cuda/libraries.hpp), so it need not be on the machine that builds.
 #
 #   CUDNN_FOUND  CUDNN_INCLUDE_DIR  CUDNN_VERSION

@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <vector>
 
 #include "kernels/base/error.hpp"
@@ -16,16 +17,27 @@ std::string version_text(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
+// "535.104.05": the release of the driver as its kernel module tells it; empty where it does not.
+std::string installed_driver() {
+  std::string release;
+  std::ifstream("/sys/module/nvidia/version") >> release;
+  return release;
+}
+
 // Why there is no GPU to use, in a few words.
 std::string why_no_device(cudaError_t code) {
-  int driver = 0, runtime = 0;
+  int driver = 0;
   static_cast<void>(cudaDriverGetVersion(&driver));
-  static_cast<void>(cudaRuntimeGetVersion(&runtime));
   static_cast<void>(cudaGetLastError());
-  if (driver == 0) return "no NVIDIA driver was found";
+  if (driver == 0) {
+    return fmt::format("no NVIDIA driver was found; this build needs an {}", needed_driver());
+  }
   if (code == cudaErrorInsufficientDriver) {
-    return fmt::format("the NVIDIA driver is made for CUDA {}, this program needs CUDA {}",
-                       version_text(driver), version_text(runtime));
+    const std::string release = installed_driver();
+    return fmt::format("this build needs an {}; found {}", needed_driver(),
+                       release.empty()
+                           ? fmt::format("one for CUDA {}", version_text(driver))
+                           : fmt::format("{} (CUDA {})", release, version_text(driver)));
   }
   if (code == cudaSuccess || code == cudaErrorNoDevice) {
     return "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES?)";
@@ -144,6 +156,17 @@ int count_devices(std::string* why_none) {
   if (reason.empty()) return count;
   if (why_none != nullptr) *why_none = reason;
   return 0;
+}
+
+std::string needed_driver() {
+  // The runtime is linked statically; it runs with the first driver of its CUDA's major release and
+  // all later ones (NVIDIA's table of minor version compatibility).
+  constexpr int kMajor = CUDART_VERSION / 1000;
+  static_assert(kMajor >= 12, "the first drivers of older releases of CUDA are not named here");
+  const std::string release = kMajor == 12 ? "525 or later" : kMajor == 13 ? "580 or later" : "";
+  const std::string cuda = fmt::format("CUDA {}", version_text(CUDART_VERSION));
+  return release.empty() ? fmt::format("NVIDIA driver for {}", cuda)
+                         : fmt::format("NVIDIA driver {} ({})", release, cuda);
 }
 
 std::unique_ptr<Device> make_device(const DeviceOptions& options) {

@@ -24,6 +24,8 @@ namespace dp::cuda {
 class CudaDevice;
 
 [[nodiscard]] int count_devices(std::string* why_none);
+// "NVIDIA driver 580 or later (CUDA 13.0)": what this build needs to find a GPU.
+[[nodiscard]] std::string needed_driver();
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
 [[nodiscard]] CudaDevice& as_cuda(Device& device);
 

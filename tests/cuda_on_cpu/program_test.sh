@@ -42,8 +42,9 @@ train() {
 
 case $case in
   devices)
-    DP_CUDA_ON_CPU_DEVICES=no-driver expect 5 "no NVIDIA driver was found" --device cuda
-    DP_CUDA_ON_CPU_DEVICES=old-driver expect 5 "driver is made for CUDA 12.4" --device cuda
+    DP_CUDA_ON_CPU_DEVICES=no-driver expect 5 "no NVIDIA driver was found; this build needs an NVIDIA driver" --device cuda
+    DP_CUDA_ON_CPU_DEVICES=old-driver expect 5 "CUDA 12.4" --device cuda
+    DP_CUDA_ON_CPU_DEVICES=old-driver expect 5 "this build needs an NVIDIA driver" --device cuda
     DP_CUDA_ON_CPU_DEVICES=old-gpu expect 5 "compute capability 7.5" --device cuda
     DP_CUDA_ON_CPU_DEVICES=0 expect 5 "sees no GPU" --device cuda
     DP_CUDA_ON_CPU_DEVICES=0 expect 0 "epoch 1/1" --device auto
