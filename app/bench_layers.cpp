@@ -45,7 +45,8 @@ LayerBenchOptions parse(int argc, char** argv) {
       ("steps", po::value(&options.steps)->default_value(options.steps), "steps timed")  //
       ("autotune", po::value(&options.tune)->default_value(options.tune),
        "on: measure algorithms; off: fixed rule")  //
-      ("verbose", po::bool_switch(&options.verbose), "also print the algorithm of every layer");
+      ("verbose", po::bool_switch(&options.verbose),
+       "also print the device and the algorithm of every layer");
   try {
     po::variables_map values;
     const int style =
@@ -173,6 +174,7 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
   const double images_per_s = comm.all_sum(static_cast<double>(batch) / median(step));
   if (comm.rank() == 0) {
     if (options.verbose) {
+      std::printf("  device: %s\n", device->description().c_str());
       for (const std::string& line : network->algorithms()) std::printf("  %s\n", line.c_str());
     }
     std::printf(
