@@ -153,7 +153,7 @@ def killed_run_leaves_a_log() -> None:
 
 
 def diverging_run_stops() -> None:
-    # A rate of 100 soon gives a loss that is not finite: steps are skipped, then the run ends, once.
+    # A rate of 100, with weight decay, soon gives a loss that is not finite: steps are skipped, then the run ends, once.
     done = subprocess.run(command(2, "a.h5", "--lr", "100", "--epochs", "20", "--compress", "q8"), capture_output=True,
                           text=True, timeout=200)
     assert done.returncode == 3, (done.returncode, done.stderr)
@@ -304,6 +304,33 @@ def gpu_uneven_last_step() -> None:
         log = run(3, f"{count}.h5", *GPU, "--limit-train", count, "--batch-size", "3")
         assert log["epochs"]["samples"].tolist() == [int(count)] * 2
         assert np.isfinite(log["steps"]["train_loss"]).all()
+
+
+def gpu_without_exchange() -> None:
+    # Nobody waits for gradients here; the loss is the step's all the same: alone, that of a run with exchange.
+    few = (*GPU, "--limit-train", "12", "--epochs", "1")
+    alone, usual = run(1, "alone.h5", *few, "--exchange", "off"), run(1, "usual.h5", *few)
+    for table, field in (("steps", "train_loss"), ("epochs", "train_loss"), ("epochs", "test_loss")):
+        assert np.array_equal(alone[table][field], usual[table][field]), (alone[table][field], usual[table][field])
+    both = run(2, "off.h5", *few, "--exchange", "off", "--compress", "q8")
+    assert len(both["buckets"]) == 0 and not both["ranks"]["sent_bytes"].any()
+    assert np.isfinite(both["steps"]["train_loss"]).all(), both["steps"]["train_loss"]
+
+
+def gpu_diverging_run_stops() -> None:
+    # Weights that grow a hundredfold in each step: soon nothing is finite, and the run ends 5 steps later.
+    losses = {}
+    for exchange in ("on", "off"):
+        done = subprocess.run(command(1, f"{exchange}.h5", *GPU, "--limit-train", "60", "--batch-size", "1", "--lr", "100",
+                                      "--weight-decay", "1", "--exchange", exchange), capture_output=True, text=True,
+                              timeout=200)
+        assert done.returncode == 3, (exchange, done.returncode, done.stdout, done.stderr)
+        assert done.stderr.count("was not finite in 5 steps in a row") == 1, (exchange, done.stderr)
+        losses[exchange] = h5py.File(f"{exchange}.h5", "r")["steps"]["train_loss"][:]
+    # Without an exchange the loss alone tells, so it must be the step's own in every step.
+    on, off = losses["on"], losses["off"]
+    count = np.isfinite(off).sum()
+    assert count > 5 and np.array_equal(off[:count], on[:count]) and len(off) == count + 4, losses
 
 
 def mixed_devices_are_refused() -> None:
