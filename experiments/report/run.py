@@ -165,7 +165,7 @@ class Run:
         """bit/s each way; None: not logged, or one rank. A lab's rate is known; --throttle may exceed what is there."""
         if not self.exchanges:
             return None
-        if self._is_in_lab:
+        if self._is_in_lab and not self.throttle_bits:
             return self.nominal_bits
         return min((rate for rate in (self.measured_bits, self.nominal_bits) if rate), default=None)
 
