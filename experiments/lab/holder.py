@@ -1,14 +1,18 @@
 """Holds a lab: builds it in fresh namespaces, then waits to be ended.  holder.py --lab NAME SETTINGS
 
-Process 1 of the lab. It reports on file 3, "ready TEXT" or "error CODE TEXT". When it ends the kernel ends all
-processes in the lab, and with them go interfaces, mounts and names.
+Process 1 of the lab. It reports on file 3, "ready TEXT" or "error CODE TEXT". File 4 is the pidfd of the process with
+which the lab ends, or /dev/null. When the holder ends the kernel ends all processes in the lab, and with them go
+interfaces, mounts and names.
 """
 from __future__ import annotations
 
 import os
 import pathlib
+import select
 import signal
+import stat
 import sys
+import threading
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
@@ -41,14 +45,22 @@ def prepare_files(settings: Settings) -> None:
 
 
 def report(text: str) -> None:
-    os.write(3, (" ".join(text.split()) + "\n").encode())
-    os.close(3)
+    os.write(namespaces.REPORT, (" ".join(text.split()) + "\n").encode())
+    os.close(namespaces.REPORT)
+
+
+def end_with_owner() -> None:
+    poll = select.poll()
+    poll.register(namespaces.OWNER, select.POLLIN)
+    poll.poll()
+    os._exit(0)
 
 
 def main() -> None:
     signals = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    os.set_inheritable(3, False)
+    os.set_inheritable(namespaces.REPORT, False)
+    os.set_inheritable(namespaces.OWNER, False)
     settings = Settings.from_json(sys.argv[3])
     try:
         prepare_files(settings)
@@ -62,6 +74,8 @@ def main() -> None:
         return
     report(f"ready {settings.filter}")
     os.chdir("/")
+    if not stat.S_ISCHR(os.fstat(namespaces.OWNER).st_mode):  # /dev/null: it has no owner
+        threading.Thread(target=end_with_owner, daemon=True).start()
     while signal.sigwait(signals) == signal.SIGCHLD:
         while True:
             try:

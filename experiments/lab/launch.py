@@ -16,7 +16,8 @@ import time
 from typing import Callable, NoReturn
 
 from lab import namespaces
-from lab.settings import LabError, Settings
+from lab.command_line import complain
+from lab.settings import LabError, Settings, shown
 
 ROOT = namespaces.HERE.parent.parent
 _OURS = ("dptrain", "dpbench")
@@ -55,10 +56,24 @@ def mpi_environment(ranks_per_node: int, ranks: int) -> dict[str, str]:
     return environment
 
 
+def _decimal(number: float) -> str:
+    return f"{number:.12f}".rstrip("0").rstrip(".")
+
+
+def link_environment(settings: Settings) -> dict[str, str]:
+    """The links as they are now, for programs that write down over what they ran: the rate of the slowest host, and
+    delay (one way) and loss (a fraction) from host to host. Plain decimal numbers."""
+    return {
+        "DPTRAIN_LINK_BIT_PER_S": str(min(link.rate_bit_per_s for link in settings.links)),
+        "DPTRAIN_LINK_DELAY_S": _decimal(settings.delay_s), "DPTRAIN_LINK_LOSS": _decimal(settings.loss),
+        "DPTRAIN_LINK_SHARED": "1" if settings.is_shared else "0",
+    }
+
+
 def check_program(name: str, environment: dict[str, str]) -> None:
     if shutil.which(name, path=environment["PATH"]) is None:
         hint = "; build it (experiments/build.sh) or give its path" if name in _OURS else ""
-        raise LabError(f"{name}: there is no such program{hint}", 127)
+        raise LabError(f"{shown(name)}: there is no such program{hint}", 127)
 
 
 def _says_threads(words: list[str]) -> bool:
@@ -75,8 +90,8 @@ def _says_threads(words: list[str]) -> bool:
 
 def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) -> list[str]:
     if os.path.basename(command[0]) in ("mpirun", "mpiexec", "orterun"):
-        raise LabError(f"run -- {command[0]}: run starts mpirun itself, with a rank on every host: give it the "
-                       f"program, or use dplab exec 1 -- {command[0]} ..., where Open MPI knows the hosts", 2)
+        raise LabError(f"run -- {command[0]}: run starts mpirun itself, with a rank on every host: name the program "
+                       f"alone, or use dplab exec 1 -- {command[0]} ..., where Open MPI knows the hosts", 2)
     if shutil.which("mpirun") is None:
         raise LabError("run: mpirun is missing; apt-get install openmpi-bin")
     cut = [name for name, link in zip(settings.names(), settings.links) if link.is_cut]
@@ -134,8 +149,8 @@ def _relay(child: int, patience_s: float | None = None, watch: RankWatch | None 
             end_s = None
         elif info is None:
             if watch and watch.is_over():
-                print("dplab: no rank has run for some time, and mpirun waits for a host that it does not reach: ended",
-                      file=sys.stderr)
+                complain("dplab", "no rank has run for some time, since mpirun waits for a host that it cannot reach; "
+                         "the job was ended")
                 os.kill(child, signal.SIGKILL)
                 watch = None
         elif info.si_signo == signal.SIGCHLD:
@@ -164,7 +179,6 @@ def _exit_code(status: int) -> int:
 
 def _forked(work: Callable[[], int]) -> int:
     """A child that does the work and ends with the code that it returns."""
-    sys.stdout.flush()
     child = os.fork()
     if child:
         return child
@@ -172,23 +186,27 @@ def _forked(work: Callable[[], int]) -> int:
     try:
         code = work()
     except LabError as error:
-        print(f"dplab: {error}", file=sys.stderr)
+        complain("dplab", str(error))
+        code = error.code
+    except SystemExit as error:
         code = error.code
     except OSError as error:
-        print(f"dplab: {error}", file=sys.stderr)
+        complain("dplab", str(error))
         code = 1
     except Exception:  # our own mistake
         import traceback  # rarely needed, and slow to load
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
 
 
 def within(work: Callable[[], int]) -> int:
     """Does the work among the processes of the lab, which this one has entered; returns its exit code."""
-    return _exit_code(os.waitpid(_forked(work), 0)[1])
+    def child() -> int:
+        namespaces.die_with_parent()
+        return work()
+
+    return _exit_code(os.waitpid(_forked(child), 0)[1])
 
 
 def _execute(command: list[str], environment: dict[str, str], mask: set[int]) -> NoReturn:
@@ -200,9 +218,10 @@ def _execute(command: list[str], environment: dict[str, str], mask: set[int]) ->
         raise LabError(f"{command[0]}: {error.strerror}", 126 if isinstance(error, PermissionError) else 127) from error
 
 
-def run(lab: str, node: str, command: list[str], environment: dict[str, str],
+def run(lab: str, holder: int, node: str, command: list[str], environment: dict[str, str],
         give_up_s: float | None = None) -> int:
     """Runs the command in a host (or "switch") of the lab, which this process has entered; returns its exit code.
+    `holder` is the lab's process.
 
     The command of a job, which is mpirun, comes with `give_up_s`: for so long it may be without ranks. A job is killed
     when it does not end within 10 s of Ctrl-C."""
@@ -226,6 +245,6 @@ def run(lab: str, node: str, command: list[str], environment: dict[str, str],
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if interrupted and give_up_s:
         return 128 + interrupted
-    if os.WIFSIGNALED(status) and lab not in namespaces.holders():
-        print(f"dplab: the lab {lab} has ended, and with it the command", file=sys.stderr)
+    if os.WIFSIGNALED(status) and namespaces.holders().get(lab, (0, ""))[0] != holder:
+        complain("dplab", f"the lab {lab} has ended, and with it the command")
     return _exit_code(status)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import pathlib
 import select
@@ -22,6 +23,7 @@ NEW_MOUNTS, NEW_HOST_NAME, NEW_IPC = 0x00020000, 0x04000000, 0x08000000
 NEW_USER, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
 BIND, RECURSIVE, PRIVATE = 4096, 16384, 1 << 18
 NO_PERMISSION = 77
+REPORT, OWNER = 3, 4  # files of a holder
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOLDER = HERE / "holder.py"
@@ -77,9 +79,9 @@ def unshare_lab() -> None:
 def no_permission(error: OSError) -> LabError:
     advice = "run dplab as root" if os.geteuid() else "give root the capability SYS_ADMIN (is this a container?)"
     return LabError(
-        f"this user may make no network namespaces ({error.strerror}): {advice}, or allow user namespaces "
-        "(sysctl user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 or "
-        "kernel.apparmor_restrict_unprivileged_userns=0, whichever forbids them)", NO_PERMISSION)
+        f"this user may make no network namespaces ({error.strerror}): {advice}, or allow user namespaces by sysctl "
+        "(user.max_user_namespaces=10000, kernel.unprivileged_userns_clone=1 or "
+        "kernel.apparmor_restrict_unprivileged_userns=0, depending on which of them forbids it)", NO_PERMISSION)
 
 
 def holders() -> dict[str, tuple[int, str]]:
@@ -105,8 +107,8 @@ def find(lab: str) -> tuple[int, int, str]:
     """The lab's holder: its process, a pidfd, which no other process can take the place of, and its program."""
     known = holders()
     if lab not in known:
-        others = f"; there are: {', '.join(sorted(known))}" if known else ""
-        raise LabError(f"this user has no lab called {lab} (dplab up makes one){others}")
+        others = f"; your labs are: {', '.join(sorted(known))}" if known else ""
+        raise LabError(f"you have no lab called {lab} (dplab up makes one){others}")
     process, program = known[lab]
     try:
         return process, os.pidfd_open(process), program
@@ -121,26 +123,34 @@ def end(lab: str) -> bool:
     _, pidfd, _ = find(lab)
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     if not select.select([pidfd], [], [], 20)[0]:
-        raise LabError(f"the processes of the lab {lab} do not end, though they were killed")
+        raise LabError(f"the processes of the lab {lab} were killed, but do not end")
     os.close(pidfd)
     return True
 
 
-def enter(lab: str) -> None:
-    """Takes this process into the lab, to its switch, for good. Only its children are among the lab's processes, so
-    that /proc is theirs: what uses it is for them to do."""
+def enter(lab: str) -> int:
+    """Takes this process into the lab, to its switch, for good, and returns the lab's holder. Only its children are
+    among the lab's processes, so that /proc is theirs: what uses it is for them to do."""
     process, pidfd, program = find(lab)
     if program != str(HOLDER):
-        raise LabError(f"the lab {lab} was made by {program.removesuffix('/lab/holder.py')}/dplab: use that one")
-    folder = os.getcwd()
+        raise LabError(f"the lab {lab} was made by {program.removesuffix('/lab/holder.py')}/dplab: use that program")
+    try:
+        folder = os.getcwd()
+    except OSError as error:
+        raise LabError("the current folder is gone: change to another one") from error
     flags = NEW_NETWORK | NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES
     try:
         if os.readlink(f"/proc/{process}/ns/user") != os.readlink("/proc/self/ns/user"):
             flags |= NEW_USER
         setns(pidfd, flags)
+    except OSError as error:
+        raise LabError(f"the lab {lab} cannot be entered: {error.strerror}") from error
+    try:
         os.chdir(folder)
     except OSError as error:
-        raise LabError(f"cannot enter the lab {lab}: {error}") from error
+        raise LabError(f"{folder}: the lab {lab} has no such folder (was it mounted after dplab up?): "
+                       "change to another one") from error
+    return process
 
 
 @contextlib.contextmanager
@@ -170,13 +180,14 @@ def become(node: str) -> None:
         mount("sysfs", "/sys", "sysfs")
 
 
-def start(lab: str, words: list[str]) -> str:
-    """Starts a holder with these words and returns the line that it reports when the lab is complete."""
+def start(lab: str, words: list[str], owner: int | None = None) -> str:
+    """Starts a holder with these words and returns the line that it reports when the lab is complete. Of an owner,
+    with whose end the lab ends, it is given the pidfd."""
     read, write = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     parent = os.fork()
     if parent == 0:
-        _start_holder(write, [sys.executable, str(HOLDER), "--lab", lab, *words])
+        _start_holder(write, owner, [sys.executable, str(HOLDER), "--lab", lab, *words])
     os.close(write)
     holder = 0
     with open(read, encoding="utf-8") as report:
@@ -189,7 +200,7 @@ def start(lab: str, words: list[str]) -> str:
             kind, _, text = last.partition(" ")
             if kind != "ready":
                 code, _, text = text.partition(" ")
-                raise LabError(text.strip() or "the lab's process ended without a word", int(code or 1))
+                raise LabError(text.strip() or f"the lab {lab} was ended while it was made", int(code or 1))
             return text.strip()
         except BaseException:
             if holder:
@@ -198,7 +209,7 @@ def start(lab: str, words: list[str]) -> str:
             raise
 
 
-def _start_holder(report: int, command: list[str]) -> None:
+def _start_holder(report: int, owner: int | None, command: list[str]) -> None:
     """In a child of its own, which ends at once."""
     try:
         os.setsid()
@@ -211,7 +222,10 @@ def _start_holder(report: int, command: list[str]) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for file in range(3):
             os.dup2(nothing, file)
-        os.dup2(report, 3)
+        report, owner = (fcntl.fcntl(nothing if file is None else file, fcntl.F_DUPFD, 10) for file in (report, owner))
+        os.dup2(report, REPORT)
+        os.dup2(owner, OWNER)
+        os.closerange(OWNER + 1, 256)
         os.execv(command[0], command)
     except LabError as error:
         os.write(report, f"error {error.code} {error}\n".encode())

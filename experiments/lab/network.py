@@ -121,8 +121,8 @@ def _choose_congestion(wanted: str, hosts: list[str]) -> str:
             return name
     if wanted != "auto":
         known = pathlib.Path(_CONGESTION.replace("tcp_", "tcp_available_")).read_text(encoding="ascii").split()
-        raise LabError(f"--congestion {wanted}: this kernel has {', '.join(known)}, and lets a lab choose some of them "
-                       "only (net.ipv4.tcp_allowed_congestion_control)", 2)
+        raise LabError(f"--congestion {wanted}: must be one of {', '.join(known)}, which this kernel has, and one "
+                       "that it allows to labs: root can allow it by sysctl net.ipv4.tcp_allowed_congestion_control", 2)
     with inside(hosts[0]):
         return pathlib.Path(_CONGESTION).read_text(encoding="ascii").strip()
 
@@ -231,7 +231,7 @@ def _throttle(settings: Settings, index: int) -> None:
 def set_rate(settings: Settings, rate_bit_per_s: int, node: str | None) -> str:
     """Changes all links or one, also under running traffic; returns what was done."""
     if node is not None and settings.is_shared:
-        raise LabError("rate: in a shared medium all hosts have the same rate: leave out --node", 2)
+        raise LabError("rate --node: all hosts of a shared medium have the same rate: leave out --node", 2)
     chosen = range(settings.nodes) if node is None else [settings.index(node)]
     for index in chosen:
         settings.links[index].rate_bit_per_s = rate_bit_per_s

@@ -22,10 +22,15 @@ class LabError(Exception):
         self.code = code
 
 
+def shown(text: str) -> str:
+    """A value as a sentence shows it: an empty one can be seen, and an endless one has an end."""
+    return (text if len(text) <= 60 else f"{text[:60]}...") or "''"
+
+
 def _value(text: str, units: dict[str, float], what: str) -> float:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([a-z%]+)", text.lower())
     if not match or match[2] not in units:
-        raise ValueError(f"{text}: must be {what}")
+        raise ValueError(f"{shown(text)}: must be {what}")
     return float(match[1]) * units[match[2]]
 
 
@@ -34,7 +39,7 @@ def parse_rate(text: str) -> int:
     what = "a rate from 100kbit to 10gbit, such as 50mbit"
     rate = _value(text, {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}, what)
     if not 1e5 <= rate <= 1e10:
-        raise ValueError(f"{text}: must be {what}")
+        raise ValueError(f"{shown(text)}: must be {what}")
     return round(rate)
 
 
@@ -43,7 +48,7 @@ def parse_delay(text: str) -> float:
     what = "a time from 0ms to 2s, such as 5ms or 500us"
     delay_s = _value(text, {"us": 1e-6, "ms": 1e-3, "s": 1.0}, what)
     if delay_s > 2:
-        raise ValueError(f"{text}: must be {what}")
+        raise ValueError(f"{shown(text)}: must be {what}")
     return delay_s
 
 
@@ -52,8 +57,23 @@ def parse_loss(text: str) -> float:
     what = "a percentage from 0% to 50%, such as 0.1%"
     loss = _value(text, {"%": 0.01}, what)
     if loss > 0.5:
-        raise ValueError(f"{text}: must be {what}")
+        raise ValueError(f"{shown(text)}: must be {what}")
     return loss
+
+
+def parse_congestion(text: str) -> str:
+    """A name as the kernel has them; "auto" is ours."""
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,14}", text):
+        raise ValueError(f"{shown(text)}: must be the name of a TCP congestion control, such as cubic, reno or bbr")
+    return text
+
+
+def parse_name(text: str) -> str:
+    """Of a lab."""
+    if not re.fullmatch(r"[a-z][a-z0-9-]{0,30}", text):
+        raise ValueError(f"{shown(text)}: must be a name of lower-case letters, digits and -, which begins with a "
+                         "letter and has 31 characters at most")
+    return text
 
 
 def rate_text(bit_per_s: float) -> str:
@@ -106,7 +126,7 @@ class Settings:
         """The place in `links` of "3" or "node3"."""
         match = re.fullmatch(r"(?:node)?([0-9]{1,2})", node)
         if not match or not 1 <= int(match[1]) <= self.nodes:
-            raise LabError(f"{node}: this lab has the hosts 1 to {self.nodes} (node1 to node{self.nodes})", 2)
+            raise LabError(f"{shown(node)}: this lab has the hosts 1 to {self.nodes} (node1 to node{self.nodes})", 2)
         return int(match[1]) - 1
 
 
@@ -122,7 +142,7 @@ def _open(state: pathlib.Path, mode: str) -> TextIO:
     try:
         return open(state / "settings.json", mode, encoding="utf-8")
     except FileNotFoundError as error:
-        raise LabError("the lab is not complete: another dplab is just making it") from error
+        raise LabError("the lab is not complete: another dplab is making it at this moment") from error
 
 
 @contextlib.contextmanager

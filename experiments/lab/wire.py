@@ -31,8 +31,8 @@ def _open_tap(name: str) -> int:
         fcntl.ioctl(file, _SET_OFFLOAD, _CHECKSUM | _TCP4 | _TCP6 | _ECN)
         return file
     except OSError as error:
-        raise LabError("delay and loss need the kernel's netem (module sch_netem) or /dev/net/tun, and this machine "
-                       f"has no netem, and of /dev/net/tun it says: {error.strerror}") from error
+        raise LabError("delay and loss need the kernel's netem (module sch_netem) or /dev/net/tun; this machine has no "
+                       f"netem, and /dev/net/tun cannot be used: {error.strerror}") from error
 
 
 def carry(begin: int, end: int, delay_s: float, loss: float) -> None:

@@ -23,7 +23,7 @@ class Links:
         self._lab = f"sweep{os.getpid()}" if is_lab else ""
         self._has_lab = False
         self._up: list[str] = []  # the command that made the lab which there is
-        self._program = str(dptrain.resolve())
+        self._program = os.path.realpath(dptrain)
         self._jobs = jobs
         self.environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -33,13 +33,17 @@ class Links:
             return []
         return [str(DPLAB), "up", "--lab", self._lab, "--nodes", str(point.ranks), "--rate", point.rate]
 
+    def options(self, point: Point) -> list[str]:
+        """dptrain's, but for the log."""
+        is_throttled = point.rate != "off" and not self._lab_of(point)
+        return [*(["--throttle", point.rate] if is_throttled else []), *point.options]
+
     def command(self, point: Point, log: pathlib.Path) -> list[str]:
         if self._lab_of(point):
             words = [str(DPLAB), "run", "--lab", self._lab, "--", self._program]
         else:
             words = ["mpirun", "-np", str(point.ranks), "--oversubscribe", "--bind-to", "none", self._program]
-            words += ["--throttle", point.rate] if point.rate != "off" else []
-        return [*words, *point.options, "--log", str(log)]
+        return [*words, *self.options(point), "--log", str(log)]
 
     def line(self, point: Point, log: pathlib.Path) -> str:
         """The command for a reader: what a shell would be given."""
@@ -51,7 +55,9 @@ class Links:
         up = self._lab_of(point)
         if up and up != self._up:
             self._up, self._has_lab = [], True
-            code = self._jobs.run(up, stdout=subprocess.DEVNULL)
+            # The lab ends with this process, should that be killed.
+            code = self._jobs.run([*up, "--while", str(os.getpid())], may_leave_processes=True,
+                                  stdout=subprocess.DEVNULL)
             if code != 0:
                 sys.exit(code)
             self._up = up

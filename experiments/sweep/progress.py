@@ -1,15 +1,17 @@
 """What a folder has of a study.
 
-    NAME.h5       the log of a run that has ended well
-    NAME.txt      what it printed, after a line with its command
-    NAME.full     this run found the memory full: it is not run again, nor are those after it in its section
-    NAME.part.h5  the log of a run that goes on, or was interrupted
+    NAME.h5          the log of a run that has ended well
+    NAME.txt         what it printed, after a line with its command
+    NAME.full        this run found the memory full: it is not run again, nor are those after it in its section
+    NAME.part.h5     the log of a run that goes on, or was interrupted
+    NAME.h5.damaged  a log that was NAME.h5 and cannot be read, or is not whole; NAME.txt.damaged is its text
 """
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 
+from .finished import damage_of
 from .links import Links, settings_of_line
 from .study import Point
 
@@ -33,13 +35,13 @@ class Folder:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    state: str  # done, missing, full (of memory), skipped (after one that was full), differs
-    why: str = ""  # full, skipped: a sentence about the memory; differs: a sentence about the difference
+    state: str  # done, missing, damaged, full (of memory), skipped (after one that was full), differs
+    why: str = ""  # a sentence about the damage, the memory (full and skipped), or the difference
 
 
 def _difference(text: pathlib.Path, line: str) -> str:
     """The first thing in which a run differs from the one that the line starts now; empty if nothing does."""
-    if not text.exists():
+    if not text.is_file():
         return ""
     with open(text, encoding="utf-8", errors="replace") as file:
         old, now = settings_of_line(file.readline()), settings_of_line(line)
@@ -69,7 +71,9 @@ def progress_of(points: list[Point], folder: Folder, links: Links) -> dict[str, 
                 ended[point.section] = memory_is_full(point, full.read_text(encoding="utf-8").strip())
                 found[point.name] = Progress("full", ended[point.section])
             else:
-                found[point.name] = Progress("done")
+                damage = damage_of(log)
+                why = f"{log}: {damage}; it is kept under another name, and the point runs again"
+                found[point.name] = Progress("damaged", why) if damage else Progress("done")
         elif point.section in ended:
             found[point.name] = Progress("skipped", ended[point.section])
         else:

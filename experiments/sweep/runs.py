@@ -1,15 +1,21 @@
 """Runs points, one after the other."""
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 import time
 
+from lab.command_line import say
+
+from .finished import aside
 from .jobs import Jobs
 from .links import Links
 from .progress import Folder, memory_is_full
 from .study import Point
 
 _DEVICE_ERROR, _KILLED = 5, 137  # dptrain's exit code, and a shell's word for SIGKILL
+_LEAST_SPACE_BYTES = 1 << 17  # a run's log and text take more
 
 
 def _duration(seconds: float) -> str:
@@ -30,6 +36,20 @@ def _full_memory(code: int, text: str) -> str:
     return ""
 
 
+def _need_space(folder: Folder) -> None:
+    """A point that fails on a full disk is followed by others that would."""
+    with tempfile.TemporaryFile(dir=folder.path) as file:
+        file.write(bytes(_LEAST_SPACE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _keep_aside(point: Point, folder: Folder) -> None:
+    for path in (folder.log(point), folder.text(point)):
+        if path.exists():
+            path.rename(aside(path))
+
+
 def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -> list[str]:
     """Returns the names of those that failed."""
     failures: list[str] = []
@@ -38,26 +58,28 @@ def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -
         point = left.pop(0)
         seconds = (time.monotonic() - begin) / count * (len(left) + 1) if count else 0
         count += 1
-        print(f"[{count}/{count + len(left)}] {point.name}" + (f", about {_duration(seconds)} left" if seconds else ""),
-              flush=True)
+        say(f"[{count}/{count + len(left)}] {point.name}" + (f", about {_duration(seconds)} left" if seconds else ""))
         part, text = folder.part(point), folder.text(point)
+        if folder.log(point).exists():
+            _keep_aside(point, folder)
         part.unlink(missing_ok=True)
         folder.full(point).unlink(missing_ok=True)
         links.prepare(point)
-        with open(text, "w", encoding="utf-8") as output:
+        with open(text, "w", encoding="utf-8", errors="surrogateescape") as output:
             output.write(links.line(point, part) + "\n")
             output.flush()
             code = jobs.run(links.command(point, part), stdout=output, stderr=subprocess.STDOUT,
                             env=links.environment)
-        if code == 0:
+        if code == 0 and part.exists():
             part.rename(folder.log(point))
             continue
         why = _full_memory(code, text.read_text(encoding="utf-8", errors="replace")) if point.may_fill_memory else ""
         if why:
             folder.full(point).write_text(why + "\n", encoding="utf-8")
             left = [other for other in left if other.section != point.section]
-            print(f"    {memory_is_full(point, why)}", flush=True)
+            say(f"    {memory_is_full(point, why)}")
         else:
             failures.append(point.name)
-            print(f"    ended with exit code {code}: see {text}", flush=True)
+            say(f"    ended with exit code {code}{'' if code else ', but without a log'}: see {text}")
+            _need_space(folder)
     return failures

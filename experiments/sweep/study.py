@@ -1,16 +1,24 @@
 """Reads a study: an INI file whose sections are grids of runs (see dpsweep --help)."""
 from __future__ import annotations
 
+import ast
 import configparser
 import dataclasses
 import itertools
+import math
 import pathlib
 import re
 import shlex
 import sys
 from typing import NoReturn
 
+from lab.command_line import complain
+from lab.settings import parse_rate, shown
+
+USAGE, UNUSABLE = 2, 3  # exit codes: what was asked for is wrong, a file or folder cannot be used
 _NO_GRID = ("options", "small", "ends")
+_MOST_POINTS = 10_000
+_LONGEST_NAME = 200  # of 255, with what is added to it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,9 +31,18 @@ class Point:
     may_fill_memory: bool  # which then ends the section
 
 
-def fail(message: str) -> NoReturn:
-    print(f"dpsweep: {message}", file=sys.stderr)
-    sys.exit(2)
+def fail(message: str, code: int = USAGE) -> NoReturn:
+    complain("dpsweep", message)
+    sys.exit(code)
+
+
+def _words(text: str, where: str) -> list[str]:
+    """As a shell would split it."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        fail(f"{where}: {' '.join(text.split())}: a quotation mark has no partner; write it as \\\" or \\' where it is "
+             "part of a value")
 
 
 def settings_of(words: list[str], where: str) -> dict[str, str]:
@@ -33,37 +50,76 @@ def settings_of(words: list[str], where: str) -> dict[str, str]:
     pairs = list(zip(words[::2], words[1::2]))
     if len(words) % 2 or any(not re.fullmatch("--[a-z][a-z0-9-]*", name) or value.startswith("--")
                              for name, value in pairs):
-        fail(f"{where}: {shlex.join(words)}: must be pairs of --name and value, separated by a space; "
-             "options without a value are not possible")
-    for name, _ in pairs:
+        fail(f"{where}: {' '.join(shlex.join(words).split())}: must be pairs of --name and value, separated by a "
+             "space; options without a value are not possible")
+    for name, value in pairs:
         if name == "--log":
             fail(f"{where}: --log: is set for every run by dpsweep itself")
         if words[::2].count(name) > 1:
             fail(f"{where}: {name}: is given twice")
+        if re.search(r"[\x00-\x1f\x7f]", value):
+            fail(f"{where}: {name} {value!r}: must be without line breaks and other control characters")
     return dict(pairs)
 
 
 def _count_of_ranks(text: str, where: str) -> int:
     if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
-        fail(f"{where}: ranks = {text}: must be a whole number from 1 to 999")
+        fail(f"{where}: ranks = {shown(text)}: must be a whole number from 1 to 999")
     return int(text)
 
 
-def _read_ini(path: pathlib.Path) -> configparser.ConfigParser:
-    ini = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
+def _text(path: pathlib.Path) -> str:
+    if not path.exists():
+        fail(f"{path}: there is no such file")
+    if not path.is_file():
+        fail(f"{path}: must be a study, which is a text file")
+    data = path.read_bytes()
     try:
-        if not ini.read(path, encoding="utf-8"):
-            fail(f"{path}: there is no such file")
-    except configparser.Error as error:
-        fail(f"{path}: {error.message.splitlines()[0]}")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{path}: cannot be read: {error}")
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = data[:error.start].count(b"\n") + 1
+        fail(f"{path}: line {number} is not UTF-8 text: must be a study, which is a text file", UNUSABLE)
+    odd = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text)
+    if odd:
+        number = text[:odd.start()].count("\n") + 1
+        fail(f"{path}: line {number} holds the character {odd[0]!r}: must be a study, which is a text file", UNUSABLE)
+    return text
+
+
+def _read_ini(path: pathlib.Path) -> configparser.ConfigParser:
+    # No section has defaults for the others: a heading cannot be empty.
+    ini = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None, default_section="")
+    try:
+        ini.read_string(_text(path))
+    except configparser.MissingSectionHeaderError as error:
+        fail(f"{path}: line {error.lineno}: {error.line.strip()}: stands before the first [section]")
+    except configparser.ParsingError as error:
+        number, line = error.errors[0]
+        fail(f"{path}: line {number}: {shown(ast.literal_eval(line).strip())}: must be [section], name = values, or an "
+             "indented line with more values")
+    except configparser.DuplicateSectionError as error:
+        fail(f"{path}: line {error.lineno}: [{error.section}]: is there twice")
+    except configparser.DuplicateOptionError as error:
+        fail(f"{path}: line {error.lineno}: [{error.section}] {error.option}: is given twice")
     if not ini.has_section("study"):
         fail(f"{path}: the section [study] is missing")
     for key in ini["study"]:
         if key not in ("ranks", "rate", "options", "small"):
             fail(f"{path}: [study] {key}: must be one of ranks, rate, options, small")
     return ini
+
+
+def _axes(keys: dict[str, str], where: str) -> list[list[tuple[str, str]]]:
+    """For each line of a grid, its option with each of its values."""
+    axes = []
+    for option, values in keys.items():
+        if option not in _NO_GRID:
+            axes.append([(option, value.strip()) for value in re.split(r"[|\n]", values) if value.strip()])
+            if not axes[-1]:
+                fail(f"{where}: {option} = : must have a value, or several that are separated by |")
+    if math.prod(map(len, axes)) > _MOST_POINTS:
+        fail(f"{where}: names {math.prod(map(len, axes)):,} runs; {_MOST_POINTS:,} are possible")
+    return axes
 
 
 def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Point]:
@@ -73,7 +129,7 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
     where = f"{path}: [study]"
     defaults = {"ranks": study.get("ranks", "4"), "rate": study.get("rate", "off")}
     _count_of_ranks(defaults["ranks"], where)
-    common = settings_of(shlex.split(study.get("options", "")), f"{where} options")
+    common = settings_of(_words(study.get("options", ""), f"{where} options"), f"{where} options")
     of_command_line = settings_of(more, "after --")
     points: dict[str, Point] = {}
     for section in ini.sections():
@@ -82,17 +138,18 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
         where = f"{path}: [{section}]"
         keys = dict(ini[section])
         if keys.get("ends", "memory") != "memory":
-            fail(f"{where}: ends = {keys['ends']}: must be memory, or be left out")
+            fail(f"{where}: ends = {shown(keys['ends'])}: must be memory, or be left out")
         if is_small and "small" not in keys and "small" not in study:
             fail(f"{where}: has no small form: neither it nor [study] says small = OPTIONS")
-        added = settings_of(shlex.split(keys.get("options", "")), f"{where} options")
-        small = settings_of(shlex.split(keys.get("small", study.get("small", ""))), f"{where} small")
-        axes = [[(option, value.strip()) for value in re.split(r"[|\n]", values) if value.strip()]
-                for option, values in keys.items() if option not in _NO_GRID]
-        for values in itertools.product(*axes):
+        added = settings_of(_words(keys.get("options", ""), f"{where} options"), f"{where} options")
+        small = settings_of(_words(keys.get("small", study.get("small", "")), f"{where} small"), f"{where} small")
+        for values in itertools.product(*_axes(keys, where)):
             name = re.sub(r"[^A-Za-z0-9.+-]+", "_", "-".join([section, *(value for _, value in values)]))
             if name in points:
                 fail(f"{path}: two points are called {name}")
+            if len(name) > _LONGEST_NAME:
+                fail(f"{where}: the files of a point would be called {name[:60]}...: must be {_LONGEST_NAME} characters "
+                     "at most; put its long values into options")
             chosen = defaults | dict(values)
             ranks, rate = _count_of_ranks(chosen.pop("ranks"), where), chosen.pop("rate")
             options = common | added | {f"--{option}": value for option, value in chosen.items()}
@@ -104,3 +161,16 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
     if not points:
         fail(f"{path}: no section names runs")
     return list(points.values())
+
+
+def check_lab(points: list[Point], most_hosts: int) -> None:
+    """That dplab can make the hosts of these points: to be known before the first of them runs."""
+    for point in points:
+        if point.rate == "off" or point.ranks == 1:
+            continue
+        if point.ranks > most_hosts:
+            fail(f"{point.name}: ranks = {point.ranks}: with --lab must be {most_hosts} at most, one on each host")
+        try:
+            parse_rate(point.rate)
+        except ValueError as error:
+            fail(f"{point.name}: rate = {error}")

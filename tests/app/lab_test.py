@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,123 +18,9 @@ import sys
 import tempfile
 import time
 
-DPLAB, DPTRAIN, CASE = sys.argv[1:4]
-LAB = f"test-{os.getpid()}"
-TINY = ["--limit-train", "64", "--limit-test", "32", "--epochs", "1", "--batch-size", "16", "--model", "resnet20",
-        "--autotune", "off"]
-PYTHON = "/usr/bin/python3"
-# Reads from a connection; told to on its input, it says how many Mbit/s came in the next second.
-SINK = """import select, socket, sys, time
-server = socket.create_server(("", 7000)); server.settimeout(30); print("ready", flush=True)
-link = server.accept()[0]; link.settimeout(30); print("connected", flush=True)
-while not select.select([sys.stdin], [], [], 0)[0]: link.recv(1 << 18)
-begin, count = time.monotonic(), 0
-while time.monotonic() < begin + 1: count += len(link.recv(1 << 18))
-print(8e-6 * count / (time.monotonic() - begin), flush=True)"""
-SOURCE = """import socket, sys
-link = socket.create_connection((sys.argv[1], 7000), timeout=30)
-try:
-  while True: link.sendall(bytes(1 << 15))
-except OSError: pass"""
-
-# 1000 frames, of which HEAR counts those that arrive.
-HEAR = """import socket
-hear = socket.socket(2, 2); hear.bind(("", 7001)); hear.settimeout(30); print("ready", flush=True)
-count = 0
-try:
-  while hear.recv(99) != b"end": count += 1; hear.settimeout(5)
-except TimeoutError: pass
-print(count)"""
-SAY = """import socket, sys, time
-say = socket.socket(2, 2); say.connect((sys.argv[1], 7001)); say.send(b"x"); time.sleep(1)
-for k in range(999):
-  say.send(b"x")
-  if k % 5 == 4: time.sleep(0.002)
-try:
-  for k in range(20): say.send(b"end")
-except ConnectionRefusedError: pass"""
-
-
-def skip(why: str) -> None:
-    print(f"skipped: {why}")
-    sys.exit(77)
-
-
-def dplab(*words: str, lab: str = LAB, code: int = 0, **options) -> str:
-    """Runs dplab, checks its exit code, returns what it printed."""
-    place = words.index("--") if "--" in words else len(words)
-    command = [DPLAB, *words[:place], "--lab", lab, *words[place:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, **options)
-    assert done.returncode == code, f"{command}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def started(*words: str, lab: str = LAB, **options) -> subprocess.Popen:
-    place = words.index("--")
-    command = [DPLAB, *words[:place], "--lab", lab, *words[place:]]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
-
-
-def up(*words: str, **options) -> None:
-    """Ends the test as skipped where no lab is possible."""
-    done = subprocess.run([DPLAB, "up", *words, "--lab", LAB], capture_output=True, text=True, timeout=60, **options)
-    if done.returncode == 77 or "apt-get install" in done.stderr:
-        skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
-
-
-def processes(text: str) -> list[str]:
-    """Command lines of processes that hold this text, but for this one."""
-    found = []
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if text in line and int(folder.name) != os.getpid():
-            found.append(line)
-    return found
-
-
-def wait_for(condition, what: str) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
-def received_bytes(node: int, lab: str = LAB) -> int:
-    text = dplab("exec", str(node), "--", "cat", "/proc/net/dev", lab=lab)
-    return int(re.search(r"eth0:\s*(\d+)", text)[1])
-
-
-def goodput(*pairs: tuple[int, int], meanwhile=lambda: time.sleep(0.3)) -> float:
-    """Mbit/s of payload that arrive in sum, while all pairs (sender, receiver) send and something has been done."""
-    sinks = [started("exec", str(to), "--", PYTHON, "-c", SINK, stdin=subprocess.PIPE) for _, to in pairs]
-    for sink in sinks:
-        assert sink.stdout.readline() == "ready\n"
-    sources = [started("exec", str(by), "--", PYTHON, "-c", SOURCE, f"10.99.0.{to}") for by, to in pairs]
-    for sink in sinks:
-        assert sink.stdout.readline() == "connected\n"
-    meanwhile()
-    for sink in sinks:
-        sink.stdin.write("now\n")
-        sink.stdin.flush()
-    total = sum(float(sink.stdout.readline()) for sink in sinks)
-    for process in (*sinks, *sources):
-        process.wait(60)
-    return total
-
-
-def reaches(by: int, to: int) -> bool:
-    """Whether a connection is answered; a host that hears it refuses it, since nobody listens."""
-    probe = ("import socket, sys\ntry: socket.create_connection((sys.argv[1], 9), timeout=1.5)\n"
-             "except ConnectionRefusedError: print('refused')\nexcept OSError: print('silence')")
-    return dplab("exec", str(by), "--", PYTHON, "-c", probe, f"10.99.0.{to}") == "refused\n"
-
-
-def between(low: float, value: float, high: float, what: str) -> None:
-    assert low <= value <= high, f"{what}: {value:.2f}, not within {low} and {high}"
+sys.dont_write_bytecode = True
+from lab_tools import (CASE, DPLAB, DPTRAIN, HEAR, LAB, PYTHON, SAY, TINY, between, descendants, dplab, goodput, is_running,
+                       lab_members, processes, reaches, received_bytes, skip, started, up, wait_for)  # noqa: E402
 
 
 def options() -> None:
@@ -144,15 +31,25 @@ def options() -> None:
     for line, text in (
             ("up --nodes 1", "from 2 to 16"), ("up --nodes 17", "from 2 to 16"), ("up --nodes x", "from 2 to 16"),
             ("up --rate 100", "from 100kbit to 10gbit"), ("up --rate 99kbit", "from 100kbit to 10gbit"),
-            ("up --rate nanmbit", "from 100kbit to 10gbit"), ("up --rate -5mbit", "expected one argument"),
+            ("up --rate nanmbit", "from 100kbit to 10gbit"), ("up --rate -5mbit", "from 100kbit to 10gbit"),
             ("up --delay 5", "such as 5ms"), ("up --delay 3s", "from 0ms to 2s"), ("up --loss 0.1", "such as 0.1%"),
             ("up --loss 51%", "from 0% to 50%"), ("up --filter x", "auto"), ("up --rat 5mbit", "--rat"),
             ("up stray", "stray"), ("up -- x", "no -- COMMAND"), ("up --rate 5mbit --rate 6mbit", "given twice"),
-            ("up --lab A", "lower-case"), ("run", "follows --"), ("run --", "follows --"), ("exec 1", "follows --"),
+            ("up --lab A", "lower-case"), ("run", "must follow --"), ("run --", "must follow --"), ("exec 1", "must follow --"),
             ("run --ranks-per-node 0 -- x", "from 1 to 64"), ("run --give-up 1 -- x", "from 5 to 3600"),
             ("exec -- x", "node"), ("rate", "rate"),
-            ("rate 0mbit", "100kbit"), ("cut", "node"), ("fly", "fly"), ("", "COMMAND")):
-        words = line.split()
+            ("rate 0mbit", "100kbit"), ("cut", "node"), ("fly", "fly"), ("", "COMMAND"),
+            ("up --nodes ''", "'': must be a whole number"), ("up --nodes -1", "-1: must be a whole number"),
+            ("up --nodes 99999999999999999999", "from 2 to 16"), ("up --nodes nan", "from 2 to 16"),
+            ("up --rate ''", "'': must be a rate"), (f"up --rate {'9' * 400}gbit", "..."), ("up --rate 5", "such as 50mbit"),
+            ("up --delay ''", "'': must be a time"), ("up --delay -1ms", "from 0ms to 2s"),
+            ("up --delay nanms", "from 0ms to 2s"), ("up --loss ''", "'': must be a percentage"),
+            ("up --loss -1%", "from 0% to 50%"), ("up --loss nan%", "from 0% to 50%"), ("up --filter ''", "''"),
+            ("up --congestion ''", "'': must be the name of a TCP congestion control"),
+            ("up --congestion x/y", "must be the name"), (f"up --congestion {'x' * 16}", "must be the name"),
+            ("up --lab ''", "'': must be a name"), ("up --while 0", "from 1 to"), ("up --while 4194304", "no such process"),
+            ("run --give-up '' -- x", "'': must be a whole number"), ("run --ranks-per-node -1 -- x", "from 1 to 64")):
+        words = shlex.split(line)
         try:
             program.main(words)
         except program.LabError as error:
@@ -177,13 +74,24 @@ def options() -> None:
         for words in (["cut", "1"], ["status"], ["run", "--", "true"], ["exec", "1", "--", "true"]):
             assert "no lab called" in dplab(*words, code=1)
     assert "no such lab" in dplab("down")
+    with open("/dev/full", "w", encoding="ascii") as full:
+        done = subprocess.run([DPLAB, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 3 and done.stderr.count("\n") == 1 and "No space left" in done.stderr, done.stderr
+
+
+def link_in(*words: str) -> list[str]:
+    """What a command is told of the links, by run or exec: bit/s, delay, loss, whether they are shared."""
+    names = "".join(f" $DPTRAIN_LINK_{name}" for name in ("BIT_PER_S", "DELAY_S", "LOSS", "SHARED"))
+    said = {line for line in dplab(*words, "--", "sh", "-c", f"echo link{names}").splitlines() if line.startswith("link ")}
+    assert len(said) == 1, f"{words}: {said}"
+    return said.pop().split()[1:]
 
 
 def links() -> None:
     """Rates in both directions, cut and mend, changed rates, two labs at once, another shape."""
     up("--nodes", "2", "--congestion", "reno")
     assert "TCP with reno" in dplab("status", "--quick")
-    assert "this kernel has" in dplab("up", "--congestion", "nosuch", code=2)
+    assert "which this kernel has" in dplab("up", "--congestion", "nosuch", code=2)
     up("--nodes", "3", "--rate", "20mbit")
     assert re.search("TCP with (cubic|reno)", dplab("status", "--quick"))
     for pair in ((1, 2), (2, 1)):
@@ -198,6 +106,9 @@ def links() -> None:
     dplab("rate", "5mbit", "--node", "2")
     between(2.5, goodput((1, 2)), 10, "Mbit/s at 5mbit")
     between(10, goodput((1, 3)), 40, "Mbit/s of another link at 20mbit")
+    assert link_in("exec", "1") == ["5000000", "0", "0", "0"], "the slowest host's rate"
+    if shutil.which("mpirun"):
+        assert link_in("run") == ["5000000", "0", "0", "0"], "on all hosts"
     assert "hosts 1 to 3" in dplab("cut", "4", code=2)
 
     def slow_down() -> None:
@@ -238,6 +149,7 @@ def media() -> None:
     dplab("rate", "5mbit")
     between(2.5, goodput((1, 2), (2, 1)), 6.5, "Mbit/s both ways over a shared medium of 5mbit")
     assert "leave out --node" in dplab("rate", "5mbit", "--node", "1", code=2)
+    assert link_in("exec", "2") == ["5000000", "0", "0", "1"]
 
     done = subprocess.run([DPLAB, "up", "--lab", LAB, "--nodes", "2", "--rate", "20mbit", "--delay", "30ms"],
                           capture_output=True, text=True, timeout=60)
@@ -248,6 +160,9 @@ def media() -> None:
     row = [line.split() for line in dplab("status").splitlines() if line.startswith("node1")][0]
     between(60, float(row[7]), 120, "ms of round trip at a delay of 30ms")
     between(10, float(row[5]), 40, "Mbit/s at 20mbit with a delay")
+
+    dplab("up", "--nodes", "2", "--rate", "0.5gbit", "--delay", "50us", "--loss", "0.1%")
+    assert link_in("exec", "switch") == ["500000000", "0.00005", "0.001", "0"]
 
     dplab("up", "--nodes", "2", "--rate", "20mbit", "--loss", "20%")
     for by, to in ((1, 2), (2, 1)):
@@ -375,6 +290,29 @@ def leftovers() -> None:
     wait_for(lambda: not processes(f"sleep {sleeper}"), "what ran in a killed lab lives on")
     assert "no such lab" in dplab("down")
 
+    # A lab that ends with another process, as it ends by kill -9, too.
+    with subprocess.Popen(["sleep", "99"]) as owner:
+        dplab("up", "--nodes", "2", "--while", str(owner.pid))
+        job = started("exec", "2", "--", "sleep", sleeper, stderr=subprocess.PIPE)
+        wait_for(lambda: len(processes(f"sleep {sleeper}")) >= 2, "the command runs")
+        owner.kill()
+    job.wait(20)
+    wait_for(lambda: not processes(f"--lab {LAB} ") and not processes(f"sleep {sleeper}"), "a lab outlives its owner")
+
+    # Two at once: one of them makes it, the other says why it does not, or comes after and replaces it.
+    makers = [subprocess.Popen([DPLAB, "up", "--lab", LAB], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+              for _ in range(3)]
+    said = [maker.communicate(timeout=60)[0] for maker in makers]
+    for maker, text in zip(makers, said):
+        assert text.count("\n") == 1 and (maker.returncode == 0 or "another dplab is making" in text), said
+    assert any(maker.returncode == 0 for maker in makers), said
+    assert dplab("exec", "1", "--", "hostname") == "node1\n"
+    with tempfile.TemporaryDirectory() as gone:
+        os.chdir(gone)
+    assert "the current folder is gone" in dplab("exec", "1", "--", "true", code=1)
+    os.chdir("/")
+    dplab("down")
+
     for delay_s in (0.05, 0.15, 0.25, 0.35):
         making = subprocess.Popen([DPLAB, "up", "--nodes", "16", "--lab", LAB], stdout=subprocess.DEVNULL,
                                   stderr=subprocess.DEVNULL)
@@ -441,12 +379,23 @@ def sweep() -> None:
         said = again.communicate(timeout=60)[0]
         assert again.returncode == 0 and "[1/1]" not in said, f"what was done in another lab is done: {said}"
 
+        begun = re.compile("^epoch +1/", re.MULTILINE)
         run = dpsweep("long")
         text = folder / "out/long-100000.txt"
-        wait_for(lambda: text.exists() and re.search("^epoch +1/", text.read_text(encoding="utf-8"), re.MULTILINE), "the run begins")
+        wait_for(lambda: text.exists() and begun.search(text.read_text(encoding="utf-8")), "the run begins")
         run.send_signal(signal.SIGTERM)
         assert run.wait(60) == 143
         assert not processes(name), f"left over: {processes(name)}"
+        is_gone(f"sweep{run.pid}")
+
+        text.unlink()
+        run = dpsweep("long")
+        wait_for(lambda: text.exists() and begun.search(text.read_text(encoding="utf-8")), "the run begins again")
+        job, lab = descendants(run.pid), lab_members(f"sweep{run.pid}")
+        run.kill()
+        run.wait(20)
+        assert len(job) >= 7 and lab, f"the keeper, dplab, mpirun, its daemon, two ranks: {job}; the lab: {lab}"
+        wait_for(lambda: not any(map(is_running, job | lab)), "kill -9 of dpsweep leaves processes")
         is_gone(f"sweep{run.pid}")
 
 

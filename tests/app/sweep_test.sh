@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dpsweep: what is missing is run, what is done is not run again, failures are told and tried again.
+# dpsweep: what is missing is run, what is done is not run again, failures are told and tried again, nothing is left.
 #
 #     sweep_test.sh DPSWEEP DPTRAIN
 set -u
@@ -13,7 +13,12 @@ fail() {
   cat output
   failures=$((failures + 1))
 }
-run() { "$sweep" --dptrain "$program" "$@" >output 2>&1; }
+run() {
+  case " $* " in
+    *' --dptrain '*) "$sweep" "$@" ;;
+    *) "$sweep" --dptrain "$program" "$@" ;;
+  esac >output 2>&1
+}
 
 cat >study.ini <<'INI'
 [study]
@@ -23,7 +28,7 @@ options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 1 --batch-s
 compress = none | q8
 lr = 0.1
 [bad]
-compress = q7
+trace = /nonexistent/t.json
 INI
 run study.ini --list || fail "--list"
 [ "$(grep -c missing output)" = 3 ] || fail "three points are missing"
@@ -37,17 +42,48 @@ grep -q 'results/study/good-q8-0.1.h5: was run with --seed 7, and would now be r
 [ "$(wc -l <output)" = 1 ] || fail "one sentence about what differs"
 rm -r results/study
 run study.ini && fail "a failed point is an error"
-grep -q 'bad-q7' output || fail "the failed point is named"
+grep -q '^1 failed: bad-_nonexistent_t.json;' output || fail "the failed point is named"
 for name in good-none-0.1 good-q8-0.1; do
   [ -f "results/study/$name.h5" ] || fail "the log of $name is there"
 done
-[ ! -e results/study/bad-q7.h5 ] || fail "the failed point has no log"
+[ ! -e results/study/bad-_nonexistent_t.json.h5 ] || fail "the failed point has no log"
 run study.ini --only good || fail "nothing is left to do"
 grep -q '^\[1/' output && fail "nothing runs twice"
 # An interrupted point leaves a part, which is thrown away.
 mv results/study/good-none-0.1.h5 results/study/good-none-0.1.part.h5
 run study.ini --only good || fail "goes on"
 grep -q '^\[1/1\] good-none' output || fail "only the interrupted point runs"
+# A log that is damaged is none. It is kept, and its text.
+if /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
+  cp results/study/good-none-0.1.h5 whole.h5
+  damaged() { # what is said of it
+    run study.ini --only good --list
+    [ "$(cut -c1-7 output | tr -d '\n')" = 'damageddone   ' ] || fail "--list: $1"
+  }
+  /usr/bin/python3 -c 'import h5py; h5py.File("results/study/good-none-0.1.h5", "a").attrs["finished"] = 0'
+  damaged 'not finished'
+  /usr/bin/python3 -c 'import h5py; h5py.File("results/study/good-none-0.1.h5", "a")["epochs"].resize((0,))'
+  damaged 'without its epoch'
+  echo text >results/study/good-none-0.1.h5
+  damaged 'no HDF5 file'
+  head -c 20000 whole.h5 >results/study/good-none-0.1.h5
+  touch results/study/good-none-0.1.h5.damaged
+  run study.ini --only good || fail "a damaged log's point runs again"
+  grep -q '^results/study/good-none-0.1.h5: cannot be read.*; it is kept under another name' output ||
+    fail "a damaged log is told"
+  grep -q '^\[1/1\] good-none' output || fail "a damaged log's point runs again, and no other"
+  [ "$(stat -c %s results/study/good-none-0.1.h5.damaged-2)" = 20000 ] || fail "a damaged log is kept"
+  [ -e results/study/good-none-0.1.txt.damaged ] || fail "a damaged log's text is kept"
+  cp whole.h5 results/study/good-none-0.1.h5
+fi
+# What dptrain refuses is known before anything runs.
+sed 's/^trace.*/compress = q7/' study.ini >trial.ini
+run trial.ini
+[ $? = 2 ] || fail "an option that dptrain refuses: its exit code"
+[[ $(wc -l <output) = 1 && $(cat output) == 'dpsweep: bad-q7: --compress q7: unknown codec; '* ]] ||
+  fail "an option that dptrain refuses: its sentence"
+[ ! -e results/trial ] || fail "an option that dptrain refuses: nothing has run"
+run trial.ini --only good --list || fail "the study's other points are as before"
 
 cat >links.ini <<'INI'
 [study]
@@ -76,7 +112,7 @@ small = --epochs 1
 lr = 0.1
 INI
 mkdir same
-touch same/a-0.1.h5
+cp results/study/good-q8-0.1.h5 same/a-0.1.h5
 mpirun_words='mpirun -np 3 --oversubscribe --bind-to none /elsewhere/dptrain --throttle 1gbit'
 lab_words='/elsewhere/dplab up --lab old --nodes 3 --rate 1gbit && /elsewhere/dplab run --lab old -- /elsewhere/dptrain'
 same() { # the text's first line, what is expected: "done" or why not; more options
@@ -104,20 +140,14 @@ same "+ 'something else" 'a-0.1.txt does not say how it was run;'
 rm same/a-0.1.txt
 run same.ini --out same || fail "a log without a text is done"
 grep -q '^\[1/' output && fail "a log without a text is not run again"
-grep -q '^a-0.1 .*cannot be read' output || fail "a file that is no log"
-if /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
-  /usr/bin/python3 -c 'import h5py; h5py.File("same/a-0.1.h5", "w")["epochs"] = []'
-  run same.ini --out same || fail "a log without epochs is no failure"
-  grep -q '^a-0.1 .*no epoch' output || fail "a log without epochs"
-fi
-
 # Options after -- win over the study's, and are its only ones of their name.
 run same.ini --small --list -- --epochs 9 || fail "options after --"
 [ "$(grep -o -- '--epochs [0-9]*' output)" = '--epochs 9' ] || fail "options after -- win"
+code=2
 refused() { # words of the sentence; arguments
   run "${@:2}"
-  [ $? = 2 ] || fail "exit code 2: $1"
-  [[ $(wc -l <output) = 1 && $(cat output) == *"$1"* ]] || fail "$1"
+  [ $? = $code ] || fail "exit code $code: $1"
+  [[ $(wc -l <output) = 1 && $(cat output) == "dpsweep: "*"$1"* ]] || fail "$1"
 }
 refused 'without a value are not possible' same.ini -- --quiet
 refused 'without a value are not possible' same.ini -- --lr=0.1 --seed=7
@@ -127,6 +157,58 @@ refused 'the study sets the rate of links itself' same.ini -- --throttle 1mbit
 refused 'has no small form' study.ini --small
 sed 's/^lr/ends = mimory\nlr/' same.ini >bad.ini
 refused 'ends = mimory: must be memory' bad.ini
+refused 'unrecognized arguments: --smal' same.ini --smal
+refused '--out: is given twice' same.ini --out a --out b
+for option in --out --only --dptrain; do refused "$option: '': must be" same.ini "$option" ''; done
+refused "study: '': must be" ''
+refused 'must be a study' .
+refused '--dptrain /bin/true: must be the program dptrain, and' same.ini --dptrain /bin/true
+refused '--dptrain /bin: must be the program dptrain;' same.ini --dptrain /bin
+touch file
+refused '--out file: must be a folder, and it is a file' same.ini --out file
+refused '--out file/a: must be a folder, and file is a file' same.ini --out file/a
+code=3
+refused '/proc/nothing: No such file or directory' same.ini --out /proc/nothing
+"$sweep" same.ini --list >/dev/full 2>output
+[ $? = 3 ] || fail "a full output: exit code"
+[ "$(cat output)" = 'dpsweep: the output cannot be written: No space left on device' ] || fail "a full output"
+"$sweep" same.ini --list >&- 2>output || fail "a closed output"
+study() { printf '[study]\nranks = 2\n[a]\n%b\n' "$1" >bad.ini; }
+study 'seed = \0'
+refused "line 4 holds the character '\x00'" bad.ini
+study 'seed = \377'
+refused 'line 4 is not UTF-8 text' bad.ini
+code=2
+study "options = --model 'resnet20"
+refused "bad.ini: [a] options: --model 'resnet20: a quotation mark has no partner" bad.ini
+refused "--lr 'x: must be a number" study.ini --out fresh -- --lr "'x"
+study 'seed ='
+refused '[a]: seed = : must have a value' bad.ini
+study 'seed = 1\nnonsense'
+refused 'line 5: nonsense: must be' bad.ini
+study 'seed = 1\nseed = 2'
+refused '[a] seed: is given twice' bad.ini
+study 'options = --model "res\n  net"'
+refused 'must be without line breaks' bad.ini
+study "seed = $(seq -s' | ' 200)\nlr = $(seq -s' | ' 200)"
+refused 'names 40,000 runs' bad.ini
+study "compress-exclude = $(printf 'x%.0s' {1..300})"
+refused 'must be 200 characters at most' bad.ini
+study 'rate = 5'
+refused 'a-5: rate = 5: must be a rate from' bad.ini --lab -- --epochs 1
+study 'ranks = 17\nrate = 1mbit'
+refused 'must be 16 at most' bad.ini --lab
+printf '\357\273\277[study]\n[a]\nseed = 1\n' >bad.ini
+run bad.ini --list || fail "a byte-order mark"
+# A full disk ends the study at the first point that meets it.
+if unshare -rm sh -c 'mount -t tmpfs -o size=256k none same' 2>output; then
+  # shellcheck disable=SC2016 # the inner shell expands it
+  unshare -rm sh -c 'mount -t tmpfs -o size=256k none same && "$@"; code=$?; ls same >files; exit $code' - \
+    "$sweep" study.ini --dptrain "$program" --out same >output 2>&1
+  [ $? = 3 ] || fail "a full disk: exit code 3"
+  grep -q '^dpsweep: .*: No space left on device; the same command goes on' output || fail "a full disk: the sentence"
+  grep -q '^\[2/' output && fail "a full disk: no other point runs"
+fi
 
 # The memory: told by dptrain, or by its end. What comes after in the section is not run, today or later.
 cat >memory.ini <<'INI'
@@ -142,6 +224,7 @@ INI
 cat >full <<SH
 #!/bin/sh
 case "\$*" in
+  *--print-config*) exec '$program' "\$@" ;;
   *'--batch-size 32 '*) echo 'dptrain: out of memory: too large'; exit \$(cat code) ;;
   *) exec '$program' "\$@" ;;
 esac
@@ -181,19 +264,54 @@ options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 100000 --ba
 seed = 1
 INI
 left_over() { grep -la -- "$folder/[r]esults/long" /proc/[0-9]*/cmdline 2>/dev/null; }
-for number in 15 1; do
-  "$sweep" long.ini --dptrain "$program" >output 2>&1 &
+cat >family.py <<'PY'
+"""family.py PID: its descendants, each with its start time. family.py: waits until those of its input have ended."""
+import pathlib, sys, time
+def stat(process):
+    try:
+        fields = pathlib.Path(f"/proc/{process}/stat").read_text(errors="replace").rsplit(") ", 1)[1].split()
+        return None if fields[0] == "Z" else fields
+    except OSError:
+        return None
+if sys.argv[1:]:
+    parents = {path.name: fields[1] for path in pathlib.Path("/proc").glob("[0-9]*") if (fields := stat(path.name))}
+    found = [sys.argv[1]]
+    for member in found:
+        found += [process for process, parent in parents.items() if parent == member]
+    print(*(f"{process}:{stat(process)[19]}" for process in found))
+else:
+    members, end = [word.split(":") for word in sys.stdin.read().split()], time.monotonic() + 30
+    while left := [process for process, begin in members if (fields := stat(process)) and fields[19] == begin]:
+        if time.monotonic() > end:
+            sys.exit(f"still there: {left}")
+        time.sleep(0.05)
+PY
+for number in 15 1 9; do
+  "$sweep" long.ini --dptrain "$program" >long.output 2>&1 &
   long=$!
   for _ in {1..600}; do
     grep -q '^epoch *1/' results/long/a-1.txt 2>/dev/null && break
     sleep 0.1
   done
+  cp long.output output
   grep -q '^epoch *1/' results/long/a-1.txt || fail "signal $number: the run begins"
   [ "$(left_over | wc -l)" -ge 3 ] || fail "signal $number: mpirun and two ranks run"
+  if [ $number = 15 ]; then
+    code=3 refused "results/long: another dpsweep runs in this folder (process $long on $(uname -n), since 20" long.ini
+    run long.ini --list || fail "--list beside another dpsweep"
+    [ -e results/long/a-1.part.h5 ] || fail "another dpsweep's log is left alone"
+  fi
+  /usr/bin/python3 family.py $long >family
+  [ "$(wc -w <family)" -ge 5 ] || fail "signal $number: dpsweep, the keeper, mpirun and two ranks run"
   kill -$number $long
-  wait $long
+  if [ $number = 9 ]; then # another one waits for what the first has left, and finds its folder as it was
+    run long.ini --only a -- --limit-train 32 --limit-test 16 --epochs 1 || fail "goes on after kill -9"
+    rm -f results/long/a-1.h5
+  fi
+  wait $long 2>/dev/null # bash tells of a killed one
   [ $? = $((128 + number)) ] || fail "signal $number: exit code"
-  [ -z "$(left_over)" ] || fail "signal $number: something is left"
+  [ $number = 9 ] || [ -z "$(left_over)" ] || fail "signal $number: something is left"
+  /usr/bin/python3 family.py <family >output 2>&1 || fail "signal $number: a process is left"
   [ ! -e results/long/a-1.h5 ] || fail "signal $number: the run is not done"
   rm -r results/long
 done

@@ -1,0 +1,68 @@
+"""Only one dpsweep runs points into a folder at a time.
+
+The lock is the kernel's, on a file in the folder, and vanishes with those who hold it: dpsweep, and the keeper of the
+command that it runs, so that a killed dpsweep's ranks are gone before another one removes what they write.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import pathlib
+import socket
+import time
+from collections.abc import Iterator
+
+from lab.command_line import say
+
+from .jobs import Jobs
+from .study import UNUSABLE, fail
+
+_NAME = ".dpsweep.lock"
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_PATIENCE_S = 30.0  # in which a keeper has ended what a killed dpsweep has left
+
+
+def _holder(file: int) -> tuple[str, bool]:
+    """Who has written itself into the file, and whether that process has ended already."""
+    words = os.pread(file, 1000, 0).decode(errors="replace").strip().split("\t")
+    if len(words) != 3:  # it is about to
+        return "another process", True
+    process, host, since = words
+    has_ended = host == socket.gethostname() and process.isdigit() and not os.path.exists(f"/proc/{process}")
+    return f"process {process} on {host}, since {since}", has_ended
+
+
+def _try_lock(folder: pathlib.Path, file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise
+        say(f"{folder}: its file system has no locks, so see to it yourself that no second dpsweep uses this folder")
+    return True
+
+
+@contextlib.contextmanager
+def folder_locked(folder: pathlib.Path, jobs: Jobs) -> Iterator[None]:
+    path = folder / _NAME
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    end_s = time.monotonic() + _PATIENCE_S
+    while not _try_lock(folder, file):
+        holder, has_ended = _holder(file)
+        if not has_ended or time.monotonic() > end_s:
+            fail(f"{folder}: another dpsweep runs in this folder ({holder}): wait for it or end it, or name another "
+                 "folder by --out", UNUSABLE)
+        time.sleep(0.05)
+    try:
+        os.ftruncate(file, 0)
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        path.write_text(f"{os.getpid()}\t{socket.gethostname()}\t{now}\n", encoding="utf-8")
+        jobs.lock = [file]
+        yield
+    finally:
+        jobs.lock = []
+        os.close(file)
