@@ -27,8 +27,14 @@ def _judge(point: Point, program: pathlib.Path, code: int, output: str, errors: 
         fail(f"{point.name}: {said[0]}", code)
     if code != 0 or not re.search("^log = ", output, re.MULTILINE):
         last = (errors.strip() or "it printed no configuration").splitlines()[-1]
-        fail(f"--dptrain {program}: must be the program dptrain, and {program} --print-config ended with exit code "
-             f"{code}: {shown(last)}")
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        fail(f"--dptrain {program}: must be the program dptrain, and {program} --print-config ended with {how}: "
+             f"{shown(last)}")
+
+
+def _trial(command: list[str], links: Links) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            errors="replace", env=links.environment)
 
 
 def try_options(points: list[Point], program: pathlib.Path, links: Links) -> None:
@@ -40,11 +46,13 @@ def try_options(points: list[Point], program: pathlib.Path, links: Links) -> Non
         try:
             for options, point in left[:_AT_ONCE]:
                 command = [str(program.absolute()), "--print-config", *options, "--log", "none"]
-                trials.append((point, subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                    errors="replace", env=links.environment)))
-            for point, trial in trials:
+                trials.append((point, _trial(command, links)))
+            for place, (point, trial) in enumerate(trials):
                 output, errors = trial.communicate(timeout=_PATIENCE_S)
+                if trial.returncode < 0:  # it crashed: MPI's start does so once in a while, where many start at once
+                    trial = _trial(trial.args, links)
+                    trials[place] = point, trial
+                    output, errors = trial.communicate(timeout=_PATIENCE_S)
                 _judge(point, program, trial.returncode, output, errors)
         except subprocess.TimeoutExpired:
             fail(f"--dptrain {program}: must be the program dptrain, and {program} --print-config does not end")
