@@ -106,6 +106,7 @@ def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str]
     outputs = output.Outputs()
     if arguments.csv is not None:
         outputs.add_tables("--csv", arguments.csv, {f"{table.key}.csv": table.as_csv() for table in tables_of(runs, True)})
+        outputs.check()  # before plots are drawn, which takes seconds
     if arguments.svg is not None or arguments.html is not None:
         from . import page  # brings matplotlib, which takes a second
     if arguments.svg is not None:

@@ -10,6 +10,7 @@ from .run import Run
 from .table import Column, Row, Table, count, name, size
 
 MOST_SENTENCES = 6
+UNEQUAL = 1.25  # two times of the same computation
 # What follows from the codec, or from chance.
 FREE = ("compress", "compress-warmup", "compress-exclude", "seed", "exchange_path", "git_revision")
 
@@ -31,7 +32,8 @@ def _row(runs: list[Run]) -> Row:
         "runs": len(runs), "labels": [run.label for run in runs], "codec": first.codec, "ranks": first.world_size,
         "batch": first.batch, "topology": first.topology, "link": first.link_name,
         "epochs": max(len(run.epochs) for run in runs),
-        "epoch_s": _median(runs, lambda run: run.epoch_s), "sent_mb": None if sent is None else sent / 1e6,
+        "epoch_s": _median(runs, lambda run: run.epoch_s),
+        "compute_s": _median(runs, lambda run: run.time("compute_s")), "sent_mb": None if sent is None else sent / 1e6,
         "train_loss": _median(runs, lambda run: run.last("train_loss")),
         "test_accuracy": _median(runs, lambda run: run.last("test_accuracy")),
         "accuracy_error": _median(runs, lambda run: run.accuracy_error)
@@ -78,6 +80,10 @@ def sentence(rows: list[Row]) -> str:
     text = (f"{best['ranks']} ranks, batch {units.size(best['batch'])}, {best['topology']}, {best['link']}: "
             f"{best['codec']} is the fastest with {units.digits(best['epoch_s'])} s an epoch; {other['codec']} takes "
             f"{units.digits(other['epoch_s'])} s, {other['epoch_s'] / best['epoch_s']:.2f} times as long.")
+    least, most = sorted([best["compute_s"] or 0.0, other["compute_s"] or 0.0])
+    if most > UNEQUAL * least > 0:
+        text += (f" But computation alone took {units.digits(best['compute_s'])} and {units.digits(other['compute_s'])} s, which "
+                 "a codec hardly changes: the machine was busier in one of the runs, so repeat them.")
     if units.is_number(best["train_loss"]) and units.is_number(other["train_loss"]):
         text += (f" The last training loss is {best['train_loss']:.3f} with {best['codec']} and "
                  f"{other['train_loss']:.3f} with {other['codec']}.")

@@ -51,7 +51,7 @@ def runs_table(runs: list[Run]) -> Table:
     if not has_speedups:
         columns = [column for column in columns if column.key != "speedup"]
     return Table("runs", "Runs", columns, rows, [
-        "Batch: images a step and rank. Loss: training loss of the last epoch in the log; test acc.: test accuracy after "
+        "Batch: images per step and rank. Loss: training loss of the last epoch in the log; test acc.: test accuracy after "
         "it. Exposed comm: exposed communication, the share of the epoch in which training stands still for the exchange. "
         "Sent: gradients, by all ranks in an epoch." +
         (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if has_speedups else ""),

@@ -9,7 +9,7 @@ import sys
 import xml.etree.ElementTree
 
 import study
-from report_support import DPREPORT, EPOCH, has, parse_page, report
+from report_support import DPREPORT, EPOCH, has, parse_page, quick, report
 from run_log_fixture import write_log
 
 
@@ -117,6 +117,7 @@ def nothing_overwritten(folder: pathlib.Path) -> None:
         return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "no-cache" not in path.parts}
 
     before = contents()
+    assert "a.h5 is there already" in report(folder, "--html", "a.h5", "b.h5", code=2).stderr and contents() == before
     for words, name in ((["--html", "a.h5", "b.h5"], "a.h5"), (["a.h5", "--html", "new.h5"], "new.h5"),
                         (["a.h5", "--html", "mine.html"], "mine.html"), (["a.h5", "--html", "link.html"], "link.html"),
                         (["--csv", "a.h5", "b.h5"], "a.h5"), (["--svg", "a.h5", "b.h5"], "a.h5"),
@@ -124,20 +125,20 @@ def nothing_overwritten(folder: pathlib.Path) -> None:
                         (["a.h5", "--svg", "plots"], "plots/loss.svg"),
                         (["--markdown", "--html", "a.h5", "b.h5"], "a.h5"),
                         (["a.h5", "--html", "page.html", "--csv", "tables"], "tables/runs.csv")):
-        answer = report(folder, *words, code=2)
+        answer = quick(folder, *words, code=2)
         has(answer.stderr, f": {name} ")
         assert answer.stderr.count("\n") == 1 and not answer.stdout, answer
         assert contents() == before, f"{words} changed a file"
 
     own = ["a.h5", "--html", "page.html", "--csv", "own", "--svg", "own"]
-    report(folder, *own)
+    quick(folder, *own)
     first = contents()
     assert (folder / "own/runs.csv") in first and (folder / "own/loss.svg") in first and (folder / "page.html") in first
-    report(folder, "b.h5", *own[1:])
+    quick(folder, "b.h5", *own[1:])
     assert contents() != first and b"b," in (folder / "own/runs.csv").read_bytes()
     (folder / "own/runs.csv").write_bytes((folder / "own/runs.csv").read_bytes() + b"a row of mine\r\n")
     before = contents()
-    has(report(folder, *own, code=2).stderr, "own/runs.csv was not written by dpreport, or was changed since")
+    has(quick(folder, *own, code=2).stderr, "own/runs.csv was not written by dpreport, or was changed since")
     assert contents() == before, "a table that was changed is overwritten, or something else is"
     assert not [path for path in before if path.name.startswith(".")], "something unfinished is left"
 
@@ -148,14 +149,14 @@ def odd_files(folder: pathlib.Path) -> None:
     os.mkfifo(folder / "pipe")
     for name, code, said in (("pipe", 3, "pipe: is not a regular file"), ("/dev/null", 3, "/dev/null: is not a regular file"),
                              ("", 2, "an empty word is no name"), ("x" * 300, 3, "x: cannot be read: File name too long")):
-        answer = report(folder, name, code=code)
+        answer = (report if name == "pipe" else quick)(folder, name, code=code)
         has(answer.stderr, said)
         assert not answer.stdout and answer.stderr.count("\n") == (1 if code == 2 else 2), answer
-    has(report(folder, "good.h5", "pipe").stdout, "pipe: is not a regular file", "\n  good  ")
+    has(quick(folder, "good.h5", "pipe").stdout, "pipe: is not a regular file", "\n  good  ")
     for option in ("--html", "--csv", "--svg"):
-        has(report(folder, "good.h5", option, "", code=2).stderr, option, "an empty word")
-    has(report(folder, "good.h5", "--html", "pipe", code=2).stderr, "pipe is there and is not a regular file")
-    has(report(folder, "good.h5", "--html", "x" * 300, code=2).stderr, "cannot be written: File name too long")
+        has(quick(folder, "good.h5", option, "", code=2).stderr, option, "an empty word")
+    has(quick(folder, "good.h5", "--html", "pipe", code=2).stderr, "pipe is there and is not a regular file")
+    has(quick(folder, "good.h5", "--html", "x" * 300, code=2).stderr, "cannot be written: File name too long")
     for words in (["good.h5"], ["--help"]):
         with open("/dev/full", "w", encoding="utf-8") as full:
             answer = subprocess.run([DPREPORT, *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True,

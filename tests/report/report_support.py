@@ -1,7 +1,9 @@
 """What the tests of dpreport share: to start it, to look at its output and its pages."""
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import os
 import pathlib
 import re
@@ -27,6 +29,27 @@ def report(folder: pathlib.Path, *words: str, code: int = 0,
     assert "Traceback" not in answer.stderr, answer.stderr
     assert not (folder / "no-cache/dptrain").exists(), "an environment was made, and the packages are there"
     return answer
+
+
+def quick(folder: pathlib.Path, *words: str, code: int = 0) -> subprocess.CompletedProcess:
+    """As report(), in this process: a tenth of the time."""
+    sys.path.insert(0, str(pathlib.Path(DPREPORT).parent))
+    from report import command
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            try:
+                found = command.main(list(words))
+            except SystemExit as leave:
+                found = leave.code
+    finally:
+        os.chdir(before)
+        sys.path.pop(0)
+    said = [stream.buffer.getvalue().decode() for stream in streams]  # type: ignore[attr-defined]
+    assert found == code, f"exit code {found}, not {code}\n{said[0]}\n{said[1]}"
+    return subprocess.CompletedProcess(words, code, *said)
 
 
 def has(text: str, *wanted: str) -> None:
