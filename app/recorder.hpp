@@ -131,8 +131,6 @@ class Recorder {
   std::uint64_t counted_control_bytes_ = 0;  // of earlier epochs, or from before training
   std::vector<std::string> missing_;         // what the run could not write
   std::vector<EpochRow> epochs_;
-  LapClock run_clock_, epoch_clock_;
-  double epoch_elapsed_s_ = 0, run_elapsed_s_ = 0;
 };
 
 }  // namespace dp

@@ -14,6 +14,7 @@
 
 #include "io/hdf5.hpp"
 #include "kernels/base/error.hpp"
+#include "tests/io/read_run_log.hpp"
 #include "tests/io/temp_folder.hpp"
 
 namespace dp {
@@ -85,53 +86,6 @@ EpochRow example_epoch(std::int64_t epoch) {
           .delivered_relative_error = 0.5,
           .sample_bytes = 7,
           .saturation = 0.25};
-}
-
-std::string join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    if (!text.empty()) text += ' ';
-    text += word;
-  }
-  return text;
-}
-
-// What a table holds, read with HDF5's C interface: column names and all values as numbers.
-struct ReadTable {
-  std::string fields;
-  std::vector<std::vector<double>> rows;
-};
-
-ReadTable read_table(const std::string& path, const std::string& name) {
-  const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-  H5Pset_file_locking(access, false, true);
-  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
-  const hid_t data = H5Dopen2(file, name.c_str(), H5P_DEFAULT);
-  const hid_t type = H5Dget_type(data), space = H5Dget_space(data);
-  EXPECT_GE(data, 0) << path << " " << name;
-  hsize_t rows = 0;
-  H5Sget_simple_extent_dims(space, &rows, nullptr);
-  ReadTable table;
-  table.rows.resize(rows);
-  std::vector<std::string> names;
-  for (int i = 0; i < H5Tget_nmembers(type); ++i) {
-    char* member = H5Tget_member_name(type, static_cast<unsigned>(i));
-    names.emplace_back(member);
-    const hid_t column = H5Tcreate(H5T_COMPOUND, sizeof(double));
-    H5Tinsert(column, member, 0, H5T_NATIVE_DOUBLE);
-    std::vector<double> values(rows);
-    EXPECT_GE(H5Dread(data, column, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
-    for (std::size_t row = 0; row < rows; ++row) table.rows[row].push_back(values[row]);
-    H5Tclose(column);
-    H5free_memory(member);
-  }
-  table.fields = join(names);
-  H5Sclose(space);
-  H5Tclose(type);
-  H5Dclose(data);
-  H5Fclose(file);
-  H5Pclose(access);
-  return table;
 }
 
 // What tests/io/read_log.py says about a file; empty where Python or h5py is missing.
