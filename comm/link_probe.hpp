@@ -1,5 +1,22 @@
 // What the network between the ranks carries, measured at the start, and the size of buckets that
 // follows from it.
+//
+// What is measured is what an exchange will find, while every rank sends to its right neighbour and
+// receives from its left one, as on a ring: not the wire's nominal rate, but what the transport
+// (TCP, mostly) brings through it in the long run, without its own headers. On a long path that
+// loses frames this may be a hundredth of the nominal rate. Ranks on one host are no network: their
+// neighbours are left out, unless all ranks are on one host.
+//
+//     latency   a byte goes to the right neighbour and back, 20 times or for 0.3 s, at least 4
+//               times; the first opens the connection. Half of the shortest round trip.
+//     rate      every rank sends messages for as long as needed. At most two round trips' worth and
+//               20 ms are under way, by what the receiver has acknowledged: the link is full, and
+//               queues are not. The receiver notes when what came; the first half of the time is
+//               discarded with TCP's slow start, and the rest gives rate and uncertainty
+//               (link_estimate.hpp). Ends when on all links the uncertainty is 5 % or less.
+//
+// Time: 0.3 s at least, 16 round trips where they are long, and 2 s at 1 Mbit/s; at most 3 s + 40
+// round trips, where the rate never becomes steady: frames are lost, others use the link.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +28,14 @@ namespace dp {
 
 struct LinkProbe {
   double bytes_per_s = 0.0;  // of the slowest link, while every rank sends and receives
-  double latency_s = 0.0;    // one way, of the slowest, on the ranks' own clocks
+  double latency_s = 0.0;    // one way, of the longest
+  // How far off bytes_per_s may be, as a share of it: the most of all links (link_estimate.hpp).
+  double uncertainty = 1.0;
+
+  [[nodiscard]] bool is_reliable() const { return uncertainty <= 0.1; }
 };
 
-// Collective; the same on all ranks. Every rank sends to its right neighbour, as a ring does: a
-// byte twenty times, then messages of growing size, each thrice, until the best of a size takes
-// 20 ms. Takes some 0.3 s, on links below 10 Mbit/s longer. Nothing is to be measured with one
-// rank: zeros.
+// Collective; the same on all ranks. Nothing is to be measured with one rank: zeros.
 [[nodiscard]] LinkProbe probe_link(Communicator& communicator);
 
 // The size of buckets, in bytes of fp32: the least with which passing on a bucket takes twice as

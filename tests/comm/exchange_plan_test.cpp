@@ -1,7 +1,7 @@
 // The lists of messages of every topology, run without MPI for up to 32 ranks: every rank's values
 // come into the sum once, every total reaches all, no residual is used twice, and nothing gets
-// stuck even where a send does not end before its receive is posted. The longest chain of messages is
-// what the topology says.
+// stuck even where a send does not end before its receive is posted. The longest chain of messages
+// is what the topology says.
 #include "comm/exchange_plan.hpp"
 
 #include <gtest/gtest.h>

@@ -12,6 +12,7 @@ TEST(LinkProbe, IsTheSameOnAllRanks) {
   for (const LinkProbe& other : comm.all_gather(link)) {
     EXPECT_EQ(other.bytes_per_s, link.bytes_per_s);
     EXPECT_EQ(other.latency_s, link.latency_s);
+    EXPECT_EQ(other.uncertainty, link.uncertainty);
   }
   EXPECT_EQ(link.bytes_per_s > 0.0, comm.size() > 1);
   EXPECT_EQ(link.latency_s > 0.0, comm.size() > 1);

@@ -1,0 +1,103 @@
+// Rate and latency from observations that are made up here: what is known goes in, and must come
+// out.
+#include "comm/link_estimate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "kernels/base/random.hpp"
+
+namespace dp {
+namespace {
+
+constexpr double kRate = 12e6;  // bytes per second
+constexpr std::uint64_t kMessage = 65536;
+
+// Messages over a link that carries rate(t) bytes per second at time t, for so long; the receiver
+// sees each when it next looks: look(when it has come) is not before.
+std::vector<Arrival> stream(
+    double seconds, const std::function<double(double)>& rate,
+    const std::function<double(double)>& look = [](double t) { return t; }) {
+  std::vector<Arrival> arrivals;
+  std::uint64_t bytes = 0;
+  for (double t = 5.0; t < 5.0 + seconds;) {
+    t += static_cast<double>(kMessage) / rate(t - 5.0);
+    const double seen = look(t - 5.0) + 5.0;
+    arrivals.push_back(
+        {arrivals.empty() ? seen : std::max(seen, arrivals.back().at_s), bytes += kMessage});
+  }
+  return arrivals;
+}
+double steady(double) { return kRate; }
+
+TEST(LinkEstimate, ASteadyStream) {
+  const RateEstimate estimate = estimate_rate(stream(0.5, steady));
+  EXPECT_NEAR(estimate.bytes_per_s, kRate, 1e-6 * kRate);
+  EXPECT_LT(estimate.uncertainty, 1e-6);
+}
+
+TEST(LinkEstimate, NothingIsKnownOfFewMessages) {
+  EXPECT_EQ(estimate_rate({}).bytes_per_s, 0.0);
+  EXPECT_EQ(estimate_rate({}).uncertainty, 1.0);
+  const std::vector<Arrival> one = {{1.0, 100}}, at_once = {{1.0, 100}, {1.0, 200}};
+  EXPECT_EQ(estimate_rate(one).uncertainty, 1.0);
+  EXPECT_EQ(estimate_rate(at_once).uncertainty, 1.0);
+  // A second of 60 kB/s: the rate is right, but 16 messages are half a minute.
+  const RateEstimate slow = estimate_rate(stream(10.0, [](double) { return 6e4; }));
+  EXPECT_NEAR(slow.bytes_per_s, 6e4, 60.0);
+  EXPECT_EQ(slow.uncertainty, 1.0);
+}
+
+// A round trip of 200 ms: the rate doubles in each until the link is full, after 1.4 s.
+TEST(LinkEstimate, SlowStartIsDiscarded) {
+  const auto slow_start = [](double t) { return std::min(kRate, 1e5 * std::exp2(t / 0.2)); };
+  const RateEstimate after = estimate_rate(stream(3.0, slow_start));
+  EXPECT_NEAR(after.bytes_per_s, kRate, 0.01 * kRate);
+  EXPECT_LT(after.uncertainty, 0.01);
+  EXPECT_GT(estimate_rate(stream(1.4, slow_start)).uncertainty, 0.2) << "still growing";
+}
+
+TEST(LinkEstimate, AReceiverThatLooksNowAndThen) {
+  const CounterRng rng(1, RandomStream::test, 0, 0);
+  std::uint64_t draw = 0;
+  const auto late = [&](double t) { return t + 3e-3 * rng.uniform(draw++); };
+  const RateEstimate estimate = estimate_rate(stream(1.0, steady, late));
+  EXPECT_NEAR(estimate.bytes_per_s, kRate, 0.02 * kRate);
+  EXPECT_LT(estimate.uncertainty, 0.05);
+}
+
+// For 60 ms of the second half the receiver has no processor, and nothing is sent.
+TEST(LinkEstimate, AWindowWithoutAProcessorDoesNotCount) {
+  const auto away = [](double t) { return t > 0.8 && t < 0.86 ? 1e6 : kRate; };
+  const RateEstimate estimate = estimate_rate(stream(1.0, away));
+  EXPECT_NEAR(estimate.bytes_per_s, kRate, 0.01 * kRate);
+  EXPECT_GT(estimate.uncertainty, 0.1) << "it is told that something was not as usual";
+}
+
+// TCP's saw: from half of the rate to all of it, again and again.
+TEST(LinkEstimate, TheMeanOfASaw) {
+  const auto saw = [](double period) {
+    return [period](double t) { return kRate * (0.5 + 0.5 * std::fmod(t, period) / period); };
+  };
+  EXPECT_NEAR(estimate_rate(stream(4.0, saw(0.05))).bytes_per_s, 0.75 * kRate, 0.03 * kRate);
+  EXPECT_LT(estimate_rate(stream(4.0, saw(0.05))).uncertainty, 0.05);
+  EXPECT_GT(estimate_rate(stream(4.0, saw(2.5))).uncertainty, 0.1) << "a part of one tooth";
+}
+
+TEST(LinkEstimate, ARateThatFallsIsNoSteadyOne) {
+  const auto falls = [](double t) { return kRate / (1.0 + t); };
+  EXPECT_GT(estimate_rate(stream(4.0, falls)).uncertainty, 0.1);
+}
+
+TEST(LinkEstimate, LatencyIsHalfOfTheShortestTrip) {
+  EXPECT_EQ(estimate_latency({}), 0.0);
+  // The first opens the connection; a frame of one is lost; a processor is busy.
+  const std::vector<double> trips = {0.081, 0.0204, 0.0201, 0.2204, 0.0236, 0.0202};
+  EXPECT_DOUBLE_EQ(estimate_latency(trips), 0.01005);
+}
+
+}  // namespace
+}  // namespace dp

@@ -1,0 +1,71 @@
+#!/usr/bin/python3
+"""The link probe in a lab of two hosts, whose links are known.  link_probe_lab_test.py DPLAB LINK_PROBE_PRINT
+
+What is asked for is what TCP brings through such a link: 1448 of every 1514 bytes. On a busy machine links carry less:
+the best of a few measurements counts. Exit code 77: not possible here.
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+DPLAB, PROBE = sys.argv[1:3]
+LAB = f"probe-{os.getpid()}"
+TRIALS = 8
+
+
+def skip(why: str) -> None:
+    print(f"skipped: {why}")
+    sys.exit(77)
+
+
+def up(mbit: float, *words: str) -> None:
+    """Ends the test as skipped where no lab is possible."""
+    done = subprocess.run([DPLAB, "up", "--lab", LAB, "--nodes", "2", "--rate", f"{mbit:g}mbit", *words],
+                          capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        skip(done.stderr.strip())
+
+
+def probe() -> tuple[float, float, float]:
+    """Mbit/s, seconds one way, uncertainty."""
+    done = subprocess.run([DPLAB, "run", "--lab", LAB, "--", PROBE], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rate, latency_ms, uncertainty, _ = map(float, done.stdout.split())
+    return rate, latency_ms * 1e-3, uncertainty
+
+
+def is_near(value: float, want: float) -> bool:
+    return abs(value - want) <= 0.1 * want
+
+
+def point(mbit: float, delay_s: float) -> None:
+    seen = []
+    for _ in range(TRIALS):
+        rate, latency_s, uncertainty = probe()
+        seen.append(f"{rate:g} Mbit/s, {latency_s * 1e3:g} ms, uncertain by {uncertainty:.1%}")
+        latency_is_right = is_near(latency_s, delay_s) if delay_s else latency_s < 2e-3
+        if is_near(rate, mbit * 1448 / 1514) and uncertainty <= 0.1 and latency_is_right:
+            print(f"{mbit:g} Mbit/s, {delay_s * 1e3:g} ms: {seen[-1]}")
+            return
+    raise AssertionError(f"{mbit:g} Mbit/s and {delay_s * 1e3:g} ms were measured as {seen}")
+
+
+try:
+    if shutil.which("mpirun") is None:
+        skip("no mpirun")
+    up(100)
+    point(100, 0.0)
+    up(2)
+    point(2, 0.0)
+    up(50, "--delay", "20ms")
+    point(50, 0.02)
+    # Of lost frames the latency knows nothing.
+    up(50, "--delay", "20ms", "--loss", "1%")
+    trips = [probe() for _ in range(2)]
+    assert any(is_near(latency_s, 0.02) for _, latency_s, _ in trips), trips
+    assert all(rate <= 55 for rate, _, _ in trips), trips
+finally:
+    subprocess.run([DPLAB, "down", "--lab", LAB], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -1,0 +1,23 @@
+// Prints what probe_link finds, for tests in a lab: Mbit/s, ms one way, uncertainty, seconds taken.
+#include <chrono>
+#include <cstdio>
+
+#include "comm/link_probe.hpp"
+#include "comm/mpi_runtime.hpp"
+
+int main(int argc, char** argv) {
+  dp::MpiRuntime mpi(&argc, &argv);
+  try {
+    dp::Communicator comm;
+    const auto begin = std::chrono::steady_clock::now();
+    const dp::LinkProbe link = dp::probe_link(comm);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (comm.rank() == 0) {
+      std::printf("%.6g %.6g %.4f %.2f\n", link.bytes_per_s * 8e-6, link.latency_s * 1e3,
+                  link.uncertainty, taken.count());
+    }
+  } catch (...) {
+    return mpi.end_with_error("link_probe_print");
+  }
+  return 0;
+}
