@@ -34,7 +34,10 @@ svg { display: block; width: 100%; max-width: 56rem; height: auto; margin: 0.5re
 svg.narrow { display: none; max-width: 32rem; }
 @media (max-width: 42rem) { svg.broad { display: none; } svg.narrow { display: block; }
   body { padding: 0.6rem; } table { font-size: 0.8rem; } th, td { padding: 0.2rem 0.4rem; }
-  th { white-space: normal; } td:first-child.left { max-width: 34vw; } }
+  th { white-space: normal; } td:first-child.left { max-width: 34vw; }
+  table.list, .list tbody, .list tr { display: block; } .list thead { display: none; }
+  .list td, .list td:first-child.left { display: flex; justify-content: space-between; max-width: none; position: static; }
+  .list td::before { content: attr(data-title); font-weight: bold; margin-right: 1em; } }
 .note { color: var(--muted); font-size: 0.85rem; max-width: 48rem; }
 .problems { border-left: 4px solid var(--c2); background: var(--box); padding: 0.5rem 1rem; overflow-wrap: anywhere; }
 summary { cursor: pointer; margin: 1rem 0; font-weight: bold; }

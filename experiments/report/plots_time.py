@@ -26,7 +26,7 @@ def time_plot(runs: list[Run]) -> str | None:
     above, width = 0.1 + 0.2 * math.ceil(len(labels) / columns), svg.width()
     height = above + 0.55 + 0.42 * len(timed)
     fig, (ax,) = svg.figure(height)
-    fig.subplots_adjust(left=0.16 / width, right=1 - 0.7 / width, top=1 - above / height, bottom=0.5 / height)
+    fig.subplots_adjust(left=0.24 / width, right=1 - 0.7 / width, top=1 - above / height, bottom=0.5 / height)
     for row, run in enumerate(timed):
         left = 0.0
         for (label, color), part in zip(PARTS, parts_of(run)):
@@ -58,7 +58,7 @@ def ranks_plot(runs: list[Run]) -> str | None:
     rows, columns = (2, 1) if svg.is_narrow() else (1, 2)
     width, height = svg.width(), rows * (0.9 + 0.4 * len(found))
     fig, axes = svg.figure(height, rows, columns)
-    fig.subplots_adjust(left=0.16 / width, right=1 - 0.16 / width, top=1 - 0.3 / height, bottom=0.5 / height, wspace=0.08,
+    fig.subplots_adjust(left=0.24 / width, right=1 - 0.16 / width, top=1 - 0.3 / height, bottom=0.5 / height, wspace=0.08,
                         hspace=0.9 / (0.4 * len(found)))
     for ax, column, title, extreme in zip(axes, ("compute_s", "peer_wait_s"),
                                           ("computation", "waiting for other ranks"), ("idxmax", "idxmin")):

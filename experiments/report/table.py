@@ -95,13 +95,20 @@ class Table:
         columns, common = self.folded()
         said = f"<p>{html.escape(common)}</p>" if common else ""
         head = "".join(f'<th scope="col"{_side(c)}>{html.escape(c.title)}</th>' for c in columns)
-        body = "\n".join("<tr>" + "".join(f"<td{_side(c)}>{html.escape(self.cell(row, c))}</td>"
-                                          for c in columns) + "</tr>" for row in self.rows)
+        # A single row can be shown as a list on a narrow screen, with the titles beside the values.
+        is_list = len(self.rows) == 1 and not self.is_prose
+
+        def cell(row: Row, column: Column) -> str:
+            title = f' data-title="{html.escape(column.title)}"' if is_list else ""
+            return f"<td{_side(column)}{title}>{html.escape(self.cell(row, column))}</td>"
+
+        body = "\n".join("<tr>" + "".join(cell(row, c) for c in columns) + "</tr>" for row in self.rows)
+        start = '<table class="list">' if is_list else "<table>"
         notes = "\n".join(f'<p class="note">{html.escape(note)}</p>' for note in self.notes)
         if not self.rows:
             return notes
         return (
-            f'{said}<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+            f'{said}<div class="wide">{start}\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
             f"\n{notes}")
 
     def as_csv(self) -> str:

@@ -82,8 +82,8 @@ def sentence(rows: list[Row]) -> str:
             f"{units.digits(other['epoch_s'])} s, {other['epoch_s'] / best['epoch_s']:.2f} times as long.")
     least, most = sorted([best["compute_s"] or 0.0, other["compute_s"] or 0.0])
     if most > UNEQUAL * least > 0:
-        text += (f" But computation alone took {units.digits(best['compute_s'])} and {units.digits(other['compute_s'])} s, which "
-                 "a codec hardly changes: the machine was busier in one of the runs, so repeat them.")
+        text += (f" But computation alone took {units.digits(best['compute_s'])} and {units.digits(other['compute_s'])} s, "
+                 "which a codec hardly changes: the machine was busier in one of the runs, so repeat them.")
     if units.is_number(best["train_loss"]) and units.is_number(other["train_loss"]):
         text += (f" The last training loss is {best['train_loss']:.3f} with {best['codec']} and "
                  f"{other['train_loss']:.3f} with {other['codec']}.")
@@ -101,7 +101,8 @@ def _verdict(difference: float, one: float | None, other: float | None) -> str:
         return ""
     chance = 2 * math.hypot(one, other)
     is_more = abs(difference) > chance
-    return f"; this difference is {'larger' if is_more else 'not larger'} than {units.percent(chance)} points, two standard errors"
+    word = "larger" if is_more else "not larger"
+    return f"; this difference is {word} than {units.percent(chance)} points, two standard errors"
 
 
 def codecs_table(runs: list[Run]) -> Table | None:

@@ -24,8 +24,8 @@ def bandwidth_row(run: Run) -> Row | None:
     sent = run.time("sent_bytes")
     a_rank = None if sent is None else sent / run.world_size
     row: Row = {
-        "run": run.label, "number": run.number, "ranks": run.world_size, "codec": run.codec, "topology": run.topology, "link": run.link_name,
-        "reduces": k, "epoch_mb": None if volume is None else k * volume / 1e6, "epoch_comm_s": comm,
+        "run": run.label, "number": run.number, "ranks": run.world_size, "codec": run.codec,
+        "topology": run.topology, "link": run.link_name, "reduces": k, "epoch_mb": None if volume is None else k * volume / 1e6, "epoch_comm_s": comm,
         "one_mb": None if volume is None else volume / 1e6, "one_comm_ms": 1e3 * comm / k,
         "busbw": None if volume is None else 8e-6 * k * volume / comm,
         "sent_mb": None if a_rank is None else a_rank / 1e6,

@@ -21,7 +21,8 @@ def runs_table(runs: list[Run]) -> Table:
         rows.append({
             "run": run.label, "model": run.model_name, "dataset": run.config.get("dataset"), "samples": run.samples,
             "ranks": run.world_size, "batch": run.batch, "codec": run.codec, "topology": run.topology,
-            "link": run.link_name, "epochs": len(run.epochs), "timed": len(run.counted), "train_loss": run.last("train_loss") if run.has_one_model else None,
+            "link": run.link_name, "epochs": len(run.epochs), "timed": len(run.counted),
+            "train_loss": run.last("train_loss") if run.has_one_model else None,
             "test_accuracy": run.last("test_accuracy") if run.has_one_model else None, "epoch_s": run.epoch_s,
             "exposed_share": _ratio(run.time("exposed_comm_s"), run.epoch_s),
             "sent_mb": None if sent is None or not run.exchanges else sent / 1e6, "images_per_s": run.images_per_s,
@@ -160,7 +161,8 @@ def learning_table(runs: list[Run]) -> Table | None:
         accuracy = run.epochs["test_accuracy"].dropna() if "test_accuracy" in run.epochs else pd.Series(dtype=float)
         rows.append({
             "run": run.label, "codec": run.codec, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
-            "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"), "accuracy_error": run.accuracy_error,
+            "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"),
+            "accuracy_error": run.accuracy_error,
             "best": float(accuracy.max()) if len(accuracy) else None,
             "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) + 1 if len(accuracy) else None,
             "trained_s": float(run.epochs["epoch_s"].sum()), "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 /

@@ -29,7 +29,8 @@ def scaling_rows(runs: list[Run]) -> tuple[list[Row], dict[str, list[str]]]:
         n, t_n = run.world_size, run.epoch_s
         row: Row = {
             "run": run.label, "ranks": n, "batch": run.batch, "global_batch": run.global_batch, "t_n": t_n,
-            "number": run.number, "codec": run.codec, "topology": run.topology, "link": run.link_name, "link_bits": run.link_bits or 0.0
+            "number": run.number, "codec": run.codec, "topology": run.topology, "link": run.link_name,
+            "link_bits": run.link_bits or 0.0
         }
         why = {}
         for kind, of_batch in (("strong", STRONG), ("weak", WEAK)):

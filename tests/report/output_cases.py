@@ -183,4 +183,10 @@ def page_layout(folder: pathlib.Path) -> None:
     after = {title.text: body[i + 1] for i, title in enumerate(body) if title.tag.endswith("h2")}
     assert after["Scaling"].tag.endswith("details") and "open" not in after["Scaling"].attrib, after
     has("".join(after["Scaling"].itertext()), "there is no run on one rank")
+    assert not [table for table in root.iter("{http://www.w3.org/1999/xhtml}table") if table.get("class") == "list"]
     assert not after["Bandwidth"].tag.endswith("details"), after
+    # The table of a single run becomes a list on a narrow screen, each value with its title.
+    quick(folder, logs[3].name, "--html", "one.html")
+    cells = [cell for cell in parse_page(folder / "one.html").iter("{http://www.w3.org/1999/xhtml}td")
+             if cell.get("data-title") == "images/s"]
+    assert [cell.text for cell in cells] == ["200"], cells

@@ -41,8 +41,8 @@ def make(folder: pathlib.Path) -> list[pathlib.Path]:
     def none(epoch_s: float, exposed: float, loss: float, accuracy: float) -> dict[str, float]:
         return _epoch(epoch_s, compute_s=10, forward_s=3, backward_s=6, optimizer_s=1, exposed_comm_s=exposed,
                       data_s=0.5, other_s=0.5, comm_s=8, encode_s=1, decode_s=1, peer_wait_s=2, wire_s=4,
-                      sent_bytes=240e6, received_bytes=240e6, sample_bytes=7.5e6, control_bytes=2.5e6, train_loss=loss, test_loss=loss + 0.1,
-                      test_accuracy=accuracy, learning_rate=0.1, codec_relative_error=0, delivered_relative_error=0,
+                      sent_bytes=240e6, received_bytes=240e6, sample_bytes=7.5e6, control_bytes=2.5e6,
+                      train_loss=loss, test_loss=loss + 0.1, test_accuracy=accuracy, learning_rate=0.1, codec_relative_error=0, delivered_relative_error=0,
                       residual_norm=0)
 
     ranks: Rows = [{
@@ -62,11 +62,13 @@ def make(folder: pathlib.Path) -> list[pathlib.Path]:
 
     # A quarter of the bytes over a tenth of the rate: 15 MB a rank are 12 s at 10mbit, so 12.6 s at least, and
     # 20 / 12.6 = 1.59. busbw 480 Mbit / 15 s = 32 Mbit/s, 3.2 times the link; on the wire
-    # 120 Mbit / (15 - 1) s = 8.57 Mbit/s, 85.7 %. Of 75 MB an epoch 60 are gradients, 80 %. 40 / 20 = 2, 50 %; 32 / 20 = 1.6, 40 %; 20 - 40 / 4 = 10 s.
+    # 120 Mbit / (15 - 1) s = 8.57 Mbit/s, 85.7 %. Of 75 MB an epoch 60 are gradients, 80 %.
+    # 40 / 20 = 2, 50 %; 32 / 20 = 1.6, 40 %; 20 - 40 / 4 = 10 s.
     def q8(loss: float, accuracy: float) -> dict[str, float]:
         return _epoch(20, compute_s=10, forward_s=3, backward_s=6, optimizer_s=1, exposed_comm_s=9, data_s=0.5,
                       other_s=0.5, comm_s=15, encode_s=1, decode_s=1, peer_wait_s=1, wire_s=12, sent_bytes=60e6,
-                      received_bytes=60e6, sample_bytes=12e6, control_bytes=3e6, train_loss=loss, test_loss=loss + 0.1, test_accuracy=accuracy,
+                      received_bytes=60e6, sample_bytes=12e6, control_bytes=3e6, train_loss=loss,
+                      test_loss=loss + 0.1, test_accuracy=accuracy,
                       learning_rate=0.1, codec_relative_error=0.01, delivered_relative_error=0.02, residual_norm=0.5)
 
     packed = write_log(
