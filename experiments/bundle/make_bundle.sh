@@ -13,6 +13,7 @@ root nor Open MPI, HDF5 or oneDNN. Called by: cmake --build build --target bundl
 
   --out FILE           the archive, ending in .tar.xz or .tar.gz
   --mpirun FILE        Open MPI's mpirun; its plugins are taken from the same installation
+  PROGRAM              the first one is dptrain, whose --version is asked about GPUs
   --gpu-test PROGRAM   a test program that needs a GPU; goes to tests/
   --gpu-test-list FILE lines "PROGRAM RANKS": how tests/gpu.sh runs them
 
@@ -155,7 +156,9 @@ cp "$source_root/LICENSE" "$root/LICENSE"
 # objdump has nothing to say about the scripts among them.
 glibc=$({ find "$root/libexec" "$root/lib" -type f -exec objdump -T {} + 2>/dev/null || true; } |
   grep -o 'GLIBC_2\.[0-9]*' | sort -u -t . -k 2n | tail -n 1 | sed 's/GLIBC_//')
-sed "s/@NAME@/$name/g; s/@GLIBC@/$glibc/g" "$here/README.txt" >"$root/README.txt"
+# "GPUs: with an NVIDIA driver 580 or later ..."
+gpus=$("${programs[0]}" --version 2>/dev/null | grep '^GPUs: ') || die "${programs[0]} --version does not say which GPUs it can use"
+sed "s/@NAME@/$name/g; s/@GLIBC@/$glibc/g; s/@GPUS@/$gpus/g" "$here/README.txt" >"$root/README.txt"
 
 {
   echo "$name holds dptrain (LICENSE) and these libraries, unchanged but for the place where they look for each other"

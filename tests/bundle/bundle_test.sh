@@ -87,6 +87,8 @@ check() { # name, expected exit code, glob that standard output or error must ma
 
 tiny=(--model resnet20 --limit-train 64 --limit-test 32 --epochs 1 --compress q8 --device cpu --threads 1)
 check "version" 0 'dptrain [0-9]*' bin/dptrain --version
+[ "$have_cuda" = OFF ] || check "the driver that it needs" 0 '*NVIDIA driver * or later (CUDA *' bin/dptrain --version
+check "the same in its README" 0 "*$(run bin/dptrain --version | tail -n 1)*" cat README.txt
 check "one rank without mpirun" 0 '*epoch 1/1*' bin/dptrain "${tiny[@]}" --log none
 check "two ranks" 0 '*2 ranks*epoch 1/1*' bin/mpirun -np 2 bin/dptrain "${tiny[@]}" --log run.h5
 check "the log is there" 0 '*run.h5*' ls run.h5
