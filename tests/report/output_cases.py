@@ -163,6 +163,11 @@ def odd_files(folder: pathlib.Path) -> None:
                                     timeout=200, check=False)
         assert answer.returncode == 2, answer
         assert answer.stderr == "dpreport: standard output cannot be written: No space left on device\n", answer
+    answer = subprocess.run(["bash", "-c", f"ulimit -f 8; '{DPREPORT}' good.h5 --html page.html"], cwd=folder,
+                            capture_output=True, text=True, timeout=200, check=False)
+    assert answer.returncode == 2, answer
+    assert answer.stderr == "dpreport: --html: page.html cannot be written: File too large\n", answer
+    assert not (folder / "page.html").exists() and not list(folder.glob(".page*")), "something unfinished is left"
     answer = subprocess.run(["sh", "-c", f"'{DPREPORT}' good.h5 >&-"], cwd=folder, capture_output=True, text=True,
                             timeout=200, check=False)
     assert "Traceback" not in answer.stderr and "Exception" not in answer.stderr, answer
