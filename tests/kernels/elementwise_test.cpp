@@ -163,64 +163,69 @@ INSTANTIATE_TEST_SUITE_P(
         // Longer than one piece of the loops.
         Form{{2, 33, 17, 32}, 16, DataType::f32, 2}, Form{{2, 33, 17, 32}, 32, DataType::f32, 2}));
 
+class EveryType : public testing::TestWithParam<DataType> {
+ protected:
+  void SetUp() override {
+    if (skips(*device_, type_)) GTEST_SKIP() << "no bf16 on this processor";
+  }
+
+  const TestDevice device_ = make_test_device({.tune = false});
+  const DataType type_ = GetParam();
+};
+
 // Packs of 16 bytes and single elements do the same: places that are not aligned, lengths that
 // leave a rest, tensors that are longer than one round of all threads, and empty ones.
-TEST(Elementwise, AnyPlaceAndLength) {
-  const auto device = make_test_device({.tune = false});
-  for (const DataType type : {DataType::f32, DataType::bf16}) {
-    if (skips(*device, type)) continue;
-    for (const std::size_t count : {0u, 1u, 9u, 100003u}) {
-      for (const std::size_t skipped : {0u, 1u}) {
-        const std::size_t all = count + skipped;
-        const TensorDesc desc = TensorDesc::nhwc({all, 1, 1, 1}, type);
-        const Doubles a = random_values(all, 1, type), b = random_values(all, 2, type);
-        GuardedTensor t_a(desc, a), t_b(desc, b), t_y(desc);
-        const auto part = [&](GuardedTensor& tensor) {
-          auto* first = tensor.view().as<std::byte>() + skipped * size_of(type);
-          return TensorView{TensorDesc::nhwc({count, 1, 1, 1}, type), first};
+TEST_P(EveryType, AnyPlaceAndLength) {
+  for (const std::size_t count : {0u, 1u, 9u, 100003u}) {
+    for (const std::size_t skipped : {0u, 1u}) {
+      const std::size_t all = count + skipped;
+      const TensorDesc desc = TensorDesc::nhwc({all, 1, 1, 1}, type_);
+      const Doubles a = random_values(all, 1, type_), b = random_values(all, 2, type_);
+      GuardedTensor t_a(desc, a), t_b(desc, b), t_y(desc);
+      const auto part = [&](GuardedTensor& tensor) {
+        auto* first = tensor.view().as<std::byte>() + skipped * size_of(type_);
+        return TensorView{TensorDesc::nhwc({count, 1, 1, 1}, type_), first};
+      };
+      const DataType other = type_ == DataType::f32 ? DataType::bf16 : DataType::f32;
+      GuardedTensor t_copy(TensorDesc::nhwc({all, 1, 1, 1}, other));
+      auto* copy_first = t_copy.view().as<std::byte>() + skipped * size_of(other);
+      add(*device_, part(t_a), part(t_b), part(t_y));
+      copy(*device_, part(t_a), {TensorDesc::nhwc({count, 1, 1, 1}, other), copy_first});
+      relu_forward(*device_, part(t_a), part(t_a));
+      relu_backward(*device_, part(t_a), part(t_b), part(t_b));
+      const Doubles sums = t_y.values(), relu = t_a.values(), gradient = t_b.values(),
+                    copies = t_copy.values();
+      for (std::size_t i = 0; i < all; ++i) {
+        const auto rounded = [&](double v, DataType to) {
+          const auto value = static_cast<float>(v);
+          return static_cast<double>(to == DataType::f32 ? value
+                                                         : cpu::load(cpu::store<bf16>(value)));
         };
-        const DataType other = type == DataType::f32 ? DataType::bf16 : DataType::f32;
-        GuardedTensor t_copy(TensorDesc::nhwc({all, 1, 1, 1}, other));
-        auto* copy_first = t_copy.view().as<std::byte>() + skipped * size_of(other);
-        add(*device, part(t_a), part(t_b), part(t_y));
-        copy(*device, part(t_a), {TensorDesc::nhwc({count, 1, 1, 1}, other), copy_first});
-        relu_forward(*device, part(t_a), part(t_a));
-        relu_backward(*device, part(t_a), part(t_b), part(t_b));
-        const Doubles sums = t_y.values(), relu = t_a.values(), gradient = t_b.values(),
-                      copies = t_copy.values();
-        for (std::size_t i = 0; i < all; ++i) {
-          const auto rounded = [&](double v, DataType to) {
-            const auto value = static_cast<float>(v);
-            return static_cast<double>(to == DataType::f32 ? value
-                                                           : cpu::load(cpu::store<bf16>(value)));
-          };
-          if (i < skipped) {
-            EXPECT_TRUE(std::isnan(sums[i]) && std::isnan(copies[i]));
-            EXPECT_EQ(relu[i], a[i]);
-            continue;
-          }
-          ASSERT_EQ(sums[i], rounded(a[i] + b[i], type)) << i << " of " << all;
-          ASSERT_EQ(copies[i], rounded(a[i], other)) << i << " of " << all;
-          ASSERT_EQ(relu[i], a[i] < 0 ? 0 : a[i]) << i << " of " << all;
-          ASSERT_EQ(gradient[i], a[i] > 0 ? b[i] : 0) << i << " of " << all;
+        if (i < skipped) {
+          EXPECT_TRUE(std::isnan(sums[i]) && std::isnan(copies[i]));
+          EXPECT_EQ(relu[i], a[i]);
+          continue;
         }
+        ASSERT_EQ(sums[i], rounded(a[i] + b[i], type_)) << i << " of " << all;
+        ASSERT_EQ(copies[i], rounded(a[i], other)) << i << " of " << all;
+        ASSERT_EQ(relu[i], a[i] < 0 ? 0 : a[i]) << i << " of " << all;
+        ASSERT_EQ(gradient[i], a[i] > 0 ? b[i] : 0) << i << " of " << all;
       }
     }
   }
 }
 
-TEST(Relu, KeepsNan) {
-  const auto device = make_test_device({.tune = false});
-  for (const DataType type : {DataType::f32, DataType::bf16}) {
-    if (skips(*device, type)) continue;
-    const TensorDesc desc = TensorDesc::nhwc({1, 1, 1, 16}, type);
-    GuardedTensor x(desc), dy(desc, Doubles(16, 1.0));
-    relu_forward(*device, x.view(), x.view());
-    relu_backward(*device, x.view(), dy.view(), dy.view());
-    for (const double v : x.values()) EXPECT_TRUE(std::isnan(v));
-    EXPECT_EQ(dy.values(), Doubles(16, 0.0)) << "NaN is not above 0";
-  }
+TEST_P(EveryType, ReluKeepsNan) {
+  const TensorDesc desc = TensorDesc::nhwc({1, 1, 1, 16}, type_);
+  GuardedTensor x(desc), dy(desc, Doubles(16, 1.0));
+  relu_forward(*device_, x.view(), x.view());
+  relu_backward(*device_, x.view(), dy.view(), dy.view());
+  for (const double v : x.values()) EXPECT_TRUE(std::isnan(v));
+  EXPECT_EQ(dy.values(), Doubles(16, 0.0)) << "NaN is not above 0";
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, EveryType, testing::Values(DataType::f32, DataType::bf16),
+                         [](const auto& row) { return std::string(name_of(row.param)); });
 
 // NaN, infinities, the largest numbers and ties through the bf16 conversion.
 TEST(Copy, RoundsToBf16) {
