@@ -87,7 +87,8 @@ class Trial {
     try {
       return measure(*plan);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::device || !is_device_alive()) throw;
+      if (error.kind() != ErrorKind::device) throw;
+      check_device(*plan);
       return kNever;
     }
   }
@@ -127,8 +128,11 @@ class Trial {
 
   // After an error in a kernel all calls fail until the process ends. Waits for what a plan that
   // failed has enqueued all the same.
-  [[nodiscard]] bool is_device_alive() const {
-    return cudaStreamSynchronize(device_.stream()) == cudaSuccess;
+  void check_device(const CudnnPlan& plan) const {
+    const cudaError_t code = cudaStreamSynchronize(device_.stream());
+    if (code == cudaSuccess) return;
+    throw_error(ErrorKind::device, "the GPU failed while a convolution was measured ({}): {} ({})",
+                plan.name(), cudaGetErrorString(code), cudaGetErrorName(code));
   }
 
   CudaDevice& device_;
