@@ -69,7 +69,8 @@ def without_exchange() -> None:
 
 def compressed_run_learns() -> None:
     # The same data every epoch without augmentation: the loss must fall far below ln 10 = 2.30.
-    options = ("--epochs", "40", "--augment", "off", "--limit-train", "96", "--batch-size", "8", "--nesterov", "on")
+    options = ("--epochs", "40", "--augment", "off", "--limit-train", "96", "--limit-test", "4", "--batch-size", "8",
+               "--nesterov", "on")
     for spec in ("none", "q8"):
         losses = run(2, f"{spec}.h5", "--compress", spec, *options)["epochs"]["train_loss"]
         assert losses[-1] < 1.2, f"{spec}: {losses}"
