@@ -1,5 +1,8 @@
 #include "io/hdf5.hpp"
 
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "kernels/base/error.hpp"
@@ -24,32 +27,55 @@ void H5Handle::close() {
   if (id_ >= 0) DP_CHECK_HDF5(closer_(std::exchange(id_, H5I_INVALID_HID)));
 }
 
-std::string hdf5_error_text() {
-  std::string text;
-  // A C callback must not throw; the little that is appended here is given up if memory ends.
-  const H5E_walk2_t append = [](unsigned, const H5E_error2_t* error, void* target) -> herr_t {
+namespace {
+
+// What the current error stack says.
+struct Reason {
+  int system_error = 0;  // 0: none is named
+  std::string innermost = {};
+};
+
+Reason current_reason() {
+  Reason found;
+  // A C callback must not throw; what is kept here is given up if memory ends.
+  const H5E_walk2_t look = [](unsigned, const H5E_error2_t* error, void* target) -> herr_t {
     try {
-      auto& all = *static_cast<std::string*>(target);
-      const std::string part = error->desc == nullptr ? "" : error->desc;
-      if (!part.empty() && all.find(part) == std::string::npos) {
-        if (!all.empty()) all += "; ";
-        all += part;
+      auto& reason = *static_cast<Reason*>(target);
+      const std::string text = error->desc == nullptr ? "" : error->desc;
+      if (reason.innermost.empty()) reason.innermost = text;
+      // The file driver writes "..., errno = 28, error message = '...', buf = 0x..., ...".
+      constexpr std::string_view kMark = "errno = ";
+      const std::size_t at = text.find(kMark);
+      if (at != std::string::npos && reason.system_error == 0) {
+        reason.system_error = std::atoi(text.c_str() + at + kMark.size());
       }
     } catch (...) {
       return -1;
     }
     return 0;
   };
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, append, &text);
-  return text.empty() ? "no further information" : text;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, look, &found);
+  H5Eclear2(H5E_DEFAULT);
+  return found;
 }
 
-void silence_hdf5() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+}  // namespace
+
+void prepare_hdf5() {
+  H5dont_atexit();
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 template <class T>
 T check_hdf5(T value, const char* expression, const char* file, int line) {
   if (value < 0) {
-    throw_error(ErrorKind::data, "HDF5: {} ({}, {}:{})", hdf5_error_text(), expression, file, line);
+    const Reason reason = current_reason();
+    if (reason.system_error != 0) {
+      throw Error(ErrorKind::data, std::strerror(reason.system_error));
+    }
+    throw_error(ErrorKind::data, "HDF5: {} ({}, {}:{})",
+                reason.innermost.empty() ? "no further information" : reason.innermost, expression,
+                file, line);
   }
   return value;
 }

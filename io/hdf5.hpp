@@ -1,8 +1,9 @@
 // HDF5's C library with owners and exceptions.
 //
 // H5Handle owns an identifier and closes it; DP_CHECK_HDF5(call) gives the call's value or throws
-// Error(data) with the expression and the library's own error stack. HDF5 is used from one thread
-// at a time (Debian's library has no locks of its own).
+// Error(data) with the system's reason, such as "No space left on device", where the library's
+// error stack has one, else with its innermost description and the call. HDF5 is used from one
+// thread at a time (Debian's library has no locks of its own).
 #pragma once
 
 #include <hdf5.h>
@@ -30,17 +31,18 @@ class H5Handle {
   [[nodiscard]] hid_t get() const noexcept { return id_; }
   // Closes now; throws Error(data) if that fails. Closing twice does nothing.
   void close();
+  // Lets the identifier be, open, for the rest of the process.
+  void abandon() noexcept { id_ = H5I_INVALID_HID; }
 
  private:
   hid_t id_ = H5I_INVALID_HID;
   Close closer_ = nullptr;
 };
 
-// The current error stack in one line, innermost cause first.
-[[nodiscard]] std::string hdf5_error_text();
-
-// Stops HDF5 from printing its error stack on stderr; the exceptions carry it instead.
-void silence_hdf5();
+// To be called before all else. Stops HDF5 from printing its error stack on stderr (the exceptions
+// carry its reason instead) and from closing files when the process ends: files that it could not
+// write make it crash there.
+void prepare_hdf5();
 
 // All HDF5 calls announce failure by a negative value.
 template <class T>

@@ -1,11 +1,14 @@
 #include "io/run_log.hpp"
 
-#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 
 #include "io/hdf5.hpp"
@@ -58,6 +61,10 @@ class Table {
     const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &none, &unlimited)), H5Sclose);
     const H5Handle layout(DP_CHECK_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
     DP_CHECK_HDF5(H5Pset_chunk(layout.get(), 1, &kChunkRows));
+    // A chunk has its place in the file when the table grows, not only when it is flushed:
+    // make_room() counts on that.
+    DP_CHECK_HDF5(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY));
+    DP_CHECK_HDF5(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER));
     data_ = {DP_CHECK_HDF5(H5Dcreate2(file, name.c_str(), file_type.get(), space.get(), H5P_DEFAULT,
                                       layout.get(), H5P_DEFAULT)),
              H5Dclose};
@@ -80,6 +87,7 @@ class Table {
     data_.close();
     memory_type_.close();
   }
+  void abandon() noexcept { data_.abandon(); }
 
  private:
   H5Handle memory_type_, data_;
@@ -91,19 +99,29 @@ Table make_table(hid_t file, const char* name) {
   return {file, name, sizeof(Row), log_fields<Row>()};
 }
 
-// Makes an empty file that was not there before, in one step, so that two runs cannot share a log.
-void reserve_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-  if (descriptor < 0) {
-    if (errno == EEXIST) throw_file_exists("--log", path);
-    throw_cannot_create("--log", path, errno);
+// Makes the empty file; returns its path, which for "auto" is a new name.
+std::string create_log_file(const std::string& path) {
+  if (path != "auto") {
+    create_new_file("--log", path);
+    return path;
   }
-  ::close(descriptor);
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char stem[64];
+  const std::size_t length = std::strftime(stem, sizeof(stem), "dptrain-%Y%m%d-%H%M%S", &local);
+  return create_fresh_file("--log", std::string(stem, length), "h5");
 }
 
 }  // namespace
 
-void check_log_path(const std::string& path) { check_new_file("--log", path); }
+void check_log_path(const std::string& path) {
+  if (path != "auto") {
+    check_new_file("--log", path);
+  } else if (::access(".", W_OK | X_OK) != 0) {
+    throw_cannot_create("--log", path, errno);
+  }
+}
 
 struct RunLog::State {
   std::string path;
@@ -113,6 +131,15 @@ struct RunLog::State {
 
   State(const std::string& log_path, const RunInfo& info)
       : path(log_path), has_steps(info.has_steps) {
+    try {
+      make(info);
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  }
+
+  void make(const RunInfo& info) {
     const H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
     // Readers open the file while we write it; with locks they could not (and some network file
     // systems have none).
@@ -163,7 +190,9 @@ struct RunLog::State {
           H5Gclose);
     };
     const H5Handle config = make_group("config");
-    for (const auto& [name, value] : info.config) write_attribute(config.get(), name, value);
+    for (const auto& [name, value] : info.config) {
+      write_attribute(config.get(), name, name == "log" && value == "auto" ? path : value);
+    }
     const H5Handle model = make_group("model");
     write_attribute(model.get(), "name", info.model_name);
     write_attribute(model.get(), "parameters", checked_cast<std::int64_t>(info.parameters));
@@ -171,7 +200,38 @@ struct RunLog::State {
     write_attribute(model.get(), "buckets", checked_cast<std::int64_t>(info.buckets));
   }
 
-  void flush() { DP_CHECK_HDF5(H5Fflush(file.get(), H5F_SCOPE_GLOBAL)); }
+  void flush() {
+    make_room();
+    DP_CHECK_HDF5(H5Fflush(file.get(), H5F_SCOPE_GLOBAL));
+  }
+
+  // Takes what a flush may need from the disk beforehand, as zeros behind the file's end: a flush
+  // that stops half-way leaves a file that nobody can read.
+  void make_room() {
+    // Nodes of indices that a flush may add to what is allocated, a few KiB a table.
+    constexpr haddr_t kMargin = 32 << 10;
+    haddr_t end = 0;
+    DP_CHECK_HDF5(H5Fget_eoa(file.get(), &end));
+    void* handle = nullptr;
+    DP_CHECK_HDF5(H5Fget_vfd_handle(file.get(), H5P_DEFAULT, &handle));
+    const int descriptor = *static_cast<const int*>(handle);
+    struct stat status {};
+    if (::fstat(descriptor, &status) != 0) throw Error(ErrorKind::data, std::strerror(errno));
+    constexpr std::array<char, 4096> kZeros = {};
+    for (auto at = static_cast<haddr_t>(status.st_size); at < end + kMargin;) {
+      const std::size_t count = std::min<haddr_t>(kZeros.size(), end + kMargin - at);
+      const ssize_t written = ::pwrite(descriptor, kZeros.data(), count, static_cast<off_t>(at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) throw Error(ErrorKind::data, std::strerror(errno));
+      at += static_cast<haddr_t>(written);
+    }
+  }
+
+  // The file stays open for HDF5, which is asked for nothing more of it.
+  void abandon() noexcept {
+    for (Table* table : {&epochs, &ranks, &buckets, &sessions, &steps}) table->abandon();
+    file.abandon();
+  }
 
   // Runs `work` and names the file in what it throws.
   template <class Work>
@@ -180,7 +240,8 @@ struct RunLog::State {
     try {
       work();
     } catch (const Error& error) {
-      throw_error(error.kind(), "log {}: {}: {}", path, what, error.what());
+      abandon();
+      throw_error(error.kind(), "--log {}: {}: {}", path, what, error.what());
     }
   }
 
@@ -214,13 +275,13 @@ struct RunLog::State {
 };
 
 RunLog RunLog::create(const std::string& path, const RunInfo& info) {
-  silence_hdf5();
-  reserve_file(path);
+  prepare_hdf5();
+  const std::string own_path = create_log_file(path);
   try {
-    return RunLog(std::make_unique<State>(path, info));
+    return RunLog(std::make_unique<State>(own_path, info));
   } catch (const Error& error) {
-    ::unlink(path.c_str());
-    throw_error(error.kind(), "--log {}: cannot be created: {}", path, error.what());
+    ::unlink(own_path.c_str());
+    throw_error(error.kind(), "--log {}: cannot be created: {}", own_path, error.what());
   }
 }
 

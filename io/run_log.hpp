@@ -3,7 +3,8 @@
 // Written by rank 0 alone. append() extends a table by its rows and flushes the file, so every row
 // is on disk when it returns: the file can be read (h5py, pandas, HDFView) while the run goes on
 // and after the process was killed. A log that is there is never overwritten. Whatever fails throws
-// Error(data) that names the file.
+// Error(data) that names the file. After a failure (a full disk) HDF5 is asked for nothing more of
+// this file: it would fail again, at last in its own exit handlers.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,9 @@ void check_log_path(const std::string& path);
 
 class RunLog {
  public:
-  // Makes the file with its attributes and tables, and the first row of /sessions.
+  // Makes the file with its attributes and tables, and the first row of /sessions. The path "auto"
+  // stands for a name in the current folder that no file has yet: dptrain-20240131-235959.h5, then
+  // dptrain-20240131-235959-2.h5, ...; /config names the file by its own path then.
   [[nodiscard]] static RunLog create(const std::string& path, const RunInfo& info);
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) noexcept;

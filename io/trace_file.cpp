@@ -63,10 +63,14 @@ double us(std::int64_t ns) { return static_cast<double>(ns) / 1000.0; }
 
 TraceFile::TraceFile(const std::string& path, TraceInfo info)
     : path_(path),
-      part_(path + ".part"),
+      part_(create_fresh_file("--trace", path, "part")),
       info_(std::move(info)),
       file_(std::fopen(part_.c_str(), "we")) {
-  if (!file_) throw_cannot_create("--trace", part_, errno);
+  if (!file_) {
+    const int error = errno;
+    ::unlink(part_.c_str());
+    throw_cannot_create("--trace", part_, error);
+  }
   append_header();
 }
 
@@ -171,8 +175,7 @@ void TraceFile::close() {
   fmt::format_to(std::back_inserter(text_), "\n]}}\n");
   flush();
   if (std::fflush(file_.get()) != 0) throw_cannot_write(errno);
-  check_new_file("--trace", path_);
-  if (std::rename(part_.c_str(), path_.c_str()) != 0) throw_cannot_create("--trace", path_, errno);
+  rename_to_new_file("--trace", part_, path_);
   file_.reset();
 }
 

@@ -8,6 +8,7 @@
 //
 // The file is written under the name FILE.part and renamed by close(), so FILE is whole whenever it
 // is there; an unfinished FILE.part is removed, or is left behind by a process that was killed.
+// Where there is a FILE.part already, whose it may be, the name is FILE-2.part, and so on.
 // Everything fails with Error(data) that names the file.
 #pragma once
 
@@ -42,7 +43,7 @@ struct TraceInfo {
 
 class TraceFile {
  public:
-  // Makes PATH.part.
+  // Makes PATH.part, or PATH-2.part, ...
   TraceFile(const std::string& path, TraceInfo info);
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;

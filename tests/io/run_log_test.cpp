@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 
 #include "io/hdf5.hpp"
 #include "kernels/base/error.hpp"
@@ -281,7 +283,7 @@ TEST(RunLog, NoStepsUnlessAsked) {
   EXPECT_THROW(log.append(StepRow{}), Error);
   log.close(true);
   EXPECT_THROW(log.append(example_epoch(1)), Error);
-  silence_hdf5();
+  prepare_hdf5();
   const hid_t file = H5Fopen((folder / "log.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   EXPECT_EQ(H5Lexists(file, "steps", H5P_DEFAULT), 0);
   EXPECT_GT(H5Lexists(file, "epochs", H5P_DEFAULT), 0);
@@ -314,41 +316,111 @@ TEST(RunLogErrors, AnUnwritablePlaceIsNamedWithTheSystemsReason) {
   EXPECT_FALSE(std::filesystem::exists(folder / "new.h5"));
 }
 
-// A full disk, played by a limit on the size of files.
-TEST(RunLogErrors, AFullDiskIsAnErrorAndNothingWorse) {
-  const TempFolder folder;
+// Runs `work` in a process of its own that ends through its exit handlers, with files of at most
+// `most_bytes` (a full disk, without needing one); the exit code, or 1000 and the signal.
+int exit_code_on_a_full_disk(rlim_t most_bytes, const std::function<int()>& work) {
   const pid_t writer = ::fork();
   if (writer == 0) {
     std::signal(SIGXFSZ, SIG_IGN);
-    int result = 1;
-    try {
-      RunLog log = RunLog::create(folder / "log.h5", example_info());
-      log.append(example_epoch(1));
-      const rlimit limit{300'000, 300'000};
-      ::setrlimit(RLIMIT_FSIZE, &limit);
-      const std::vector<RankRow> rows(5'000);
-      for (int i = 0; i < 10; ++i) log.append(std::span(rows));
-    } catch (const Error& error) {
-      const std::string text = error.what();
-      const bool is_named = text.find("log.h5") != std::string::npos &&
-                            text.find("File too large") != std::string::npos;
-      if (!is_named) std::fprintf(stderr, "%s\n", text.c_str());
-      result = is_named && error.kind() == ErrorKind::data ? 0 : 2;
-    }
-    ::_exit(result);
+    const rlimit limit{most_bytes, most_bytes};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::exit(work());
   }
   int status = 0;
-  ASSERT_EQ(::waitpid(writer, &status, 0), writer);
-  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(::waitpid(writer, &status, 0), writer);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-TEST(Hdf5, ChecksCarryTheLibrarysReason) {
-  silence_hdf5();
-  const std::string message =
-      failure([] { DP_CHECK_HDF5(H5Fopen("/no/such/file.h5", H5F_ACC_RDONLY, H5P_DEFAULT)); });
-  expect_contains(message, "unable to open file");
-  expect_contains(message, "H5Fopen(");
+TEST(RunLogErrors, AFullDiskIsOneSentenceWhereverItIsMet) {
+  const TempFolder folder;
+  const std::string path = folder / "log.h5";
+  int made = 0, refused = 0;
+  for (rlim_t bytes = 0; bytes <= 120'000; bytes += 4'000) {
+    const int code = exit_code_on_a_full_disk(bytes, [&] {
+      try {
+        RunLog::create(path, example_info()).close(true);
+        return 0;
+      } catch (const Error& error) {
+        const std::string text = error.what();
+        if (error.kind() == ErrorKind::data &&
+            (text == "--log " + path + ": cannot be created: File too large" ||
+             text == "--log " + path + ": cannot be closed: File too large")) {
+          return 3;
+        }
+        std::fprintf(stderr, "%s\n", text.c_str());
+        return 2;
+      }
+    });
+    ASSERT_TRUE(code == 0 || code == 3) << bytes << " bytes: " << code;
+    ++(code == 0 ? made : refused);
+    std::filesystem::remove(path);
+  }
+  EXPECT_GT(made, 0);
+  EXPECT_GT(refused, 8);  // up to a disk of 32 kB at least
+}
+
+TEST(RunLogErrors, WhatWasWrittenBeforeTheDiskWasFullCanBeRead) {
+  for (rlim_t bytes = 200'000; bytes < 1'000'000; bytes += 130'007) {
+    const TempFolder folder;
+    const std::string path = folder / "log.h5";
+    const int written = exit_code_on_a_full_disk(bytes, [&] {
+      int calls = 0;
+      try {
+        RunLog log = RunLog::create(path, example_info());
+        log.append(example_epoch(0));
+        for (++calls;; ++calls) log.append(std::span<const RankRow>(std::vector<RankRow>(100)));
+      } catch (const Error& error) {
+        const std::string expected = "--log " + path + ": a row cannot be written: File too large";
+        if (error.what() == expected && error.kind() == ErrorKind::data) return calls;
+        std::fprintf(stderr, "%s\n", error.what());
+        return 255;
+      }
+    });
+    ASSERT_LT(written, 255) << bytes;
+    EXPECT_EQ(read_table(path, "epochs").rows.size(), written > 0 ? 1u : 0u) << bytes;
+    EXPECT_EQ(read_table(path, "ranks").rows.size(),
+              100u * static_cast<unsigned>(std::max(written - 1, 0)))
+        << bytes;
+    EXPECT_TRUE(bytes < 900'000 || written > 10) << written;
+  }
+}
+
+TEST(RunLog, AutoIsANameThatNoFileHas) {
+  const TempFolder folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  std::vector<pid_t> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.push_back(::fork());
+    if (writers.back() != 0) continue;
+    RunInfo info = example_info();
+    info.config = {{"log", "auto"}};
+    RunLog log = RunLog::create("auto", info);
+    log.close(true);
+    ::_exit(log.path().rfind("dptrain-2", 0) == 0 ? 0 : 1);
+  }
+  for (const pid_t writer : writers) {
+    int status = 0;
+    EXPECT_EQ(::waitpid(writer, &status, 0), writer);
+    EXPECT_EQ(status, 0);
+  }
+  std::size_t logs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(".")) {
+    EXPECT_GT(entry.file_size(), 0u);
+    if (logs++ > 0 || !has_h5py()) continue;
+    expect_contains(read_with_h5py(entry.path().string()), entry.path().filename().string());
+  }
+  std::filesystem::current_path(before);
+  EXPECT_EQ(logs, writers.size());
+}
+
+TEST(Hdf5, ChecksCarryTheReason) {
+  prepare_hdf5();
+  EXPECT_EQ(
+      failure([] { DP_CHECK_HDF5(H5Fopen("/no/such/file.h5", H5F_ACC_RDONLY, H5P_DEFAULT)); }),
+      "No such file or directory");
+  const std::string message = failure([] { DP_CHECK_HDF5(H5Dget_type(H5S_ALL)); });
+  expect_contains(message, "HDF5: invalid dataset identifier (H5Dget_type(");
   expect_contains(message, "run_log_test.cpp");
 }
 

@@ -1,8 +1,9 @@
 #include "io/trace_file.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -92,17 +93,22 @@ TEST(TraceFile, IsThereOnlyWhenItIsWhole) {
     EXPECT_TRUE(std::filesystem::exists(path + ".part"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));  // an unfinished one leaves nothing
+  // A file of that name may be anybody's, a log or what a killed process has left.
+  std::ofstream(path + ".part") << "somebody's";
   {
-    std::ofstream(path + ".part") << "what a killed process has left, longer than the next text"
-                                  << std::string(100'000, '.');
     TraceFile file(path, {});
     file.close();
   }
-  EXPECT_FALSE(std::filesystem::exists(path + ".part"));
-  EXPECT_EQ(text_of(path).find("killed"), std::string::npos);
+  EXPECT_EQ(text_of(path + ".part"), "somebody's");
+  EXPECT_FALSE(std::filesystem::exists(path + "-2.part"));
+  const std::string whole = text_of(path);
+  EXPECT_TRUE(whole.ends_with("]}\n")) << whole;
   // What has come to be at the name since the start is not overwritten.
-  TraceFile late(path, {});
-  EXPECT_THROW(late.close(), Error);
+  {
+    TraceFile late(path, {});
+    EXPECT_THROW(late.close(), Error);
+  }
+  EXPECT_EQ(text_of(path), whole);
 }
 
 TEST(TraceFile, SaysWhyItCannotBe) {
@@ -119,14 +125,20 @@ TEST(TraceFile, SaysWhyItCannotBe) {
   const std::string lost = folder / "none/t.json";
   EXPECT_EQ(message_of([&] { TraceFile(lost, {}); }),
             "--trace " + lost + ".part: cannot be created: No such file or directory");
-  // A device that is always full.
+  // A full disk, played by a limit on the size of files.
   const std::string full = folder / "full";
-  std::filesystem::create_symlink("/dev/full", full + ".part");
-  EXPECT_EQ(message_of([&] {
-              TraceFile file(full, {});
-              file.close();
-            }),
-            "--trace " + full + ".part: cannot be written: No space left on device");
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{100, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = message_of([&] {
+    TraceFile file(full, {});
+    file.close();
+  });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(message, "--trace " + full + ".part: cannot be written: File too large");
+  EXPECT_FALSE(std::filesystem::exists(full + ".part"));
   EXPECT_FALSE(std::filesystem::exists(full));
 }
 
