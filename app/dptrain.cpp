@@ -2,7 +2,7 @@
 //
 // Every rank runs this main. Rank 0 reads the options and hands them to all; from then on all ranks
 // do the same thing, each on its part of the data. What goes wrong is said once, by one rank, and
-// decides the exit code: 0, usage 2, data 3, communication 4, device 5, internal 70.
+// decides the exit code (options_help.cpp lists them).
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -11,6 +11,7 @@
 #include "app/options.hpp"
 #include "app/process.hpp"
 #include "app/rank_main.hpp"
+#include "app/stop_notice.hpp"
 #include "app/trainer.hpp"
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
@@ -53,13 +54,15 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
     if (comm.rank() != 0) return;
     options = dp::parse_options(arguments, context);
     if (options.action == dp::Options::Action::train) {
-      if (options.log == "auto") options.log = dp::fresh_log_path();
       // Before any work: a bad path should not cost the loading of the data.
       if (options.log != "none") dp::check_log_path(options.log);
       if (options.trace != "none") dp::check_new_file("--trace", options.trace);
-      if (options.trace != "none" && options.trace == options.log) {
+      if (options.trace != "none" && dp::is_same_file(options.trace, options.log)) {
         dp::throw_error(dp::ErrorKind::usage, "--trace {}: is the log's name, too; give another",
                         options.trace);
+      }
+      for (const std::string& line : options.warnings()) {
+        std::fprintf(stderr, "dptrain: %s\n", line.c_str());
       }
     }
     text = dp::config_text(options);
@@ -87,10 +90,13 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
     case dp::Options::Action::print_config:
       say(dp::config_text(options));
       break;
-    case dp::Options::Action::train:
+    case dp::Options::Action::train: {
+      const dp::StopNotice notice(comm.rank() == 0);
       dp::Trainer(options, comm).run();
       break;
+    }
   }
+  comm.together([] { dp::check_output(); });
   return EXIT_SUCCESS;
 }
 
@@ -98,6 +104,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
+  dp::survive_file_size_limit();
   return dp::run_ranks("dptrain", argc, argv, [&](dp::Communicator& comm) {
     return run(comm, {argv + 1, argv + argc});
   });

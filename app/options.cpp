@@ -1,9 +1,11 @@
 #include "app/options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/program_options.hpp>
+#include <iterator>
 #include <map>
 
 #include "app/options_config.hpp"
@@ -47,6 +49,7 @@ class Builder {
   void resolve_dataset();
   void resolve_batch();
   void resolve_schedule();
+  void resolve_trace();
 
   const OptionContext& context_;
   std::vector<OptionRow> rows_;
@@ -106,6 +109,12 @@ Layer Builder::layer_of(const std::string& name) const {
 }
 
 void Builder::read_arguments(const std::vector<std::string>& arguments) {
+  if (std::find(arguments.begin(), arguments.end(), "--") != arguments.end()) {
+    throw_error(
+        ErrorKind::usage,
+        "--: two dashes alone end the options of some programs, but here every word belongs "
+        "to an option; leave them out");
+  }
   po::options_description description;
   for (const OptionRow& row : rows_) {
     if (row.is_flag()) {
@@ -209,6 +218,7 @@ Options Builder::resolve() {
     }
   }
   resolve_schedule();
+  resolve_trace();
   return options_;
 }
 
@@ -298,6 +308,16 @@ void Builder::resolve_schedule() {
   }
 }
 
+void Builder::resolve_trace() {
+  if (options_.trace != "none" || !is_given("trace-steps")) return;
+  if (layer_of("trace-steps") >= layer_of("trace")) {
+    throw_error(ErrorKind::usage, "--trace-steps {}:{}: only with --trace FILE.json",
+                options_.trace_first, options_.trace_steps);
+  }
+  options_.trace_first = Options().trace_first;
+  options_.trace_steps = Options().trace_steps;
+}
+
 }  // namespace
 
 Options parse_options(const std::vector<std::string>& arguments, const OptionContext& context) {
@@ -320,6 +340,19 @@ Options parse_config_text(const std::string& text, const std::string& name,
   Builder builder(context);
   builder.read_config(text, name);
   return builder.resolve();
+}
+
+std::vector<std::string> Options::warnings() const {
+  std::vector<std::string> lines;
+  std::vector<double> late;
+  std::copy_if(lr_milestones.begin(), lr_milestones.end(), std::back_inserter(late),
+               [&](double milestone) { return milestone >= static_cast<double>(epochs); });
+  if (!late.empty()) {
+    lines.push_back(fmt::format(
+        "--lr-milestones {}: the run ends after {} epoch{}, so that {} has no effect",
+        fmt::join(lr_milestones, ","), epochs, epochs == 1 ? "" : "s", fmt::join(late, ",")));
+  }
+  return lines;
 }
 
 std::int64_t Options::global_batch_of(std::int64_t ranks) const {

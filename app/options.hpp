@@ -23,7 +23,6 @@ namespace dp {
 // those that C++ reserves (auto).
 struct Options {
   enum class Dataset { synthetic, cifar10, cifar100 };
-  enum class Optimizer { sgd };
   enum class LrSchedule { constant, step, cosine, onecycle };
   enum class LrScaling { none, linear, sqrt };
   enum class Device { automatic, cpu, cuda };
@@ -43,7 +42,6 @@ struct Options {
   std::int64_t global_batch = 0;  // 0: batch_size x ranks
   std::int64_t seed = 1;
 
-  Optimizer optimizer = Optimizer::sgd;
   double lr = 0.1;  // the peak, before lr_scaling
   double momentum = 0.9;
   double weight_decay = 5e-4;
@@ -72,9 +70,9 @@ struct Options {
   GpuExchange gpu_exchange = GpuExchange::automatic;
   std::int64_t threads = 0;  // per rank; 0: the rank's share of the host's cores
   std::int64_t loader_threads = 1;
-  bool tune = true;
+  std::string autotune = "on";  // "on", "off", or the path of an earlier run's log
 
-  std::string log = "auto";    // a path, "none", or "auto": fresh_log_path()
+  std::string log = "auto";    // a path, "none", or "auto": RunLog::create()
   std::int64_t log_steps = 0;  // 0: no rows per step
   std::string trace = "none";  // a path, or "none"
   std::int64_t trace_first = 5, trace_steps = 20;
@@ -84,6 +82,14 @@ struct Options {
   // The global batch with that many ranks; throws Error(usage) where a given --global-batch leaves
   // a rank without samples.
   [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
+
+  [[nodiscard]] bool measures_algorithms() const { return autotune == "on"; }
+  [[nodiscard]] bool takes_choices_from_a_log() const {
+    return autotune != "on" && autotune != "off";
+  }
+
+  // What is allowed and probably not meant, a sentence each.
+  [[nodiscard]] std::vector<std::string> warnings() const;
 
   // Name (without dashes) and value of every option as resolved, in the table's order; empty where
   // it is not set.
@@ -119,8 +125,5 @@ struct OptionContext {
 
 // --print-config: a configuration file that repeats the run.
 [[nodiscard]] std::string config_text(const Options& options);
-
-// A name in the current folder that no file has yet: dptrain-20240131-235959.h5, then -2, -3.
-[[nodiscard]] std::string fresh_log_path();
 
 }  // namespace dp

@@ -39,9 +39,15 @@ std::string_view without_comment(std::string_view line) {
 }  // namespace
 
 std::vector<ConfigLine> parse_config_lines(const std::string& text, const std::string& source) {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    throw_error(ErrorKind::usage, "{}: is written in UTF-16; save it as UTF-8", source);
+  }
   std::vector<ConfigLine> lines;
   std::size_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
+  // Some editors begin a file with a mark that it is UTF-8.
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  const std::size_t first = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  for (std::size_t begin = first; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line =
         trimmed(without_comment(trimmed(std::string_view(text).substr(begin, end - begin))));

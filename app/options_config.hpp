@@ -1,6 +1,6 @@
 // The configuration file's form: INI lines "name = value" without sections. A line may be empty or
 // a comment that begins with # or ; and a # after a blank begins a comment too. A value in double
-// quotes is taken as it stands.
+// quotes is taken as it stands. The text is UTF-8, with or without a byte-order mark.
 #pragma once
 
 #include <string>

@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
-#include <filesystem>
 
 #include "app/options_config.hpp"
 #include "app/options_table.hpp"
@@ -63,6 +61,37 @@ std::string description(const OptionRow& row) {
   return text;
 }
 
+using Entries = std::vector<std::pair<std::string, std::string>>;
+
+Entries exit_codes() {
+  const auto entry = [](ErrorKind kind, const char* text) {
+    return std::pair(std::to_string(static_cast<int>(kind)), std::string(text));
+  };
+  return {{"0", "the run is complete"},
+          entry(ErrorKind::usage, "a wrong option or configuration file"),
+          entry(ErrorKind::data,
+                "data, log, trace or standard output cannot be read or written, or the training "
+                "diverges"),
+          entry(ErrorKind::communication, "a rank is silent or lost, or MPI fails"),
+          entry(ErrorKind::device, "no such device, not enough memory, unsupported precision"),
+          entry(ErrorKind::internal, "a mistake in dptrain: please report it"),
+          {"130, 143", "stopped by Ctrl-C (SIGINT) or by SIGTERM"}};
+}
+
+Entries own_images() {
+  return {
+      {"10 classes",
+       "the files data_batch_1.bin to data_batch_5.bin and test_batch.bin; a record is one byte "
+       "with the label, 0 to 9, and 3,072 bytes of pixels: 32 rows of 32 red values, then green, "
+       "then blue"},
+      {"100 classes",
+       "the files train.bin and test.bin; a record has one more byte in front, 0 to 19, that is "
+       "not used, and labels are 0 to 99"},
+      {"both",
+       "a file is nothing but records, any number of them; pixels are normalised with CIFAR-10's "
+       "mean and standard deviation, whatever the images are"}};
+}
+
 void append_entries(std::string& out, const std::string& title,
                     const std::vector<std::pair<std::string, std::string>>& entries) {
   if (entries.empty()) return;
@@ -102,9 +131,8 @@ std::string help_text(const OptionContext& context) {
   }
   append_entries(out, "Codecs, for --compress", context.codecs);
   append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
-  out +=
-      "\nExit codes: 0 done, 2 usage, 3 data or log, 4 communication, 5 device,\n"
-      "70 a bug of dptrain.\n";
+  append_entries(out, "Own images, for --data-dir", own_images());
+  append_entries(out, "Exit codes (under mpirun its own, mostly these)", exit_codes());
   return without_trailing_blanks(out);
 }
 
@@ -145,19 +173,6 @@ std::string config_text(const Options& options) {
     }
   }
   return out;
-}
-
-std::string fresh_log_path() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char stamp[32];
-  const std::size_t length = std::strftime(stamp, sizeof(stamp), "%Y%m%d-%H%M%S", &local);
-  const std::string base = "dptrain-" + std::string(stamp, length);
-  std::error_code code;
-  std::string path = base + ".h5";
-  for (int n = 2; std::filesystem::exists(path, code); ++n) path = fmt::format("{}-{}.h5", base, n);
-  return path;
 }
 
 }  // namespace dp

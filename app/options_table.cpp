@@ -102,7 +102,7 @@ OptionRow action(std::string name, Options::Action value, std::string help) {
 
 OptionRow model_row(const OptionContext& context) {
   OptionRow row = text("model", &Options::model, "NAME", "the name of a model",
-                       fmt::format("network: {}", fmt::join(context.models, ", ")));
+                       fmt::format("the network: {}", fmt::join(context.models, ", ")));
   row.synthetic_default = "resnet20";
   row.set = [models = context.models](Options& options, std::string_view value) {
     if (!models.empty() && std::find(models.begin(), models.end(), value) == models.end()) {
@@ -171,7 +171,8 @@ OptionRow trace_steps_row() {
   return {
       .name = "trace-steps",
       .placeholder = "FIRST:COUNT",
-      .help = "steps that --trace shows: COUNT, after the first FIRST; then the file is written",
+      .help =
+          "the steps that --trace shows: COUNT of them, after the first FIRST; 5:20 if not given",
       .allowed = allowed,
       .range = fmt::format("COUNT: {}", kCount.text()),
       .synthetic_default = "",
@@ -188,7 +189,9 @@ OptionRow trace_steps_row() {
           },
       .get =
           [](const Options& options) {
-            return fmt::format("{}:{}", options.trace_first, options.trace_steps);
+            return options.trace == "none"
+                       ? std::string()
+                       : fmt::format("{}:{}", options.trace_first, options.trace_steps);
           }};
 }
 
@@ -203,8 +206,8 @@ OptionRow bucket_row() {
   return {.name = "bucket-mb",
           .placeholder = "X",
           .help =
-              "size of gradients sent together, in 10^6 bytes of fp32; auto: as rate and "
-              "latency of the network ask, 1 with --autotune off",
+              "how many gradients are sent together, in 10^6 bytes of fp32; auto: chosen from the "
+              "measured rate and latency of the network, or 1 with --autotune off",
           .allowed = "auto or " + kRange.allowed(),
           .range = "auto, or " + kRange.text(),
           .synthetic_default = "",
@@ -227,10 +230,40 @@ OptionRow bucket_row() {
               }};
 }
 
+// There is one choice so far, so that no field is needed.
+OptionRow optimizer_row() {
+  return {.name = "optimizer",
+          .placeholder = "sgd",
+          .help = "update rule",
+          .allowed = "sgd",
+          .range = "",
+          .synthetic_default = "",
+          .set =
+              [](Options&, std::string_view value) {
+                static_cast<void>(parse_choice("--optimizer", value, {"sgd"}));
+              },
+          .get = [](const Options&) { return "sgd"; }};
+}
+
+OptionRow comm_timeout_row() {
+  constexpr RealRange kRange = {.least = 1, .most = 86400};
+  OptionRow row = real("comm-timeout", &Options::comm_timeout_s, kRange,
+                       "seconds without any progress after which a silent rank ends the run");
+  row.allowed += ", since a rank at work answers only a few times a second";
+  row.set = [kRange, allowed = row.allowed](Options& options, std::string_view value) {
+    try {
+      options.comm_timeout_s = parse_real("--comm-timeout", value, kRange);
+    } catch (const Error&) {
+      throw_error(ErrorKind::usage, "--comm-timeout {}: must be {}", shown(value), allowed);
+    }
+  };
+  return row;
+}
+
 OptionRow throttle_row() {
   OptionRow row = text("throttle", &Options::throttle, "RATE", kBitRates,
-                       "send and receive as slowly as over such a link, each rank with one of its "
-                       "own: 100mbit, 1gbit; off: as fast as the network is");
+                       "limit what each rank sends and what it receives to this rate, such as "
+                       "100mbit or 1gbit; off: no limit");
   row.set = [](Options& options, std::string_view value) {
     static_cast<void>(parse_bit_rate("--throttle", value));
     options.throttle = std::string(value);
@@ -256,23 +289,28 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
       {"Model and data",
        {model_row(context),
         choice("dataset", &O::dataset, {"synthetic", "cifar10", "cifar100"},
-               "synthetic is built in and used without --data-dir; with --data-dir the folder's "
-               "files tell"),
+               "the data set; synthetic is built in and used without --data-dir; with --data-dir "
+               "the names of the folder's files decide"),
         text("data-dir", &O::data_dir, "PATH", "the path of a folder",
-             "folder with CIFAR's binary files (experiments/get_cifar.sh brings them)"),
+             "folder with the .bin files of CIFAR (experiments/get_cifar.sh downloads them), or "
+             "with own images in the same layout; see below"),
         whole("limit-train", &O::limit_train, {0, kMany}, "use the first N training images; 0: all",
               "12800"),
         whole("limit-test", &O::limit_test, {0, kMany}, "use the first N test images; 0: all",
               "2000"),
         on_off("augment", &O::augment, "random crop and flip of the training images")}},
       {"Training",
-       {whole("epochs", &O::epochs, {1, 100000}, "times that every image is seen", "5"),
+       {whole("epochs", &O::epochs, {1, 100000}, "how often every training image is seen", "5"),
         unset_at_zero(
             whole("batch-size", &O::batch_size, {1, 65536}, "images per rank and step", "32")),
         unset_at_zero(whole("global-batch", &O::global_batch, {1, 16777216},
                             "images of all ranks per step, instead of --batch-size")),
-        whole("seed", &O::seed, {0, 4294967295}, "everything random follows from it"),
-        choice("optimizer", &O::optimizer, {"sgd"}, "update rule"),
+        whole("seed", &O::seed, {0, 4294967295},
+              "everything random follows from it; to repeat a run bit for bit, use the same "
+              "choices of "
+              "algorithms, too: --autotune off in both runs, or --autotune with the log of the "
+              "first"),
+        optimizer_row(),
         real("lr", &O::lr, {.least = 0, .most = 100, .is_least_allowed = false},
              "learning rate; the peak of the schedule", "0.2"),
         real("momentum", &O::momentum, {.least = 0, .most = 1, .is_most_allowed = false},
@@ -298,41 +336,44 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
       {"Exchange of gradients",
        {compress_row(context),
         whole("compress-warmup", &O::compress_warmup, {0, 100000},
-              "epochs at the start in which gradients are sent in fp32 or, by codecs with a ratio, "
-              "at 25 %, 6.25 %, ... down to it"),
+              "number of epochs at the start in which gradients are sent in fp32; codecs with a "
+              "ratio send 25 %, 6.25 %, ... of the values instead, down to their ratio"),
         text("compress-exclude", &O::compress_exclude, "NAME,...", "names of tensors, with * and ?",
-             "tensors that are sent in fp32, by name: 'conv1.weight,linear.*'"),
+             "tensors that are not compressed, by name: 'conv1.weight,linear.*'"),
         topology_row(context), bucket_row(),
         on_off("exchange", &O::exchange,
                "off: every rank trains its own model on its part of the data, to see what a step "
                "takes without a network"),
         on_off("overlap", &O::overlap, "exchange while the backward pass still computes"),
-        throttle_row(),
-        real("comm-timeout", &O::comm_timeout_s,
-             {.least = 0, .most = 86400, .is_least_allowed = false},
-             "seconds without any progress after which a silent rank ends the run"),
+        throttle_row(), comm_timeout_row(),
         choice("check-replicas", &O::check_replicas, {"epoch", "step", "off"},
-               "how often to prove by hash that all ranks hold the same bits")}},
+               "how often ranks compare hashes to prove that all hold the same bits")}},
       {"Machine",
        {choice("device", &O::device, {"auto", "cpu", "cuda"},
                "where to compute; auto: on a GPU where there is one"),
         choice("precision", &O::precision, {"fp32", "tf32", "bf16"},
                "arithmetic of the layers, tf32 on GPUs alone; the weights are fp32 always"),
         choice("gpu-exchange", &O::gpu_exchange, {"auto", "host", "device"},
-               "where a GPU's gradients are encoded and added; auto: measured at the start"),
+               "where a GPU's gradients are encoded and added: by the host's processor or on the "
+               "GPU; auto: whichever is measured to be faster"),
         whole("threads", &O::threads, {0, 1024},
               "compute threads per rank; 0: the rank's share of the host's cores"),
         whole("loader-threads", &O::loader_threads, {1, 64},
               "threads per rank that prepare images"),
-        on_off("autotune", &O::tune, "choose algorithms by measurement at the start")}},
+        text("autotune", &O::autotune, "on|off|FILE.h5", "on, off or the path of a run's log",
+             "how to choose algorithms and the size of buckets; on: by measurement at the start; "
+             "off: by a fixed rule; FILE.h5: as the run with this log did, which was of the same "
+             "model, precision, device and batch size")}},
       {"Output and configuration",
        {text("log", &O::log, "FILE.h5", "a path, auto or none",
-             "the run's log, which must not exist yet; auto: dptrain-DATE-TIME.h5 in this folder; "
+             "the file of the run's log, which must not exist yet; auto: dptrain-DATE-TIME.h5 in "
+             "this folder; "
              "none: no log"),
         whole("log-steps", &O::log_steps, {0, kMany}, "log a row every N steps; 0: per epoch only"),
         text("trace", &O::trace, "FILE.json", "a path or none",
-             "what all ranks do when, to be opened in ui.perfetto.dev or chrome://tracing: layers "
-             "(on a GPU the parts of a step alone), codecs, waits; must not exist yet"),
+             "write a file that shows what each rank does when, for ui.perfetto.dev or "
+             "chrome://tracing: layers (on a GPU only the parts of a step), codecs, waits; it must "
+             "not exist yet"),
         trace_steps_row(), quiet_row(), config_row(),
         action("print-config", O::Action::print_config,
                "print every option as resolved, as a file for --config, and end"),

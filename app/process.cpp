@@ -7,11 +7,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <vector>
+
+#include "kernels/base/error.hpp"
 
 namespace dp {
 
@@ -24,6 +30,20 @@ void restart_with_short_spinning(char** argv) {
   if (length <= 0) return;  // without /proc it works all the same, only with threads that spin
   path[length] = '\0';
   ::execv(path, argv);
+}
+
+void survive_file_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
+
+void check_output() {
+  std::cout.flush();
+  errno = 0;
+  const bool is_complete = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (is_complete || errno == EPIPE) return;
+  // The reason of an earlier failure is not kept: ask for it once more.
+  if (errno == 0 && ::write(STDOUT_FILENO, "\n", 1) > 0) errno = 0;
+  if (errno == EPIPE) return;
+  throw_error(ErrorKind::data, "standard output cannot be written{}",
+              errno == 0 ? "" : fmt::format(": {}", std::strerror(errno)));
 }
 
 namespace {
@@ -96,11 +116,16 @@ CpuShare take_cpu_share(Communicator& comm, int wanted_threads) {
   return share;
 }
 
+int open_launchers_stream(int number) {
+  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) return -1;
+  const std::string path = "/proc/" + std::to_string(::getppid()) + "/fd/" + std::to_string(number);
+  return ::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+}
+
 bool output_is_watched() {
   if (::isatty(STDOUT_FILENO) == 0) return false;
   if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) return true;
-  const std::string parent = "/proc/" + std::to_string(::getppid()) + "/fd/1";
-  const int file = ::open(parent.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+  const int file = open_launchers_stream(STDOUT_FILENO);
   if (file < 0) return false;
   const bool is_terminal = ::isatty(file) != 0;
   ::close(file);

@@ -1,5 +1,5 @@
-// What a rank arranges about its own process before it starts to work: waiting without spinning,
-// and the processor cores that are its share of the host.
+// What a rank arranges about its own process: waiting without spinning, the processor cores that
+// are its share of the host, what it prints. What a signal leads to is in stop_notice.hpp.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,14 @@ namespace dp {
 // thing in main; returns where nothing is to be done.
 void restart_with_short_spinning(char** argv);
 
+// Lets a write beyond the limit on the size of files (ulimit -f) fail like one to a full disk,
+// instead of ending the process without a word.
+void survive_file_size_limit();
+
+// Throws Error(data) where not all that was printed has reached standard output. A reader that has
+// gone away (dptrain | head) is no error.
+void check_output();
+
 struct CpuShare {
   int cores_on_host = 1;  // that this process may use
   int threads = 1;        // as wanted, or the rank's share: cores / ranks on them, at least 1
@@ -30,6 +38,10 @@ struct CpuShare {
 // Ranks share cores that run under the same kernel and may use the same ones, be it as several
 // hosts: containers, or the hosts of a lab in one machine. Collective.
 [[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads);
+
+// A new descriptor of mpirun's own standard output (1) or error (2), to be closed; -1 without
+// mpirun and for ranks on other hosts.
+[[nodiscard]] int open_launchers_stream(int number);
 
 // Whether a terminal shows this program's output. mpirun gives every rank a terminal of its own, so
 // under it the question is whether mpirun has one; false for ranks on other hosts.

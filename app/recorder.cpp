@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "app/options_values.hpp"
+#include "app/stop_notice.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 
@@ -122,7 +123,9 @@ void Recorder::open_log() {
   info.gradient_bytes = parameters.size() * sizeof(float);
   info.buckets = run_.buckets.size();
   info.has_steps = run_.options->log_steps > 0;
+  const StopNotice::Hold hold;
   log_ = RunLog::create(run_.options->log, info);
+  StopNotice::set_log(log_->path());
   log_->set_attribute("/", "cores_per_rank", run_.share.cores_per_rank);
   log_->set_attribute("/", "threads_per_rank", run_.device->threads());
   log_->set_attribute("/", "exchange_path", run_.exchange_path);
@@ -178,6 +181,7 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
         return Sums{c.all_sum(tally.step_loss.loss), c.all_sum(tally.step_loss.samples)};
       });
       if (log_) {
+        const StopNotice::Hold hold;
         log_->append(StepRow{.step = static_cast<std::int64_t>(global_step),
                              .epoch = static_cast<std::int64_t>(tally.epoch),
                              .train_loss = sums.loss / static_cast<double>(sums.samples),
@@ -304,6 +308,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
       .saturation = comm.saturation()};
   epochs_.push_back(row);
   if (log_) {
+    const StopNotice::Hold hold;
     log_->append(row);
     std::vector<RankRow> rows;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -352,7 +357,10 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
 
 void Recorder::finish() {
   if (!is_speaker()) return;
-  if (log_) log_->close(true);
+  if (log_) {
+    const StopNotice::Hold hold;
+    log_->close(true);
+  }
   print_end();
 }
 

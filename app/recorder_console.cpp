@@ -223,7 +223,7 @@ void Recorder::print_end() {
         "the delivered sum of one step was from the exact one.");
   }
   for (const std::string& missing : missing_) console_.warn("dptrain: " + missing);
-  if (log_) console_.print(fmt::format("The log is {}", run_.options->log));
+  if (log_) console_.print(fmt::format("The log is {}", log_->path()));
 }
 
 }  // namespace dp

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "app/options_values.hpp"
+#include "app/stop_notice.hpp"
 #include "comm/link_probe.hpp"
 #include "comm/replica_hash.hpp"
 #include "io/sampler.hpp"
@@ -71,6 +72,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   replica_->begin_times();
   is_loaded_ = false;
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
+    StopNotice::set_place(epoch + 1, schedule_.epochs, s + 1, train_loader_->steps());
     const double data_s = is_loaded_ ? 0.0 : load_next();
     // Once an epoch the sums are compared with the exact ones.
     if (s == train_loader_->steps() / 2 && exchanges()) replica_->reducer().sample_error();
@@ -191,7 +193,7 @@ Trainer::Trainer(const Options& options, Communicator& comm) : options_(options)
   agree_on_device();
   comm_.together([&] { load_data(); });
   agree_on_data();
-  if (options_.tune && exchanges()) measure_network();
+  if (options_.measures_algorithms() && exchanges()) measure_network();
   comm_.together([&] { make_replica(); });
   prepare_batch_sizes();
   make_recorder();
@@ -211,9 +213,13 @@ void Trainer::choose_device() {
                 "--precision tf32: a CPU has no such arithmetic; allowed with --device cpu: fp32, "
                 "bf16");
   }
+  if (kind == DeviceKind::cpu && options_.gpu_exchange == Options::GpuExchange::device) {
+    throw_error(ErrorKind::usage,
+                "--gpu-exchange device: this run computes on a CPU; allowed with it: auto, host");
+  }
   device_ = make_device({.kind = kind,
                          .threads = share_.threads,
-                         .tune = options_.tune,
+                         .tune = options_.measures_algorithms(),
                          .index = comm_.local_rank(),
                          .allow_tf32 = options_.precision == Options::Precision::tf32});
   if (!device_->supports(activation_type())) {

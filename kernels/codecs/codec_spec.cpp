@@ -260,10 +260,6 @@ CodecSpec parse_codec_spec(std::string_view text) {
         fail(fmt::format("{}= is given twice", key));
       }
       seen.push_back(key);
-      if (key == "ef" && value_text == "force") {
-        feedback = value_text;
-        continue;
-      }
       const auto value = value_of(*parameter, value_text);
       if (!value) {
         fail(fmt::format("{}={} must be {}", key, shown(value_text), allowed_values(*parameter)));

@@ -47,9 +47,10 @@ constexpr CodecParameter block_parameter(std::size_t preset) {
 // The preset of `ef` depends on whether the spec is biased: see CodecInfo.
 constexpr CodecParameter feedback_parameter() {
   return {.key = "ef",
-          .help = "error feedback: what is dropped is added to the next step's gradient",
+          .help = "error feedback: what is dropped is added to the next step's gradient; force: on "
+                  "where it may diverge, too",
           .kind = CodecParameter::Kind::choice,
-          .choices = "off|on"};
+          .choices = "on|off|force"};
 }
 constexpr CodecParameter choice_parameter(std::string_view key, std::string_view help,
                                           std::string_view choices) {

@@ -211,8 +211,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"epochs=5"},
             "'epochs=5': stray word; every setting is an option with two dashes; did you mean "
             "--epochs?"},
-        Bad{{"--", "x"},
-            "'x': stray word; every setting is an option with two dashes; see dptrain --help"},
+        Bad{{"--", "--log", "x"},
+            "--: two dashes alone end the options of some programs, but here every word belongs to "
+            "an option; leave them out"},
         Bad{{"--quiet", "on"},
             "'on': stray word; every setting is an option with two dashes; see dptrain --help"},
         Bad{{"--epochs", "5", "--epochs", "6"}, "--epochs: given twice, as 5 and as 6"},
@@ -271,6 +272,12 @@ INSTANTIATE_TEST_SUITE_P(
             "--throttle 100 mbit: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
         Bad{{"--lr-schedule", "cosine", "--warmup-epochs", "6"},
             "--warmup-epochs 6: must be at most the run's --epochs 5"},
+        Bad{{"--trace-steps", "1:2"}, "--trace-steps 1:2: only with --trace FILE.json"},
+        Bad{{"--trace", "none", "--trace-steps", "1:2"},
+            "--trace-steps 1:2: only with --trace FILE.json"},
+        Bad{{"--comm-timeout", "0.001"},
+            "--comm-timeout 0.001: must be a number from 1 to 86400, since a rank at work answers "
+            "only a few times a second"},
         Bad{{"--nesterov", "on", "--momentum", "0"}, "--nesterov on: needs a --momentum above 0"}));
 
 TEST(Config, LiesBetweenDefaultsAndCommandLine) {
@@ -324,6 +331,45 @@ TEST(Config, ErrorsNameTheLine) {
   EXPECT_EQ(message("help = on"), "run.ini:1: help: belongs on the command line, not into a file");
   EXPECT_EQ(message("config = x"),
             "run.ini:1: config: belongs on the command line, not into a file");
+}
+
+TEST(Config, AByteOrderMarkIsNoPartOfTheFirstName) {
+  EXPECT_EQ(parse_config_text("\xEF\xBB\xBF"
+                              "epochs = 9",
+                              "run.ini", context())
+                .epochs,
+            9);
+  EXPECT_THROW(static_cast<void>(parse_config_text("\xFF\xFE"
+                                                   "e",
+                                                   "run.ini", context())),
+               Error);
+}
+
+TEST(Options, TheCommandLineMayTakeTheTraceFromAFileAway) {
+  const File file("trace = t.json\ntrace-steps = 1:2\n");
+  EXPECT_EQ(parse({"--config", file.path()}).trace_first, 1);
+  const Options options = parse({"--config", file.path(), "--trace", "none"});
+  EXPECT_EQ(options.trace_first, Options().trace_first);
+}
+
+TEST(Options, MilestonesAfterTheEndAreSaid) {
+  const auto warnings = [](const std::string& epochs, const std::string& milestones) {
+    return parse({"--lr-schedule", "step", "--epochs", epochs, "--lr-milestones", milestones})
+        .warnings();
+  };
+  EXPECT_TRUE(warnings("10", "5,9.5").empty());
+  EXPECT_EQ(warnings("10", "5,10,20"),
+            Words{"--lr-milestones 5,10,20: the run ends after 10 epochs, so that 10,20 has no "
+                  "effect"});
+  EXPECT_TRUE(parse({}).warnings().empty());
+}
+
+TEST(Options, AutotuneIsOnOffOrALog) {
+  EXPECT_TRUE(parse({}).measures_algorithms());
+  EXPECT_FALSE(parse({"--autotune", "off"}).measures_algorithms());
+  EXPECT_FALSE(parse({"--autotune", "off"}).takes_choices_from_a_log());
+  EXPECT_TRUE(parse({"--autotune", "run.h5"}).takes_choices_from_a_log());
+  EXPECT_FALSE(parse({"--autotune", "run.h5"}).measures_algorithms());
 }
 
 TEST(Config, FilesThatCannotBeReadAreNamed) {
@@ -409,15 +455,6 @@ TEST(Table, ResolvedListsEverySettingInOrder) {
   }
   for (const auto& [name, value] : parse({}).resolved()) listed.push_back(name);
   EXPECT_EQ(listed, expected);
-}
-
-TEST(Log, FreshNamesAvoidFilesThatAreThere) {
-  const std::string path = fresh_log_path();
-  EXPECT_TRUE(path.starts_with("dptrain-2")) << path;
-  EXPECT_TRUE(path.ends_with(".h5")) << path;
-  std::ofstream(path) << "taken";
-  EXPECT_NE(fresh_log_path(), path);
-  std::filesystem::remove(path);
 }
 
 }  // namespace

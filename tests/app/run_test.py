@@ -2,6 +2,7 @@
 """Whole runs of dptrain, seen through their logs: run_test.py DPTRAIN MPIRUN CASE."""
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -151,6 +152,32 @@ def killed_run_leaves_a_log() -> None:
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 0 and len(log["epochs"]) >= rows
         assert np.isfinite(log["epochs"]["train_loss"]).all()
+
+
+def stopped_run_says_where_it_is() -> None:
+    # Ctrl-C goes to mpirun, which passes it on as SIGTERM; without mpirun the program gets it itself.
+    alone = command(1, "alone.h5", "--epochs", "1000")[3:]
+    for words, stop, code, name in ((command(2, "int.h5", "--epochs", "1000"), signal.SIGINT, None, "SIGTERM"),
+                                    (command(2, "term.h5", "--epochs", "1000"), signal.SIGTERM, None, "SIGTERM"),
+                                    (alone, signal.SIGINT, 130, "Ctrl-C (SIGINT)")):
+        path = words[words.index("--log") + 1]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   start_new_session=True)
+        try:
+            line = next(line for line in process.stdout if line.startswith("epoch "))
+            process.send_signal(stop)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        said = [e for e in errors.splitlines() if e.startswith("dptrain: ")]
+        assert len(said) == 1 and re.fullmatch(
+            rf"dptrain: stopped by {re.escape(name)} in epoch \d+ of 1000, step \d+ of \d+; the log {path} can be read "
+            "and holds the epochs before", said[0]), (line, errors)
+        assert process.returncode == code if code else process.returncode != 0, process.returncode
+        with h5py.File(path, "r") as log:
+            assert log.attrs["finished"] == 0 and len(log["epochs"]) >= 1
 
 
 def diverging_run_stops() -> None:
