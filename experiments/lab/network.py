@@ -50,6 +50,12 @@ def piece_bytes(bit_per_s: float, loss: float) -> int:
     return _FRAME_BYTES if loss else min(max(round(bit_per_s / 8 * 1e-3), _FRAME_BYTES), 65_536)
 
 
+def socket_bytes(bit_per_s: float, delay_s: float) -> int:
+    """The most that a TCP socket may buffer, either way: four times what is under way in a round trip, since the kernel
+    counts a frame's administration, too. Its own limit of 4 MB leaves 120 Mbit/s of 1 Gbit/s at a delay of 100 ms."""
+    return min(round(4 * bit_per_s / 8 * 2 * delay_s), 256_000_000)
+
+
 def _batch(program: str, *lines: str) -> None:
     """Runs the lines of ip, tc or bridge, in the lab's folder; the first that fails is named."""
     given = [line for line in lines if line]
@@ -85,7 +91,7 @@ def _write(path: str, text: str) -> None:
         pathlib.Path(path).write_text(text, encoding="ascii")
 
 
-def _make_host(name: str, number: int) -> None:
+def _make_host(name: str, number: int, numbers: list[int]) -> None:
     """Its namespaces, kept by files, and the cable to the switch."""
     child = os.fork()
     if child == 0:
@@ -106,6 +112,9 @@ def _make_host(name: str, number: int) -> None:
     with inside(name):
         _write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
         _batch("ip", "link set lo up", f"address add {address(number)}/24 dev eth0", "link set eth0 up")
+        # Everybody knows where the others are: to ask takes a round trip, and an answer may be lost.
+        _batch("ip", *(f"neighbour add {address(other)} lladdr {_mac(other)} dev eth0 nud permanent"
+                       for other in numbers if other != number))
     _batch("ip", f"link set {name} master br0 up")
 
 
@@ -139,6 +148,16 @@ def _make_passage(name: str, is_tap: bool) -> tuple[str, str]:
 def _redirect(port: str, to: str) -> None:
     _batch("tc", f"qdisc add dev {port} ingress",
            f"filter add dev {port} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev {to}")
+
+
+def allow_buffers(host: str, bit_per_s: float, delay_s: float) -> None:
+    """Raises TCP's limits in a host to what its link needs; a socket takes it when its traffic does."""
+    with inside(host):
+        for kind in ("rmem", "wmem"):
+            path = f"/proc/sys/net/ipv4/tcp_{kind}"
+            least, first, most = pathlib.Path(path).read_text(encoding="ascii").split()
+            if int(most) < socket_bytes(bit_per_s, delay_s):
+                _write(path, f"{least} {first} {socket_bytes(bit_per_s, delay_s)}")
 
 
 def throttle_sending(host: str, bit_per_s: int, loss: float) -> None:
@@ -191,10 +210,11 @@ def build(settings: Settings) -> int:
     _batch("ip", "link set lo up", "link add br0 type bridge mcast_snooping 0", "link set br0 up")
     hosts = [(name, k + 1) for k, name in enumerate(settings.names())] + [(METER, METER_NUMBER)]
     for name, number in hosts:
-        _make_host(name, number)
+        _make_host(name, number, [other for _, other in hosts])
     settings.congestion = _choose_congestion(settings.congestion, [name for name, _ in hosts])
     for index in range(settings.nodes):
         _throttle(settings, index)
+    allow_buffers(METER, settings.rate_bit_per_s, settings.delay_s)
 
     passages: list[tuple[str, str]] = []
     process = 0
@@ -224,6 +244,7 @@ def _throttle(settings: Settings, index: int) -> None:
     """Both directions of a link at the rate that `settings` has."""
     name, rate = f"node{index + 1}", settings.links[index].rate_bit_per_s
     throttle_sending(name, rate, settings.loss)
+    allow_buffers(name, rate, settings.delay_s)
     if not settings.is_shared:  # there the medium lets no more than its rate through anyway
         _set_tbf(name, rate)
 

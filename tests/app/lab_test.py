@@ -164,7 +164,15 @@ def delay_and_loss() -> None:
     between(60, float(row[7]), 120, "ms of round trip at a delay of 30ms")
     between(10, float(row[5]), 40, "Mbit/s at 20mbit with a delay")
 
-    dplab("up", "--nodes", "2", "--rate", "0.5gbit", "--delay", "50us", "--loss", "0.1%")
+    known = [line.split() for line in dplab("exec", "1", "--", "cat", "/proc/net/arp").splitlines()[1:]]
+    assert {(row[0], row[2]) for row in known} == {("10.99.0.2", "0x6"), ("10.99.0.254", "0x6")}, f"not known: {known}"
+    dplab("rate", "1gbit")
+    for kind in ("rmem", "wmem"):
+        most = int(dplab("exec", "1", "--", "cat", f"/proc/sys/net/ipv4/tcp_{kind}").split()[2])
+        assert most >= 4 * 1e9 / 8 * 0.06, f"tcp_{kind}, {most} bytes, cannot fill 1 Gbit/s over 60 ms"
+
+    assert "with loss dplab's wire carries" in dplab(
+        "up", "--nodes", "2", "--rate", "0.5gbit", "--delay", "50us", "--loss", "0.1%", "--filter", "tap")
     assert link_in("exec", "switch") == ["500000000", "0.00005", "0.001", "0"]
 
     dplab("up", "--nodes", "2", "--rate", "20mbit", "--loss", "20%")
