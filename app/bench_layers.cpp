@@ -13,10 +13,10 @@
 #include "app/times.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
-#include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/models/registry.hpp"
 #include "net/network.hpp"
+#include "net/optimizer.hpp"
 
 namespace dp {
 
@@ -138,11 +138,9 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
   const TensorView images = {TensorDesc::nhwc({batch, 32, 32, 3}), image_memory.get()};
   const auto* labels = reinterpret_cast<const std::int32_t*>(label_memory.get());
   net::Parameters& parameters = network->parameters();
-  const Device::Memory velocity = device->allocate(parameters.size() * sizeof(float));
-  const Device::Memory shared = device->allocate_host(sizeof(SgdStep) + sizeof(LossSums));
+  const Device::Memory shared = device->allocate_host(sizeof(LossSums));
   auto* loss = new (shared.get()) LossSums{};
-  auto* sgd =
-      new (shared.get() + sizeof(LossSums)) SgdStep{.learning_rate = 0.01f, .weight_decay = 5e-4f};
+  net::Sgd sgd(*device, parameters, {.weight_decay = 5e-4f});
 
   enum Mark : std::size_t { kStart, kForward, kBackward, kUpdated, kMarks };
   const std::unique_ptr<TimeMarks> marks = device->make_time_marks(kMarks);
@@ -153,8 +151,6 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
     marks->mark(kForward);
     network->backward(images, nullptr);
     marks->mark(kBackward);
-    sgd_update(*device, parameters.values(), parameters.gradients(),
-               {reinterpret_cast<float*>(velocity.get()), parameters.size()}, sgd, nullptr);
   });
 
   constexpr int kWarmup = 3;
@@ -163,6 +159,7 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
     if (s == kWarmup) comm.barrier();
     marks->mark(kStart);
     one_step->replay();
+    sgd.step(0.01);
     marks->mark(kUpdated);
     device->synchronize();
     if (s < kWarmup) continue;

@@ -138,8 +138,9 @@ void Recorder::open_log() {
 }
 
 // What the link is said to be, which only somebody who made it slow can know: --throttle, or the
-// lab, which tells its hosts through the environment.
+// lab, which tells its hosts through the environment. Of two rates the lower one counts.
 void Recorder::write_nominal_link() {
+  double rate = std::numeric_limits<double>::infinity();
   for (const auto& [variable, attribute] :
        {std::pair{"DPTRAIN_LINK_BIT_PER_S", "nominal_bit_per_s"},
         std::pair{"DPTRAIN_LINK_DELAY_S", "nominal_delay_s"},
@@ -150,10 +151,16 @@ void Recorder::write_nominal_link() {
     double value = 0;
     const char* end = text + std::strlen(text);
     const auto [stop, error] = std::from_chars(text, end, value);
-    if (error == std::errc() && stop == end) log_->set_attribute("/", attribute, value);
+    if (error != std::errc() || stop != end) continue;
+    if (std::string_view(attribute) == "nominal_bit_per_s") {
+      rate = value;
+    } else {
+      log_->set_attribute("/", attribute, value);
+    }
   }
   const double throttle = parse_bit_rate("--throttle", run_.options->throttle);
-  if (throttle > 0) log_->set_attribute("/", "nominal_bit_per_s", throttle);
+  if (throttle > 0) rate = std::min(rate, throttle);
+  if (std::isfinite(rate)) log_->set_attribute("/", "nominal_bit_per_s", rate);
 }
 
 CommTimes Recorder::collect_comm() {

@@ -22,41 +22,29 @@
 #include <utility>
 #include <vector>
 
-#include "app/bucket_tracker.hpp"
 #include "app/step_clock.hpp"
-#include "comm/dgc.hpp"
-#include "comm/reducer.hpp"
+#include "comm/gradient_sync.hpp"
 #include "io/augment.hpp"
 #include "io/loader.hpp"
-#include "kernels/bucket_link.hpp"
 #include "kernels/device.hpp"
 #include "kernels/input_link.hpp"
-#include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/network.hpp"
+#include "net/optimizer.hpp"
 
 namespace dp {
-
-// Where a GPU's gradients are encoded and added (kernels/bucket_link.hpp).
-enum class ExchangePath { automatic, host, device };
 
 struct ReplicaOptions {
   DataType activation_type = DataType::f32;
   std::uint64_t seed = 1;
   double label_smoothing = 0;
-  SgdStep sgd = {};  // its learning rate is given with every update
-  std::string compress = "none";
-  std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
-  std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
-  bool is_one_host = false;                     // all ranks are on the same one
-  std::size_t bucket_bytes = 4'000'000;
-  bool exchange = true;  // false: no buckets, every rank trains its own model
-  bool overlap = true;
-  ExchangePath path = ExchangePath::automatic;
+  net::SgdOptions sgd = {};
+  bool exchange = true;  // false: every rank trains its own model
+  // What the optimiser's settings decide is filled in here.
+  GradientSyncOptions sync = {};
   // Takes the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward
   // and backward are one graph, in which layers have no times of the host. Null: no trace.
   TraceTrack* trace = nullptr;
-  ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
 };
 
 class Replica {
@@ -72,10 +60,10 @@ class Replica {
   // Buckets, and on a GPU the path, chosen by measurement where it is left open.
   void plan_exchange();
   // Collective. From here on the reducer's thread owns the communicator.
-  void connect(Communicator& comm);
+  void connect(Communicator& comm) { sync_->connect(comm); }
 
-  // Collective, before the first step of an epoch: the codecs of the warm-up.
-  void begin_epoch(std::size_t epoch);
+  // Collective, before the first step of an epoch.
+  void begin_epoch(std::size_t epoch) { sync_->begin_epoch(epoch); }
 
   // ---- a step
   void load(const Batch& batch);
@@ -99,10 +87,7 @@ class Replica {
 
   [[nodiscard]] net::Network& network() { return network_; }
   [[nodiscard]] Device& device() { return device_; }
-  [[nodiscard]] Reducer& reducer() { return *reducer_; }
-  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
-  // "device", "host", or "" on a CPU, where there is no choice.
-  [[nodiscard]] std::string path() const;
+  [[nodiscard]] GradientSync& sync() { return *sync_; }
 
  private:
   struct LoadedBatch {
@@ -118,25 +103,15 @@ class Replica {
   void bring_in(const LoadedBatch& batch);
   void forward_and_backward();
   void zero_gradients();
-  void bucket_final(std::size_t bucket);
-  void all_buckets_final();
-  void choose_path();
-  void check_dgc() const;
-  void connect_dgc(ReducerOptions& options);
-  void update_operations();
-  [[nodiscard]] double seconds_of_path(bool on_device);
   [[nodiscard]] Recording& recording(const LoadedBatch& batch);
 
   Device& device_;
   ReplicaOptions options_;
   net::Network network_;
-  Device::Memory velocity_;
+  net::Sgd optimizer_;
 
-  // Shared with operations: read or written when they run.
-  Device::Memory loss_memory_, step_memory_, squares_memory_;
-  LossSums* loss_;
-  SgdStep* sgd_;
-  double* squares_;
+  Device::Memory loss_memory_;
+  LossSums* loss_;  // written by an operation when it runs
   LossSums loss_sums_;
 
   // A GPU's input.
@@ -149,21 +124,9 @@ class Replica {
   StepClock clock_;
   // By samples of this rank and of all.
   std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> recordings_;
-  std::unique_ptr<Recording> update_;
 
-  std::vector<Bucket> buckets_;
-  std::optional<BucketTracker> tracker_;
-  net::TensorCallback tensor_final_;
-  // dgc: momentum before the exchange instead of after it.
-  std::unique_ptr<DgcMomentum> dgc_;
-  Device::Memory dgc_step_memory_;
-  SgdStep* dgc_sgd_ = nullptr;
-  std::vector<bool> is_dgc_;  // by bucket
-  std::size_t reducer_ranks_ = 1;
-  bool is_on_device_ = false;  // the exchange's path
-  Device::Memory host_gradient_;
-  std::unique_ptr<BucketLink> link_;
-  std::unique_ptr<Reducer> reducer_;
+  net::TensorCallback tensor_final_;  // empty where nothing is exchanged
+  std::unique_ptr<GradientSync> sync_;
 };
 
 }  // namespace dp

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "comm/powersgd.hpp"
 #include "io/text_table.hpp"
 #include "kernels/base/error.hpp"
 
@@ -117,8 +116,6 @@ void RunTrace::put_on_one_clock(std::span<TraceEvent> events, const ClockLine& l
   for (TraceEvent& event : events) {
     event.begin_ns = line.to_rank_0(event.begin_ns) - zero_ns;
     event.end_ns = line.to_rank_0(event.end_ns) - zero_ns;
-    // powersgd's two sums are exchanges of their own, the second under a number of its own.
-    if (event.kind >= TraceKind::bucket) event.id %= kPowerSgdSecondBucket;
   }
   std::ranges::sort(events, [](const TraceEvent& a, const TraceEvent& b) {
     return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;

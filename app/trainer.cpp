@@ -68,14 +68,14 @@ void Trainer::train_epoch(std::size_t epoch) {
   tally_ = {.epoch = epoch};
   train_loader_->start_epoch(epoch);
   replica_->begin_epoch(epoch);
-  if (trace_) trace_->begin_epoch(replica_->reducer(), global_step_, train_loader_->steps());
+  if (trace_) trace_->begin_epoch(replica_->sync().reducer(), global_step_, train_loader_->steps());
   replica_->begin_times();
   is_loaded_ = false;
   for (std::size_t s = 0; s < train_loader_->steps(); ++s) {
     StopNotice::set_place(epoch + 1, schedule_.epochs, s + 1, train_loader_->steps());
     const double data_s = is_loaded_ ? 0.0 : load_next();
     // Once an epoch the sums are compared with the exact ones.
-    if (s == train_loader_->steps() / 2 && exchanges()) replica_->reducer().sample_error();
+    if (s == train_loader_->steps() / 2 && exchanges()) replica_->sync().reducer().sample_error();
     step(data_s, s + 1 == train_loader_->steps());
   }
 }
@@ -146,7 +146,7 @@ EvaluationResult Trainer::evaluate() {
     replica_->load(test_loader_->next());
     sums += replica_->evaluate();
   }
-  return replica_->reducer().run([&](Communicator& comm) {
+  return replica_->sync().reducer().run([&](Communicator& comm) {
     return EvaluationResult{.loss = comm.all_sum(sums.loss),
                             .correct = comm.all_sum(sums.correct),
                             .samples = comm.all_sum(sums.samples)};
@@ -158,7 +158,7 @@ void Trainer::average_statistics() {
   net::Parameters& parameters = replica_->network().parameters();
   const std::vector<float> mine = to_host(*device_, parameters.training_statistics());
   std::vector<double> sums(mine.begin(), mine.end());
-  replica_->reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+  replica_->sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
   std::vector<float> mean(sums.size());
   for (std::size_t i = 0; i < mean.size(); ++i) {
     mean[i] = static_cast<float>(sums[i] / static_cast<double>(comm_.size()));
@@ -174,12 +174,12 @@ void Trainer::check_replicas() {
   std::vector<float> copy;
   if (device_->kind() != DeviceKind::cpu) copy = to_host(*device_, values);
   const std::span<const float> on_host = copy.empty() ? std::span<const float>(values) : copy;
-  tally_.replica_hash =
-      replica_->reducer().run([&](Communicator& comm) { return agree_on_hash(comm, on_host); });
+  tally_.replica_hash = replica_->sync().reducer().run(
+      [&](Communicator& comm) { return agree_on_hash(comm, on_host); });
 }
 
 void Trainer::write_trace() {
-  const RunTrace::Report report = trace_->write(replica_->reducer());
+  const RunTrace::Report report = trace_->write(replica_->sync().reducer());
   if (!report.text.empty()) recorder_->say(report.text);
   if (!report.failure.empty()) recorder_->note_missing("the trace", report.failure);
   replica_->begin_times();  // the writing is part of no step
@@ -198,7 +198,7 @@ Trainer::Trainer(const Options& options, Communicator& comm) : options_(options)
   prepare_batch_sizes();
   make_recorder();
   replica_->connect(comm_);
-  recorder_->attach(replica_->reducer());
+  recorder_->attach(replica_->sync().reducer());
   if (trace_) trace_->start(replica_->network(), global_step_);
 }
 
@@ -315,29 +315,30 @@ void Trainer::make_replica() {
                  .weight_decay = static_cast<float>(options_.weight_decay),
                  .has_nesterov = options_.nesterov,
                  .clip_norm = options_.clip_norm};
-  replica.compress = options_.compress;
-  replica.compress_warmup = to_size(options_.compress_warmup);
+  replica.sync.compress = options_.compress;
+  replica.sync.compress_warmup = to_size(options_.compress_warmup);
   for (std::size_t begin = 0; begin < options_.compress_exclude.size();) {
     const std::size_t end =
         std::min(options_.compress_exclude.find(',', begin), options_.compress_exclude.size());
-    replica.exact_tensors.push_back(options_.compress_exclude.substr(begin, end - begin));
+    replica.sync.exact_tensors.push_back(options_.compress_exclude.substr(begin, end - begin));
     begin = end + 1;
   }
-  replica.is_one_host = comm_.local_size() == comm_.size();
-  replica.bucket_bytes = bucket_bytes();
+  replica.sync.is_one_host = comm_.local_size() == comm_.size();
+  replica.sync.bucket_bytes = bucket_bytes();
   replica.exchange = options_.exchange;
-  replica.overlap = options_.overlap;
-  replica.path = options_.gpu_exchange == Options::GpuExchange::host     ? ExchangePath::host
-                 : options_.gpu_exchange == Options::GpuExchange::device ? ExchangePath::device
-                                                                         : ExchangePath::automatic;
-  replica.reducer.topology = options_.topology;
-  replica.reducer.seed = seed();
-  replica.reducer.comm_timeout_s = options_.comm_timeout_s;
-  replica.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options_.throttle);
+  replica.sync.overlap = options_.overlap;
+  replica.sync.path = options_.gpu_exchange == Options::GpuExchange::host ? ExchangePath::host
+                      : options_.gpu_exchange == Options::GpuExchange::device
+                          ? ExchangePath::device
+                          : ExchangePath::automatic;
+  replica.sync.reducer.topology = options_.topology;
+  replica.sync.reducer.seed = seed();
+  replica.sync.reducer.comm_timeout_s = options_.comm_timeout_s;
+  replica.sync.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options_.throttle);
   if (options_.trace != "none") {
     trace_ = std::make_unique<RunTrace>(options_);
     replica.trace = trace_->loop();
-    replica.reducer.trace = trace_->exchange();
+    replica.sync.reducer.trace = trace_->exchange();
   }
   replica_ = std::make_unique<Replica>(
       *device_, net::make_model(options_.model, data_.train.classes()), replica);
@@ -414,12 +415,12 @@ void Trainer::make_recorder() {
                                                         .device = device_.get(),
                                                         .why_no_gpu = why_no_gpu_,
                                                         .network = &replica_->network(),
-                                                        .exchange_path = replica_->path(),
+                                                        .exchange_path = replica_->sync().path(),
                                                         .link = link_,
                                                         .bucket_bytes = bucket_bytes(),
                                                         .data = &data_,
                                                         .data_hash = data_hash_,
-                                                        .buckets = replica_->buckets(),
+                                                        .buckets = replica_->sync().buckets(),
                                                         .global_batch = global_batch_,
                                                         .steps_per_epoch = train_loader_->steps()});
 }

@@ -65,7 +65,7 @@ class Trainer {
   LinkProbe link_;  // zeros where nothing is exchanged, and with --autotune off
   std::unique_ptr<Device> device_;
   Dataset data_;
-  std::uint64_t data_hash_ = 0;  // content_hash(data_)
+  std::uint64_t data_hash_ = 0;      // content_hash(data_)
   std::string why_no_gpu_;           // for --device auto
   std::unique_ptr<RunTrace> trace_;  // with --trace; the replica records into it
   std::unique_ptr<Replica> replica_;

@@ -22,6 +22,7 @@ struct TensorSlot {
   std::size_t columns = 0;
   bool is_1d = false;
   bool is_exact = false;  // excluded from compression by its name: sent in fp32
+  std::string name = {};
 
   [[nodiscard]] std::size_t elements() const { return rows * columns; }
 };

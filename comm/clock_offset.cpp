@@ -6,13 +6,10 @@
 #include <thread>
 
 #include "comm/check.hpp"
+#include "comm/tags.hpp"
 
 namespace dp {
 namespace {
-
-// The largest tag that MPI guarantees. Exchanges of as many buckets would end with it, and there
-// are at most as many buckets as tensors.
-constexpr int kTag = 32767;
 
 constexpr int kFewestTrips = 40;
 constexpr std::int64_t kGoodError_ns = 20'000, kLongest_ns = 100'000'000;
@@ -31,14 +28,14 @@ void finish(Communicator& communicator, MPI_Request& request) {
 
 void send(Communicator& communicator, std::int64_t value, int to) {
   MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Isend(&value, 1, MPI_INT64_T, to, kTag, communicator.handle(), &request));
+  DP_CHECK_MPI(MPI_Isend(&value, 1, MPI_INT64_T, to, kClockTag, communicator.handle(), &request));
   finish(communicator, request);
 }
 
 std::int64_t receive(Communicator& communicator, int from) {
   std::int64_t value = 0;
   MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Irecv(&value, 1, MPI_INT64_T, from, kTag, communicator.handle(), &request));
+  DP_CHECK_MPI(MPI_Irecv(&value, 1, MPI_INT64_T, from, kClockTag, communicator.handle(), &request));
   finish(communicator, request);
   return value;
 }

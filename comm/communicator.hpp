@@ -57,7 +57,9 @@ class Communicator {
     return control_bytes_ + liveness_.sent_bytes();
   }
   // What one gather_rows() of so many bytes adds to that on this rank.
-  [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const { return rank_ == 0 ? 0 : bytes; }
+  [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const {
+    return rank_ == 0 ? 0 : bytes;
+  }
 
   void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
   // A deadline that starts now, for waits elsewhere.

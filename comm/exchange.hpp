@@ -5,7 +5,8 @@
 // place) and done() (all transfers have ended, the buffers may be used for another bucket).
 //
 //     post_receives   before any rank starts, so that no message has to wait for its buffer
-//     start           when this rank's values are final
+//     prepare         when this rank's values are final: makes of them what is exchanged
+//     start           the exchange begins on this rank
 //     progress        handles what has come, at most one segment a call; true if something moved
 //
 // All ranks run the same exchanges of a bucket, one after the other; before a new object takes over
@@ -21,10 +22,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "comm/communicator.hpp"
 #include "comm/encode_sample.hpp"
 #include "comm/link_model.hpp"
+#include "kernels/base/state.hpp"
 #include "kernels/base/trace.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/device.hpp"
@@ -35,7 +38,8 @@ namespace dp {
 // outlives the exchange.
 struct ExchangeSetup {
   Communicator* communicator = nullptr;
-  std::uint32_t bucket = 0;   // its number, part of the messages' tags
+  std::uint32_t bucket = 0;   // its number
+  std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), unlike any other's
   std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodePlace
   std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
   float* residual = nullptr;  // as long as `gradient`; null: no error feedback
@@ -94,6 +98,7 @@ class Exchange {
 
   [[nodiscard]] virtual BufferNeeds needs() const = 0;
   virtual void post_receives(BufferSet& buffers, std::uint64_t step) = 0;
+  virtual void prepare() {}
   virtual void start() = 0;
   virtual bool progress() = 0;
   [[nodiscard]] virtual bool delivered() const = 0;
@@ -105,12 +110,11 @@ class Exchange {
   // Adds the delivered sum to the residual of the rank that owns it: the step is skipped, and what
   // residuals had given to it must not be lost. Nothing without feedback.
   virtual void put_back_delivered() = 0;
-  // Of the values of an encode in the next step it is counted how many are saturated
-  // (encode_sample.hpp). Nothing for exchanges that have no scale.
+  // Counts saturated values in one encode of the next step (encode_sample.hpp). Nothing for
+  // exchanges that have no scale.
   virtual void measure_saturation() {}
-  // What an exchange keeps from step to step beside the residual, the same on all ranks; empty for
-  // most. Saved and given back between steps with the residual, a run goes on bit for bit.
-  [[nodiscard]] virtual std::span<float> state() { return {}; }
+  // Between steps: what an exchange keeps from step to step beside the residual; nothing for most.
+  virtual void list_state(const std::string& /*prefix*/, StateVisitor& /*visitor*/) {}
 
   [[nodiscard]] const ExchangeStats& stats() const { return stats_; }
   void clear_stats() { stats_ = {}; }

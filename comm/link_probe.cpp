@@ -10,14 +10,15 @@
 #include <vector>
 
 #include "comm/check.hpp"
+#include "comm/tags.hpp"
 #include "comm/link_estimate.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
 namespace {
 
-// The largest tags that MPI guarantees, less one (clock_offset.cpp has it).
-constexpr int kPingTag = 32766, kPongTag = 32765, kDataTag = 32764, kAcknowledgeTag = 32763;
+constexpr int kPingTag = kProbeTag, kPongTag = kProbeTag + 1, kDataTag = kProbeTag + 2,
+              kAcknowledgeTag = kProbeTag + 3;
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -38,14 +38,13 @@ class PowerSgd final : public Exchange {
       : setup_(setup.exchange), rank_(setup.rank), plan_(plan_powersgd(setup.tensors, setup.rank)) {
     DP_ASSERT(setup_.codec->is_lossless() && !setup_.codec->is_on_device(),
               "powersgd sends its factors by {}", setup_.codec->spec().name);
-    DP_ASSERT(setup_.bucket < kPowerSgdSecondBucket, "bucket {}", setup_.bucket);
     DP_ASSERT(plan_.tensors.empty() ? setup_.gradient.empty()
                                     : plan_.tensors.back().begin + elements(plan_.tensors.back()) ==
                                           setup_.gradient.size(),
               "tensors of another bucket than that of {} values", setup_.gradient.size());
     if (is_idle()) return;
-    make_sum(first_, plan_.first_floats, setup_.bucket, setup.make_inner);
-    make_sum(second_, plan_.second_floats, setup_.bucket + kPowerSgdSecondBucket, setup.make_inner);
+    make_sum(first_, plan_.first_floats, setup_.stream, setup.make_inner);
+    make_sum(second_, plan_.second_floats, setup_.stream + 1, setup.make_inner);
     own_q_.resize(plan_.second_floats);
     next_q_.resize(plan_.second_floats);
     std::size_t work = 0;
@@ -161,7 +160,11 @@ class PowerSgd final : public Exchange {
   }
 
   // Q is all that goes from step to step beside the residual.
-  [[nodiscard]] std::span<float> state() override { return next_q_; }
+  void list_state(const std::string& prefix, StateVisitor& visitor) override {
+    if (!next_q_.empty()) {
+      visitor.values(prefix + "q", std::span(next_q_), StateShare::replicated);
+    }
+  }
 
  private:
   [[nodiscard]] static std::size_t elements(const Tensor& t) { return t.rows * t.columns; }
@@ -174,11 +177,11 @@ class PowerSgd final : public Exchange {
     return setup_.residual == nullptr ? nullptr : setup_.residual + t.begin;
   }
 
-  void make_sum(Sum& sum, std::size_t floats, std::uint32_t bucket,
+  void make_sum(Sum& sum, std::size_t floats, std::uint32_t stream,
                 const std::function<std::unique_ptr<Exchange>(const ExchangeSetup&)>& make) {
     sum.values.resize(floats);
     ExchangeSetup inner = setup_;
-    inner.bucket = bucket;
+    inner.stream = stream;
     inner.offset = 0;
     inner.gradient = sum.values;
     inner.residual = nullptr;

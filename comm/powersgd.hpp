@@ -29,8 +29,8 @@
 //
 // Wire: two exchanges of fp32 values, each with the messages and the bytes of the topology's
 // header. The *first* carries, tensor after tensor, its P factor, column after column, or the
-// tensor itself; the *second* the Q factors, column after column. The first has the bucket's
-// number, the second that number + kPowerSgdSecondBucket.
+// tensor itself; the *second* the Q factors, column after column. They have a
+// message stream each, the exchange's first and the one after it.
 //     wire bytes = wire bytes of `first_floats` + wire bytes of `second_floats` (PowerSgdPlan)
 // Cost: three passes over gradient and residual and 8 r flops a value; only the last one writes.
 // Memory beyond the residual: about 3 x the factors.
@@ -52,9 +52,6 @@
 
 namespace dp {
 
-// Buckets have lower numbers than this: the second exchanges' messages take theirs from here on.
-inline constexpr std::uint32_t kPowerSgdSecondBucket = 4096;
-
 // How a bucket's tensors go. Pure arithmetic, the same on all ranks.
 struct PowerSgdPlan {
   struct Tensor {
@@ -69,12 +66,6 @@ struct PowerSgdPlan {
 };
 // `tensors` follow each other without gaps; the first begins at the bucket's begin.
 [[nodiscard]] PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t rank);
-
-// The exchanges of a bucket that begin one after the other: 2, or 1 where no tensor is factored.
-// Each takes the topology's hops.
-[[nodiscard]] inline std::size_t exchanges_of(const PowerSgdPlan& plan) {
-  return plan.second_floats > 0 ? 2 : 1;
-}
 
 struct PowerSgdSetup {
   // The bucket. `codec` is a lossless one of the host (none): that of the inner exchanges. A null

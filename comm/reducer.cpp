@@ -51,6 +51,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator_.size()),
             "{} hosts for {} ranks", hosts_.size(), communicator_.size());
   static_cast<void>(find_topology(options_.topology));
+  check_streams(buckets_.size());
   if (options_.throttle_bits_per_s > 0.0) link_.emplace(options_.throttle_bits_per_s);
   const CodecSpec exact = parse_codec_spec("none");
   exact_ = options_.device == nullptr ? make_codec(exact) : make_codec(exact, *options_.device);
@@ -324,7 +325,7 @@ bool Reducer::post_and_start() {
     buffer_of_[posted_++] = set;
   }
   while (started_ < posted_ && is_bucket_final(started_)) {
-    if (options_.before_start) call_hook(options_.before_start, started_);
+    exchanges_[started_]->prepare();
     if (is_sampling_) sample_->take_input(started_);
     if (options_.trace != nullptr) trace_start(started_);
     exchanges_[started_++]->start();

@@ -39,8 +39,10 @@
 #include "comm/communicator.hpp"
 #include "comm/error_sample.hpp"
 #include "comm/exchange.hpp"
+#include "comm/exchange_kinds.hpp"
 #include "comm/look_pace.hpp"
 #include "comm/topology.hpp"
+#include "kernels/base/state.hpp"
 
 namespace dp {
 
@@ -65,9 +67,10 @@ struct ReducerOptions {
   // If set, the thread asks it whether a bucket's values are final (the oldest that is not, at
   // every look), and bucket_ready is not called. From begin_step on it answers for that step.
   std::function<bool(std::size_t bucket)> is_final = {};
-  // Called by the thread when a bucket's values are final, just before its exchange starts; it may
-  // change them.
-  std::function<void(std::size_t bucket)> before_start = {};
+  // The parameters that the gradient belongs to, and their weight decay, for exchanges that have a
+  // momentum of their own (dgc.hpp). None: without weight decay.
+  std::span<const float> parameters = {};
+  float weight_decay = 0.0f;
   // Called by the thread when a bucket's sum is in place, for one bucket after the other, before
   // wait_step returns. Whether the step is finite is not known then.
   std::function<void(std::size_t bucket)> on_delivered = {};
@@ -113,8 +116,8 @@ struct CommTimes {
   std::vector<CommCost> buckets;
 };
 
-// Throws Error(usage) where a codec cannot be used with so many buckets.
-void check_bucket_count(const CodecSpec& spec, std::size_t buckets);
+// Throws Error(usage) where there are not enough message streams for so many buckets (tags.hpp).
+void check_streams(std::size_t buckets);
 
 class Reducer {
  public:
@@ -171,19 +174,19 @@ class Reducer {
   [[nodiscard]] CommTimes take_times();
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
-  // The floats of a segment with that codec: segment_bytes rounded up to whole blocks.
-  [[nodiscard]] std::size_t segment_of(const Codec& codec) const;
   [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   // What this rank sends for one exchange of that bucket; nothing where that depends on the values.
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
-  // The message latencies, one after the other, of one exchange of that bucket: the topology's hops,
-  // with powersgd once for each of its two exchanges.
+  // The message latencies, one after the other, of one exchange of that bucket: the topology's
+  // hops, with powersgd once for each of its two exchanges.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const;
   // As long as the gradient where any bucket has feedback, empty otherwise. Memory of
   // ReducerOptions::device where one is given: not for the host to touch. To be used only between
   // wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() const { return residual_; }
+  // Between steps: the residual, and what exchanges keep from step to step.
+  void list_state(StateVisitor& visitor);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -199,7 +202,13 @@ class Reducer {
   void wait_for(Job& job, std::unique_lock<std::mutex>& lock);
 
   void make_exchanges(const std::vector<std::string>& specs);
-  [[nodiscard]] std::unique_ptr<Exchange> make_exchange(std::size_t bucket, const CodecSpec& spec);
+  [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
+  // The floats that go over the topology, one sum after the other.
+  [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
+  // Writes the bucket's messages.
+  [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {
+    return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
+  }
 
   // The thread.
   void main_loop();
@@ -223,9 +232,10 @@ class Reducer {
   ReducerOptions options_;
   std::vector<int> hosts_;
   std::optional<LinkModel> link_;
-  std::unique_ptr<Codec> exact_;  // none, on the gradient's memory
-  std::vector<CodecSpec> specs_;  // by bucket
-  std::vector<std::unique_ptr<Codec>> codecs_;
+  std::unique_ptr<Codec> exact_;                // none, on the gradient's memory
+  std::vector<CodecSpec> specs_;                // by bucket
+  std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
+  std::unique_ptr<DgcMomentum> momentum_;       // of the whole gradient, where an exchange wants it
   std::shared_ptr<float> residual_memory_;
   std::span<float> residual_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;
@@ -255,7 +265,7 @@ class Reducer {
   bool is_sampling_ = false;
   double seen_codec_s_ = 0.0;  // of the stats, already accounted
   LookPace pace_;
-  std::vector<double> hook_s_;  // by bucket: in before_start and on_delivered, since take_times
+  std::vector<double> hook_s_;  // by bucket: in on_delivered, since take_times
   Clock::time_point served_at_;
   // For the trace, by bucket: when it started, or 0, and the bytes that it had sent by then.
   struct Start {

@@ -1,22 +1,18 @@
 // The reducer's exchanges: how a bucket, its codec and its topology become one.
 #include <algorithm>
 
-#include "comm/powersgd.hpp"
 #include "comm/reducer.hpp"
+#include "comm/tags.hpp"
 
 namespace dp {
 
-void check_bucket_count(const CodecSpec& spec, std::size_t buckets) {
-  // Each has the tags of a second one, kPowerSgdSecondBucket further on.
-  if (!find_codec(spec.name)->is_exchange || buckets <= kPowerSgdSecondBucket) return;
+void check_streams(std::size_t buckets) {
+  const std::size_t most = kMostStreams / most_streams();
+  if (buckets <= most) return;
   throw_error(ErrorKind::usage,
-              "--compress {}: {} buckets, and at most {} with this codec; raise --bucket-mb",
-              spec.name, buckets, kPowerSgdSecondBucket);
-}
-
-std::size_t Reducer::segment_of(const Codec& codec) const {
-  const std::size_t floats = std::max<std::size_t>(options_.segment_bytes / sizeof(float), 1);
-  return (floats + codec.block() - 1) / codec.block() * codec.block();
+              "{} buckets, and MPI has message numbers for {}; make the buckets larger "
+              "(--bucket-mb)",
+              buckets, most);
 }
 
 // Makes what differs from what there is, and buffers that suffice.
@@ -26,7 +22,6 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
   // A spec that cannot be must not leave half of them replaced.
   std::vector<CodecSpec> wanted;
   for (const std::string& spec : specs) wanted.push_back(parse_codec_spec(spec));
-  for (const CodecSpec& spec : wanted) check_bucket_count(spec, buckets_.size());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const CodecSpec& spec = wanted[b];
     if (exchanges_[b] != nullptr && spec == specs_[b]) continue;
@@ -36,7 +31,9 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
     }
     const ExchangeStats stats = exchanges_[b] == nullptr ? ExchangeStats{} : exchanges_[b]->stats();
     exchanges_[b].reset();  // refers to the codec
-    exchanges_[b] = make_exchange(b, spec);
+    MadeExchange made = make_exchange(b, spec);
+    codecs_[b] = std::move(made.codec);
+    exchanges_[b] = std::move(made.exchange);
     exchanges_[b]->set_stats(stats);
     specs_[b] = spec;
     buckets_[b].codec = spec.text();
@@ -60,36 +57,42 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
   is_buffer_free_.assign(in_flight, true);
 }
 
-std::unique_ptr<Exchange> Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
+MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   const Bucket& bucket = buckets_[b];
   const bool has_residual = spec.feedback && !residual_.empty();
-  ExchangeSetup setup = {.communicator = &communicator_,
-                         .bucket = checked_cast<std::uint32_t>(b),
-                         .offset = bucket.offset,
-                         .gradient = gradient_.subspan(bucket.offset, bucket.elements),
-                         .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
-                         .codec = exact_.get(),
-                         .exact = exact_.get(),
-                         .seed = options_.seed,
-                         .segment = segment_of(*exact_),
-                         .window = options_.window,
-                         .link = link_ ? &*link_ : nullptr,
-                         .hosts = hosts_,
-                         .trace = options_.trace};
-  const Topology& topology = topology_of(b);
-  if (find_codec(spec.name)->is_exchange) {
-    DP_ASSERT(options_.device == nullptr, "{} has no form for this device", spec.text());
-    codecs_[b] = nullptr;
-    return make_powersgd({.exchange = setup,
-                          .tensors = bucket.tensors,
-                          .rank = spec.whole("rank"),
-                          .make_inner = topology.make});
+  const ExchangeKind& kind = exchange_kind(spec);
+  if (kind.has_momentum && momentum_ == nullptr) {
+    momentum_ = std::make_unique<DgcMomentum>(
+        gradient_.size(), DgcOptions{.momentum = static_cast<float>(spec.number("momentum")),
+                                     .clip = spec.number("clip"),
+                                     .ranks = hosts_.size()});
   }
-  codecs_[b] = options_.device == nullptr ? make_codec(spec) : make_codec(spec, *options_.device);
-  DP_ASSERT(codecs_[b] != nullptr, "{} has no form for this device", spec.text());
-  setup.codec = codecs_[b].get();
-  setup.segment = segment_of(*codecs_[b]);
-  return topology.make(setup);
+  return kind.make({.setup = {.communicator = &communicator_,
+                              .bucket = checked_cast<std::uint32_t>(b),
+                              // The same numbers whatever the codec is, so that those of a warm-up
+                              // can be replaced.
+                              .stream = checked_cast<std::uint32_t>(b * most_streams()),
+                              .offset = bucket.offset,
+                              .gradient = gradient_.subspan(bucket.offset, bucket.elements),
+                              .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
+                              .codec = exact_.get(),
+                              .exact = exact_.get(),
+                              .seed = options_.seed,
+                              .segment = segment_floats(options_.segment_bytes, *exact_),
+                              .window = options_.window,
+                              .link = link_ ? &*link_ : nullptr,
+                              .hosts = hosts_,
+                              .trace = options_.trace},
+                    .segment_bytes = options_.segment_bytes,
+                    .spec = &spec,
+                    .topology = &topology_of(b),
+                    .tensors = bucket.tensors,
+                    .device = options_.device,
+                    .momentum = momentum_.get(),
+                    .parameters = options_.parameters.empty()
+                                      ? std::span<const float>()
+                                      : options_.parameters.subspan(bucket.offset, bucket.elements),
+                    .weight_decay = options_.weight_decay});
 }
 
 const Topology& Reducer::topology_of(std::size_t bucket) const {
@@ -98,25 +101,34 @@ const Topology& Reducer::topology_of(std::size_t bucket) const {
 }
 
 std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
-  const bool is_factored = codecs_[bucket] == nullptr;
-  const Codec& codec = is_factored ? *exact_ : *codecs_[bucket];
-  if (!codec.fixed_payload_bytes(segment_of(codec))) return std::nullopt;
-  const auto of = [&](std::size_t elements) {
-    const ExchangeShape shape = {
-        .elements = elements, .ranks = hosts_.size(), .segment = segment_of(codec)};
+  const Codec& codec = codec_of(bucket);
+  const std::size_t segment = segment_floats(options_.segment_bytes, codec);
+  if (!codec.fixed_payload_bytes(segment)) return std::nullopt;
+  std::uint64_t bytes = 0;
+  for (const std::size_t floats : sums_of(bucket)) {
+    const ExchangeShape shape = {.elements = floats, .ranks = hosts_.size(), .segment = segment};
     const auto rank = static_cast<std::size_t>(communicator_.rank());
-    return topology_of(bucket).wire_bytes(shape, hosts_, rank, codec);
-  };
-  if (!is_factored) return of(buckets_[bucket].elements);
-  const PowerSgdPlan plan = plan_powersgd(buckets_[bucket].tensors, specs_[bucket].whole("rank"));
-  return of(plan.first_floats) + of(plan.second_floats);
+    bytes += topology_of(bucket).wire_bytes(shape, hosts_, rank, codec);
+  }
+  return bytes;
 }
 
 std::size_t Reducer::hops(std::size_t bucket) const {
-  const std::size_t of_topology = topology_of(bucket).hops(hosts_.size(), hosts_);
-  if (codecs_[bucket] != nullptr) return of_topology;
-  return of_topology *
-         exchanges_of(plan_powersgd(buckets_[bucket].tensors, specs_[bucket].whole("rank")));
+  return topology_of(bucket).hops(hosts_.size(), hosts_) * sums_of(bucket).size();
+}
+
+std::vector<std::size_t> Reducer::sums_of(std::size_t bucket) const {
+  return exchange_kind(specs_[bucket])
+      .sums(specs_[bucket], buckets_[bucket].elements, buckets_[bucket].tensors);
+}
+
+void Reducer::list_state(StateVisitor& visitor) {
+  const StatePlace place = options_.device == nullptr ? StatePlace::host : StatePlace::device;
+  if (!residual_.empty()) visitor.values("exchange/residual", residual_, StateShare::own, place);
+  if (momentum_) visitor.values("exchange/velocity", momentum_->velocity(), StateShare::own);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    exchanges_[b]->list_state(fmt::format("exchange/bucket{}/", b), visitor);
+  }
 }
 
 void Reducer::replace_codecs(const std::vector<std::string>& specs) {

@@ -7,6 +7,7 @@
 
 #include "comm/check.hpp"
 #include "comm/stopwatch.hpp"
+#include "comm/tags.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -19,7 +20,7 @@ constexpr std::uint32_t kNotFinite = 0x100u;
 struct MessageHeader {
   std::uint32_t kind = 0;
   std::uint32_t step = 0;
-  std::uint32_t bucket = 0;
+  std::uint32_t stream = 0;
   std::uint32_t number = 0;
 };
 static_assert(sizeof(MessageHeader) == kMessageHeaderBytes);
@@ -196,13 +197,13 @@ class SegmentExchange final : public Exchange {
   }
 
   // Messages of one tag arrive from a rank in the order in which it sent them, so a bucket needs
-  // one, and another for the next exchange, which a fast rank may have begun. It cannot be further
-  // ahead: it ends an exchange only with everybody's start notice.
+  // one tag, and another for the next exchange, which a fast rank may have begun. It cannot be
+  // further ahead: it ends an exchange only with everybody's start notice.
   [[nodiscard]] int tag(std::uint32_t kind) const {
-    return checked_cast<int>((std::uint64_t{setup_.bucket} * 2 + tag_parity_) * 2 + kind);
+    return stream_tag(setup_.stream, tag_parity_, kind);
   }
   [[nodiscard]] MessageHeader header(std::uint32_t kind, std::uint32_t number) const {
-    return {kind, static_cast<std::uint32_t>(step_), setup_.bucket, number};
+    return {kind, static_cast<std::uint32_t>(step_), setup_.stream, number};
   }
   static std::uint32_t number(std::uint32_t segment, bool is_total) {
     return segment * 2 + (is_total ? 1 : 0);
@@ -289,14 +290,15 @@ class SegmentExchange final : public Exchange {
 
   void check_header(const MessageHeader& got, const MessageHeader& want, int from) const {
     if ((got.kind & ~kNotFinite) == want.kind && got.step == want.step &&
-        got.bucket == want.bucket && got.number == want.number) {
+        got.stream == want.stream && got.number == want.number) {
       return;
     }
     throw_error(ErrorKind::communication,
-                "rank {} got message {} of bucket {} in step {} (kind {:08x}) from rank {} where "
-                "message {} of bucket {} in step {} was due: the ranks do not run the same program",
-                rank_, got.number, got.bucket, got.step, got.kind, from, want.number, want.bucket,
-                want.step);
+                "rank {} got message {} of stream {} in step {} (kind {:08x}) from rank {} where "
+                "message {} of stream {} in step {} was due, for bucket {}: the ranks do not run "
+                "the same program",
+                rank_, got.number, got.stream, got.step, got.kind, from, want.number, want.stream,
+                want.step, setup_.bucket);
   }
 
   // The send slot that is free, or kNone.

@@ -9,7 +9,7 @@
 //     u32 kind     0x44500001 a segment, 0x44500002 a start notice; + 0x100: some rank's input was
 //                  not finite (travels with the segment to all ranks)
 //     u32 step     lower 32 bits
-//     u32 bucket
+//     u32 stream  (tags.hpp)
 //     u32 number   2 x the segment's number (chunk after chunk), + 1 in a total; 0 in a notice
 // A rank that starts a bucket tells all others with a *start notice*, a header alone: so waiting
 // for a rank that has not begun can be told from waiting for the network.

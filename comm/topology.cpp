@@ -32,7 +32,7 @@ constexpr Topology kTopologies[] = {
     {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", make_tree,
      without_hosts<tree_wire_bytes>, without_hosts<tree_hops>},
     {"hierarchical", "fp32 sums inside a host, a ring between hosts", make_hierarchical,
-     hierarchical_wire_bytes, hierarchical_hops},
+     hierarchical_wire_bytes, hierarchical_hops, false},
     {"ps", "parameter server: all to rank 0 and back", make_parameter_server,
      without_hosts<parameter_server_wire_bytes>, without_hosts<parameter_server_hops>},
 };

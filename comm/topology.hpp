@@ -24,6 +24,8 @@ struct Topology {
   // longest chain of messages of which each waits for the one before. 0 for one rank. `hosts`: as
   // above.
   std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
+  // Whether every rank encodes its own values, so that its residual tells what it has sent.
+  bool encodes_on_all_ranks = true;
 };
 
 // All topologies, in the order in which help lists them.

@@ -2,8 +2,9 @@
 //
 // Each row is a plain struct, and its columns (name, unit, place, type) are listed once in
 // run_log_rows.cpp, in the order of the file. Times are seconds, bytes as handed to MPI, accuracies
-// fractions; parts of an epoch's or a step's time add up to it exactly. A value that was not measured is NaN (the default of every floating-point field that
-// may go unmeasured). New columns are added at the end of a list.
+// fractions; parts of an epoch's or a step's time add up to it exactly. A value that was not
+// measured is NaN (the default of every floating-point field that may go unmeasured). New columns
+// are added at the end of a list.
 #pragma once
 
 #include <cstddef>

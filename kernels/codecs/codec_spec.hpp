@@ -47,8 +47,9 @@ constexpr CodecParameter block_parameter(std::size_t preset) {
 // The preset of `ef` depends on whether the spec is biased: see CodecInfo.
 constexpr CodecParameter feedback_parameter() {
   return {.key = "ef",
-          .help = "error feedback: what is dropped is added to the next step's gradient; force: on "
-                  "where it may diverge, too",
+          .help =
+              "error feedback: what is dropped is added to the next step's gradient; force: on "
+              "where it may diverge, too",
           .kind = CodecParameter::Kind::choice,
           .choices = "on|off|force"};
 }

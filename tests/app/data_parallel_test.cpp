@@ -121,9 +121,9 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   ReplicaOptions options;
   options.seed = 3;
   options.sgd = {.weight_decay = 5e-4f};
-  options.bucket_bytes = 4096;
-  options.path = GetParam();
-  options.reducer.comm_timeout_s = 30;
+  options.sync.bucket_bytes = 4096;
+  options.sync.path = GetParam();
+  options.sync.reducer.comm_timeout_s = 30;
   Replica replica(*device, plain_network(), options);
   LoaderOptions loading = {.global_batch = kGlobalBatch, .rank = rank, .ranks = ranks, .seed = 5};
   if (is_gpu) {
@@ -135,7 +135,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
     replica.prepare(n, net::Mode::training);
   }
   replica.plan_exchange();
-  EXPECT_GT(replica.buckets().size(), 2u);
+  EXPECT_GT(replica.sync().buckets().size(), 2u);
   replica.connect(comm);
   net::Parameters& parameters = replica.network().parameters();
 
@@ -162,7 +162,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
       }
       replica.update(0.1);
       const double loss = replica.loss().loss;
-      const double sum = replica.reducer().run([&](Communicator& c) { return c.all_sum(loss); });
+      const double sum = replica.sync().reducer().run([&](Communicator& c) { return c.all_sum(loss); });
       EXPECT_NEAR(sum, whole_loss, 1e-4 * std::abs(whole_loss)) << "step " << step;
     }
     const LoopTimes times = replica.take_times(true);
@@ -174,7 +174,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   }
   const std::vector<float> values = to_host(*device, parameters.values());
   const std::uint64_t hash =
-      replica.reducer().run([&](Communicator& c) { return agree_on_hash(c, values); });
+      replica.sync().reducer().run([&](Communicator& c) { return agree_on_hash(c, values); });
   EXPECT_NE(hash, 0u);
 
   // Later a unit near the ReLU's kink may fall on its other side, and 9 steps accumulate it.

@@ -261,7 +261,9 @@ def link_of_the_lab_is_logged() -> None:
     nominal = [attributes[f"nominal_{name}"] for name in ("bit_per_s", "delay_s", "loss", "is_shared")]
     assert nominal == [1e8, 0.005, 0.001, 0], nominal
     assert list(attributes["topology_names"]) == ["ring"] and attributes["topology_hops"].tolist() == [2]
-    assert run(2, "b.h5", "--epochs", "1", "--throttle", "2gbit").attrs["nominal_bit_per_s"] == 2e9
+    assert run(2, "b.h5", "--epochs", "1", "--throttle", "2gbit").attrs["nominal_bit_per_s"] == 1e8
+    del os.environ["DPTRAIN_LINK_BIT_PER_S"]
+    assert run(2, "c.h5", "--epochs", "1", "--throttle", "2gbit").attrs["nominal_bit_per_s"] == 2e9
 
 
 def uneven_last_step() -> None:

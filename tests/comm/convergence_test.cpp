@@ -159,6 +159,7 @@ struct Way {
     const bool has_feedback = own != nullptr || spec.feedback;
     ExchangeSetup setup = {.communicator = &comm,
                            .bucket = bucket,
+                           .stream = 2 * bucket,
                            .gradient = network.gradient,
                            .residual = has_feedback ? residual.data() : nullptr,
                            .codec = own != nullptr ? own : codec.get(),

@@ -47,6 +47,7 @@ struct Bench {
         exchange(
             find_topology(topology).make({.communicator = &comm,
                                           .bucket = bucket,
+                                          .stream = bucket,
                                           .offset = 0,
                                           .gradient = gradient,
                                           .residual = residual.empty() ? nullptr : residual.data(),

@@ -13,6 +13,7 @@
 
 #include "comm/topology.hpp"
 #include "exchange_fixture.hpp"
+#include "tests/support/state_list.hpp"
 
 namespace dp {
 namespace {
@@ -31,6 +32,13 @@ std::vector<TensorSlot> slots_of(const std::vector<Layer>& layers) {
     offset += layer.rows * layer.columns;
   }
   return slots;
+}
+
+// The Q factors, all that goes from step to step beside the residual.
+std::span<float> state_of(Exchange& exchange) {
+  test::StateList list;
+  exchange.list_state("", list);
+  return list.floats("q");
 }
 
 std::size_t floats_of(const std::vector<Layer>& layers) {
@@ -63,6 +71,7 @@ struct PowerBench {
     exchange =
         make_powersgd({.exchange = {.communicator = &comm,
                                     .bucket = options.bucket,
+                                    .stream = 2 * options.bucket,
                                     .offset = 1000,
                                     .gradient = gradient,
                                     .residual = options.has_feedback ? residual.data() : nullptr,
@@ -170,7 +179,8 @@ TEST(PowerSgd, IsAlgorithm1) {
                         comm.handle());
           return sum;
         }();
-        std::vector<float> q_before(bench.exchange->state().begin(), bench.exchange->state().end());
+        std::vector<float> q_before(state_of(*bench.exchange).begin(),
+                                    state_of(*bench.exchange).end());
         bench.run(step);
         EXPECT_TRUE(bench.exchange->finite());
         std::vector<double> want_gradient = m_sum, want_residual(m.size());
@@ -194,7 +204,7 @@ TEST(PowerSgd, IsAlgorithm1) {
         expect_near(bench.gradient, want_gradient, tolerance, "gradient");
         expect_near(bench.residual, want_residual, tolerance, "residual");
         expect_same_bits(comm, bench.gradient);
-        const std::span<float> q = bench.exchange->state();
+        const std::span<float> q = state_of(*bench.exchange);
         expect_same_bits(comm, {q.begin(), q.end()});
       }
     }
@@ -384,7 +394,8 @@ TEST_P(PowerSgdNotFinite, LeavesEverythingAsItWas) {
       bench.run(step++);
       EXPECT_TRUE(bench.exchange->finite());
       const auto residual = bench.residual;
-      const std::vector<float> q(bench.exchange->state().begin(), bench.exchange->state().end());
+      const std::vector<float> q(state_of(*bench.exchange).begin(),
+                                 state_of(*bench.exchange).end());
       bench.fill(step);
       if (comm.rank() == culprit) bench.gradient[bad] = GetParam();
       bench.run(step++);
@@ -392,7 +403,7 @@ TEST_P(PowerSgdNotFinite, LeavesEverythingAsItWas) {
       for (const float v : bench.gradient) EXPECT_EQ(v, 0.0f);
       bench.exchange->put_back_delivered();
       EXPECT_EQ(bench.residual, residual);
-      EXPECT_TRUE(std::ranges::equal(q, bench.exchange->state()));
+      EXPECT_TRUE(std::ranges::equal(q, state_of(*bench.exchange)));
     }
   }
 }
@@ -406,13 +417,13 @@ TEST(PowerSgd, AQThatOverflowsIsNotFinite) {
   if (comm.size() == 1) return;
   PowerBench bench(comm, {{16, 64}}, 1);
   std::ranges::fill(bench.gradient, 3e38f);
-  std::ranges::fill(bench.exchange->state(), 1e-3f);
-  const std::vector<float> q(bench.exchange->state().begin(), bench.exchange->state().end());
+  std::ranges::fill(state_of(*bench.exchange), 1e-3f);
+  const std::vector<float> q(state_of(*bench.exchange).begin(), state_of(*bench.exchange).end());
   bench.run(0);
   EXPECT_FALSE(bench.exchange->finite());
   for (const float v : bench.residual) EXPECT_EQ(v, 0.0f);
   for (const float v : bench.gradient) EXPECT_EQ(v, 0.0f);
-  EXPECT_TRUE(std::ranges::equal(q, bench.exchange->state()));
+  EXPECT_TRUE(std::ranges::equal(q, state_of(*bench.exchange)));
 }
 
 // A step that is skipped for another bucket's sake: every rank takes back what it gave.
@@ -442,7 +453,8 @@ TEST(PowerSgd, WithoutFeedbackTheRestIsDropped) {
   without.fill(0);
   without.run(0);
   without.exchange->put_back_delivered();
-  const std::vector<float> q(without.exchange->state().begin(), without.exchange->state().end());
+  const std::vector<float> q(state_of(*without.exchange).begin(),
+                             state_of(*without.exchange).end());
   without.fill(1);
   without.run(1);
   const auto& stats = without.exchange->stats();
@@ -455,7 +467,7 @@ TEST(PowerSgd, WithoutFeedbackTheRestIsDropped) {
       bench.fill(0);
       bench.run(0);
     }
-    std::ranges::copy(q, bench.exchange->state().begin());
+    std::ranges::copy(q, state_of(*bench.exchange).begin());
     bench.fill(1);
     bench.run(1);
     return bench.gradient;
@@ -499,7 +511,7 @@ TEST(PowerSgd, TimingDoesNotChangeTheBitsNorDoesAStop) {
         if (round != 2 || step != 1) continue;
         auto resumed = std::make_unique<PowerBench>(comm, kLayers, 2, options);
         resumed->residual = bench->residual;  // the same memory, other values
-        std::ranges::copy(bench->exchange->state(), resumed->exchange->state().begin());
+        std::ranges::copy(state_of(*bench->exchange), state_of(*resumed->exchange).begin());
         bench = std::move(resumed);
       }
       sums[round] = bench->gradient;

@@ -15,6 +15,7 @@
 #include "comm/ring.hpp"
 #include "kernels/base/random.hpp"
 #include "tests/comm/late_rank.hpp"
+#include "tests/support/state_list.hpp"
 
 namespace dp {
 namespace {
@@ -539,28 +540,42 @@ TEST(Reducer, SamplesALargeBucketInParts) {
               0.05 * std::sqrt(error / value));
 }
 
-// What before_start leaves in a bucket is what is summed.
-TEST(Reducer, BeforeStartMayChangeTheValues) {
+// DGC's momentum and weight decay come before the sum, and the velocity is state.
+TEST(Reducer, DgcExchangesTheVelocity) {
   Communicator comm;
-  std::vector<float> gradient(kElements);
-  const auto buckets = five_buckets("none");
-  std::vector<std::size_t> started;
-  ReducerOptions options{.segment_bytes = 1024};
-  options.before_start = [&](std::size_t b) {
-    started.push_back(b);
-    for (std::size_t i = 0; i < buckets[b].elements; ++i) gradient[buckets[b].offset + i] *= 2.0f;
-  };
-  Reducer reducer(comm, gradient, buckets, options);
-  reducer.begin_step(0);
-  fill(gradient, comm.rank(), 0);
-  for (std::size_t b = buckets.size(); b-- > 0;) reducer.bucket_ready(b);
-  EXPECT_TRUE(reducer.wait_step().finite);
-  for (std::size_t i = 0; i < kElements; ++i) {
-    EXPECT_EQ(gradient[i], 2.0f * sum_of_fills(comm.size(), 0, i));
+  const auto ranks = static_cast<float>(comm.size());
+  std::vector<float> gradient(kElements), parameters(kElements);
+  for (std::size_t i = 0; i < kElements; ++i) parameters[i] = static_cast<float>(i % 13);
+  const ReducerOptions options{
+      .segment_bytes = 1024, .parameters = parameters, .weight_decay = 0.25f * ranks};
+  // Everything is sent in every step: masking leaves no momentum but on a rank that is alone.
+  const float momentum = comm.size() == 1 ? 0.5f : 0.0f;
+  Reducer reducer(comm, gradient, five_buckets("dgc:ratio=1,momentum=0.5"), options);
+  std::vector<float> velocity(kElements);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    reducer.begin_step(step);
+    fill(gradient, comm.rank(), step);
+    for (std::size_t b = reducer.buckets().size(); b-- > 0;) reducer.bucket_ready(b);
+    EXPECT_TRUE(reducer.wait_step().finite);
+    std::size_t compressed = 0;
+    for (const Bucket& bucket : reducer.buckets()) {
+      // One-dimensional tensors are sent in fp32 and leave both to the optimiser.
+      const bool is_dgc = bucket.codec.starts_with("dgc");
+      if (is_dgc) compressed += bucket.elements;
+      for (std::size_t i = bucket.offset; i < bucket.offset + bucket.elements; ++i) {
+        const float sum = sum_of_fills(comm.size(), step, i);
+        velocity[i] = is_dgc ? momentum * velocity[i] + sum + 0.25f * ranks * parameters[i] : sum;
+        EXPECT_EQ(gradient[i], velocity[i]) << "step " << step << ", value " << i;
+        if (gradient[i] != velocity[i]) break;
+      }
+    }
+    EXPECT_GT(compressed, kElements / 2);
   }
-  std::vector<std::size_t> in_order(buckets.size());
-  std::iota(in_order.begin(), in_order.end(), 0);
-  EXPECT_EQ(started, in_order);
+  test::StateList list;
+  reducer.list_state(list);
+  const std::span<float> listed = list.floats("exchange/velocity");
+  ASSERT_EQ(listed.size(), kElements);
+  EXPECT_EQ(comm.size() == 1, std::ranges::any_of(listed, [](float v) { return v != 0.0f; }));
 }
 
 TEST(Reducer, CanBeDestroyedInTheMiddleOfAStep) {

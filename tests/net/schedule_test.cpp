@@ -79,7 +79,8 @@ TEST(Schedule, ConstantAndWarmUp) {
 }
 
 TEST(Schedule, WarmUpNeverPassesThePeak) {
-  for (const ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::step, ScheduleKind::cosine}) {
+  for (const ScheduleKind kind :
+       {ScheduleKind::constant, ScheduleKind::step, ScheduleKind::cosine}) {
     for (const double epochs : {0.01, 0.1, 0.5, 1.05, 1.99, 2.0}) {
       const ScheduleOptions options{.kind = kind,
                                     .learning_rate = 0.1,

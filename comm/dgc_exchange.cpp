@@ -1,0 +1,100 @@
+#include "comm/dgc_exchange.hpp"
+
+#include <utility>
+
+#include "comm/stopwatch.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+class DgcExchange final : public Exchange {
+ public:
+  explicit DgcExchange(DgcExchangeSetup setup)
+      : momentum_(std::move(setup)), ranks_(momentum_.setup.communicator->size()) {
+    DP_ASSERT(momentum_.momentum != nullptr, "no velocity for bucket {}", momentum_.setup.bucket);
+    const std::size_t n = gradient().size();
+    DP_ASSERT(momentum_.parameters.empty() || momentum_.parameters.size() == n,
+              "{} parameters of a bucket of {} values", momentum_.parameters.size(), n);
+  }
+
+  [[nodiscard]] BufferNeeds needs() const override { return inner().needs(); }
+  void post_receives(BufferSet& buffers, std::uint64_t step) override {
+    step_ = step;
+    is_masked_ = false;
+    inner().post_receives(buffers, step);
+  }
+  void prepare() override {
+    const Stopwatch watch = this->watch();
+    const float decay = momentum_.weight_decay / static_cast<float>(ranks_);
+    const std::span<float> values = gradient();
+    for (std::size_t i = 0; i < momentum_.parameters.size(); ++i) {
+      values[i] += decay * momentum_.parameters[i];
+    }
+    momentum_.momentum->prepare(momentum_.setup.offset, values);
+  }
+  void start() override {
+    inner().start();
+    mask_when_delivered();
+  }
+  bool progress() override {
+    bool has_moved = inner().progress();
+    if (mask_when_delivered()) has_moved = true;
+    take_over_stats();
+    return has_moved;
+  }
+  [[nodiscard]] bool delivered() const override { return is_masked_; }
+  [[nodiscard]] bool done() const override { return is_masked_ && inner().done(); }
+  [[nodiscard]] bool finite() const override { return inner().finite(); }
+  [[nodiscard]] bool waits_for_peer() const override { return inner().waits_for_peer(); }
+  void put_back_delivered() override { inner().put_back_delivered(); }
+  void measure_saturation() override { inner().measure_saturation(); }
+
+ private:
+  [[nodiscard]] Exchange& inner() const { return *momentum_.inner; }
+  [[nodiscard]] std::span<float> gradient() const { return momentum_.setup.gradient; }
+  [[nodiscard]] Stopwatch watch() {
+    return {stats_.encode_s,
+            momentum_.setup.trace,
+            {.step = static_cast<std::uint32_t>(step_),
+             .id = momentum_.setup.bucket,
+             .kind = TraceKind::hook}};
+  }
+
+  bool mask_when_delivered() {
+    if (is_masked_ || !inner().delivered()) return false;
+    is_masked_ = true;
+    const float* residual = momentum_.setup.residual;
+    if (residual == nullptr) return true;  // one rank: everything was delivered, nothing was sent
+    const Stopwatch watch = this->watch();
+    if (momentum_.masks_by_residual) {
+      momentum_.momentum->mask(momentum_.setup.offset, {residual, gradient().size()});
+    } else {
+      momentum_.momentum->mask_delivered(momentum_.setup.offset, gradient());
+    }
+    return true;
+  }
+
+  void take_over_stats() {
+    const ExchangeStats& more = inner().stats();
+    stats_.encode_s += more.encode_s;
+    stats_.decode_s += more.decode_s;
+    stats_.sent_bytes += more.sent_bytes;
+    stats_.received_bytes += more.received_bytes;
+    stats_.sampled += more.sampled;
+    inner().clear_stats();
+  }
+
+  DgcExchangeSetup momentum_;
+  int ranks_;
+  std::uint64_t step_ = 0;
+  bool is_masked_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_dgc_exchange(DgcExchangeSetup setup) {
+  return std::make_unique<DgcExchange>(std::move(setup));
+}
+
+}  // namespace dp

@@ -1,0 +1,54 @@
+// How a codec's buckets are exchanged: for most codecs, the run's topology carries what the codec
+// encodes. A codec that needs something else has a row here, and nothing else asks for its name.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/buckets.hpp"
+#include "comm/dgc.hpp"
+#include "comm/exchange.hpp"
+#include "comm/topology.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp {
+
+// What the exchange of one bucket is made of. Everything referred to outlives the exchange.
+struct ExchangeRequest {
+  // Complete but for `codec` and `segment`, which are those of `exact`: none, on the same memory.
+  ExchangeSetup setup;
+  std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
+  const CodecSpec* spec = nullptr;
+  const Topology* topology = nullptr;
+  std::span<const TensorSlot> tensors = {};  // the bucket's, needed in the call alone
+  Device* device = nullptr;                  // where the values lie; null: in host memory
+  // For kinds with a momentum of their own.
+  DgcMomentum* momentum = nullptr;
+  std::span<const float> parameters = {};  // the bucket's; none: without weight decay
+  float weight_decay = 0.0f;
+};
+
+struct MadeExchange {
+  std::unique_ptr<Codec> codec;  // what the exchange encodes with; null: `exact`
+  std::unique_ptr<Exchange> exchange;
+};
+
+struct ExchangeKind {
+  std::size_t streams = 1;    // of messages, whose numbers begin with ExchangeSetup::stream
+  bool has_momentum = false;  // it wants ExchangeRequest::momentum
+  MadeExchange (*make)(const ExchangeRequest&) = nullptr;
+  // The sums that go over the topology one after the other, each as so many floats.
+  std::vector<std::size_t> (*sums)(const CodecSpec& spec, std::size_t elements,
+                                   std::span<const TensorSlot> tensors) = nullptr;
+};
+
+// Of any kind.
+[[nodiscard]] std::size_t most_streams();
+[[nodiscard]] const ExchangeKind& exchange_kind(const CodecSpec& spec);
+
+// The floats of a segment: segment_bytes rounded up to whole blocks of the codec.
+[[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
+
+}  // namespace dp

@@ -1,0 +1,180 @@
+#include "comm/gradient_sync.hpp"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+
+// ---- a step -------------------------------------------------------------------------------------
+
+void GradientSync::begin_step(std::uint64_t step) {
+  if (link_) link_->begin_step(step);
+  reducer_->begin_step(step);
+}
+
+void GradientSync::tensor_final(std::size_t tensor) {
+  tracker_.tensor_final(tensor, [this](std::size_t bucket) {
+    if (options_.overlap) bucket_final(bucket);
+  });
+  if (!tracker_.is_complete()) return;
+  if (options_.overlap) {
+    end_of_gradients();
+  } else {
+    all_final();
+  }
+}
+
+void GradientSync::all_final() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) bucket_final(b);
+  end_of_gradients();
+}
+
+StepVerdict GradientSync::finish_step() {
+  const StepVerdict verdict = reducer_->wait_step();
+  if (link_) link_->await_sums();
+  return verdict;
+}
+
+void GradientSync::bucket_final(std::size_t bucket) {
+  if (link_) {
+    link_->bucket_final(bucket);
+  } else {
+    reducer_->bucket_ready(bucket);
+  }
+}
+
+void GradientSync::end_of_gradients() {
+  if (link_) link_->end_backward();
+  tracker_.begin_step();
+}
+
+// ---- set-up -------------------------------------------------------------------------------------
+
+GradientSync::GradientSync(Device* device, std::span<float> gradient,
+                           std::vector<TensorSlot> tensors, GradientSyncOptions options)
+    : device_(device), gradient_(gradient), options_(std::move(options)) {
+  if (tensors.empty()) return;
+  mark_exact_tensors(tensors);
+  buckets_ =
+      plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = options_.compress});
+  if (options_.is_one_host && options_.reducer.topology == "hierarchical") {
+    // Its ranks add up in fp32; only between hosts would anything be encoded.
+    for (Bucket& bucket : buckets_) {
+      if (bucket.codec != "none") bucket.why = "one host: fp32";
+      bucket.codec = "none";
+    }
+  }
+  check_streams(buckets_.size());
+  bucket_of_tensor_.resize(tensors.size());
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (std::size_t t = buckets_[b].first_tensor; t < buckets_[b].end_tensor; ++t) {
+      bucket_of_tensor_[t] = b;
+    }
+  }
+  tracker_ = BucketTracker(bucket_of_tensor_);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (has_momentum(t)) check_momentum();
+  }
+  if (is_gpu()) choose_path();
+}
+
+GradientSync::~GradientSync() {
+  // The reducer's thread uses what is declared before it.
+  reducer_.reset();
+}
+
+void GradientSync::mark_exact_tensors(std::vector<TensorSlot>& tensors) const {
+  for (const std::string& pattern : options_.exact_tensors) {
+    bool is_used = false;
+    for (TensorSlot& tensor : tensors) {
+      if (::fnmatch(pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
+      is_used = tensor.is_exact = true;
+    }
+    if (is_used) continue;
+    throw_error(ErrorKind::usage,
+                "--compress-exclude {}: no tensor of the model has such a name; the first ones are "
+                "{}, {}",
+                pattern, tensors.front().name,
+                tensors[std::min<std::size_t>(1, tensors.size() - 1)].name);
+  }
+}
+
+bool GradientSync::has_momentum(std::size_t tensor) const {
+  if (buckets_.empty()) return false;
+  const Bucket& bucket = buckets_[bucket_of_tensor_[tensor]];
+  return exchange_kind(parse_codec_spec(bucket.codec)).has_momentum;
+}
+
+void GradientSync::check_momentum() const {
+  if (is_gpu()) {
+    throw_error(
+        ErrorKind::usage,
+        "--compress {}: dgc's momentum is kept by the host's processor; with a GPU use topk",
+        options_.compress);
+  }
+  if (options_.has_nesterov) {
+    throw_error(ErrorKind::usage,
+                "--compress {}: dgc has a momentum of its own; allowed: "
+                "--nesterov off",
+                options_.compress);
+  }
+  if (!parse_codec_spec(options_.compress).feedback) {
+    throw_error(ErrorKind::usage,
+                "--compress {}: dgc gathers what it does not send in the residual; allowed: ef=on",
+                options_.compress);
+  }
+}
+
+void GradientSync::connect(Communicator& communicator) {
+  std::span<float> gradient = gradient_;
+  ReducerOptions options = options_.reducer;
+  options.parameters = options_.parameters;
+  options.weight_decay = options_.weight_decay;
+  if (is_gpu()) {
+    if (!is_on_device_) {
+      host_gradient_ = device_->allocate_host(gradient.size_bytes());
+      gradient = {reinterpret_cast<float*>(host_gradient_.get()), gradient.size()};
+    }
+    std::vector<BucketSlice> slices;
+    for (const Bucket& bucket : buckets_) slices.push_back({bucket.offset, bucket.elements});
+    link_ = make_bucket_link(*device_, gradient_.data(), is_on_device_ ? nullptr : gradient.data(),
+                             std::move(slices));
+    options.device = is_on_device_ ? device_ : nullptr;
+    options.thread_start = [device = device_] { device->make_current(); };
+    options.is_final = [link = link_.get()](std::size_t bucket) { return link->is_final(bucket); };
+    if (!is_on_device_) {
+      options.on_delivered = [link = link_.get()](std::size_t bucket) {
+        link->return_sums(bucket);
+      };
+    }
+  }
+  reducer_ = std::make_unique<Reducer>(communicator, gradient, buckets_, options);
+}
+
+void GradientSync::begin_epoch(std::size_t epoch) {
+  if (options_.compress_warmup == 0) return;
+  std::vector<std::string> specs;
+  for (const Bucket& bucket : buckets_) {
+    CodecSpec spec = parse_codec_spec(bucket.codec);
+    const bool is_warm = epoch >= options_.compress_warmup;
+    if (!is_warm && spec.settings.contains("ratio")) {
+      spec.settings["ratio"] = dgc_ratio(spec.number("ratio"), epoch);
+    } else if (!is_warm) {
+      spec = parse_codec_spec("none");
+    }
+    specs.push_back(spec.text());
+  }
+  reducer_->replace_codecs(specs);
+}
+
+std::string GradientSync::path() const {
+  if (!is_gpu() || buckets_.empty()) return {};
+  return is_on_device_ ? "device" : "host";
+}
+
+}  // namespace dp

@@ -1,0 +1,111 @@
+// All that a training loop needs of the exchange: gradients of every rank in, their sum out.
+//
+// It is made of the gradient's tensors by name, a codec, a topology and the device that computes.
+// Behind it are the plan of buckets, their codecs and the warm-up, the way between a GPU and the
+// thread that exchanges, and that thread (reducer.hpp).
+//
+// Set-up: construct, connect(); begin_epoch() before the first step of each epoch. A step:
+//     begin_step(step)     the gradient may now be written
+//     tensor_final(t)      tensor t's gradient is final; every tensor once a step, in any order.
+//                          Buckets leave as they become final
+//     finish_step()        waits until the sums are in place on all ranks
+//
+// On a GPU tensor_final() may be called while operations are recorded: it enqueues, and replays
+// repeat it. finish_step() then makes later operations see the sums.
+//
+// All ranks make the same calls. What goes wrong is thrown as in reducer.hpp; a wrong combination
+// of options is Error(usage).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/bucket_tracker.hpp"
+#include "comm/buckets.hpp"
+#include "comm/reducer.hpp"
+#include "kernels/base/state.hpp"
+#include "kernels/bucket_link.hpp"
+#include "kernels/device.hpp"
+
+namespace dp {
+
+// Where a GPU's gradients are encoded and added (kernels/bucket_link.hpp). Left open, it is chosen
+// by measurement (Device::tuning).
+enum class ExchangePath { automatic, host, device };
+
+struct GradientSyncOptions {
+  std::string compress = "none";                // a codec spec
+  std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
+  std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
+  bool is_one_host = false;                     // all ranks are on the same one
+  std::size_t bucket_bytes = 4'000'000;
+  bool overlap = true;  // false: nothing leaves before the last tensor is final
+  ExchangePath path = ExchangePath::automatic;
+  // For codecs that have a momentum of their own (dgc): the parameters that the gradient belongs to
+  // and what the optimiser would do with them.
+  std::span<const float> parameters = {};
+  float weight_decay = 0.0f;
+  bool has_nesterov = false;
+  ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
+};
+
+class GradientSync {
+ public:
+  // Plans the buckets and, on a GPU, the path. `gradient` is memory of the device, or of the host
+  // where there is none (null), and outlives this object as the device does. The tensors follow
+  // each other without gaps and are the whole gradient (plan_buckets); none at all: nothing is
+  // exchanged.
+  GradientSync(Device* device, std::span<float> gradient, std::vector<TensorSlot> tensors,
+               GradientSyncOptions options);
+  ~GradientSync();
+  GradientSync(const GradientSync&) = delete;
+  GradientSync& operator=(const GradientSync&) = delete;
+
+  // Collective. From here on the reducer's thread owns the communicator.
+  void connect(Communicator& communicator);
+  // Collective: the codecs of the warm-up.
+  void begin_epoch(std::size_t epoch);
+
+  void begin_step(std::uint64_t step);
+  void tensor_final(std::size_t tensor);
+  // All tensors at once, such as the zeros of a rank without samples.
+  void all_final();
+  [[nodiscard]] StepVerdict finish_step();
+
+  // After connect(): for what else is to be said between ranks, and for what it has cost.
+  [[nodiscard]] Reducer& reducer() { return *reducer_; }
+  // As planned; a warm-up's codecs are those of reducer().buckets().
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  // "device", "host", or "" without a GPU, where there is no choice.
+  [[nodiscard]] std::string path() const;
+  // Whether the exchange adds momentum and weight decay to that tensor's gradient, so that the
+  // optimiser must not.
+  [[nodiscard]] bool has_momentum(std::size_t tensor) const;
+
+ private:
+  [[nodiscard]] bool is_gpu() const {
+    return device_ != nullptr && device_->kind() == DeviceKind::cuda;
+  }
+  void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
+  void check_momentum() const;
+  void choose_path();
+  [[nodiscard]] double seconds_of_path(bool on_device);
+  void bucket_final(std::size_t bucket);
+  void end_of_gradients();
+
+  Device* device_;
+  std::span<float> gradient_;
+  GradientSyncOptions options_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::size_t> bucket_of_tensor_;
+  BucketTracker tracker_;
+  bool is_on_device_ = false;     // the exchange's path
+  Device::Memory host_gradient_;  // of the host path
+  std::unique_ptr<BucketLink> link_;
+  std::unique_ptr<Reducer> reducer_;
+};
+
+}  // namespace dp

@@ -1,0 +1,73 @@
+// What a run is made of: everything that a run which goes on later must have again.
+//
+// Every owner of state (parameters, running statistics, an optimiser, an exchange, the training
+// loop) has a method list_state(visitor) that tells each of its parts, always in the same order.
+// Checkpoints, replica hashes and the tests of restoring walk this one list; what is not listed is
+// not state, and is lost between runs.
+//
+// A part is a block of memory whose size does not change after set-up (StateBlock), or a text that
+// may have any length, such as the choices of algorithms (StateText). Names are unique in a run:
+// owners that exist several times put a prefix in front.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace dp {
+
+enum class StateType { f32, f64, i64, u64 };
+enum class StatePlace { host, device };  // device: to be read and written through Device alone
+enum class StateShare { replicated, own };  // the same on all ranks, or a rank's own
+
+struct StateBlock {
+  std::string name;
+  std::span<std::byte> bytes;
+  StateType type = StateType::f32;
+  StatePlace place = StatePlace::host;
+  StateShare share = StateShare::replicated;
+};
+
+struct StateText {
+  std::string name;
+  std::function<std::string()> get;
+  std::function<void(const std::string&)> set;
+  StateShare share = StateShare::replicated;
+};
+
+class StateVisitor {
+ public:
+  virtual ~StateVisitor() = default;
+  virtual void block(const StateBlock& block) = 0;
+  virtual void text(const StateText& text) = 0;
+
+  // Values of host or device memory.
+  template <class T>
+  void values(std::string name, std::span<T> values, StateShare share,
+              StatePlace place = StatePlace::host) {
+    block({.name = std::move(name),
+           .bytes = std::as_writable_bytes(values),
+           .type = type_of<T>(),
+           .place = place,
+           .share = share});
+  }
+  // One number in host memory.
+  template <class T>
+  void value(std::string name, T& number, StateShare share = StateShare::replicated) {
+    values(std::move(name), std::span<T>(&number, 1), share);
+  }
+
+ private:
+  template <class T>
+  static constexpr StateType type_of() {
+    if constexpr (std::is_same_v<T, float>) return StateType::f32;
+    if constexpr (std::is_same_v<T, double>) return StateType::f64;
+    if constexpr (std::is_same_v<T, std::int64_t>) return StateType::i64;
+    if constexpr (std::is_same_v<T, std::uint64_t>) return StateType::u64;
+  }
+};
+
+}  // namespace dp
