@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/error.hpp"
+#include "kernels/host_memory.hpp"
 
 namespace dp::net {
 
@@ -97,18 +98,45 @@ void Network::prepare(std::size_t batch, Mode mode) {
   executors_.emplace(std::pair(batch, mode), std::move(made));
 }
 
+// A twentieth is left to libraries and scratch memory.
+constexpr double kShareForActivations = 0.95;
+
+[[noreturn]] void throw_too_large(std::size_t batch, std::size_t bytes, const FreeMemory& free) {
+  const double fits = static_cast<double>(batch) * kShareForActivations *
+                      static_cast<double>(free.bytes) / static_cast<double>(bytes);
+  throw OutOfMemory(fmt::format(
+      "out of memory: the activations of {} images take {:.1f} GiB, and {} leaves {:.1f} GiB{}; "
+      "about {:.0f} images would fit (--batch-size)",
+      batch, static_cast<double>(bytes) / 0x1p30, free.limit,
+      static_cast<double>(free.bytes) / 0x1p30, free.is_of_process ? "" : " to a rank",
+      std::floor(fits)));
+}
+
+void Network::check_memory(std::size_t batch, std::size_t processes) {
+  if (device_.kind() != DeviceKind::cpu || batch == 0) return;
+  // One image is enough to know: all that lies in the arena grows with the batch. A device of its
+  // own, so that neither the choices of algorithms nor the scratch memory of this one are touched.
+  const std::unique_ptr<Device> planner =
+      make_device({.kind = DeviceKind::cpu, .threads = device_.threads(), .tune = false});
+  const Executor one(
+      *planner, graph_,
+      {.batch = 1, .is_training = true, .activation_type = activation_type_, .trace = nullptr},
+      bound_parameters(Mode::training));
+  const std::size_t bytes = one.arena_bytes() * batch;
+  const FreeMemory free = free_host_memory(processes);
+  if (static_cast<double>(bytes) > kShareForActivations * static_cast<double>(free.bytes)) {
+    throw_too_large(batch, bytes, free);
+  }
+}
+
 Device::Memory Network::allocate_arena(std::size_t bytes, std::size_t batch) {
   try {
     return device_.allocate(bytes);
   } catch (const OutOfMemory&) {
-    // Activations grow with the batch; a twentieth is left to libraries.
-    const auto free = static_cast<double>(device_.free_bytes());
-    const double fits = static_cast<double>(batch) * 0.95 * free / static_cast<double>(bytes);
-    throw OutOfMemory(
-        fmt::format("out of memory: the activations of {} images take {:.1f} GiB and {:.1f} GiB "
-                    "are free; about "
-                    "{:.0f} images would fit (--batch-size)",
-                    batch, static_cast<double>(bytes) / 0x1p30, free / 0x1p30, std::floor(fits)));
+    const bool is_on_host = device_.kind() == DeviceKind::cpu;
+    throw_too_large(batch, bytes,
+                    is_on_host ? free_host_memory()
+                               : FreeMemory{device_.free_bytes(), "the GPU's memory", true});
   }
 }
 

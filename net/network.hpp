@@ -42,6 +42,11 @@ class Network {
   // As in the model, in the order of execution; the first is the images.
   [[nodiscard]] std::vector<std::string> layer_names() const;
 
+  // Throws OutOfMemory where the activations of such a batch, in training, cannot fit into what is
+  // free: at once, while prepare() first measures algorithms, which takes minutes with large
+  // batches. So many processes of the host take as much at the same time. On a GPU, which refuses
+  // by itself, does nothing.
+  void check_memory(std::size_t batch, std::size_t processes);
   // Plans a batch size. Not during a step.
   void prepare(std::size_t batch, Mode mode);
 

@@ -2,17 +2,15 @@
 
 #include <omp.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <vector>
 
 #include "kernels/base/error.hpp"
 #include "kernels/cpu/twins.hpp"
+#include "kernels/host_memory.hpp"
 
 namespace dp::cpu {
 
@@ -122,28 +120,17 @@ Device::Memory CpuDevice::allocate(std::size_t bytes) {
   const bool fits = rounded < kLargeBytes || rounded < free_bytes();
   void* memory = fits ? std::aligned_alloc(kAlignment, rounded) : nullptr;
   if (memory == nullptr) {
-    throw OutOfMemory(
-        fmt::format("out of memory: {} MiB more were asked for and {} MiB are free; try a smaller "
-                    "--batch-size or model",
-                    rounded >> 20, free_bytes() >> 20));
+    const FreeMemory free = free_host_memory();
+    throw OutOfMemory(fmt::format(
+        "out of memory: {} MiB more were asked for, and {} leaves {} MiB; try a smaller "
+        "--batch-size or model",
+        rounded >> 20, free.limit, free.bytes >> 20));
   }
   std::memset(memory, 0, rounded);
   return Memory(static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); });
 }
 
-// What the kernel would give without swapping; the page cache counts as free.
-std::size_t CpuDevice::free_bytes() const {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    std::size_t kilobytes = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %zu kB", &kilobytes) == 1) {
-      return kilobytes * 1024;
-    }
-  }
-  const long pages = ::sysconf(_SC_AVPHYS_PAGES), bytes = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes)
-                                : 0;
-}
+std::size_t CpuDevice::free_bytes() const { return free_host_memory().bytes; }
 
 void CpuDevice::upload(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);

@@ -1,0 +1,68 @@
+#include "app/earlier_choices.hpp"
+
+#include <set>
+#include <sstream>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+std::string value_of(const Options& options, const std::string& name) {
+  for (const auto& [key, value] : options.resolved()) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+void check_fit(const RunChoices& earlier, const Options& options, const std::string& device,
+               std::size_t batch_per_rank) {
+  const auto compare = [&](const char* what, const std::string& then, const std::string& now) {
+    if (then == now) return;
+    throw_error(ErrorKind::usage,
+                "--autotune {}: that run had the {} {}, and this one has {}; choices hold only for "
+                "the same model, precision, device and batch size",
+                options.autotune, what, then, now);
+  };
+  compare("model", earlier.model, options.model);
+  compare("precision", earlier.precision, value_of(options, "precision"));
+  compare("device", earlier.device, device);
+  compare("batch size per rank", std::to_string(earlier.batch_per_rank),
+          std::to_string(batch_per_rank));
+}
+
+}  // namespace
+
+RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
+                                    std::size_t global_batch) {
+  RunChoices choices;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  comm.together([&] {
+    if (comm.rank() != 0) return;
+    choices = read_run_choices("--autotune", options.autotune);
+    check_fit(choices, options, device.description(), (global_batch + ranks - 1) / ranks);
+  });
+  choices.bucket_bytes = comm.all_gather(choices.bucket_bytes).front();
+  comm.broadcast(choices.exchange_path);
+  comm.broadcast(choices.algorithms);
+  comm.together([&] { device.tuning().import_text(choices.algorithms); });
+  return choices;
+}
+
+void check_choices_are_complete(const Options& options, const RunChoices& earlier, Device& device) {
+  if (!options.takes_choices_from_a_log()) return;
+  const auto key_of = [](const std::string& line) { return line.substr(0, line.find(" = ")); };
+  std::set<std::string> known;
+  std::istringstream lines(earlier.algorithms);
+  for (std::string line; std::getline(lines, line);) known.insert(key_of(line));
+  std::istringstream needed(device.tuning().export_text());
+  for (std::string line; std::getline(needed, line);) {
+    if (known.contains(key_of(line))) continue;
+    throw_error(ErrorKind::usage,
+                "--autotune {}: holds no choice for '{}', which this version of dptrain makes; use "
+                "--autotune on or off",
+                options.autotune, key_of(line));
+  }
+}
+
+}  // namespace dp
