@@ -42,6 +42,7 @@ double per_second(double amount, double seconds) { return seconds > 0 ? amount /
 
 void Recorder::print_start() {
   if (!is_speaker()) return;
+  for (const std::string& warning : run_.data->warnings) console_.warn("dptrain: " + warning);
   const Options& o = *run_.options;
   const std::size_t parameters = run_.network->parameters().size();
   const bool is_synthetic = o.dataset == Options::Dataset::synthetic;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -76,6 +78,56 @@ std::string how_to_get(const Layout& layout) {
   return fmt::format("experiments/get_cifar.sh {} FOLDER downloads it", layout.script_name);
 }
 
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+// "it holds 3 folders (cat, dog, ...) and 2 files (a.txt, b.txt)"; names the first image, which may
+// lie deeper.
+std::string what_is_in(const fs::path& folder) {
+  std::vector<std::string> folders, files;
+  std::string image;
+  constexpr int kMostEntries = 10'000;  // enough to see what kind of folder it is
+  int count = 0;
+  std::error_code code;
+  const auto skip = fs::directory_options::skip_permission_denied;
+  for (fs::recursive_directory_iterator entry(folder, skip, code), end;
+       !code && entry != end && count < kMostEntries; entry.increment(code), ++count) {
+    std::error_code ignored;
+    const bool is_folder = entry->is_directory(ignored);
+    if (entry.depth() == 0) {
+      (is_folder ? folders : files).push_back(entry->path().filename().string());
+    }
+    std::string kind = entry->path().extension().string();
+    for (char& c : kind) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const bool is_image = kind == ".jpg" || kind == ".jpeg" || kind == ".png" || kind == ".bmp" ||
+                          kind == ".ppm" || kind == ".webp" || kind == ".gif";
+    if (is_image && !is_folder && image.empty()) {
+      image = entry->path().lexically_relative(folder).string();
+    }
+  }
+  if (folders.empty() && files.empty()) return "it is empty";
+  std::string text = "it holds ";
+  const auto list = [&](std::vector<std::string>& names, const char* one, const char* many) {
+    std::sort(names.begin(), names.end());
+    const bool is_cut = names.size() > 3;
+    const std::span<const std::string> shown(names.data(), std::min<std::size_t>(names.size(), 3));
+    text += fmt::format("{} {} ({}{})", names.size(), names.size() == 1 ? one : many,
+                        fmt::join(shown, ", "), is_cut ? ", ..." : "");
+  };
+  if (!folders.empty()) list(folders, "folder", "folders");
+  if (!folders.empty() && !files.empty()) text += " and ";
+  if (!files.empty()) list(files, "file", "files");
+  if (!image.empty()) {
+    text += fmt::format(
+        ", and images such as {}, which must be written as 32x32 pixels in the "
+        "binary layout of CIFAR first (see dptrain --help, 'Own images')",
+        image);
+  }
+  return text;
+}
+
 // The folder with the files: the one given or the archive's own subfolder of it.
 fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (data_dir.empty()) {
@@ -108,10 +160,12 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (detect_dataset(data_dir) == other) {
     hint = fmt::format("it holds {}: use --dataset {}", layout_of(other).title,
                        dataset_kind_name(other));
-  } else if (is_there(given / layout.python_folder) || is_there(given / "data_batch_1") ||
-             is_there(given / "train")) {
+  } else if (is_there(given / layout.python_folder) || is_file(given / "data_batch_1") ||
+             (is_file(given / "train") && is_file(given / "meta"))) {
     hint = fmt::format("it seems to hold the Python version, and the binary version is needed: {}",
                        how_to_get(layout));
+  } else {
+    hint = fmt::format("{}; {}", what_is_in(given), how_to_get(layout));
   }
   throw_error(ErrorKind::data, "--data-dir {}: no {} here: neither {} nor {}/{} is in it; {}",
               data_dir, layout.title, layout.train_files.front(), layout.subfolder,
@@ -208,6 +262,24 @@ ImageSet load_split(const fs::path& folder, const Layout& layout, const std::str
           std::move(labels)};
 }
 
+// "data_batch_5.bin: has 9000 records and data_batch_1.bin has 10000"
+std::vector<std::string> warnings_about(const fs::path& folder, const Layout& layout) {
+  std::vector<std::size_t> records;
+  for (const std::string& file : layout.train_files) {
+    records.push_back(count_records(folder / file, layout));
+  }
+  const auto longest =
+      static_cast<std::size_t>(std::max_element(records.begin(), records.end()) - records.begin());
+  std::vector<std::string> warnings;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (records[i] == records[longest]) continue;
+    warnings.push_back(fmt::format("{}: has {} images and {} has {}; is the file complete?",
+                                   (folder / layout.train_files[i]).string(), records[i],
+                                   layout.train_files[longest], records[longest]));
+  }
+  return warnings;
+}
+
 }  // namespace
 
 Dataset load_cifar(const DatasetRequest& request) {
@@ -220,7 +292,8 @@ Dataset load_cifar(const DatasetRequest& request) {
   const std::vector<std::string> names = read_class_names(folder, layout);
   return {
       .train = load_split(folder, layout, "train", layout.train_files, request.limit_train, names),
-      .test = load_split(folder, layout, "test", layout.test_files, request.limit_test, names)};
+      .test = load_split(folder, layout, "test", layout.test_files, request.limit_test, names),
+      .warnings = warnings_about(folder, layout)};
 }
 
 std::optional<DatasetKind> detect_dataset(const std::string& data_dir) {

@@ -63,7 +63,8 @@ Dataset load_dataset(const DatasetRequest& request) {
   const std::size_t train = request.limit_train != 0 ? request.limit_train : kSyntheticTrain;
   const std::size_t test = request.limit_test != 0 ? request.limit_test : kSyntheticTest;
   return {.train = make_synthetic(Split::train, train, request.seed, request.threads),
-          .test = make_synthetic(Split::test, test, request.seed, request.threads)};
+          .test = make_synthetic(Split::test, test, request.seed, request.threads),
+          .warnings = {}};
 }
 
 }  // namespace dp

@@ -66,6 +66,8 @@ struct DatasetRequest {
 struct Dataset {
   ImageSet train;
   ImageSet test;
+  // What is allowed and may not be meant, a sentence each.
+  std::vector<std::string> warnings = {};
 };
 
 // XXH3, 64 bits, over names, classes, labels and pixels of both sets: equal where training would

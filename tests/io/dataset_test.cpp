@@ -130,6 +130,39 @@ TEST(CifarErrors, OtherDataInTheFolder) {
                   {"Python version", "binary version"});
 }
 
+TEST(CifarErrors, WhatElseIsInTheFolderIsTold) {
+  const TempFolder folder;
+  for (const char* name : {"train/cat/1.JPG", "train/dog/2.jpg", "test/cat/3.jpg", "notes.txt"}) {
+    folder.write(name, {1});
+  }
+  const std::string message =
+      failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()});
+  expect_contains(message, {"it holds 2 folders (test, train) and 1 file (notes.txt)",
+                            "images such as ", "32x32 pixels", "dptrain --help"});
+  EXPECT_EQ(message.find("Python"), std::string::npos) << message;
+  const TempFolder empty;
+  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = empty.path().string()}),
+                  {"it is empty; experiments/get_cifar.sh"});
+}
+
+TEST(Cifar10, AShorterFileIsReadAndNamed) {
+  const TempFolder folder;
+  for (std::size_t file = 1; file <= 5; ++file) {
+    folder.write("data_batch_" + std::to_string(file) + ".bin",
+                 cifar_file(file, file == 4 ? 2 : 3, 1));
+  }
+  folder.write("test_batch.bin", cifar_file(6, 1, 1));
+  const DatasetRequest request = {.kind = DatasetKind::cifar10, .data_dir = folder.path().string()};
+  const Dataset data = load_dataset(request);
+  EXPECT_EQ(data.train.count(), 14u);
+  ASSERT_EQ(data.warnings.size(), 1u);
+  EXPECT_EQ(data.warnings[0],
+            folder / "data_batch_4.bin" +
+                ": has 2 images and data_batch_1.bin has 3; is the file complete?");
+  folder.write("data_batch_4.bin", cifar_file(4, 3, 1));
+  EXPECT_TRUE(load_dataset(request).warnings.empty());
+}
+
 TEST(CifarErrors, MissingFileIsNamedEvenBehindALimit) {
   const TempFolder folder;
   write_cifar10(folder);
