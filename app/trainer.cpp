@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/earlier_choices.hpp"
 #include "app/options_values.hpp"
 #include "app/stop_notice.hpp"
 #include "comm/link_probe.hpp"
@@ -193,7 +194,10 @@ Trainer::Trainer(const Options& options, Communicator& comm) : options_(options)
   agree_on_device();
   comm_.together([&] { load_data(); });
   agree_on_data();
-  if (options_.measures_algorithms() && exchanges()) measure_network();
+  if (options_.takes_choices_from_a_log()) {
+    choices_ = agree_on_earlier_choices(options_, comm_, *device_, global_batch_);
+  }
+  if (options_.autotune != "off" && exchanges()) measure_network();
   comm_.together([&] { make_replica(); });
   prepare_batch_sizes();
   make_recorder();
@@ -301,6 +305,7 @@ void Trainer::measure_network() {
 
 std::size_t Trainer::bucket_bytes() const {
   if (options_.bucket_mb > 0) return static_cast<std::size_t>(options_.bucket_mb * 1e6);
+  if (choices_.bucket_bytes > 0) return choices_.bucket_bytes;
   if (link_.bytes_per_s == 0) return 1'000'000;
   return choose_bucket_bytes(link_, static_cast<std::size_t>(comm_.size()),
                              parse_codec_spec(options_.compress));
@@ -331,6 +336,10 @@ void Trainer::make_replica() {
                       : options_.gpu_exchange == Options::GpuExchange::device
                           ? ExchangePath::device
                           : ExchangePath::automatic;
+  if (replica.sync.path == ExchangePath::automatic && !choices_.exchange_path.empty()) {
+    replica.sync.path =
+        choices_.exchange_path == "device" ? ExchangePath::device : ExchangePath::host;
+  }
   replica.sync.reducer.topology = options_.topology;
   replica.sync.reducer.seed = seed();
   replica.sync.reducer.comm_timeout_s = options_.comm_timeout_s;
@@ -382,22 +391,31 @@ void Trainer::make_replica() {
 // training and in evaluation, and the exchange. Rank 0 measures algorithms while the others wait,
 // so that nothing disturbs the measurement, and all ranks use its choices.
 void Trainer::prepare_batch_sizes() {
+  const auto sampler_options = [&](bool is_training) {
+    return SamplerOptions{.samples = (is_training ? data_.train : data_.test).count(),
+                          .global_batch = global_batch_,
+                          .rank = static_cast<std::size_t>(comm_.rank()),
+                          .ranks = static_cast<std::size_t>(comm_.size()),
+                          .seed = seed(),
+                          .order = SampleOrder::in_order};
+  };
   const auto prepare = [&] {
     for (const net::Mode mode : {net::Mode::training, net::Mode::evaluation}) {
-      const bool is_training = mode == net::Mode::training;
-      const Sampler sampler({.samples = (is_training ? data_.train : data_.test).count(),
-                             .global_batch = global_batch_,
-                             .rank = static_cast<std::size_t>(comm_.rank()),
-                             .ranks = static_cast<std::size_t>(comm_.size()),
-                             .seed = seed(),
-                             .order = SampleOrder::in_order});
+      const Sampler sampler(sampler_options(mode == net::Mode::training));
       replica_->prepare(sampler.rank_samples(0), mode);
       replica_->prepare(sampler.rank_samples(sampler.steps() - 1), mode);
     }
     replica_->plan_exchange();
   };
   comm_.together([&] {
-    if (comm_.rank() == 0) prepare();
+    const auto ranks_here = std::lround(share_.cores_on_host / share_.cores_per_rank);
+    replica_->network().check_memory(Sampler(sampler_options(true)).rank_samples(0),
+                                     static_cast<std::size_t>(ranks_here));
+  });
+  comm_.together([&] {
+    if (comm_.rank() != 0) return;
+    prepare();
+    check_choices_are_complete(options_, choices_, *device_);
   });
   std::string choices = device_->tuning().export_text();
   comm_.broadcast(choices);

@@ -17,6 +17,7 @@
 #include "comm/communicator.hpp"
 #include "io/dataset.hpp"
 #include "io/loader.hpp"
+#include "io/run_choices.hpp"
 #include "kernels/device.hpp"
 #include "net/schedule.hpp"
 
@@ -63,6 +64,7 @@ class Trainer {
   Communicator& comm_;
   CpuShare share_;
   LinkProbe link_;  // zeros where nothing is exchanged, and with --autotune off
+  RunChoices choices_;  // with --autotune FILE.h5
   std::unique_ptr<Device> device_;
   Dataset data_;
   std::uint64_t data_hash_ = 0;      // content_hash(data_)

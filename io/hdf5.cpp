@@ -138,4 +138,24 @@ void write_attribute(hid_t object, const std::string& name, std::span<const doub
   write(object, name, H5T_NATIVE_DOUBLE, space.get(), values.data());
 }
 
+std::string read_text_attribute(hid_t object, const std::string& name) {
+  const H5Handle attribute(DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose);
+  const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);
+  const hssize_t count = DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get()));
+  if (count == 0) return {};
+  const H5Handle type = utf8_string_type();
+  std::vector<char*> texts(static_cast<std::size_t>(count), nullptr);
+  DP_CHECK_HDF5(H5Aread(attribute.get(), type.get(), texts.data()));
+  std::string first = texts.front() == nullptr ? "" : texts.front();
+  DP_CHECK_HDF5(H5Dvlen_reclaim(type.get(), space.get(), H5P_DEFAULT, texts.data()));
+  return first;
+}
+
+double read_number_attribute(hid_t object, const std::string& name) {
+  const H5Handle attribute(DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose);
+  double value = 0;
+  DP_CHECK_HDF5(H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value));
+  return value;
+}
+
 }  // namespace dp

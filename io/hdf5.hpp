@@ -59,6 +59,11 @@ void write_attribute(hid_t object, const std::string& name, std::uint8_t value);
 void write_attribute(hid_t object, const std::string& name, double value);
 void write_attribute(hid_t object, const std::string& name, std::span<const double> values);
 
+// A string attribute, or the first of an array of strings (empty where there is none); a scalar
+// number. Throw Error(data) where there is no such attribute.
+[[nodiscard]] std::string read_text_attribute(hid_t object, const std::string& name);
+[[nodiscard]] double read_number_attribute(hid_t object, const std::string& name);
+
 }  // namespace dp
 
 #define DP_CHECK_HDF5(call) ::dp::check_hdf5((call), #call, __FILE__, __LINE__)

@@ -48,6 +48,34 @@ def same_seed_same_bits() -> None:
     assert first["epochs"]["replica_hash"][0] != other["epochs"]["replica_hash"][0]
 
 
+def choices_of_an_earlier_run() -> None:
+    # Without a bucket size the two runs would choose it by their own measurements of the network.
+    options = ("--compress", "q8", "--limit-train", "32", "--limit-test", "8", "--epochs", "1")
+    first = run(2, "a.h5", *options, "--autotune", "on")
+    again = run(2, "b.h5", *options, "--autotune", "a.h5")
+    assert_same_training(first, again)
+    # Other choices are taken, too, whatever would be measured here.
+    algorithms = first["model"].attrs["algorithms"]
+    first.close()
+    swapped = algorithms.translate(str.maketrans({"\0": ""})).replace("= winograd", "= x").replace(
+        "= direct", "= winograd").replace("= x", "= direct")
+    with h5py.File("a.h5", "r+") as log:
+        log["model"].attrs["algorithms"] = swapped
+        log.attrs["bucket_bytes"] = 50000.0
+    other = run(2, "c.h5", *options, "--autotune", "a.h5")
+    assert other["model"].attrs["algorithms"] == swapped != algorithms
+    assert other["model"].attrs["buckets"] > again["model"].attrs["buckets"]
+    for refused, reason in ((("--batch-size", "8"), "that run had the batch size per rank 16, and this one has 8"),
+                            (("--threads", "2"), "that run had the device ")):
+        done = subprocess.run(command(2, "d.h5", *options, "--autotune", "a.h5", *refused), capture_output=True,
+                              text=True, timeout=200)
+        assert done.returncode == 2 and f"dptrain: --autotune a.h5: {reason}" in done.stderr, done
+    with h5py.File("a.h5", "r+") as log:
+        log["model"].attrs["algorithms"] = "".join(swapped.splitlines(keepends=True)[1:])
+    done = subprocess.run(command(2, "d.h5", *options, "--autotune", "a.h5"), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2 and "holds no choice for 'conv " in done.stderr, done
+
+
 def overlap_changes_nothing() -> None:
     options = ("--compress", "q8", "--bucket-mb", "0.1")
     assert_same_training(run(2, "on.h5", "--overlap", "on", *options),
