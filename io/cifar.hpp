@@ -3,11 +3,12 @@
 //
 // A file is a sequence of records, any number of them, without a header or anything between them. A
 // record of CIFAR-10 is 1 byte with the label (0 to 9) and 3,072 bytes of pixels: 1,024 red values,
-// 32 rows of 32 from top to bottom, then as many green and blue ones. The files are data_batch_1.bin
-// to data_batch_5.bin and test_batch.bin, with 10,000 records each in the original. A record of
-// CIFAR-100 is 1 byte with a coarse label (0 to 19, not used), 1 byte with the fine label (0 to 99,
-// the one that is learnt) and the pixels; the files are train.bin (50,000 records in the original)
-// and test.bin (10,000). Which of the two a folder holds is told by the names of its files.
+// 32 rows of 32 from top to bottom, then as many green and blue ones. The files are
+// data_batch_1.bin to data_batch_5.bin and test_batch.bin, with 10,000 records each in the
+// original. A record of CIFAR-100 is 1 byte with a coarse label (0 to 19, not used), 1 byte with
+// the fine label (0 to 99, the one that is learnt) and the pixels; the files are train.bin (50,000
+// records in the original) and test.bin (10,000). Which of the two a folder holds is told by the
+// names of its files.
 #pragma once
 
 #include "io/dataset.hpp"
@@ -15,8 +16,8 @@
 namespace dp {
 
 // request.kind is cifar10 or cifar100. All files must be there and have a whole number of records,
-// also those that a limit leaves unread. Throws Error(data). Warns of a training file that is shorter
-// than the longest of them: a copy may have been cut off at the end of a record.
+// also those that a limit leaves unread. Throws Error(data). Warns of a training file that is
+// shorter than the longest of them: a copy may have been cut off at the end of a record.
 [[nodiscard]] Dataset load_cifar(const DatasetRequest& request);
 
 }  // namespace dp
