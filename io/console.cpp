@@ -162,7 +162,8 @@ void Console::epoch(const EpochProgress& p) {
   text += "  " + format_seconds(p.epoch_s);
   if (!std::isnan(p.images_per_s)) text += fmt::format("  {:.0f} images/s", p.images_per_s);
   if (!std::isnan(p.sent_bytes)) text += "  sent " + format_bytes(p.sent_bytes);
-  if (!std::isnan(p.exposed_comm_s)) text += "  network wait " + format_seconds(p.exposed_comm_s);
+  if (!std::isnan(p.exposed_comm_s))
+    text += "  exposed communication " + format_seconds(p.exposed_comm_s);
   print(text);
 }
 

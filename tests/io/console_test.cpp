@@ -133,7 +133,7 @@ TEST(Console, LastingLinesReplaceTheLiveLine) {
   f.console.epoch(kEpoch);
   EXPECT_EQ(f.take(),
             "\r\x1b[Kepoch  2/10  train loss 1.2500  accuracy 50.0 %  test loss 1.5000  accuracy "
-            "62.5 %  12.3 s  1037 images/s  sent 34.0 MB  network wait 500 ms\n");
+            "62.5 %  12.3 s  1037 images/s  sent 34.0 MB  exposed communication 500 ms\n");
   f.console.print("hello");
   EXPECT_EQ(f.take(), "hello\n");
   f.now_s += 1;
