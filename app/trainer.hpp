@@ -63,7 +63,7 @@ class Trainer {
   const Options& options_;
   Communicator& comm_;
   CpuShare share_;
-  LinkProbe link_;  // zeros where nothing is exchanged, and with --autotune off
+  LinkProbe link_;      // zeros where nothing is exchanged, and with --autotune off
   RunChoices choices_;  // with --autotune FILE.h5
   std::unique_ptr<Device> device_;
   Dataset data_;
