@@ -362,6 +362,14 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
   log_->append(std::span<const BucketRow>(rows));
 }
 
+void Recorder::list_state(StateVisitor& visitor) {
+  collect_comm();
+  visitor.object("epoch/comm", epoch_comm_.total);
+  for (std::size_t b = 0; b < epoch_comm_.buckets.size(); ++b) {
+    visitor.object(fmt::format("epoch/comm/bucket{}", b), epoch_comm_.buckets[b]);
+  }
+}
+
 void Recorder::finish() {
   if (!is_speaker()) return;
   if (log_) {

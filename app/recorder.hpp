@@ -19,6 +19,7 @@
 #include "io/console.hpp"
 #include "io/dataset.hpp"
 #include "io/run_log.hpp"
+#include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/network.hpp"
@@ -53,6 +54,8 @@ struct EpochTally {
   double learning_rate = 0;  // of the last step
   std::int64_t skipped_steps = 0;
   std::uint64_t replica_hash = 0;
+
+  void list_state(StateVisitor& visitor) { visitor.object("epoch/tally", *this); }
 };
 
 // Sums over all ranks.
@@ -87,6 +90,8 @@ class Recorder {
   // Collective. Times are seconds.
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);
+  // Between steps: what the running epoch has cost so far.
+  void list_state(StateVisitor& visitor);
   // The closing table; the log is complete.
   void finish();
 

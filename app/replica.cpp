@@ -113,6 +113,15 @@ void Replica::zero_gradients() {
   clock_.nothing_computed();
 }
 
+void Replica::list_state(StateVisitor& visitor) {
+  network_.parameters().list_state(visitor);
+  optimizer_.list_state(visitor);
+  sync_->list_state(visitor);
+  visitor.text({.name = "algorithms",
+                .get = [this] { return device_.tuning().export_text(); },
+                .set = [this](const std::string& text) { device_.tuning().import_text(text); }});
+}
+
 // ---- set-up -------------------------------------------------------------------------------------
 
 Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options)

@@ -89,6 +89,10 @@ class Replica {
   [[nodiscard]] Device& device() { return device_; }
   [[nodiscard]] GradientSync& sync() { return *sync_; }
 
+  // Between steps, after connect(): parameters, running statistics, the optimiser's and the
+  // exchange's state, and the choices of algorithms.
+  void list_state(StateVisitor& visitor);
+
  private:
   struct LoadedBatch {
     const float* images = nullptr;         // CPU: the loader's memory

@@ -84,6 +84,8 @@ class GradientSync {
   // Whether the exchange adds momentum and weight decay to that tensor's gradient, so that the
   // optimiser must not.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
+  // Between steps: residuals and what exchanges keep from step to step.
+  void list_state(StateVisitor& visitor) { reducer_->list_state(visitor); }
 
  private:
   [[nodiscard]] bool is_gpu() const {

@@ -3,34 +3,91 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
 
 namespace dp {
+namespace {
 
-std::uint64_t agree_on_hash(Communicator& communicator, std::span<const float> values) {
-  const std::uint64_t mine = XXH3_64bits(values.data(), values.size_bytes());
-  const auto all = communicator.all_gather(mine);
-  // What most ranks hold is taken for right; the lowest rank's where no hash leads.
+// What most ranks hold is taken for right; the lowest rank's where no hash leads.
+std::uint64_t usual_of(std::span<const std::uint64_t> all) {
   std::uint64_t most = all[0];
   std::ptrdiff_t votes = 0;
   for (const std::uint64_t hash : all) {
-    const auto n = std::count(all.begin(), all.end(), hash);
+    const auto n = std::ranges::count(all, hash);
     if (n > votes) {
       votes = n;
       most = hash;
     }
   }
+  return most;
+}
+
+// Throws where the ranks' hashes are not all equal. `where()` tells more; all ranks call it then.
+template <class Where>
+std::uint64_t agree(Communicator& communicator, std::uint64_t mine, Where where) {
+  const std::vector<std::uint64_t> all = communicator.all_gather(mine);
+  const std::uint64_t usual = usual_of(all);
   std::string others;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == most) continue;
+    if (all[rank] == usual) continue;
     others += fmt::format("{}rank {} ({:016x})", others.empty() ? "" : ", ", rank, all[rank]);
   }
-  if (others.empty()) return most;
+  if (others.empty()) return usual;
   throw AgreedError(
       ErrorKind::internal,
-      fmt::format("the replicas differ: {} against {:016x} on the other ranks. Results "
+      fmt::format("the replicas differ{}: {} against {:016x} on the other ranks. Results "
                   "from here on are worthless; this is a bug of dptrain or a fault "
                   "of that host's memory",
-                  others, most));
+                  where(), others, usual));
+}
+
+}  // namespace
+
+std::uint64_t agree_on_hash(Communicator& communicator, std::span<const float> values) {
+  return agree(communicator, XXH3_64bits(values.data(), values.size_bytes()),
+               [] { return std::string(); });
+}
+
+std::uint64_t agree_on_state(Communicator& communicator, std::span<const StateBlock> blocks,
+                             Device* device) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> parameters(XXH3_createState(),
+                                                                            &XXH3_freeState);
+  XXH3_64bits_reset(parameters.get());
+  std::vector<std::uint64_t> hashes;
+  std::vector<const StateBlock*> replicated;
+  std::vector<std::byte> copy;
+  for (const StateBlock& block : blocks) {
+    if (block.share != StateShare::replicated) continue;
+    std::span<const std::byte> bytes = block.bytes;
+    if (block.place == StatePlace::device && device->kind() != DeviceKind::cpu) {
+      copy.resize(bytes.size());
+      device->download(copy.data(), bytes.data(), bytes.size());
+      bytes = copy;
+    }
+    hashes.push_back(XXH3_64bits(bytes.data(), bytes.size()));
+    replicated.push_back(&block);
+    if (block.name.starts_with(kParameterState)) {
+      XXH3_64bits_update(parameters.get(), bytes.data(), bytes.size());
+    }
+  }
+  agree(communicator, XXH3_64bits(hashes.data(), hashes.size() * sizeof(hashes[0])), [&] {
+    const auto ranks = static_cast<std::size_t>(communicator.size());
+    std::vector<std::uint64_t> all(hashes.size() * ranks), of_block(ranks);
+    communicator.all_gather(std::span<const std::uint64_t>(hashes), std::span(all));
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      for (std::size_t rank = 0; rank < ranks; ++rank)
+        of_block[rank] = all[rank * hashes.size() + i];
+      const auto equal = std::ranges::count(of_block, of_block[0]);
+      if (static_cast<std::size_t>(equal) < ranks) {
+        return fmt::format(", first in {} ({} bytes)", replicated[i]->name,
+                           replicated[i]->bytes.size());
+      }
+    }
+    return std::string();
+  });
+  return XXH3_64bits_digest(parameters.get());
 }
 
 }  // namespace dp

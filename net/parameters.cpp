@@ -95,6 +95,19 @@ Parameters::Parameters(Device& device, std::vector<Parameter> specs) : device_(d
   evaluation_statistics_ = device.allocate(statistics_size_ * sizeof(float));
 }
 
+void Parameters::list_state(StateVisitor& visitor) {
+  for (const Parameter& tensor : tensors_) {
+    visitor.values(std::string(kParameterState) + tensor.name,
+                   values().subspan(tensor.offset, tensor.elements), StateShare::replicated,
+                   StatePlace::device);
+  }
+  for (const Parameter& tensor : statistics_) {
+    visitor.values("statistics/" + tensor.name,
+                   training_statistics().subspan(tensor.offset, tensor.elements), StateShare::own,
+                   StatePlace::device);
+  }
+}
+
 void Parameters::initialise(std::uint64_t seed) {
   std::vector<float> host(size_);
   for (const Parameter& t : tensors_) fill(t, seed, host);

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 
 namespace dp::net {
@@ -67,6 +68,10 @@ class Parameters {
   [[nodiscard]] std::span<float> evaluation_statistics() {
     return {floats(evaluation_statistics_), statistics_size_};
   }
+
+  // Every tensor's values, in the order of the flat buffer, and the running statistics. The copy for
+  // evaluation is made anew from these.
+  void list_state(StateVisitor& visitor);
 
   // Sets values and statistics to their initial state: a function of seed, tensor name and position
   // in torch's order alone.

@@ -15,13 +15,19 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace dp {
 
-enum class StateType { f32, f64, i64, u64 };
-enum class StatePlace { host, device };  // device: to be read and written through Device alone
+enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, for the same build alone
+enum class StatePlace { host, device };     // device: to be read and written through Device alone
 enum class StateShare { replicated, own };  // the same on all ranks, or a rank's own
+
+// The names of the model's parameters begin with it, in the order of the flat buffer.
+inline constexpr std::string_view kParameterState = "parameters/";
 
 struct StateBlock {
   std::string name;
@@ -54,6 +60,16 @@ class StateVisitor {
            .place = place,
            .share = share});
   }
+  // A struct of numbers in host memory.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void object(std::string name, T& object, StateShare share = StateShare::own) {
+    block({.name = std::move(name),
+           .bytes = std::as_writable_bytes(std::span<T>(&object, 1)),
+           .type = StateType::raw,
+           .place = StatePlace::host,
+           .share = share});
+  }
   // One number in host memory.
   template <class T>
   void value(std::string name, T& number, StateShare share = StateShare::replicated) {
@@ -68,6 +84,16 @@ class StateVisitor {
     if constexpr (std::is_same_v<T, std::int64_t>) return StateType::i64;
     if constexpr (std::is_same_v<T, std::uint64_t>) return StateType::u64;
   }
+};
+
+// All that owners list, in order.
+class StateList final : public StateVisitor {
+ public:
+  void block(const StateBlock& block) override { blocks.push_back(block); }
+  void text(const StateText& text) override { texts.push_back(text); }
+
+  std::vector<StateBlock> blocks;
+  std::vector<StateText> texts;
 };
 
 }  // namespace dp

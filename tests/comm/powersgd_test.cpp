@@ -36,9 +36,9 @@ std::vector<TensorSlot> slots_of(const std::vector<Layer>& layers) {
 
 // The Q factors, all that goes from step to step beside the residual.
 std::span<float> state_of(Exchange& exchange) {
-  test::StateList list;
+  StateList list;
   exchange.list_state("", list);
-  return list.floats("q");
+  return test::floats_of(list, "q");
 }
 
 std::size_t floats_of(const std::vector<Layer>& layers) {

@@ -571,9 +571,9 @@ TEST(Reducer, DgcExchangesTheVelocity) {
     }
     EXPECT_GT(compressed, kElements / 2);
   }
-  test::StateList list;
+  StateList list;
   reducer.list_state(list);
-  const std::span<float> listed = list.floats("exchange/velocity");
+  const std::span<float> listed = test::floats_of(list, "exchange/velocity");
   ASSERT_EQ(listed.size(), kElements);
   EXPECT_EQ(comm.size() == 1, std::ranges::any_of(listed, [](float v) { return v != 0.0f; }));
 }

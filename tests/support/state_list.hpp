@@ -1,29 +1,57 @@
-// What an owner of state lists (kernels/base/state.hpp), kept to be looked at.
+// What owners of state list (kernels/base/state.hpp): looked at, kept and given back.
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/base/state.hpp"
+#include "kernels/device.hpp"
 
 namespace dp::test {
 
-class StateList final : public StateVisitor {
- public:
-  void block(const StateBlock& block) override { blocks.push_back(block); }
-  void text(const StateText& text) override { texts.push_back(text); }
+// The floats of the block of that name in host memory; none where it is not listed.
+[[nodiscard]] inline std::span<float> floats_of(const StateList& list, const std::string& name) {
+  const auto it = std::ranges::find(list.blocks, name, &StateBlock::name);
+  if (it == list.blocks.end()) return {};
+  return {reinterpret_cast<float*>(it->bytes.data()), it->bytes.size() / sizeof(float)};
+}
 
-  // The floats of the block of that name in host memory; none where it is not listed.
-  [[nodiscard]] std::span<float> floats(const std::string& name) const {
-    const auto it = std::ranges::find(blocks, name, &StateBlock::name);
-    if (it == blocks.end()) return {};
-    return {reinterpret_cast<float*>(it->bytes.data()), it->bytes.size() / sizeof(float)};
-  }
-
-  std::vector<StateBlock> blocks;
-  std::vector<StateText> texts;
+// A copy of everything that a list names, block by block and text by text.
+struct StateCopy {
+  std::vector<std::vector<std::byte>> blocks;
+  std::vector<std::string> texts;
+  bool operator==(const StateCopy&) const = default;
 };
+
+[[nodiscard]] inline StateCopy copy_state(Device& device, const StateList& list) {
+  device.synchronize();
+  StateCopy copy;
+  for (const StateBlock& block : list.blocks) {
+    std::vector<std::byte>& bytes = copy.blocks.emplace_back(block.bytes.size());
+    if (block.place == StatePlace::device) {
+      device.download(bytes.data(), block.bytes.data(), bytes.size());
+    } else {
+      std::memcpy(bytes.data(), block.bytes.data(), bytes.size());
+    }
+  }
+  for (const StateText& text : list.texts) copy.texts.push_back(text.get());
+  return copy;
+}
+
+inline void restore_state(Device& device, const StateList& list, const StateCopy& copy) {
+  device.synchronize();
+  for (std::size_t i = 0; i < list.blocks.size(); ++i) {
+    const StateBlock& block = list.blocks[i];
+    if (block.place == StatePlace::device) {
+      device.upload(block.bytes.data(), copy.blocks[i].data(), block.bytes.size());
+    } else {
+      std::memcpy(block.bytes.data(), copy.blocks[i].data(), block.bytes.size());
+    }
+  }
+  for (std::size_t i = 0; i < list.texts.size(); ++i) list.texts[i].set(copy.texts[i]);
+}
 
 }  // namespace dp::test

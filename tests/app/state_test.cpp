@@ -1,0 +1,214 @@
+// What list_state() lists is all that a run consists of: saved after some steps and given back, the
+// same steps give the same bits, for every codec and topology, with and without overlap. And each
+// listed part counts: without it they do not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/replica.hpp"
+#include "comm/replica_hash.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+#include "net/graph.hpp"
+#include "net/layers/batch_norm.hpp"
+#include "net/layers/conv2d.hpp"
+#include "net/layers/linear.hpp"
+#include "net/layers/pool.hpp"
+#include "tests/support/state_list.hpp"
+
+namespace dp {
+namespace {
+
+using test::copy_state;
+using test::restore_state;
+using test::StateCopy;
+
+constexpr std::size_t kBatch = 2;  // of a rank
+constexpr std::uint64_t kBefore = 3, kAfter = 3;
+
+// Every kind of parameter and statistic, in several buckets.
+net::Graph small_network() {
+  net::Graph graph({1, 32, 32, 3});
+  net::Value x =
+      graph.add<net::Conv2dLayer>("conv1", {.channels = 16, .stride = 2}, {graph.images()});
+  x = graph.add<net::BatchNormLayer>("bn1", {}, {x});
+  x = graph.add<net::AveragePoolLayer>("pool", {}, {x});
+  x = graph.add<net::Conv2dLayer>("conv2", {.channels = 16, .stride = 2}, {x});
+  x = graph.add<net::BatchNormLayer>("bn2", {}, {x});
+  x = graph.add<net::GlobalAveragePoolLayer>("mean", {}, {x});
+  graph.add<net::LinearLayer>("linear", {.outputs = 4}, {x});
+  return graph;
+}
+
+// A replica that trains on images drawn from rank and step, so that it has no loader to remember.
+class TrainingRun {
+ public:
+  TrainingRun(Communicator& comm, const std::string& codec, const std::string& topology,
+              bool overlap)
+      : comm_(comm), device_(make_device({.threads = 1, .tune = false})) {
+    ReplicaOptions options;
+    options.seed = 3;
+    options.sgd = {.momentum = codec.starts_with("dgc") ? 0.5f : 0.9f, .weight_decay = 5e-4f};
+    options.sync.compress = codec;
+    options.sync.bucket_bytes = 4096;
+    options.sync.overlap = overlap;
+    options.sync.reducer.topology = topology;
+    options.sync.reducer.comm_timeout_s = 30;
+    // Two ranks a host, so that the hierarchical topology encodes between hosts.
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      options.sync.reducer.hosts.push_back(rank / 2);
+    }
+    replica_ = std::make_unique<Replica>(*device_, small_network(), options);
+    replica_->prepare(kBatch, net::Mode::training);
+    replica_->plan_exchange();
+    replica_->connect(comm);
+    replica_->begin_times();
+  }
+
+  // Steps [from, from + count).
+  void train(std::uint64_t from, std::uint64_t count) {
+    for (std::uint64_t step = from; step < from + count; ++step) {
+      const CounterRng rng(step, RandomStream::test, static_cast<std::uint64_t>(comm_.rank()));
+      std::vector<float> images(kBatch * kImageBytes);
+      for (std::size_t i = 0; i < images.size(); ++i) {
+        images[i] = static_cast<float>(rng.uniform(i)) - 0.5f;
+      }
+      const std::vector<std::int32_t> labels = {static_cast<std::int32_t>(step % 4),
+                                                static_cast<std::int32_t>((step + 1) % 4)};
+      Batch batch;
+      batch.images = images;
+      batch.labels = labels;
+      batch.samples = kBatch;
+      batch.global_samples = kBatch * static_cast<std::size_t>(comm_.size());
+      replica_->load(batch);
+      replica_->compute(step);
+      EXPECT_TRUE(replica_->exchange(0.0).finite);
+      replica_->update(0.05);
+    }
+    // What this rank still forwards to others has ended.
+    replica_->sync().reducer().run([](Communicator&) {});
+  }
+
+  [[nodiscard]] StateList list() {
+    StateList list;
+    replica_->list_state(list);
+    return list;
+  }
+  [[nodiscard]] Device& device() { return *device_; }
+  [[nodiscard]] StateCopy copy() { return copy_state(*device_, list()); }
+  void restore(const StateCopy& copy) { restore_state(*device_, list(), copy); }
+  // Whether it is so on all ranks.
+  [[nodiscard]] bool on_all(bool mine) {
+    return replica_->sync().reducer().run(
+        [&](Communicator& c) { return c.all_sum(std::int64_t{mine}) == c.size(); });
+  }
+  std::uint64_t agree() {
+    const StateList state = list();
+    return replica_->sync().reducer().run(
+        [&](Communicator& c) { return agree_on_state(c, state.blocks, device_.get()); });
+  }
+
+ private:
+  Communicator& comm_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Replica> replica_;
+};
+
+// Every codec as it is preset, sparse ones with a share that leaves something to send.
+std::vector<std::string> all_codecs() {
+  std::vector<std::string> specs;
+  for (const CodecInfo& info : codec_list()) {
+    std::string spec(info.name);
+    if (info.find("ratio") != nullptr) spec += ":ratio=0.1";
+    if (spec == "threshold") spec += ":alpha=0.001";
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+class RunState : public testing::TestWithParam<std::string> {};
+
+TEST_P(RunState, GivenBackTheSameStepsGiveTheSameBits) {
+  Communicator comm;
+  for (const Topology& topology : topology_list()) {
+    for (const bool overlap : {true, false}) {
+      SCOPED_TRACE(fmt::format("{}, overlap {}", topology.name, overlap));
+      TrainingRun run(comm, GetParam(), std::string(topology.name), overlap);
+      run.train(0, kBefore);
+      const StateCopy before = run.copy();
+      run.train(kBefore, kAfter);
+      const std::uint64_t hash = run.agree();
+      const StateCopy after = run.copy();
+      EXPECT_FALSE(before == after);
+      run.restore(before);
+      run.train(kBefore, kAfter);
+      EXPECT_TRUE(run.copy() == after);
+      EXPECT_EQ(run.agree(), hash);
+
+      // Into another object, as a run that is started again does.
+      TrainingRun resumed(comm, GetParam(), std::string(topology.name), overlap);
+      resumed.restore(before);
+      resumed.train(kBefore, kAfter);
+      EXPECT_TRUE(resumed.copy() == after);
+    }
+  }
+}
+
+// On all ranks alike, so that they stay replicas of each other.
+TEST_P(RunState, EveryPartCounts) {
+  Communicator comm;
+  TrainingRun run(comm, GetParam(), "direct", true);
+  run.train(0, kBefore);
+  const StateCopy before = run.copy();
+  run.train(kBefore, kAfter);
+  const StateCopy after = run.copy();
+  const StateList list = run.list();
+  for (std::size_t i = 0; i < list.blocks.size(); ++i) {
+    StateCopy less = before;
+    std::ranges::fill(less.blocks[i], std::byte{0});
+    const bool is_zero = less.blocks[i] == before.blocks[i];
+    run.restore(less);
+    run.train(kBefore, kAfter);
+    const bool is_same = run.copy() == after;
+    EXPECT_FALSE(run.on_all(is_zero)) << list.blocks[i].name << " is zero: nothing is shown";
+    EXPECT_FALSE(run.on_all(is_same)) << list.blocks[i].name << " makes no difference";
+  }
+}
+
+std::string case_name(const testing::TestParamInfo<std::string>& spec) {
+  return spec.param.substr(0, spec.param.find(':'));
+}
+INSTANTIATE_TEST_SUITE_P(Codecs, RunState, testing::ValuesIn(all_codecs()), case_name);
+
+TEST(AgreeOnState, NamesTheFirstTensorThatDiffers) {
+  Communicator comm;
+  if (comm.size() < 2) GTEST_SKIP() << "one rank differs from nobody";
+  TrainingRun run(comm, "q8", "ring", true);
+  run.train(0, 1);
+  StateList list = run.list();
+  const auto statistic = std::ranges::find(list.blocks, StateShare::own, &StateBlock::share);
+  ASSERT_NE(statistic, list.blocks.end());
+  static_cast<void>(run.agree());  // a rank's own differ, and may
+  // The second tensor, and one behind it.
+  if (comm.rank() == comm.size() - 1) {
+    list.blocks[1].bytes[5] ^= std::byte{1};
+    list.blocks[2].bytes[0] ^= std::byte{1};
+  }
+  std::string message;
+  try {
+    static_cast<void>(run.agree());
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message.find("first in " + list.blocks[1].name + " ("), std::string::npos) << message;
+  if (comm.size() > 2) {
+    EXPECT_NE(message.find(fmt::format("rank {} (", comm.size() - 1)), std::string::npos)
+        << message;
+  }
+}
+
+}  // namespace
+}  // namespace dp
