@@ -29,15 +29,17 @@ using test::StateCopy;
 constexpr std::size_t kBatch = 2;  // of a rank
 constexpr std::uint64_t kBefore = 3, kAfter = 3;
 
-// Every kind of parameter and statistic, in several buckets.
+// Every kind of parameter and statistic, in several buckets, two of which are large enough to be
+// compressed.
 net::Graph small_network() {
   net::Graph graph({1, 32, 32, 3});
   net::Value x =
       graph.add<net::Conv2dLayer>("conv1", {.channels = 16, .stride = 2}, {graph.images()});
   x = graph.add<net::BatchNormLayer>("bn1", {}, {x});
   x = graph.add<net::AveragePoolLayer>("pool", {}, {x});
-  x = graph.add<net::Conv2dLayer>("conv2", {.channels = 16, .stride = 2}, {x});
+  x = graph.add<net::Conv2dLayer>("conv2", {.channels = 48, .stride = 2}, {x});
   x = graph.add<net::BatchNormLayer>("bn2", {}, {x});
+  x = graph.add<net::Conv2dLayer>("conv3", {.channels = 32}, {x});
   x = graph.add<net::GlobalAveragePoolLayer>("mean", {}, {x});
   graph.add<net::LinearLayer>("linear", {.outputs = 4}, {x});
   return graph;
@@ -66,6 +68,11 @@ class TrainingRun {
     replica_->plan_exchange();
     replica_->connect(comm);
     replica_->begin_times();
+    const std::string name = parse_codec_spec(codec).name;
+    const auto of_codec = std::ranges::count_if(
+        replica_->sync().buckets(),
+        [&](const Bucket& bucket) { return parse_codec_spec(bucket.codec).name == name; });
+    EXPECT_GE(of_codec, 2) << codec;
   }
 
   // Steps [from, from + count).
