@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "comm/check.hpp"
-#include "comm/tags.hpp"
 #include "comm/link_estimate.hpp"
+#include "comm/tags.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {

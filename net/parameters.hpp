@@ -69,8 +69,8 @@ class Parameters {
     return {floats(evaluation_statistics_), statistics_size_};
   }
 
-  // Every tensor's values, in the order of the flat buffer, and the running statistics. The copy for
-  // evaluation is made anew from these.
+  // Every tensor's values, in the order of the flat buffer, and the running statistics. The copy
+  // for evaluation is made anew from these.
   void list_state(StateVisitor& visitor);
 
   // Sets values and statistics to their initial state: a function of seed, tensor name and position

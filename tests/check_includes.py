@@ -13,7 +13,7 @@ import tempfile
 ARROWS = {
     "app": ["net", "comm", "io", "kernels", "kernels/codecs"],
     "net": ["kernels"],
-    "comm": ["kernels/codecs", "kernels/device.hpp"],
+    "comm": ["kernels/codecs", "kernels/device.hpp", "kernels/bucket_link.hpp"],
     "io": [],
     "kernels": [],
     "kernels/codecs": ["kernels/device.hpp", "kernels/cuda"],

@@ -162,7 +162,8 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
       }
       replica.update(0.1);
       const double loss = replica.loss().loss;
-      const double sum = replica.sync().reducer().run([&](Communicator& c) { return c.all_sum(loss); });
+      const double sum =
+          replica.sync().reducer().run([&](Communicator& c) { return c.all_sum(loss); });
       EXPECT_NEAR(sum, whole_loss, 1e-4 * std::abs(whole_loss)) << "step " << step;
     }
     const LoopTimes times = replica.take_times(true);
