@@ -51,7 +51,7 @@ void Executor::plan_gradients() {
     const auto& inputs = graph_.nodes()[i].inputs;
     input_gradients_[i].resize(inputs.size());
     for (std::size_t k = 0; k < inputs.size(); ++k) {
-      if (inputs[k] == 0) continue;  // nobody wants the images' gradient
+      if (inputs[k] == 0) continue;  // the images need no gradient
       written_[i].push_back(gradients_.size());
       read_[inputs[k]].push_back(gradients_.size());
       gradients_.push_back({i, k, inputs[k], {values_[inputs[k]].desc, nullptr}});
@@ -61,7 +61,8 @@ void Executor::plan_gradients() {
   gradients_.push_back({count, 0, count - 1, {values_.back().desc, nullptr}});
 }
 
-// Time: forward of node i at i, the loss at `count`, backward of node i at 2 * count - i.
+// Lifetimes count in calls: forward of node i is at i, the loss at `count`, backward of node i at 2
+// * count - i.
 void Executor::plan_arena() {
   const std::size_t count = graph_.nodes().size();
   const auto backward_time = [&](std::size_t node) { return 2 * count - node; };
@@ -79,7 +80,7 @@ void Executor::plan_arena() {
       last = std::max(last, is_kept ? backward_time(j) : j);
     }
   }
-  lifetimes[0] = {0, 0, 0};  // the images are the caller's
+  lifetimes[0] = {0, 0, 0};  // the caller owns the images
   for (const Gradient& g : gradients_) {
     lifetimes.push_back({g.view.desc.bytes(), backward_time(g.node), backward_time(g.producer)});
   }
@@ -129,7 +130,8 @@ void Executor::backward(const TensorView& images, const NodeCallback& gradients_
 
 void Executor::backward_node(std::size_t node) {
   const TraceSlice slice(options_.trace, TraceKind::layer_backward, node);
-  // Gradients of all consumers, added up until as many are left as the layer takes.
+  // Each consumer has written a gradient of this value. Adds them until no more are left than the
+  // layer accepts.
   const auto& incoming = read_[node];
   const std::size_t accepted = layers_[node]->accepts_two_gradients() ? 2 : 1;
   DP_ASSERT(!incoming.empty(), "{} has no consumer", graph_.nodes()[node].name);

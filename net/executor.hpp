@@ -1,5 +1,5 @@
-// Runs a graph for one batch size: layers planned for its shapes, values and gradients placed in an
-// arena that is laid out once.
+// Runs a graph for one batch size. The layers are planned for its shapes, and all values and
+// gradients get fixed places in one arena.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ struct ExecutorOptions {
   std::size_t batch;
   bool is_training;
   DataType activation_type = DataType::f32;
-  TraceTrack* trace = nullptr;  // takes a slice of every layer, each way; null: no trace
+  TraceTrack* trace = nullptr;  // gets each layer's forward and backward; null: no trace
 };
 
 class Executor {
  public:
-  // parameters[node]: what to bind to that node's layer.
+  // parameters[node] is bound to that node's layer.
   Executor(Device& device, const Graph& graph, const ExecutorOptions& options,
            std::vector<std::vector<BoundParameter>> parameters);
 
@@ -38,10 +38,10 @@ class Executor {
   [[nodiscard]] TensorView forward(const TensorView& images);
   // Where the loss writes its gradient with respect to the logits. Training only.
   [[nodiscard]] const TensorView& logit_gradient() const { return gradients_.back().view; }
-  // After forward and a filled logit_gradient(). images as in forward.
+  // After forward, when logit_gradient() is filled. `images` are those of forward.
   void backward(const TensorView& images, const NodeCallback& gradients_final);
 
-  // "layer1.0.conv1: forward winograd, ..." per layer that has a choice.
+  // "layer1.0.conv1: forward winograd, ..." for each layer that has a choice.
   [[nodiscard]] std::vector<std::string> algorithms() const;
 
  private:
@@ -60,13 +60,13 @@ class Executor {
   Device& device_;
   const Graph& graph_;
   ExecutorOptions options_;
-  std::vector<std::unique_ptr<Layer>> layers_;  // [0] is null: the images
+  std::vector<std::unique_ptr<Layer>> layers_;  // [0], the images, is null
   std::vector<TensorView> values_;              // one per node
   // All edges that carry a gradient, sorted by consumer; the last one is the logits'.
   std::vector<Gradient> gradients_;
   std::vector<std::size_t> offsets_;  // of values, then of gradients
   std::size_t arena_bytes_ = 0;
-  // Per node, ready for the call: its inputs, the gradients that it writes and reads.
+  // By node, as a layer takes them: the values that it reads and the gradients that it writes.
   std::vector<std::vector<TensorView>> inputs_, input_gradients_;
   std::vector<std::vector<std::size_t>> written_, read_;  // indices into gradients_
 };

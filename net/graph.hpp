@@ -1,5 +1,5 @@
-// A model as data: layers in the order of execution, each reading earlier values. Models are
-// functions that return a Graph; a Network gives it parameters and runs it.
+// A model as data: a list of layers in the order of execution. Each layer reads values of earlier
+// ones. Models are functions that return a Graph; a Network gives it parameters and runs it.
 #pragma once
 
 #include <cstddef>

@@ -1,22 +1,22 @@
-// net/ is the *neural* network: layers, models, learning-rate schedules (not the cable).
+// net/ is the *neural* network, not the cable: layers, models, learning-rate schedules, optimisers.
 //
-// A layer is one node of a network's graph. What a layer author writes:
+// A layer is one node of a network's graph. The author of a layer writes:
 //
 //   class Example final : public Layer {
 //    public:
 //     struct Options { ... };                       // what the model chooses
 //     explicit Example(const Options&);
-//     Shape output_shape(inputs) const;             // pure; throws Error(internal) on a misfit
+//     Shape output_shape(inputs) const;             // pure; Error(internal) on a wrong shape
 //     std::vector<ParameterSpec> parameters(inputs) const;   // none by default
 //     TensorDesc plan(context, inputs);             // makes the kernels' plans for these shapes
 //     void forward(const ForwardArguments&);        // assigns y
 //     void backward(const BackwardArguments&);      // assigns dx and the parameters' gradients
 //   };
 //
-// A Layer object belongs to one executor, that is to one batch size; parameters belong to the
-// network and are handed in by bind(). Layers never add to their outputs: where a value has several
-// consumers the executor adds their gradients, or hands two of them to a layer that says it
-// accepts_two_gradients().
+// A Layer object belongs to one executor, and so to one batch size. Parameters belong to the
+// network; bind() hands them to the layer. Layers assign their outputs and never add to them. If a
+// value has several consumers, the executor adds their gradients; a layer that
+// accepts_two_gradients() gets up to two of them.
 #pragma once
 
 #include <cstddef>
@@ -34,9 +34,9 @@ struct PlanContext {
   Device& device;
   DataType activation_type;
   bool is_training;
-  bool needs_input_gradient;  // false where the layer reads the images
+  bool needs_input_gradient;  // false if the layer reads the images
 
-  // The form in which activations of a shape are kept.
+  // The layout and type in which activations of a shape are stored.
   [[nodiscard]] TensorDesc activation(const Shape& shape) const {
     return {shape, activation_type, device.channel_block(shape.c)};
   }
@@ -54,10 +54,10 @@ struct ForwardArguments {
 };
 
 struct BackwardArguments {
-  std::span<const TensorView> x;   // as in forward; null data where the layer does not read it
-  TensorView y;                    // likewise
-  TensorView dy, dy2;              // dy2 only where accepts_two_gradients()
-  std::span<const TensorView> dx;  // one per input; null data where no gradient is wanted
+  std::span<const TensorView> x;   // as in forward; null data if the layer does not read it
+  TensorView y;                    // the same
+  TensorView dy, dy2;              // dy2 only if accepts_two_gradients()
+  std::span<const TensorView> dx;  // one per input; null data if no gradient is needed
 };
 
 class Layer {
@@ -76,11 +76,11 @@ class Layer {
   virtual void forward(const ForwardArguments& arguments) = 0;
   virtual void backward(const BackwardArguments& arguments) = 0;
 
-  // What backward reads, so that the memory plan keeps it.
+  // Whether backward reads these; the memory plan then keeps them until backward.
   [[nodiscard]] virtual bool backward_reads_input(std::size_t) const { return false; }
   [[nodiscard]] virtual bool backward_reads_output() const { return false; }
   [[nodiscard]] virtual bool accepts_two_gradients() const { return false; }
-  // Algorithms chosen by measurement, for dpbench; empty where there is no choice.
+  // Algorithms chosen by measurement, for dpbench; empty if there is no choice.
   [[nodiscard]] virtual std::string algorithms() const { return {}; }
 
  protected:

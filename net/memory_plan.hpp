@@ -1,4 +1,4 @@
-// Packs buffers with known lifetimes into one arena: buffers that are never needed at the same time
+// Places buffers with known lifetimes in one arena. Buffers that are never needed at the same time
 // share memory.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace dp::net {
 
 struct Lifetime {
   std::size_t bytes;
-  std::size_t first, last;  // inclusive, in any common unit of time
+  std::size_t first, last;  // both inclusive, in any unit of time
 };
 
 struct MemoryPlan {
@@ -17,9 +17,9 @@ struct MemoryPlan {
   std::size_t bytes = 0;             // the arena's size
 };
 
-// Greedy by size: the largest buffer first, each at the lowest offset where it fits between those
-// already placed that live at the same time (Pisarchyk and Lee 2020, "greedy by size for offset
-// calculation").
+// Greedy by size: takes the largest buffer first and places each at the lowest offset where it
+// overlaps no placed buffer that lives at the same time (Pisarchyk and Lee 2020, "greedy by size
+// for offset calculation").
 [[nodiscard]] MemoryPlan plan_memory(const std::vector<Lifetime>& buffers);
 
 }  // namespace dp::net

@@ -98,7 +98,7 @@ void Network::prepare(std::size_t batch, Mode mode) {
   executors_.emplace(std::pair(batch, mode), std::move(made));
 }
 
-// A twentieth is left to libraries and scratch memory.
+// Of the free memory; the rest is for libraries and scratch memory.
 constexpr double kShareForActivations = 0.95;
 
 [[noreturn]] void throw_too_large(std::size_t batch, std::size_t bytes, const FreeMemory& free) {
@@ -114,8 +114,9 @@ constexpr double kShareForActivations = 0.95;
 
 void Network::check_memory(std::size_t batch, std::size_t processes) {
   if (device_.kind() != DeviceKind::cpu || batch == 0) return;
-  // One image is enough to know: all that lies in the arena grows with the batch. A device of its
-  // own, so that neither the choices of algorithms nor the scratch memory of this one are touched.
+  // A plan for one image is enough, because everything in the arena grows with the batch. It gets
+  // its own device, so that it changes neither the chosen algorithms nor the scratch memory of this
+  // one.
   const std::unique_ptr<Device> planner =
       make_device({.kind = DeviceKind::cpu, .threads = device_.threads(), .tune = false});
   const Executor one(

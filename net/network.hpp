@@ -1,7 +1,7 @@
-// A network: a model's graph, its parameters, and executors for the batch sizes in use.
+// A network: the graph of a model, its parameters, and one executor for each batch size in use.
 //
-// Order of use: construct, prepare() every batch size that will come, then forward and backward.
-// The last, uneven step of an epoch has its own executor; nothing is padded.
+// Order of use: construct, prepare() every batch size that will be used, then forward and backward.
+// The smaller batch at the end of an epoch has its own executor; nothing is padded.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@
 namespace dp::net {
 
 // Called during backward when a tensor's gradient is final; `tensor` is an index into
-// Parameters::tensors(). Matrices come in the order of the flat buffer; vectors in theirs.
+// Parameters::tensors(). Matrices are reported in the order of the flat buffer, and so are vectors.
 using TensorCallback = std::function<void(std::size_t tensor)>;
 
 enum class Mode { training, evaluation };
@@ -36,21 +36,22 @@ class Network {
   [[nodiscard]] Parameters& parameters() { return *parameters_; }
   [[nodiscard]] std::size_t classes() const { return classes_; }
 
-  // Before prepare(). Takes slices of the layers in training, whose `id` is a place in
-  // layer_names(). For a CPU: a GPU runs layers later than they are called.
+  // Call it before prepare(). The trace gets a slice for each layer in training; its `id` is an
+  // index into layer_names(). Only for a CPU, because a GPU runs layers after they are called.
   void set_trace(TraceTrack* trace) { trace_ = trace; }
-  // As in the model, in the order of execution; the first is the images.
+  // The model's names, in the order of execution; the first is the images.
   [[nodiscard]] std::vector<std::string> layer_names() const;
 
-  // Throws OutOfMemory where the activations of such a batch, in training, cannot fit into what is
-  // free: at once, while prepare() first measures algorithms, which takes minutes with large
-  // batches. So many processes of the host take as much at the same time. On a GPU, which refuses
-  // by itself, does nothing.
+  // Throws OutOfMemory if the activations of such a batch in training do not fit into the free
+  // memory, of which `processes` processes of the host take as much each. It answers at once, while
+  // prepare() first measures algorithms, which takes minutes with large batches. It does nothing on
+  // a GPU, which refuses by itself.
   void check_memory(std::size_t batch, std::size_t processes);
-  // Plans a batch size. Not during a step.
+  // Plans a batch size. Must not be called during a step.
   void prepare(std::size_t batch, Mode mode);
 
-  // images: N x H x W x 3 fp32 NHWC, N prepared for the mode. Returns the logits, N x classes fp32.
+  // images: N x H x W x 3 fp32 NHWC, with N prepared for the mode. Returns the logits: N x classes,
+  // fp32.
   [[nodiscard]] TensorView forward(const TensorView& images, Mode mode);
   // Where to write the gradient of the loss with respect to the logits of the last forward.
   [[nodiscard]] const TensorView& logit_gradient() const;
@@ -61,7 +62,8 @@ class Network {
   [[nodiscard]] std::vector<std::string> algorithms() const;
 
  private:
-  // Where a layer's i-th parameter lies: in the flat buffers or, for statistics, in theirs.
+  // Where a parameter of a layer lies: in the flat buffers or, if it is a statistic, in those of
+  // statistics.
   struct Slot {
     bool is_statistic;
     std::size_t index;  // into tensors() or statistics()
@@ -81,7 +83,7 @@ class Network {
   std::map<std::pair<std::size_t, Mode>, std::unique_ptr<Executor>> executors_;
   Device::Memory arena_;
   std::size_t arena_bytes_ = 0;
-  Executor* last_ = nullptr;  // of the last forward in training
+  Executor* last_ = nullptr;  // the one of the last forward in training
   TraceTrack* trace_ = nullptr;
 };
 

@@ -64,7 +64,7 @@ void Sgd::step(double learning_rate) {
 }
 
 void Sgd::enqueue() {
-  // All ranks hold the same bits, so all clip alike.
+  // All ranks hold the same bits, so all clip in the same way.
   const bool clips = options_.clip_norm > 0;
   if (clips) sum_of_squares(device_, parameters_.gradients(), squares_);
   const std::span<float> velocity(reinterpret_cast<float*>(velocity_.get()), parameters_.size());

@@ -1,10 +1,11 @@
 // Optimisers: how the summed gradient changes the parameters.
 //
-// Parameters fall into *groups*: slices of the flat buffers that share factors for the learning
-// rate, the weight decay and the momentum. At first all are one group with factors of 1.
+// Parameters are divided into *groups*: slices of the flat buffers that share factors for the
+// learning rate, the weight decay and the momentum. At first all parameters are one group whose
+// factors are 1.
 //
-// An update is recorded once and replayed (Device::record), so nothing about it may change but the
-// learning rate. Every rank does the same update with the same bits, which is what keeps replicas
+// An update is recorded once and replayed (Device::record), so only the learning rate may change
+// between steps. Every rank makes the same update with the same bits, which keeps the replicas
 // equal.
 //
 // A new optimiser is a class here and its arithmetic as kernels/<name>.hpp with its twins.
@@ -34,7 +35,7 @@ struct ParameterGroup {
   GroupFactors factors = {};
 };
 
-// The groups that follow from each tensor's factors; neighbours with equal factors are one group.
+// The groups that result from each tensor's factors; neighbours with equal factors form one group.
 [[nodiscard]] std::vector<ParameterGroup> make_groups(
     std::span<const Parameter> tensors,
     const std::function<GroupFactors(std::size_t tensor)>& factors_of);
@@ -43,9 +44,9 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // Before the first step. The groups cover all parameters, each once.
+  // Call it before the first step. Each parameter belongs to exactly one group.
   virtual void set_groups(std::vector<ParameterGroup> groups) = 0;
-  // One update with the gradients that lie in the parameters' flat buffer. On a GPU it is enqueued.
+  // Makes one update with the gradients in the parameters' flat buffer. On a GPU it is enqueued.
   virtual void step(double learning_rate) = 0;
   virtual void list_state(StateVisitor& visitor) = 0;
 };
@@ -77,7 +78,8 @@ class Sgd final : public Optimizer {
   SgdOptions options_;
   std::vector<ParameterGroup> groups_;
   Device::Memory velocity_;
-  // Read by the operations when they run: a step for each group, and the gradient's squares.
+  // The operations read these when they run: one set of factors per group, and the sum of the
+  // gradient's squares.
   Device::Memory step_memory_, squares_memory_;
   SgdStep* steps_ = nullptr;
   double* squares_;

@@ -2,12 +2,13 @@
 // lies in them.
 //
 // Order in the flat buffers: first all matrices and kernels, in the order in which backward makes
-// their gradients final (so last layers first), then all one-dimensional tensors (BatchNorm, bias)
-// in that order. A slice of neighbouring tensors is therefore something that can be sent as it is.
-// Kernels lie in memory as KRSC; files and other programs use torch's OIHW (import/export below).
+// their gradients final (the last layer first), then all one-dimensional tensors (BatchNorm, bias)
+// in the same order. Neighbouring tensors are therefore final at about the same time and are sent
+// as one slice. Kernels lie in memory as KRSC; files and other programs use torch's OIHW (import
+// and export below).
 //
-// Statistics (running mean and variance of BatchNorm) are not parameters: they have buffers of
-// their own, a training one per rank and a copy for evaluation.
+// Statistics (running mean and variance of BatchNorm) are not parameters. They have their own
+// buffers: each rank's own for training, and a copy for evaluation.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +50,7 @@ struct Parameter {
 
 class Parameters {
  public:
-  // `specs` in the order in which backward makes gradients final; names are full names.
+  // `specs` are in the order in which backward makes gradients final, with full names.
   Parameters(Device& device, std::vector<Parameter> specs);
 
   // Matrices and vectors, in the order of the flat buffers.
@@ -57,7 +58,7 @@ class Parameters {
   [[nodiscard]] std::span<const Parameter> statistics() const { return statistics_; }
   [[nodiscard]] std::size_t size() const { return size_; }
 
-  // Flat buffers in the device's memory (Device::upload and download bring values there and back).
+  // Flat buffers in the device's memory (Device::upload and download copy values to it and back).
 
   [[nodiscard]] std::span<float> values() { return {floats(values_), size_}; }
   [[nodiscard]] std::span<float> gradients() { return {floats(gradients_), size_}; }
@@ -69,16 +70,16 @@ class Parameters {
     return {floats(evaluation_statistics_), statistics_size_};
   }
 
-  // Every tensor's values, in the order of the flat buffer, and the running statistics. The copy
-  // for evaluation is made anew from these.
+  // Lists the values of every tensor, in the order of the flat buffer, and the running statistics.
+  // The copy for evaluation is not listed, as it is made from them.
   void list_state(StateVisitor& visitor);
 
-  // Sets values and statistics to their initial state: a function of seed, tensor name and position
-  // in torch's order alone.
+  // Sets values and statistics to their initial state, which depends only on the seed, the tensor's
+  // name and the position in torch's order.
   void initialise(std::uint64_t seed);
 
-  // Copies a tensor of `buffer` (values, gradients, statistics, in host memory) to or from torch's
-  // order.
+  // Copies a tensor of `buffer` (values, gradients or statistics, in host memory) to or from
+  // torch's order.
   static void export_torch(const Parameter& tensor, std::span<const float> buffer,
                            std::span<float> torch_order);
   static void import_torch(const Parameter& tensor, std::span<const float> torch_order,

@@ -15,7 +15,7 @@ double anneal(double start, double end, double t) {
 
 double onecycle(const ScheduleOptions& options, double step, double total) {
   const double initial = options.learning_rate / 25.0, last = initial / 1e4;
-  // OneCycleLR's phases end at these steps, both inclusive.
+  // The two phases of OneCycleLR end at these steps, inclusive.
   const double rise_end = 0.3 * total - 1.0, fall_end = total - 1.0;
   if (step <= rise_end) return anneal(initial, options.learning_rate, step / rise_end);
   if (fall_end <= rise_end) return options.learning_rate;
@@ -31,7 +31,7 @@ double learning_rate_at(const ScheduleOptions& options, std::size_t step) {
   if (options.kind == ScheduleKind::onecycle) return onecycle(options, now, total);
 
   const double warmup = std::min(options.warmup_epochs * per_epoch, total);
-  // A warm-up may end within a step, which then has the peak.
+  // If the warm-up ends within a step, this step has the peak.
   if (now < warmup) return options.learning_rate * std::min(1.0, (now + 1.0) / warmup);
   switch (options.kind) {
     case ScheduleKind::step: {

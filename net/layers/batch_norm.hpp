@@ -1,4 +1,4 @@
-// Batch normalisation, with the addition and the ReLU that follow it in a residual block fused in.
+// Batch normalisation, fused with the addition and the ReLU that follow it in a residual block.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace dp::net {
 
-// Inputs: x and, with has_addend, the tensor that is added after normalisation.
+// Inputs: x and, with has_addend, the tensor that is added to the normalised x.
 class BatchNormLayer final : public Layer {
  public:
   struct Options {

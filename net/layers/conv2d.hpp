@@ -1,4 +1,4 @@
-// Convolution without bias, as ResNets use it in front of batch normalisation.
+// Convolution without bias, as ResNets use it before batch normalisation.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// ReLU and addition as layers of their own, for where no batch normalisation takes them in.
+// ReLU and addition as separate layers, for places where batch normalisation does not include them.
 #pragma once
 
 #include "net/layer.hpp"

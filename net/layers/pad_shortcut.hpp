@@ -1,4 +1,5 @@
-// ResNet's parameter-free shortcut (option A): subsample, pad with zero channels.
+// ResNet's shortcut without parameters (option A): takes every second row and column and appends
+// channels of zeros.
 #pragma once
 
 #include "net/layer.hpp"

@@ -23,7 +23,7 @@ class AveragePoolLayer final : public Layer {
   Device* device_ = nullptr;
 };
 
-// N x H x W x C to N x C, fp32 whatever the activations' type.
+// N x H x W x C to N x C. The output is fp32 for every type of the activations.
 class GlobalAveragePoolLayer final : public Layer {
  public:
   struct Options {};

@@ -9,10 +9,10 @@
 
 namespace dp::net {
 
-// In the order in which --help shows them.
+// In the order of --help.
 [[nodiscard]] std::vector<std::string> model_names();
 
-// Throws Error(usage) for an unknown name, naming the known ones.
+// Throws Error(usage), which lists the known names, for an unknown one.
 [[nodiscard]] Graph make_model(const std::string& name, std::size_t classes);
 
 }  // namespace dp::net
