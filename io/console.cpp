@@ -21,7 +21,7 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Breaks a text at blanks into lines of at most `columns`; a longer word stays whole.
+// Breaks a text at blanks into lines of at most `columns` characters; a longer word stays whole.
 std::vector<std::string> wrap(const std::string& text, std::size_t columns) {
   std::vector<std::string> lines{""};
   std::size_t begin = 0;
@@ -109,8 +109,8 @@ void Console::table(std::string_view title, const TextTable& table) {
   out_ << format_table(table, 2) << std::flush;
 }
 
-// The parts in the order in which they are shown; those of a rank above `least_important` are left
-// out (0 is the most important).
+// The parts in the order in which they are shown. Parts whose rank is above `least_important` are
+// left out; rank 0 is the most important.
 void Console::format_step(const StepProgress& p, std::size_t least_important) {
   line_.clear();
   const auto put = [&]<class... Args>(std::size_t importance, bool is_known,

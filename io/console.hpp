@@ -1,9 +1,9 @@
-// What a run says on the terminal while it goes on.
+// What a run prints on the terminal while it goes on.
 //
-// Three modes: live (a terminal: one line that is rewritten in place, at most ten times a second,
-// and a lasting line per epoch), lines (no terminal: lasting lines only) and quiet (nothing but
-// warnings). One thread, rank 0, uses it. Only text: numbers come in plain structs, NaN where
-// unknown.
+// There are three modes: live (a terminal: one line that is rewritten in place at most ten times a
+// second, and a permanent line per epoch), lines (no terminal: permanent lines only) and quiet
+// (only warnings). One thread of rank 0 uses it. It only makes text: numbers come in plain structs
+// and are NaN if unknown.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,10 +27,10 @@ enum class ConsoleMode { live, lines, quiet };
 // The mode for standard output: live on a terminal that can rewrite a line (TERM is not "dumb").
 [[nodiscard]] ConsoleMode choose_console_mode(bool is_quiet);
 
-// Columns of the terminal at standard output; 80 where there is none.
+// Columns of the terminal at standard output; 80 if there is none.
 [[nodiscard]] std::size_t terminal_columns();
 
-// One moment of an epoch. Epochs and steps count from 1 here.
+// The state after a step. Epochs and steps count from 1 here.
 struct StepProgress {
   std::size_t epoch = 0, epochs = 0;
   std::size_t step = 0, steps = 0;
@@ -49,35 +49,36 @@ struct EpochProgress {
   double epoch_s = std::numeric_limits<double>::quiet_NaN();
   double images_per_s = std::numeric_limits<double>::quiet_NaN();
   double sent_bytes = std::numeric_limits<double>::quiet_NaN();      // of all ranks
-  double exposed_comm_s = std::numeric_limits<double>::quiet_NaN();  // waited for the network
+  double exposed_comm_s = std::numeric_limits<double>::quiet_NaN();  // training stood still
 };
 
 class Console {
  public:
   // Standard output and standard error.
   explicit Console(ConsoleMode mode = ConsoleMode::lines);
-  // For tests: other streams, a fixed width, a clock in seconds.
+  // For tests: given streams, a fixed width, and a clock in seconds.
   Console(ConsoleMode mode, std::ostream& out, std::ostream& err,
           std::function<std::size_t()> columns, std::function<double()> clock);
-  ~Console();  // leaves the live line standing, with a newline after it
+  ~Console();  // ends the live line with a newline, so that it stays
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
   [[nodiscard]] ConsoleMode mode() const noexcept { return mode_; }
 
-  // A lasting text; a newline is added. Nothing in quiet mode.
+  // Prints a text and a newline; nothing in quiet mode.
   void print(std::string_view text);
-  // A lasting text on standard error, in every mode.
+  // Prints a text and a newline on standard error, in every mode.
   void warn(std::string_view text);
-  // A title, and under it names and values in two columns; a long value goes on in lines below.
+  // A title, and below it names and values in two columns. A long value continues on the next
+  // lines.
   void settings(std::string_view title,
                 const std::vector<std::pair<std::string, std::string>>& rows);
   void table(std::string_view title, const TextTable& table);
 
   // The live line: nothing in other modes, and nothing if the last one was less than 0.1 s ago.
-  // Does not allocate. Where the terminal is narrow, the less important parts go.
+  // Does not allocate. On a narrow terminal the less important parts are left out.
   void step(const StepProgress& progress);
-  // One lasting line for the epoch; it replaces the live line.
+  // The permanent line of an epoch, which replaces the live line.
   void epoch(const EpochProgress& progress);
 
  private:

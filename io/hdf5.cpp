@@ -29,7 +29,7 @@ void H5Handle::close() {
 
 namespace {
 
-// What the current error stack says.
+// The contents of HDF5's error stack.
 struct Reason {
   int system_error = 0;  // 0: none is named
   std::string innermost = {};
@@ -37,7 +37,7 @@ struct Reason {
 
 Reason current_reason() {
   Reason found;
-  // A C callback must not throw; what is kept here is given up if memory ends.
+  // A C callback must not throw, so without memory the text is lost.
   const H5E_walk2_t look = [](unsigned, const H5E_error2_t* error, void* target) -> herr_t {
     try {
       auto& reason = *static_cast<Reason*>(target);
@@ -114,7 +114,7 @@ void write_attribute(hid_t object, const std::string& name, const std::string& v
 void write_attribute(hid_t object, const std::string& name, std::span<const std::string> values) {
   std::vector<const char*> texts;
   for (const std::string& value : values) texts.push_back(value.c_str());
-  texts.push_back(nullptr);  // so that there is an address for an array of no strings, too
+  texts.push_back(nullptr);  // so that an empty array has an address, too
   const hsize_t count = values.size();
   const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
   write(object, name, utf8_string_type().get(), space.get(), texts.data());

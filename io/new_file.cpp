@@ -67,7 +67,8 @@ void rename_to_new_file(const std::string& option, const std::string& part,
                         const std::string& path) {
   if (::renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) throw_cannot_create(option, path, errno);
-  // Some file systems cannot do that in one step (NFS); a second name can be given on most.
+  // Some file systems, such as NFS, cannot rename without overwriting; most can give a file a
+  // second name.
   if (::link(part.c_str(), path.c_str()) == 0) {
     ::unlink(part.c_str());
     return;

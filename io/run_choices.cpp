@@ -8,7 +8,7 @@
 namespace dp {
 namespace {
 
-// An option of the run as /config has it; 0 where it is not set.
+// An option of the run from /config; 0 if it is not set.
 std::size_t number_of(hid_t config, const std::string& name) {
   const std::string text = read_text_attribute(config, name);
   std::size_t number = 0;
@@ -18,7 +18,7 @@ std::size_t number_of(hid_t config, const std::string& name) {
 
 RunChoices read(const std::string& path) {
   const H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
-  // It may be the log of a run that goes on.
+  // It may be the log of a run that is still going on.
   DP_CHECK_HDF5(H5Pset_file_locking(access.get(), false, true));
   const H5Handle file(DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get())), H5Fclose);
   const H5Handle config(DP_CHECK_HDF5(H5Gopen2(file.get(), "config", H5P_DEFAULT)), H5Gclose);
@@ -30,7 +30,7 @@ RunChoices read(const std::string& path) {
   const auto ranks = static_cast<std::size_t>(read_number_attribute(file.get(), "world_size"));
   choices.batch_per_rank = number_of(config.get(), "batch-size");
   if (choices.batch_per_rank == 0 && ranks > 0) {
-    // Ranks differ by at most one image; rank 0 has the larger part.
+    // The ranks' parts differ by at most one image; rank 0 has the larger one.
     choices.batch_per_rank = (number_of(config.get(), "global-batch") + ranks - 1) / ranks;
   }
   choices.algorithms = read_text_attribute(model.get(), "algorithms");

@@ -1,5 +1,6 @@
-// What a run chose by measurement, read from its log (run_log.hpp), finished or not, so that
-// another run can choose the same; and what the run was, to tell whether that makes sense.
+// What a run chose by measurement, and what kind of run it was. Both are read from its log
+// (run_log.hpp), finished or not, so that another run can check that they fit it and choose the
+// same.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +13,11 @@ struct RunChoices {
   std::string device;  // of rank 0, as Device::description() puts it
   std::size_t batch_per_rank = 0;
   std::string algorithms;     // Tuning::export_text()
-  std::string exchange_path;  // of a GPU: "device" or "host"; else empty
+  std::string exchange_path;  // "device" or "host"; empty without a GPU
   std::size_t bucket_bytes = 0;
 };
 
-// Throws Error(data) "OPTION PATH: ..." where the file cannot be read or is no log of a run.
+// Throws Error(data) "OPTION PATH: ..." if the file cannot be read or is not a run's log.
 [[nodiscard]] RunChoices read_run_choices(const std::string& option, const std::string& path);
 
 }  // namespace dp

@@ -61,8 +61,8 @@ class Table {
     const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &none, &unlimited)), H5Sclose);
     const H5Handle layout(DP_CHECK_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
     DP_CHECK_HDF5(H5Pset_chunk(layout.get(), 1, &kChunkRows));
-    // A chunk has its place in the file when the table grows, not only when it is flushed:
-    // make_room() counts on that.
+    // A chunk gets its place in the file when the table grows, not only when it is flushed.
+    // make_room() relies on that.
     DP_CHECK_HDF5(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY));
     DP_CHECK_HDF5(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER));
     data_ = {DP_CHECK_HDF5(H5Dcreate2(file, name.c_str(), file_type.get(), space.get(), H5P_DEFAULT,
@@ -99,7 +99,7 @@ Table make_table(hid_t file, const char* name) {
   return {file, name, sizeof(Row), log_fields<Row>()};
 }
 
-// Makes the empty file; returns its path, which for "auto" is a new name.
+// Makes the empty file and returns its path, which is a new name for "auto".
 std::string create_log_file(const std::string& path) {
   if (path != "auto") {
     create_new_file("--log", path);
@@ -141,8 +141,8 @@ struct RunLog::State {
 
   void make(const RunInfo& info) {
     const H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
-    // Readers open the file while we write it; with locks they could not (and some network file
-    // systems have none).
+    // Readers must be able to open the file while we write it, and some network file systems have
+    // no locks.
     DP_CHECK_HDF5(H5Pset_file_locking(access.get(), false, true));
     file = {DP_CHECK_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get())),
             H5Fclose};
@@ -205,10 +205,10 @@ struct RunLog::State {
     DP_CHECK_HDF5(H5Fflush(file.get(), H5F_SCOPE_GLOBAL));
   }
 
-  // Takes what a flush may need from the disk beforehand, as zeros behind the file's end: a flush
-  // that stops half-way leaves a file that nobody can read.
+  // Writes zeros behind the file's end, so that the disk has room for the next flush. A flush that
+  // stops half-way would leave a file that nobody can read.
   void make_room() {
-    // Nodes of indices that a flush may add to what is allocated, a few KiB a table.
+    // A flush may add index nodes to what is allocated, a few KiB per table.
     constexpr haddr_t kMargin = 32 << 10;
     haddr_t end = 0;
     DP_CHECK_HDF5(H5Fget_eoa(file.get(), &end));
@@ -227,13 +227,13 @@ struct RunLog::State {
     }
   }
 
-  // The file stays open for HDF5, which is asked for nothing more of it.
+  // For HDF5 the file stays open, but it gets no more calls.
   void abandon() noexcept {
     for (Table* table : {&epochs, &ranks, &buckets, &sessions, &steps}) table->abandon();
     file.abandon();
   }
 
-  // Runs `work` and names the file in what it throws.
+  // Runs `work`; its exceptions then name the file.
   template <class Work>
   void guarded(const char* what, Work work) {
     DP_ASSERT(file.get() >= 0, "the log {} is closed already", path);

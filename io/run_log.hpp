@@ -1,10 +1,11 @@
-// The run log: what a run was, and what each epoch, rank, bucket and step cost, in one HDF5 file.
+// The run log: one HDF5 file that says what a run was and what each epoch, rank, bucket and step
+// cost.
 //
-// Written by rank 0 alone. append() extends a table by its rows and flushes the file, so every row
-// is on disk when it returns: the file can be read (h5py, pandas, HDFView) while the run goes on
-// and after the process was killed. A log that is there is never overwritten. Whatever fails throws
-// Error(data) that names the file. After a failure (a full disk) HDF5 is asked for nothing more of
-// this file: it would fail again, at last in its own exit handlers.
+// Only rank 0 writes it. append() adds rows to a table and flushes the file, so every row is on
+// disk when it returns. The file can be read (h5py, pandas, HDFView) while the run goes on and
+// after the process was killed. An existing log is never overwritten. Every failure throws
+// Error(data) that names the file. After a failure, such as a full disk, this file makes no more
+// HDF5 calls: they would fail again, at the latest in HDF5's own exit handlers.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@
 
 namespace dp {
 
-// What is known when a run starts. Rows name hosts, devices, codecs and topologies by their index
-// in these lists.
+// What is known when a run starts. Rows refer to hosts, devices, codecs and topologies by their
+// index in these lists.
 struct RunInfo {
   std::string dptrain_version = {};
   std::string git_revision = {};
@@ -36,15 +37,15 @@ struct RunInfo {
   std::int64_t first_epoch = 0, first_step = 0;
 };
 
-// Throws the error that RunLog::create() would throw if a log was made at `path` now: that it
-// exists, or that it cannot be made. For use before the work that comes ahead of create().
+// Throws the error that RunLog::create() would throw for `path` now: that it exists, or that it
+// cannot be made. For use before the work that comes before create().
 void check_log_path(const std::string& path);
 
 class RunLog {
  public:
   // Makes the file with its attributes and tables, and the first row of /sessions. The path "auto"
   // stands for a name in the current folder that no file has yet: dptrain-20240131-235959.h5, then
-  // dptrain-20240131-235959-2.h5, ...; /config names the file by its own path then.
+  // dptrain-20240131-235959-2.h5, ...; /config then has the real path.
   [[nodiscard]] static RunLog create(const std::string& path, const RunInfo& info);
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) noexcept;
@@ -52,7 +53,7 @@ class RunLog {
 
   [[nodiscard]] const std::string& path() const noexcept;
 
-  // All rows of a span are on disk when the call returns, or the call throws.
+  // When the call returns, all rows of the span are on disk; otherwise it throws.
   void append(std::span<const EpochRow> rows);
   void append(std::span<const RankRow> rows);
   void append(std::span<const BucketRow> rows);
@@ -64,7 +65,8 @@ class RunLog {
   }
   { append(std::span<const Row>(&row, 1)); }
 
-  // Further attributes of "/", "/config" or "/model" (choices made by measurement); flushed.
+  // Writes further attributes of "/", "/config" or "/model", such as choices made by measurement,
+  // and flushes.
   void set_attribute(const std::string& group, const std::string& name, const std::string& value);
   void set_attribute(const std::string& group, const std::string& name,
                      std::span<const std::string> values);
@@ -72,7 +74,7 @@ class RunLog {
   void set_attribute(const std::string& group, const std::string& name,
                      std::span<const double> values);
 
-  // Writes the attribute `finished`, and closes. After it the log takes no more rows.
+  // Writes the attribute `finished` and closes the file. The log then takes no more rows.
   void close(bool is_finished);
 
  private:

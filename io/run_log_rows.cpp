@@ -31,7 +31,7 @@ class Columns {
     fields_.push_back({name, unit, offset_of(member), log_type<T>()});
     return *this;
   }
-  // Puts a nested struct's columns here as if they were the row's own.
+  // Adds a nested struct's columns as if they were the row's own.
   template <class Part>
   Columns& add_all(Part Row::*member, std::span<const LogField> fields) {
     for (LogField field : fields) {
@@ -69,7 +69,7 @@ std::vector<LogField> times_and_bytes() {
       .take();
 }
 
-// Later columns, which stand at the end of a row.
+// Columns that were added later, which stand at the end of a row.
 std::vector<LogField> later_bytes() {
   using T = TimesAndBytes;
   return Columns<T>().add("control_bytes", &T::control_bytes, "byte").take();

@@ -1,10 +1,10 @@
 // The rows of the run log's tables.
 //
-// Each row is a plain struct, and its columns (name, unit, place, type) are listed once in
-// run_log_rows.cpp, in the order of the file. Times are seconds, bytes as handed to MPI, accuracies
-// fractions; parts of an epoch's or a step's time add up to it exactly. A value that was not
-// measured is NaN (the default of every floating-point field that may go unmeasured). New columns
-// are added at the end of a list.
+// Each row is a plain struct. Its columns (name, unit, place, type) are listed once in
+// run_log_rows.cpp, in the order of the file; new columns are added at the end of a list. Times are
+// in seconds, bytes are those handed to MPI, accuracies are fractions. The parts of an epoch's or a
+// step's time add up to it exactly. A value that was not measured is NaN, which is the default of
+// every field that may stay unmeasured.
 #pragma once
 
 #include <cstddef>
@@ -26,15 +26,16 @@ struct LogField {
 
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-// Where an epoch's time went, and what was sent. In /epochs times are means over ranks and bytes
-// sums; in /ranks both are the rank's own.
+// Where an epoch's time went, and how many bytes were sent. In /epochs times are means and bytes
+// are sums over ranks; in /ranks both are the rank's own.
 struct TimesAndBytes {
   double epoch_s = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, compute_s = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0, comm_s = 0, exposed_comm_s = 0;
   double other_s = 0, eval_s = 0, checkpoint_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
-  // Not gradients: running statistics, hashes, sums of losses, the rows of this log, notices of
-  // liveness. The sample of the delivered sums' error is EpochRow::sample_bytes.
+  // All bytes that are not gradients: running statistics, hashes, sums of losses, rows of this log,
+  // liveness notices. Only the sample of the delivered sums' error is counted by itself, in
+  // EpochRow::sample_bytes.
   std::int64_t control_bytes = 0;
 };
 
@@ -47,11 +48,11 @@ struct EpochRow {
   double codec_relative_error = kNotMeasured, residual_norm = kNotMeasured;
   std::uint64_t replica_hash = 0;
   std::int64_t skipped_steps = 0;
-  // Of the sums of one step, on a sample, against the exact ones; bytes that this took (not part of
-  // sent_bytes).
+  // How far the sums of one step were from the exact sums, on a sample, and the bytes that the
+  // sample took (not part of sent_bytes).
   double delivered_relative_error = kNotMeasured;
   std::int64_t sample_bytes = 0;
-  // Of the same step: the share of the values looked at that lie beyond their codec's scale.
+  // In the same step, the share of the sampled values that lie beyond their codec's scale.
   double saturation = kNotMeasured;
 };
 
@@ -84,7 +85,7 @@ struct StepRow {
   std::int64_t sent_bytes = 0, received_bytes = 0;
 };
 
-// The columns of a row type; specialised for the five types above.
+// The columns of a row type. It is specialised for the five types above.
 template <class Row>
 [[nodiscard]] std::span<const LogField> log_fields();
 template <>

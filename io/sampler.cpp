@@ -21,7 +21,7 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options) {
 
 void Sampler::start_epoch(std::uint64_t epoch) {
   epoch_ = epoch;
-  // From the identity each time, so that an epoch's order does not depend on those before.
+  // Each epoch starts from the identity, so that its order does not depend on earlier epochs.
   std::iota(permutation_.begin(), permutation_.end(), 0u);
   const CounterRng rng(options_.seed, RandomStream::permutation, epoch);
   for (std::size_t i = permutation_.size(); i > 1; --i) {  // Fisher-Yates, Durstenfeld's form

@@ -1,12 +1,12 @@
 // Which samples a rank trains on, step by step.
 //
-// An epoch of N samples is walked in steps of `global_batch` positions G: step s covers positions
+// An epoch of N samples consists of steps of G = `global_batch` positions. Step s covers positions
 // [s G, min((s + 1) G, N)), and rank r takes positions s G + r + k P. So the ranks' counts in a
-// step differ by at most one, every sample is seen exactly once, and nothing is padded or repeated;
-// in the last step a rank may have no sample at all. G need not be divisible by P.
+// step differ by at most one, every sample is seen exactly once, and nothing is padded or repeated.
+// In the last step a rank may have no sample at all. G need not be divisible by P.
 //
-// For training, position p holds sample perm[p], a permutation that follows from (seed, epoch) and
-// is the same on every rank; for evaluation position p holds sample p.
+// In training, position p holds sample perm[p]. The permutation depends on (seed, epoch) and is the
+// same on every rank. In evaluation, position p holds sample p.
 #pragma once
 
 #include <cstddef>

@@ -11,13 +11,13 @@ namespace {
 
 const std::string kUnknown = "-";
 
-// Three significant digits, none of them behind the point above 100.
+// Three significant digits; numbers above 100 have no decimals.
 std::string three_digits(double value) {
   const double size = std::abs(value);
   return fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
 }
 
-// A value with the largest of the units 1, 1000, 10^6, ... that keeps it at 1 or above.
+// A value in the largest of the units 1, 1000, 10^6, ... in which it is at least 1.
 std::string scaled(double value, const char* unit) {
   if (std::isnan(value)) return kUnknown;
   constexpr std::array<const char*, 6> kPrefixes{"", "k", "M", "G", "T", "P"};
@@ -70,7 +70,7 @@ std::string format_number(double value, int digits) {
 }
 
 std::size_t text_columns(std::string_view text) {
-  // Bytes 10xxxxxx continue a character.
+  // Bytes of the form 10xxxxxx continue a character.
   return static_cast<std::size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }

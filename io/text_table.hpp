@@ -19,9 +19,9 @@ namespace dp {
 [[nodiscard]] std::string format_duration(double seconds);          // 12 s, 3 min 05 s, 2 h 07 min
 [[nodiscard]] std::string format_count(std::int64_t count);         // 11,173,962
 [[nodiscard]] std::string format_percent(double fraction);          // 83.1 %
-[[nodiscard]] std::string format_number(double value, int digits);  // with so many decimals
+[[nodiscard]] std::string format_number(double value, int digits);  // with that many decimals
 
-// Characters of a UTF-8 text (each taken as one column wide).
+// The number of characters of a UTF-8 text, each counted as one column wide.
 [[nodiscard]] std::size_t text_columns(std::string_view text);
 
 enum class Align { left, right };
@@ -29,11 +29,11 @@ enum class Align { left, right };
 struct TextTable {
   std::vector<std::string> header;             // may be empty: no header, no rule
   std::vector<std::vector<std::string>> rows;  // each as long as the header, or as the first row
-  std::vector<Align> align = {};  // by column; beyond its end: first left, others right
+  std::vector<Align> align = {};  // by column; the default is left for the first, right for others
 };
 
-// Aligned columns, two blanks between them, a rule under the header, a newline after every row, no
-// blanks at the ends of lines. `indent` blanks precede each line.
+// A table with aligned columns, two blanks between them, a rule under the header, a newline after
+// every row, and no blanks at the ends of lines. Each line begins with `indent` blanks.
 [[nodiscard]] std::string format_table(const TextTable& table, std::size_t indent = 0);
 
 }  // namespace dp

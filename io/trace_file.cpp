@@ -14,7 +14,8 @@
 namespace dp {
 namespace {
 
-// Process r + 1 of so many numbers each: its own, the threads compute and exchange, the buckets.
+// Each process has this many numbers: one of its own, one each for the threads compute and
+// exchange, and one per bucket.
 constexpr std::size_t kNumbersPerRank = 10'000;
 enum Thread : std::size_t { kCompute, kExchange, kFirstBucket };
 
@@ -26,7 +27,7 @@ std::size_t thread_of(const TraceEvent& event) {
 }
 
 struct KindText {
-  const char* name;  // of the slice; what is numbered or named otherwise says so below
+  const char* name;  // of the slice; numbered and other names are made below
   const char* category;
 };
 
@@ -35,7 +36,7 @@ const KindText& text_of(TraceKind kind) {
   static constexpr KindText kTexts[] = {
       {"step", "step"},      {"data", "part"},         {"forward", "part"},
       {"backward", "part"},  {"exposed wait", "part"}, {"optimizer", "part"},
-      {"loss", "forward"},   {"", "forward"},  // layers, by their names
+      {"loss", "forward"},   {"", "forward"},  // layers have names of their own
       {"", "backward"},      {"bucket", "bucket"},     {"encode", "encode"},
       {"decode", "decode"},  {"wait: wire", "wait"},   {"wait: peer", "wait"},
       {"P = M Q", "encode"}, {"Q = M^T P", "encode"},  {"P Q^T", "decode"},
@@ -100,7 +101,7 @@ void TraceFile::append_header() {
   }
 }
 
-// Names a process or a thread and gives it its place among the others.
+// Gives a process or a thread its name and its place among the others.
 void TraceFile::append_name(const char* what, std::size_t process, std::size_t thread,
                             const std::string& name) {
   const bool is_first = process == process_of(0) && std::string_view(what) == "process";

@@ -1,15 +1,15 @@
 // The trace of a run's steps, as a file for ui.perfetto.dev and chrome://tracing (JSON in the Trace
 // Event Format: complete events, microseconds).
 //
-// A rank is a process of it, "rank 0, host", with the threads "compute" (the training loop),
-// "exchange" (the reducer's thread) and one for each bucket, as several are under way at once. The
-// numbers of processes and threads begin above 0 and are different for all: viewers hold zero for
-// special and join threads of the same number. Steps are counted from 1, as in the log's /steps.
+// A rank is a process of the file, "rank 0, host", with the threads "compute" (the training loop),
+// "exchange" (the reducer's thread) and one for each bucket, because several are in flight at once.
+// The numbers of processes and threads begin above 0 and all differ: zero is special to viewers,
+// and they join threads of the same number. Steps count from 1, as in the log's /steps.
 //
-// The file is written under the name FILE.part and renamed by close(), so FILE is whole whenever it
-// is there; an unfinished FILE.part is removed, or is left behind by a process that was killed.
-// Where there is a FILE.part already, whose it may be, the name is FILE-2.part, and so on.
-// Everything fails with Error(data) that names the file.
+// The file is written as FILE.part and renamed by close(), so FILE is always complete. An
+// unfinished FILE.part is removed; only a process that is killed leaves it behind. If a FILE.part
+// exists already, the name is FILE-2.part, and so on. Every failure is an Error(data) that names
+// the file.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,7 +33,8 @@ struct TraceInfo {
   std::vector<std::uint64_t> left_out = {};                     // by rank: slices without room
   std::vector<std::string> layers = {};                         // by TraceEvent::id
   std::vector<std::size_t> bucket_elements = {};
-  // By bucket, from a step on (a warm-up changes them). The first is from step 0 on.
+  // Codecs by bucket, each list valid from a step on, because a warm-up changes them. The first is
+  // valid from step 0.
   struct Codecs {
     std::uint64_t first_step = 0;
     std::vector<std::string> specs;
@@ -49,10 +50,10 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // Slices of a rank, times in ns since the trace's zero. Those of a thread nest, and come in the
-  // order of their begins, the longer before the shorter.
+  // Slices of a rank, with times in ns since the trace's zero. Slices of one thread are nested and
+  // in the order of their begins, the longer before the shorter.
   void append(std::size_t rank, std::span<const TraceEvent> events);
-  // The end of the file. Fails where there is a file at PATH by now.
+  // Ends the file. Fails if there is a file at PATH by now.
   void close();
 
  private:
