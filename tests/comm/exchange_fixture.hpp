@@ -62,7 +62,7 @@ struct Bench {
     return {gradient.size(), static_cast<std::size_t>(comm.size()), segment};
   }
 
-  // Runs one exchange to its end; `between` is called between looks.
+  // Runs one exchange to its end and calls `between` after each look.
   void run(std::uint64_t step, const std::function<void()>& between = {});
 
   Communicator& comm;
@@ -74,12 +74,13 @@ struct Bench {
   BufferSet buffers;
 };
 
-// Where nothing has moved. Ranks share processors: one that sleeps leaves its own to those that it
-// waits for, and has it again soon after; one that only gives way waits for others' time slices.
+// A pause after a look that has moved nothing. Ranks share processors. A rank that sleeps leaves
+// its processor to the ranks that it waits for and soon has it again. A rank that only yields waits
+// for the others' time slices.
 inline void rest() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
 
-// Runs an exchange of each at the same time, to the end of all. One bucket after the other would
-// make ranks that share a processor wait for each other as often as there are buckets.
+// Runs one exchange of each bench at the same time, until all have ended. If they ran one after the
+// other, ranks that share a processor would wait for each other once per bucket.
 inline void run_together(std::span<const std::unique_ptr<Bench>> benches, std::uint64_t step,
                          const std::function<void()>& between = {}) {
   for (const auto& bench : benches) bench->exchange->post_receives(bench->buffers, step);
@@ -111,11 +112,11 @@ inline std::string with_key(const std::string& spec, std::string_view key, std::
                      value);
 }
 
-// Every codec that writes segments, with blocks of 64 values, a tenth of the values sent or those
-// above the usual magnitude; and then with each other choice of its keys (rounding at random, bf16
-// values, ...) but `ef`.
+// Every codec that writes segments, with blocks of 64 values and with a tenth of the values sent,
+// or those above the usual magnitude. Each codec comes again with every other choice of its keys
+// (rounding at random, bf16 values, ...) except `ef`.
 inline std::vector<std::string> small_specs() {
-  // Of numbers: what suits buckets of a few hundred normal values; others stay as they are preset.
+  // Numbers that suit buckets of a few hundred normal values; other keys keep their defaults.
   const std::pair<std::string_view, std::string_view> numbers[] = {
       {"block", "64"}, {"ratio", "0.1"}, {"alpha", "1"}};
   std::vector<std::string> specs;
@@ -136,8 +137,8 @@ inline std::vector<std::string> small_specs() {
   return specs;
 }
 
-// These; the same with feedback where they have none by default and without where they do; and
-// every codec as it is preset.
+// All of small_specs(), again with the other choice of `ef` than their default, and every codec
+// with its defaults.
 inline std::vector<std::string> all_specs() {
   std::vector<std::string> specs = small_specs();
   for (std::size_t i = 0, n = specs.size(); i < n; ++i) {
@@ -152,13 +153,13 @@ inline std::vector<std::string> all_specs() {
   return specs;
 }
 
-// The same vector of rank 0 on all ranks.
+// Rank 0's vector on all ranks.
 inline std::vector<float> of_rank_0(Communicator& comm, std::vector<float> values) {
   MPI_Bcast(values.data(), static_cast<int>(values.size()), MPI_FLOAT, 0, comm.handle());
   return values;
 }
 
-// Fails on the ranks whose bits differ from rank 0's.
+// Fails on each rank whose bits differ from rank 0's.
 inline void expect_same_bits(Communicator& comm, const std::vector<float>& values) {
   const auto first = of_rank_0(comm, values);
   if (values.empty()) return;

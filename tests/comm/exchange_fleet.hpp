@@ -1,5 +1,5 @@
-// Every topology, and many codecs on one of them at the same time, with what went in and what came
-// out in double-entry.
+// Every topology, and many codecs at the same time on one of them. Records what goes in and what
+// comes out, so that tests can balance the two.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,14 +25,15 @@ struct Case {
     for (const int host : hosts) words += " " + std::to_string(host);
     return words;
   }
-  // How many hosts there are; of other topologies than the hierarchical one: ranks.
+  // The number of hosts; for other topologies than the hierarchical one, the number of ranks.
   [[nodiscard]] std::size_t host_count(int ranks) const {
     if (hosts.empty()) return static_cast<std::size_t>(ranks);
     return static_cast<std::size_t>(*std::max_element(hosts.begin(), hosts.end())) + 1;
   }
 };
 
-// All topologies; the hierarchical one with two ranks a host, hosts in turn, and one host.
+// All topologies. The hierarchical one comes three times: two neighbouring ranks per host, ranks on
+// two hosts in turn, and one host.
 inline std::vector<Case> all_cases(int ranks) {
   std::vector<Case> cases;
   for (const Topology& topology : topology_list()) {
@@ -52,8 +53,8 @@ inline std::vector<Case> all_cases(int ranks) {
   return cases;
 }
 
-// This rank's input of a step: normal numbers; or the worst a block can hold: zeros, denormals and
-// one value far above all.
+// This rank's input of a step: normal numbers, or the worst that a block can hold: zeros, denormals
+// and one value far above the others.
 inline std::vector<float> rank_input(const Communicator& comm, std::size_t n, std::uint64_t step,
                                      bool is_awkward = false) {
   std::vector<float> values(n);
@@ -67,7 +68,7 @@ inline std::vector<float> rank_input(const Communicator& comm, std::size_t n, st
   return values;
 }
 
-// A bucket of n floats with each codec, all on one topology. Made on all ranks together.
+// A bucket of n floats for each codec, all on one topology. Collective: all ranks make it together.
 class Fleet {
  public:
   Fleet(Communicator& comm, Case c, std::vector<std::string> specs, std::size_t n,
@@ -95,8 +96,8 @@ class Fleet {
   [[nodiscard]] const std::vector<float>& residual_before(std::size_t s) const {
     return residuals_[s];
   }
-  // What counts as this rank's input to the last run: what the gradient was, unless the test says
-  // otherwise.
+  // What counts as this rank's input to the last run: the gradient, unless the test sets something
+  // else.
   [[nodiscard]] std::vector<float>& counted(std::size_t s) { return counted_[s]; }
 
   void set_input(const std::vector<float>& values) {
@@ -112,7 +113,7 @@ class Fleet {
     run_together(benches_, step, between);
   }
 
-  // I1.
+  // I1: all ranks hold the same bits.
   void expect_same_bits() {
     std::vector<float> all;
     for (const auto& bench : benches_) {
@@ -125,9 +126,8 @@ class Fleet {
     }
   }
 
-  // I2: with feedback, sum of inputs = delivered + sum of what residuals took; without, sum of
-  // inputs = delivered + sum of what encoders dropped. Values for which `is_left_out` is set, by
-  // spec and place, are not looked at.
+  // I2: the sum of inputs is the delivered sum plus what residuals took (with feedback) or what
+  // encoders dropped (without). Skips values for which `is_left_out`, by spec and place, is set.
   void expect_conserved(const std::vector<std::vector<bool>>& is_left_out = {}) {
     std::vector<double> balance = over_all([&](std::size_t s, std::size_t i) {
       return double_of(counted_[s][i]) +
@@ -143,8 +143,8 @@ class Fleet {
     for (std::size_t s = 0; s < size(); ++s) {
       for (std::size_t i = 0; i < n_; ++i) {
         if (!is_left_out.empty() && is_left_out[s][i]) continue;
-        // P - 1 additions, and each site's sums of value and residual and of what is left, round to
-        // 2^-24 of what is in `sizes`.
+        // Rounding errors are at most 2^-24 of the `sizes` each: of P - 1 additions, and at every
+        // encode of the sum of value and residual and of the new residual.
         const double tolerance = (comm_.size() + 2.0) * 0x1p-24 * sizes[s * n_ + i];
         const double delivered = double_of(benches_[s]->gradient[i]);
         EXPECT_LE(std::abs(balance[s * n_ + i] - delivered), tolerance)
@@ -155,7 +155,7 @@ class Fleet {
     }
   }
 
-  // Every value has passed that many encodes, on all ranks together.
+  // Every value was encoded that often, on all ranks together.
   void expect_encodes(std::size_t want) {
     const std::vector<double> encodes = over_all(
         [&](std::size_t s, std::size_t i) { return static_cast<double>(records(s).encodes[i]); });
@@ -168,7 +168,7 @@ class Fleet {
     }
   }
 
-  // What was put back into residuals since `before` is the delivered sum.
+  // The change of the residuals since `before` is the delivered sum.
   void expect_put_back(const std::vector<std::vector<float>>& before) {
     std::vector<double> taken = over_all([&](std::size_t s, std::size_t i) {
       return has_residual(s) ? double_of(benches_[s]->residual[i]) - double_of(before[s][i]) : 0.0;
@@ -186,9 +186,9 @@ class Fleet {
     }
   }
 
-  // Three steps with values of every rank, `n` of them, awkward ones in the second (rank_input):
-  // finite, the same bits everywhere, nothing lost, and in the end the bytes of the formula.
-  // `encodes`: how often every value is encoded, where that is to be checked.
+  // Runs three steps on `n` values of every rank, awkward ones in the second (rank_input). Expects
+  // finite values, the same bits everywhere, nothing lost, and at the end the bytes of the formula.
+  // `encodes` is how often every value must be encoded; nothing: not checked.
   void run_steps(const Communicator& comm, std::size_t n, std::optional<std::size_t> encodes = {}) {
     constexpr std::uint64_t kSteps = 3;
     for (std::uint64_t step = 0; step < kSteps; ++step) {
@@ -204,7 +204,7 @@ class Fleet {
     expect_bytes_of_formula(kSteps);
   }
 
-  // I3, for `steps` exchanges since the start.
+  // I3: the bytes of `steps` exchanges since the start are those of the formula.
   void expect_bytes_of_formula(std::uint64_t steps) {
     std::vector<std::uint64_t> counts;
     for (const auto& bench : benches_) {
@@ -225,7 +225,7 @@ class Fleet {
     }
   }
 
-  // How the bucket is cut.
+  // How the bucket is divided into chunks and segments.
   [[nodiscard]] ExchangePlan cut(std::size_t s) const {
     const ExchangeShape shape = benches_[s]->shape();
     if (case_.topology == "tree" || case_.topology == "ps") return ExchangePlan(shape.whole());

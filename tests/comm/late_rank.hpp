@@ -1,5 +1,5 @@
-// A rank that begins a bucket late, when all others are known to wait for it: by their looks at the
-// network, not by a clock.
+// A rank that begins a bucket late, when all others surely wait for it. It counts their looks at
+// the network and uses no clock.
 #pragma once
 
 #include <mpi.h>
@@ -16,10 +16,10 @@ class LateRank {
  public:
   explicit LateRank(int rank) : rank_(rank) {}
 
-  // To be ReducerOptions::on_look.
+  // For ReducerOptions::on_look.
   void look() { ++looks_; }
-  // All ranks, in the place of bucket_ready: calls ready() at once, or on the late rank when every
-  // other one has looked so often since its call that it has sent all that it could.
+  // All ranks call this instead of bucket_ready. It calls ready() at once, but on the late rank
+  // only when every other rank has looked so often since then that it has sent all that it could.
   template <class Ready>
   void start(const Communicator& comm, Ready ready) {
     constexpr int kTag = 4711;

@@ -1,4 +1,4 @@
-// Codecs of tests, around a real one.
+// Codecs for tests that wrap a real one.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace dp::testing_support {
 
-// Does what the codec of that spec does.
+// Passes every call to the codec of that spec.
 class WrappedCodec : public Codec {
  public:
   explicit WrappedCodec(const CodecSpec& spec) : Codec(spec), codec_(make_codec(spec)) {}
@@ -37,16 +37,16 @@ class WrappedCodec : public Codec {
   std::unique_ptr<Codec> codec_;
 };
 
-// Keeps account of what is dropped: per value of the bucket, over all encodes since forget(). For
-// buckets that begin at 0 of the gradient.
+// Records what is dropped, per value of the bucket and over all encodes since forget(). Only for
+// buckets that begin at the gradient's start.
 class RecordingCodec final : public WrappedCodec {
  public:
   struct Records {
     std::vector<double> lost;   // v - decode(payload), v what was to be encoded
     std::vector<double> sizes;  // |v| + |decode(payload)|
     std::vector<int> encodes;   // how often the value was encoded
-    // Whether an encode has found the value, or another of its segment, not finite; and whether the
-    // last one has, so that zeros were sent.
+    // Whether an encode found a value of the segment that was not finite, and whether the last
+    // encode did, so that it sent zeros.
     std::vector<bool> is_refused, is_zeroed;
   };
 

@@ -88,7 +88,7 @@ TEST(Augmentation, FollowsFromSeedEpochAndSample) {
     same_epoch += key(1, 2, i) == key(1, 3, i);
     same_sample += key(1, 2, i) == key(1, 2, i + 1);
   }
-  // Of 162 possibilities about 6 in 1,000 agree by chance.
+  // There are 162 possibilities, so about 6 in 1,000 agree by chance.
   for (const int same : {same_epoch, same_seed, same_sample}) EXPECT_LT(same, 25);
 }
 

@@ -1,4 +1,4 @@
-// What a run log holds, read with HDF5's C interface and no code of ours.
+// Reads a run log with HDF5's C interface and none of our code.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ struct ReadTable {
   }
 };
 
-// Also while the run goes on.
+// Works while the run goes on, too.
 inline hid_t open_run_log(const std::string& path) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
   H5Pset_file_locking(access, false, true);
@@ -65,7 +65,7 @@ inline ReadTable read_table(const std::string& path, const std::string& name) {
   return table;
 }
 
-// An attribute of "/" that is a number or several; empty where there is none of that name.
+// The numbers of an attribute of "/"; empty if there is none of that name.
 inline std::vector<double> read_numbers(const std::string& path, const std::string& name) {
   const hid_t file = open_run_log(path);
   std::vector<double> values;

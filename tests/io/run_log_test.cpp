@@ -1,4 +1,4 @@
-// A log is written with the program's code and read with others: HDF5's C interface and h5py.
+// The program's code writes a log; other code reads it: HDF5's C interface and h5py.
 #include "io/run_log.hpp"
 
 #include <gtest/gtest.h>
@@ -316,8 +316,8 @@ TEST(RunLogErrors, AnUnwritablePlaceIsNamedWithTheSystemsReason) {
   EXPECT_FALSE(std::filesystem::exists(folder / "new.h5"));
 }
 
-// Runs `work` in a process of its own that ends through its exit handlers, with files of at most
-// `most_bytes` (a full disk, without needing one); the exit code, or 1000 and the signal.
+// Runs `work` in a separate process that ends through its exit handlers. Its files have at most
+// `most_bytes`, which acts like a full disk. Returns the exit code, or 1000 plus the signal.
 int exit_code_on_a_full_disk(rlim_t most_bytes, const std::function<int()>& work) {
   const pid_t writer = ::fork();
   if (writer == 0) {

@@ -44,7 +44,7 @@ TEST(Synthetic, SeedsSplitsAndIndicesGiveDifferentImages) {
   EXPECT_EQ(hashes.size(), images);
 }
 
-// What a seed means may not drift: published results name the seed alone.
+// A seed must always give the same images, because published results name only the seed.
 TEST(Synthetic, TheImagesOfASeedNeverChange) {
   EXPECT_EQ(fnv1a(make_synthetic(Split::train, 1'000, 0)), 11812474393438085788u);
 }
@@ -66,7 +66,8 @@ TEST(Synthetic, DefaultsAndBalance) {
 }
 
 // The nearest class mean is a linear classifier. Colours are drawn without regard to the class, so
-// it must stay close to chance, or the set could be learnt without looking at shapes.
+// its accuracy must be close to chance. Otherwise the set could be learnt without looking at
+// shapes.
 TEST(Synthetic, ClassMeansSayLittle) {
   const ImageSet train = make_synthetic(Split::train, 3'000, 0),
                  test = make_synthetic(Split::test, 500, 0);

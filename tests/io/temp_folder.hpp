@@ -1,4 +1,4 @@
-// A folder of its own for a test, removed with all that is in it at the end.
+// A test's own folder, which is removed with its contents at the end.
 #pragma once
 
 #include <gtest/gtest.h>

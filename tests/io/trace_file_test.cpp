@@ -92,8 +92,8 @@ TEST(TraceFile, IsThereOnlyWhenItIsWhole) {
     EXPECT_FALSE(std::filesystem::exists(path));
     EXPECT_TRUE(std::filesystem::exists(path + ".part"));
   }
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));  // an unfinished one leaves nothing
-  // A file of that name may be anybody's, a log or what a killed process has left.
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));  // an unfinished trace leaves nothing
+  // A file of that name may be a log, or left behind by a killed process.
   std::ofstream(path + ".part") << "somebody's";
   {
     TraceFile file(path, {});
@@ -103,7 +103,7 @@ TEST(TraceFile, IsThereOnlyWhenItIsWhole) {
   EXPECT_FALSE(std::filesystem::exists(path + "-2.part"));
   const std::string whole = text_of(path);
   EXPECT_TRUE(whole.ends_with("]}\n")) << whole;
-  // What has come to be at the name since the start is not overwritten.
+  // A file that was made at that name since the start is not overwritten.
   {
     TraceFile late(path, {});
     EXPECT_THROW(late.close(), Error);
@@ -125,7 +125,7 @@ TEST(TraceFile, SaysWhyItCannotBe) {
   const std::string lost = folder / "none/t.json";
   EXPECT_EQ(message_of([&] { TraceFile(lost, {}); }),
             "--trace " + lost + ".part: cannot be created: No such file or directory");
-  // A full disk, played by a limit on the size of files.
+  // A limit on the size of files acts like a full disk.
   const std::string full = folder / "full";
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

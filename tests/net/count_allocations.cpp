@@ -59,7 +59,7 @@ bool can_count_allocations() { return DP_COUNTS_ALLOCATIONS != 0; }
 
 AllocationCount::AllocationCount(const std::function<void()>& code) {
   std::array<void*, 4> frames{};
-  backtrace(frames.data(), 4);  // loads what it needs
+  backtrace(frames.data(), 4);  // the first call loads a library
   count = 0;
   is_counting = true;
   code();

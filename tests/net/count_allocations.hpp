@@ -1,9 +1,9 @@
-// Counts the allocations that a piece of code makes on any thread, leaving out those that oneDNN
-// and the OpenMP runtime make on their own account.
+// Counts the allocations that a piece of code makes on any thread, except those that oneDNN and the
+// OpenMP runtime make themselves.
 //
-// The program's malloc is replaced (glibc lets it be), so operator new and C allocations are both
-// seen. An allocation is a library's if the innermost caller outside of libc and libstdc++ is in
-// that library. Not under sanitizers, whose own malloc must stay.
+// It replaces the program's malloc, which glibc allows, so it sees operator new and C allocations.
+// An allocation belongs to a library if the innermost caller outside of libc and libstdc++ is in
+// that library. It does not count under sanitizers, which need their own malloc.
 #pragma once
 
 #include <cstddef>

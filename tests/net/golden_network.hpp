@@ -81,9 +81,9 @@ class GoldenNetwork {
   [[nodiscard]] Device& device() { return *device_; }
   [[nodiscard]] net::Network& network() { return *network_; }
   [[nodiscard]] net::Parameters& parameters() { return network_->parameters(); }
-  // Of the last gradient().
+  // The results of the last gradient().
   [[nodiscard]] std::span<const float> logits() const { return {logits_.data(), logits_size_}; }
-  // A buffer of the device, in host memory and back.
+  // Copies a buffer of the device to host memory, and back.
   [[nodiscard]] std::vector<float> on_host(std::span<const float> buffer) {
     return to_host(*device_, buffer);
   }

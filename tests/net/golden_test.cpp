@@ -1,7 +1,7 @@
-// Whole networks against PyTorch in double (tests/net/fixtures, written by make_golden.py): logits
-// in training and evaluation, the loss, every tensor's gradient, running statistics, and the losses
-// of five training steps, one of them on an uneven batch. Every method of convolution is put
-// through it, and bf16.
+// Compares whole networks with PyTorch in double (tests/net/fixtures, written by make_golden.py):
+// logits in training and evaluation, the loss, every tensor's gradient, running statistics, and the
+// losses of five training steps, one of them on a smaller batch. Runs with every method of
+// convolution, and with bf16.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ class Fixture {
   };
 
   explicit Fixture(const std::string& model) {
-    // The bundle has its own copy.
+    // The bundle has its own copy of the fixtures.
     const char* folder = std::getenv("DP_FIXTURES");
     std::ifstream file(std::string(folder != nullptr ? folder : DP_FIXTURES) + "/" + model +
                        ".txt");
@@ -57,19 +57,19 @@ double root_mean_square(const std::vector<Fixture::Value>& values) {
   return std::sqrt(sum / static_cast<double>(values.size()));
 }
 
-// Largest errors allowed, relative to the root mean square of what is compared.
+// The largest errors allowed, relative to the root mean square of the compared values.
 struct Tolerance {
   double logits, loss, gradient_norm, gradient, statistics;
   double later_losses;  // relative, steps 1 to 4
 };
 
-// fp32. Forward: Winograd's rounding, about 1e-6 a layer, over 20 to 50 layers. Gradients: a value
-// within that of zero makes its ReLU go the other way, and one such flip among the n of a layer
-// changes gradients by about 1 / sqrt(n): 1.4e-3 for the widest layers here (524,288 values),
-// 8e-3 for the narrowest; with beta = 0 a run has a few. Single values scatter more than norms. The
-// steps that follow multiply a difference by up to ten each, so a flip in the second step may be
-// 1e-3 of the loss in the fifth (measured on these networks: 1e-7 to 1.6e-3, depending on the
-// processor; PyTorch's own fp32 against its double: up to 2e-4).
+// fp32. Forward: Winograd rounds by about 1e-6 per layer, over 20 to 50 layers. Gradients: a value
+// that is nearer to zero than this error can flip its ReLU. One flip among the n values of a layer
+// changes gradients by about 1 / sqrt(n): 1.4e-3 in the widest layers here (524,288 values), 8e-3
+// in the narrowest. A run with beta = 0 has a few flips. Single values scatter more than norms.
+// Each later step multiplies a difference by up to ten, so a flip in the second step may be 1e-3 of
+// the loss in the fifth. (Measured on these networks: 1e-7 to 1.6e-3, depending on the processor;
+// PyTorch's own fp32 against its double: up to 2e-4.)
 constexpr Tolerance kFp32 = {.logits = 2e-5,
                              .loss = 1e-5,
                              .gradient_norm = 2e-3,
@@ -77,9 +77,9 @@ constexpr Tolerance kFp32 = {.logits = 2e-5,
                              .statistics = 1e-5,
                              .later_losses = 5e-3};
 
-// bf16 keeps 8 bits: 2^-9 a rounding, and some 3 roundings a layer add up as a random walk to about
-// 3e-2 over 20 layers. About 0.3 % of the values lie within that of zero in each ReLU: the flips
-// change a gradient by sqrt(0.003) = 5 % a layer, some 25 % after 20.
+// bf16 keeps 8 bits, so one rounding is 2^-9. About 3 roundings per layer add up as a random walk
+// to about 3e-2 over 20 layers. About 0.3 % of the values of each ReLU are nearer to zero than
+// that. Their flips change a gradient by sqrt(0.003) = 5 % per layer, about 25 % after 20 layers.
 constexpr Tolerance kBf16 = {.logits = 0.1,
                              .loss = 0.02,
                              .gradient_norm = 0.3,
@@ -100,8 +100,8 @@ std::string name_of_case(const testing::TestParamInfo<Case>& info) {
          "_" + std::to_string(c.threads) + "threads";
 }
 
-// A tuning table that names one method for all convolutions of a network. Where it is not offered
-// the fixed rule decides.
+// A tuning table that names one method for all convolutions of a network. The fixed rule decides
+// where the method is not available.
 std::string forced_table(const Case& c) {
   if (c.method == "fixed" || c.method == "measured") return "";
   GoldenNetwork any(c.settings, c.type, {.threads = 1, .tune = false});
@@ -115,8 +115,8 @@ TEST_P(Golden, EqualsPyTorch) {
   if (on_gpu() && (c.method == "direct" || c.method == "winograd" || c.threads > 1)) {
     GTEST_SKIP() << "the CPU's own methods and threads";
   }
-  // The fake GPU computes convolutions one by one in double: a few seconds for ResNet-20, minutes
-  // for the wide ones.
+  // The fake GPU computes convolutions one by one in double. That takes a few seconds for ResNet-20
+  // and minutes for wide networks.
   if (on_fake_gpu() && !c.settings.model.starts_with("resnet20")) {
     GTEST_SKIP() << c.settings.model << " takes minutes on cuda_on_cpu";
   }
@@ -145,7 +145,7 @@ TEST_P(Golden, EqualsPyTorch) {
   expect_near(eval_logits, evaluated, root_mean_square(eval_logits), tolerance.logits,
               "evaluation logits");
 
-  // Whatever backward leaves alone stays NaN and fails below.
+  // A value that backward does not write stays NaN and fails below.
   golden.to_device(p.gradients(),
                    std::vector<float>(p.size(), std::numeric_limits<float>::quiet_NaN()));
   const auto& losses = fixture.of("loss");

@@ -1,18 +1,18 @@
-// Every layer against the contract of net/layer.hpp. To add a layer to the suite, add one row to
-// kRows: its name, how it is made, the shapes of its inputs (small and odd), and what it cannot do
-// or can do beyond the contract. The tester does the rest:
+// Tests every layer against the contract of net/layer.hpp. To add a layer, add one row to kRows:
+// its name, how it is made, the shapes of its inputs (small and odd), and where it can do less or
+// more than the contract says. The tester checks that
 //
 //   - plan() promises the shape of output_shape();
 //   - forward and backward assign whole outputs, and stay inside them (guards, NaN before);
 //   - backward reads no input and no output that the layer says it does not read (they are NaN
-//     then), and leaves out the gradients that nobody wants; a layer that always computes them
+//     then), and leaves out gradients that are not needed; a layer that always computes them
 //     refuses to be planned for the images;
 //   - the gradient of every input and parameter equals the change of a random weighted sum of the
 //     output along random directions;
-//   - two gradients give what their sum gives, where accepts_two_gradients(); other layers do not
-//     look at the second one.
+//   - two gradients give what their sum gives, if accepts_two_gradients(); other layers do not
+//     read the second one.
 //
-// New arithmetic gets its sharp test in double in tests/kernels; this one finds wrong wiring.
+// New arithmetic has its precise test in double in tests/kernels; this one finds wrong wiring.
 #include "net/layer.hpp"
 
 #include "kernels/base/error.hpp"
@@ -29,7 +29,7 @@ namespace {
 
 using net::Layer;
 
-// Whether a layer can do without the gradient of its inputs: one that cannot never reads the
+// Whether a layer can leave out the gradient of its inputs. A layer that cannot must not read the
 // images.
 enum class InputGradients { as_wanted, always };
 
@@ -78,11 +78,11 @@ const std::vector<Row> kRows = {
 
 enum class Use { training, training_on_images, evaluation };
 
-// What the layer is given as the gradient of its output, probe(): in one piece; in two pieces that
-// are not alike; the first of these alone.
+// How the layer gets the gradient of its output, probe(): in one piece, in two unequal pieces, or
+// only the first of the two.
 enum class Given { whole, two_pieces, first_piece };
 
-// A layer with everything around it that an executor would give it.
+// A layer with everything that an executor would give it.
 class Bench {
  public:
   Bench(const Row& row, Use use) : device_(make_test_device({.tune = false})), layer_(row.make()) {
@@ -131,7 +131,7 @@ class Bench {
   }
   double loss() { return dot(forward(), probe_); }
 
-  // Gradients of loss() with respect to the inputs; `wanted` bit i: input i's.
+  // Gradients of loss() with respect to the inputs; bit i of `wanted` asks for input i's.
   std::vector<Doubles> backward(unsigned wanted, Given given = Given::whole) {
     const Doubles y_values = forward();
     std::vector<GuardedTensor> x, dx;
@@ -190,12 +190,13 @@ class Bench {
   std::vector<bool> is_statistic_;
 };
 
-// Compares the gradient with the loss's change along random directions of +-1 steps.
+// Compares the gradient with the change of the loss along random directions of steps of +-1.
 //
-// fp32 outputs of order one round by 1e-7; a sum of some thousand with random signs by 3e-6; over
-// 2 h = 4e-4 that is 1e-2, of derivatives whose norm is 10 to 30. Values within h of a ReLU's kink,
-// a share of h / 2 of them, are wrong by up to half: sqrt(h / 2) / 3 = 3e-3 of the norm. One wrong
-// value of 1,000 changes the derivative by 3e-2 of the norm.
+// Tolerance: fp32 outputs of order one have rounding errors of 1e-7, and a sum of some thousand
+// with random signs has 3e-6. Divided by 2 h = 4e-4 that is 1e-2, for derivatives whose norm is 10
+// to 30. A share of h / 2 of the values is within h of a ReLU's kink and wrong by up to half:
+// sqrt(h / 2) / 3 = 3e-3 of the norm. One wrong value in 1,000 changes the derivative by 3e-2 of
+// the norm.
 void expect_directional(const Doubles& gradient,
                         const std::function<double(const Doubles& direction, double step)>& loss,
                         const std::string& what) {
@@ -285,7 +286,8 @@ TEST_P(LayerContract, TwoGradientsAddUp) {
   const std::size_t accepted = GetParam().accepted_gradients;
   ASSERT_EQ(bench.layer().accepts_two_gradients(), accepted == 2);
   const unsigned all = (1u << bench.x().size()) - 1u;
-  // Where the layer does not add, the executor does: the layer's own part is the first piece.
+  // If the layer does not add the two pieces, the executor does; the layer then gets only the first
+  // piece.
   const std::vector<Doubles> expected =
       bench.backward(all, accepted == 2 ? Given::whole : Given::first_piece);
   const std::vector<Doubles> two = bench.backward(all, Given::two_pieces);

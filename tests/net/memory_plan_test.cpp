@@ -1,4 +1,4 @@
-// The memory plan: buffers that live at the same time never share memory, on random lifetimes.
+// The memory plan on random lifetimes: buffers that live at the same time never share memory.
 #include "net/memory_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,8 @@ TEST(MemoryPlan, ConcurrentBuffersAreApart) {
     }
     const MemoryPlan plan = net::plan_memory(buffers);
     check(buffers, plan);
-    // No plan is below what is alive at once, none needs more than no sharing at all.
+    // A plan needs at least what is alive at the same time, and at most what buffers take without
+    // sharing.
     for (std::size_t time = 0; time < 60; ++time) {
       std::size_t alive = 0;
       for (const Lifetime& b : buffers) {

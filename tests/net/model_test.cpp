@@ -43,7 +43,7 @@ constexpr Count kCounts[] = {
     {"resnet110b", 1'730'714, 0},
 };
 
-// Counts from the graph alone: nothing large is allocated.
+// Counts from the graph, so that nothing large is allocated.
 std::size_t count_parameters(const net::Graph& graph) {
   std::vector<Shape> shapes = {graph.image()};
   shapes[0].n = 1;
@@ -149,7 +149,7 @@ TEST_F(Resnet20, BackwardReportsEveryTensorOnceInBufferOrder) {
 TEST_F(Resnet20, InitialValuesAreAFunctionOfSeedAndName) {
   Network same(*device_, net::make_model("resnet20b", 10), DataType::f32, 1);
   Network other(*device_, net::make_model("resnet20b", 10), DataType::f32, 2);
-  // Another model: tensors of the same name and shape start alike.
+  // In another model, tensors of the same name and shape have the same initial values.
   Network longer(*device_, net::make_model("resnet32b", 10), DataType::f32, 1);
   const auto values = [](Network& n, const std::string& name) {
     for (const Parameter& t : n.parameters().tensors()) {
@@ -166,7 +166,8 @@ TEST_F(Resnet20, InitialValuesAreAFunctionOfSeedAndName) {
     EXPECT_EQ(values(network_, name), values(longer, name));
   }
   EXPECT_NE(values(network_, "layer1.0.conv1.weight"), values(network_, "layer1.0.conv2.weight"));
-  // N(0, 2 / (K R S)): of 36,864 values the variance is known to 0.7 %, so 5 % is 7 deviations.
+  // N(0, 2 / (K R S)). The variance of 36,864 values has a standard error of 0.7 %, so 5 % is 7 of
+  // them.
   double sum = 0, squares = 0;
   const std::vector<float> kernel = values(network_, "layer3.1.conv1.weight");
   for (const float v : kernel) {

@@ -1,5 +1,5 @@
-// The optimiser with parameter groups, against the plain reference in double, and the state that it
-// lists.
+// Compares the optimiser with parameter groups with the plain reference in double, and checks the
+// state that it lists.
 #include "net/optimizer.hpp"
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST(Sgd, GroupsHaveFactorsOfTheirOwn) {
         }
       }
       const std::vector<float> values = to_host(*device, parameters.values());
-      // Three steps of a few fp32 roundings of values up to 10.
+      // The tolerance covers three steps, each with a few fp32 roundings of values up to 10.
       for (std::size_t i = 0; i < n; ++i) EXPECT_NEAR(values[i], w[i], 1e-5) << i;
 
       StateList list;

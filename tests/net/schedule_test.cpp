@@ -1,5 +1,5 @@
-// Learning-rate schedules against PyTorch's (fixtures/schedules.txt, written by make_golden.py) and
-// what warm-up means.
+// Compares learning-rate schedules with PyTorch's (fixtures/schedules.txt, written by
+// make_golden.py), and tests the warm-up.
 #include "net/schedule.hpp"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(Schedule, EqualsPyTorch) {
   double rate = 0;
   while (file >> name >> step >> rate) {
     ++rows[name];
-    // PyTorch's cosine is a recursion: some rounding errors of the peak.
+    // PyTorch computes the cosine by a recursion, which adds a few rounding errors of the peak.
     EXPECT_NEAR(learning_rate_at(settings.at(name), step), rate, 1e-14) << name << " " << step;
   }
   EXPECT_EQ(rows, (std::map<std::string, std::size_t>{
@@ -96,7 +96,7 @@ TEST(Schedule, WarmUpNeverPassesThePeak) {
           EXPECT_DOUBLE_EQ(rate, 0.1 * static_cast<double>(step + 1) / warmup_steps);
         }
       }
-      // The last step of the rise has the peak, or most of it.
+      // The last step of the rise has the peak or nearly the peak.
       const auto last = static_cast<std::size_t>(std::ceil(warmup_steps)) - 1;
       EXPECT_GT(learning_rate_at(options, last), 0.1 * (1 - 1e-12));
     }

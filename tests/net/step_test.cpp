@@ -1,5 +1,5 @@
-// A training step as a whole: it allocates nothing of ours, the same input gives the same bits, and
-// executors for different batch sizes work on the same parameters.
+// Tests a whole training step: our code allocates nothing in it, the same input gives the same
+// bits, and executors for different batch sizes work on the same parameters.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -62,7 +62,7 @@ TEST_P(Step, AllocatesNothing) {
   if (on_gpu()) GTEST_SKIP() << "a GPU's step is a recording, which allocates nothing";
   if (!can_count_allocations()) GTEST_SKIP() << "another allocator is in place";
   GoldenNetwork golden = make();
-  train(golden);  // scratch memory and the libraries' own caches come into being
+  train(golden);  // makes the scratch memory and the libraries' own caches
   GoldenBatch first(0, 8, 10), second(1, 5, 10);
   for (GoldenBatch* batch : {&first, &second}) {
     golden.gradient(*batch);
@@ -72,7 +72,7 @@ TEST_P(Step, AllocatesNothing) {
     });
     EXPECT_EQ(count.ours, 0u) << count.first_callers;
   }
-  // The counter counts.
+  // The counter works.
   const AllocationCount control([] {
     const std::vector<int> some(100);
     EXPECT_EQ(some.size(), 100u);
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Step,
                                          StepCase{"resnet18", DataType::f32, 1}),
                          name_of_step);
 
-// What the executor of one batch size learns the others use: training on 8, then evaluating on 5.
+// What one executor learns, the others use: training on 8 images, then evaluation on 5.
 TEST(Network, ExecutorsShareParameters) {
   GoldenNetwork golden({.model = "resnet20", .batches = {8, 5}}, DataType::f32, {.tune = false});
   GoldenBatch eight(0, 8, 10), five(1, 5, 10);
@@ -96,7 +96,8 @@ TEST(Network, ExecutorsShareParameters) {
   golden.update();
   const std::vector<float> after = golden.evaluate(five);
   EXPECT_NE(before, after);
-  // The first five of eight images in evaluation are the five alone, up to the order of sums.
+  // In evaluation, the first five of eight images give the same as the five alone, up to the order
+  // of sums.
   GoldenBatch part(0, 5, 10);
   std::copy(eight.pixels.begin(),
             eight.pixels.begin() + static_cast<std::ptrdiff_t>(part.pixels.size()),
@@ -105,8 +106,8 @@ TEST(Network, ExecutorsShareParameters) {
   for (std::size_t i = 0; i < of_five.size(); ++i) EXPECT_NEAR(of_five[i], of_eight[i], 1e-4);
 }
 
-// Evaluation between forward and backward's next use leaves training alone: statistics of
-// evaluation are a copy, and a later training step gives the same bits as without it.
+// Evaluation between training steps does not change training: it uses a copy of the statistics, and
+// a later training step gives the same bits as without it.
 TEST(Network, EvaluationLeavesTrainingAlone) {
   GoldenNetwork plain({.model = "resnet20", .batches = {8, 5}}, DataType::f32, {.tune = false});
   GoldenNetwork disturbed({.model = "resnet20", .batches = {8, 5}}, DataType::f32, {.tune = false});
@@ -118,7 +119,7 @@ TEST(Network, EvaluationLeavesTrainingAlone) {
   EXPECT_EQ(train(disturbed), values);
   EXPECT_EQ(disturbed.on_host(disturbed.parameters().evaluation_statistics()), statistics);
 
-  // Evaluation reads its own copy only.
+  // Evaluation reads only its own copy.
   const std::vector<float> logits = plain.evaluate(batch);
   const std::span<float> training = plain.parameters().training_statistics();
   plain.to_device(training,

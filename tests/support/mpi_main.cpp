@@ -1,11 +1,11 @@
-// GoogleTest's main for a test program that runs as many ranks under mpirun.
+// GoogleTest's main for a test program that mpirun runs as several ranks.
 //
-// Every rank runs the same tests in the same order. A failure is printed with its rank; at the end
+// Every rank runs the same tests in the same order. A failure is printed with its rank. At the end
 // of each test the ranks agree on the verdict, so a failure on one rank fails the test on all. A
 // test that skips says why; a program in which every test skipped ends with the exit code that
-// ctest shows as "Skipped". A rank that leaves a test early (ASSERT before a collective) would
-// leave the others waiting: a watchdog thread ends the job after DP_TEST_LIMIT_S seconds (default
-// 60) with the test's name.
+// ctest shows as "Skipped". If a rank leaves a test early (ASSERT before a collective), the others
+// wait for it. A watchdog thread then ends the job after DP_TEST_LIMIT_S seconds (default 60) and
+// prints the test's name.
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ class Watchdog {
         std::fprintf(stderr, "[rank %d] %s has not ended after %lld s: the job ends here\n", rank_,
                      test_.c_str(), static_cast<long long>(limit_.count()));
         std::fflush(stderr);
-        // mpirun takes the other ranks down when one leaves without MPI_Finalize.
+        // mpirun ends the other ranks when one exits without MPI_Finalize.
         _exit(kHungExitCode);
       }
     }
@@ -71,7 +71,7 @@ class Watchdog {
   std::string test_;
   bool is_over_ = false;
   std::chrono::steady_clock::time_point deadline_;
-  std::thread thread_;  // last, so that it sees the others whole
+  std::thread thread_;  // last, so that it starts when the other members exist
 };
 
 class RankListener : public testing::EmptyTestEventListener {
@@ -92,13 +92,14 @@ class RankListener : public testing::EmptyTestEventListener {
   void OnTestPartResult(const testing::TestPartResult& part) override {
     if (part.skipped()) why_skipped_ = part.message();
     if (!part.failed()) return;
-    constexpr int kMostShown = 5;  // of every rank and test
+    constexpr int kMostShown = 5;  // per rank and test
     if (++failed_parts_ > kMostShown) return;
     std::fprintf(stderr, "[rank %d] %s:%d: %s\n", rank_, part.file_name() ? part.file_name() : "?",
                  part.line_number(), part.message());
   }
   void OnTestEnd(const testing::TestInfo& info) override {
-    // Failed on any rank, or skipped on some ranks only: whoever skips says so on all.
+    // A test fails if it failed on any rank, or was skipped on some ranks only: a test must skip on
+    // all.
     const int mine[] = {info.result()->Failed(), info.result()->Skipped(),
                         !info.result()->Skipped()};
     int any[3] = {};
@@ -139,12 +140,12 @@ int main(int argc, char** argv) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  // The verdicts go over a communicator of their own, out of the tests' way.
+  // Verdicts have their own communicator, so that they do not disturb the tests.
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
 
 #ifdef DP_TEST_ON_DEVICE
-  // On one host all ranks find the same.
+  // All ranks are on one host and find the same.
   if (const std::string why = dp::test::why_no_device(); !why.empty()) {
     if (rank == 0) std::printf("[  SKIPPED ] %s\n", why.c_str());
     MPI_Comm_free(&comm);

@@ -1,5 +1,5 @@
-// How tests skip, and how their programs say so. No test passes by returning early: one that does
-// not apply skips by name, with the reason,
+// How tests skip, and how their programs report it. No test passes by returning early: a test that
+// does not apply skips by name, with the reason,
 //
 //     if (on_gpu()) GTEST_SKIP() << "blocks of channels are the CPU's";
 //     DP_NEEDS_RANKS(comm, 2);
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-// Skips the test, on all ranks, where there are fewer ranks than it is about.
+// Skips the test on all ranks if there are fewer ranks than it needs.
 #define DP_NEEDS_RANKS(comm, least)                          \
   if ((comm).size() < (least)) {                             \
     GTEST_SKIP() << "needs " << (least) << " ranks or more"; \
@@ -18,10 +18,10 @@
 
 namespace dp::test {
 
-// ctest's SKIP_RETURN_CODE of every test of DpTest.cmake.
+// DpTest.cmake sets this as ctest's SKIP_RETURN_CODE for every test.
 inline constexpr int kSkippedExitCode = 77;
 
-// Of a program whose tests have run.
+// The exit code of a program whose tests have run.
 [[nodiscard]] inline int exit_code(bool has_failed) {
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   if (has_failed) return 1;

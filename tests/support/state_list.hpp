@@ -1,4 +1,4 @@
-// What owners of state list (kernels/base/state.hpp): looked at, kept and given back.
+// Reads, copies and restores what owners of state list (kernels/base/state.hpp).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace dp::test {
 
-// The floats of the block of that name in host memory; none where it is not listed.
+// The floats of the block of that name, which is in host memory; empty if it is not listed.
 [[nodiscard]] inline std::span<float> floats_of(const StateList& list, const std::string& name) {
   const auto it = std::ranges::find(list.blocks, name, &StateBlock::name);
   if (it == list.blocks.end()) return {};

@@ -1,9 +1,10 @@
-// The device that a test runs on: the environment's DP_TEST_DEVICE, "cpu" (the default) or "cuda".
-// Tests that say DEVICE in CMake run once for each; what is about the CPU alone asks first:
+// The device that a test runs on. The environment's DP_TEST_DEVICE names it: "cpu" (the default) or
+// "cuda". Tests with DEVICE in CMake run once on each. A test that is only about the CPU begins
+// with
 //
 //     if (on_gpu()) GTEST_SKIP() << "blocks of channels are the CPU's";
 //
-// Host memory that operations read and write in place comes from here as well, since tests fill
+// This file also gives the host memory that operations read and write in place, since tests fill
 // their tensors before they make a device.
 #pragma once
 
@@ -19,19 +20,19 @@
 namespace dp::test {
 
 [[nodiscard]] bool on_gpu();
-// Whether that GPU is cuda_on_cpu, on which large convolutions take minutes.
+// Whether the GPU is cuda_on_cpu, on which large convolutions take minutes.
 [[nodiscard]] bool on_fake_gpu();
-// Why the test's device cannot be used; empty where it can.
+// Why the test's device cannot be used; empty if it can.
 [[nodiscard]] std::string why_no_device();
 
-// The asked device of the test's kind. Those that live are known to synchronize_devices().
+// A device of the test's kind with these options. synchronize_devices() knows all that exist.
 struct TestDeviceEnd {
   void operator()(Device* device) const;
 };
 using TestDevice = std::unique_ptr<Device, TestDeviceEnd>;
 [[nodiscard]] TestDevice make_test_device(DeviceOptions options = {});
 
-// Waits until everything has run that was enqueued on any of them.
+// Waits until everything that was enqueued on any of these devices has run.
 void synchronize_devices();
 
 // Zeroed memory of the host that operations can use in place, aligned to 64 bytes.

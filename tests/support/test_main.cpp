@@ -1,5 +1,5 @@
-// The main of tests that run in one process. It ends with "skipped" where the device of the test is
-// not there, and where every test skipped; GoogleTest's own main calls both "passed".
+// The main of tests that run in one process. It ends as "skipped" if the test's device is missing
+// or if every test skipped; GoogleTest's own main would call both "passed".
 #include <gtest/gtest.h>
 
 #include <cstdio>
