@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Throughput over batch sizes, until the memory is full or the batch is the data set. See --help.
+# Measures throughput over batch sizes, until the memory is full or the batch is the whole data set. See --help.
 set -euo pipefail
 
 usage() {

@@ -40,8 +40,8 @@ home=$(cached CMAKE_HOME_DIRECTORY)
 [ -z "$home" ] || [ "$home" = "$root" ] ||
   die "$build was made for the sources in $home; remove it and start again"
 
-# A configured folder is left as it is, so that settings made by hand survive; the build tool
-# configures again by itself when a CMakeLists.txt changed.
+# A configured folder stays as it is, so that settings made by hand are kept. The build tool configures again by
+# itself when a CMakeLists.txt has changed.
 if [ ! -e "$build/build.ninja" ] && [ ! -e "$build/Makefile" ]; then
   generator=()
   if [ -z "$(cached CMAKE_GENERATOR)" ] && command -v ninja >/dev/null 2>&1; then
@@ -54,7 +54,7 @@ elif [ "$with_tests" = yes ] && [ "$(cached DP_TESTS)" != ON ]; then
   cmake -S "$root" -B "$build" -DDP_TESTS=ON -DDP_BENCH=ON
 fi
 
-# The largest files take about 1.5 GB in the compiler.
+# The compiler takes about 1.5 GB for the largest files.
 available_kb=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null || true)
 jobs=$(nproc)
 by_memory=$((${available_kb:-2000000} / 1500000))

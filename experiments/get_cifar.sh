@@ -63,7 +63,7 @@ download() { # address, file
 fetch_archive() { # data set, archive, MD5 sum
   local part="$2.part" url
   url="$base_url/$(basename "$2")"
-  # A part may be whole: the program may have been ended before it was renamed.
+  # A part may be complete, if this script was ended before it renamed the part.
   if [ ! -f "$part" ] || [ "$(md5_of "$part")" != "$3" ]; then
     echo "downloading $url"
     download "$url" "$part" ||
@@ -101,7 +101,7 @@ get() { # data set
   else
     fetch_archive "$1" "$folder/$archive" "$md5"
   fi
-  # Unpacked beside its place and then moved, so that a half-unpacked set is never seen.
+  # Unpacks beside the place and then moves, so that nobody sees a half-unpacked set.
   scratch=$(mktemp -d "$folder/.unpack.XXXXXX")
   tar -xzf "$folder/$archive" -C "$scratch" || die "$folder/$archive could not be unpacked"
   is_complete "$1" "$scratch/$unpacked" ||

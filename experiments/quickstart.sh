@@ -56,8 +56,8 @@ fi
 [ "$setup" = no ] || bash "$root/experiments/setup.sh"
 bash "$root/experiments/build.sh" dptrain
 
-# mpirun refuses root and more ranks than cores unless it is told that both are meant. Ranks on one
-# machine need no network.
+# mpirun refuses to run as root, or with more ranks than cores, unless options allow it. Ranks on one machine need
+# no network.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 command=(mpirun -np "$ranks" --oversubscribe --bind-to none
   "$root/build/bin/dptrain" "${codec[@]}" "${options[@]}")

@@ -23,7 +23,7 @@ die() {
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
   libeigen3-dev libboost-program-options-dev libxxhash-dev libfmt-dev)
 test_packages=(libgtest-dev libbenchmark-dev python3-h5py python3-numpy python3-pandas python3-matplotlib patchelf)
-# The tests of the lab (experiments/dplab), which names what is missing when it is used.
+# For the tests of the lab. experiments/dplab itself says what is missing when it is used.
 test_packages+=(iproute2)
 only_check=no
 
@@ -37,7 +37,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# Tools may come from elsewhere than from a package.
+# A tool may be installed without its package.
 has_tool() {
   case "$1" in
     g++ | cmake) command -v "$1" ;;
@@ -71,7 +71,7 @@ as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null 2>&1 ||
     die "installing needs root or sudo. Ask for: apt-get install ${missing[*]}"
-  # Without a terminal nobody can type a password: fail instead of waiting.
+  # Without a terminal nobody can type a password, so fail instead of waiting.
   if [ -t 0 ]; then as_root=(sudo); else as_root=(sudo -n); fi
   "${as_root[@]}" true ||
     die "sudo is refused to this user. Ask for: apt-get install ${missing[*]}"
@@ -79,7 +79,7 @@ fi
 
 echo "setup.sh: installing ${missing[*]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
-# Package lists that are old but sufficient need no network.
+# If the package lists here are old but sufficient, no network is needed.
 "${apt[@]}" update || echo "setup.sh: apt-get update failed; trying with the lists that are here" >&2
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
   die "apt-get could not install: ${missing[*]} (its own message is above)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs programs and all that they need into one archive that runs by unpacking. See --help.
+# Packs the programs and all that they need into one archive, which only has to be unpacked. See --help.
 set -euo pipefail
 
 usage() {
@@ -83,8 +83,8 @@ cp -L "$orterun" "$root/libexec/orterun"
 cp -L "$orted" "$root/libexec/orted"
 [ ${#gpu_tests[@]} -eq 0 ] || cp -L "${gpu_tests[@]}" "$root/libexec/"
 
-# Plugins for TCP, shared memory, ssh and Slurm. Others would bring the libraries of networks that few
-# machines have (UCX, libfabric, verbs, PSM), or serve MPI's files and windows, which nothing here uses.
+# Plugins for TCP, shared memory, ssh and Slurm. Others need libraries of networks that few machines have (UCX,
+# libfabric, verbs, PSM), or are for MPI's files and windows, which nothing here uses.
 unwanted='_(ucx|ofi|openib|psm|psm2|cm|monitoring|flux|jsm|simulator|gridengine|pspawn|pessimist|hugepage|netlink|bzip)\.so$'
 unwanted+='|mca_(io|fs|fbtl|fcoll|sharedfp|osc|mtl|spml|sshmem|scoll|memheap|atomic)_'
 while IFS= read -r plugin; do
@@ -120,7 +120,7 @@ take_needed() { # files: copies what ldd finds for them
   done < <(ldd "$@" | grep '=>' | sort -u)
 }
 take_needed "$root"/libexec/* "$root"/lib/openmpi/*.so
-# PMIx opens plugins of its own, from a folder beside the library.
+# PMIx opens its own plugins from a folder beside the library.
 pmix=$(ldd "$root"/lib/openmpi/mca_pmix_ext*.so 2>/dev/null | sed -n 's/^\s*libpmix\.so[^ ]* => \([^ ]*\) .*/\1/p' | head -n 1)
 if [ -n "$pmix" ]; then
   for folder in "$(dirname "$(readlink -f "$pmix")")"/{pmix,pmix2/lib/pmix}; do
@@ -130,7 +130,7 @@ if [ -n "$pmix" ]; then
 fi
 
 chmod -R u+w "$root"
-# DT_RPATH, not DT_RUNPATH: it goes before LD_LIBRARY_PATH, so that a cluster's own libmpi is not taken.
+# DT_RPATH, not DT_RUNPATH: it comes before LD_LIBRARY_PATH, so that a cluster's own libmpi is not used.
 patchelf --force-rpath --set-rpath "\$ORIGIN/../lib" "$root"/libexec/*
 for file in "$root"/lib/*.so*; do patchelf --force-rpath --set-rpath "\$ORIGIN" "$file"; done
 for file in "$root"/lib/{openmpi,pmix}/*.so; do
@@ -153,7 +153,7 @@ fi
 cp "$source_root"/experiments/{batch_scan,get_cifar}.sh "$root/experiments/"
 cp "$source_root/LICENSE" "$root/LICENSE"
 
-# objdump has nothing to say about the scripts among them.
+# objdump prints nothing for scripts.
 glibc=$({ find "$root/libexec" "$root/lib" -type f -exec objdump -T {} + 2>/dev/null || true; } |
   grep -o 'GLIBC_2\.[0-9]*' | sort -u -t . -k 2n | tail -n 1 | sed 's/GLIBC_//')
 # "GPUs: with an NVIDIA driver 580 or later ..."
@@ -167,7 +167,7 @@ sed "s/@NAME@/$name/g; s/@GLIBC@/$glibc/g; s/@GPUS@/$gpus/g" "$here/README.txt" 
 } >"$root/LICENSES.txt"
 if command -v dpkg-query >/dev/null 2>&1; then
   sort -u "$origins" | while IFS= read -r file; do
-    # Files below /usr/lib may be known to dpkg as below /lib.
+    # dpkg may know files below /usr/lib as files below /lib.
     { dpkg-query -S "$file" || dpkg-query -S "${file#/usr}"; } 2>/dev/null | head -n 1 | cut -d: -f1
   done | sort -u | while IFS= read -r package; do
     version=$(dpkg-query -W -f '${Version}' "$package" 2>/dev/null | head -n 1 || true)

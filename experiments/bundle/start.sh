@@ -12,15 +12,15 @@ export OPAL_SYSCONFDIR="$root/etc/openmpi" HWLOC_PLUGINS_PATH="$root/lib/hwloc"
 export PMIX_INSTALL_PREFIX="$root" PMIX_LIBDIR="$root/lib" PMIX_PKGLIBDIR="$root/lib/pmix"
 export PMIX_SYSCONFDIR="$root/etc" PMIX_DATADIR="$root/share" PMIX_PKGDATADIR="$root/share/pmix"
 
-# Without ssh Open MPI does not even start ranks on this machine, unless told not to think of it.
+# Without ssh Open MPI does not even start ranks on this machine, unless an option tells it not to look for it.
 if ! command -v ssh >/dev/null 2>&1 && ! command -v rsh >/dev/null 2>&1 && [ -z "${OMPI_MCA_plm_rsh_agent:-}" ]; then
   export OMPI_MCA_plm="${OMPI_MCA_plm:-^rsh}"
 fi
 
 case $name in
   mpirun | mpiexec)
-    # mpirun refuses root and more ranks than cores unless told that both are meant. A path that was given
-    # by --prefix wins over the bundle's own.
+    # mpirun refuses to run as root, or with more ranks than cores, unless options allow it. A path given by
+    # --prefix wins over the bundle's own.
     export OMPI_ALLOW_RUN_AS_ROOT="${OMPI_ALLOW_RUN_AS_ROOT:-1}"
     export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-1}"
     export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe:-1}"

@@ -1,7 +1,7 @@
-"""The command lines of dplab and dpsweep: options that are checked, and errors that are one sentence.
+"""The command lines of dplab and dpsweep. Options are checked, and an error is one sentence.
 
-An option may be given once, and its name may not be shortened. A mistake is a LabError. Output goes through say():
-where it cannot be written the program ends, with a sentence, or without one if the reader has gone (`... | head`).
+An option may be given once, and its name may not be shortened. A mistake is a LabError. Output goes through say().
+If it cannot be written, the program ends with a sentence, or without one if the reader has gone (`... | head`).
 """
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Callable, NoReturn
 
 from lab.settings import LabError, shown
 
-_READER_GONE = 128 + 13  # as the shell names a program that SIGPIPE has ended
+_READER_GONE = 128 + 13  # a shell's exit code of a program that SIGPIPE has ended
 _OUTPUT_FAILED = 3
 
 
 def prepare_output() -> None:
-    """At a program's start. Where standard files are closed their numbers must not become those of its own files."""
+    """For a program's start. If standard files are closed, the program's own files must not get their numbers."""
     while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(file, True)
     os.close(file)
@@ -28,31 +28,31 @@ def prepare_output() -> None:
 
 
 def say(text: str) -> None:
-    """Prints a line and hands it on at once."""
+    """Prints a line and flushes it."""
     try:
         print(text, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still in the buffer cannot be written either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest of the buffer cannot be written either
         if isinstance(error, BrokenPipeError):
             raise SystemExit(_READER_GONE) from error
         raise LabError(f"the output cannot be written: {error.strerror}", _OUTPUT_FAILED) from error
 
 
 def complain(program: str, text: str) -> None:
-    """The sentence of an error. Where even that cannot be written the exit code has to do."""
+    """Prints the sentence of an error. If even that cannot be written, the exit code must be enough."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(f"{program}: {text}", file=sys.stderr, flush=True)
 
 
 class Parser(argparse.ArgumentParser):
-    """One sentence instead of the usage and a sentence; no guessing at shortened names."""
+    """Prints one sentence for an error, without the usage, and accepts no shortened names."""
 
     def __init__(self, **options):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def parse_args(self, args=None, namespace=None):
-        """A negative number is a value, also with a unit, which argparse would take for an option."""
+        """Takes a negative number, also with a unit, as a value; argparse would take it for an option."""
         words: list[str] = []
         for word in args:
             if re.match(r"-[0-9.]", word) and words and re.fullmatch("--[a-z-]+", words[-1]):

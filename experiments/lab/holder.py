@@ -1,8 +1,8 @@
 """Holds a lab: builds it in fresh namespaces, then waits to be ended.  holder.py --lab NAME SETTINGS
 
-Process 1 of the lab. It reports on file 3, "ready TEXT" or "error CODE TEXT". File 4 is the pidfd of the process with
-which the lab ends, or /dev/null. When the holder ends the kernel ends all processes in the lab, and with them go
-interfaces, mounts and names.
+The holder is process 1 of the lab. It reports "ready TEXT" or "error CODE TEXT" on file 3. File 4 is the pidfd of
+the process with which the lab ends, or /dev/null. When the holder ends, the kernel ends all processes in the lab,
+and their interfaces, mounts and names disappear.
 """
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def main() -> None:
         return
     report(f"ready {settings.filter}")
     os.chdir("/")
-    if not stat.S_ISCHR(os.fstat(namespaces.OWNER).st_mode):  # /dev/null: it has no owner
+    if not stat.S_ISCHR(os.fstat(namespaces.OWNER).st_mode):  # it is /dev/null: the lab has no owner
         threading.Thread(target=end_with_owner, daemon=True).start()
     while signal.sigwait(signals) == signal.SIGCHLD:
         while True:

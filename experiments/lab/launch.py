@@ -1,7 +1,7 @@
 """Runs commands in a lab: on one host, or on all of them by mpirun over the lab's network.
 
-A command gets processes of its own (a process namespace): when it ends, is stopped by Ctrl-C, or dplab is killed,
-nothing that it started anywhere in the lab lives on, even on a host whose cable is cut and which mpirun cannot reach.
+A command gets its own process namespace. When it ends, is stopped by Ctrl-C, or dplab is killed, everything that it
+started in the lab ends, even on a host whose cable is cut and which mpirun cannot reach.
 """
 from __future__ import annotations
 
@@ -22,27 +22,28 @@ from lab.settings import LabError, Settings, shown
 ROOT = namespaces.HERE.parent.parent
 _OURS = ("dptrain", "dpbench")
 _WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
-_FROM_TERMINAL = 0x80  # si_code SI_KERNEL: the terminal has told the whole process group
+_FROM_TERMINAL = 0x80  # si_code SI_KERNEL: the terminal has sent the signal to the whole process group
 _PATIENCE_S = 10.0  # from Ctrl-C to the end of a job
 
 
 def share_of_cores(ranks: int) -> int:
-    """All hosts are one machine, whose cores they share."""
+    """All hosts are on one machine and share its cores."""
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def mpi_environment(ranks_per_node: int, ranks: int) -> dict[str, str]:
-    """What Open MPI must know in a lab; in a host's shell mpirun needs nothing else (`mpirun -np 4 PROGRAM`)."""
+    """The settings that Open MPI needs in a lab. In a host's shell mpirun needs nothing else (`mpirun -np 4
+    PROGRAM`)."""
     state = str(namespaces.STATE)
     environment = dict(os.environ)
     for name in ("btl_tcp_if_exclude", "oob_tcp_if_exclude"):
         environment.pop(f"OMPI_MCA_{name}", None)
     environment |= {
-        # The agent is found by PATH, since Open MPI would split a path with spaces; our programs, too.
+        # The agent is found by PATH, since Open MPI would split a path at its spaces. PATH finds our programs, too.
         "PATH": f"{namespaces.HERE}:{ROOT}/build/bin:{environment.get('PATH', os.defpath)}",
         "OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": "dplab-agent",
         "OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0",
-        # TCP between hosts; shared memory only where a host has several ranks.
+        # TCP between hosts; shared memory only if a host has several ranks.
         "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp,vader" if ranks_per_node > 1 else "self,tcp",
         "OMPI_MCA_btl_vader_backing_directory": f"{state}/tmp", "OMPI_MCA_orte_tmpdir_base": f"{state}/tmp",
         "OMPI_MCA_orte_default_hostfile": f"{state}/hostfile", "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -61,8 +62,8 @@ def _decimal(number: float) -> str:
 
 
 def link_environment(settings: Settings) -> dict[str, str]:
-    """The links as they are now, for programs that write down over what they ran: the rate of the slowest host, and
-    delay (one way) and loss (a fraction) from host to host. Plain decimal numbers."""
+    """The links as they are now, for programs that log what they ran over: the rate of the slowest host, and delay
+    (one way) and loss (a fraction) from host to host, as plain decimal numbers."""
     return {
         "DPTRAIN_LINK_BIT_PER_S": str(min(link.rate_bit_per_s for link in settings.links)),
         "DPTRAIN_LINK_DELAY_S": _decimal(settings.delay_s), "DPTRAIN_LINK_LOSS": _decimal(settings.loss),
@@ -100,14 +101,15 @@ def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) 
     ranks = settings.nodes * ranks_per_node
     program = command[:1]
     if os.path.basename(program[0]) == "dptrain" and not _says_threads(command):
-        # It divides the cores among the ranks of its host, and cannot know that the hosts share them.
+        # dptrain divides the cores among the ranks of its host and cannot know that the hosts share them.
         program += ["--threads", str(share_of_cores(ranks))]
     hosts = ",".join(f"{name}:{ranks_per_node}" for name in settings.names())
     return ["mpirun", "-np", str(ranks), "-H", hosts, *program, *command[1:]]
 
 
 class RankWatch:
-    """Sees when mpirun has had no rank for long and does not end, since it waits for a host that it cannot reach."""
+    """Detects that mpirun has had no rank for a long time and does not end, because it waits for a host that it
+    cannot reach."""
 
     def __init__(self, mpirun: int, give_up_s: float):
         self._mpirun = mpirun
@@ -115,7 +117,7 @@ class RankWatch:
         self._last_seen_s = time.monotonic()
 
     def _has_ranks(self) -> bool:
-        """Ranks are the children of mpirun and of its daemons, but for the daemons themselves: orted in a shell."""
+        """Ranks are the children of mpirun and of its daemons, except the daemons themselves (orted in a shell)."""
         names, parents = {}, {}
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -134,8 +136,8 @@ class RankWatch:
 
 
 def _relay(child: int, patience_s: float | None = None, watch: RankWatch | None = None) -> tuple[int, int | None]:
-    """Waits for a child, passing on signals that only this process was sent. Returns its wait status and the first
-    signal. With patience, a child that has not ended so long after a signal is killed."""
+    """Waits for a child and passes on signals that only this process has received. Returns its wait status and the
+    first signal. With `patience_s`, kills a child that has not ended that long after a signal."""
     first, end_s = None, None
     while True:
         if end_s is not None:
@@ -178,7 +180,7 @@ def _exit_code(status: int) -> int:
 
 
 def _forked(work: Callable[[], int]) -> int:
-    """A child that does the work and ends with the code that it returns."""
+    """Does the work in a child process, which ends with the code that the work returns."""
     child = os.fork()
     if child:
         return child
@@ -193,7 +195,7 @@ def _forked(work: Callable[[], int]) -> int:
     except OSError as error:
         complain("dplab", str(error))
         code = 1
-    except Exception:  # our own mistake
+    except Exception:  # a mistake of ours
         import traceback  # rarely needed, and slow to load
         traceback.print_exc()
     finally:
@@ -201,7 +203,7 @@ def _forked(work: Callable[[], int]) -> int:
 
 
 def within(work: Callable[[], int]) -> int:
-    """Does the work among the processes of the lab, which this one has entered; returns its exit code."""
+    """Does the work among the processes of the lab, which this process has entered. Returns the exit code."""
     def child() -> int:
         namespaces.die_with_parent()
         return work()
@@ -211,7 +213,7 @@ def within(work: Callable[[], int]) -> int:
 
 def _execute(command: list[str], environment: dict[str, str], mask: set[int]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores, and would hand on
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and the command would inherit that
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
@@ -220,14 +222,14 @@ def _execute(command: list[str], environment: dict[str, str], mask: set[int]) ->
 
 def run(lab: str, holder: int, node: str, command: list[str], environment: dict[str, str],
         give_up_s: float | None = None) -> int:
-    """Runs the command in a host (or "switch") of the lab, which this process has entered; returns its exit code.
+    """Runs the command on a host (or "switch") of the lab, which this process has entered. Returns its exit code.
     `holder` is the lab's process.
 
-    The command of a job, which is mpirun, comes with `give_up_s`: for so long it may be without ranks. A job is killed
-    when it does not end within 10 s of Ctrl-C."""
+    A job, whose command is mpirun, has `give_up_s`: the time that it may be without ranks. A job is killed if it
+    does not end within 10 s of Ctrl-C."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
-    def first_process() -> int:  # process 1 of the command's own
+    def first_process() -> int:  # process 1 of the command's namespace
         namespaces.die_with_parent()
         with contextlib.suppress(OSError):  # refused in some containers; ps then shows the lab's processes
             namespaces.mount("proc", "/proc", "proc")

@@ -1,7 +1,7 @@
 """What a link really does: goodput of one TCP stream, and round trips of ICMP echoes, idle and beside the stream.
 
-Both ends are here: a socket belongs to the network in which it was made. The other end of every measured link is the
-meter, a host whose link takes no less, so that a figure is that of one link.
+Both ends are in this process, because a socket belongs to the network in which it was made. The other end of every
+measured link is the meter, a host whose own link is at least as fast, so that a figure is that of one link.
 """
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Pinger:
         self._socket.close()
 
     def run(self, count: int, interval_s: float, patience_s: float, stop: threading.Event | None = None) -> Echoes:
-        """One request every interval until `count` were sent or `stop` is set; late answers are waited for."""
+        """Sends one request every interval until it has sent `count` or `stop` is set, and then waits for late
+        answers."""
         sent_at: dict[int, float] = {}
         round_trips: list[float] = []
         next_s = time.monotonic()
@@ -90,7 +91,8 @@ def _send(sender: socket.socket, stop: threading.Event) -> None:
 
 def stream(source: str, destination: str, address: str, warm_up_s: float, seconds: float,
            pinger: Pinger | None = None) -> tuple[float, Echoes | None]:
-    """Bits per second of payload that arrive at `destination`, which has the address, and the round trips meanwhile."""
+    """Measures the bits per second of payload that arrive at `destination`, which has this address, and the round
+    trips meanwhile."""
     with inside(destination):
         listener = socket.create_server((address, 0))
     listener.settimeout(10)

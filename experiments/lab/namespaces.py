@@ -1,9 +1,9 @@
-"""The few calls of Linux that a lab is made of, and how a lab is found, entered and ended.
+"""The Linux calls that make a lab, and how a lab is found, entered and ended.
 
-A lab is one process, its holder (holder.py), and the namespaces that live as long as it does: network, mounts,
+A lab is one process, its holder (holder.py), and the namespaces that exist as long as it does: network, mounts,
 host name, processes, and for ordinary users a user namespace in which they are root. All names of network
-interfaces are inside, so labs meet neither each other nor the machine's network. The kernel ends every
-process in a lab when its holder ends, however that ends, and with the last one all interfaces and mounts are gone.
+interfaces are inside, so a lab meets neither other labs nor the machine's network. When the holder ends in any way,
+the kernel ends every process in the lab; with the last one all interfaces and mounts are gone.
 """
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def set_host_name(name: str) -> None:
 
 
 def unshare_lab() -> None:
-    """Fresh namespaces for a holder; where that takes more rights than the user has, in a user namespace."""
+    """Makes namespaces for a holder, in a user namespace if the user has no right to make them otherwise."""
     flags = NEW_NETWORK | NEW_MOUNTS | NEW_HOST_NAME | NEW_IPC | NEW_PROCESSES
     user, group = os.geteuid(), os.getegid()
     try:
@@ -95,7 +95,7 @@ def holders() -> dict[str, tuple[int, str]]:
             lines = (folder / "status").read_text().splitlines()
         except OSError:
             continue  # it ended just now
-        # Its children share its command line: only the holder is process 1 of its own.
+        # Its children have the same command line, but only the holder is process 1 of its namespace.
         status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         processes = status["NSpid"].split()
         if int(status["Uid"].split()[0]) == os.getuid() and len(processes) > 1 and processes[-1] == "1":
@@ -104,7 +104,7 @@ def holders() -> dict[str, tuple[int, str]]:
 
 
 def find(lab: str) -> tuple[int, int, str]:
-    """The lab's holder: its process, a pidfd, which no other process can take the place of, and its program."""
+    """The lab's holder: its process, a pidfd, which can never stand for another process, and its program."""
     known = holders()
     if lab not in known:
         others = f"; your labs are: {', '.join(sorted(known))}" if known else ""
@@ -117,7 +117,7 @@ def find(lab: str) -> tuple[int, int, str]:
 
 
 def end(lab: str) -> bool:
-    """Ends the lab and everything that runs in it; False where there is none."""
+    """Ends the lab and everything that runs in it. False if there is none."""
     if lab not in holders():
         return False
     _, pidfd, _ = find(lab)
@@ -129,8 +129,8 @@ def end(lab: str) -> bool:
 
 
 def enter(lab: str) -> int:
-    """Takes this process into the lab, to its switch, for good, and returns the lab's holder. Only its children are
-    among the lab's processes, so that /proc is theirs: what uses it is for them to do."""
+    """Moves this process into the lab, to its switch, for good, and returns the lab's holder. Only its children
+    belong to the lab's processes and see the lab's /proc, so they must do whatever needs /proc."""
     process, pidfd, program = find(lab)
     if program != str(HOLDER):
         raise LabError(f"the lab {lab} was made by {program.removesuffix('/lab/holder.py')}/dplab: use that program")
@@ -155,7 +155,7 @@ def enter(lab: str) -> int:
 
 @contextlib.contextmanager
 def inside(node: str) -> Iterator[None]:
-    """In the network of a host; sockets stay in the network in which they were made, children too."""
+    """Works in the network of a host. Sockets and children stay in the network in which they were made."""
     if node == "switch":
         yield
         return
@@ -169,20 +169,20 @@ def inside(node: str) -> Iterator[None]:
 
 
 def become(node: str) -> None:
-    """Takes this process to a host for good: its network, its name, its /sys."""
+    """Moves this process to a host for good: to its network, its name and its /sys."""
     if node == "switch":
         return
     for kind, flag in (("net", NEW_NETWORK), ("uts", NEW_HOST_NAME)):
         with open(STATE / "ns" / f"{node}.{kind}", "rb") as there:
             setns(there.fileno(), flag)
     unshare(NEW_MOUNTS)
-    with contextlib.suppress(OSError):  # without it /sys/class/net shows another host's interfaces, no more
+    with contextlib.suppress(OSError):  # without it only /sys/class/net is wrong: it shows another host's interfaces
         mount("sysfs", "/sys", "sysfs")
 
 
 def start(lab: str, words: list[str], owner: int | None = None) -> str:
-    """Starts a holder with these words and returns the line that it reports when the lab is complete. Of an owner,
-    with whose end the lab ends, it is given the pidfd."""
+    """Starts a holder with these words and returns the line that it reports when the lab is complete. The lab ends
+    with its owner, whose pidfd the holder gets."""
     read, write = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     parent = os.fork()
@@ -210,7 +210,7 @@ def start(lab: str, words: list[str], owner: int | None = None) -> str:
 
 
 def _start_holder(report: int, owner: int | None, command: list[str]) -> None:
-    """In a child of its own, which ends at once."""
+    """Runs in a separate child, which ends at once."""
     try:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -3,18 +3,18 @@
     node1 eth0 --- node1 [ the lab's own network namespace:        ] node2 --- eth0 node2
      up: tbf        down: tbf      bridge br0                         ...
 
-Each host is a network namespace whose eth0 is one end of a veth pair; the other end is a port of the bridge and has
-the host's name. A host's sending is throttled at eth0, its receiving at the port: as with a real cable, the
-queue of what a program sends is in its own host and holds the program back, and the queue of what many send to
-one is in the switch and drops what does not fit.
+Each host is a network namespace whose eth0 is one end of a veth pair. The other end is a port of the bridge and has
+the host's name. Sending is throttled at eth0, receiving at the port. So, as with a real cable, what a program sends
+queues in its own host and holds the program back, and what many hosts send to one queues in the switch, which drops
+what does not fit.
 
-A shared medium, delay and loss need every frame to pass one place, whoever sends it to whom. There what comes in at a
-port is redirected (tc mirred) through one-way passages, at whose end the bridge sees it:
+For a shared medium, delay and loss, every frame must pass one place. What comes in at a port is redirected there
+(tc mirred) through one-way passages. The bridge sees it at their end:
 
     port --redirect--> medium_in (htb) = medium_out --redirect--> wire_in (netem) = wire_out --> bridge --> port
 
-The bridge then cannot learn who is where, so it is told. Where the kernel has no netem the wire is a pair of TAP
-interfaces and a process that carries frames from one to the other (wire.py).
+The bridge then cannot learn which host is at which port, so it is told. If the kernel has no netem, the wire is a
+pair of TAP interfaces and a process that carries frames from one to the other (wire.py).
 """
 from __future__ import annotations
 
@@ -34,30 +34,33 @@ _FRAME_BYTES = 1514  # of Ethernet, as the kernel counts it
 
 
 def burst_bytes(bit_per_s: float) -> int:
-    """What tbf lets through at once: 1.25 ms of the rate, but 4 kB. The kernel's timers are late by some 0.1 ms
-    on a busy machine; tokens that would not fit in by then are lost (1 Gbit/s: 16 kB give 850, 64 kB 941 Mbit/s)."""
+    """What tbf lets through at once: 1.25 ms at this rate, at least 4 kB. On a busy machine the kernel's timers are
+    late by about 0.1 ms, and tokens that exceed the burst by then are lost. (At 1 Gbit/s, 16 kB give 850 Mbit/s and
+    64 kB give 941 Mbit/s.)"""
     return max(4096, round(bit_per_s / 8 * 1.25e-3))
 
 
 def queue_bytes(bit_per_s: float) -> int:
-    """The queue behind it, 20 ms, but 64 kB to 512 kB: the buffers of small switches and home routers."""
+    """The queue behind it: 20 ms, limited to 64 kB to 512 kB, as are the buffers of small switches and home
+    routers."""
     return burst_bytes(bit_per_s) + min(max(round(bit_per_s / 8 * 20e-3), 64_000), 512_000)
 
 
 def piece_bytes(bit_per_s: float, loss: float) -> int:
-    """The most that TCP hands down in one piece (segmentation offload): 1 ms of the link, as its pacing does, so that
-    streams that share a link take turns. Lost are frames, not pieces: with loss there is no offload."""
+    """The most that TCP passes down in one piece (segmentation offload): 1 ms of the link, as TCP's pacing does, so
+    that streams that share a link take turns. Frames are lost, not pieces, so with loss there is no offload."""
     return _FRAME_BYTES if loss else min(max(round(bit_per_s / 8 * 1e-3), _FRAME_BYTES), 65_536)
 
 
 def socket_bytes(bit_per_s: float, delay_s: float) -> int:
-    """The most that a TCP socket may buffer, either way: four times what is under way in a round trip, since the kernel
-    counts a frame's administration, too. Its own limit of 4 MB leaves 120 Mbit/s of 1 Gbit/s at a delay of 100 ms."""
+    """The most that a TCP socket may buffer in each direction: four times what is in flight in a round trip, since
+    the kernel also counts its own data for each frame. Linux's limit of 4 MB allows 120 Mbit/s of 1 Gbit/s at a
+    delay of 100 ms."""
     return min(round(4 * bit_per_s / 8 * 2 * delay_s), 256_000_000)
 
 
 def _batch(program: str, *lines: str) -> None:
-    """Runs the lines of ip, tc or bridge, in the lab's folder; the first that fails is named."""
+    """Runs the lines by ip, tc or bridge in the lab's folder. An error names the first line that fails."""
     given = [line for line in lines if line]
     done = subprocess.run([program, "-batch", "-"], input="\n".join(given) + "\n", capture_output=True, text=True,
                           check=False, cwd=STATE)
@@ -69,14 +72,14 @@ def _batch(program: str, *lines: str) -> None:
 
 
 def _can(program: str, line: str, says: str = "") -> bool:
-    """Whether it succeeds and its output has that text."""
+    """Whether the command succeeds and its output contains the text."""
     done = subprocess.run([program, *line.split()], capture_output=True, text=True, check=False)
     return done.returncode == 0 and says in done.stdout
 
 
 def _set_tbf(device: str, bit_per_s: float) -> None:
-    """In place of the one before, whose queue is lost: in it there may be pieces larger than the new burst, which tbf
-    would wait for ever to send."""
+    """Replaces the tbf, whose queue is lost: it may hold pieces larger than the new burst, which tbf would never
+    send."""
     _can("tc", f"qdisc del dev {device} root")
     _batch("tc", f"qdisc add dev {device} root tbf rate {round(bit_per_s)}bit "
            f"burst {burst_bytes(bit_per_s)} limit {queue_bytes(bit_per_s)}")
@@ -87,12 +90,12 @@ def _mac(number: int) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    with contextlib.suppress(OSError):  # a container's /proc/sys may be read-only; then IPv6 chats, no more
+    with contextlib.suppress(OSError):  # a container's /proc/sys may be read-only; then IPv6 sends a few packets
         pathlib.Path(path).write_text(text, encoding="ascii")
 
 
 def _make_host(name: str, number: int, numbers: list[int]) -> None:
-    """Its namespaces, kept by files, and the cable to the switch."""
+    """Makes a host: its namespaces, which files keep, and the cable to the switch."""
     child = os.fork()
     if child == 0:
         try:
@@ -107,21 +110,22 @@ def _make_host(name: str, number: int, numbers: list[int]) -> None:
             os._exit(1)
     if os.waitpid(child, 0)[1] != 0:
         raise LabError(f"the namespaces of {name} cannot be made")
-    # A path from there: one from the root may have spaces, at which ip ends it.
+    # A relative path, because an absolute one may have spaces, at which ip would end it.
     _batch("ip", f"link add {name} type veth peer name eth0 address {_mac(number)} netns ./ns/{name}.net")
     with inside(name):
         _write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
         _batch("ip", "link set lo up", f"address add {address(number)}/24 dev eth0", "link set eth0 up")
-        # Everybody knows where the others are: to ask takes a round trip, and an answer may be lost.
+        # Every host gets the others' hardware addresses: a question would take a round trip, and its answer may be
+        # lost.
         _batch("ip", *(f"neighbour add {address(other)} lladdr {_mac(other)} dev eth0 nud permanent"
                        for other in numbers if other != number))
     _batch("ip", f"link set {name} master br0 up")
 
 
 def _choose_congestion(wanted: str, hosts: list[str]) -> str:
-    """Sets TCP's congestion control in all hosts, which would have the machine's otherwise, and says which. BBR, the
-    machine's here and there, stands still for 0.2 s every 10 s to measure the round trip, and in a ring of hosts all
-    others with it."""
+    """Sets TCP's congestion control in all hosts, which would otherwise have the machine's, and says which it is.
+    Some machines use BBR, which pauses for 0.2 s every 10 s to measure the round trip; a whole ring of hosts then
+    pauses."""
     for name in ("cubic", "reno") if wanted == "auto" else (wanted,):
         with contextlib.suppress(OSError):
             for host in hosts:
@@ -137,7 +141,7 @@ def _choose_congestion(wanted: str, hosts: list[str]) -> str:
 
 
 def _make_passage(name: str, is_tap: bool) -> tuple[str, str]:
-    """A pair of interfaces; what is sent into the first comes out of the second."""
+    """Makes a pair of interfaces: what is sent into the first comes out of the second."""
     ends = (f"{name}_in", f"{name}_out")
     if not is_tap:
         _batch("ip", f"link add {ends[0]} type veth peer name {ends[1]}")
@@ -151,7 +155,7 @@ def _redirect(port: str, to: str) -> None:
 
 
 def allow_buffers(host: str, bit_per_s: float, delay_s: float) -> None:
-    """Raises TCP's limits in a host to what its link needs; a socket takes it when its traffic does."""
+    """Raises TCP's limits in a host to what its link needs; a socket uses more only when its traffic needs it."""
     with inside(host):
         for kind in ("rmem", "wmem"):
             path = f"/proc/sys/net/ipv4/tcp_{kind}"
@@ -161,8 +165,8 @@ def allow_buffers(host: str, bit_per_s: float, delay_s: float) -> None:
 
 
 def throttle_sending(host: str, bit_per_s: int, loss: float) -> None:
-    """For the meter, too: as a host of the same rate it holds back what it sends; of an endless source's the switch
-    would drop a lot."""
+    """Also used for the meter: like a host of the same rate it then holds back what it sends. Without that the
+    switch would drop much of it."""
     piece = piece_bytes(bit_per_s, loss)
     with inside(host):
         _set_tbf("eth0", bit_per_s)
@@ -170,8 +174,8 @@ def throttle_sending(host: str, bit_per_s: int, loss: float) -> None:
 
 
 def _medium_rates(settings: Settings) -> list[str]:
-    """The shared medium's classes: a host's own queue each, all of them have the same right to send, and one that is
-    alone gets everything (htb lends and takes turns)."""
+    """The shared medium's classes. Each host has its own queue and the same right to send; a host that sends alone
+    gets the whole rate (htb lends rate and takes turns)."""
     rate, burst, hosts = settings.rate_bit_per_s, burst_bytes(settings.rate_bit_per_s), settings.nodes + 1
     piece = piece_bytes(rate, settings.loss)
     queue = piece + max(32_000, queue_bytes(rate) // hosts)
@@ -187,7 +191,7 @@ def _medium_rates(settings: Settings) -> list[str]:
 
 def _make_medium(settings: Settings) -> None:
     _batch("tc", f"qdisc add dev medium_in root handle 1: htb default {METER_NUMBER:x}", *_medium_rates(settings), *(
-        # By the end of the sender's address, which lies in front of what u32 counts from.
+        # Matches the last byte of the sender's hardware address, which lies before the point from which u32 counts.
         "filter add dev medium_in parent 1: protocol all u32 "
         f"match u16 0x{number:04x} 0x00ff at -4 classid 1:{number:x}"
         for number in range(1, settings.nodes + 1)))
@@ -203,7 +207,7 @@ def _choose_filter(settings: Settings) -> str:
 
 
 def build(settings: Settings) -> int:
-    """Makes everything, called by the lab's holder in fresh namespaces. Returns the wire's process, or 0."""
+    """Makes the whole network. The lab's holder calls it in new namespaces. Returns the wire's process, or 0."""
     settings.filter = _choose_filter(settings)
     settings.links = [Link(settings.rate_bit_per_s) for _ in range(settings.nodes)]
     _write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
@@ -223,7 +227,7 @@ def build(settings: Settings) -> int:
         _make_medium(settings)
     if settings.filter == "netem":
         passages.append(_make_passage("wire", False))
-        # The links in front of it bound what can be under way, so the limit (in pieces) is none.
+        # The links before it bound what can be in flight, so this limit (in pieces) is never reached.
         _batch("tc", f"qdisc add dev wire_in root netem limit 1000000 delay {round(1e6 * settings.delay_s)}us"
                f" loss {100 * settings.loss:g}%")
     elif settings.filter == "tap":
@@ -241,7 +245,7 @@ def build(settings: Settings) -> int:
 
 
 def _throttle(settings: Settings, index: int) -> None:
-    """Both directions of a link at the rate that `settings` has."""
+    """Sets both directions of a link to the rate in `settings`."""
     name, rate = f"node{index + 1}", settings.links[index].rate_bit_per_s
     throttle_sending(name, rate, settings.loss)
     allow_buffers(name, rate, settings.delay_s)
@@ -250,7 +254,7 @@ def _throttle(settings: Settings, index: int) -> None:
 
 
 def set_rate(settings: Settings, rate_bit_per_s: int, node: str | None) -> str:
-    """Changes all links or one, also under running traffic; returns what was done."""
+    """Changes all links or one, also under running traffic. Returns what was done."""
     if node is not None and settings.is_shared:
         raise LabError("rate --node: all hosts of a shared medium have the same rate: leave out --node", 2)
     chosen = range(settings.nodes) if node is None else [settings.index(node)]
@@ -272,7 +276,7 @@ def set_cut(settings: Settings, node: str, is_cut: bool) -> str:
     if settings.links[index].is_cut == is_cut:
         return f"{name}: {'is cut' if is_cut else 'is not cut'} already"
     _batch("ip", f"link set {name} {'down' if is_cut else 'up'}")
-    # The kernel lets the host know up to a second later, and until then loses what it sends.
+    # The kernel tells the host up to a second later, and what the host sends until then is lost.
     end_s = time.monotonic() + 5
     with inside(name):
         while not is_cut and not _can("ip", "-br link show dev eth0", " UP ") and time.monotonic() < end_s:

@@ -1,4 +1,4 @@
-"""What a lab is asked to be: values with units, settings, and the state of its links."""
+"""The settings of a lab: values with units, what was asked for, and the state of its links."""
 from __future__ import annotations
 
 import contextlib
@@ -10,9 +10,9 @@ import re
 from typing import Iterator, TextIO
 
 MOST_HOSTS = 16
-SURE_BIT_PER_S = 2_000_000_000  # of one stream; two cores of 2023 carry 7 to 8.5 Gbit/s
+SURE_BIT_PER_S = 2_000_000_000  # of one stream; two cores of 2023 reach 7 to 8.5 Gbit/s
 SWITCH = "switch"
-METER = "meter"  # a host beside the others, the other end of `status`'s measurements
+METER = "meter"  # an additional host, the other end of `status`'s measurements
 
 
 class LabError(Exception):
@@ -24,7 +24,7 @@ class LabError(Exception):
 
 
 def shown(text: str) -> str:
-    """A value as a sentence shows it: an empty one can be seen, and an endless one has an end."""
+    """A value as an error message shows it: an empty one is visible, and a very long one is cut."""
     return (text if len(text) <= 60 else f"{text[:60]}...") or "''"
 
 
@@ -63,7 +63,7 @@ def parse_loss(text: str) -> float:
 
 
 def parse_congestion(text: str) -> str:
-    """A name as the kernel has them; "auto" is ours."""
+    """A name that the kernel knows, or our "auto"."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,14}", text):
         raise ValueError(f"{shown(text)}: must be the name of a TCP congestion control, such as cubic, reno or bbr")
     return text
@@ -92,7 +92,7 @@ def loss_text(loss: float) -> str:
 
 @dataclasses.dataclass
 class Link:
-    """The cable of one host; the same rate in both directions."""
+    """The cable of one host, with the same rate in both directions."""
 
     rate_bit_per_s: int
     is_cut: bool = False
@@ -100,7 +100,7 @@ class Link:
 
 @dataclasses.dataclass
 class Settings:
-    """A lab as asked for by `up`, and its links as `cut`, `mend` and `rate` have left them."""
+    """A lab as `up` asked for it, and its links as `cut`, `mend` and `rate` have left them."""
 
     lab: str
     nodes: int
@@ -108,8 +108,8 @@ class Settings:
     delay_s: float  # from host to host, one way
     loss: float  # of the frames from host to host
     is_shared: bool
-    filter: str  # how delay and loss are made: auto, netem, tap; none where there are none
-    congestion: str  # TCP's congestion control in all hosts; auto until they are there
+    filter: str  # how delay and loss are made: auto, netem, tap; none if there are none
+    congestion: str  # TCP's congestion control in all hosts; auto until the hosts exist
     links: list[Link] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> str:
@@ -124,7 +124,7 @@ class Settings:
         return [f"node{k}" for k in range(1, self.nodes + 1)]
 
     def index(self, node: str) -> int:
-        """The place in `links` of "3" or "node3"."""
+        """The index in `links` of "3" or "node3"."""
         match = re.fullmatch(r"(?:node)?([0-9]{1,2})", node)
         if not match or not 1 <= int(match[1]) <= self.nodes:
             raise LabError(f"{shown(node)}: this lab has the hosts 1 to {self.nodes} (node1 to node{self.nodes})", 2)
@@ -132,7 +132,7 @@ class Settings:
 
 
 def address(number: int) -> str:
-    """Of host 1, 2, ...: every lab has this network for itself."""
+    """The address of host 1, 2, ... Every lab has this network for itself."""
     return f"10.99.0.{number}"
 
 
@@ -148,7 +148,7 @@ def _open(state: pathlib.Path, mode: str) -> TextIO:
 
 @contextlib.contextmanager
 def edited(state: pathlib.Path) -> Iterator[Settings]:
-    """The settings in the lab's state folder, written back at the end; others wait meanwhile."""
+    """The settings in the lab's state folder, which are written back at the end. Other programs wait meanwhile."""
     with _open(state, "r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         settings = Settings.from_json(file.read())
@@ -165,7 +165,7 @@ def read(state: pathlib.Path) -> Settings:
 
 
 def write(state: pathlib.Path, settings: Settings) -> None:
-    """For the first time: there at once and whole."""
+    """Writes them for the first time, so that readers see the whole file or none."""
     part = state / "settings.part"
     part.write_text(settings.to_json(), encoding="utf-8")
     part.rename(state / "settings.json")

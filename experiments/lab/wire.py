@@ -1,8 +1,9 @@
-"""Delay and loss where the kernel has no netem: a process that carries frames from one TAP interface to another.
+"""Delay and loss for kernels without netem: a process that carries frames from one TAP interface to another.
 
-One direction, first in, first out. Frames keep the header of virtio, so that pieces of segmentation offload (up to
-64 kB) are carried in one go: 4 hosts of 1 Gbit/s at once take half a core. With loss every frame is carried by itself,
-and a core carries some 50,000 a second: about 400 Mbit/s over all hosts, with their acknowledgements.
+It carries one direction, first in, first out. Frames keep the header of virtio, so that pieces of segmentation
+offload (up to 64 kB) are carried whole: 4 hosts that send at 1 Gbit/s each take half a core. With loss every frame
+is carried by itself. A core carries about 50,000 frames per second, which is about 400 Mbit/s over all hosts,
+acknowledgements included.
 """
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def carry(begin: int, end: int, delay_s: float, loss: float) -> None:
     """For ever."""
     clock, draw = time.monotonic, random.random
     waiting: collections.deque[tuple[float, bytes]] = collections.deque()
-    # With many under way, rest a little: frames that come one after another are then carried together.
+    # With many frames in flight, wait a little: frames that come one after another are then carried together.
     rest_s = min(200e-6, delay_s / 20)
     while True:
         select.select([begin], [], [], max(0.0, waiting[0][0] - clock()) if waiting else None)
@@ -64,7 +65,7 @@ def start(begin: str, end: str, delay_s: float, loss: float) -> int:
     if process == 0:
         try:
             die_with_parent()
-            with contextlib.suppress(OSError):  # the network must not wait for those who use it; ordinary users may not
+            with contextlib.suppress(OSError):  # the network must not wait for its users; may be refused
                 os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             carry(*files, delay_s, loss)
         finally:
