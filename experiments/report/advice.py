@@ -1,4 +1,4 @@
-"""One sentence a run: what holds it up, and what would help, where its figures say so."""
+"""One sentence per run: what slows it down and what would help, if its figures show it."""
 from __future__ import annotations
 
 from .run import Run
@@ -7,13 +7,13 @@ from .tables_detail import slowest_rank
 from .tables_network import volume_bytes
 from .units import digits
 
-# Bits a value of codecs, from the finest.
+# Codecs and their bits per value, from the finest.
 CODEC_BITS = (("fp16", 16.0), ("q8", 8.0), ("q4", 4.0), ("q2", 2.0), ("topk:ratio=0.01", 0.4))
 LITTLE, MUCH, SLOW = 0.05, 0.5, 0.1
 
 
 def advice(run: Run) -> str | None:
-    """None where the figures say nothing."""
+    """None if the figures show nothing."""
     epoch, exposed, comm = run.epoch_s, run.time("exposed_comm_s"), run.time("comm_s")
     if not epoch or exposed is None or comm is None:
         return None
@@ -51,7 +51,7 @@ def advice(run: Run) -> str | None:
 
 
 def _would_hide(run: Run) -> str:
-    """Which codec's bytes the wire would carry while backward runs, at the rate that was reached."""
+    """The codec whose bytes the wire could carry while backward runs, at the rate that was reached."""
     wire, backward, volume = run.time("wire_s"), run.time("backward_s"), volume_bytes(run)
     sent, k = run.time("sent_bytes"), run.steps_per_epoch
     if not wire or not backward or not volume or not sent or not k:
@@ -74,7 +74,7 @@ def _would_hide(run: Run) -> str:
 
 
 def _shared_cores(run: Run) -> str:
-    """A clause where a rank has more threads than cores."""
+    """A clause if a rank has more threads than cores."""
     cores, threads = run.attributes.get("cores_per_rank"), run.attributes.get("threads_per_rank")
     if not cores or not threads or threads <= cores:
         return ""

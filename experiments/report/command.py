@@ -33,7 +33,7 @@ written, 3 no log could be read."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One sentence instead of the usage and a sentence; no guessing at shortened names."""
+    """Prints one sentence for an error, without the usage, and accepts no shortened names."""
     def error(self, message: str) -> NoReturn:
         print(f"dpreport: {message}", file=sys.stderr)
         sys.exit(USAGE)
@@ -60,7 +60,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def tables_of(runs: list[Run], with_details: bool) -> list[Table]:
-    """All tables that the runs have something for, in the order of the report."""
+    """All tables for which the runs have data, in the order of the report."""
     tables: list[Table | None] = [
         tables_runs.runs_table(runs),
         tables_runs.differences_table(runs),
@@ -94,7 +94,7 @@ def read_all(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
 
 
 def _check_names(arguments: argparse.Namespace) -> None:
-    """What can be said of the outputs before the logs are read. Throws NotWritable."""
+    """Checks the outputs as far as possible before the logs are read. Throws NotWritable."""
     if arguments.html is not None:
         output.check_file("--html", arguments.html)
     for option, folder in (("--csv", arguments.csv), ("--svg", arguments.svg)):

@@ -1,4 +1,4 @@
-"""What runs have in common: the run on one rank that another is compared with, options that differ, groups."""
+"""Compares runs: the run on one rank with which another is compared, options that differ, groups."""
 from __future__ import annotations
 
 import statistics
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from .run import Run
 
 T = TypeVar("T")
-# Say where and how fast a run was made, or name its files: no part of what was run.
+# These say where and how fast a run was made, or name its files. They do not describe the work.
 NO_DIFFERENCE = {"log", "config", "quiet", "print-config", "checkpoint", "trace", "data-dir"}
 
 
@@ -30,7 +30,7 @@ def _said(value: Any) -> str:
     return "unknown" if value is None or value == "" else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# What T_1 must share with a run on N ranks, and how it is called: first the work, then what it is done on.
+# What T_1 must share with a run on N ranks, and its name in sentences: first the work, then the machine.
 ALIKE: list[tuple[str, Callable[[Run], Any]]] = [
     ("model", lambda run: run.model_name),
     ("data set", lambda run: run.config.get("dataset")),
@@ -40,18 +40,19 @@ ALIKE: list[tuple[str, Callable[[Run], Any]]] = [
     ("threads_per_rank", lambda run: _share(run.attributes.get("threads_per_rank"))),
     ("device", lambda run: run.devices),
 ]
-WORK = 3  # so many of them say what the work is
+WORK = 3  # the number of them that describe the work
 
 
 def is_alike(alone: Run, run: Run) -> bool:
-    """Whether a run on one rank may stand for `run`'s T_1, the batch aside."""
+    """Whether a run on one rank may be `run`'s T_1, apart from its batch."""
     return all(value(alone) == value(run) for _, value in ALIKE)
 
 
 def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
-    """T_1 of the same model, data, device and cores per rank, where one rank computes batches of the size of `run`'s
-    "batch" per rank (weak scaling) or of its "global_batch" (strong scaling). It is the time of a run on one rank, or N times
-    that of N ranks that exchanged nothing, each with an N-th of the images. Of several such runs the median counts."""
+    """T_1 with the same model, data, device and cores per rank. One rank computes batches of the size of `run`'s
+    "batch" per rank (weak scaling) or of its "global_batch" (strong scaling). T_1 is the time of a run on one rank,
+    or N times the time of N ranks that exchanged nothing, each with 1/N of the images. Of several such runs the
+    median counts."""
     alone = [other for other in runs if not other.exchanges and other.epoch_s is not None]
     if not alone:
         return Baseline(None, [], "there is no run on one rank or with --exchange off")
@@ -74,11 +75,11 @@ def baseline(run: Run, runs: Iterable[Run], of_batch: str) -> Baseline:
 
 
 def _unlike(alone: Run, run: Run) -> str:
-    """In what they differ, with both values; empty where in nothing."""
+    """What differs between them, with both values; empty if nothing does."""
     found = {what: f"{what} {_said(value(alone))} instead of {_said(value(run))}" for what, value in ALIKE
              if value(alone) != value(run)}
     if "threads_per_rank" in found:
-        found.pop("device", None)  # its name tells its threads
+        found.pop("device", None)  # its name says how many threads
     return " and ".join(found.values())
 
 
@@ -91,7 +92,7 @@ def groups(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
 
 
 def setting(run: Run) -> dict[str, str]:
-    """Everything that was chosen for a run, by name."""
+    """All that was chosen for a run, by name."""
     said = {option: value for option, value in run.config.items() if option not in NO_DIFFERENCE}
     said["ranks"] = str(run.world_size)
     said["hosts"] = str(len(set(run.hosts)))
@@ -103,7 +104,7 @@ def setting(run: Run) -> dict[str, str]:
 
 
 def differences(runs: list[Run]) -> tuple[list[str], list[dict[str, str]]]:
-    """The names of what differs between the runs, and everything's value in each of them."""
+    """The names of what differs between the runs, and all values in each run."""
     settings = [setting(run) for run in runs]
     names = list(dict.fromkeys(name for said in settings for name in said))
     return [name for name in names if len({said.get(name, "") for said in settings}) > 1], settings

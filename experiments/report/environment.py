@@ -1,9 +1,9 @@
 """A Python that has the packages of the report.
 
-The first that has them in sufficient versions is taken: the one that runs, `python3` of the PATH, and an
-environment of dpreport's own, which is made when it is first needed from requirements.txt (exact versions, from the
-package index that pip is set to) in ${XDG_CACHE_HOME:-~/.cache}/dptrain/report-<hash of requirements.txt>. It is made
-under another name and renamed when it is complete, so one that is there can be used.
+The first of these that has them in sufficient versions is used: the Python that runs, `python3` of the PATH, and
+dpreport's own environment. That one is made when it is first needed, from requirements.txt (exact versions, from
+the package index that pip is set to), in ${XDG_CACHE_HOME:-~/.cache}/dptrain/report-<hash of requirements.txt>. It
+is made under another name and renamed when it is complete, so an environment of that name can be used.
 """
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from typing import Any
 REQUIREMENTS = pathlib.Path(__file__).resolve().parent / "requirements.txt"
 LEAST = {"h5py": (3, 5), "pandas": (1, 5), "matplotlib": (3, 6)}
 IS_CHOSEN = "DPREPORT_PYTHON_IS_CHOSEN"
-# Imports, since Debian registers h5py under another name; a package that is there and cannot be imported is none.
+# This imports the packages, since Debian registers h5py under another name, and since a package that cannot be
+# imported is of no use.
 ASK = """
 import importlib, json
 def version(name):
@@ -32,7 +33,7 @@ def version(name):
 
 
 class NoPackages(Exception):
-    """No Python with the packages can be had; the text says what to do."""
+    """There is no Python with the packages, and none can be made. The text says what to do."""
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -49,7 +50,7 @@ def is_sufficient(versions: list[str], packages: list[str]) -> bool:
 
 
 def _versions(python: str, packages: list[str]) -> list[str]:
-    """As the other Python sees them; empty texts where it has none or does not run."""
+    """The versions that the other Python has; empty texts if it has none or does not run."""
     try:
         answer = subprocess.run([python, "-c", f"{ASK}\nprint(json.dumps([version(name) for name in {packages}]))"],
                                 capture_output=True, text=True, timeout=60, check=True)
@@ -82,7 +83,7 @@ def _make(folder: pathlib.Path) -> None:
         ])
         unfinished.rename(folder)
     except OSError:
-        if not (folder / "bin/python").exists():  # else another dpreport was faster
+        if not (folder / "bin/python").exists():  # otherwise another dpreport was faster
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -105,12 +106,13 @@ def _python_of_its_own() -> str:
 
 
 def ensure(with_plots: bool, arguments: list[str]) -> None:
-    """Returns when this Python has the packages; else starts the program again in one that has them, or raises."""
+    """Returns if this Python has the packages. Otherwise it starts the program again in one that has them, or
+    raises."""
     packages = [package for package in LEAST if with_plots or package != "matplotlib"]
     if IS_CHOSEN in os.environ:
         return
     scope: dict[str, Any] = {}
-    exec(ASK, scope)  # the same question as to another Python
+    exec(ASK, scope)  # asks the same as of another Python
     if is_sufficient([scope["version"](package) for package in packages], packages):
         return
     other = shutil.which("python3")

@@ -1,7 +1,7 @@
-"""Where results go: files are checked before any work, and nothing is overwritten that dpreport did not write.
+"""The output files. They are checked before any work, and dpreport overwrites only files that it wrote.
 
-A page and a plot carry a mark in their first bytes. A CSV file has no place for one, so a folder of them has a list,
-LIST, with the hash of each file as dpreport wrote it.
+A page or plot has a mark in its first bytes. A CSV file has no place for a mark, so a folder of CSV files has a
+list, LIST, with the hash of each file as dpreport wrote it.
 """
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ HEAD = "# SHA-256 of the tables as dpreport wrote them. It overwrites no other f
 
 
 class NotWritable(Exception):
-    """Why an output cannot be written; the text is a whole sentence but for its first word, the option."""
+    """Why an output cannot be written. The text is a whole sentence without its first word, the option."""
 
 
 def check_file(option: str, path: pathlib.Path) -> None:
-    """For a file that shall be written. Throws NotWritable."""
+    """Checks a file that will be written. Throws NotWritable."""
     if path.suffix in (".h5", ".hdf5"):
         what = "is there already" if path.exists() else "is the name of a log"
         raise NotWritable(f"{option}: {path} {what}, so nothing is written there; was the page's own name forgotten?")
@@ -33,7 +33,7 @@ def check_file(option: str, path: pathlib.Path) -> None:
 
 
 def check_folder(option: str, path: pathlib.Path) -> None:
-    """For a folder that shall get files. Throws NotWritable."""
+    """Checks a folder that will get files. Throws NotWritable."""
     _check_folder_of(option, path)
     if os.path.lexists(path) and not path.is_dir():
         raise NotWritable(f"{option}: {path} is there and is not a folder; it is not overwritten")
@@ -72,7 +72,7 @@ def has_mark(path: pathlib.Path) -> bool:
 
 
 class Outputs:
-    """Files to be written: first all are added, then `write` checks all and writes all."""
+    """Files to be written. First all are added, then `write` checks and writes all of them."""
     def __init__(self) -> None:
         self._files: list[tuple[str, pathlib.Path, str]] = []  # option, path, text
         self._lists: dict[pathlib.Path, dict[str, str]] = {}  # of folders with CSV files: name, hash
@@ -87,7 +87,7 @@ class Outputs:
         self._files += [(option, folder / name, text) for name, text in tables.items()]
 
     def check(self) -> None:
-        """Throws NotWritable if one of the files is there and is not dpreport's."""
+        """Throws NotWritable if one of the files exists and dpreport did not write it."""
         for option, path, _ in self._files:
             if not _is_there(path, option):
                 continue
@@ -142,7 +142,7 @@ def _read_list(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _replace(option: str, path: pathlib.Path, text: str) -> None:
-    """Whole, or not at all."""
+    """Writes the whole file or nothing."""
     unfinished = ""
     try:
         handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

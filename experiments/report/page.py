@@ -47,7 +47,7 @@ summary { cursor: pointer; margin: 1rem 0; font-weight: bold; }
 
 
 def plots_of(runs: list[Run]) -> dict[str, list[str]]:
-    """The plots of every section that has some."""
+    """The plots of each section that has any."""
     return {
         "time": _list(plots_time.time_plot(runs)), "scaling": plots_network.scaling_plots(runs),
         "bandwidth": plots_network.bandwidth_plots(runs), "network": plots_network.network_plots(runs),
@@ -57,7 +57,7 @@ def plots_of(runs: list[Run]) -> dict[str, list[str]]:
 
 
 def plot_files(runs: list[Run]) -> dict[str, str]:
-    """Every plot as an SVG file of its own, by name; light or dark as its reader's page."""
+    """Every plot as a separate SVG file, by name. It is light or dark as its reader's page is."""
     style = f"<style>{COLORS}svg {{ color: var(--ink); background: var(--page); }}</style>"
     files = {}
     for plot in (plot for plots in plots_of(runs).values() for plot in plots):
@@ -67,7 +67,7 @@ def plot_files(runs: list[Run]) -> dict[str, str]:
 
 
 def page(runs: list[Run], problems: list[str], tables: list[Table], has_details: bool) -> str:
-    """`tables`: all there are; those of epochs, ranks and buckets are shown when `has_details`."""
+    """`tables` are all tables; those of epochs, ranks and buckets are shown if `has_details`."""
     by_key = {table.key: table for table in tables}
 
     def some(*prefixes: str) -> list[Table]:
@@ -140,7 +140,7 @@ def _table(table: Table, heading: str) -> str:
 
 
 def _section(key: str, title: str, plots: list[str], shown: list[Table], folded: list[Table]) -> str:
-    """Folded as a whole where it has no plot and no row, but only says why."""
+    """A section that has no plot and no row, and only says why, is folded."""
     parts = [*plots, *(_table(table, title) for table in shown)]
     parts += [
         f"<details><summary>{html.escape(table.title)}</summary>\n{_table(table, table.title)}</details>"
@@ -154,7 +154,7 @@ def _section(key: str, title: str, plots: list[str], shown: list[Table], folded:
 
 
 def _options(runs: list[Run]) -> str:
-    """What was chosen alike in all runs."""
+    """The choices that are the same in all runs."""
     names, settings = compare.differences(runs)
     same = {name: value for name, value in settings[0].items() if name not in names and value != ""}
     rows = "\n".join(f'<tr><td class="left">{html.escape(name)}</td><td class="left">{html.escape(value)}</td></tr>'

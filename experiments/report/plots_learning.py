@@ -1,4 +1,4 @@
-"""Plots of training: losses, accuracy and learning rate over epochs, time and bytes, what was reached for how much, errors
+"""Plots of training: losses, accuracy and learning rate over epochs, time and bytes; accuracy against bytes; errors
 of codecs."""
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .plots_lines import MOST_LINES, Form, Line, finite, lines_plot, log_x, log_
 from .run import Run
 
 Way = Callable[[Run], str]
-MOST_ALONE = 15  # runs, of which each has a small plot of its own
-MOST_LABELS = 10  # points of the Pareto plot, of which each has a label
-LEAST_POINTS, LEAST_ERRORS = 10.0, 8.0  # least span of an accuracy axis: in points, in standard errors
+MOST_ALONE = 15  # the most runs that each have their own small plot
+MOST_LABELS = 10  # the most points of the Pareto plot that each have a label
+LEAST_POINTS, LEAST_ERRORS = 10.0, 8.0  # the least span of an accuracy axis: in points, in standard errors
 
 
 @dataclass
 class Naming:
-    """How the runs of a page are told apart in all its plots: by lines in one plot, or, where they are many, by small
+    """How all plots of a page show which run is which: by lines in one plot or, if there are many runs, by small
     plots (`group`) and colours in them (`kind`)."""
     group: Way
     kind: Way
@@ -36,12 +36,12 @@ class Naming:
 
 
 def naming_of(runs: list[Run]) -> Naming:
-    """By the first things in which the runs differ."""
+    """Chooses the first things in which the runs differ."""
     names, _ = compare.differences(runs)
     several = [run for run in runs if run.exchanges]
     of_all: list[Way] = [lambda run: f"{run.world_size} rank{'s' * (run.world_size > 1)}",
                          lambda run: f"batch {units.size(run.batch)}"]
-    # One rank has neither codec nor link: whether runs differ in these is asked of the others.
+    # A run on one rank has neither codec nor link, so only the other runs say whether these differ.
     of_several: list[Way] = [lambda run: run.config.get("compress", "") if run.exchanges else "one rank",
                              lambda run: run.link_name, lambda run: run.topology or "one rank"]
     said = {"compress", "ranks", "hosts", "throttle", "batch-size", "global-batch", "topology"}
@@ -59,7 +59,7 @@ def naming_of(runs: list[Run]) -> Naming:
     group, kind = (useful + [lambda run: run.label])[0], (useful + [lambda run: ""] * 2)[1]
     alike = compare.groups(runs, lambda run: (group(run), kind(run))).values()
     if len(runs) <= MOST_ALONE and any(set(compare.differences(same)[0]) - {"seed"} for same in alike):
-        group, kind = (lambda run: run.label), (lambda run: "")  # two things do not tell the runs apart
+        group, kind = (lambda run: run.label), (lambda run: "")  # two things do not suffice to distinguish the runs
     return Naming(group, kind, list(dict.fromkeys(kind(run) for run in runs)), len(runs) > MOST_LINES)
 
 
@@ -77,7 +77,7 @@ def _lines(runs: list[Run], naming: Naming, x: Callable[[Run, pd.DataFrame], lis
 
 
 def _merged(lines: list[Line], are_all: int) -> list[Line]:
-    """Lines of the same points as one."""
+    """Joins lines with the same points."""
     merged = []
     for same in compare.groups(lines, lambda line: (tuple(line.x), tuple(line.y))).values():
         label = "all runs" if len(same) == are_all > 1 else compare.some((line.label for line in same), 2)
@@ -109,7 +109,7 @@ def _over_epochs(ax: Axes) -> None:
 
 
 def accuracy_limits(lines: list[Line]) -> tuple[float, float]:
-    """So long that a difference which chance explains looks small."""
+    """The axis is so long that a difference which chance explains looks small."""
     values = [y + sign * line.error for line in lines for y in line.y for sign in (-1, 1)]
     least = max(LEAST_POINTS, LEAST_ERRORS * max(line.error for line in lines))
     return span(min(values), max(values), least, 0.0, 100.0)
@@ -124,7 +124,7 @@ def _accuracy_title(runs: list[Run]) -> str:
 
 
 def _loss_plot(name: str, alt: str, title: str, lines: list[Line], naming: Naming) -> str | None:
-    """The axis is fitted to the losses, and logarithmic where they span more than a factor of five."""
+    """The axis fits the losses, and is logarithmic if they span more than a factor of five."""
     values = [y for line in lines for y in line.y]
     is_wide = bool(values) and 0 < 5 * min(values) < max(values)
 
@@ -194,7 +194,7 @@ class _Point:
 
 
 def pareto_plot(runs: list[Run]) -> str | None:
-    """What was reached in the end against what was sent for it, with the runs that no other beats in both."""
+    """The final accuracy against the bytes sent, with the runs that no other run beats in both."""
     points = sorted((_Point(_sent_mb(run, run.epochs)[-1], 100 * (run.last("test_accuracy") or 0.0), run) for run in runs
                      if units.is_number(run.last("test_accuracy"))), key=lambda point: (point.sent_mb, point.accuracy))
     if len(points) < 3:
@@ -205,7 +205,7 @@ def pareto_plot(runs: list[Run]) -> str | None:
             if front and front[-1].sent_mb == point.sent_mb:
                 front.pop()
             front.append(point)
-    # Fp32 is what a reader compares with, and often is beaten.
+    # A reader compares with fp32, which is often beaten.
     labelled = [point for point in points
                 if len(points) <= MOST_LABELS or point in front or point.run.config.get("compress") == "none"]
     title = ("test accuracy of the last epoch, %, ± one standard error; diamonds: no other run reached as much with fewer "

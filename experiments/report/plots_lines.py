@@ -1,4 +1,5 @@
-"""Lines of many runs: in one plot with a label at each end, or in a small plot for each group, the others in grey."""
+"""Lines of many runs: in one plot with a label at each end, or in a small plot for each group, with the other lines
+in grey."""
 from __future__ import annotations
 
 import math
@@ -17,18 +18,19 @@ MOST_LINES, MOST_PANELS, ACROSS = 7, 24, 3
 
 @dataclass
 class Line:
-    """Points of one run or of several. `number` gives the colour in a plot of all lines. Where there are too many for one
-    plot, `group` names the small plot that the line is in, and `kind` its colour there: the `kind_number`-th."""
+    """The points of one run or of several. `number` gives the colour in a plot of all lines. If there are too many
+    lines for one plot, `group` names the line's small plot, and `kind` its colour there, which is the
+    `kind_number`-th."""
     label: str
     group: str
     x: list[float]
     y: list[float]
     kind: str = ""
-    lower: list[float] = field(default_factory=list)  # a second, dashed line: the least that is possible
+    lower: list[float] = field(default_factory=list)  # a second, dashed line: the least possible
     number: int = 0
     kind_number: int = 0
     error: float = 0.0  # of the last point: half the length of its bar
-    is_of_several: bool = False  # in no run's colour
+    is_of_several: bool = False  # has no run's colour
 
     @property
     def color(self) -> str:
@@ -37,12 +39,12 @@ class Line:
 
 @dataclass
 class Form:
-    """How a plot looks. `prepare` sets limits and scales, after the lines are drawn."""
+    """How a plot looks. `prepare` sets limits and scales after the lines are drawn."""
     x_title: str
     y_title: str
     prepare: Callable[[Axes], None] = lambda ax: None
     labels_at_left: bool = False
-    are_many: bool = False  # small plots, however few the lines are
+    are_many: bool = False  # small plots, even for few lines
     mark: float | None = None  # height of a dashed line across the plot
 
 
@@ -52,7 +54,7 @@ def finite(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
 
 
 def lines_plot(name: str, alt: str, lines: list[Line], form: Form) -> str | None:
-    """None without a line."""
+    """None if there is no line."""
     lines = [line for line in lines if line.x]
     if not lines:
         return None
@@ -73,7 +75,7 @@ def _draw_mark(ax: Axes, form: Form) -> None:
 
 
 def _one(name: str, alt: str, lines: list[Line], form: Form) -> str:
-    """Labels stand at the ends of the lines, on a narrow screen in a list below the plot."""
+    """Labels are at the ends of the lines; on a narrow screen they are in a list below the plot."""
     width = svg.width()
     below = 0.22 * len(lines) if svg.is_narrow() else 0.0
     above = svg.title_height(form.y_title) + 0.05
@@ -149,13 +151,14 @@ def _panels(name: str, alt: str, lines: list[Line], form: Form) -> str:
 
 
 def _all_of(lines: list[Line]) -> tuple[list[float], list[float]]:
-    """All lines as one, with gaps."""
+    """Joins all lines into one with gaps."""
     return ([x for line in lines for x in (*line.x, math.nan)], [y for line in lines for y in (*line.y, math.nan)])
 
 
 def numbers_of(groups: list[list[int]]) -> list[int]:
-    """A number for each line of several runs, by the runs' numbers: that of its first run, so that a line of one run has
-    that run's colour in every plot; counted from 0 where two of them had one colour otherwise."""
+    """A number for each line of several runs, by the runs' numbers. It is that of the line's first run, so that a
+    line of one run has that run's colour in every plot. If two lines would then have the same colour, lines are
+    numbered from 0."""
     first = [min(numbers) for numbers in groups]
     if len({number % len(svg.SERIES) for number in first}) == len(first):
         return first
@@ -164,7 +167,8 @@ def numbers_of(groups: list[list[int]]) -> list[int]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 (over a wide range 1) times powers of ten; over a narrow range round numbers."""
+    """Ticks at 1, 2 and 5 times powers of ten, over a wide range at powers of ten only, over a narrow range at
+    round numbers."""
     if high < 5 * low:
         ticks = [float(tick) for tick in MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
     else:
@@ -179,7 +183,7 @@ def tick_text(value: float) -> str:
 
 
 def apart(ticks: list[float], low: float, high: float, inches: float, size: Callable[[float], float]) -> list[float]:
-    """Those of the ticks, from the first, of which no label of `size` inches meets another on a logarithmic axis."""
+    """The ticks, from the first on, whose labels of `size` inches do not overlap on a logarithmic axis."""
     kept: list[float] = []
     per_unit = inches / math.log(high / low)
     for tick in ticks:
@@ -200,7 +204,7 @@ def _log(ax: Axes, axis: Axis, ticks: list[float], low: float, high: float) -> N
 
 
 def log_x(values: list[float]) -> Callable[[Axes], None]:
-    """A logarithmic axis for these values, with ticks at the values themselves where they are few and apart."""
+    """A logarithmic axis for these values. The ticks are at the values if these are few and far enough apart."""
     low, high = min(values) / 1.25, max(values) * 1.25
 
     def prepare(ax: Axes) -> None:
@@ -225,8 +229,8 @@ def log_y(values: list[float]) -> Callable[[Axes], None]:
 
 
 def span(low: float, high: float, least: float, bottom: float = -math.inf, top: float = math.inf) -> tuple[float, float]:
-    """Limits of an axis for values from `low` to `high`: some room at both ends, and at least `least` long, inside
-    [bottom, top] as far as the values are."""
+    """The limits of an axis for values from `low` to `high`: with some room at both ends, at least `least` long,
+    and inside [bottom, top] if the values are."""
     room = max(0.06 * (high - low), (least - (high - low)) / 2)
     low, high = low - room, high + room
     if low < bottom:

@@ -17,7 +17,7 @@ SOME_LINES = 6
 
 
 def _common(rows: list[Row], keys: tuple[str, ...]) -> list[str]:
-    """Those of the keys in which the rows differ: the others need not be in a label."""
+    """The keys in which the rows differ; a label needs no others."""
     return [key for key in keys if len({row[key] for row in rows}) > 1]
 
 
@@ -42,7 +42,7 @@ def scaling_plots(runs: list[Run]) -> list[str]:
         own = [row for row in rows if row.get(f"{kind}_speedup") is not None]
         keys = ("codec", "topology", "link", batch)
         lines = compare.groups(own, lambda row: tuple(row[key] for key in keys))
-        if len(lines) > SOME_LINES:  # one that leads to a single number of ranks says no more than the table
+        if len(lines) > SOME_LINES:  # a line with a single number of ranks says no more than the table
             lines = {key: group for key, group in lines.items() if len({row["ranks"] for row in group}) > 1}
         own = [row for group in lines.values() for row in group]
         if not own:
@@ -90,7 +90,7 @@ def _over_links(name: str, alt: str, rows: list[Row], y: str, title: str, prepar
     links = compare.groups(rows, lambda row: row["link"])
     if len(links) < 2:
         return None
-    for same in links.values():  # rates that were measured differ a little: one place for each link
+    for same in links.values():  # measured rates differ a little; each link gets one place
         rate = statistics.median(row["link_rate"] for row in same)
         for row in same:
             row["link_rate"] = float(f"{rate:.2g}")

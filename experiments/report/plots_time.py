@@ -6,13 +6,13 @@ import math
 from . import svg, units
 from .run import Run
 
-MOST = 40  # rows of a plot
+MOST = 40  # the most rows of a plot
 PARTS = (("computation", svg.BLUE), ("computation, communication behind it", svg.SKY),
          ("exposed communication", svg.ORANGE), ("data", svg.AMBER), ("other", svg.GREY))
 
 
 def parts_of(run: Run) -> list[float]:
-    """Of the typical epoch, in the order of PARTS; they add up to its time."""
+    """The parts of the typical epoch, in the order of PARTS. They add up to its time."""
     compute, hidden = run.time("compute_s") or 0.0, min(run.hidden_s or 0.0, run.time("compute_s") or 0.0)
     return [compute - hidden, hidden, *(run.time(column) or 0.0 for column in ("exposed_comm_s", "data_s", "other_s"))]
 
@@ -49,7 +49,8 @@ def time_plot(runs: list[Run]) -> str | None:
 
 
 def ranks_plot(runs: list[Run]) -> str | None:
-    """Each dot a rank: computation and waiting for others; the straggler computes longest and waits least."""
+    """One dot per rank: its computation and its waiting for others. The straggler computes longest and waits
+    least."""
     found = [(run, ranks) for run in runs if run.exchanges and (ranks := run.of_typical(run.ranks)) is not None
              and {"compute_s", "peer_wait_s", "rank"} <= set(ranks)][:MOST]
     if not found:

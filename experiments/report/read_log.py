@@ -1,6 +1,6 @@
-"""Reads a run log (HDF5, format_version 1: io/run_log_rows.hpp lists the columns), also one that is being written.
+"""Reads a run log (HDF5, format_version 1: io/run_log_rows.hpp lists the columns), also while it is being written.
 
-Unreadable says in one clause why a file gives no run; what is missing in one that does is in Run.problems.
+Unreadable says in one clause why a file gives no run. Run.problems lists what is missing in a readable log.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Unreadable(Exception):
 
 
 def find_logs(paths: Iterable[pathlib.Path]) -> tuple[list[pathlib.Path], list[str]]:
-    """Files as they are named, of folders all *.h5 below them, each once; and what is wrong with the names."""
+    """The named files and all *.h5 below the named folders, each once, and what is wrong with the names."""
     logs: dict[pathlib.Path, None] = {}
     problems = []
     for path in paths:
@@ -52,7 +52,7 @@ def find_logs(paths: Iterable[pathlib.Path]) -> tuple[list[pathlib.Path], list[s
             logs |= dict.fromkeys(found)
         elif stat.S_ISREG(mode):
             logs[path] = None
-        else:  # a pipe or device: reading it could take for ever
+        else:  # a pipe or device: reading it might never end
             problems.append(f"{path}: is not a regular file")
     return list(logs), problems
 
@@ -87,7 +87,7 @@ def read(path: pathlib.Path, label: str) -> Run:
             return _read_once(path, label)
         except Unreadable:
             raise
-        except Exception as error:  # of a damaged file h5py says it in many ways
+        except Exception as error:  # h5py reports a damaged file in many ways
             if attempt == TRIES - 1 or not _may_be_written(path):
                 raise Unreadable(_reason(path, error)) from error
             time.sleep(PAUSE_S)
@@ -95,7 +95,7 @@ def read(path: pathlib.Path, label: str) -> Run:
 
 
 def read_all(paths: list[pathlib.Path]) -> Iterator[Run | Unreadable]:
-    """One result a path. They are read in another process, since a damaged file can end the HDF5 library."""
+    """One result per path. Another process reads the files, since a damaged file can crash the HDF5 library."""
     processes = multiprocessing.get_context("fork")
     jobs = list(zip(paths, labels_of(paths)))
     done = 0
@@ -118,7 +118,7 @@ def read_all(paths: list[pathlib.Path]) -> Iterator[Run | Unreadable]:
 
 
 def _send_all(pipe: Connection, jobs: list[tuple[pathlib.Path, str]]) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library says as it dies
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library prints when it crashes
     for path, label in jobs:
         try:
             result: Run | Unreadable = read(path, label)
@@ -151,7 +151,7 @@ def _reason(path: pathlib.Path, error: Exception) -> str:
 
 
 def printable(text: str) -> str:
-    """Without characters that a terminal would obey or XML does not have."""
+    """The text without characters that control a terminal or that XML does not allow."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
 
 

@@ -1,9 +1,9 @@
-"""A run, as its log tells it: attributes, tables, and what follows from this log alone.
+"""A run: the attributes and tables of its log, and what follows from this log alone.
 
-Times of a run are those of its *typical epoch*, the median one by time: of an odd number of epochs the middle one, of
-an even number the mean of the two middle ones, in every column, so that its parts add up. Epochs that do not count are
-the first one after every start of the program, which includes what happens once, and those before the codec's warm-up
-ended; they count where the run has no others.
+A run's times are those of its *typical epoch*, the median epoch by time. For an odd number of epochs it is the
+middle one. For an even number it is the mean of the two middle ones in every column, so that the parts add up. Two
+kinds of epochs count only if the run has no others: the first one after every start of the program, which includes
+work that is done once, and those during the codec's warm-up.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Run:
     sessions: pd.DataFrame | None = None
     steps: pd.DataFrame | None = None
     problems: list[str] = field(default_factory=list)
-    number: int = 0  # among the runs of the report; gives the run its colour
+    number: int = 0  # its number in the report, which gives the run its colour
 
     # What was run.
 
@@ -50,17 +50,18 @@ class Run:
 
     @property
     def exchanges(self) -> bool:
-        """Whether gradients were: one rank has nobody to, and with --exchange off every rank trains by itself."""
+        """Whether gradients were exchanged. One rank has no other to exchange with, and with --exchange off every
+        rank trains alone."""
         return self.world_size > 1 and self.config.get("exchange", "on") != "off"
 
     @property
     def has_one_model(self) -> bool:
-        """False where every rank trained one of its own."""
+        """False if every rank trained its own model."""
         return self.world_size == 1 or self.exchanges
 
     @property
     def codec(self) -> str:
-        """--compress as it was given; nothing is sent by one rank."""
+        """The value of --compress. A single rank sends nothing."""
         if not self.exchanges:
             return "no exchange" if self.world_size > 1 else ""
         warm_up = self.config.get("compress-warmup", "0")
@@ -93,7 +94,7 @@ class Run:
 
     @property
     def batch(self) -> float | None:
-        """Images a step and rank."""
+        """Images per step and rank."""
         if self.global_batch is None:
             return self._number("batch-size")
         value = self.global_batch / self.world_size
@@ -105,13 +106,13 @@ class Run:
 
     @staticmethod
     def steps_in(epoch: Mapping[str, float]) -> int | None:
-        """All-reduces of the gradient in an epoch, of which this is the row."""
+        """The number of all-reduces of the gradient in the epoch of this row."""
         samples, batch = epoch.get("samples"), epoch.get("global_batch")
         return math.ceil(samples / batch) if samples and batch else None
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """All-reduces of the gradient in the typical epoch, K."""
+        """The number K of all-reduces of the gradient in the typical epoch."""
         return None if self.typical is None else self.steps_in(self.typical)
 
     def _number(self, option: str) -> float | None:
@@ -133,13 +134,13 @@ class Run:
 
     @cached_property
     def nominal_bits(self) -> float | None:
-        """bit/s to which the link was set, by a lab or by --throttle; None where nobody set it."""
+        """The rate to which a lab or --throttle set the link, in bit/s; None if it was not set."""
         rates = [self._given("nominal_bit_per_s") or 0.0, self.throttle_bits or 0.0]
         return min((rate for rate in rates if rate > 0), default=None)
 
     @property
     def nominal_delay_s(self) -> float | None:
-        """One way, from host to host, as a lab set it."""
+        """The delay from host to host, one way, as a lab set it."""
         return self._given("nominal_delay_s")
 
     @property
@@ -153,7 +154,7 @@ class Run:
 
     @property
     def measured_bits(self) -> float | None:
-        """bit/s as measured when the program started."""
+        """The rate in bit/s as measured when the program started."""
         return 8 * (self._given("link_bytes_per_s") or 0.0) or None
 
     @property
@@ -162,7 +163,8 @@ class Run:
 
     @cached_property
     def link_bits(self) -> float | None:
-        """bit/s each way; None: not logged, or one rank. A lab's rate is known; --throttle may exceed what is there."""
+        """The rate in bit/s in each direction; None if it was not logged, or for one rank. A lab's rate is known;
+        --throttle may exceed the real rate."""
         if not self.exchanges:
             return None
         if self._is_in_lab and not self.throttle_bits:
@@ -171,14 +173,14 @@ class Run:
 
     @property
     def latency_s(self) -> float | None:
-        """Of one message. A lab's delay where it has one, since loss disturbs the measurement."""
+        """The latency of one message. If a lab has a delay, it is that, since loss disturbs the measurement."""
         if not self.exchanges:
             return None
         return self.nominal_delay_s or self._given("link_latency_s")
 
     @cached_property
     def hops(self) -> float | None:
-        """Messages of one exchange that wait for one another; None: unknown."""
+        """The number of messages of one exchange that follow one after the other; None if unknown."""
         names = [str(topology) for topology in self.attributes.get("topology_names", [])]
         counts = self.attributes.get("topology_hops")
         counts = counts if isinstance(counts, list) else [counts]
@@ -186,7 +188,7 @@ class Run:
                  if isinstance(hops, (int, float)) and math.isfinite(hops)}
         if self.topology in known or known:
             return known.get(self.topology, max(known.values()))
-        # A log of before topology_hops.
+        # This log is older than topology_hops.
         p, hosts = self.world_size, len(set(self.hosts)) or 1
         return {
             "ring": 2 * (p - 1), "direct": 2, "ps": 2, "tree": 2 * (p.bit_length() - 1),
@@ -195,8 +197,8 @@ class Run:
 
     @cached_property
     def link_name(self) -> str:
-        """The rate by which runs are put together: what it was set to, or one digit and a half of what was measured
-        between hosts."""
+        """The rate by which runs are grouped: the rate that was set, or the measured rate between hosts, rounded to
+        1, 2 or 5 times a power of ten."""
         if self.link_bits is None:
             return "not logged" if self.exchanges else ""
         if self.nominal_bits and self.nominal_bits <= self.link_bits * 1.001:
@@ -226,17 +228,17 @@ class Run:
 
     @cached_property
     def _middle(self) -> pd.DataFrame:
-        """The counted epoch of median time, or the two middle ones."""
+        """The counted epoch with the median time, or the two middle ones."""
         rows = self.counted.sort_values(["epoch_s", "epoch"])
         return rows.iloc[(len(rows) - 1) // 2:len(rows) // 2 + 1]
 
     @cached_property
     def typical(self) -> dict[str, float] | None:
-        """The typical epoch's row; None where no epoch has ended."""
+        """The typical epoch's row; None if no epoch has ended."""
         return {str(key): value for key, value in self._middle.mean().items()} if len(self._middle) else None
 
     def time(self, column: str) -> float | None:
-        """Of the typical epoch; None where the log has no such column."""
+        """The column's value in the typical epoch; None if the log has no such column."""
         return None if self.typical is None else self.typical.get(column)
 
     @property
@@ -245,7 +247,7 @@ class Run:
 
     @property
     def hidden_s(self) -> float | None:
-        """Communication behind computation."""
+        """The communication that ran behind computation."""
         comm, exposed = self.time("comm_s"), self.time("exposed_comm_s")
         return None if comm is None or exposed is None else max(0.0, comm - exposed)
 
@@ -255,7 +257,7 @@ class Run:
         return samples / self.epoch_s if samples and self.epoch_s else None
 
     def of_typical(self, table: pd.DataFrame | None, key: str = "rank") -> pd.DataFrame | None:
-        """A row for each value of `key` in the typical epoch; None without any."""
+        """One row for each value of `key` in the typical epoch; None if there are none."""
         if table is None or not len(self._middle) or "epoch" not in table:
             return None
         rows = table[table["epoch"].isin(self._middle["epoch"])]
@@ -263,8 +265,8 @@ class Run:
 
     @cached_property
     def link_bytes(self) -> float | None:
-        """What the link that carries most took in the typical epoch in one direction: what the busiest rank sent or
-        received, whichever is more; where all share one medium, what all of them sent."""
+        """The bytes of the busiest link in one direction in the typical epoch: what the busiest rank sent or
+        received, whichever is more. If all share one medium, what all of them sent."""
         rows = self.of_typical(self.ranks)
         sent = self.time("sent_bytes")
         if self.is_shared:
@@ -281,7 +283,8 @@ class Run:
 
     @cached_property
     def test_images(self) -> int | None:
-        """Images in the test set; None where the log does not say it, or says what its accuracies contradict."""
+        """The number of images in the test set; None if the log does not have it, or if its accuracies contradict
+        it."""
         count = self._number("limit-test")
         if not count or "test_accuracy" not in self.epochs:
             return None
@@ -303,6 +306,7 @@ class Run:
 
 
 def round_rate(bits_per_s: float) -> float:
-    """The next of 1, 2, 5 times a power of ten by ratio: measured rates differ a little from run to run."""
+    """The nearest of 1, 2 or 5 times a power of ten, by ratio, because measured rates differ a little between
+    runs."""
     power = 10.0**math.floor(math.log10(bits_per_s))
     return min((step * power for step in (1, 2, 5, 10)), key=lambda rate: abs(math.log(rate / bits_per_s)))

@@ -1,7 +1,7 @@
-"""Figures of matplotlib as SVG that lies inside a page: colours and text are the page's own, in light and in dark.
+"""Figures of matplotlib as SVG inside a page. They use the page's colours and text, light or dark.
 
-Colours here are placeholders; in the SVG they become variables of the page's style sheet (page.py). Text stays text.
-Every plot can be drawn in two widths: for a page, and for a narrow screen, where it is drawn again instead of shrunk.
+Colours here are placeholders, which become variables of the page's style sheet in the SVG (page.py). Text stays
+text. Every plot can be drawn in two widths, for a page and for a narrow screen, so that it need not be shrunk.
 """
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VARIABLES = {
     INK: "currentColor", GRID: "var(--grid)", MUTED: "var(--muted)", PAGE: "var(--page)",
     **{color: f"var(--c{number + 1})" for number, color in enumerate(SERIES)}
 }
-PAGE_WIDTH, NARROW_WIDTH = 8.0, 4.6  # inches; 72 units of the SVG each
+PAGE_WIDTH, NARROW_WIDTH = 8.0, 4.6  # inches, each 72 units of the SVG
 FONT = 10.0
 SMALL = 9.0
 
@@ -51,7 +51,7 @@ _is_narrow = False
 
 @contextlib.contextmanager
 def narrow() -> Iterator[None]:
-    """Plots that are drawn inside are for a narrow screen."""
+    """Plots that are drawn in this context are for a narrow screen."""
     global _is_narrow
     _is_narrow = True
     try:
@@ -75,12 +75,12 @@ def figure(height: float, rows: int = 1, columns: int = 1, **more) -> tuple[Figu
 
 
 def text_width(text: str, points: float = FONT) -> float:
-    """About, in inches: for margins."""
+    """The approximate width in inches, for margins."""
     return len(text) * points * 0.6 / 72
 
 
 def fit(text: str, inches: float, points: float = FONT) -> str:
-    """The text, with its middle left out where it is longer than that."""
+    """The text, without its middle if it is longer than that."""
     most = max(5, int(inches / text_width("x", points)))
     return text if len(text) <= most else f"{text[:most - most // 2 - 1]}…{text[len(text) - most // 2:]}"
 
@@ -96,30 +96,30 @@ def _title_lines(text: str) -> list[str]:
 
 
 def title_height(text: str) -> float:
-    """In inches, with the room above and below."""
+    """The height in inches, with the room above and below."""
     return 0.1 + 0.17 * len(_title_lines(text))
 
 
 def legend_columns(labels: Sequence[str]) -> int:
-    """How many entries of a legend stand side by side."""
+    """The number of entries of a legend that stand side by side."""
     widest = max(text_width(label, SMALL) for label in labels) + 0.45
     return max(1, min(len(labels), int(width() / widest)))
 
 
 def color_of(number: int) -> str:
-    """Of the run or the line with that number."""
+    """The colour of the run or line with that number."""
     return SERIES[number % len(SERIES)]
 
 
 def marker_of(number: int) -> str:
-    """Differs between numbers of one colour."""
+    """The style of a line, which differs between numbers with the same colour."""
     return MARKERS[(number + number // len(SERIES)) % len(MARKERS)]
 
 
 def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left: bool = False,
                are_all_beside: bool = False, line: str = "-") -> None:
-    """Labels for the ends (x, y, text, colour) of lines: beside the plot, moved apart where they would overlap; next to
-    the point where a line ends before the others."""
+    """Labels for the ends (x, y, text, colour) of lines. They stand beside the plot and are moved apart if they
+    would overlap. If a line ends before the others, its label is next to its last point."""
     fig = ax.get_figure()
     assert isinstance(fig, Figure)
     fig.draw_without_rendering()
@@ -146,7 +146,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left:
 
 
 def _apart(heights: list[float], step: float) -> list[float]:
-    """The heights, pushed apart symmetrically until neighbours are `step` apart."""
+    """The heights, moved apart symmetrically until neighbours have a distance of `step`."""
     places = list(heights)
     order = sorted(range(len(heights)), key=lambda i: heights[i])
     for _ in range(500):
@@ -161,7 +161,7 @@ def _apart(heights: list[float], step: float) -> list[float]:
 
 
 def to_svg(fig: Figure, name: str, alt: str) -> str:
-    """The figure as an <svg> element; `name` makes its ids unique in the page, `alt` says what is to be seen."""
+    """The figure as an <svg> element. `name` makes its ids unique in the page; `alt` describes the figure."""
     size = "narrow" if _is_narrow else "broad"
     name += "-narrow" * _is_narrow
     buffer = io.StringIO()

@@ -1,4 +1,4 @@
-"""A table, and the four ways in which it is written: text, Markdown, HTML, CSV."""
+"""A table and the four formats in which it is written: text, Markdown, HTML and CSV."""
 from __future__ import annotations
 
 import csv
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 class Column:
     """One column: `key` names it in rows and in CSV files, `title` (with its unit) elsewhere.
 
-    A column that may fold leaves the table when all its values are the same, for a line above it.
+    If all values of a column that may fold are the same, a line above the table replaces the column.
     """
     key: str
     title: str
@@ -44,10 +44,10 @@ class Table:
     columns: list[Column]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-    is_prose: bool = False  # as text: a paragraph a row instead of columns
+    is_prose: bool = False  # as text: a paragraph per row instead of columns
 
     def folded(self) -> tuple[list[Column], str]:
-        """The columns that stay, and the line that says the rest."""
+        """The columns that stay, and the line that replaces the others."""
         if len(self.rows) < 2:
             return self.columns, ""
         gone = [c for c in self.columns if c.may_fold and len({c.text(row.get(c.key)) for row in self.rows}) == 1]

@@ -1,4 +1,4 @@
-"""Codecs side by side: runs in which nothing differs but the codec, and what it gave in time, bytes and learning."""
+"""Compares codecs: runs that differ only in the codec, and its effect on time, bytes and learning."""
 from __future__ import annotations
 
 import math
@@ -10,8 +10,8 @@ from .run import Run
 from .table import Column, Row, Table, count, name, size
 
 MOST_SENTENCES = 6
-UNEQUAL = 1.25  # two times of the same computation
-# What follows from the codec, or from chance.
+UNEQUAL = 1.25  # the most by which two times of the same computation differ
+# These follow from the codec, or from chance.
 FREE = ("compress", "compress-warmup", "compress-exclude", "seed", "exchange_path", "git_revision")
 
 
@@ -41,7 +41,7 @@ def _row(runs: list[Run]) -> Row:
 
 
 def codec_groups(runs: list[Run]) -> list[list[Row]]:
-    """For each set of circumstances with several codecs: a row a codec, the one that sends most first."""
+    """For each group of runs with several codecs: one row per codec, the one that sends the most bytes first."""
     several = [run for run in runs if run.exchanges and run.epoch_s]
     groups = []
     for same in compare.groups(several, lambda run: (_circumstances(run), len(run.epochs))).values():
@@ -74,7 +74,7 @@ def _signed(value: float | None) -> str:
 
 
 def sentence(rows: list[Row]) -> str:
-    """Which codec is the fastest, and at which loss."""
+    """The fastest codec, and its loss."""
     best = min(rows, key=lambda row: row["epoch_s"])
     other = rows[0] if best is not rows[0] else min(rows[1:], key=lambda row: row["epoch_s"])
     text = (f"{best['ranks']} ranks, batch {units.size(best['batch'])}, {best['topology']}, {best['link']}: "
@@ -96,7 +96,7 @@ def sentence(rows: list[Row]) -> str:
 
 
 def _verdict(difference: float, one: float | None, other: float | None) -> str:
-    """Whether two accuracies differ by more than the choice of test images explains."""
+    """Whether two accuracies differ by more than chance in the choice of test images explains."""
     if one is None or other is None:
         return ""
     chance = 2 * math.hypot(one, other)

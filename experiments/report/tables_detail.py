@@ -1,4 +1,4 @@
-"""Tables that look into one run: its ranks, its buckets."""
+"""Tables about one run: its ranks and its buckets."""
 from __future__ import annotations
 
 from . import units
@@ -56,7 +56,7 @@ def signed_percent(value: float | None) -> str:
 
 
 def slowest_rank(run: Run) -> tuple[int, str, float] | None:
-    """(rank, host, how much longer than the mean it computes), where ranks are told apart."""
+    """(rank, host, how much longer than the mean it computes), if the log tells ranks apart."""
     ranks = run.of_typical(run.ranks)
     if ranks is None or len(ranks) < 2 or "compute_s" not in ranks or not ranks["compute_s"].mean():
         return None

@@ -1,4 +1,4 @@
-"""The links, as they were set and as they were measured; and what went over them beside gradients."""
+"""The links, as they were set and as they were measured, and the bytes on them that are not gradients."""
 from __future__ import annotations
 
 import pandas as pd
@@ -7,7 +7,7 @@ from . import units
 from .run import Run
 from .table import Column, Row, Table, name
 
-# Bytes of every kind, and how the log calls them.
+# Each kind of bytes and its name in the log.
 KINDS = {"gradient": "sent_bytes", "sample": "sample_bytes", "control": "control_bytes"}
 
 
@@ -16,7 +16,7 @@ def _yes_or_no(value: bool | None) -> str:
 
 
 def links_table(runs: list[Run]) -> Table | None:
-    """None where nothing is known of a link."""
+    """None if nothing is known of a link."""
     rows: list[Row] = []
     for run in runs:
         if not run.exchanges or (run.nominal_bits is None and run.measured_bits is None):
@@ -51,7 +51,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def sent_table(runs: list[Run]) -> Table | None:
-    """What all ranks sent in all epochs, and which share of it was no gradient."""
+    """What all ranks sent in all epochs, and the shares of it that are not gradients."""
     rows: list[Row] = []
     for run in runs:
         if not run.exchanges or not len(run.epochs) or "sent_bytes" not in run.epochs:
@@ -79,7 +79,7 @@ def sent_table(runs: list[Run]) -> Table | None:
 
 
 def _share(value: float | None) -> str:
-    """Percent with three digits that count: shares can be small."""
+    """Percent with three significant digits, because shares can be small."""
     return units.digits(_scaled(value, 100))
 
 

@@ -1,4 +1,5 @@
-"""The network: bandwidth reached against the link's rate, and link rate x codec with the theoretical minimum time."""
+"""The network: the bandwidth reached, compared with the link's rate, and link rate x codec with the least possible
+time."""
 from __future__ import annotations
 
 import statistics
@@ -9,13 +10,13 @@ from .table import Column, Row, Table, count, name, size
 
 
 def volume_bytes(run: Run) -> float | None:
-    """What an uncompressed ring would send a rank for one all-reduce: 2(P-1)/P x gradient bytes in fp32."""
+    """The bytes that a rank sends for one all-reduce by an uncompressed ring: 2(P-1)/P x gradient bytes in fp32."""
     p = run.world_size
     return None if run.gradient_bytes is None else 2 * (p - 1) / p * run.gradient_bytes
 
 
 def bandwidth_row(run: Run) -> Row | None:
-    """busbw and what went over the wire, in the typical epoch; keys as in bandwidth_table."""
+    """busbw and the rate on the wire, in the typical epoch; keys as in bandwidth_table."""
     comm, k = run.time("comm_s"), run.steps_per_epoch
     if not run.exchanges or not comm or not k:
         return None
@@ -39,7 +40,7 @@ def bandwidth_row(run: Run) -> Row | None:
 
 
 def _median_of_steps(run: Run, volume: float | None) -> float | None:
-    """Mbit/s of the median logged all-reduce (--log-steps), in busbw's sense; rank 0's times."""
+    """busbw in Mbit/s of the median logged all-reduce (--log-steps), by rank 0's times."""
     if run.steps is None or volume is None or "comm_s" not in run.steps or not len(run.steps):
         return None
     median = float(run.steps["comm_s"].median())
@@ -95,7 +96,8 @@ def bandwidth_table(runs: list[Run]) -> Table | None:
 def minimum_s(run: Run) -> tuple[float | None, float | None]:
     """(time the link needs for its bytes, least time of an epoch), s; None without the link's rate.
 
-    Least time: max(computation of the slowest rank, wire) + latency of one exchange a step, as far as that is known.
+    Least time: max(computation of the slowest rank, wire) + the latency of one exchange per step, as far as it is
+    known.
     """
     rows = run.of_typical(run.ranks)
     compute = float(rows["compute_s"].max()) if rows is not None and "compute_s" in rows else run.time("compute_s")

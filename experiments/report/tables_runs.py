@@ -1,4 +1,4 @@
-"""Tables of whole runs: what they were, where an epoch's time went, what was learnt, what they differ in."""
+"""Tables of whole runs: what they were, where an epoch's time went, what was learnt, how they differ."""
 from __future__ import annotations
 
 import pandas as pd

@@ -1,4 +1,5 @@
-"""Scaling: speedup and efficiency in both senses, batch size x ranks, communication measured and by T_N - T_1/N."""
+"""Scaling: weak and strong speedup and efficiency, batch size x ranks, communication as measured and by T_N -
+T_1/N."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""Numbers as text: three digits that count, a dash where nothing was measured."""
+"""Numbers as text: three significant digits, or a dash if nothing was measured."""
 from __future__ import annotations
 
 import math
@@ -12,7 +12,7 @@ def is_number(value: object) -> bool:
 
 
 def digits(value: float | None) -> str:
-    """Three digits that count: 1,234, 123, 12.3, 0.123, 0.00123, 1.2e-05."""
+    """Three significant digits: 1,234, 123, 12.3, 0.123, 0.00123, 1.2e-05."""
     if not is_number(value):
         return DASH
     assert value is not None
@@ -31,7 +31,7 @@ def digits(value: float | None) -> str:
 
 
 def fixed(places: int):
-    """A format with that many places after the point."""
+    """A format with that many decimals."""
     def text(value: float | None) -> str:
         return f"{value:,.{places}f}" if is_number(value) else DASH
 
@@ -43,12 +43,12 @@ def whole(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """A number of things that is whole as a rule: 32, 1,024, 42.7."""
+    """A number of things, which is usually whole: 32, 1,024, 42.7."""
     return digits(value) if value is None or value != int(value) else whole(value)
 
 
 def percent(value: float | None) -> str:
-    """A fraction as percent, with one place."""
+    """A fraction as percent with one decimal."""
     return f"{100 * value:.1f}" if is_number(value) else DASH  # type: ignore[operator]
 
 
@@ -68,7 +68,7 @@ def bit_rate(bits_per_s: float | None) -> str:
 
 
 def parse_bit_rate(text: str) -> float | None:
-    """As dptrain's --throttle has it: 100mbit; None for off and for what is no rate."""
+    """A rate in the form of dptrain's --throttle, such as 100mbit. None for "off" and for any other text."""
     for unit, size in (("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)):
         if text.endswith(unit):
             try:

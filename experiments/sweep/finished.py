@@ -1,6 +1,6 @@
-"""Whether a log is what a run leaves that has ended well.
+"""Whether a log is complete: the log of a run that has ended well.
 
-Each log is opened in a process of its own, since the HDF5 library may crash or stand still over a damaged file.
+Each log is opened in a separate process, since the HDF5 library may crash or hang on a damaged file.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def has_hdf5() -> bool:
 
 
 def _look(log: pathlib.Path) -> str:
-    """What is wrong with it; empty if nothing is."""
+    """What is wrong with the log; empty if nothing is."""
     import h5py
     try:
         with h5py.File(log, "r") as file:
@@ -54,8 +54,8 @@ def _look_elsewhere(log: pathlib.Path) -> str:
 
 
 def damage_of(log: pathlib.Path) -> str:
-    """Why it is not the log of a run that has ended well; empty if it is. Without h5py only its first bytes are seen.
-    Raises OSError where the file may not be read at all."""
+    """Why it is not the log of a run that has ended well; empty if it is. Without h5py it looks only at the first
+    bytes. Raises OSError if the file may not be read at all."""
     if not log.is_file():
         return "is no file"
     with open(log, "rb") as file:
@@ -65,7 +65,7 @@ def damage_of(log: pathlib.Path) -> str:
 
 
 def aside(path: pathlib.Path) -> pathlib.Path:
-    """A name beside it that is free, and that no reader of logs looks for."""
+    """A free name beside it, which no reader of logs looks for."""
     number, name = 1, path.with_name(path.name + ".damaged")
     while os.path.lexists(name):
         number += 1

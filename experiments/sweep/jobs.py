@@ -1,8 +1,8 @@
-"""Runs commands that do not outlive this program, whatever ends it, SIGKILL too.
+"""Runs commands that end with this program, whatever ends it, also SIGKILL.
 
-mpirun gives every rank a process group of its own, so that no signal to a group reaches them; mpirun and dplab end
-their ranks when they are told to. The keeper (keeper.py), a process of its own between this one and the command, sees
-to it. SIGINT, SIGTERM and SIGHUP end the running command before they end this program.
+mpirun puts every rank into its own process group, so a signal to a group does not reach them. mpirun and dplab end
+their ranks when they are told to. The keeper (keeper.py), a process between this one and the command, tells them.
+SIGINT, SIGTERM and SIGHUP end the running command before they end this program.
 """
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Stopped(BaseException):
 
 
 class Jobs:
-    def __init__(self, patience_s: float = 15.0) -> None:  # dplab itself has a patience of 10 s
+    def __init__(self, patience_s: float = 15.0) -> None:  # dplab itself waits for 10 s
         self._patience_s = patience_s
         self._first = 0  # the signal that ends this program; later ones are ignored
         self._is_held = False
-        self.lock: list[int] = []  # the file whose lock is held until the running command has ended, too
+        self.lock: list[int] = []  # the file whose lock is also held until the running command has ended
         for number in _WATCHED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's SIGHUP stays ignored
                 signal.signal(number, self._arrive)
@@ -47,7 +47,7 @@ class Jobs:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """What must not be interrupted; a signal that arrives within is raised at the end."""
+        """A block that must not be interrupted. A signal that arrives in it is raised at its end."""
         self._is_held = True
         try:
             yield
@@ -57,8 +57,8 @@ class Jobs:
             raise Stopped(self._first)
 
     def run(self, command: list[str], may_leave_processes: bool = False, **options: object) -> int:
-        """The exit code, of a command that a signal has ended as a shell tells it: 128 + its number. What the command
-        leaves running is killed, unless it may leave something."""
+        """The exit code; as in a shell, 128 + the number of the signal that ended the command. Processes that the
+        command leaves running are killed, unless it may leave some."""
         if shutil.which(command[0]) is None:
             fail(f"{command[0]}: there is no such program" +
                  ("; apt-get install openmpi-bin" if command[0] == "mpirun" else ""))
@@ -66,7 +66,7 @@ class Jobs:
         lifeline, held = os.pipe()
         try:
             with self.held():
-                # In a session of its own Ctrl-C does not reach it, so that it is told to end once, by us.
+                # In its own session Ctrl-C does not reach it, so it is told to end only once, by us.
                 process = subprocess.Popen(
                     [sys.executable, "-IS", _KEEPER, str(lifeline), str(self._patience_s),
                      "leave" if may_leave_processes else "end", *command],

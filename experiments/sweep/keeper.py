@@ -1,10 +1,10 @@
-"""Runs a command of which nothing outlives dpsweep.  keeper.py LIFELINE PATIENCE_S end|leave COMMAND...
+"""Runs a command and ends all of it when dpsweep ends. keeper.py LIFELINE PATIENCE_S end|leave COMMAND...
 
-LIFELINE is the number of the reading end of a pipe. dpsweep alone has the other end: when it closes that, or ends,
-however it ends, the kernel tells this process. Then the command is asked to end (SIGTERM), and what is left after some
-patience is killed, with all of its descendants: those whose parent has ended become children of this process, whatever
-process group or session they have made for themselves. The same is done when the command has ended by itself, unless it
-may leave something behind ("leave"). Other files that this process was given stay open until then: dpsweep's lock.
+LIFELINE is the number of the reading end of a pipe. Only dpsweep has the other end. When dpsweep closes it or ends
+in any way, the kernel tells this process. It then asks the command to end (SIGTERM) and after PATIENCE_S kills what
+is left, with all descendants: those whose parent has ended become children of this process, whatever process group
+or session they have made. It does the same when the command has ended by itself, unless the command may leave
+processes behind ("leave"). Other files that this process was given, such as dpsweep's lock, stay open until then.
 
 Exits as the command did, or with 128 + N if signal N has ended it.
 """
@@ -21,7 +21,7 @@ import time
 from typing import NoReturn
 
 _SIGNAL_OF_PARENT_DEATH, _ADOPT_ORPHANS = 1, 36  # of prctl
-_KILL_PATIENCE_S = 10.0  # a process that waits for a dead disk does not end at all
+_KILL_PATIENCE_S = 10.0  # a process that waits for a dead disk never ends
 
 _libc = ctypes.CDLL(None)
 
@@ -29,9 +29,9 @@ _libc = ctypes.CDLL(None)
 def _execute(command: list[str], keeper: int) -> NoReturn:
     try:
         os.setpgid(0, 0)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and would hand on
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores it, and the command would inherit that
             signal.signal(number, signal.SIG_DFL)
-        _libc.prctl(_SIGNAL_OF_PARENT_DEATH, signal.SIGTERM, 0, 0, 0)  # should somebody kill the keeper
+        _libc.prctl(_SIGNAL_OF_PARENT_DEATH, signal.SIGTERM, 0, 0, 0)  # in case somebody kills the keeper
         if os.getppid() == keeper:
             os.closerange(3, 256)
             os.execvp(command[0], command)
@@ -42,7 +42,7 @@ def _execute(command: list[str], keeper: int) -> NoReturn:
 
 
 def _descendants() -> set[int]:
-    """Of this process. A process that has ended counts no longer."""
+    """The children of this process, without those that have ended."""
     children: dict[int, set[int]] = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

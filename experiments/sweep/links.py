@@ -1,6 +1,7 @@
-"""How a point is started: by mpirun, with slow links by dptrain's --throttle, or on the hosts of experiments/dplab.
+"""How a point is started: by mpirun, with links that dptrain's --throttle makes slow, or on the hosts of
+experiments/dplab.
 
-The first line of a point's text says the whole of it, and is read again to see whether a run was the same.
+The first line of a point's text has the whole command. It is read again to see whether a run was the same.
 """
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from .study import Point
 
 DPLAB = pathlib.Path(__file__).resolve().parent.parent / "dplab"
 _START = "+ "
-_MPIRUN_WORDS = 7  # up to and with the program
+_MPIRUN_WORDS = 7  # up to the program, which is included
 
 
 class Links:
     def __init__(self, is_lab: bool, dptrain: pathlib.Path, jobs: Jobs) -> None:
         self._lab = f"sweep{os.getpid()}" if is_lab else ""
         self._has_lab = False
-        self._up: list[str] = []  # the command that made the lab which there is
+        self._up: list[str] = []  # the command that made the present lab
         self._program = os.path.realpath(dptrain)
         self._jobs = jobs
         self.environment = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -34,7 +35,7 @@ class Links:
         return [str(DPLAB), "up", "--lab", self._lab, "--nodes", str(point.ranks), "--rate", point.rate]
 
     def options(self, point: Point) -> list[str]:
-        """dptrain's, but for the log."""
+        """dptrain's options without the log."""
         is_throttled = point.rate != "off" and not self._lab_of(point)
         return [*(["--throttle", point.rate] if is_throttled else []), *point.options]
 
@@ -46,16 +47,16 @@ class Links:
         return [*words, *self.options(point), "--log", str(log)]
 
     def line(self, point: Point, log: pathlib.Path) -> str:
-        """The command for a reader: what a shell would be given."""
+        """The command as a reader would type it into a shell."""
         up = self._lab_of(point)
         return _START + (shlex.join(up) + " && " if up else "") + shlex.join(self.command(point, log))
 
     def prepare(self, point: Point) -> None:
-        """Makes the lab, if this point's is not the one that there is."""
+        """Makes the lab that this point needs, unless it is the present one."""
         up = self._lab_of(point)
         if up and up != self._up:
             self._up, self._has_lab = [], True
-            # The lab ends with this process, should that be killed.
+            # The lab ends with this process, also if this is killed.
             code = self._jobs.run([*up, "--while", str(os.getpid())], may_leave_processes=True,
                                   stdout=subprocess.DEVNULL)
             if code != 0:
@@ -70,8 +71,8 @@ class Links:
 
 
 def settings_of_line(line: str) -> dict[str, str]:
-    """What makes a run the one that it is: all of line() but for paths of programs, of the log, and the lab's name.
-    Empty if it is no such line."""
+    """What identifies a run: all of line() except the paths of programs and of the log, and the lab's name. Empty
+    if it is no such line."""
     try:
         words = shlex.split(line.removeprefix(_START))
         if words[0] == "mpirun":

@@ -1,7 +1,7 @@
 """Only one dpsweep runs points into a folder at a time.
 
-The lock is the kernel's, on a file in the folder, and vanishes with those who hold it: dpsweep, and the keeper of the
-command that it runs, so that a killed dpsweep's ranks are gone before another one removes what they write.
+The kernel locks a file in the folder. The lock ends with the processes that hold it: dpsweep, and the keeper of the
+command that it runs. So the ranks of a killed dpsweep are gone before another one removes what they write.
 """
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .study import UNUSABLE, fail
 
 _NAME = ".dpsweep.lock"
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_PATIENCE_S = 30.0  # in which a keeper has ended what a killed dpsweep has left
+_PATIENCE_S = 30.0  # a keeper ends what a killed dpsweep has left within this time
 
 
 def _holder(file: int) -> tuple[str, bool]:
-    """Who has written itself into the file, and whether that process has ended already."""
+    """The process that has written itself into the file, and whether it has ended."""
     words = os.pread(file, 1000, 0).decode(errors="replace").strip().split("\t")
     if len(words) != 3:  # it is about to
         return "another process", True

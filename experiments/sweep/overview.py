@@ -1,4 +1,4 @@
-"""The table of a study's last epochs; dpreport tells more."""
+"""The table of a study's last epochs. dpreport tells more."""
 from __future__ import annotations
 
 import pathlib

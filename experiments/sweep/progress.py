@@ -1,4 +1,4 @@
-"""What a folder has of a study.
+"""What a folder already has of a study.
 
     NAME.h5          the log of a run that has ended well
     NAME.txt         what it printed, after a line with its command
@@ -40,7 +40,7 @@ class Progress:
 
 
 def _difference(text: pathlib.Path, line: str) -> str:
-    """The first thing in which a run differs from the one that the line starts now; empty if nothing does."""
+    """The first difference between a run and the one that the line starts now; empty if there is none."""
     if not text.is_file():
         return ""
     with open(text, encoding="utf-8", errors="replace") as file:
@@ -56,7 +56,8 @@ def _difference(text: pathlib.Path, line: str) -> str:
 
 
 def progress_of(points: list[Point], folder: Folder, links: Links) -> dict[str, Progress]:
-    """By the points' names. The points are all of the study: where a section has ended depends on their order."""
+    """The progress by the points' names. It needs all points of the study, because their order says where a section
+    has ended."""
     found: dict[str, Progress] = {}
     ended: dict[str, str] = {}  # by section
     for point in points:

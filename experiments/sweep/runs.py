@@ -15,7 +15,7 @@ from .progress import Folder, memory_is_full
 from .study import Point
 
 _DEVICE_ERROR, _KILLED = 5, 137  # dptrain's exit code, and a shell's word for SIGKILL
-_LEAST_SPACE_BYTES = 1 << 17  # a run's log and text take more
+_LEAST_SPACE_BYTES = 1 << 17  # a run's log and text need more
 
 
 def _duration(seconds: float) -> str:
@@ -26,7 +26,7 @@ def _duration(seconds: float) -> str:
 
 
 def _full_memory(code: int, text: str) -> str:
-    """What a run says that ended since the memory was full; empty if that was not why."""
+    """The message of a run that ended because the memory was full; empty if it ended for another reason."""
     if code == _KILLED:
         return "the run was killed, as it happens when the host's memory is full"
     if code == _DEVICE_ERROR:
@@ -37,7 +37,7 @@ def _full_memory(code: int, text: str) -> str:
 
 
 def _need_space(folder: Folder) -> None:
-    """A point that fails on a full disk is followed by others that would."""
+    """Stops if the disk is full, because the next points would fail, too."""
     with tempfile.TemporaryFile(dir=folder.path) as file:
         file.write(bytes(_LEAST_SPACE_BYTES))
         file.flush()
@@ -51,7 +51,7 @@ def _keep_aside(point: Point, folder: Folder) -> None:
 
 
 def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -> list[str]:
-    """Returns the names of those that failed."""
+    """Runs the points and returns the names of those that failed."""
     failures: list[str] = []
     left, count, begin = list(missing), 0, time.monotonic()
     while left:

@@ -15,10 +15,10 @@ from typing import NoReturn
 from lab.command_line import complain
 from lab.settings import parse_rate, shown
 
-USAGE, UNUSABLE = 2, 3  # exit codes: what was asked for is wrong, a file or folder cannot be used
+USAGE, UNUSABLE = 2, 3  # exit codes: wrong usage; a file or folder cannot be used
 _NO_GRID = ("options", "small", "ends")
 _MOST_POINTS = 10_000
-_LONGEST_NAME = 200  # of 255, with what is added to it
+_LONGEST_NAME = 200  # of 255; the rest is for what is added to the name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Point:
     name: str
     section: str
     ranks: int
-    rate: str  # "off", or as dptrain and dplab write it
+    rate: str  # "off", or a rate as dptrain and dplab write it
     options: tuple[str, ...]  # dptrain's: --name, value, --name, value, ...
     may_fill_memory: bool  # which then ends the section
 
@@ -37,7 +37,7 @@ def fail(message: str, code: int = USAGE) -> NoReturn:
 
 
 def _words(text: str, where: str) -> list[str]:
-    """As a shell would split it."""
+    """Splits a text as a shell would."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -46,7 +46,7 @@ def _words(text: str, where: str) -> list[str]:
 
 
 def settings_of(words: list[str], where: str) -> dict[str, str]:
-    """dptrain's options as a dictionary: every one has a value."""
+    """dptrain's options as a dictionary; each has a value."""
     pairs = list(zip(words[::2], words[1::2]))
     if len(words) % 2 or any(not re.fullmatch("--[a-z][a-z0-9-]*", name) or value.startswith("--")
                              for name, value in pairs):
@@ -87,7 +87,7 @@ def _text(path: pathlib.Path) -> str:
 
 
 def _read_ini(path: pathlib.Path) -> configparser.ConfigParser:
-    # No section has defaults for the others: a heading cannot be empty.
+    # No section has defaults for the others, because a heading cannot be empty.
     ini = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None, default_section="")
     try:
         ini.read_string(_text(path))
@@ -164,7 +164,7 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
 
 
 def check_lab(points: list[Point], most_hosts: int) -> None:
-    """That dplab can make the hosts of these points: to be known before the first of them runs."""
+    """Checks that dplab can make the hosts of these points, before the first of them runs."""
     for point in points:
         if point.rate == "off" or point.ranks == 1:
             continue

@@ -1,4 +1,4 @@
-"""Shows dptrain the options of all points before the first one runs, so that a wrong one costs no time."""
+"""Lets dptrain check the options of all points before the first one runs, so that a wrong one costs no time."""
 from __future__ import annotations
 
 import os
@@ -12,7 +12,7 @@ from .links import Links
 from .study import UNUSABLE, Point, fail
 
 _PATIENCE_S = 60
-_AT_ONCE = 8  # most of its time is MPI's start, in which a process waits
+_AT_ONCE = 8  # most of it is MPI's start, during which a process waits
 _OWN_CODES = (2, 3, 4, 5, 70)  # dptrain's
 
 
@@ -38,8 +38,8 @@ def _trial(command: list[str], links: Links) -> subprocess.Popen[str]:
 
 
 def try_options(points: list[Point], program: pathlib.Path, links: Links) -> None:
-    """Ends the program with dptrain's own sentence and exit code where it refuses a point's options."""
-    chosen = {tuple(links.options(point)): point for point in reversed(points)}  # the first of those that are alike
+    """Ends the program with dptrain's message and exit code if it refuses a point's options."""
+    chosen = {tuple(links.options(point)): point for point in reversed(points)}  # the first of equal points
     left = list(reversed(chosen.items()))
     while left:
         trials: list[tuple[Point, subprocess.Popen[str]]] = []
@@ -49,7 +49,7 @@ def try_options(points: list[Point], program: pathlib.Path, links: Links) -> Non
                 trials.append((point, _trial(command, links)))
             for place, (point, trial) in enumerate(trials):
                 output, errors = trial.communicate(timeout=_PATIENCE_S)
-                if trial.returncode < 0:  # it crashed: MPI's start does so once in a while, where many start at once
+                if trial.returncode < 0:  # it crashed, as MPI's start sometimes does when many processes start at once
                     trial = _trial(trial.args, links)
                     trials[place] = point, trial
                     output, errors = trial.communicate(timeout=_PATIENCE_S)
