@@ -1,0 +1,339 @@
+#include "app/run_setup.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "app/earlier_choices.hpp"
+#include "app/options_values.hpp"
+#include "io/sampler.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
+#include "net/models/registry.hpp"
+
+namespace dp {
+namespace {
+
+std::size_t to_size(std::int64_t value) { return checked_cast<std::size_t>(value); }
+
+DatasetKind kind_of(Options::Dataset dataset) {
+  switch (dataset) {
+    case Options::Dataset::cifar10:
+      return DatasetKind::cifar10;
+    case Options::Dataset::cifar100:
+      return DatasetKind::cifar100;
+    case Options::Dataset::synthetic:
+      break;
+  }
+  return DatasetKind::synthetic;
+}
+
+net::ScheduleKind kind_of(Options::LrSchedule schedule) {
+  switch (schedule) {
+    case Options::LrSchedule::step:
+      return net::ScheduleKind::step;
+    case Options::LrSchedule::cosine:
+      return net::ScheduleKind::cosine;
+    case Options::LrSchedule::onecycle:
+      return net::ScheduleKind::onecycle;
+    case Options::LrSchedule::constant:
+      break;
+  }
+  return net::ScheduleKind::constant;
+}
+
+DataType activation_type(const Options& options) {
+  return options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
+}
+
+// ---- the parts, in this order -------------------------------------------------------------------
+
+void choose_device(Run& run) {
+  DeviceKind kind = DeviceKind::cpu;
+  if (run.options.device == Options::Device::cuda) kind = DeviceKind::cuda;
+  if (run.options.device == Options::Device::automatic && count_gpus(&run.why_no_gpu) > 0) {
+    kind = DeviceKind::cuda;
+  }
+  if (kind == DeviceKind::cpu && run.options.precision == Options::Precision::tf32) {
+    throw_error(ErrorKind::device,
+                "--precision tf32: a CPU has no such arithmetic; allowed with --device cpu: fp32, "
+                "bf16");
+  }
+  if (kind == DeviceKind::cpu && run.options.gpu_exchange == Options::GpuExchange::device) {
+    throw_error(ErrorKind::usage,
+                "--gpu-exchange device: this run computes on a CPU; allowed with it: auto, host");
+  }
+  run.device = make_device({.kind = kind,
+                            .threads = run.share.threads,
+                            .tune = run.options.measures_algorithms(),
+                            .index = run.comm.local_rank(),
+                            .allow_tf32 = run.options.precision == Options::Precision::tf32});
+  if (!run.device->supports(activation_type(run.options))) {
+    throw_error(ErrorKind::device,
+                "--precision bf16: {} on {} has no AVX512-BF16; allowed here: fp32",
+                run.device->description(), run.comm.host());
+  }
+}
+
+// One run trains on one kind of device: their arithmetic differs in the last bits.
+void agree_on_device(Run& run) {
+  const std::string mine = run.device->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
+  const std::vector<std::string> kinds = run.comm.gather(mine),
+                                 reasons = run.comm.gather(run.why_no_gpu);
+  run.comm.together([&] {
+    for (std::size_t r = 1; r < kinds.size(); ++r) {  // rank 0 alone has the lists
+      if (kinds[r] == kinds[0]) continue;
+      const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
+      throw_error(ErrorKind::device,
+                  "--device auto: rank 0 computes on {}, rank {} on {} (on {}: {}); all ranks of a "
+                  "run need the same kind: use --device cpu, or cuda where every host has one",
+                  kinds[0], r, kinds[r], run.comm.hosts()[without], reasons[without]);
+    }
+  });
+}
+
+void load_data(Run& run) {
+  run.data = load_dataset({.kind = kind_of(run.options.dataset),
+                           .data_dir = run.options.data_dir,
+                           .limit_train = to_size(run.options.limit_train),
+                           .limit_test = to_size(run.options.limit_test),
+                           .seed = run.seed(),
+                           .threads = static_cast<std::size_t>(run.share.threads)});
+  run.data_hash = content_hash(run.data);
+  const auto ranks = static_cast<std::size_t>(run.comm.size());
+  if (run.data.train.count() < ranks) {
+    throw_error(ErrorKind::data,
+                "{} ranks for {} training images: every rank needs at least one; start fewer ranks "
+                "or raise --limit-train",
+                ranks, run.data.train.count());
+  }
+  run.global_batch = to_size(run.options.global_batch_of(run.comm.size()));
+}
+
+// Ranks that learn from different images would train on without a word. Their files may differ in
+// size, too, so this comes before anything that depends on the number of images.
+void agree_on_data(Run& run) {
+  struct Summary {
+    std::uint64_t hash, train, test;
+  };
+  const std::vector<Summary> all = run.comm.all_gather(Summary{
+      run.data_hash, std::uint64_t{run.data.train.count()}, std::uint64_t{run.data.test.count()}});
+  // What most ranks have is taken for right, rank 0's where no set leads.
+  const auto votes = [&](const Summary& summary) {
+    return std::ranges::count(all, summary.hash, &Summary::hash);
+  };
+  const Summary& usual = *std::ranges::max_element(
+      all, [&](const Summary& a, const Summary& b) { return votes(a) < votes(b); });
+  const auto odd =
+      std::ranges::find_if(all, [&](const Summary& summary) { return summary.hash != usual.hash; });
+  if (odd == all.end()) return;
+  const auto tell = [](const Summary& s) {
+    return fmt::format("{} training and {} test images (hash {:016x})", s.train, s.test, s.hash);
+  };
+  const auto rank = static_cast<std::size_t>(odd - all.begin());
+  throw AgreedError(
+      ErrorKind::data,
+      fmt::format("the data of rank {} on {} differ from those of the other ranks: it "
+                  "has {}, the others have {}; every host needs the same files in "
+                  "--data-dir {}",
+                  rank, run.comm.hosts()[rank], tell(*odd), tell(usual), run.options.data_dir));
+}
+
+// Through the link that --throttle makes, where it is the slower one.
+void measure_network(Run& run) {
+  run.link = probe_link(run.comm);
+  const double throttle = parse_bit_rate("--throttle", run.options.throttle);
+  if (throttle > 0) run.link.bytes_per_s = std::min(run.link.bytes_per_s, throttle / 8);
+}
+
+// A size of buckets that was given, or an earlier run's, or one for the network that was measured.
+void choose_buckets(Run& run) {
+  if (run.options.bucket_mb > 0) {
+    run.bucket_bytes = static_cast<std::size_t>(run.options.bucket_mb * 1e6);
+  } else if (run.choices.bucket_bytes > 0) {
+    run.bucket_bytes = run.choices.bucket_bytes;
+  } else if (run.link.bytes_per_s == 0) {
+    run.bucket_bytes = 1'000'000;
+  } else {
+    run.bucket_bytes = choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()),
+                                           parse_codec_spec(run.options.compress));
+  }
+}
+
+std::vector<std::string> split_at_commas(const std::string& list) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin < list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// Where a GPU's gradients are encoded, if an option or an earlier run says so.
+ExchangePath exchange_path(const Run& run) {
+  if (run.options.gpu_exchange == Options::GpuExchange::host) return ExchangePath::host;
+  if (run.options.gpu_exchange == Options::GpuExchange::device) return ExchangePath::device;
+  if (run.choices.exchange_path.empty()) return ExchangePath::automatic;
+  return run.choices.exchange_path == "device" ? ExchangePath::device : ExchangePath::host;
+}
+
+GradientSyncOptions sync_options(const Run& run) {
+  const Options& options = run.options;
+  GradientSyncOptions sync;
+  sync.compress = options.compress;
+  sync.compress_warmup = to_size(options.compress_warmup);
+  sync.exact_tensors = split_at_commas(options.compress_exclude);
+  sync.is_one_host = run.comm.local_size() == run.comm.size();
+  sync.bucket_bytes = run.bucket_bytes;
+  sync.overlap = options.overlap;
+  sync.path = exchange_path(run);
+  sync.reducer.topology = options.topology;
+  sync.reducer.seed = run.seed();
+  sync.reducer.comm_timeout_s = options.comm_timeout_s;
+  sync.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options.throttle);
+  if (run.trace) sync.reducer.trace = run.trace->exchange();
+  return sync;
+}
+
+void make_replica(Run& run) {
+  const Options& options = run.options;
+  if (options.trace != "none") run.trace = std::make_unique<RunTrace>(options);
+  ReplicaOptions replica = {.activation_type = activation_type(options),
+                            .seed = run.seed(),
+                            .label_smoothing = options.label_smoothing,
+                            .sgd = {.momentum = static_cast<float>(options.momentum),
+                                    .weight_decay = static_cast<float>(options.weight_decay),
+                                    .has_nesterov = options.nesterov,
+                                    .clip_norm = options.clip_norm},
+                            .exchange = options.exchange,
+                            .sync = sync_options(run),
+                            .trace = run.trace ? run.trace->loop() : nullptr};
+  run.replica = std::make_unique<Replica>(
+      *run.device, net::make_model(options.model, run.data.train.classes()), replica);
+}
+
+void make_loaders(Run& run) {
+  LoaderOptions loader = {.global_batch = run.global_batch,
+                          .rank = static_cast<std::size_t>(run.comm.rank()),
+                          .ranks = static_cast<std::size_t>(run.comm.size()),
+                          .seed = run.seed(),
+                          .augment = run.options.augment,
+                          .threads = to_size(run.options.loader_threads)};
+  if (run.device->kind() == DeviceKind::cuda) {
+    loader.is_raw = true;
+    loader.allocate = [&run](std::size_t bytes) { return run.device->allocate_host(bytes); };
+  }
+  run.train_loader = std::make_unique<Loader>(run.data.train, loader);
+  loader.order = SampleOrder::in_order;
+  loader.augment = false;
+  run.test_loader = std::make_unique<Loader>(run.data.test, loader);
+}
+
+void make_schedule(Run& run) {
+  const Options& options = run.options;
+  const double ranks = run.comm.size();
+  const double scaling = options.lr_scaling == Options::LrScaling::linear ? ranks
+                         : options.lr_scaling == Options::LrScaling::sqrt ? std::sqrt(ranks)
+                                                                          : 1.0;
+  run.schedule = {.kind = kind_of(options.lr_schedule),
+                  .learning_rate = options.lr * scaling,
+                  .steps_per_epoch = run.train_loader->steps(),
+                  .epochs = to_size(options.epochs),
+                  .warmup_epochs = options.warmup_epochs,
+                  .milestones = options.lr_milestones,
+                  .gamma = options.lr_gamma};
+  const std::size_t steps = run.schedule.epochs * run.schedule.steps_per_epoch;
+  if (run.trace && to_size(options.trace_first) >= steps) {
+    throw_error(ErrorKind::usage,
+                "--trace-steps {}:{}: the run has {} steps, so that there is nothing to trace; "
+                "allowed: FIRST from 0 to {}",
+                options.trace_first, options.trace_steps, steps, steps - 1);
+  }
+}
+
+// Plans the network for every batch size that will come: the full one and the uneven last one, in
+// training and in evaluation, and the exchange. Rank 0 measures algorithms while the others wait,
+// so that nothing disturbs the measurement, and all ranks use its choices.
+void prepare_batch_sizes(Run& run) {
+  const auto sampler_options = [&](bool is_training) {
+    return SamplerOptions{.samples = (is_training ? run.data.train : run.data.test).count(),
+                          .global_batch = run.global_batch,
+                          .rank = static_cast<std::size_t>(run.comm.rank()),
+                          .ranks = static_cast<std::size_t>(run.comm.size()),
+                          .seed = run.seed(),
+                          .order = SampleOrder::in_order};
+  };
+  const auto prepare = [&] {
+    for (const net::Mode mode : {net::Mode::training, net::Mode::evaluation}) {
+      const Sampler sampler(sampler_options(mode == net::Mode::training));
+      run.replica->prepare(sampler.rank_samples(0), mode);
+      run.replica->prepare(sampler.rank_samples(sampler.steps() - 1), mode);
+    }
+    run.replica->plan_exchange();
+  };
+  run.comm.together([&] {
+    const auto ranks_here = std::lround(run.share.cores_on_host / run.share.cores_per_rank);
+    run.replica->network().check_memory(Sampler(sampler_options(true)).rank_samples(0),
+                                        static_cast<std::size_t>(ranks_here));
+  });
+  run.comm.together([&] {
+    if (run.comm.rank() != 0) return;
+    prepare();
+    check_choices_are_complete(run.options, run.choices, *run.device);
+  });
+  std::string choices = run.device->tuning().export_text();
+  run.comm.broadcast(choices);
+  run.comm.together([&] {
+    if (run.comm.rank() == 0) return;
+    run.device->tuning().import_text(choices);
+    prepare();
+  });
+}
+
+void make_recorder(Run& run) {
+  run.recorder =
+      std::make_unique<Recorder>(RunDescription{.options = &run.options,
+                                                .comm = &run.comm,
+                                                .share = run.share,
+                                                .device = run.device.get(),
+                                                .why_no_gpu = run.why_no_gpu,
+                                                .network = &run.replica->network(),
+                                                .exchange_path = run.replica->sync().path(),
+                                                .link = run.link,
+                                                .bucket_bytes = run.bucket_bytes,
+                                                .data = &run.data,
+                                                .data_hash = run.data_hash,
+                                                .buckets = run.replica->sync().buckets(),
+                                                .global_batch = run.global_batch,
+                                                .steps_per_epoch = run.train_loader->steps()});
+}
+
+}  // namespace
+
+Run::Run(const Options& run_options, Communicator& communicator)
+    : options(run_options), comm(communicator) {
+  share = take_cpu_share(comm, checked_cast<int>(options.threads));
+  comm.together([&] { choose_device(*this); });
+  agree_on_device(*this);
+  comm.together([&] { load_data(*this); });
+  agree_on_data(*this);
+  if (options.takes_choices_from_a_log()) {
+    choices = agree_on_earlier_choices(options, comm, *device, global_batch);
+  }
+  if (options.autotune != "off" && exchanges()) measure_network(*this);
+  comm.together([&] {
+    choose_buckets(*this);
+    make_replica(*this);
+    make_loaders(*this);
+    make_schedule(*this);
+  });
+  prepare_batch_sizes(*this);
+  make_recorder(*this);
+  replica->connect(comm);
+  recorder->attach(replica->sync().reducer());
+  if (trace) trace->start(replica->network(), 0);
+}
+
+}  // namespace dp
