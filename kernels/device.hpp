@@ -106,8 +106,12 @@ class Device {
   Tuning tuning_;
 };
 
-// Throws Error(device) when this build or this machine has no such device.
+// Throws Error(device) when this build or this machine has no such device. This one is part of
+// dp_kernels, since the CPU as a device needs the libraries of its operations.
 [[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
+// A GPU's device, whatever options.kind says: for programs that exchange gradients and run no
+// operations. They need no device for gradients in host memory.
+[[nodiscard]] std::unique_ptr<Device> make_gpu(const DeviceOptions& options);
 
 // The values of a buffer of the device.
 [[nodiscard]] inline std::vector<float> to_host(Device& device, std::span<const float> values) {

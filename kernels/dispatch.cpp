@@ -4,13 +4,11 @@
 #include "kernels/augment.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/batch_norm.hpp"
-#include "kernels/bucket_link.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/cpu/device.hpp"
 #include "kernels/cpu/twins.hpp"
 #include "kernels/device.hpp"
 #include "kernels/elementwise.hpp"
-#include "kernels/gpu_needs.hpp"
 #include "kernels/input_link.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/pad_shortcut.hpp"
@@ -19,6 +17,7 @@
 #include "kernels/softmax_cross_entropy.hpp"
 
 #ifdef DP_HAVE_CUDA
+#include "kernels/cuda/device.hpp"
 #include "kernels/cuda/twins.hpp"
 #endif
 
@@ -65,31 +64,8 @@ Shape conv2d_output(const Shape& x, std::size_t out_channels, std::size_t kernel
           out_channels};
 }
 
-int count_gpus(std::string* why_none) {
-#ifdef DP_HAVE_CUDA
-  return cuda::count_devices(why_none);
-#else
-  if (why_none != nullptr) *why_none = "this dptrain was built without CUDA";
-  return 0;
-#endif
-}
-
-std::string gpu_needs() {
-#ifdef DP_HAVE_CUDA
-  return fmt::format("GPUs: with an {}, cuDNN 9 and cuBLAS", cuda::needed_driver());
-#else
-  return "GPUs: none; built without CUDA";
-#endif
-}
-
 std::unique_ptr<Device> make_device(const DeviceOptions& options) {
-  if (options.kind == DeviceKind::cpu) return cpu::make_device(options);
-#ifdef DP_HAVE_CUDA
-  return cuda::make_device(options);
-#else
-  throw_error(ErrorKind::device,
-              "--device cuda: this dptrain was built without CUDA; allowed: cpu, auto");
-#endif
+  return options.kind == DeviceKind::cpu ? cpu::make_device(options) : make_gpu(options);
 }
 
 std::unique_ptr<Conv2d> make_conv2d(Device& device, const Conv2dDesc& desc) {
@@ -175,19 +151,6 @@ void augment_images(Device& device, [[maybe_unused]] const std::uint8_t* images,
   DP_ASSERT(device.kind() == DeviceKind::cuda, "the CPU's images are augmented by the loader");
 #ifdef DP_HAVE_CUDA
   cuda::augment_images(on_cuda(device), images, crops, table, y);
-#endif
-}
-
-std::unique_ptr<BucketLink> make_bucket_link(Device& device,
-                                             [[maybe_unused]] float* device_gradient,
-                                             [[maybe_unused]] float* host_gradient,
-                                             [[maybe_unused]] std::vector<BucketSlice> buckets) {
-  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
-#ifdef DP_HAVE_CUDA
-  return cuda::make_bucket_link(on_cuda(device), device_gradient, host_gradient,
-                                std::move(buckets));
-#else
-  return nullptr;
 #endif
 }
 

@@ -8,7 +8,6 @@
 
 #ifdef DP_HAVE_CUDA
 #include "kernels/codecs/cuda_codecs.hpp"
-#include "kernels/cuda/twins.hpp"
 #endif
 
 namespace dp {

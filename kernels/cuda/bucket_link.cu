@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/twins.hpp"
 
 namespace dp::cuda {
 

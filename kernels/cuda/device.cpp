@@ -6,7 +6,6 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/cuda/libraries.hpp"
-#include "kernels/cuda/twins.hpp"
 
 namespace dp::cuda {
 
@@ -167,10 +166,6 @@ std::string needed_driver() {
   const std::string cuda = fmt::format("CUDA {}", version_text(CUDART_VERSION));
   return release.empty() ? fmt::format("NVIDIA driver for {}", cuda)
                          : fmt::format("NVIDIA driver {} ({})", release, cuda);
-}
-
-std::unique_ptr<Device> make_device(const DeviceOptions& options) {
-  return std::make_unique<CudaDevice>(options);
 }
 
 CudaDevice& as_cuda(Device& device) { return static_cast<CudaDevice&>(device); }

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "kernels/bucket_link.hpp"
 #include "kernels/cuda/handles.hpp"
 #include "kernels/device.hpp"
 
@@ -65,5 +67,15 @@ class CudaDevice final : public Device {
   std::size_t scratch_size_ = 0;
   std::weak_ptr<CodecQueue> codec_queue_;
 };
+
+[[nodiscard]] int count_devices(std::string* why_none);
+// "NVIDIA driver 580 or later (CUDA 13.0)": what this build needs to find a GPU.
+[[nodiscard]] std::string needed_driver();
+[[nodiscard]] CudaDevice& as_cuda(Device& device);
+
+[[nodiscard]] std::unique_ptr<BucketLink> make_bucket_link(CudaDevice& device,
+                                                           float* device_gradient,
+                                                           float* host_gradient,
+                                                           std::vector<BucketSlice> buckets);
 
 }  // namespace dp::cuda

@@ -7,12 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "kernels/augment.hpp"
 #include "kernels/batch_norm.hpp"
-#include "kernels/bucket_link.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/device.hpp"
 #include "kernels/input_link.hpp"
@@ -22,12 +19,6 @@
 namespace dp::cuda {
 
 class CudaDevice;
-
-[[nodiscard]] int count_devices(std::string* why_none);
-// "NVIDIA driver 580 or later (CUDA 13.0)": what this build needs to find a GPU.
-[[nodiscard]] std::string needed_driver();
-[[nodiscard]] std::unique_ptr<Device> make_device(const DeviceOptions& options);
-[[nodiscard]] CudaDevice& as_cuda(Device& device);
 
 // A batch with more than `most_elements` in a tensor runs in equal parts; 0: as cuDNN needs it.
 [[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(CudaDevice& device, const Conv2dDesc& desc,
@@ -70,11 +61,6 @@ void sum_of_squares(CudaDevice& device, std::span<const float> values, double* s
 
 void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageCrop* crops,
                     const PixelTable* table, const TensorView& y);
-
-[[nodiscard]] std::unique_ptr<BucketLink> make_bucket_link(CudaDevice& device,
-                                                           float* device_gradient,
-                                                           float* host_gradient,
-                                                           std::vector<BucketSlice> buckets);
 
 [[nodiscard]] std::unique_ptr<InputLink> make_input_link(CudaDevice& device,
                                                          std::size_t largest_batch,

@@ -6,6 +6,7 @@
 #include "tests/kernels/kernel_testing.hpp"
 
 #ifdef DP_HAVE_CUDA
+#include "kernels/cuda/device.hpp"
 #include "kernels/cuda/twins.hpp"
 #endif
 

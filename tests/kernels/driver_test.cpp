@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "kernels/base/error.hpp"
-#include "kernels/cuda/twins.hpp"
+#include "kernels/cuda/device.hpp"
 #include "kernels/device.hpp"
 #include "kernels/gpu_needs.hpp"
 

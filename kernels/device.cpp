@@ -1,0 +1,60 @@
+// What is asked of GPUs and needs no operations, in builds with and without CUDA.
+#include "kernels/device.hpp"
+
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/bucket_link.hpp"
+#include "kernels/gpu_needs.hpp"
+
+#ifdef DP_HAVE_CUDA
+#include "kernels/cuda/device.hpp"
+#endif
+
+namespace dp {
+
+#ifdef DP_HAVE_CUDA
+
+int count_gpus(std::string* why_none) { return cuda::count_devices(why_none); }
+
+std::string gpu_needs() {
+  return fmt::format("GPUs: with an {}, cuDNN 9 and cuBLAS", cuda::needed_driver());
+}
+
+std::unique_ptr<Device> make_gpu(const DeviceOptions& options) {
+  DeviceOptions made = options;
+  made.kind = DeviceKind::cuda;
+  return std::make_unique<cuda::CudaDevice>(made);
+}
+
+std::unique_ptr<BucketLink> make_bucket_link(Device& device, float* device_gradient,
+                                             float* host_gradient,
+                                             std::vector<BucketSlice> buckets) {
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
+  return cuda::make_bucket_link(cuda::as_cuda(device), device_gradient, host_gradient,
+                                std::move(buckets));
+}
+
+#else
+
+int count_gpus(std::string* why_none) {
+  if (why_none != nullptr) *why_none = "this dptrain was built without CUDA";
+  return 0;
+}
+
+std::string gpu_needs() { return "GPUs: none; built without CUDA"; }
+
+std::unique_ptr<Device> make_gpu(const DeviceOptions&) {
+  throw_error(ErrorKind::device,
+              "--device cuda: this dptrain was built without CUDA; allowed: cpu, auto");
+}
+
+std::unique_ptr<BucketLink> make_bucket_link(Device& device, float*, float*,
+                                             std::vector<BucketSlice>) {
+  DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
+  return nullptr;
+}
+
+#endif
+
+}  // namespace dp
