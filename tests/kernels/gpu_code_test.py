@@ -99,7 +99,7 @@ for path in sys.argv[1:]:
             run = list(instructions(code))
             operations = [operation for operation, _ in run]
             loads, stores = ([width(high) for operation, high in run if operation == kind] for kind in (LOAD, STORE))
-            if "batch_norm_cu" in name and "_kernelINS_4bf16ELi8E" in name:
+            if "10batch_norm" in name and "_kernelINS_4bf16ELi8E" in name:
                 normalising[architecture] = normalising.get(architecture, 0) + 1
                 if not loads or any(each != WIDTH_16_BYTES for each in loads):
                     failures.add(f"sm_{architecture}: {name} has loads of other widths than 16 bytes: {loads}")
