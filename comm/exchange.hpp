@@ -40,7 +40,7 @@ struct ExchangeSetup {
   Communicator* communicator = nullptr;
   std::uint32_t bucket = 0;   // its number
   std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), unlike any other's
-  std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodePlace
+  std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodeContext
   std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
   float* residual = nullptr;  // as long as `gradient`; null: no error feedback
   const Codec* codec = nullptr;

@@ -55,11 +55,11 @@ double GradientSync::seconds_of_path(bool on_device) {
                        received = device_->allocate_host(most), sent = device_->allocate_host(most);
   const std::span<float> partial(floats(values), count);
   const EncodeResult first =
-      codec->encode(partial, floats(residual), {received.get(), most}, EncodePlace{});
+      codec->encode(partial, floats(residual), {received.get(), most}, EncodeContext{});
   const auto hop = [&] {
     static_cast<void>(codec->decode_add_encode({received.get(), first.payload_bytes}, partial,
                                                floats(residual), {sent.get(), most},
-                                               EncodePlace{}));
+                                               EncodeContext{}));
   };
   hop();
   const auto start = std::chrono::steady_clock::now();

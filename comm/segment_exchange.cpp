@@ -397,11 +397,11 @@ class SegmentExchange final : public Exchange {
     const std::span<float> sum = values(task);
     const std::size_t begin = plan_.segments[task.segment].begin;
     const Codec& codec = outgoing_codec(task);
-    const EncodePlace place{.seed = setup_.seed,
-                            .step = step_,
-                            .bucket = setup_.bucket,
-                            .rank = static_cast<std::uint32_t>(rank_),
-                            .offset = setup_.offset + begin};
+    const EncodeContext context{.seed = setup_.seed,
+                                .step = step_,
+                                .bucket = setup_.bucket,
+                                .rank = static_cast<std::uint32_t>(rank_),
+                                .offset = setup_.offset + begin};
     float* residual =
         setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
     const bool is_sampled = !task.gives_exact && sample_->is_next();
@@ -419,13 +419,13 @@ class SegmentExchange final : public Exchange {
       Stopwatch watch(stats_.encode_s, setup_.trace,
                       slice(TraceKind::encode, task, task.give == Give::total));
       if (is_sampled) sample_->before(sum, residual);
-      result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, place)
-                           : codec.encode(sum, residual, payload, place);
+      result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, context)
+                           : codec.encode(sum, residual, payload, context);
       if (!result.finite) {
         is_flagged_[task.segment] = 1;
         if (has_received && task.is_first_sum) {
           incoming_codec(task).decode(received, sum);
-          result = codec.encode(sum, residual, payload, place);
+          result = codec.encode(sum, residual, payload, context);
         }
       }
       is_flagged = is_flagged_[task.segment] != 0;

@@ -26,13 +26,19 @@
 
 namespace dp {
 
-// Where in a run a segment is encoded. Codecs that draw random numbers take them from here alone.
-struct EncodePlace {
+// What an encode depends on beside the values and the spec, and what may change from step to step:
+// where in a run the segment is, and how finely to round. Codecs that draw random numbers take them
+// from here alone. Ranks need not agree on it, and a decoder is never told: what it must know of it
+// (randk's key) an encoder writes into the payload.
+struct EncodeContext {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
   std::uint32_t bucket = 0;
   std::uint32_t rank = 0;
   std::uint64_t offset = 0;  // of the segment's first float in the flat gradient
+  // The distance of neighbouring values of a uniform quantiser, for codecs whose step can be set;
+  // 0: the codec's own choice.
+  float quantiser_step = 0.0f;
 };
 
 struct [[nodiscard]] EncodeResult {
@@ -76,7 +82,7 @@ class Codec {
   // Input that is not finite: the payload stands for zeros, the residual is as it was,
   // finite=false.
   virtual EncodeResult encode(std::span<const float> partial, float* residual,
-                              std::span<std::byte> payload, const EncodePlace& place) const = 0;
+                              std::span<std::byte> payload, const EncodeContext& context) const = 0;
 
   // Assigns, or adds, the decoded floats to `out`, whose length is the segment's. Throws
   // Error(communication) on a payload with a length, a scale, a code or a padding that no encoder
@@ -90,15 +96,15 @@ class Codec {
   virtual void decode(std::span<const std::byte> payload, std::span<float> out) const = 0;
   virtual void decode_add(std::span<const std::byte> payload, std::span<float> out) const = 0;
 
-  // decode_add(received, partial), then encode(partial, residual, payload, place): what a rank does
-  // with a segment that it passes on. One trip to a GPU instead of two. `received` and `payload` do
-  // not overlap.
+  // decode_add(received, partial), then encode(partial, residual, payload, context): what a rank
+  // does with a segment that it passes on. One trip to a GPU instead of two. `received` and
+  // `payload` do not overlap.
   virtual EncodeResult decode_add_encode(std::span<const std::byte> received,
                                          std::span<float> partial, float* residual,
                                          std::span<std::byte> payload,
-                                         const EncodePlace& place) const {
+                                         const EncodeContext& context) const {
     decode_add(received, partial);
-    return encode(partial, residual, payload, place);
+    return encode(partial, residual, payload, context);
   }
 
  private:

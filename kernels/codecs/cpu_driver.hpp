@@ -43,7 +43,7 @@ class CpuCodec final : public Codec {
   [[nodiscard]] double contraction() const override { return format_.contraction(); }
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace& place) const override {
+                      const EncodeContext& context) const override {
     const std::size_t n = partial.size(), bytes = format_.payload_bytes(n);
     DP_ASSERT(payload.size() >= bytes, "{} bytes for a payload of {}", payload.size(), bytes);
     if constexpr (Format::kIsLossless) residual = nullptr;
@@ -58,7 +58,7 @@ class CpuCodec final : public Codec {
       }
     }
     const bool finite = largest < Format::kNonFiniteFrom;
-    [[maybe_unused]] const Draws draws(place);
+    [[maybe_unused]] const Draws draws(context);
     for (std::size_t begin = 0; begin < n; begin += step()) {
       const std::size_t m = std::min(step(), n - begin);
       std::uint32_t bits = 0;

@@ -175,17 +175,17 @@ class CudaCodec final : public Codec {
   [[nodiscard]] double contraction() const override { return format_.contraction(); }
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace& place) const override {
+                      const EncodeContext& context) const override {
     // Without a payload to add the scan only reads `partial`.
     return encode_after<false>({}, const_cast<float*>(partial.data()), partial.size(), residual,
-                               payload, place);
+                               payload, context);
   }
 
   EncodeResult decode_add_encode(std::span<const std::byte> received, std::span<float> partial,
                                  float* residual, std::span<std::byte> payload,
-                                 const EncodePlace& place) const override {
+                                 const EncodeContext& context) const override {
     check_length(received, partial.size());
-    return encode_after<true>(received, partial.data(), partial.size(), residual, payload, place);
+    return encode_after<true>(received, partial.data(), partial.size(), residual, payload, context);
   }
 
   void decode(std::span<const std::byte> payload, std::span<float> out) const override {
@@ -218,7 +218,7 @@ class CudaCodec final : public Codec {
   template <bool kReceives>
   EncodeResult encode_after(std::span<const std::byte> received, float* partial, std::size_t n,
                             float* residual, std::span<std::byte> payload,
-                            const EncodePlace& place) const {
+                            const EncodeContext& context) const {
     const std::size_t bytes = format_.payload_bytes(n);
     require(payload.size() >= bytes, "a payload does not fit into its memory");
     if (n == 0) return {.payload_bytes = bytes, .finite = true};
@@ -228,7 +228,7 @@ class CudaCodec final : public Codec {
     launch(scan_kernel<Format, kReceives>, launch_of(t), queue_->stream(), format_, t,
            received.data(), partial, residual, call);
     launch(encode_kernel<Format>, launch_of(t), queue_->stream(), format_, t, partial, residual,
-           call, payload.data(), Draws(place));
+           call, payload.data(), Draws(context));
     const CodecQueue::Report report = queue_->finish();
     if (report.is_damaged != 0) throw_payload_content(spec());
     return {.payload_bytes = bytes, .finite = report.is_not_finite == 0};

@@ -12,7 +12,7 @@ namespace dp {
 
 class Draws {
  public:
-  explicit Draws(const EncodePlace& place) : Draws(key_of(place)) {}
+  explicit Draws(const EncodeContext& context) : Draws(key_of(context)) {}
 
   // 32 random bits at an index. Two rounds of a 32-bit hash (lowbias32 of C. Wellons' Hash
   // Prospector) with half of the segment's key before each: unlike 64-bit products it vectorises.
@@ -24,10 +24,10 @@ class Draws {
   }
 
   // The 64 bits that the segment's numbers are derived from.
-  [[nodiscard]] static std::uint64_t key_of(const EncodePlace& place) {
-    return CounterRng(place.seed, RandomStream::codec, place.step,
-                      std::uint64_t{place.bucket} << 32 | place.rank)
-        .bits(place.offset);
+  [[nodiscard]] static std::uint64_t key_of(const EncodeContext& context) {
+    return CounterRng(context.seed, RandomStream::codec, context.step,
+                      std::uint64_t{context.bucket} << 32 | context.rank)
+        .bits(context.offset);
   }
 
  private:

@@ -65,13 +65,13 @@ std::size_t RandK::max_payload_bytes(std::size_t n) const {
 double RandK::contraction() const { return is_scaled_ ? std::max(1.0, 1.0 / ratio_ - 1.0) : 1.0; }
 
 EncodeResult RandK::encode(std::span<const float> partial, float* residual,
-                           std::span<std::byte> payload, const EncodePlace& place) const {
+                           std::span<std::byte> payload, const EncodeContext& context) const {
   const std::size_t n = partial.size(), k = sparse::share_of(n, ratio_);
   const std::size_t bytes = max_payload_bytes(n);
   DP_ASSERT(payload.size() >= bytes, "{} bytes for a payload of {}", payload.size(), bytes);
-  EncodePlace drawn_at = place;
-  if (!is_scaled_) drawn_at.rank = 0;  // the same places on all ranks
-  const Key key = Draws::key_of(drawn_at);
+  EncodeContext drawn_in = context;
+  if (!is_scaled_) drawn_in.rank = 0;  // the same places on all ranks
+  const Key key = Draws::key_of(drawn_in);
   std::memcpy(payload.data(), &key, sizeof key);
   if (n == 0) return {.payload_bytes = bytes};
   std::byte* const values = payload.data() + sizeof key;

@@ -35,7 +35,7 @@ class RandK final : public Codec {
   }
   [[nodiscard]] double contraction() const override;
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace& place) const override;
+                      const EncodeContext& context) const override;
   void decode(std::span<const std::byte> payload, std::span<float> out) const override;
   void decode_add(std::span<const std::byte> payload, std::span<float> out) const override;
 

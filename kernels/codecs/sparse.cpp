@@ -172,7 +172,7 @@ std::size_t SparseCodec::max_payload_bytes(std::size_t n) const {
 }
 
 EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual,
-                                 std::span<std::byte> payload, const EncodePlace&) const {
+                                 std::span<std::byte> payload, const EncodeContext&) const {
   const std::size_t n = partial.size();
   DP_ASSERT(payload.size() >= max_payload_bytes(n), "{} bytes for a payload of up to {}",
             payload.size(), max_payload_bytes(n));

@@ -58,7 +58,7 @@ class SparseCodec : public Codec {
     return std::nullopt;
   }
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace& place) const final;
+                      const EncodeContext& context) const final;
   void decode(std::span<const std::byte> payload, std::span<float> out) const final;
   void decode_add(std::span<const std::byte> payload, std::span<float> out) const final;
 

@@ -135,12 +135,12 @@ using Payload = std::vector<std::byte>;
 // Fails where something is written behind the payload, its length is not what the codec promises,
 // or, unless `finite` asks for it, the input was not finite.
 inline Payload encode(const Codec& codec, std::span<const float> v, float* residual = nullptr,
-                      bool* finite = nullptr, const EncodePlace& place = {}) {
+                      bool* finite = nullptr, const EncodeContext& context = {}) {
   constexpr std::size_t kGuard = 64;
   constexpr std::byte kMark{0xA5};
   const std::size_t most = codec.max_payload_bytes(v.size());
   Payload payload(most + kGuard, kMark);
-  const EncodeResult result = codec.encode(v, residual, std::span(payload).first(most), place);
+  const EncodeResult result = codec.encode(v, residual, std::span(payload).first(most), context);
   EXPECT_EQ(std::count(payload.end() - kGuard, payload.end(), kMark), std::ptrdiff_t{kGuard})
       << "written behind the payload";
   EXPECT_LE(result.payload_bytes, most);

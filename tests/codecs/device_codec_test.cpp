@@ -27,7 +27,7 @@ std::vector<std::string> device_specs() {
       kBlocks);
 }
 // In a step of its own: what rounds at random depends on the place.
-constexpr EncodePlace kPlace{.seed = 3, .step = 17, .bucket = 2, .rank = 1, .offset = 4096};
+constexpr EncodeContext kContext{.seed = 3, .step = 17, .bucket = 2, .rank = 1, .offset = 4096};
 constexpr std::size_t kSizes[] = {0,  1,   2,   3,    4,    5,    7,    63,   64,
                                   65, 127, 255, 1000, 2047, 2048, 2049, 4103, 20'011};
 
@@ -68,10 +68,10 @@ class DeviceCodec : public testing::TestWithParam<std::string> {
 
     Floats d_partial(*device_, partial, layout.floats), d_rest(*device_, rest, layout.floats);
     const EncodeResult want =
-        cpu_->encode(partial, residual == nullptr ? nullptr : rest.data(), payload, kPlace);
+        cpu_->encode(partial, residual == nullptr ? nullptr : rest.data(), payload, kContext);
     Bytes d_payload(*device_, most, layout.payload, layout.place);
     float* d_residual = residual == nullptr ? nullptr : d_rest.data();
-    EncodeResult got = on_device_->encode(d_partial.span(), d_residual, d_payload.span(), kPlace);
+    EncodeResult got = on_device_->encode(d_partial.span(), d_residual, d_payload.span(), kContext);
     EXPECT_EQ(got.finite, want.finite);
     ASSERT_EQ(got.payload_bytes, want.payload_bytes);
     EXPECT_EQ(d_payload.get(), payload);
@@ -94,10 +94,10 @@ class DeviceCodec : public testing::TestWithParam<std::string> {
     std::vector<float> second = partial;
     std::vector<std::byte> onward(most);
     const EncodeResult passed = cpu_->decode_add_encode(
-        payload, second, residual == nullptr ? nullptr : rest.data(), onward, kPlace);
+        payload, second, residual == nullptr ? nullptr : rest.data(), onward, kContext);
     Bytes d_onward(*device_, most, layout.payload, layout.place);
     got = on_device_->decode_add_encode(d_payload.span(), d_partial.span(), d_residual,
-                                        d_onward.span(), kPlace);
+                                        d_onward.span(), kContext);
     EXPECT_EQ(got.finite, passed.finite);
     EXPECT_EQ(got.payload_bytes, passed.payload_bytes);
     EXPECT_EQ(d_onward.get(), onward);
@@ -197,7 +197,7 @@ TEST_P(DeviceCodecOfSmallBlocks, SegmentsMayGrow) {
 TEST_P(DeviceCodec, PayloadsThatCannotBeThrow) {
   const std::size_t n = 5000;
   auto payload = std::vector<std::byte>(cpu_->max_payload_bytes(n));
-  ASSERT_TRUE(cpu_->encode(normals(n, 13), nullptr, payload, kPlace).finite);
+  ASSERT_TRUE(cpu_->encode(normals(n, 13), nullptr, payload, kContext).finite);
   Floats out(*device_, n);
   Bytes onward(*device_, payload.size(), 0, Bytes::Place::host);
   const auto expect_throw = [&](std::size_t bytes) {
@@ -211,7 +211,7 @@ TEST_P(DeviceCodec, PayloadsThatCannotBeThrow) {
     }
     EXPECT_THROW(on_device_->decode_add(part, out.span()), Error);
     EXPECT_THROW(static_cast<void>(on_device_->decode_add_encode(part, out.span(), nullptr,
-                                                                 onward.span(), kPlace)),
+                                                                 onward.span(), kContext)),
                  Error);
   };
   expect_throw(payload.size() - 1);
@@ -227,7 +227,7 @@ TEST_P(DeviceCodec, PayloadsThatCannotBeThrow) {
 TEST_P(DeviceCodec, DamagedPayloadsAreJudgedAlike) {
   const std::size_t n = 37;
   auto payload = std::vector<std::byte>(cpu_->max_payload_bytes(n));
-  ASSERT_TRUE(cpu_->encode(normals(n, 15), nullptr, payload, kPlace).finite);
+  ASSERT_TRUE(cpu_->encode(normals(n, 15), nullptr, payload, kContext).finite);
   const auto is_taken = [](auto decode) {
     try {
       decode();
@@ -253,7 +253,7 @@ TEST_P(DeviceCodec, DamagedPayloadsAreJudgedAlike) {
       if (want) expect_same(d_out.get(), out, "decoded");
       const bool is_passed_on = is_taken([&] {
         static_cast<void>(on_device_->decode_add_encode(d_payload.span(), d_out.span(), nullptr,
-                                                        d_onward.span(), kPlace));
+                                                        d_onward.span(), kContext));
       });
       ASSERT_EQ(is_passed_on, want);
       if (HasFailure()) return;

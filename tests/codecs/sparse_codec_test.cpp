@@ -122,9 +122,10 @@ TEST(Threshold, RoundsToBf16) {
 
 // ---- randk ---------------------------------------------------------------------------
 
-std::vector<std::size_t> places_of(const Codec& codec, std::size_t n, const EncodePlace& place) {
+std::vector<std::size_t> places_of(const Codec& codec, std::size_t n,
+                                   const EncodeContext& context) {
   const auto out =
-      decode(codec, encode(codec, std::vector<float>(n, 1.0f), nullptr, nullptr, place), n);
+      decode(codec, encode(codec, std::vector<float>(n, 1.0f), nullptr, nullptr, context), n);
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < n; ++i) {
     if (out[i] != 0.0f) places.push_back(i);
@@ -137,16 +138,16 @@ TEST(RandK, DrawsKPlacesByWhereItIs) {
   for (const std::size_t n : {1, 9, 10, 11, 19, 1000, 4097}) {
     EXPECT_EQ(places_of(*codec, n, {}).size(), sparse::share_of(n, 0.1));
   }
-  const EncodePlace here{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 5};
+  const EncodeContext here{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 5};
   const auto places = places_of(*codec, 1000, here);
   for (const auto change :
-       {+[](EncodePlace& p) { ++p.seed; }, +[](EncodePlace& p) { ++p.step; },
-        +[](EncodePlace& p) { ++p.bucket; }, +[](EncodePlace& p) { ++p.offset; }}) {
-    EncodePlace there = here;
+       {+[](EncodeContext& p) { ++p.seed; }, +[](EncodeContext& p) { ++p.step; },
+        +[](EncodeContext& p) { ++p.bucket; }, +[](EncodeContext& p) { ++p.offset; }}) {
+    EncodeContext there = here;
     change(there);
     EXPECT_NE(places_of(*codec, 1000, there), places);
   }
-  EncodePlace other_rank = here;
+  EncodeContext other_rank = here;
   other_rank.rank = 0;
   EXPECT_EQ(places_of(*codec, 1000, other_rank), places) << "so that the ranks' sums line up";
   const auto scaled = make_codec(parse_codec_spec("randk:ratio=0.1,scale=on"));

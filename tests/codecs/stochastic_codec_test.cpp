@@ -19,8 +19,8 @@ class StochasticCodec : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<Codec> codec_ = make_codec(parse_codec_spec(GetParam()));
 
-  [[nodiscard]] Payload encode_at(std::span<const float> v, const EncodePlace& place) const {
-    return encode(*codec_, v, nullptr, nullptr, place);
+  [[nodiscard]] Payload encode_at(std::span<const float> v, const EncodeContext& context) const {
+    return encode(*codec_, v, nullptr, nullptr, context);
   }
   // Blocks have a scale with levels; other codecs choose values and send them enlarged.
   [[nodiscard]] bool has_levels() const { return codec_->block() > 1; }
@@ -99,16 +99,16 @@ TEST_P(StochasticCodec, LevelsStayWhatTheyAre) {
 
 TEST_P(StochasticCodec, PlaceDecidesTheBytes) {
   const auto v = heavy_tailed_gradient(5000, 1);
-  const EncodePlace place{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 8192};
-  const auto payload = encode_at(v, place);
-  EXPECT_EQ(encode_at(v, place), payload);
-  std::vector<EncodePlace> others(5, place);
+  const EncodeContext context{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 8192};
+  const auto payload = encode_at(v, context);
+  EXPECT_EQ(encode_at(v, context), payload);
+  std::vector<EncodeContext> others(5, context);
   others[0].seed = 2;
   others[1].step = 3;
   others[2].bucket = 4;
   others[3].rank = 3;
   others[4].offset = 10240;
-  for (const EncodePlace& other : others) EXPECT_NE(encode_at(v, other), payload);
+  for (const EncodeContext& other : others) EXPECT_NE(encode_at(v, other), payload);
 }
 
 // The errors of many ranks that send the same values average out.

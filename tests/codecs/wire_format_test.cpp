@@ -14,9 +14,9 @@ using namespace test;
 struct Pinned {
   const char* spec;
   std::uint64_t hash;
-  EncodePlace place = {};
+  EncodeContext context = {};
 };
-constexpr EncodePlace kPlace{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 5};
+constexpr EncodeContext kContext{.seed = 1, .step = 2, .bucket = 3, .rank = 4, .offset = 5};
 
 // A codec that is added gets its row here: the test fails and names the hash.
 constexpr Pinned kPinned[] = {
@@ -41,24 +41,24 @@ constexpr Pinned kPinned[] = {
     {"topk:ratio=0.01", 0x469367D05CC2889Eu},
     {"topk:ratio=0.25,value=bf16", 0x0B29031614033E0Fu},
     {"dgc:ratio=0.01", 0x469367D05CC2889Eu},
-    {"randk:ratio=0.01", 0x141A64FA2DD6ACB0u, kPlace},
-    {"randk:ratio=0.01,scale=on", 0x209A4A0DEE199D84u, kPlace},
+    {"randk:ratio=0.01", 0x141A64FA2DD6ACB0u, kContext},
+    {"randk:ratio=0.01,scale=on", 0x209A4A0DEE199D84u, kContext},
 };
 
 // Input that depends on nothing but integer arithmetic and one exact scaling.
-std::uint64_t hash_of(std::string_view spec, const EncodePlace& place) {
+std::uint64_t hash_of(std::string_view spec, const EncodeContext& context) {
   std::vector<float> v(5003);
   const CounterRng rng(1, RandomStream::test);
   for (std::size_t i = 0; i < v.size(); ++i) {
     v[i] = static_cast<float>(static_cast<std::int32_t>(rng.bits(i) >> 40) - (1 << 23)) * 0x1p-30f;
   }
-  const auto payload = encode(*make_codec(parse_codec_spec(spec)), v, nullptr, nullptr, place);
+  const auto payload = encode(*make_codec(parse_codec_spec(spec)), v, nullptr, nullptr, context);
   return XXH3_64bits(payload.data(), payload.size());
 }
 
 TEST(WireFormat, IsPinned) {
   for (const Pinned& pinned : kPinned) {
-    const std::uint64_t hash = hash_of(pinned.spec, pinned.place);
+    const std::uint64_t hash = hash_of(pinned.spec, pinned.context);
     EXPECT_EQ(hash, pinned.hash) << fmt::format("{} has 0x{:016X}u", pinned.spec, hash);
   }
 }

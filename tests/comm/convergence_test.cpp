@@ -106,7 +106,7 @@ class AbsmaxTwoBit final : public Codec {
   [[nodiscard]] double contraction() const override { return 1.0; }
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace&) const override {
+                      const EncodeContext&) const override {
     for (std::size_t begin = 0; begin < partial.size(); begin += kBlock) {
       const std::size_t end = std::min(begin + kBlock, partial.size());
       float largest = 0.0f;

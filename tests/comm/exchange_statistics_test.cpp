@@ -72,7 +72,7 @@ class Truncating final : public Codec {
   }
   [[nodiscard]] double contraction() const override { return 0.5; }
   EncodeResult encode(std::span<const float> partial, float*, std::span<std::byte> payload,
-                      const EncodePlace&) const override {
+                      const EncodeContext&) const override {
     float largest = 1e-30f;
     for (const float v : partial) largest = std::max(largest, std::abs(v));
     std::vector<float> out;

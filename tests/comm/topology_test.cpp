@@ -72,7 +72,7 @@ class Ragged final : public Codec {
   }
   [[nodiscard]] double contraction() const override { return 0.0; }
   EncodeResult encode(std::span<const float> partial, float*, std::span<std::byte> payload,
-                      const EncodePlace&) const override {
+                      const EncodeContext&) const override {
     std::memset(payload.data(), 0, bytes(partial.size()));
     std::memcpy(payload.data(), partial.data(), partial.size_bytes());
     return {bytes(partial.size()), true};

@@ -23,8 +23,8 @@ class WrappedCodec : public Codec {
   }
   [[nodiscard]] double contraction() const override { return codec_->contraction(); }
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace& place) const override {
-    return codec_->encode(partial, residual, payload, place);
+                      const EncodeContext& context) const override {
+    return codec_->encode(partial, residual, payload, context);
   }
   void decode(std::span<const std::byte> payload, std::span<float> out) const override {
     codec_->decode(payload, out);
@@ -65,15 +65,15 @@ class RecordingCodec final : public WrappedCodec {
   [[nodiscard]] const Records& records() const { return records_; }
 
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
-                      const EncodePlace& place) const override {
+                      const EncodeContext& context) const override {
     std::vector<float> v(partial.begin(), partial.end()), decoded(partial.size());
     if (residual != nullptr && !is_lossless()) {
       for (std::size_t i = 0; i < v.size(); ++i) v[i] += residual[i];
     }
-    const EncodeResult result = WrappedCodec::encode(partial, residual, payload, place);
+    const EncodeResult result = WrappedCodec::encode(partial, residual, payload, context);
     decode(payload.first(result.payload_bytes), decoded);
     for (std::size_t i = 0; i < v.size(); ++i) {
-      const std::size_t at = place.offset + i;
+      const std::size_t at = context.offset + i;
       records_.is_zeroed[at] = !result.finite;
       if (!result.finite) {
         records_.is_refused[at] = true;
