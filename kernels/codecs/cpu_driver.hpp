@@ -48,22 +48,22 @@ class CpuCodec final : public Codec {
     DP_ASSERT(payload.size() >= bytes, "{} bytes for a payload of {}", payload.size(), bytes);
     if constexpr (Format::kIsLossless) residual = nullptr;
     std::uint32_t largest = 0;
-    for (std::size_t begin = 0; begin < n; begin += step()) {
-      const std::size_t m = std::min(step(), n - begin);
+    for (std::size_t begin = 0; begin < n; begin += tile()) {
+      const std::size_t m = std::min(tile(), n - begin);
       const std::uint32_t bits = largest_magnitude_bits(
           partial.data() + begin, residual == nullptr ? nullptr : residual + begin, m);
       largest = std::max(largest, bits);
       if constexpr (Format::kNeedsBlockMaximum) {
-        std::memcpy(payload.data() + begin / step() * sizeof bits, &bits, sizeof bits);
+        std::memcpy(payload.data() + begin / tile() * sizeof bits, &bits, sizeof bits);
       }
     }
     const bool finite = largest < Format::kNonFiniteFrom;
     [[maybe_unused]] const Draws draws(context);
-    for (std::size_t begin = 0; begin < n; begin += step()) {
-      const std::size_t m = std::min(step(), n - begin);
+    for (std::size_t begin = 0; begin < n; begin += tile()) {
+      const std::size_t m = std::min(tile(), n - begin);
       std::uint32_t bits = 0;
       if constexpr (Format::kNeedsBlockMaximum) {
-        if (finite) std::memcpy(&bits, payload.data() + begin / step() * sizeof bits, sizeof bits);
+        if (finite) std::memcpy(&bits, payload.data() + begin / tile() * sizeof bits, sizeof bits);
       }
       const float* from = finite ? partial.data() + begin : kZeroBlock;
       float* rest = finite && residual != nullptr ? residual + begin : nullptr;
@@ -84,8 +84,9 @@ class CpuCodec final : public Codec {
   }
 
  private:
-  // Formats without blocks are walked in runs that stay in the first-level cache.
-  [[nodiscard]] std::size_t step() const { return block() > 1 ? block() : 2048; }
+  // Floats that are encoded in one go: a block, or for formats without blocks a run that stays in
+  // the first-level cache.
+  [[nodiscard]] std::size_t tile() const { return block() > 1 ? block() : 2048; }
 
   template <bool kAdd>
   void decode_blocks(std::span<const std::byte> payload, std::span<float> out) const {
@@ -93,8 +94,8 @@ class CpuCodec final : public Codec {
     if (payload.size() != format_.payload_bytes(n)) {
       throw_payload_length(spec(), payload.size(), format_.payload_bytes(n), n);
     }
-    for (std::size_t begin = 0; begin < n; begin += step()) {
-      const std::size_t m = std::min(step(), n - begin);
+    for (std::size_t begin = 0; begin < n; begin += tile()) {
+      const std::size_t m = std::min(tile(), n - begin);
       if (!format_.template decode_block<kAdd>(payload.data(), begin, m, n, out.data() + begin)) {
         throw_payload_content(spec());
       }

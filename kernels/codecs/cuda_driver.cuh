@@ -197,12 +197,12 @@ class CudaCodec final : public Codec {
 
  private:
   [[nodiscard]] Tiling tiling(std::size_t n) const {
-    const std::size_t step = block() > 1 ? block() : 2048;
+    const std::size_t length = block() > 1 ? block() : 2048;
     // A warp is enough for a tile of up to 4 x 4 positions a thread.
-    const bool is_small = code_layout::positions(step, Format::kCodeBits) <= 32 * 16;
+    const bool is_small = code_layout::positions(length, Format::kCodeBits) <= 32 * 16;
     return {.n = n,
-            .step = step,
-            .tiles = (n + step - 1) / step,
+            .length = length,
+            .tiles = (n + length - 1) / length,
             .group = is_small ? 32 : kThreads,
             .code_start = format_.code_start(n)};
   }

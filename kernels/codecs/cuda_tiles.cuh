@@ -94,8 +94,8 @@ __device__ void store_words(std::byte* to, unsigned bytes, const std::uint32_t (
 // How a segment of n floats is shared out.
 struct Tiling {
   std::size_t n;
-  std::size_t step;        // floats of a tile
-  std::size_t tiles;       // ceil(n / step)
+  std::size_t length;      // floats of a tile
+  std::size_t tiles;       // ceil(n / length)
   unsigned group;          // threads that have a tile together: 32, or all kThreads of a block
   std::size_t code_start;  // of the payload: the first byte behind the heads
 
@@ -158,8 +158,8 @@ __device__ void for_tiles(const Tiling& tiling, Use use) {
   for (std::size_t i = std::size_t{blockIdx.x} * tiling.groups() + tiling.group_index();
        i < tiling.tiles; i += stride) {
     const std::size_t tile = kBackwards ? tiling.tiles - 1 - i : i;
-    const std::size_t begin = tile * tiling.step, left = tiling.n - begin;
-    use(tile, begin, static_cast<unsigned>(left < tiling.step ? left : tiling.step));
+    const std::size_t begin = tile * tiling.length, left = tiling.n - begin;
+    use(tile, begin, static_cast<unsigned>(left < tiling.length ? left : tiling.length));
   }
 }
 
