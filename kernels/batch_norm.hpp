@@ -3,9 +3,9 @@
 //
 //   y = relu?( gamma * (x - mean) / sqrt(var + epsilon) + beta  [+ addend] )
 //
-// Ioffe and Szegedy 2015; statistics and gradients as torch.nn.BatchNorm2d: training normalises
-// with the biased variance of the batch, running_var takes the unbiased one, running = (1 -
-// momentum) * running + momentum * batch.
+// Ioffe and Szegedy 2015. Statistics and gradients are those of torch.nn.BatchNorm2d: training
+// normalises with the biased variance of the batch, running_var gets the unbiased one, and
+// running = (1 - momentum) * running + momentum * batch.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,8 @@ class BatchNorm {
     TensorView d_addend;  // assigned, present exactly if has_addend; may alias dy or dy2, not dx
     float *d_gamma, *d_beta;  // C, assigned
   };
-  // Gradient of the last forward_training, whose x and y are given again (y is read only where the
-  // ReLU's mask cannot be had from x, that is with an addend).
+  // Gradient of the last forward_training, whose x and y are given again. y is read only with an
+  // addend, where the ReLU's mask cannot be computed from x.
   virtual void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
                         const Gradients& gradients) = 0;
 };

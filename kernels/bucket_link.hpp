@@ -1,14 +1,15 @@
-// The way of gradients between a GPU that computes them and the thread that exchanges them.
+// Brings gradients from a GPU that computes them to the thread that exchanges them, and the sums
+// back.
 //
 // A *bucket* is a slice of the flat gradient. During backward, an operation in the queue says that
-// a bucket's values are final; the exchanging thread polls for that, without a call into the
-// driver: the device writes the step's number into memory of the host. Where the exchange works on
-// host memory (the *host path*), the slice is copied down before the mark is written and the sums
-// are copied up again, both on queues of their own, one for each direction of the bus, so that they
-// run beside the computation. Where it works on the device's memory (the *device path*) nothing is
-// copied here.
+// a bucket's values are final: the device then writes the step's number into memory of the host,
+// and the exchanging thread polls that memory without a call into the driver. On the *host path*
+// the exchange works on host memory: the slice is copied down before the mark is written, and the
+// sums are copied up again. Each direction of the bus has a queue of its own, so that copies run
+// beside the computation. On the *device path* the exchange works on the device's memory, and
+// nothing is copied here.
 //
-// Only GPUs need one: on a CPU the caller of backward tells the reducer itself.
+// Only GPUs need a link: on a CPU the caller of backward tells the reducer itself.
 #pragma once
 
 #include <cstddef>
@@ -38,17 +39,18 @@ class BucketLink {
   // copies down. (A recording of the step ends with it.)
   virtual void end_backward() = 0;
 
-  // Any thread: true once a bucket's values (in host memory on the host path) are final.
+  // Whether a bucket's values (in host memory on the host path) are final. From any thread.
   [[nodiscard]] virtual bool is_final(std::size_t bucket) const = 0;
 
-  // The exchanging thread, host path: the bucket's sums are in host memory. Starts the copy up.
+  // On the host path, the exchanging thread calls this when the bucket's sums are in host memory.
+  // Starts the copy up.
   virtual void return_sums(std::size_t bucket) = 0;
   // Operations enqueued from here on see the sums that were returned. Not part of a recording.
   virtual void await_sums() = 0;
 };
 
-// device_gradient: the flat gradient on the device. host_gradient: as long, from
-// device.allocate_host, on the host path; null on the device path. Error(internal) on a CPU.
+// device_gradient: the flat gradient on the device. host_gradient: memory of the same length from
+// device.allocate_host on the host path, null on the device path. Error(internal) on a CPU.
 [[nodiscard]] std::unique_ptr<BucketLink> make_bucket_link(Device& device, float* device_gradient,
                                                            float* host_gradient,
                                                            std::vector<BucketSlice> buckets);

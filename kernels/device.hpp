@@ -40,7 +40,7 @@ class Recording {
   virtual void replay() = 0;
 };
 
-// Moments in a queue, by number. A moment that is marked again forgets the earlier one.
+// Moments in a queue, by number. Marking a number again replaces its moment.
 class TimeMarks {
  public:
   virtual ~TimeMarks() = default;
@@ -76,8 +76,8 @@ class Device {
   // Error(device) "out of memory: ..." where there is too little.
   using Memory = std::shared_ptr<std::byte>;
   [[nodiscard]] virtual Memory allocate(std::size_t bytes) = 0;
-  // Likewise, memory of the host that operations can read and write in place, if slowly, and that
-  // transfers fastest.
+  // Memory of the host, zeroed and aligned in the same way, that operations can read and write in
+  // place (slowly, on a GPU) and that transfers fastest.
   [[nodiscard]] virtual Memory allocate_host(std::size_t bytes) = 0;
   // Bytes of the device that are free now.
   [[nodiscard]] virtual std::size_t free_bytes() const = 0;
@@ -90,11 +90,11 @@ class Device {
   // Waits until all operations have run.
   virtual void synchronize() = 0;
 
-  // For a thread that is not the one which made the device: before its first call.
+  // Every other thread than the one that made the device calls this before anything else.
   virtual void make_current() const {}
 
-  // `operations` enqueues what a replay is to do. It is called by the first replays, not by all,
-  // and must refer to memory that outlives the recording.
+  // `operations` enqueues what a replay has to do. Only the first replays call it. The memory that
+  // it refers to must outlive the recording.
   [[nodiscard]] virtual std::unique_ptr<Recording> record(std::function<void()> operations) = 0;
   [[nodiscard]] virtual std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) = 0;
 

@@ -1,12 +1,12 @@
-// Brings batches of images to a GPU beside its other work: while one batch is computed on, the next
-// one is on its way, on a queue of its own, from pinned memory; crop, flip and normalisation happen
-// there (augment.hpp).
+// Brings batches of images to a GPU beside its other work. While the GPU computes on one batch, the
+// next one is copied from pinned memory on a queue of its own. Crop, flip and normalisation happen
+// on the GPU (augment.hpp).
 //
 //     send(batch)      starts the copies; at most two batches are on their way or in use
 //     await_sent()     the host may write into the memory that the last send() named
 //     receive(y)       an operation: the earliest batch that was sent and not received, in y
 //
-// Only GPUs need one: on a CPU the loader's own memory is the network's input.
+// Only GPUs need a link: on a CPU the network reads the loader's own memory.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The parameter-free shortcut of ResNet's option A (He et al. 2016, section 3.3): every stride-th
-// pixel, and zeros for the channels that are new.
+// The shortcut without parameters, option A of ResNet (He et al. 2016, section 3.3): it takes every
+// stride-th pixel and fills the new channels with zeros.
 //
 // y[n, p, q, k] = x[n, p*stride, q*stride, k - first] for first <= k < first + C, else 0, where
 // `first` = (K - C) / 2: the zeros are split evenly before and after, as in the common PyTorch

@@ -1,10 +1,10 @@
-// The table of algorithm choices: for every operation that has several ways to be computed, which
-// one this run uses.
+// The table of algorithm choices. Some operations can be computed in several ways; the table says
+// which one this run uses.
 //
-// A choice is made once per key (an operation's shape and direction, without the batch size) by
+// A choice is made once per key (an operation's shape and direction, without the batch size), by
 // measurement, or by the operation's fixed rule when tuning is off. Different algorithms round
-// differently, so the table is part of what decides the bits of a run: it is written into the log,
-// and rank 0's table is handed to all ranks.
+// differently, so the bits of a run depend on the table: it is written into the log, and all ranks
+// use the table of rank 0.
 #pragma once
 
 #include <cstddef>

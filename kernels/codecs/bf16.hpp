@@ -6,8 +6,8 @@
 // Denormals are used. NaN and infinities are never sent.
 //
 // Error: |v - decoded| <= max(2^-8 |v|, 2^-134). Contraction c = 2^-8 for values in the normal
-// range. Against fp16: the range of fp32, so nothing is clamped or vanishes, at an eighth of the
-// precision.
+// range. Compared with fp16 it has the range of fp32, so nothing is clamped or vanishes, and an
+// eighth of the precision.
 //
 // Same bytes everywhere: the rounding is integer arithmetic.
 #pragma once

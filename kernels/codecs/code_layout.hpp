@@ -3,8 +3,8 @@
 // Codes of 8, 16 or 32 bits follow each other, little-endian. Narrower ones form *streams*: with s
 // = 8 / bits, byte i of a block of m floats holds the codes of floats i, i + w, i + 2w, ... (s of
 // them, the first in the lowest bits), where w = ceil(m / s). So each stream is contiguous, which
-// vectorises on a CPU and coalesces on a GPU. Where a stream has ended, the format's padding
-// stands.
+// vectorises on a CPU and coalesces on a GPU. Behind the end of a stream stands the format's
+// padding.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ struct Coded {
 
 // How many streams a block has.
 DP_HD constexpr unsigned streams(unsigned bits) { return bits < 8 ? 8 / bits : 1; }
-// Of one position, which holds a code of each stream.
+// Bytes of one position, which holds a code of each stream.
 DP_HD constexpr unsigned position_bytes(unsigned bits) { return bits < 8 ? 1 : bits / 8; }
 // Positions of a block of m floats.
 DP_HD constexpr std::size_t positions(std::size_t m, unsigned bits) {
   return (m + streams(bits) - 1) / streams(bits);
 }
-// Of m floats. Whole blocks end on a byte, since blocks are a multiple of 8.
+// Bytes of the codes of m floats. Whole blocks end on a byte, since blocks are a multiple of 8.
 DP_HD constexpr std::size_t bytes(std::size_t m, unsigned bits) {
   return positions(m, bits) * position_bytes(bits);
 }
@@ -105,7 +105,7 @@ void unpack(const std::byte* codes, std::size_t m, Use use) {
   }
 }
 
-// Whether padding stands wherever a stream of a block of m floats has ended.
+// Whether there is padding behind the ends of all streams of a block of m floats.
 template <unsigned kBits, std::uint32_t kPadding>
 DP_HD bool is_padded(const std::byte* codes, std::size_t m) {
   if constexpr (kBits < 8) {
@@ -151,8 +151,8 @@ void decode(const std::byte* codes, std::size_t m, float* out, ValueOf value_of)
   });
 }
 
-// Host: likewise for m floats of 16 bits, whatever their exponents; returns the largest magnitude
-// among them as bits.
+// Host: assigns, or adds, value_of(code) to m floats that are sent as 16-bit floats of any kind;
+// returns the largest magnitude among the codes, as bits.
 template <bool kAdd, class ValueOf>
 std::uint32_t decode_halves(const std::byte* codes, std::size_t m, float* out, ValueOf value_of) {
   std::uint32_t largest = 0;

@@ -4,14 +4,14 @@
 // codec's *block*, except at the end of a chunk. The *payload* is the encoded segment. The
 // *residual* holds, per float, what earlier payloads dropped (error feedback).
 //
-// A codec works on the memory of one device: that of the host, or a GPU's. On the host codecs have
-// no state: every method may be called from any thread and allocates nothing. A GPU's codec has a
-// queue of its own, belongs to one thread at a time, and allocates when a segment is longer than
-// all before. The same input gives the same payload on every machine and every device (see
-// linear.hpp for what that takes).
+// A codec works on the memory of one device: the host's, or a GPU's. Codecs of the host have no
+// state: every method may be called from any thread and allocates nothing. Codecs of a GPU share
+// one queue (cuda_queue.hpp); one thread at a time uses them, and they allocate when a segment is
+// longer than all before. The same input gives the same payload on every machine and every device
+// (scaled_blocks.hpp says what that takes).
 //
-// A new codec is one header beside this one and one row in codec_rows.hpp. Errors: a payload that
-// cannot be is Error(communication).
+// A new codec is one header beside this one and one row in codec_rows.hpp. A payload that no
+// encoder writes is Error(communication).
 #pragma once
 
 #include <cstddef>
@@ -58,9 +58,9 @@ class Codec {
   // memory that the GPU reaches (its own, or Device::allocate_host), and everything has ended when
   // a call returns. Work that others have enqueued on that memory must have ended before.
   [[nodiscard]] virtual bool is_on_device() const { return false; }
-  // Sums over the memory that this codec works on.
+  // The memory that this codec works on, for sums over it.
   [[nodiscard]] virtual const SegmentMemory& memory() const { return host_memory(); }
-  // Segments are a multiple of it.
+  // The length of a segment is a multiple of it.
   [[nodiscard]] std::size_t block() const { return spec_.block; }
   // True where decode(encode(x)) is x, bit for bit, for every finite x.
   [[nodiscard]] virtual bool is_lossless() const = 0;
@@ -68,37 +68,38 @@ class Codec {
   [[nodiscard]] virtual std::size_t max_payload_bytes(std::size_t n) const = 0;
   // The length of every payload of n floats; nothing where it depends on the values.
   [[nodiscard]] virtual std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const = 0;
-  // A c < 1 with norm(v - decode(encode(v))) <= c * norm(v) for every v whose values are within the
-  // codec's normal range (stated in its header). 0 for lossless codecs; 1 or more for specs that
-  // round at random (not CodecSpec::is_biased) and are no contraction. 1 for those whose error is
-  // bounded in another way: absolute_error, or over draws (randk).
+  // A number c with norm(v - decode(encode(v))) <= c * norm(v) for every v whose values are within
+  // the codec's normal range, which its header states. It is 0 for lossless codecs. Codecs with
+  // feedback have one below 1, except those whose error has another bound (absolute_error, or a
+  // mean over draws in randk): they say 1. Specs that round at random (CodecSpec::is_biased is
+  // false) are no contractions and say 1 or more.
   [[nodiscard]] virtual double contraction() const = 0;
-  // Where it is above 0: |v - decoded| is below it for every value that is not sent.
+  // If above 0, a bound: |v - decoded| is smaller for every value that is not sent.
   [[nodiscard]] virtual double absolute_error() const { return 0.0; }
 
   // Encodes v = partial + residual into `payload` (at least max_payload_bytes) and leaves
-  // v - decode(payload) in `residual`; `residual` may be null: v = partial, the rest is dropped.
-  // (Lossless codecs drop nothing and leave `residual` unread.)
-  // Input that is not finite: the payload stands for zeros, the residual is as it was,
-  // finite=false.
+  // v - decode(payload) in `residual`. With a null `residual`, v is `partial` and the difference is
+  // dropped. Lossless codecs drop nothing and do not read `residual`.
+  // Where the input is not finite, the payload stands for zeros, the residual stays as it was, and
+  // the result says finite=false.
   virtual EncodeResult encode(std::span<const float> partial, float* residual,
                               std::span<std::byte> payload, const EncodeContext& context) const = 0;
 
-  // Assigns, or adds, the decoded floats to `out`, whose length is the segment's. Throws
-  // Error(communication) on a payload with a length, a scale, a code or a padding that no encoder
-  // writes, and may then have written a part. What is decoded is finite, whatever the bytes.
-  // Not everything that no encoder writes is seen: where codes are whole numbers (q16, q8, q4, q8n,
-  // q4n) the least one, -32768, -128 or -8, stands for that number, one more than an encoder sends
-  // (looking for it would cost decode_add a fifth in cache); a scale is not compared with the
-  // codes below it; and every key of randk draws places. Nor can a change from one possible value
-  // into another be seen here: that is what checksums of the network and the hash of the replicas
-  // are for.
+  // decode assigns the decoded floats to `out`, and decode_add adds them. `out` has the segment's
+  // length. Both throw Error(communication) on a payload with a length, a scale, a code or a
+  // padding that no encoder writes, and may have written a part of `out` by then. Decoded values
+  // are finite whatever the bytes are.
+  // Some damage is not noticed. Where codes are whole numbers (q16, q8, q4, q8n, q4n), decoders
+  // accept the least one, -32768, -128 or -8, though encoders do not send it: a check would make
+  // decode_add a fifth slower on data in cache. Scales are not compared with their codes, and any
+  // key of randk is valid. A payload that was changed into another valid one cannot be noticed
+  // here; checksums of the network and the hash of the replicas are for that.
   virtual void decode(std::span<const std::byte> payload, std::span<float> out) const = 0;
   virtual void decode_add(std::span<const std::byte> payload, std::span<float> out) const = 0;
 
-  // decode_add(received, partial), then encode(partial, residual, payload, context): what a rank
-  // does with a segment that it passes on. One trip to a GPU instead of two. `received` and
-  // `payload` do not overlap.
+  // What a rank does with a segment that it passes on: decode_add(received, partial), then
+  // encode(partial, residual, payload, context), in one trip to a GPU instead of two. `received`
+  // and `payload` do not overlap.
   virtual EncodeResult decode_add_encode(std::span<const std::byte> received,
                                          std::span<float> partial, float* residual,
                                          std::span<std::byte> payload,
@@ -111,9 +112,11 @@ class Codec {
   CodecSpec spec_;
 };
 
-// For memory of the host. Null where the codec is an exchange of its own (CodecInfo::is_exchange).
+// Makes a codec for memory of the host; null for a codec that is an exchange of its own
+// (CodecInfo::is_exchange).
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec);
-// For memory of that device, which outlives the codec. Null where the codec has no form for it.
+// Makes a codec for memory of that device, which outlives the codec; null where the codec has no
+// form for such a device.
 [[nodiscard]] std::unique_ptr<Codec> make_codec(const CodecSpec& spec, Device& device);
 // Whether make_codec(spec, a device of that kind) makes one.
 [[nodiscard]] bool has_codec(const CodecSpec& spec, DeviceKind kind);

@@ -1,9 +1,10 @@
-// The rows of the list of codecs: one for each. Adding a codec ends here, but for the hash that
-// pins its wire format: tests/codecs/wire_format_test.cpp names it.
+// The list of codecs, one row each. To add a codec, write its header and add a row here; then
+// tests/codecs/wire_format_test.cpp asks for a hash that pins its wire format.
 //
-// codec_list.cpp makes the CPU's codecs of them, cuda_codecs.cu a GPU's. A format without the
-// pieces that the GPU's driver needs (linear.hpp lists them) says kOnGpu = false; such a codec can
-// still be used with a GPU, on gradients in host memory. Only for those two files.
+// Only two files include this one: codec_list.cpp makes the CPU's codecs from the rows, and
+// cuda_codecs.cu a GPU's. A format without the pieces that the GPU's driver needs (linear.hpp lists
+// them) says kOnGpu = false; such a codec can still be used with a GPU, on gradients in host
+// memory.
 #pragma once
 
 #include <tuple>
@@ -87,7 +88,7 @@ inline constexpr CodecParameter kThresholdParameters[] = {
 constexpr CodecInfo block_info(std::string_view name, std::string_view help) {
   return {.name = name, .help = help, .is_biased = true, .parameters = kBlockAndFeedback};
 }
-// Likewise, or at random.
+// The same, with rounding at random as a choice.
 constexpr CodecInfo rounding_info(std::string_view name, std::string_view help) {
   CodecInfo info = block_info(name, help);
   info.unbiased_when = "round=stochastic";

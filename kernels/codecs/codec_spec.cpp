@@ -1,3 +1,7 @@
+// Parsing and printing of codec specs, and their help, all from the table of codecs
+// (codec_rows.hpp). A spec is split at its first colon and at commas; each value is checked by the
+// row's parameter of that key, missing ones get their defaults, and the rules for feedback are
+// applied last.
 #include "kernels/codecs/codec_spec.hpp"
 
 #include <algorithm>

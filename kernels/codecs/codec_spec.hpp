@@ -1,8 +1,8 @@
 // Codec specs: what a user writes after --compress, NAME[:key=value,...], and the table that says
 // which codecs and keys there are. --help, the tests and the bench read the same table.
 //
-// Errors: a spec that cannot be is Error(usage) that begins with "--compress TEXT: " and names what
-// is allowed.
+// A spec that is not valid is Error(usage); the message begins with "--compress TEXT: " and names
+// what is allowed.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +22,12 @@ struct CodecParameter {
   std::string_view key;
   std::string_view help;  // one line
   Kind kind = Kind::number;
-  double preset = 0.0;  // its value where a spec does not name it; of a choice: its place, from 0
-  // Of numbers.
+  double preset = 0.0;  // the default value; for a choice, its place among the choices, from 0
+  // For numbers.
   double least = 0.0, most = 0.0;
   bool is_above_least = false;    // the least itself is not allowed
-  std::size_t multiple_of = 1;    // of whole numbers
-  std::string_view choices = {};  // of a choice: "nearest|stochastic"
+  std::size_t multiple_of = 1;    // for whole numbers
+  std::string_view choices = {};  // for a choice: "nearest|stochastic"
 };
 
 // What is allowed, for help and errors: "a multiple of 8 from 8 to 16384", "on or off".
@@ -83,23 +83,23 @@ struct CodecInfo {
   std::string_view name;
   std::string_view help;   // one line
   bool is_biased = false;  // its errors do not average out by themselves
-  // "key=choice" that makes it unbiased: it then draws random numbers, and errors average out. Such
-  // a spec has feedback off, and ef=on is refused (ef=force is not): a residual of errors that are
-  // drawn at random grows instead of being sent.
+  // The "key=choice" that makes the codec unbiased: it then draws random numbers, and its errors
+  // average out. Such a spec has feedback off and refuses ef=on (not ef=force), because a residual
+  // of random errors grows instead of being sent.
   std::string_view unbiased_when = {};
-  // In the order in which the canonical form spells them out; constants that live for ever.
+  // In the order of the canonical form. They are constants and are never freed.
   std::span<const CodecParameter> parameters = {};
-  // It is an exchange of its own, not a way to write segments: make_codec makes nothing of it.
+  // The codec is an exchange of its own and not a way to write segments: make_codec returns null.
   bool is_exchange = false;
 
   // Null where the codec has no such key.
   [[nodiscard]] const CodecParameter* find(std::string_view key) const;
-  // Has something to feed back: `ef=` is allowed.
+  // Whether the codec drops something that can be fed back: then `ef=` is allowed.
   [[nodiscard]] bool can_feedback() const { return find("ef") != nullptr; }
 };
 
-// For --help: names and texts. Every codec with its size and its keys as they are preset, and what
-// the keys mean and allow.
+// Names and texts for --help: first every codec with its size and the defaults of its keys, then
+// what the keys mean and allow.
 using HelpEntries = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] HelpEntries codec_help();
 [[nodiscard]] HelpEntries codec_key_help();
@@ -114,7 +114,7 @@ struct CodecSpec {
   std::string name = "none";
   std::size_t block = 1;  // in floats; 1 means that there are no blocks
   bool feedback = false;
-  // The values of the codec's other keys, all of them; a choice as its place among the choices.
+  // The values of all other keys of the codec. A choice is stored as its place among the choices.
   std::map<std::string, double, std::less<>> settings = {};
 
   // The value of a key that the codec has.

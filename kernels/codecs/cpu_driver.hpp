@@ -1,13 +1,13 @@
 // The generic CPU driver: turns a codec's Format (one header: linear.hpp, fp16.hpp, none.hpp) into
 // the runtime interface of codec.hpp.
 //
-// A Format is made from a CodecSpec; it says how long a payload is and how one block is encoded and
-// decoded. One that draws random numbers (kDraws) is given a Draws beside. The driver walks
-// over the blocks, finds their largest magnitudes, keeps the rules for input that is not finite and
-// checks lengths. Encoding makes two passes over a segment (maxima, then codes), because nothing
-// may be written to the residual before the whole segment is known to be finite; a segment of the
-// default size stays in the second-level cache between them. A Format that needs the blocks' maxima
-// begins its payload with 4 bytes a block; the driver keeps the maxima there between the passes.
+// A Format is made from a CodecSpec. It says how long a payload is and how one block is encoded and
+// decoded; if it draws random numbers (kDraws), its encode_block takes a Draws as well. The driver
+// walks over the blocks, finds their largest magnitudes, checks lengths, and treats input that is
+// not finite. Encoding makes two passes over a segment (maxima, then codes), because nothing may be
+// written to the residual before the whole segment is known to be finite; a segment of the default
+// size stays in the second-level cache between them. A Format that needs the blocks' maxima begins
+// its payload with 4 bytes a block, where the driver keeps the maxima between the passes.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace dp {
 [[nodiscard]] std::uint32_t largest_magnitude_bits(const float* partial, const float* residual,
                                                    std::size_t n);
 
-// What is encoded instead of input that is not finite.
+// Zeros, which are encoded instead of input that is not finite.
 extern const float kZeroBlock[kMaxBlock];
 
 template <class Format>

@@ -1,13 +1,14 @@
 // The generic CUDA driver: turns a codec's Format into the interface of codec.hpp on a GPU's
 // memory. Payloads, decoded values and residuals are those of the CPU, bit for bit: the arithmetic
-// of a value is the Format's (one source for both), and between values there is nothing but maxima.
-// The loops over a segment are the driver's (cuda_tiles.cuh).
+// of a value is the Format's, one source for both, and values are combined only by maxima. The
+// loops over a segment are the driver's (cuda_tiles.cuh).
 //
 // Encoding is two kernels, since no residual may change before the whole segment is known to be
-// finite: scan_kernel finds the tiles' largest magnitudes, after decoding and adding a payload
-// where there is one; encode_kernel writes codes and residuals. Memory traffic a float, with
-// feedback: scan 8 bytes, encode 12 and the code; of these, the 8 that are read again come from the
-// second-level cache for segments of up to some 20 MB. Decoding to add: 8 bytes and the code.
+// finite. scan_kernel finds the tiles' largest magnitudes, after it has decoded and added a payload
+// if there is one; encode_kernel writes codes and residuals. Memory traffic per float, with
+// feedback: 8 bytes for the scan, 12 bytes and the code for the encode. 8 of these 12 bytes are
+// read a second time and come from the second-level cache, for segments of up to about 20 MB.
+// decode_add moves 8 bytes and the code.
 #pragma once
 
 #include "kernels/codecs/cuda_queue.hpp"

@@ -1,3 +1,5 @@
+// The sums of a queue: squares in two kernels (a fixed number of blocks, then one block that adds
+// theirs, so the order depends on n alone), a search for values that are not finite, an addition.
 #include "kernels/codecs/cuda_queue.hpp"
 
 #include "kernels/cuda/launch.cuh"

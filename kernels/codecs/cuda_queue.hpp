@@ -1,8 +1,8 @@
-// The queue of a GPU's codecs, one for all of them: its stream, the little memory that their
-// kernels need, and the sums of segment_memory.hpp. Every call waits for its kernels before it
-// returns, so codecs do not meet in it. One thread at a time uses it, the one that exchanges
-// gradients; that thread has the GPU as its current one. Beside the queues of others nothing here
-// waits for them or they for it: what others have written must be finished, and is then seen.
+// The queue that all codecs of a GPU share: a stream, the little memory that their kernels need,
+// and the sums of segment_memory.hpp. Every call waits for its kernels before it returns, so calls
+// of different codecs never overlap. One thread at a time uses the queue, the one that exchanges
+// gradients, and the GPU is that thread's current one. This queue and the device's other queues do
+// not wait for each other: what others write must be finished before a call that reads it.
 //
 // A call is: begin(), kernels on stream(), finish(). Kernels tell the host what they found through
 // a *report* in host memory, which finish() reads after it has waited.
@@ -22,14 +22,15 @@ namespace dp::cuda {
 
 class CodecQueue final : public SegmentMemory {
  public:
-  // Written by kernels, all of them the same values, so their order does not matter.
+  // Written by kernels. Kernels that write a field write the same value, so their order does not
+  // matter.
   struct Report {
     double sum;
     std::uint32_t is_not_finite;
     std::uint32_t is_damaged;  // a payload that no encoder writes
   };
-  // What the kernels of a call share, in memory of the device: the number of the last call whose
-  // segment was not finite, and the largest magnitudes of the blocks.
+  // What the kernels of a call share. `not_finite_call` and `maxima` are memory of the device: the
+  // number of the last call whose segment was not finite, and the blocks' largest magnitudes.
   struct Call {
     Report* report;
     std::uint64_t number;
@@ -38,7 +39,7 @@ class CodecQueue final : public SegmentMemory {
   };
 
   explicit CodecQueue(CudaDevice& device);
-  // The device's queue; made by the first codec that asks, and gone with the last one.
+  // The device's queue. The first codec that asks makes it, and it is destroyed with the last one.
   [[nodiscard]] static std::shared_ptr<CodecQueue> of(CudaDevice& device);
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
@@ -65,11 +66,12 @@ class CodecQueue final : public SegmentMemory {
   void grow(std::size_t blocks) const;
 
   CudaDevice& device_;
-  // Its kernels are short and a rank waits for each: they go ahead of those of backward.
+  // Urgent, so that its kernels overtake those of backward: they are short, and a rank waits for
+  // each of them.
   Stream stream_{Stream::Priority::urgent};
   Device::Memory report_;
   Memory fixed_;  // the number of a call, then the partial sums of the blocks of a kernel
-  // Enough for a million floats at first, and for the longest segment so far.
+  // At first it is enough for segments of 16384 blocks; it grows with the longest segment.
   mutable Memory maxima_;
   mutable std::size_t maxima_size_ = 0;
   mutable std::uint64_t calls_ = 0;

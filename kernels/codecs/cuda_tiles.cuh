@@ -21,7 +21,8 @@ __device__ inline bool is_aligned(const void* p, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// `count` of 4 floats; the others come out as zeros, or are left alone.
+// Moves the first `count` of 4 floats. Loading gives zeros for the others; storing leaves them
+// alone.
 __device__ inline void load_floats(const float* from, unsigned count, float (&v)[4]) {
   if (count == 4 && is_aligned(from, sizeof(float4))) {
     const float4 all = *reinterpret_cast<const float4*>(from);
@@ -48,7 +49,7 @@ __device__ inline void store_floats(float* to, unsigned count, const float (&v)[
   }
 }
 
-// kWords words, of which `bytes` bytes count, from or to any address.
+// Moves the first `bytes` bytes of kWords words, from or to any address.
 template <unsigned kWords>
 __device__ void load_words(const std::byte* from, unsigned bytes, std::uint32_t (&w)[kWords]) {
   if (bytes == 4 * kWords && is_aligned(from, 4 * kWords)) {

@@ -1,5 +1,6 @@
-// The random numbers of one segment's encoding: a function of where in a run it is encoded and of a
-// value's index in it, and of nothing else. Host and device give the same bits.
+// The random numbers for encoding one segment. They depend only on where in a run the segment is
+// encoded (EncodeContext) and on a value's index in the segment. Host and device give the same
+// bits.
 #pragma once
 
 #include <cstdint>

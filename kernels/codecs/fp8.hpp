@@ -7,9 +7,9 @@
 // Round to nearest, ties to even. Zero is exact, the largest value of a block is reproduced up to
 // rounding.
 //
-// Beside q8 and q8n: the relative error of a value is about the same (2.6 % rms) from a block's
-// largest down to 2^-15 of it, so a block's small values keep their meaning; the sum of squares,
-// which the large ones make, is better served by q8 and best by q8n.
+// Compared with q8 and q8n: values from a block's largest down to 2^-15 of it have about the same
+// relative error (2.6 % rms), so small values of a block stay useful. The squared error of the
+// whole block, which its large values decide, is smaller with q8 and smallest with q8n.
 //
 // Error: with |v| >= 2^-6 scale at most |v| / 17, else at most 2^-10 scale; plus 2^-22 |v|. (Codes
 // are 2^(e-3) apart from 2^e on, and the value that loses the largest part of itself is the middle
@@ -31,7 +31,7 @@ inline constexpr float kLargest = 448.0f;
 // The code of a magnitude up to 448 (1 + 2^-22), without sign.
 DP_HD inline std::uint32_t from_magnitude(float y) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(y);
-  // Below 2^-6 the adder of the float unit rounds for us: at 2^14 the last place is 2^-9, E4M3's
+  // Below 2^-6 an addition does the rounding: near 2^14 floats are 2^-9 apart, which is E4M3's
   // smallest step.
   const std::uint32_t small = std::bit_cast<std::uint32_t>(y + 0x1p14f) - 0x46800000u;
   // Otherwise change the exponent's bias and round the 20 bits that go, ties to even.

@@ -53,9 +53,10 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     return std::sqrt(k / (1.0 + k)) * (1.0 + 0x1p-12) + 0x1p-21;
   }
 
-  // The pieces that every device's loops are made of. A block, as its codes need it; from the
-  // largest magnitude in it, or from its head, the first 4 bytes of it in the payload (false where
-  // no encoder writes such a head).
+  // The pieces that the loops of every device are made of. A Block holds what the codes of a block
+  // need. block_of makes it from the block's largest magnitude; read_head makes it from the block's
+  // head, its 4 bytes in the first part of a payload, and returns false for a head that no encoder
+  // writes.
   using Block = Scale;
   DP_HD static Block block_of(std::uint32_t absmax_bits) {
     if (absmax_bits < Base::kTiny) return {0.0f, 0.0f};
@@ -90,7 +91,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     if constexpr (kBits == 16) code = static_cast<std::int16_t>(bits);
     return static_cast<float>(code) * block.scale;
   }
-  // Of codes as they are read: the one below -L is let through (Codec::decode says why).
+  // Accepts every code, even the one below -L (Codec::decode says why).
   DP_HD static bool is_code(std::uint32_t) { return true; }
 
   // Encodes floats [begin, begin + m) of a segment of n, one block.
@@ -111,8 +112,8 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
     }
   }
 
-  // Decodes the same block into `out` (its first float); false where the scale or the padding
-  // cannot be.
+  // Decodes the same block into `out` (its first float); false where no encoder writes such a scale
+  // or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

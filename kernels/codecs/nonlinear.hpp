@@ -98,7 +98,7 @@ class Format : public ScaledBlocks<kBits, kBits == 4 ? 8 : 0> {
                                          [=](float v, std::size_t) { return code_of(v, block); });
   }
 
-  // False where the scale or the padding cannot be.
+  // False where no encoder writes such a scale or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

@@ -1,3 +1,5 @@
+// Encoding and decoding walk through the same places: the key in the payload's head makes a
+// generator, and Places steps through the k runs of the segment and draws one place in each.
 #include "kernels/codecs/randk.hpp"
 
 #include <algorithm>

@@ -3,18 +3,20 @@
 // Wire format of a segment of n floats:
 //     u64     key                what the places are derived from, little-endian
 //     float32 value[k]           k = ceil(ratio n), at least 1; in the places' order
-// So the places are not sent: the key follows from (seed, step, bucket, the segment's place in the
-// gradient) and all ranks draw the same ones, hence their sums line up. One place is drawn in each
-// of k runs of nearly equal length, floor(j n / k) to floor((j + 1) n / k), and all are shifted by
-// one more draw, round the segment's end; so every place is drawn with probability k/n and none
-// twice.
+// The places are not sent. The key follows from seed, step, bucket and the segment's place in the
+// gradient, so all ranks draw the same places and their sums line up. The segment is cut into k
+// runs of nearly equal length, floor(j n / k) to floor((j + 1) n / k). One place is drawn in each,
+// and one more draw shifts them all, around the segment's end. So every place is drawn with
+// probability k/n, and none twice.
 //
-// scale=off sends the values as they are: biased, with feedback; a value sent leaves exactly zero.
-// scale=on multiplies them by n/k in the encoder: E[decoded] = v up to a rounding, so it runs
-// without feedback. Its places are drawn anew by each rank: were they the same, a value already
-// scaled would be scaled again by each rank of a ring that passes it on. The variance is (n/k - 1)
-// of a value's square for each encoding on its way, and multiplies: direct, with two of them,
-// rather than ring. Values whose product overflows count as input that is not finite.
+// scale=off sends the values as they are. That is biased and needs feedback; a value that is sent
+// leaves exactly zero in the residual.
+// scale=on multiplies them by n/k in the encoder. Then E[decoded] = v up to a rounding, and there
+// is no feedback. Each rank draws its own places: if they were the same, every rank of a ring would
+// scale a value again that was scaled before. Each encoding on a value's way has a variance of
+// (n/k - 1) times its square, and these factors multiply, so the topology `direct` with its two
+// encodings is better than `ring`. Values whose product overflows count as input that is not
+// finite.
 //
 // Contraction: E[norm(v - decoded)^2] = (1 - k/n) norm(v)^2 for scale=off, over draws; for one draw
 // c = 1. With scale=on the error may be n/k - 1 times the value.
@@ -40,7 +42,7 @@ class RandK final : public Codec {
   void decode_add(std::span<const std::byte> payload, std::span<float> out) const override;
 
  private:
-  // Throws where the payload cannot be.
+  // Throws for a payload that no encoder writes.
   template <bool kAdd>
   void decode_values(std::span<const std::byte> payload, std::span<float> out) const;
 

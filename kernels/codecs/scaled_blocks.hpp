@@ -1,4 +1,4 @@
-// What all formats share that send one scale per block and codes of a fixed width.
+// What the formats with one scale per block and codes of a fixed width have in common.
 //
 // Wire format of a segment of n floats in blocks of `block` (the last one may be shorter):
 //     float32 scale[blocks]      little-endian; >= 0, at most 2^126 over the largest multiple of it
@@ -24,11 +24,11 @@
 
 namespace dp {
 
-// The scales, for codes of any kind.
+// The scales of the blocks, whatever their codes are.
 class BlockScales {
  public:
-  // The bits of 2^126 / levels. Negative scales and NaN have larger ones than any scale that an
-  // encoder writes, and what a decoder makes of a damaged scale does not overflow.
+  // The bits of 2^126 / levels, the largest scale that an encoder writes. The bits of negative
+  // scales and of NaN are larger. With a scale up to this one no decoded value overflows.
   DP_HD static constexpr std::uint32_t largest_scale(int levels) {
     return std::bit_cast<std::uint32_t>(0x1p126f / static_cast<float>(levels));
   }
@@ -48,7 +48,7 @@ class BlockScales {
  protected:
   DP_HD std::size_t block() const { return block_; }
 
-  // Host: of the block that begins at float `begin`.
+  // Host: for the block that begins at float `begin`.
   void write_scale(std::byte* payload, std::size_t begin, float scale) const {
     std::memcpy(payload + begin / block_ * sizeof scale, &scale, sizeof scale);
   }
@@ -62,7 +62,7 @@ class BlockScales {
   std::size_t block_;
 };
 
-// With codes of kBits each; kNothing is the code that pads a block's last byte.
+// Scales, and codes of kBits each. kNothing is the code that pads a block's last byte.
 template <unsigned kBits, std::uint32_t kNothing = 0>
 class ScaledBlocks : public BlockScales {
  public:

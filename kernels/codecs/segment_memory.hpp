@@ -1,6 +1,7 @@
-// The sums that an exchange makes of gradients and residuals beside encoding them, on the memory
-// that they lie in: the host's, or a GPU's. Results are there when a call returns; the same input
-// gives the same bits every time, but not the same on a GPU as on the host.
+// What an exchange does with gradients and residuals apart from encoding them (sums, copies), on
+// the memory where they lie: the host's, or a GPU's. Every call has finished when it returns. The
+// same input gives the same bits every time; sums on a GPU may differ from those on the host in the
+// last bits.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ class SegmentMemory {
   virtual void add(const float* values, float* sums, std::size_t n) const = 0;
 };
 
-// That of the host; from any thread.
+// The host's memory. Any thread may use it.
 [[nodiscard]] const SegmentMemory& host_memory();
 
 }  // namespace dp

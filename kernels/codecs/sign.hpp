@@ -1,12 +1,12 @@
 // sign: one bit a value and one scale a block.
 //
-// Wire format: that of scaled_blocks.hpp with codes of 1 bit, which is 1 for a negative value (-0
-// is one). The scale is s, the mean magnitude of the block; a value decodes to s or -s. Byte i of a
-// block of m floats holds the floats i, i + w, ..., i + 7w with w = ceil(m / 8), the first in its
-// lowest bit, 0 where there is none.
+// Wire format: that of scaled_blocks.hpp with codes of 1 bit, which is 1 for negative values
+// (including -0). The scale is s, the mean magnitude of the block; a value decodes to s or -s. Byte
+// i of a block of m floats holds the floats i, i + w, ..., i + 7w with w = ceil(m / 8), the first
+// in its lowest bit, and 0 behind the last float.
 //
-// Of all scales the mean magnitude has the least squared error (1-bit SGD, Seide et al. 2014;
-// signSGD with error feedback, Karimireddy et al. 2019): sum v^2 - (sum |v|)^2 / n.
+// The mean magnitude is the scale with the least squared error, sum v^2 - (sum |v|)^2 / n (1-bit
+// SGD, Seide et al. 2014; signSGD with error feedback, Karimireddy et al. 2019).
 // Contraction: (sum |v|)^2 >= sum v^2, with equality where one value alone is not zero, so
 // c = sqrt(1 - 1 / block): a contraction, but only just. For normal values it is 0.60.
 //
@@ -25,7 +25,7 @@ class Format : public ScaledBlocks<1> {
   using ScaledBlocks::ScaledBlocks;
 
   double contraction() const {
-    // The scale is rounded: its relative error counts squared.
+    // The scale is rounded, and its relative error enters as a square.
     return std::sqrt(1.0 - (1.0 - 0x1p-36) / static_cast<double>(block()));
   }
 

@@ -1,3 +1,8 @@
+// Encoding: the residual becomes v = partial + residual; the codec's cut says which values are
+// sent; their places are collected as u32 where the values will stand. One pass from the first to
+// the last then replaces each place by its value, writes the gap before it as a Rice code behind
+// the room for values, and leaves the rest (zero, or what bf16 rounds off) in the residual. With
+// bf16 values the gaps move up behind them. Decoding reads values and gaps in step.
 #include "kernels/codecs/sparse.hpp"
 
 #include <algorithm>
@@ -50,7 +55,7 @@ class BitWriter {
 
  private:
   static constexpr unsigned kMostZeros = 32;
-  // In one go: fewer than 8 bits wait from before.
+  // Bits that fit in one go, since fewer than 8 bits wait from before.
   static constexpr unsigned kMostBits = 56;
 
   // count <= kMostBits.
@@ -70,21 +75,21 @@ class BitWriter {
   unsigned bits_ = 0;
 };
 
-// Reads what BitWriter has written and nothing behind the end.
+// Reads what BitWriter has written, and never beyond the end.
 class BitReader {
  public:
   explicit BitReader(std::span<const std::byte> in)
       : next_(in.data()), end_(in.data() + in.size()) {}
 
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  // kNone where the value is above `most` or behind the end.
+  // kNone if the value is above `most` or the input ends before it does.
   std::size_t get_rice(unsigned parameter, std::size_t most) {
     if (bits_ < kFull) refill();
-    auto zeros = static_cast<std::size_t>(std::countr_zero(word_));  // 64 of none
+    auto zeros = static_cast<std::size_t>(std::countr_zero(word_));  // 64 if no bit is set
     if (zeros + 1 + parameter <= bits_) {
       drop(static_cast<unsigned>(zeros));
     } else {
-      // Longer than what is there, if not behind the end.
+      // The code is longer than the bits at hand, or the input has ended.
       for (zeros = 0;; refill()) {
         if (bits_ == 0) return kNone;
         const unsigned run = std::min(static_cast<unsigned>(std::countr_zero(word_)), bits_);
@@ -101,7 +106,7 @@ class BitReader {
     const std::size_t value = zeros << parameter | low;
     return value <= most ? value : kNone;
   }
-  // Whether all is read but for zero bits in the last byte.
+  // Whether nothing is left except zero bits in the last byte.
   [[nodiscard]] bool is_at_end() const {
     return next_ == end_ && bits_ < 8 && (word_ & ((1u << bits_) - 1)) == 0;
   }
@@ -109,10 +114,10 @@ class BitReader {
  private:
   static constexpr unsigned kFull = 56;
 
-  // At least kFull bits where the input has them.
+  // Afterwards at least kFull bits are at hand, unless the input has fewer left.
   void refill() {
     if (end_ - next_ >= static_cast<std::ptrdiff_t>(sizeof word_)) {
-      // What is above bits_ is the input's, too: it is the same when it is read again.
+      // Bits above bits_ are of the input, too; reading them again gives the same bits.
       std::uint64_t more = 0;
       std::memcpy(&more, next_, sizeof more);
       word_ |= more << bits_;
@@ -133,7 +138,7 @@ class BitReader {
   const std::byte* next_;
   const std::byte* end_;
   std::uint64_t word_ = 0;  // the first bit lowest
-  unsigned bits_ = 0;       // of it, at most 63
+  unsigned bits_ = 0;       // how many of its bits are valid, at most 63
 };
 
 }  // namespace
@@ -142,7 +147,7 @@ namespace sparse {
 
 unsigned rice_parameter(std::size_t n, std::size_t count) {
   const auto bits = [&](unsigned b) { return count * (b + 1) + ((n - count) >> b); };
-  // The bound has one minimum: it falls while the last term halves by more than `count`.
+  // The bound has one minimum: it falls as long as halving the last term saves more than `count`.
   unsigned b = 0;
   while (bits(b + 1) < bits(b)) ++b;
   return b;
@@ -166,7 +171,7 @@ SparseCodec::SparseCodec(const CodecSpec& codec_spec)
       is_bf16_(codec_spec.settings.contains("value") && codec_spec.has_choice("value", "bf16")) {}
 
 std::size_t SparseCodec::max_payload_bytes(std::size_t n) const {
-  // Both terms grow with the count, so the most that are sent give the most bytes.
+  // Both terms grow with the count, so the largest count gives the most bytes.
   const std::size_t most = most_sent(n);
   return kCountBytes + most * sizeof(float) + (most_gap_bits(n, most) + 7) / 8 + kSlackBytes;
 }
@@ -182,7 +187,7 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
   const float* const v = residual != nullptr ? residual : partial.data();
   std::size_t count = 0;
   if (is_finite && n > 0) {
-    // From here on the residual is v, of which what is sent will be taken.
+    // From here on the residual is v; values that are sent will be subtracted.
     if (residual != nullptr) add(partial.data(), residual, n);
     sparse::Cut chosen = cut(v, n);
     if (chosen.least < least_sent()) chosen = {.least = least_sent()};
@@ -193,7 +198,7 @@ EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual
   if (count == 0) return {.payload_bytes = kCountBytes, .finite = is_finite};
   DP_ASSERT(count <= most_sent(n), "{} of {} values are sent", count, n);
 
-  // Places become values where they stand; bf16 values close up, and the gaps with them.
+  // Each place is replaced by its value; bf16 values move together, and the gaps follow them.
   const std::size_t value_bytes = is_bf16_ ? 2 : 4;
   BitWriter gaps(values + count * sizeof(float));
   const unsigned parameter = rice_parameter(n, count);
@@ -241,14 +246,14 @@ void SparseCodec::decode_values(std::span<const std::byte> payload, std::span<fl
   const std::byte* const values = payload.data() + kCountBytes;
   BitReader gaps(payload.subspan(kCountBytes + count * value_bytes));
   const unsigned parameter = count > 0 ? rice_parameter(n, count) : 0;
-  // Rounding keeps the order, so no value is sent as less than the least that is sent.
+  // Rounding keeps the order, so no value is sent as less than the rounded least one.
   std::uint32_t least = least_sent();
   if (is_bf16_) least = bfloat16::from_float(std::bit_cast<float>(least)) * 0x10000u;
   std::size_t next = 0;
   for (std::size_t j = 0; j < count; ++j) {
     // Each place leaves room for those that follow.
     const std::size_t gap = gaps.get_rice(parameter, n - next - (count - j));
-    // Two copies of a fixed length: one of either would go byte by byte.
+    // Two copies of a fixed length; one copy of a variable length would go byte by byte.
     std::uint32_t bits = 0;
     if (is_bf16_) {
       std::uint16_t half = 0;

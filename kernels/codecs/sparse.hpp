@@ -1,28 +1,29 @@
-// Sparse codecs: of a segment some values are sent, as they are, with their places. What is not
-// sent stays in the residual until it is large enough (Aji and Heafield 2017; Stich et al. 2018).
+// Sparse codecs send some values of a segment as they are, with their places. The others stay in
+// the residual until they are large enough (Aji and Heafield 2017; Stich et al. 2018).
 //
-// Here is what threshold.hpp and topk.hpp share: the wire format, and all but the choice of values.
-// Wire format of a segment of n floats of which c are sent:
+// threshold.hpp and topk.hpp share this file; they only choose the values.
+// Wire format of a segment of n floats, c of which are sent:
 //     u32 count                  c, little-endian; zeros are never sent, so c may be 0
 //     value[c]                   binary32, or its upper half (value=bf16, rounded to nearest, ties
 //                                to even), little-endian; never zero, an infinity or NaN
 //     gaps                       a string of bits, the first lowest in the first byte, filled up
 //                                with zero bits to a byte
-// Places ascend; gap j is the number of values not sent before the j-th that is. It is written as a
-// Rice code: floor(gap / 2^b) zero bits, a one, the b low bits of the gap, lowest first. b follows
-// from n and c alone: the least of those that minimise the bound c (b + 1) + floor((n - c) / 2^b)
-// on the gaps' bits (the unary parts sum up to at most the last term, whatever the gaps are).
+// Places ascend. Gap j is the number of values between sent value j - 1 (or the segment's begin)
+// and sent value j. It is written as a Rice code: floor(gap / 2^b) zero bits, a one, then the b low
+// bits of the gap, lowest first. Both sides compute b from n and c: it minimises the bound
+// c (b + 1) + floor((n - c) / 2^b) on the bits of all gaps (the smallest such b; the unary parts
+// sum up to at most the last term, whatever the gaps are).
 //
-// Where every hundredth value is sent at random an index takes 8.1 bits, 8.08 being the entropy (7
-// to 8.6 for any gaps; a byte-wise varint takes 10.2, a fixed width per segment about 10); where
-// all are sent b is 0 and the gaps are a bit map. A decoder refuses everything that no encoder
-// writes: a count above the codec's most, places behind the segment's end, values that are not
-// sent, bits behind the last gap.
+// If 1 % of the values are sent, at random places, an index takes 8.1 bits where the entropy is
+// 8.08 bits. (For any other gaps it takes 7 to 8.6 bits; a byte-wise varint takes 10.2, a fixed
+// width per segment about 10.) If all are sent, b is 0 and the gaps are a bit map. A decoder
+// refuses everything that no encoder writes: too large a count, places behind the segment's end,
+// values that are never sent, bits behind the last gap.
 //
-// Nothing is rounded but by value=bf16: a value that is sent leaves exactly zero in the residual,
-// and decoded + residual = v, bit for bit. Input that is not finite is c = 0.
+// Only value=bf16 rounds. Otherwise a value that is sent leaves exactly zero in the residual, and
+// decoded + residual = v, bit for bit. For input that is not finite, c = 0.
 //
-// Encoding needs no memory beside the payload: places are collected where the values will stand.
+// Encoding needs no memory except the payload: places are collected where the values will stand.
 #pragma once
 
 #include <cstddef>
@@ -35,12 +36,12 @@ namespace dp {
 
 namespace sparse {
 
-// b of the Rice codes; 1 <= count <= n.
+// The parameter b of the Rice codes; 1 <= count <= n.
 [[nodiscard]] unsigned rice_parameter(std::size_t n, std::size_t count);
 // No string of `count` gaps in n floats has more bits.
 [[nodiscard]] std::size_t most_gap_bits(std::size_t n, std::size_t count);
-// The number of values that `ratio` of n floats are: ceil(ratio n), at least 1 where there is one.
-// What the product's own rounding adds (a millionth of a value) does not count.
+// The number of values that are `ratio` of n floats: ceil(ratio n), and at least 1 unless n is 0.
+// An excess of a millionth of a value is ignored, since the product's rounding may cause it.
 [[nodiscard]] std::size_t share_of(std::size_t n, double ratio);
 
 }  // namespace sparse
@@ -51,8 +52,8 @@ class SparseCodec : public Codec {
   explicit SparseCodec(const CodecSpec& spec);
 
   [[nodiscard]] bool is_lossless() const final { return false; }
-  // With the room that encoding needs: what is sent may be shorter by 8 bytes and, with value=bf16,
-  // by half of the values.
+  // Includes the room that encoding needs. A payload is at least 8 bytes shorter, and with
+  // value=bf16 by 2 bytes a value as well.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const final;
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const final {
     return std::nullopt;
@@ -65,13 +66,13 @@ class SparseCodec : public Codec {
  protected:
   // No segment of n floats has more values sent.
   [[nodiscard]] virtual std::size_t most_sent(std::size_t n) const = 0;
-  // Which values are sent, at most most_sent(n); v is finite, n > 0. `least` is raised to
-  // least_sent() where it is below.
+  // Chooses the values that are sent, at most most_sent(n); v is finite, n > 0. A cut below
+  // least_sent() is raised to it.
   [[nodiscard]] virtual sparse::Cut cut(const float* v, std::size_t n) const = 0;
   // The magnitude bits of the least value that is ever sent: at least smallest_sendable().
   [[nodiscard]] virtual std::uint32_t least_sent() const { return smallest_sendable(); }
 
-  // Smaller magnitudes are zeros on the wire.
+  // The magnitude bits of the smallest value that is not zero on the wire.
   [[nodiscard]] std::uint32_t smallest_sendable() const { return is_bf16_ ? 0x8001u : 1u; }
   [[nodiscard]] bool is_bf16() const { return is_bf16_; }
 

@@ -1,3 +1,6 @@
+// The radix select that the header describes, and the collection of places. Later histograms and
+// the collection look at 32 values at a time: a vector comparison makes a mask of those that reach
+// a bound, and only these are visited.
 #include "kernels/codecs/sparse_select.hpp"
 
 #include <algorithm>
@@ -18,7 +21,7 @@ using Histogram = std::array<std::uint32_t, kBins>;
 
 std::uint32_t magnitude_bits(float v) { return std::bit_cast<std::uint32_t>(v) & kMagnitude; }
 
-// A bit for each of 32 values whose magnitude bits reach `least` >= 1.
+// One bit for each of 32 values: whether its magnitude bits reach `least` >= 1.
 constexpr std::size_t kStride = 32;
 std::uint32_t mask_of_stride(const float* v, std::uint32_t least) {
   std::uint32_t mask = 0;
@@ -53,7 +56,7 @@ void for_each_from(const float* v, std::size_t n, std::uint32_t least, Use use) 
   }
 }
 
-// The bin that holds the k-th from above, and how many of its values belong to the k.
+// The bin that holds the k-th value from above, and how many of its values are among the k.
 struct Found {
   std::size_t bin = 0;
   std::size_t wanted = 0;
@@ -73,8 +76,8 @@ struct Range {
   std::size_t wanted = 0;
 };
 
-// Histograms of the upper 10 magnitude bits. Four of them, so that neighbours of one size, which
-// are the rule, do not wait for each other's increment.
+// Histograms of the upper 10 magnitude bits. There are four of them, so that neighbours of similar
+// size, which are the rule, do not wait for each other's increment.
 constexpr unsigned kCoarseShift = 21;
 class CoarseHistogram {
  public:
@@ -109,7 +112,8 @@ Range range_of_values(const float* v, std::size_t n, std::size_t k) {
   return {low, low + (1u << kCoarseShift) - 1, found.wanted};
 }
 
-// Maxima of groups of 8 are counted: that is vector work but for an eighth.
+// Maxima of groups of 8 are counted: finding them is vector work, and counting is left for an
+// eighth of the values.
 constexpr std::size_t kGroup = 8, kLanes = 8;
 Range range_of_groups(const float* v, std::size_t n, std::size_t k) {
   CoarseHistogram histogram;
@@ -150,7 +154,7 @@ Range range_of_groups(const float* v, std::size_t n, std::size_t k) {
 
 Cut cut_of_largest(const float* v, std::size_t n, std::size_t k) {
   Range range = k <= n / (2 * kGroup) ? range_of_groups(v, n, k) : range_of_values(v, n, k);
-  // Zeros are never sent, so that a range may begin at 1: then fewer than k may be left.
+  // Zeros are never sent, so a range may begin at 1; then fewer than k values may be left.
   while (true) {
     range.low = std::max(range.low, 1u);
     if (range.high < range.low) return {};
@@ -179,7 +183,7 @@ std::size_t collect(const float* v, std::size_t n, Cut cut, std::byte* places) {
   const auto take = [&](std::size_t i) {
     const std::uint32_t bits = magnitude_bits(v[i]);
     if (bits < cut.least) return;
-    // After the last tie the cut is one higher.
+    // If all ties are left out, the cut is one higher.
     if (bits == cut.least && --cut.ties == 0) ++cut.least;
     const auto place = static_cast<std::uint32_t>(i);
     std::memcpy(places + count * sizeof place, &place, sizeof place);

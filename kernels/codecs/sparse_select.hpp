@@ -1,7 +1,7 @@
 // Which values of a segment a sparse codec sends: those from a *cut* of the magnitude on.
 //
-// Magnitudes are compared as bit patterns without the sign, which order as the numbers do and have
-// no rounding. The functions allocate nothing and fail nowhere; the values must be finite.
+// Magnitudes are compared as bit patterns without the sign, which are ordered as the numbers are.
+// The functions allocate nothing and do not fail; the values must be finite.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,23 @@
 
 namespace dp::sparse {
 
-// Values with larger magnitude bits than `least` are sent, and of those that equal it the first
-// `ties`.
+// Values with larger magnitude bits than `least` are sent, and the first `ties` of those that equal
+// it.
 struct Cut {
   static constexpr std::size_t kAllTies = std::numeric_limits<std::size_t>::max();
   std::uint32_t least = 1;
   std::size_t ties = kAllTies;
 };
 
-// The cut that leaves exactly the k largest magnitudes, ties to the lower index; 1 <= k <= n.
+// The cut that sends exactly the k largest magnitudes, ties to the lower index; 1 <= k <= n.
 //
-// A radix select that reads the segment about four times and sorts nothing: (1) the maxima of
-// groups of 8 values give a bound that at least k values reach (each of the k largest maxima is
-// one); (2) a histogram over the values from that bound up to the largest narrows the range that
-// holds the k-th by a factor of 2048 at a time, until it holds as many values as are still wanted
-// or is one bit pattern. Where k is more than n/16 the first histogram counts every value.
+// It is a radix select, which reads the segment about four times and sorts nothing:
+//   1. The maxima of groups of 8 values give a lower bound: each of the k largest maxima is one of
+//      the values, so at least k values reach the smallest of them. If k is more than n/16, a
+//      histogram of all values takes the place of the maxima.
+//   2. Histograms of the values between that bound and the largest one narrow the range of the k-th
+//      value by a factor of 2048 each, until all values in the range are wanted or the range is
+//      one bit pattern.
 [[nodiscard]] Cut cut_of_largest(const float* v, std::size_t n, std::size_t k);
 
 // Writes the places of the values that the cut sends, ascending, as u32 at `places` (any

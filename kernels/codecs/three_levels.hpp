@@ -1,15 +1,15 @@
-// The scale s with which {-s, 0, s} has the least squared error for a block: what q2 and ternary
-// send.
+// Finds the scale s for which the levels -s, 0 and s have the least squared error on a block; q2
+// and ternary send it.
 //
-// Every value takes the nearest level, so those above s / 2 in magnitude are sent. With the k
-// largest magnitudes sent, the best s is their mean and the squared error is sum v^2 - S^2 / k, S
-// their sum: the best s has the largest S^2 / k. The search is without sorting, and sums are exact
-// or in a fixed order:
+// Every value takes the nearest level, so values above s / 2 in magnitude are sent. If the k
+// largest magnitudes are sent and S is their sum, the best s is their mean and the squared error is
+// sum v^2 - S^2 / k. So the best s has the largest S^2 / k. The search sorts nothing, and its sums
+// are exact or in a fixed order:
 //   1. magnitudes, as multiples of absmax / 255, are counted in 256 bins;
-//   2. of the 255 thresholds between bins the one with the largest S^2 / k is taken, S estimated
-//      from the counts in whole numbers, every value at the lower end of its bin;
-//   3. kRefinements times (Lloyd 1957), s is the mean of the values sent, and those above s / 2 are
-//      sent next. No such step makes the error larger.
+//   2. the best of the 255 thresholds between bins is taken, by an S in whole numbers that counts
+//      every value as the lower end of its bin;
+//   3. kRefinements times (Lloyd 1957), s becomes the mean of the values sent, and the values above
+//      s / 2 are sent next. Neither makes the error larger.
 // The squared error is within 1 % of the best one on normal, Laplacian and heavy-tailed values: a
 // test compares it with all k.
 //
@@ -52,7 +52,7 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
 #pragma omp simd
   for (std::size_t i = 0; i < m; ++i) bin[i] = static_cast<std::uint8_t>(static_cast<int>(y[i]));
 
-  // Equal bins in a row would wait for each other in one table.
+  // With one table, equal bins in a row would wait for each other.
   constexpr std::size_t kTables = 4;
   std::uint16_t counts[kTables][kBins] = {};
   std::size_t i = 0;
@@ -76,7 +76,7 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
     }
   }
 
-  // From here on s in units of absmax / 255, and what is sent is at least `from`.
+  // From here on s is in units of absmax / 255, and values from `from` on are sent.
   auto from = static_cast<float>(threshold);
   float s = 0.0f;
   for (int step = 0; step <= kRefinements; ++step) {
@@ -90,7 +90,7 @@ inline float best_scale(const float* partial, const float* residual, std::size_t
   return s / (kBins - 1) * absmax;
 }
 
-// The c of whole blocks.
+// The contraction c of a whole block.
 inline double contraction(std::size_t block) {
   const double others = static_cast<double>(block) - 1.0, top = 254.0 * 254.0;
   double harmonic = 0.0, ratio = 1.0;

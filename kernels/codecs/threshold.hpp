@@ -1,14 +1,14 @@
 // threshold: every value with |g + z| >= alpha is sent, the rest accumulates in z, the residual.
 //
-// This is the low-bandwidth paper's S(g, Z); the magnitude is meant (read without it, no negative
-// value would ever be sent). Wire format: sparse.hpp. A payload's length follows the values: from 4
-// bytes, where nothing reaches alpha, to n floats and a bit for each.
+// This is the low-bandwidth paper's S(g, Z), with the magnitude of g + z: without it no negative
+// value would ever be sent. Wire format: sparse.hpp. A payload's length depends on the values, from
+// 4 bytes where nothing reaches alpha to n floats and a bit for each.
 //
 // Error: |v - decoded| < alpha for every value, so norm(v - decoded) < alpha sqrt(n), whatever v
-// is. There is no c < 1 with norm(v - decoded) <= c norm(v): of a segment of small values nothing
-// is sent, and c = 1. But as no residual ever reaches alpha, the mean error over t exchanges of any
-// input is below alpha/t a value, and feedback cannot diverge. With value=bf16 values sent leave up
-// to 2^-8 of themselves beside it, in bf16's normal range.
+// is. There is no c < 1 with norm(v - decoded) <= c norm(v), since nothing of a segment of small
+// values is sent; c = 1. But no residual ever reaches alpha, so the mean error over t exchanges of
+// any input is below alpha/t a value, and feedback cannot diverge. With value=bf16 a value that is
+// sent also leaves up to 2^-8 of itself, in bf16's normal range.
 #pragma once
 
 #include <bit>

@@ -1,15 +1,15 @@
-// topk: the k largest magnitudes of a segment (Stich et al. 2018; Aji and Heafield 2017), and what
-// dgc sends (Lin et al. 2018; its momentum is the reducer's part, the payload is this one).
+// topk sends the k largest magnitudes of a segment (Stich et al. 2018; Aji and Heafield 2017). dgc
+// has the same payload (Lin et al. 2018); its momentum is the exchange's work.
 //
 //     k = ceil(ratio n), at least 1; ties to the lower index; zeros are not sent
-// Wire format: sparse.hpp. The selection is exact and the same on every machine; it is made anew of
-// each segment, so a layer of small gradients that shares a segment with one of large gradients may
-// wait long: feedback is what brings it through.
+// Wire format: sparse.hpp. The selection is exact and the same on every machine. Every segment has
+// its own, so a layer of small gradients may wait long if it shares a segment with one of large
+// gradients; its values are sent when enough has gathered in the residual.
 //
-// Contraction: what stays are the n - k smallest squares, so their sum is at most the share
-// 1 - k/n of all, and c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With
-// value=bf16 the values sent keep at most 2^-8 of themselves: c^2 = 1 - ratio + 2^-16 ratio, for
-// values in bf16's normal range.
+// Contraction: the n - k smallest squares stay, and their sum is at most the share 1 - k/n of all,
+// so c = sqrt(1 - ratio) for any n. (A segment of equal values reaches it.) With value=bf16 a value
+// that is sent leaves at most 2^-8 of itself: c^2 = 1 - ratio + 2^-16 ratio, for values in bf16's
+// normal range.
 #pragma once
 
 #include <cmath>

@@ -5,9 +5,9 @@
 // w, i + 2w, i + 3w with w = ceil(m / 4), the first in its lowest bits, 0 where there is none.
 // A value is sent where its magnitude is above s / 2.
 //
-// The scale is found as three_levels.hpp says; error and contraction stand there too. (Bins of
-// absmax, as q4 has them, would send the largest value of a block exactly and everything below half
-// of it never: that is no contraction that a ring survives.)
+// three_levels.hpp says how the scale is found, and gives error and contraction. (With the largest
+// magnitude as the scale, as q4 has it, values below half of it would never be sent. That is a
+// contraction by nearly nothing, and a ring diverges with it.)
 #pragma once
 
 #include "kernels/codecs/scaled_blocks.hpp"
@@ -39,7 +39,7 @@ class Format : public ScaledBlocks<2> {
         });
   }
 
-  // False where the scale, a code or the padding cannot be.
+  // False where no encoder writes such a scale, code or padding.
   template <bool kAdd>
   [[nodiscard]] bool decode_block(const std::byte* payload, std::size_t begin, std::size_t m,
                                   std::size_t n, float* out) const {

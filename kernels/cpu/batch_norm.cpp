@@ -1,9 +1,10 @@
-// Batch normalisation in loops of ours: memory-bound, so what counts is how often each tensor is
-// read. Forward: x once from memory for the statistics (a plane's second read hits the cache), once
-// to normalise. Backward: x, dy (and y with an addend) for the sums, then x and dy again.
+// Batch normalisation in loops of our own. They are memory-bound, so their time depends on how
+// often each tensor is read. Forward reads x from memory once for the statistics (a plane's second
+// read comes from the cache) and once to normalise. Backward reads x and dy, and with an addend y,
+// for the sums, then x and dy again.
 //
-// Work is cut into planes: one image, one channel block, all pixels. Per-plane results are combined
-// over images in a fixed order, so the bits do not depend on the number of threads.
+// Work is cut into planes: one image, one channel block, all pixels. The results of planes are
+// combined over images in a fixed order, so the bits do not depend on the number of threads.
 #include <cmath>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace dp::cpu {
 
 namespace {
 
-// A slice is what one thread works on at a time: `pixels` rows of W neighbouring channels, `stride`
+// A slice is the unit of work of a thread: `pixels` rows of W neighbouring channels, `stride`
 // elements apart. W is as wide as the channel block allows.
 struct Slice {
   std::size_t offset;   // of the first element in the tensor
@@ -28,7 +29,7 @@ constexpr std::size_t slice_width(std::size_t channel_block) {
   return channel_block % 16 == 0 ? 16 : channel_block % 8 == 0 ? 8 : 1;
 }
 
-// A function of two types, called with the data type and the slice width as constants.
+// Calls body with the data type, as a null pointer of that type, and the slice width as a constant.
 template <class Body>
 void with_type_and_width(const TensorDesc& desc, const Body& body) {
   with_type(desc.type, [&](auto* tag) {
@@ -102,7 +103,7 @@ class CpuBatchNorm final : public BatchNorm {
   }
 
  private:
-  // Where the ReLU's mask comes from: y with an addend, x (normalised again) without.
+  // Where the ReLU's mask comes from: from y if there is an addend, else from x, normalised again.
   enum class Mask { none, from_x, from_y };
 
   template <class T>
@@ -134,8 +135,8 @@ class CpuBatchNorm final : public BatchNorm {
     });
   }
 
-  // Per slice and image: mean and sum of squared deviations from it (two sweeps, so nothing
-  // cancels; the second one hits the cache).
+  // Mean and sum of squared deviations from it, per slice and image. Two sweeps, so that nothing
+  // cancels; the second one reads from the cache.
   template <class T, std::size_t W>
   void compute_statistics(const T* x) {
     for_each_slice([&](std::size_t image, const Slice& s) {
@@ -174,7 +175,8 @@ class CpuBatchNorm final : public BatchNorm {
           static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(desc_.epsilon)));
       scale_[c] = parameters.gamma[c] * inverse_deviation_[c];
       shift_[c] = parameters.beta[c] - mean_[c] * scale_[c];
-      // A batch that is not finite will be skipped; the running statistics must outlive it.
+      // The step of a batch that is not finite is skipped, and must leave these statistics as they
+      // are.
       if (!std::isfinite(mean) || !std::isfinite(unbiased)) continue;
       const auto update = [&](float& running, double batch) {
         running =
@@ -232,7 +234,7 @@ class CpuBatchNorm final : public BatchNorm {
     }
     combine_sums(parameters, gradients);
     if (desc_.has_addend) {
-      // The first sweep has left the masked sum there.
+      // The first sweep has stored the masked sum of dy and dy2 there.
       backward_input<T, W, false, Mask::none>(t, t.d_addend);
     } else if (desc_.has_relu) {
       backward_input<T, W, has_two, Mask::from_x>(t, t.dy);
@@ -241,8 +243,8 @@ class CpuBatchNorm final : public BatchNorm {
     }
   }
 
-  // Per slice and image: sum of g and sum of g * (x - mean), where g is dy + dy2 behind the ReLU's
-  // mask. With an addend g is also its gradient.
+  // Sums of g and of g * (x - mean), per slice and image, where g is dy + dy2 behind the ReLU's
+  // mask. With an addend, g is also the addend's gradient.
   template <class T, std::size_t W, bool has_two, Mask mask, bool stores_gradient>
   void backward_sums(const Tensors<T>& t) {
     for_each_slice([&](std::size_t image, const Slice& s) {
@@ -306,7 +308,7 @@ class CpuBatchNorm final : public BatchNorm {
   BatchNormDesc desc_;
   std::size_t channels_, images_, width_, slices_;
   std::vector<float> partial_a_, partial_b_;  // images x C
-  // Of the last forward pass: batch mean, 1 / sqrt(var + epsilon), and y = x * scale + shift.
+  // From the last forward pass: batch mean, 1 / sqrt(var + epsilon), and y = x * scale + shift.
   std::vector<float> mean_, inverse_deviation_, scale_, shift_;
 };
 

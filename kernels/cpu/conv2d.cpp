@@ -1,14 +1,17 @@
 // Convolution on oneDNN.
 //
-// Each direction is a Pass: one primitive, and the reorders that bring operands into the form which
-// it wants. Activations are kept in the form that the fast primitives read, so that in practice
-// only weights are reordered (0.6-3 ms of a step of 1 s) and, in bf16, activations of the layers
-// that run as fp32 Winograd. Candidates of a direction, each made with all memory forms given
-// explicitly (oneDNN's own choice picks Winograd where it is slow and direct where Winograd wins):
+// Each direction (forward, backward to the input, backward to the weights) is a Pass: one primitive
+// of oneDNN, and reorders that bring its operands into the form that it needs. Activations are kept
+// in the form that the fast primitives read. So in practice only weights are reordered (0.6-3 ms of
+// a step of 1 s), and in bf16 also activations of layers that run as fp32 Winograd.
 //
-//   winograd  fp32, stride 1, 3x3 (Lavin and Gray 2015); wins by up to 3x where channels are many
+// Planning makes a pass of each method below, measures them (Tuning) and keeps the fastest. All
+// memory forms are given explicitly, because oneDNN's own choice takes Winograd where it is slow
+// and direct where Winograd is faster:
+//
+//   winograd  fp32, stride 1, 3x3 (Lavin and Gray 2015); up to 3 times faster with many channels
 //   direct    in the activations' own type
-//   any       everything left to oneDNN, activations reordered: where neither exists
+//   any       oneDNN chooses, and activations are reordered; used if neither of the others exists
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -37,8 +40,8 @@ memory::data_type dnnl_type(DataType type) {
 Dims dims_of(const Shape& s) { return {dim(s.n), dim(s.c), dim(s.h), dim(s.w)}; }
 
 Tag tag_of(const TensorDesc& desc) {
-  // With as many channels as a block holds the blocked form and NHWC are the same; oneDNN's blocked
-  // kernels want to hear the blocked name.
+  // If there are as many channels as a block holds, the blocked form and NHWC are the same; oneDNN
+  // chooses its blocked kernels only by the blocked name.
   if (desc.channel_block == 16) return Tag::nChw16c;
   if (desc.channel_block == 8) return Tag::nChw8c;
   DP_ASSERT(desc.is_nhwc(), "channel block {} of {} channels", desc.channel_block, desc.shape.c);
@@ -91,8 +94,8 @@ class Step {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
-// One operand: its form outside, its form for the primitive, and the reorder between them if the
-// two differ. Reordered operands live in scratch memory.
+// One operand: its form outside, its form inside (for the primitive), and the reorder between them
+// if they differ. Reordered operands are in scratch memory.
 struct Operand {
   int argument;
   bool is_output;
@@ -162,7 +165,7 @@ class PassMaker {
  public:
   PassMaker(CpuDevice& device, const Conv2dDesc& desc) : device_(device), desc_(desc) {}
 
-  // Nothing where oneDNN has no optimised implementation of that method here.
+  // Nothing if oneDNN has no optimised implementation of that method for this processor.
   [[nodiscard]] std::optional<Pass> make(Direction direction, Method method) const {
     try {
       return make_or_throw(direction, method);
@@ -182,7 +185,7 @@ class PassMaker {
     const Dims w_dims = {y_dims[1], x_dims[1], dim(desc_.kernel), dim(desc_.kernel)};
     const Dims strides(2, dim(desc_.stride)), padding(2, dim(desc_.padding));
 
-    // Three-channel images go in as planar nchw: the form of the first-layer kernels.
+    // Three-channel images are reordered to planar nchw, which oneDNN's first-layer kernels read.
     const bool has_few_channels = x_dims[1] < 8;
     const Tag x_tag = method == Method::any ? Tag::any
                       : has_few_channels    ? Tag::nchw
@@ -241,7 +244,8 @@ class PassMaker {
   // bf16 images stay fp32 on their way in, so the type is that of y.
   [[nodiscard]] DataType compute_type() const { return desc_.y.type; }
 
-  // oneDNN's reference loops are some hundred times slower than the rest: only as a last resort.
+  // oneDNN's reference loops are about a hundred times slower than the rest: only Method::any may
+  // use them.
   template <class PrimitiveDesc>
   static bool is_slow(const PrimitiveDesc& pd, Method method) {
     return method != Method::any &&
@@ -297,8 +301,8 @@ class CpuConv2d final : public Conv2d {
     const PassMaker maker(device_, desc_);
     std::vector<Pass> passes;
     std::vector<std::string> names;
-    // The fixed rule prefers Winograd except for the few channels where it loses (measured: with 16
-    // channels the transforms cost more than they save in the backward directions).
+    // The fixed rule prefers Winograd, except with few channels or in bf16, where it is slower
+    // (measured: with 16 channels the transforms cost more than they save in backward).
     std::vector<Method> order = {Method::winograd, Method::direct};
     if (desc_.x.shape.c < 32 || desc_.y.type == DataType::bf16) std::swap(order[0], order[1]);
     for (const Method method : order) {
@@ -337,14 +341,14 @@ class CpuConv2d final : public Conv2d {
                        desc_.y.shape.c, dp::name_of(desc_.y.type), name_of(direction));
   }
 
-  // x, y and weights filled with harmless numbers: measuring needs no real data, but denormals and
-  // NaN would change the time.
+  // Memory for x, y and weights, filled with ordinary numbers: measuring needs no real data, but
+  // denormals and NaN would change the time.
   [[nodiscard]] Device::Memory trial_memory() {
     const std::size_t floats =
         (desc_.x.bytes() + desc_.y.bytes()) / 4 + desc_.weight_elements() + 64;
     Device::Memory memory = device_.allocate(floats * 4);
     auto* values = reinterpret_cast<float*>(memory.get());
-    // Each half is a harmless bf16 number, too.
+    // Each half of a float is an ordinary bf16 number, too.
     for (std::size_t i = 0; i < floats; ++i) {
       const auto half = 0x3C00u + static_cast<std::uint32_t>(i % 64);
       values[i] = std::bit_cast<float>(half << 16 | half);

@@ -1,3 +1,5 @@
+// Loops over planes (one image, one channel block), which threads share; the channels of a block
+// are the innermost loop and vectorise.
 #include "kernels/pool.hpp"
 
 #include <algorithm>

@@ -1,16 +1,18 @@
-// Batch normalisation in kernels of ours. They do nothing but move tensors, so what counts is how
-// often each one goes through memory; tensor reads and writes per element:
+// Batch normalisation in kernels of our own. They are memory-bound, so their time depends on how
+// often each tensor is read or written. Reads and writes per element:
 //
 //   forward   x for the statistics | x [, addend] -> y                                    3 (4)
 //   backward  without an addend: x, dy [, dy2] | x, dy [, dy2] -> dx                       5 (7)
 //             with one: x, y, dy [, dy2] -> d_addend | x, d_addend -> dx                   7 (8)
 //
-// so the time of a pass is that number x elements x bytes of the type / memory bandwidth, less what
-// the L2 cache still holds: the first sweep of each pass starts at the end of the tensor, which was
-// written last, and the second one at the beginning, which the first has read last.
+// The number in brackets is with the tensor in brackets. The time of a pass is that number x
+// elements x bytes of the type / memory bandwidth, less what the L2 cache still holds: the first
+// sweep of each pass starts at the end of the tensor, which was written last, and the second one at
+// the beginning, which the first has read last.
 //
-// Sums over the rows: a thread adds a few values in fp32, a block adds its threads' by a tree, and
-// a second kernel adds the blocks' in double in a fixed order: the same bits every time.
+// Sums over the rows are made in three levels: a thread adds a few values in fp32, a block adds the
+// sums of its threads by a tree, and a second kernel adds those of the blocks in double. The order
+// is fixed, so the bits are the same every time.
 #include "kernels/batch_norm.hpp"
 
 #include <algorithm>
@@ -28,9 +30,9 @@ namespace {
 
 using namespace batch_norm;
 
-// Sums are taken in one wave of blocks, since each of them leaves partial sums; a block is not
-// worth them for fewer rows per thread than this. What only writes takes several waves, which
-// balance out.
+// Kernels that sum run in one wave of blocks, since every block leaves partial sums, and give each
+// thread at least kLeastRows rows. Kernels that only write run in kWaves waves, which balance the
+// load.
 constexpr unsigned kLeastRows = 8, kWaves = 4;
 
 // ---- from sums to what the second sweep needs ---------------------------------------------------
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   channels.inverse_deviation()[c] = static_cast<float>(inverse);
   channels.scale()[c] = scale;
   channels.shift()[c] = parameters.beta[c] - static_cast<float>(mean) * scale;
-  // A batch that is not finite will be skipped; the running statistics must outlive it.
+  // The step of a batch that is not finite is skipped, and must leave these statistics as they are.
   if (!std::isfinite(mean) || !std::isfinite(unbiased)) return;
   const double part = static_cast<double>(momentum);
   float* running_mean = parameters.running_mean + c;

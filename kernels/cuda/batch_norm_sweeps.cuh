@@ -8,12 +8,12 @@
 
 namespace dp::cuda::batch_norm {
 
-// A thread has the loads of so many rows in flight. With the registers that this takes, so many
-// blocks run on a multiprocessor at a time: in forward, and in backward.
+// A thread has the loads of kUnroll rows in flight. With the registers that this takes, a
+// multiprocessor runs kForwardBlocks or kBackwardBlocks blocks at once.
 inline constexpr unsigned kUnroll = 4, kForwardBlocks = 4, kBackwardBlocks = 2;
 
-// What belongs to a channel, C floats each, one after the other in memory of the object. The first
-// four stay between forward and backward.
+// The arrays over channels, C floats each, one after the other in memory of the object. The first
+// four keep their values between forward and backward.
 struct Channels {
   float* first = nullptr;
   std::size_t count = 0;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, kForwardBlocks)
       packs[u] = load_pack<T, N>(column + at * channels);
     }
     for (int v = 0; v < N; ++v) {
-      // The rows in flight are added to each other first: shorter chains of roundings.
+      // The rows in flight are added to each other first, so that chains of roundings are shorter.
       float part = 0, part_squares = 0;
       for (int u = 0; u < unroll; ++u) {
         const float d = to_float(packs[u].values[v]) - pivot[v];
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, has_addend ? 3 : kForwardBlocks)
 
 // ---- backward -----------------------------------------------------------------------------------
 
-// Where the ReLU's mask comes from: y with an addend, x (normalised again) without.
+// Where the ReLU's mask comes from: from y if there is an addend, else from x, normalised again.
 enum class Mask { none, from_x, from_y };
 
 // What backward reads and writes; dy2 may be null.
@@ -136,8 +136,9 @@ __device__ float gradient_of(const Pack<T, N>& x, const Pack<T, N>& y, const Pac
   return g;
 }
 
-// Sums of g and g * (x - mean), where g is dy + dy2 behind the ReLU's mask. With an addend g is
-// its gradient, and is written here: then the second sweep need not read y, dy and dy2 again.
+// Sums of g and g * (x - mean), where g is dy + dy2 behind the ReLU's mask. With an addend, g is
+// the addend's gradient and is written here, so that the second sweep need not read y, dy and dy2
+// again.
 template <class T, int N, Mask mask, bool has_two, bool stores_gradient>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks)
     gradient_sums_kernel(RowGrid grid, Channels channels, Tensors<T> t, float* partials) {

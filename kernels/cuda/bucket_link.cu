@@ -1,3 +1,6 @@
+// The link of a GPU: two urgent streams, one for each direction of the bus, are tied to the
+// device's stream by events. A mark is a kernel of one thread, which writes the step's number into
+// the bucket's word of host memory.
 #include "kernels/bucket_link.hpp"
 
 #include <atomic>

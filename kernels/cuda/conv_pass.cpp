@@ -1,3 +1,7 @@
+// form_of plans one direction: into how many parts a batch is cut, so that no tensor of a part is
+// larger than cuDNN can take, and which operands are copied into which place of scratch memory.
+// ConvPass::run goes through the parts: copy the inputs that need it, run the plan, copy the
+// output. Weight gradients of parts are added up in fp32.
 #include "kernels/cuda/conv_pass.hpp"
 
 #include <algorithm>
@@ -38,7 +42,7 @@ std::size_t count_parts_for(const Conv2dDesc& desc, std::size_t elements) {
   const std::size_t n = desc.x.shape.n;
   if (desc.y.type == DataType::f32) {
     const std::size_t parts = count_parts(n, elements, PartLimits::kFp32);
-    // Of a batch that can hardly be divided the parts would be too small.
+    // Otherwise the batch has no suitable divisor, and the parts would be too small.
     if (parts <= 4 * (elements / PartLimits::kFp32 + 1)) return parts;
   }
   return count_parts(n, elements, PartLimits::kHard);

@@ -1,10 +1,12 @@
-// One direction of a convolution as cuDNN wants it: what is planned, and the copies that bring
-// operands into the form of the plan. In fp32 that is the form which they have. In bf16 it is bf16
-// with channels filled up with zeros to a multiple of 8: activations of ordinary layers are that
-// already; the network's images (fp32, 3 channels) and layers of odd widths are copied into scratch
-// memory; weights, which are fp32, are rounded in forward into memory of the convolution's own,
-// where backward_data finds them; weight gradients come out in bf16, rounded once from sums in fp32
-// (cuDNN has no engine that writes fp32 from bf16), and are copied to fp32.
+// One direction of a convolution in the form that cuDNN needs: what is planned, and the copies that
+// bring operands into the plan's form. In fp32 operands have that form already. In bf16 the plan's
+// form is bf16 with channels filled up with zeros to a multiple of 8:
+//   - activations of ordinary layers have that form already; the network's images (fp32, 3
+//     channels) and layers of odd widths are copied into scratch memory
+//   - weights are fp32; forward rounds them into memory of the convolution, and backward_data reads
+//     them there
+//   - weight gradients come out in bf16, rounded once from sums in fp32 (cuDNN has no engine that
+//     writes fp32 from bf16), and are copied to fp32
 #pragma once
 
 #include <cstddef>

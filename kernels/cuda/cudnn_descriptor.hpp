@@ -68,7 +68,7 @@ class Descriptor {
     if (static_cast<std::size_t>(count) < most) values.resize(static_cast<std::size_t>(count));
     return values;
   }
-  // Likewise, descriptors: cuDNN fills in those that the caller has made.
+  // The same for descriptors: cuDNN fills in those that the caller has made.
   [[nodiscard]] std::vector<Descriptor> get_descriptors(cudnnBackendAttributeName_t name,
                                                         cudnnBackendDescriptorType_t type,
                                                         std::size_t most) const {

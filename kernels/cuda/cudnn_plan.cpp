@@ -1,3 +1,8 @@
+// Planning with cuDNN's backend API: a convolution is described as an operation graph, the
+// heuristics are asked for engine configurations (mode A, then the fallbacks), and those whose
+// notes promise the same bits every time and enough precision become the ways of ConvPlanner, in
+// cuDNN's order, without doubles. build() turns one of them into a plan; configurations that cuDNN
+// refuses, or that need too much workspace, give no plan and leave a note of why.
 #include "kernels/cuda/cudnn_plan.hpp"
 
 #include <algorithm>
@@ -9,10 +14,10 @@ namespace dp::cuda {
 
 namespace {
 
-// How tensors are called between the operation graph and the pointers of a run.
+// The ids of the tensors, which connect the operation graph with the pointers of a run.
 constexpr std::int64_t kX = 1, kW = 2, kY = 3;
 
-// More configurations than this the heuristics never named.
+// The heuristics have never named more configurations than this.
 constexpr std::size_t kMostConfigurations = 64;
 
 std::int64_t dim(std::size_t value) { return checked_cast<std::int64_t>(value); }
@@ -54,7 +59,7 @@ Descriptor describe_convolution(const ConvProblem& p) {
   return c;
 }
 
-// The same attributes under three names.
+// cuDNN has three names for every attribute of a convolution, one for each direction.
 struct OperationNames {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t convolution, x, w, y, alpha, beta;
@@ -124,7 +129,7 @@ std::string name_configuration(const Descriptor& configuration, const Descriptor
 bool is_acceptable(const std::vector<cudnnBackendNumericalNote_t>& notes, const ConvProblem& p) {
   if (has(notes, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)) return false;
   if (has(notes, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION)) return false;
-  // The larger a tile of Winograd's, the more its transforms cancel.
+  // Transforms of large Winograd tiles lose too many bits by cancellation.
   if (has(notes, CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13)) return false;
   const bool is_fp32 = p.x_type == DataType::f32 && p.w_type == DataType::f32;
   if (!is_fp32) return !has(notes, CUDNN_NUMERICAL_NOTE_WINOGRAD);
@@ -245,8 +250,8 @@ void ConvPlanner::ask(cudnnBackendHeurMode_t mode) {
   }
 }
 
-// Without measurements the first way is taken. Among those that are left the heuristics' first one
-// may be an engine without tensor cores, which have several times the speed in bf16.
+// Without measurements the first way is taken. The first one that is acceptable may be an engine
+// without tensor cores, and those with them are several times faster in bf16.
 void ConvPlanner::prefer_tensor_cores() {
   std::stable_partition(ways_.begin(), ways_.end(),
                         [](const Way& way) { return way.has_tensor_cores; });

@@ -1,10 +1,10 @@
-// A convolution in one direction on cuDNN 9's backend API: which ways to compute it are there
-// (ConvPlanner), and one of them ready to run (CudnnPlan).
+// A convolution in one direction on cuDNN 9's backend API. ConvPlanner lists the ways to compute
+// it; CudnnPlan is one of them, ready to run.
 //
 // A way is an *engine configuration*: an engine of cuDNN and its knobs. cuDNN's heuristics name
-// them, the most promising first; in bf16 those with tensor cores stand before all others. Left out
-// are those that would not give the same bits every time, and those that compute with less
-// precision than was asked for.
+// them, the most promising first; in bf16 those with tensor cores are moved before all others. Ways
+// that do not give the same bits every time, or that compute with less precision than was asked
+// for, are left out.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +32,14 @@ struct ConvProblem {
 // "3x3 stride 1 convolution of 128x32x32x64 -> 64 channels, backward_data"
 [[nodiscard]] std::string to_string(const ConvProblem& problem);
 
-// For which GPU plans are made: that of a handle, or one that is only described (then they are not
-// run). `properties` is a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR.
+// The GPU that plans are made for: that of a handle, or one that is only described, whose plans
+// cannot be run here. `properties` is a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   cudnnBackendDescriptor_t properties = nullptr;
 };
 
-// The pointers of one run. Keeps the last ones, which mostly are the next ones, too.
+// The pointers of one run. They are kept for the next run, which mostly has the same ones.
 class ConvPointers {
  public:
   // x, w, y by role: in backward_data x is dx, in backward_weights w is dw. All aligned to 16

@@ -1,3 +1,6 @@
+// A GPU as a device: why there is none (driver, libraries, visibility), recordings as CUDA graphs,
+// moments as events, and memory. Everything is enqueued on one stream; upload, download and
+// synchronize wait for it.
 #include "kernels/cuda/device.hpp"
 
 #include <algorithm>
@@ -98,8 +101,8 @@ class GraphRecording final : public Recording {
       throw;
     }
     DP_CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
-    // Or all of it would run with the priority of the stream that it is launched on: marks and
-    // copies of buckets (bucket_link.cu) would wait for the kernels of backward.
+    // Without this flag the whole graph would run with the priority of the stream that launches it,
+    // and marks and copies of buckets (bucket_link.cu) would wait for the kernels of backward.
     const cudaError_t code =
         cudaGraphInstantiate(&graph_, graph, cudaGraphInstantiateFlagUseNodePriority);
     static_cast<void>(cudaGraphDestroy(graph));
@@ -221,7 +224,7 @@ void CudaDevice::reserve_scratch(std::size_t bytes) {
 
 std::byte* CudaDevice::scratch() {
   if (scratch_size_ < scratch_bytes_) {
-    // Operations that still use the old memory are before the release in no queue: wait for them.
+    // Operations that still use the old memory must have run before it is freed.
     DP_CHECK_CUDA(cudaStreamSynchronize(stream_.get()));
     scratch_.reset();
     scratch_ = allocate(scratch_bytes_);

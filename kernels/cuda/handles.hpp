@@ -9,8 +9,8 @@
 
 namespace dp::cuda {
 
-// A queue of its own: it does not wait for the legacy default stream. The blocks of kernels of an
-// urgent one go ahead of those of others that still wait for a place.
+// A stream that does not wait for the legacy default stream. Blocks of kernels on an urgent stream
+// overtake blocks of other streams that wait for a place on the GPU.
 class Stream {
  public:
   enum class Priority { normal, urgent };

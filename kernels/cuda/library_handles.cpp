@@ -1,3 +1,6 @@
+// The handles of cuDNN and cuBLAS on a device, and what a failed call of theirs says. A library
+// that fails while little memory is free is taken to be out of memory, since it often says no more
+// than that its execution has failed.
 #include "kernels/base/error.hpp"
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/libraries.hpp"

@@ -1,3 +1,6 @@
+// One kernel for all copies between matrices of another type or another number of rows and columns;
+// what is new is filled with zeros. A thread moves a run of 8 elements of a row where rows are
+// multiples of it, and single elements otherwise.
 #include "kernels/cuda/pack.hpp"
 
 #include "kernels/cuda/bf16.cuh"

@@ -1,3 +1,5 @@
+// The shortcut as a walk over the rows (pixels) of the output, y in forward and dx in backward; a
+// thread has a few neighbouring channels (rows.cuh), which are copied as a pack, or zeros.
 #include "kernels/pad_shortcut.hpp"
 
 #include "kernels/cuda/device.hpp"

@@ -1,3 +1,6 @@
+// Pooling as a walk over the rows (pixels) of the output; a thread has a few neighbouring channels
+// (rows.cuh) and sums them over its window. Backward, too, walks over its output, dx, and collects
+// from the windows that hold a pixel, so that no two threads write to one place.
 #include "kernels/pool.hpp"
 
 #include "kernels/cuda/device.hpp"

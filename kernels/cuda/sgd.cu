@@ -1,3 +1,6 @@
+// The update is one kernel over all parameters, four to a thread where they are aligned. The sum of
+// squares is two: a fixed number of blocks leaves partial sums in double, and one block adds them,
+// so the bits are the same on every GPU.
 #include "kernels/sgd.hpp"
 
 #include "kernels/cuda/bf16.cuh"

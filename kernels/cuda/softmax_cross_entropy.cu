@@ -1,3 +1,6 @@
+// A warp computes a row (a sample) at a time: its largest logit, the sum of exponentials, its part
+// of the loss and its gradient, in double. The sums of warps are added within a block, those of
+// blocks by a second kernel, both in a fixed order.
 #include "kernels/softmax_cross_entropy.hpp"
 
 #include <cmath>
