@@ -1,10 +1,8 @@
 #include "comm/reducer.hpp"
 
-#include <pthread.h>
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <cmath>
+#include <thread>
 #include <utility>
 
 #include "comm/hierarchical.hpp"
@@ -66,34 +64,30 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   exchanges_.resize(buckets_.size());
   make_exchanges(specs);
   buffer_of_.assign(buckets_.size(), kNoBuffer);
-  queue_.reserve(8);
   times_.buckets.resize(buckets_.size());
   hook_s_.resize(buckets_.size());
   starts_.resize(buckets_.size());
-  posted_ = started_ = first_open_ = buckets_.size();
-  step_job_.is_done = true;
+  posted_ = started_ = delivered_ = first_open_ = buckets_.size();
   communicator_.set_timeout_s(options_.comm_timeout_s);
   // An earlier reducer's last messages have all been taken when every rank has come here.
   communicator_.barrier();
-  thread_ = std::thread([this] { main_loop(); });
+  thread_.emplace(JobThreadOptions{.name = "dp-reducer",
+                                   .start = options_.thread_start,
+                                   .idle = [this] { communicator_.serve(); },
+                                   .rest = kRestBetweenSteps});
 }
 
 Reducer::~Reducer() {
-  if (std::uncaught_exceptions() == 0 && step_job_.is_done) {
+  if (std::uncaught_exceptions() == 0 && thread_->is_over(deliver_job_)) {
     // What this rank still forwards to others comes to its end before the thread does.
     try {
-      run([](Communicator&) {});
+      thread_->run([] {});
     } catch (...) {
       // The thread's failure has been thrown to the caller already, or nobody waits for it any
       // more.
     }
   }
-  must_stop_ = true;
-  {
-    const std::lock_guard lock(mutex_);
-    to_thread_.notify_all();
-  }
-  thread_.join();
+  thread_->stop();
   if (first_open_ == buckets_.size()) return;
   // Transfers are under way and may still write: their memory is left to the end of the job.
   for (auto& exchange : exchanges_) static_cast<void>(exchange.release());
@@ -101,46 +95,25 @@ Reducer::~Reducer() {
 }
 
 void Reducer::begin_step(std::uint64_t step) {
-  std::unique_lock lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
-  DP_ASSERT(step_job_.is_done, "step {} is not over", step_);
+  thread_->throw_failure();
+  DP_ASSERT(thread_->is_over(deliver_job_), "step {} is not over", step_);
   for (std::size_t b = 0; b < buckets_.size(); ++b) is_ready_[b] = false;
   step_ = step;
-  submit(step_job_, lock);
+  deliver_job_ =
+      thread_->post([](void* self) { static_cast<Reducer*>(self)->deliver_sums(); }, this);
+  thread_->post([](void* self) { static_cast<Reducer*>(self)->end_transfers(); }, this);
 }
 
 void Reducer::bucket_ready(std::size_t bucket) {
   DP_ASSERT(bucket < buckets_.size() && !options_.is_final, "bucket {} of {}", bucket,
             buckets_.size());
   is_ready_[bucket].store(true, std::memory_order_release);
-  const std::lock_guard lock(mutex_);
-  to_thread_.notify_one();
+  thread_->wake();
 }
 
 StepVerdict Reducer::wait_step() {
-  std::unique_lock lock(mutex_);
-  wait_for(step_job_, lock);
+  thread_->wait(deliver_job_);
   return verdict_;
-}
-
-void Reducer::run_job(void (*call)(void*, Communicator&), void* context) {
-  Job job{.call = call, .context = context, .error = {}, .is_done = false};
-  std::unique_lock lock(mutex_);
-  if (failure_) std::rethrow_exception(failure_);
-  submit(job, lock);
-  wait_for(job, lock);
-  if (job.error) std::rethrow_exception(job.error);
-}
-
-void Reducer::submit(Job& job, std::unique_lock<std::mutex>&) {
-  job.is_done = false;
-  queue_.push_back(&job);
-  to_thread_.notify_one();
-}
-
-void Reducer::wait_for(Job& job, std::unique_lock<std::mutex>& lock) {
-  to_caller_.wait(lock, [&] { return job.is_done || failure_; });
-  if (!job.is_done) std::rethrow_exception(failure_);
 }
 
 CommTimes Reducer::take_times() {
@@ -180,100 +153,18 @@ CommTimes Reducer::take_times() {
   });
 }
 
-void Reducer::main_loop() {
-  pthread_setname_np(pthread_self(), "dp-reducer");
-  // Sleeps of this thread end when they should and not 50 us later, as the kernel would have it.
-  prctl(PR_SET_TIMERSLACK, 5000ul);
-  try {
-    if (options_.thread_start) options_.thread_start();
-    std::unique_lock lock(mutex_);
-    while (!must_stop_) {
-      if (queue_.empty()) {
-        to_thread_.wait_for(lock, kRestBetweenSteps);
-        if (queue_.empty()) {
-          lock.unlock();
-          communicator_.serve();
-          lock.lock();
-          continue;
-        }
-      }
-      Job* job = queue_.front();
-      queue_.erase(queue_.begin());
-      running_step_ = step_;
-      lock.unlock();
-      std::exception_ptr error;
-      if (job->call == nullptr) {
-        exchange_step();
-      } else {
-        try {
-          job->call(job->context, communicator_);
-        } catch (...) {
-          error = std::current_exception();
-        }
-      }
-      lock.lock();
-      job->error = error;
-      job->is_done = !must_stop_ || job->call != nullptr;
-      to_caller_.notify_all();
-      if (job->call == nullptr && job->is_done) {
-        // The caller has its sums; what this rank still forwards to others goes on.
-        lock.unlock();
-        Clock::time_point last = Clock::now();
-        Deadline deadline = communicator_.deadline();
-        while (first_open_ < buckets_.size() && !must_stop_) {
-          const bool has_moved = look();
-          account(last);
-          if (has_moved) {
-            deadline.moved();
-            continue;
-          }
-          rest();
-          deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
-        }
-        if (!must_stop_) compare_samples();
-        lock.lock();
-      }
-    }
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    failure_ = std::current_exception();
-    to_caller_.notify_all();
-  }
-}
-
-// Runs the step until every sum is in place.
-void Reducer::exchange_step() {
+// The first job of a step: every sum is in place when it ends.
+void Reducer::deliver_sums() {
+  running_step_ = step_;
   if (options_.trace != nullptr) options_.trace->begin_step(running_step_);
   is_sampling_ = std::exchange(must_sample_, false);
   if (is_sampling_) {
     for (auto& exchange : exchanges_) exchange->measure_saturation();
   }
-  posted_ = started_ = first_open_ = 0;
+  posted_ = started_ = delivered_ = first_open_ = 0;
   communicator_.set_whereabouts({.step = running_step_, .buckets_begun = 0, .is_in_step = 1});
-  Deadline deadline = communicator_.deadline();
-  Clock::time_point last = Clock::now();
-  const auto is_delivered = [](const auto& exchange) { return exchange->delivered(); };
-  std::size_t delivered = 0;
-  while (delivered < buckets_.size() && !must_stop_) {
-    // The look that starts a bucket counts; time without one does not.
-    const bool was_in_flight = is_in_flight();
-    if (!was_in_flight) last = Clock::now();
-    const bool has_moved = look();
-    if (was_in_flight || is_in_flight()) account(last);
-    for (; delivered < started_ && is_delivered(exchanges_[delivered]); ++delivered) {
-      if (is_sampling_) sample_->take_delivered(delivered);
-      if (!options_.on_delivered) continue;
-      call_hook(options_.on_delivered, delivered);
-      account(last);
-    }
-    if (has_moved || !is_in_flight()) deadline.moved();
-    if (has_moved) continue;
-    rest();
-    if (is_in_flight()) {
-      deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
-    }
-  }
-  if (must_stop_) return;
+  exchange_until([this] { return delivered_ == buckets_.size(); });
+  if (thread_->must_stop()) return;
   verdict_.finite = std::all_of(exchanges_.begin(), exchanges_.end(),
                                 [](const auto& exchange) { return exchange->finite(); });
   if (!verdict_.finite) {
@@ -282,6 +173,44 @@ void Reducer::exchange_step() {
   communicator_.set_whereabouts({.step = running_step_,
                                  .buckets_begun = static_cast<std::uint32_t>(started_),
                                  .is_in_step = 0});
+}
+
+// The second job of a step: the caller has its sums, and what this rank still forwards to others
+// goes on.
+void Reducer::end_transfers() {
+  exchange_until([this] { return first_open_ == buckets_.size(); });
+  if (!thread_->must_stop()) compare_samples();
+}
+
+// Looks at what is in flight, accounts for the time, hands over the sums and rests.
+template <class IsReached>
+void Reducer::exchange_until(IsReached is_reached) {
+  Deadline deadline = communicator_.deadline();
+  accounted_ = Clock::now();
+  while (!is_reached() && !thread_->must_stop()) {
+    // The look that starts a bucket counts; time without one does not.
+    const bool was_in_flight = is_in_flight();
+    if (!was_in_flight) accounted_ = Clock::now();
+    const bool has_moved = look();
+    if (was_in_flight || is_in_flight()) account();
+    for (; delivered_ < started_ && exchanges_[delivered_]->delivered(); ++delivered_) {
+      hand_over(delivered_);
+    }
+    if (has_moved || !is_in_flight()) deadline.moved();
+    if (has_moved) continue;
+    rest();
+    if (is_in_flight()) {
+      deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
+    }
+  }
+}
+
+// The bucket's sum is in place.
+void Reducer::hand_over(std::size_t bucket) {
+  if (is_sampling_) sample_->take_delivered(bucket);
+  if (!options_.on_delivered) return;
+  call_hook(options_.on_delivered, bucket);
+  account();
 }
 
 // Every rank has all sums by now, or soon: the comparison keeps nobody from the next computation.
@@ -357,12 +286,12 @@ void Reducer::call_hook(const std::function<void(std::size_t)>& hook, std::size_
   if (bucket < started_ && exchanges_[bucket]->done()) times_.buckets[bucket].comm_s += hook_s;
 }
 
-// Puts the time since `last` where it belongs.
-void Reducer::account(Clock::time_point& last) {
+// Puts the time since accounted_ where it belongs.
+void Reducer::account() {
   const auto now = Clock::now();
-  const double passed_s = std::chrono::duration<double>(now - last).count();
-  if (options_.trace != nullptr) trace_idle(last, now);
-  last = now;
+  const double passed_s = std::chrono::duration<double>(now - accounted_).count();
+  if (options_.trace != nullptr) trace_idle(accounted_, now);
+  accounted_ = now;
   double codec_s = 0.0;
   for (const auto& exchange : exchanges_) {
     codec_s += exchange->stats().encode_s + exchange->stats().decode_s;
@@ -397,9 +326,7 @@ void Reducer::rest() {
                               : std::chrono::duration_cast<std::chrono::microseconds>(by_pace));
     return;
   }
-  std::unique_lock lock(mutex_);
-  if (started_ < posted_ && is_bucket_final(started_)) return;
-  if (!must_stop_) to_thread_.wait_for(lock, kRestInStep);
+  thread_->nap(kRestInStep, [this] { return started_ < posted_ && is_bucket_final(started_); });
 }
 
 std::string Reducer::describe_wait() const {

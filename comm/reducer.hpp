@@ -22,16 +22,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -40,6 +37,7 @@
 #include "comm/error_sample.hpp"
 #include "comm/exchange.hpp"
 #include "comm/exchange_kinds.hpp"
+#include "comm/job_thread.hpp"
 #include "comm/look_pace.hpp"
 #include "comm/topology.hpp"
 #include "kernels/base/state.hpp"
@@ -152,22 +150,7 @@ class Reducer {
   // would wait for the step.
   template <class F>
   auto run(F f) -> std::invoke_result_t<F, Communicator&> {
-    using Result = std::invoke_result_t<F, Communicator&>;
-    if constexpr (std::is_void_v<Result>) {
-      run_job([](void* context, Communicator& c) { (*static_cast<F*>(context))(c); }, &f);
-    } else {
-      struct Context {
-        F* f;
-        std::optional<Result> result;
-      } context{&f, std::nullopt};
-      run_job(
-          [](void* p, Communicator& c) {
-            auto* in = static_cast<Context*>(p);
-            in->result.emplace((*in->f)(c));
-          },
-          &context);
-      return std::move(*context.result);
-    }
+    return thread_->run([&] { return f(communicator_); });
   }
 
   // What the exchanges have cost since the last call. Waits for the thread as run() does.
@@ -190,16 +173,6 @@ class Reducer {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Job {
-    void (*call)(void*, Communicator&) = nullptr;  // null: the step
-    void* context = nullptr;
-    std::exception_ptr error;
-    bool is_done = false;
-  };
-
-  void run_job(void (*call)(void*, Communicator&), void* context);
-  void submit(Job& job, std::unique_lock<std::mutex>& lock);
-  void wait_for(Job& job, std::unique_lock<std::mutex>& lock);
 
   void make_exchanges(const std::vector<std::string>& specs);
   [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
@@ -210,14 +183,17 @@ class Reducer {
     return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
   }
 
-  // The thread.
-  void main_loop();
-  void exchange_step();
+  // The thread: the two jobs of a step, and what they are made of.
+  void deliver_sums();
+  void end_transfers();
+  template <class IsReached>
+  void exchange_until(IsReached is_reached);
+  void hand_over(std::size_t bucket);
   void compare_samples();
   bool look();
   bool post_and_start();
   void call_hook(const std::function<void(std::size_t)>& hook, std::size_t bucket);
-  void account(Clock::time_point& last);
+  void account();
   void rest();
   void trace_start(std::size_t bucket);
   void trace_delivered(std::size_t bucket);
@@ -244,26 +220,22 @@ class Reducer {
   std::vector<bool> is_buffer_free_;
   std::vector<std::size_t> buffer_of_;  // by bucket, while it has one
 
-  // Shared with the caller.
-  std::mutex mutex_;
-  std::condition_variable to_thread_, to_caller_;
-  std::vector<Job*> queue_;
+  // Shared with the caller, who leaves them alone while the thread works on the step.
   std::unique_ptr<std::atomic<bool>[]> is_ready_;
-  std::atomic<bool> must_stop_ = false;
-  std::exception_ptr failure_;
-  Job step_job_;
   std::uint64_t step_ = 0;
+  JobThread::Number deliver_job_ = 0;  // of the step
   StepVerdict verdict_;
-  bool must_sample_ = false;
 
   // The thread's own: buckets [0, posted_) have receives, [0, started_) are under way or over,
-  // [0, first_open_) are over.
-  std::size_t posted_ = 0, started_ = 0, first_open_ = 0;
+  // [0, delivered_) have been handed over, [0, first_open_) are over.
+  std::size_t posted_ = 0, started_ = 0, delivered_ = 0, first_open_ = 0;
   std::uint64_t running_step_ = 0;
   CommTimes times_;
   std::unique_ptr<ErrorSample> sample_;
-  bool is_sampling_ = false;
+  bool must_sample_ = false;  // the next step
+  bool is_sampling_ = false;  // the running one
   double seen_codec_s_ = 0.0;  // of the stats, already accounted
+  Clock::time_point accounted_;
   LookPace pace_;
   std::vector<double> hook_s_;  // by bucket: in on_delivered, since take_times
   Clock::time_point served_at_;
@@ -275,7 +247,8 @@ class Reducer {
   std::vector<Start> starts_;
   std::size_t traced_ = 0, last_wait_ = 0;  // of the track's slices: seen by trace_idle, its last
 
-  std::thread thread_;
+  // Its jobs use all of the above: last, so that it ends first.
+  std::optional<JobThread> thread_;
 };
 
 }  // namespace dp

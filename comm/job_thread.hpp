@@ -1,0 +1,112 @@
+// A thread that runs jobs one after the other, and something small now and then between them.
+//
+// A caller hands over a job in one of two ways:
+//     run(f)      waits for the job. What it throws is thrown to its caller; the thread goes on.
+//     post(...)   goes on at once; wait() waits for it later. What such a job throws is a failure.
+// A *failure* (of a posted job, or of start or idle) ends the thread. It is thrown by every call
+// that waits for a job that is not over, and by every later post() and run(). Nothing is restarted.
+//
+// Jobs are numbered in the order in which they come; job 0 does not exist and counts as over. A job
+// that takes long looks at must_stop() and sleeps in nap(). stop(), or the destructor, tells the
+// running job to end, waits until it has, and leaves out the jobs behind it.
+//
+// Any thread may call, but jobs may not. Nothing is allocated while at most kUsualJobs are waiting.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace dp {
+
+struct JobThreadOptions {
+  const char* name = "dp-jobs";         // for debuggers and top; at most 15 characters
+  std::function<void()> start = {};     // called once, before all jobs
+  std::function<void()> idle = {};      // called between jobs whenever `rest` has passed, or earlier
+  std::chrono::milliseconds rest{100};  // the longest sleep between two calls of idle
+};
+
+class JobThread {
+ public:
+  using Number = std::uint64_t;
+  static constexpr std::size_t kUsualJobs = 8;
+
+  explicit JobThread(JobThreadOptions options);
+  ~JobThread() { stop(); }
+  JobThread(const JobThread&) = delete;
+  JobThread& operator=(const JobThread&) = delete;
+
+  // The job is call(context). Returns its number.
+  Number post(void (*call)(void*), void* context);
+  // Returns when that job is over, and all before it are.
+  void wait(Number job);
+  [[nodiscard]] bool is_over(Number job);
+  // Throws the failure, if there is one.
+  void throw_failure();
+
+  // Runs f() as a job and returns what it returns.
+  template <class F>
+  auto run(F f) -> std::invoke_result_t<F> {
+    using Result = std::invoke_result_t<F>;
+    if constexpr (std::is_void_v<Result>) {
+      run_job([](void* p) { (*static_cast<F*>(p))(); }, &f);
+    } else {
+      struct Context {
+        F* f;
+        std::optional<Result> result;
+      } context{&f, std::nullopt};
+      run_job(
+          [](void* p) {
+            auto* in = static_cast<Context*>(p);
+            in->result.emplace((*in->f)());
+          },
+          &context);
+      return std::move(*context.result);
+    }
+  }
+
+  // Ends a nap.
+  void wake();
+  // Ends the thread. Nothing may be posted or waited for afterwards.
+  void stop();
+
+  // For jobs.
+  [[nodiscard]] bool must_stop() const { return must_stop_; }
+  // Sleeps until wake(), the end of the time, or stop(); not at all if has_work() is true.
+  template <class HasWork>
+  void nap(std::chrono::microseconds most, HasWork has_work) {
+    std::unique_lock lock(mutex_);
+    // What makes has_work() true precedes a wake(), and that one waits for the lock.
+    if (has_work() || must_stop_) return;
+    to_thread_.wait_for(lock, most);
+  }
+
+ private:
+  struct Job {
+    void (*call)(void*);
+    void* context;
+  };
+  void run_job(void (*call)(void*), void* context);
+  void main_loop();
+
+  JobThreadOptions options_;
+  std::mutex mutex_;
+  std::condition_variable to_thread_, to_callers_;
+  std::vector<Job> queue_;
+  Number posted_ = 0, over_ = 0;  // the last job that came, and the last that is over
+  std::exception_ptr failure_;
+  std::atomic<bool> must_stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace dp
