@@ -30,9 +30,9 @@
 namespace dp {
 
 struct JobThreadOptions {
-  const char* name = "dp-jobs";         // for debuggers and top; at most 15 characters
-  std::function<void()> start = {};     // called once, before all jobs
-  std::function<void()> idle = {};      // called between jobs whenever `rest` has passed, or earlier
+  const char* name = "dp-jobs";      // for debuggers and top; at most 15 characters
+  std::function<void()> start = {};  // called once, before all jobs
+  std::function<void()> idle = {};   // called between jobs whenever `rest` has passed, or earlier
   std::chrono::milliseconds rest{100};  // the longest sleep between two calls of idle
 };
 

@@ -1,7 +1,6 @@
 #include "comm/reducer.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -21,22 +20,7 @@ constexpr auto kServe = 20ms;
 
 constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
 
-double ratio_root(double a, double b) { return b > 0.0 ? std::sqrt(a / b) : 0.0; }
-
 }  // namespace
-
-double CommCost::relative_error() const {
-  return ratio_root(sampled.error_squares, sampled.value_squares);
-}
-double CommCost::saturation() const {
-  return sampled.values > 0
-             ? static_cast<double>(sampled.saturated) / static_cast<double>(sampled.values)
-             : 0.0;
-}
-double CommCost::delivered_relative_error() const {
-  return ratio_root(delivered_error_squares, delivered_value_squares);
-}
-double CommCost::residual_norm() const { return std::sqrt(residual_squares); }
 
 Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
                  const ReducerOptions& options)
@@ -45,7 +29,9 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
       buckets_(std::move(buckets)),
       options_(options),
       hosts_(options.hosts.empty() ? host_numbers(communicator) : options.hosts),
-      is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())) {
+      exchanges_(buckets_.size()),
+      is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())),
+      meter_(exchanges_, options.trace) {
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator_.size()),
             "{} hosts for {} ranks", hosts_.size(), communicator_.size());
   static_cast<void>(find_topology(options_.topology));
@@ -61,12 +47,9 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   }
   specs_.resize(buckets_.size());
   codecs_.resize(buckets_.size());
-  exchanges_.resize(buckets_.size());
   make_exchanges(specs);
   buffer_of_.assign(buckets_.size(), kNoBuffer);
-  times_.buckets.resize(buckets_.size());
-  hook_s_.resize(buckets_.size());
-  starts_.resize(buckets_.size());
+  is_delivered_.resize(buckets_.size());
   posted_ = started_ = delivered_ = first_open_ = buckets_.size();
   communicator_.set_timeout_s(options_.comm_timeout_s);
   // An earlier reducer's last messages have all been taken when every rank has come here.
@@ -118,37 +101,15 @@ StepVerdict Reducer::wait_step() {
 
 CommTimes Reducer::take_times() {
   return run([this](Communicator&) {
-    CommTimes taken = times_;
+    CommTimes taken = meter_.take();
+    if (residual_.empty()) return taken;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      CommCost& cost = taken.buckets[b];
-      const ExchangeStats& stats = exchanges_[b]->stats();
-      cost.encode_s = stats.encode_s + std::exchange(hook_s_[b], 0.0);
-      cost.decode_s = stats.decode_s;
-      cost.wire_s = std::max(0.0, cost.comm_s - cost.encode_s - cost.decode_s - cost.peer_wait_s);
-      cost.sent_bytes = stats.sent_bytes;
-      cost.received_bytes = stats.received_bytes;
-      cost.sampled = stats.sampled;
-      if (!residual_.empty() && specs_[b].feedback) {
-        cost.residual_squares = exact_->memory().squares_of_sum(
-            residual_.data() + buckets_[b].offset, nullptr, buckets_[b].elements);
-      }
-      taken.total.encode_s += cost.encode_s;
-      taken.total.decode_s += cost.decode_s;
-      taken.total.sent_bytes += cost.sent_bytes;
-      taken.total.received_bytes += cost.received_bytes;
-      taken.total.sampled += cost.sampled;
-      taken.total.residual_squares += cost.residual_squares;
-      taken.total.delivered_error_squares += cost.delivered_error_squares;
-      taken.total.delivered_value_squares += cost.delivered_value_squares;
-      taken.total.sample_bytes += cost.sample_bytes;
-      exchanges_[b]->clear_stats();
-      times_.buckets[b] = {};
+      if (!specs_[b].feedback) continue;
+      const double squares = exact_->memory().squares_of_sum(residual_.data() + buckets_[b].offset,
+                                                             nullptr, buckets_[b].elements);
+      taken.buckets[b].residual_squares = squares;
+      taken.total.residual_squares += squares;
     }
-    CommCost& total = taken.total;
-    total.wire_s =
-        std::max(0.0, total.comm_s - total.encode_s - total.decode_s - total.peer_wait_s);
-    times_.total = {};
-    seen_codec_s_ = 0.0;
     return taken;
   });
 }
@@ -162,6 +123,7 @@ void Reducer::deliver_sums() {
     for (auto& exchange : exchanges_) exchange->measure_saturation();
   }
   posted_ = started_ = delivered_ = first_open_ = 0;
+  is_delivered_.assign(buckets_.size(), false);
   communicator_.set_whereabouts({.step = running_step_, .buckets_begun = 0, .is_in_step = 1});
   exchange_until([this] { return delivered_ == buckets_.size(); });
   if (thread_->must_stop()) return;
@@ -186,13 +148,13 @@ void Reducer::end_transfers() {
 template <class IsReached>
 void Reducer::exchange_until(IsReached is_reached) {
   Deadline deadline = communicator_.deadline();
-  accounted_ = Clock::now();
+  meter_.skip();
   while (!is_reached() && !thread_->must_stop()) {
     // The look that starts a bucket counts; time without one does not.
     const bool was_in_flight = is_in_flight();
-    if (!was_in_flight) accounted_ = Clock::now();
+    if (!was_in_flight) meter_.skip();
     const bool has_moved = look();
-    if (was_in_flight || is_in_flight()) account();
+    if (was_in_flight || is_in_flight()) meter_.account(first_open_, started_);
     for (; delivered_ < started_ && exchanges_[delivered_]->delivered(); ++delivered_) {
       hand_over(delivered_);
     }
@@ -210,17 +172,14 @@ void Reducer::hand_over(std::size_t bucket) {
   if (is_sampling_) sample_->take_delivered(bucket);
   if (!options_.on_delivered) return;
   call_hook(options_.on_delivered, bucket);
-  account();
+  meter_.account(first_open_, started_);
 }
 
 // Every rank has all sums by now, or soon: the comparison keeps nobody from the next computation.
 void Reducer::compare_samples() {
   if (!is_sampling_ || !verdict_.finite) return;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const ErrorSample::Result result = sample_->compare(communicator_, b);
-    times_.buckets[b].delivered_error_squares += result.error_squares;
-    times_.buckets[b].delivered_value_squares += result.value_squares;
-    times_.buckets[b].sample_bytes += result.sent_bytes;
+    meter_.add_error(b, sample_->compare(communicator_, b));
   }
 }
 
@@ -231,7 +190,10 @@ bool Reducer::look() {
   for (std::size_t b = first_open_; b < posted_; ++b) {
     if (buffer_of_[b] == kNoBuffer) continue;  // over
     has_moved |= exchanges_[b]->progress();
-    if (starts_[b].at_ns != 0 && exchanges_[b]->delivered()) trace_delivered(b);
+    if (!is_delivered_[b] && b < started_ && exchanges_[b]->delivered()) {
+      is_delivered_[b] = true;
+      meter_.bucket_delivered(b);
+    }
     if (!exchanges_[b]->done()) continue;
     is_buffer_free_[buffer_of_[b]] = true;
     buffer_of_[b] = kNoBuffer;
@@ -256,7 +218,7 @@ bool Reducer::post_and_start() {
   while (started_ < posted_ && is_bucket_final(started_)) {
     exchanges_[started_]->prepare();
     if (is_sampling_) sample_->take_input(started_);
-    if (options_.trace != nullptr) trace_start(started_);
+    meter_.bucket_starts(started_);
     exchanges_[started_++]->start();
     communicator_.set_whereabouts({.step = running_step_,
                                    .buckets_begun = static_cast<std::uint32_t>(started_),
@@ -281,35 +243,7 @@ void Reducer::call_hook(const std::function<void(std::size_t)>& hook, std::size_
                            .kind = TraceKind::hook});
     hook(bucket);
   }
-  hook_s_[bucket] += hook_s;
-  // A bucket that is over is in flight once more for its sake.
-  if (bucket < started_ && exchanges_[bucket]->done()) times_.buckets[bucket].comm_s += hook_s;
-}
-
-// Puts the time since accounted_ where it belongs.
-void Reducer::account() {
-  const auto now = Clock::now();
-  const double passed_s = std::chrono::duration<double>(now - accounted_).count();
-  if (options_.trace != nullptr) trace_idle(accounted_, now);
-  accounted_ = now;
-  double codec_s = 0.0;
-  for (const auto& exchange : exchanges_) {
-    codec_s += exchange->stats().encode_s + exchange->stats().decode_s;
-  }
-  for (const double hook_s : hook_s_) codec_s += hook_s;
-  const double idle_s = std::max(0.0, passed_s - (codec_s - seen_codec_s_));
-  seen_codec_s_ = codec_s;
-  times_.total.comm_s += passed_s;
-  bool is_oldest = true;
-  for (std::size_t b = first_open_; b < started_; ++b) {
-    if (exchanges_[b]->done()) continue;
-    times_.buckets[b].comm_s += passed_s;
-    if (exchanges_[b]->waits_for_peer()) {
-      times_.buckets[b].peer_wait_s += idle_s;
-      if (is_oldest) times_.total.peer_wait_s += idle_s;
-    }
-    is_oldest = false;
-  }
+  meter_.add_hook(bucket, hook_s);
 }
 
 // Nothing has moved: sleeps a moment. Where nothing of this rank is under way, a bucket that the

@@ -37,6 +37,7 @@
 #include "comm/error_sample.hpp"
 #include "comm/exchange.hpp"
 #include "comm/exchange_kinds.hpp"
+#include "comm/exchange_meter.hpp"
 #include "comm/job_thread.hpp"
 #include "comm/look_pace.hpp"
 #include "comm/topology.hpp"
@@ -82,36 +83,6 @@ struct ReducerOptions {
 
 struct StepVerdict {
   bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
-};
-
-// Of one bucket, or of all. Times are seconds of the reducer's thread.
-struct CommCost {
-  double comm_s = 0.0;    // wall time with a bucket (this bucket) in flight
-  double encode_s = 0.0;  // of it, inside codecs and the caller's hooks
-  double decode_s = 0.0;
-  double peer_wait_s = 0.0;  // of it, idle because a rank has not begun its oldest bucket in flight
-  double wire_s = 0.0;       // the rest
-  std::uint64_t sent_bytes = 0;
-  std::uint64_t received_bytes = 0;
-  // Of the encodes that were looked at: errors of one segment a step and bucket, saturation in the
-  // steps of sample_error().
-  EncodeSample::Sums sampled;
-  double residual_squares = 0.0;  // the sum of squares of the residual now
-  // Of sample_error(): squares of delivered - exact sum and of the exact sum, over the sampled
-  // values, the same on all ranks; and what this rank has sent for it, not part of sent_bytes.
-  double delivered_error_squares = 0.0;
-  double delivered_value_squares = 0.0;
-  std::uint64_t sample_bytes = 0;
-
-  [[nodiscard]] double relative_error() const;  // sqrt(error squares / value squares)
-  [[nodiscard]] double saturation() const;      // the share of values; 0 where none was looked at
-  [[nodiscard]] double delivered_relative_error() const;  // 0 where nothing was sampled
-  [[nodiscard]] double residual_norm() const;
-};
-
-struct CommTimes {
-  CommCost total;
-  std::vector<CommCost> buckets;
 };
 
 // Throws Error(usage) where there are not enough message streams for so many buckets (tags.hpp).
@@ -193,11 +164,7 @@ class Reducer {
   bool look();
   bool post_and_start();
   void call_hook(const std::function<void(std::size_t)>& hook, std::size_t bucket);
-  void account();
   void rest();
-  void trace_start(std::size_t bucket);
-  void trace_delivered(std::size_t bucket);
-  void trace_idle(Clock::time_point begin, Clock::time_point end);
   [[nodiscard]] bool is_in_flight() const { return started_ > first_open_; }
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
@@ -230,22 +197,13 @@ class Reducer {
   // [0, delivered_) have been handed over, [0, first_open_) are over.
   std::size_t posted_ = 0, started_ = 0, delivered_ = 0, first_open_ = 0;
   std::uint64_t running_step_ = 0;
-  CommTimes times_;
+  std::vector<bool> is_delivered_;  // by bucket: the meter knows
+  ExchangeMeter meter_;
   std::unique_ptr<ErrorSample> sample_;
   bool must_sample_ = false;  // the next step
   bool is_sampling_ = false;  // the running one
-  double seen_codec_s_ = 0.0;  // of the stats, already accounted
-  Clock::time_point accounted_;
   LookPace pace_;
-  std::vector<double> hook_s_;  // by bucket: in on_delivered, since take_times
   Clock::time_point served_at_;
-  // For the trace, by bucket: when it started, or 0, and the bytes that it had sent by then.
-  struct Start {
-    std::int64_t at_ns = 0;
-    std::uint64_t sent_bytes = 0;
-  };
-  std::vector<Start> starts_;
-  std::size_t traced_ = 0, last_wait_ = 0;  // of the track's slices: seen by trace_idle, its last
 
   // Its jobs use all of the above: last, so that it ends first.
   std::optional<JobThread> thread_;
