@@ -18,7 +18,9 @@ constexpr auto kRestBetweenSteps = 100ms;
 // How often other ranks' questions are answered within a step.
 constexpr auto kServe = 20ms;
 
-constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -29,9 +31,12 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
       buckets_(std::move(buckets)),
       options_(options),
       hosts_(options.hosts.empty() ? host_numbers(communicator) : options.hosts),
-      exchanges_(buckets_.size()),
+      pipeline_(buckets_.size(), options.buckets_in_flight, options.device,
+                {.is_final = [this](std::size_t b) { return is_bucket_final(b); },
+                 .starts = [this](std::size_t b) { bucket_starts(b); },
+                 .delivered = [this](std::size_t b) { meter_.bucket_delivered(b); }}),
       is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())),
-      meter_(exchanges_, options.trace) {
+      meter_(pipeline_.exchanges(), options.trace) {
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator_.size()),
             "{} hosts for {} ranks", hosts_.size(), communicator_.size());
   static_cast<void>(find_topology(options_.topology));
@@ -48,9 +53,6 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   specs_.resize(buckets_.size());
   codecs_.resize(buckets_.size());
   make_exchanges(specs);
-  buffer_of_.assign(buckets_.size(), kNoBuffer);
-  is_delivered_.resize(buckets_.size());
-  posted_ = started_ = delivered_ = first_open_ = buckets_.size();
   communicator_.set_timeout_s(options_.comm_timeout_s);
   // An earlier reducer's last messages have all been taken when every rank has come here.
   communicator_.barrier();
@@ -71,10 +73,6 @@ Reducer::~Reducer() {
     }
   }
   thread_->stop();
-  if (first_open_ == buckets_.size()) return;
-  // Transfers are under way and may still write: their memory is left to the end of the job.
-  for (auto& exchange : exchanges_) static_cast<void>(exchange.release());
-  for (auto& buffers : buffers_) static_cast<void>(buffers.release());
 }
 
 void Reducer::begin_step(std::uint64_t step) {
@@ -120,27 +118,24 @@ void Reducer::deliver_sums() {
   if (options_.trace != nullptr) options_.trace->begin_step(running_step_);
   is_sampling_ = std::exchange(must_sample_, false);
   if (is_sampling_) {
-    for (auto& exchange : exchanges_) exchange->measure_saturation();
+    for (const auto& exchange : pipeline_.exchanges()) exchange->measure_saturation();
   }
-  posted_ = started_ = delivered_ = first_open_ = 0;
-  is_delivered_.assign(buckets_.size(), false);
-  communicator_.set_whereabouts({.step = running_step_, .buckets_begun = 0, .is_in_step = 1});
-  exchange_until([this] { return delivered_ == buckets_.size(); });
+  pipeline_.begin_step(running_step_);
+  tell_whereabouts(0, true);
+  exchange_until([this] { return pipeline_.has_delivered_all(); });
   if (thread_->must_stop()) return;
-  verdict_.finite = std::all_of(exchanges_.begin(), exchanges_.end(),
-                                [](const auto& exchange) { return exchange->finite(); });
+  verdict_.finite = std::ranges::all_of(pipeline_.exchanges(),
+                                        [](const auto& exchange) { return exchange->finite(); });
   if (!verdict_.finite) {
-    for (auto& exchange : exchanges_) exchange->put_back_delivered();
+    for (const auto& exchange : pipeline_.exchanges()) exchange->put_back_delivered();
   }
-  communicator_.set_whereabouts({.step = running_step_,
-                                 .buckets_begun = static_cast<std::uint32_t>(started_),
-                                 .is_in_step = 0});
+  tell_whereabouts(buckets_.size(), false);
 }
 
 // The second job of a step: the caller has its sums, and what this rank still forwards to others
 // goes on.
 void Reducer::end_transfers() {
-  exchange_until([this] { return first_open_ == buckets_.size(); });
+  exchange_until([this] { return pipeline_.is_over(); });
   if (!thread_->must_stop()) compare_samples();
 }
 
@@ -151,29 +146,47 @@ void Reducer::exchange_until(IsReached is_reached) {
   meter_.skip();
   while (!is_reached() && !thread_->must_stop()) {
     // The look that starts a bucket counts; time without one does not.
-    const bool was_in_flight = is_in_flight();
+    const bool was_in_flight = pipeline_.is_in_flight();
     if (!was_in_flight) meter_.skip();
-    const bool has_moved = look();
-    if (was_in_flight || is_in_flight()) meter_.account(first_open_, started_);
-    for (; delivered_ < started_ && exchanges_[delivered_]->delivered(); ++delivered_) {
-      hand_over(delivered_);
-    }
-    if (has_moved || !is_in_flight()) deadline.moved();
+    if (options_.on_look) options_.on_look();
+    const bool has_moved = pipeline_.look();
+    if (has_moved) pace_.moved(seconds_now());
+    if (was_in_flight || pipeline_.is_in_flight()) account();
+    while (const auto bucket = pipeline_.next_delivered()) hand_over(*bucket);
+    if (has_moved || !pipeline_.is_in_flight()) deadline.moved();
     if (has_moved) continue;
     rest();
-    if (is_in_flight()) {
+    if (pipeline_.is_in_flight()) {
       deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
     }
   }
 }
 
-// The bucket's sum is in place.
+// What is exchanged is known: the bucket's exchange starts next.
+void Reducer::bucket_starts(std::size_t bucket) {
+  if (is_sampling_) sample_->take_input(bucket);
+  meter_.bucket_starts(bucket);
+  tell_whereabouts(bucket + 1, true);
+}
+
+// The bucket's sum is in place. What the hook does with it is this rank's work and not the
+// network's.
 void Reducer::hand_over(std::size_t bucket) {
   if (is_sampling_) sample_->take_delivered(bucket);
   if (!options_.on_delivered) return;
-  call_hook(options_.on_delivered, bucket);
-  meter_.account(first_open_, started_);
+  double hook_s = 0.0;
+  {
+    const Stopwatch watch(hook_s, options_.trace,
+                          {.step = static_cast<std::uint32_t>(running_step_),
+                           .id = static_cast<std::uint32_t>(bucket),
+                           .kind = TraceKind::hook});
+    options_.on_delivered(bucket);
+  }
+  meter_.add_hook(bucket, hook_s);
+  account();
 }
+
+void Reducer::account() { meter_.account(pipeline_.first_open(), pipeline_.started()); }
 
 // Every rank has all sums by now, or soon: the comparison keeps nobody from the next computation.
 void Reducer::compare_samples() {
@@ -183,67 +196,9 @@ void Reducer::compare_samples() {
   }
 }
 
-// One look at everything in flight. True if something moved.
-bool Reducer::look() {
-  if (options_.on_look) options_.on_look();
-  bool has_moved = post_and_start();
-  for (std::size_t b = first_open_; b < posted_; ++b) {
-    if (buffer_of_[b] == kNoBuffer) continue;  // over
-    has_moved |= exchanges_[b]->progress();
-    if (!is_delivered_[b] && b < started_ && exchanges_[b]->delivered()) {
-      is_delivered_[b] = true;
-      meter_.bucket_delivered(b);
-    }
-    if (!exchanges_[b]->done()) continue;
-    is_buffer_free_[buffer_of_[b]] = true;
-    buffer_of_[b] = kNoBuffer;
-  }
-  while (first_open_ < started_ && exchanges_[first_open_]->done()) {
-    ++first_open_;
-    has_moved = true;
-  }
-  if (has_moved)
-    pace_.moved(std::chrono::duration<double>(Clock::now().time_since_epoch()).count());
-  return has_moved;
-}
-
-bool Reducer::post_and_start() {
-  bool has_moved = false;
-  for (std::size_t set = 0; set < buffers_.size() && posted_ < buckets_.size(); ++set) {
-    if (!is_buffer_free_[set]) continue;
-    exchanges_[posted_]->post_receives(*buffers_[set], running_step_);
-    is_buffer_free_[set] = false;
-    buffer_of_[posted_++] = set;
-  }
-  while (started_ < posted_ && is_bucket_final(started_)) {
-    exchanges_[started_]->prepare();
-    if (is_sampling_) sample_->take_input(started_);
-    meter_.bucket_starts(started_);
-    exchanges_[started_++]->start();
-    communicator_.set_whereabouts({.step = running_step_,
-                                   .buckets_begun = static_cast<std::uint32_t>(started_),
-                                   .is_in_step = 1});
-    has_moved = true;
-  }
-  return has_moved;
-}
-
 bool Reducer::is_bucket_final(std::size_t bucket) const {
   if (options_.is_final) return options_.is_final(bucket);
   return is_ready_[bucket].load(std::memory_order_acquire);
-}
-
-// What hooks do is this rank's work and not the network's.
-void Reducer::call_hook(const std::function<void(std::size_t)>& hook, std::size_t bucket) {
-  double hook_s = 0.0;
-  {
-    const Stopwatch watch(hook_s, options_.trace,
-                          {.step = static_cast<std::uint32_t>(running_step_),
-                           .id = static_cast<std::uint32_t>(bucket),
-                           .kind = TraceKind::hook});
-    hook(bucket);
-  }
-  meter_.add_hook(bucket, hook_s);
 }
 
 // Nothing has moved: sleeps a moment. Where nothing of this rank is under way, a bucket that the
@@ -253,18 +208,24 @@ void Reducer::rest() {
     communicator_.serve();
     served_at_ = Clock::now();
   }
-  if (is_in_flight() || options_.is_final) {
+  if (pipeline_.is_in_flight() || options_.is_final) {
     const std::chrono::duration<double> by_pace(pace_.sleep_s());
     std::this_thread::sleep_for(
         options_.sleep_us > 0 ? std::chrono::microseconds(options_.sleep_us)
                               : std::chrono::duration_cast<std::chrono::microseconds>(by_pace));
     return;
   }
-  thread_->nap(kRestInStep, [this] { return started_ < posted_ && is_bucket_final(started_); });
+  thread_->nap(kRestInStep, [this] { return pipeline_.can_start(); });
+}
+
+void Reducer::tell_whereabouts(std::size_t buckets_begun, bool is_in_step) {
+  communicator_.set_whereabouts({.step = running_step_,
+                                 .buckets_begun = static_cast<std::uint32_t>(buckets_begun),
+                                 .is_in_step = is_in_step ? 1u : 0u});
 }
 
 std::string Reducer::describe_wait() const {
-  return fmt::format("the exchange of bucket {} in step {}", first_open_, running_step_);
+  return fmt::format("the exchange of bucket {} in step {}", pipeline_.first_open(), running_step_);
 }
 
 }  // namespace dp

@@ -19,6 +19,10 @@
 // With a GPU the gradient may lie in the GPU's memory (ReducerOptions::device), or in the host's
 // and be copied down before and up again after the exchange (on_delivered). Either way the GPU is
 // ahead of the host, so readiness is asked for (is_final) and not told.
+//
+// It is composed of the thread (job_thread.hpp), the way of the buckets (bucket_pipeline.hpp) and
+// the measuring of it (exchange_meter.hpp). A step is two jobs: until all sums are in place, and
+// until all transfers have ended. Both run the same loop of looking, measuring and sleeping.
 #pragma once
 
 #include <atomic>
@@ -32,6 +36,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "comm/bucket_pipeline.hpp"
 #include "comm/buckets.hpp"
 #include "comm/communicator.hpp"
 #include "comm/error_sample.hpp"
@@ -159,13 +164,12 @@ class Reducer {
   void end_transfers();
   template <class IsReached>
   void exchange_until(IsReached is_reached);
+  void bucket_starts(std::size_t bucket);
   void hand_over(std::size_t bucket);
+  void account();
   void compare_samples();
-  bool look();
-  bool post_and_start();
-  void call_hook(const std::function<void(std::size_t)>& hook, std::size_t bucket);
   void rest();
-  [[nodiscard]] bool is_in_flight() const { return started_ > first_open_; }
+  void tell_whereabouts(std::size_t buckets_begun, bool is_in_step);
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
 
@@ -181,23 +185,18 @@ class Reducer {
   std::unique_ptr<DgcMomentum> momentum_;       // of the whole gradient, where an exchange wants it
   std::shared_ptr<float> residual_memory_;
   std::span<float> residual_;
-  std::vector<std::unique_ptr<Exchange>> exchanges_;
-  BufferNeeds buffer_needs_;
-  std::vector<std::unique_ptr<BufferSet>> buffers_;
-  std::vector<bool> is_buffer_free_;
-  std::vector<std::size_t> buffer_of_;  // by bucket, while it has one
+  // The exchanges use all of the above.
+  BucketPipeline pipeline_;
 
-  // Shared with the caller, who leaves them alone while the thread works on the step.
+  // The caller writes these before the step's jobs come, and reads the verdict after them; only
+  // is_ready_ changes meanwhile.
   std::unique_ptr<std::atomic<bool>[]> is_ready_;
   std::uint64_t step_ = 0;
   JobThread::Number deliver_job_ = 0;  // of the step
   StepVerdict verdict_;
 
-  // The thread's own: buckets [0, posted_) have receives, [0, started_) are under way or over,
-  // [0, delivered_) have been handed over, [0, first_open_) are over.
-  std::size_t posted_ = 0, started_ = 0, delivered_ = 0, first_open_ = 0;
+  // The thread's own.
   std::uint64_t running_step_ = 0;
-  std::vector<bool> is_delivered_;  // by bucket: the meter knows
   ExchangeMeter meter_;
   std::unique_ptr<ErrorSample> sample_;
   bool must_sample_ = false;  // the next step

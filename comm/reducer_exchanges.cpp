@@ -24,37 +24,22 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
   for (const std::string& spec : specs) wanted.push_back(parse_codec_spec(spec));
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const CodecSpec& spec = wanted[b];
-    if (exchanges_[b] != nullptr && spec == specs_[b]) continue;
+    const bool is_new = pipeline_.exchanges()[b] == nullptr;
+    if (!is_new && spec == specs_[b]) continue;
     if (spec.feedback && communicator_.size() > 1 && residual_.empty()) {
       residual_memory_ = exact_->memory().allocate(gradient_.size());
       residual_ = {residual_memory_.get(), gradient_.size()};
     }
-    const ExchangeStats stats = exchanges_[b] == nullptr ? ExchangeStats{} : exchanges_[b]->stats();
-    exchanges_[b].reset();  // refers to the codec
+    const ExchangeStats stats = is_new ? ExchangeStats{} : pipeline_.exchange(b).stats();
+    pipeline_.set_exchange(b, nullptr);  // refers to the codec
     MadeExchange made = make_exchange(b, spec);
     codecs_[b] = std::move(made.codec);
-    exchanges_[b] = std::move(made.exchange);
-    exchanges_[b]->set_stats(stats);
+    made.exchange->set_stats(stats);
+    pipeline_.set_exchange(b, std::move(made.exchange));
     specs_[b] = spec;
     buckets_[b].codec = spec.text();
   }
-  BufferNeeds most;
-  for (const auto& exchange : exchanges_) {
-    const BufferNeeds needs = exchange->needs();
-    most.count = std::max(most.count, needs.count);
-    most.bytes = std::max(most.bytes, needs.bytes);
-  }
-  if (!buffers_.empty() && most.count <= buffer_needs_.count && most.bytes <= buffer_needs_.bytes) {
-    return;
-  }
-  buffer_needs_ = most;
-  buffers_.clear();
-  const std::size_t in_flight = std::clamp<std::size_t>(options_.buckets_in_flight, 1,
-                                                        std::max<std::size_t>(buckets_.size(), 1));
-  for (std::size_t i = 0; i < in_flight; ++i) {
-    buffers_.push_back(std::make_unique<BufferSet>(most, options_.device));
-  }
-  is_buffer_free_.assign(in_flight, true);
+  pipeline_.fit_buffers();
 }
 
 MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
@@ -127,7 +112,7 @@ void Reducer::list_state(StateVisitor& visitor) {
   if (!residual_.empty()) visitor.values("exchange/residual", residual_, StateShare::own, place);
   if (momentum_) visitor.values("exchange/velocity", momentum_->velocity(), StateShare::own);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    exchanges_[b]->list_state(fmt::format("exchange/bucket{}/", b), visitor);
+    pipeline_.exchange(b).list_state(fmt::format("exchange/bucket{}/", b), visitor);
   }
 }
 

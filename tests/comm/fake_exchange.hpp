@@ -19,7 +19,8 @@ struct FakeExchange final : Exchange {
   // What was called, of all exchanges that share the list: "post 0", "start 2".
   std::vector<std::string>* calls = nullptr;
   std::size_t number = 0;
-  std::byte* memory = nullptr;  // of the buffers that it was given
+  std::byte* memory = nullptr;   // of the buffers that it was given
+  std::size_t memory_bytes = 0;  // of each of them
   std::uint64_t step = 0;
 
   ~FakeExchange() override {
@@ -33,6 +34,7 @@ struct FakeExchange final : Exchange {
   void post_receives(BufferSet& set, std::uint64_t of_step) override {
     has_delivered = is_done = false;
     memory = set.at(0);
+    memory_bytes = set.bytes();
     step = of_step;
     called("post");
   }
