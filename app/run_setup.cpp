@@ -136,18 +136,14 @@ void measure_network(Run& run) {
   if (throttle > 0) run.link.bytes_per_s = std::min(run.link.bytes_per_s, throttle / 8);
 }
 
-// A size of buckets that was given, or an earlier run's, or one for the network that was measured.
-void choose_buckets(Run& run) {
-  if (run.options.bucket_mb > 0) {
-    run.bucket_bytes = static_cast<std::size_t>(run.options.bucket_mb * 1e6);
-  } else if (run.choices.bucket_bytes > 0) {
-    run.bucket_bytes = run.choices.bucket_bytes;
-  } else if (run.link.bytes_per_s == 0) {
-    run.bucket_bytes = 1'000'000;
-  } else {
-    run.bucket_bytes = choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()),
-                                           parse_codec_spec(run.options.compress));
-  }
+// The size of buckets for these tensors: as given, or an earlier run's, or one for the network that
+// was measured.
+std::size_t choose_buckets(const Run& run, std::span<const TensorSlot> tensors) {
+  if (run.options.bucket_mb > 0) return static_cast<std::size_t>(run.options.bucket_mb * 1e6);
+  if (run.choices.bucket_bytes > 0) return run.choices.bucket_bytes;
+  if (run.link.bytes_per_s == 0) return 1'000'000;
+  return choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()),
+                             parse_codec_spec(run.options.compress), tensors);
 }
 
 std::vector<std::string> split_at_commas(const std::string& list) {
@@ -175,7 +171,9 @@ GradientSyncOptions sync_options(const Run& run) {
   sync.compress_warmup = to_size(options.compress_warmup);
   sync.exact_tensors = split_at_commas(options.compress_exclude);
   sync.is_one_host = run.comm.local_size() == run.comm.size();
-  sync.bucket_bytes = run.bucket_bytes;
+  sync.choose_bucket_bytes = [&run](std::span<const TensorSlot> tensors) {
+    return choose_buckets(run, tensors);
+  };
   sync.overlap = options.overlap;
   sync.path = exchange_path(run);
   sync.reducer.topology = options.topology;
@@ -295,7 +293,7 @@ void make_recorder(Run& run) {
                                                 .network = &run.replica->network(),
                                                 .exchange_path = run.replica->sync().path(),
                                                 .link = run.link,
-                                                .bucket_bytes = run.bucket_bytes,
+                                                .bucket_bytes = run.replica->sync().bucket_bytes(),
                                                 .data = &run.data,
                                                 .data_hash = run.data_hash,
                                                 .buckets = run.replica->sync().buckets(),
@@ -317,7 +315,6 @@ Run::Run(const Options& run_options, Communicator& communicator)
   }
   if (options.autotune != "off" && exchanges()) measure_network(*this);
   comm.together([&] {
-    choose_buckets(*this);
     make_replica(*this);
     make_loaders(*this);
     make_schedule(*this);

@@ -44,7 +44,6 @@ struct Run {
   std::size_t global_batch = 0;
   RunChoices choices;  // with --autotune FILE.h5
   LinkProbe link;      // zeros where nothing is exchanged, and with --autotune off
-  std::size_t bucket_bytes = 0;
   std::unique_ptr<RunTrace> trace;  // with --trace; the replica records into it
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Loader> train_loader, test_loader;

@@ -60,6 +60,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
     : device_(device), gradient_(gradient), options_(std::move(options)) {
   if (tensors.empty()) return;
   mark_exact_tensors(tensors);
+  if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
   buckets_ =
       plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = options_.compress});
   if (options_.is_one_host && options_.reducer.topology == "hierarchical") {

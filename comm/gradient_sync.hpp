@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,6 +43,8 @@ struct GradientSyncOptions {
   std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
   bool is_one_host = false;                     // all ranks are on the same one
   std::size_t bucket_bytes = 4'000'000;
+  // If set, says it by the tensors (choose_bucket_bytes, which asks for their shapes).
+  std::function<std::size_t(std::span<const TensorSlot>)> choose_bucket_bytes = {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;
   // For codecs that have a momentum of their own (dgc): the parameters that the gradient belongs to
@@ -79,6 +82,7 @@ class GradientSync {
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
   // As planned; a warm-up's codecs are those of reducer().buckets().
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  [[nodiscard]] std::size_t bucket_bytes() const { return options_.bucket_bytes; }
   // "device", "host", or "" without a GPU, where there is no choice.
   [[nodiscard]] std::string path() const;
   // Whether the exchange adds momentum and weight decay to that tensor's gradient, so that the

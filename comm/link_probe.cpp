@@ -12,6 +12,7 @@
 #include "comm/check.hpp"
 #include "comm/link_estimate.hpp"
 #include "comm/tags.hpp"
+#include "comm/powersgd.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
@@ -168,12 +169,13 @@ class Stream {
  private:
   static constexpr std::size_t kSlots = 32;
   static constexpr std::size_t kLeastMessage = 4096, kMostMessage = std::size_t{1} << 18;
+  static constexpr std::uint64_t kLeastAcknowledged = 2 * kLeastMessage;
   // Messages under way are so many that one which is late keeps none waiting.
   static constexpr std::size_t kMessagesUnderWay = 16;
   static constexpr double kLeastRoom = 16384.0, kMostRoom = kSlots * kMostMessage;
   static constexpr double kSlack_s = 80e-3, kEpoch_s = 30e-3;
   static constexpr double kShortest_s = 0.3, kTrips = 16.0, kEnough = 0.05;
-  static constexpr double kLongest_s = 3.0, kMostTrips = 40.0;
+  static constexpr double kLongest_s = 3.0, kMostTrips = 25.0;
 
   void finish(MPI_Request& request) { communicator_.wait(request, "a measurement of the network"); }
   void post(std::size_t slot) {
@@ -329,13 +331,23 @@ class Stream {
   bool is_enough_ = false, is_over_ = false;
 };
 
-// Of fp32; a guess for codecs whose payload depends on the values.
-double payload_share(const CodecSpec& spec) {
-  constexpr std::size_t kValues = std::size_t{1} << 16;
-  constexpr double kSparse = 0.05;
-  const std::unique_ptr<Codec> codec = make_codec(spec);
-  const auto bytes = codec == nullptr ? std::nullopt : codec->fixed_payload_bytes(kValues);
-  return bytes ? static_cast<double>(*bytes) / (kValues * sizeof(float)) : kSparse;
+// What the codec sends of fp32, in segments of the usual size.
+double payload_share(const CodecSpec& spec, std::span<const TensorSlot> tensors) {
+  if (!find_codec(spec.name)->is_exchange) {
+    constexpr std::size_t kSegment = std::size_t{1} << 16;
+    return static_cast<double>(make_codec(spec)->expected_payload_bytes(kSegment)) /
+           (kSegment * sizeof(float));
+  }
+  std::vector<TensorSlot> matrices;
+  std::size_t floats = 0;
+  for (const TensorSlot& tensor : tensors) {
+    if (tensor.is_1d || tensor.is_exact) continue;
+    matrices.push_back(tensor);
+    floats += tensor.elements();
+  }
+  if (floats == 0) return 1.0;
+  const PowerSgdPlan plan = plan_powersgd(matrices, spec.whole("rank"));
+  return static_cast<double>(plan.first_floats + plan.second_floats) / static_cast<double>(floats);
 }
 
 }  // namespace
@@ -350,11 +362,12 @@ LinkProbe probe_link(Communicator& communicator) {
   return {.bytes_per_s = rate.bytes_per_s, .latency_s = latency_s, .uncertainty = rate.uncertainty};
 }
 
-std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const CodecSpec& codec) {
+std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const CodecSpec& codec,
+                                std::span<const TensorSlot> tensors) {
   constexpr double kWakeUp_s = 0.5e-3, kTimesTheWait = 2.0;
   constexpr double kMiB = 1 << 20;
   const double bytes = kTimesTheWait * static_cast<double>(ranks) * (link.latency_s + kWakeUp_s) *
-                       link.bytes_per_s / payload_share(codec);
+                       link.bytes_per_s / payload_share(codec, tensors);
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
   return static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
 }

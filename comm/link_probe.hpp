@@ -15,12 +15,14 @@
 //               discarded with TCP's slow start, and the rest gives rate and uncertainty
 //               (link_estimate.hpp). Ends when on all links the uncertainty is 5 % or less.
 //
-// Time: 0.3 s at least, 16 round trips where they are long, and 2 s at 1 Mbit/s; at most 3 s + 40
+// Time: 0.3 s at least, 16 round trips where they are long, and 2 s at 1 Mbit/s; at most 3 s + 25
 // round trips, where the rate never becomes steady: frames are lost, others use the link.
 #pragma once
 
 #include <cstddef>
+#include <span>
 
+#include "comm/buckets.hpp"
 #include "comm/communicator.hpp"
 #include "kernels/codecs/codec_spec.hpp"
 
@@ -45,8 +47,10 @@ struct LinkProbe {
 //
 // where `share` is what the codec sends of fp32; as a power of two times 1 MiB, from 1/4 to 8, so
 // that a measurement that is a little off gives the same buckets. Smaller buckets leave earlier and
-// end sooner after backward; larger ones wait less.
+// end sooner after backward; larger ones wait less. `tensors` are the model's, for codecs that
+// factor matrices: their share follows from the shapes, and is 1 of no tensors.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
-                                              const CodecSpec& codec);
+                                              const CodecSpec& codec,
+                                              std::span<const TensorSlot> tensors = {});
 
 }  // namespace dp

@@ -68,6 +68,11 @@ class Codec {
   [[nodiscard]] virtual std::size_t max_payload_bytes(std::size_t n) const = 0;
   // The length of every payload of n floats; nothing where it depends on the values.
   [[nodiscard]] virtual std::optional<std::size_t> fixed_payload_bytes(std::size_t n) const = 0;
+  // About how long a payload of n floats is: exactly where every one has the same length, for
+  // others as their headers say. To plan by, and no bound.
+  [[nodiscard]] virtual std::size_t expected_payload_bytes(std::size_t n) const {
+    return fixed_payload_bytes(n).value_or(max_payload_bytes(n));
+  }
   // A number c with norm(v - decode(encode(v))) <= c * norm(v) for every v whose values are within
   // the codec's normal range, which its header states. It is 0 for lossless codecs. Codecs with
   // feedback have one below 1, except those whose error has another bound (absolute_error, or a

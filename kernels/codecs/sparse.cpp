@@ -159,6 +159,15 @@ std::size_t most_gap_bits(std::size_t n, std::size_t count) {
   return count * (b + 1) + ((n - count) >> b);
 }
 
+double expected_gap_bits(std::size_t n, std::size_t count) {
+  if (count == 0) return 0.0;
+  // A gap g has probability p (1 - p)^g; q is the probability that it reaches 2^b, and again.
+  const unsigned b = rice_parameter(n, count);
+  const double p = static_cast<double>(count) / static_cast<double>(n);
+  const double q = std::pow(1.0 - p, std::exp2(b));
+  return static_cast<double>(count) * (b + 1.0 + q / (1.0 - q));
+}
+
 std::size_t share_of(std::size_t n, double ratio) {
   const double share = std::ceil(static_cast<double>(n) * ratio - 1e-6);
   return std::clamp(static_cast<std::size_t>(std::max(share, 1.0)), std::size_t{n > 0}, n);
@@ -174,6 +183,12 @@ std::size_t SparseCodec::max_payload_bytes(std::size_t n) const {
   // Both terms grow with the count, so the largest count gives the most bytes.
   const std::size_t most = most_sent(n);
   return kCountBytes + most * sizeof(float) + (most_gap_bits(n, most) + 7) / 8 + kSlackBytes;
+}
+
+std::size_t SparseCodec::expected_payload_bytes(std::size_t n) const {
+  const std::size_t count = expected_sent(n);
+  const double gap_bytes = std::ceil(sparse::expected_gap_bits(n, count) / 8.0);
+  return kCountBytes + count * (is_bf16_ ? 2 : 4) + static_cast<std::size_t>(gap_bytes);
 }
 
 EncodeResult SparseCodec::encode(std::span<const float> partial, float* residual,

@@ -38,6 +38,8 @@ namespace sparse {
 
 // The parameter b of the Rice codes; 1 <= count <= n.
 [[nodiscard]] unsigned rice_parameter(std::size_t n, std::size_t count);
+// The bits of `count` gaps in n floats whose places are drawn at random, on average; 0 of none.
+[[nodiscard]] double expected_gap_bits(std::size_t n, std::size_t count);
 // No string of `count` gaps in n floats has more bits.
 [[nodiscard]] std::size_t most_gap_bits(std::size_t n, std::size_t count);
 // The number of values that are `ratio` of n floats: ceil(ratio n), and at least 1 unless n is 0.
@@ -58,6 +60,8 @@ class SparseCodec : public Codec {
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const final {
     return std::nullopt;
   }
+  // For expected_sent(n) values at places drawn at random.
+  [[nodiscard]] std::size_t expected_payload_bytes(std::size_t n) const final;
   EncodeResult encode(std::span<const float> partial, float* residual, std::span<std::byte> payload,
                       const EncodeContext& context) const final;
   void decode(std::span<const std::byte> payload, std::span<float> out) const final;
@@ -66,6 +70,8 @@ class SparseCodec : public Codec {
  protected:
   // No segment of n floats has more values sent.
   [[nodiscard]] virtual std::size_t most_sent(std::size_t n) const = 0;
+  // So many values of n are usually sent.
+  [[nodiscard]] virtual std::size_t expected_sent(std::size_t n) const { return most_sent(n); }
   // Chooses the values that are sent, at most most_sent(n); v is finite, n > 0. A cut below
   // least_sent() is raised to it.
   [[nodiscard]] virtual sparse::Cut cut(const float* v, std::size_t n) const = 0;

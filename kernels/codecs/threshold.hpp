@@ -4,6 +4,8 @@
 // value would ever be sent. Wire format: sparse.hpp. A payload's length depends on the values, from
 // 4 bytes where nothing reaches alpha to n floats and a bit for each.
 //
+// Nobody knows before how many values reach alpha: a twentieth is expected where plans need it.
+//
 // Error: |v - decoded| < alpha for every value, so norm(v - decoded) < alpha sqrt(n), whatever v
 // is. There is no c < 1 with norm(v - decoded) <= c norm(v), since nothing of a segment of small
 // values is sent; c = 1. But no residual ever reaches alpha, so the mean error over t exchanges of
@@ -36,6 +38,9 @@ class Threshold final : public SparseCodec {
 
  protected:
   [[nodiscard]] std::size_t most_sent(std::size_t n) const override { return n; }
+  [[nodiscard]] std::size_t expected_sent(std::size_t n) const override {
+    return sparse::share_of(n, 0.05);
+  }
   [[nodiscard]] sparse::Cut cut(const float*, std::size_t) const override {
     return {.least = least_};
   }

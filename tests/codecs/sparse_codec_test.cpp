@@ -209,6 +209,24 @@ TEST(RandK, ContractsOverDraws) {
   EXPECT_NEAR(squares, 0.8, 4.0 * deviation);
 }
 
+// To plan by: of values at random places within a hundredth, and fixed lengths exactly.
+TEST(SparseCodec, TheExpectedLengthIsTheUsualOne) {
+  const std::size_t n = 65536;
+  for (const char* spec : {"topk:ratio=0.5", "topk:ratio=0.25", "topk:ratio=0.01", "topk:ratio=1",
+                           "topk:ratio=0.05,value=bf16", "dgc:ratio=0.02", "randk:ratio=0.3"}) {
+    const auto codec = make_codec(parse_codec_spec(spec));
+    const auto sent = static_cast<double>(encode(*codec, normals(n, 15, 1.0)).size());
+    EXPECT_NEAR(static_cast<double>(codec->expected_payload_bytes(n)), sent, 0.01 * sent) << spec;
+  }
+  const auto randk = make_codec(parse_codec_spec("randk:ratio=0.3"));
+  EXPECT_EQ(randk->expected_payload_bytes(100), 8u + 30 * 4);
+  // A threshold's values are anybody's guess: a twentieth of them.
+  const auto threshold = make_codec(parse_codec_spec("threshold:alpha=2"));
+  const auto topk = make_codec(parse_codec_spec("topk:ratio=0.05"));
+  EXPECT_EQ(threshold->expected_payload_bytes(n), topk->expected_payload_bytes(n));
+  EXPECT_EQ(topk->expected_payload_bytes(0), 4u);
+}
+
 TEST(RandK, BytesAreAsDocumented) {
   const auto codec = make_codec(parse_codec_spec("randk:ratio=0.5"));
   const std::vector<float> v = {1.0f, 2.0f, 3.0f};
