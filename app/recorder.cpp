@@ -131,6 +131,7 @@ void Recorder::open_log() {
   log_->set_attribute("/", "exchange_path", run_.exchange_path);
   log_->set_attribute("/", "link_bytes_per_s", run_.link.bytes_per_s);
   log_->set_attribute("/", "link_latency_s", run_.link.latency_s);
+  log_->set_attribute("/", "link_uncertainty", run_.link.uncertainty);
   log_->set_attribute("/", "bucket_bytes", static_cast<double>(run_.bucket_bytes));
   log_->set_attribute("/", "data_hash", fmt::format("{:016x}", run_.data_hash));
   write_nominal_link();

@@ -76,6 +76,10 @@ void Recorder::print_start() {
     if (run_.link.bytes_per_s > 0) {
       network += fmt::format("; measured: {:.3g} Mbit/s, {}", run_.link.bytes_per_s * 8e-6,
                              format_seconds(run_.link.latency_s));
+      if (!run_.link.is_reliable()) {
+        network += fmt::format(" (the rate is uncertain by {:.0f} %: it did not become steady)",
+                               100 * run_.link.uncertainty);
+      }
     }
     rows.emplace_back("network", network);
     rows.emplace_back("buckets", describe_buckets());
