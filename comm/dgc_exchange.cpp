@@ -48,6 +48,7 @@ class DgcExchange final : public Exchange {
   [[nodiscard]] bool finite() const override { return inner().finite(); }
   [[nodiscard]] bool waits_for_peer() const override { return inner().waits_for_peer(); }
   void put_back_delivered() override { inner().put_back_delivered(); }
+  void let_go() override { inner().let_go(); }
   void measure_saturation() override { inner().measure_saturation(); }
 
  private:

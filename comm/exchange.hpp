@@ -110,6 +110,9 @@ class Exchange {
   // Adds the delivered sum to the residual of the rank that owns it: the step is skipped, and what
   // residuals had given to it must not be lost. Nothing without feedback.
   virtual void put_back_delivered() = 0;
+  // This rank ends here: what a link model still holds back goes to MPI at once, so that no other
+  // rank waits for it.
+  virtual void let_go() = 0;
   // Counts saturated values in one encode of the next step (encode_sample.hpp). Nothing for
   // exchanges that have no scale.
   virtual void measure_saturation() {}

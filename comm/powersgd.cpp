@@ -159,6 +159,12 @@ class PowerSgd final : public Exchange {
     }
   }
 
+  void let_go() override {
+    if (is_idle()) return;
+    first_.exchange->let_go();
+    second_.exchange->let_go();
+  }
+
   // Q is all that goes from step to step beside the residual.
   void list_state(const std::string& prefix, StateVisitor& visitor) override {
     if (!next_q_.empty()) {

@@ -73,6 +73,14 @@ Reducer::~Reducer() {
     }
   }
   thread_->stop();
+  try {
+    thread_->throw_failure();
+    // The others need what has been sent for a step that this rank may have finished. MPI brings it
+    // to them until MPI_Finalize.
+    for (const auto& exchange : pipeline_.exchanges()) exchange->let_go();
+  } catch (...) {
+    // Messages cannot be handed over after a failure, and others will have seen it.
+  }
 }
 
 void Reducer::begin_step(std::uint64_t step) {

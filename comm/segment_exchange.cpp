@@ -139,6 +139,13 @@ class SegmentExchange final : public Exchange {
     return is_started_ && !is_idle() && ranks_started_ < ranks_ && sends_under_way_ == 0;
   }
 
+  void let_go() override {
+    for (; delayed_count_ > 0; --delayed_count_) {
+      hand_over(delayed_[delayed_head_]);
+      delayed_head_ = (delayed_head_ + 1) % delayed_.size();
+    }
+  }
+
   void measure_saturation() override {
     if (sample_) sample_->measure_saturation();
   }
@@ -295,8 +302,8 @@ class SegmentExchange final : public Exchange {
     }
     throw_error(ErrorKind::communication,
                 "rank {} got message {} of stream {} in step {} (kind {:08x}) from rank {} where "
-                "message {} of stream {} in step {} was due, for bucket {}: the ranks do not run "
-                "the same program",
+                "message {} of stream {} in step {} was due, for bucket {}: all ranks must run the "
+                "same version of the program with the same options",
                 rank_, got.number, got.stream, got.step, got.kind, from, want.number, want.stream,
                 want.step, setup_.bucket);
   }

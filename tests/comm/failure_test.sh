@@ -62,6 +62,11 @@ case $what in
   late)
     expect_code 0
     ;;
+  throttle)
+    expect_code 3
+    expect_text '^victim: the run diverges$'
+    expect_one_voice
+    ;;
   damage)
     expect_code 4
     expect_text '^victim: rank 2 got message'

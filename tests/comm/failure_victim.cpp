@@ -42,9 +42,13 @@ void run(const std::string& what, const std::string& folder, const std::string& 
   std::vector<float> gradient(2 * kElements, 1.0f);
   const std::vector<TensorSlot> tensors = {{0, 100, kElements / 100, false},
                                            {kElements, 100, kElements / 100, false}};
-  Reducer reducer(
-      comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
-      {.topology = topology, .segment_bytes = kSegment * sizeof(float), .comm_timeout_s = 2.0});
+  // So slow that the server has its sums long before the others have them.
+  const double throttle = what == "throttle" ? 2e6 : 0.0;
+  Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
+                  {.topology = topology,
+                   .segment_bytes = kSegment * sizeof(float),
+                   .comm_timeout_s = 2.0,
+                   .throttle_bits_per_s = throttle});
   for (std::uint64_t step = 0;; ++step) {
     reducer.begin_step(step);
     if (step == 20) {
@@ -64,6 +68,8 @@ void run(const std::string& what, const std::string& folder, const std::string& 
     for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
     (void)reducer.wait_step();
     if (what == "late" && step == 40) return;
+    // As all ranks do when a step tells them that the run diverges.
+    if (what == "throttle" && step == 1) throw AgreedError(ErrorKind::data, "the run diverges");
     const bool is_damage = what == "damage" || what == "payload";
     if (is_damage && step == 30 && comm.rank() == 1) {
       // A message that nobody of ours would send, in the place of the next step's first one: that
