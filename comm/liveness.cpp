@@ -39,13 +39,24 @@ Liveness::Liveness(MPI_Comm parent) {
 
 Liveness::~Liveness() {
   if (receive_ != MPI_REQUEST_NULL) {
+    // Waiting for a receive that is cancelled never depends on another rank; after it MPI does not
+    // write any more. (Freeing the request alone would let it write into memory that is gone.)
     MPI_Cancel(&receive_);
-    MPI_Request_free(&receive_);
+    MPI_Wait(&receive_, MPI_STATUS_IGNORE);
   }
+  // A send to a rank that does not answer may last until the end, and Open MPI cannot cancel it:
+  // MPI reads its buffer until then. What has not left is kept for as long as the process lives.
+  using Kept = std::vector<std::vector<Outgoing>>;
+  static Kept& kept = *new Kept;
   for (auto* slots : {&questions_, &answers_}) {
+    bool is_needed = false;
     for (Outgoing& slot : *slots) {
-      if (slot.request != MPI_REQUEST_NULL) MPI_Request_free(&slot.request);
+      if (slot.request == MPI_REQUEST_NULL) continue;
+      int is_done = 0;
+      const int code = MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE);
+      is_needed = is_needed || code != MPI_SUCCESS || is_done == 0;
     }
+    if (is_needed) kept.push_back(std::move(*slots));
   }
   // Freeing is collective for MPI; while an exception passes the other ranks will not come.
   if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
@@ -161,15 +172,17 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
   }
   if (silent_ranks > 0) {
     throw_error(ErrorKind::communication,
-                "{} {} been silent for {:.0f} s in {}: look at the host and its link, or raise "
-                "--comm-timeout",
-                silent, silent_ranks == 1 ? "has" : "have", waited_s, what);
+                "{} {} been silent for {:.0f} s in {}: look whether the host runs and its link "
+                "works, or raise --comm-timeout (now {:g} s)",
+                silent, silent_ranks == 1 ? "has" : "have", waited_s, what, timeout_s_);
   }
-  throw_error(
-      ErrorKind::communication,
-      "nothing has moved for {:.0f} s in {}, though all ranks answer; the last is {}, in step "
-      "{} with {} buckets begun: raise --comm-timeout if a step may take so long",
-      waited_s, what, name(least_rank), least.step, least.buckets_begun);
+  throw_error(ErrorKind::communication,
+              "{} has made no progress for {:.0f} s, although every rank answers when it is asked; "
+              "{} is the furthest behind: it is in step {} and has begun {} buckets of it; if one "
+              "step may take so long, raise --comm-timeout (now {:g} s, and ranks that answer are "
+              "waited for {:g} times as long)",
+              what, waited_s, name(least_rank), least.step, least.buckets_begun, timeout_s_,
+              kPatienceWithTheLiving);
 }
 
 }  // namespace dp

@@ -133,7 +133,7 @@ void use_best_interface() {
 
 std::string describe_network() {
   const char* chosen = std::getenv(kInclude);
-  if (chosen == nullptr) return "as Open MPI chooses";
+  if (chosen == nullptr) return "the interfaces that Open MPI chooses";
   std::string text = chosen;
   for (const NetworkInterface& one : network_interfaces()) {
     if (one.name != text) continue;

@@ -10,8 +10,8 @@ void check_streams(std::size_t buckets) {
   const std::size_t most = kMostStreams / most_streams();
   if (buckets <= most) return;
   throw_error(ErrorKind::usage,
-              "{} buckets, and MPI has message numbers for {}; make the buckets larger "
-              "(--bucket-mb)",
+              "the gradient has {} buckets, but MPI has message numbers for {} at most: raise "
+              "--bucket-mb",
               buckets, most);
 }
 

@@ -7,6 +7,8 @@
 #include <thread>
 
 #include "comm/communicator.hpp"
+#include "kernels/base/error.hpp"
+#include "tests/support/skipped.hpp"
 
 namespace dp {
 namespace {
@@ -35,6 +37,60 @@ TEST(Liveness, EveryRankAnswersAndEveryByteIsCounted) {
   for (int rank = 0; rank < comm.size(); ++rank) {
     if (rank == comm.rank()) continue;
     EXPECT_EQ(liveness.whereabouts(rank).step, 10 + static_cast<std::uint64_t>(rank));
+  }
+  comm.barrier();
+}
+
+// A rank that answers is alive, and is waited for ten times as long; then the one that is furthest
+// behind is named, and what to do.
+TEST(Deadline, SaysWhoIsBehindThoughAllAnswer) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  Liveness liveness(MPI_COMM_WORLD);
+  const std::vector<std::string> hosts(static_cast<std::size_t>(comm.size()), "h");
+  const Whereabouts mine = {
+      .step = 17, .buckets_begun = comm.rank() == 1 ? 1u : 3u, .is_in_step = 1};
+  MPI_Request over = MPI_REQUEST_NULL;
+  std::string said;
+  comm.barrier();
+  // On a busy machine a rank may have no processor for long, and is taken to be silent: once more.
+  while (comm.rank() == 0 && !said.starts_with("the exchange")) {
+    said.clear();
+    Deadline deadline(liveness, hosts, 0, 0.2);
+    while (said.empty()) {
+      std::this_thread::sleep_for(milliseconds(1));
+      try {
+        deadline.check(mine, [] { return std::string("the exchange of bucket 3 in step 17"); });
+      } catch (const Error& error) {
+        said = error.what();
+      }
+    }
+  }
+  MPI_Ibarrier(comm.handle(), &over);
+  for (int is_over = 0; is_over == 0;) {
+    liveness.serve(mine);
+    std::this_thread::sleep_for(milliseconds(1));
+    MPI_Test(&over, &is_over, MPI_STATUS_IGNORE);
+  }
+  if (comm.rank() == 0) {
+    EXPECT_EQ(said.find("the exchange of bucket 3 in step 17 has made no progress for "), 0u)
+        << said;
+    EXPECT_NE(said.find("rank 1 on host h is the furthest behind: it is in step 17 and has begun 1 "
+                        "buckets of it"),
+              std::string::npos)
+        << said;
+    EXPECT_NE(said.find("raise --comm-timeout (now 0.2 s"), std::string::npos) << said;
+  }
+}
+
+// Questions and answers are under way when their owner goes, again and again. The last test: what
+// was not taken comes to those who get the same context of MPI later.
+TEST(LivenessAtItsEnd, MayHaveQuestionsUnderWay) {
+  Communicator comm;
+  for (int round = 0; round < 50; ++round) {
+    Liveness liveness(MPI_COMM_WORLD);
+    liveness.ask();
+    if (round % 2 == comm.rank() % 2) liveness.serve({});
   }
   comm.barrier();
 }
