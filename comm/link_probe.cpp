@@ -13,6 +13,7 @@
 #include "comm/link_estimate.hpp"
 #include "comm/tags.hpp"
 #include "comm/powersgd.hpp"
+#include "comm/tags.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {

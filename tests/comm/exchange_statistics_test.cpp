@@ -121,7 +121,7 @@ TEST_P(ExchangeStatistics, CodecsHaveNoBias) {
   Communicator comm;
   const std::string_view topology = GetParam();
   const std::vector<std::string> specs = specs_for(topology, comm.size(), false);
-  if (specs.empty()) return;
+  if (specs.empty()) GTEST_SKIP() << "other topologies are looked at with so many ranks";
   std::vector<std::string> names = specs;
   if (comm.size() <= 4 && (topology == "ring" || topology == "direct")) {
     names.emplace_back("cut off towards zero");
@@ -187,7 +187,7 @@ TEST_P(ExchangeStatistics, FeedbackBoundsTheMeanError) {
   Communicator comm;
   const std::string_view topology = GetParam();
   const std::vector<std::string> specs = specs_for(topology, comm.size(), true);
-  if (specs.empty()) return;
+  if (specs.empty()) GTEST_SKIP() << "other topologies are looked at with so many ranks";
   // One after the other, so fewer where that takes long. A norm is taken in the middle, too.
   const std::uint64_t exchanges = comm.size() <= 8 ? kExchanges : 250;
   constexpr std::uint64_t kMiddle = 100;

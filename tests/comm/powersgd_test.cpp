@@ -13,6 +13,7 @@
 
 #include "comm/topology.hpp"
 #include "exchange_fixture.hpp"
+#include "tests/support/skipped.hpp"
 #include "tests/support/state_list.hpp"
 
 namespace dp {
@@ -166,7 +167,7 @@ TEST(PowerSgd, PlanByHand) {
 // Algorithm 1 in double, from the same Q, with the sums over ranks by MPI.
 TEST(PowerSgd, IsAlgorithm1) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   for (const Topology& topology : topology_list()) {
     for (const std::size_t r : {1, 2, 3}) {
       PowerBench bench(comm, kLayers, r, {.topology = topology.name.data()});
@@ -245,7 +246,7 @@ TEST(PowerSgd, ConservesTheSum) {
 // through: its mean over n exchanges errs by the residuals' norm / n, which stays bounded.
 TEST(PowerSgd, IsAContractionAndAConstantComesThrough) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   PowerBench bench(comm, kLayers, 2);
   bench.fill(7);
   const auto input = bench.gradient;
@@ -275,7 +276,7 @@ TEST(PowerSgd, IsAContractionAndAConstantComesThrough) {
 // whatever scale: Q is scaled between the steps.
 TEST(PowerSgd, WhatHasTheRankIsExact) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   for (const float scale : {1.0f, 1e-16f, 1e16f}) {
     PowerBench bench(comm, {{24, 40}}, 2);
     const auto mine = static_cast<float>(comm.rank() + 1);
@@ -414,7 +415,7 @@ INSTANTIATE_TEST_SUITE_P(Values, PowerSgdNotFinite,
 // P fits fp32 and Q does not: that is found late, and still nothing has changed.
 TEST(PowerSgd, AQThatOverflowsIsNotFinite) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   PowerBench bench(comm, {{16, 64}}, 1);
   std::ranges::fill(bench.gradient, 3e38f);
   std::ranges::fill(state_of(*bench.exchange), 1e-3f);
@@ -429,7 +430,7 @@ TEST(PowerSgd, AQThatOverflowsIsNotFinite) {
 // A step that is skipped for another bucket's sake: every rank takes back what it gave.
 TEST(PowerSgd, PutsBackWhatItDelivered) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   for (const Topology& topology : topology_list()) {
     PowerBench bench(comm, {{16, 27}, {33, 50}}, 2, {.topology = topology.name.data()});
     for (std::uint64_t step = 0; step < 3; ++step) {
@@ -448,7 +449,7 @@ TEST(PowerSgd, PutsBackWhatItDelivered) {
 // with feedback sends what the first step has left.
 TEST(PowerSgd, WithoutFeedbackTheRestIsDropped) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   PowerBench without(comm, kLayers, 2, {.has_feedback = false});
   without.fill(0);
   without.run(0);
@@ -480,7 +481,7 @@ TEST(PowerSgd, WithoutFeedbackTheRestIsDropped) {
 // The sampled error is what the residual holds of that tensor.
 TEST(PowerSgd, SampledErrorIsThatOfTheTensor) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   PowerBench bench(comm, {{16, 27}}, 2);
   bench.fill(0);
   const double all = norm(plus(bench.gradient, {}));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tests/support/skipped.hpp"
+
 #include "comm/reducer.hpp"
 
 namespace dp {
@@ -21,7 +23,7 @@ double cpu_seconds() {
 // matter little; the best of a few, since what they leave in the caches still does.
 TEST(Reducer, WaitingForTheWireTakesLittleProcessor) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   std::vector<float> gradient(1'000'000, 1.0f);
   const std::vector<TensorSlot> tensors = {{0, 1000, 1000, false}};
   Reducer reducer(comm, gradient, plan_buckets(tensors, {.codec = "none"}),

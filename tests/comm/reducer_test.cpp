@@ -15,6 +15,7 @@
 #include "comm/ring.hpp"
 #include "kernels/base/random.hpp"
 #include "tests/comm/late_rank.hpp"
+#include "tests/support/skipped.hpp"
 #include "tests/support/state_list.hpp"
 
 namespace dp {
@@ -109,7 +110,7 @@ TEST(Reducer, CompressedReplicasAreIdenticalAndTimingDoesNotMatter) {
 // came out or is in the residuals, over several steps, whatever the topology.
 TEST(Reducer, ConservesTheSum) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   std::vector<float> gradient(kElements);
   std::vector<int> hosts;  // two: on a single one the hierarchical topology encodes nothing
   for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(rank % 2);
@@ -175,7 +176,7 @@ TEST(Reducer, AStepThatIsNotFiniteIsSeenByAllAndPutBack) {
 
 TEST(Reducer, AThrottledLinkIsSlowAndChangesNothing) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   constexpr double kRate = 20e6;
   std::vector<float> gradient(kElements);
   for (const Topology& topology : topology_list()) {
@@ -263,7 +264,7 @@ TEST(Reducer, BytesAreThoseOfTheFormula) {
 // wire_s. Only the ratio is tested; what the machine does to both is not ours.
 TEST(Reducer, ALateRanksTimeIsWaitingForPeers) {
   Communicator comm;
-  if (comm.size() < 2) return;
+  DP_NEEDS_RANKS(comm, 2);
   constexpr double kLate_s = 0.4;
   std::vector<float> gradient(kElements);
   Reducer reducer(comm, gradient, five_buckets("q8:block=64"), {});
@@ -289,7 +290,7 @@ TEST(Reducer, ALateRanksTimeIsWaitingForPeers) {
 // late rank's neighbour knows whom it waits for.
 TEST(Reducer, TimesArePartsOfTheStepAndALateRankIsNotTheNetwork) {
   Communicator comm;
-  if (comm.size() < 2) return;
+  DP_NEEDS_RANKS(comm, 2);
   std::vector<float> gradient(kElements);
   LateRank late(comm.size() - 1);
   Reducer reducer(comm, gradient, five_buckets("q8:block=64"), {.on_look = [&] { late.look(); }});
@@ -516,7 +517,7 @@ TEST(Reducer, SamplesTheErrorOfWhatIsDelivered) {
 // Of a large bucket 64 runs of 256 values are looked at; they are enough to know the error.
 TEST(Reducer, SamplesALargeBucketInParts) {
   Communicator comm;
-  if (comm.size() < 2) return;
+  DP_NEEDS_RANKS(comm, 2);
   const std::size_t n = 100'003;
   std::vector<float> gradient(n);
   Reducer reducer(comm, gradient,

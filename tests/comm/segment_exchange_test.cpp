@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "tests/comm/exchange_fleet.hpp"
+#include "tests/support/skipped.hpp"
 
 namespace dp {
 namespace {
@@ -43,7 +44,7 @@ TEST(SegmentExchange, EveryCodecLosesNothingUntold) {
 // gave is conserved: it is delivered, dropped or kept, and put back into residuals.
 TEST(SegmentExchange, InputThatIsNotFiniteIsSeenByAllAndLosesNothing) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   constexpr float kBad[] = {std::numeric_limits<float>::quiet_NaN(),
                             std::numeric_limits<float>::infinity(),
                             -std::numeric_limits<float>::infinity()};
@@ -232,7 +233,7 @@ class SlowToSample final : public WrappedCodec {
 // What is looked at for telemetry is no time of the network.
 TEST(SegmentExchange, ASampledEncodeIsTimeOfTheEncoder) {
   Communicator comm;
-  if (comm.size() == 1) return;
+  DP_NEEDS_RANKS(comm, 2);
   const std::size_t n = kSegment;
   Bench bench(comm, std::make_unique<SlowToSample>(parse_codec_spec("q8:block=64")), n, kSegment);
   comm.barrier();
