@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/error.hpp"
+
 namespace dp {
 
 BucketPipeline::BucketPipeline(std::size_t buckets, std::size_t in_flight, Device* device,

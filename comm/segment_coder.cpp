@@ -78,7 +78,7 @@ std::size_t SegmentCoder::encode(const PlanTask& task, std::span<const std::byte
   const std::span<float> sum = values(task);
   const std::size_t begin = plan_.segments[task.segment].begin;
   const Codec& codec = task.gives_exact ? *setup_.exact : *setup_.codec;
-  const EncodePlace place{.seed = setup_.seed,
+  const EncodeContext context{.seed = setup_.seed,
                           .step = step_,
                           .bucket = setup_.bucket,
                           .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
@@ -97,13 +97,13 @@ std::size_t SegmentCoder::encode(const PlanTask& task, std::span<const std::byte
   {
     Stopwatch watch = encode_watch(task);
     if (is_sampled) sample_.before(sum, residual);
-    result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, place)
-                         : codec.encode(sum, residual, payload, place);
+    result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, context)
+                         : codec.encode(sum, residual, payload, context);
     if (!result.finite) {
       flag(task.segment);
       if (has_received && task.is_first_sum) {
         incoming_codec(task).decode(received, sum);
-        result = codec.encode(sum, residual, payload, place);
+        result = codec.encode(sum, residual, payload, context);
       }
     }
     is_flagged_now = is_flagged(task.segment);
