@@ -37,7 +37,7 @@ MadeExchange make_dgc(const ExchangeRequest& request) {
        .momentum = request.momentum,
        .parameters = request.parameters,
        .weight_decay = request.weight_decay,
-       // Ranks that do not lead their host encode nothing, so their residuals tell nothing.
+       // Ranks that encode nothing have no residual that tells what they sent.
        .masks_by_residual = request.topology->encodes_on_all_ranks});
   return made;
 }
