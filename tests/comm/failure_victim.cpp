@@ -11,6 +11,7 @@
 
 #include "comm/mpi_runtime.hpp"
 #include "comm/reducer.hpp"
+#include "comm/tags.hpp"
 
 namespace {
 
@@ -72,8 +73,8 @@ void run(const std::string& what, const std::string& folder, const std::string& 
         std::vector<std::byte> message(64);
         std::memcpy(message.data(), "rubbish", 7);
         if (what == "payload") message = damaged_segment(step + 1);
-        // Bucket 0 uses the tags 0 and 2 in turn, and 2 in the first step.
-        const int next_steps_tag = step % 2 == 0 ? 0 : 2;
+        // An exchange has odd parity in its first step and each in turn.
+        const int next_steps_tag = stream_tag(0, step % 2 == 0 ? 0 : 1, 0);
         MPI_Send(message.data(), static_cast<int>(message.size()), MPI_BYTE, 2, next_steps_tag,
                  c.handle());
       });
