@@ -11,7 +11,7 @@ namespace {
 class DgcExchange final : public Exchange {
  public:
   explicit DgcExchange(DgcExchangeSetup setup)
-      : momentum_(std::move(setup)), ranks_(momentum_.setup.communicator->size()) {
+      : momentum_(std::move(setup)), ranks_(momentum_.setup.transport->size()) {
     DP_ASSERT(momentum_.momentum != nullptr, "no velocity for bucket {}", momentum_.setup.bucket);
     const std::size_t n = gradient().size();
     DP_ASSERT(momentum_.parameters.empty() || momentum_.parameters.size() == n,

@@ -56,7 +56,7 @@ std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank, co
 std::size_t direct_hops(std::size_t ranks) { return ranks < 2 ? 0 : 2; }
 
 std::unique_ptr<Exchange> make_direct(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.communicator->rank());
+  const auto rank = static_cast<std::size_t>(setup.transport->rank());
   return make_segment_exchange(setup, direct_plan(shape_of(setup), rank, setup.window));
 }
 

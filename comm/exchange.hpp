@@ -10,7 +10,7 @@
 //     progress        handles what has come, at most one segment a call; true if something moved
 //
 // All ranks run the same exchanges of a bucket, one after the other; before a new object takes over
-// a bucket's number on the same communicator there is a barrier.
+// a bucket's number on the same transport there is a barrier.
 //
 // Topologies are lists of messages that one engine carries out (segment_exchange.hpp). An exchange
 // is given its bucket when it is made, and message buffers when it runs: a *buffer set* is the
@@ -24,9 +24,8 @@
 #include <span>
 #include <string>
 
-#include "comm/communicator.hpp"
 #include "comm/encode_sample.hpp"
-#include "comm/link_model.hpp"
+#include "comm/transport.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/base/trace.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -37,8 +36,8 @@ namespace dp {
 // What an exchange works on; the same on all ranks except for the memory. Everything referred to
 // outlives the exchange.
 struct ExchangeSetup {
-  Communicator* communicator = nullptr;
-  std::uint32_t bucket = 0;   // its number
+  Transport* transport = nullptr;  // this rank's, shared by its exchanges
+  std::uint32_t bucket = 0;        // its number
   std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), unlike any other's
   std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodePlace
   std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
@@ -49,8 +48,7 @@ struct ExchangeSetup {
   std::uint64_t seed = 0;
   std::size_t segment = 65536;  // floats, a multiple of the codec's block
   std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
-  LinkModel* link = nullptr;    // this rank's, shared by its exchanges; null: nothing is delayed
-  // Every rank's host as a number, by rank; none: those of the communicator.
+  // Every rank's host as a number, by rank; none: each is a host of its own.
   std::span<const int> hosts = {};
   TraceTrack* trace = nullptr;  // takes the codecs' slices; null: nobody traces
 };

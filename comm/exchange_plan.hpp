@@ -75,6 +75,10 @@ struct PlanTask {
   // The rest is filled in by ExchangePlan::add.
   std::uint32_t segment = 0;
   std::uint32_t first_target = 0, target_count = 0;
+
+  [[nodiscard]] bool takes() const { return from != kNobody; }
+  [[nodiscard]] bool gives() const { return give != Give::nothing; }
+  [[nodiscard]] bool encodes() const { return give == Give::partial || give == Give::total; }
 };
 
 struct ExchangePlan {

@@ -128,8 +128,7 @@ class Writer {
 
 }  // namespace
 
-std::vector<int> host_numbers(const Communicator& communicator) {
-  const std::vector<std::string>& names = communicator.hosts();
+std::vector<int> host_numbers(std::span<const std::string> names) {
   std::vector<int> numbers;
   for (const std::string& name : names) {
     numbers.push_back(
@@ -192,12 +191,9 @@ std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts) {
 }
 
 std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.communicator->rank());
-  const std::vector<int> own =
-      setup.hosts.empty() ? host_numbers(*setup.communicator) : std::vector<int>();
-  const std::span<const int> hosts = setup.hosts.empty() ? std::span<const int>(own) : setup.hosts;
+  const auto rank = static_cast<std::size_t>(setup.transport->rank());
   return make_segment_exchange(setup,
-                               hierarchical_plan(shape_of(setup), hosts, rank, setup.window));
+                               hierarchical_plan(shape_of(setup), setup.hosts, rank, setup.window));
 }
 
 }  // namespace dp

@@ -29,6 +29,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/exchange.hpp"
@@ -36,8 +37,8 @@
 
 namespace dp {
 
-// By rank: the lowest rank whose host has the same name.
-[[nodiscard]] std::vector<int> host_numbers(const Communicator& communicator);
+// `names` are the hosts, by rank. By rank: the lowest rank whose host has the same name.
+[[nodiscard]] std::vector<int> host_numbers(std::span<const std::string> names);
 
 // What `rank` sends for one exchange with a codec of fixed payload size, start notices included.
 // `hosts` holds every rank's host as a number, the same for ranks on one host; none: one rank a
@@ -58,7 +59,6 @@ namespace dp {
 [[nodiscard]] ExchangePlan hierarchical_plan(const ExchangeShape& shape, std::span<const int> hosts,
                                              std::size_t rank, std::size_t window);
 
-// Hosts are those of setup.hosts, or the communicator's.
 [[nodiscard]] std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup);
 
 }  // namespace dp

@@ -170,7 +170,7 @@ class PowerSgd final : public Exchange {
   [[nodiscard]] static std::size_t elements(const Tensor& t) { return t.rows * t.columns; }
   [[nodiscard]] static powersgd::Matrix shape(const Tensor& t) { return {t.rows, t.columns}; }
   [[nodiscard]] bool is_idle() const {
-    return setup_.communicator->size() < 2 || setup_.gradient.empty();
+    return setup_.transport->size() < 2 || setup_.gradient.empty();
   }
   [[nodiscard]] float* gradient(const Tensor& t) const { return setup_.gradient.data() + t.begin; }
   [[nodiscard]] float* residual(const Tensor& t) const {

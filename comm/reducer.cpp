@@ -46,13 +46,14 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
       gradient_(gradient),
       buckets_(std::move(buckets)),
       options_(options),
-      hosts_(options.hosts.empty() ? host_numbers(communicator) : options.hosts),
+      mpi_(communicator),
+      hosts_(options.hosts.empty() ? host_numbers(communicator.hosts()) : options.hosts),
       is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())) {
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator_.size()),
             "{} hosts for {} ranks", hosts_.size(), communicator_.size());
   static_cast<void>(find_topology(options_.topology));
   check_streams(buckets_.size());
-  if (options_.throttle_bits_per_s > 0.0) link_.emplace(options_.throttle_bits_per_s);
+  if (options_.throttle_bits_per_s > 0.0) throttled_.emplace(mpi_, options_.throttle_bits_per_s);
   const CodecSpec exact = parse_codec_spec("none");
   exact_ = options_.device == nullptr ? make_codec(exact) : make_codec(exact, *options_.device);
   std::vector<std::string> specs;

@@ -41,6 +41,8 @@
 #include "comm/exchange.hpp"
 #include "comm/exchange_kinds.hpp"
 #include "comm/look_pace.hpp"
+#include "comm/mpi_transport.hpp"
+#include "comm/throttled_transport.hpp"
 #include "comm/topology.hpp"
 #include "kernels/base/state.hpp"
 
@@ -57,7 +59,8 @@ struct ReducerOptions {
   // Nothing has moved for so long and a rank does not answer: the job ends. A rank that answers is
   // computing, and is waited for ten times as long (liveness.hpp).
   double comm_timeout_s = 60.0;
-  // A link as slow as that between this rank and all others (link_model.hpp); 0: as it is.
+  // A link as slow as that between this rank and all others (throttled_transport.hpp); 0: as it
+  // is.
   double throttle_bits_per_s = 0.0;
   // Between looks at the network while it works; 0: as its pace asks (look_pace.hpp).
   int sleep_us = 0;
@@ -230,8 +233,9 @@ class Reducer {
   std::span<float> gradient_;
   std::vector<Bucket> buckets_;
   ReducerOptions options_;
+  MpiTransport mpi_;
   std::vector<int> hosts_;
-  std::optional<LinkModel> link_;
+  std::optional<ThrottledTransport> throttled_;
   std::unique_ptr<Codec> exact_;                // none, on the gradient's memory
   std::vector<CodecSpec> specs_;                // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one

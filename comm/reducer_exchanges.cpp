@@ -67,7 +67,8 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
                                      .clip = spec.number("clip"),
                                      .ranks = hosts_.size()});
   }
-  return kind.make({.setup = {.communicator = &communicator_,
+  Transport& transport = throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
+  return kind.make({.setup = {.transport = &transport,
                               .bucket = checked_cast<std::uint32_t>(b),
                               // The same numbers whatever the codec is, so that those of a warm-up
                               // can be replaced.
@@ -80,7 +81,6 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
                               .seed = options_.seed,
                               .segment = segment_floats(options_.segment_bytes, *exact_),
                               .window = options_.window,
-                              .link = link_ ? &*link_ : nullptr,
                               .hosts = hosts_,
                               .trace = options_.trace},
                     .segment_bytes = options_.segment_bytes,

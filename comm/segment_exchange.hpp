@@ -1,4 +1,5 @@
-// The engine of all topologies: carries out a rank's list of messages (exchange_plan.hpp).
+// The engine of all topologies: carries out a rank's list of messages (exchange_plan.hpp) over a
+// transport (transport.hpp). What messages carry is the codec's (segment_coder.hpp).
 //
 // Order: a rank takes messages in the order of its list, so a receive never needs to ask which
 // segment it has got, and additions are made in one order whatever the timing. It sends in the
@@ -14,17 +15,8 @@
 // A rank that starts a bucket tells all others with a *start notice*, a header alone: so waiting
 // for a rank that has not begun can be told from waiting for the network.
 //
-// A rank whose own values of a segment are not finite counts as one with zeros: it passes on what
-// it received, and the flag. Where even that cannot be encoded it sends zeros and keeps its
-// residual.
-//
-// Finite values whose sum is more than the codec can carry (2^126 for most) are treated likewise: a
-// rank that has added one message of the codec's to its own values counts as one with zeros and
-// passes that message on. One that has added several (the owner on direct, the root and the inner
-// ranks of a tree, the parameter server) cannot take its own values out again: it sends zeros, and
-// what those messages carried of that segment is lost, with what their senders' residuals had given
-// to it. That is the one case in which a skipped step takes something from residuals for good; sums
-// within the codec's range, and all other segments, lose nothing.
+// A segment that is not finite on some rank, or whose sum is more than the codec can carry, is told
+// by a flag in the header; what is sent then is in segment_coder.hpp.
 //
 // Buffers: `window` for sends and 2 x window for receives, each of one message. A message that is
 // sent on leaves from the buffer that it came into, which stays taken until the sends have ended;
@@ -56,8 +48,7 @@ inline constexpr std::size_t kMessageHeaderBytes = 16;
 // The shape of the bucket in `setup`, cut for all ranks.
 [[nodiscard]] ExchangeShape shape_of(const ExchangeSetup& setup);
 
-// Carries out this rank's plan. Communicators of one rank and buckets of no floats exchange
-// nothing.
+// Carries out this rank's plan. Groups of one rank and buckets of no floats exchange nothing.
 [[nodiscard]] std::unique_ptr<Exchange> make_segment_exchange(const ExchangeSetup& setup,
                                                               ExchangePlan plan);
 

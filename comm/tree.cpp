@@ -67,7 +67,7 @@ std::size_t tree_hops(std::size_t ranks) {
 }
 
 std::unique_ptr<Exchange> make_tree(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.communicator->rank());
+  const auto rank = static_cast<std::size_t>(setup.transport->rank());
   return make_segment_exchange(setup, tree_plan(shape_of(setup), rank, setup.window));
 }
 

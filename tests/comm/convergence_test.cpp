@@ -155,9 +155,12 @@ struct Training {
 struct Way {
   Way(Communicator& comm, Network& network, std::vector<float>& residual, const char* text,
       const Codec* own, const char* topology, std::uint32_t bucket)
-      : spec(parse_codec_spec(text)), codec(make_codec(spec)), exact(make_codec({})) {
+      : transport(comm),
+        spec(parse_codec_spec(text)),
+        codec(make_codec(spec)),
+        exact(make_codec({})) {
     const bool has_feedback = own != nullptr || spec.feedback;
-    ExchangeSetup setup = {.communicator = &comm,
+    ExchangeSetup setup = {.transport = &transport,
                            .bucket = bucket,
                            .stream = 2 * bucket,
                            .gradient = network.gradient,
@@ -183,6 +186,7 @@ struct Way {
 
   static constexpr TensorSlot kTensors[] = {{0, kHidden, kInputs, false},
                                             {kFirst, kClasses, kHidden, false}};
+  MpiTransport transport;
   CodecSpec spec;
   std::unique_ptr<Codec> codec, exact;
   std::unique_ptr<Exchange> exchange;

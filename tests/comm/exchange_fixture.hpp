@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/mpi_transport.hpp"
 #include "comm/topology.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -39,13 +40,14 @@ struct Bench {
         std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
         std::vector<int> host_numbers = {})
       : comm(communicator),
+        transport(communicator),
         hosts(std::move(host_numbers)),
         codec(std::move(own_codec)),
         gradient(elements),
         residual(codec->spec().feedback ? elements : 0),
         segment((segment_floats + codec->block() - 1) / codec->block() * codec->block()),
         exchange(
-            find_topology(topology).make({.communicator = &comm,
+            find_topology(topology).make({.transport = &transport,
                                           .bucket = bucket,
                                           .stream = bucket,
                                           .offset = 0,
@@ -66,6 +68,7 @@ struct Bench {
   void run(std::uint64_t step, const std::function<void()>& between = {});
 
   Communicator& comm;
+  MpiTransport transport;
   std::vector<int> hosts;
   std::unique_ptr<Codec> codec;
   std::vector<float> gradient, residual;

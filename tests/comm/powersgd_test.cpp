@@ -59,6 +59,7 @@ struct PowerBench {
   PowerBench(Communicator& communicator, std::vector<Layer> matrices, std::size_t r,
              const Options& chosen = {})
       : comm(communicator),
+        transport(communicator),
         layers(std::move(matrices)),
         slots(slots_of(layers)),
         plan(plan_powersgd(slots, r)),
@@ -69,7 +70,7 @@ struct PowerBench {
         residual(options.has_feedback ? gradient.size() : 0) {
     for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(rank / 2);
     exchange =
-        make_powersgd({.exchange = {.communicator = &comm,
+        make_powersgd({.exchange = {.transport = &transport,
                                     .bucket = options.bucket,
                                     .stream = 2 * options.bucket,
                                     .offset = 1000,
@@ -107,6 +108,7 @@ struct PowerBench {
   }
 
   Communicator& comm;
+  MpiTransport transport;
   std::vector<Layer> layers;
   std::vector<TensorSlot> slots;
   PowerSgdPlan plan;

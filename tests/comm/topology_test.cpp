@@ -96,12 +96,13 @@ TEST(Topology, PayloadsOfVaryingLengthAndHeadersAreAllThatIsSent) {
   Communicator comm;
   const auto p = static_cast<std::size_t>(comm.size());
   const Ragged codec(false), twin(true);
+  MpiTransport transport(comm);
   for (const Case& c : all_cases(comm.size())) {
     SCOPED_TRACE(c.text());
     for (const std::size_t n : {p + 1, 200 * p + 5}) {
       std::vector<float> gradient(n, 1.0f);
       const auto exchange = find_topology(c.topology)
-                                .make({.communicator = &comm,
+                                .make({.transport = &transport,
                                        .gradient = gradient,
                                        .codec = &codec,
                                        .segment = kSegment,

@@ -1,0 +1,25 @@
+// Messages by MPI, on a communicator of ours.
+//
+// A channel asks MPI about all its transfers in one call per poll(), which is what keeps the look
+// at the network cheap. Errors name the MPI function, MPI's own text, the peer, rank and host
+// (check.hpp).
+#pragma once
+
+#include "comm/communicator.hpp"
+#include "comm/transport.hpp"
+
+namespace dp {
+
+class MpiTransport final : public Transport {
+ public:
+  // `communicator` outlives the transport. Its one thread is the transport's.
+  explicit MpiTransport(const Communicator& communicator)
+      : Transport(communicator.rank(), communicator.size()), comm_(communicator.handle()) {}
+
+  [[nodiscard]] std::unique_ptr<Channel> open(std::size_t slots) override;
+
+ private:
+  MPI_Comm comm_;
+};
+
+}  // namespace dp

@@ -1,0 +1,164 @@
+#include "comm/segment_coder.hpp"
+
+#include <algorithm>
+
+#include "comm/stopwatch.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+using Take = PlanTask::Take;
+using Give = PlanTask::Give;
+
+std::size_t longest_segment(const ExchangePlan& plan) {
+  std::size_t longest = 0;
+  for (const auto& segment : plan.segments) longest = std::max(longest, segment.size);
+  return longest;
+}
+
+// Encodes by the codec that the exchange is about, which are those that can be sampled.
+std::size_t encodes_per_step(const ExchangePlan& plan) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      plan.tasks, [](const PlanTask& t) { return t.encodes() && !t.gives_exact; }));
+}
+
+}  // namespace
+
+SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
+                           ExchangeStats& stats)
+    : setup_(setup),
+      plan_(plan),
+      stats_(stats),
+      longest_(longest_segment(plan)),
+      sample_(*setup.codec, encodes_per_step(plan), longest_),
+      is_flagged_(plan.segments.size()) {
+  const bool needs_exact = std::ranges::any_of(
+      plan.tasks, [](const PlanTask& task) { return task.takes_exact || task.gives_exact; });
+  if (needs_exact && setup_.exact == nullptr) {
+    DP_ASSERT(!setup.codec->is_on_device(), "no codec for fp32 in the memory of the device");
+    own_exact_ = make_codec(parse_codec_spec("none"));
+    setup_.exact = own_exact_.get();
+  }
+}
+
+std::size_t SegmentCoder::max_payload_bytes() const {
+  const std::size_t bytes = setup_.codec->max_payload_bytes(longest_);
+  if (setup_.exact == nullptr) return bytes;
+  return std::max(bytes, setup_.exact->max_payload_bytes(longest_));
+}
+
+void SegmentCoder::begin_step(std::uint64_t step) {
+  step_ = step;
+  is_finite_ = true;
+  std::ranges::fill(is_flagged_, std::uint8_t{0});
+  sample_.begin_step(step);
+}
+
+void SegmentCoder::add(const PlanTask& task, std::span<const std::byte> received) {
+  const Stopwatch watch = decode_watch(task, false, received.size());
+  const std::span<float> sum = values(task);
+  if (task.is_first_sum && !memory().is_finite(sum.data(), sum.size())) {
+    flag(task.segment);
+    incoming_codec(task).decode(received, sum);
+  } else {
+    incoming_codec(task).decode_add(received, sum);
+  }
+}
+
+void SegmentCoder::assign_total(const PlanTask& task, std::span<const std::byte> received) {
+  is_finite_ = is_finite_ && !is_flagged(task.segment);
+  const Stopwatch watch = decode_watch(task, true, received.size());
+  incoming_codec(task).decode(received, values(task));
+}
+
+std::size_t SegmentCoder::encode(const PlanTask& task, std::span<const std::byte> received,
+                                 std::span<std::byte> payload) {
+  const bool has_received = task.take == Take::partial;
+  const std::span<float> sum = values(task);
+  const std::size_t begin = plan_.segments[task.segment].begin;
+  const Codec& codec = task.gives_exact ? *setup_.exact : *setup_.codec;
+  const EncodePlace place{.seed = setup_.seed,
+                          .step = step_,
+                          .bucket = setup_.bucket,
+                          .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
+                          .offset = setup_.offset + begin};
+  float* residual =
+      setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
+  const bool is_sampled = !task.gives_exact && sample_.is_next();
+  // A sample looks at the values between adding and encoding.
+  const bool is_one_trip = has_received && !is_sampled && codec.is_on_device() && !task.takes_exact;
+  if (has_received && !is_one_trip) {
+    const Stopwatch watch = decode_watch(task, false, received.size());
+    incoming_codec(task).decode_add(received, sum);
+  }
+  EncodeResult result;
+  bool is_flagged_now = false;
+  {
+    Stopwatch watch = encode_watch(task);
+    if (is_sampled) sample_.before(sum, residual);
+    result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, place)
+                         : codec.encode(sum, residual, payload, place);
+    if (!result.finite) {
+      flag(task.segment);
+      if (has_received && task.is_first_sum) {
+        incoming_codec(task).decode(received, sum);
+        result = codec.encode(sum, residual, payload, place);
+      }
+    }
+    is_flagged_now = is_flagged(task.segment);
+    if (is_sampled && !is_flagged_now) {
+      sample_.after(sum, residual, payload.first(result.payload_bytes), stats_.sampled);
+    }
+    watch.set_bytes(result.payload_bytes);
+  }
+  if (task.give == Give::total) {
+    // From here on this rank holds what all others will decode.
+    is_finite_ = is_finite_ && !is_flagged_now;
+    if (!codec.is_lossless() || !result.finite) {
+      const Stopwatch watch = decode_watch(task, true, result.payload_bytes);
+      codec.decode(payload.first(result.payload_bytes), sum);
+    }
+  }
+  return result.payload_bytes;
+}
+
+void SegmentCoder::judge_own_values() {
+  is_finite_ = memory().is_finite(setup_.gradient.data(), setup_.gradient.size());
+}
+
+void SegmentCoder::put_back_delivered() {
+  if (setup_.residual == nullptr) return;
+  for (const PlanTask& task : plan_.tasks) {
+    if (task.give != Give::total || task.gives_exact) continue;
+    const std::span<float> sum = values(task);
+    const std::size_t begin = plan_.segments[task.segment].begin;
+    memory().add(sum.data(), setup_.residual + begin, sum.size());
+  }
+}
+
+std::span<float> SegmentCoder::values(const PlanTask& task) const {
+  const auto& [begin, size] = plan_.segments[task.segment];
+  return setup_.gradient.subspan(begin, size);
+}
+
+Stopwatch SegmentCoder::encode_watch(const PlanTask& task) {
+  return {stats_.encode_s, setup_.trace,
+          slice(TraceKind::encode, task, task.give == Give::total, 0)};
+}
+
+Stopwatch SegmentCoder::decode_watch(const PlanTask& task, bool is_total, std::size_t bytes) {
+  return {stats_.decode_s, setup_.trace, slice(TraceKind::decode, task, is_total, bytes)};
+}
+
+TraceEvent SegmentCoder::slice(TraceKind kind, const PlanTask& task, bool is_total,
+                               std::size_t bytes) const {
+  return {.bytes = bytes,
+          .step = static_cast<std::uint32_t>(step_),
+          .id = setup_.bucket,
+          .segment = task.segment,
+          .kind = kind,
+          .is_total = is_total};
+}
+
+}  // namespace dp

@@ -1,0 +1,74 @@
+// Tagged messages between ranks: all that an exchange knows of the network.
+//
+// A transport belongs to one rank. An exchange opens a channel on it, with a *slot* for every
+// transfer that it may have under way at the same time. A slot is taken by receive() or send() and
+// is free again when poll() has told that its transfer has ended:
+//
+//     receive   the next message of that tag from that rank is written to `buffer`
+//     send      `message` goes to that rank; it must stay as it is until the transfer has ended
+//     poll      tells which transfers have ended since the last call; nothing here waits
+//
+// Messages of one tag arrive from a rank in the order in which it sent them; messages of different
+// ranks or tags arrive in any order. A message takes the oldest receive() that asks for it. It may
+// come before there is one.
+//
+// A *notice* is a message of a few bytes that tells other ranks something about its sender. It may
+// come from any rank, and a transport that delays messages does not delay notices.
+//
+// Transports: MPI (mpi_transport.hpp), a slow link in front of another one
+// (throttled_transport.hpp), and for tests ranks of one process (tests/comm/planned_network.hpp).
+//
+// Ownership: a transport outlives its channels. Buffers belong to the caller and outlive their
+// transfers; who destroys a channel with transfers under way leaves their buffers to the end of the
+// job. One thread at a time uses a transport and its channels. Nothing is allocated after open().
+//
+// Errors: what the network reports, and a message that is longer than its buffer, is
+// Error(communication); the job cannot go on then. A rank that is silent is no error here: poll()
+// tells nothing, and the caller has a deadline.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace dp {
+
+// The end of a transfer.
+struct Completion {
+  std::size_t slot = 0;
+  std::size_t bytes = 0;  // of what was received; 0 for what was sent
+  int from = 0;           // the sender of what was received
+};
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  virtual void receive(std::size_t slot, std::span<std::byte> buffer, int from, int tag) = 0;
+  virtual void send(std::size_t slot, std::span<const std::byte> message, int to, int tag) = 0;
+  virtual void receive_notice(std::size_t slot, std::span<std::byte> buffer, int tag) = 0;
+  virtual void send_notice(std::size_t slot, std::span<const std::byte> notice, int to,
+                           int tag) = 0;
+  // Moves messages on. What it returns is valid until the next call.
+  [[nodiscard]] virtual std::span<const Completion> poll() = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }  // the number of ranks
+  // A channel with so many slots. All channels of a rank share its tags.
+  [[nodiscard]] virtual std::unique_ptr<Channel> open(std::size_t slots) = 0;
+
+ protected:
+  Transport(int rank, int size) : rank_(rank), size_(size) {}
+
+ private:
+  int rank_, size_;
+};
+
+}  // namespace dp
