@@ -1,8 +1,8 @@
 // dptrain: data-parallel training of convolutional networks over slow networks.
 //
-// Every rank runs this main. Rank 0 reads the options and hands them to all; from then on all ranks
-// do the same thing, each on its part of the data. What goes wrong is said once, by one rank, and
-// decides the exit code (options_help.cpp lists them).
+// Every rank runs this main. Rank 0 reads the options and sends them to all; from then on all ranks
+// do the same, each on its part of the data. One rank prints an error once; the error decides the
+// exit code (--help lists the codes).
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -45,8 +45,8 @@ dp::OptionContext option_context() {
   return context;
 }
 
-// Rank 0 reads command line and configuration file; the others take its result, so that a file or
-// a folder that only one host has cannot make two runs of one.
+// Rank 0 reads the command line and the configuration file, and the others use its result. So a
+// file or folder that only one host has cannot give ranks different options.
 dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string>& arguments) {
   const dp::OptionContext context = option_context();
   dp::Options options;
@@ -55,7 +55,7 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
     if (comm.rank() != 0) return;
     options = dp::parse_options(arguments, context);
     if (options.action == dp::Options::Action::train) {
-      // Before any work: a bad path should not cost the loading of the data.
+      // Before any work, so that a bad path is found before the data is loaded.
       if (options.log != "none") dp::check_log_path(options.log);
       if (options.trace != "none") dp::check_new_file("--trace", options.trace);
       if (options.trace != "none" && dp::is_same_file(options.trace, options.log)) {

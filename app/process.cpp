@@ -24,10 +24,10 @@ namespace dp {
 void restart_with_short_spinning(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   ::setenv("GOMP_SPINCOUNT", "20000", 0);
-  // By its own path, so that top and ps go on to show the program's name.
+  // By its own path, so that top and ps still show the program's name.
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length <= 0) return;  // without /proc it works all the same, only with threads that spin
+  if (length <= 0) return;  // without /proc the program works, but its threads spin
   path[length] = '\0';
   ::execv(path, argv);
 }
@@ -39,7 +39,7 @@ void check_output() {
   errno = 0;
   const bool is_complete = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
   if (is_complete || errno == EPIPE) return;
-  // The reason of an earlier failure is not kept: ask for it once more.
+  // The reason of an earlier failure was not kept, so try again to get it.
   if (errno == 0 && ::write(STDOUT_FILENO, "\n", 1) > 0) errno = 0;
   if (errno == EPIPE) return;
   throw_error(ErrorKind::data, "standard output cannot be written{}",
@@ -56,7 +56,7 @@ std::vector<int> cores_of(const cpu_set_t& set) {
   return cores;
 }
 
-// "0-3,8": runs of neighbours joined.
+// "0-3,8": neighbouring numbers become a range.
 std::string to_text(const std::vector<int>& cores) {
   std::string text;
   for (std::size_t i = 0; i < cores.size();) {
@@ -70,7 +70,7 @@ std::string to_text(const std::vector<int>& cores) {
   return text;
 }
 
-// The cores that a process may use, and of which running kernel.
+// The cores that a process may use, and the identity of the running kernel.
 struct CorePool {
   std::array<char, 40> boot_id = {};
   cpu_set_t cores;
@@ -79,7 +79,7 @@ struct CorePool {
 }  // namespace
 
 CpuShare take_cpu_share(Communicator& comm, int wanted_threads) {
-  // The kernel cuts "all cores" down to what the container or cpuset allows.
+  // The kernel reduces "all cores" to what the container or cpuset allows.
   cpu_set_t all;
   CPU_ZERO(&all);
   for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &all);

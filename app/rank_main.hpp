@@ -1,4 +1,4 @@
-// The frame of a program that runs on many ranks: MPI's life, and what an error becomes.
+// The frame of a program that runs on many ranks: it starts and ends MPI and handles errors.
 #pragma once
 
 #include <functional>
@@ -7,8 +7,9 @@
 
 namespace dp {
 
-// Starts MPI, calls body on this rank, ends MPI; returns the exit code. What body throws is printed
-// once: agreed errors by rank 0, others by their rank, which ends the job.
+// Starts MPI, calls body on this rank, ends MPI and returns the exit code. An exception of body is
+// printed once: rank 0 prints agreed errors; any other error is printed by its rank, which ends the
+// job.
 [[nodiscard]] int run_ranks(const char* program, int argc, char** argv,
                             const std::function<int(Communicator&)>& body);
 

@@ -17,7 +17,7 @@ namespace dp {
 
 namespace {
 
-// The position of a text in a list, added to it where it is new.
+// The position of a text in a list. Adds a new text to it.
 std::size_t index_in(std::vector<std::string>& list, const std::string& text) {
   const auto it = std::find(list.begin(), list.end(), text);
   if (it != list.end()) return static_cast<std::size_t>(it - list.begin());
@@ -47,7 +47,7 @@ void add_cost(CommCost& sum, const CommCost& more) {
   sum.sample_bytes += more.sample_bytes;
 }
 
-// Adds costs in time; the residual's norm is that of the last.
+// Adds costs of one step after the other; the residual's norm is the last one.
 void add_later(CommCost& sum, const CommCost& more) {
   add_cost(sum, more);
   sum.residual_squares = more.residual_squares;
@@ -138,8 +138,8 @@ void Recorder::open_log() {
   log_->set_attribute("/model", "algorithms", run_.device->tuning().export_text());
 }
 
-// What the link is said to be, which only somebody who made it slow can know: --throttle, or the
-// lab, which tells its hosts through the environment. Of two rates the lower one counts.
+// Writes what the link was set to, which is known if --throttle or the lab made it slow; the lab
+// tells its hosts by environment variables. If there are two rates, the lower one counts.
 void Recorder::write_nominal_link() {
   double rate = std::numeric_limits<double>::infinity();
   for (const auto& [variable, attribute] :
@@ -176,7 +176,8 @@ CommTimes Recorder::collect_comm() {
 void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
   if (run_.options->log_steps > 0) {
-    // Only around the step that is logged: asking the reducer waits for its thread.
+    // Only for steps that are logged or come before one, because a question to the reducer waits
+    // for its thread.
     const bool is_logged = wants_step(global_step), is_before = wants_step(global_step + 1);
     const CommCost comm = is_logged || is_before ? collect_comm().total : CommCost{};
     if (is_logged) {
@@ -228,8 +229,8 @@ void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const Evalu
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
   reducer_->run([&](Communicator& comm) {
-    // With what the two calls below are about to send. The sample of the sums' error has a column
-    // of its own.
+    // Includes what the two calls below will send. The sample of the sums' error has its own
+    // column.
     const std::uint64_t now = comm.control_bytes() + comm.gather_cost(sizeof(RankRecord)) +
                               comm.gather_cost(my_buckets.size() * sizeof(CommCost));
     mine.control_bytes = now - counted_control_bytes_ - mine.comm.sample_bytes;
@@ -266,7 +267,7 @@ TimesAndBytes Recorder::times_of(const RankRecord& r) {
 void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& result,
                            const std::vector<RankRecord>& ranks,
                            const std::vector<CommCost>& buckets) {
-  // Times: mean over ranks; bytes and losses: sums.
+  // Times are means over ranks; bytes and losses are sums.
   LoopTimes loop;
   CommCost comm;
   LossSums loss;
@@ -358,7 +359,7 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
          .delivered_relative_error = sum.delivered_relative_error(),
          .saturation = sum.saturation()});
   }
-  // A warm-up has codecs of its own.
+  // A warm-up has its own codecs.
   if (codec_names_.size() > names) log_->set_attribute("/", "codec_names", codec_names_);
   log_->append(std::span<const BucketRow>(rows));
 }

@@ -1,6 +1,6 @@
-// What a run tells: console and run log, both written by rank 0 from what all ranks measured.
+// Reports a run: rank 0 writes the console and the run log from what all ranks have measured.
 //
-// All ranks have a Recorder and call the same methods: those marked "collective" gather numbers
+// All ranks have a Recorder and call the same methods. Those marked "collective" gather numbers
 // through the reducer's thread.
 #pragma once
 
@@ -32,10 +32,10 @@ struct RunDescription {
   Communicator* comm;
   CpuShare share;
   Device* device;
-  std::string why_no_gpu;  // where --device auto looked for one in vain
+  std::string why_no_gpu;  // if --device auto has found no usable GPU
   net::Network* network;
-  std::string exchange_path;  // of a GPU: "device" or "host"; else empty
-  LinkProbe link;             // zeros where it was not measured
+  std::string exchange_path;  // "device" or "host"; empty without a GPU
+  LinkProbe link;             // zeros if it was not measured
   std::size_t bucket_bytes;
   const Dataset* data;
   std::uint64_t data_hash;
@@ -43,13 +43,13 @@ struct RunDescription {
   std::size_t global_batch, steps_per_epoch;
 };
 
-// One epoch on this rank, as it goes on.
+// The running epoch on this rank.
 struct EpochTally {
   std::size_t epoch = 0;
   std::size_t steps = 0;
   std::int64_t samples = 0;  // of all ranks
   LossSums loss = {};        // of this rank, without the steps that were skipped
-  LossSums step_loss = {};   // of its last step
+  LossSums step_loss = {};   // of the rank's last step
   LoopTimes times = {};
   double learning_rate = 0;  // of the last step
   std::int64_t skipped_steps = 0;
@@ -66,8 +66,8 @@ struct EvaluationResult {
 
 class Recorder {
  public:
-  // Collective. Rank 0 creates the log, unless it is "none"; throws what RunLog::create throws, on
-  // rank 0 alone.
+  // Collective. Rank 0 creates the log, unless it is "none"; only rank 0 throws what RunLog::create
+  // throws.
   explicit Recorder(RunDescription run);
 
   // From now on numbers are gathered through this reducer.
@@ -75,28 +75,28 @@ class Recorder {
 
   // The table of all settings in effect.
   void print_start();
-  // Whether the log gets a row after so many steps of the run.
+  // Whether the log gets a row after that many steps of the run.
   [[nodiscard]] bool wants_step(std::uint64_t global_step) const {
     const auto every = static_cast<std::uint64_t>(run_.options->log_steps);
     return every > 0 && global_step % every == 0;
   }
-  // Collective where --log-steps asks for a row; `times` are that step's then.
+  // Collective if --log-steps asks for a row; `times` are then that step's.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   void note_skipped_step(std::uint64_t global_step);
-  // A line of rank 0's.
+  // Rank 0 prints the line.
   void say(const std::string& line);
-  // Warns now, and says at the end what is missing. Only rank 0 speaks.
+  // Rank 0 warns now, and prints at the end what is missing.
   void note_missing(const std::string& what, const std::string& why);
   // Collective. Times are seconds.
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);
   // Between steps: what the running epoch has cost so far.
   void list_state(StateVisitor& visitor);
-  // The closing table; the log is complete.
+  // Prints the closing table and completes the log.
   void finish();
 
  private:
-  // One rank's share of an epoch, as it is gathered.
+  // One rank's part of an epoch, in the form in which it is gathered.
   struct RankRecord {
     LoopTimes loop;
     double epoch_s, eval_s;
@@ -109,13 +109,13 @@ class Recorder {
   void open_log();
   [[nodiscard]] std::string topology_of(const Bucket& bucket) const;
   void write_nominal_link();
-  // Moves what the reducer measured since the last call into epoch_comm_; returns it.
+  // Adds what the reducer has measured since the last call to epoch_comm_, and returns it.
   CommTimes collect_comm();
   [[nodiscard]] static TimesAndBytes times_of(const RankRecord& record);
   void write_epoch(const EpochTally& tally, const EvaluationResult& result,
                    const std::vector<RankRecord>& ranks, const std::vector<CommCost>& buckets);
   void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
-  // In recorder_console.cpp; rank 0 alone.
+  // These are in recorder_console.cpp and for rank 0 only.
   [[nodiscard]] std::string note_of(const Bucket& bucket) const;
   [[nodiscard]] std::string describe_buckets() const;
   void print_step(const EpochTally& tally);
@@ -130,10 +130,10 @@ class Recorder {
   std::vector<std::size_t> device_of_rank_;
   std::vector<std::string> codec_names_;
   std::vector<std::string> topology_names_;
-  // By bucket, what this rank sends in a step; nothing where that depends on the values.
+  // By bucket, the bytes that this rank sends in a step; nothing if they depend on the values.
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes epoch_comm_;
-  std::uint64_t counted_control_bytes_ = 0;  // of earlier epochs, or from before training
+  std::uint64_t counted_control_bytes_ = 0;  // of earlier epochs and of the set-up
   std::vector<std::string> missing_;         // what the run could not write
   std::vector<EpochRow> epochs_;
 };

@@ -1,4 +1,4 @@
-// What the recorder says on the console: start, steps, epochs, end.
+// What the recorder prints on the console: start, steps, epochs, end.
 #include <algorithm>
 
 #include "app/recorder.hpp"
@@ -125,7 +125,7 @@ std::string Recorder::describe_buckets() const {
                      format_bytes(static_cast<double>(run_.bucket_bytes)));
 }
 
-// Why a bucket is not compressed, or not from the start.
+// Why a bucket is not compressed, or not compressed from the start.
 std::string Recorder::note_of(const Bucket& bucket) const {
   const std::int64_t epochs = run_.options->compress_warmup;
   if (bucket.codec == "none" || epochs == 0) return std::string(bucket.why);
@@ -157,13 +157,14 @@ void Recorder::print_step(const EpochTally& tally) {
   const double elapsed_s = tally.times.step();
   const auto done = static_cast<double>(tally.steps);
   const double step_s = per_second(elapsed_s, done);
-  // Evaluation counts as the last epoch's did.
+  // An evaluation is expected to take as long as the last one.
   const double eval_s = epochs_.empty() ? 0.0 : epochs_.back().times.eval_s;
   const auto epochs = static_cast<std::size_t>(o.epochs);
   const double epochs_left = static_cast<double>(epochs - tally.epoch);
   const double left_s = step_s * (static_cast<double>(run_.steps_per_epoch) * epochs_left - done) +
                         eval_s * epochs_left;
-  // Of this rank in a step: as in the last epoch; before that, what is known beforehand.
+  // Bytes that this rank sends in a step: the mean of the last epoch or, in the first epoch, the
+  // bytes that the plan gives.
   double sent = 0;
   if (!epochs_.empty()) {
     sent = per_second(static_cast<double>(epochs_.back().times.sent_bytes),
@@ -204,7 +205,7 @@ void Recorder::print_end() {
                   "sent",  "of fp32", "train loss", "test accuracy", "error", "sum's error"};
   const auto gradient = 4.0 * static_cast<double>(run_.network->parameters().size());
   const double ranks = run_.comm->size();
-  // What an uncompressed ring would send in an epoch, headers aside.
+  // What an uncompressed ring would send in an epoch, without headers.
   const double fp32 = 2.0 * (ranks - 1.0) * gradient * static_cast<double>(run_.steps_per_epoch);
   for (const EpochRow& row : epochs_) {
     const auto sent = static_cast<double>(row.times.sent_bytes);

@@ -33,7 +33,7 @@ void Replica::compute(std::uint64_t step) {
     bring_in(batch_);
     recording(batch_).replay();
   } else {
-    // A rank without samples in the last, uneven step takes part in the exchange all the same.
+    // A rank without samples in the last, smaller step still takes part in the exchange.
     zero_gradients();
   }
 }
@@ -45,8 +45,8 @@ void Replica::await_loaded() {
 StepVerdict Replica::exchange(double data_s) {
   const StepVerdict verdict = sync_->finish_step();
   clock_.exchanged(data_s);
-  // Only now is a device certain to have ended the step's computation: without an exchange nothing
-  // before has waited for it.
+  // Only here the device has certainly ended the step's computation, because without an exchange
+  // nothing has waited for it before.
   loss_sums_ = *loss_;
   return verdict;
 }
@@ -87,12 +87,12 @@ Recording& Replica::recording(const LoadedBatch& batch) {
   return *known;
 }
 
-// The operations of a step. On a GPU they are recorded, so that nothing here may depend on more
-// than the numbers of samples.
+// The operations of a step. On a GPU they are recorded, so they may only depend on the numbers of
+// samples.
 void Replica::forward_and_backward() {
   const TensorView images = images_of(batch_);
   const TensorView logits = network_.forward(images, net::Mode::training);
-  // The gradient is divided by the samples of all ranks, so the exchange only adds.
+  // The gradient is divided by the samples of all ranks here, so the exchange only adds.
   {
     const TraceSlice slice(host_trace(), TraceKind::loss);
     softmax_cross_entropy(device_, logits, input_ ? input_->labels() : batch_.labels,
@@ -136,14 +136,14 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
 }
 
 Replica::~Replica() {
-  // The reducer's thread may still use what is declared before it and freed after it; operations
-  // may still use everything.
+  // The reducer's thread may still use members that are declared before it and freed after it.
+  // Operations may still use all members.
   sync_.reset();
 }
 
 void Replica::prepare(std::size_t samples, net::Mode mode) {
   network_.prepare(samples, mode);
-  // Asked for now, so that memory runs out here and not in a step.
+  // Allocates now, so that memory runs out here and not in a step.
   static_cast<void>(device_.scratch());
   if (!is_gpu() || samples <= largest_batch_) return;
   largest_batch_ = samples;

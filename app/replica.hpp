@@ -1,4 +1,4 @@
-// A rank's copy of the model at work: batch -> gradients -> their sum over all ranks -> update.
+// A rank's copy of the model: batch -> gradients -> their sum over all ranks -> update.
 //
 // A step, in this order (evaluation: load, evaluate):
 //     load(batch)      the batch of the next step; a GPU begins to copy it
@@ -6,9 +6,9 @@
 //     await_loaded()   the loader may have the batch's memory back
 //     exchange()       waits until the sums are in place on all ranks
 //     update(rate)     the optimiser
-// On a GPU compute() and update() return before the device has done its work; load() of the next
-// batch may come between compute() and exchange(). Forward and backward run as one recording (on a
-// GPU: a CUDA graph) for each batch size, the update as another.
+// On a GPU compute() and update() return before the device has done its work. load() of the next
+// batch may be called between compute() and exchange(). Forward and backward of a batch size run as
+// one recording (on a GPU a CUDA graph), the update as another.
 //
 // Set-up: construct, prepare() every batch size, plan_exchange(), connect(); begin_epoch() before
 // the first step of each epoch.
@@ -41,10 +41,10 @@ struct ReplicaOptions {
   double label_smoothing = 0;
   net::SgdOptions sgd = {};
   bool exchange = true;  // false: every rank trains its own model
-  // What the optimiser's settings decide is filled in here.
+  // Fields that depend on the optimiser's settings are filled in here.
   GradientSyncOptions sync = {};
-  // Takes the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward
-  // and backward are one graph, in which layers have no times of the host. Null: no trace.
+  // Gets the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward and
+  // backward are one graph, in which the host cannot time layers. Null: no trace.
   TraceTrack* trace = nullptr;
 };
 
@@ -55,33 +55,32 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  // ---- set-up
-  // Memory and plans for a batch size; OutOfMemory says what would fit.
+  // ---- set-up Makes memory and plans for a batch size. An OutOfMemory says what would fit.
   void prepare(std::size_t samples, net::Mode mode);
-  // Buckets, and on a GPU the path, chosen by measurement where it is left open.
+  // Plans the buckets and, on a GPU, the path, which is chosen by measurement if it is `automatic`.
   void plan_exchange();
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& comm) { sync_->connect(comm); }
 
-  // Collective, before the first step of an epoch.
+  // Collective. Call it before the first step of an epoch.
   void begin_epoch(std::size_t epoch) { sync_->begin_epoch(epoch); }
 
   // ---- a step
   void load(const Batch& batch);
   void compute(std::uint64_t step);
   void await_loaded();
-  // data_s: how long the loop waited for this step's batch (for take_times).
+  // data_s is how long the loop waited for this step's batch (for take_times).
   StepVerdict exchange(double data_s);
   void update(double learning_rate);
-  // Instead of an update: the step is skipped.
+  // Instead of update(), for a step that is skipped.
   void skip_update();
 
-  // Of the batch that compute() or evaluate() had, after exchange().
+  // The loss of the batch that compute() or evaluate() had; call it after exchange().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
-  // Loss and hits of the loaded batch, with the statistics for evaluation.
+  // Computes loss and hits of the loaded batch, with the statistics for evaluation.
   LossSums evaluate();
 
-  // Time up to here belongs to no step.
+  // The time until now belongs to no step.
   void begin_times() { clock_.begin(); }
   // See StepClock::take.
   LoopTimes take_times(bool all) { return clock_.take(all); }
@@ -90,19 +89,19 @@ class Replica {
   [[nodiscard]] Device& device() { return device_; }
   [[nodiscard]] GradientSync& sync() { return *sync_; }
 
-  // Between steps, after connect(): parameters, running statistics, the optimiser's and the
-  // exchange's state, and the choices of algorithms.
+  // Call it between steps, after connect(). Lists parameters, running statistics, the states of the
+  // optimiser and the exchange, and the choices of algorithms.
   void list_state(StateVisitor& visitor);
 
  private:
   struct LoadedBatch {
     const float* images = nullptr;         // CPU: the loader's memory
-    const std::int32_t* labels = nullptr;  // likewise
+    const std::int32_t* labels = nullptr;  // on a CPU, the loader's memory
     std::size_t samples = 0, global_samples = 0;
   };
 
   [[nodiscard]] bool is_gpu() const { return device_.kind() == DeviceKind::cuda; }
-  // Of what runs when it is called.
+  // Null on a GPU, where layers run later than they are called.
   [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
   [[nodiscard]] TensorView images_of(const LoadedBatch& batch);
   void bring_in(const LoadedBatch& batch);
@@ -116,10 +115,10 @@ class Replica {
   net::Sgd optimizer_;
 
   Device::Memory loss_memory_;
-  LossSums* loss_;  // written by an operation when it runs
+  LossSums* loss_;  // an operation writes it when it runs
   LossSums loss_sums_;
 
-  // A GPU's input.
+  // The input of a GPU.
   std::size_t largest_batch_ = 0;
   std::unique_ptr<InputLink> input_;
   Device::Memory image_memory_;
@@ -127,10 +126,10 @@ class Replica {
   std::vector<LoadedBatch> loaded_;  // at most two, in order
   LoadedBatch batch_;                // of the running step
   StepClock clock_;
-  // By samples of this rank and of all.
+  // By the number of samples of this rank and of all ranks.
   std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> recordings_;
 
-  net::TensorCallback tensor_final_;  // empty where nothing is exchanged
+  net::TensorCallback tensor_final_;  // empty if nothing is exchanged
   std::unique_ptr<GradientSync> sync_;
 };
 

@@ -64,13 +64,13 @@ void choose_device(Run& run) {
   }
 }
 
-// One run trains on one kind of device: their arithmetic differs in the last bits.
+// A run trains on one kind of device, because kinds differ in the last bits of their arithmetic.
 void agree_on_device(Run& run) {
   const std::string mine = run.device->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
   const std::vector<std::string> kinds = run.comm.gather(mine),
                                  reasons = run.comm.gather(run.why_no_gpu);
   run.comm.together([&] {
-    for (std::size_t r = 1; r < kinds.size(); ++r) {  // rank 0 alone has the lists
+    for (std::size_t r = 1; r < kinds.size(); ++r) {  // only rank 0 has the lists
       if (kinds[r] == kinds[0]) continue;
       const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
       throw_error(ErrorKind::device,
@@ -99,8 +99,8 @@ void load_data(Run& run) {
   run.global_batch = to_size(run.options.global_batch_of(run.comm.size()));
 }
 
-// Ranks that learn from different images would train on without a word. Their files may differ in
-// size, too, so this comes before anything that depends on the number of images.
+// Ranks with different images would train without any error. Their files may also differ in size,
+// so this check comes before anything that depends on the number of images.
 void agree_on_data(Run& run) {
   struct Summary {
     std::uint64_t hash, train, test;
@@ -129,7 +129,7 @@ void agree_on_data(Run& run) {
                   rank, run.comm.hosts()[rank], tell(*odd), tell(usual), run.options.data_dir));
 }
 
-// Through the link that --throttle makes, where it is the slower one.
+// The measured link, or the one that --throttle makes if that is slower.
 void measure_network(Run& run) {
   run.link = probe_link(run.comm);
   const double throttle = parse_bit_rate("--throttle", run.options.throttle);
@@ -156,7 +156,7 @@ std::vector<std::string> split_at_commas(const std::string& list) {
   return parts;
 }
 
-// Where a GPU's gradients are encoded, if an option or an earlier run says so.
+// Where a GPU's gradients are encoded, if an option or an earlier run decides it.
 ExchangePath exchange_path(const Run& run) {
   if (run.options.gpu_exchange == Options::GpuExchange::host) return ExchangePath::host;
   if (run.options.gpu_exchange == Options::GpuExchange::device) return ExchangePath::device;
@@ -244,9 +244,9 @@ void make_schedule(Run& run) {
   }
 }
 
-// Plans the network for every batch size that will come: the full one and the uneven last one, in
-// training and in evaluation, and the exchange. Rank 0 measures algorithms while the others wait,
-// so that nothing disturbs the measurement, and all ranks use its choices.
+// Plans the exchange, and the network for every batch size that will be used: the full one and the
+// smaller last one, in training and in evaluation. Rank 0 measures algorithms while the others
+// wait, so that nothing disturbs the measurement, and all ranks use its choices.
 void prepare_batch_sizes(Run& run) {
   const auto sampler_options = [&](bool is_training) {
     return SamplerOptions{.samples = (is_training ? run.data.train : run.data.test)->count(),

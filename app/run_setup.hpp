@@ -1,7 +1,8 @@
-// Everything that a run consists of, made and agreed by all ranks before training begins.
+// Everything that a run consists of. It is made before training begins, and all ranks agree on each
+// part.
 //
-// run_setup.cpp has one function for each part; Run's constructor calls them in order. What goes
-// wrong on one rank is thrown by all of them as the same AgreedError, so that they end together.
+// run_setup.cpp has one function for each part; Run's constructor calls them in order. If something
+// fails on one rank, all ranks throw the same AgreedError, so that they end together.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +24,14 @@
 
 namespace dp {
 
-// The parts refer to each other, so that a Run stays where it was made.
+// The parts refer to each other, so a Run cannot be moved.
 struct Run {
-  // Collective. From its end on the thread of the replica's reducer owns the communicator.
+  // Collective. When it returns, the thread of the replica's reducer owns the communicator.
   Run(const Options& run_options, Communicator& communicator);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // Without an exchange every rank trains a model of its own.
+  // Without an exchange every rank trains its own model.
   [[nodiscard]] bool exchanges() const { return options.exchange && comm.size() > 1; }
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(options.seed); }
 
@@ -38,7 +39,7 @@ struct Run {
   Communicator& comm;
   CpuShare share;
   std::unique_ptr<Device> device;
-  std::string why_no_gpu;  // where --device auto looked for one in vain
+  std::string why_no_gpu;  // if --device auto has found no usable GPU
   Dataset data;
   std::uint64_t data_hash = 0;  // content_hash(data)
   std::size_t global_batch = 0;

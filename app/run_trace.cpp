@@ -9,15 +9,15 @@
 namespace dp {
 namespace {
 
-// Of the reducer's thread: room for 1,000 steps of a small network or some tens of a large one on
-// many ranks, 46 MB that are touched only where they are used.
+// Slices of the reducer's thread: 1,000 steps of a small network, or some tens of a large one on
+// many ranks. They take 46 MB, of which only used pages are touched.
 constexpr std::size_t kMostExchangeSlices = 1u << 20;
-constexpr std::size_t kChunk = 4096;  // slices of a rank gathered at a time
+constexpr std::size_t kChunk = 4096;  // slices of each rank that are gathered at once
 
 }  // namespace
 
-// Rank 0's file; nothing on the other ranks. The first failure to write is kept, and what comes
-// after it is dropped: all ranks gather to the end, whatever happens to the file.
+// Rank 0's file; empty on the other ranks. It keeps the first failure to write and drops what comes
+// later, because all ranks gather to the end even if the file fails.
 class RunTrace::Target {
  public:
   template <class Work>
@@ -49,7 +49,7 @@ void RunTrace::start(const net::Network& network, std::uint64_t step) {
   const auto steps = static_cast<std::uint64_t>(options_.trace_steps);
   begin_ = step + static_cast<std::uint64_t>(options_.trace_first);
   end_ = begin_ + steps;
-  // Every layer twice, the loss, the step and its five parts.
+  // Each layer twice, the loss, the step and its five parts.
   loop_.reserve(steps * (2 * layers_.size() + 7));
   exchange_.reserve(kMostExchangeSlices);
   loop_.set_window(begin_, steps);
@@ -110,7 +110,8 @@ RunTrace::Report RunTrace::write(Reducer& reducer) {
   });
 }
 
-// Times on rank 0's clock, since the trace's zero; the order that the file wants.
+// Converts times to rank 0's clock, counted from the trace's zero, and sorts slices as the file
+// needs them.
 void RunTrace::put_on_one_clock(std::span<TraceEvent> events, const ClockLine& line,
                                 std::int64_t zero_ns) const {
   for (TraceEvent& event : events) {
@@ -122,7 +123,7 @@ void RunTrace::put_on_one_clock(std::span<TraceEvent> events, const ClockLine& l
   });
 }
 
-// Chunk after chunk to rank 0, which alone has a file. Returns how many slices it got.
+// Sends chunk after chunk to rank 0, which alone has a file. Returns how many slices rank 0 got.
 std::size_t RunTrace::gather(Communicator& communicator, std::span<const TraceEvent> mine,
                              Target& target) {
   const std::vector<std::size_t> counts = communicator.all_gather(mine.size());

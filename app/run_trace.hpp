@@ -1,14 +1,14 @@
-// dptrain's --trace: what all ranks did in a few steps, on one clock, in one file
-// (io/trace_file.hpp).
+// dptrain's --trace: one file (io/trace_file.hpp) that shows what all ranks did in a few steps, on
+// one clock.
 //
-// Every rank records its own slices in two tracks, the training loop's and the reducer's thread's,
-// in memory that it has from the start. Its clock is compared with rank 0's before the epoch in
-// which the trace begins, and after the last traced step (comm/clock_offset.hpp); then rank 0
-// gathers the slices, a chunk of all ranks at a time, and writes them.
+// Every rank records its slices in two tracks, one of the training loop and one of the reducer's
+// thread, in memory that it allocates at the start. Its clock is compared with rank 0's before the
+// epoch in which the trace begins, and after the last traced step (comm/clock_offset.hpp). Then
+// rank 0 gathers the slices, one chunk of all ranks at a time, and writes them.
 //
 // On a CPU the loop's track has every layer, forward and backward. On a GPU both passes are one
-// graph, whose operations the host does not see: there it has the parts of the step alone, by the
-// GPU's own clock (app/step_clock.hpp). Its exchange is traced as on a CPU.
+// graph, whose operations the host does not see. There the track has only the parts of the step, by
+// the GPU's own clock (app/step_clock.hpp). The exchange is traced as on a CPU.
 #pragma once
 
 #include <cstdint>
@@ -33,19 +33,20 @@ class RunTrace {
   [[nodiscard]] TraceTrack* loop() { return &loop_; }
   [[nodiscard]] TraceTrack* exchange() { return &exchange_; }
 
-  // Before the first step, which has that number.
+  // Call it before the first step, which has that number.
   void start(const net::Network& network, std::uint64_t step);
-  // Collective, before the times of an epoch of so many steps begin.
+  // Collective. Call it before the times of an epoch of that many steps begin.
   void begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t steps);
-  // Whether the window ends when so many steps of the run are over.
+  // Whether the window ends when that many steps of the run are over.
   [[nodiscard]] bool ends_after(std::uint64_t steps) const { return steps == end_; }
 
-  // What there is to say of a trace, on rank 0: empty on the others.
+  // What rank 0 prints about a trace; empty on the others.
   struct Report {
     std::string text;     // of a trace that was written
     std::string failure;  // why it could not be written
   };
-  // Collective, once, between steps. A file that cannot be written is reported and ends nothing.
+  // Collective. Call it once, between steps. A file that cannot be written is reported and does not
+  // end the run.
   Report write(Reducer& reducer);
   [[nodiscard]] bool is_written() const { return is_written_; }
 

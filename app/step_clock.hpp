@@ -1,15 +1,17 @@
-// Where the time of steps goes, told by marks in the device's queue, so that measuring makes nobody
-// wait. On a GPU a step's times are known when the next step's gradients have been computed.
+// Measures where the time of steps goes, by marks in the device's queue, so that nothing waits for
+// the measurement. On a GPU a step's times are known when the next step's gradients have been
+// computed.
 //
 //     before | forward | backward | exposed communication | update
 //     ^ the last update's end                             ^ the sums are in place
 //
-// "Before" is the time in which the device waited: for the batch (data) or for the loop (other).
-// The parts are the whole of the time from update to update.
+// "Before" is the time in which the device waited for the batch (data) or for the loop (other). The
+// parts add up to the time from update to update.
 //
-// With a trace they are its slices, too (kernels/base/trace.hpp). On a CPU these lie where the
-// marks were made. A GPU's marks tell how much time there is between them: its slices follow each
-// other from the begin of the window or of the epoch on, where the host has waited for the GPU.
+// With a trace the parts are its slices, too (kernels/base/trace.hpp). On a CPU a slice begins and
+// ends when its marks were made. A GPU's marks only tell how much time is between them, so its
+// slices follow each other from the begin of the window or of the epoch, when the host has waited
+// for the GPU.
 #pragma once
 
 #include <algorithm>
@@ -27,11 +29,11 @@ namespace dp {
 
 class StepClock {
  public:
-  // trace: null, or what takes the slices.
+  // `trace` gets the slices; null: no trace.
   StepClock(Device& device, TraceTrack* trace)
       : device_(device), marks_(device.make_time_marks(kMarks)), trace_(trace) {}
 
-  // Before the first step of an epoch: time up to here belongs to none.
+  // Call it before the first step of an epoch: the time until now belongs to no step.
   void begin() {
     device_.synchronize();
     is_pending_ = false;
@@ -49,13 +51,13 @@ class StepClock {
   // These two may be part of a recording.
   void forward_ended() { mark(kForward); }
   void backward_ended() { mark(kBackward); }
-  // A step without a batch of its own.
+  // For a step without a batch on this rank.
   void nothing_computed() {
     forward_ended();
     backward_ended();
   }
-  // The host knows that backward has ended, and the sums are in place. data_s: what the loop waited
-  // for the batch.
+  // The host knows that backward has ended and the sums are in place. data_s is how long the loop
+  // waited for the batch.
   void exchanged(double data_s) {
     complete();
     before_ = marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
@@ -76,8 +78,8 @@ class StepClock {
     pending_step_ = step_;
   }
 
-  // The times of the steps that were not taken yet, as far as they are known; with `all` the host
-  // waits until that is all of them.
+  // The times of the steps that were not taken yet, as far as they are known. With `all` the host
+  // waits until all are known.
   LoopTimes take(bool all) {
     if (all || is_cpu()) {
       device_.synchronize();
@@ -87,7 +89,7 @@ class StepClock {
   }
 
  private:
-  // The step whose update was the last one marked.
+  // Closes the step whose update was marked last.
   void complete() {
     if (!is_pending_) return;
     is_pending_ = false;
@@ -109,7 +111,7 @@ class StepClock {
 
   static std::int64_t ns(double seconds) { return std::llround(seconds * 1e9); }
 
-  // A GPU's step that is known now.
+  // Adds a GPU's step whose times are known now.
   void trace_known(double whole_s, std::size_t last) {
     const std::int64_t start = host_ns_[kUpdated + parity_], begin = start + ns(before_);
     const std::int64_t forward = begin + ns(current_.forward);
@@ -129,7 +131,7 @@ class StepClock {
                    .kind = kind});
     };
     add(TraceKind::step, at[0], at[5]);
-    // The batch was waited for just before the computation began.
+    // The loop waited for the batch just before the computation began.
     const std::int64_t data_ns = ns(current_.data);
     if (data_ns > 0) add(TraceKind::data, std::max(at[0], at[1] - data_ns), at[1]);
     add(TraceKind::forward, at[1], at[2]);
@@ -138,15 +140,14 @@ class StepClock {
     add(TraceKind::optimizer, at[4], at[5]);
   }
 
-  // Two of those that are read a step later.
+  // Two sets of marks, which are read one step later.
   enum : std::size_t { kBegin, kForward, kBackward, kExchanged, kUpdated = kExchanged + 2 };
   static constexpr std::size_t kMarks = kUpdated + 2;
 
   Device& device_;
   std::unique_ptr<TimeMarks> marks_;
   TraceTrack* trace_;
-  // With a trace: when the marks were made; on a GPU those of updates alone, when they were
-  // reached.
+  // With a trace: when the marks were made. On a GPU only those of updates, when they were reached.
   std::array<std::int64_t, kMarks> host_ns_ = {};
   std::uint64_t step_ = 0, pending_step_ = 0;
   std::size_t parity_ = 0;

@@ -16,7 +16,7 @@
 namespace dp {
 namespace {
 
-// All that the handler may touch: it must not allocate, lock or print through a library.
+// All that the handler may use: it must not allocate, lock or print through a library.
 constexpr std::size_t kMostPath = 500;
 std::array<char, kMostPath> log_path = {};
 std::atomic<std::size_t> log_length = 0;  // set after the path
@@ -28,7 +28,7 @@ struct sigaction before_interrupt, before_terminate;
 
 static_assert(std::atomic<std::size_t>::is_always_lock_free);
 
-// A line that is put together without any memory but its own.
+// Builds a line without allocating memory.
 class Line {
  public:
   Line& operator<<(std::string_view text) {
@@ -59,7 +59,7 @@ class Line {
 
 void say(int signal) {
   Line line;
-  if (is_on_terminal) line << "\n";  // behind a line that is written again and again
+  if (is_on_terminal) line << "\n";  // after a line that is rewritten in place
   line << "dptrain: stopped by " << (signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGTERM");
   if (epoch_now == 0) {
     line << " before the first step; ";
@@ -79,12 +79,12 @@ void say(int signal) {
 void handle(int signal) {
   const int code = 128 + signal;
   if (speaks && !has_spoken.exchange(true)) say(signal);
-  // Who asks a second time does not want to wait.
+  // A second signal means that the user does not want to wait.
   if (holds == 0 || pending_code.exchange(code) != 0) ::_exit(code);
 }
 
-// mpirun loses now and then what a rank writes when it is about to be killed: where mpirun's own
-// standard error is a terminal or a pipe the line goes there.
+// mpirun sometimes loses what a rank writes just before it is killed. So if mpirun's own standard
+// error is a terminal or a pipe, the line goes there.
 int open_stream() {
   const int file = open_launchers_stream(STDERR_FILENO);
   struct stat status {};

@@ -1,4 +1,5 @@
-// Where a rank's time went, in the words of the run log. All in seconds unless named otherwise.
+// Where a rank's time went, in the terms of the run log. All times are in seconds unless named
+// otherwise.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 
 namespace dp {
 
-// Splits a stretch of time without gaps: each lap() ends one part and begins the next.
+// Divides time into parts without gaps: each lap() ends one part and begins the next.
 class LapClock {
  public:
   LapClock() : last_(Clock::now()) {}
@@ -28,7 +29,7 @@ struct LoopTimes {
   double data = 0;          // waiting for a batch
   double forward = 0;       // with the loss
   double backward = 0;      // until the last gradient is computed
-  double exposed_comm = 0;  // standing still for the reducer after backward
+  double exposed_comm = 0;  // training stands still for the exchange after backward
   double optimizer = 0;     // with clipping
   double other = 0;
 
@@ -36,9 +37,9 @@ struct LoopTimes {
     return data + forward + backward + exposed_comm + optimizer + other;
   }
   [[nodiscard]] double compute() const { return forward + backward + optimizer; }
-  // These times as parts of a stretch of whole_s seconds in which buckets were in flight for
-  // comm_s: what no part has measured belongs to `other`, and so does standing still after the
-  // last bucket had arrived (threads waking up), so that exposed_comm never exceeds comm_s.
+  // These times as parts of whole_s seconds in which buckets were in flight for comm_s. Time that
+  // no part has measured belongs to `other`. So does the wait after the last bucket has arrived
+  // (threads wake up), so that exposed_comm never exceeds comm_s.
   [[nodiscard]] LoopTimes as_parts_of(double whole_s, double comm_s) const {
     LoopTimes parts = *this;
     parts.exposed_comm = std::min(exposed_comm, comm_s);

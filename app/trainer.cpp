@@ -10,7 +10,7 @@ namespace dp {
 
 namespace {
 
-// So many steps in a row without a finite gradient end the run.
+// This many steps in a row without a finite gradient end the run.
 constexpr int kMostSkippedSteps = 5;
 
 }  // namespace
@@ -44,7 +44,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   is_loaded_ = false;
   for (std::size_t s = 0; s < loader.steps(); ++s) {
     StopNotice::set_place(epoch + 1, run_.schedule.epochs, s + 1, loader.steps());
-    // Once an epoch the sums are compared with the exact ones.
+    // Once per epoch the sums are compared with the exact ones.
     if (s == loader.steps() / 2 && run_.exchanges()) replica_.sync().reducer().sample_error();
     step(s + 1 == loader.steps());
   }
@@ -53,8 +53,8 @@ void Trainer::train_epoch(std::size_t epoch) {
 // ---- a step: train, judge, record ---------------------------------------------------------------
 
 void Trainer::step(bool is_last) {
-  // Gradients of this rank's part of the batch. Buckets of them go to the reducer's thread while
-  // backward still computes; exchange() is where this thread may have to stand still.
+  // Computes the gradients of this rank's part of the batch. Their buckets go to the reducer's
+  // thread while backward still computes; in exchange() this thread may have to wait for it.
   const double data_s = take_batch();
   replica_.compute(global_step_);
   load_ahead(is_last);
@@ -69,7 +69,8 @@ void Trainer::step(bool is_last) {
   record_step(is_last);
 }
 
-// The batch of this step, and how long the loop has waited for it: nothing if it was loaded ahead.
+// Takes the batch of this step. Returns how long the loop has waited for it: 0 if it was loaded
+// ahead.
 double Trainer::take_batch() {
   const double waited_s = is_loaded_ ? 0.0 : load_next();
   is_loaded_ = false;
@@ -77,18 +78,18 @@ double Trainer::take_batch() {
   return waited_s;
 }
 
-// The next batch is on its way while this one is exchanged, if it is there.
+// Loads the next batch during this exchange, if it is ready.
 void Trainer::load_ahead(bool is_last) {
   replica_.await_loaded();
   if (!is_last && run_.train_loader->is_ready()) load_next();
 }
 
-// Whether the parameters are updated. A gradient that is not finite would spoil them: its step is
-// skipped. All ranks see the same verdict of the same sums.
+// Whether the parameters are updated. A gradient that is not finite would spoil them, so its step
+// is skipped. All ranks have the same sums and so the same verdict.
 bool Trainer::judge(const StepVerdict& verdict) {
   tally_.step_loss = replica_.loss();
   tally_.learning_rate = net::learning_rate_at(run_.schedule, global_step_);
-  // Without an exchange nobody has looked at the gradients, and the loss tells.
+  // Without an exchange nobody has checked the gradients, so the loss decides.
   const bool is_finite = options_.exchange ? verdict.finite : std::isfinite(tally_.step_loss.loss);
   if (is_finite) {
     tally_.loss += tally_.step_loss;
@@ -110,7 +111,7 @@ void Trainer::record_step(bool is_last) {
   ++global_step_;
   ++tally_.steps;
   if (options_.check_replicas == Options::ReplicaCheck::step) check_replicas();
-  // A row of the log wants the times of its own step, and a trace those of its last.
+  // A row of the log needs the times of its own step, and a trace those of its last step.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace;
@@ -120,7 +121,7 @@ void Trainer::record_step(bool is_last) {
   if (ends_trace) write_trace();
 }
 
-// Takes the next batch from the loader; says how long that took.
+// Takes the next batch from the loader. Returns how long that took.
 double Trainer::load_next() {
   LapClock clock;
   const Batch& batch = run_.train_loader->next();
@@ -148,7 +149,8 @@ EvaluationResult Trainer::evaluate() {
   });
 }
 
-// Evaluation uses the mean over ranks of the running statistics; each rank's own go on untouched.
+// Evaluation uses the mean over ranks of the running statistics. Each rank's own statistics do not
+// change.
 void Trainer::average_statistics() {
   net::Parameters& parameters = replica_.network().parameters();
   const std::vector<float> mine = to_host(*run_.device, parameters.training_statistics());
@@ -177,7 +179,7 @@ void Trainer::write_trace() {
   const RunTrace::Report report = run_.trace->write(replica_.sync().reducer());
   if (!report.text.empty()) recorder_.say(report.text);
   if (!report.failure.empty()) recorder_.note_missing("the trace", report.failure);
-  replica_.begin_times();  // the writing is part of no step
+  replica_.begin_times();  // writing the trace belongs to no step
 }
 
 }  // namespace dp

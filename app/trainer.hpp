@@ -20,12 +20,12 @@ namespace dp {
 
 class Trainer {
  public:
-  // Collective: sets the run up; all ranks throw the same AgreedError where that fails.
+  // Collective: sets the run up; all ranks throw the same AgreedError if that fails.
   Trainer(const Options& options, Communicator& comm);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Collective: the whole run, log closed at its end.
+  // Collective: makes the whole run and closes the log at its end.
   void run();
 
  private:
@@ -51,7 +51,7 @@ class Trainer {
 
   std::uint64_t global_step_ = 0;
   int skipped_in_a_row_ = 0;
-  // The batch that was taken from the loader and not computed on yet.
+  // The batch that was taken from the loader and is not computed yet.
   bool is_loaded_ = false;
   std::size_t loaded_global_samples_ = 0;
   EpochTally tally_;  // of the running epoch

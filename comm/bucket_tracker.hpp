@@ -10,7 +10,7 @@ namespace dp {
 class BucketTracker {
  public:
   // bucket_of_tensor[t]: the bucket that holds tensor t.
-  BucketTracker() = default;  // of no tensors
+  BucketTracker() = default;  // without tensors
   explicit BucketTracker(std::vector<std::size_t> bucket_of_tensor)
       : bucket_of_tensor_(std::move(bucket_of_tensor)) {
     for (const std::size_t bucket : bucket_of_tensor_) {
@@ -29,7 +29,7 @@ class BucketTracker {
   // Whether every tensor was final in this step.
   [[nodiscard]] bool is_complete() const { return missing_buckets_ == 0; }
 
-  // Calls ready(bucket) when the tensor was the last one that its bucket waited for.
+  // Calls ready(bucket) if the tensor was the last one that its bucket waited for.
   template <class Ready>
   void tensor_final(std::size_t tensor, const Ready& ready) {
     const std::size_t bucket = bucket_of_tensor_[tensor];

@@ -2,9 +2,9 @@
 //
 // The flat gradient has two regions: tensors of two or more dimensions in the order in which
 // backward finishes them, then all one-dimensional ones (batch norm, bias). A *bucket* is a
-// contiguous slice of it: small enough that its exchange starts while backward still runs, large
-// enough that headers and latency do not count. The one-dimensional region is one last bucket in
-// fp32: it is small, and its values tolerate no coarse bins.
+// contiguous slice of it. It is small enough that its exchange starts while backward still runs,
+// and large enough that headers and latency do not matter. The one-dimensional region is the last
+// bucket, in fp32: it is small, and its values tolerate no coarse bins.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,9 @@ struct TensorSlot {
 };
 
 struct BucketOptions {
-  std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has as many bytes of fp32
+  std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has this many bytes of fp32
   std::string codec = "none";           // a codec spec
-  // Smaller buckets are sent in fp32: there the headers and the hops' latency are the cost.
+  // Smaller buckets are sent in fp32, because their cost is headers and latency, not bytes.
   std::size_t min_compress_bytes = 16u << 10;
 };
 
@@ -40,7 +40,7 @@ struct Bucket {
   std::string codec;             // in canonical form
   std::size_t first_tensor = 0;  // [first_tensor, end_tensor) of the list given
   std::size_t end_tensor = 0;
-  // For the start-up table, where the codec is not the one asked for; or empty.
+  // For the start-up table: why the codec is not the one asked for; empty if it is.
   std::string_view why = {};
   std::string topology = {};             // by name; empty: the reducer's
   std::vector<TensorSlot> tensors = {};  // for codecs that factor matrices

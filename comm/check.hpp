@@ -1,6 +1,5 @@
-// DP_CHECK_MPI(call): throws Error(communication) with the call, MPI's own text, rank and host
-// where an MPI function does not return MPI_SUCCESS. (Communicators of ours have
-// MPI_ERRORS_RETURN.)
+// DP_CHECK_MPI(call) throws Error(communication) with the call, MPI's own text, rank and host if an
+// MPI function does not return MPI_SUCCESS. (Our communicators have MPI_ERRORS_RETURN.)
 #pragma once
 
 #include <mpi.h>
@@ -11,8 +10,8 @@ namespace dp {
 
 [[noreturn]] void throw_mpi_error(int code, const char* call, const char* file, int line);
 
-// For MPI_Testsome, MPI_Waitall and their like: where `code` is MPI_ERR_IN_STATUS the cause is in
-// the statuses, and that is what is reported, with the peer.
+// For MPI_Testsome, MPI_Waitall and similar calls: if `code` is MPI_ERR_IN_STATUS, the cause is in
+// the statuses. The message has that cause and the peer.
 void check_mpi_statuses(int code, std::span<const MPI_Status> statuses, const char* call,
                         const char* file, int line);
 

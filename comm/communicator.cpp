@@ -28,7 +28,7 @@ Communicator::Communicator(MPI_Comm parent) : comm_(duplicate(parent)), liveness
   Name name{};
   int length = 0;
   DP_CHECK_MPI(MPI_Get_processor_name(name.text, &length));
-  // wait() names hosts: until they are known, ranks are called by number alone.
+  // wait() names hosts. Until they are known, messages have only the numbers of ranks.
   hosts_.assign(static_cast<std::size_t>(size_), "?");
   const auto names = all_gather(name);
   for (std::size_t i = 0; i < names.size(); ++i) hosts_[i] = names[i].text;
@@ -46,7 +46,7 @@ Communicator::~Communicator() {
 }
 
 void Communicator::wait(MPI_Request& request, const char* what) {
-  // Short waits are the rule between ranks that arrive together: look often at first, then sleep.
+  // Ranks that arrive together usually wait for a short time, so look often at first, then sleep.
   constexpr int kLooksBeforeSleep = 100;
   constexpr auto kSleep = std::chrono::microseconds(150);
   Deadline waiting = deadline();

@@ -1,9 +1,9 @@
-// A group of ranks and what they do together outside of the gradient exchange.
+// A group of ranks, and what they do together apart from the exchange of gradients.
 //
-// Wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread uses it at a time:
-// the main thread until a Reducer exists, then the reducer's (Reducer::run brings calls there).
-// Every method marked "collective" is called by all ranks, in the same order. Every wait sleeps
-// between looks, has a deadline, and names the silent rank (liveness.hpp); failures of MPI are
+// It wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread at a time uses it:
+// the main thread until a Reducer exists, then the reducer's (Reducer::run brings calls there). All
+// ranks call every method marked "collective", in the same order. Every wait sleeps between looks,
+// has a deadline, and names the silent rank (liveness.hpp). Failures of MPI are
 // Error(communication).
 #pragma once
 
@@ -28,7 +28,8 @@ class AgreedError : public Error {
 
 class Communicator {
  public:
-  // Start-up may load data sets between two calls; the run itself sets its own, shorter timeout.
+  // Long, because start-up may load data sets between two calls. The run itself sets a shorter
+  // timeout.
   static constexpr double kStartupTimeout_s = 600.0;
 
   // Collective.
@@ -41,14 +42,14 @@ class Communicator {
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] const std::string& host() const { return hosts_[static_cast<std::size_t>(rank_)]; }
   [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
-  // Among the ranks whose host has the same name.
+  // This rank's number among the ranks whose host has the same name, and their count.
   [[nodiscard]] int local_rank() const { return local_rank_; }
   [[nodiscard]] int local_size() const { return local_size_; }
   [[nodiscard]] MPI_Comm handle() const { return comm_; }
 
-  // Bytes of data that this rank has handed to MPI in the collective calls below, and in notices of
-  // liveness. Gradients are not among them: exchanges count their own. A collective counts what its
-  // rank passes on at least, for P ranks and n bytes of a rank's own:
+  // Bytes that this rank has handed to MPI in the collective calls below and in liveness notices.
+  // Gradients are not included; exchanges count their own. A collective counts the least that its
+  // rank passes on. For P ranks that have n bytes each:
   //     broadcast   the root (P-1) n, nobody else
   //     gather      n, the root nothing
   //     all_gather  (P-1) n; so does a sum of doubles, which gathers them
@@ -56,7 +57,7 @@ class Communicator {
   [[nodiscard]] std::uint64_t control_bytes() const {
     return control_bytes_ + liveness_.sent_bytes();
   }
-  // What one gather_rows() of so many bytes adds to that on this rank.
+  // What one gather_rows() of that many bytes adds to control_bytes() on this rank.
   [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const {
     return rank_ == 0 ? 0 : bytes;
   }
@@ -65,12 +66,12 @@ class Communicator {
   // A deadline that starts now, for waits elsewhere.
   [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, rank_, timeout_s_}; }
 
-  // Collective: every rank's `text` becomes rank `root`'s.
+  // Collective: every rank's `text` becomes that of rank `root`.
   void broadcast(std::string& text, int root = 0);
-  // Collective: all texts by rank, on rank 0; empty elsewhere.
+  // Collective: all ranks' texts, by rank, on rank 0; empty on the others.
   [[nodiscard]] std::vector<std::string> gather(const std::string& text);
-  // Collective: the rows of all ranks, by rank, on rank 0; empty elsewhere. Every rank gives the
-  // same number of rows.
+  // Collective: all ranks' rows, by rank, on rank 0; empty on the others. Every rank gives the same
+  // number of rows.
   template <class Row>
   requires std::is_trivially_copyable_v<Row>
   [[nodiscard]] std::vector<Row> gather_rows(std::span<const Row> mine) {
@@ -78,7 +79,7 @@ class Communicator {
     gather_bytes(std::as_bytes(mine), all.data());
     return all;
   }
-  // Collective: one value of every rank, by rank, on all ranks.
+  // Collective: one value of each rank, by rank, on all ranks.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   [[nodiscard]] std::vector<T> all_gather(const T& mine) {
@@ -86,7 +87,7 @@ class Communicator {
     all_gather_bytes(std::as_bytes(std::span(&mine, 1)), all.data());
     return all;
   }
-  // Collective: the same number of values of every rank, by rank, on all ranks; into `all`.
+  // Collective: writes the same number of values of each rank, by rank, into `all` on all ranks.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_gather(std::span<const T> mine, std::span<T> all) {
@@ -102,10 +103,11 @@ class Communicator {
   [[nodiscard]] double all_sum(double value);
   void barrier();
 
-  // Collective. Where any rank has is_ok == false, all ranks throw the AgreedError of the lowest
-  // such rank: its message and kind.
+  // Collective. If any rank has is_ok == false, all ranks throw an AgreedError with the message and
+  // kind of the lowest such rank.
   void agree(bool is_ok, const std::string& message, ErrorKind kind = ErrorKind::usage);
-  // Collective: runs f on every rank, then agrees: an exception on one rank is thrown on all.
+  // Collective: runs f on every rank, then agrees, so that an exception on one rank is thrown on
+  // all.
   template <class F>
   void together(F f) {
     std::string message;
@@ -118,10 +120,11 @@ class Communicator {
     agree(exit_code == 0, message, static_cast<ErrorKind>(exit_code));
   }
 
-  // Waits for a request of the caller's on handle(). `what` completes "silent for 60 s in ...".
+  // Waits for a request that the caller has made on handle(). `what` completes "silent for 60 s in
+  // ...".
   void wait(MPI_Request& request, const char* what);
-  // Answers other ranks' questions whether this one lives. To be called a few times a second by the
-  // thread that owns this object, when it does not wait in one of the methods above.
+  // Answers other ranks' questions whether this one is alive. The thread that owns this object
+  // calls it a few times a second when it does not wait in one of the methods above.
   void serve() { liveness_.serve(whereabouts_); }
   // What serve() tells them.
   void set_whereabouts(const Whereabouts& whereabouts) { whereabouts_ = whereabouts; }

@@ -46,7 +46,7 @@ void DgcMomentum::mask_delivered(std::size_t begin, std::span<const float> deliv
 }
 
 double dgc_ratio(double ratio, std::size_t epoch) {
-  // 2^-2(epoch + 1); from 2^-1000 on it is below every ratio.
+  // The ratio is 2^-2(epoch + 1). 2^-1000 is already below every allowed ratio.
   const int exponent = epoch < 500 ? -2 * (static_cast<int>(epoch) + 1) : -1000;
   return std::max(ratio, std::ldexp(1.0, exponent));
 }

@@ -1,6 +1,6 @@
-// DGC's momentum (dgc.hpp) around the exchange of a bucket: prepare() turns the gradient, with
-// weight decay, into the velocity that is exchanged; when the sum is in place, the velocity is
-// forgotten where it was sent. Its time counts as encode_s.
+// Adds DGC's momentum (dgc.hpp) to the exchange of a bucket. prepare() turns the gradient, with
+// weight decay, into the velocity that is exchanged. When the sum is in place, the velocity becomes
+// 0 where it was sent. The time for this counts as encode_s.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,9 @@ struct DgcExchangeSetup {
   std::unique_ptr<Exchange> inner;         // sends the bucket by top-k
   DgcMomentum* momentum = nullptr;         // of the whole gradient
   std::span<const float> parameters = {};  // the bucket's; none: without weight decay
-  float weight_decay = 0.0f;               // of the sum; each rank adds its P-th part
-  // Sent is what has left this rank's residual; else, what was delivered.
+  float weight_decay = 0.0f;               // of the sum; each rank adds 1/P of it
+  // Whether the residual tells what this rank has sent; otherwise, what was delivered counts as
+  // sent.
   bool masks_by_residual = true;
 };
 

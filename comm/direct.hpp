@@ -9,18 +9,18 @@
 //
 //     P = 3, chunk 0:    2 --c0--> 0 (owner) <--b0-- 1,   then    0 --sum--> 1,  0 --sum--> 2
 //
-// A value passes two encodes, however many ranks there are (P on a ring): better for coarse codecs
-// and many ranks. Each rank encodes each chunk once (P-1 as others' contributions, its own as the
-// sum), so one residual of the bucket's size serves.
+// A value passes two encodes for any number of ranks (P on a ring), which is better for coarse
+// codecs and many ranks. Each rank encodes each chunk once: P-1 chunks as contributions to others,
+// its own as the sum. So one residual of the bucket's size is enough.
 //
-// Order: segments in groups of `window`; within a group all shifts of the scatter, then the totals
-// segment by segment. In the order (group, scatter, shift, segment), (group, gather, segment,
-// shift) of all messages every rank's sends and receives come as in its list: there is no deadlock
-// (exchange_plan.hpp). On each shift every rank sends to one rank and receives from one, so both
-// directions of each link are busy.
+// Order: segments are taken in groups of `window`; a group consists of all shifts of the scatter,
+// then the totals segment by segment. If all messages are put in the order (group, scatter, shift,
+// segment), (group, gather, segment, shift), every rank's sends and receives are in the order of
+// its list, so there is no deadlock (exchange_plan.hpp). On each shift every rank sends to one rank
+// and receives from one, so both directions of each link are busy.
 //
-// Cost: 2 steps, 2(P-1) messages a segment; a rank sends 2(P-1)/P of the bucket, encoded, and the
-// headers: direct_wire_bytes. Messages and failures: segment_exchange.hpp.
+// Cost: 2 hops and 2(P-1) messages per segment; a rank sends 2(P-1)/P of the encoded bucket and the
+// headers (direct_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <memory>
@@ -30,13 +30,13 @@
 
 namespace dp {
 
-// What `rank` sends for one exchange with a codec of fixed payload size, start notices included:
-// with W(c) = sum over the segments s of chunk c of (16 + payload(s)),
+// The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
+// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s)):
 //     sum_c W(c) - W(r) + (P-1) W(r) + 16 (P-1)
 [[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                               const Codec& codec);
 
-// The longest chain of messages, one after the other: 2, to a chunk's owner and back.
+// The longest chain of messages: 2, to a chunk's owner and back.
 [[nodiscard]] std::size_t direct_hops(std::size_t ranks);
 
 [[nodiscard]] ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank,

@@ -1,16 +1,16 @@
-// What encoders drop, looked at in a few encodes: telemetry of one bucket on one rank.
+// Measures what encoders drop, in a few encodes: telemetry of one bucket on one rank.
 //
-// Error: of one encode a step, another one each step, the squares of what was dropped and of what
-// was to be encoded.
+// Error: in one encode per step, a different one in each step, it sums the squares of what was
+// dropped and of what was to be encoded.
 //
-// Saturation: of one encode after measure_saturation(), at most 16,384 values of it. A value is
-// saturated where it was sent as the largest magnitude of its block (of the segment, for codecs
-// without blocks) and is larger than that by more than 2^-7 of it: more than rounding did. So it
-// says how much of the gradient lies beyond the scale that a codec chose: nothing for scales that
-// are a block's largest value (q8) and for values sent as they are (topk), the tail for those that
-// minimise the error (q2, ternary, sign).
+// Saturation: in one encode after measure_saturation(), it counts saturated values among at most
+// 16,384. A value is saturated if it was sent as the largest magnitude of its block (of the
+// segment, for codecs without blocks) and exceeds that magnitude by more than 2^-7 of it, which is
+// more than rounding does. So saturation says how much of the gradient lies beyond the scale that a
+// codec chose. It is zero for scales that are a block's largest value (q8) and for values sent as
+// they are (topk). For scales that minimise the error (q2, ternary, sign) it is the tail.
 //
-// Works on the memory of the codec. Nothing is allocated after construction.
+// It works on the codec's memory. Nothing is allocated after construction.
 #pragma once
 
 #include <cstddef>
@@ -30,21 +30,21 @@ class EncodeSample {
   struct Sums {
     double error_squares = 0.0;
     double value_squares = 0.0;
-    std::uint64_t values = 0;  // looked at for saturation
+    std::uint64_t values = 0;  // examined for saturation
     std::uint64_t saturated = 0;
 
     Sums& operator+=(const Sums& more);
   };
 
-  // Segments have up to `longest` floats. A lossless codec has nothing to be looked at.
+  // Segments have up to `longest` floats. With a lossless codec there is nothing to measure.
   EncodeSample(const Codec& codec, std::size_t encodes_per_step, std::size_t longest);
 
-  // At the next encode that is looked at.
+  // Measures saturation in the next encode that is examined.
   void measure_saturation() { wants_saturation_ = true; }
   void begin_step(std::uint64_t step);
-  // To be asked once for every encode: whether it is looked at.
+  // Whether this encode is examined. Must be called once for every encode.
   [[nodiscard]] bool is_next();
-  // Around the encode that is: `residual` is null where there is none.
+  // Before and after an encode that is examined; `residual` is null if there is none.
   void before(std::span<const float> sum, const float* residual);
   void after(std::span<const float> sum, const float* residual, std::span<const std::byte> payload,
              Sums& sums);
@@ -57,10 +57,11 @@ class EncodeSample {
   bool wants_saturation_ = false;
   double value_squares_ = 0.0;
   std::shared_ptr<float> decoded_;          // a segment, in the codec's memory
-  std::vector<float> values_, their_rest_;  // of it, on the host: as decoded, and what was dropped
+  std::vector<float> values_, their_rest_;  // it on the host: as decoded, and what was dropped
 };
 
-// How many of the values decoded + rest are saturated; blocks of 1 mean that there are none.
+// How many of the values decoded + rest are saturated. A block of 1 means that the codec has no
+// blocks.
 [[nodiscard]] std::size_t count_saturated(std::span<const float> decoded,
                                           std::span<const float> rest, std::size_t block);
 

@@ -28,8 +28,8 @@ ErrorSample::ErrorSample(std::span<float> gradient, std::span<const Bucket> buck
     first_value_.push_back(values);
     const std::size_t n = sample_size(bucket.elements);
     for (std::size_t at = 0; at < n; at += kRun) {
-      // Spread evenly: the run that begins at `at` of the sample lies at the same share of the
-      // bucket.
+      // Runs are spread evenly: a run's position in the sample and in the bucket are the same
+      // fractions of both.
       const std::size_t begin =
           bucket.elements == n ? at : at / kRun * (bucket.elements / kMostRuns);
       runs_.push_back({bucket.offset + begin, std::min(kRun, n - at)});
@@ -45,7 +45,7 @@ ErrorSample::ErrorSample(std::span<float> gradient, std::span<const Bucket> buck
   all_.resize(most * static_cast<std::size_t>(ranks));
 }
 
-// The codec none writes floats as they are, from whatever memory it works on.
+// The codec none writes floats as they are, from host memory or a GPU's.
 void ErrorSample::copy(std::size_t bucket, std::span<float> to) {
   std::size_t at = first_value(bucket);
   for (std::size_t i = first_run_[bucket]; i < first_run_[bucket + 1]; ++i) {

@@ -1,12 +1,12 @@
-// What an exchange really delivered, beside the exact sum: telemetry of one step now and then.
+// Compares what an exchange delivered with the exact sum: telemetry of a single step now and then.
 //
-// Of every bucket a sample is looked at: up to 64 runs of 256 floats, evenly spaced; all of a
-// bucket of up to 16,384. Their values are copied before the exchange and after it; then every rank
-// gets all ranks' values and adds them in double, in the order of ranks. So the error holds
-// everything that happened on the way: what was dropped in this step, and what earlier residuals
-// gave to it.
+// It takes a sample of every bucket: up to 64 evenly spaced runs of 256 floats, or the whole of a
+// bucket of up to 16,384 floats. It copies their values before and after the exchange. Then every
+// rank gets all ranks' values and adds them in double, in the order of ranks. So the error includes
+// all that happened on the way: what was dropped in this step, and what earlier residuals added to
+// it.
 //
-// Costs: this rank's sample to all others once, in fp32: 4 (P-1) bytes a value. Nothing is
+// Cost: a rank sends its sample to all others once in fp32, 4 (P-1) bytes per value. Nothing is
 // allocated after construction. Failures are the communicator's.
 #pragma once
 
@@ -31,12 +31,12 @@ class ErrorSample {
     std::uint64_t sent_bytes = 0;
   };
 
-  // `exact` is the codec none on the gradient's memory, which is `device`'s or, without one, the
-  // host's.
+  // `exact` is the codec none on the gradient's memory. That is memory of `device`, or of the host
+  // if there is no device.
   ErrorSample(std::span<float> gradient, std::span<const Bucket> buckets, const Codec& exact,
               Device* device, int ranks);
 
-  // Copies the bucket's sample: before its exchange starts, and when its sum is in place.
+  // Copy the bucket's sample before its exchange starts and when its sum is in place.
   void take_input(std::size_t bucket) { copy(bucket, inputs_); }
   void take_delivered(std::size_t bucket) { copy(bucket, delivered_); }
   // Collective, after both for that bucket.
@@ -52,7 +52,7 @@ class ErrorSample {
   std::span<float> gradient_;
   const Codec& exact_;
   std::vector<Run> runs_;
-  std::vector<std::size_t> first_run_, first_value_;  // by bucket, and the ends
+  std::vector<std::size_t> first_run_, first_value_;  // by bucket; one more for the end
   BufferSet memory_;                                  // host memory that the device reaches
   std::span<float> inputs_, delivered_;
   std::vector<float> all_;  // the inputs of one bucket, of all ranks

@@ -31,14 +31,14 @@ std::vector<std::size_t> whole_bucket(const CodecSpec&, std::size_t elements, Te
 
 MadeExchange make_dgc(const ExchangeRequest& request) {
   MadeExchange made = make_encoded(request);
-  made.exchange = make_dgc_exchange(
-      {.setup = request.setup,
-       .inner = std::move(made.exchange),
-       .momentum = request.momentum,
-       .parameters = request.parameters,
-       .weight_decay = request.weight_decay,
-       // Ranks that do not lead their host encode nothing, so their residuals tell nothing.
-       .masks_by_residual = request.topology->encodes_on_all_ranks});
+  made.exchange =
+      make_dgc_exchange({.setup = request.setup,
+                         .inner = std::move(made.exchange),
+                         .momentum = request.momentum,
+                         .parameters = request.parameters,
+                         .weight_decay = request.weight_decay,
+                         // Ranks that encode nothing have no residual that tells what they sent.
+                         .masks_by_residual = request.topology->encodes_on_all_ranks});
   return made;
 }
 

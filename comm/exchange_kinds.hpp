@@ -1,5 +1,5 @@
-// How a codec's buckets are exchanged: for most codecs, the run's topology carries what the codec
-// encodes. A codec that needs something else has a row here, and nothing else asks for its name.
+// How the buckets of a codec are exchanged. For most codecs the run's topology carries what the
+// codec encodes. A codec that needs something else has a row here; no other code asks for its name.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,13 @@ namespace dp {
 
 // What the exchange of one bucket is made of. Everything referred to outlives the exchange.
 struct ExchangeRequest {
-  // Complete but for `codec` and `segment`, which are those of `exact`: none, on the same memory.
+  // Complete except for `codec` and `segment`, which are those of `exact`: the codec none on the
+  // same memory.
   ExchangeSetup setup;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   const CodecSpec* spec = nullptr;
   const Topology* topology = nullptr;
-  std::span<const TensorSlot> tensors = {};  // the bucket's, needed in the call alone
+  std::span<const TensorSlot> tensors = {};  // the bucket's; needed only during the call
   Device* device = nullptr;                  // where the values lie; null: in host memory
   // For kinds with a momentum of their own.
   DgcMomentum* momentum = nullptr;
@@ -36,10 +37,10 @@ struct MadeExchange {
 };
 
 struct ExchangeKind {
-  std::size_t streams = 1;    // of messages, whose numbers begin with ExchangeSetup::stream
-  bool has_momentum = false;  // it wants ExchangeRequest::momentum
+  std::size_t streams = 1;    // message streams, numbered from ExchangeSetup::stream on
+  bool has_momentum = false;  // it needs ExchangeRequest::momentum
   MadeExchange (*make)(const ExchangeRequest&) = nullptr;
-  // The sums that go over the topology one after the other, each as so many floats.
+  // The lengths, in floats, of the sums that go over the topology one after the other.
   std::vector<std::size_t> (*sums)(const CodecSpec& spec, std::size_t elements,
                                    std::span<const TensorSlot> tensors) = nullptr;
 };

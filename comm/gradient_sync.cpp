@@ -64,7 +64,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   buckets_ =
       plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = options_.compress});
   if (options_.is_one_host && options_.reducer.topology == "hierarchical") {
-    // Its ranks add up in fp32; only between hosts would anything be encoded.
+    // The ranks of one host add in fp32; only sums between hosts are encoded.
     for (Bucket& bucket : buckets_) {
       if (bucket.codec != "none") bucket.why = "one host: fp32";
       bucket.codec = "none";

@@ -1,8 +1,9 @@
-// All that a training loop needs of the exchange: gradients of every rank in, their sum out.
+// All that a training loop needs of the exchange: it takes the gradients of every rank and gives
+// back their sum.
 //
-// It is made of the gradient's tensors by name, a codec, a topology and the device that computes.
-// Behind it are the plan of buckets, their codecs and the warm-up, the way between a GPU and the
-// thread that exchanges, and that thread (reducer.hpp).
+// It is made from the gradient's named tensors, a codec, a topology and the device that computes.
+// It plans the buckets, their codecs and the warm-up, connects a GPU with the thread that
+// exchanges, and owns that thread (reducer.hpp).
 //
 // Set-up: construct, connect(); begin_epoch() before the first step of each epoch. A step:
 //     begin_step(step)     the gradient may now be written
@@ -13,8 +14,8 @@
 // On a GPU tensor_final() may be called while operations are recorded: it enqueues, and replays
 // repeat it. finish_step() then makes later operations see the sums.
 //
-// All ranks make the same calls. What goes wrong is thrown as in reducer.hpp; a wrong combination
-// of options is Error(usage).
+// All ranks make the same calls. Failures are thrown as in reducer.hpp; a wrong combination of
+// options is Error(usage).
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@
 
 namespace dp {
 
-// Where a GPU's gradients are encoded and added (kernels/bucket_link.hpp). Left open, it is chosen
-// by measurement (Device::tuning).
+// Where a GPU's gradients are encoded and added (kernels/bucket_link.hpp). `automatic` chooses by
+// measurement (Device::tuning).
 enum class ExchangePath { automatic, host, device };
 
 struct GradientSyncOptions {
@@ -47,8 +48,8 @@ struct GradientSyncOptions {
   std::function<std::size_t(std::span<const TensorSlot>)> choose_bucket_bytes = {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;
-  // For codecs that have a momentum of their own (dgc): the parameters that the gradient belongs to
-  // and what the optimiser would do with them.
+  // For codecs with their own momentum (dgc): the parameters of the gradient, and what the
+  // optimiser would do with them.
   std::span<const float> parameters = {};
   float weight_decay = 0.0f;
   bool has_nesterov = false;
@@ -58,9 +59,8 @@ struct GradientSyncOptions {
 class GradientSync {
  public:
   // Plans the buckets and, on a GPU, the path. `gradient` is memory of the device, or of the host
-  // where there is none (null), and outlives this object as the device does. The tensors follow
-  // each other without gaps and are the whole gradient (plan_buckets); none at all: nothing is
-  // exchanged.
+  // if the device is null. Gradient and device outlive this object. The tensors follow each other
+  // without gaps and are the whole gradient (plan_buckets). Without tensors nothing is exchanged.
   GradientSync(Device* device, std::span<float> gradient, std::vector<TensorSlot> tensors,
                GradientSyncOptions options);
   ~GradientSync();
@@ -69,18 +69,18 @@ class GradientSync {
 
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& communicator);
-  // Collective: the codecs of the warm-up.
+  // Collective. Sets the codecs of that epoch, which a warm-up changes.
   void begin_epoch(std::size_t epoch);
 
   void begin_step(std::uint64_t step);
   void tensor_final(std::size_t tensor);
-  // All tensors at once, such as the zeros of a rank without samples.
+  // Reports all tensors as final, for example the zeros of a rank without samples.
   void all_final();
   [[nodiscard]] StepVerdict finish_step();
 
-  // After connect(): for what else is to be said between ranks, and for what it has cost.
+  // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
-  // As planned; a warm-up's codecs are those of reducer().buckets().
+  // The buckets as planned. During a warm-up reducer().buckets() has the codecs in use.
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::size_t bucket_bytes() const { return options_.bucket_bytes; }
   // "device", "host", or "" without a GPU, where there is no choice.
@@ -88,7 +88,7 @@ class GradientSync {
   // Whether the exchange adds momentum and weight decay to that tensor's gradient, so that the
   // optimiser must not.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
-  // Between steps: residuals and what exchanges keep from step to step.
+  // Call it between steps. Lists residuals and what exchanges keep from step to step.
   void list_state(StateVisitor& visitor) { reducer_->list_state(visitor); }
 
  private:

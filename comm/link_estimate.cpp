@@ -8,7 +8,8 @@
 namespace dp {
 namespace {
 
-// Bytes that had come at that time, which lies within the arrivals'.
+// The number of bytes that had arrived at that time, which lies between the first and the last
+// arrival.
 double bytes_at(std::span<const Arrival> arrivals, double at_s) {
   const auto after = std::upper_bound(arrivals.begin(), arrivals.end(), at_s,
                                       [](double t, const Arrival& a) { return t < a.at_s; });

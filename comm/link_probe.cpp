@@ -26,7 +26,7 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The ranks that this one measures with; kNobody where that is no network.
+// The neighbours with which this rank measures; kNobody if there is no network between them.
 struct Neighbours {
   static constexpr int kNobody = -1;
   int left = kNobody, right = kNobody;
@@ -44,8 +44,8 @@ struct Neighbours {
   }
 };
 
-// A wait in which something is done: looks again at once after anything has moved, and for a while
-// after that; then sleeps between looks.
+// A wait that does work in between. While something moves, and for a while after that, it looks
+// again at once; then it sleeps between looks.
 class Pause {
  public:
   Pause(Communicator& communicator, double eager_s)
@@ -80,7 +80,7 @@ bool has_ended(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
   return is_done != 0;
 }
 
-// Round trips to the right neighbour; echoes for the left one until that has had enough.
+// Makes round trips to the right neighbour, and echoes for the left one until that has finished.
 std::vector<double> measure_round_trips(Communicator& communicator, const Neighbours& neighbours) {
   constexpr std::size_t kMost = 20, kFewest = 4;
   constexpr double kLongEnough_s = 0.3, kEager_s = 2e-3;
@@ -127,8 +127,8 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   return round_trips;
 }
 
-// One rank's part in the streams: a sender to the right, a receiver from the left, and a running
-// agreement of all ranks on when it is enough.
+// One rank's part in the streams: a sender to the right, a receiver from the left, and agreements
+// of all ranks on whether to go on.
 class Stream {
  public:
   Stream(Communicator& communicator, const Neighbours& neighbours, double round_trip_s)
@@ -144,7 +144,7 @@ class Stream {
     has_come_ = receives_.empty();
   }
 
-  // The same on all ranks: rate and uncertainty of the slowest link.
+  // The rate and uncertainty of the slowest link, the same on all ranks.
   RateEstimate run() {
     for (std::size_t slot = 0; slot < receives_.size(); ++slot) post(slot);
     if (!sends_.empty()) listen();
@@ -188,7 +188,7 @@ class Stream {
                            comm_, &acknowledgement_came_));
   }
 
-  // Takes what has come from the left, in its order. The last message is empty.
+  // Takes the messages that have come from the left, in their order. The last message is empty.
   bool receive() {
     bool has_moved = false;
     MPI_Status status;
@@ -209,7 +209,7 @@ class Stream {
     }
     return has_moved;
   }
-  // Nothing else will come.
+  // Nothing more will come.
   void cancel_receives() {
     for (MPI_Request& request : receives_) {
       if (request == MPI_REQUEST_NULL) continue;
@@ -218,8 +218,8 @@ class Stream {
     }
   }
 
-  // Tells the left neighbour how much has come. With two ranks this waits behind what goes there,
-  // so several such messages are under way.
+  // Tells the left neighbour how much has come. With two ranks such a message waits behind the data
+  // that goes the same way, so several are in flight.
   bool acknowledge() {
     const std::uint64_t known = received_ + (has_come_ ? 1 : 0);  // one more: the last
     if (acknowledged_ == known) return false;
@@ -233,7 +233,7 @@ class Stream {
     }
     return false;
   }
-  // What the right neighbour says.
+  // Takes the acknowledgements of the right neighbour.
   bool hear() {
     if (!has_ended(acknowledgement_came_)) return false;
     if (heard_.bytes == sent_ + 1 && is_last_sent_) {
@@ -255,8 +255,8 @@ class Stream {
     return true;
   }
 
-  // Keeps as much under way as goes in two round trips and kSlack_s at the best rate so far. More
-  // would only stand in a queue, where the other direction's acknowledgements wait behind it.
+  // Keeps as much in flight as the link carries in two round trips and kSlack_s at the best rate so
+  // far. More would only wait in a queue and delay the other direction's acknowledgements.
   bool send() {
     if (is_sent_ || is_last_sent_) return false;
     const auto bytes = std::clamp(static_cast<std::size_t>(room_) / kMessagesUnderWay,
@@ -278,7 +278,7 @@ class Stream {
     sent_ += bytes;
   }
 
-  // One agreement after the other, until all ranks have enough.
+  // Makes one agreement after the other until all ranks have measured enough.
   void agree() {
     agreed_s_ = now_s();
     const double time_s = agreed_s_ - begin_s_;
@@ -311,7 +311,7 @@ class Stream {
 
   std::vector<MPI_Request> sends_, receives_;
   std::vector<std::byte> outgoing_, incoming_;
-  std::uint64_t sent_ = 0, delivered_ = 0;  // to the right, and what is known to have come there
+  std::uint64_t sent_ = 0, delivered_ = 0;  // to the right, and what surely has arrived of it
   std::uint64_t received_ = 0, acknowledged_ = 0;  // from the left
   std::vector<Arrival> arrivals_;
   Arrival latest_;

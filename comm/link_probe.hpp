@@ -1,11 +1,11 @@
-// What the network between the ranks carries, measured at the start, and the size of buckets that
-// follows from it.
+// Measures at the start what the network between the ranks carries, and computes the size of
+// buckets from it.
 //
-// What is measured is what an exchange will find, while every rank sends to its right neighbour and
-// receives from its left one, as on a ring: not the wire's nominal rate, but what the transport
-// (TCP, mostly) brings through it in the long run, without its own headers. On a long path that
-// loses frames this may be a hundredth of the nominal rate. Ranks on one host are no network: their
-// neighbours are left out, unless all ranks are on one host.
+// It measures what an exchange will find: every rank sends to its right neighbour and receives from
+// its left one, as on a ring. The result is not the wire's nominal rate, but the rate that the
+// transport (usually TCP) reaches in the long run, without its own headers. On a long path that
+// loses frames this may be a hundredth of the nominal rate. Links between ranks of one host are
+// left out, unless all ranks are on one host.
 //
 //     latency   a byte goes to the right neighbour and back, 20 times or for 0.3 s, at least 4
 //               times; the first opens the connection. Half of the shortest round trip.
@@ -29,19 +29,20 @@
 namespace dp {
 
 struct LinkProbe {
-  double bytes_per_s = 0.0;  // of the slowest link, while every rank sends and receives
-  double latency_s = 0.0;    // one way, of the longest
-  // How far off bytes_per_s may be, as a share of it: the most of all links (link_estimate.hpp).
+  double bytes_per_s = 0.0;  // the slowest link's, while every rank sends and receives
+  double latency_s = 0.0;    // one way, on the longest link
+  // The uncertainty of bytes_per_s as a fraction of it: the largest of all links
+  // (link_estimate.hpp).
   double uncertainty = 1.0;
 
   [[nodiscard]] bool is_reliable() const { return uncertainty <= 0.1; }
 };
 
-// Collective; the same on all ranks. Nothing is to be measured with one rank: zeros.
+// Collective; the result is the same on all ranks. One rank has nothing to measure and gets zeros.
 [[nodiscard]] LinkProbe probe_link(Communicator& communicator);
 
-// The size of buckets, in bytes of fp32: the least with which passing on a bucket takes twice as
-// long on the wire as it waits for messages to come and threads to wake up,
+// The size of buckets, in bytes of fp32. It is the least size with which a bucket spends twice as
+// much time on the wire as it waits for messages to arrive and threads to wake up,
 //
 //     2(P-1)/P * size * share / rate = 2 * 2(P-1) * (latency + 0.5 ms),
 //

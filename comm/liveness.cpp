@@ -13,8 +13,8 @@ namespace {
 constexpr int kTag = 0;
 // A rank that answers but does not move is given this many timeouts.
 constexpr double kPatienceWithTheLiving = 10.0;
-// All ranks notice a silent one at the same time. The lowest of them speaks; the next ones follow
-// after this long each, should it not have come to an end by then.
+// All ranks notice a silent one at the same time. The lowest of them reports it. If the job has not
+// ended after this time, the next one does, and so on.
 constexpr double kTurn_s = 0.5;
 constexpr double kMostTurns_s = 5.0;
 
@@ -58,7 +58,7 @@ Liveness::~Liveness() {
     }
     if (is_needed) kept.push_back(std::move(*slots));
   }
-  // Freeing is collective for MPI; while an exception passes the other ranks will not come.
+  // Freeing is collective in MPI. While an exception passes, the other ranks will not call it.
   if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 
@@ -71,7 +71,7 @@ void Liveness::send(Outgoing& slot, int to, const Message& message) {
   if (slot.request != MPI_REQUEST_NULL) {
     int is_done = 0;
     DP_CHECK_MPI(MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE));
-    if (is_done == 0) return;  // the earlier one has not even left: another would not help
+    if (is_done == 0) return;  // the earlier question has not left yet, so another would not help
   }
   slot.message = message;
   DP_CHECK_MPI(
@@ -131,8 +131,8 @@ bool Deadline::is_over(const Whereabouts& mine) {
     return false;
   }
   liveness_->serve(mine);
-  // Counted from the question: a process that was stopped for longer than the timeout and goes on
-  // must give the others time to answer.
+  // The time counts from the question: a process that was stopped for longer than the timeout and
+  // continues must give the others time to answer.
   if (seconds_since(asked_) <= 0.5 * timeout_s_) return false;
   const auto size = static_cast<int>(hosts_->size());
   for (int rank = 0; rank < size; ++rank) {
@@ -164,7 +164,7 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
       least_rank = rank;
     }
   }
-  // Others are still to be answered while they have their turn.
+  // While the others have their turn, this rank still answers them.
   const auto turn_began = std::chrono::steady_clock::now();
   while (seconds_since(turn_began) < std::min(turn * kTurn_s, kMostTurns_s)) {
     liveness_->serve(mine);

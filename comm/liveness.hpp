@@ -1,13 +1,15 @@
-// Who is still there: a question that every rank answers directly, and a deadline that uses it.
+// Finds out which ranks are alive: a question that every rank answers directly, and a deadline that
+// uses it.
 //
-// In a ring everybody stops when one rank stops, so a rank that only looks at its neighbour blames
-// the wrong one. Therefore, when nothing has moved for half of the timeout, a rank asks every other
-// rank directly ("ping"), and whoever makes MPI calls for the other rank answers with where it is.
-// What has not answered when the timeout ends is silent, and is named. A rank that answers is
-// alive: it may be computing for long, so it is waited for ten timeouts before the job gives up.
+// In a ring all ranks stop when one stops, so a rank that only looks at its neighbour blames the
+// wrong one. Therefore, when nothing has moved for half of the timeout, a rank asks every other
+// rank directly ("ping"). On the other rank, the thread that makes MPI calls answers with its place
+// in the run. A rank that has not answered when the timeout ends is silent, and the message names
+// it. A rank that answers is alive. It may be in a long computation, so the others wait for ten
+// timeouts before they give up.
 //
-// These messages go over a communicator of their own and are sent only in trouble. They are no wire
-// bytes of an exchange: sent_bytes() counts them.
+// These messages have their own communicator and are sent only in trouble. They do not count as
+// wire bytes of an exchange; sent_bytes() counts them.
 #pragma once
 
 #include <mpi.h>
@@ -19,7 +21,7 @@
 
 namespace dp {
 
-// Where a rank is in the run, as it tells others. `buckets_begun` counts within `step`.
+// A rank's place in the run, as it tells others. `buckets_begun` counts within `step`.
 struct Whereabouts {
   std::uint64_t step = 0;
   std::uint32_t buckets_begun = 0;
@@ -36,13 +38,13 @@ class Liveness {
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 
-  // Answers questions and takes in answers that have come. Never waits.
+  // Answers questions and receives answers that have come. Never waits.
   void serve(const Whereabouts& mine);
   // Asks all other ranks; forgets earlier answers.
   void ask();
   [[nodiscard]] bool has_answered(int rank) const;
   [[nodiscard]] const Whereabouts& whereabouts(int rank) const;
-  // Of all questions and answers that this rank has sent.
+  // The bytes of all questions and answers that this rank has sent.
   [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }
 
  private:
@@ -79,8 +81,8 @@ class Deadline {
     since_ = Clock::now();
     has_asked_ = false;
   }
-  // Throws Error(communication) when the time is over. `what` says what is waited for ("the
-  // exchange of bucket 3 in step 17") and is called only then.
+  // Throws Error(communication) when the time is over. `what` says what the rank waits for ("the
+  // exchange of bucket 3 in step 17"); it is called only then.
   template <class What>
   void check(const Whereabouts& mine, What what) {
     if (is_over(mine)) fail(mine, what());

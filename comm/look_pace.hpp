@@ -1,10 +1,10 @@
 // How long to sleep between two looks at the network.
 //
-// MPI moves bytes only while it is looked at, and a look costs some ten microseconds of processor
-// that the computation could use. Four looks between two events (a message sent or received) find
-// one late by an eighth of their distance on average. The link does not stand still for that:
-// several segments are on it at once, and the kernel's socket buffers hold more than the longest
-// sleep's worth.
+// MPI moves bytes only during a look, and a look takes about ten microseconds of processor time
+// that the computation could use. With four looks between two events (a message sent or received),
+// an event is found late by an eighth of their distance on average. The link does not stand still
+// meanwhile: several segments are on it at once, and the kernel's socket buffers hold more than it
+// carries during the longest sleep.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class LookPace {
  public:
   static constexpr double kLeast_s = 50e-6, kMost_s = 1.5e-3, kLooks = 4.0;
 
-  // Something has moved; times of any clock that does not go backwards.
+  // Call it when something has moved. Times are of any clock that does not go backwards.
   void moved(double now_s) {
     const double gap_s = std::min(now_s - moved_s_, kLooks * kMost_s);
     usual_gap_s_ += (gap_s - usual_gap_s_) / kMemory;

@@ -1,8 +1,8 @@
-// The life of MPI in a program: started once, and ended so that no rank is left waiting.
+// Starts MPI once in a program, and ends it so that no rank is left waiting.
 //
-// MPI_Finalize is collective: a rank that reaches it while others are in a collective hangs the
-// job. So it is called on the normal path alone; a destructor that runs because an exception passes
-// aborts the job instead. Errors end in one of two ways, see end_with_error.
+// MPI_Finalize is collective: a rank that calls it while others are in another collective hangs the
+// job. So only the normal path calls it; a destructor that runs because of an exception aborts the
+// job instead. Errors end in one of two ways, see end_with_error.
 #pragma once
 
 #include <string_view>
@@ -11,8 +11,8 @@ namespace dp {
 
 class MpiRuntime {
  public:
-  // Sets the environment that Open MPI must find (below; a variable that is set already is left
-  // alone), then initialises MPI for use by one thread at a time. Throws Error(communication).
+  // Sets the environment variables for Open MPI that follow, except those that are set already,
+  // then initialises MPI for use by one thread at a time. Throws Error(communication).
   //
   //   OMPI_MCA_pml=ob1                    no search for InfiniBand libraries and no warnings about
   //                                       them: the program is for Ethernet and Wi-Fi
@@ -32,10 +32,10 @@ class MpiRuntime {
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
-  // For main's catch (...), while this object lives. An error that all ranks agreed on
-  // (AgreedError) is printed by rank 0 alone; returns the exit code, and every rank ends normally.
-  // Any other error is of this rank alone: it is printed with rank and host, and the job is
-  // aborted.
+  // For main's catch (...), while this object exists. If all ranks agreed on the error
+  // (AgreedError), only rank 0 prints it; the call returns the exit code, and every rank ends
+  // normally. Any other error belongs to this rank: it is printed with rank and host, and the job
+  // is aborted.
   [[nodiscard]] int end_with_error(std::string_view program);
 
   // Prints "program: message" to standard error and ends the job at once.

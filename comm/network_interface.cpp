@@ -19,7 +19,7 @@ constexpr const char* kExclude = "OMPI_MCA_btl_tcp_if_exclude";
 
 const std::filesystem::path kSystemFolder = "/sys/class/net";
 
-// Bridges and ports that container engines and hypervisors make.
+// Names of bridges and ports that container engines and hypervisors make.
 bool is_of_containers(std::string_view name) {
   constexpr std::array<std::string_view, 10> kPrefixes = {
       "docker", "br-", "virbr", "vnet", "veth", "cni", "flannel", "cali", "lxc", "podman"};
@@ -29,11 +29,11 @@ bool is_of_containers(std::string_view name) {
   return false;
 }
 
-// The interface of the first route to everywhere in the kernel's table; empty where there is none.
+// The interface of the first default route in the kernel's table; empty if there is none.
 std::string default_route() {
   std::ifstream table("/proc/net/route");
   std::string line;
-  std::getline(table, line);  // the heads
+  std::getline(table, line);  // the line of titles
   std::string best;
   long best_metric = 0;
   for (std::string name, destination, gateway, flags; table >> name >> destination;) {

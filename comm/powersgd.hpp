@@ -1,4 +1,4 @@
-// PowerSGD: a bucket's matrices are exchanged as two thin factors each (Vogels, Karimireddy, Jaggi:
+// PowerSGD exchanges each matrix of a bucket as two thin factors (Vogels, Karimireddy, Jaggi:
 // PowerSGD, 2019, algorithms 1 and 2).
 //
 // M_k is rank k's gradient plus its residual, a matrix of rows x columns; r is the codec's `rank=`.
@@ -11,32 +11,31 @@
 //     gradient   = P Q^T        on all ranks the same bits
 //     residual_k = M_k - P Q_k^T
 //
-// Conservation: sum_k residual_k = sum_k M_k - P Q^T, up to rounding, whatever P is; so the inputs'
-// sum is what is delivered and what residuals gain. (The paper subtracts the mean of what was
-// delivered instead of P Q_k^T. Both give the same sum, and only the sum comes back into P and Q;
-// here residuals also stay small where ranks disagree.)
-// Contraction: P's columns are orthonormal, hence norm(residual_k) <= norm(M_k), and
-// norm(sum M - P Q^T)^2 = norm(sum M)^2 - norm(Q)^2. It is strict wherever Q is not zero; there is
-// no c < 1 for all matrices, but Q follows the largest singular vectors of what gathers in the
-// residuals (power iteration).
+// Conservation: sum_k residual_k = sum_k M_k - P Q^T, up to rounding, for every P. So the sum of
+// inputs is the delivered sum plus what residuals gain. (The paper subtracts the mean of what was
+// delivered instead of P Q_k^T. Both give the same sum of residuals, and only this sum matters for
+// later P and Q. Here residuals also stay small when ranks disagree.) Contraction: P's columns are
+// orthonormal, hence norm(residual_k) <= norm(M_k), and norm(sum M - P Q^T)^2 = norm(sum M)^2 -
+// norm(Q)^2. It is strict if Q is not zero. No c < 1 holds for all matrices, but Q follows the
+// largest singular vectors of what gathers in the residuals (power iteration).
 //
-// Between steps each column of Q is scaled by a power of two to a largest value in [1, 2), which
-// changes neither P's span nor a rounding; a column that has become zero is drawn anew, or it would
-// stay zero.
+// Between steps each column of Q is scaled by a power of two so that its largest magnitude is in
+// [1, 2). This changes neither the span of P nor any rounding. A column that has become zero is
+// drawn anew, because it would stay zero.
 //
 // A tensor whose factors would not be smaller, r (rows + columns) >= rows * columns, is summed as
-// it is, in fp32, together with the P factors.
+// it is in fp32, together with the P factors.
 //
-// Wire: two exchanges of fp32 values, each with the messages and the bytes of the topology's
-// header. The *first* carries, tensor after tensor, its P factor, column after column, or the
-// tensor itself; the *second* the Q factors, column after column. They have a
-// message stream each, the exchange's first and the one after it.
+// Wire: two exchanges of fp32 values over the topology, with the messages and bytes that its header
+// describes. The *first* carries for each tensor its P factor, column after column, or the tensor
+// itself. The *second* carries the Q factors, column after column. Each has its own message stream:
+// the exchange's first stream and the one after it.
 //     wire bytes = wire bytes of `first_floats` + wire bytes of `second_floats` (PowerSgdPlan)
-// Cost: three passes over gradient and residual and 8 r flops a value; only the last one writes.
-// Memory beyond the residual: about 3 x the factors.
+// Cost: three passes over gradient and residual, of which only the last one writes, and 8 r flops
+// per value. Memory beyond the residual: about 3 x the factors.
 //
-// Input that is not finite on any rank: all deliver zeros and are told, residuals and Q stay as
-// they were. A group of one rank exchanges nothing and leaves the gradient as it is.
+// If the input of any rank is not finite, all ranks deliver zeros and know it; residuals and Q stay
+// as they were. A single rank exchanges nothing and leaves the gradient as it is.
 //
 // Host memory only. Failures are those of the inner exchanges.
 #pragma once
@@ -52,7 +51,7 @@
 
 namespace dp {
 
-// How a bucket's tensors go. Pure arithmetic, the same on all ranks.
+// Where each tensor of a bucket lies in the two exchanges. Pure arithmetic, the same on all ranks.
 struct PowerSgdPlan {
   struct Tensor {
     std::size_t begin = 0;  // in the bucket
@@ -68,12 +67,12 @@ struct PowerSgdPlan {
 [[nodiscard]] PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t rank);
 
 struct PowerSgdSetup {
-  // The bucket. `codec` is a lossless one of the host (none): that of the inner exchanges. A null
-  // residual: what is dropped is lost.
+  // The bucket. `codec` is a lossless one on host memory (none), which the inner exchanges use. If
+  // the residual is null, what is dropped is lost.
   ExchangeSetup exchange;
-  std::span<const TensorSlot> tensors;  // the bucket's; needed at construction alone
+  std::span<const TensorSlot> tensors;  // the bucket's; needed only during construction
   std::size_t rank = 4;
-  // The run's topology: makes the two inner exchanges, which own nothing of this struct.
+  // Makes the two inner exchanges by the run's topology. They own nothing of this struct.
   std::function<std::unique_ptr<Exchange>(const ExchangeSetup&)> make_inner;
 };
 

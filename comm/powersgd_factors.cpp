@@ -7,12 +7,12 @@
 namespace dp::powersgd {
 namespace {
 
-// Eight floats, or four doubles, in one value: the compiler makes of it what the processor has. The
-// order of all additions is fixed by these lanes.
+// Eight floats, or four doubles, in one value; the compiler maps it to the registers that the
+// processor has. These lanes fix the order of all additions.
 using Lanes [[gnu::vector_size(32)]] = float;
 using WideLanes [[gnu::vector_size(32)]] = double;
 constexpr std::size_t kLanes = 8, kWideLanes = 4;
-// Columns of a factor that are worked on at once: what the registers hold.
+// The number of columns of a factor that are processed at once: as many as the registers hold.
 constexpr std::size_t kMostColumns = 4;
 
 template <class L = Lanes, class T>
@@ -26,7 +26,7 @@ inline void store(const L& lanes, T* to) {
   std::memcpy(to, &lanes, sizeof lanes);
 }
 
-// The values [at, at + 8) of M; the last of a row are filled up with zeros.
+// The values [at, at + 8) of M; zeros fill up the end of a row.
 template <bool kHasResidual>
 inline Lanes load_sum(const float* gradient, const float* residual, std::size_t at) {
   if constexpr (kHasResidual) return load(gradient + at) + load(residual + at);
@@ -42,7 +42,8 @@ inline float sum_of(const Lanes& v) {
   return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// Calls run<k>(j) for every group of k <= kMostColumns of r columns, j its first.
+// Divides r columns into groups of k <= kMostColumns and calls run<k>(j) for each, where j is its
+// first column.
 template <class Run>
 void for_column_groups(std::size_t r, Run run) {
   for (std::size_t j = 0; j < r; j += kMostColumns) {
@@ -63,7 +64,7 @@ void for_column_groups(std::size_t r, Run run) {
   }
 }
 
-// kRows rows of P, its columns [first, first + kColumns).
+// Computes kRows rows of P in its columns [first, first + kColumns).
 template <std::size_t kRows, std::size_t kColumns, bool kHasResidual>
 void multiply_rows(const Matrix& shape, const float* gradient, const float* residual,
                    const float* q, std::size_t row, float* p) {
@@ -151,8 +152,8 @@ void multiply_transposed_any(const Matrix& shape, const float* gradient, const f
   for (; row < shape.rows; ++row) rows.template operator()<1>(row);
 }
 
-// kRows rows x 8 columns of both products at once, so that each value of a factor that is loaded is
-// used often.
+// Computes kRows rows x 8 columns of both products at once, so that each loaded value of a factor
+// is used often.
 template <std::size_t kRows, bool kHasResidual>
 inline void deliver_tile(const Matrix& shape, float* gradient, float* residual, const float* p,
                          const float* own_q, const float* sum_q, std::size_t r, std::size_t row,
@@ -286,8 +287,8 @@ void orthonormalise(std::size_t rows, std::size_t r, float* p, double* work) {
   double* tau = work + r * rows;
   const auto column = [&](std::size_t j) { return work + j * rows; };
   for (std::size_t i = 0; i < r * rows; ++i) work[i] = static_cast<double>(p[i]);
-  // Reflection k, I - tau_k v v^T with v = (1, ...) from row k on, turns what is left of column k
-  // into a multiple of a unit vector; v takes the column's place.
+  // Reflection k is I - tau_k v v^T, where v = (1, ...) begins at row k. It turns the rest of
+  // column k into a multiple of a unit vector; v is stored in the column's place.
   for (std::size_t k = 0; k < r; ++k) {
     double* v = column(k) + k;
     const std::size_t n = rows - k;
@@ -305,7 +306,7 @@ void orthonormalise(std::size_t rows, std::size_t r, float* p, double* work) {
       add_scaled(v, -tau[k] * dot(v, other, n), n, other);
     }
   }
-  // The first r columns of the reflections' product, from the last to the first.
+  // Computes the first r columns of the reflections' product, from the last to the first.
   for (std::size_t k = r; k-- > 0;) {
     double* v = column(k) + k;
     const std::size_t n = rows - k;

@@ -10,7 +10,7 @@
 namespace dp {
 namespace {
 
-// What most ranks hold is taken for right; the lowest rank's where no hash leads.
+// The hash of most ranks is taken to be right; if no hash leads, the lowest rank's is.
 std::uint64_t usual_of(std::span<const std::uint64_t> all) {
   std::uint64_t most = all[0];
   std::ptrdiff_t votes = 0;
@@ -24,7 +24,7 @@ std::uint64_t usual_of(std::span<const std::uint64_t> all) {
   return most;
 }
 
-// Throws where the ranks' hashes are not all equal. `where()` tells more; all ranks call it then.
+// Throws if the ranks' hashes are not all equal. All ranks then call `where()`, which tells more.
 template <class Where>
 std::uint64_t agree(Communicator& communicator, std::uint64_t mine, Where where) {
   const std::vector<std::uint64_t> all = communicator.all_gather(mine);

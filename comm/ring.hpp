@@ -1,4 +1,4 @@
-// The ring: all-reduce of a bucket in 2(P-1) hops over the neighbours, bandwidth-optimal.
+// The ring: a bandwidth-optimal all-reduce of a bucket in 2(P-1) hops from neighbour to neighbour.
 //
 // A bucket is cut into P chunks, a chunk into segments, and every message is one segment that goes
 // from rank r to rank r+1 mod P. On *hop* h, rank r sends chunk (r - h) mod P and receives chunk
@@ -12,17 +12,17 @@
 //
 //     P = 3, chunk 0:    0 --a0--> 1 --a0+a1--> 2 (owner) --sum--> 0 --sum--> 1
 //
-// So every rank encodes each chunk exactly once, and one residual of the bucket's size serves. The
-// owner replaces its own sum by its decoded payload: all ranks hold the same bits.
+// So every rank encodes each chunk exactly once, and one residual of the bucket's size is enough.
+// The owner replaces its own sum by its decoded payload, so that all ranks hold the same bits.
 //
-// Order: segments are taken in groups of `window`; within a group hop by hop, within a hop segment
-// by segment. While a rank decodes and encodes one segment, the others of the group are on the
-// wire, and the next group starts while the last hops of this one run. In the order (group, hop,
-// segment, rank) of all messages every rank's sends and receives come as in its list: there is no
-// deadlock (exchange_plan.hpp).
+// Order: segments are taken in groups of `window`; a group goes hop by hop, and a hop segment by
+// segment. While a rank decodes and encodes one segment, the others of the group are on the wire,
+// and the next group starts during the last hops of this one. If all messages are put in the order
+// (group, hop, segment, rank), every rank's sends and receives are in the order of its list, so
+// there is no deadlock (exchange_plan.hpp).
 //
-// Cost: 2(P-1) hops; a value passes P encodes; a rank sends 2(P-1)/P of the bucket, encoded, and
-// the headers: ring_wire_bytes. Messages and failures: segment_exchange.hpp.
+// Cost: 2(P-1) hops; a value passes P encodes; a rank sends 2(P-1)/P of the encoded bucket and the
+// headers (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <memory>
@@ -32,15 +32,14 @@
 
 namespace dp {
 
-// What `rank` sends for one exchange with a codec of fixed payload size, start notices included:
-// with W(c) = sum over the segments s of chunk c of (16 + payload(s)),
+// The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
+// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s)):
 //     2 sum_c W(c) - W(r+1) - W(r+2) + 16 (P-1),       indices modulo P
 // since in each half a rank sends all chunks but one.
 [[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                             const Codec& codec);
 
-// The longest chain of messages, one after the other: 2(P-1), those of a chunk from neighbour to
-// neighbour.
+// The longest chain of messages: 2(P-1), those of a chunk from neighbour to neighbour.
 [[nodiscard]] std::size_t ring_hops(std::size_t ranks);
 
 [[nodiscard]] ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank,

@@ -1,8 +1,8 @@
-// Who uses which MPI tags on the group's communicator, so that no two ever meet.
+// The MPI tags on the group's communicator and who uses them, so that no two users share one.
 //
-// An exchange sends in *streams*: in one, the messages from a rank to another arrive in the order
-// in which they were sent. A stream has four tags: segments and start notices, in even and in odd
-// exchanges (segment_exchange.hpp).
+// An exchange sends in *streams*. In a stream, the messages from one rank to another arrive in the
+// order in which they were sent. A stream has four tags: one each for segments and start notices,
+// in even and in odd exchanges (segment_exchange.hpp).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace dp {
 
-inline constexpr int kLargestTag = 32767;  // that MPI guarantees
+inline constexpr int kLargestTag = 32767;  // the largest that MPI guarantees
 
 inline constexpr int kClockTag = 0;  // clock_offset.hpp
 inline constexpr int kProbeTag = 1;  // and the three after it; link_probe.hpp
@@ -19,7 +19,7 @@ inline constexpr int kFirstStreamTag = 8;
 inline constexpr int kTagsOfAStream = 4;
 inline constexpr std::size_t kMostStreams = (kLargestTag + 1 - kFirstStreamTag) / kTagsOfAStream;
 
-// The tag of a stream's messages of one kind, in an exchange of one parity; both are 0 or 1.
+// The tag of a stream's messages of that kind in an exchange of that parity; both are 0 or 1.
 [[nodiscard]] constexpr int stream_tag(std::uint32_t stream, std::uint32_t parity,
                                        std::uint32_t kind) {
   return kFirstStreamTag + static_cast<int>(stream) * kTagsOfAStream +

@@ -12,7 +12,7 @@
 namespace dp {
 namespace {
 
-// For formulas that do not ask for hosts.
+// For formulas that do not depend on hosts.
 template <auto kFormula>
 std::uint64_t without_hosts(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
                             const Codec& codec) {

@@ -1,5 +1,5 @@
-// The list of topologies: who sends to whom. A new one is a rule beside ring.cpp that writes every
-// rank's list of messages, and a row in topology.cpp.
+// The list of topologies, which say who sends to whom. A new one is a file beside ring.cpp that
+// writes every rank's list of messages, and a row in topology.cpp.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,21 @@ struct Topology {
   std::string_view name;
   std::string_view help;  // one line
   std::unique_ptr<Exchange> (*make)(const ExchangeSetup&);
-  // What `rank` sends for one exchange of a bucket with a codec of fixed payload size, exactly,
-  // start notices included. `hosts`: as ExchangeSetup::hosts, by rank.
+  // The exact number of bytes that `rank` sends for one exchange of a bucket with a codec of fixed
+  // payload size, start notices included. `hosts` is as in ExchangeSetup::hosts, by rank.
   std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
                               std::size_t rank, const Codec& codec);
-  // The number of message latencies, one after the other, that one exchange of a bucket takes: the
-  // longest chain of messages of which each waits for the one before. 0 for one rank. `hosts`: as
-  // above.
+  // The number of message latencies that one exchange of a bucket takes one after the other: the
+  // longest chain of messages in which each waits for the one before. 0 for one rank.
   std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
-  // Whether every rank encodes its own values, so that its residual tells what it has sent.
+  // Whether every rank encodes its own values, so that its residual shows what it has sent.
   bool encodes_on_all_ranks = true;
 };
 
-// All topologies, in the order in which help lists them.
+// All topologies, in the order of --help.
 [[nodiscard]] std::span<const Topology> topology_list();
 
-// Throws Error(usage) that begins with "--topology NAME: " and names those that there are.
+// Throws an Error(usage) that begins with "--topology NAME: " and lists the known names.
 [[nodiscard]] const Topology& find_topology(std::string_view name);
 
 }  // namespace dp
