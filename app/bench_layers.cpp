@@ -24,6 +24,9 @@ namespace {
 
 namespace po = boost::program_options;
 
+// Images of CIFAR's size and classes.
+constexpr net::ModelInput kInput{.image = {.height = 32, .width = 32}, .classes = 10};
+
 struct LayerBenchOptions {
   std::string model = "resnet18", device = "auto", precision = "fp32", tune = "on";
   int batch = 128, threads = 0, steps = 8;
@@ -112,7 +115,8 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
       throw_error(ErrorKind::device, "layers: --precision bf16: {} has no AVX512-BF16",
                   device->description());
     }
-    network = std::make_unique<net::Network>(*device, net::make_model(options.model, 10), type, 1);
+    network =
+        std::make_unique<net::Network>(*device, net::make_model(options.model, kInput), type, 1);
     if (comm.rank() == 0) prepare();
   });
   std::string choices = device->tuning().export_text();
@@ -122,12 +126,14 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
 
   const auto batch = static_cast<std::size_t>(options.batch);
   const CounterRng rng(1, RandomStream::test);
-  std::vector<float> pixels(batch * 32 * 32 * 3);
+  std::vector<float> pixels(batch * kInput.image.values());
   for (std::size_t i = 0; i < pixels.size(); ++i) {
     pixels[i] = static_cast<float>(2.0 * rng.uniform(i) - 1.0);
   }
   std::vector<std::int32_t> label_values(batch);
-  for (std::size_t i = 0; i < batch; ++i) label_values[i] = static_cast<std::int32_t>(i % 10);
+  for (std::size_t i = 0; i < batch; ++i) {
+    label_values[i] = static_cast<std::int32_t>(i % kInput.classes);
+  }
   const auto bring = [&](const void* from, std::size_t bytes) {
     Device::Memory memory = device->allocate(bytes);
     device->upload(memory.get(), from, bytes);
@@ -135,7 +141,7 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
   };
   const Device::Memory image_memory = bring(pixels.data(), pixels.size() * sizeof(float));
   const Device::Memory label_memory = bring(label_values.data(), batch * sizeof(std::int32_t));
-  const TensorView images = {TensorDesc::nhwc({batch, 32, 32, 3}), image_memory.get()};
+  const TensorView images = {network->images_desc(batch), image_memory.get()};
   const auto* labels = reinterpret_cast<const std::int32_t*>(label_memory.get());
   net::Parameters& parameters = network->parameters();
   const Device::Memory shared = device->allocate_host(sizeof(LossSums));

@@ -37,10 +37,11 @@ dp::OptionContext option_context() {
   context.check_compress = [](const std::string& spec) {
     static_cast<void>(dp::parse_codec_spec(spec));
   };
-  context.detect_dataset = [](const std::string& folder) {
-    const auto kind = dp::detect_dataset(folder);
-    return kind ? std::string(dp::dataset_kind_name(*kind)) : std::string();
-  };
+  context.datasets.clear();
+  for (const dp::DatasetRow& row : dp::dataset_list()) {
+    context.datasets.emplace_back(row.name, row.text);
+  }
+  context.detect_dataset = dp::detect_dataset;
   return context;
 }
 

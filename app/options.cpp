@@ -206,7 +206,7 @@ void Builder::read_config(const std::string& text, const std::string& source) {
 Options Builder::resolve() {
   resolve_dataset();
   resolve_batch();
-  if (options_.dataset == Options::Dataset::synthetic) {
+  if (options_.is_synthetic()) {
     for (const OptionRow& row : rows_) {
       const bool is_replaced = row.name == "batch-size" && options_.global_batch != 0;
       const bool is_known =
@@ -224,9 +224,8 @@ Options Builder::resolve() {
 
 // What is given decides; where two given things contradict each other, the higher layer does.
 void Builder::resolve_dataset() {
-  using Dataset = Options::Dataset;
   const Layer kind = layer_of("dataset"), folder = layer_of("data-dir");
-  const bool is_synthetic = is_given("dataset") && options_.dataset == Dataset::synthetic;
+  const bool is_synthetic = is_given("dataset") && options_.is_synthetic();
   if (is_synthetic && is_given("data-dir") && kind == folder) {
     throw_error(ErrorKind::usage,
                 "--dataset synthetic: is built in and reads no files; leave --data-dir {} out",
@@ -239,13 +238,14 @@ void Builder::resolve_dataset() {
       throw_error(ErrorKind::usage,
                   "--dataset {}: needs --data-dir, the path of a folder with its files; "
                   "experiments/get_cifar.sh brings them",
-                  row_of("dataset").get(options_));
+                  options_.dataset);
     }
-    options_.dataset = Dataset::synthetic;
+    options_.dataset = "synthetic";
   } else if (!is_given("dataset") || is_synthetic) {
     const std::string found =
         context_.detect_dataset ? context_.detect_dataset(options_.data_dir) : std::string();
-    options_.dataset = found == "cifar100" ? Dataset::cifar100 : Dataset::cifar10;
+    // Where nobody can tell, the usual set's loader says what it misses.
+    options_.dataset = found.empty() ? Options().dataset : found;
   }
 }
 

@@ -22,7 +22,6 @@ namespace dp {
 // The field initialisers are the defaults. Enumerators are named as on the command line, but for
 // those that C++ reserves (auto).
 struct Options {
-  enum class Dataset { synthetic, cifar10, cifar100 };
   enum class LrSchedule { constant, step, cosine, onecycle };
   enum class LrScaling { none, linear, sqrt };
   enum class Device { automatic, cpu, cuda };
@@ -32,7 +31,7 @@ struct Options {
   enum class Action { train, help, version, print_config };
 
   std::string model = "resnet18";
-  Dataset dataset = Dataset::cifar10;
+  std::string dataset = "cifar10";
   std::string data_dir;          // empty with the synthetic data set, and only then
   std::int64_t limit_train = 0;  // 0: all
   std::int64_t limit_test = 0;
@@ -83,6 +82,9 @@ struct Options {
   // a rank without samples.
   [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
 
+  // The data set that is built in and has defaults of its own.
+  [[nodiscard]] bool is_synthetic() const { return dataset == "synthetic"; }
+
   [[nodiscard]] bool measures_algorithms() const { return autotune == "on"; }
   [[nodiscard]] bool takes_choices_from_a_log() const {
     return autotune != "on" && autotune != "off";
@@ -101,13 +103,15 @@ struct Options {
 // What options need to know from other folders.
 struct OptionContext {
   std::vector<std::string> models;  // for --model; empty: everything is accepted
+  // Names and texts for --dataset.
+  std::vector<std::pair<std::string, std::string>> datasets = {{"synthetic", "drawn images"}};
   // Names and texts, for --help alone.
   std::vector<std::pair<std::string, std::string>> codecs, codec_keys;
   std::vector<std::string> topologies = {"ring"};  // for --topology
   // Throws Error(usage) for a bad --compress value; empty: everything is accepted.
   std::function<void(const std::string& spec)> check_compress = nullptr;
-  // Which data set a folder holds ("cifar10", "cifar100", or empty where nobody can tell), asked
-  // when --data-dir is given without --dataset.
+  // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
+  // without --dataset.
   std::function<std::string(const std::string& folder)> detect_dataset = nullptr;
 };
 

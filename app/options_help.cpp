@@ -129,6 +129,7 @@ std::string help_text(const OptionContext& context) {
       append_wrapped(out, kTextColumn, description(row));
     }
   }
+  append_entries(out, "Data sets, for --dataset", context.datasets);
   append_entries(out, "Codecs, for --compress", context.codecs);
   append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
   append_entries(out, "Own images, for --data-dir", own_images());
@@ -142,7 +143,7 @@ std::vector<std::pair<std::string, std::string>> Options::changed() const {
   for (const OptionGroup& group : option_table({})) {
     for (const OptionRow& row : group.rows) {
       if (!row.is_setting) continue;
-      if (dataset == Dataset::synthetic && !row.synthetic_default.empty()) {
+      if (is_synthetic() && !row.synthetic_default.empty()) {
         row.set(defaults, row.synthetic_default);
       }
       if (row.get(*this) != row.get(defaults)) changed.emplace_back(row.name, row.get(*this));

@@ -116,6 +116,19 @@ OptionRow model_row(const OptionContext& context) {
   return row;
 }
 
+OptionRow dataset_row(const OptionContext& context) {
+  std::vector<std::string> names;
+  for (const auto& [name, what] : context.datasets) names.push_back(name);
+  OptionRow row = text("dataset", &Options::dataset, fmt::format("{}", fmt::join(names, "|")),
+                       joined_choices(names),
+                       "the data set; synthetic is built in and used without --data-dir; with "
+                       "--data-dir the names of the folder's files decide; see the list below");
+  row.set = [names](Options& options, std::string_view value) {
+    options.dataset = names[parse_choice("--dataset", value, names)];
+  };
+  return row;
+}
+
 OptionRow compress_row(const OptionContext& context) {
   OptionRow row = text("compress", &Options::compress, "SPEC", "a codec, NAME[:key=value,...]",
                        "codec of the gradients, NAME[:key=value,...]; see the list below");
@@ -287,10 +300,7 @@ std::vector<OptionGroup> option_table(const OptionContext& context) {
   constexpr std::int64_t kMany = 1'000'000'000;
   return {
       {"Model and data",
-       {model_row(context),
-        choice("dataset", &O::dataset, {"synthetic", "cifar10", "cifar100"},
-               "the data set; synthetic is built in and used without --data-dir; with --data-dir "
-               "the names of the folder's files decide"),
+       {model_row(context), dataset_row(context),
         text("data-dir", &O::data_dir, "PATH", "the path of a folder",
              "folder with the .bin files of CIFAR (experiments/get_cifar.sh downloads them), or "
              "with own images in the same layout; see below"),

@@ -45,16 +45,15 @@ void Recorder::print_start() {
   for (const std::string& warning : run_.data->warnings) console_.warn("dptrain: " + warning);
   const Options& o = *run_.options;
   const std::size_t parameters = run_.network->parameters().size();
-  const bool is_synthetic = o.dataset == Options::Dataset::synthetic;
   const std::string gradients = run_.comm->size() == 1 ? "no gradients to exchange"
                                 : !o.exchange          ? "gradients not exchanged (--exchange off)"
                                 : o.compress == "none" ? "gradients not compressed"
                                                        : "gradients compressed by " + o.compress;
   console_.print(fmt::format(
       "dptrain {}: {} on {} ({} training images), {} rank{}, {}.{}", DP_VERSION, o.model,
-      value_of(o, "dataset"), format_count(static_cast<std::int64_t>(run_.data->train.count())),
+      value_of(o, "dataset"), format_count(static_cast<std::int64_t>(run_.data->train->count())),
       run_.comm->size(), run_.comm->size() == 1 ? "" : "s", gradients,
-      is_synthetic
+      o.is_synthetic()
           ? "\nThese images are drawn by the program. For real ones: experiments/get_cifar.sh "
             "cifar10 data, then --data-dir data."
           : ""));

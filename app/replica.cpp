@@ -76,10 +76,9 @@ void Replica::bring_in(const LoadedBatch& batch) {
 }
 
 TensorView Replica::images_of(const LoadedBatch& batch) {
-  const Shape shape = {batch.samples, kImageHeight, kImageWidth, kImageChannels};
   // Operations use the same view type for the images that they read and the outputs that they
   // write.
-  return {TensorDesc::nhwc(shape),
+  return {network_.images_desc(batch.samples),
           input_ ? floats(image_memory_) : const_cast<float*>(batch.images)};
 }
 
@@ -149,8 +148,10 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
   static_cast<void>(device_.scratch());
   if (!is_gpu() || samples <= largest_batch_) return;
   largest_batch_ = samples;
-  input_ = make_input_link(device_, largest_batch_, kImageBytes, Normalizer().table());
-  image_memory_ = device_.allocate(largest_batch_ * kImageBytes * sizeof(float));
+  const ImageShape& image = network_.image();
+  input_ = make_input_link(device_, largest_batch_, image,
+                           Normalizer(image, options_.normalization).table());
+  image_memory_ = device_.allocate(network_.images_desc(largest_batch_).bytes());
 }
 
 void Replica::plan_exchange() {

@@ -36,6 +36,7 @@ namespace dp {
 
 struct ReplicaOptions {
   DataType activation_type = DataType::f32;
+  Normalization normalization = {};  // of the images: a GPU applies it, on a CPU the loader does
   std::uint64_t seed = 1;
   double label_smoothing = 0;
   net::SgdOptions sgd = {};

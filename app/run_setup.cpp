@@ -17,18 +17,6 @@ namespace {
 
 std::size_t to_size(std::int64_t value) { return checked_cast<std::size_t>(value); }
 
-DatasetKind kind_of(Options::Dataset dataset) {
-  switch (dataset) {
-    case Options::Dataset::cifar10:
-      return DatasetKind::cifar10;
-    case Options::Dataset::cifar100:
-      return DatasetKind::cifar100;
-    case Options::Dataset::synthetic:
-      break;
-  }
-  return DatasetKind::synthetic;
-}
-
 net::ScheduleKind kind_of(Options::LrSchedule schedule) {
   switch (schedule) {
     case Options::LrSchedule::step:
@@ -94,19 +82,19 @@ void agree_on_device(Run& run) {
 }
 
 void load_data(Run& run) {
-  run.data = load_dataset({.kind = kind_of(run.options.dataset),
-                           .data_dir = run.options.data_dir,
-                           .limit_train = to_size(run.options.limit_train),
-                           .limit_test = to_size(run.options.limit_test),
-                           .seed = run.seed(),
-                           .threads = static_cast<std::size_t>(run.share.threads)});
+  run.data =
+      load_dataset(run.options.dataset, {.data_dir = run.options.data_dir,
+                                         .limit_train = to_size(run.options.limit_train),
+                                         .limit_test = to_size(run.options.limit_test),
+                                         .seed = run.seed(),
+                                         .threads = static_cast<std::size_t>(run.share.threads)});
   run.data_hash = content_hash(run.data);
   const auto ranks = static_cast<std::size_t>(run.comm.size());
-  if (run.data.train.count() < ranks) {
+  if (run.data.train->count() < ranks) {
     throw_error(ErrorKind::data,
                 "{} ranks for {} training images: every rank needs at least one; start fewer ranks "
                 "or raise --limit-train",
-                ranks, run.data.train.count());
+                ranks, run.data.train->count());
   }
   run.global_batch = to_size(run.options.global_batch_of(run.comm.size()));
 }
@@ -117,8 +105,9 @@ void agree_on_data(Run& run) {
   struct Summary {
     std::uint64_t hash, train, test;
   };
-  const std::vector<Summary> all = run.comm.all_gather(Summary{
-      run.data_hash, std::uint64_t{run.data.train.count()}, std::uint64_t{run.data.test.count()}});
+  const std::vector<Summary> all =
+      run.comm.all_gather(Summary{run.data_hash, std::uint64_t{run.data.train->count()},
+                                  std::uint64_t{run.data.test->count()}});
   // What most ranks have is taken to be right; if no set leads, rank 0's is.
   const auto votes = [&](const Summary& summary) {
     return std::ranges::count(all, summary.hash, &Summary::hash);
@@ -201,6 +190,7 @@ void make_replica(Run& run) {
   const Options& options = run.options;
   if (options.trace != "none") run.trace = std::make_unique<RunTrace>(options);
   ReplicaOptions replica = {.activation_type = activation_type(options),
+                            .normalization = run.data.train->normalization(),
                             .seed = run.seed(),
                             .label_smoothing = options.label_smoothing,
                             .sgd = {.momentum = static_cast<float>(options.momentum),
@@ -210,8 +200,11 @@ void make_replica(Run& run) {
                             .exchange = options.exchange,
                             .sync = sync_options(run),
                             .trace = run.trace ? run.trace->loop() : nullptr};
+  const ImageSource& images = *run.data.train;
   run.replica = std::make_unique<Replica>(
-      *run.device, net::make_model(options.model, run.data.train.classes()), replica);
+      *run.device,
+      net::make_model(options.model, {.image = images.shape(), .classes = images.classes()}),
+      replica);
 }
 
 void make_loaders(Run& run) {
@@ -225,10 +218,10 @@ void make_loaders(Run& run) {
     loader.is_raw = true;
     loader.allocate = [&run](std::size_t bytes) { return run.device->allocate_host(bytes); };
   }
-  run.train_loader = std::make_unique<Loader>(run.data.train, loader);
+  run.train_loader = std::make_unique<Loader>(*run.data.train, loader);
   loader.order = SampleOrder::in_order;
   loader.augment = false;
-  run.test_loader = std::make_unique<Loader>(run.data.test, loader);
+  run.test_loader = std::make_unique<Loader>(*run.data.test, loader);
 }
 
 void make_schedule(Run& run) {
@@ -258,7 +251,7 @@ void make_schedule(Run& run) {
 // wait, so that nothing disturbs the measurement, and all ranks use its choices.
 void prepare_batch_sizes(Run& run) {
   const auto sampler_options = [&](bool is_training) {
-    return SamplerOptions{.samples = (is_training ? run.data.train : run.data.test).count(),
+    return SamplerOptions{.samples = (is_training ? run.data.train : run.data.test)->count(),
                           .global_batch = run.global_batch,
                           .rank = static_cast<std::size_t>(run.comm.rank()),
                           .ranks = static_cast<std::size_t>(run.comm.size()),

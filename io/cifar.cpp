@@ -18,12 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kImageBytes = kCifarShape.values();
+
 struct Layout {
-  DatasetKind kind;
+  const char* name;  // on the command line, and the argument of experiments/get_cifar.sh
   const char* title;
   const char* subfolder;      // in which the official archive unpacks
   const char* python_folder;  // the same data in the form that we do not read
-  const char* script_name;    // argument of experiments/get_cifar.sh
   const char* class_names_file;
   std::vector<std::string> train_files, test_files;
   std::size_t label_bytes;  // the last of them is the label that is learnt
@@ -31,13 +32,12 @@ struct Layout {
   [[nodiscard]] std::size_t record_bytes() const { return label_bytes + kImageBytes; }
 };
 
-const Layout& layout_of(DatasetKind kind) {
-  static const Layout cifar10{
-      .kind = DatasetKind::cifar10,
+const Layout& cifar10() {
+  static const Layout layout{
+      .name = "cifar10",
       .title = "CIFAR-10",
       .subfolder = "cifar-10-batches-bin",
       .python_folder = "cifar-10-batches-py",
-      .script_name = "cifar10",
       .class_names_file = "batches.meta.txt",
       .train_files = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                       "data_batch_4.bin", "data_batch_5.bin"},
@@ -45,19 +45,21 @@ const Layout& layout_of(DatasetKind kind) {
       .label_bytes = 1,
       .classes = 10,
       .coarse_classes = 0};
-  static const Layout cifar100{.kind = DatasetKind::cifar100,
-                               .title = "CIFAR-100",
-                               .subfolder = "cifar-100-binary",
-                               .python_folder = "cifar-100-python",
-                               .script_name = "cifar100",
-                               .class_names_file = "fine_label_names.txt",
-                               .train_files = {"train.bin"},
-                               .test_files = {"test.bin"},
-                               .label_bytes = 2,
-                               .classes = 100,
-                               .coarse_classes = 20};
-  DP_ASSERT(kind != DatasetKind::synthetic, "the synthetic set has no files");
-  return kind == DatasetKind::cifar10 ? cifar10 : cifar100;
+  return layout;
+}
+
+const Layout& cifar100() {
+  static const Layout layout{.name = "cifar100",
+                             .title = "CIFAR-100",
+                             .subfolder = "cifar-100-binary",
+                             .python_folder = "cifar-100-python",
+                             .class_names_file = "fine_label_names.txt",
+                             .train_files = {"train.bin"},
+                             .test_files = {"test.bin"},
+                             .label_bytes = 2,
+                             .classes = 100,
+                             .coarse_classes = 20};
+  return layout;
 }
 
 bool is_there(const fs::path& path) {
@@ -74,8 +76,12 @@ bool has_any_file(const fs::path& folder, const Layout& layout) {
   return false;
 }
 
+bool is_in(const fs::path& folder, const Layout& layout) {
+  return has_any_file(folder, layout) || has_any_file(folder / layout.subfolder, layout);
+}
+
 std::string how_to_get(const Layout& layout) {
-  return fmt::format("experiments/get_cifar.sh {} FOLDER downloads it", layout.script_name);
+  return fmt::format("experiments/get_cifar.sh {} FOLDER downloads it", layout.name);
 }
 
 bool is_file(const fs::path& path) {
@@ -132,8 +138,8 @@ std::string what_is_in(const fs::path& folder) {
 fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (data_dir.empty()) {
     throw_error(ErrorKind::data,
-                "--dataset {}: needs --data-dir, the folder with {}'s .bin files; {}",
-                dataset_kind_name(layout.kind), layout.title, how_to_get(layout));
+                "--dataset {}: needs --data-dir, the folder with {}'s .bin files; {}", layout.name,
+                layout.title, how_to_get(layout));
   }
   const fs::path given(data_dir);
   std::error_code code;
@@ -154,12 +160,10 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
     if (has_any_file(folder, layout)) return folder;
   }
 
-  const DatasetKind other =
-      layout.kind == DatasetKind::cifar10 ? DatasetKind::cifar100 : DatasetKind::cifar10;
+  const Layout& other = &layout == &cifar10() ? cifar100() : cifar10();
   std::string hint = how_to_get(layout);
-  if (detect_dataset(data_dir) == other) {
-    hint = fmt::format("it holds {}: use --dataset {}", layout_of(other).title,
-                       dataset_kind_name(other));
+  if (is_in(given, other)) {
+    hint = fmt::format("it holds {}: use --dataset {}", other.title, other.name);
   } else if (is_there(given / layout.python_folder) || is_file(given / "data_batch_1") ||
              (is_file(given / "train") && is_file(given / "meta"))) {
     hint = fmt::format("it seems to hold the Python version, and the binary version is needed: {}",
@@ -196,7 +200,7 @@ std::size_t count_records(const fs::path& path, const Layout& layout) {
 }
 
 void append_records(const fs::path& path, const Layout& layout, std::size_t records,
-                    std::vector<std::uint8_t>& pixels, std::vector<std::uint8_t>& labels) {
+                    std::vector<std::uint8_t>& pixels, std::vector<std::int32_t>& labels) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     throw_error(ErrorKind::data, "{}: cannot be opened: {}", path.string(), std::strerror(errno));
@@ -241,9 +245,10 @@ std::vector<std::string> read_class_names(const fs::path& folder, const Layout& 
   return names;
 }
 
-ImageSet load_split(const fs::path& folder, const Layout& layout, const std::string& split,
-                    const std::vector<std::string>& files, std::size_t limit,
-                    const std::vector<std::string>& class_names) {
+std::unique_ptr<const ImageSet> load_split(const fs::path& folder, const Layout& layout,
+                                           const std::string& split,
+                                           const std::vector<std::string>& files, std::size_t limit,
+                                           const std::vector<std::string>& class_names) {
   std::vector<std::size_t> records;
   std::size_t all = 0;
   for (const std::string& file : files) {
@@ -251,15 +256,19 @@ ImageSet load_split(const fs::path& folder, const Layout& layout, const std::str
     all += records.back();
   }
   const std::size_t wanted = limit == 0 ? all : std::min(limit, all);
-  std::vector<std::uint8_t> pixels, labels;
+  std::vector<std::uint8_t> pixels;
+  std::vector<std::int32_t> labels;
   pixels.reserve(wanted * kImageBytes);
   labels.reserve(wanted);
   for (std::size_t i = 0; i < files.size() && labels.size() < wanted; ++i) {
     append_records(folder / files[i], layout, std::min(records[i], wanted - labels.size()), pixels,
                    labels);
   }
-  return {fmt::format("{} {}", layout.title, split), class_names, std::move(pixels),
-          std::move(labels)};
+  return std::make_unique<const ImageSet>(
+      ImageFacts{.name = fmt::format("{} {}", layout.title, split),
+                 .class_names = class_names,
+                 .shape = kCifarShape},
+      std::move(pixels), std::move(labels));
 }
 
 // "data_batch_5.bin: has 9000 records and data_batch_1.bin has 10000"
@@ -280,10 +289,7 @@ std::vector<std::string> warnings_about(const fs::path& folder, const Layout& la
   return warnings;
 }
 
-}  // namespace
-
-Dataset load_cifar(const DatasetRequest& request) {
-  const Layout& layout = layout_of(request.kind);
+Dataset load(const DatasetRequest& request, const Layout& layout) {
   const fs::path folder = find_folder(request.data_dir, layout);
   // Before the first byte is read, so that a missing last file is not found after minutes.
   for (const auto* files : {&layout.train_files, &layout.test_files}) {
@@ -296,15 +302,12 @@ Dataset load_cifar(const DatasetRequest& request) {
       .warnings = warnings_about(folder, layout)};
 }
 
-std::optional<DatasetKind> detect_dataset(const std::string& data_dir) {
-  const auto holds = [&](DatasetKind kind) {
-    const Layout& layout = layout_of(kind);
-    return has_any_file(data_dir, layout) ||
-           has_any_file(fs::path(data_dir) / layout.subfolder, layout);
-  };
-  const bool ten = holds(DatasetKind::cifar10), hundred = holds(DatasetKind::cifar100);
-  if (ten == hundred) return std::nullopt;
-  return ten ? DatasetKind::cifar10 : DatasetKind::cifar100;
-}
+}  // namespace
+
+Dataset load_cifar10(const DatasetRequest& request) { return load(request, cifar10()); }
+Dataset load_cifar100(const DatasetRequest& request) { return load(request, cifar100()); }
+
+bool is_cifar10_in(const std::string& folder) { return is_in(folder, cifar10()); }
+bool is_cifar100_in(const std::string& folder) { return is_in(folder, cifar100()); }
 
 }  // namespace dp

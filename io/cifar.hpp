@@ -15,9 +15,16 @@
 
 namespace dp {
 
-// request.kind is cifar10 or cifar100. All files must be there and have a whole number of records,
-// also those that a limit leaves unread. Throws Error(data). Warns of a training file that is
-// shorter than the longest of them: a copy may have been cut off at the end of a record.
-[[nodiscard]] Dataset load_cifar(const DatasetRequest& request);
+inline constexpr ImageShape kCifarShape{.height = 32, .width = 32};
+
+// All files must be there and have a whole number of records, also those that a limit leaves
+// unread. Throws Error(data). Warns of a training file that is shorter than the longest of them: a
+// copy may have been cut off at the end of a record.
+[[nodiscard]] Dataset load_cifar10(const DatasetRequest& request);
+[[nodiscard]] Dataset load_cifar100(const DatasetRequest& request);
+
+// Whether the folder, or the subfolder in which the official archive unpacks, has any of the files.
+[[nodiscard]] bool is_cifar10_in(const std::string& folder);
+[[nodiscard]] bool is_cifar100_in(const std::string& folder);
 
 }  // namespace dp

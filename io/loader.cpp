@@ -38,7 +38,7 @@ struct Slot {
 // a slot belongs to the thread that claimed its step until is_ready is set, then to the reader. The
 // sampler changes only while no thread is busy.
 struct Loader::State {
-  const ImageSet& set;
+  const ImageSource& source;
   const LoaderOptions options;
   const Normalizer normalizer;
   Sampler sampler;
@@ -56,11 +56,11 @@ struct Loader::State {
 
   std::vector<std::jthread> threads;  // last: joined before anything else goes
 
-  State(const ImageSet& image_set, const LoaderOptions& loader_options)
-      : set(image_set),
+  State(const ImageSource& image_source, const LoaderOptions& loader_options)
+      : source(image_source),
         options(loader_options),
-        normalizer(options.normalization),
-        sampler({.samples = image_set.count(),
+        normalizer(source.shape(), source.normalization()),
+        sampler({.samples = source.count(),
                  .global_batch = options.global_batch,
                  .rank = options.rank,
                  .ranks = options.ranks,
@@ -71,8 +71,8 @@ struct Loader::State {
     const std::size_t largest = sampler.largest_batch();
     for (Slot& slot : slots) {
       const auto allocate = options.allocate ? options.allocate : allocate_plain;
-      const std::size_t of_pixel = options.is_raw ? sizeof(std::uint8_t) : sizeof(float);
-      slot.image_memory = allocate(largest * kImageBytes * of_pixel);
+      const std::size_t of_value = options.is_raw ? sizeof(std::uint8_t) : sizeof(float);
+      slot.image_memory = allocate(largest * source.shape().values() * of_value);
       slot.crop_memory = allocate(options.is_raw ? largest * sizeof(ImageCrop) : 1);
       slot.label_memory = allocate(largest * sizeof(std::int32_t));
       slot.labels = reinterpret_cast<std::int32_t*>(slot.label_memory.get());
@@ -100,6 +100,7 @@ struct Loader::State {
   }
 
   void run() {
+    std::vector<std::uint8_t> scratch;  // the source's, kept from image to image
     std::unique_lock lock(mutex);
     while (true) {
       work.wait(lock,
@@ -110,7 +111,7 @@ struct Loader::State {
       ++busy;
       lock.unlock();
       try {
-        fill(step, slot);
+        fill(step, slot, scratch);
       } catch (...) {
         slot.failure = std::current_exception();
       }
@@ -121,23 +122,22 @@ struct Loader::State {
     }
   }
 
-  void fill(std::size_t step, Slot& slot) const {
+  void fill(std::size_t step, Slot& slot, std::vector<std::uint8_t>& scratch) const {
     if (options.on_step) options.on_step(step);
-    const std::size_t samples = sampler.rank_samples(step);
+    const std::size_t samples = sampler.rank_samples(step), values = source.shape().values();
     for (std::size_t k = 0; k < samples; ++k) {
       const std::size_t sample = sampler.sample(step, k);
       const Augmentation augmentation =
           options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample)
                           : Augmentation{};
+      const ImageSource::Image image = source.read(sample, augmentation, scratch);
       if (options.is_raw) {
-        const std::span<const std::uint8_t> image = set.image(sample);
-        std::copy(image.begin(), image.end(), slot.bytes + k * kImageBytes);
-        slot.crops[k] = to_crop(augmentation);
+        std::copy(image.bytes.begin(), image.bytes.end(), slot.bytes + k * values);
+        slot.crops[k] = to_crop(image.rest);
       } else {
-        normalizer.apply(set.image(sample), augmentation,
-                         {slot.images + k * kImageBytes, kImageBytes});
+        normalizer.apply(image.bytes, image.rest, {slot.images + k * values, values});
       }
-      slot.labels[k] = set.label(sample);
+      slot.labels[k] = source.label(sample);
     }
     slot.batch = {};
     slot.batch.labels = {slot.labels, samples};
@@ -145,10 +145,10 @@ struct Loader::State {
     slot.batch.global_samples = sampler.global_samples(step);
     slot.batch.step = step;
     if (options.is_raw) {
-      slot.batch.bytes = {slot.bytes, samples * kImageBytes};
+      slot.batch.bytes = {slot.bytes, samples * values};
       slot.batch.crops = {slot.crops, samples};
     } else {
-      slot.batch.images = {slot.images, samples * kImageBytes};
+      slot.batch.images = {slot.images, samples * values};
     }
   }
 
@@ -186,8 +186,8 @@ struct Loader::State {
   }
 };
 
-Loader::Loader(const ImageSet& set, const LoaderOptions& options)
-    : state_(std::make_unique<State>(set, options)) {
+Loader::Loader(const ImageSource& source, const LoaderOptions& options)
+    : state_(std::make_unique<State>(source, options)) {
   state_->start_threads();
 }
 Loader::~Loader() = default;

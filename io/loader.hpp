@@ -15,7 +15,7 @@
 #include <span>
 
 #include "io/augment.hpp"
-#include "io/dataset.hpp"
+#include "io/image_source.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/pixels.hpp"
 
@@ -28,10 +28,9 @@ struct LoaderOptions {
   std::uint64_t seed = 0;                     // of permutation and augmentation
   SampleOrder order = SampleOrder::shuffled;  // in_order for evaluation
   bool augment = true;                        // random crop and flip
-  Normalization normalization = {};
-  std::size_t threads = 1;  // at least 1
-  std::size_t buffers = 0;  // 0: threads + 2
-  bool is_raw = false;      // Batch::bytes and crops instead of images
+  std::size_t threads = 1;                    // at least 1
+  std::size_t buffers = 0;                    // 0: threads + 2
+  bool is_raw = false;                        // Batch::bytes and crops instead of images
   // Memory of the buffers, aligned to 64 bytes; null: the ordinary kind.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;
   std::function<void(std::size_t step)> on_step =
@@ -39,8 +38,8 @@ struct LoaderOptions {
 };
 
 struct Batch {
-  std::span<const float> images;         // [samples][32][32][3], 64-byte aligned
-  std::span<const std::uint8_t> bytes;   // raw: [samples][3][32][32]
+  std::span<const float> images;         // [samples][height][width][3], 64-byte aligned
+  std::span<const std::uint8_t> bytes;   // raw: [samples][3][height][width]
   std::span<const ImageCrop> crops;      // raw: [samples]
   std::span<const std::int32_t> labels;  // [samples]
   std::size_t samples = 0;               // of this rank; may be 0 in the last step
@@ -50,8 +49,8 @@ struct Batch {
 
 class Loader {
  public:
-  // `set` must outlive the loader. No epoch is started yet.
-  Loader(const ImageSet& set, const LoaderOptions& options);
+  // `source` must outlive the loader. No epoch is started yet.
+  Loader(const ImageSource& source, const LoaderOptions& options);
   ~Loader();  // stops and joins the threads, also in the middle of an epoch
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;

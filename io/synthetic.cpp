@@ -12,8 +12,10 @@
 namespace dp {
 namespace {
 
-constexpr int kSide = static_cast<int>(kImageWidth);
-static_assert(kImageHeight == kImageWidth);
+constexpr int kSide = static_cast<int>(kSyntheticShape.width);
+static_assert(kSyntheticShape.height == kSyntheticShape.width);
+constexpr std::size_t kImagePixels = kSyntheticShape.pixels(),
+                      kImageBytes = kSyntheticShape.values();
 
 enum class Motif { disc, ring, square, diamond, triangle, cross, flat, steep, checker, dots };
 
@@ -21,7 +23,7 @@ struct Point {
   float x, y;
 };
 struct Colour {
-  float c[kImageChannels];
+  float c[kColours];
 };
 
 // Consecutive draws from one image's random function.
@@ -154,7 +156,7 @@ using Canvas = std::array<float, kImageBytes>;
 void paint_ground(Canvas& canvas, const Colour& ground, Draws& draw) {
   const Point slope_axis = direction(draw.range(0, 360));
   const Colour slope = draw.colour(-1.2f, 1.2f);  // brightness a pixel
-  for (std::size_t c = 0; c < kImageChannels; ++c) {
+  for (std::size_t c = 0; c < kColours; ++c) {
     for (int y = 0; y < kSide; ++y) {
       for (int x = 0; x < kSide; ++x) {
         const float along = slope_axis.x * (static_cast<float>(x) - 15.5f) +
@@ -171,7 +173,7 @@ void paint_figure(Canvas& canvas, const Figure& figure, const Colour& change) {
     for (int x = 0; x < kSide; ++x) {
       const float coverage = figure.coverage(static_cast<float>(x), static_cast<float>(y));
       if (coverage <= 0) continue;
-      for (std::size_t c = 0; c < kImageChannels; ++c) {
+      for (std::size_t c = 0; c < kColours; ++c) {
         canvas[c * kImagePixels + static_cast<std::size_t>(y * kSide + x)] +=
             change.c[c] * coverage;
       }
@@ -184,7 +186,7 @@ void paint_patch(Canvas& canvas, Draws& draw) {
   const int width = 3 + draw.below(8), height = 3 + draw.below(8);
   const int left = draw.below(kSide + width) - width, top = draw.below(kSide + height) - height;
   const Colour colour = draw.colour(20, 235);
-  for (std::size_t c = 0; c < kImageChannels; ++c) {
+  for (std::size_t c = 0; c < kColours; ++c) {
     for (int y = std::max(top, 0); y < std::min(top + height, kSide); ++y) {
       for (int x = std::max(left, 0); x < std::min(left + width, kSide); ++x) {
         canvas[c * kImagePixels + static_cast<std::size_t>(y * kSide + x)] = colour.c[c];
@@ -220,10 +222,10 @@ std::vector<std::string> synthetic_class_names() {
           "cross", "flat stripes", "steep stripes", "checker", "dots"};
 }
 
-std::uint8_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
+std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
                             std::span<std::uint8_t> pixels) {
   DP_ASSERT(pixels.size() == kImageBytes, "{} bytes for an image", pixels.size());
-  const auto label = static_cast<std::uint8_t>(index % kSyntheticClasses);
+  const auto label = static_cast<std::int32_t>(index % kSyntheticClasses);
   const CounterRng rng(seed, RandomStream::synthetic_image, static_cast<std::uint64_t>(split),
                        index);
   Draws draw(CounterRng(rng.bits(0), RandomStream::synthetic_image));
@@ -253,7 +255,8 @@ std::uint8_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
 }
 
 ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed, std::size_t threads) {
-  std::vector<std::uint8_t> pixels(count * kImageBytes), labels(count);
+  std::vector<std::uint8_t> pixels(count * kImageBytes);
+  std::vector<std::int32_t> labels(count);
   const auto draw_part = [&](std::size_t begin, std::size_t end) {
     for (std::size_t i = begin; i < end; ++i) {
       labels[i] =
@@ -268,8 +271,21 @@ ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed, std:
     }
     draw_part(0, count / parts);
   }
-  return {split == Split::train ? "synthetic train" : "synthetic test", synthetic_class_names(),
-          std::move(pixels), std::move(labels)};
+  return {{.name = split == Split::train ? "synthetic train" : "synthetic test",
+           .class_names = synthetic_class_names(),
+           .shape = kSyntheticShape},
+          std::move(pixels),
+          std::move(labels)};
+}
+
+Dataset load_synthetic(const DatasetRequest& request) {
+  const auto make = [&](Split split, std::size_t limit, std::size_t usual) {
+    return std::make_unique<const ImageSet>(
+        make_synthetic(split, limit != 0 ? limit : usual, request.seed, request.threads));
+  };
+  return {.train = make(Split::train, request.limit_train, kSyntheticTrain),
+          .test = make(Split::test, request.limit_test, kSyntheticTest),
+          .warnings = {}};
 }
 
 }  // namespace dp

@@ -23,18 +23,23 @@ namespace dp {
 inline constexpr std::size_t kSyntheticTrain = 12'800;
 inline constexpr std::size_t kSyntheticTest = 2'000;
 inline constexpr std::size_t kSyntheticClasses = 10;
+inline constexpr ImageShape kSyntheticShape{.height = 32, .width = 32};
 
 // The values are part of what a seed means.
 enum class Split : std::uint64_t { train = 0, test = 1 };
 
 [[nodiscard]] std::vector<std::string> synthetic_class_names();
 
-// Draws image `index` into `pixels` (kImageBytes, planar); returns its label.
-std::uint8_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
+// Draws image `index` into `pixels` (kSyntheticShape, planar); returns its label.
+std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
                             std::span<std::uint8_t> pixels);
 
 // `count` images drawn by `threads` threads (at least 1); the result does not depend on threads.
 [[nodiscard]] ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed,
                                       std::size_t threads = 1);
+
+// The data set: kSyntheticTrain and kSyntheticTest images, or as many as the request limits them
+// to.
+[[nodiscard]] Dataset load_synthetic(const DatasetRequest& request);
 
 }  // namespace dp

@@ -193,11 +193,11 @@ std::unique_ptr<BucketLink> make_bucket_link(Device& device,
 
 std::unique_ptr<InputLink> make_input_link(Device& device,
                                            [[maybe_unused]] std::size_t largest_batch,
-                                           [[maybe_unused]] std::size_t image_bytes,
+                                           [[maybe_unused]] const ImageShape& image,
                                            [[maybe_unused]] const PixelTable& table) {
   DP_ASSERT(device.kind() == DeviceKind::cuda, "a CPU needs no link to itself");
 #ifdef DP_HAVE_CUDA
-  return cuda::make_input_link(on_cuda(device), largest_batch, image_bytes, table);
+  return cuda::make_input_link(on_cuda(device), largest_batch, image, table);
 #else
   return nullptr;
 #endif

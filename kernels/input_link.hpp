@@ -29,14 +29,15 @@ class InputLink {
                     std::span<const std::int32_t> labels) = 0;
   virtual void await_sent() = 0;
 
-  // y: N x H x W x 3 NHWC fp32 for the batch's N. labels(): memory of the device, filled with y.
+  // y: N x H x W x 3 NHWC fp32 for the batch's N and the images' size. labels(): memory of the
+  // device, filled with y.
   virtual void receive(const TensorView& y) = 0;
   [[nodiscard]] virtual const std::int32_t* labels() const = 0;
 };
 
-// image_bytes: of one image. Error(internal) on a CPU.
+// `image`: the size of every image. Error(internal) on a CPU.
 [[nodiscard]] std::unique_ptr<InputLink> make_input_link(Device& device, std::size_t largest_batch,
-                                                         std::size_t image_bytes,
+                                                         const ImageShape& image,
                                                          const PixelTable& table);
 
 }  // namespace dp

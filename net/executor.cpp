@@ -22,9 +22,7 @@ void Executor::plan_layers(const std::vector<std::vector<BoundParameter>>& param
   layers_.resize(count);
   values_.resize(count);
   inputs_.resize(count);
-  Shape images = graph_.image();
-  images.n = options_.batch;
-  values_[0].desc = TensorDesc::nhwc(images);
+  values_[0].desc = TensorDesc::nhwc(graph_.images_shape(options_.batch));
   for (std::size_t i = 1; i < count; ++i) {
     const Graph::Node& node = graph_.nodes()[i];
     std::vector<TensorDesc> inputs;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/pixels.hpp"
 #include "kernels/tensor.hpp"
 #include "net/layer.hpp"
 
@@ -24,8 +25,9 @@ class Graph {
     std::vector<std::size_t> inputs;  // indices of earlier nodes; the images are node 0
   };
 
-  // `image` is the shape of one sample (n is ignored).
-  explicit Graph(const Shape& image) : image_(image) { nodes_.push_back({"images", nullptr, {}}); }
+  explicit Graph(const ImageShape& image) : image_(image) {
+    nodes_.push_back({"images", nullptr, {}});
+  }
 
   [[nodiscard]] Value images() const { return Value{0}; }
 
@@ -39,12 +41,16 @@ class Graph {
     return Value{nodes_.size() - 1};
   }
 
-  [[nodiscard]] const Shape& image() const { return image_; }
+  [[nodiscard]] const ImageShape& image() const { return image_; }
+  // A batch of them, as a network reads it.
+  [[nodiscard]] Shape images_shape(std::size_t batch) const {
+    return {batch, image_.height, image_.width, image_.channels};
+  }
   // Node 0 is the images; the last node's value is the logits.
   [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }
 
  private:
-  Shape image_;
+  ImageShape image_;
   std::vector<Node> nodes_;
 };
 

@@ -17,8 +17,7 @@ Network::Network(Device& device, Graph graph, DataType activation_type, std::uin
 void Network::place_parameters() {
   const auto& nodes = graph_.nodes();
   std::vector<Shape> shapes(nodes.size());
-  shapes[0] = graph_.image();
-  shapes[0].n = 1;
+  shapes[0] = graph_.images_shape(1);
   std::vector<std::vector<ParameterSpec>> specs(nodes.size());
   for (std::size_t i = 1; i < nodes.size(); ++i) {
     std::vector<Shape> inputs;

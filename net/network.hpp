@@ -35,6 +35,11 @@ class Network {
 
   [[nodiscard]] Parameters& parameters() { return *parameters_; }
   [[nodiscard]] std::size_t classes() const { return classes_; }
+  [[nodiscard]] const ImageShape& image() const { return graph_.image(); }
+  // A batch as forward() reads it: NHWC fp32.
+  [[nodiscard]] TensorDesc images_desc(std::size_t batch) const {
+    return TensorDesc::nhwc(graph_.images_shape(batch));
+  }
 
   // Call it before prepare(). The trace gets a slice for each layer in training; its `id` is an
   // index into layer_names(). Only for a CPU, because a GPU runs layers after they are called.
@@ -50,7 +55,7 @@ class Network {
   // Plans a batch size. Must not be called during a step.
   void prepare(std::size_t batch, Mode mode);
 
-  // images: N x H x W x 3 fp32 NHWC, with N prepared for the mode. Returns the logits: N x classes,
+  // images: as images_desc(N) says, with N prepared for the mode. Returns the logits: N x classes,
   // fp32.
   [[nodiscard]] TensorView forward(const TensorView& images, Mode mode);
   // Where to write the gradient of the loss with respect to the logits of the last forward.

@@ -138,11 +138,12 @@ void squares(benchmark::State& state) {
 void augment(benchmark::State& state) {
   const auto device = make_device({.kind = DeviceKind::cuda});
   const auto count = static_cast<std::size_t>(state.range(0));
-  const Device::Memory images = device->allocate(count * kImageBytes);
+  constexpr ImageShape kImage{.height = 32, .width = 32};
+  const Device::Memory images = device->allocate(count * kImage.values());
   const Device::Memory crops = device->allocate(count * sizeof(ImageCrop));
   const Device::Memory table = device->allocate(sizeof(PixelTable));
-  const Tensor y(*device, TensorDesc::nhwc({count, kImageHeight, kImageWidth, kImageChannels}));
-  measure(state, *device, 5 * count * kImageBytes, [&] {  // a byte read, a float written
+  const Tensor y(*device, TensorDesc::nhwc({count, kImage.height, kImage.width, kImage.channels}));
+  measure(state, *device, 5 * count * kImage.values(), [&] {  // a byte read, a float written
     augment_images(*device, reinterpret_cast<const std::uint8_t*>(images.get()),
                    reinterpret_cast<const ImageCrop*>(crops.get()),
                    reinterpret_cast<const PixelTable*>(table.get()), y.view);

@@ -86,9 +86,10 @@ void BM_SgdUpdate(benchmark::State& state) {
 BENCHMARK(BM_SgdUpdate)->Arg(1 << 16)->Arg(11173962);
 
 void BM_Augment(benchmark::State& state) {
-  const Normalizer normalizer;
-  std::vector<std::uint8_t> image(kImageBytes, 100);
-  std::vector<float> out(kImageBytes);
+  constexpr ImageShape kImage{.height = 32, .width = 32};
+  const Normalizer normalizer(kImage);
+  std::vector<std::uint8_t> image(kImage.values(), 100);
+  std::vector<float> out(kImage.values());
   std::size_t i = 0;
   for (auto _ : state) normalizer.apply(image, draw_augmentation(1, 1, i++), out);
   state.SetItemsProcessed(state.iterations());

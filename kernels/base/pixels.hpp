@@ -2,9 +2,24 @@
 // (kernels/augment.hpp) work from.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace dp {
+
+// Red, green, blue.
+inline constexpr std::size_t kColours = 3;
+
+// The size of the images of a data set, which all have the same. In memory they are planar: one
+// channel behind the other, each `height` rows of `width` bytes.
+struct ImageShape {
+  std::size_t channels = kColours, height = 0, width = 0;
+
+  [[nodiscard]] constexpr std::size_t pixels() const { return height * width; }
+  // How many values an image has: bytes in memory, floats as a network's input.
+  [[nodiscard]] constexpr std::size_t values() const { return channels * pixels(); }
+  friend bool operator==(const ImageShape&, const ImageShape&) = default;
+};
 
 // Random crop and flip of one image: the output's pixel (h, w) is the source's pixel
 // (h + shift_y, w' + shift_x), with w' = w or, flipped, width - 1 - w; black outside of the image.
@@ -15,7 +30,7 @@ struct ImageCrop {
 
 // Per channel, what a byte becomes.
 struct PixelTable {
-  float value[3][256];
+  float value[kColours][256];
 };
 
 }  // namespace dp

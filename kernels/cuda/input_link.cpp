@@ -12,14 +12,15 @@ namespace {
 
 class CudaInputLink final : public InputLink {
  public:
-  CudaInputLink(CudaDevice& device, std::size_t largest_batch, std::size_t image_bytes,
+  CudaInputLink(CudaDevice& device, std::size_t largest_batch, const ImageShape& image,
                 const PixelTable& table)
       : device_(device),
+        image_(image),
         table_(device.allocate(sizeof table)),
         labels_(device.allocate(largest_batch * sizeof(std::int32_t))) {
     device_.upload(table_.get(), &table, sizeof table);
     for (Slot& slot : slots_) {
-      slot.images = device.allocate(largest_batch * image_bytes);
+      slot.images = device.allocate(largest_batch * image.values());
       slot.crops = device.allocate(largest_batch * sizeof(ImageCrop));
       slot.labels = device.allocate(largest_batch * sizeof(std::int32_t));
     }
@@ -28,7 +29,8 @@ class CudaInputLink final : public InputLink {
   void send(std::span<const std::uint8_t> images, std::span<const ImageCrop> crops,
             std::span<const std::int32_t> labels) override {
     DP_ASSERT(sent_ - received_ < slots_.size(), "{} batches are on their way", sent_ - received_);
-    DP_ASSERT(crops.size() == labels.size(), "{} crops, {} labels", crops.size(), labels.size());
+    DP_ASSERT(crops.size() == labels.size() && images.size() == labels.size() * image_.values(),
+              "{} bytes, {} crops, {} labels", images.size(), crops.size(), labels.size());
     Slot& slot = slots_[sent_++ % slots_.size()];
     slot.samples = labels.size();
     // The batch that was here before has been read.
@@ -48,8 +50,9 @@ class CudaInputLink final : public InputLink {
   void receive(const TensorView& y) override {
     DP_ASSERT(received_ < sent_, "no batch is on its way");
     const Slot& slot = slots_[received_++ % slots_.size()];
-    DP_ASSERT(slot.samples == y.desc.shape.n, "{} images sent, {} asked for", slot.samples,
-              y.desc.shape.n);
+    const Shape sent{slot.samples, image_.height, image_.width, image_.channels};
+    DP_ASSERT(y.desc.shape == sent, "{} sent, {} asked for", to_string(TensorDesc::nhwc(sent)),
+              to_string(y.desc));
     DP_CHECK_CUDA(cudaStreamWaitEvent(device_.stream(), slot.is_there.get(), 0));
     augment_images(device_, reinterpret_cast<const std::uint8_t*>(slot.images.get()),
                    reinterpret_cast<const ImageCrop*>(slot.crops.get()),
@@ -77,6 +80,7 @@ class CudaInputLink final : public InputLink {
   }
 
   CudaDevice& device_;
+  ImageShape image_;
   Device::Memory table_, labels_;
   Stream stream_;
   std::array<Slot, 2> slots_;
@@ -86,8 +90,8 @@ class CudaInputLink final : public InputLink {
 }  // namespace
 
 std::unique_ptr<InputLink> make_input_link(CudaDevice& device, std::size_t largest_batch,
-                                           std::size_t image_bytes, const PixelTable& table) {
-  return std::make_unique<CudaInputLink>(device, largest_batch, image_bytes, table);
+                                           const ImageShape& image, const PixelTable& table) {
+  return std::make_unique<CudaInputLink>(device, largest_batch, image, table);
 }
 
 }  // namespace dp::cuda

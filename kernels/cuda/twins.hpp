@@ -78,7 +78,7 @@ void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageC
 
 [[nodiscard]] std::unique_ptr<InputLink> make_input_link(CudaDevice& device,
                                                          std::size_t largest_batch,
-                                                         std::size_t image_bytes,
+                                                         const ImageShape& image,
                                                          const PixelTable& table);
 
 }  // namespace dp::cuda

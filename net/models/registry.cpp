@@ -9,22 +9,26 @@ namespace {
 
 using Blocks = std::vector<std::size_t>;
 
-Graph imagenet_style(BlockKind block, Blocks blocks, std::size_t classes) {
-  return resnet({.block = block,
+Graph imagenet_style(const ModelInput& input, BlockKind block, Blocks blocks) {
+  return resnet({.image = input.image,
+                 .block = block,
                  .blocks = std::move(blocks),
                  .widths = {64, 128, 256, 512},
-                 .classes = classes});
+                 .classes = input.classes});
 }
 
 // He et al. 2016, section 4.2: three stages of n blocks, depth 6 n + 2.
-Graph cifar_style(ShortcutKind shortcut, std::size_t n, std::size_t classes) {
-  return resnet(
-      {.shortcut = shortcut, .blocks = {n, n, n}, .widths = {16, 32, 64}, .classes = classes});
+Graph cifar_style(const ModelInput& input, ShortcutKind shortcut, std::size_t n) {
+  return resnet({.image = input.image,
+                 .shortcut = shortcut,
+                 .blocks = {n, n, n},
+                 .widths = {16, 32, 64},
+                 .classes = input.classes});
 }
 
 struct Row {
   const char* name;
-  Graph (*make)(std::size_t classes);
+  Graph (*make)(const ModelInput& input);
 };
 
 constexpr auto kBasic = BlockKind::basic, kBottleneck = BlockKind::bottleneck;
@@ -32,35 +36,35 @@ constexpr auto kA = ShortcutKind::padding, kB = ShortcutKind::convolution;
 
 const Row kModels[] = {
     {"resnet18",
-     [](std::size_t k) {
-       return imagenet_style(kBasic, {2, 2, 2, 2}, k);
+     [](const ModelInput& input) {
+       return imagenet_style(input, kBasic, {2, 2, 2, 2});
      }},
     {"resnet34",
-     [](std::size_t k) {
-       return imagenet_style(kBasic, {3, 4, 6, 3}, k);
+     [](const ModelInput& input) {
+       return imagenet_style(input, kBasic, {3, 4, 6, 3});
      }},
     {"resnet50",
-     [](std::size_t k) {
-       return imagenet_style(kBottleneck, {3, 4, 6, 3}, k);
+     [](const ModelInput& input) {
+       return imagenet_style(input, kBottleneck, {3, 4, 6, 3});
      }},
     {"resnet101",
-     [](std::size_t k) {
-       return imagenet_style(kBottleneck, {3, 4, 23, 3}, k);
+     [](const ModelInput& input) {
+       return imagenet_style(input, kBottleneck, {3, 4, 23, 3});
      }},
     {"resnet152",
-     [](std::size_t k) {
-       return imagenet_style(kBottleneck, {3, 8, 36, 3}, k);
+     [](const ModelInput& input) {
+       return imagenet_style(input, kBottleneck, {3, 8, 36, 3});
      }},
-    {"resnet20", [](std::size_t k) { return cifar_style(kA, 3, k); }},
-    {"resnet32", [](std::size_t k) { return cifar_style(kA, 5, k); }},
-    {"resnet44", [](std::size_t k) { return cifar_style(kA, 7, k); }},
-    {"resnet56", [](std::size_t k) { return cifar_style(kA, 9, k); }},
-    {"resnet110", [](std::size_t k) { return cifar_style(kA, 18, k); }},
-    {"resnet20b", [](std::size_t k) { return cifar_style(kB, 3, k); }},
-    {"resnet32b", [](std::size_t k) { return cifar_style(kB, 5, k); }},
-    {"resnet44b", [](std::size_t k) { return cifar_style(kB, 7, k); }},
-    {"resnet56b", [](std::size_t k) { return cifar_style(kB, 9, k); }},
-    {"resnet110b", [](std::size_t k) { return cifar_style(kB, 18, k); }},
+    {"resnet20", [](const ModelInput& input) { return cifar_style(input, kA, 3); }},
+    {"resnet32", [](const ModelInput& input) { return cifar_style(input, kA, 5); }},
+    {"resnet44", [](const ModelInput& input) { return cifar_style(input, kA, 7); }},
+    {"resnet56", [](const ModelInput& input) { return cifar_style(input, kA, 9); }},
+    {"resnet110", [](const ModelInput& input) { return cifar_style(input, kA, 18); }},
+    {"resnet20b", [](const ModelInput& input) { return cifar_style(input, kB, 3); }},
+    {"resnet32b", [](const ModelInput& input) { return cifar_style(input, kB, 5); }},
+    {"resnet44b", [](const ModelInput& input) { return cifar_style(input, kB, 7); }},
+    {"resnet56b", [](const ModelInput& input) { return cifar_style(input, kB, 9); }},
+    {"resnet110b", [](const ModelInput& input) { return cifar_style(input, kB, 18); }},
 };
 
 }  // namespace
@@ -71,10 +75,10 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-Graph make_model(const std::string& name, std::size_t classes) {
+Graph make_model(const std::string& name, const ModelInput& input) {
   std::string known;
   for (const Row& row : kModels) {
-    if (name == row.name) return row.make(classes);
+    if (name == row.name) return row.make(input);
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
   throw_error(ErrorKind::usage, "--model {}: unknown model; known: {}", name, known);

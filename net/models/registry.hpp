@@ -12,7 +12,13 @@ namespace dp::net {
 // In the order of --help.
 [[nodiscard]] std::vector<std::string> model_names();
 
+// What a model is made for.
+struct ModelInput {
+  ImageShape image;
+  std::size_t classes;
+};
+
 // Throws Error(usage), which lists the known names, for an unknown one.
-[[nodiscard]] Graph make_model(const std::string& name, std::size_t classes);
+[[nodiscard]] Graph make_model(const std::string& name, const ModelInput& input);
 
 }  // namespace dp::net

@@ -21,10 +21,10 @@ struct Features {
 
 class Builder {
  public:
-  explicit Builder(const ResNetOptions& options) : options_(options), graph_({1, 32, 32, 3}) {}
+  explicit Builder(const ResNetOptions& options) : options_(options), graph_(options.image) {}
 
   Graph build() {
-    Features x = {graph_.images(), 3};
+    Features x = {graph_.images(), options_.image.channels};
     x = conv("conv1", x, {.channels = options_.widths[0]});
     x = norm("bn1", x, {.has_relu = true});
     for (std::size_t stage = 0; stage < options_.blocks.size(); ++stage) {

@@ -1,4 +1,4 @@
-// Residual networks for 32 x 32 images.
+// Residual networks for small images, such as CIFAR's of 32 x 32 pixels; any size will do.
 //
 // resnet18/34/50/101/152 in CIFAR form: the ImageNet networks of He et al. 2016 (CVPR) with a 3x3
 // stem and no first pooling, as in kuangliu/pytorch-cifar. resnet20/32/44/56/110: the same paper's
@@ -17,6 +17,7 @@ enum class BlockKind { basic, bottleneck };
 enum class ShortcutKind { convolution, padding };
 
 struct ResNetOptions {
+  ImageShape image;
   BlockKind block = BlockKind::basic;
   ShortcutKind shortcut = ShortcutKind::convolution;
   std::vector<std::size_t> blocks;  // per stage; stage s > 0 begins with stride 2

@@ -1,7 +1,7 @@
 // P ranks on parts of a batch are one rank on the whole batch: same losses, same parameters up to
 // the order of additions. The network has no batch normalisation, whose statistics would be those
-// of a part. The last step of the epoch is uneven, and with more than two ranks some have no sample
-// in it.
+// of a part. The images are not square. The last step of the epoch is uneven, and with more than
+// two ranks some have no sample in it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,9 +25,10 @@ namespace dp {
 namespace {
 
 constexpr std::size_t kSamples = 26, kGlobalBatch = 12;  // steps of 12, 12 and 2
+constexpr ImageShape kImage{.height = 24, .width = 40};
 
 net::Graph plain_network() {
-  net::Graph graph({1, 32, 32, 3});
+  net::Graph graph(kImage);
   net::Value x =
       graph.add<net::Conv2dLayer>("conv1", {.channels = 16, .stride = 2}, {graph.images()});
   x = graph.add<net::ReluLayer>("relu1", {}, {x});
@@ -41,12 +42,15 @@ net::Graph plain_network() {
 
 ImageSet random_images() {
   const CounterRng rng(7, RandomStream::test);
-  std::vector<std::uint8_t> pixels(kSamples * kImageBytes), labels(kSamples);
+  std::vector<std::uint8_t> pixels(kSamples * kImage.values());
+  std::vector<std::int32_t> labels(kSamples);
   for (std::size_t i = 0; i < pixels.size(); ++i) {
     pixels[i] = static_cast<std::uint8_t>(rng.bits(i) & 255);
   }
-  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::uint8_t>(i % 10);
-  return {"random", std::vector<std::string>(10, "class"), pixels, labels};
+  for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int32_t>(i % 10);
+  return {{.name = "random", .class_names = std::vector<std::string>(10, "class"), .shape = kImage},
+          pixels,
+          labels};
 }
 
 // One rank's work without any exchange: forward, loss, backward, update.
@@ -63,9 +67,8 @@ struct Alone {
 
   // The loss summed over the batch; gradients of its mean.
   double gradients(const Batch& batch) {
-    const TensorView images = {
-        TensorDesc::nhwc({batch.samples, kImageHeight, kImageWidth, kImageChannels}),
-        const_cast<float*>(batch.images.data())};
+    const TensorView images = {network.images_desc(batch.samples),
+                               const_cast<float*>(batch.images.data())};
     const TensorView logits = network.forward(images, net::Mode::training);
     LossSums sums;
     softmax_cross_entropy(*device, logits, batch.labels.data(), 0.0f,

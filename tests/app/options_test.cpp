@@ -20,6 +20,7 @@ using Words = std::vector<std::string>;
 OptionContext context() {
   OptionContext result;
   result.models = {"resnet18", "resnet20", "resnet20b", "resnet110"};
+  result.datasets = {{"synthetic", "drawn"}, {"cifar10", "ten classes"}, {"cifar100", "a hundred"}};
   result.codecs = {{"none", "fp32"}, {"q8", "8-bit bins; block=2048: values that share a scale"}};
   result.check_compress = [](const std::string& spec) {
     if (spec != "none" && spec != "q8") {
@@ -65,7 +66,7 @@ class File {
 
 TEST(Options, WithoutAnyWordTheSyntheticSetIsLearntInMinutes) {
   const Options options = parse({});
-  EXPECT_EQ(options.dataset, Options::Dataset::synthetic);
+  EXPECT_EQ(options.dataset, "synthetic");
   EXPECT_EQ(options.model, "resnet20");
   EXPECT_EQ(options.batch_size, 32);
   EXPECT_EQ(options.epochs, 5);
@@ -82,7 +83,7 @@ TEST(Options, WithoutAnyWordTheSyntheticSetIsLearntInMinutes) {
 
 TEST(Options, RealDataHasTheDefaultsOfTheExperiments) {
   const Options options = parse({"--data-dir", "somewhere"});
-  EXPECT_EQ(options.dataset, Options::Dataset::cifar10);
+  EXPECT_EQ(options.dataset, "cifar10");
   EXPECT_EQ(options.model, "resnet18");
   EXPECT_EQ(options.batch_size, 128);
   EXPECT_EQ(options.lr, 0.1);
@@ -93,7 +94,7 @@ TEST(Options, RealDataHasTheDefaultsOfTheExperiments) {
 TEST(Options, WhatIsGivenStaysWithTheSyntheticSet) {
   const Options options = parse({"--model=resnet110", "--epochs", "7", "--lr", "0.1",
                                  "--lr-schedule", "constant", "--limit-train", "0"});
-  EXPECT_EQ(options.dataset, Options::Dataset::synthetic);
+  EXPECT_EQ(options.dataset, "synthetic");
   EXPECT_EQ(options.model, "resnet110");
   EXPECT_EQ(options.epochs, 7);
   EXPECT_EQ(options.lr, 0.1);
@@ -102,18 +103,29 @@ TEST(Options, WhatIsGivenStaysWithTheSyntheticSet) {
   EXPECT_EQ(options.batch_size, 32);
 }
 
+TEST(Options, DataSetsAreThoseOfTheContext) {
+  OptionContext other = context();
+  other.datasets = {{"synthetic", "drawn"}, {"photos", "of birds"}};
+  EXPECT_EQ(parse_options({"--data-dir", "d", "--dataset", "photos"}, other).dataset, "photos");
+  EXPECT_NE(help_text(other).find("--dataset synthetic|photos"), std::string::npos);
+  try {
+    static_cast<void>(parse_options({"--data-dir", "d", "--dataset", "cifar10"}, other));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "--dataset cifar10: must be synthetic or photos");
+  }
+}
+
 TEST(Options, TheFolderTellsItsDataSet) {
   OptionContext with_detection = context();
   with_detection.detect_dataset = [](const std::string& folder) {
     return folder == "hundred" ? "cifar100" : "";
   };
-  EXPECT_EQ(parse_options({"--data-dir", "hundred"}, with_detection).dataset,
-            Options::Dataset::cifar100);
-  EXPECT_EQ(parse_options({"--data-dir", "other"}, with_detection).dataset,
-            Options::Dataset::cifar10);
+  EXPECT_EQ(parse_options({"--data-dir", "hundred"}, with_detection).dataset, "cifar100");
+  EXPECT_EQ(parse_options({"--data-dir", "other"}, with_detection).dataset, "cifar10");
   EXPECT_EQ(
       parse_options({"--data-dir", "hundred", "--dataset", "cifar10"}, with_detection).dataset,
-      Options::Dataset::cifar10);
+      "cifar10");
 }
 
 TEST(Options, GlobalBatchStandsInsteadOfBatchSize) {
@@ -300,7 +312,7 @@ TEST(Config, TheCommandLineWinsOverWhatItContradicts) {
                                  "synthetic", "--lr-schedule", "onecycle"});
   EXPECT_EQ(options.batch_size, 8);
   EXPECT_EQ(options.global_batch, 0);
-  EXPECT_EQ(options.dataset, Options::Dataset::synthetic);
+  EXPECT_EQ(options.dataset, "synthetic");
   EXPECT_EQ(options.data_dir, "");
   EXPECT_TRUE(options.lr_milestones.empty());
   EXPECT_EQ(options.warmup_epochs, 0);
@@ -404,9 +416,11 @@ TEST(Table, EveryRowIsInTheHelpWithItsDefaultAndRange) {
     words >> word;
     joined += word + " ";
   }
-  const auto all = context().codecs;
-  for (const auto& [name, text] : all) {
-    EXPECT_NE(joined.find(" " + name + " " + text + " "), std::string::npos) << name;
+  const OptionContext known = context();
+  for (const auto* list : {&known.codecs, &known.datasets}) {
+    for (const auto& [name, text] : *list) {
+      EXPECT_NE(joined.find(" " + name + " " + text + " "), std::string::npos) << name;
+    }
   }
   for (const OptionGroup& group : option_table(context())) {
     EXPECT_NE(help.find("\n" + group.title + "\n"), std::string::npos) << group.title;

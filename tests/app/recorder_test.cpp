@@ -22,8 +22,14 @@ namespace {
 
 constexpr std::size_t kWeights = 30, kBiases = 10, kStepsPerEpoch = 3;
 
+std::unique_ptr<const ImageSource> no_images() {
+  return std::make_unique<const ImageSet>(
+      ImageFacts{.name = "none", .class_names = {}, .shape = {}}, std::vector<std::uint8_t>(),
+      std::vector<std::int32_t>());
+}
+
 net::Graph small_network() {
-  net::Graph graph({1, 32, 32, 3});
+  net::Graph graph({.height = 32, .width = 32});
   const net::Value mean = graph.add<net::GlobalAveragePoolLayer>("mean", {}, {graph.images()});
   graph.add<net::LinearLayer>("linear", {.outputs = 10}, {mean});
   return graph;
@@ -143,7 +149,7 @@ class RecorderTest : public testing::Test {
   Communicator comm_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<net::Network> network_;
-  Dataset data_;
+  const Dataset data_ = {.train = no_images(), .test = no_images()};
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<Recorder> recorder_;
   Printed start_text_;

@@ -26,13 +26,14 @@ using test::copy_state;
 using test::restore_state;
 using test::StateCopy;
 
+constexpr ImageShape kImage{.height = 32, .width = 32};
 constexpr std::size_t kBatch = 2;  // of a rank
 constexpr std::uint64_t kBefore = 3, kAfter = 3;
 
 // Every kind of parameter and statistic, in several buckets, two of which are large enough to be
 // compressed.
 net::Graph small_network() {
-  net::Graph graph({1, 32, 32, 3});
+  net::Graph graph(kImage);
   net::Value x =
       graph.add<net::Conv2dLayer>("conv1", {.channels = 16, .stride = 2}, {graph.images()});
   x = graph.add<net::BatchNormLayer>("bn1", {}, {x});
@@ -79,7 +80,7 @@ class TrainingRun {
   void train(std::uint64_t from, std::uint64_t count) {
     for (std::uint64_t step = from; step < from + count; ++step) {
       const CounterRng rng(step, RandomStream::test, static_cast<std::uint64_t>(comm_.rank()));
-      std::vector<float> images(kBatch * kImageBytes);
+      std::vector<float> images(kBatch * kImage.values());
       for (std::size_t i = 0; i < images.size(); ++i) {
         images[i] = static_cast<float>(rng.uniform(i)) - 0.5f;
       }

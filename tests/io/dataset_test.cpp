@@ -12,6 +12,7 @@ namespace dp {
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
+constexpr std::size_t kImageBytes = 3072;
 
 // Records whose pixels tell file, record and position apart.
 std::uint8_t pixel(std::size_t file, std::size_t record, std::size_t position) {
@@ -36,10 +37,15 @@ void write_cifar10(const TempFolder& folder, const std::string& prefix = "") {
   folder.write(prefix + "test_batch.bin", cifar_file(6, 3, 1));
 }
 
+std::span<const std::uint8_t> image_of(const ImageSource& source, std::size_t index) {
+  static Bytes scratch;
+  return source.read(index, {}, scratch).bytes;
+}
+
 // The message of the Error(data) that loading throws.
-std::string failure(const DatasetRequest& request) {
+std::string failure(std::string_view name, const DatasetRequest& request) {
   try {
-    static_cast<void>(load_dataset(request));
+    static_cast<void>(load_dataset(name, request));
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::data) << error.what();
     return error.what();
@@ -57,19 +63,18 @@ void expect_contains(const std::string& text, std::initializer_list<std::string>
 TEST(Cifar10, ReadsEveryRecordInOrder) {
   const TempFolder folder;
   write_cifar10(folder);
-  const Dataset data =
-      load_dataset({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()});
-  ASSERT_EQ(data.train.count(), 2u + 3 + 4 + 5 + 6);
-  ASSERT_EQ(data.test.count(), 3u);
-  EXPECT_EQ(data.train.classes(), 10u);
-  EXPECT_EQ(data.train.name(), "CIFAR-10 train");
-  EXPECT_EQ(data.train.class_names()[3], "class 3");
+  const Dataset data = load_dataset("cifar10", {.data_dir = folder.path().string()});
+  ASSERT_EQ(data.train->count(), 2u + 3 + 4 + 5 + 6);
+  ASSERT_EQ(data.test->count(), 3u);
+  EXPECT_EQ(data.train->classes(), 10u);
+  EXPECT_EQ(data.train->name(), "CIFAR-10 train");
+  EXPECT_EQ(data.train->class_names()[3], "class 3");
   std::size_t i = 0;
   for (std::size_t file = 1; file <= 5; ++file) {
     for (std::size_t record = 0; record < file + 1; ++record, ++i) {
-      EXPECT_EQ(data.train.label(i), static_cast<int>((3 * file + record) % 10));
+      EXPECT_EQ(data.train->label(i), static_cast<int>((3 * file + record) % 10));
       for (std::size_t p = 0; p < kImageBytes; ++p) {
-        ASSERT_EQ(data.train.image(i)[p], pixel(file, record, p)) << i << " " << p;
+        ASSERT_EQ(image_of(*data.train, i)[p], pixel(file, record, p)) << i << " " << p;
       }
     }
   }
@@ -81,40 +86,37 @@ TEST(Cifar10, ParentFolderLimitsAndClassNames) {
   folder.write("cifar-10-batches-bin/batches.meta.txt",
                {'a',  '\n', 'b',  '\n', 'c',  '\n', 'd',  '\n', 'e',  '\n', 'f',
                 '\n', 'g',  '\n', 'h',  '\n', 'i',  '\n', 'j',  '\n', '\n'});
-  const Dataset data = load_dataset({.kind = DatasetKind::cifar10,
-                                     .data_dir = folder.path().string(),
-                                     .limit_train = 4,
-                                     .limit_test = 1'000});
-  EXPECT_EQ(data.train.count(), 4u);
-  EXPECT_EQ(data.test.count(), 3u);
-  EXPECT_EQ(data.train.image(3)[5], pixel(2, 1, 5));
-  EXPECT_EQ(data.train.class_names()[9], "j");
-  EXPECT_EQ(detect_dataset(folder.path().string()), DatasetKind::cifar10);
+  const Dataset data = load_dataset(
+      "cifar10", {.data_dir = folder.path().string(), .limit_train = 4, .limit_test = 1'000});
+  EXPECT_EQ(data.train->count(), 4u);
+  EXPECT_EQ(data.test->count(), 3u);
+  EXPECT_EQ(image_of(*data.train, 3)[5], pixel(2, 1, 5));
+  EXPECT_EQ(data.train->class_names()[9], "j");
+  EXPECT_EQ(detect_dataset(folder.path().string()), "cifar10");
 }
 
 TEST(Cifar100, TheFineLabelIsLearnt) {
   const TempFolder folder;
   folder.write("train.bin", cifar_file(1, 4, 2));
   folder.write("test.bin", cifar_file(2, 2, 2));
-  const Dataset data =
-      load_dataset({.kind = DatasetKind::cifar100, .data_dir = folder.path().string()});
-  ASSERT_EQ(data.train.count(), 4u);
-  EXPECT_EQ(data.train.classes(), 100u);
-  EXPECT_EQ(data.train.label(2), 5);
-  EXPECT_EQ(data.train.image(2)[100], pixel(1, 2, 100));
-  EXPECT_EQ(detect_dataset(folder.path().string()), DatasetKind::cifar100);
+  const Dataset data = load_dataset("cifar100", {.data_dir = folder.path().string()});
+  ASSERT_EQ(data.train->count(), 4u);
+  EXPECT_EQ(data.train->classes(), 100u);
+  EXPECT_EQ(data.train->label(2), 5);
+  EXPECT_EQ(image_of(*data.train, 2)[100], pixel(1, 2, 100));
+  EXPECT_EQ(detect_dataset(folder.path().string()), "cifar100");
 }
 
 TEST(CifarErrors, FolderNotGivenOrMissing) {
   const TempFolder folder;
-  expect_contains(failure({.kind = DatasetKind::cifar10}),
+  expect_contains(failure("cifar10", {}),
                   {"--dataset cifar10", "--data-dir", "experiments/get_cifar.sh cifar10"});
-  expect_contains(failure({.kind = DatasetKind::cifar100, .data_dir = folder / "no"}),
+  expect_contains(failure("cifar100", {.data_dir = folder / "no"}),
                   {folder / "no", "no such folder", "experiments/get_cifar.sh cifar100"});
   folder.write("file", {1});
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder / "file"}),
+  expect_contains(failure("cifar10", {.data_dir = folder / "file"}),
                   {folder / "file", "is not a folder"});
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+  expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
                   {folder.path().string(), "data_batch_1.bin",
                    "cifar-10-batches-bin/data_batch_1.bin", "experiments/get_cifar.sh cifar10"});
 }
@@ -122,11 +124,11 @@ TEST(CifarErrors, FolderNotGivenOrMissing) {
 TEST(CifarErrors, OtherDataInTheFolder) {
   const TempFolder folder;
   folder.write("train.bin", cifar_file(1, 1, 2));
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+  expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
                   {"it holds CIFAR-100", "--dataset cifar100"});
   const TempFolder python;
   python.write("cifar-10-batches-py/data_batch_1", {1});
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = python.path().string()}),
+  expect_contains(failure("cifar10", {.data_dir = python.path().string()}),
                   {"Python version", "binary version"});
 }
 
@@ -135,13 +137,12 @@ TEST(CifarErrors, WhatElseIsInTheFolderIsTold) {
   for (const char* name : {"train/cat/1.JPG", "train/dog/2.jpg", "test/cat/3.jpg", "notes.txt"}) {
     folder.write(name, {1});
   }
-  const std::string message =
-      failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()});
+  const std::string message = failure("cifar10", {.data_dir = folder.path().string()});
   expect_contains(message, {"it holds 2 folders (test, train) and 1 file (notes.txt)",
                             "images such as ", "32x32 pixels", "dptrain --help"});
   EXPECT_EQ(message.find("Python"), std::string::npos) << message;
   const TempFolder empty;
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = empty.path().string()}),
+  expect_contains(failure("cifar10", {.data_dir = empty.path().string()}),
                   {"it is empty; experiments/get_cifar.sh"});
 }
 
@@ -152,24 +153,23 @@ TEST(Cifar10, AShorterFileIsReadAndNamed) {
                  cifar_file(file, file == 4 ? 2 : 3, 1));
   }
   folder.write("test_batch.bin", cifar_file(6, 1, 1));
-  const DatasetRequest request = {.kind = DatasetKind::cifar10, .data_dir = folder.path().string()};
-  const Dataset data = load_dataset(request);
-  EXPECT_EQ(data.train.count(), 14u);
+  const DatasetRequest request = {.data_dir = folder.path().string()};
+  const Dataset data = load_dataset("cifar10", request);
+  EXPECT_EQ(data.train->count(), 14u);
   ASSERT_EQ(data.warnings.size(), 1u);
   EXPECT_EQ(data.warnings[0],
             folder / "data_batch_4.bin" +
                 ": has 2 images and data_batch_1.bin has 3; is the file complete?");
   folder.write("data_batch_4.bin", cifar_file(4, 3, 1));
-  EXPECT_TRUE(load_dataset(request).warnings.empty());
+  EXPECT_TRUE(load_dataset("cifar10", request).warnings.empty());
 }
 
 TEST(CifarErrors, MissingFileIsNamedEvenBehindALimit) {
   const TempFolder folder;
   write_cifar10(folder);
   std::filesystem::remove(folder / "data_batch_4.bin");
-  expect_contains(
-      failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string(), .limit_train = 1}),
-      {folder / "data_batch_4.bin", "missing", "test_batch.bin", "get_cifar.sh"});
+  expect_contains(failure("cifar10", {.data_dir = folder.path().string(), .limit_train = 1}),
+                  {folder / "data_batch_4.bin", "missing", "test_batch.bin", "get_cifar.sh"});
 }
 
 TEST(CifarErrors, TruncatedMisSizedAndEmptyFiles) {
@@ -179,14 +179,14 @@ TEST(CifarErrors, TruncatedMisSizedAndEmptyFiles) {
   bytes.pop_back();
   folder.write("data_batch_2.bin", bytes);
   expect_contains(
-      failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+      failure("cifar10", {.data_dir = folder.path().string()}),
       {folder / "data_batch_2.bin", "9218 bytes", "3073 bytes", "2 and 3072 bytes", "truncated"});
   folder.write("data_batch_2.bin", {});
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+  expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
                   {folder / "data_batch_2.bin", "has 0 bytes"});
   // CIFAR-100 records in files named like CIFAR-10's.
   folder.write("data_batch_2.bin", cifar_file(2, 3, 2));
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+  expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
                   {folder / "data_batch_2.bin", "9222 bytes"});
 }
 
@@ -196,7 +196,7 @@ TEST(CifarErrors, LabelsOutOfRange) {
   Bytes bytes = cifar_file(3, 4, 1);
   bytes[2 * (kImageBytes + 1)] = 10;
   folder.write("data_batch_3.bin", bytes);
-  expect_contains(failure({.kind = DatasetKind::cifar10, .data_dir = folder.path().string()}),
+  expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
                   {folder / "data_batch_3.bin", "record 2", "label 10", "0 to 9"});
 
   const TempFolder hundred;
@@ -204,48 +204,35 @@ TEST(CifarErrors, LabelsOutOfRange) {
   train[kImageBytes + 2] = 20;
   hundred.write("train.bin", train);
   hundred.write("test.bin", cifar_file(1, 1, 2));
-  expect_contains(failure({.kind = DatasetKind::cifar100, .data_dir = hundred.path().string()}),
+  expect_contains(failure("cifar100", {.data_dir = hundred.path().string()}),
                   {"record 1", "coarse label 20", "0 to 19"});
   train[kImageBytes + 2] = 0;
   train[1] = 100;
   hundred.write("train.bin", train);
-  expect_contains(failure({.kind = DatasetKind::cifar100, .data_dir = hundred.path().string()}),
+  expect_contains(failure("cifar100", {.data_dir = hundred.path().string()}),
                   {"record 0", "label 100", "0 to 99"});
 }
 
-TEST(ImageSet, ContradictionsAreOurMistake) {
-  EXPECT_THROW(ImageSet("x", {"a"}, Bytes(kImageBytes), {1}), Error);
-  EXPECT_THROW(ImageSet("x", {"a"}, Bytes(kImageBytes - 1), {0}), Error);
-  const ImageSet set("x", {"a"}, Bytes(kImageBytes), {0});
-  EXPECT_THROW(static_cast<void>(set.image(1)), Error);
-  EXPECT_THROW(static_cast<void>(set.label(1)), Error);
+TEST(Datasets, EachIsARow) {
+  std::vector<std::string> names;
+  for (const DatasetRow& row : dataset_list()) names.emplace_back(row.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"synthetic", "cifar10", "cifar100"}));
+  try {
+    static_cast<void>(load_dataset("mnist", {}));
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    expect_contains(error.what(), {"--dataset mnist", "synthetic, cifar10, cifar100"});
+  }
 }
 
-TEST(ContentHash, TellsApartWhatTrainingWouldSee) {
-  const auto set = [](std::vector<std::string> names, std::size_t images, int odd_pixel,
-                      std::uint8_t label) {
-    Bytes pixels(images * kImageBytes, 3);
-    pixels.back() = static_cast<std::uint8_t>(odd_pixel);
-    Bytes labels(images, 0);
-    labels.front() = label;
-    return ImageSet("x", std::move(names), std::move(pixels), std::move(labels));
-  };
-  const Dataset usual = {.train = set({"a", "b"}, 2, 3, 0), .test = set({"a", "b"}, 1, 3, 0)};
-  const std::uint64_t hash = content_hash(usual);
-  EXPECT_EQ(content_hash(Dataset(usual)), hash);
-  Dataset other = usual;
-  for (ImageSet* part : {&other.train, &other.test}) {
-    const std::size_t images = part->count();
-    for (const ImageSet& changed :
-         {set({"a", "c"}, images, 3, 0), set({"a", "b"}, images + 1, 3, 0),
-          set({"a", "b"}, images, 4, 0), set({"a", "b"}, images, 3, 1)}) {
-      const ImageSet kept = std::exchange(*part, changed);
-      EXPECT_NE(content_hash(other), hash);
-      *part = kept;
-    }
-  }
-  std::swap(other.train, other.test);
-  EXPECT_NE(content_hash(other), hash);
+TEST(Datasets, AFolderWithTwoOfThemIsNotDetected) {
+  const TempFolder folder;
+  EXPECT_EQ(detect_dataset(folder.path().string()), "");
+  folder.write("cifar-10-batches-bin/data_batch_1.bin", {1});
+  EXPECT_EQ(detect_dataset(folder.path().string()), "cifar10");
+  folder.write("cifar-100-binary/test.bin", {1});
+  EXPECT_EQ(detect_dataset(folder.path().string()), "");
 }
 
 }  // namespace

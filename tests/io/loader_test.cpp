@@ -17,17 +17,20 @@ namespace {
 std::atomic<std::size_t> allocations{0};
 }  // namespace
 
-// Counts every allocation of this program.
-void* operator new(std::size_t bytes) {
+// Counts every allocation of this program. Not inline: where the compiler sees one half of a pair
+// as malloc() or free(), it warns of a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace dp {
 namespace {
+
+constexpr std::size_t kImageBytes = kSyntheticShape.values();
 
 const ImageSet& images() {
   static const ImageSet set = make_synthetic(Split::train, 203, 1);
@@ -71,7 +74,8 @@ TEST(Loader, DeliversWhatSamplerAndAugmentationSay) {
       for (std::size_t k = 0; k < sampler.rank_samples(step); ++k) {
         const std::size_t sample = sampler.sample(step, k);
         std::vector<float> expected(kImageBytes);
-        Normalizer().apply(images().image(sample), draw_augmentation(9, epoch, sample), expected);
+        Normalizer(kSyntheticShape)
+            .apply(images().image(sample), draw_augmentation(9, epoch, sample), expected);
         EXPECT_EQ(batches[step].labels[k], images().label(sample));
         ASSERT_TRUE(std::equal(
             expected.begin(), expected.end(),
@@ -113,10 +117,79 @@ TEST(Loader, EvaluationIsPlainAndInOrder) {
   Loader loader(images(), {.global_batch = 50, .order = SampleOrder::in_order, .augment = false});
   const std::vector<Copy> batches = read_epoch(loader, 7);
   std::vector<float> expected(kImageBytes);
-  Normalizer().apply(images().image(51), {}, expected);
+  Normalizer(kSyntheticShape).apply(images().image(51), {}, expected);
   EXPECT_TRUE(
       std::equal(expected.begin(), expected.end(), batches[1].images.begin() + kImageBytes));
   EXPECT_EQ(batches.back().labels.size(), 3u);
+}
+
+// Images that are not square, as floats and raw, from a source that decodes into the thread's
+// scratch memory and does the shift of the augmentation itself.
+class ShiftingSource final : public ImageSource {
+ public:
+  ShiftingSource()
+      : ImageSource({.name = "shifting",
+                     .class_names = std::vector<std::string>(1'000, "class"),
+                     .shape = {.height = 24, .width = 40},
+                     .normalization = {.mean = {0.1f, 0.2f, 0.3f}, .deviation = {1, 2, 4}}}) {}
+
+  [[nodiscard]] std::size_t count() const noexcept override { return 7; }
+  [[nodiscard]] std::int32_t label(std::size_t index) const override {
+    return 999 - static_cast<std::int32_t>(index);
+  }
+  [[nodiscard]] Image read(std::size_t index, const Augmentation& crop,
+                           std::vector<std::uint8_t>& scratch) const override {
+    scratch.resize(std::max(scratch.size(), shape().values()));
+    for (std::size_t i = 0; i < shape().values(); ++i) scratch[i] = value(index, crop.shift_x, i);
+    return {{scratch.data(), shape().values()}, {.is_flipped = crop.is_flipped}};
+  }
+  static std::uint8_t value(std::size_t index, int shift, std::size_t i) {
+    return static_cast<std::uint8_t>(index * 50 + i * 3 + i / 256 +
+                                     static_cast<std::size_t>(shift));
+  }
+
+ protected:
+  [[nodiscard]] std::uint64_t hash_images() const override { return 1; }
+};
+
+TEST(Loader, TakesAnySourceAndAnyShape) {
+  const ShiftingSource source;
+  const ImageShape shape = source.shape();
+  for (const bool is_raw : {false, true}) {
+    Loader loader(source, {.global_batch = 3, .seed = 4, .threads = 2, .is_raw = is_raw});
+    Sampler sampler({.samples = 7, .global_batch = 3, .seed = 4});
+    sampler.start_epoch(2);
+    loader.start_epoch(2);
+    for (std::size_t step = 0; step < 3; ++step) {
+      const Batch& batch = loader.next();
+      ASSERT_EQ(batch.samples, step < 2 ? 3u : 1u);
+      EXPECT_EQ(is_raw ? batch.bytes.size() : batch.images.size(), batch.samples * shape.values());
+      for (std::size_t k = 0; k < batch.samples; ++k) {
+        const std::size_t sample = sampler.sample(step, k);
+        const Augmentation drawn = draw_augmentation(4, 2, sample);
+        EXPECT_EQ(batch.labels[k], 999 - static_cast<std::int32_t>(sample));
+        if (is_raw) {
+          EXPECT_EQ(batch.crops[k].shift_x, 0);
+          EXPECT_EQ(batch.crops[k].shift_y, 0);
+          EXPECT_EQ(batch.crops[k].is_flipped != 0, drawn.is_flipped);
+        }
+        for (std::size_t i = 0; i < shape.values(); ++i) {
+          const std::size_t c = i % 3, x = i / 3 % shape.width, y = i / 3 / shape.width;
+          const std::size_t column = drawn.is_flipped && !is_raw ? shape.width - 1 - x : x;
+          const std::size_t at = (c * shape.height + y) * shape.width + column;
+          const std::uint8_t byte = ShiftingSource::value(sample, drawn.shift_x, at);
+          if (is_raw) {
+            ASSERT_EQ(batch.bytes[k * shape.values() + at], byte);
+          } else {
+            const float mean = source.normalization().mean[c];
+            const float deviation = source.normalization().deviation[c];
+            ASSERT_EQ(batch.images[k * shape.values() + i],
+                      (static_cast<float>(byte) / 255.0f - mean) / deviation);
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Loader, ARankMayHaveNoSamplesInTheLastStep) {

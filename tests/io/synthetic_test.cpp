@@ -26,7 +26,7 @@ TEST(Synthetic, AnImageFollowsFromSeedSplitAndIndexAlone) {
   const ImageSet large = make_synthetic(Split::train, 100, 7, 3);
   for (std::size_t i = 0; i < small.count(); ++i) {
     EXPECT_TRUE(std::ranges::equal(small.image(i), large.image(i))) << i;
-    std::array<std::uint8_t, kImageBytes> alone;
+    std::array<std::uint8_t, kSyntheticShape.values()> alone;
     EXPECT_EQ(draw_synthetic(7, Split::train, i, alone), small.label(i));
     EXPECT_TRUE(std::ranges::equal(small.image(i), alone)) << i;
   }
@@ -50,19 +50,19 @@ TEST(Synthetic, TheImagesOfASeedNeverChange) {
 }
 
 TEST(Synthetic, DefaultsAndBalance) {
-  const Dataset data = load_dataset({.threads = 2});
-  EXPECT_EQ(data.train.count(), 12'800u);
-  EXPECT_EQ(data.test.count(), 2'000u);
-  ASSERT_EQ(data.train.classes(), 10u);
-  EXPECT_EQ(data.train.class_names()[1], "ring");
+  const Dataset data = load_dataset("synthetic", {.threads = 2});
+  EXPECT_EQ(data.train->count(), 12'800u);
+  EXPECT_EQ(data.test->count(), 2'000u);
+  ASSERT_EQ(data.train->classes(), 10u);
+  EXPECT_EQ(data.train->class_names()[1], "ring");
   std::array<int, 10> counts{};
-  for (std::size_t i = 0; i < data.train.count(); ++i) {
-    ++counts[static_cast<std::size_t>(data.train.label(i))];
+  for (std::size_t i = 0; i < data.train->count(); ++i) {
+    ++counts[static_cast<std::size_t>(data.train->label(i))];
   }
   for (const int count : counts) EXPECT_EQ(count, 1'280);
-  const Dataset few = load_dataset({.limit_train = 3, .limit_test = 1});
-  EXPECT_EQ(few.train.count(), 3u);
-  EXPECT_EQ(few.test.count(), 1u);
+  const Dataset few = load_dataset("synthetic", {.limit_train = 3, .limit_test = 1});
+  EXPECT_EQ(few.train->count(), 3u);
+  EXPECT_EQ(few.test->count(), 1u);
 }
 
 // The nearest class mean is a linear classifier. Colours are drawn without regard to the class, so
@@ -71,10 +71,10 @@ TEST(Synthetic, DefaultsAndBalance) {
 TEST(Synthetic, ClassMeansSayLittle) {
   const ImageSet train = make_synthetic(Split::train, 3'000, 0),
                  test = make_synthetic(Split::test, 500, 0);
-  std::vector<std::array<double, kImageBytes>> means(10);
+  std::vector<std::array<double, kSyntheticShape.values()>> means(10);
   for (std::size_t i = 0; i < train.count(); ++i) {
     auto& mean = means[static_cast<std::size_t>(train.label(i))];
-    for (std::size_t p = 0; p < kImageBytes; ++p) mean[p] += train.image(i)[p] / 300.0;
+    for (std::size_t p = 0; p < kSyntheticShape.values(); ++p) mean[p] += train.image(i)[p] / 300.0;
   }
   int right = 0;
   for (std::size_t i = 0; i < test.count(); ++i) {
@@ -82,7 +82,7 @@ TEST(Synthetic, ClassMeansSayLittle) {
     int guess = -1;
     for (int k = 0; k < 10; ++k) {
       double distance = 0;
-      for (std::size_t p = 0; p < kImageBytes; ++p) {
+      for (std::size_t p = 0; p < kSyntheticShape.values(); ++p) {
         const double d = test.image(i)[p] - means[static_cast<std::size_t>(k)][p];
         distance += d * d;
       }

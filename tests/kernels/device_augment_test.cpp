@@ -51,18 +51,23 @@ TEST_F(Augment, EqualsLoaderBitForBit) {
     }
   }
   const std::size_t count = augmentations.size();
-  const std::vector<std::uint8_t> images = random_bytes(count * kImageBytes);
+  const Normalization normalization{.mean = {0.4f, 0.5f, 0.6f}, .deviation = {0.2f, 0.25f, 0.3f}};
   std::vector<ImageCrop> crops;
   for (const Augmentation& augmentation : augmentations) crops.push_back(to_crop(augmentation));
 
-  const Normalizer normalizer({.mean = {0.4f, 0.5f, 0.6f}, .deviation = {0.2f, 0.25f, 0.3f}});
-  std::vector<float> expected(count * kImageBytes);
-  for (std::size_t n = 0; n < count; ++n) {
-    normalizer.apply(std::span(images).subspan(n * kImageBytes, kImageBytes), augmentations[n],
-                     std::span(expected).subspan(n * kImageBytes, kImageBytes));
+  for (const ImageShape& image :
+       {ImageShape{.height = 32, .width = 32}, ImageShape{.height = 24, .width = 40}}) {
+    const std::size_t values = image.values();
+    const std::vector<std::uint8_t> images = random_bytes(count * values);
+    const Normalizer normalizer(image, normalization);
+    std::vector<float> expected(count * values);
+    for (std::size_t n = 0; n < count; ++n) {
+      normalizer.apply(std::span(images).subspan(n * values, values), augmentations[n],
+                       std::span(expected).subspan(n * values, values));
+    }
+    const Shape shape{count, image.height, image.width, image.channels};
+    EXPECT_EQ(augmented(shape, images, crops, normalizer.table()), expected) << image.width;
   }
-  const Shape shape{count, kImageHeight, kImageWidth, kImageChannels};
-  EXPECT_EQ(augmented(shape, images, crops, normalizer.table()), expected);
 }
 
 // Odd sizes, shifts beyond the image, more images than one block for each.

@@ -21,6 +21,10 @@
 
 namespace dp::test {
 
+inline net::ModelInput cifar(std::size_t classes) {
+  return {.image = {.height = 32, .width = 32}, .classes = classes};
+}
+
 struct GoldenSettings {
   std::string model;
   std::size_t classes = 10;
@@ -52,7 +56,7 @@ class GoldenNetwork {
       : settings_(settings), device_(make_test_device(options)) {
     device_->tuning().import_text(tuning);
     network_ = std::make_unique<net::Network>(
-        *device_, net::make_model(settings.model, settings.classes), type, 1);
+        *device_, net::make_model(settings.model, cifar(settings.classes)), type, 1);
     for (const std::size_t batch : settings.batches) {
       network_->prepare(batch, net::Mode::training);
       network_->prepare(batch, net::Mode::evaluation);

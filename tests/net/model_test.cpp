@@ -20,6 +20,10 @@ using net::Parameter;
 using net::ParameterKind;
 using net::Parameters;
 
+net::ModelInput cifar(std::size_t classes) {
+  return {.image = {.height = 32, .width = 32}, .classes = classes};
+}
+
 struct Count {
   const char* model;
   std::size_t with_10, with_100;  // classes; 0: no figure is known
@@ -45,8 +49,7 @@ constexpr Count kCounts[] = {
 
 // Counts from the graph, so that nothing large is allocated.
 std::size_t count_parameters(const net::Graph& graph) {
-  std::vector<Shape> shapes = {graph.image()};
-  shapes[0].n = 1;
+  std::vector<Shape> shapes = {graph.images_shape(1)};
   std::size_t total = 0;
   for (std::size_t i = 1; i < graph.nodes().size(); ++i) {
     std::vector<Shape> inputs;
@@ -66,9 +69,10 @@ TEST(Models, ParameterCountsAreExact) {
   std::vector<std::string> names;
   for (const Count& row : kCounts) {
     names.emplace_back(row.model);
-    EXPECT_EQ(count_parameters(net::make_model(row.model, 10)), row.with_10) << row.model;
+    EXPECT_EQ(count_parameters(net::make_model(row.model, cifar(10))), row.with_10) << row.model;
     if (row.with_100 != 0) {
-      EXPECT_EQ(count_parameters(net::make_model(row.model, 100)), row.with_100) << row.model;
+      EXPECT_EQ(count_parameters(net::make_model(row.model, cifar(100))), row.with_100)
+          << row.model;
     }
   }
   EXPECT_EQ(net::model_names(), names) << "every model has a row here";
@@ -76,7 +80,7 @@ TEST(Models, ParameterCountsAreExact) {
 
 TEST(Models, UnknownNameNamesTheKnown) {
   try {
-    static_cast<void>(net::make_model("resnet19", 10));
+    static_cast<void>(net::make_model("resnet19", cifar(10)));
     FAIL() << "was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
@@ -88,7 +92,7 @@ TEST(Models, UnknownNameNamesTheKnown) {
 class Resnet20 : public testing::Test {
  protected:
   std::unique_ptr<Device> device_ = make_device({.tune = false});
-  Network network_{*device_, net::make_model("resnet20b", 10), DataType::f32, 1};
+  Network network_{*device_, net::make_model("resnet20b", cifar(10)), DataType::f32, 1};
   Parameters& parameters_ = network_.parameters();
 };
 
@@ -147,10 +151,10 @@ TEST_F(Resnet20, BackwardReportsEveryTensorOnceInBufferOrder) {
 }
 
 TEST_F(Resnet20, InitialValuesAreAFunctionOfSeedAndName) {
-  Network same(*device_, net::make_model("resnet20b", 10), DataType::f32, 1);
-  Network other(*device_, net::make_model("resnet20b", 10), DataType::f32, 2);
+  Network same(*device_, net::make_model("resnet20b", cifar(10)), DataType::f32, 1);
+  Network other(*device_, net::make_model("resnet20b", cifar(10)), DataType::f32, 2);
   // In another model, tensors of the same name and shape have the same initial values.
-  Network longer(*device_, net::make_model("resnet32b", 10), DataType::f32, 1);
+  Network longer(*device_, net::make_model("resnet32b", cifar(10)), DataType::f32, 1);
   const auto values = [](Network& n, const std::string& name) {
     for (const Parameter& t : n.parameters().tensors()) {
       if (t.name != name) continue;

@@ -1,0 +1,108 @@
+// An image source: a set of labelled images that are read one at a time, in any order and by any
+// number of threads. What a network must know of them (size, classes, normalisation) it says before
+// the first image is read.
+//
+// All images of a source come out in one size, shape(). A source whose stored images have other
+// sizes decodes and scales them in read(), which the loader's threads call.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/pixels.hpp"
+
+namespace dp {
+
+// Per channel, for pixels scaled to [0, 1]; the defaults are CIFAR-10's customary values.
+struct Normalization {
+  std::array<float, kColours> mean{0.4914f, 0.4822f, 0.4465f};
+  std::array<float, kColours> deviation{0.2023f, 0.1994f, 0.2010f};
+};
+
+// What happens to one image; the default leaves it as it is.
+struct Augmentation {
+  int shift_x = 0;  // the window's left edge in the image; outside of the image lies black
+  int shift_y = 0;
+  bool is_flipped = false;
+};
+
+struct ImageFacts {
+  std::string name;                      // "CIFAR-10 train"
+  std::vector<std::string> class_names;  // labels are indices into it
+  ImageShape shape;
+  Normalization normalization = {};
+};
+
+class ImageSource {
+ public:
+  explicit ImageSource(ImageFacts facts) : facts_(std::move(facts)) {}
+  virtual ~ImageSource() = default;
+
+  [[nodiscard]] const std::string& name() const noexcept { return facts_.name; }
+  [[nodiscard]] const std::vector<std::string>& class_names() const noexcept {
+    return facts_.class_names;
+  }
+  [[nodiscard]] std::size_t classes() const noexcept { return facts_.class_names.size(); }
+  [[nodiscard]] const ImageShape& shape() const noexcept { return facts_.shape; }
+  [[nodiscard]] const Normalization& normalization() const noexcept { return facts_.normalization; }
+
+  [[nodiscard]] virtual std::size_t count() const noexcept = 0;
+  // Below classes().
+  [[nodiscard]] virtual std::int32_t label(std::size_t index) const = 0;
+
+  // An image of shape(), planar, and what the caller has still to do with it.
+  struct Image {
+    std::span<const std::uint8_t> bytes;
+    Augmentation rest;
+  };
+  // Image `index` for a sample that is to be augmented by `crop`. A source does that part of it
+  // which is cheaper before its images have their size, and hands the rest back. `scratch` belongs
+  // to the calling thread, which keeps it from call to call; a source that needs memory makes it
+  // larger. The bytes may lie there, or in the source's own memory; they are valid until the
+  // thread's next call. Throws Error(data) for an image that cannot be read.
+  [[nodiscard]] virtual Image read(std::size_t index, const Augmentation& crop,
+                                   std::vector<std::uint8_t>& scratch) const = 0;
+
+  // XXH3, 64 bits, over all that training would see: names, size, normalisation, labels, pixels.
+  [[nodiscard]] std::uint64_t content_hash() const;
+
+ protected:
+  ImageSource(const ImageSource&) = default;
+  ImageSource& operator=(const ImageSource&) = default;
+
+  // Of labels and pixels, in the order of the images.
+  [[nodiscard]] virtual std::uint64_t hash_images() const = 0;
+
+ private:
+  ImageFacts facts_;
+};
+
+// Images in memory, all of the same size. It never changes once it is built.
+class ImageSet final : public ImageSource {
+ public:
+  // `pixels` holds facts.shape.values() bytes per label; every label is below the number of
+  // classes.
+  ImageSet(ImageFacts facts, std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels);
+
+  [[nodiscard]] std::size_t count() const noexcept override { return labels_.size(); }
+  [[nodiscard]] std::int32_t label(std::size_t index) const override;
+  // In its own memory; leaves all of the augmentation to the caller.
+  [[nodiscard]] Image read(std::size_t index, const Augmentation& crop,
+                           std::vector<std::uint8_t>& scratch) const override;
+  // The same without an augmentation.
+  [[nodiscard]] std::span<const std::uint8_t> image(std::size_t index) const;
+
+ protected:
+  [[nodiscard]] std::uint64_t hash_images() const override;
+
+ private:
+  std::vector<std::uint8_t> pixels_;
+  std::vector<std::int32_t> labels_;
+};
+
+}  // namespace dp
