@@ -2,7 +2,8 @@
 //
 // x: N, H, W, C. weights: KRSC fp32 (K output channels, R x S kernel, C input channels), whatever
 // the device; reorders into a library's own form are part of the plan. y: N, P, Q, K with
-// P = (H + 2 padding - R) / stride + 1. Cross-correlation, as in every deep-learning library.
+// P = (H + 2 padding.h - R) / stride + 1, Q likewise. Cross-correlation, as in every deep-learning
+// library.
 #pragma once
 
 #include <cstddef>
@@ -10,23 +11,26 @@
 #include <string>
 
 #include "kernels/device.hpp"
+#include "kernels/extent.hpp"
 #include "kernels/tensor.hpp"
 
 namespace dp {
 
 struct Conv2dDesc {
   TensorDesc x, y;
-  std::size_t kernel = 3, stride = 1, padding = 1;  // square
-  bool is_training = true;                          // false: forward only
-  bool needs_input_gradient = true;                 // false for the first layer: no backward_data
+  Extent kernel = 3;  // R x S
+  std::size_t stride = 1;
+  Extent padding = 1;
+  bool is_training = true;           // false: forward only
+  bool needs_input_gradient = true;  // false for the first layer: no backward_data
 
   [[nodiscard]] std::size_t weight_elements() const {
-    return y.shape.c * kernel * kernel * x.shape.c;
+    return y.shape.c * kernel.area() * x.shape.c;
   }
   // Multiply-adds of one direction, times two.
   [[nodiscard]] double flops() const {
     return 2.0 * static_cast<double>(y.shape.elements()) *
-           static_cast<double>(kernel * kernel * x.shape.c);
+           static_cast<double>(kernel.area() * x.shape.c);
   }
 };
 
@@ -45,8 +49,8 @@ class Conv2d {
 };
 
 // The output's shape; throws Error(internal) when the kernel does not fit.
-[[nodiscard]] Shape conv2d_output(const Shape& x, std::size_t out_channels, std::size_t kernel,
-                                  std::size_t stride, std::size_t padding);
+[[nodiscard]] Shape conv2d_output(const Shape& x, std::size_t out_channels, Extent kernel,
+                                  std::size_t stride, Extent padding);
 
 [[nodiscard]] std::unique_ptr<Conv2d> make_conv2d(Device& device, const Conv2dDesc& desc);
 

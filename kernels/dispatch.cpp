@@ -56,13 +56,13 @@ std::string to_string(const TensorDesc& desc) {
       desc.is_nhwc() ? std::string("nhwc") : fmt::format("nChw{}c", desc.channel_block));
 }
 
-Shape conv2d_output(const Shape& x, std::size_t out_channels, std::size_t kernel,
-                    std::size_t stride, std::size_t padding) {
-  DP_ASSERT(stride >= 1 && kernel >= 1 && std::min(x.h, x.w) + 2 * padding >= kernel,
-            "a {0}x{0} kernel with stride {1} on {2}x{3} pixels with padding {4}", kernel, stride,
-            x.h, x.w, padding);
-  return {x.n, (x.h + 2 * padding - kernel) / stride + 1, (x.w + 2 * padding - kernel) / stride + 1,
-          out_channels};
+Shape conv2d_output(const Shape& x, std::size_t out_channels, Extent kernel, std::size_t stride,
+                    Extent padding) {
+  const std::size_t height = x.h + 2 * padding.h, width = x.w + 2 * padding.w;
+  DP_ASSERT(stride >= 1 && kernel.area() >= 1 && height >= kernel.h && width >= kernel.w,
+            "a {}x{} kernel with stride {} on {}x{} pixels with padding {}x{}", kernel.h, kernel.w,
+            stride, x.h, x.w, padding.h, padding.w);
+  return {x.n, (height - kernel.h) / stride + 1, (width - kernel.w) / stride + 1, out_channels};
 }
 
 int count_gpus(std::string* why_none) {

@@ -174,13 +174,13 @@ class PassMaker {
  private:
   [[nodiscard]] std::optional<Pass> make_or_throw(Direction direction, Method method) const {
     const bool is_winograd = method == Method::winograd;
-    if (is_winograd && (desc_.kernel != 3 || desc_.stride != 1)) return std::nullopt;
+    if (is_winograd && (desc_.kernel != Extent(3) || desc_.stride != 1)) return std::nullopt;
     const auto algorithm =
         is_winograd ? dnnl::algorithm::convolution_winograd : dnnl::algorithm::convolution_direct;
     const memory::data_type type = is_winograd ? memory::data_type::f32 : dnnl_type(compute_type());
     const Dims x_dims = dims_of(desc_.x.shape), y_dims = dims_of(desc_.y.shape);
-    const Dims w_dims = {y_dims[1], x_dims[1], dim(desc_.kernel), dim(desc_.kernel)};
-    const Dims strides(2, dim(desc_.stride)), padding(2, dim(desc_.padding));
+    const Dims w_dims = {y_dims[1], x_dims[1], dim(desc_.kernel.h), dim(desc_.kernel.w)};
+    const Dims strides(2, dim(desc_.stride)), padding{dim(desc_.padding.h), dim(desc_.padding.w)};
 
     // Three-channel images go in as planar nchw: the form of the first-layer kernels.
     const bool has_few_channels = x_dims[1] < 8;
@@ -310,8 +310,8 @@ class CpuConv2d final : public Conv2d {
     if (passes.empty()) {
       auto pass = maker.make(direction, Method::any);
       if (!pass) {
-        throw_error(ErrorKind::device, "oneDNN cannot compute a {0}x{0} convolution of {1}",
-                    desc_.kernel, to_string(desc_.x));
+        throw_error(ErrorKind::device, "oneDNN cannot compute a {}x{} convolution of {}",
+                    desc_.kernel.h, desc_.kernel.w, to_string(desc_.x));
       }
       names.emplace_back("any");
       passes.push_back(std::move(*pass));
@@ -332,7 +332,7 @@ class CpuConv2d final : public Conv2d {
   }
 
   [[nodiscard]] std::string key(Direction direction) const {
-    return fmt::format("conv {}x{} stride {} {}x{}x{} -> {} {} {}", desc_.kernel, desc_.kernel,
+    return fmt::format("conv {}x{} stride {} {}x{}x{} -> {} {} {}", desc_.kernel.h, desc_.kernel.w,
                        desc_.stride, desc_.x.shape.h, desc_.x.shape.w, desc_.x.shape.c,
                        desc_.y.shape.c, dp::name_of(desc_.y.type), name_of(direction));
   }

@@ -68,7 +68,7 @@ ConvPassForm form_of(ConvDirection direction, const Conv2dDesc& desc, bool allow
                .w_type = type,
                .y_type = type,
                .allows_tf32 = allows_tf32};
-  const std::size_t taps = desc.kernel * desc.kernel;
+  const std::size_t taps = desc.kernel.area();
   f.x = {{x.n * x.pixels(), desc.x.shape.c, desc.x.type}, {x.n * x.pixels(), x.c, type}};
   f.y = {{y.n * y.pixels(), desc.y.shape.c, desc.y.type}, {y.n * y.pixels(), y.c, type}};
   f.w = {{desc.y.shape.c * taps, desc.x.shape.c, DataType::f32}, {y.c * taps, x.c, type}};

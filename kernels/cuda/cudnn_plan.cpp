@@ -37,8 +37,8 @@ Descriptor describe_tensor(std::int64_t id, const Shape& s, DataType type) {
 }
 
 Descriptor describe_convolution(const ConvProblem& p) {
-  const auto both = [](std::size_t value) {
-    return std::array<std::int64_t, 2>{dim(value), dim(value)};
+  const auto both = [](Extent value) {
+    return std::array<std::int64_t, 2>{dim(value.h), dim(value.w)};
   };
   const auto padding = both(p.padding), stride = both(p.stride), dilation = both(1);
   const auto ints = CUDNN_TYPE_INT64;
@@ -142,10 +142,9 @@ const char* name_of(ConvDirection direction) {
 }
 
 std::string to_string(const ConvProblem& p) {
-  return fmt::format(
-      "{0}x{0} stride {1} convolution of {2}x{3}x{4}x{5} {6} -> {7} channels {8}, {9}", p.kernel,
-      p.stride, p.x.n, p.x.h, p.x.w, p.x.c, dp::name_of(p.x_type), p.y.c, dp::name_of(p.y_type),
-      name_of(p.direction));
+  return fmt::format("{}x{} stride {} convolution of {}x{}x{}x{} {} -> {} channels {}, {}",
+                     p.kernel.h, p.kernel.w, p.stride, p.x.n, p.x.h, p.x.w, p.x.c,
+                     dp::name_of(p.x_type), p.y.c, dp::name_of(p.y_type), name_of(p.direction));
 }
 
 // ---- running ------------------------------------------------------------------------------------
@@ -184,7 +183,7 @@ void ConvPlanner::describe_operation() {
   const ConvProblem& p = problem_;
   auto made = std::make_shared<ConvGraph>();
   made->x = describe_tensor(kX, p.x, p.x_type);
-  made->w = describe_tensor(kW, {p.y.c, p.kernel, p.kernel, p.x.c}, p.w_type);
+  made->w = describe_tensor(kW, {p.y.c, p.kernel.h, p.kernel.w, p.x.c}, p.w_type);
   made->y = describe_tensor(kY, p.y, p.y_type);
   made->convolution = describe_convolution(p);
 

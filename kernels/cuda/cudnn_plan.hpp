@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cuda/cudnn_descriptor.hpp"
+#include "kernels/extent.hpp"
 #include "kernels/tensor.hpp"
 
 namespace dp::cuda {
@@ -25,7 +26,9 @@ enum class ConvDirection { forward, backward_data, backward_weights };
 struct ConvProblem {
   ConvDirection direction = ConvDirection::forward;
   Shape x, y;
-  std::size_t kernel = 3, stride = 1, padding = 1;
+  Extent kernel = 3;
+  std::size_t stride = 1;
+  Extent padding = 1;
   DataType x_type = DataType::f32, w_type = DataType::f32, y_type = DataType::f32;
   bool allows_tf32 = false;  // fp32 operands may be rounded to TF32
 };

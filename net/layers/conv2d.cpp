@@ -9,7 +9,7 @@ Shape Conv2dLayer::output_shape(std::span<const Shape> inputs) const {
 
 std::vector<ParameterSpec> Conv2dLayer::parameters(std::span<const Shape> inputs) const {
   return {{.name = "weight",
-           .shape = {options_.channels, inputs[0].c, options_.kernel, options_.kernel},
+           .shape = {options_.channels, inputs[0].c, options_.kernel.h, options_.kernel.w},
            .kind = ParameterKind::matrix,
            .init = Init::kaiming_normal_fan_out}};
 }

@@ -12,7 +12,9 @@ class Conv2dLayer final : public Layer {
  public:
   struct Options {
     std::size_t channels;  // K
-    std::size_t kernel = 3, stride = 1, padding = 1;
+    Extent kernel = 3;     // R x S: `.kernel = 3` or `.kernel = {1, 7}`
+    std::size_t stride = 1;
+    Extent padding = 1;
   };
   explicit Conv2dLayer(const Options& options) : options_(options) {}
 

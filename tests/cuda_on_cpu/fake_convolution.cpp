@@ -117,19 +117,23 @@ FakeConvolution::FakeConvolution(const FakeDescriptor& operation) {
     demand(values.size() == 2 && values[0] == values[1], "unlike values for height and width");
     return values[0];
   };
-  const std::int64_t padding = both(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
-  demand(both(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS) == padding, "paddings that differ");
+  const Ints padding = c->list<std::int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  demand(padding.size() == 2, "paddings that are not two");
+  demand(c->list<std::int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS) == padding,
+         "paddings that differ");
   const std::int64_t stride = both(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
   demand(both(CUDNN_ATTR_CONVOLUTION_DILATIONS) == 1, "a dilation");
-  demand(w.dims[2] == w.dims[3], "a filter that is not square");
   demand(x.dims[0] == y.dims[0] && x.dims[1] == w.dims[1] && y.dims[1] == w.dims[0],
          "tensors whose batches or channels do not fit together");
   for (const std::size_t i : {2u, 3u}) {
-    demand(y.dims[i] == (x.dims[i] + 2 * padding - w.dims[2]) / stride + 1,
+    demand(y.dims[i] == (x.dims[i] + 2 * padding[i - 2] - w.dims[i]) / stride + 1,
            "an output of another size than the convolution has");
   }
-  shape = {nhwc(x), nhwc(y), static_cast<std::size_t>(w.dims[2]), static_cast<std::size_t>(stride),
-           static_cast<std::size_t>(padding)};
+  const auto extent = [](std::int64_t h, std::int64_t w_) {
+    return Extent(static_cast<std::size_t>(h), static_cast<std::size_t>(w_));
+  };
+  shape = {nhwc(x), nhwc(y), extent(w.dims[2], w.dims[3]), static_cast<std::size_t>(stride),
+           extent(padding[0], padding[1])};
 }
 
 void FakeConvolution::run(const void* x_data, const void* w_data, const void* y_data, bool is_tf32,

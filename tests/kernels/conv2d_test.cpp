@@ -14,19 +14,23 @@ namespace {
 
 struct ConvCase {
   Shape x;
-  std::size_t channels, kernel, stride;
+  std::size_t channels;
+  Extent kernel;
+  std::size_t stride;
   std::size_t x_block = 0, y_block = 0;  // 0: as the device likes; shape.c: NHWC
   DataType type = DataType::f32;
   std::string method = "fixed";
   int threads = 1;
   bool is_tf32 = false;
+
+  [[nodiscard]] Extent padding() const { return {kernel.h / 2, kernel.w / 2}; }
 };
 
 void PrintTo(const ConvCase& c, std::ostream* out) {
   *out << c.x.n << "x" << c.x.h << "x" << c.x.w << "x" << c.x.c << " -> " << c.channels << ", "
-       << c.kernel << "x" << c.kernel << " stride " << c.stride << ", blocks " << c.x_block << " "
-       << c.y_block << ", " << (c.is_tf32 ? "tf32" : name_of(c.type)) << ", " << c.method << ", "
-       << c.threads << " threads";
+       << c.kernel.h << "x" << c.kernel.w << " stride " << c.stride << ", blocks " << c.x_block
+       << " " << c.y_block << ", " << (c.is_tf32 ? "tf32" : name_of(c.type)) << ", " << c.method
+       << ", " << c.threads << " threads";
 }
 
 // Largest error over the root mean square. fp32: a running sum of n terms rounds off n times by at
@@ -40,7 +44,7 @@ void PrintTo(const ConvCase& c, std::ostream* out) {
 double tolerance(const ConvCase& c, const Shape& y, bool is_winograd) {
   if (c.type == DataType::bf16) return 2e-2;
   const std::size_t terms =
-      std::max(c.kernel * c.kernel * std::max(c.x.c, c.channels), y.n * y.pixels());
+      std::max(c.kernel.area() * std::max(c.x.c, c.channels), y.n * y.pixels());
   const double fp32 = (is_winograd ? 8e-7 : 2e-7) * std::sqrt(static_cast<double>(terms));
   return c.is_tf32 ? 6e-3 + fp32 : fp32;
 }
@@ -75,12 +79,12 @@ struct ConvProbe {
   Doubles x, w, dy, y, dx, dw;
 
   ConvProbe(const ConvCase& c, const TensorDesc& x_desc, const TensorDesc& y_desc)
-      : shape{x_desc.shape, y_desc.shape, c.kernel, c.stride, c.kernel / 2},
+      : shape{x_desc.shape, y_desc.shape, c.kernel, c.stride, c.padding()},
         desc{.x = x_desc,
              .y = y_desc,
              .kernel = c.kernel,
              .stride = c.stride,
-             .padding = c.kernel / 2},
+             .padding = c.padding()},
         x(random_values(x_desc.shape.elements(), 1, x_desc.type)),
         w(random_values(desc.weight_elements(), 2)),
         dy(random_values(y_desc.shape.elements(), 3, y_desc.type)),
@@ -135,7 +139,7 @@ TEST_P(Conv2dTwin, EqualsReference) {
       .threads = c.threads, .tune = c.method == "measured", .allow_tf32 = c.is_tf32};
   const auto device = make_test_device(options);
   if (skips(*device, c.type)) GTEST_SKIP() << "no bf16 on this processor";
-  const Shape y_shape = conv2d_output(c.x, c.channels, c.kernel, c.stride, c.kernel / 2);
+  const Shape y_shape = conv2d_output(c.x, c.channels, c.kernel, c.stride, c.padding());
   // The first layer reads fp32 images in either type.
   const DataType x_type = c.x.c == 3 ? DataType::f32 : c.type;
   const auto block = [&](std::size_t asked, std::size_t channels) {
@@ -169,14 +173,37 @@ std::vector<ConvCase> cases() {
   std::vector<ConvCase> list;
   // The shapes of the networks, smaller, and awkward ones.
   const std::vector<ConvCase> shapes = {
-      {{2, 7, 5, 3}, 16, 3, 1},   {{1, 8, 8, 3}, 64, 3, 1},  {{3, 8, 8, 16}, 16, 3, 1},
-      {{2, 7, 5, 32}, 32, 3, 1},  {{2, 8, 8, 64}, 64, 3, 1}, {{1, 4, 4, 64}, 128, 3, 1},
-      {{3, 9, 7, 16}, 32, 3, 2},  {{2, 8, 8, 32}, 64, 3, 2}, {{2, 8, 8, 32}, 64, 1, 2},
-      {{1, 7, 5, 16}, 32, 1, 2},  {{2, 7, 5, 64}, 32, 1, 1}, {{2, 7, 5, 5}, 16, 3, 1},
-      {{2, 7, 5, 24}, 32, 3, 1},  {{1, 6, 7, 16}, 24, 3, 2}, {{1, 1, 1, 16}, 16, 1, 1},
-      {{3, 2, 1, 16}, 16, 3, 1},  {{1, 5, 5, 24}, 5, 3, 1},  {{2, 4, 4, 512}, 16, 3, 1},
-      {{1, 33, 2, 16}, 32, 3, 2}, {{2, 5, 9, 7}, 5, 5, 1},   {{1, 9, 9, 3}, 13, 7, 2},
-      {{2, 3, 3, 1}, 1, 3, 1},    {{1, 1, 1, 1}, 1, 1, 1},   {{3, 6, 5, 20}, 12, 5, 2},
+      {{2, 7, 5, 3}, 16, 3, 1},
+      {{1, 8, 8, 3}, 64, 3, 1},
+      {{3, 8, 8, 16}, 16, 3, 1},
+      {{2, 7, 5, 32}, 32, 3, 1},
+      {{2, 8, 8, 64}, 64, 3, 1},
+      {{1, 4, 4, 64}, 128, 3, 1},
+      {{3, 9, 7, 16}, 32, 3, 2},
+      {{2, 8, 8, 32}, 64, 3, 2},
+      {{2, 8, 8, 32}, 64, 1, 2},
+      {{1, 7, 5, 16}, 32, 1, 2},
+      {{2, 7, 5, 64}, 32, 1, 1},
+      {{2, 7, 5, 5}, 16, 3, 1},
+      {{2, 7, 5, 24}, 32, 3, 1},
+      {{1, 6, 7, 16}, 24, 3, 2},
+      {{1, 1, 1, 16}, 16, 1, 1},
+      {{3, 2, 1, 16}, 16, 3, 1},
+      {{1, 5, 5, 24}, 5, 3, 1},
+      {{2, 4, 4, 512}, 16, 3, 1},
+      {{1, 33, 2, 16}, 32, 3, 2},
+      {{2, 5, 9, 7}, 5, 5, 1},
+      {{1, 9, 9, 3}, 13, 7, 2},
+      {{2, 3, 3, 1}, 1, 3, 1},
+      {{1, 1, 1, 1}, 1, 1, 1},
+      {{3, 6, 5, 20}, 12, 5, 2},
+      // Kernels that are not square.
+      {{2, 7, 5, 32}, 32, {1, 3}, 1},
+      {{2, 7, 5, 32}, 32, {3, 1}, 1},
+      {{2, 9, 11, 16}, 48, {1, 7}, 1},
+      {{2, 9, 11, 16}, 48, {7, 1}, 1},
+      {{1, 4, 5, 5}, 7, {1, 7}, 1},
+      {{1, 9, 8, 3}, 16, {5, 3}, 2},
   };
   for (const ConvCase& shape : shapes) {
     for (const DataType type : {kFp32, kBf16}) {
@@ -225,7 +252,7 @@ class Conv2dChoice : public testing::TestWithParam<DataType> {
     return c;
   }
   [[nodiscard]] static ConvProbe make_probe(Device& device, const ConvCase& c) {
-    const Shape y = conv2d_output(c.x, c.channels, c.kernel, c.stride, c.kernel / 2);
+    const Shape y = conv2d_output(c.x, c.channels, c.kernel, c.stride, c.padding());
     return {c,
             {c.x, c.type, device.channel_block(c.x.c)},
             {y, c.type, device.channel_block(c.channels)}};

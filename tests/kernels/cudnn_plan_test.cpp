@@ -59,14 +59,13 @@ class CudnnPlans : public testing::TestWithParam<Gpu> {
   Descriptor properties_;
 };
 
-ConvProblem make_problem(const Shape& x, std::size_t channels, std::size_t kernel,
-                         std::size_t stride) {
+ConvProblem make_problem(const Shape& x, std::size_t channels, Extent kernel, std::size_t stride) {
   ConvProblem p;
   p.x = x;
-  p.y = conv2d_output(x, channels, kernel, stride, kernel / 2);
   p.kernel = kernel;
   p.stride = stride;
-  p.padding = kernel / 2;
+  p.padding = {kernel.h / 2, kernel.w / 2};
+  p.y = conv2d_output(x, channels, kernel, stride, p.padding);
   return p;
 }
 
@@ -74,13 +73,22 @@ ConvProblem make_problem(const Shape& x, std::size_t channels, std::size_t kerne
 // them for bf16.
 std::vector<ConvProblem> problems() {
   return {
-      make_problem({128, 32, 32, 8}, 64, 3, 1),   make_problem({128, 32, 32, 64}, 64, 3, 1),
-      make_problem({128, 32, 32, 64}, 128, 3, 2), make_problem({128, 32, 32, 64}, 128, 1, 2),
-      make_problem({128, 8, 8, 256}, 512, 3, 2),  make_problem({128, 4, 4, 512}, 512, 3, 1),
-      make_problem({128, 32, 32, 16}, 16, 3, 1),  make_problem({128, 32, 32, 16}, 32, 3, 2),
-      make_problem({128, 32, 32, 64}, 256, 1, 1), make_problem({128, 4, 4, 2048}, 512, 1, 1),
-      make_problem({1, 7, 5, 24}, 40, 5, 2),      make_problem({3, 1, 1, 16}, 8, 1, 1),
-      make_problem({1024, 32, 32, 64}, 64, 3, 1), make_problem({64, 56, 56, 64}, 64, 7, 2),
+      make_problem({128, 32, 32, 8}, 64, 3, 1),
+      make_problem({128, 32, 32, 64}, 64, 3, 1),
+      make_problem({128, 32, 32, 64}, 128, 3, 2),
+      make_problem({128, 32, 32, 64}, 128, 1, 2),
+      make_problem({128, 8, 8, 256}, 512, 3, 2),
+      make_problem({128, 4, 4, 512}, 512, 3, 1),
+      make_problem({128, 32, 32, 16}, 16, 3, 1),
+      make_problem({128, 32, 32, 16}, 32, 3, 2),
+      make_problem({128, 32, 32, 64}, 256, 1, 1),
+      make_problem({128, 4, 4, 2048}, 512, 1, 1),
+      make_problem({1, 7, 5, 24}, 40, 5, 2),
+      make_problem({3, 1, 1, 16}, 8, 1, 1),
+      make_problem({1024, 32, 32, 64}, 64, 3, 1),
+      make_problem({64, 56, 56, 64}, 64, 7, 2),
+      make_problem({16, 17, 17, 128}, 192, {1, 7}, 1),
+      make_problem({16, 17, 17, 128}, 192, {7, 1}, 1),
   };
 }
 

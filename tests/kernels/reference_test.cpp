@@ -1,5 +1,6 @@
 // The readable twins in kernels/reference, in double, against central differences: every gradient
 // of every operation with respect to every input and parameter.
+#include "kernels/base/error.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/reference/batch_norm.hpp"
 #include "kernels/reference/conv2d.hpp"
@@ -20,14 +21,18 @@ void expect_gradient(const char* what, const Doubles& gradient, Doubles& x,
 }
 
 TEST(Reference, Conv2dGradients) {
-  for (const std::size_t kernel : {1u, 3u}) {
+  struct Case {
+    Extent kernel, padding;
+  };
+  const Case cases[] = {{1, 0},           {3, 1},           {{1, 3}, {0, 1}}, {{3, 1}, {1, 0}},
+                        {{1, 7}, {0, 3}}, {{7, 1}, {3, 0}}, {{3, 2}, {0, 1}}};
+  for (const auto& [kernel, padding] : cases) {
     for (const std::size_t stride : {1u, 2u}) {
       const Shape x_shape{2, 5, 4, 3};
-      const std::size_t padding = kernel / 2;
       const Shape y_shape = conv2d_output(x_shape, 2, kernel, stride, padding);
       const reference::ConvShape shape{x_shape, y_shape, kernel, stride, padding};
       Doubles x = random_values(x_shape.elements(), 1);
-      Doubles w = random_values(2 * kernel * kernel * 3, 2);
+      Doubles w = random_values(2 * kernel.area() * 3, 2);
       const Doubles dy = random_values(y_shape.elements(), 3);
       const auto loss = [&] {
         Doubles y(y_shape.elements());
@@ -50,6 +55,18 @@ TEST(Reference, Conv2dCountsPixels) {
   Doubles y(9);
   reference::conv2d_forward(shape, ones.data(), ones.data(), y.data());
   EXPECT_EQ(y, (Doubles{4, 6, 4, 6, 9, 6, 4, 6, 4}));
+}
+
+// A 1x3 kernel (1, 2, 4) over a row of one pixel each: the kernel's width runs along the image's.
+TEST(Reference, Conv2dKernelsLieAsTheyAreNamed) {
+  const reference::ConvShape shape{{1, 2, 3, 1}, {1, 2, 3, 1}, {1, 3}, 1, {0, 1}};
+  const Doubles x{0, 1, 0, 1, 0, 0}, w{1, 2, 4};
+  Doubles y(6);
+  reference::conv2d_forward(shape, x.data(), w.data(), y.data());
+  EXPECT_EQ(y, (Doubles{4, 2, 1, 2, 1, 0}));
+  EXPECT_EQ(conv2d_output({1, 9, 9, 1}, 5, {1, 7}, 2, {0, 3}), (Shape{1, 5, 5, 5}));
+  EXPECT_EQ(conv2d_output({1, 9, 9, 1}, 5, {1, 7}, 1, 0), (Shape{1, 9, 3, 5}));
+  EXPECT_THROW(static_cast<void>(conv2d_output({1, 9, 5, 1}, 5, {1, 7}, 1, 0)), Error);
 }
 
 TEST(Reference, BatchNormGradients) {
