@@ -76,7 +76,8 @@ void Replica::bring_in(const LoadedBatch& batch) {
 }
 
 TensorView Replica::images_of(const LoadedBatch& batch) {
-  // Operations read images through the same view type that they write outputs through.
+  // Operations use the same view type for the images that they read and the outputs that they
+  // write.
   return {network_.images_desc(batch.samples),
           input_ ? floats(image_memory_) : const_cast<float*>(batch.images)};
 }

@@ -108,7 +108,7 @@ void agree_on_data(Run& run) {
   const std::vector<Summary> all =
       run.comm.all_gather(Summary{run.data_hash, std::uint64_t{run.data.train->count()},
                                   std::uint64_t{run.data.test->count()}});
-  // What most ranks have is taken for right, rank 0's where no set leads.
+  // What most ranks have is taken to be right; if no set leads, rank 0's is.
   const auto votes = [&](const Summary& summary) {
     return std::ranges::count(all, summary.hash, &Summary::hash);
   };

@@ -43,8 +43,8 @@ struct Run {
   Dataset data;
   std::uint64_t data_hash = 0;  // content_hash(data)
   std::size_t global_batch = 0;
-  RunChoices choices;  // with --autotune FILE.h5
-  LinkProbe link;      // zeros where nothing is exchanged, and with --autotune off
+  RunChoices choices;               // with --autotune FILE.h5
+  LinkProbe link;                   // zeros if nothing is exchanged, and with --autotune off
   std::unique_ptr<RunTrace> trace;  // with --trace; the replica records into it
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Loader> train_loader, test_loader;

@@ -38,7 +38,7 @@ void BucketPipeline::fit_buffers() {
     return;
   }
   buffer_needs_ = most;
-  // The old sets go first: two generations need not fit into memory.
+  // Frees the old sets first, so that both need not fit into memory.
   for (auto& buffers : buffers_) buffers.reset();
   for (auto& buffers : buffers_) buffers = std::make_unique<BufferSet>(most, device_);
 }

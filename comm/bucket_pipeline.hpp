@@ -1,4 +1,5 @@
-// The buckets of a step on their way: several at a time, in their order, in a few sets of buffers.
+// Brings the buckets of a step through their exchanges: in order, several at a time, with a few
+// sets of buffers.
 //
 // Every bucket goes through the same states:
 //     posted     it has a set of message buffers, and its receives are there. As many buckets as
@@ -8,12 +9,12 @@
 //                runs on this rank
 //     delivered  its sum is in place
 //     done       its transfers have ended too; the set goes to the next bucket
-// Starts follow the order of the buckets, the same on all ranks. The rest may come in any order;
-// next_delivered() tells of the sums in the order of the buckets.
+// Buckets start in their order, which is the same on all ranks. The other states may come in any
+// order. next_delivered() reports the sums in the order of the buckets.
 //
 // The owner calls look() again and again; nothing here waits, sleeps or measures. One thread uses a
-// pipeline. Nothing is allocated in a step. Failures are the exchanges' (exchange.hpp), and nothing
-// goes on then.
+// pipeline. Nothing is allocated in a step. Failures are those of the exchanges (exchange.hpp); the
+// pipeline cannot continue then.
 #pragma once
 
 #include <cstddef>
@@ -31,37 +32,38 @@ namespace dp {
 struct PipelineHooks {
   // Whether the bucket's values are final. Asked for the oldest bucket that has not started.
   std::function<bool(std::size_t bucket)> is_final;
-  // The bucket's values are those that will be exchanged; its exchange starts after this call.
+  // Called when the bucket's values are those to be exchanged; its exchange starts after this call.
   std::function<void(std::size_t bucket)> starts = {};
-  // Its sum has been found in place. Called once for every bucket, in any order.
+  // Called when the bucket's sum is in place: once for every bucket, in any order.
   std::function<void(std::size_t bucket)> delivered = {};
 };
 
 class BucketPipeline {
  public:
-  // At most `in_flight` buckets are posted and not done. `device` reaches the buffers; null: only
-  // the host does.
+  // At most `in_flight` buckets are posted and not done. `device` can reach the buffers; null: only
+  // the host can.
   BucketPipeline(std::size_t buckets, std::size_t in_flight, Device* device, PipelineHooks hooks);
-  // In the middle of a step transfers may still write: the exchanges and their buffers are left to
-  // the end of the process.
+  // If it is destroyed in the middle of a step, transfers may still write, so exchanges and buffers
+  // stay until the process ends.
   ~BucketPipeline();
   BucketPipeline(const BucketPipeline&) = delete;
   BucketPipeline& operator=(const BucketPipeline&) = delete;
 
-  // Between steps. Every bucket has an exchange, and the buffers fit them all, before a step.
+  // Call these between steps. Before a step every bucket must have an exchange, and the buffers
+  // must fit all.
   void set_exchange(std::size_t bucket, std::unique_ptr<Exchange> exchange) {
     exchanges_[bucket] = std::move(exchange);
   }
   void fit_buffers();
-  // By bucket. The span stays valid as long as the pipeline lives.
+  // By bucket. The span is valid as long as the pipeline exists.
   [[nodiscard]] std::span<const std::unique_ptr<Exchange>> exchanges() const { return exchanges_; }
   [[nodiscard]] Exchange& exchange(std::size_t bucket) const { return *exchanges_[bucket]; }
 
-  // The step before it is over.
+  // Begins a step; the previous one must be over.
   void begin_step(std::uint64_t step);
-  // One look at everything in flight. True if something moved.
+  // Looks once at everything in flight. True if something moved.
   bool look();
-  // The next bucket in order whose sum is in place, each once.
+  // The next bucket in order whose sum is in place. Returns each bucket once.
   [[nodiscard]] std::optional<std::size_t> next_delivered();
 
   // Buckets [0, started()) have started; [0, first_open()) are done, and first_open() is not.
@@ -69,7 +71,7 @@ class BucketPipeline {
   [[nodiscard]] std::size_t first_open() const { return first_open_; }
   [[nodiscard]] bool is_in_flight() const { return started_ > first_open_; }
   [[nodiscard]] bool can_start() const { return started_ < posted_ && hooks_.is_final(started_); }
-  // next_delivered() has told of all buckets.
+  // Whether next_delivered() has reported all buckets.
   [[nodiscard]] bool has_delivered_all() const { return delivered_ == exchanges_.size(); }
   [[nodiscard]] bool is_over() const { return first_open_ == exchanges_.size(); }
 

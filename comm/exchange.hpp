@@ -1,21 +1,21 @@
-// The exchange of one bucket, as a state machine that never waits.
+// The exchange of one bucket: a state machine that never waits.
 //
-// An exchange turns every rank's values of a bucket into their sum, in place, bit-identical on all
+// An exchange replaces every rank's values of a bucket by their sum, with the same bits on all
 // ranks. The reducer drives several at once: it calls progress() until delivered() (the sum is in
-// place) and done() (all transfers have ended, the buffers may be used for another bucket).
+// place) and done() (all transfers have ended, and the buffers may be used for another bucket).
 //
 //     post_receives   before any rank starts, so that no message has to wait for its buffer
 //     prepare         when this rank's values are final: makes of them what is exchanged
 //     start           the exchange begins on this rank
 //     progress        handles what has come, at most one segment a call; true if something moved
 //
-// All ranks run the same exchanges of a bucket, one after the other; before a new object takes over
-// a bucket's number on the same transport there is a barrier.
+// All ranks run the same exchanges of a bucket, one after the other. Before a new object takes over
+// a bucket's number on the same transport, there must be a barrier.
 //
 // Topologies are lists of messages that one engine carries out (segment_exchange.hpp). An exchange
-// is given its bucket when it is made, and message buffers when it runs: a *buffer set* is the
-// memory of one bucket in flight. Failures are Error(communication); the exchange is then in no
-// defined state and the job ends.
+// gets its bucket when it is made and its message buffers when it runs: a *buffer set* is the
+// memory of one bucket in flight. Failures are Error(communication); the exchange's state is then
+// undefined, and the job ends.
 #pragma once
 
 #include <cstddef>
@@ -33,28 +33,29 @@
 
 namespace dp {
 
-// What an exchange works on; the same on all ranks except for the memory. Everything referred to
-// outlives the exchange.
+// What an exchange works on. It is the same on all ranks except for the memory. Everything that it
+// refers to outlives the exchange.
 struct ExchangeSetup {
   Transport* transport = nullptr;  // this rank's, shared by its exchanges
   std::uint32_t bucket = 0;        // its number
-  std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), unlike any other's
+  std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), which no other has
   std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodeContext
   std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
   float* residual = nullptr;  // as long as `gradient`; null: no error feedback
   const Codec* codec = nullptr;
-  // none, on the same memory, for sums inside a host; null: made where it is needed, on the host's.
+  // The codec none on the same memory, for sums inside a host. Null: it is made when needed, on
+  // host memory.
   const Codec* exact = nullptr;
   std::uint64_t seed = 0;
   std::size_t segment = 65536;  // floats, a multiple of the codec's block
-  std::size_t window = 4;       // segments a rank may have on the wire before the first is taken
-  // Every rank's host as a number, by rank; none: each is a host of its own.
+  std::size_t window = 4;  // segments that a rank may have on the wire before the first is taken
+  // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
-  TraceTrack* trace = nullptr;  // takes the codecs' slices; null: nobody traces
+  TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
 };
 
 // What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is
-// decoded, added and encoded in one trip: its time counts as encode_s.
+// decoded, added and encoded in one call, whose time counts as encode_s.
 struct ExchangeStats {
   double encode_s = 0.0;
   double decode_s = 0.0;
@@ -68,7 +69,7 @@ struct BufferNeeds {
   std::size_t bytes = 0;  // of each
 };
 
-// Message buffers, aligned to cache lines. With a device: host memory that it reaches, too.
+// Message buffers, aligned to cache lines. With a device they are host memory that it can reach.
 class BufferSet {
  public:
   explicit BufferSet(const BufferNeeds& needs, Device* device = nullptr)
@@ -101,20 +102,21 @@ class Exchange {
   virtual bool progress() = 0;
   [[nodiscard]] virtual bool delivered() const = 0;
   [[nodiscard]] virtual bool done() const = 0;
-  // After delivered(): false where any rank's input was not finite. The same on all ranks.
+  // After delivered(): false if any rank's input was not finite. The same on all ranks.
   [[nodiscard]] virtual bool finite() const = 0;
-  // True while nothing of this rank is on its way and some rank has not started this bucket.
+  // True while this rank has nothing in flight and some rank has not started this bucket.
   [[nodiscard]] virtual bool waits_for_peer() const = 0;
-  // Adds the delivered sum to the residual of the rank that owns it: the step is skipped, and what
-  // residuals had given to it must not be lost. Nothing without feedback.
+  // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so
+  // that what residuals had given to it is not lost. Does nothing without feedback.
   virtual void put_back_delivered() = 0;
   // This rank ends here: what a link model still holds back goes to MPI at once, so that no other
   // rank waits for it.
   virtual void let_go() = 0;
-  // Counts saturated values in one encode of the next step (encode_sample.hpp). Nothing for
+  // Counts saturated values in one encode of the next step (encode_sample.hpp). Does nothing for
   // exchanges that have no scale.
   virtual void measure_saturation() {}
-  // Between steps: what an exchange keeps from step to step beside the residual; nothing for most.
+  // Call it between steps. Lists what an exchange keeps from step to step beside the residual; most
+  // keep nothing.
   virtual void list_state(const std::string& /*prefix*/, StateVisitor& /*visitor*/) {}
 
   [[nodiscard]] const ExchangeStats& stats() const { return stats_; }

@@ -127,7 +127,7 @@ void ExchangeMeter::trace_wait(std::size_t first, std::size_t end, Clock::time_p
   const TraceKind kind =
       exchanges_[oldest]->waits_for_peer() ? TraceKind::peer_wait : TraceKind::wire_wait;
   const auto wait = [&](std::int64_t begin_ns, std::int64_t end_ns) {
-    // Shorter ones, between two calls of a codec, are no news.
+    // Shorter waits, between two calls of a codec, are not interesting.
     constexpr std::int64_t kShortest_ns = 20'000;
     TraceEvent* last = last_wait_ < track.events().size() ? &track.events()[last_wait_] : nullptr;
     if (last != nullptr && last->end_ns == begin_ns && last->kind == kind && last->id == oldest) {

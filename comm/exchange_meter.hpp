@@ -1,4 +1,5 @@
-// What exchanges cost: seconds and bytes, by bucket and for all, and the waits that a trace shows.
+// Measures what exchanges cost: seconds and bytes, by bucket and in total, and the waits that a
+// trace shows.
 //
 // A bucket is *in flight* from its start until its exchange is done. The reducer's thread calls
 // account() after each look at the network; the time since the last call then belongs to every
@@ -8,8 +9,8 @@
 //     peer_wait  of the rest, while a rank has not begun the oldest bucket in flight
 //     wire       what remains
 //
-// The clock is given, so that tests move it by hand. One thread uses a meter. Nothing is allocated
-// but in take(), and nothing here fails.
+// The clock is a parameter, so that tests can set it. One thread uses a meter. Only take()
+// allocates, and nothing here fails.
 #pragma once
 
 #include <cstddef>
@@ -35,19 +36,20 @@ struct CommCost {
   double wire_s = 0.0;       // the rest
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
-  // Of the encodes that were looked at: errors of one segment a step and bucket, saturation in the
-  // steps of Reducer::sample_error().
+  // From the encodes that were examined: errors of one segment per step and bucket, saturation in
+  // the steps of Reducer::sample_error().
   EncodeSample::Sums sampled;
   double residual_squares = 0.0;  // the sum of squares of the residual now
-  // Of sample_error(): squares of delivered - exact sum and of the exact sum, over the sampled
-  // values, the same on all ranks; and what this rank has sent for it, not part of sent_bytes.
+  // From sample_error(): the squares of delivered - exact sum and of the exact sum over the sampled
+  // values, the same on all ranks; and the bytes that this rank has sent for it, which are not part
+  // of sent_bytes.
   double delivered_error_squares = 0.0;
   double delivered_value_squares = 0.0;
   std::uint64_t sample_bytes = 0;
 
   [[nodiscard]] double relative_error() const;  // sqrt(error squares / value squares)
-  [[nodiscard]] double saturation() const;      // the share of values; 0 where none was looked at
-  [[nodiscard]] double delivered_relative_error() const;  // 0 where nothing was sampled
+  [[nodiscard]] double saturation() const;      // the share of values; 0 if none was examined
+  [[nodiscard]] double delivered_relative_error() const;  // 0 if nothing was sampled
   [[nodiscard]] double residual_norm() const;
 };
 
@@ -61,27 +63,27 @@ class ExchangeMeter {
   using Clock = TraceClock;
   using Exchanges = std::span<const std::unique_ptr<Exchange>>;  // by bucket
 
-  // `exchanges` outlives the meter; which exchange a bucket has may change between steps. `trace`
-  // takes the buckets' slices and the waits between the codecs' slices; null: nobody traces.
+  // `exchanges` outlives the meter; a bucket's exchange may change between steps. `trace` gets the
+  // buckets' slices and the waits between the codecs' slices; null: no trace.
   ExchangeMeter(Exchanges exchanges, TraceTrack* trace,
                 std::function<Clock::time_point()> now = &Clock::now);
 
-  // The time until now belongs to nobody.
+  // The time until now belongs to no bucket.
   void skip() { accounted_ = now_(); }
   // The time since the last skip() or account() belongs to the buckets of [first, end) that are not
   // done, and to the total.
   void account(std::size_t first, std::size_t end);
-  // The caller's work on a bucket took so long. To be called before the account() that covers it.
-  // A bucket that is done is in flight once more for its sake.
+  // Adds the time of the caller's work on a bucket. Call it before the account() that covers that
+  // time. A bucket that is done counts as in flight again for this time.
   void add_hook(std::size_t bucket, double hook_s);
   void add_error(std::size_t bucket, const ErrorSample::Result& result);
 
-  // For the trace: a bucket's slice goes from the one to the other.
+  // For the trace: the begin and the end of a bucket's slice.
   void bucket_starts(std::size_t bucket);
   void bucket_delivered(std::size_t bucket);
 
-  // All that was measured since the last call, without residual_squares. Clears the exchanges'
-  // statistics.
+  // Returns all that was measured since the last call, without residual_squares. Clears the
+  // exchanges' statistics.
   [[nodiscard]] CommTimes take();
 
  private:

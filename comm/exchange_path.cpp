@@ -1,4 +1,5 @@
-// Where a GPU's gradients are encoded: on the GPU or by the host's processor, whichever is quicker.
+// Chooses where a GPU's gradients are encoded: on the GPU or by the host's processor, whichever is
+// faster.
 #include <algorithm>
 #include <chrono>
 
@@ -36,9 +37,9 @@ void GradientSync::choose_path() {
   }) == 0;
 }
 
-// What the reducer's thread does for a segment on one hop: decode, add, encode.
+// Does what the reducer's thread does for a segment on one hop: decode, add, encode.
 double GradientSync::seconds_of_path(bool on_device) {
-  // The codec of most values: --compress may be for none of them.
+  // The codec of most values, because --compress may apply to none of them.
   const auto largest =
       std::max_element(buckets_.begin(), buckets_.end(),
                        [](const Bucket& a, const Bucket& b) { return a.elements < b.elements; });

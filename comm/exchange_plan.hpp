@@ -1,21 +1,23 @@
-// What one rank sends and receives in the exchange of a bucket, as a list that is made once.
+// The list of all messages that one rank sends and receives in the exchange of a bucket. It is made
+// once.
 //
 // A topology is a rule that writes such a list for every rank (ring.cpp, direct.cpp, tree.cpp,
-// parameter_server.cpp, hierarchical.cpp); one engine carries all of them out
-// (segment_exchange.hpp). Pure arithmetic, the same on all ranks; nothing here talks or fails.
+// parameter_server.cpp, hierarchical.cpp). One engine carries out all lists (segment_exchange.hpp).
+// This is pure arithmetic, the same on all ranks; nothing here communicates or fails.
 //
-// A bucket is cut into *chunks* (one per rank, or a single one), a chunk into *segments*. Every
+// A bucket is divided into *chunks* (one per rank, or a single one), a chunk into *segments*. Every
 // message is one segment: a *partial* sum on its way to the rank that completes it, or the *total*,
-// which the completing rank has encoded once and which travels on verbatim.
+// which that rank has encoded once and which is passed on unchanged.
 //
-// A list without deadlock: let there be one order of all messages of all ranks in which every
-// rank's receives come as in its list, its sends too, and a message before those that it leads to;
-// and let a rank send at most `window` messages between a message and the one that it leads to.
-// Take the first message in that order which is stuck. All before it have been handled: its sender
-// has a free slot and its receiver, for which it is the next one, has posted it. What it leads to
-// finds a slot, as those sent since then are fewer than `window` or have been posted by their
-// receivers, who always have `window` receives posted.
-// (tests/comm/exchange_plan_test.cpp runs the lists of up to 32 ranks without MPI.)
+// A list has no deadlock under two conditions. First, all messages of all ranks have one order in
+// which every rank's receives and sends are in the order of its list, and in which a message comes
+// before those that follow from it. Second, a rank sends at most `window` messages between a
+// message and the one that follows from it. Proof: suppose that messages are stuck, and take the
+// first of them in that order. All before it have been handled, so its sender has a free slot, and
+// its receiver, for which it is the next message, has posted its receive. The message that follows
+// from it finds a slot, because those sent since then are fewer than `window`, or their receivers,
+// which always have `window` receives posted, have posted them. (tests/comm/exchange_plan_test.cpp
+// runs the lists of up to 32 ranks without MPI.)
 #pragma once
 
 #include <algorithm>
@@ -27,8 +29,8 @@
 
 namespace dp {
 
-// How a bucket is cut: in `ranks` chunks, the first n mod ranks of them one float longer, and each
-// of these in segments.
+// How a bucket of n floats is divided: into `ranks` chunks, of which the first n mod ranks are one
+// float longer, and each chunk into segments.
 struct ExchangeShape {
   std::size_t elements = 0;
   std::size_t ranks = 1;
@@ -40,12 +42,12 @@ struct ExchangeShape {
   [[nodiscard]] std::size_t chunk_size(std::size_t chunk) const {
     return elements / ranks + (chunk < elements % ranks ? 1 : 0);
   }
-  // Of the longest chunk. In shorter ones the last may be missing.
+  // The number of segments of the longest chunk. A shorter chunk may have one less.
   [[nodiscard]] std::size_t segments() const { return (chunk_size(0) + segment - 1) / segment; }
   [[nodiscard]] std::size_t segment_begin(std::size_t chunk, std::size_t at) const {
     return chunk_begin(chunk) + at * segment;
   }
-  // 0 where the chunk has no such segment.
+  // 0 if the chunk has no such segment.
   [[nodiscard]] std::size_t segment_size(std::size_t chunk, std::size_t at) const {
     const std::size_t begin = std::min(at * segment, chunk_size(chunk));
     return std::min(segment, chunk_size(chunk) - begin);
@@ -62,17 +64,17 @@ struct PlanTask {
     nothing,
     partial,  // encodes the sum so far
     total,    // encodes the complete sum and replaces it by what others will decode
-    message   // sends the message received on as it is
+    message   // forwards the received message as it is
   };
 
   int from = kNobody;  // the rank that the message comes from
   Take take = Take::nothing;
   Give give = Give::nothing;
-  // What is added to is this rank's own alone: where that is not finite it counts as zeros.
+  // The sum so far has only this rank's own values, which count as zeros if they are not finite.
   bool is_first_sum = false;
-  // The message received, or sent, is fp32 and not the codec's.
+  // The received or sent message is fp32, not the codec's.
   bool takes_exact = false, gives_exact = false;
-  // The rest is filled in by ExchangePlan::add.
+  // ExchangePlan::add fills in the rest.
   std::uint32_t segment = 0;
   std::uint32_t first_target = 0, target_count = 0;
 
@@ -95,8 +97,8 @@ struct ExchangePlan {
     }
   }
 
-  // The next task, about segment `at` of that chunk; its message goes to all targets. Nothing where
-  // the chunk has no such segment.
+  // Adds the next task, for segment `at` of that chunk; its message goes to all targets. Does
+  // nothing if the chunk has no such segment.
   void add(std::size_t chunk, std::size_t at, PlanTask task, std::span<const int> to = {}) {
     if (shape.segment_size(chunk, at) == 0) return;
     task.segment = static_cast<std::uint32_t>(chunk * shape.segments() + at);

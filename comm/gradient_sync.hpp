@@ -83,7 +83,7 @@ class GradientSync {
   // The buckets as planned. During a warm-up reducer().buckets() has the codecs in use.
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::size_t bucket_bytes() const { return options_.bucket_bytes; }
-  // "device", "host", or "" without a GPU, where there is no choice.
+  // "device" or "host"; empty without a GPU.
   [[nodiscard]] std::string path() const;
   // Whether the exchange adds momentum and weight decay to that tensor's gradient, so that the
   // optimiser must not.

@@ -34,7 +34,7 @@ struct Place {
   }
 };
 
-// One rank's list, group of segments by group.
+// Writes one rank's list, one group of segments after the other.
 class Writer {
  public:
   Writer(ExchangePlan& plan, const Place& place)
@@ -63,7 +63,7 @@ class Writer {
   }
 
   void leader(std::size_t group, std::size_t end) {
-    // The first chunk sets out on the ring as soon as it is summed.
+    // The first chunk starts on the ring as soon as it is summed.
     for (std::size_t hop = 0; hop < l_; ++hop) {
       for (std::size_t at = group; at < end; ++at) sum_host(hop, at);
     }
@@ -93,10 +93,10 @@ class Writer {
   }
 
  private:
-  // What this rank's leader sends on that hop of the ring.
+  // The chunk that this rank's leader sends on that hop of the ring.
   [[nodiscard]] std::size_t chunk_sent(std::size_t hop) const { return (me_ + 2 * l_ - hop) % l_; }
 
-  // Adds the host's values; the sum of the first hop's chunk goes out.
+  // Adds the host's values and sends the sum of the first hop's chunk.
   void sum_host(std::size_t hop, std::size_t at) {
     const bool is_all = l_ == 1;
     const Give give = is_all ? Give::total : hop == 0 ? Give::partial : Give::nothing;
@@ -180,7 +180,7 @@ std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts) {
   const std::vector<int> leaders = Place(hosts, ranks, 0).leaders;
   const std::size_t l = leaders.size();
   if (l == 1) return 2;
-  std::vector<std::size_t> inside;  // by host: 1 where it has several ranks
+  std::vector<std::size_t> inside;  // by host: 1 if it has several ranks
   for (const int leader : leaders) {
     const Place place(hosts, ranks, static_cast<std::size_t>(leader));
     inside.push_back(place.members.empty() ? 0 : 1);

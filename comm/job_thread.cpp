@@ -65,7 +65,7 @@ void JobThread::run_job(void (*call)(void*), void* context) {
 
 void JobThread::main_loop() {
   pthread_setname_np(pthread_self(), options_.name);
-  // Sleeps of this thread end when they should and not 50 us later, as the kernel would have it.
+  // Makes sleeps of this thread end in time. By default the kernel may end them 50 us later.
   prctl(PR_SET_TIMERSLACK, 5000ul);
   try {
     if (options_.start) options_.start();

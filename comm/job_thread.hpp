@@ -1,14 +1,15 @@
-// A thread that runs jobs one after the other, and something small now and then between them.
+// A thread that runs jobs one after the other, and calls a short function between them from time to
+// time.
 //
 // A caller hands over a job in one of two ways:
-//     run(f)      waits for the job. What it throws is thrown to its caller; the thread goes on.
-//     post(...)   goes on at once; wait() waits for it later. What such a job throws is a failure.
-// A *failure* (of a posted job, or of start or idle) ends the thread. It is thrown by every call
-// that waits for a job that is not over, and by every later post() and run(). Nothing is restarted.
+//     run(f)      waits for the job and throws its exception; the thread continues.
+//     post(...)   returns at once; wait() waits for it later. Its exception is a failure.
+// A *failure* (of a posted job, or of start or idle) ends the thread. Every call that waits for a
+// job that is not over throws it, and so does every later post() and run(). Nothing is restarted.
 //
-// Jobs are numbered in the order in which they come; job 0 does not exist and counts as over. A job
-// that takes long looks at must_stop() and sleeps in nap(). stop(), or the destructor, tells the
-// running job to end, waits until it has, and leaves out the jobs behind it.
+// Jobs are numbered in the order in which they come; job 0 does not exist and counts as over. A
+// long job checks must_stop() and sleeps in nap(). stop(), or the destructor, tells the running job
+// to end, waits until it has ended, and drops the jobs after it.
 //
 // Any thread may call, but jobs may not. Nothing is allocated while at most kUsualJobs are waiting.
 #pragma once
@@ -82,11 +83,11 @@ class JobThread {
 
   // For jobs.
   [[nodiscard]] bool must_stop() const { return must_stop_; }
-  // Sleeps until wake(), the end of the time, or stop(); not at all if has_work() is true.
+  // Sleeps until wake(), the end of the time, or stop(). Does not sleep if has_work() is true.
   template <class HasWork>
   void nap(std::chrono::microseconds most, HasWork has_work) {
     std::unique_lock lock(mutex_);
-    // What makes has_work() true precedes a wake(), and that one waits for the lock.
+    // Whatever makes has_work() true is followed by a wake(), which waits for the lock.
     if (has_work() || must_stop_) return;
     to_thread_.wait_for(lock, most);
   }

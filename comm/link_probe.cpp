@@ -11,7 +11,6 @@
 
 #include "comm/check.hpp"
 #include "comm/link_estimate.hpp"
-#include "comm/tags.hpp"
 #include "comm/powersgd.hpp"
 #include "comm/tags.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -171,7 +170,7 @@ class Stream {
   static constexpr std::size_t kSlots = 32;
   static constexpr std::size_t kLeastMessage = 4096, kMostMessage = std::size_t{1} << 18;
   static constexpr std::uint64_t kLeastAcknowledged = 2 * kLeastMessage;
-  // Messages under way are so many that one which is late keeps none waiting.
+  // So many messages are in flight that a late one keeps no other waiting.
   static constexpr std::size_t kMessagesUnderWay = 16;
   static constexpr double kLeastRoom = 16384.0, kMostRoom = kSlots * kMostMessage;
   static constexpr double kSlack_s = 80e-3, kEpoch_s = 30e-3;

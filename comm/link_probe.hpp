@@ -46,10 +46,11 @@ struct LinkProbe {
 //
 //     2(P-1)/P * size * share / rate = 2 * 2(P-1) * (latency + 0.5 ms),
 //
-// where `share` is what the codec sends of fp32; as a power of two times 1 MiB, from 1/4 to 8, so
-// that a measurement that is a little off gives the same buckets. Smaller buckets leave earlier and
-// end sooner after backward; larger ones wait less. `tensors` are the model's, for codecs that
-// factor matrices: their share follows from the shapes, and is 1 of no tensors.
+// where `share` is the fraction of the fp32 bytes that the codec sends. It is rounded to a power of
+// two times 1 MiB, from 1/4 to 8, so that slightly different measurements give the same buckets.
+// Smaller buckets leave earlier and end sooner after backward; larger ones wait less. `tensors` are
+// the model's, for codecs that factor matrices: their share follows from the shapes, and is 1 of no
+// tensors.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

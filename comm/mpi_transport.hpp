@@ -1,8 +1,7 @@
-// Messages by MPI, on a communicator of ours.
+// The transport that sends messages by MPI, on a communicator of ours.
 //
-// A channel asks MPI about all its transfers in one call per poll(), which is what keeps the look
-// at the network cheap. Errors name the MPI function, MPI's own text, the peer, rank and host
-// (check.hpp).
+// A channel asks MPI about all its transfers in one call per poll(), which keeps a look at the
+// network cheap. Errors have the MPI function, MPI's own text, the peer, rank and host (check.hpp).
 #pragma once
 
 #include "comm/communicator.hpp"
@@ -12,7 +11,7 @@ namespace dp {
 
 class MpiTransport final : public Transport {
  public:
-  // `communicator` outlives the transport. Its one thread is the transport's.
+  // `communicator` outlives the transport. Both are used by the same thread.
   explicit MpiTransport(const Communicator& communicator)
       : Transport(communicator.rank(), communicator.size()), comm_(communicator.handle()) {}
 

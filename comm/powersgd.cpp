@@ -1,3 +1,10 @@
+// Outline: a state machine of two inner exchanges. In the first phase progress() multiplies each
+// matrix M = gradient + residual by the Q of the step before. The first exchange sums these factors
+// over all ranks. Then every rank orthonormalises the sum to P and multiplies its own M^T by P,
+// which gives its own Q. The second exchange sums these Q. At the end the gradient becomes P Q^T,
+// the residual becomes M less this rank's part P Q_k^T, and the scaled Q is kept for the next step.
+// Tensors that are not factored go through the first exchange as they are. A call of progress()
+// computes one tensor, so that other buckets do not wait long.
 #include "comm/powersgd.hpp"
 
 #include <algorithm>
@@ -14,9 +21,9 @@ namespace {
 
 using Tensor = PowerSgdPlan::Tensor;
 
-// A step goes through these phases, one tensor a call in those that compute.
+// A step goes through these phases. Those that compute handle one tensor per call.
 enum class Phase : std::uint8_t {
-  waiting,        // for start()
+  waiting,        // until start() is called
   first_factors,  // P_k = M_k Q
   first_sum,      // the first exchange
   second_factors,
@@ -25,7 +32,7 @@ enum class Phase : std::uint8_t {
   over,
 };
 
-// One of the two inner exchanges and what it sums.
+// One of the two inner exchanges and the values that it sums.
 struct Sum {
   std::vector<float> values;
   std::unique_ptr<Exchange> exchange;
@@ -58,7 +65,7 @@ class PowerSgd final : public Exchange {
     work_.resize(work);
   }
 
-  // The inner exchanges bring their own buffers: their messages are as small as the factors.
+  // The inner exchanges have their own buffers, since their messages are as small as the factors.
   [[nodiscard]] BufferNeeds needs() const override { return {}; }
 
   void post_receives(BufferSet&, std::uint64_t step) override {
@@ -149,7 +156,7 @@ class PowerSgd final : public Exchange {
     return phase_ == Phase::second_sum && second_.exchange->waits_for_peer();
   }
 
-  // Every rank takes back what its own M gave to the sum: P Q_k^T.
+  // Every rank takes back P Q_k^T, which its own M gave to the sum.
   void put_back_delivered() override {
     if (setup_.residual == nullptr || is_idle() || !is_finite_) return;
     for (const std::size_t t : factored_) {
@@ -165,7 +172,7 @@ class PowerSgd final : public Exchange {
     second_.exchange->let_go();
   }
 
-  // Q is all that goes from step to step beside the residual.
+  // Beside the residual only Q is kept from step to step.
   void list_state(const std::string& prefix, StateVisitor& visitor) override {
     if (!next_q_.empty()) {
       visitor.values(prefix + "q", std::span(next_q_), StateShare::replicated);
@@ -195,7 +202,7 @@ class PowerSgd final : public Exchange {
     sum.buffers = std::make_unique<BufferSet>(sum.exchange->needs());
   }
 
-  // Also takes over what the exchange has cost.
+  // Also adds the inner exchange's costs to this one's.
   bool progress_sum(Sum& sum) {
     const bool has_moved = sum.exchange->progress();
     const ExchangeStats& inner = sum.exchange->stats();
@@ -212,7 +219,7 @@ class PowerSgd final : public Exchange {
     at_ = 0;
   }
 
-  // Column j of a tensor's next Q. `draw` makes it another one than before.
+  // Draws column j of a tensor's next Q. Each `draw` gives another column.
   void draw_column(std::size_t t, std::size_t j, std::uint64_t draw) {
     const Tensor& tensor = plan_.tensors[t];
     const CounterRng rng(setup_.seed, RandomStream::codec, (std::uint64_t{setup_.bucket} << 32) + t,
@@ -258,7 +265,8 @@ class PowerSgd final : public Exchange {
     for (std::size_t j = 0; j < rank_; ++j) keep_column(t, j);
   }
 
-  // One tensor a step: as P is orthonormal, what M loses are the squares of M less those of Q_k.
+  // Samples one tensor per step. As P is orthonormal, the squared error is that of M minus that of
+  // Q_k.
   void sample_error(const Tensor& tensor, const float* own_q) {
     const SegmentMemory& memory = setup_.codec->memory();
     const double all = memory.squares_of_sum(gradient(tensor), residual(tensor), elements(tensor));
@@ -268,7 +276,7 @@ class PowerSgd final : public Exchange {
     stats_.sampled.error_squares += std::max(0.0, all - kept);
   }
 
-  // Column j of the Q that was just delivered, scaled, is that of the next step.
+  // Scales column j of the Q that was just delivered and keeps it for the next step.
   void keep_column(std::size_t t, std::size_t j) {
     const Tensor& tensor = plan_.tensors[t];
     const std::size_t n = tensor.columns, begin = tensor.second + j * n;
@@ -279,7 +287,7 @@ class PowerSgd final : public Exchange {
       draw_column(t, j, step_ + 1);
       return;
     }
-    // In two halves: each is a power of two that a float holds.
+    // In two halves, because each is a power of two that a float can hold.
     const int exponent = -std::ilogb(largest), half = exponent / 2;
     const float scale = std::ldexp(1.0f, half), rest = std::ldexp(1.0f, exponent - half);
     for (std::size_t i = 0; i < n; ++i) next_q_[begin + i] = from[i] * scale * rest;
@@ -290,8 +298,8 @@ class PowerSgd final : public Exchange {
   PowerSgdPlan plan_;
   std::vector<std::size_t> factored_;  // the factored tensors' places in the plan
   Sum first_, second_;
-  std::vector<float> own_q_;   // of this rank's M alone
-  std::vector<float> next_q_;  // the Q that the next step begins with
+  std::vector<float> own_q_;   // of this rank's M only
+  std::vector<float> next_q_;  // the Q with which the next step begins
   std::vector<double> work_;
 
   Phase phase_ = Phase::waiting;

@@ -11,11 +11,11 @@ namespace dp {
 namespace {
 
 using namespace std::chrono_literals;
-// How long the thread sleeps when no bucket of its own is under way: within a step, where a
-// neighbour's messages may come, and between steps, where only other ranks' questions do.
+// How long the thread sleeps when it has no bucket under way: in a step, when a neighbour's
+// messages may come, and between steps, when only other ranks' questions may come.
 constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
-// How often other ranks' questions are answered within a step.
+// How often other ranks' questions are answered in a step.
 constexpr auto kServe = 20ms;
 
 double seconds_now() {
@@ -55,7 +55,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   codecs_.resize(buckets_.size());
   make_exchanges(specs);
   communicator_.set_timeout_s(options_.comm_timeout_s);
-  // An earlier reducer's last messages have all been taken when every rank has come here.
+  // When every rank has come here, all last messages of an earlier reducer have been received.
   communicator_.barrier();
   thread_.emplace(JobThreadOptions{.name = "dp-reducer",
                                    .start = options_.thread_start,
@@ -65,12 +65,11 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
 
 Reducer::~Reducer() {
   if (std::uncaught_exceptions() == 0 && thread_->is_over(deliver_job_)) {
-    // What this rank still forwards to others comes to its end before the thread does.
+    // What this rank still forwards to others ends before the thread does.
     try {
       thread_->run([] {});
     } catch (...) {
-      // The thread's failure has been thrown to the caller already, or nobody waits for it any
-      // more.
+      // The caller has already got the thread's failure, or nobody waits for it any more.
     }
   }
   thread_->stop();
@@ -171,7 +170,7 @@ void Reducer::exchange_until(IsReached is_reached) {
   }
 }
 
-// What is exchanged is known: the bucket's exchange starts next.
+// The bucket's values are known; its exchange starts next.
 void Reducer::bucket_starts(std::size_t bucket) {
   if (is_sampling_) sample_->take_input(bucket);
   meter_.bucket_starts(bucket);
@@ -197,7 +196,7 @@ void Reducer::hand_over(std::size_t bucket) {
 
 void Reducer::account() { meter_.account(pipeline_.first_open(), pipeline_.started()); }
 
-// Every rank has all sums by now, or soon: the comparison keeps nobody from the next computation.
+// Every rank has all sums by now, or soon, so the comparison delays nobody's next computation.
 void Reducer::compare_samples() {
   if (!is_sampling_ || !verdict_.finite) return;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {

@@ -5,24 +5,25 @@
 //     begin_step(step)            the gradient may now be written
 //     bucket_ready(b)             bucket b's gradients are final; any order, each bucket once
 //     wait_step()                 the sums are in place on all ranks; tells whether they are finite
-// The thread exchanges the buckets in their planned order, whatever the order in which they become
-// ready, several at a time. It sleeps while the network works. Between steps it runs what run()
-// brings.
+// The thread exchanges the buckets in their planned order, several at a time, even if they become
+// ready in another order. It sleeps while the network works. Between steps it runs the functions
+// that run() gets.
 //
-// An error of the thread (a silent rank, a damaged message) is thrown by the call that waits for
-// it, and by every later call; the job cannot go on then. Destroying a reducer in the middle of a
-// step stops the thread and leaves the transfers to the end of the job.
+// The call that waits for the thread throws its errors (a silent rank, a damaged message), and so
+// does every later call; the job cannot continue then. If a reducer is destroyed in the middle of a
+// step, the thread stops, and transfers stay under way until the job ends.
 //
-// All ranks make the same calls in the same order (bucket_ready apart). The caller is one thread;
-// bucket_ready may come from any. From the second step on nothing is allocated.
+// All ranks make the same calls in the same order, except for bucket_ready. One thread calls; any
+// thread may call bucket_ready. From the second step on nothing is allocated.
 //
-// With a GPU the gradient may lie in the GPU's memory (ReducerOptions::device), or in the host's
-// and be copied down before and up again after the exchange (on_delivered). Either way the GPU is
-// ahead of the host, so readiness is asked for (is_final) and not told.
+// With a GPU the gradient may lie in the GPU's memory (ReducerOptions::device). Or it lies in host
+// memory and is copied there before the exchange and back after it (on_delivered). In both cases
+// the host is not told when the GPU has finished a bucket, so the thread asks for it (is_final),
+// and bucket_ready is not called.
 //
-// It is composed of the thread (job_thread.hpp), the way of the buckets (bucket_pipeline.hpp) and
-// the measuring of it (exchange_meter.hpp). A step is two jobs: until all sums are in place, and
-// until all transfers have ended. Both run the same loop of looking, measuring and sleeping.
+// It has three parts: the thread (job_thread.hpp), the pipeline of buckets (bucket_pipeline.hpp)
+// and the meter of times (exchange_meter.hpp). A step is two jobs: one until all sums are in place,
+// one until all transfers have ended. Both run the same loop of looking, measuring and sleeping.
 #pragma once
 
 #include <atomic>
@@ -60,32 +61,33 @@ struct ReducerOptions {
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   std::size_t buckets_in_flight = 3;
   std::size_t window = 4;  // segments on the wire, per bucket
-  // Nothing has moved for so long and a rank does not answer: the job ends. A rank that answers is
-  // computing, and is waited for ten times as long (liveness.hpp).
+  // If nothing has moved for this time and a rank does not answer, the job ends. A rank that
+  // answers is computing; the others wait ten times as long for it (liveness.hpp).
   double comm_timeout_s = 60.0;
   // A link as slow as that between this rank and all others (throttled_transport.hpp); 0: as it
   // is.
   double throttle_bits_per_s = 0.0;
-  // Between looks at the network while it works; 0: as its pace asks (look_pace.hpp).
+  // The time between looks at the network while it works; 0: chosen by look_pace.hpp.
   int sleep_us = 0;
-  // Where the gradient and the residual lie; null: in host memory. Codecs are the device's, and
-  // message buffers are host memory that the device reaches. It outlives the reducer.
+  // The device that holds the gradient and the residual; null: they are in host memory. Codecs are
+  // then the device's, and message buffers are host memory that it can reach. It outlives the
+  // reducer.
   Device* device = nullptr;
-  // If set, the thread asks it whether a bucket's values are final (the oldest that is not, at
-  // every look), and bucket_ready is not called. From begin_step on it answers for that step.
+  // If set, the thread calls it at every look to ask whether the oldest bucket that is not final
+  // has become final, and bucket_ready is not called. From begin_step on it answers for that step.
   std::function<bool(std::size_t bucket)> is_final = {};
-  // The parameters that the gradient belongs to, and their weight decay, for exchanges that have a
-  // momentum of their own (dgc.hpp). None: without weight decay.
+  // The parameters of the gradient and their weight decay, for exchanges with their own momentum
+  // (dgc.hpp). Empty: without weight decay.
   std::span<const float> parameters = {};
   float weight_decay = 0.0f;
-  // Called by the thread when a bucket's sum is in place, for one bucket after the other, before
-  // wait_step returns. Whether the step is finite is not known then.
+  // The thread calls it when a bucket's sum is in place, for one bucket after the other, before
+  // wait_step returns. It is not known then whether the step is finite.
   std::function<void(std::size_t bucket)> on_delivered = {};
-  // Called by the thread before anything else, to make a GPU its current one.
+  // The thread calls it first, to make a GPU its current one.
   std::function<void()> thread_start = {};
-  // Takes the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
+  // Gets the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
   TraceTrack* trace = nullptr;
-  // For tests: called by the thread between looks.
+  // For tests: the thread calls it between looks.
   std::function<void()> on_look = {};
 };
 
@@ -93,13 +95,13 @@ struct StepVerdict {
   bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
 };
 
-// Throws Error(usage) where there are not enough message streams for so many buckets (tags.hpp).
+// Throws Error(usage) if there are not enough message streams for that many buckets (tags.hpp).
 void check_streams(std::size_t buckets);
 
 class Reducer {
  public:
-  // Collective. `gradient` and `communicator` outlive the reducer; the latter is used by the thread
-  // alone from now on. The buckets are disjoint slices of the gradient. Throws Error(usage) for an
+  // Collective. `gradient` and `communicator` outlive the reducer; from now on only the thread uses
+  // the communicator. The buckets are disjoint slices of the gradient. Throws Error(usage) for an
   // unknown topology, Error(internal) for a codec without a form for the device (has_codec).
   Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
           const ReducerOptions& options);
@@ -109,8 +111,8 @@ class Reducer {
 
   void begin_step(std::uint64_t step);
   void bucket_ready(std::size_t bucket);
-  // On a verdict that is not finite the owners of the delivered sums have put them back into their
-  // residuals, where there are any, so that no residual is lost with the step.
+  // If the verdict is not finite, the owners of the delivered sums have put them back into their
+  // residuals, if there are any, so that nothing is lost with the step.
   StepVerdict wait_step();
 
   // Collective, between steps. From the next step on bucket b has the codec specs[b]. Residuals
@@ -119,9 +121,9 @@ class Reducer {
   // spec, with nothing changed.
   void replace_codecs(const std::vector<std::string>& specs);
 
-  // Collective, between steps. The next step's sums are compared with the exact ones, on a sample
-  // (error_sample.hpp), after wait_step has returned, and values are looked at for saturation
-  // (encode_sample.hpp); nothing is told of a step that is skipped.
+  // Collective, between steps. In the next step, after wait_step has returned, the sums are
+  // compared with the exact ones on a sample (error_sample.hpp), and saturated values are counted
+  // (encode_sample.hpp). A step that is skipped gives no result.
   void sample_error();
 
   // Collective: runs f(communicator) on the thread, after all exchanges begun so far, and returns
@@ -138,13 +140,14 @@ class Reducer {
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
-  // What this rank sends for one exchange of that bucket; nothing where that depends on the values.
+  // The bytes that this rank sends for one exchange of that bucket; nothing if they depend on the
+  // values.
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
   // The message latencies, one after the other, of one exchange of that bucket: the topology's
   // hops, with powersgd once for each of its two exchanges.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const;
-  // As long as the gradient where any bucket has feedback, empty otherwise. Memory of
-  // ReducerOptions::device where one is given: not for the host to touch. To be used only between
+  // As long as the gradient if any bucket has feedback, empty otherwise. It is memory of
+  // ReducerOptions::device if one is given, which the host must not touch. Use it only between
   // wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() const { return residual_; }
   // Between steps: the residual, and what exchanges keep from step to step.

@@ -17,7 +17,7 @@ std::size_t longest_segment(const ExchangePlan& plan) {
   return longest;
 }
 
-// Encodes by the codec that the exchange is about, which are those that can be sampled.
+// Counts encodes by the exchange's own codec; only these can be sampled.
 std::size_t encodes_per_step(const ExchangePlan& plan) {
   return static_cast<std::size_t>(std::ranges::count_if(
       plan.tasks, [](const PlanTask& t) { return t.encodes() && !t.gives_exact; }));
@@ -79,14 +79,14 @@ std::size_t SegmentCoder::encode(const PlanTask& task, std::span<const std::byte
   const std::size_t begin = plan_.segments[task.segment].begin;
   const Codec& codec = task.gives_exact ? *setup_.exact : *setup_.codec;
   const EncodeContext context{.seed = setup_.seed,
-                          .step = step_,
-                          .bucket = setup_.bucket,
-                          .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
-                          .offset = setup_.offset + begin};
+                              .step = step_,
+                              .bucket = setup_.bucket,
+                              .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
+                              .offset = setup_.offset + begin};
   float* residual =
       setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
   const bool is_sampled = !task.gives_exact && sample_.is_next();
-  // A sample looks at the values between adding and encoding.
+  // A sample examines the values after adding and before encoding.
   const bool is_one_trip = has_received && !is_sampled && codec.is_on_device() && !task.takes_exact;
   if (has_received && !is_one_trip) {
     const Stopwatch watch = decode_watch(task, false, received.size());
@@ -113,7 +113,7 @@ std::size_t SegmentCoder::encode(const PlanTask& task, std::span<const std::byte
     watch.set_bytes(result.payload_bytes);
   }
   if (task.give == Give::total) {
-    // From here on this rank holds what all others will decode.
+    // From now on this rank holds what all others will decode.
     is_finite_ = is_finite_ && !is_flagged_now;
     if (!codec.is_lossless() || !result.finite) {
       const Stopwatch watch = decode_watch(task, true, result.payload_bytes);

@@ -1,21 +1,21 @@
-// What one rank's codecs do for the exchange of a bucket: messages are added to its values, and
-// its values become messages. Every call of a codec is measured and traced, and one encode a step
-// is sampled (encode_sample.hpp).
+// The codec calls of one rank in the exchange of a bucket: they add messages to its values, and
+// make messages of its values. Every call is measured and traced, and one encode per step is
+// sampled (encode_sample.hpp).
 //
-// A rank whose own values of a segment are not finite counts as one with zeros: it passes on what
-// it received, and the flag. Where even that cannot be encoded it sends zeros and keeps its
+// A rank whose own values of a segment are not finite counts as a rank with zeros: it passes on
+// what it received, and the flag. If even that cannot be encoded, it sends zeros and keeps its
 // residual.
 //
-// Finite values whose sum is more than the codec can carry (2^126 for most) are treated likewise: a
-// rank that has added one message of the codec's to its own values counts as one with zeros and
-// passes that message on. One that has added several (the owner on direct, the root and the inner
-// ranks of a tree, the parameter server) cannot take its own values out again: it sends zeros, and
-// what those messages carried of that segment is lost, with what their senders' residuals had given
-// to it. That is the one case in which a skipped step takes something from residuals for good; sums
+// Finite values whose sum is more than the codec can carry (2^126 for most) are treated in the same
+// way. A rank that has added one message of the codec to its own values counts as a rank with zeros
+// and passes that message on. A rank that has added several (the owner on direct, the root and the
+// inner ranks of a tree, the parameter server) cannot remove its own values again. It sends zeros,
+// and what the messages carried of that segment is lost, with what their senders' residuals had
+// given to it. Only in this case does a skipped step take something from residuals for good. Sums
 // within the codec's range, and all other segments, lose nothing.
 //
-// Payloads that no encoder writes are the codec's Error(communication). Nothing is allocated after
-// construction.
+// For a payload that no encoder writes, the codec throws Error(communication). Nothing is allocated
+// after construction.
 #pragma once
 
 #include <memory>
@@ -31,10 +31,10 @@ class Stopwatch;
 
 class SegmentCoder {
  public:
-  // For the tasks of `plan`; adds what it costs to `stats`. Both outlive it.
+  // For the tasks of `plan`. Adds its costs to `stats`. Both outlive it.
   SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan, ExchangeStats& stats);
 
-  // Of any message of the plan.
+  // The largest payload of any message of the plan.
   [[nodiscard]] std::size_t max_payload_bytes() const;
 
   void begin_step(std::uint64_t step);
@@ -46,16 +46,15 @@ class SegmentCoder {
   // Whether all segments whose total this rank holds were finite on all ranks.
   [[nodiscard]] bool is_finite() const { return is_finite_; }
 
-  // What a task does with the payload that it has taken, if nothing is sent in the same task:
-  // adds a partial sum, or assigns the total.
+  // For a task that takes a payload and sends nothing: adds a partial sum, or assigns the total.
   void add(const PlanTask& task, std::span<const std::byte> received);
   void assign_total(const PlanTask& task, std::span<const std::byte> received);
-  // Adds the payload that the task has taken, if it takes one, and encodes the sum; where that is
-  // the total, it is replaced by what others decode. Returns the payload's length.
+  // Adds the payload that the task has taken, if any, and encodes the sum. If this is the total, it
+  // is replaced by what others decode. Returns the length of the encoded payload.
   std::size_t encode(const PlanTask& task, std::span<const std::byte> received,
                      std::span<std::byte> payload);
 
-  // Where nothing is exchanged the sum is there already, and only the verdict is to be found.
+  // For an exchange that sends nothing: the sum is already there, and only the verdict is missing.
   void judge_own_values();
   // Exchange::put_back_delivered.
   void put_back_delivered();
@@ -74,7 +73,7 @@ class SegmentCoder {
   ExchangeSetup setup_;
   const ExchangePlan& plan_;
   ExchangeStats& stats_;
-  std::unique_ptr<Codec> own_exact_;  // where the setup has none and the plan needs it
+  std::unique_ptr<Codec> own_exact_;  // if the setup has none and the plan needs one
   std::size_t longest_ = 0;           // of the segments
   EncodeSample sample_;
   std::uint64_t step_ = 0;

@@ -1,3 +1,10 @@
+// Outline: a list of tasks and three positions in it. The first is the next receive to post, the
+// second the next message to handle, the third the next message to send. progress() takes note of
+// ended transfers, posts receives into free buffers, and then does at most one task: it sends a
+// segment that needs nothing from others, or it handles the next message of the list if that has
+// come. To handle a message is to decode and add it or to assign it, and to encode the sum or
+// forward the message if the task says so. The exchange has delivered when the last two positions
+// are at the list's end, and is done when also all transfers have ended and all ranks have started.
 #include "comm/segment_exchange.hpp"
 
 #include <cstring>
@@ -123,7 +130,7 @@ class SegmentExchange final : public Exchange {
     std::size_t bytes = 0;
   };
   struct Send {
-    std::size_t under_way = 0;     // to so many targets
+    std::size_t under_way = 0;     // the number of targets
     std::size_t forwards = kNone;  // the receive slot whose buffer it sends
   };
 
@@ -150,9 +157,9 @@ class SegmentExchange final : public Exchange {
     return {buffers_->at(receives_.size() + send), buffers_->bytes()};
   }
 
-  // Messages of one tag arrive from a rank in the order in which it sent them, so a bucket needs
-  // one tag, and another for the next exchange, which a fast rank may have begun. It cannot be
-  // further ahead: it ends an exchange only with everybody's start notice.
+  // Messages of one tag arrive from a rank in the order in which it sent them, so an exchange needs
+  // one tag, and the next one, which a fast rank may have begun, needs another. No rank can be
+  // further ahead, because it ends an exchange only when it has all start notices.
   [[nodiscard]] int tag(std::uint32_t kind) const {
     return stream_tag(setup_.stream, tag_parity_, kind);
   }
@@ -182,7 +189,7 @@ class SegmentExchange final : public Exchange {
     ++under_way_;
   }
 
-  // Takes note of the transfers that have ended. Never waits.
+  // Updates the state for all transfers that have ended. Never waits.
   bool take_note_of_ended() {
     const std::span<const Completion> all = channel_->poll();
     if (all.empty()) return false;
@@ -220,7 +227,7 @@ class SegmentExchange final : public Exchange {
                 want.step, setup_.bucket);
   }
 
-  // The place in sends_ that is free, or kNone.
+  // A free place in sends_, or kNone.
   [[nodiscard]] std::size_t free_send() const {
     for (std::size_t at = 0; at < sends_.size(); ++at) {
       if (sends_[at].under_way == 0) return at;
@@ -228,7 +235,7 @@ class SegmentExchange final : public Exchange {
     return kNone;
   }
 
-  // Sends the next segment, if that needs nothing from others.
+  // Sends the next segment if it needs nothing from others.
   bool send_own() {
     if (next_sent_ == plan_.tasks.size()) return false;
     const PlanTask& task = plan_.tasks[next_sent_];
@@ -239,7 +246,8 @@ class SegmentExchange final : public Exchange {
     return true;
   }
 
-  // Handles the next message of the list, if it has come and what it leads to can be sent.
+  // Handles the next message of the list, if it has come and the message that follows from it can
+  // be sent.
   bool handle_arrival() {
     if (next_handled_ == plan_.tasks.size()) return false;
     const PlanTask& task = plan_.tasks[next_handled_];
@@ -264,7 +272,7 @@ class SegmentExchange final : public Exchange {
     if (task.encodes()) {
       send(task, send_at, kNone, sent);
     } else if (task.gives()) {
-      // As it came: the header is right for those who get it, too.
+      // As it came: its header is also right for the ranks that get it.
       receives_[slot].state = State::forwarding;
       send(task, send_at, slot, message);
     }
@@ -273,7 +281,7 @@ class SegmentExchange final : public Exchange {
   }
 
   // Adds the message's payload to this rank's values or assigns it. Returns the message that the
-  // task encodes, in the buffer of that send; nothing where it encodes none.
+  // task encodes, in the buffer of that send; empty if it encodes none.
   std::span<const std::byte> take(const PlanTask& task, std::size_t send_at,
                                   std::span<const std::byte> message) {
     const std::span<const std::byte> payload = message.subspan(kMessageHeaderBytes);
@@ -293,8 +301,8 @@ class SegmentExchange final : public Exchange {
     return {};
   }
 
-  // Writes the message that brings the sum of this rank's values and the payload received, if there
-  // is one, into the buffer of that send.
+  // Writes a message into the buffer of that send. It has the sum of this rank's values and of the
+  // payload received, if there is one.
   std::span<const std::byte> encode(const PlanTask& task, std::size_t send_at,
                                     std::span<const std::byte> received) {
     const std::span<std::byte> message = send_buffer(send_at);
@@ -324,7 +332,7 @@ class SegmentExchange final : public Exchange {
   int rank_;
   std::size_t ranks_;
   SegmentCoder coder_;
-  std::unique_ptr<Channel> channel_;  // null where nothing is exchanged
+  std::unique_ptr<Channel> channel_;  // null if nothing is exchanged
   std::size_t most_targets_ = 1;      // of a message
   BufferSet* buffers_ = nullptr;
   std::uint64_t step_ = 0;

@@ -1,10 +1,10 @@
-// The engine of all topologies: carries out a rank's list of messages (exchange_plan.hpp) over a
-// transport (transport.hpp). What messages carry is the codec's (segment_coder.hpp).
+// The engine of all topologies: it carries out a rank's list of messages (exchange_plan.hpp) over a
+// transport (transport.hpp). The codec writes and reads what messages carry (segment_coder.hpp).
 //
-// Order: a rank takes messages in the order of its list, so a receive never needs to ask which
-// segment it has got, and additions are made in one order whatever the timing. It sends in the
-// order of its list, too. What needs nothing from others is sent as soon as all earlier sends have
-// begun, even while messages before it are still to come.
+// Order: a rank handles messages in the order of its list, so it always knows which segment it has
+// received, and additions have the same order for every timing. It also sends in the order of its
+// list. A message that needs nothing from others is sent as soon as all earlier sends have begun,
+// even if messages before it in the list have not come yet.
 //
 // Wire format of a message: a header of 16 bytes, then the payload.
 //     u32 kind     0x44500001 a segment, 0x44500002 a start notice; + 0x100: some rank's input was
@@ -12,19 +12,19 @@
 //     u32 step     lower 32 bits
 //     u32 stream  (tags.hpp)
 //     u32 number   2 x the segment's number (chunk after chunk), + 1 in a total; 0 in a notice
-// A rank that starts a bucket tells all others with a *start notice*, a header alone: so waiting
-// for a rank that has not begun can be told from waiting for the network.
+// A rank that starts a bucket tells all others by a *start notice*, which is only a header. So a
+// rank knows whether it waits for a rank that has not begun or for the network.
 //
-// A segment that is not finite on some rank, or whose sum is more than the codec can carry, is told
-// by a flag in the header; what is sent then is in segment_coder.hpp.
+// A flag in the header marks a segment that is not finite on some rank, or whose sum is more than
+// the codec can carry. segment_coder.hpp says what is sent then.
 //
-// Buffers: `window` for sends and 2 x window for receives, each of one message. A message that is
-// sent on leaves from the buffer that it came into, which stays taken until the sends have ended;
-// as at most `window` sends are under way, at least `window` receives are always posted or waiting
-// to be handled.
+// Buffers: `window` for sends and 2 x window for receives, each for one message. A message that is
+// forwarded leaves from the buffer into which it came; this buffer is not free until the sends have
+// ended. As at most `window` sends are under way, at least `window` receives are always posted or
+// waiting to be handled.
 //
-// Failures: a message other than the one that is due, and a payload that no encoder writes, are
-// Error(communication) that names the sender, the bucket and the step.
+// Failures: a message other than the expected one, and a payload that no encoder writes, are
+// Error(communication), which names the sender, the bucket and the step.
 #pragma once
 
 #include <memory>
@@ -36,16 +36,17 @@ namespace dp {
 
 inline constexpr std::size_t kMessageHeaderBytes = 16;
 
-// Of one rank's start notices.
+// The bytes of one rank's start notices.
 [[nodiscard]] inline std::uint64_t notice_bytes(std::size_t ranks) {
   return kMessageHeaderBytes * (ranks - 1);
 }
 
-// Headers and payloads of a chunk's segments, each once; with a codec of fixed payload size.
+// The bytes of headers and payloads of a chunk's segments, each counted once. For codecs of fixed
+// payload size.
 [[nodiscard]] std::uint64_t chunk_wire_bytes(const ExchangeShape& shape, std::size_t chunk,
                                              const Codec& codec);
 
-// The shape of the bucket in `setup`, cut for all ranks.
+// The shape of the bucket in `setup`, divided for all ranks.
 [[nodiscard]] ExchangeShape shape_of(const ExchangeSetup& setup);
 
 // Carries out this rank's plan. Groups of one rank and buckets of no floats exchange nothing.

@@ -7,7 +7,7 @@
 namespace dp {
 namespace {
 
-// A queue in memory of fixed size.
+// A queue of fixed size.
 template <class T>
 class Queue {
  public:
@@ -81,11 +81,11 @@ class ThrottledChannel final : public Channel {
     std::size_t slot = 0;
     std::span<const std::byte> message;
     int to = 0, tag = 0;
-    double due_s = 0.0;  // not handed over before
+    double due_s = 0.0;  // the earliest time to hand it over
   };
   struct Arrived {
     Completion what;
-    double there_s = 0.0;  // not told before
+    double there_s = 0.0;  // the earliest time to report it
   };
 
   void hand_over() {
@@ -96,7 +96,7 @@ class ThrottledChannel final : public Channel {
   std::unique_ptr<Channel> other_;
   LinkModel& link_;
   const std::function<double()>& now_s_;
-  std::vector<std::uint8_t> is_delayed_;  // by slot: it receives a message over the link
+  std::vector<std::uint8_t> is_delayed_;  // by slot: whether it receives a message over the link
   Queue<Sent> sent_;
   Queue<Arrived> arrived_;
   std::vector<Completion> ended_;

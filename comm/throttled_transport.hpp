@@ -1,13 +1,13 @@
-// A slow link between one rank and another transport: what --throttle delays messages by.
+// A slow link before another transport, which delays a rank's messages for --throttle.
 //
-// What a rank sends is handed over when its link (link_model.hpp) has carried it; what it receives
-// is told when the link has carried that. Messages leave in the order of send(), over all channels
-// of the rank, as they share the link. Notices pass at once. The bytes are the other transport's,
-// unchanged.
+// A message that a rank sends is handed over when its link (link_model.hpp) has carried it. A
+// message that it receives is reported when the link has carried it. Messages of all channels of a
+// rank leave in the order of send(), as the channels share the link. Notices pass at once. Messages
+// have the same bytes as on the other transport.
 //
-// Messages that the link still carries move only when the channel is polled: a channel is polled
-// until its last transfer has ended, also where nobody waits for its messages any more on this
-// rank. Errors are the other transport's.
+// Messages on the link move only when the channel is polled. So a channel must be polled until its
+// last transfer has ended, even if nobody on this rank waits for its messages any more. Errors are
+// those of the other transport.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ namespace dp {
 
 class ThrottledTransport final : public Transport {
  public:
-  // `other` outlives this transport. `now_s` is a clock that does not go backwards; none: the
-  // host's.
+  // `other` outlives this transport. `now_s` is a clock that does not go backwards; empty: the
+  // host's clock.
   ThrottledTransport(Transport& other, double bits_per_s, std::function<double()> now_s = {});
 
   [[nodiscard]] std::unique_ptr<Channel> open(std::size_t slots) override;

@@ -1,16 +1,16 @@
 // Tagged messages between ranks: all that an exchange knows of the network.
 //
-// A transport belongs to one rank. An exchange opens a channel on it, with a *slot* for every
-// transfer that it may have under way at the same time. A slot is taken by receive() or send() and
-// is free again when poll() has told that its transfer has ended:
+// A transport belongs to one rank. An exchange opens a channel on it, with a *slot* for each
+// transfer that may be under way at the same time. receive() or send() takes a slot. It is free
+// again when poll() has reported the end of its transfer:
 //
 //     receive   the next message of that tag from that rank is written to `buffer`
 //     send      `message` goes to that rank; it must stay as it is until the transfer has ended
 //     poll      tells which transfers have ended since the last call; nothing here waits
 //
 // Messages of one tag arrive from a rank in the order in which it sent them; messages of different
-// ranks or tags arrive in any order. A message takes the oldest receive() that asks for it. It may
-// come before there is one.
+// ranks or tags arrive in any order. A message completes the oldest receive() of its rank and tag.
+// It may come before there is one.
 //
 // A *notice* is a message of a few bytes that tells other ranks something about its sender. It may
 // come from any rank, and a transport that delays messages does not delay notices.
@@ -19,12 +19,13 @@
 // (throttled_transport.hpp), and for tests ranks of one process (tests/comm/planned_network.hpp).
 //
 // Ownership: a transport outlives its channels. Buffers belong to the caller and outlive their
-// transfers; who destroys a channel with transfers under way leaves their buffers to the end of the
-// job. One thread at a time uses a transport and its channels. Nothing is allocated after open().
+// transfers. If a channel is destroyed with transfers under way, their buffers must exist until the
+// job ends. One thread at a time uses a transport and its channels. Nothing is allocated after
+// open().
 //
-// Errors: what the network reports, and a message that is longer than its buffer, is
-// Error(communication); the job cannot go on then. A rank that is silent is no error here: poll()
-// tells nothing, and the caller has a deadline.
+// Errors: an error of the network, or a message longer than its buffer, is Error(communication);
+// the job cannot continue then. A silent rank is no error here: poll() reports nothing, and the
+// caller has a deadline.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +50,8 @@ class Channel {
   virtual void receive_notice(std::size_t slot, std::span<std::byte> buffer, int tag) = 0;
   virtual void send_notice(std::size_t slot, std::span<const std::byte> notice, int to,
                            int tag) = 0;
-  // Moves messages on. What it returns is valid until the next call.
+  // Moves messages and returns the transfers that have ended. The result is valid until the next
+  // call.
   [[nodiscard]] virtual std::span<const Completion> poll() = 0;
   // This rank ends here: what is still held back is handed over at once, so that no other rank
   // waits for it. Nothing is polled afterwards.
@@ -64,7 +66,7 @@ class Transport {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }  // the number of ranks
-  // A channel with so many slots. All channels of a rank share its tags.
+  // Opens a channel with that many slots. All channels of a rank share its tags.
   [[nodiscard]] virtual std::unique_ptr<Channel> open(std::size_t slots) = 0;
 
  protected:

@@ -17,10 +17,10 @@ namespace dp {
 
 inline constexpr int kCropPadding = 4;
 
-// The same in the form that GPUs take.
+// The same in the form for GPUs.
 [[nodiscard]] ImageCrop to_crop(const Augmentation& augmentation);
 
-// The augmentation of a sample in an epoch: the same on every rank and at every number of ranks.
+// The augmentation of a sample in an epoch. It does not depend on the rank or the number of ranks.
 // Shifts are from -kCropPadding to kCropPadding.
 [[nodiscard]] Augmentation draw_augmentation(std::uint64_t seed, std::uint64_t epoch,
                                              std::size_t sample);
@@ -29,14 +29,14 @@ inline constexpr int kCropPadding = 4;
 // rounded after each operation, as PyTorch computes it.
 class Normalizer {
  public:
-  // Of images of that shape, in colour.
+  // For colour images of that shape.
   explicit Normalizer(const ImageShape& shape, const Normalization& normalization = {});
 
   // `image` is shape.values() planar bytes; as many floats of `nhwc` are assigned.
   void apply(std::span<const std::uint8_t> image, const Augmentation& augmentation,
              std::span<float> nhwc) const;
 
-  // Its table, for a GPU.
+  // The table, for a GPU.
   [[nodiscard]] PixelTable table() const;
 
  private:

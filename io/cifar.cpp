@@ -24,7 +24,7 @@ struct Layout {
   const char* name;  // on the command line, and the argument of experiments/get_cifar.sh
   const char* title;
   const char* subfolder;      // in which the official archive unpacks
-  const char* python_folder;  // the same data in the form that we do not read
+  const char* python_folder;  // the folder of the same data in the form that we do not read
   const char* class_names_file;
   std::vector<std::string> train_files, test_files;
   std::size_t label_bytes;  // the last of them is the label that is learnt
@@ -134,7 +134,7 @@ std::string what_is_in(const fs::path& folder) {
   return text;
 }
 
-// The folder with the files: the one given or the archive's own subfolder of it.
+// The folder with the files: the given one or the archive's own subfolder in it.
 fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (data_dir.empty()) {
     throw_error(ErrorKind::data,
@@ -230,7 +230,8 @@ void append_records(const fs::path& path, const Layout& layout, std::size_t reco
   }
 }
 
-// The names in the data set's own list; "class 0" and so on where it is not there or does not fit.
+// The names in the data set's own list, or "class 0" and so on if the list is missing or does not
+// fit.
 std::vector<std::string> read_class_names(const fs::path& folder, const Layout& layout) {
   std::vector<std::string> names;
   std::ifstream file(folder / layout.class_names_file);
@@ -291,7 +292,7 @@ std::vector<std::string> warnings_about(const fs::path& folder, const Layout& la
 
 Dataset load(const DatasetRequest& request, const Layout& layout) {
   const fs::path folder = find_folder(request.data_dir, layout);
-  // Before the first byte is read, so that a missing last file is not found after minutes.
+  // Checked before the first byte is read, so that a missing last file is found at once.
   for (const auto* files : {&layout.train_files, &layout.test_files}) {
     for (const std::string& file : *files) static_cast<void>(count_records(folder / file, layout));
   }

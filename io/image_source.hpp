@@ -1,9 +1,9 @@
 // An image source: a set of labelled images that are read one at a time, in any order and by any
-// number of threads. What a network must know of them (size, classes, normalisation) it says before
-// the first image is read.
+// number of threads. Before the first image is read, it gives what a network must know (size,
+// classes, normalisation).
 //
-// All images of a source come out in one size, shape(). A source whose stored images have other
-// sizes decodes and scales them in read(), which the loader's threads call.
+// All images of a source have one size, shape(). A source whose stored images have other sizes
+// decodes and scales them in read(), which the loader's threads call.
 #pragma once
 
 #include <array>
@@ -55,20 +55,21 @@ class ImageSource {
   // Below classes().
   [[nodiscard]] virtual std::int32_t label(std::size_t index) const = 0;
 
-  // An image of shape(), planar, and what the caller has still to do with it.
+  // A planar image of shape(), and the augmentation that the caller must still do.
   struct Image {
     std::span<const std::uint8_t> bytes;
     Augmentation rest;
   };
-  // Image `index` for a sample that is to be augmented by `crop`. A source does that part of it
-  // which is cheaper before its images have their size, and hands the rest back. `scratch` belongs
-  // to the calling thread, which keeps it from call to call; a source that needs memory makes it
-  // larger. The bytes may lie there, or in the source's own memory; they are valid until the
-  // thread's next call. Throws Error(data) for an image that cannot be read.
+  // Reads image `index` for a sample with the augmentation `crop`. A source does the part of the
+  // augmentation that is cheaper before the image has its final size, and returns the rest.
+  // `scratch` belongs to the calling thread, which keeps it from call to call; a source that needs
+  // memory makes it larger. The bytes may lie there, or in the source's own memory; they are valid
+  // until the thread's next call. Throws Error(data) for an image that cannot be read.
   [[nodiscard]] virtual Image read(std::size_t index, const Augmentation& crop,
                                    std::vector<std::uint8_t>& scratch) const = 0;
 
-  // XXH3, 64 bits, over all that training would see: names, size, normalisation, labels, pixels.
+  // The 64-bit XXH3 hash of all that training would see: names, size, normalisation, labels,
+  // pixels.
   [[nodiscard]] std::uint64_t content_hash() const;
 
  protected:
@@ -91,7 +92,7 @@ class ImageSet final : public ImageSource {
 
   [[nodiscard]] std::size_t count() const noexcept override { return labels_.size(); }
   [[nodiscard]] std::int32_t label(std::size_t index) const override;
-  // In its own memory; leaves all of the augmentation to the caller.
+  // The bytes are in the source's own memory. The caller does the whole augmentation.
   [[nodiscard]] Image read(std::size_t index, const Augmentation& crop,
                            std::vector<std::uint8_t>& scratch) const override;
   // The same without an augmentation.

@@ -179,7 +179,7 @@ struct Loader::State {
     }
     Slot& slot = slots[wanted % slots.size()];
     ready.wait(lock, [&] { return slot.is_ready; });
-    // A failed step stays the wanted one: asking again throws again.
+    // A failed step stays the wanted one, so the next call throws again.
     if (slot.failure) std::rethrow_exception(slot.failure);
     ++wanted;
     return slot.batch;
@@ -204,7 +204,7 @@ const Batch& Loader::next() { return state_->next(); }
 bool Loader::is_ready() const {
   const std::lock_guard lock(state_->mutex);
   const Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
-  // The slot of the batch that the caller still has is ready, too, where there is but one.
+  // If there is only one slot, the batch that the caller still has makes it ready, too.
   return state_->wanted < state_->end && state_->claimed > state_->wanted && slot.is_ready &&
          state_->slots.size() > 1;
 }

@@ -1,11 +1,11 @@
-// Batches ahead of time: threads that decode, augment and normalise while the network computes.
-// Where a GPU does the latter two the batches are raw: bytes, and the crop of every image.
+// Prepares batches ahead of time: threads decode, augment and normalise while the network computes.
+// If a GPU augments and normalises, batches are raw: bytes, and the crop of every image.
 //
 // The loader owns a ring of buffers, allocated once; each holds one step's batch of this rank. Its
 // threads fill them in the order of the steps, next() hands them out in that order, and the bits do
-// not depend on the number of threads. An epoch begins with start_epoch() (also before the last one
-// was read to its end) and has steps() batches. What a thread throws, next() throws at that step.
-// start_epoch() and next() belong to one thread.
+// not depend on the number of threads. An epoch begins with start_epoch(), even if the last one was
+// not read to its end, and has steps() batches. If a thread throws, next() throws the same at that
+// step. One thread calls start_epoch() and next().
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ struct LoaderOptions {
   std::size_t threads = 1;                    // at least 1
   std::size_t buffers = 0;                    // 0: threads + 2
   bool is_raw = false;                        // Batch::bytes and crops instead of images
-  // Memory of the buffers, aligned to 64 bytes; null: the ordinary kind.
+  // Allocates the buffers, aligned to 64 bytes; null: ordinary memory.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;
   std::function<void(std::size_t step)> on_step =
       nullptr;  // tests: a thread calls it before each step
@@ -59,12 +59,12 @@ class Loader {
   // The most samples that a batch of this rank can have.
   [[nodiscard]] std::size_t largest_batch() const noexcept;
 
-  // Threads begin with the epoch's first batches. Ends the batch that next() returned last.
-  // first_step: where a resumed epoch goes on; next() returns that step first.
+  // Threads begin with the epoch's first batches. The batch that next() returned last becomes
+  // invalid. A resumed epoch continues at first_step; next() returns that step first.
   void start_epoch(std::uint64_t epoch, std::size_t first_step = 0);
 
   // The next step's batch, valid until the following next() or start_epoch(). Call it steps() times
-  // an epoch (less first_step). Waits where the threads are not ready.
+  // an epoch (less first_step). Waits if the threads are not ready.
   const Batch& next();
   // Whether next() would return at once.
   [[nodiscard]] bool is_ready() const;

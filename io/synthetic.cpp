@@ -44,8 +44,9 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-// A unit vector at an angle of about `degrees`. Bhaskara's rational sine (within 0.2 percent)
-// stands for the library's, whose last bit differs between systems; the length is then exact.
+// A unit vector at an angle of about `degrees`. It uses Bhaskara's rational sine (within 0.2
+// percent) instead of the library's, whose last bit differs between systems. The length is then
+// exact.
 Point direction(float degrees) {
   const auto sine = [](float d) {
     while (d < 0) d += 360;
@@ -116,7 +117,7 @@ struct Figure {
   }
 };
 
-// Angles of classes that differ by the angle alone leave a gap between them.
+// Classes that differ only by the angle have a gap between their angles.
 float draw_angle(Motif motif, Draws& draw) {
   const float sign = draw.chance(0.5f) ? 1.0f : -1.0f;
   switch (motif) {

@@ -6,8 +6,8 @@
 // close on purpose. No class changes under a horizontal flip. Colours carry no label, so a linear
 // classifier is poor. Classes are balanced: image i shows class i mod 10.
 //
-// Image i of a split is a pure function of (seed, split, i), made with +, -, *, / and square roots
-// alone, so that every machine draws the same bytes.
+// Image i of a split is a pure function of (seed, split, i) that uses only +, -, *, / and square
+// roots, so that every machine draws the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ inline constexpr std::size_t kSyntheticTest = 2'000;
 inline constexpr std::size_t kSyntheticClasses = 10;
 inline constexpr ImageShape kSyntheticShape{.height = 32, .width = 32};
 
-// The values are part of what a seed means.
+// Other values would make other images of the same seed.
 enum class Split : std::uint64_t { train = 0, test = 1 };
 
 [[nodiscard]] std::vector<std::string> synthetic_class_names();

@@ -1,3 +1,9 @@
+// Outline: the constructor plans everything for one batch size. It makes a layer for each node in
+// the order of execution and so gets the shapes of all values. In training it then makes one
+// gradient for each edge of the graph, except those from the images. Last it computes from when to
+// when each value and gradient is needed, and places them in one arena. forward() calls the layers
+// in order. backward() calls them in reverse; if a value has several consumers, it first adds their
+// gradients.
 #include "net/executor.hpp"
 
 #include <algorithm>

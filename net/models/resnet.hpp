@@ -1,4 +1,4 @@
-// Residual networks for small images, such as CIFAR's of 32 x 32 pixels; any size will do.
+// Residual networks for small images, such as CIFAR's of 32 x 32 pixels. They accept any size.
 //
 // resnet18/34/50/101/152 in CIFAR form: the ImageNet networks of He et al. 2016 (CVPR) with a 3x3
 // stem and no first pooling, as in kuangliu/pytorch-cifar. resnet20/32/44/56/110: the same paper's
