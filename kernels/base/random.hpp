@@ -46,7 +46,8 @@ class CounterRng {
   DP_HD constexpr double uniform(std::uint64_t position) const {
     return static_cast<double>(bits(position) >> 11) * 0x1.0p-53;
   }
-  // Uniform integer in [0, n), n >= 1. The bias is below n / 2^64.
+  // Uniform integer in [0, n), n from 1 to 2^32: beyond that the products overflow. The bias is
+  // below n / 2^64.
   DP_HD constexpr std::uint64_t below(std::uint64_t n, std::uint64_t position) const {
     // Multiply-shift on the upper 32 bits twice keeps to 64-bit arithmetic on every compiler.
     const std::uint64_t r = bits(position);
