@@ -45,6 +45,7 @@ struct FakeExchange final : Exchange {
   [[nodiscard]] bool done() const override { return is_done; }
   [[nodiscard]] bool finite() const override { return true; }
   [[nodiscard]] bool waits_for_peer() const override { return waits; }
+  void let_go() override { called("let go"); }
   void put_back_delivered() override { called("put back"); }
 
   // What it has cost so far.
