@@ -23,9 +23,9 @@
 // job ends. One thread at a time uses a transport and its channels. Nothing is allocated after
 // open().
 //
-// Errors: an error of the network, or a message longer than its buffer, is Error(communication);
-// the job cannot continue then. A silent rank is no error here: poll() reports nothing, and the
-// caller has a deadline.
+// Errors: what the network reports is Error(communication); the job cannot go on then. Messages are
+// no longer than the buffers that wait for them: not every network tells where they are. A rank that is silent is no error here: poll()
+// tells nothing, and the caller has a deadline.
 #pragma once
 
 #include <cstddef>
