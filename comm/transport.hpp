@@ -23,9 +23,9 @@
 // job ends. One thread at a time uses a transport and its channels. Nothing is allocated after
 // open().
 //
-// Errors: what the network reports is Error(communication); the job cannot go on then. Messages are
-// no longer than the buffers that wait for them: not every network tells where they are. A rank that is silent is no error here: poll()
-// tells nothing, and the caller has a deadline.
+// Errors: what the network reports is Error(communication), and the job cannot go on. Messages must
+// not be longer than the buffers that wait for them, since not every network tells if they are. A
+// rank that is silent is no error here: poll() tells nothing, and the caller has a deadline.
 #pragma once
 
 #include <cstddef>

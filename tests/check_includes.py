@@ -3,7 +3,8 @@
 
 The table says what a folder's sources may include beside their own folder and kernels/base, which is everyone's.
 The most exact name of a folder counts: kernels/codecs before kernels. Files of the target dp_device count as a folder
-of their own, "device", though they lie in kernels. Only comm and app include mpi.h.
+of their own, "device", though they lie in kernels. Only comm and app include mpi.h, and what an exchange is made of
+does not, nor does anything that it includes: it has a transport.
 """
 
 import pathlib
@@ -27,6 +28,13 @@ DEVICE = {f"kernels/{name}" for name in (
     "cuda/launch.cuh", "cuda/libraries.cpp", "cuda/libraries.hpp", "cuda/library_check.hpp",
     "cuda/library_handles.cpp")}
 MPI = {"app", "comm"}
+EXCHANGES = [
+    f"comm/{name}.cpp"
+    for name in (
+        *("ring", "direct", "tree", "hierarchical", "parameter_server", "topology", "segment_coder", "segment_exchange"),
+        *("powersgd", "dgc_exchange", "exchange_kinds", "throttled_transport"),
+    )
+]
 EVERYONES = "kernels/base"
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh", ".h", ".c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -68,6 +76,25 @@ def wrong_includes(root: pathlib.Path) -> tuple[list[str], int]:
     return wrong, seen
 
 
+def ways_to_mpi(root: pathlib.Path, sources) -> list[str]:
+    """For each of the sources that includes mpi.h, itself or through others: how."""
+    ways = []
+    for source in sources:
+        way_to, todo = {source: source}, [source]
+        while todo:
+            name = todo.pop()
+            for match in INCLUDE.finditer((root / name).read_text(encoding="utf-8")):
+                included = match[2]
+                if included in way_to or (included != "mpi.h" and not (root / included).is_file()):
+                    continue
+                way_to[included] = f"{way_to[name]} -> {included}"
+                if included == "mpi.h":
+                    ways.append(f"{way_to[included]}: exchanges know no MPI")
+                else:
+                    todo.append(included)
+    return ways
+
+
 def check_itself() -> None:
     """Finds what it must find, and nothing else."""
     files = {
@@ -105,12 +132,17 @@ def check_itself() -> None:
         places = [":".join(line.split(":")[:2]) for line in wrong]
         assert sorted(places) == sorted(expected), (set(places) ^ set(expected), wrong)
         assert seen == count, (seen, count)
+        (root / "comm/d.cpp").write_text('#include "comm/d.hpp"', encoding="utf-8")
+        (root / "comm/d.hpp").write_text('#include "comm/c.cpp"', encoding="utf-8")
+        ways = ways_to_mpi(root, ["comm/d.cpp", "app/a.hpp"])
+        assert [way.split(": ")[0] for way in ways] == ["comm/d.cpp -> comm/d.hpp -> comm/c.cpp -> mpi.h"], ways
 
 
 def main() -> int:
     check_itself()
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
     wrong, seen = wrong_includes(root)
+    wrong += ways_to_mpi(root, EXCHANGES)
     print("\n".join([*wrong, f"{seen} includes, {len(wrong)} of them wrong"]))
     return 1 if wrong or seen == 0 else 0
 
