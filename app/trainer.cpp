@@ -167,12 +167,18 @@ void Trainer::average_statistics() {
 void Trainer::check_replicas() {
   // Without an exchange they differ.
   if (options_.check_replicas == Options::ReplicaCheck::off || !options_.exchange) return;
-  const std::span<float> values = replica_.network().parameters().values();
-  std::vector<float> copy;
-  if (run_.device->kind() != DeviceKind::cpu) copy = to_host(*run_.device, values);
-  const std::span<const float> on_host = copy.empty() ? std::span<const float>(values) : copy;
+  StateList state;
+  replica_.list_state(state);
   tally_.replica_hash = replica_.sync().reducer().run(
-      [&](Communicator& comm) { return agree_on_hash(comm, on_host); });
+      [&](Communicator& comm) { return agree_on_state(comm, state.blocks, run_.device.get()); });
+}
+
+void Trainer::list_state(StateVisitor& visitor) {
+  replica_.list_state(visitor);
+  recorder_.list_state(visitor);
+  tally_.list_state(visitor);
+  visitor.value("run/step", global_step_);
+  visitor.value("run/skipped_in_a_row", skipped_in_a_row_);
 }
 
 void Trainer::write_trace() {

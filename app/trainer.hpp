@@ -28,6 +28,9 @@ class Trainer {
   // Collective: makes the whole run and closes the log at its end.
   void run();
 
+  // Between steps: all that a run which goes on later must have (kernels/base/state.hpp).
+  void list_state(StateVisitor& visitor);
+
  private:
   void train_epoch(std::size_t epoch);
   void step(bool is_last);
@@ -50,7 +53,7 @@ class Trainer {
   Recorder& recorder_;  // of the run
 
   std::uint64_t global_step_ = 0;
-  int skipped_in_a_row_ = 0;
+  std::int64_t skipped_in_a_row_ = 0;
   // The batch that was taken from the loader and is not computed yet.
   bool is_loaded_ = false;
   std::size_t loaded_global_samples_ = 0;
