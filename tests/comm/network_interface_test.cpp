@@ -62,7 +62,7 @@ TEST(NetworkInterface, AUsersChoiceStays) {
   setenv("OMPI_MCA_btl_tcp_if_exclude", "lo", 1);
   use_best_interface();
   EXPECT_EQ(std::getenv("OMPI_MCA_btl_tcp_if_include"), nullptr);
-  EXPECT_EQ(describe_network(), "as Open MPI chooses");
+  EXPECT_EQ(describe_network(), "the interfaces that Open MPI chooses");
   unsetenv("OMPI_MCA_btl_tcp_if_exclude");
 }
 
