@@ -96,7 +96,7 @@ struct Options {
   // Name (without dashes) and value of every option as resolved, in the table's order; empty where
   // it is not set.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> resolved() const;
-  // Those of them that differ from their defaults, which the data set has a part in.
+  // The options that differ from their defaults, some of which depend on the data set.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> changed() const;
 };
 

@@ -45,7 +45,7 @@ struct ExchangeKind {
                                    std::span<const TensorSlot> tensors) = nullptr;
 };
 
-// Of any kind.
+// The most streams that any kind of exchange needs.
 [[nodiscard]] std::size_t most_streams();
 [[nodiscard]] const ExchangeKind& exchange_kind(const CodecSpec& spec);
 

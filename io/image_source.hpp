@@ -76,7 +76,7 @@ class ImageSource {
   ImageSource(const ImageSource&) = default;
   ImageSource& operator=(const ImageSource&) = default;
 
-  // Of labels and pixels, in the order of the images.
+  // A hash of labels and pixels, in the order of the images.
   [[nodiscard]] virtual std::uint64_t hash_images() const = 0;
 
  private:

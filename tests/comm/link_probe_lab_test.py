@@ -62,7 +62,7 @@ try:
     point(2, 0.0)
     up(50, "--delay", "20ms")
     point(50, 0.02)
-    # Of lost frames the latency knows nothing.
+    # Lost frames do not change the latency.
     up(50, "--delay", "20ms", "--loss", "1%")
     trips = [probe() for _ in range(2)]
     assert any(is_near(latency_s, 0.02) for _, latency_s, _ in trips), trips
