@@ -1,14 +1,13 @@
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "app/bench_exchange.hpp"
-#include "comm/communicator.hpp"
+#include "app/bench_options.hpp"
+#include "app/benches.hpp"
+#include "app/options.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -287,99 +286,67 @@ void bench_on_gpu(const Entries& entries, double size_mb) {
   }
 }
 
-constexpr const char* kUsage =
-    "usage: dpbench codec [--device auto|cpu|cuda] [--mb X] [SPEC...]\n"
-    "\n"
-    "How fast codecs are, in GB/s of float, on one core or on a GPU's memory. SPEC is what "
-    "dptrain\n"
-    "takes after --compress: q8, q4:block=256. Without any, every codec with its presets.\n"
-    "\n"
-    "  --device  where: cpu (the default), cuda, or auto, a GPU where there is one\n"
-    "  --mb      size of the GPU's large segment in 10^6 bytes, 0 to 16000 (default 256)\n"
-    "\n"
-    "Input is normal deviates; for codecs that send values from a magnitude on, so scaled that "
-    "one\n"
-    "in a hundred is sent.\n";
-
-struct Settings {
-  std::string_view device = "cpu";
-  std::optional<double> size_mb;
-  Entries entries;
-  bool wants_help = false;
+struct CodecBenchOptions {
+  Options::Device device = Options::Device::cpu;
+  double size_mb = 256;
+  bool has_size = false;  // it was given
 };
 
-Entry entry_of(std::string_view text) {
-  try {
-    return {std::string(text), parse_codec_spec(text)};
-  } catch (const Error& error) {
-    // Here no --compress stands before it.
-    constexpr std::string_view kOption = "--compress ";
-    std::string_view message = error.what();
-    if (message.starts_with(kOption)) message.remove_prefix(kOption.size());
-    throw Error(error.kind(), std::string(message));
-  }
+BenchUsage usage(CodecBenchOptions& options) {
+  OptionRow size = real_row("mb", options.size_mb, {.least = 0, .most = 16000},
+                            "size of the GPU's large segment in 10^6 bytes");
+  size.set = [set = size.set, &options](std::string_view text) {
+    set(text);
+    options.has_size = true;
+  };
+  return {.name = "codec",
+          .other_words = "[SPEC...]",
+          .help =
+              "How fast codecs are, in GB/s of float, on one core or on a GPU's memory. SPEC is\n"
+              "what dptrain takes after --compress: q8, q4:block=256. Without any, every codec\n"
+              "with its presets.\n"
+              "\n"
+              "Input is normal deviates; for codecs that send values from a magnitude on, it is\n"
+              "so scaled that one in a hundred is sent.\n",
+          .rows = {choice_row("device", options.device, {"auto", "cpu", "cuda"},
+                              "where to compute; auto: on a GPU where there is one"),
+                   std::move(size)}};
 }
 
-Settings parse(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "--help" || word == "-h") {
-      settings.wants_help = true;
-      continue;
-    }
-    if (!word.starts_with('-')) {
-      settings.entries.push_back(entry_of(word));
-      continue;
-    }
-    if (word != "--device" && word != "--mb") {
-      throw_error(ErrorKind::usage, "{}: unknown option; known: --device, --mb, --help", word);
-    }
-    if (i + 1 == argc) throw_error(ErrorKind::usage, "{}: needs a value", word);
-    const std::string_view value = argv[++i];
-    if (word == "--device") {
-      if (value != "auto" && value != "cpu" && value != "cuda") {
-        throw_error(ErrorKind::usage, "--device {}: must be auto, cpu or cuda", value);
-      }
-      settings.device = value;
-    } else {
-      double size_mb = 0.0;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), size_mb);
-      if (error != std::errc() || end != value.data() + value.size() ||
-          !(size_mb >= 0.0 && size_mb <= 16'000.0)) {
-        throw_error(ErrorKind::usage, "--mb {}: must be a number from 0 to 16000", value);
-      }
-      settings.size_mb = size_mb;
-    }
+Entries entries_of(const std::vector<std::string>& specs) {
+  Entries entries;
+  for (const std::string& spec : specs) entries.push_back({spec, parse_codec_spec(spec)});
+  if (!entries.empty()) return entries;
+  for (const CodecInfo& info : codec_list()) {
+    entries.push_back({std::string(info.name), parse_codec_spec(info.name)});
   }
-  if (settings.size_mb && settings.device == "cpu") {
-    throw_error(ErrorKind::usage, "--mb {}: is for a GPU; give --device cuda or auto with it",
-                *settings.size_mb);
-  }
-  if (settings.entries.empty()) {
-    for (const CodecInfo& info : codec_list()) settings.entries.push_back(entry_of(info.name));
-  }
-  return settings;
+  return entries;
 }
 
 }  // namespace
 
-int bench_codec(int argc, char** argv) {
-  Settings settings;
-  try {
-    settings = parse(argc, argv);
-  } catch (const Error& error) {
-    // Other ranks have nothing to do here, and end by themselves.
-    throw AgreedError(error.kind(), error.what());
-  }
-  if (settings.wants_help) {
-    std::fputs(kUsage, stdout);
-  } else if (settings.device == "cpu" || (settings.device == "auto" && count_gpus() == 0)) {
-    bench_on_cpu(settings.entries);
+void bench_codec(const std::vector<std::string>& arguments, Communicator& comm) {
+  using Where = Options::Device;
+  CodecBenchOptions options;
+  const auto specs = read_bench_options(usage(options), arguments, comm);
+  if (!specs) return;
+  Entries entries;
+  comm.together([&] {
+    if (options.has_size && options.device == Where::cpu) {
+      throw_error(ErrorKind::usage, "--mb {}: is for a GPU; give --device cuda or auto with it",
+                  options.size_mb);
+    }
+    entries = entries_of(*specs);
+  });
+  // One core or one GPU is enough; the other ranks have nothing to do.
+  if (comm.rank() != 0) return;
+  const bool is_cpu =
+      options.device == Where::cpu || (options.device == Where::automatic && count_gpus() == 0);
+  if (is_cpu) {
+    bench_on_cpu(entries);
   } else {
-    bench_on_gpu(settings.entries, settings.size_mb.value_or(256.0));
+    bench_on_gpu(entries, options.size_mb);
   }
-  return 0;
 }
 
 }  // namespace dp

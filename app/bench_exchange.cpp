@@ -1,5 +1,3 @@
-#include "app/bench_exchange.hpp"
-
 #include <mpi.h>
 #include <time.h>
 
@@ -11,9 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "app/options_values.hpp"
+#include <fmt/ranges.h>
+
+#include "app/bench_options.hpp"
+#include "app/benches.hpp"
 #include "comm/check.hpp"
-#include "comm/mpi_runtime.hpp"
 #include "comm/reducer.hpp"
 #include "comm/replica_hash.hpp"
 #include "comm/topology.hpp"
@@ -35,121 +35,114 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-struct Settings {
+struct ExchangeBenchOptions {
   std::vector<double> sizes_mb = {44.7};  // 10^6 bytes of fp32; ResNet-18's gradient
-  double bucket_mb = 0.0;                 // 0: all in one bucket
-  std::size_t repeats = 5;
-  std::size_t ranks_per_host = 0;  // 0: as it is
-  bool has_allreduce = true;       // MPI's own beside ours
-  bool wants_help = false;
-  ReducerOptions reducer;
-  std::vector<std::string> codecs, topologies;
+  std::vector<std::string> topologies = {"ring"}, codecs = {};
+  double bucket_mb = 0.0;
+  std::int64_t repeats = 5;
+  std::int64_t ranks_per_host = 0;
+  std::string throttle = "off";
+  bool has_allreduce = true;
+  // The reducer's own.
+  std::int64_t segment_kb = static_cast<std::int64_t>(ReducerOptions().segment_bytes / 1024);
+  std::int64_t window = static_cast<std::int64_t>(ReducerOptions().window);
+  std::int64_t buckets_in_flight = static_cast<std::int64_t>(ReducerOptions().buckets_in_flight);
+  std::int64_t sleep_us = ReducerOptions().sleep_us;
+
+  [[nodiscard]] ReducerOptions reducer() const {
+    ReducerOptions options;
+    options.segment_bytes = checked_cast<std::size_t>(segment_kb) * 1024;
+    options.window = checked_cast<std::size_t>(window);
+    options.buckets_in_flight = checked_cast<std::size_t>(buckets_in_flight);
+    options.throttle_bits_per_s = parse_bit_rate("--throttle", throttle);
+    options.sleep_us = checked_cast<int>(sleep_us);
+    return options;
+  }
 };
 
-constexpr const char* kUsage =
-    "mpirun -np P dpbench exchange [options] [CODEC...]\n"
-    "\n"
-    "Exchanges a gradient of known values with every topology, codec and size, beside\n"
-    "MPI_Allreduce: the slowest rank's time, bandwidths, bytes, and what came out.\n"
-    "\n"
-    "  CODEC...               as for dptrain --compress [all]\n"
-    "  --topology NAME,...    or all [ring]\n"
-    "  --mb X,...             sizes in 10^6 bytes of fp32 (0 to 4000) [44.7]\n"
-    "  --bucket-mb X          cut into buckets of that size; 0: one [0]\n"
-    "  --repeats N            of two exchanges each (1 to 10000) [5]\n"
-    "  --throttle RATE        as over a link of 100mbit or 1gbit [off]\n"
-    "  --ranks-per-host N     for the hierarchical topology: pretend such hosts (1 to\n"
-    "                         100000) [as it is]\n"
-    "  --allreduce on|off     MPI_Allreduce, too [on]\n"
-    "  --segment-kb N, --window N, --buckets-in-flight N, --sleep-us N\n"
-    "                         the reducer's own settings\n";
+constexpr RealRange kSizes = {.least = 0, .most = 4000};
 
-std::vector<std::string_view> split(std::string_view list) {
-  std::vector<std::string_view> words;
-  for (;;) {
-    const std::size_t end = std::min(list.find(','), list.size());
-    words.push_back(list.substr(0, end));
-    if (end == list.size()) return words;
-    list.remove_prefix(end + 1);
-  }
+OptionRow sizes_row(std::vector<double>& sizes_mb) {
+  const std::string allowed = "numbers joined by commas, each from " + kSizes.text();
+  return {.name = "mb",
+          .placeholder = "X,...",
+          .help = "sizes of the gradient in 10^6 bytes of fp32, joined by commas",
+          .allowed = allowed,
+          .range = kSizes.text(),
+          .set =
+              [&sizes_mb, allowed](std::string_view text) {
+                try {
+                  sizes_mb.clear();
+                  for (const std::string& size : split_at_commas(text)) {
+                    sizes_mb.push_back(parse_real("--mb", size, kSizes));
+                  }
+                } catch (const Error&) {
+                  throw_error(ErrorKind::usage, "--mb {}: must be {}", shown(text), allowed);
+                }
+              },
+          .get = [&sizes_mb] { return fmt::format("{}", fmt::join(sizes_mb, ",")); }};
 }
 
-// "ring,direct" or "all".
-void add_topologies(std::string_view list, std::vector<std::string>& names) {
+OptionRow topologies_row(std::vector<std::string>& topologies) {
   std::vector<std::string> known;
   for (const Topology& topology : topology_list()) known.emplace_back(topology.name);
-  if (list == "all") {
-    names = known;
-    return;
-  }
-  for (const std::string_view name : split(list)) {
-    names.push_back(known[parse_choice("--topology", name, known)]);
-  }
+  const std::string allowed =
+      fmt::format("all, or one or more of {} joined by commas", fmt::join(known, ", "));
+  return {.name = "topology",
+          .placeholder = "NAME,...",
+          .help = "which topologies are measured: " + allowed,
+          .allowed = allowed,
+          .set =
+              [&topologies, known, allowed](std::string_view text) {
+                topologies = text == "all" ? known : split_at_commas(text);
+                for (const std::string& name : topologies) {
+                  if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+                  const std::string near = nearest(name, known);
+                  throw_error(ErrorKind::usage, "--topology {}: must be {}{}", shown(text), allowed,
+                              near.empty() ? "" : fmt::format("; did you mean {}?", near));
+                }
+              },
+          .get = [&topologies] { return fmt::format("{}", fmt::join(topologies, ",")); }};
 }
 
-// The value of an option, which is not codec nor help.
-void set(Settings& settings, std::string_view option, std::string_view value) {
-  constexpr RealRange kSize = {.least = 0, .most = 4000};
-  const auto whole = [&](std::int64_t least, std::int64_t most) {
-    return static_cast<std::size_t>(parse_whole(option, value, {least, most}));
-  };
-  if (option == "--mb") {
-    settings.sizes_mb.clear();
-    for (const std::string_view size : split(value)) {
-      settings.sizes_mb.push_back(parse_real(option, size, kSize));
-    }
-  } else if (option == "--bucket-mb") {
-    settings.bucket_mb = parse_real(option, value, kSize);
-  } else if (option == "--repeats") {
-    settings.repeats = whole(1, 10000);
-  } else if (option == "--ranks-per-host") {
-    settings.ranks_per_host = whole(1, 100000);
-  } else if (option == "--segment-kb") {
-    settings.reducer.segment_bytes = whole(1, 65536) * 1024;
-  } else if (option == "--window") {
-    settings.reducer.window = whole(1, 1024);
-  } else if (option == "--buckets-in-flight") {
-    settings.reducer.buckets_in_flight = whole(1, 1024);
-  } else if (option == "--topology") {
-    add_topologies(value, settings.topologies);
-  } else if (option == "--allreduce") {
-    settings.has_allreduce = parse_choice(option, value, {"on", "off"}) == 0;
-  } else if (option == "--throttle") {
-    settings.reducer.throttle_bits_per_s = parse_bit_rate(option, value);
-  } else if (option == "--sleep-us") {
-    settings.reducer.sleep_us = static_cast<int>(whole(0, 100000));
-  } else {
-    throw_error(ErrorKind::usage, "{}: unknown option; see dpbench exchange --help", shown(option));
-  }
+BenchUsage usage(ExchangeBenchOptions& options) {
+  return {
+      .name = "exchange",
+      .other_words = "[CODEC...]",
+      .help =
+          "Exchanges a gradient of known values with each topology, codec and size, taking\n"
+          "turns with MPI_Allreduce. The table shows the slowest rank's time, bandwidths,\n"
+          "bytes and errors. Start it with mpirun. CODEC is a codec as dptrain's --compress\n"
+          "takes it, such as q8 or topk:ratio=0.01; without any, all codecs are measured.\n",
+      .rows = {
+          topologies_row(options.topologies), sizes_row(options.sizes_mb),
+          real_row("bucket-mb", options.bucket_mb, kSizes,
+                   "cut the gradient into buckets of that size; 0: do not"),
+          whole_row("repeats", options.repeats, {1, 10000}, "how often, two exchanges each"),
+          rate_row("throttle", options.throttle, "as over a link of this rate; off: as it is"),
+          whole_row("ranks-per-host", options.ranks_per_host, {0, 100000},
+                    "for the hierarchical topology: pretend that so many ranks share a host; 0: "
+                    "as it is"),
+          on_off_row("allreduce", options.has_allreduce, "measure MPI_Allreduce, too"),
+          whole_row("segment-kb", options.segment_kb, {1, 65536},
+                    "segment of a chunk, in 1024 bytes of fp32"),
+          whole_row("window", options.window, {1, 1024}, "segments on the wire, per bucket"),
+          whole_row("buckets-in-flight", options.buckets_in_flight, {1, 1024},
+                    "buckets that are exchanged at the same time"),
+          whole_row("sleep-us", options.sleep_us, {0, 100000},
+                    "pause between looks at the network, in microseconds; 0: depends on what "
+                    "comes")}};
 }
 
-Settings parse(int argc, char** argv) {
-  Settings settings;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    if (word == "--help") {
-      settings.wants_help = true;
-      return settings;
-    }
-    if (!word.starts_with("--")) {
-      settings.codecs.push_back(parse_codec_spec(word).text());
-      continue;
-    }
-    if (i + 1 == argc) throw_error(ErrorKind::usage, "{}: needs a value", shown(word));
-    set(settings, word, argv[++i]);
+// The codecs that are named, or all, in canonical form.
+std::vector<std::string> codecs_of(const std::vector<std::string>& specs) {
+  std::vector<std::string> codecs;
+  for (const std::string& spec : specs) codecs.push_back(parse_codec_spec(spec).text());
+  if (!codecs.empty()) return codecs;
+  for (const CodecInfo& info : codec_list()) {
+    codecs.push_back(parse_codec_spec(info.name).text());
   }
-  if (settings.topologies.empty()) settings.topologies = {"ring"};
-  if (settings.codecs.empty()) {
-    for (const CodecInfo& info : codec_list()) {
-      settings.codecs.push_back(parse_codec_spec(info.name).text());
-    }
-  }
-  return settings;
+  return codecs;
 }
 
 constexpr std::size_t kRows = 512;  // of the matrices that the gradient is made of
@@ -194,7 +187,7 @@ double slowest(Communicator& c, double time_s) {
   return *std::max_element(all.begin(), all.end());
 }
 
-void bench_reducer(Communicator& communicator, const Settings& settings, Row& row) {
+void bench_reducer(Communicator& communicator, const ExchangeBenchOptions& settings, Row& row) {
   std::vector<float> gradient(row.elements);
   constexpr int kRuns = 3;  // the first warms up
   std::vector<TensorSlot> tensors;
@@ -209,7 +202,7 @@ void bench_reducer(Communicator& communicator, const Settings& settings, Row& ro
     const std::size_t rows = count % kRows == 0 ? kRows : 1;
     tensors.push_back({.offset = at, .rows = rows, .columns = count / rows});
   }
-  ReducerOptions options = settings.reducer;
+  ReducerOptions options = settings.reducer();
   options.topology = row.topology;
   if (settings.ranks_per_host > 0) {
     for (int rank = 0; rank < communicator.size(); ++rank) {
@@ -266,14 +259,13 @@ void bench_allreduce(Communicator& communicator, Row& row) {
   check(gradient, communicator.size(), row);
 }
 
-void run_exchange(int argc, char** argv) {
-  Communicator communicator;
-  Settings settings;
-  communicator.together([&] { settings = parse(argc, argv); });
-  if (settings.wants_help) {
-    if (communicator.rank() == 0) std::fputs(kUsage, stdout);
-    return;
-  }
+}  // namespace
+
+void bench_exchange(const std::vector<std::string>& arguments, Communicator& communicator) {
+  ExchangeBenchOptions settings;
+  const auto specs = read_bench_options(usage(settings), arguments, communicator);
+  if (!specs) return;
+  communicator.together([&] { settings.codecs = codecs_of(*specs); });
   const int p = communicator.size();
   std::vector<Row> rows;
   for (const double size_mb : settings.sizes_mb) {
@@ -288,7 +280,7 @@ void run_exchange(int argc, char** argv) {
       rows.push_back({.elements = n, .topology = "", .codec = "MPI_Allreduce"});
     }
   }
-  for (std::size_t repeat = 0; repeat < settings.repeats; ++repeat) {
+  for (std::int64_t repeat = 0; repeat < settings.repeats; ++repeat) {
     for (Row& row : rows) {
       if (row.topology.empty()) {
         bench_allreduce(communicator, row);
@@ -298,8 +290,9 @@ void run_exchange(int argc, char** argv) {
     }
   }
   if (communicator.rank() != 0) return;
-  std::printf("%d ranks, segments of %zu KiB, %zu repeats of 2, the slowest rank's time\n", p,
-              settings.reducer.segment_bytes / 1024, settings.repeats);
+  std::printf("%d ranks, segments of %lld KiB, %lld repeats of 2, the slowest rank's time\n", p,
+              static_cast<long long>(settings.segment_kb),
+              static_cast<long long>(settings.repeats));
   std::printf("%8s %-12s %-40s %9s %8s %8s %8s %9s %6s %7s %7s %9s %10s\n", "size", "topology",
               "codec", "median", "min", "algbw", "busbw", "wire MB", "cpu", "encode", "decode",
               "wrong", "relative");
@@ -318,18 +311,6 @@ void run_exchange(int argc, char** argv) {
                 algbw * 2.0 * (p - 1) / p, static_cast<double>(row.wire_bytes) * 1e-6,
                 100.0 * row.cpu_s / row.times_s.back(), rate(row.encode_s).c_str(),
                 rate(row.decode_s).c_str(), static_cast<long long>(row.wrong), row.relative_error);
-  }
-}
-
-}  // namespace
-
-int bench_exchange(int argc, char** argv) {
-  MpiRuntime mpi(&argc, &argv);
-  try {
-    run_exchange(argc, argv);
-    return 0;
-  } catch (...) {
-    return mpi.end_with_error("dpbench");
   }
 }
 

@@ -1,14 +1,11 @@
-#include "app/bench_layers.hpp"
-
-#include <algorithm>
-#include <boost/program_options.hpp>
 #include <cstdio>
 #include <new>
 #include <string>
 #include <vector>
 
-#include <fmt/ranges.h>
-
+#include "app/bench_options.hpp"
+#include "app/benches.hpp"
+#include "app/options.hpp"
 #include "app/process.hpp"
 #include "app/times.hpp"
 #include "kernels/base/error.hpp"
@@ -22,75 +19,43 @@ namespace dp {
 
 namespace {
 
-namespace po = boost::program_options;
-
 // Images of CIFAR's size and classes.
 constexpr net::ModelInput kInput{.image = {.height = 32, .width = 32}, .classes = 10};
 
 struct LayerBenchOptions {
-  std::string model = "resnet18", device = "auto", precision = "fp32", tune = "on";
-  int batch = 128, threads = 0, steps = 8;
-  bool verbose = false;
+  std::string model = "resnet18";
+  std::int64_t batch = 128, threads = 0, steps = 8;
+  Options::Device device = Options::Device::automatic;
+  Options::Precision precision = Options::Precision::fp32;
+  bool autotune = true, verbose = false;
 };
 
-LayerBenchOptions parse(int argc, char** argv) {
-  LayerBenchOptions options;
-  po::options_description table("dpbench layers");
-  table.add_options()                                                                      //
-      ("model", po::value(&options.model)->default_value(options.model), "model")          //
-      ("batch", po::value(&options.batch)->default_value(options.batch), "images a step")  //
-      ("threads", po::value(&options.threads)->default_value(options.threads),
-       "threads per rank; 0: its share of the cores")  //
-      ("device", po::value(&options.device)->default_value(options.device),
-       "auto, cpu or cuda")  //
-      ("precision", po::value(&options.precision)->default_value(options.precision),
-       "fp32, tf32 (GPUs) or bf16")                                                      //
-      ("steps", po::value(&options.steps)->default_value(options.steps), "steps timed")  //
-      ("autotune", po::value(&options.tune)->default_value(options.tune),
-       "on: measure algorithms; off: fixed rule")  //
-      ("verbose", po::bool_switch(&options.verbose),
-       "also print the device and the algorithm of every layer");
-  try {
-    po::variables_map values;
-    const int style =
-        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    const po::positional_options_description none;
-    po::store(
-        po::command_line_parser(argc, argv).options(table).positional(none).style(style).run(),
-        values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    throw_error(ErrorKind::usage, "layers: {}", error.what());
-  }
-  const auto range = [](const char* name, int value, int least, int most) {
-    if (value < least || value > most) {
-      throw_error(ErrorKind::usage, "layers: --{} {}: must be {} to {}", name, value, least, most);
-    }
-  };
-  range("batch", options.batch, 1, 65536);
-  range("threads", options.threads, 0, 1024);
-  range("steps", options.steps, 1, 100000);
-  const auto one_of = [](const char* name, const std::string& value,
-                         const std::vector<std::string>& allowed) {
-    if (std::find(allowed.begin(), allowed.end(), value) == allowed.end()) {
-      throw_error(ErrorKind::usage, "layers: --{} {}: must be {}", name, value,
-                  fmt::join(allowed, " or "));
-    }
-  };
-  one_of("device", options.device, {"auto", "cpu", "cuda"});
-  one_of("precision", options.precision, {"fp32", "tf32", "bf16"});
-  one_of("autotune", options.tune, {"on", "off"});
-  return options;
-}
+const std::vector<std::string> kPrecisions = {"fp32", "tf32", "bf16"};
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+BenchUsage usage(LayerBenchOptions& options) {
+  return {.name = "layers",
+          .other_words = "",
+          .help =
+              "How many images/s the network alone can train, without data and exchange: all\n"
+              "ranks compute at the same time and the sum is printed.\n",
+          .rows = {name_row("model", options.model, "model", net::model_names(), "the network"),
+                   whole_row("batch", options.batch, {1, 65536}, "images per rank and step"),
+                   whole_row("threads", options.threads, {0, 1024},
+                             "compute threads per rank; 0: the rank's share of the host's cores"),
+                   choice_row("device", options.device, {"auto", "cpu", "cuda"},
+                              "where to compute; auto: on a GPU where there is one"),
+                   choice_row("precision", options.precision, kPrecisions,
+                              "arithmetic of the layers, tf32 on GPUs alone"),
+                   whole_row("steps", options.steps, {1, 100000}, "how many steps are timed"),
+                   on_off_row("autotune", options.autotune,
+                              "on: choose algorithms by measurement; off: by a fixed rule"),
+                   flag_row("verbose", options.verbose,
+                            "print the device and the algorithm of every layer, too")}};
 }
 
 }  // namespace
 
-int bench_layers(int argc, char** argv, Communicator& comm) {
+void bench_layers(const std::vector<std::string>& arguments, Communicator& comm) {
   LayerBenchOptions options;
   std::unique_ptr<Device> device;
   std::unique_ptr<net::Network> network;
@@ -98,21 +63,27 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
   const auto prepare = [&] {
     network->prepare(static_cast<std::size_t>(options.batch), net::Mode::training);
   };
-  comm.together([&] { options = parse(argc, argv); });
-  const CpuShare share = take_cpu_share(comm, options.threads);
+  if (!read_bench_options(usage(options), arguments, comm)) return;
+  const CpuShare share = take_cpu_share(comm, checked_cast<int>(options.threads));
+  const std::string& precision = kPrecisions[static_cast<std::size_t>(options.precision)];
   comm.together([&] {
-    const bool is_gpu = options.device == "cuda" || (options.device == "auto" && count_gpus() > 0);
-    if (!is_gpu && options.precision == "tf32") {
-      throw_error(ErrorKind::device, "layers: --precision tf32: a CPU has no such arithmetic");
+    const bool is_gpu = options.device == Options::Device::cuda ||
+                        (options.device == Options::Device::automatic && count_gpus() > 0);
+    const bool has_tf32 = options.precision == Options::Precision::tf32;
+    if (!is_gpu && has_tf32) {
+      throw_error(ErrorKind::device,
+                  "--precision tf32: a CPU has no such arithmetic; allowed with --device cpu: "
+                  "fp32, bf16");
     }
     device = make_device({.kind = is_gpu ? DeviceKind::cuda : DeviceKind::cpu,
                           .threads = share.threads,
-                          .tune = options.tune == "on",
+                          .tune = options.autotune,
                           .index = comm.local_rank(),
-                          .allow_tf32 = options.precision == "tf32"});
-    const DataType type = options.precision == "bf16" ? DataType::bf16 : DataType::f32;
+                          .allow_tf32 = has_tf32});
+    const DataType type =
+        options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
     if (!device->supports(type)) {
-      throw_error(ErrorKind::device, "layers: --precision bf16: {} has no AVX512-BF16",
+      throw_error(ErrorKind::device, "--precision bf16: {} has no AVX512-BF16; allowed here: fp32",
                   device->description());
     }
     network =
@@ -181,16 +152,15 @@ int bench_layers(int argc, char** argv, Communicator& comm) {
       for (const std::string& line : network->algorithms()) std::printf("  %s\n", line.c_str());
     }
     std::printf(
-        "dptrain %s batch %d %s %s threads %d ranks %d: %.1f images/s "
+        "dptrain %s batch %zu %s %s threads %d ranks %d: %.1f images/s "
         "(rank 0: forward %.1f, backward %.1f, optimizer %.1f ms; peak memory %.0f MB, "
         "activations %.0f MB)\n",
-        options.model.c_str(), options.batch, options.precision.c_str(),
+        options.model.c_str(), batch, precision.c_str(),
         device->kind() == DeviceKind::cuda ? "cuda" : "cpu", device->threads(), comm.size(),
         images_per_s, median(forward) * 1e3, median(backward) * 1e3, median(optimizer) * 1e3,
         static_cast<double>(peak_memory_bytes()) / 1e6,
         static_cast<double>(network->arena_bytes()) / 1e6);
   }
-  return 0;
 }
 
 }  // namespace dp

@@ -4,16 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <boost/program_options.hpp>
 #include <iterator>
 #include <map>
 
 #include "app/options_config.hpp"
 #include "app/options_table.hpp"
 #include "app/options_values.hpp"
+#include "app/options_words.hpp"
 #include "kernels/base/error.hpp"
-
-namespace po = boost::program_options;
 
 namespace dp {
 namespace {
@@ -24,82 +22,43 @@ enum class Layer { preset, config, command_line };
 // Options under construction: the table, the values so far and where each came from.
 class Builder {
  public:
-  explicit Builder(const OptionContext& context) : context_(context) {
-    for (OptionGroup& group : option_table(context)) {
-      for (OptionRow& row : group.rows) rows_.push_back(std::move(row));
-    }
-  }
-
-  [[nodiscard]] const std::vector<OptionRow>& rows() const { return rows_; }
+  explicit Builder(const OptionContext& context)
+      : context_(context), table_(option_table(context, options_)) {}
+  Builder(const Builder&) = delete;  // the table's rows refer to the options
+  Builder& operator=(const Builder&) = delete;
 
   void read_arguments(const std::vector<std::string>& arguments);
   void read_config(const std::string& text, const std::string& source);
   [[nodiscard]] Options resolve();
 
  private:
-  [[nodiscard]] const OptionRow* find(std::string_view name) const;
+  [[nodiscard]] CommandLine command_line() const { return {.table = table_, .program = "dptrain"}; }
   [[nodiscard]] const OptionRow& row_of(std::string_view name) const;
-  [[nodiscard]] std::string did_you_mean(std::string_view word, std::string_view dashes) const;
-  [[noreturn]] void reject_word(const std::string& word) const;
   void set(const OptionRow& row, const std::string& value, Layer layer);
   [[nodiscard]] Layer layer_of(const std::string& name) const;
   [[nodiscard]] bool is_given(const std::string& name) const {
     return layer_of(name) != Layer::preset;
   }
+  void resolve_synthetic_defaults();
   void resolve_dataset();
   void resolve_batch();
   void resolve_schedule();
   void resolve_trace();
 
   const OptionContext& context_;
-  std::vector<OptionRow> rows_;
-  std::map<std::string, Layer> layers_;
   Options options_;
+  OptionTable table_;
+  std::map<std::string, Layer> layers_;
 };
 
-const OptionRow* Builder::find(std::string_view name) const {
-  const auto found = std::find_if(rows_.begin(), rows_.end(),
-                                  [&](const OptionRow& row) { return row.name == name; });
-  return found == rows_.end() ? nullptr : &*found;
-}
-
 const OptionRow& Builder::row_of(std::string_view name) const {
-  const OptionRow* row = find(name);
+  const OptionRow* row = find_option(table_, name);
   DP_ASSERT(row != nullptr, "no option is called {}", name);
   return *row;
 }
 
-// "did you mean --epochs?", or where to look.
-std::string Builder::did_you_mean(std::string_view word, std::string_view dashes) const {
-  std::vector<std::string> names;
-  for (const OptionRow& row : rows_) names.push_back(row.name);
-  word = word.substr(0, word.find('='));
-  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
-  const std::string near = nearest(word, names);
-  return near.empty() ? "see dptrain --help" : fmt::format("did you mean {}{}?", dashes, near);
-}
-
-void Builder::reject_word(const std::string& word) const {
-  if (word.starts_with('-')) {
-    throw_error(ErrorKind::usage, "{}: unknown option; {}", shown(word.substr(0, word.find('='))),
-                did_you_mean(word, "--"));
-  }
-  throw_error(ErrorKind::usage, "'{}': stray word; every setting is an option with two dashes; {}",
-              shown(word), did_you_mean(word, "--"));
-}
-
 void Builder::set(const OptionRow& row, const std::string& value, Layer layer) {
-  if (value.empty()) {
-    throw_error(ErrorKind::usage, "--{}: empty value; must be {}", row.name, row.allowed);
-  }
-  // A line break or the like cannot be part of a one-line message, a log's attribute or a
-  // configuration file.
-  if (std::any_of(value.begin(), value.end(),
-                  [](char c) { return static_cast<unsigned char>(c) < 32 || c == 127; })) {
-    throw_error(ErrorKind::usage, "--{} {}: holds a control character; must be {}", row.name,
-                shown(value), row.allowed);
-  }
-  row.set(options_, value);
+  set_option(row, value);
   layers_[row.name] = layer;
 }
 
@@ -108,83 +67,27 @@ Layer Builder::layer_of(const std::string& name) const {
   return found == layers_.end() ? Layer::preset : found->second;
 }
 
+// The file's values go below the command line's, whose mistakes are told first.
 void Builder::read_arguments(const std::vector<std::string>& arguments) {
-  if (std::find(arguments.begin(), arguments.end(), "--") != arguments.end()) {
-    throw_error(
-        ErrorKind::usage,
-        "--: two dashes alone end the options of some programs, but here every word belongs "
-        "to an option; leave them out");
-  }
-  po::options_description description;
-  for (const OptionRow& row : rows_) {
-    if (row.is_flag()) {
-      description.add_options()(row.name.c_str(), "");
-    } else {
-      description.add_options()(row.name.c_str(), po::value<std::string>(), "");
-    }
-  }
-  // Guessing from abbreviations stays off: an option that is added later must not change what a
-  // script says. Unknown options are let through, so that the message about them is ours.
-  namespace style = po::command_line_style;
-  po::parsed_options parsed(&description);
-  try {
-    parsed = po::command_line_parser(arguments)
-                 .options(description)
-                 .style(style::allow_long | style::long_allow_adjacent | style::long_allow_next)
-                 .allow_unregistered()
-                 .run();
-  } catch (const po::invalid_command_line_syntax& error) {
-    std::string name = error.get_option_name();
-    name.erase(0, name.find_first_not_of('-'));
-    name = name.substr(0, name.find('='));
-    const OptionRow* row = find(name);
-    if (row == nullptr) reject_word("--" + name);
-    if (row->is_flag()) throw_error(ErrorKind::usage, "--{}: takes no value", name);
-    if (error.kind() == po::invalid_command_line_syntax::empty_adjacent_parameter) {
-      throw_error(ErrorKind::usage, "--{}: empty value; must be {}", name, row->allowed);
-    }
-    throw_error(ErrorKind::usage, "--{}: needs a value, {}", name, row->allowed);
-  } catch (const po::error& error) {
-    throw_error(ErrorKind::usage, "{}; see dptrain --help", error.what());
-  }
-
-  std::map<std::string, std::string> seen;
-  const std::string* config = nullptr;
-  for (const po::option& option : parsed.options) {
-    const OptionRow* row = option.unregistered ? nullptr : find(option.string_key);
-    if (row == nullptr) {
-      reject_word(option.original_tokens.empty() ? "" : option.original_tokens.front());
-    }
-    // Boost takes the next word whatever it looks like.
-    const std::string value = row->is_flag() ? "on" : option.value.front();
-    if (value.starts_with("--")) {
-      throw_error(ErrorKind::usage, "--{}: needs a value, {}, before {}", row->name, row->allowed,
-                  shown(value));
-    }
-    const auto [before, is_first] = seen.emplace(row->name, value);
-    if (!is_first) {
-      throw_error(ErrorKind::usage, "--{}: given twice{}", row->name,
-                  row->is_flag()
-                      ? ""
-                      : fmt::format(", as {} and as {}", shown(before->second), shown(value)));
-    }
-    set(*row, value, Layer::command_line);
-    if (row->name == "config") config = &before->second;
-  }
-  if (config == nullptr) return;
-
-  // The file's values go below those already there: read it, then set the command line's again.
-  read_config(read_config_file(*config), *config);
-  for (const auto& [name, value] : seen) set(row_of(name), value, Layer::command_line);
+  const GivenWords given = command_line().split(arguments);
+  const auto set_all = [&] {
+    for (const auto& [row, value] : given.options) set(*row, value, Layer::command_line);
+  };
+  set_all();
+  const auto config = std::find_if(given.options.begin(), given.options.end(),
+                                   [](const GivenOption& g) { return g.row->name == "config"; });
+  if (config == given.options.end()) return;
+  read_config(read_config_file(config->value), config->value);
+  set_all();
 }
 
 void Builder::read_config(const std::string& text, const std::string& source) {
   std::map<std::string, std::string> seen;
   for (const ConfigLine& line : parse_config_lines(text, source)) {
-    const OptionRow* row = find(line.name);
+    const OptionRow* row = find_option(table_, line.name);
     if (row == nullptr) {
       throw_error(ErrorKind::usage, "{}: {}: unknown option; {}", line.where, shown(line.name),
-                  did_you_mean(line.name, ""));
+                  command_line().did_you_mean(line.name, ""));
     }
     if (!row->is_setting) {
       throw_error(ErrorKind::usage, "{}: {}: belongs on the command line, not into a file",
@@ -206,20 +109,24 @@ void Builder::read_config(const std::string& text, const std::string& source) {
 Options Builder::resolve() {
   resolve_dataset();
   resolve_batch();
-  if (options_.is_synthetic()) {
-    for (const OptionRow& row : rows_) {
+  if (options_.is_synthetic()) resolve_synthetic_defaults();
+  resolve_schedule();
+  resolve_trace();
+  return options_;
+}
+
+void Builder::resolve_synthetic_defaults() {
+  for (const OptionGroup& group : table_) {
+    for (const OptionRow& row : group.rows) {
       const bool is_replaced = row.name == "batch-size" && options_.global_batch != 0;
       const bool is_known =
           row.name != "model" || std::find(context_.models.begin(), context_.models.end(),
                                            row.synthetic_default) != context_.models.end();
       if (!row.synthetic_default.empty() && !is_given(row.name) && !is_replaced && is_known) {
-        row.set(options_, row.synthetic_default);
+        row.set(row.synthetic_default);
       }
     }
   }
-  resolve_schedule();
-  resolve_trace();
-  return options_;
 }
 
 // What is given decides; where two given things contradict each other, the higher layer does.
@@ -263,11 +170,11 @@ void Builder::resolve_batch() {
 void Builder::resolve_schedule() {
   const bool is_step = options_.lr_schedule == Options::LrSchedule::step;
   const Layer schedule = layer_of("lr-schedule");
-  const std::string name = row_of("lr-schedule").get(options_);
+  const std::string name = row_of("lr-schedule").get();
   if (is_given("lr-milestones") && !is_step) {
     if (layer_of("lr-milestones") >= schedule) {
       throw_error(ErrorKind::usage, "--lr-milestones {}: only with --lr-schedule step, not {}",
-                  row_of("lr-milestones").get(options_), name);
+                  row_of("lr-milestones").get(), name);
     }
     options_.lr_milestones.clear();
   }
@@ -321,14 +228,12 @@ void Builder::resolve_trace() {
 }  // namespace
 
 Options parse_options(const std::vector<std::string>& arguments, const OptionContext& context) {
-  // Help is for those whose other words are wrong, too.
   for (const auto& [word, action] : {std::pair{"--help", Options::Action::help},
                                      std::pair{"--version", Options::Action::version}}) {
-    if (std::find(arguments.begin(), arguments.end(), word) != arguments.end()) {
-      Options options = Builder(context).resolve();
-      options.action = action;
-      return options;
-    }
+    if (!asks_for(arguments, word)) continue;
+    Options options = Builder(context).resolve();
+    options.action = action;
+    return options;
   }
   Builder builder(context);
   builder.read_arguments(arguments);

@@ -1,69 +1,15 @@
 // What the table of options is printed as: --help, --print-config, the log's /config.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "app/options_config.hpp"
+#include "app/options_print.hpp"
 #include "app/options_table.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
 namespace {
 
-constexpr std::size_t kWidth = 80;
-constexpr std::size_t kTextColumn = 26;
-
-// Appends `text` in lines of at most kWidth, the first beginning where `out` stands at `column`,
-// the others indented to kTextColumn. A word longer than a line stands alone on one.
-void append_wrapped(std::string& out, std::size_t column, const std::string& text) {
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin), text.size());
-    const std::size_t word = end - begin;
-    if (column + word > kWidth && column > kTextColumn) {
-      out += '\n' + std::string(kTextColumn, ' ');
-      column = kTextColumn;
-    }
-    out += text.substr(begin, word);
-    column += word;
-    if (end < text.size() && column < kWidth) {
-      out += ' ';
-      ++column;
-    }
-    begin = end + 1;
-  }
-  out += '\n';
-}
-
-// Blanks before a line's end, which wrapping leaves behind.
-std::string without_trailing_blanks(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '\n') {
-      while (!result.empty() && result.back() == ' ') result.pop_back();
-    }
-    result += c;
-  }
-  return result;
-}
-
-std::string description(const OptionRow& row) {
-  std::string text = row.help;
-  if (!row.range.empty()) text += fmt::format(" ({})", row.range);
-  const std::string preset = row.get(Options{});
-  if (row.is_flag() || !row.is_setting) return text;
-  if (row.name == "dataset") return text + " [synthetic]";
-  if (!preset.empty()) {
-    text += fmt::format(" [{}", preset);
-    if (!row.synthetic_default.empty())
-      text += fmt::format("; synthetic: {}", row.synthetic_default);
-    text += "]";
-  }
-  return text;
-}
-
-using Entries = std::vector<std::pair<std::string, std::string>>;
-
-Entries exit_codes() {
+NamedTexts exit_codes() {
   const auto entry = [](ErrorKind kind, const char* text) {
     return std::pair(std::to_string(static_cast<int>(kind)), std::string(text));
   };
@@ -78,7 +24,7 @@ Entries exit_codes() {
           {"130, 143", "stopped by Ctrl-C (SIGINT) or by SIGTERM"}};
 }
 
-Entries own_images() {
+NamedTexts own_images() {
   return {
       {"10 classes",
        "the files data_batch_1.bin to data_batch_5.bin and test_batch.bin; a record is one byte "
@@ -92,18 +38,6 @@ Entries own_images() {
        "mean and standard deviation, whatever the images are"}};
 }
 
-void append_entries(std::string& out, const std::string& title,
-                    const std::vector<std::pair<std::string, std::string>>& entries) {
-  if (entries.empty()) return;
-  out += fmt::format("\n{}\n", title);
-  for (const auto& [name, text] : entries) {
-    std::string head = "  " + name;
-    head.resize(kTextColumn, ' ');
-    out += head;
-    append_wrapped(out, kTextColumn, text);
-  }
-}
-
 }  // namespace
 
 std::string help_text(const OptionContext& context) {
@@ -114,21 +48,8 @@ std::string help_text(const OptionContext& context) {
       "  mpirun -np 4 dptrain --data-dir DIR --compress q8  CIFAR-10 or CIFAR-100\n"
       "\n"
       "Ranges are in (), defaults in []; 'synthetic:' is the default with that data.\n";
-  for (const OptionGroup& group : option_table(context)) {
-    out += fmt::format("\n{}\n", group.title);
-    for (const OptionRow& row : group.rows) {
-      std::string head = "  --" + row.name;
-      if (!row.is_flag()) head += " " + row.placeholder;
-      // Two blanks at least between an option and its text, which else begins on the next line.
-      if (head.size() + 2 > kTextColumn) {
-        out += head + '\n';
-        head.clear();
-      }
-      head.resize(kTextColumn, ' ');
-      out += head;
-      append_wrapped(out, kTextColumn, description(row));
-    }
-  }
+  Options defaults;
+  append_options(out, option_table(context, defaults));
   append_entries(out, "Data sets, for --dataset", context.datasets);
   append_entries(out, "Codecs, for --compress", context.codecs);
   append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
@@ -139,14 +60,16 @@ std::string help_text(const OptionContext& context) {
 
 std::vector<std::pair<std::string, std::string>> Options::changed() const {
   std::vector<std::pair<std::string, std::string>> changed;
-  Options defaults;
-  for (const OptionGroup& group : option_table({})) {
-    for (const OptionRow& row : group.rows) {
+  Options mine = *this, defaults;
+  const OptionTable table = option_table({}, mine), default_table = option_table({}, defaults);
+  for (std::size_t g = 0; g < table.size(); ++g) {
+    for (std::size_t r = 0; r < table[g].rows.size(); ++r) {
+      const OptionRow &row = table[g].rows[r], &preset = default_table[g].rows[r];
       if (!row.is_setting) continue;
       if (is_synthetic() && !row.synthetic_default.empty()) {
-        row.set(defaults, row.synthetic_default);
+        preset.set(row.synthetic_default);
       }
-      if (row.get(*this) != row.get(defaults)) changed.emplace_back(row.name, row.get(*this));
+      if (row.get() != preset.get()) changed.emplace_back(row.name, row.get());
     }
   }
   return changed;
@@ -154,9 +77,10 @@ std::vector<std::pair<std::string, std::string>> Options::changed() const {
 
 std::vector<std::pair<std::string, std::string>> Options::resolved() const {
   std::vector<std::pair<std::string, std::string>> values;
-  for (const OptionGroup& group : option_table({})) {
+  Options copy = *this;
+  for (const OptionGroup& group : option_table({}, copy)) {
     for (const OptionRow& row : group.rows) {
-      if (row.is_setting) values.emplace_back(row.name, row.get(*this));
+      if (row.is_setting) values.emplace_back(row.name, row.get());
     }
   }
   return values;
@@ -164,11 +88,12 @@ std::vector<std::pair<std::string, std::string>> Options::resolved() const {
 
 std::string config_text(const Options& options) {
   std::string out = "# dptrain's options as resolved; use with --config.\n";
-  for (const OptionGroup& group : option_table({})) {
+  Options copy = options;
+  for (const OptionGroup& group : option_table({}, copy)) {
     out += fmt::format("\n# {}\n", group.title);
     for (const OptionRow& row : group.rows) {
       if (!row.is_setting) continue;
-      const std::string value = row.get(options);
+      const std::string value = row.get();
       out += value.empty() ? fmt::format("# {} is not set\n", row.name)
                            : fmt::format("{} = {}\n", row.name, config_value(value));
     }

@@ -94,18 +94,16 @@ double parse_bit_rate(std::string_view name, std::string_view text) {
 std::vector<double> parse_increasing(std::string_view name, std::string_view text,
                                      const RealRange& range) {
   std::vector<double> values;
-  for (std::size_t begin = 0;;) {
-    const std::size_t comma = std::min(text.find(',', begin), text.size());
+  for (const std::string& part : split_at_commas(text)) {
     double value = 0;
-    if (!read_whole_text(text.substr(begin, comma - begin), value) || !range.contains(value) ||
+    if (!read_whole_text(part, value) || !range.contains(value) ||
         (!values.empty() && value <= values.back())) {
       throw_error(ErrorKind::usage, "{} {}: must be increasing numbers joined by commas, each {}",
                   name, shown(text), range.text());
     }
     values.push_back(value);
-    if (comma == text.size()) return values;
-    begin = comma + 1;
   }
+  return values;
 }
 
 std::size_t parse_choice(std::string_view name, std::string_view text,
@@ -120,6 +118,16 @@ std::size_t parse_choice(std::string_view name, std::string_view text,
 }
 
 std::string real_text(double value) { return fmt::format("{}", value); }
+
+std::vector<std::string> split_at_commas(std::string_view list) {
+  std::vector<std::string> parts;
+  for (;;) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    parts.emplace_back(list.substr(0, comma));
+    if (comma == list.size()) return parts;
+    list.remove_prefix(comma + 1);
+  }
+}
 
 std::string joined_choices(const std::vector<std::string>& choices) {
   std::string text;

@@ -51,6 +51,9 @@ inline constexpr const char* kBitRates = "off or a rate from 10kbit to 400gbit, 
 // The shortest text that reads back as the same number.
 [[nodiscard]] std::string real_text(double value);
 
+// "a,b" as a and b; at least one part, which may be empty.
+[[nodiscard]] std::vector<std::string> split_at_commas(std::string_view list);
+
 // "a, b or c"
 [[nodiscard]] std::string joined_choices(const std::vector<std::string>& choices);
 

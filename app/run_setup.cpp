@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/earlier_choices.hpp"
+#include "app/option_names.hpp"
 #include "app/options_values.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/error.hpp"
@@ -33,6 +34,12 @@ net::ScheduleKind kind_of(Options::LrSchedule schedule) {
 
 DataType activation_type(const Options& options) {
   return options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
+}
+
+// Runs f on every rank; what goes wrong on one is thrown by all, with the names of options.
+template <class F>
+void together(Communicator& comm, F f) {
+  comm.together([&] { with_option_names(f); });
 }
 
 // ---- the parts, in this order -------------------------------------------------------------------
@@ -69,7 +76,7 @@ void agree_on_device(Run& run) {
   const std::string mine = run.device->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
   const std::vector<std::string> kinds = run.comm.gather(mine),
                                  reasons = run.comm.gather(run.why_no_gpu);
-  run.comm.together([&] {
+  together(run.comm, [&] {
     for (std::size_t r = 1; r < kinds.size(); ++r) {  // only rank 0 has the lists
       if (kinds[r] == kinds[0]) continue;
       const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
@@ -146,16 +153,6 @@ std::size_t choose_buckets(const Run& run, std::span<const TensorSlot> tensors) 
                              parse_codec_spec(run.options.compress), tensors);
 }
 
-std::vector<std::string> split_at_commas(const std::string& list) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin < list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    parts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 // Where a GPU's gradients are encoded, if an option or an earlier run decides it.
 ExchangePath exchange_path(const Run& run) {
   if (run.options.gpu_exchange == Options::GpuExchange::host) return ExchangePath::host;
@@ -170,6 +167,7 @@ GradientSyncOptions sync_options(const Run& run) {
   sync.compress = options.compress;
   sync.compress_warmup = to_size(options.compress_warmup);
   sync.exact_tensors = split_at_commas(options.compress_exclude);
+  std::erase(sync.exact_tensors, "");
   sync.is_one_host = run.comm.local_size() == run.comm.size();
   sync.choose_bucket_bytes = [&run](std::span<const TensorSlot> tensors) {
     return choose_buckets(run, tensors);
@@ -264,19 +262,19 @@ void prepare_batch_sizes(Run& run) {
     }
     run.replica->plan_exchange();
   };
-  run.comm.together([&] {
+  together(run.comm, [&] {
     const auto ranks_here = std::lround(run.share.cores_on_host / run.share.cores_per_rank);
     run.replica->network().check_memory(Sampler(sampler_options(true)).rank_samples(0),
                                         static_cast<std::size_t>(ranks_here));
   });
-  run.comm.together([&] {
+  together(run.comm, [&] {
     if (run.comm.rank() != 0) return;
     prepare();
     check_choices_are_complete(run.options, run.choices, *run.device);
   });
   std::string choices = run.device->tuning().export_text();
   run.comm.broadcast(choices);
-  run.comm.together([&] {
+  together(run.comm, [&] {
     if (run.comm.rank() == 0) return;
     run.device->tuning().import_text(choices);
     prepare();
@@ -306,15 +304,15 @@ void make_recorder(Run& run) {
 Run::Run(const Options& run_options, Communicator& communicator)
     : options(run_options), comm(communicator) {
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
-  comm.together([&] { choose_device(*this); });
+  together(comm, [&] { choose_device(*this); });
   agree_on_device(*this);
-  comm.together([&] { load_data(*this); });
+  together(comm, [&] { load_data(*this); });
   agree_on_data(*this);
   if (options.takes_choices_from_a_log()) {
     choices = agree_on_earlier_choices(options, comm, *device, global_batch);
   }
   if (options.autotune != "off" && exchanges()) measure_network(*this);
-  comm.together([&] {
+  together(comm, [&] {
     make_replica(*this);
     make_loaders(*this);
     make_schedule(*this);

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "comm/gradient_sync.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
@@ -20,10 +20,9 @@ void GradientSync::choose_path() {
       return;
     case ExchangePath::device:
       if (!has_device_form()) {
-        throw_error(
-            ErrorKind::usage,
-            "--gpu-exchange device: --compress {} has no form for GPUs; allowed: host, auto",
-            options_.compress);
+        throw SettingError(
+            "exchange path", "device",
+            fmt::format("codec {} has no form for GPUs; allowed: host, auto", options_.compress));
       }
       is_on_device_ = true;
       return;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
@@ -97,11 +97,11 @@ void GradientSync::mark_exact_tensors(std::vector<TensorSlot>& tensors) const {
       is_used = tensor.is_exact = true;
     }
     if (is_used) continue;
-    throw_error(ErrorKind::usage,
-                "--compress-exclude {}: no tensor of the model has such a name; the first ones are "
-                "{}, {}",
-                pattern, tensors.front().name,
-                tensors[std::min<std::size_t>(1, tensors.size() - 1)].name);
+    throw SettingError(
+        "exact tensors", pattern,
+        fmt::format("no tensor of the model has such a name; the first ones are {}, {}",
+                    tensors.front().name,
+                    tensors[std::min<std::size_t>(1, tensors.size() - 1)].name));
   }
 }
 
@@ -113,21 +113,16 @@ bool GradientSync::has_momentum(std::size_t tensor) const {
 
 void GradientSync::check_momentum() const {
   if (is_gpu()) {
-    throw_error(
-        ErrorKind::usage,
-        "--compress {}: dgc's momentum is kept by the host's processor; with a GPU use topk",
-        options_.compress);
+    throw SettingError("codec", options_.compress,
+                       "dgc's momentum is kept by the host's processor; with a GPU use topk");
   }
   if (options_.has_nesterov) {
-    throw_error(ErrorKind::usage,
-                "--compress {}: dgc has a momentum of its own; allowed: "
-                "--nesterov off",
-                options_.compress);
+    throw SettingError("codec", options_.compress,
+                       "dgc has a momentum of its own; allowed: nesterov off");
   }
   if (!parse_codec_spec(options_.compress).feedback) {
-    throw_error(ErrorKind::usage,
-                "--compress {}: dgc gathers what it does not send in the residual; allowed: ef=on",
-                options_.compress);
+    throw SettingError("codec", options_.compress,
+                       "dgc gathers what it does not send in the residual; allowed: ef=on");
   }
 }
 

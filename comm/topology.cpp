@@ -7,7 +7,7 @@
 #include "comm/parameter_server.hpp"
 #include "comm/ring.hpp"
 #include "comm/tree.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
@@ -48,7 +48,7 @@ const Topology& find_topology(std::string_view name) {
     if (!known.empty()) known += ", ";
     known += topology.name;
   }
-  throw_error(ErrorKind::usage, "--topology {}: unknown topology; known: {}", name, known);
+  throw SettingError("topology", name, "unknown topology; known: " + known);
 }
 
 }  // namespace dp

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
@@ -228,9 +228,7 @@ std::string CodecSpec::text() const {
 }
 
 CodecSpec parse_codec_spec(std::string_view text) {
-  const auto fail = [&](const std::string& why) {
-    throw_error(ErrorKind::usage, "--compress {}: {}", shown(text), why);
-  };
+  const auto fail = [&](const std::string& why) { throw SettingError("codec", shown(text), why); };
   const std::size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
   const CodecInfo* found = find_codec(name);

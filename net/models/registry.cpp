@@ -1,6 +1,6 @@
 #include "net/models/registry.hpp"
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 #include "net/models/resnet.hpp"
 
 namespace dp::net {
@@ -81,7 +81,7 @@ Graph make_model(const std::string& name, const ModelInput& input) {
     if (name == row.name) return row.make(input);
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw_error(ErrorKind::usage, "--model {}: unknown model; known: {}", name, known);
+  throw SettingError("model", name, "unknown model; known: " + known);
 }
 
 }  // namespace dp::net

@@ -422,7 +422,8 @@ TEST(Table, EveryRowIsInTheHelpWithItsDefaultAndRange) {
       EXPECT_NE(joined.find(" " + name + " " + text + " "), std::string::npos) << name;
     }
   }
-  for (const OptionGroup& group : option_table(context())) {
+  Options defaults;
+  for (const OptionGroup& group : option_table(context(), defaults)) {
     EXPECT_NE(help.find("\n" + group.title + "\n"), std::string::npos) << group.title;
     for (const OptionRow& row : group.rows) {
       const std::string head = "\n  --" + row.name + (row.is_flag() ? "" : " " + row.placeholder);
@@ -448,13 +449,13 @@ TEST(Table, HelpIsReadableAt80Columns) {
 }
 
 TEST(Table, EveryDefaultIsAValueThatItsOwnRowAccepts) {
-  for (const OptionGroup& group : option_table(context())) {
+  Options options;
+  for (const OptionGroup& group : option_table(context(), options)) {
     for (const OptionRow& row : group.rows) {
-      for (const std::string& value : {row.get(Options{}), row.synthetic_default}) {
+      for (const std::string& value : {row.get(), row.synthetic_default}) {
         if (!row.is_setting || value.empty()) continue;
-        Options options;
-        EXPECT_NO_THROW(row.set(options, value)) << row.name;
-        EXPECT_EQ(row.get(options), value) << row.name;
+        EXPECT_NO_THROW(row.set(value)) << row.name;
+        EXPECT_EQ(row.get(), value) << row.name;
       }
     }
   }
@@ -462,7 +463,8 @@ TEST(Table, EveryDefaultIsAValueThatItsOwnRowAccepts) {
 
 TEST(Table, ResolvedListsEverySettingInOrder) {
   Words expected, listed;
-  for (const OptionGroup& group : option_table(context())) {
+  Options defaults;
+  for (const OptionGroup& group : option_table(context(), defaults)) {
     for (const OptionRow& row : group.rows) {
       if (row.is_setting) expected.push_back(row.name);
     }

@@ -22,21 +22,23 @@ expect_error() {
   [ "$(cat "$out/stderr")" = "dpbench: $message" ] || fail "message for: $*"
   [ ! -s "$out/stdout" ] || fail "standard output of: $*"
 }
-expect_error '--size: unknown option; known: --device, --mb, --help' --size 4
-expect_error '--mb: needs a value' q8 --mb
+expect_error '--size: unknown option; see dpbench codec --help' --size 4
+expect_error '--devise: unknown option; did you mean --device?' --devise cpu
+expect_error '--mb: needs a value, a number from 0 to 16000' q8 --mb
+expect_error '--mb: given twice, as 1 and as 2' --mb 1 --mb 2
 expect_error '--mb -1: must be a number from 0 to 16000' --device cuda --mb -1
 expect_error '--mb 5: is for a GPU; give --device cuda or auto with it' --mb 5
-expect_error '--device gpu: must be auto, cpu or cuda' --device gpu
-expect_error 'q8:block=4: block=4 must be a multiple of 8 from 8 to 16384' none q8:block=4
+expect_error '--device gpu: must be auto, cpu or cuda; did you mean cpu?' --device gpu
+expect_error 'codec q8:block=4: block=4 must be a multiple of 8 from 8 to 16384' none q8:block=4
 "$dpbench" codec q7 >"$out/stdout" 2>"$out/stderr"
 [ $? -eq 2 ] || fail 'exit code of: q7'
 case $(cat "$out/stderr") in
-  'dpbench: q7: unknown codec; known: none, fp16, '*) ;;
+  'dpbench: codec q7: unknown codec; known: none, fp16, '*) ;;
   *) fail 'message for: q7' ;;
 esac
 
 "$dpbench" codec --help >"$out/stdout" 2>"$out/stderr" || fail 'exit code of --help'
-grep -q '^usage: dpbench codec .*\[SPEC\.\.\.\]$' "$out/stdout" || fail 'usage in --help'
+grep -q '^dpbench codec \[options\] \[SPEC\.\.\.\]$' "$out/stdout" || fail 'usage in --help'
 
 # Named codecs alone, in that order, with the bits that a value takes: of threshold's about 0.4,
 # which one value in a hundred is, whatever alpha.

@@ -162,41 +162,38 @@ TEST(CodecSpec, BadTextIsNamed) {
     unknown += info.name;
   }
   const std::pair<const char*, std::string> cases[] = {
-      {"q7", "--compress q7: " + unknown},
-      {"", "--compress : " + unknown},
-      {"Q8", "--compress Q8: " + unknown},
-      {"q8+rans", "--compress q8+rans: " + unknown},
-      {"none:ef=on", "--compress none:ef=on: none has no settings"},
-      {"fp16:block=64", "--compress fp16:block=64: unknown key 'block'; keys of fp16: ef="},
-      {"q8:", "--compress q8:: '' is not key=value; keys of q8: block=, round=, ef="},
-      {"q8:block=64,",
-       "--compress q8:block=64,: '' is not key=value; keys of q8: block=, round=, ef="},
-      {"q8:blok=64", "--compress q8:blok=64: unknown key 'blok'; keys of q8: block=, round=, ef="},
-      {"q8:block=64,block=64", "--compress q8:block=64,block=64: block= is given twice"},
-      {"q8:ef=on,ef=off", "--compress q8:ef=on,ef=off: ef= is given twice"},
-      {"q8:round=up", "--compress q8:round=up: round=up must be nearest or stochastic"},
+      {"q7", "codec q7: " + unknown},
+      {"", "codec : " + unknown},
+      {"Q8", "codec Q8: " + unknown},
+      {"q8+rans", "codec q8+rans: " + unknown},
+      {"none:ef=on", "codec none:ef=on: none has no settings"},
+      {"fp16:block=64", "codec fp16:block=64: unknown key 'block'; keys of fp16: ef="},
+      {"q8:", "codec q8:: '' is not key=value; keys of q8: block=, round=, ef="},
+      {"q8:block=64,", "codec q8:block=64,: '' is not key=value; keys of q8: block=, round=, ef="},
+      {"q8:blok=64", "codec q8:blok=64: unknown key 'blok'; keys of q8: block=, round=, ef="},
+      {"q8:block=64,block=64", "codec q8:block=64,block=64: block= is given twice"},
+      {"q8:ef=on,ef=off", "codec q8:ef=on,ef=off: ef= is given twice"},
+      {"q8:round=up", "codec q8:round=up: round=up must be nearest or stochastic"},
       {"q8:round=stochastic,ef=on",
-       "--compress q8:round=stochastic,ef=on: ef=on is refused, since round=stochastic is unbiased "
+       "codec q8:round=stochastic,ef=on: ef=on is refused, since round=stochastic is unbiased "
        "without feedback, and fed back errors that are drawn at random may grow instead of "
        "averaging "
        "out (a published run that did both fell from 91 % to 29 % accuracy); ef=off is the "
        "default, "
        "ef=force switches it on all the same"},
       {"randk:ef=on,scale=on",
-       "--compress randk:ef=on,scale=on: ef=on is refused, since scale=on is unbiased without "
+       "codec randk:ef=on,scale=on: ef=on is refused, since scale=on is unbiased without "
        "feedback, and fed back errors that are drawn at random may grow instead of averaging out "
        "(a "
        "published run that did both fell from 91 % to 29 % accuracy); ef=off is the default, "
        "ef=force switches it on all the same"},
-      {"q8:ef=1", "--compress q8:ef=1: ef=1 must be on, off or force"},
-      {"q8:block=4", "--compress q8:block=4: block=4 must be a multiple of 8 from 8 to 16384"},
-      {"q8:block=100",
-       "--compress q8:block=100: block=100 must be a multiple of 8 from 8 to 16384"},
-      {"q8:block=-64",
-       "--compress q8:block=-64: block=-64 must be a multiple of 8 from 8 to 16384"},
-      {"q8:block=", "--compress q8:block=: block= must be a multiple of 8 from 8 to 16384"},
+      {"q8:ef=1", "codec q8:ef=1: ef=1 must be on, off or force"},
+      {"q8:block=4", "codec q8:block=4: block=4 must be a multiple of 8 from 8 to 16384"},
+      {"q8:block=100", "codec q8:block=100: block=100 must be a multiple of 8 from 8 to 16384"},
+      {"q8:block=-64", "codec q8:block=-64: block=-64 must be a multiple of 8 from 8 to 16384"},
+      {"q8:block=", "codec q8:block=: block= must be a multiple of 8 from 8 to 16384"},
       {"q8:block=99999999999999999999999",
-       "--compress q8:block=99999999999999999999999: block=99999999999999999999999 must be a "
+       "codec q8:block=99999999999999999999999: block=99999999999999999999999 must be a "
        "multiple of 8 from 8 to 16384"},
   };
   for (const auto& [text, message] : cases) {

@@ -169,7 +169,7 @@ TEST(Topology, UnknownNamesAreRefusedWithThoseThatThereAre) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     EXPECT_STREQ(error.what(),
-                 "--topology star: unknown topology; known: ring, direct, tree, hierarchical, ps");
+                 "topology star: unknown topology; known: ring, direct, tree, hierarchical, ps");
   }
 }
 
