@@ -31,7 +31,10 @@ void Replica::compute(std::uint64_t step) {
   clock_.step_begins(step);
   if (batch_.samples > 0) {
     bring_in(batch_);
-    recording(batch_).replay();
+    // Recorded when the first batch of this size comes, and replayed from then on.
+    std::unique_ptr<Recording>& passes = recordings_[{batch_.samples, batch_.global_samples}];
+    if (!passes) passes = device_.record([this] { forward_and_backward(); });
+    passes->replay();
   } else {
     // A rank without samples in the last, smaller step still takes part in the exchange.
     zero_gradients();
@@ -80,12 +83,6 @@ TensorView Replica::images_of(const LoadedBatch& batch) {
   // write.
   return {network_.images_desc(batch.samples),
           input_ ? floats(image_memory_) : const_cast<float*>(batch.images)};
-}
-
-Recording& Replica::recording(const LoadedBatch& batch) {
-  std::unique_ptr<Recording>& known = recordings_[{batch.samples, batch.global_samples}];
-  if (!known) known = device_.record([this] { forward_and_backward(); });
-  return *known;
 }
 
 // The operations of a step. On a GPU they are recorded, so they may only depend on the numbers of

@@ -2,10 +2,11 @@
 //
 // A step, in this order (evaluation: load, evaluate):
 //     load(batch)      the batch of the next step; a GPU begins to copy it
-//     compute(step)    gradients of the batch; buckets leave as they become final
+//     compute(step)    gradients of the batch: forward, loss, backward (forward_and_backward()
+//                      in replica.cpp calls the network); buckets leave as they become final
 //     await_loaded()   the loader may have the batch's memory back
 //     exchange()       waits until the sums are in place on all ranks
-//     update(rate)     the optimiser
+//     update(rate)     the optimiser (net/optimizer.hpp)
 // On a GPU compute() and update() return before the device has done its work. load() of the next
 // batch may be called between compute() and exchange(). Forward and backward of a batch size run as
 // one recording (on a GPU a CUDA graph), the update as another.
@@ -107,7 +108,6 @@ class Replica {
   void bring_in(const LoadedBatch& batch);
   void forward_and_backward();
   void zero_gradients();
-  [[nodiscard]] Recording& recording(const LoadedBatch& batch);
 
   Device& device_;
   ReplicaOptions options_;
