@@ -71,12 +71,12 @@ void Recorder::print_start() {
       {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};
   if (!run_.why_no_gpu.empty()) rows.insert(rows.begin() + 2, {"no GPU", run_.why_no_gpu});
   if (run_.comm->size() > 1) {
-    std::string network = run_.comm->local_size() == run_.comm->size() ? "the memory of one host"
-                                                                       : describe_network();
+    const bool is_one_host = run_.comm->local_size() == run_.comm->size();
+    std::string network = is_one_host ? "the memory of one host" : describe_network();
     if (run_.link.bytes_per_s > 0) {
       network += fmt::format("; measured: {:.3g} Mbit/s, {}", run_.link.bytes_per_s * 8e-6,
                              format_seconds(run_.link.latency_s));
-      if (!run_.link.is_reliable()) {
+      if (!run_.link.is_reliable() && !is_one_host) {
         network += fmt::format(" (the rate is uncertain by {:.0f} %: it did not become steady)",
                                100 * run_.link.uncertainty);
       }

@@ -1,9 +1,9 @@
 #include "comm/link_estimate.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
+#include <vector>
 
 namespace dp {
 namespace {
@@ -20,42 +20,57 @@ double bytes_at(std::span<const Arrival> arrivals, double at_s) {
   return static_cast<double>(left.bytes) + share * static_cast<double>(right.bytes - left.bytes);
 }
 
+double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// The standard error of the mean of at least two values.
+double standard_error(std::span<const double> values) {
+  const double center = mean(values), count = static_cast<double>(values.size());
+  double squares = 0.0;
+  for (const double value : values) squares += (value - center) * (value - center);
+  return std::sqrt(squares / (count - 1.0) / count);
+}
+
 }  // namespace
 
-RateEstimate estimate_rate(std::span<const Arrival> arrivals) {
-  constexpr std::size_t kWindows = 8;
-  if (arrivals.size() < 2) return {};
+WindowRates window_rates(std::span<const Arrival> arrivals) {
+  WindowRates rates{};
+  if (arrivals.empty()) return rates;
   const double end_s = arrivals.back().at_s;
   const double begin_s = std::midpoint(arrivals.front().at_s, end_s);
-  const double window_s = (end_s - begin_s) / kWindows;
-  if (!(window_s > 0.0)) return {};
-  std::array<double, kWindows> rates{};
+  const double window_s = (end_s - begin_s) / static_cast<double>(rates.size());
+  const auto steady = std::lower_bound(arrivals.begin(), arrivals.end(), begin_s,
+                                       [](const Arrival& a, double t) { return a.at_s < t; });
+  if (static_cast<std::size_t>(arrivals.end() - steady) < kFewestArrivals) return rates;
+  if (!(window_s > 0.0)) return rates;
   double before = bytes_at(arrivals, begin_s);
-  for (std::size_t i = 0; i < kWindows; ++i) {
+  for (std::size_t i = 0; i < rates.size(); ++i) {
     const double until = bytes_at(arrivals, begin_s + static_cast<double>(i + 1) * window_s);
     rates[i] = (until - before) / window_s;
     before = until;
   }
-  const auto half = rates.begin() + kWindows / 2;
-  const double first = std::accumulate(rates.begin(), half, 0.0) / (kWindows / 2.0);
-  const double second = std::accumulate(half, rates.end(), 0.0) / (kWindows / 2.0);
-  const double mean = std::midpoint(first, second);
-  double squares = 0.0;
-  for (const double rate : rates) squares += (rate - mean) * (rate - mean);
-  std::sort(rates.begin(), rates.end());
-  RateEstimate estimate;
-  estimate.bytes_per_s =
-      std::accumulate(rates.begin() + kWindows / 4, rates.end() - kWindows / 4, 0.0) /
-      (kWindows / 2.0);
-  const auto steady = std::lower_bound(arrivals.begin(), arrivals.end(), begin_s,
-                                       [](const Arrival& a, double t) { return a.at_s < t; });
-  if (static_cast<std::size_t>(arrivals.end() - steady) < kFewestArrivals || mean <= 0.0) {
-    return estimate;
+  return rates;
+}
+
+RateEstimate estimate_rate(std::span<const WindowRates> streams) {
+  std::vector<double> windows, means;
+  for (const WindowRates& rates : streams) {
+    windows.insert(windows.end(), rates.begin(), rates.end());
+    means.push_back(mean(rates));
   }
-  const double error = std::sqrt(squares / (kWindows - 1.0) / kWindows);
-  estimate.uncertainty =
-      std::min(1.0, std::max(2.0 * error, 0.5 * std::abs(second - first)) / mean);
-  return estimate;
+  if (windows.empty()) return {};
+  const double rate = mean(windows);
+  if (!(rate > 0.0)) return {};
+  double error = 2.0 * standard_error(windows);
+  if (means.size() == 1) {
+    const std::span<const double> all(windows);
+    const double first = mean(all.first(all.size() / 2)), second = mean(all.last(all.size() / 2));
+    error = std::max(error, 0.5 * std::abs(second - first));
+  } else {
+    error = std::max(error, 2.0 * standard_error(means));
+  }
+  return {.bytes_per_s = rate, .uncertainty = std::min(1.0, error / rate)};
 }
 
 double estimate_latency(std::span<const double> round_trips_s) {

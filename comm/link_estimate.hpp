@@ -1,6 +1,7 @@
 // Computes a link's latency and rate from observations: pure arithmetic without clock or network.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -12,6 +13,14 @@ struct Arrival {
   std::uint64_t bytes = 0;
 };
 
+// The rates, in bytes per second, of the eight equal windows into which the second half of a
+// stream's time is cut. The first half is left out, since TCP begins slowly. Between two arrivals,
+// bytes are assumed to come steadily. Arrivals are in the order of time. All rates are 0 if fewer
+// than kFewestArrivals came in the second half.
+using WindowRates = std::array<double, 8>;
+inline constexpr std::size_t kFewestArrivals = 8;
+[[nodiscard]] WindowRates window_rates(std::span<const Arrival> arrivals);
+
 // Bytes per second, and the uncertainty as a fraction of it: about two standard errors, or 1 if
 // nothing is known.
 struct RateEstimate {
@@ -19,14 +28,10 @@ struct RateEstimate {
   double uncertainty = 1.0;
 };
 
-// Estimates the rate of a stream from the second half of its time, since TCP begins slowly. This
-// half is cut into eight windows. The estimate is the mean of the four windows whose rates are in
-// the middle, so a window in which a processor was busy with something else does not count. The
-// uncertainty covers how much windows differ and whether the stream still becomes faster or slower.
-// Between two arrivals, bytes are assumed to come steadily. Arrivals are in the order of time. With
-// fewer than kFewestArrivals in the second half the uncertainty is unknown.
-inline constexpr std::size_t kFewestArrivals = 16;
-[[nodiscard]] RateEstimate estimate_rate(std::span<const Arrival> arrivals);
+// Estimates the rate of a link from one or more streams of equal length: the mean of all windows,
+// because an exchange waits for slow moments, too. The uncertainty covers how much windows differ,
+// how much streams differ, and whether a single stream still becomes faster or slower.
+[[nodiscard]] RateEstimate estimate_rate(std::span<const WindowRates> streams);
 
 // The latency of one way: half of the shortest round trip of a small message, because busy
 // processors and lost frames only make a trip longer. 0 without round trips.

@@ -18,8 +18,7 @@
 namespace dp {
 namespace {
 
-constexpr int kPingTag = kProbeTag, kPongTag = kProbeTag + 1, kDataTag = kProbeTag + 2,
-              kAcknowledgeTag = kProbeTag + 3;
+constexpr int kPingTag = kProbeTag, kPongTag = kProbeTag + 1, kDataTag = kProbeTag + 2;
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -126,209 +125,107 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   return round_trips;
 }
 
-// One rank's part in the streams: a sender to the right, a receiver from the left, and agreements
-// of all ranks on whether to go on.
-class Stream {
+// Streams of messages, to the right neighbour and from the left one.
+class Streams {
  public:
-  Stream(Communicator& communicator, const Neighbours& neighbours, double round_trip_s)
+  Streams(Communicator& communicator, const Neighbours& neighbours)
       : communicator_(communicator),
-        comm_(communicator.handle()),
         neighbours_(neighbours),
-        round_trip_s_(round_trip_s),
         sends_(neighbours.right == Neighbours::kNobody ? 0 : kSlots, MPI_REQUEST_NULL),
         receives_(neighbours.left == Neighbours::kNobody ? 0 : kSlots, MPI_REQUEST_NULL),
         outgoing_(sends_.empty() ? 0 : kMostMessage),
-        incoming_(receives_.size() * kMostMessage) {
-    is_sent_ = sends_.empty();
-    has_come_ = receives_.empty();
-  }
+        incoming_(receives_.size() * kMostMessage) {}
 
   // The rate and uncertainty of the slowest link, the same on all ranks.
-  RateEstimate run() {
-    for (std::size_t slot = 0; slot < receives_.size(); ++slot) post(slot);
-    if (!sends_.empty()) listen();
-    begin_s_ = now_s();
-    agree();
-    Pause pause(communicator_, 0.0);
-    while (!is_sent_ || !has_come_ || !is_over_ || acknowledged_ != received_ + has_come_) {
-      const bool has_moved = receive() | acknowledge() | hear() | send() | progress_agreement();
-      pause.after_look(has_moved);
+  RateEstimate run(double round_trip_s, bool is_one_host) {
+    const double long_s = is_one_host ? kLongOnOneHost_s : std::max(kLong_s, kTrips * round_trip_s);
+    const double begin_s = now_s();
+    std::uint64_t bytes = kFirstStream;
+    std::vector<WindowRates> mine;
+    for (;;) {
+      const double stream_s = stream(bytes);
+      if (stream_s < long_s) {
+        const double times = 1.25 * long_s / std::max(stream_s, 1e-6);
+        bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) *
+                                           std::clamp(times, kLeastGrowth, kMostGrowth));
+        continue;
+      }
+      mine.push_back(window_rates(arrivals_));
+      const RateEstimate slowest =
+          slowest_of_all(receives_.empty() ? RateEstimate{std::numeric_limits<double>::max(), 0.0}
+                                           : estimate_rate(mine));
+      if (is_one_host) return slowest;
+      const bool is_certain = mine.size() >= kFewestStreams && slowest.uncertainty <= kEnough;
+      const bool is_late = now_s() - begin_s > kLongest_s + kMostTrips * round_trip_s;
+      if (largest_of_all(is_certain || is_late ? 1.0 : 0.0) > 0.0) return slowest;
     }
-    for (Acknowledgement& slot : acknowledgements_) finish(slot.request);
-    const RateEstimate mine = receives_.empty()
-                                  ? RateEstimate{std::numeric_limits<double>::max(), 0.0}
-                                  : estimate_rate(arrivals_);
-    RateEstimate all = mine;
-    for (const RateEstimate& other : communicator_.all_gather(mine)) {
-      all.bytes_per_s = std::min(all.bytes_per_s, other.bytes_per_s);
-      all.uncertainty = std::max(all.uncertainty, other.uncertainty);
-    }
-    return all;
   }
 
  private:
   static constexpr std::size_t kSlots = 32;
   static constexpr std::size_t kLeastMessage = 4096, kMostMessage = std::size_t{1} << 18;
-  static constexpr std::uint64_t kLeastAcknowledged = 2 * kLeastMessage;
-  // So many messages are in flight that a late one keeps no other waiting.
-  static constexpr std::size_t kMessagesUnderWay = 16;
-  static constexpr double kLeastRoom = 16384.0, kMostRoom = kSlots * kMostMessage;
-  static constexpr double kSlack_s = 80e-3, kEpoch_s = 30e-3;
-  static constexpr double kShortest_s = 0.3, kTrips = 16.0, kEnough = 0.05;
-  static constexpr double kLongest_s = 3.0, kMostTrips = 25.0;
+  static constexpr std::uint64_t kFirstStream = 32 * kLeastMessage, kMessages = 128;
+  static constexpr double kLeastGrowth = 1.5, kMostGrowth = 8.0;
+  static constexpr double kLong_s = 0.3, kLongOnOneHost_s = 0.05, kTrips = 8.0;
+  static constexpr std::size_t kFewestStreams = 2;
+  static constexpr double kEnough = 0.05, kLongest_s = 8.0, kMostTrips = 40.0;
 
-  void finish(MPI_Request& request) { communicator_.wait(request, "a measurement of the network"); }
-  void post(std::size_t slot) {
-    DP_CHECK_MPI(MPI_Irecv(incoming_.data() + slot * kMostMessage, static_cast<int>(kMostMessage),
-                           MPI_BYTE, neighbours_.left, kDataTag, comm_, &receives_[slot]));
+  double largest_of_all(double mine) {
+    const std::vector<double> all = communicator_.all_gather(mine);
+    return *std::max_element(all.begin(), all.end());
   }
-  void listen() {
-    DP_CHECK_MPI(MPI_Irecv(&heard_, sizeof heard_, MPI_BYTE, neighbours_.right, kAcknowledgeTag,
-                           comm_, &acknowledgement_came_));
+  RateEstimate slowest_of_all(const RateEstimate& mine) {
+    const std::vector<RateEstimate> all = communicator_.all_gather(mine);
+    return *std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) {
+      return a.bytes_per_s < b.bytes_per_s;
+    });
   }
 
-  // Takes the messages that have come from the left, in their order. The last message is empty.
-  bool receive() {
-    bool has_moved = false;
-    MPI_Status status;
-    while (!has_come_ && has_ended(receives_[next_receive_], &status)) {
-      int bytes = 0;
-      DP_CHECK_MPI(MPI_Get_count(&status, MPI_BYTE, &bytes));
-      has_moved = true;
-      has_come_ = bytes == 0;
-      received_ += static_cast<std::uint64_t>(bytes);
-      if (has_come_) {
-        cancel_receives();
-        break;
+  // Sends so many bytes to the right and takes as many from the left, noting in arrivals_ what came
+  // when. Returns how long it took on the slowest link, the same number on all ranks.
+  double stream(std::uint64_t bytes) {
+    const auto message = std::clamp<std::size_t>(bytes / kMessages, kLeastMessage, kMostMessage);
+    const std::uint64_t messages = bytes / message;
+    std::uint64_t sent = 0, posted = 0, received = 0;
+    arrivals_.clear();
+    for (; posted < std::min<std::uint64_t>(messages, receives_.size()); ++posted) {
+      post(posted, message);
+    }
+    communicator_.barrier();  // so that the links of all ranks are busy together
+    const double begin_s = now_s();
+    Pause pause(communicator_, 0.0);
+    const std::uint64_t to_send = sends_.empty() ? 0 : messages;
+    const std::uint64_t to_receive = receives_.empty() ? 0 : messages;
+    while (sent < to_send || received < to_receive) {
+      bool has_moved = false;
+      for (; sent < to_send; ++sent, has_moved = true) {
+        MPI_Request& request = sends_[sent % kSlots];
+        if (request != MPI_REQUEST_NULL && !has_ended(request)) break;
+        DP_CHECK_MPI(MPI_Isend(outgoing_.data(), static_cast<int>(message), MPI_BYTE,
+                               neighbours_.right, kDataTag, communicator_.handle(), &request));
       }
-      latest_ = {now_s(), received_};
-      if (!is_over_) arrivals_.push_back(latest_);  // then some ranks may not send any more
-      post(next_receive_);
-      next_receive_ = (next_receive_ + 1) % receives_.size();
+      for (; received < to_receive && has_ended(receives_[received % kSlots]); has_moved = true) {
+        arrivals_.push_back({now_s(), ++received * message});
+        if (posted < messages) post(posted++, message);
+      }
+      pause.after_look(has_moved);
     }
-    return has_moved;
+    const double mine_s = now_s() - begin_s;
+    for (MPI_Request& request : sends_) communicator_.wait(request, "a measurement of the network");
+    return largest_of_all(mine_s);
   }
-  // Nothing more will come.
-  void cancel_receives() {
-    for (MPI_Request& request : receives_) {
-      if (request == MPI_REQUEST_NULL) continue;
-      DP_CHECK_MPI(MPI_Cancel(&request));
-      DP_CHECK_MPI(MPI_Wait(&request, MPI_STATUS_IGNORE));
-    }
-  }
-
-  // Tells the left neighbour how much has come. With two ranks such a message waits behind the data
-  // that goes the same way, so several are in flight.
-  bool acknowledge() {
-    const std::uint64_t known = received_ + (has_come_ ? 1 : 0);  // one more: the last
-    if (acknowledged_ == known) return false;
-    for (Acknowledgement& slot : acknowledgements_) {
-      if (slot.request != MPI_REQUEST_NULL && !has_ended(slot.request)) continue;
-      acknowledged_ = known;
-      slot.what = {latest_.at_s, known};
-      DP_CHECK_MPI(MPI_Isend(&slot.what, sizeof slot.what, MPI_BYTE, neighbours_.left,
-                             kAcknowledgeTag, comm_, &slot.request));
-      return true;
-    }
-    return false;
-  }
-  // Takes the acknowledgements of the right neighbour.
-  bool hear() {
-    if (!has_ended(acknowledgement_came_)) return false;
-    if (heard_.bytes == sent_ + 1 && is_last_sent_) {
-      is_sent_ = true;
-      for (MPI_Request& request : sends_) finish(request);
-      return true;
-    }
-    delivered_ = heard_.bytes;
-    listen();
-    // The receiver's clock: acknowledgements may come in bunches.
-    const double passed_s = heard_.at_s - epoch_.at_s;
-    if (passed_s >= std::max(round_trip_s_, kEpoch_s)) {
-      const double rate = static_cast<double>(heard_.bytes - epoch_.bytes) / passed_s;
-      if (epoch_.at_s > 0.0) best_bytes_per_s_ = std::max(best_bytes_per_s_, rate);
-      room_ =
-          std::min(kLeastRoom + best_bytes_per_s_ * (2.0 * round_trip_s_ + kSlack_s), kMostRoom);
-      epoch_ = heard_;
-    }
-    return true;
-  }
-
-  // Keeps as much in flight as the link carries in two round trips and kSlack_s at the best rate so
-  // far. More would only wait in a queue and delay the other direction's acknowledgements.
-  bool send() {
-    if (is_sent_ || is_last_sent_) return false;
-    const auto bytes = std::clamp(static_cast<std::size_t>(room_) / kMessagesUnderWay,
-                                  kLeastMessage, kMostMessage);
-    bool has_moved = false;
-    for (MPI_Request& request : sends_) {
-      if (request != MPI_REQUEST_NULL && !has_ended(request)) continue;
-      if (!is_enough_ && static_cast<double>(sent_ - delivered_ + bytes) > room_) break;
-      has_moved = true;
-      send_message(request, is_enough_ ? 0 : bytes);
-      is_last_sent_ = is_enough_;
-      if (is_last_sent_) break;
-    }
-    return has_moved;
-  }
-  void send_message(MPI_Request& request, std::size_t bytes) {
-    DP_CHECK_MPI(MPI_Isend(outgoing_.data(), static_cast<int>(bytes), MPI_BYTE, neighbours_.right,
-                           kDataTag, comm_, &request));
-    sent_ += bytes;
-  }
-
-  // Makes one agreement after the other until all ranks have measured enough.
-  void agree() {
-    agreed_s_ = now_s();
-    const double time_s = agreed_s_ - begin_s_;
-    has_enough_ = 1;
-    if (!receives_.empty() && time_s < kLongest_s + kMostTrips * round_trip_s_) {
-      const bool is_long = time_s >= std::max(kShortest_s, kTrips * round_trip_s_);
-      has_enough_ = is_long && estimate_rate(arrivals_).uncertainty <= kEnough ? 1 : 0;
-    }
-    DP_CHECK_MPI(
-        MPI_Iallreduce(&has_enough_, &have_all_enough_, 1, MPI_INT, MPI_MIN, comm_, &agreement_));
-  }
-  bool progress_agreement() {
-    constexpr double kBetween_s = 10e-3;
-    if (is_over_) return false;
-    const bool has_moved = has_ended(agreement_);
-    if (agreement_ != MPI_REQUEST_NULL) return has_moved;
-    if (have_all_enough_ != 0) {
-      is_enough_ = is_over_ = true;
-    } else if (now_s() - agreed_s_ > kBetween_s) {
-      agree();
-    }
-    return has_moved;
+  void post(std::uint64_t index, std::size_t message) {
+    const std::size_t slot = index % kSlots;
+    DP_CHECK_MPI(MPI_Irecv(incoming_.data() + slot * kMostMessage, static_cast<int>(message),
+                           MPI_BYTE, neighbours_.left, kDataTag, communicator_.handle(),
+                           &receives_[slot]));
   }
 
   Communicator& communicator_;
-  MPI_Comm comm_;
   Neighbours neighbours_;
-  double round_trip_s_;
-  double begin_s_ = 0.0;
-
   std::vector<MPI_Request> sends_, receives_;
   std::vector<std::byte> outgoing_, incoming_;
-  std::uint64_t sent_ = 0, delivered_ = 0;  // to the right, and what surely has arrived of it
-  std::uint64_t received_ = 0, acknowledged_ = 0;  // from the left
-  std::vector<Arrival> arrivals_;
-  Arrival latest_;
-  std::size_t next_receive_ = 0;
-  bool is_last_sent_ = false, is_sent_ = false, has_come_ = false;
-  double room_ = kLeastRoom, best_bytes_per_s_ = 0.0;
-  Arrival heard_, epoch_;  // the last that the right neighbour has said, and when the epoch began
-  MPI_Request acknowledgement_came_ = MPI_REQUEST_NULL;
-  struct Acknowledgement {
-    Arrival what;
-    MPI_Request request = MPI_REQUEST_NULL;
-  };
-  std::array<Acknowledgement, kSlots> acknowledgements_;
-
-  int has_enough_ = 0, have_all_enough_ = 0;
-  MPI_Request agreement_ = MPI_REQUEST_NULL;
-  double agreed_s_ = 0.0;
-  bool is_enough_ = false, is_over_ = false;
+  std::vector<Arrival> arrivals_;  // of the last stream
 };
 
 // What the codec sends of fp32, in segments of the usual size.
@@ -358,7 +255,8 @@ LinkProbe probe_link(Communicator& communicator) {
   const double mine_s = estimate_latency(measure_round_trips(communicator, neighbours));
   const std::vector<double> all_s = communicator.all_gather(mine_s);
   const double latency_s = *std::max_element(all_s.begin(), all_s.end());
-  const RateEstimate rate = Stream(communicator, neighbours, 2.0 * latency_s).run();
+  const bool is_one_host = communicator.local_size() == communicator.size();
+  const RateEstimate rate = Streams(communicator, neighbours).run(2.0 * latency_s, is_one_host);
   return {.bytes_per_s = rate.bytes_per_s, .latency_s = latency_s, .uncertainty = rate.uncertainty};
 }
 

@@ -9,14 +9,18 @@
 //
 //     latency   a byte goes to the right neighbour and back, 20 times or for 0.3 s, at least 4
 //               times; the first opens the connection. Half of the shortest round trip.
-//     rate      every rank sends messages for as long as needed. At most two round trips' worth and
-//               20 ms are under way, by what the receiver has acknowledged: the link is full, and
-//               queues are not. The receiver notes when what came; the first half of the time is
-//               discarded with TCP's slow start, and the rest gives rate and uncertainty
-//               (link_estimate.hpp). Ends when on all links the uncertainty is 5 % or less.
+//     rate      all ranks send a stream of bytes at the same time and wait until it has arrived.
+//               Streams become longer until one takes 0.3 s and 8 round trips on the slowest link;
+//               streams of that length are then repeated, at least once, until the uncertainty of
+//               the slowest link's rate is 5 % or less. The receiver notes when what came; the
+//               first half of each stream is discarded, and the rest gives rate and uncertainty
+//               (link_estimate.hpp). Nothing is acknowledged: an acknowledgement would wait behind
+//               the data that goes the same way and slow its own stream down.
 //
-// Time: 0.3 s at least, 16 round trips where they are long, and 2 s at 1 Mbit/s; at most 3 s + 25
-// round trips, where the rate never becomes steady: frames are lost, others use the link.
+// Time: about 1 s where round trips are short, 2 s at 1 Mbit/s, 45 round trips where they are long.
+// It stops at 8 s + 40 round trips where the rate is never steady: frames are lost on a long path,
+// or others use the link. The uncertainty then says how far TCP's rate varies within seconds.
+// Between ranks of one host nothing waits for a network: one stream of 50 ms is enough.
 #pragma once
 
 #include <cstddef>

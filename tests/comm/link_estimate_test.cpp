@@ -33,48 +33,68 @@ std::vector<Arrival> stream(
 }
 double steady(double) { return kRate; }
 
+// The estimate from one or several streams.
+template <typename... Streams>
+RateEstimate estimate(const Streams&... streams) {
+  const std::vector<WindowRates> windows = {window_rates(streams)...};
+  return estimate_rate(windows);
+}
+
 TEST(LinkEstimate, ASteadyStream) {
-  const RateEstimate estimate = estimate_rate(stream(0.5, steady));
-  EXPECT_NEAR(estimate.bytes_per_s, kRate, 1e-6 * kRate);
-  EXPECT_LT(estimate.uncertainty, 1e-6);
+  const RateEstimate one = estimate(stream(0.5, steady));
+  EXPECT_NEAR(one.bytes_per_s, kRate, 1e-6 * kRate);
+  EXPECT_LT(one.uncertainty, 1e-6);
+  EXPECT_LT(estimate(stream(0.5, steady), stream(0.5, steady)).uncertainty, 1e-6);
 }
 
 TEST(LinkEstimate, NothingIsKnownOfFewMessages) {
   EXPECT_EQ(estimate_rate({}).bytes_per_s, 0.0);
   EXPECT_EQ(estimate_rate({}).uncertainty, 1.0);
-  const std::vector<Arrival> one = {{1.0, 100}}, at_once = {{1.0, 100}, {1.0, 200}};
-  EXPECT_EQ(estimate_rate(one).uncertainty, 1.0);
-  EXPECT_EQ(estimate_rate(at_once).uncertainty, 1.0);
-  // A second of 60 kB/s: the rate is right, but 16 messages are half a minute.
-  const RateEstimate slow = estimate_rate(stream(10.0, [](double) { return 6e4; }));
-  EXPECT_NEAR(slow.bytes_per_s, 6e4, 60.0);
-  EXPECT_EQ(slow.uncertainty, 1.0);
+  const std::vector<Arrival> none, one = {{1.0, 100}}, at_once = {{1.0, 100}, {1.0, 200}};
+  EXPECT_EQ(estimate(none).uncertainty, 1.0);
+  EXPECT_EQ(estimate(one).uncertainty, 1.0);
+  EXPECT_EQ(estimate(at_once).uncertainty, 1.0);
+  // 60 kB/s: eight messages in the second half take 8.8 s.
+  EXPECT_EQ(estimate(stream(10.0, [](double) { return 6e4; })).uncertainty, 1.0);
+  EXPECT_NEAR(estimate(stream(20.0, [](double) { return 6e4; })).bytes_per_s, 6e4, 60.0);
 }
 
 // A round trip of 200 ms: the rate doubles in each until the link is full, after 1.4 s.
 TEST(LinkEstimate, SlowStartIsDiscarded) {
   const auto slow_start = [](double t) { return std::min(kRate, 1e5 * std::exp2(t / 0.2)); };
-  const RateEstimate after = estimate_rate(stream(3.0, slow_start));
+  const RateEstimate after = estimate(stream(3.0, slow_start));
   EXPECT_NEAR(after.bytes_per_s, kRate, 0.01 * kRate);
   EXPECT_LT(after.uncertainty, 0.01);
-  EXPECT_GT(estimate_rate(stream(1.4, slow_start)).uncertainty, 0.2) << "still growing";
+  EXPECT_GT(estimate(stream(1.4, slow_start)).uncertainty, 0.2) << "still growing";
 }
 
 TEST(LinkEstimate, AReceiverThatLooksNowAndThen) {
   const CounterRng rng(1, RandomStream::test, 0, 0);
   std::uint64_t draw = 0;
   const auto late = [&](double t) { return t + 3e-3 * rng.uniform(draw++); };
-  const RateEstimate estimate = estimate_rate(stream(1.0, steady, late));
-  EXPECT_NEAR(estimate.bytes_per_s, kRate, 0.02 * kRate);
-  EXPECT_LT(estimate.uncertainty, 0.05);
+  const RateEstimate seen = estimate(stream(1.0, steady, late));
+  EXPECT_NEAR(seen.bytes_per_s, kRate, 0.02 * kRate);
+  EXPECT_LT(seen.uncertainty, 0.05);
 }
 
-// For 60 ms of the second half the receiver has no processor, and nothing is sent.
-TEST(LinkEstimate, AWindowWithoutAProcessorDoesNotCount) {
+// An exchange waits for slow moments, too, so they count; and one of many is soon a small part.
+TEST(LinkEstimate, ASlowMomentIsTold) {
   const auto away = [](double t) { return t > 0.8 && t < 0.86 ? 1e6 : kRate; };
-  const RateEstimate estimate = estimate_rate(stream(1.0, away));
-  EXPECT_NEAR(estimate.bytes_per_s, kRate, 0.01 * kRate);
-  EXPECT_GT(estimate.uncertainty, 0.1) << "it is told that something was not as usual";
+  const auto once = stream(1.0, away), well = stream(1.0, steady);
+  const RateEstimate first = estimate(once), more = estimate(once, well, well, well, well, well);
+  EXPECT_NEAR(first.bytes_per_s, kRate * (1.0 - 0.06 / 0.5), 0.03 * kRate);
+  EXPECT_GT(first.uncertainty, 0.1);
+  EXPECT_NEAR(more.bytes_per_s, kRate, 0.03 * kRate);
+  EXPECT_LT(more.uncertainty, first.uncertainty / 2);
+}
+
+// Each stream is as steady as can be, and at half of the other's rate.
+TEST(LinkEstimate, StreamsThatDifferAreUncertain) {
+  const auto half = [](double) { return kRate / 2; };
+  const RateEstimate both = estimate(stream(1.0, steady), stream(1.0, half));
+  EXPECT_NEAR(both.bytes_per_s, 0.75 * kRate, 0.01 * kRate);
+  EXPECT_GT(both.uncertainty, 0.3);
+  EXPECT_LE(both.uncertainty, 1.0);
 }
 
 // TCP's saw: from half of the rate to all of it, again and again.
@@ -82,14 +102,14 @@ TEST(LinkEstimate, TheMeanOfASaw) {
   const auto saw = [](double period) {
     return [period](double t) { return kRate * (0.5 + 0.5 * std::fmod(t, period) / period); };
   };
-  EXPECT_NEAR(estimate_rate(stream(4.0, saw(0.05))).bytes_per_s, 0.75 * kRate, 0.03 * kRate);
-  EXPECT_LT(estimate_rate(stream(4.0, saw(0.05))).uncertainty, 0.05);
-  EXPECT_GT(estimate_rate(stream(4.0, saw(2.5))).uncertainty, 0.1) << "a part of one tooth";
+  EXPECT_NEAR(estimate(stream(4.0, saw(0.05))).bytes_per_s, 0.75 * kRate, 0.03 * kRate);
+  EXPECT_LT(estimate(stream(4.0, saw(0.05))).uncertainty, 0.05);
+  EXPECT_GT(estimate(stream(4.0, saw(2.5))).uncertainty, 0.1) << "a part of one tooth";
 }
 
 TEST(LinkEstimate, ARateThatFallsIsNoSteadyOne) {
   const auto falls = [](double t) { return kRate / (1.0 + t); };
-  EXPECT_GT(estimate_rate(stream(4.0, falls)).uncertainty, 0.1);
+  EXPECT_GT(estimate(stream(4.0, falls)).uncertainty, 0.1);
 }
 
 TEST(LinkEstimate, LatencyIsHalfOfTheShortestTrip) {
