@@ -8,6 +8,7 @@
 #include "app/bench_options.hpp"
 #include "app/benches.hpp"
 #include "app/options.hpp"
+#include "app/rank_main.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -331,7 +332,7 @@ void bench_codec(const std::vector<std::string>& arguments, Communicator& comm) 
   const auto specs = read_bench_options(usage(options), arguments, comm);
   if (!specs) return;
   Entries entries;
-  comm.together([&] {
+  together(comm, kDpbenchNames, [&] {
     if (options.has_size && options.device == Where::cpu) {
       throw_error(ErrorKind::usage, "--mb {}: is for a GPU; give --device cuda or auto with it",
                   options.size_mb);

@@ -13,6 +13,7 @@
 
 #include "app/bench_options.hpp"
 #include "app/benches.hpp"
+#include "app/rank_main.hpp"
 #include "comm/check.hpp"
 #include "comm/reducer.hpp"
 #include "comm/replica_hash.hpp"
@@ -211,7 +212,7 @@ void bench_reducer(Communicator& communicator, const ExchangeBenchOptions& setti
   }
   const std::vector<Bucket> buckets =
       plan_buckets(tensors, {.bucket_bytes = 1, .codec = row.codec, .min_compress_bytes = 0});
-  communicator.together([&] { check_streams(buckets.size()); });
+  together(communicator, kDpbenchNames, [&] { check_streams(buckets.size()); });
   Reducer reducer(communicator, gradient, buckets, options);
   for (int i = 0; i < kRuns; ++i) {
     fill(gradient, communicator.rank());
@@ -265,7 +266,7 @@ void bench_exchange(const std::vector<std::string>& arguments, Communicator& com
   ExchangeBenchOptions settings;
   const auto specs = read_bench_options(usage(settings), arguments, communicator);
   if (!specs) return;
-  communicator.together([&] { settings.codecs = codecs_of(*specs); });
+  together(communicator, kDpbenchNames, [&] { settings.codecs = codecs_of(*specs); });
   const int p = communicator.size();
   std::vector<Row> rows;
   for (const double size_mb : settings.sizes_mb) {

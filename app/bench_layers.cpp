@@ -7,6 +7,7 @@
 #include "app/benches.hpp"
 #include "app/options.hpp"
 #include "app/process.hpp"
+#include "app/rank_main.hpp"
 #include "app/times.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
@@ -66,7 +67,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
   if (!read_bench_options(usage(options), arguments, comm)) return;
   const CpuShare share = take_cpu_share(comm, checked_cast<int>(options.threads));
   const std::string& precision = kPrecisions[static_cast<std::size_t>(options.precision)];
-  comm.together([&] {
+  together(comm, kDpbenchNames, [&] {
     const bool is_gpu = options.device == Options::Device::cuda ||
                         (options.device == Options::Device::automatic && count_gpus() > 0);
     const bool has_tf32 = options.precision == Options::Precision::tf32;
@@ -93,7 +94,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
   std::string choices = device->tuning().export_text();
   comm.broadcast(choices);
   device->tuning().import_text(choices);
-  comm.together(prepare);
+  together(comm, kDpbenchNames, prepare);
 
   const auto batch = static_cast<std::size_t>(options.batch);
   const CounterRng rng(1, RandomStream::test);

@@ -5,6 +5,7 @@
 
 #include "app/options_print.hpp"
 #include "app/options_words.hpp"
+#include "app/rank_main.hpp"
 
 namespace dp {
 
@@ -22,7 +23,7 @@ std::optional<std::vector<std::string>> read_bench_options(
     return std::nullopt;
   }
   std::vector<std::string> words;
-  comm.together([&] {
+  together(comm, kDpbenchNames, [&] {
     const CommandLine line = {
         .table = table, .program = program, .takes_words = !usage.other_words.empty()};
     GivenWords given = line.split(arguments);

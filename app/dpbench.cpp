@@ -70,7 +70,7 @@ int run(const std::vector<std::string>& arguments, dp::Communicator& comm) {
 
 int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
-  return dp::run_ranks("dpbench", argc, argv, [&](dp::Communicator& comm) {
+  return dp::run_ranks("dpbench", dp::kDpbenchNames, argc, argv, [&](dp::Communicator& comm) {
     return run({argv + 1, argv + argc}, comm);
   });
 }

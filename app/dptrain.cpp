@@ -51,13 +51,13 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   const dp::OptionContext context = option_context();
   dp::Options options;
   std::string text;
-  comm.together([&] {
+  dp::together(comm, dp::kDptrainNames, [&] {
     if (comm.rank() != 0) return;
     options = dp::parse_options(arguments, context);
     if (options.action == dp::Options::Action::train) {
       // Before any work, so that a bad path is found before the data is loaded.
       if (options.log != "none") dp::check_log_path(options.log);
-      if (options.trace != "none") dp::check_new_file("--trace", options.trace);
+      if (options.trace != "none") dp::check_new_file(dp::Setting::trace, options.trace);
       if (options.trace != "none" && dp::is_same_file(options.trace, options.log)) {
         dp::throw_error(dp::ErrorKind::usage, "--trace {}: is the log's name, too; give another",
                         options.trace);
@@ -106,7 +106,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
   dp::survive_file_size_limit();
-  return dp::run_ranks("dptrain", argc, argv, [&](dp::Communicator& comm) {
+  return dp::run_ranks("dptrain", dp::kDptrainNames, argc, argv, [&](dp::Communicator& comm) {
     return run(comm, {argv + 1, argv + argc});
   });
 }

@@ -3,6 +3,7 @@
 #include <set>
 #include <sstream>
 
+#include "app/rank_main.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -37,15 +38,15 @@ RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm, 
                                     std::size_t global_batch) {
   RunChoices choices;
   const auto ranks = static_cast<std::size_t>(comm.size());
-  comm.together([&] {
+  together(comm, kDptrainNames, [&] {
     if (comm.rank() != 0) return;
-    choices = read_run_choices("--autotune", options.autotune);
+    choices = read_run_choices(options.autotune);
     check_fit(choices, options, device.description(), (global_batch + ranks - 1) / ranks);
   });
   choices.bucket_bytes = comm.all_gather(choices.bucket_bytes).front();
   comm.broadcast(choices.exchange_path);
   comm.broadcast(choices.algorithms);
-  comm.together([&] { device.tuning().import_text(choices.algorithms); });
+  together(comm, kDptrainNames, [&] { device.tuning().import_text(choices.algorithms); });
   return choices;
 }
 

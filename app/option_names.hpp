@@ -1,34 +1,36 @@
-// What a library calls a setting, said by the name of dptrain's option.
+// What libraries call settings, told by the names of a program's options.
+//
+// A library says "codec q7: unknown codec"; dptrain's users read "--compress q7: unknown codec".
+// Where a message ends with advice, the option that follows it is added: "... or raise the timeout,
+// now 60 s (option --comm-timeout)".
 #pragma once
 
 #include <string_view>
-#include <utility>
 
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
 
-// "--compress" for "codec"; the setting's own name where no option sets it.
-[[nodiscard]] constexpr std::string_view option_of_setting(std::string_view setting) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"codec", "--compress"},
-      {"exact tensors", "--compress-exclude"},
-      {"topology", "--topology"},
-      {"exchange path", "--gpu-exchange"},
-      {"model", "--model"}};
-  for (const auto& [known, option] : kNames) {
-    if (setting == known) return option;
-  }
-  return setting;
-}
+// The options of a program.
+struct OptionNames {
+  // "--compress" for a codec; empty where no option sets it, so that the library's word stays.
+  std::string_view (*option_of)(Setting setting);
+  std::string_view for_memory;  // "option --batch-size or --model": what to change if it is full
+};
 
-// Runs f. A SettingError of a library's becomes Error(usage) "--option value: why".
+extern const OptionNames kDptrainNames, kDpbenchNames;
+
+// Throws the exception that is handled now with the names of options. Call only inside a catch
+// block.
+[[noreturn]] void rethrow_with_option_names(const OptionNames& names);
+
+// Runs f; its exceptions are told with the names of options.
 template <class F>
-void with_option_names(F f) {
+auto with_option_names(const OptionNames& names, F f) {
   try {
-    f();
-  } catch (const SettingError& error) {
-    throw_error(error.kind(), "{} {}", option_of_setting(error.setting()), error.complaint());
+    return f();
+  } catch (...) {
+    rethrow_with_option_names(names);
   }
 }
 

@@ -36,7 +36,7 @@ OptionRow compress_row(const OptionContext& context, Options& options) {
   OptionRow row = text_row("compress", options.compress, "SPEC", "a codec, NAME[:key=value,...]",
                            "codec of the gradients, NAME[:key=value,...]; see the list below");
   row.set = [check = context.check_compress, &options](std::string_view value) {
-    if (check) with_option_names([&] { check(std::string(value)); });
+    if (check) with_option_names(kDptrainNames, [&] { check(std::string(value)); });
     options.compress = std::string(value);
   };
   return row;

@@ -8,13 +8,13 @@
 
 namespace dp {
 
-int run_ranks(const char* program, int argc, char** argv,
+int run_ranks(const char* program, const OptionNames& names, int argc, char** argv,
               const std::function<int(Communicator&)>& body) {
   try {
     MpiRuntime mpi(&argc, &argv);
     try {
       Communicator comm;
-      return body(comm);
+      return with_option_names(names, [&] { return body(comm); });
     } catch (...) {
       return mpi.end_with_error(program);
     }

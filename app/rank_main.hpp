@@ -3,14 +3,22 @@
 
 #include <functional>
 
+#include "app/option_names.hpp"
 #include "comm/communicator.hpp"
 
 namespace dp {
 
 // Starts MPI, calls body on this rank, ends MPI and returns the exit code. An exception of body is
 // printed once: rank 0 prints agreed errors; any other error is printed by its rank, which ends the
-// job.
-[[nodiscard]] int run_ranks(const char* program, int argc, char** argv,
+// job. Settings are told by the names of the program's options.
+[[nodiscard]] int run_ranks(const char* program, const OptionNames& names, int argc, char** argv,
                             const std::function<int(Communicator&)>& body);
+
+// Collective. Runs f on every rank; what goes wrong on one is thrown by all, with the names of
+// options.
+template <class F>
+void together(Communicator& comm, const OptionNames& names, F f) {
+  comm.together([&] { with_option_names(names, f); });
+}
 
 }  // namespace dp

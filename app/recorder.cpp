@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "app/options_values.hpp"
+#include "app/rank_main.hpp"
 #include "app/stop_notice.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -80,7 +81,7 @@ Recorder::Recorder(RunDescription run)
     index_in(topology_names_, topology_of(bucket));
   }
   epoch_comm_.buckets.resize(run_.buckets.size());
-  run_.comm->together([&] {
+  together(*run_.comm, kDptrainNames, [&] {
     if (is_speaker() && run_.options->log != "none") open_log();
   });
 }

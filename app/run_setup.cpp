@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "app/earlier_choices.hpp"
-#include "app/option_names.hpp"
 #include "app/options_values.hpp"
+#include "app/rank_main.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -34,12 +34,6 @@ net::ScheduleKind kind_of(Options::LrSchedule schedule) {
 
 DataType activation_type(const Options& options) {
   return options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
-}
-
-// Runs f on every rank; what goes wrong on one is thrown by all, with the names of options.
-template <class F>
-void together(Communicator& comm, F f) {
-  comm.together([&] { with_option_names(f); });
 }
 
 // ---- the parts, in this order -------------------------------------------------------------------
@@ -76,7 +70,7 @@ void agree_on_device(Run& run) {
   const std::string mine = run.device->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
   const std::vector<std::string> kinds = run.comm.gather(mine),
                                  reasons = run.comm.gather(run.why_no_gpu);
-  together(run.comm, [&] {
+  together(run.comm, kDptrainNames, [&] {
     for (std::size_t r = 1; r < kinds.size(); ++r) {  // only rank 0 has the lists
       if (kinds[r] == kinds[0]) continue;
       const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
@@ -262,19 +256,19 @@ void prepare_batch_sizes(Run& run) {
     }
     run.replica->plan_exchange();
   };
-  together(run.comm, [&] {
+  together(run.comm, kDptrainNames, [&] {
     const auto ranks_here = std::lround(run.share.cores_on_host / run.share.cores_per_rank);
     run.replica->network().check_memory(Sampler(sampler_options(true)).rank_samples(0),
                                         static_cast<std::size_t>(ranks_here));
   });
-  together(run.comm, [&] {
+  together(run.comm, kDptrainNames, [&] {
     if (run.comm.rank() != 0) return;
     prepare();
     check_choices_are_complete(run.options, run.choices, *run.device);
   });
   std::string choices = run.device->tuning().export_text();
   run.comm.broadcast(choices);
-  together(run.comm, [&] {
+  together(run.comm, kDptrainNames, [&] {
     if (run.comm.rank() == 0) return;
     run.device->tuning().import_text(choices);
     prepare();
@@ -304,15 +298,15 @@ void make_recorder(Run& run) {
 Run::Run(const Options& run_options, Communicator& communicator)
     : options(run_options), comm(communicator) {
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
-  together(comm, [&] { choose_device(*this); });
+  together(comm, kDptrainNames, [&] { choose_device(*this); });
   agree_on_device(*this);
-  together(comm, [&] { load_data(*this); });
+  together(comm, kDptrainNames, [&] { load_data(*this); });
   agree_on_data(*this);
   if (options.takes_choices_from_a_log()) {
     choices = agree_on_earlier_choices(options, comm, *device, global_batch);
   }
   if (options.autotune != "off" && exchanges()) measure_network(*this);
-  together(comm, [&] {
+  together(comm, kDptrainNames, [&] {
     make_replica(*this);
     make_loaders(*this);
     make_schedule(*this);

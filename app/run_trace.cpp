@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "app/option_names.hpp"
 #include "io/text_table.hpp"
 #include "kernels/base/error.hpp"
 
@@ -23,7 +24,7 @@ class RunTrace::Target {
   template <class Work>
   void attempt(Work work) {
     try {
-      work(file_);
+      with_option_names(kDptrainNames, [&] { work(file_); });
     } catch (const Error& error) {
       failure_ = error.what();
       file_.reset();

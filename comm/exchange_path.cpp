@@ -21,7 +21,7 @@ void GradientSync::choose_path() {
     case ExchangePath::device:
       if (!has_device_form()) {
         throw SettingError(
-            "exchange path", "device",
+            Setting::exchange_path, "device",
             fmt::format("codec {} has no form for GPUs; allowed: host, auto", options_.compress));
       }
       is_on_device_ = true;

@@ -98,7 +98,7 @@ void GradientSync::mark_exact_tensors(std::vector<TensorSlot>& tensors) const {
     }
     if (is_used) continue;
     throw SettingError(
-        "exact tensors", pattern,
+        Setting::exact_tensors, pattern,
         fmt::format("no tensor of the model has such a name; the first ones are {}, {}",
                     tensors.front().name,
                     tensors[std::min<std::size_t>(1, tensors.size() - 1)].name));
@@ -113,15 +113,16 @@ bool GradientSync::has_momentum(std::size_t tensor) const {
 
 void GradientSync::check_momentum() const {
   if (is_gpu()) {
-    throw SettingError("codec", options_.compress,
+    throw SettingError(Setting::codec, options_.compress,
                        "dgc's momentum is kept by the host's processor; with a GPU use topk");
   }
   if (options_.has_nesterov) {
-    throw SettingError("codec", options_.compress,
-                       "dgc has a momentum of its own; allowed: nesterov off");
+    throw SettingError(Setting::codec, options_.compress,
+                       "dgc has a momentum of its own; allowed: Nesterov's momentum off",
+                       ErrorKind::usage, Setting::nesterov);
   }
   if (!parse_codec_spec(options_.compress).feedback) {
-    throw SettingError("codec", options_.compress,
+    throw SettingError(Setting::codec, options_.compress,
                        "dgc gathers what it does not send in the residual; allowed: ef=on");
   }
 }

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "comm/check.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
@@ -171,18 +171,23 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   if (silent_ranks > 0) {
-    throw_error(ErrorKind::communication,
-                "{} {} been silent for {:.0f} s in {}: look whether the host runs and its link "
-                "works, or raise --comm-timeout (now {:g} s)",
-                silent, silent_ranks == 1 ? "has" : "have", waited_s, what, timeout_s_);
+    throw SettingError(
+        ErrorKind::communication,
+        fmt::format("{} {} been silent for {:.0f} s in {}: look whether the host runs and its link "
+                    "works, or raise the timeout, now {:g} s",
+                    silent, silent_ranks == 1 ? "has" : "have", waited_s, what, timeout_s_),
+        Setting::timeout);
   }
-  throw_error(ErrorKind::communication,
-              "{} has made no progress for {:.0f} s, although every rank answers when it is asked; "
-              "{} is the furthest behind: it is in step {} and has begun {} buckets of it; if one "
-              "step may take so long, raise --comm-timeout (now {:g} s, and ranks that answer are "
-              "waited for {:g} times as long)",
-              what, waited_s, name(least_rank), least.step, least.buckets_begun, timeout_s_,
-              kPatienceWithTheLiving);
+  throw SettingError(
+      ErrorKind::communication,
+      fmt::format(
+          "{} has made no progress for {:.0f} s, although every rank answers when it is asked; "
+          "{} is the furthest behind: it is in step {} and has begun {} buckets of it; if one "
+          "step may take so long, raise the timeout, now {:g} s (ranks that answer are "
+          "waited for {:g} times as long)",
+          what, waited_s, name(least_rank), least.step, least.buckets_begun, timeout_s_,
+          kPatienceWithTheLiving),
+      Setting::timeout);
 }
 
 }  // namespace dp

@@ -3,16 +3,19 @@
 
 #include "comm/reducer.hpp"
 #include "comm/tags.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 
 void check_streams(std::size_t buckets) {
   const std::size_t most = kMostStreams / most_streams();
   if (buckets <= most) return;
-  throw_error(ErrorKind::usage,
-              "the gradient has {} buckets, but MPI has message numbers for {} at most: raise "
-              "--bucket-mb",
-              buckets, most);
+  throw SettingError(
+      ErrorKind::usage,
+      fmt::format("the gradient has {} buckets, but MPI has message numbers for {} at most: make "
+                  "the buckets larger",
+                  buckets, most),
+      Setting::bucket_size);
 }
 
 // Makes what differs from what there is, and buffers that suffice.

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
@@ -127,8 +127,9 @@ std::string what_is_in(const fs::path& folder) {
   if (!files.empty()) list(files, "file", "files");
   if (!image.empty()) {
     text += fmt::format(
-        ", and images such as {}, which must be written as 32x32 pixels in the "
-        "binary layout of CIFAR first (see dptrain --help, 'Own images')",
+        ", and images such as {}, which must be written as 32x32 pixels in the binary layout of "
+        "CIFAR first (a record of CIFAR-10 is a byte with the label and 1,024 bytes each of red, "
+        "green and blue)",
         image);
   }
   return text;
@@ -137,10 +138,14 @@ std::string what_is_in(const fs::path& folder) {
 // The folder with the files: the given one or the archive's own subfolder in it.
 fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (data_dir.empty()) {
-    throw_error(ErrorKind::data,
-                "--dataset {}: needs --data-dir, the folder with {}'s .bin files; {}", layout.name,
-                layout.title, how_to_get(layout));
+    throw SettingError(
+        Setting::data_set, layout.name,
+        fmt::format("needs the folder with {}'s .bin files; {}", layout.title, how_to_get(layout)),
+        ErrorKind::data, Setting::data_folder);
   }
+  const auto refuse = [&](const std::string& why) {
+    throw SettingError(Setting::data_folder, data_dir, why, ErrorKind::data);
+  };
   const fs::path given(data_dir);
   std::error_code code;
   const fs::file_status status = fs::status(given, code);
@@ -148,13 +153,13 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
     const std::string reason = code && code != std::errc::no_such_file_or_directory
                                    ? code.message()
                                    : std::string("no such folder");
-    throw_error(ErrorKind::data, "--data-dir {}: {}; {}", data_dir, reason, how_to_get(layout));
+    refuse(fmt::format("{}; {}", reason, how_to_get(layout)));
   }
   if (!fs::is_directory(status)) {
-    throw_error(ErrorKind::data,
-                "--data-dir {}: is not a folder; expected the folder with {}'s .bin files (an "
-                "archive must be unpacked first)",
-                data_dir, layout.title);
+    refuse(fmt::format(
+        "is not a folder; expected the folder with {}'s .bin files (an archive must be unpacked "
+        "first)",
+        layout.title));
   }
   for (const fs::path& folder : {given, given / layout.subfolder}) {
     if (has_any_file(folder, layout)) return folder;
@@ -162,8 +167,10 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
 
   const Layout& other = &layout == &cifar10() ? cifar100() : cifar10();
   std::string hint = how_to_get(layout);
+  Setting remedy = Setting::none;
   if (is_in(given, other)) {
-    hint = fmt::format("it holds {}: use --dataset {}", other.title, other.name);
+    hint = fmt::format("it holds {}: use data set {}", other.title, other.name);
+    remedy = Setting::data_set;
   } else if (is_there(given / layout.python_folder) || is_file(given / "data_batch_1") ||
              (is_file(given / "train") && is_file(given / "meta"))) {
     hint = fmt::format("it seems to hold the Python version, and the binary version is needed: {}",
@@ -171,9 +178,11 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   } else {
     hint = fmt::format("{}; {}", what_is_in(given), how_to_get(layout));
   }
-  throw_error(ErrorKind::data, "--data-dir {}: no {} here: neither {} nor {}/{} is in it; {}",
-              data_dir, layout.title, layout.train_files.front(), layout.subfolder,
-              layout.train_files.front(), hint);
+  throw SettingError(
+      Setting::data_folder, data_dir,
+      fmt::format("no {} here: neither {} nor {}/{} is in it; {}", layout.title,
+                  layout.train_files.front(), layout.subfolder, layout.train_files.front(), hint),
+      ErrorKind::data, remedy);
 }
 
 // The number of records in a file, from its size.

@@ -4,7 +4,7 @@
 
 #include "io/cifar.hpp"
 #include "io/synthetic.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
@@ -15,11 +15,12 @@ constexpr DatasetRow kDatasets[] = {
      .load = load_synthetic,
      .is_in = nullptr},
     {.name = "cifar10",
-     .text = "CIFAR-10: 60,000 photographs, 32x32, of ten classes; needs --data-dir",
+     .text = "CIFAR-10: 60,000 photographs, 32x32, of ten classes; needs a folder with its files",
      .load = load_cifar10,
      .is_in = is_cifar10_in},
     {.name = "cifar100",
-     .text = "CIFAR-100: 60,000 photographs, 32x32, of a hundred classes; needs --data-dir",
+     .text = "CIFAR-100: 60,000 photographs, 32x32, of a hundred classes; needs a folder with its "
+             "files",
      .load = load_cifar100,
      .is_in = is_cifar100_in},
 };
@@ -34,7 +35,7 @@ Dataset load_dataset(std::string_view name, const DatasetRequest& request) {
     if (name == row.name) return row.load(request);
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw_error(ErrorKind::usage, "--dataset {}: unknown data set; known: {}", name, known);
+  throw SettingError(Setting::data_set, name, "unknown data set; known: " + known);
 }
 
 std::string detect_dataset(const std::string& data_dir) {

@@ -9,8 +9,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "kernels/base/error.hpp"
-
 namespace dp {
 namespace {
 
@@ -26,56 +24,56 @@ int try_to_create(const std::string& path) {
 
 }  // namespace
 
-void throw_file_exists(const std::string& option, const std::string& path) {
-  throw_error(ErrorKind::data,
-              "{} {}: exists already and is not overwritten; give another name or move it away",
-              option, path);
+void throw_file_exists(Setting setting, const std::string& path) {
+  throw SettingError(setting, path,
+                     "exists already and is not overwritten; give another name or move it away",
+                     ErrorKind::data);
 }
 
-void throw_cannot_create(const std::string& option, const std::string& path, int error) {
-  if (error == EEXIST) throw_file_exists(option, path);
-  throw_error(ErrorKind::data, "{} {}: cannot be created: {}", option, path, std::strerror(error));
+void throw_cannot_create(Setting setting, const std::string& path, int error) {
+  if (error == EEXIST) throw_file_exists(setting, path);
+  throw SettingError(setting, path, fmt::format("cannot be created: {}", std::strerror(error)),
+                     ErrorKind::data);
 }
 
-void check_new_file(const std::string& option, const std::string& path) {
+void check_new_file(Setting setting, const std::string& path) {
   struct stat ignored {};
-  if (::lstat(path.c_str(), &ignored) == 0) throw_file_exists(option, path);
-  if (errno != ENOENT) throw_cannot_create(option, path, errno);
+  if (::lstat(path.c_str(), &ignored) == 0) throw_file_exists(setting, path);
+  if (errno != ENOENT) throw_cannot_create(setting, path, errno);
   const std::string folder = fs::path(path).parent_path().string();
   if (::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) != 0) {
-    throw_cannot_create(option, path, errno);
+    throw_cannot_create(setting, path, errno);
   }
 }
 
-void create_new_file(const std::string& option, const std::string& path) {
-  if (const int error = try_to_create(path); error != 0) throw_cannot_create(option, path, error);
+void create_new_file(Setting setting, const std::string& path) {
+  if (const int error = try_to_create(path); error != 0) throw_cannot_create(setting, path, error);
 }
 
-std::string create_fresh_file(const std::string& option, const std::string& stem,
+std::string create_fresh_file(Setting setting, const std::string& stem,
                               const std::string& extension) {
   constexpr int kMostNames = 10'000;  // far more runs than can begin within a second
   std::string path = stem + "." + extension;
   for (int n = 2;; ++n) {
     const int error = try_to_create(path);
     if (error == 0) return path;
-    if (error != EEXIST || n > kMostNames) throw_cannot_create(option, path, error);
+    if (error != EEXIST || n > kMostNames) throw_cannot_create(setting, path, error);
     path = fmt::format("{}-{}.{}", stem, n, extension);
   }
 }
 
-void rename_to_new_file(const std::string& option, const std::string& part,
-                        const std::string& path) {
+void rename_to_new_file(Setting setting, const std::string& part, const std::string& path) {
   if (::renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return;
-  if (errno != EINVAL && errno != ENOSYS) throw_cannot_create(option, path, errno);
+  if (errno != EINVAL && errno != ENOSYS) throw_cannot_create(setting, path, errno);
   // Some file systems, such as NFS, cannot rename without overwriting; most can give a file a
   // second name.
   if (::link(part.c_str(), path.c_str()) == 0) {
     ::unlink(part.c_str());
     return;
   }
-  if (errno == EEXIST) throw_file_exists(option, path);
-  check_new_file(option, path);
-  if (std::rename(part.c_str(), path.c_str()) != 0) throw_cannot_create(option, path, errno);
+  if (errno == EEXIST) throw_file_exists(setting, path);
+  check_new_file(setting, path);
+  if (std::rename(part.c_str(), path.c_str()) != 0) throw_cannot_create(setting, path, errno);
 }
 
 bool is_same_file(const std::string& one, const std::string& other) {

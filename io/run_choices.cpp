@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "io/hdf5.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
@@ -42,14 +42,16 @@ RunChoices read(const std::string& path) {
 
 }  // namespace
 
-RunChoices read_run_choices(const std::string& option, const std::string& path) {
+RunChoices read_run_choices(const std::string& path) {
   prepare_hdf5();
   try {
     return read(path);
   } catch (const Error& error) {
     const std::string reason = error.what();
-    throw_error(ErrorKind::data, "{} {}: {}", option, path,
-                reason.starts_with("HDF5") ? "is not the log of a run, or it is damaged" : reason);
+    throw SettingError(
+        Setting::earlier_log, path,
+        reason.starts_with("HDF5") ? "is not the log of a run, or it is damaged" : reason,
+        ErrorKind::data);
   }
 }
 

@@ -17,7 +17,8 @@ struct RunChoices {
   std::size_t bucket_bytes = 0;
 };
 
-// Throws Error(data) "OPTION PATH: ..." if the file cannot be read or is not a run's log.
-[[nodiscard]] RunChoices read_run_choices(const std::string& option, const std::string& path);
+// Throws SettingError(data) "log of an earlier run PATH: ..." if the file cannot be read or is not
+// a run's log.
+[[nodiscard]] RunChoices read_run_choices(const std::string& path);
 
 }  // namespace dp

@@ -13,7 +13,7 @@
 
 #include "io/hdf5.hpp"
 #include "io/new_file.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
@@ -102,7 +102,7 @@ Table make_table(hid_t file, const char* name) {
 // Makes the empty file and returns its path, which is a new name for "auto".
 std::string create_log_file(const std::string& path) {
   if (path != "auto") {
-    create_new_file("--log", path);
+    create_new_file(Setting::log, path);
     return path;
   }
   const std::time_t now = std::time(nullptr);
@@ -110,16 +110,16 @@ std::string create_log_file(const std::string& path) {
   ::localtime_r(&now, &local);
   char stem[64];
   const std::size_t length = std::strftime(stem, sizeof(stem), "dptrain-%Y%m%d-%H%M%S", &local);
-  return create_fresh_file("--log", std::string(stem, length), "h5");
+  return create_fresh_file(Setting::log, std::string(stem, length), "h5");
 }
 
 }  // namespace
 
 void check_log_path(const std::string& path) {
   if (path != "auto") {
-    check_new_file("--log", path);
+    check_new_file(Setting::log, path);
   } else if (::access(".", W_OK | X_OK) != 0) {
-    throw_cannot_create("--log", path, errno);
+    throw_cannot_create(Setting::log, path, errno);
   }
 }
 
@@ -241,7 +241,8 @@ struct RunLog::State {
       work();
     } catch (const Error& error) {
       abandon();
-      throw_error(error.kind(), "--log {}: {}: {}", path, what, error.what());
+      throw SettingError(Setting::log, path, fmt::format("{}: {}", what, error.what()),
+                         error.kind());
     }
   }
 
@@ -281,7 +282,8 @@ RunLog RunLog::create(const std::string& path, const RunInfo& info) {
     return RunLog(std::make_unique<State>(own_path, info));
   } catch (const Error& error) {
     ::unlink(own_path.c_str());
-    throw_error(error.kind(), "--log {}: cannot be created: {}", own_path, error.what());
+    throw SettingError(Setting::log, own_path, fmt::format("cannot be created: {}", error.what()),
+                       error.kind());
   }
 }
 

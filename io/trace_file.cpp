@@ -9,7 +9,7 @@
 #include <iterator>
 
 #include "io/new_file.hpp"
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
@@ -64,13 +64,13 @@ double us(std::int64_t ns) { return static_cast<double>(ns) / 1000.0; }
 
 TraceFile::TraceFile(const std::string& path, TraceInfo info)
     : path_(path),
-      part_(create_fresh_file("--trace", path, "part")),
+      part_(create_fresh_file(Setting::trace, path, "part")),
       info_(std::move(info)),
       file_(std::fopen(part_.c_str(), "we")) {
   if (!file_) {
     const int error = errno;
     ::unlink(part_.c_str());
-    throw_cannot_create("--trace", part_, error);
+    throw_cannot_create(Setting::trace, part_, error);
   }
   append_header();
 }
@@ -176,7 +176,7 @@ void TraceFile::close() {
   fmt::format_to(std::back_inserter(text_), "\n]}}\n");
   flush();
   if (std::fflush(file_.get()) != 0) throw_cannot_write(errno);
-  rename_to_new_file("--trace", part_, path_);
+  rename_to_new_file(Setting::trace, part_, path_);
   file_.reset();
 }
 
@@ -188,7 +188,8 @@ void TraceFile::flush() {
 }
 
 void TraceFile::throw_cannot_write(int error) const {
-  throw_error(ErrorKind::data, "--trace {}: cannot be written: {}", part_, std::strerror(error));
+  throw SettingError(Setting::trace, part_,
+                     fmt::format("cannot be written: {}", std::strerror(error)), ErrorKind::data);
 }
 
 }  // namespace dp

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 #include "kernels/bucket_link.hpp"
 #include "kernels/gpu_needs.hpp"
 
@@ -38,15 +38,15 @@ std::unique_ptr<BucketLink> make_bucket_link(Device& device, float* device_gradi
 #else
 
 int count_gpus(std::string* why_none) {
-  if (why_none != nullptr) *why_none = "this dptrain was built without CUDA";
+  if (why_none != nullptr) *why_none = "this program was built without CUDA";
   return 0;
 }
 
 std::string gpu_needs() { return "GPUs: none; built without CUDA"; }
 
 std::unique_ptr<Device> make_gpu(const DeviceOptions&) {
-  throw_error(ErrorKind::device,
-              "--device cuda: this dptrain was built without CUDA; allowed: cpu, auto");
+  throw SettingError(Setting::device, "cuda",
+                     "this program was built without CUDA; allowed: cpu, auto", ErrorKind::device);
 }
 
 std::unique_ptr<BucketLink> make_bucket_link(Device& device, float*, float*,

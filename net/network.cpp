@@ -105,7 +105,7 @@ constexpr double kShareForActivations = 0.95;
                       static_cast<double>(free.bytes) / static_cast<double>(bytes);
   throw OutOfMemory(fmt::format(
       "out of memory: the activations of {} images take {:.1f} GiB, and {} leaves {:.1f} GiB{}; "
-      "about {:.0f} images would fit (--batch-size)",
+      "about {:.0f} images would fit",
       batch, static_cast<double>(bytes) / 0x1p30, free.limit,
       static_cast<double>(free.bytes) / 0x1p30, free.is_of_process ? "" : " to a rank",
       std::floor(fits)));

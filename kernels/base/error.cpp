@@ -19,7 +19,7 @@ int exit_code_of_current_exception(std::string& message) {
     message = error.what();
     return error.exit_code();
   } catch (const std::bad_alloc&) {
-    message = "out of memory: try a smaller --batch-size or model";
+    message = "out of memory: try a smaller batch or model";
     return static_cast<int>(ErrorKind::device);
   } catch (const std::exception& error) {
     message = error.what();

@@ -1,6 +1,8 @@
-// A setting with a value that is not allowed, told in the words of the library that refuses it. A
-// program whose users know the setting by another name, such as an option's, says that name
-// instead (app/option_names.hpp).
+// Errors about the settings that a user chose.
+//
+// A library has names of its own for them ("codec", "timeout") and knows no program's options. So
+// its messages use these names, and the error says which settings it is about. The program puts its
+// options' names there (app/option_names.hpp).
 #pragma once
 
 #include <string>
@@ -10,20 +12,46 @@
 
 namespace dp {
 
-// what() is "SETTING VALUE: WHY", such as "codec q7: unknown codec; known: none, fp16".
+enum class Setting {
+  none,
+  bucket_size,
+  codec,
+  data_folder,
+  data_set,
+  device,
+  earlier_log,
+  exact_tensors,
+  exchange_path,
+  log,
+  model,
+  nesterov,
+  timeout,
+  topology,
+  trace,
+};
+
+// "exact tensors"
+[[nodiscard]] std::string_view setting_name(Setting setting);
+
+// OutOfMemory (error.hpp) needs none of this: its remedies are always a smaller batch or model.
 class SettingError : public Error {
  public:
-  SettingError(std::string_view setting, std::string_view value, std::string_view why)
-      : Error(ErrorKind::usage, fmt::format("{} {}: {}", setting, value, why)),
-        setting_(setting),
-        complaint_(fmt::format("{}: {}", value, why)) {}
+  // A value is refused: what() is "codec q7: unknown codec; known: none, fp16". A remedy is another
+  // setting that `why` ends with.
+  SettingError(Setting refused, std::string_view value, std::string_view why,
+               ErrorKind kind = ErrorKind::usage, Setting remedy = Setting::none);
+  // Something fails, and the message ends with the advice to change a setting.
+  SettingError(ErrorKind kind, std::string_view message, Setting remedy);
 
-  [[nodiscard]] const std::string& setting() const { return setting_; }
-  // "VALUE: WHY"
+  // The setting at the front of what(), or none.
+  [[nodiscard]] Setting refused() const { return refused_; }
+  [[nodiscard]] Setting remedy() const { return remedy_; }
+  // what() without the name of the refused setting: "q7: unknown codec; known: none, fp16".
   [[nodiscard]] const std::string& complaint() const { return complaint_; }
 
  private:
-  std::string setting_, complaint_;
+  Setting refused_, remedy_;
+  std::string complaint_;
 };
 
 }  // namespace dp

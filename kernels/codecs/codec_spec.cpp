@@ -228,7 +228,9 @@ std::string CodecSpec::text() const {
 }
 
 CodecSpec parse_codec_spec(std::string_view text) {
-  const auto fail = [&](const std::string& why) { throw SettingError("codec", shown(text), why); };
+  const auto fail = [&](const std::string& why) {
+    throw SettingError(Setting::codec, shown(text), why);
+  };
   const std::size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
   const CodecInfo* found = find_codec(name);

@@ -123,7 +123,7 @@ Device::Memory CpuDevice::allocate(std::size_t bytes) {
     const FreeMemory free = free_host_memory();
     throw OutOfMemory(fmt::format(
         "out of memory: {} MiB more were asked for, and {} leaves {} MiB; try a smaller "
-        "--batch-size or model",
+        "batch or model",
         rounded >> 20, free.limit, free.bytes >> 20));
   }
   std::memset(memory, 0, rounded);

@@ -1,6 +1,6 @@
 #include "kernels/cuda/check.hpp"
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp::cuda {
 
@@ -8,18 +8,20 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
   static_cast<void>(cudaGetLastError());  // it would be reported again by the next check
   switch (code) {
     case cudaErrorMemoryAllocation:
-      throw OutOfMemory(fmt::format(
-          "out of memory on the GPU ({}): try a smaller --batch-size or model", expression));
+      throw OutOfMemory(
+          fmt::format("out of memory on the GPU ({}): try a smaller batch or model", expression));
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidKernelImage:
-      throw_error(ErrorKind::device,
-                  "--device cuda: this program was built for other GPUs than this one; build it "
-                  "with CMAKE_CUDA_ARCHITECTURES set to this GPU's compute capability, or use "
-                  "--device cpu");
+      throw SettingError(Setting::device, "cuda",
+                         "this program was built for other GPUs than this one; build it with "
+                         "CMAKE_CUDA_ARCHITECTURES set to this GPU's compute capability; allowed: "
+                         "cpu",
+                         ErrorKind::device);
     case cudaErrorUnsupportedPtxVersion:
-      throw_error(ErrorKind::device,
-                  "--device cuda: the NVIDIA driver is older than the CUDA toolkit that this "
-                  "program was built with; update the driver or use --device cpu");
+      throw SettingError(Setting::device, "cuda",
+                         "the NVIDIA driver is older than the CUDA toolkit that this program was "
+                         "built with; update the driver; allowed: cpu",
+                         ErrorKind::device);
     default:
       throw_error(ErrorKind::device, "CUDA: {}: {} ({}, {}:{})", expression,
                   cudaGetErrorString(code), cudaGetErrorName(code), file, line);

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <vector>
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 #include "kernels/cuda/libraries.hpp"
 
 namespace dp::cuda {
@@ -54,6 +54,10 @@ int count_or_reason(std::string& reason) {
   if (code == cudaSuccess && count > 0) return count;
   reason = why_no_device(code);
   return 0;
+}
+
+[[noreturn]] void refuse_gpu(const std::string& why) {
+  throw SettingError(Setting::device, "cuda", why, ErrorKind::device);
 }
 
 bool is_capturing(cudaStream_t stream) {
@@ -176,9 +180,9 @@ CudaDevice& as_cuda(Device& device) { return static_cast<CudaDevice&>(device); }
 CudaDevice::Current::Current(int wanted) : index(wanted) {
   std::string reason;
   const int count = count_or_reason(reason);
-  if (count == 0) throw_error(ErrorKind::device, "--device cuda: {}; allowed: cpu, auto", reason);
+  if (count == 0) refuse_gpu(reason + "; allowed: cpu, auto");
   reason = Libraries::why_missing();
-  if (!reason.empty()) throw_error(ErrorKind::device, "--device cuda: {}", reason);
+  if (!reason.empty()) refuse_gpu(reason);
   index = wanted % count;
   DP_CHECK_CUDA(cudaSetDevice(index));
 }
@@ -191,10 +195,9 @@ CudaDevice::CudaDevice(const DeviceOptions& options)
   multiprocessors_ = checked_cast<unsigned>(properties.multiProcessorCount);
   capability_ = properties.major * 10 + properties.minor;
   if (capability_ < 80) {
-    throw_error(ErrorKind::device,
-                "--device cuda: {} has compute capability {}.{}; this program needs 8.0 or later "
-                "(Ampere); allowed: cpu",
-                name_, properties.major, properties.minor);
+    refuse_gpu(fmt::format(
+        "{} has compute capability {}.{}; this program needs 8.0 or later (Ampere); allowed: cpu",
+        name_, properties.major, properties.minor));
   }
   libraries_ = std::make_unique<Libraries>(*this);
 }
@@ -241,7 +244,7 @@ Device::Memory CudaDevice::allocate(std::size_t bytes) {
     static_cast<void>(cudaGetLastError());
     throw OutOfMemory(
         fmt::format("out of memory: {} MiB more were asked for and {} MiB are free on {}; try a "
-                    "smaller --batch-size or model",
+                    "smaller batch or model",
                     size >> 20, free_bytes() >> 20, name_));
   }
   DP_CHECK_CUDA(code);
@@ -261,7 +264,7 @@ Device::Memory CudaDevice::allocate_host(std::size_t bytes) {
     static_cast<void>(cudaGetLastError());
     throw OutOfMemory(
         fmt::format("out of memory: {} MiB of pinned host memory were asked for; try a smaller "
-                    "--batch-size",
+                    "batch",
                     size >> 20));
   }
   DP_CHECK_CUDA(code);

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 
 namespace dp::cuda {
 
@@ -174,7 +174,7 @@ const Opened& opened() {
 
 const Opened& opened_or_throw() {
   if (!opened().why_missing.empty()) {
-    throw_error(ErrorKind::device, "--device cuda: {}", opened().why_missing);
+    throw SettingError(Setting::device, "cuda", opened().why_missing, ErrorKind::device);
   }
   return opened();
 }

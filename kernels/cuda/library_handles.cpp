@@ -25,7 +25,7 @@ bool has_little_memory() {
 [[noreturn]] void throw_library_error(bool is_memory, const std::string& message) {
   if (is_memory || has_little_memory()) {
     throw OutOfMemory(
-        fmt::format("out of memory on the GPU ({}): try a smaller --batch-size or model", message));
+        fmt::format("out of memory on the GPU ({}): try a smaller batch or model", message));
   }
   throw Error(ErrorKind::device, message);
 }

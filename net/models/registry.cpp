@@ -81,7 +81,7 @@ Graph make_model(const std::string& name, const ModelInput& input) {
     if (name == row.name) return row.make(input);
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw SettingError("model", name, "unknown model; known: " + known);
+  throw SettingError(Setting::model, name, "unknown model; known: " + known);
 }
 
 }  // namespace dp::net

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+
 #include "app/option_names.hpp"
 #include "app/options_print.hpp"
+#include "app/options_table.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -101,22 +104,74 @@ TEST(OptionsWords, HelpShowsDefaultAndRange) {
             "  --verbose               tell more\n");
 }
 
-TEST(OptionNames, ASettingOfALibraryIsToldAsItsOption) {
-  const auto refuse = [](const char* setting) {
-    return refusal([&] {
-      with_option_names([&] { throw SettingError(setting, "q7", "unknown; known: q8"); });
-    });
+// What the users of a program read when f throws.
+template <class F>
+std::string told(const OptionNames& names, ErrorKind kind, F f) {
+  try {
+    with_option_names(names, f);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(OptionNames, ARefusedSettingIsToldAsItsOption) {
+  const auto refuse = [] { throw SettingError(Setting::codec, "q7", "unknown; known: q8"); };
+  EXPECT_EQ(told(kDptrainNames, ErrorKind::usage, refuse), "--compress q7: unknown; known: q8");
+  // Codecs are words of dpbench's, so that the library's name stays.
+  EXPECT_EQ(told(kDpbenchNames, ErrorKind::usage, refuse), "codec q7: unknown; known: q8");
+  EXPECT_EQ(told(kDpbenchNames, ErrorKind::device,
+                 [] {
+                   throw SettingError(Setting::device, "cuda", "no GPU; allowed: cpu",
+                                      ErrorKind::device);
+                 }),
+            "--device cuda: no GPU; allowed: cpu");
+}
+
+TEST(OptionNames, TheOptionOfARemedyStandsAtTheEnd) {
+  const auto fail = [] {
+    throw SettingError(ErrorKind::communication, "rank 1 is silent: raise the timeout, now 60 s",
+                       Setting::timeout);
   };
-  EXPECT_EQ(refuse("codec"), "--compress q7: unknown; known: q8");
-  EXPECT_EQ(refuse("topology"), "--topology q7: unknown; known: q8");
-  EXPECT_EQ(refuse("exact tensors"), "--compress-exclude q7: unknown; known: q8");
-  EXPECT_EQ(refuse("exchange path"), "--gpu-exchange q7: unknown; known: q8");
-  EXPECT_EQ(refuse("another"), "another q7: unknown; known: q8");
-  EXPECT_STREQ(SettingError("codec", "q7", "unknown").what(), "codec q7: unknown");
-  EXPECT_EQ(refusal([] {
-              with_option_names([] { throw_error(ErrorKind::usage, "--lr 0: too small"); });
-            }),
+  EXPECT_EQ(told(kDptrainNames, ErrorKind::communication, fail),
+            "rank 1 is silent: raise the timeout, now 60 s (option --comm-timeout)");
+  EXPECT_EQ(told(kDpbenchNames, ErrorKind::communication, fail),
+            "rank 1 is silent: raise the timeout, now 60 s");
+  EXPECT_EQ(told(kDptrainNames, ErrorKind::data,
+                 [] {
+                   throw SettingError(Setting::data_folder, "d", "holds CIFAR-10: use cifar10",
+                                      ErrorKind::data, Setting::data_set);
+                 }),
+            "--data-dir d: holds CIFAR-10: use cifar10 (option --dataset)");
+}
+
+TEST(OptionNames, FullMemoryIsToldWithWhatTakesIt) {
+  const auto fill = [] { throw OutOfMemory("out of memory: try a smaller batch or model"); };
+  EXPECT_EQ(told(kDptrainNames, ErrorKind::device, fill),
+            "out of memory: try a smaller batch or model (option --batch-size or --model)");
+  EXPECT_EQ(told(kDptrainNames, ErrorKind::device, [] { throw std::bad_alloc(); }),
+            told(kDptrainNames, ErrorKind::device, fill));
+}
+
+TEST(OptionNames, OtherErrorsStay) {
+  EXPECT_EQ(told(kDptrainNames, ErrorKind::usage,
+                 [] { throw_error(ErrorKind::usage, "--lr 0: too small"); }),
             "--lr 0: too small");
+  EXPECT_EQ(with_option_names(kDptrainNames, [] { return 7; }), 7);
+}
+
+// Every setting that a library may name has an option of dptrain's, which is one of its table.
+TEST(OptionNames, EverySettingHasAnOption) {
+  Options options;
+  const OptionTable table = option_table({}, options);
+  for (int i = 1; i <= static_cast<int>(Setting::trace); ++i) {
+    const auto setting = static_cast<Setting>(i);
+    EXPECT_EQ(setting_name(setting).find("--"), std::string::npos);
+    const std::string_view option = kDptrainNames.option_of(setting);
+    ASSERT_TRUE(option.starts_with("--")) << setting_name(setting);
+    EXPECT_NE(find_option(table, option.substr(2)), nullptr) << option;
+  }
 }
 
 }  // namespace

@@ -291,7 +291,8 @@ TEST(GradientSync, TellsWhoseMomentumIsTheExchanges) {
   }
   GradientSyncOptions options = options_of("dgc:ratio=0.05");
   options.has_nesterov = true;
-  EXPECT_NE(error_of(options).find("nesterov"), std::string::npos) << error_of(options);
+  EXPECT_NE(error_of(options).find("Nesterov's momentum off"), std::string::npos)
+      << error_of(options);
   // Where every tensor is exact there is no momentum, and nothing to refuse.
   options.exact_tensors = {"*"};
   EXPECT_EQ(error_of(options), "no error");

@@ -79,7 +79,7 @@ TEST(Deadline, SaysWhoIsBehindThoughAllAnswer) {
                         "buckets of it"),
               std::string::npos)
         << said;
-    EXPECT_NE(said.find("raise --comm-timeout (now 0.2 s"), std::string::npos) << said;
+    EXPECT_NE(said.find("raise the timeout, now 0.2 s"), std::string::npos) << said;
   }
 }
 

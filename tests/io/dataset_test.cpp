@@ -110,7 +110,7 @@ TEST(Cifar100, TheFineLabelIsLearnt) {
 TEST(CifarErrors, FolderNotGivenOrMissing) {
   const TempFolder folder;
   expect_contains(failure("cifar10", {}),
-                  {"--dataset cifar10", "--data-dir", "experiments/get_cifar.sh cifar10"});
+                  {"data set cifar10", "needs the folder", "experiments/get_cifar.sh cifar10"});
   expect_contains(failure("cifar100", {.data_dir = folder / "no"}),
                   {folder / "no", "no such folder", "experiments/get_cifar.sh cifar100"});
   folder.write("file", {1});
@@ -125,7 +125,7 @@ TEST(CifarErrors, OtherDataInTheFolder) {
   const TempFolder folder;
   folder.write("train.bin", cifar_file(1, 1, 2));
   expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
-                  {"it holds CIFAR-100", "--dataset cifar100"});
+                  {"it holds CIFAR-100", "use data set cifar100"});
   const TempFolder python;
   python.write("cifar-10-batches-py/data_batch_1", {1});
   expect_contains(failure("cifar10", {.data_dir = python.path().string()}),
@@ -139,7 +139,7 @@ TEST(CifarErrors, WhatElseIsInTheFolderIsTold) {
   }
   const std::string message = failure("cifar10", {.data_dir = folder.path().string()});
   expect_contains(message, {"it holds 2 folders (test, train) and 1 file (notes.txt)",
-                            "images such as ", "32x32 pixels", "dptrain --help"});
+                            "images such as ", "32x32 pixels", "a byte with the label"});
   EXPECT_EQ(message.find("Python"), std::string::npos) << message;
   const TempFolder empty;
   expect_contains(failure("cifar10", {.data_dir = empty.path().string()}),
@@ -222,7 +222,7 @@ TEST(Datasets, EachIsARow) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
-    expect_contains(error.what(), {"--dataset mnist", "synthetic, cifar10, cifar100"});
+    expect_contains(error.what(), {"data set mnist", "synthetic, cifar10, cifar100"});
   }
 }
 

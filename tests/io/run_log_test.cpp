@@ -296,7 +296,7 @@ TEST(RunLogErrors, AnExistingFileIsLeftAlone) {
   for (const std::string& message :
        {failure([&] { const RunLog log = RunLog::create(folder / "log.h5", example_info()); }),
         failure([&] { check_log_path(folder / "log.h5"); })}) {
-    EXPECT_EQ(message.rfind("--log " + folder / "log.h5" + ": exists already", 0), 0u) << message;
+    EXPECT_EQ(message.rfind("log " + folder / "log.h5" + ": exists already", 0), 0u) << message;
   }
   EXPECT_EQ(std::filesystem::file_size(folder / "log.h5"), 3u);
 }
@@ -309,7 +309,7 @@ TEST(RunLogErrors, AnUnwritablePlaceIsNamedWithTheSystemsReason) {
     for (const std::string& message :
          {failure([&] { const RunLog log = RunLog::create(path, example_info()); }),
           failure([&] { check_log_path(path); })}) {
-      EXPECT_EQ(message, "--log " + path + ": cannot be created: " + reason);
+      EXPECT_EQ(message, "log " + path + ": cannot be created: " + reason);
     }
   }
   EXPECT_NO_THROW(check_log_path(folder / "new.h5"));
@@ -343,8 +343,8 @@ TEST(RunLogErrors, AFullDiskIsOneSentenceWhereverItIsMet) {
       } catch (const Error& error) {
         const std::string text = error.what();
         if (error.kind() == ErrorKind::data &&
-            (text == "--log " + path + ": cannot be created: File too large" ||
-             text == "--log " + path + ": cannot be closed: File too large")) {
+            (text == "log " + path + ": cannot be created: File too large" ||
+             text == "log " + path + ": cannot be closed: File too large")) {
           return 3;
         }
         std::fprintf(stderr, "%s\n", text.c_str());
@@ -370,7 +370,7 @@ TEST(RunLogErrors, WhatWasWrittenBeforeTheDiskWasFullCanBeRead) {
         log.append(example_epoch(0));
         for (++calls;; ++calls) log.append(std::span<const RankRow>(std::vector<RankRow>(100)));
       } catch (const Error& error) {
-        const std::string expected = "--log " + path + ": a row cannot be written: File too large";
+        const std::string expected = "log " + path + ": a row cannot be written: File too large";
         if (error.what() == expected && error.kind() == ErrorKind::data) return calls;
         std::fprintf(stderr, "%s\n", error.what());
         return 255;

@@ -124,7 +124,7 @@ TEST(TraceFile, SaysWhyItCannotBe) {
   };
   const std::string lost = folder / "none/t.json";
   EXPECT_EQ(message_of([&] { TraceFile(lost, {}); }),
-            "--trace " + lost + ".part: cannot be created: No such file or directory");
+            "trace " + lost + ".part: cannot be created: No such file or directory");
   // A limit on the size of files acts like a full disk.
   const std::string full = folder / "full";
   std::signal(SIGXFSZ, SIG_IGN);
@@ -137,7 +137,7 @@ TEST(TraceFile, SaysWhyItCannotBe) {
     file.close();
   });
   ::setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_EQ(message, "--trace " + full + ".part: cannot be written: File too large");
+  EXPECT_EQ(message, "trace " + full + ".part: cannot be written: File too large");
   EXPECT_FALSE(std::filesystem::exists(full + ".part"));
   EXPECT_FALSE(std::filesystem::exists(full));
 }

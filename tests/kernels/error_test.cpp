@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "kernels/base/setting_error.hpp"
+
 namespace dp {
 namespace {
 
@@ -64,7 +66,21 @@ TEST(Error, MemoryThatDoesNotSufficeIsTheDevices) {
   const Verdict standard = verdict_of([] { throw std::bad_alloc(); });
   EXPECT_EQ(standard.exit_code, 5);
   EXPECT_NE(standard.message.find("out of memory"), std::string::npos) << standard.message;
-  EXPECT_NE(standard.message.find("--batch-size"), std::string::npos) << standard.message;
+  EXPECT_NE(standard.message.find("try a smaller batch"), std::string::npos) << standard.message;
+}
+
+TEST(SettingError, SaysTheSettingByTheLibrarysName) {
+  const SettingError refused(Setting::exact_tensors, "x*", "no tensor has such a name");
+  EXPECT_STREQ(refused.what(), "exact tensors x*: no tensor has such a name");
+  EXPECT_EQ(refused.complaint(), "x*: no tensor has such a name");
+  EXPECT_EQ(refused.kind(), ErrorKind::usage);
+  EXPECT_EQ(refused.refused(), Setting::exact_tensors);
+  EXPECT_EQ(refused.remedy(), Setting::none);
+  const SettingError advice(ErrorKind::communication, "raise the timeout", Setting::timeout);
+  EXPECT_STREQ(advice.what(), "raise the timeout");
+  EXPECT_EQ(advice.kind(), ErrorKind::communication);
+  EXPECT_EQ(advice.refused(), Setting::none);
+  EXPECT_EQ(advice.remedy(), Setting::timeout);
 }
 
 TEST(Error, WhatIsNotOursIsInternal) {
