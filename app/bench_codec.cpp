@@ -295,7 +295,7 @@ struct CodecBenchOptions {
 
 BenchUsage usage(CodecBenchOptions& options) {
   OptionRow size = real_row("mb", options.size_mb, {.least = 0, .most = 16000},
-                            "size of the GPU's large segment in 10^6 bytes");
+                            "size of the large segment on a GPU, in 10^6 bytes");
   size.set = [set = size.set, &options](std::string_view text) {
     set(text);
     options.has_size = true;
@@ -303,14 +303,15 @@ BenchUsage usage(CodecBenchOptions& options) {
   return {.name = "codec",
           .other_words = "[SPEC...]",
           .help =
-              "How fast codecs are, in GB/s of float, on one core or on a GPU's memory. SPEC is\n"
-              "what dptrain takes after --compress: q8, q4:block=256. Without any, every codec\n"
-              "with its presets.\n"
+              "Measures how fast codecs are, in GB/s of fp32, on one core or on a GPU. SPEC is\n"
+              "a codec as dptrain's --compress takes it, such as q8 or q4:block=256; without\n"
+              "any, all codecs are measured with their usual keys.\n"
               "\n"
-              "Input is normal deviates; for codecs that send values from a magnitude on, it is\n"
-              "so scaled that one in a hundred is sent.\n",
+              "The input is normally distributed. Codecs that send values above a threshold get\n"
+              "it scaled so that they send one value in a hundred.\n",
+          .codecs = codec_help(),
           .rows = {choice_row("device", options.device, {"auto", "cpu", "cuda"},
-                              "where to compute; auto: on a GPU where there is one"),
+                              "where to compute; auto: on a GPU if there is one"),
                    std::move(size)}};
 }
 

@@ -115,24 +115,31 @@ BenchUsage usage(ExchangeBenchOptions& options) {
           "turns with MPI_Allreduce. The table shows the slowest rank's time, bandwidths,\n"
           "bytes and errors. Start it with mpirun. CODEC is a codec as dptrain's --compress\n"
           "takes it, such as q8 or topk:ratio=0.01; without any, all codecs are measured.\n",
+      .codecs = codec_help(),
       .rows = {
           topologies_row(options.topologies), sizes_row(options.sizes_mb),
           real_row("bucket-mb", options.bucket_mb, kSizes,
-                   "cut the gradient into buckets of that size; 0: do not"),
-          whole_row("repeats", options.repeats, {1, 10000}, "how often, two exchanges each"),
-          rate_row("throttle", options.throttle, "as over a link of this rate; off: as it is"),
-          whole_row("ranks-per-host", options.ranks_per_host, {0, 100000},
-                    "for the hierarchical topology: pretend that so many ranks share a host; 0: "
-                    "as it is"),
-          on_off_row("allreduce", options.has_allreduce, "measure MPI_Allreduce, too"),
+                   "cut the gradient into buckets of this size, in 10^6 bytes of fp32; 0: do not"),
+          whole_row("repeats", options.repeats, {1, 10000},
+                    "number of measurements, of two exchanges each"),
+          rate_row(
+              "throttle", options.throttle,
+              "limit what each rank sends and what it receives to this rate, such as 100mbit or "
+              "1gbit; off: no limit"),
+          whole_row(
+              "ranks-per-host", options.ranks_per_host, {0, 100000},
+              "for the hierarchical topology: pretend that this number of ranks shares a host; "
+              "0: as it really is"),
+          on_off_row("allreduce", options.has_allreduce, "also measure MPI_Allreduce"),
           whole_row("segment-kb", options.segment_kb, {1, 65536},
-                    "segment of a chunk, in 1024 bytes of fp32"),
-          whole_row("window", options.window, {1, 1024}, "segments on the wire, per bucket"),
+                    "size of a segment, the part of a chunk that is sent at once, in KiB of fp32"),
+          whole_row("window", options.window, {1, 1024},
+                    "number of segments of a bucket that are on the wire at the same time"),
           whole_row("buckets-in-flight", options.buckets_in_flight, {1, 1024},
-                    "buckets that are exchanged at the same time"),
+                    "number of buckets that are exchanged at the same time"),
           whole_row("sleep-us", options.sleep_us, {0, 100000},
-                    "pause between looks at the network, in microseconds; 0: depends on what "
-                    "comes")}};
+                    "pause before the reducer looks at the network again, in microseconds; 0: the "
+                    "pause follows from the traffic")}};
 }
 
 // The codecs that are named, or all, in canonical form.

@@ -34,24 +34,26 @@ struct LayerBenchOptions {
 const std::vector<std::string> kPrecisions = {"fp32", "tf32", "bf16"};
 
 BenchUsage usage(LayerBenchOptions& options) {
-  return {.name = "layers",
-          .other_words = "",
-          .help =
-              "How many images/s the network alone can train, without data and exchange: all\n"
-              "ranks compute at the same time and the sum is printed.\n",
-          .rows = {name_row("model", options.model, "model", net::model_names(), "the network"),
-                   whole_row("batch", options.batch, {1, 65536}, "images per rank and step"),
-                   whole_row("threads", options.threads, {0, 1024},
-                             "compute threads per rank; 0: the rank's share of the host's cores"),
-                   choice_row("device", options.device, {"auto", "cpu", "cuda"},
-                              "where to compute; auto: on a GPU where there is one"),
-                   choice_row("precision", options.precision, kPrecisions,
-                              "arithmetic of the layers, tf32 on GPUs alone"),
-                   whole_row("steps", options.steps, {1, 100000}, "how many steps are timed"),
-                   on_off_row("autotune", options.autotune,
-                              "on: choose algorithms by measurement; off: by a fixed rule"),
-                   flag_row("verbose", options.verbose,
-                            "print the device and the algorithm of every layer, too")}};
+  return {
+      .name = "layers",
+      .other_words = "",
+      .help =
+          "Measures how many images/s the network alone can train, without data and\n"
+          "exchange. All ranks compute at the same time, and the sum is printed.\n",
+      .rows = {
+          name_row("model", options.model, "model", net::model_names(), "the network to train"),
+          whole_row("batch", options.batch, {1, 65536}, "number of images per rank and step"),
+          whole_row("threads", options.threads, {0, 1024},
+                    "number of compute threads per rank; 0: the rank's share of the host's cores"),
+          choice_row("device", options.device, {"auto", "cpu", "cuda"},
+                     "where to compute; auto: on a GPU if there is one"),
+          choice_row("precision", options.precision, kPrecisions,
+                     "arithmetic of the layers; tf32 is for GPUs only"),
+          whole_row("steps", options.steps, {1, 100000}, "number of steps that are timed"),
+          on_off_row("autotune", options.autotune,
+                     "how algorithms are chosen; on: by measurement; off: by a fixed rule"),
+          flag_row("verbose", options.verbose,
+                   "also print the device and the algorithm of every layer")}};
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "app/options_print.hpp"
 #include "app/options_words.hpp"
 #include "app/rank_main.hpp"
 
@@ -13,12 +12,13 @@ std::optional<std::vector<std::string>> read_bench_options(
     BenchUsage usage, const std::vector<std::string>& arguments, Communicator& comm) {
   const std::string program = "dpbench " + usage.name;
   OptionTable table = {{"Options", std::move(usage.rows)}};
-  table.front().rows.push_back(call_row("help", "print this and end", [] {}));
+  table.front().rows.push_back(call_row("help", "print this help, then end", [] {}));
   if (asks_for(arguments, "--help")) {
     std::string text =
         fmt::format("{} [options]{}{}\n\n{}", program, usage.other_words.empty() ? "" : " ",
                     usage.other_words, usage.help);
     append_options(text, table);
+    append_entries(text, "Codecs; dptrain --help lists their keys", usage.codecs);
     if (comm.rank() == 0) std::fputs(without_trailing_blanks(text).c_str(), stdout);
     return std::nullopt;
   }

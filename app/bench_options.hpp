@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/options_print.hpp"
 #include "app/options_row.hpp"
 #include "comm/communicator.hpp"
 
@@ -14,6 +15,7 @@ struct BenchUsage {
   std::string name;         // "codec"
   std::string other_words;  // "[SPEC...]"; empty: the bench takes options alone
   std::string help;         // what it measures, in lines
+  NamedTexts codecs = {};   // listed after the options; empty: the bench takes none
   // Bound to the bench's settings. --help is not among them.
   std::vector<OptionRow> rows;
 };

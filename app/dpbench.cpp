@@ -24,10 +24,11 @@ struct Bench {
 };
 
 constexpr Bench kBenches[] = {
-    {"layers", "training images/s of the network alone, on all ranks at once", dp::bench_layers},
-    {"codec", "GB/s of gradient per codec and direction, on one core or a GPU (--device cuda)",
+    {"layers", "images/s that the network alone trains, on all ranks at once", dp::bench_layers},
+    {"codec", "GB/s of gradients that each codec encodes and decodes, on one core or on a GPU",
      dp::bench_codec},
-    {"exchange", "every topology and codec beside MPI_Allreduce: time, bandwidths, bytes, errors",
+    {"exchange",
+     "time, bandwidths, bytes and errors of topologies and codecs, beside MPI_Allreduce",
      dp::bench_exchange}};
 
 std::string help_text() {

@@ -47,7 +47,8 @@ std::string help_text(const OptionContext& context) {
       "  mpirun -np 4 dptrain --compress q8                 the built-in synthetic data\n"
       "  mpirun -np 4 dptrain --data-dir DIR --compress q8  CIFAR-10 or CIFAR-100\n"
       "\n"
-      "Ranges are in (), defaults in []; 'synthetic:' is the default with that data.\n";
+      "Ranges stand in () and defaults in []. After 'synthetic:' stands the default for\n"
+      "that data set.\n";
   Options defaults;
   append_options(out, option_table(context, defaults));
   append_entries(out, "Data sets, for --dataset", context.datasets);
