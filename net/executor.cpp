@@ -48,7 +48,6 @@ void Executor::plan_layers(const std::vector<std::vector<BoundParameter>>& param
 
 void Executor::plan_gradients() {
   const std::size_t count = graph_.nodes().size();
-  written_.resize(count);
   read_.resize(count);
   input_gradients_.resize(count);
   for (std::size_t i = 1; i < count; ++i) {
@@ -56,7 +55,6 @@ void Executor::plan_gradients() {
     input_gradients_[i].resize(inputs.size());
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       if (inputs[k] == 0) continue;  // the images need no gradient
-      written_[i].push_back(gradients_.size());
       read_[inputs[k]].push_back(gradients_.size());
       gradients_.push_back({i, k, inputs[k], {values_[inputs[k]].desc, nullptr}});
     }

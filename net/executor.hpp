@@ -68,7 +68,8 @@ class Executor {
   std::size_t arena_bytes_ = 0;
   // By node, as a layer takes them: the values that it reads and the gradients that it writes.
   std::vector<std::vector<TensorView>> inputs_, input_gradients_;
-  std::vector<std::vector<std::size_t>> written_, read_;  // indices into gradients_
+  // By node: indices into gradients_ of its output's gradients, one for each reader.
+  std::vector<std::vector<std::size_t>> read_;
 };
 
 }  // namespace dp::net
