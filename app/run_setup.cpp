@@ -36,6 +36,22 @@ DataType activation_type(const Options& options) {
   return options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
 }
 
+// As together(). If the run has several hosts, an error that is not one of usage names its host.
+template <class F>
+void together_on_hosts(Communicator& comm, F f) {
+  together(comm, kDptrainNames, [&] {
+    if (comm.local_size() == comm.size()) return f();
+    try {
+      with_option_names(kDptrainNames, f);
+    } catch (...) {
+      std::string message;
+      const auto kind = static_cast<ErrorKind>(exit_code_of_current_exception(message));
+      if (kind == ErrorKind::usage) throw;
+      throw_error(kind, "on host {}: {}", comm.host(), message);
+    }
+  });
+}
+
 // ---- the parts, in this order -------------------------------------------------------------------
 
 void choose_device(Run& run) {
@@ -59,9 +75,8 @@ void choose_device(Run& run) {
                             .index = run.comm.local_rank(),
                             .allow_tf32 = run.options.precision == Options::Precision::tf32});
   if (!run.device->supports(activation_type(run.options))) {
-    throw_error(ErrorKind::device,
-                "--precision bf16: {} on {} has no AVX512-BF16; allowed here: fp32",
-                run.device->description(), run.comm.host());
+    throw_error(ErrorKind::device, "--precision bf16: {} has no AVX512-BF16; allowed here: fp32",
+                run.device->description());
   }
 }
 
@@ -256,19 +271,19 @@ void prepare_batch_sizes(Run& run) {
     }
     run.replica->plan_exchange();
   };
-  together(run.comm, kDptrainNames, [&] {
+  together_on_hosts(run.comm, [&] {
     const auto ranks_here = std::lround(run.share.cores_on_host / run.share.cores_per_rank);
     run.replica->network().check_memory(Sampler(sampler_options(true)).rank_samples(0),
                                         static_cast<std::size_t>(ranks_here));
   });
-  together(run.comm, kDptrainNames, [&] {
+  together_on_hosts(run.comm, [&] {
     if (run.comm.rank() != 0) return;
     prepare();
     check_choices_are_complete(run.options, run.choices, *run.device);
   });
   std::string choices = run.device->tuning().export_text();
   run.comm.broadcast(choices);
-  together(run.comm, kDptrainNames, [&] {
+  together_on_hosts(run.comm, [&] {
     if (run.comm.rank() == 0) return;
     run.device->tuning().import_text(choices);
     prepare();
@@ -298,9 +313,9 @@ void make_recorder(Run& run) {
 Run::Run(const Options& run_options, Communicator& communicator)
     : options(run_options), comm(communicator) {
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
-  together(comm, kDptrainNames, [&] { choose_device(*this); });
+  together_on_hosts(comm, [&] { choose_device(*this); });
   agree_on_device(*this);
-  together(comm, kDptrainNames, [&] { load_data(*this); });
+  together_on_hosts(comm, [&] { load_data(*this); });
   agree_on_data(*this);
   if (options.takes_choices_from_a_log()) {
     choices = agree_on_earlier_choices(options, comm, *device, global_batch);
