@@ -15,7 +15,7 @@ import pathlib
 import select
 import signal
 import sys
-from typing import Iterator
+from typing import Callable, Iterator
 
 from lab.settings import LabError
 
@@ -74,6 +74,27 @@ def unshare_lab() -> None:
             pathlib.Path("/proc/self", name).write_text(text, encoding="ascii")
     except OSError as error:
         raise no_permission(error) from error
+
+
+def try_out(work: Callable[[], None]) -> None:
+    """Does the work in a child with the rights and the empty network of a lab, which end with it. Throws its
+    LabError."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            unshare_lab()
+            work()
+        except LabError as error:
+            os.write(write, f"{error.code} {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as report:
+        code, _, text = report.read().partition(" ")
+    os.waitpid(child, 0)
+    if text:
+        raise LabError(text, int(code))
 
 
 def no_permission(error: OSError) -> LabError:

@@ -26,7 +26,7 @@ import subprocess
 import time
 
 from lab import wire
-from lab.namespaces import BIND, NEW_HOST_NAME, NEW_NETWORK, STATE, inside, mount, set_host_name, unshare
+from lab.namespaces import BIND, NEW_HOST_NAME, NEW_NETWORK, STATE, inside, mount, set_host_name, try_out, unshare
 from lab.settings import METER, METER_NUMBER, LabError, Link, Settings, address, rate_text
 
 _CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
@@ -122,20 +122,40 @@ def _make_host(name: str, number: int, numbers: list[int]) -> None:
     _batch("ip", f"link set {name} master br0 up")
 
 
+def _set_congestion(name: str) -> None:
+    try:
+        pathlib.Path(_CONGESTION).write_text(name, encoding="ascii")
+    except OSError as error:
+        known = pathlib.Path(_CONGESTION.replace("tcp_", "tcp_available_")).read_text(encoding="ascii").split()
+        raise LabError(f"--congestion {name}: must be one of {', '.join(known)}, which this kernel has, and one "
+                       "that it allows to labs: root can allow it by sysctl net.ipv4.tcp_allowed_congestion_control",
+                       2) from error
+
+
+def check(settings: Settings) -> None:
+    """Throws LabError if this kernel has no such congestion control or no netem, before anything is changed."""
+    def work() -> None:
+        if settings.congestion != "auto":
+            _set_congestion(settings.congestion)
+        if (settings.delay_s or settings.loss) and settings.filter == "netem":
+            _batch("tc", "qdisc add dev lo root netem delay 1ms")
+
+    try_out(work)
+
+
 def _choose_congestion(wanted: str, hosts: list[str]) -> str:
     """Sets TCP's congestion control in all hosts, which would otherwise have the machine's, and says which it is.
     Some machines use BBR, which pauses for 0.2 s every 10 s to measure the round trip; a whole ring of hosts then
     pauses."""
     for name in ("cubic", "reno") if wanted == "auto" else (wanted,):
-        with contextlib.suppress(OSError):
+        try:
             for host in hosts:
                 with inside(host):
-                    pathlib.Path(_CONGESTION).write_text(name, encoding="ascii")
+                    _set_congestion(name)
             return name
-    if wanted != "auto":
-        known = pathlib.Path(_CONGESTION.replace("tcp_", "tcp_available_")).read_text(encoding="ascii").split()
-        raise LabError(f"--congestion {wanted}: must be one of {', '.join(known)}, which this kernel has, and one "
-                       "that it allows to labs: root can allow it by sysctl net.ipv4.tcp_allowed_congestion_control", 2)
+        except LabError:
+            if wanted != "auto":
+                raise
     with inside(hosts[0]):
         return pathlib.Path(_CONGESTION).read_text(encoding="ascii").strip()
 
