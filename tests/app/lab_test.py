@@ -92,6 +92,7 @@ def links() -> None:
     up("--nodes", "2", "--congestion", "reno")
     assert "TCP with reno" in dplab("status", "--quick")
     assert "which this kernel has" in dplab("up", "--congestion", "nosuch", code=2)
+    assert "TCP with reno" in dplab("status", "--quick"), "the old lab is gone, and there is no new one"
     up("--nodes", "3", "--rate", "20mbit")
     assert re.search("TCP with (cubic|reno)", dplab("status", "--quick"))
     for pair in ((1, 2), (2, 1)):
@@ -193,6 +194,7 @@ def training() -> None:
     text = dplab("run", "--ranks-per-node", "2", "--", "sh", "-c", "echo I am on $(hostname)")
     assert text.count("I am on node1") == 2 and text.count("I am on node2") == 2, text
     dplab("run", "--", "sh", "-c", "exit 3", code=3)
+    files_are_missing_on_a_host()
     dplab("exec", "2", "--", "sh", "-c", "exit 5", code=5)
     pipe = dplab("exec", "2", "--", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")
     assert pipe == "y\n141\n", f"SIGPIPE ends a writer: {pipe}"
@@ -246,6 +248,31 @@ def training() -> None:
     job.send_signal(signal.SIGTERM)
     assert job.wait(60) == 143
     assert not processes(f"sleep {sleeper}"), "a job that was ended leaves something behind"
+
+
+def files_are_missing_on_a_host() -> None:
+    """Each host has a disk of its own: whatever is wrong with a host's files, the message names the host."""
+    names = [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
+    with tempfile.TemporaryDirectory() as top:
+        for node in ("node1", "node2"):
+            (pathlib.Path(top) / node / "data").mkdir(parents=True)
+            for name in names:
+                (pathlib.Path(top) / node / "data" / name).write_bytes(bytes(2 * 3073))
+        last = pathlib.Path(top) / "node2" / "data" / names[-1]
+        program = shlex.join([DPTRAIN, *TINY, "--data-dir", "data", "--log", "none"])
+
+        def complaint() -> str:
+            text = dplab("run", "--", "sh", "-c", f"cd {top}/$(hostname) && exec {program}", code=3)
+            said = [line for line in text.splitlines() if line.startswith("dptrain: ")]
+            assert len(said) == 1, text
+            return said[0]
+
+        for damage, why in ((lambda: last.write_bytes(bytes(3073)), "the data of rank 1 on node2 differ"),
+                            (lambda: last.write_bytes(bytes(3000)), "on host node2: data/test_batch.bin: has 3000 bytes"),
+                            (last.unlink, "on host node2: data/test_batch.bin: missing"),
+                            (lambda: shutil.rmtree(last.parent), "on host node2: --data-dir data: ")):
+            damage()
+            assert why in complaint(), (why, complaint())
 
 
 def cut_in_training() -> None:
