@@ -72,9 +72,10 @@ void Recorder::print_start() {
   if (!run_.why_no_gpu.empty()) rows.insert(rows.begin() + 2, {"no GPU", run_.why_no_gpu});
   if (run_.comm->size() > 1) {
     const bool is_one_host = run_.comm->local_size() == run_.comm->size();
-    std::string network = is_one_host ? "the memory of one host" : describe_network();
+    std::string network =
+        is_one_host ? "the memory of one host" : describe_network(format_bit_rate);
     if (run_.link.bytes_per_s > 0) {
-      network += fmt::format("; measured: {:.3g} Mbit/s, {}", run_.link.bytes_per_s * 8e-6,
+      network += fmt::format("; measured: {}, {}", format_bit_rate(8 * run_.link.bytes_per_s),
                              format_seconds(run_.link.latency_s));
       if (!run_.link.is_reliable() && !is_one_host) {
         network += fmt::format(" (the rate is uncertain by {:.0f} %: it did not become steady)",

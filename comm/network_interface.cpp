@@ -5,10 +5,13 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <tuple>
 
 namespace dp {
@@ -58,6 +61,37 @@ double speed_of(const std::string& name) {
 
 std::uint32_t address_in(const sockaddr* address) {
   return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr);
+}
+
+struct Network {
+  std::uint32_t address = 0, mask = 0;
+  [[nodiscard]] bool has(const NetworkInterface& one) const {
+    return (one.address & mask) == (address & mask);
+  }
+};
+
+// "10.0.0.0/24", as Open MPI takes it; nothing for the name of an interface.
+std::optional<Network> parse_network(std::string_view text) {
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return std::nullopt;
+  const std::string_view bits_text = text.substr(slash + 1);
+  unsigned bits = 0;
+  const auto [end, error] =
+      std::from_chars(bits_text.data(), bits_text.data() + bits_text.size(), bits);
+  in_addr address{};
+  if (error != std::errc{} || end != bits_text.data() + bits_text.size() || bits > 32 ||
+      inet_pton(AF_INET, std::string(text.substr(0, slash)).c_str(), &address) != 1) {
+    return std::nullopt;
+  }
+  return Network{.address = ntohl(address.s_addr), .mask = bits == 0 ? 0 : ~0u << (32 - bits)};
+}
+
+std::string dotted(std::uint32_t host_order) {
+  in_addr address{};
+  address.s_addr = htonl(host_order);
+  char text[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &address, text, sizeof text);
+  return text;
 }
 
 }  // namespace
@@ -131,25 +165,38 @@ void use_best_interface() {
   if (best != nullptr) setenv(kInclude, best->name.c_str(), 1);
 }
 
-std::string describe_network() {
+std::string describe_interfaces(std::string_view list, std::span<const NetworkInterface> all,
+                                const std::function<std::string(double)>& rate_text) {
+  const auto describe = [&](const NetworkInterface& one) {
+    std::string text = fmt::format("{}, {}", one.name, dotted(one.address));
+    if (one.bits_per_s > 0.0) text += ", " + rate_text(one.bits_per_s);
+    return text;
+  };
+  std::vector<std::string> items;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(','), list.size());
+    const std::string item(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+    const std::optional<Network> network = parse_network(item);
+    std::vector<std::string> found;
+    for (const NetworkInterface& one : all) {
+      if (network ? network->has(one) : one.name == item) found.push_back(describe(one));
+    }
+    if (network) {
+      items.push_back(fmt::format("{}: {}", item,
+                                  found.empty() ? "no interface of this host has an address in it"
+                                                : fmt::format("{}", fmt::join(found, " and "))));
+    } else {
+      items.push_back(found.empty() ? item : found.front());
+    }
+  }
+  return fmt::format("{}", fmt::join(items, "; "));
+}
+
+std::string describe_network(const std::function<std::string(double)>& rate_text) {
   const char* chosen = std::getenv(kInclude);
   if (chosen == nullptr) return "the interfaces that Open MPI chooses";
-  std::string text = chosen;
-  for (const NetworkInterface& one : network_interfaces()) {
-    if (one.name != text) continue;
-    in_addr address{};
-    address.s_addr = htonl(one.address);
-    char dotted[INET_ADDRSTRLEN] = {};
-    inet_ntop(AF_INET, &address, dotted, sizeof dotted);
-    text += fmt::format(", {}", dotted);
-    if (one.bits_per_s >= 1e9) {
-      text += fmt::format(", {:g} Gbit/s", one.bits_per_s / 1e9);
-    } else if (one.bits_per_s > 0.0) {
-      text += fmt::format(", {:g} Mbit/s", one.bits_per_s / 1e6);
-    }
-    break;
-  }
-  return text;
+  return describe_interfaces(chosen, network_interfaces(), rate_text);
 }
 
 }  // namespace dp

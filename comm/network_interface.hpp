@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,7 +38,15 @@ struct NetworkInterface {
 // chosen one. Must be called before MPI_Init.
 void use_best_interface();
 
-// A text for people about the interface that the environment names: "eth0, 10.0.0.1, 1 Gbit/s".
-[[nodiscard]] std::string describe_network();
+// Which of the interfaces a list for Open MPI chooses: names and networks, separated by commas,
+// such as "eth0,10.0.0.0/24". For people: "eth0, 10.0.0.1, 1.00 Gbit/s"; a network is followed by
+// the interfaces with an address in it. `rate_text` writes a rate in bit/s.
+[[nodiscard]] std::string describe_interfaces(
+    std::string_view list, std::span<const NetworkInterface> all,
+    const std::function<std::string(double bit_per_s)>& rate_text);
+
+// The same for the list in the environment and the interfaces of this host.
+[[nodiscard]] std::string describe_network(
+    const std::function<std::string(double bit_per_s)>& rate_text);
 
 }  // namespace dp

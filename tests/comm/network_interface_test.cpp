@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <string>
 
 namespace dp {
 namespace {
@@ -11,6 +13,11 @@ namespace {
 constexpr std::uint32_t address(unsigned a, unsigned b, unsigned c, unsigned d) {
   return a << 24 | b << 16 | c << 8 | d;
 }
+// As the console's, which this folder does not know.
+std::string rate_text(double bit_per_s) {
+  return std::to_string(std::lround(bit_per_s)) + " bit/s";
+}
+
 constexpr std::uint32_t kMask24 = address(255, 255, 255, 0), kMask16 = address(255, 255, 0, 0);
 
 TEST(NetworkInterface, ContactTextsOfTheLauncher) {
@@ -56,14 +63,36 @@ TEST(NetworkInterface, AUsersChoiceStays) {
   setenv("OMPI_MCA_btl_tcp_if_include", "mine0", 1);
   use_best_interface();
   EXPECT_STREQ(std::getenv("OMPI_MCA_btl_tcp_if_include"), "mine0");
-  EXPECT_EQ(describe_network(), "mine0");
+  EXPECT_EQ(describe_network(rate_text), "mine0");
   unsetenv("OMPI_MCA_btl_tcp_if_include");
   // Open MPI refuses to be told both.
   setenv("OMPI_MCA_btl_tcp_if_exclude", "lo", 1);
   use_best_interface();
   EXPECT_EQ(std::getenv("OMPI_MCA_btl_tcp_if_include"), nullptr);
-  EXPECT_EQ(describe_network(), "the interfaces that Open MPI chooses");
+  EXPECT_EQ(describe_network(rate_text), "the interfaces that Open MPI chooses");
   unsetenv("OMPI_MCA_btl_tcp_if_exclude");
+}
+
+TEST(NetworkInterface, NetworksAreResolvedToInterfaces) {
+  const NetworkInterface all[] = {
+      {.name = "wlan0", .address = address(192, 168, 1, 9), .mask = kMask24},
+      {.name = "eth0", .address = address(10, 0, 0, 2), .mask = kMask24, .bits_per_s = 1e9},
+      {.name = "eth1", .address = address(10, 0, 7, 2), .mask = kMask24}};
+  const auto describe = [&](std::string_view list) {
+    return describe_interfaces(list, all, rate_text);
+  };
+  EXPECT_EQ(describe("eth0"), "eth0, 10.0.0.2, 1000000000 bit/s");
+  EXPECT_EQ(describe("10.0.0.0/24"), "10.0.0.0/24: eth0, 10.0.0.2, 1000000000 bit/s");
+  // Open MPI takes a host's address as well as the network's.
+  EXPECT_EQ(describe("192.168.1.77/24"), "192.168.1.77/24: wlan0, 192.168.1.9");
+  EXPECT_EQ(describe("10.0.0.0/16"),
+            "10.0.0.0/16: eth0, 10.0.0.2, 1000000000 bit/s and eth1, 10.0.7.2");
+  EXPECT_EQ(describe("wlan0,10.0.7.0/24"), "wlan0, 192.168.1.9; 10.0.7.0/24: eth1, 10.0.7.2");
+  EXPECT_EQ(describe("10.9.0.0/24"), "10.9.0.0/24: no interface of this host has an address in it");
+  EXPECT_EQ(describe("0.0.0.0/0").find("0.0.0.0/0: wlan0, 192.168.1.9 and eth0"), 0u);
+  for (const char* other : {"mine0", "10.0.0.0/33", "10.0.0/24", "10.0.0.0/", "10.0.0.0/x"}) {
+    EXPECT_EQ(describe(other), other);
+  }
 }
 
 TEST(NetworkInterface, ThisHost) {
@@ -76,7 +105,8 @@ TEST(NetworkInterface, ThisHost) {
   const char* chosen = std::getenv("OMPI_MCA_btl_tcp_if_include");
   ASSERT_EQ(chosen == nullptr, all.empty());
   if (chosen != nullptr) {
-    EXPECT_EQ(describe_network().find(std::string(chosen) + ", "), 0u) << describe_network();
+    const std::string text = describe_network(rate_text);
+    EXPECT_EQ(text.find(std::string(chosen) + ", "), 0u) << text;
   }
   unsetenv("OMPI_MCA_btl_tcp_if_include");
 }
