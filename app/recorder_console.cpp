@@ -137,9 +137,9 @@ std::string Recorder::note_of(const Bucket& bucket) const {
 
 void Recorder::note_skipped_step(std::uint64_t global_step) {
   if (!is_speaker()) return;
-  console_.warn(fmt::format(
-      "dptrain: step {}: the gradient is not finite on some rank; all ranks skip this step",
-      global_step));
+  console_.warn(fmt::format("dptrain: step {}: the gradient is not finite on {}", global_step,
+                            run_.options->exchange ? "some rank; all ranks skip this step"
+                                                   : "rank 0, which skips this step"));
 }
 
 void Recorder::say(const std::string& line) {

@@ -1,6 +1,7 @@
 #include "app/replica.hpp"
 
 #include "kernels/base/error.hpp"
+#include "kernels/sgd.hpp"
 
 namespace dp {
 
@@ -26,6 +27,7 @@ void Replica::compute(std::uint64_t step) {
   batch_ = loaded_.front();
   loaded_.erase(loaded_.begin());
   *loss_ = {};
+  *squares_ = 0.0;
   sync_->begin_step(step);
   if (options_.trace != nullptr) options_.trace->begin_step(step);
   clock_.step_begins(step);
@@ -51,6 +53,7 @@ StepVerdict Replica::exchange(double data_s) {
   // Only here the device has certainly ended the step's computation, because without an exchange
   // nothing has waited for it before.
   loss_sums_ = *loss_;
+  gradient_squares_ = *squares_;
   return verdict;
 }
 
@@ -100,6 +103,9 @@ void Replica::forward_and_backward() {
   }
   clock_.forward_ended();
   network_.backward(images, tensor_final_);
+  // An exchange looks at every value; without one nobody else does. The squares of finite floats do
+  // not overflow a double.
+  if (!options_.exchange) sum_of_squares(device_, network_.parameters().gradients(), squares_);
   clock_.backward_ended();
 }
 
@@ -128,6 +134,8 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       optimizer_(device, network_.parameters(), options.sgd),
       loss_memory_(device.allocate_host(sizeof(LossSums))),
       loss_(new (loss_memory_.get()) LossSums{}),
+      squares_memory_(device.allocate_host(sizeof(double))),
+      squares_(new (squares_memory_.get()) double(0.0)),
       clock_(device, options.trace) {
   network_.set_trace(host_trace());
   loaded_.reserve(2);

@@ -15,6 +15,7 @@
 // the first step of each epoch.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -78,6 +79,9 @@ class Replica {
 
   // The loss of the batch that compute() or evaluate() had; call it after exchange().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
+  // Without an exchange: whether this rank's gradient is finite; call it after exchange(), which
+  // tells it otherwise.
+  [[nodiscard]] bool gradient_is_finite() const { return std::isfinite(gradient_squares_); }
   // Computes loss and hits of the loaded batch, with the statistics for evaluation.
   LossSums evaluate();
 
@@ -117,6 +121,10 @@ class Replica {
   Device::Memory loss_memory_;
   LossSums* loss_;  // an operation writes it when it runs
   LossSums loss_sums_;
+  // Without an exchange: the sum of the gradient's squares, which is finite if the gradient is.
+  Device::Memory squares_memory_;
+  double* squares_;  // an operation writes it when it runs
+  double gradient_squares_ = 0.0;
 
   // The input of a GPU.
   std::size_t largest_batch_ = 0;

@@ -89,8 +89,10 @@ void Trainer::load_ahead(bool is_last) {
 bool Trainer::judge(const StepVerdict& verdict) {
   tally_.step_loss = replica_.loss();
   tally_.learning_rate = net::learning_rate_at(run_.schedule, global_step_);
-  // Without an exchange nobody has checked the gradients, so the loss decides.
-  const bool is_finite = options_.exchange ? verdict.finite : std::isfinite(tally_.step_loss.loss);
+  // Without an exchange each rank decides for its own model, also by its loss.
+  const bool is_finite =
+      options_.exchange ? verdict.finite
+                        : std::isfinite(tally_.step_loss.loss) && replica_.gradient_is_finite();
   if (is_finite) {
     tally_.loss += tally_.step_loss;
     skipped_in_a_row_ = 0;
