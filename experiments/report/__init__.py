@@ -4,9 +4,10 @@
     read_log      one run log -> Run, and what is wrong with it
     run           Run: what a log says, and what follows from this log alone
     compare       the differences between runs; the run on one rank with which another is compared
+    chance        which accuracies are called different, and the Pareto front
     units, table  numbers and tables as text, Markdown, HTML and CSV
     tables_*      the tables, by subject
-    advice        one sentence per run: what to do
+    advice        what to do, for each run
     svg, plots_*  the plots
     page          the HTML page
     output        which files may be written, and writing them

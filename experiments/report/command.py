@@ -23,8 +23,8 @@ HELP = """Tables and plots from the run logs of dptrain.
 
 A log may be unfinished, because its run was killed or still goes on. The report says what is wrong with a log and
 reports the rest. It has speedups where there is a run on one rank, or one with --exchange off, of the same model, data,
-precision, device, and cores and threads per rank. Epochs count from 1, as on dptrain's console; in the log they count
-from 0.
+precision, device, and cores and threads per rank. Epochs count from 1, as on dptrain's console; in files, the log and those of --csv, they
+count from 0.
 
 Logs and all other files that dpreport did not write are never overwritten; its own pages, plots and tables are.
 
@@ -51,7 +51,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("paths", nargs="+", type=_path, metavar="RUN.h5|FOLDER", help="logs, or folders of logs")
     parser.add_argument("--html", type=_path, metavar="FILE", help="write the page with tables and plots")
     parser.add_argument("--csv", type=_path, metavar="FOLDER",
-                        help="write every table as FOLDER/NAME.csv, in full")
+                        help="write every table as FOLDER/NAME.csv, in full; experiments/README.md has their columns")
     parser.add_argument("--svg", type=_path, metavar="FOLDER", help="write every plot as FOLDER/NAME.svg")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--all", action="store_true", dest="with_details",

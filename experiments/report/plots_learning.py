@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
 
-from . import compare, svg, units
+from . import chance, compare, svg, units
 from .plots_lines import MOST_LINES, Form, Line, finite, lines_plot, log_x, log_y, span
 from .run import Run
 
 Way = Callable[[Run], str]
 MOST_ALONE = 15  # the most runs that each have their own small plot
-MOST_LABELS = 10  # the most points of the Pareto plot that each have a label
+MOST_LABELS = 16  # the most labels of the Pareto plot for all its points
 LEAST_POINTS, LEAST_ERRORS = 10.0, 8.0  # the least span of an accuracy axis: in points, in standard errors
 
 
@@ -65,14 +67,13 @@ def naming_of(runs: list[Run]) -> Naming:
 
 def _lines(runs: list[Run], naming: Naming, x: Callable[[Run, pd.DataFrame], list[float]], column: str,
            factor: float = 1.0) -> list[Line]:
-    lines = []
+    lines, errors = [], chance.standard_errors(runs) if column == "test_accuracy" else {}
     for run in runs:
         if column in run.epochs and len(run.epochs):
             xs, ys = finite(x(run, run.epochs), [factor * value for value in run.epochs[column]])
             if ys:
                 lines.append(naming.line(run, xs, ys))
-                if column == "test_accuracy":
-                    lines[-1].error = factor * (run.accuracy_error or 0.0)
+                lines[-1].error = factor * errors.get(run.label, 0.0)
     return lines
 
 
@@ -187,36 +188,16 @@ class _Point:
     sent_mb: float
     accuracy: float
     run: Run
-
-    @property
-    def error(self) -> float:
-        return 100 * (self.run.accuracy_error or 0.0)
+    error: float  # the standard error of the accuracy, or 0
 
 
-def pareto_plot(runs: list[Run]) -> str | None:
-    """The final accuracy against the bytes sent, with the runs that no other run beats in both."""
-    points = sorted((_Point(_sent_mb(run, run.epochs)[-1], 100 * (run.last("test_accuracy") or 0.0), run) for run in runs
-                     if units.is_number(run.last("test_accuracy"))), key=lambda point: (point.sent_mb, point.accuracy))
-    if len(points) < 3:
-        return None
-    front: list[_Point] = []
-    for point in points:
-        if not front or point.accuracy > front[-1].accuracy:
-            if front and front[-1].sent_mb == point.sent_mb:
-                front.pop()
-            front.append(point)
-    # A reader compares with fp32, which is often beaten.
-    labelled = [point for point in points
-                if len(points) <= MOST_LABELS or point in front or point.run.config.get("compress") == "none"]
-    title = ("test accuracy of the last epoch, %, ± one standard error; diamonds: no other run reached as much with fewer "
-             "bytes")
+def _pareto_axes(points: list[_Point], front: list[_Point], title: str, margin: float) -> tuple[Figure, Axes]:
+    """All but the labels; `margin` is the room at the right, in inches."""
     width, above = svg.width(), svg.title_height(title) + 0.05
     height = above + 3.9
     fig, (ax,) = svg.figure(height)
     svg.titled(fig, title)
-    texts = [svg.fit(point.run.label, 0.4 * width) for point in labelled]
-    labels = 0.35 + max(svg.text_width(text) for text in texts)
-    fig.subplots_adjust(left=0.5 / width, right=1 - labels / width, top=1 - above / height, bottom=0.5 / height)
+    fig.subplots_adjust(left=0.5 / width, right=1 - margin / width, top=1 - above / height, bottom=0.5 / height)
     for point in points:
         ax.errorbar([point.sent_mb], [point.accuracy], yerr=point.error or None, fmt="none", color=svg.MUTED, elinewidth=1,
                     capsize=3)
@@ -229,8 +210,59 @@ def pareto_plot(runs: list[Run]) -> str | None:
     ax.set_ylim(accuracy_limits([Line("", "", [], [p.accuracy], error=p.error) for p in points]))
     log_x([p.sent_mb for p in points])(ax)
     ax.set_xlabel("MB sent by a rank in all epochs (logarithmic)")
-    svg.label_ends(ax, [(point.sent_mb, point.accuracy, text, svg.MUTED) for point, text in zip(labelled, texts)],
-                   are_all_beside=True, line=":")
+    return fig, ax
+
+
+def _labels(ax: Axes, points: list[_Point], front: list[_Point]) -> list[tuple[float, float, str]]:
+    """The labels, the most important first, each with its point. Points that lie on one another have one label. If there
+    are many, only the front is labelled, and fp32, with which a reader compares."""
+    def place(point: _Point) -> tuple[int, int]:
+        x, y = ax.transData.transform((point.sent_mb, point.accuracy))
+        return round(x / 5), round(y / 5)
+
+    def rank(point: _Point) -> int:
+        return 0 if point in front else 1 if point.run.config.get("compress") == "none" else 2
+
+    places = sorted((sorted(same, key=rank) for same in compare.groups(points, place).values()),
+                    key=lambda same: rank(same[0]))
+    return [(same[0].sent_mb, same[0].accuracy,
+             svg.fit(compare.some((point.run.label for point in same), 1), 0.4 * svg.width()))
+            for same in places if len(places) <= MOST_LABELS or rank(same[0]) < 2]
+
+
+def _drawn_at(ax: Axes, points: list[_Point], front: list[_Point]) -> list[Bbox]:
+    """Where markers, bars and the front are, in pixels."""
+    def box(x0: float, y0: float, x1: float, y1: float, room: float) -> Bbox:
+        (left, bottom), (right, top) = ax.transData.transform([(x0, y0), (x1, y1)])
+        return Bbox.from_extents(left - room, bottom - room, right + room, top + room)
+
+    steps = [(a.sent_mb, a.accuracy, b.sent_mb, b.accuracy) for a, b in zip(front, front[1:])]
+    return [box(p.sent_mb, p.accuracy - p.error, p.sent_mb, p.accuracy + p.error, 4) for p in points] + [
+        line for x0, y0, x1, y1 in steps for line in (box(x0, y0, x1, y0, 1), box(x1, y0, x1, y1, 1))
+    ] + [box(front[-1].sent_mb, front[-1].accuracy, points[-1].sent_mb * 1.2, front[-1].accuracy, 1)]
+
+
+def pareto_plot(runs: list[Run]) -> str | None:
+    """The final accuracy against the bytes sent, with the Pareto front."""
+    errors = chance.standard_errors(runs)
+    points = sorted((_Point(_sent_mb(run, run.epochs)[-1], 100 * (run.last("test_accuracy") or 0.0), run,
+                            100 * errors.get(run.label, 0.0)) for run in runs if units.is_number(run.last("test_accuracy"))),
+                    key=lambda point: (point.sent_mb, point.accuracy))
+    if len(points) < 3:
+        return None
+    front = chance.front(points, lambda point: point.sent_mb, lambda point: point.accuracy, lambda point: point.error)
+    title = ("test accuracy of the last epoch, %, ± one standard error; diamonds: the fewest bytes, and each further run "
+             "whose accuracy is higher and different")
+    margin = 0.15
+    for _ in range(2):
+        fig, ax = _pareto_axes(points, front, title, margin)
+        names = _labels(ax, points, front)
+        left_over = [names[i] for i in svg.label_points(ax, names, _drawn_at(ax, points, front), margin > 0.15)]
+        if not left_over or margin > 0.15:
+            break
+        margin = 0.35 + max(svg.text_width(text) for _, _, text in names)  # for labels beside the plot
+    if left_over:
+        svg.label_ends(ax, [(x, y, text, svg.MUTED) for x, y, text in left_over], are_all_beside=True, line=":")
     return svg.to_svg(fig, "pareto", "Accuracy reached against bytes sent, with the Pareto front")
 
 

@@ -18,6 +18,7 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
+from matplotlib.transforms import Bbox  # noqa: E402
 
 INK, GRID, MUTED, PAGE = "#010101", "#020202", "#030303", "#040404"
 SERIES = [f"#1000{number:02x}" for number in range(1, 8)]
@@ -143,6 +144,33 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left:
                 "arrowstyle": "-", "color": color, "linewidth": 0.8, "linestyle": line, "shrinkA": 0, "shrinkB": 3,
                 "relpos": (1 if at_left else 0, 0.5)
             })
+
+
+# Places of a label beside its point, the best first: offset in points, horizontal and vertical alignment.
+_BESIDE = ((8, 0, "left", "center"), (-8, 0, "right", "center"), (7, 6, "left", "bottom"), (7, -6, "left", "top"),
+           (-7, 6, "right", "bottom"), (-7, -6, "right", "top"), (0, 8, "center", "bottom"), (0, -8, "center", "top"))
+
+
+def label_points(ax: Axes, points: Sequence[tuple[float, float, str]], blocked: Sequence[Bbox],
+                 are_inside: bool = False) -> list[int]:
+    """Writes each text of (x, y, text) next to its point, where it meets neither a blocked place (in pixels) nor another
+    text. Texts are inside the figure, or inside the axes. Returns the numbers of those for which there is no room."""
+    fig = ax.get_figure()
+    assert isinstance(fig, Figure)
+    fig.draw_without_rendering()
+    taken, without = list(blocked), []
+    for number, (x, y, text) in enumerate(points):
+        for dx, dy, ha, va in _BESIDE:
+            label = ax.annotate(text, (x, y), xytext=(dx, dy), textcoords="offset points", ha=ha, va=va, fontsize=SMALL)
+            box = label.get_window_extent()
+            if ax.bbox.x0 <= box.x0 and box.x1 <= (ax if are_inside else fig).bbox.x1 and ax.bbox.y0 <= box.y0 and box.y1 <= ax.bbox.y1 and not any(
+                    box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            label.remove()
+        else:
+            without.append(number)
+    return without
 
 
 def _apart(heights: list[float], step: float) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -23,6 +24,7 @@ class Column:
     text: Callable[[Any], str] = units.digits
     is_left: bool = False
     may_fold: bool = False
+    is_count: bool = False  # whole numbers are written into CSV files without a decimal point
 
 
 def name(key: str, title: str, may_fold: bool = False) -> Column:
@@ -30,11 +32,16 @@ def name(key: str, title: str, may_fold: bool = False) -> Column:
 
 
 def size(key: str, title: str, may_fold: bool = False) -> Column:
-    return Column(key, title, units.size, False, may_fold)
+    return Column(key, title, units.size, False, may_fold, True)
 
 
 def count(key: str, title: str, may_fold: bool = False) -> Column:
-    return Column(key, title, units.whole, False, may_fold)
+    return Column(key, title, units.whole, False, may_fold, True)
+
+
+def epoch(key: str, title: str) -> Column:
+    """An epoch's number, which counts from 0 in files, as in the log, and from 1 where people read it."""
+    return Column(key, title, lambda number: units.DASH if number is None else units.whole(number + 1), is_count=True)
 
 
 @dataclass
@@ -63,7 +70,8 @@ class Table:
     def as_text(self) -> str:
         if self.is_prose:
             told = [f"{self.cell(row, self.columns[0])}: {self.cell(row, self.columns[1])}" for row in self.rows]
-            return "\n".join([self.title] + ["  " + "\n    ".join(_wrapped(text, 116)) for text in told]) + "\n"
+            lines = [self.title] + ["  " + "\n    ".join(_wrapped(text, 116)) for text in told]
+            return "\n".join(lines + [f"  {line}" for note in self.notes for line in _wrapped(note)]) + "\n"
         columns, common = self.folded()
         lines = [self.title] + ([f"  {line}" for line in _wrapped(common)] if common else [])
         if not self.rows:
@@ -117,9 +125,14 @@ class Table:
         writer = csv.writer(file)
         writer.writerow([c.key for c in self.columns])
         for row in self.rows:
-            values = [row.get(c.key) for c in self.columns]
-            writer.writerow(["" if isinstance(v, float) and v != v else v for v in values])
+            writer.writerow([_in_csv(row.get(c.key), c.is_count) for c in self.columns])
         return file.getvalue()
+
+
+def _in_csv(value: Any, is_count: bool) -> Any:
+    if isinstance(value, float) and math.isnan(value):
+        return ""
+    return int(value) if is_count and value is not None and value == int(value) else value
 
 
 def _bars(text: str) -> str:

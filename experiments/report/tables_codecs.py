@@ -1,11 +1,10 @@
 """Compares codecs: runs that differ only in the codec, and its effect on time, bytes and learning."""
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
 
-from . import compare, units
+from . import chance, compare, units
 from .run import Run
 from .table import Column, Row, Table, count, name, size
 
@@ -15,9 +14,21 @@ UNEQUAL = 1.25  # the most by which two times of the same computation differ
 FREE = ("compress", "compress-warmup", "compress-exclude", "seed", "exchange_path", "git_revision")
 
 
-def _circumstances(run: Run) -> tuple:
+def circumstances(run: Run) -> tuple:
+    """All that was chosen for a run but the codec."""
     said = compare.setting(run)
     return (run.link_name, *(f"{key}={value}" for key, value in sorted(said.items()) if key not in FREE))
+
+
+def same_work(run: Run, other: Run) -> bool:
+    """False if computation alone took so different times that the machine was busier in one of the runs, since a codec
+    hardly changes them."""
+    return _are_near(run.time("compute_s"), other.time("compute_s"))
+
+
+def _are_near(one: float | None, other: float | None) -> bool:
+    least, most = sorted([one or 0.0, other or 0.0])
+    return not most > UNEQUAL * least > 0
 
 
 def _median(runs: list[Run], value: Callable[[Run], float | None]) -> float | None:
@@ -25,7 +36,7 @@ def _median(runs: list[Run], value: Callable[[Run], float | None]) -> float | No
     return statistics.median(found) if found else None  # type: ignore[type-var]
 
 
-def _row(runs: list[Run]) -> Row:
+def _row(runs: list[Run], errors: dict[str, float]) -> Row:
     first = runs[0]
     sent = _median(runs, lambda run: run.time("sent_bytes"))
     return {
@@ -36,16 +47,16 @@ def _row(runs: list[Run]) -> Row:
         "compute_s": _median(runs, lambda run: run.time("compute_s")), "sent_mb": None if sent is None else sent / 1e6,
         "train_loss": _median(runs, lambda run: run.last("train_loss")),
         "test_accuracy": _median(runs, lambda run: run.last("test_accuracy")),
-        "accuracy_error": _median(runs, lambda run: run.accuracy_error)
+        "accuracy_error": _median(runs, lambda run: errors.get(run.label))
     }
 
 
 def codec_groups(runs: list[Run]) -> list[list[Row]]:
     """For each group of runs with several codecs: one row per codec, the one that sends the most bytes first."""
     several = [run for run in runs if run.exchanges and run.epoch_s]
-    groups = []
-    for same in compare.groups(several, lambda run: (_circumstances(run), len(run.epochs))).values():
-        rows = [_row(group) for group in compare.groups(same, lambda run: run.codec).values()]
+    groups, errors = [], chance.standard_errors(runs)
+    for same in compare.groups(several, lambda run: (circumstances(run), len(run.epochs))).values():
+        rows = [_row(group, errors) for group in compare.groups(same, lambda run: run.codec).values()]
         if len(rows) < 2:
             continue
         rows.sort(key=lambda row: (row["codec"] != "none", -(row["sent_mb"] or 0.0)))
@@ -80,8 +91,7 @@ def sentence(rows: list[Row]) -> str:
     text = (f"{best['ranks']} ranks, batch {units.size(best['batch'])}, {best['topology']}, {best['link']}: "
             f"{best['codec']} is the fastest with {units.digits(best['epoch_s'])} s an epoch; {other['codec']} takes "
             f"{units.digits(other['epoch_s'])} s, {other['epoch_s'] / best['epoch_s']:.2f} times as long.")
-    least, most = sorted([best["compute_s"] or 0.0, other["compute_s"] or 0.0])
-    if most > UNEQUAL * least > 0:
+    if not _are_near(best["compute_s"], other["compute_s"]):
         text += (f" But computation alone took {units.digits(best['compute_s'])} and {units.digits(other['compute_s'])} s, "
                  "which a codec hardly changes: the machine was busier in one of the runs, so repeat them.")
     if units.is_number(best["train_loss"]) and units.is_number(other["train_loss"]):
@@ -96,13 +106,12 @@ def sentence(rows: list[Row]) -> str:
 
 
 def _verdict(difference: float, one: float | None, other: float | None) -> str:
-    """Whether two accuracies differ by more than chance in the choice of test images explains."""
-    if one is None or other is None:
+    """Whether two accuracies are different."""
+    least = chance.of_difference(one, other)
+    if least is None:
         return ""
-    chance = 2 * math.hypot(one, other)
-    is_more = abs(difference) > chance
-    word = "larger" if is_more else "not larger"
-    return f"; this difference is {word} than {units.percent(chance)} points, two standard errors"
+    return ("; they are different" if abs(difference) > least else "; they are not different") + (
+        f" (by the rule of {chance.PLACE}, {units.percent(least)} points)")
 
 
 def codecs_table(runs: list[Run]) -> Table | None:
@@ -132,8 +141,8 @@ def codecs_table(runs: list[Run]) -> Table | None:
     notes = [
         "Runs that are alike but for the codec and the seed. Times as fast, of the bytes, and both columns against: "
         "compared with none, or where there is no such run with the codec that sends most. Sent: by all ranks in a typical "
-        "epoch. Loss: training loss of the last epoch; test acc.: test accuracy after it; std. error: its standard error "
-        "from the number of test images, in points. Of several runs the medians."
+        "epoch. Loss: training loss of the last epoch; test acc.: test accuracy after it; std. error: its standard error, "
+        f"in points (see {chance.PLACE}). Of several runs the medians."
     ]
     notes += [sentence(group) for group in groups[:MOST_SENTENCES]]
     return Table("codecs", "Codecs side by side", columns, rows, notes)

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from . import compare, units
+from . import chance, compare, units
 from .run import Run
-from .table import Column, Row, Table, count, name, size
+from .table import Column, Row, Table, count, epoch, name, size
 
 TYPICAL = (
     "Times are those of a typical epoch, the median one: of an odd number of epochs the middle one by time, of an even "
@@ -78,7 +78,7 @@ def time_row(run: Run, epoch: dict[str, float]) -> Row:
     comm, exposed = epoch.get("comm_s"), epoch.get("exposed_comm_s")
     hidden = None if comm is None or exposed is None else max(0.0, comm - exposed)
     return {
-        "run": run.label, "epoch": int(epoch["epoch"]) + 1, "epoch_s": epoch["epoch_s"], "compute_s": epoch.get("compute_s"),
+        "run": run.label, "epoch": int(epoch["epoch"]), "epoch_s": epoch["epoch_s"], "compute_s": epoch.get("compute_s"),
         "exposed_comm_s": exposed, "data_s": epoch.get("data_s"), "other_s": epoch.get("other_s"), "comm_s": comm,
         "hidden_s": hidden, "encode_s": epoch.get("encode_s"), "wire_s": epoch.get("wire_s"),
         "decode_s": epoch.get("decode_s"), "peer_wait_s": epoch.get("peer_wait_s"), "eval_s": epoch.get("eval_s"),
@@ -105,10 +105,13 @@ def time_table(runs: list[Run]) -> Table | None:
     rows = [time_row(run, run.typical) for run in runs if run.typical is not None]
     if not rows:
         return None
+    besides = [what for what, column in (("evaluation", "eval_s"), ("checkpoints", "checkpoint_s"))
+               if any(column in run.epochs and run.epochs[column].any() for run in runs)]
     return Table("time", "Where a typical epoch's time goes, s (mean over ranks)", [name("run", "run"), *TIMES], rows, [
         "Epoch = compute (forward, backward, optimizer) + exposed communication + data + other. Comm: the time in which at "
         "least one bucket is in flight; hidden: the part of it behind computation, comm - exposed. Comm = encode + wire + "
-        "decode + peer wait (another rank has not begun). Evaluation and checkpoints are in none of them."
+        "decode + peer wait (another rank has not begun)."
+        + (f" {' and '.join(besides).capitalize()} {'are' if len(besides) > 1 else 'is'} in none of them." if besides else "")
     ])
 
 
@@ -121,19 +124,19 @@ def epochs_table(runs: list[Run]) -> Table | None:
     for run in runs:
         trained_s = sent = 0.0
         for _, series in run.epochs.iterrows():
-            epoch = {str(key): value for key, value in series.items()}
-            trained_s += epoch["epoch_s"]
-            sent += epoch.get("sent_bytes", 0.0)
+            values = {str(key): value for key, value in series.items()}
+            trained_s += values["epoch_s"]
+            sent += values.get("sent_bytes", 0.0)
             rows.append({
-                **time_row(run, epoch), **{
-                    key: epoch.get(key) for key in LEARNT
+                **time_row(run, values), **{
+                    key: values.get(key) for key in LEARNT
                 }, "trained_s": trained_s, "sent_total_mb": sent / 1e6
             })
     if not rows:
         return None
     columns = [
         name("run", "run", True),
-        count("epoch", "epoch no."), *TIMES[:5],
+        epoch("epoch", "epoch no."), *TIMES[:5],
         Column("hidden_s", "hidden"),
         Column("learning_rate", "lr"),
         Column("train_loss", "loss", units.fixed(3)),
@@ -146,7 +149,7 @@ def epochs_table(runs: list[Run]) -> Table | None:
         Column("residual_norm", "residual")
     ]
     return Table("epochs", "Epochs, s", columns, rows, [
-        "Epochs count from 1, as on dptrain's console; the column epoch of the log itself counts from 0. Lr: learning rate "
+        "Epochs count from 1, as on dptrain's console; files (the log and --csv) count them from 0. Lr: learning rate "
         "of the epoch's last step. Trained: the sum of the epochs' times, without evaluation. Encoder error: what encoders "
         "dropped, relative to what they were given. Error of the sum: the delivered sum of one step against the exact one. "
         "Residual: norm of what waits to be sent."
@@ -155,6 +158,7 @@ def epochs_table(runs: list[Run]) -> Table | None:
 
 def learning_table(runs: list[Run]) -> Table | None:
     rows: list[Row] = []
+    errors = chance.standard_errors(runs)
     for run in runs:
         if not len(run.epochs) or not run.has_one_model:
             continue
@@ -162,17 +166,20 @@ def learning_table(runs: list[Run]) -> Table | None:
         rows.append({
             "run": run.label, "codec": run.codec, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
             "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"),
-            "accuracy_error": run.accuracy_error,
+            "accuracy_error": errors.get(run.label),
             "best": float(accuracy.max()) if len(accuracy) else None,
-            "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) + 1 if len(accuracy) else None,
+            "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) if len(accuracy) else None,
             "trained_s": float(run.epochs["epoch_s"].sum()), "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 /
             run.world_size if "sent_bytes" in run.epochs and run.exchanges else None,
             "delivered": run.last("delivered_relative_error") if run.exchanges else None
         })
     if not rows:
         return None
+    sent = [row for row in rows if units.is_number(row["test_accuracy"]) and row["sent_mb"]]
+    best = chance.front(sent, lambda row: row["sent_mb"], lambda row: row["test_accuracy"],
+                        lambda row: row["accuracy_error"])
     for row in rows:
-        row["front"] = "*" if _is_best_of_its_bytes(row, rows) else ""
+        row["front"] = "*" if any(row is one for one in best) else ""
     columns = [
         name("run", "run"),
         name("codec", "codec", True),
@@ -182,25 +189,15 @@ def learning_table(runs: list[Run]) -> Table | None:
         Column("test_accuracy", "test acc., %", units.percent),
         Column("accuracy_error", "std. error", units.percent),
         Column("best", "best acc., %", units.percent),
-        count("best_epoch", "in epoch"),
+        epoch("best_epoch", "in epoch"),
         Column("trained_s", "trained, s"),
         Column("sent_mb", "sent a rank, MB"),
         Column("delivered", "error of the sum, %", units.percent),
         Column("front", "front", str, True)
     ]
-    return Table("learning", "Loss and accuracy, and what they took", columns, rows, [
-        "Std. error: the standard error of the test accuracy, sqrt(p (1 - p) / number of test images), in points; two runs "
-        "that differ by less than three of them are hardly different. Trained: the sum of all epochs' times, without "
-        "evaluation. Sent a rank: in all epochs. Front: * where no other run has sent less and reached the same accuracy "
-        "in the last epoch, or more (the Pareto front)."
+    return Table("learning", f"{chance.PLACE}, and what they took", columns, rows, [
+        f"{chance.RULE} Std. error: e, in points.",
+        "Trained: the sum of all epochs' times, without evaluation. Sent a rank: in all epochs. Front: * for the run that "
+        "sent the least and, from there on, for each run whose accuracy in the last epoch is larger than, and different "
+        "from, that of the one before it (the Pareto front)."
     ])
-
-
-def _is_best_of_its_bytes(row: Row, rows: list[Row]) -> bool:
-    accuracy, sent = row["test_accuracy"], row["sent_mb"]
-    if not units.is_number(accuracy) or not sent:
-        return False
-    return not any(
-        units.is_number(other["test_accuracy"]) and other["sent_mb"] and other["test_accuracy"] >= accuracy
-        and other["sent_mb"] <= sent and (other["test_accuracy"] > accuracy or other["sent_mb"] < sent)
-        for other in rows)

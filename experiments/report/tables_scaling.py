@@ -120,14 +120,14 @@ def batch_tables(runs: list[Run]) -> list[Table]:
                     t_n = statistics.median(run.epoch_s for run in cell if run.epoch_s is not None)
                     row[f"t_{n}"], row[f"images_{n}"] = t_n, (cell[0].samples or math.nan) / t_n
                     t_1 = compare.baseline(cell[0], runs, WEAK).epoch_s if n > 1 else None
-                    row[f"s_{n}"] = t_1 / t_n if t_1 else None
+                    row[f"speedup_{n}"] = t_1 / t_n if t_1 else None
             rows.append(row)
         columns = [size("batch", "batch")]
         for n in ranks:
             columns.append(Column(f"t_{n}", f"{n} rank{'s' * (n > 1)}: s"))
-            columns.append(Column(f"s_{n}", f"{n} ranks: speedup", units.fixed(2)) if n > 1
+            columns.append(Column(f"speedup_{n}", f"{n} ranks: speedup", units.fixed(2)) if n > 1
                            else Column(f"images_{n}", "1 rank: images/s"))
-        most = [str(n) for n in ranks if any((row.get(f"s_{n}") or 0.0) > n * FULL for row in rows)]
+        most = [str(n) for n in ranks if any((row.get(f"speedup_{n}") or 0.0) > n * FULL for row in rows)]
         model, data, samples, precision, codec, topology, link = key
         where = f", {codec} over {topology}, link {link}" if codec else ""
         tables.append(

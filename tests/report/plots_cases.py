@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 import study
+from matplotlib.text import Text
 from report_support import DPREPORT, EPOCH
 from run_log_fixture import write_log
 
@@ -13,8 +14,8 @@ sys.path.insert(0, str(pathlib.Path(DPREPORT).parent))
 from report import command, page, plots_learning, plots_lines, plots_network, svg  # noqa: E402
 
 
-def _laid_out(folder: pathlib.Path) -> dict[str, object]:
-    """All plots of the logs in a folder, in both widths, by name."""
+def _laid_out(folder: pathlib.Path, draw=page.plots_of) -> dict[str, object]:
+    """All plots of the logs in a folder, or those that `draw` makes, in both widths, by name."""
     figures = {}
     original = svg.to_svg
 
@@ -26,9 +27,9 @@ def _laid_out(folder: pathlib.Path) -> dict[str, object]:
     svg.to_svg = keep
     try:
         runs, _ = command.read_all([folder])
-        page.plots_of(runs)
+        draw(runs)
         with svg.narrow():
-            page.plots_of(runs)
+            draw(runs)
     finally:
         svg.to_svg = original
     return figures
@@ -72,6 +73,28 @@ def plots_fit(folder: pathlib.Path) -> None:
         for text in figure.texts:
             box = text.get_window_extent()
             assert box.x0 >= -1 and box.x1 <= whole.x1 + 1, f"{name}: '{text.get_text()}' is cut off"
+
+
+def front_is_labelled(folder: pathlib.Path) -> None:
+    """Points close to one another, near the borders, and one on another: each has its label, and no two labels meet."""
+    for name, codec, sent_mb, accuracy in (("four_none", "none", 48.6, 0.124), ("four_q8", "q8", 12.4, 0.136),
+                                           ("four_q4", "q4", 6.3, 0.102), ("four_q4n", "q4n", 6.3, 0.1025),
+                                           ("four_fp8", "fp8", 12.4, 0.141), ("a_run_with_a_rather_long_name", "q2", 6.4, 0.11),
+                                           ("four_q2", "q2", 6.2, 0.15), ("four_bf16", "bf16", 48.0, 0.125)):
+        write_log(folder / f"{name}.h5", ranks=4, codec_names=[codec], config={"compress": codec},
+                  epochs=[EPOCH | {"sent_bytes": 4e6 * sent_mb, "test_accuracy": accuracy}])
+    figures = _laid_out(folder, plots_learning.pareto_plot)
+    for name in ("pareto", "pareto-narrow"):
+        ax = figures[name].axes[0]
+        boxes = {text.get_text(): Text.get_window_extent(text) for text in ax.texts}  # without the lines to the points
+        for codec in ("none", "q8", "q4", "fp8", "q2"):
+            labels = [text for text in boxes if f"four_{codec} " in text + " " or f"{codec} and" in text]
+            assert len(labels) == 1, f"{name}: the label of {codec} in {list(boxes)}"
+        assert any("four_q4" in text and "1 more" in text or "four_q4 and four_q4n" in text for text in boxes), list(boxes)
+        whole = figures[name].bbox
+        for text, box in boxes.items():
+            assert box.x0 >= -1 and box.x1 <= whole.x1 + 1 and box.y0 >= -1 and box.y1 <= whole.y1 + 1, f"{name}: {text}"
+            assert not any(box.overlaps(other) for key, other in boxes.items() if key != text), f"{name}: {text} meets another"
 
 
 def axes_show_what_counts(folder: pathlib.Path) -> None:
