@@ -7,6 +7,7 @@ from . import svg, units
 from .run import Run
 
 MOST = 40  # the most rows of a plot
+VISIBLE = 0.002  # the share of the longest bar from which on a part can be seen and is in the legend
 PARTS = (("computation", svg.BLUE), ("computation, communication behind it", svg.SKY),
          ("exposed communication", svg.ORANGE), ("data", svg.AMBER), ("other", svg.GREY))
 
@@ -21,7 +22,8 @@ def time_plot(runs: list[Run]) -> str | None:
     timed = [run for run in runs if run.epoch_s][:MOST]
     if not timed:
         return None
-    labels = [label for i, (label, _) in enumerate(PARTS) if any(parts_of(run)[i] > 0 for run in timed)] or [PARTS[0][0]]
+    least = VISIBLE * max(run.epoch_s or 0.0 for run in timed)
+    labels = [label for i, (label, _) in enumerate(PARTS) if any(parts_of(run)[i] > least for run in timed)] or [PARTS[0][0]]
     columns = svg.legend_columns(labels)
     above, width = 0.1 + 0.2 * math.ceil(len(labels) / columns), svg.width()
     height = above + 0.55 + 0.42 * len(timed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import html
 import io
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ import matplotlib
 
 matplotlib.use("svg")
 from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.collections import LineCollection  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.transforms import Bbox  # noqa: E402
 
@@ -120,7 +122,8 @@ def marker_of(number: int) -> str:
 def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left: bool = False,
                are_all_beside: bool = False, line: str = "-") -> None:
     """Labels for the ends (x, y, text, colour) of lines. They stand beside the plot and are moved apart if they
-    would overlap. If a line ends before the others, its label is next to its last point."""
+    would overlap. If a line ends before the others, its label is next to its last point, away from other lines if
+    there is room."""
     fig = ax.get_figure()
     assert isinstance(fig, Figure)
     fig.draw_without_rendering()
@@ -128,12 +131,11 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left:
     points = ax.transData.transform([(x, y) for x, y, _, _ in ends])
     outmost = min(points[:, 0]) if at_left else max(points[:, 0])
     side: dict[str, Any] = {"va": "center", "ha": "right" if at_left else "left", "annotation_clip": False}
-    beside = []
-    for i, (x, y, text, _) in enumerate(ends):
-        if are_all_beside or abs(points[i, 0] - outmost) < 20:
-            beside.append(i)
-        else:
-            ax.annotate(text, (x, y), xytext=(-7 if at_left else 7, 0), textcoords="offset points", fontsize=9, **side)
+    beside = [i for i in range(len(ends)) if are_all_beside or abs(points[i, 0] - outmost) < 20]
+    inner = [(x, y, text) for i, (x, y, text, _) in enumerate(ends) if i not in beside]
+    for i in label_points(ax, inner, _drawn_lines(ax), True) if inner else ():
+        x, y, text = inner[i]
+        ax.annotate(text, (x, y), xytext=(-7 if at_left else 7, 0), textcoords="offset points", fontsize=SMALL, **side)
     places = _apart([points[i, 1] for i in beside], 1.25 * FONT / scale)
     margin = ax.bbox.x0 - 10 if at_left else ax.bbox.x1 + 10
     for i, place in zip(beside, places):
@@ -149,6 +151,20 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], at_left:
 # Places of a label beside its point, the best first: offset in points, horizontal and vertical alignment.
 _BESIDE = ((8, 0, "left", "center"), (-8, 0, "right", "center"), (7, 6, "left", "bottom"), (7, -6, "left", "top"),
            (-7, 6, "right", "bottom"), (-7, -6, "right", "top"), (0, 8, "center", "bottom"), (0, -8, "center", "top"))
+
+
+def _drawn_lines(ax: Axes) -> list[Bbox]:
+    """Small boxes, in pixels, along all lines and bars of the axes."""
+    boxes = []
+    paths = [line.get_transform().transform(line.get_xydata()) for line in ax.lines if len(line.get_xydata())]
+    paths += [ax.transData.transform(bar) for bars in ax.collections if isinstance(bars, LineCollection)
+              for bar in bars.get_segments()]
+    for path in paths:
+        for (x0, y0), (x1, y1) in zip(path, [*path[1:], path[-1]]):
+            count = 1 + int(max(abs(x1 - x0), abs(y1 - y0)) / 3) if math.isfinite(x0 + y0 + x1 + y1) else 0
+            boxes += [Bbox.from_bounds(x0 + (x1 - x0) * k / count - 1.5, y0 + (y1 - y0) * k / count - 1.5, 3, 3)
+                      for k in range(count)]
+    return boxes
 
 
 def label_points(ax: Axes, points: Sequence[tuple[float, float, str]], blocked: Sequence[Bbox],

@@ -11,7 +11,7 @@ from run_log_fixture import write_log
 
 sys.path.insert(0, str(pathlib.Path(DPREPORT).parent))
 
-from report import command, page, plots_learning, plots_lines, plots_network, svg  # noqa: E402
+from report import command, page, plots_learning, plots_lines, plots_network, plots_time, svg  # noqa: E402
 
 
 def _laid_out(folder: pathlib.Path, draw=page.plots_of) -> dict[str, object]:
@@ -20,9 +20,10 @@ def _laid_out(folder: pathlib.Path, draw=page.plots_of) -> dict[str, object]:
     original = svg.to_svg
 
     def keep(figure, name: str, alt: str) -> str:
-        figure.draw_without_rendering()
         figures[name + "-narrow" * svg.is_narrow()] = figure
-        return original(figure, name, alt)
+        text = original(figure, name, alt)
+        figure.draw_without_rendering()  # in the figure's own resolution, and not in that of the SVG
+        return text
 
     svg.to_svg = keep
     try:
@@ -95,6 +96,33 @@ def front_is_labelled(folder: pathlib.Path) -> None:
         for text, box in boxes.items():
             assert box.x0 >= -1 and box.x1 <= whole.x1 + 1 and box.y0 >= -1 and box.y1 <= whole.y1 + 1, f"{name}: {text}"
             assert not any(box.overlaps(other) for key, other in boxes.items() if key != text), f"{name}: {text} meets another"
+
+
+def labels_avoid_lines(folder: pathlib.Path) -> None:
+    """The label of a line that ends before the others, among them, lies on none of them. A part that takes nearly no time
+    is not in the legend."""
+    for name, seconds, accuracies in (("four_none", (6.0, 6.4, 4.3), (0.10, 0.122, 0.124)),
+                                      ("four_q4", (2.6, 2.6, 3.1), (0.098, 0.11, 0.102)),
+                                      ("four_q8", (4.3, 3.9, 3.0), (0.10, 0.118, 0.136)),
+                                      ("one", (3.4, 3.4, 3.5), (0.112, 0.104, 0.1))):
+        write_log(folder / f"{name}.h5", ranks=4, codec_names=["none"], config={"compress": "none", "lr": name},
+                  epochs=[EPOCH | {"epoch_s": s, "compute_s": s - 0.3, "exposed_comm_s": 0.3, "data_s": 1e-4,
+                                   "test_accuracy": a} for s, a in zip(seconds, accuracies)])
+
+    def draw(runs: list) -> None:
+        plots_learning._accuracy_plots(runs, plots_learning.naming_of(runs))
+        plots_time.time_plot(runs)
+
+    figures = _laid_out(folder, draw)
+    ax = figures["accuracy-time"].axes[0]
+    labels = {text.get_text(): Text.get_window_extent(text) for text in ax.texts}
+    assert set(labels) == {"four_none", "four_q4", "four_q8", "one"}, labels
+    drawn = svg._drawn_lines(ax)
+    assert len(drawn) > 100
+    for name, box in labels.items():
+        assert not any(box.overlaps(other) for other in drawn), f"{name} lies on a line"
+    legend = {text.get_text() for text in figures["time"].legends[0].get_texts()}
+    assert legend == {"computation", "computation, communication behind it", "exposed communication"}, legend
 
 
 def axes_show_what_counts(folder: pathlib.Path) -> None:
