@@ -116,12 +116,12 @@ def accuracy_limits(lines: list[Line]) -> tuple[float, float]:
     return span(min(values), max(values), least, 0.0, 100.0)
 
 
-def _accuracy_title(runs: list[Run]) -> str:
+def _accuracy_title(over: str, runs: list[Run]) -> str:
     counts = {run.test_images for run in runs}
     if not counts - {None}:
-        return "test accuracy, %"
+        return f"test accuracy over {over}, %"
     of = f" of {units.whole(counts.pop())} test images" if len(counts) == 1 else ""
-    return f"test accuracy, %; bar at the end: ± one standard error{of}"
+    return f"test accuracy over {over}, %; bar at the end: ± one standard error{of}"
 
 
 def _loss_plot(name: str, alt: str, title: str, lines: list[Line], naming: Naming) -> str | None:
@@ -142,10 +142,10 @@ def _loss_plot(name: str, alt: str, title: str, lines: list[Line], naming: Namin
 
 def _accuracy_plots(runs: list[Run], naming: Naming) -> list[str | None]:
     plots = []
-    for name, alt, x_title, x, those in (
-        ("accuracy", "Test accuracy over epochs", "epochs", _epoch, runs),
-        ("accuracy-time", "Test accuracy over training time", "seconds of training, without evaluation", _seconds, runs),
-        ("accuracy-bytes", "Test accuracy over bytes sent", "MB sent by a rank (logarithmic)", _sent_mb, _senders(runs))
+    for name, over, x_title, x, those in (
+        ("accuracy", "epochs", "epochs", _epoch, runs),
+        ("accuracy-time", "training time", "seconds of training, without evaluation", _seconds, runs),
+        ("accuracy-bytes", "bytes sent", "MB sent by a rank (logarithmic)", _sent_mb, _senders(runs))
     ):
         lines = _lines(those, naming, x, "test_accuracy", 100)
         if not lines:
@@ -160,7 +160,8 @@ def _accuracy_plots(runs: list[Run], naming: Naming) -> list[str | None]:
             else:
                 log_x([x for line in lines for x in line.x])(ax)
 
-        plots.append(lines_plot(name, alt, lines, Form(x_title, _accuracy_title(those), prepare, are_many=naming.are_many)))
+        plots.append(lines_plot(name, f"Test accuracy over {over}", lines,
+                                Form(x_title, _accuracy_title(over, those), prepare, are_many=naming.are_many)))
     return plots
 
 
