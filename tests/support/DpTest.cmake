@@ -1,6 +1,9 @@
-# dp_test(NAME SOURCES ... [LINK ...] [LABELS ...] [DEVICE]) registers a test program of one process,
-# and dp_mpi_test(NAME NP 1 2 4 SOURCES ... [LINK ...] [LABELS ...] [DEVICE]) one that runs under mpirun,
-# once for every number of ranks. Labels: cpu or mpi, and what LABELS adds.
+# dp_test(NAME SOURCES ... [LINK ...] [LABELS ...] [DEVICE] [OPTIMISED]) registers a test program of one
+# process, and dp_mpi_test(NAME NP 1 2 4 SOURCES ... [the same]) one that runs under mpirun, once for
+# every number of ranks. Labels: cpu or mpi, and what LABELS adds.
+#
+# OPTIMISED: the test's own code computes for seconds. That of others is compiled with -O1, which takes
+# three quarters of the compiler's time; what it tests is compiled as ever.
 #
 # DEVICE: the program runs on the device that the environment's DP_TEST_DEVICE names, cpu or cuda, and
 # is registered up to three times: as NAME on the CPU; as NAME_on_cpu, where the headers of CUDA are
@@ -37,8 +40,15 @@ function(dp_program_on_cpu name)
   set_target_properties(${name}_on_cpu PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()
 
+function(dp_set_test_level is_optimised)
+  if(NOT is_optimised)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+  endif()
+endfunction()
+
 function(dp_test name)
-  cmake_parse_arguments(ARG "DEVICE" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "DEVICE;OPTIMISED" "" "SOURCES;LINK;LABELS" ${ARGN})
+  dp_set_test_level(${ARG_OPTIMISED} ${ARG_SOURCES})
   set(environment "ASAN_OPTIONS=detect_leaks=0")
   if(NOT ARG_DEVICE)
     dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
@@ -69,19 +79,26 @@ function(dp_test name)
   endif()
 endfunction()
 
-# Registers `program` for each number of ranks as name_np...
+# Registers `program` for each number of ranks as name_np... Ranks beyond the number of cores take no
+# more of them.
+cmake_host_system_information(RESULT DP_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 function(dp_add_mpi_tests name program)
   cmake_parse_arguments(ARG "" "" "NP;LABELS;ENVIRONMENT;PROPERTIES" ${ARGN})
   foreach(np IN LISTS ARG_NP)
+    set(processors ${np})
+    if(np GREATER DP_CORES)
+      set(processors ${DP_CORES})
+    endif()
     add_test(NAME ${name}_np${np} COMMAND ${MPIEXEC_EXECUTABLE} -np ${np} $<TARGET_FILE:${program}>)
     set_tests_properties(${name}_np${np} PROPERTIES
-      LABELS "${ARG_LABELS}" TIMEOUT 120 PROCESSORS ${np} SKIP_RETURN_CODE 77
+      LABELS "${ARG_LABELS}" TIMEOUT 120 PROCESSORS ${processors} SKIP_RETURN_CODE 77
       ENVIRONMENT "${DP_MPI_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})
   endforeach()
 endfunction()
 
 function(dp_mpi_test name)
-  cmake_parse_arguments(ARG "DEVICE" "BTL" "NP;SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "DEVICE;OPTIMISED" "BTL" "NP;SOURCES;LINK;LABELS" ${ARGN})
+  dp_set_test_level(${ARG_OPTIMISED} ${ARG_SOURCES})
   set(environment)
   if(ARG_BTL)
     list(APPEND environment OMPI_MCA_btl=${ARG_BTL})
