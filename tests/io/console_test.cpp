@@ -56,6 +56,8 @@ TEST(Format, Numbers) {
   EXPECT_EQ(format_bytes(1.2e9), "1.20 GB");
   EXPECT_EQ(format_rate(11.94e6), "11.9 MB/s");
   EXPECT_EQ(format_bit_rate(95.7e6), "95.7 Mbit/s");
+  EXPECT_EQ(format_bit_rate(6.38e9), "6.38 Gbit/s");
+  EXPECT_EQ(format_bit_rate(999.6e6), "1.00 Gbit/s");
   EXPECT_EQ(format_seconds(0), "0 s");
   EXPECT_EQ(format_seconds(35e-6), "35 us");
   EXPECT_EQ(format_seconds(0.00421), "4.21 ms");
