@@ -345,6 +345,26 @@ def gpu_paths_same_bits() -> None:
     assert (host.attrs["exchange_path"], device.attrs["exchange_path"]) == ("host", "device")
 
 
+def gpu_choices_of_an_earlier_run() -> None:
+    # The second run takes algorithms and the path of the gradients from the log of the first, whatever it would
+    # measure itself.
+    options = (*GPU, "--compress", "q8", "--limit-train", "8", "--limit-test", "2", "--epochs", "1")
+    first = run(2, "a.h5", *options, "--autotune", "on")
+    again = run(2, "b.h5", *options, "--autotune", "a.h5")
+    assert_same_training(first, again)
+    algorithms, path = first["model"].attrs["algorithms"], first.attrs["exchange_path"]
+    assert "conv " in algorithms and again["model"].attrs["algorithms"] == algorithms, algorithms
+    assert path in ("host", "device") and again.attrs["exchange_path"] == path
+    # The other path is taken, too, if the log says so.
+    other = {"host": "device", "device": "host"}[path]
+    first.close()
+    with h5py.File("a.h5", "r+") as log:
+        log.attrs["exchange_path"] = other
+    swapped = run(2, "c.h5", *options, "--autotune", "a.h5")
+    assert swapped.attrs["exchange_path"] == other
+    assert_same_training(again, swapped)
+
+
 def gpu_learns_what_the_cpu_learns() -> None:
     # The same images, crops and initial values; later the two drift apart as any two roundings do.
     gpu, cpu = run(2, "gpu.h5", *GPU), run(2, "cpu.h5", *GPU, "--device", "cpu")
