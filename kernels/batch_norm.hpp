@@ -29,7 +29,7 @@ class BatchNorm {
   virtual ~BatchNorm() = default;
 
   struct Parameters {
-    const float* gamma;   // C
+    const float* gamma;   // C; null: 1 for every channel
     const float* beta;    // C
     float* running_mean;  // C, updated by forward_training
     float* running_var;   // C, updated by forward_training
@@ -45,7 +45,7 @@ class BatchNorm {
     TensorView dy, dy2;   // the loss gradient of y is dy + dy2; dy2 may be absent
     TensorView dx;        // assigned; may alias dy or dy2
     TensorView d_addend;  // assigned, present exactly if has_addend; may alias dy or dy2, not dx
-    float *d_gamma, *d_beta;  // C, assigned
+    float *d_gamma, *d_beta;  // C, assigned; d_gamma may be null
   };
   // Gradient of the last forward_training, whose x and y are given again. y is read only with an
   // addend, where the ReLU's mask cannot be computed from x.

@@ -4,11 +4,14 @@
 #include "kernels/augment.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/batch_norm.hpp"
+#include "kernels/channel_bias.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/cpu/device.hpp"
 #include "kernels/cpu/twins.hpp"
 #include "kernels/device.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/gelu.hpp"
 #include "kernels/input_link.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/pad_shortcut.hpp"
@@ -76,6 +79,25 @@ std::unique_ptr<BatchNorm> make_batch_norm(Device& device, const BatchNormDesc& 
   return DP_SEND(make_batch_norm, device, desc);
 }
 
+std::unique_ptr<ChannelBias> make_channel_bias(Device& device, const TensorDesc& y) {
+  return DP_SEND(make_channel_bias, device, y);
+}
+
+void dropout(Device& device, const TensorView& x, const DropoutRule& rule,
+             const StepPosition* position, const TensorView& y) {
+  DP_ASSERT(x.desc == y.desc && rule.probability >= 0 && rule.probability < 1, "{} of {}",
+            rule.probability, to_string(x.desc));
+  DP_SEND(dropout, device, x, rule, position, y);
+}
+
+void gelu_forward(Device& device, const TensorView& x, const TensorView& y) {
+  DP_SEND(gelu_forward, device, x, y);
+}
+void gelu_backward(Device& device, const TensorView& x, const TensorView& dy,
+                   const TensorView& dx) {
+  DP_SEND(gelu_backward, device, x, dy, dx);
+}
+
 void relu_forward(Device& device, const TensorView& x, const TensorView& y) {
   DP_SEND(relu_forward, device, x, y);
 }
@@ -85,6 +107,9 @@ void relu_backward(Device& device, const TensorView& y, const TensorView& dy,
 }
 void add(Device& device, const TensorView& a, const TensorView& b, const TensorView& y) {
   DP_SEND(add, device, a, b, y);
+}
+void scale(Device& device, const TensorView& x, float factor, const TensorView& y) {
+  DP_SEND(scale, device, x, factor, y);
 }
 void copy(Device& device, const TensorView& x, const TensorView& y) { DP_SEND(copy, device, x, y); }
 

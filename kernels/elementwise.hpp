@@ -13,6 +13,8 @@ void relu_forward(Device& device, const TensorView& x, const TensorView& y);
 void relu_backward(Device& device, const TensorView& y, const TensorView& dy, const TensorView& dx);
 // y = a + b
 void add(Device& device, const TensorView& a, const TensorView& b, const TensorView& y);
+// y = factor * x
+void scale(Device& device, const TensorView& x, float factor, const TensorView& y);
 // y = x, another data type or channel block allowed
 void copy(Device& device, const TensorView& x, const TensorView& y);
 

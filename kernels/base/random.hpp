@@ -29,6 +29,7 @@ enum class RandomStream : std::uint64_t {
   synthetic_image = 4,
   codec = 5,
   test = 6,
+  dropout = 7,
 };
 
 // A random function of position. Copy freely.

@@ -9,39 +9,16 @@
 #include <vector>
 
 #include "kernels/base/error.hpp"
-#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/channel_slices.hpp"
 #include "kernels/cpu/twins.hpp"
-#include "kernels/cpu/vector.hpp"
 
 namespace dp::cpu {
 
 namespace {
 
-// A slice is the unit of work of a thread: `pixels` rows of W neighbouring channels, `stride`
-// elements apart. W is as wide as the channel block allows.
-struct Slice {
-  std::size_t offset;   // of the first element in the tensor
-  std::size_t channel;  // first channel
-  std::size_t stride, pixels;
-};
-
-constexpr std::size_t slice_width(std::size_t channel_block) {
-  return channel_block % 16 == 0 ? 16 : channel_block % 8 == 0 ? 8 : 1;
-}
-
-// Calls body with the data type, as a null pointer of that type, and the slice width as a constant.
-template <class Body>
-void with_type_and_width(const TensorDesc& desc, const Body& body) {
-  with_type(desc.type, [&](auto* tag) {
-    switch (slice_width(desc.channel_block)) {
-      case 16:
-        return body(tag, std::integral_constant<std::size_t, 16>{});
-      case 8:
-        return body(tag, std::integral_constant<std::size_t, 8>{});
-      default:
-        return body(tag, std::integral_constant<std::size_t, 1>{});
-    }
-  });
+// A layer without scale has no gamma.
+[[nodiscard]] float gamma_of(const BatchNorm::Parameters& parameters, std::size_t channel) {
+  return parameters.gamma == nullptr ? 1.0f : parameters.gamma[channel];
 }
 
 class CpuBatchNorm final : public BatchNorm {
@@ -51,8 +28,6 @@ class CpuBatchNorm final : public BatchNorm {
         desc_(desc),
         channels_(desc.x.shape.c),
         images_(desc.x.shape.n),
-        width_(slice_width(desc.x.channel_block)),
-        slices_(channels_ / width_),
         partial_a_(images_ * channels_),
         partial_b_(images_ * channels_),
         mean_(channels_),
@@ -76,7 +51,7 @@ class CpuBatchNorm final : public BatchNorm {
       const float inverse =
           static_cast<float>(1.0 / std::sqrt(static_cast<double>(parameters.running_var[c]) +
                                              static_cast<double>(desc_.epsilon)));
-      scale_[c] = parameters.gamma[c] * inverse;
+      scale_[c] = gamma_of(parameters, c) * inverse;
       shift_[c] = parameters.beta[c] - parameters.running_mean[c] * scale_[c];
     }
     normalise(x, addend, y);
@@ -121,18 +96,9 @@ class CpuBatchNorm final : public BatchNorm {
     return values.data() + image * channels_ + s.channel;
   }
 
-  // Calls body(image, slice) for all slices in parallel.
   template <class Body>
   void for_each_slice(const Body& body) {
-    const std::size_t block = desc_.x.channel_block, pixels = desc_.x.shape.pixels();
-    parallel_for(device_, images_ * slices_, [&](std::size_t i) {
-      const std::size_t image = i / slices_, channel = i % slices_ * width_;
-      const std::size_t first = channel % block;
-      body(image, Slice{.offset = (image * channels_ + channel - first) * pixels + first,
-                        .channel = channel,
-                        .stride = block,
-                        .pixels = pixels});
-    });
+    cpu::for_each_slice(device_, desc_.x, body);
   }
 
   // Mean and sum of squared deviations from it, per slice and image. Two sweeps, so that nothing
@@ -173,7 +139,7 @@ class CpuBatchNorm final : public BatchNorm {
       mean_[c] = static_cast<float>(mean);
       inverse_deviation_[c] =
           static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(desc_.epsilon)));
-      scale_[c] = parameters.gamma[c] * inverse_deviation_[c];
+      scale_[c] = gamma_of(parameters, c) * inverse_deviation_[c];
       shift_[c] = parameters.beta[c] - mean_[c] * scale_[c];
       // The step of a batch that is not finite is skipped, and must leave these statistics as they
       // are.
@@ -279,9 +245,11 @@ class CpuBatchNorm final : public BatchNorm {
       }
       const auto inverse = static_cast<double>(inverse_deviation_[c]);
       gradients.d_beta[c] = static_cast<float>(sum);
-      gradients.d_gamma[c] = static_cast<float>(product * inverse);
+      if (gradients.d_gamma != nullptr) {
+        gradients.d_gamma[c] = static_cast<float>(product * inverse);
+      }
       // dx = factor * g - slope * (x - mean) - offset
-      const double factor = static_cast<double>(parameters.gamma[c]) * inverse;
+      const double factor = static_cast<double>(gamma_of(parameters, c)) * inverse;
       partial_a_[c] = static_cast<float>(factor * sum / count);
       partial_b_[c] = static_cast<float>(factor * product * inverse * inverse / count);
     }
@@ -306,7 +274,7 @@ class CpuBatchNorm final : public BatchNorm {
 
   CpuDevice& device_;
   BatchNormDesc desc_;
-  std::size_t channels_, images_, width_, slices_;
+  std::size_t channels_, images_;
   std::vector<float> partial_a_, partial_b_;  // images x C
   // From the last forward pass: batch mean, 1 / sqrt(var + epsilon), and y = x * scale + shift.
   std::vector<float> mean_, inverse_deviation_, scale_, shift_;

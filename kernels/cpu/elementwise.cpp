@@ -52,6 +52,19 @@ void add(CpuDevice& device, const TensorView& a, const TensorView& b, const Tens
   });
 }
 
+void scale(CpuDevice& device, const TensorView& x, float factor, const TensorView& y) {
+  with_type(x.desc.type, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const T* in = x.as<const T>();
+    T* out = y.as<T>();
+    parallel_pieces(device, x.desc.shape.elements(),
+                    [&](std::size_t, std::size_t i, std::size_t end) {
+#pragma omp simd
+                      for (std::size_t j = i; j < end; ++j) out[j] = store<T>(factor * load(in[j]));
+                    });
+  });
+}
+
 void copy(CpuDevice& device, const TensorView& x, const TensorView& y) {
   DP_ASSERT(x.desc.shape == y.desc.shape, "{} to {}", to_string(x.desc), to_string(y.desc));
   const Shape shape = x.desc.shape;

@@ -8,8 +8,10 @@
 #include <span>
 
 #include "kernels/batch_norm.hpp"
+#include "kernels/channel_bias.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/device.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 
@@ -23,9 +25,18 @@ class CpuDevice;
 [[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(CpuDevice& device,
                                                          const BatchNormDesc& desc);
 
+[[nodiscard]] std::unique_ptr<ChannelBias> make_channel_bias(CpuDevice& device,
+                                                             const TensorDesc& y);
+void dropout(CpuDevice& device, const TensorView& x, const DropoutRule& rule,
+             const StepPosition* position, const TensorView& y);
+void gelu_forward(CpuDevice& device, const TensorView& x, const TensorView& y);
+void gelu_backward(CpuDevice& device, const TensorView& x, const TensorView& dy,
+                   const TensorView& dx);
+
 void relu_forward(CpuDevice& device, const TensorView& x, const TensorView& y);
 void relu_backward(CpuDevice& device, const TensorView& y, const TensorView& dy,
                    const TensorView& dx);
+void scale(CpuDevice& device, const TensorView& x, float factor, const TensorView& y);
 void add(CpuDevice& device, const TensorView& a, const TensorView& b, const TensorView& y);
 void copy(CpuDevice& device, const TensorView& x, const TensorView& y);
 

@@ -35,6 +35,11 @@ using namespace batch_norm;
 // load.
 constexpr unsigned kLeastRows = 8, kWaves = 4;
 
+// A layer without scale has no gamma.
+DP_HD inline float gamma_of(const float* gamma, std::size_t channel) {
+  return gamma == nullptr ? 1.0f : gamma[channel];
+}
+
 // ---- from sums to what the second sweep needs ---------------------------------------------------
 
 template <class T>
@@ -52,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   const double variance = squares < 0 ? 0.0 : squares / count;  // a NaN stays one
   const double unbiased = rows > 1 ? variance * (count / (count - 1)) : variance;
   const double inverse = 1.0 / sqrt(variance + static_cast<double>(epsilon));
-  const float scale = parameters.gamma[c] * static_cast<float>(inverse);
+  const float scale = gamma_of(parameters.gamma, c) * static_cast<float>(inverse);
   channels.mean()[c] = static_cast<float>(mean);
   channels.inverse_deviation()[c] = static_cast<float>(inverse);
   channels.scale()[c] = scale;
@@ -72,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   for (std::size_t c = first_item(); c < channels.count; c += item_stride()) {
     const double variance = static_cast<double>(parameters.running_var[c]);
     const double inverse = 1.0 / sqrt(variance + static_cast<double>(epsilon));
-    const float scale = parameters.gamma[c] * static_cast<float>(inverse);
+    const float scale = gamma_of(parameters.gamma, c) * static_cast<float>(inverse);
     channels.running_scale()[c] = scale;
     channels.running_shift()[c] = parameters.beta[c] - parameters.running_mean[c] * scale;
   }
@@ -88,9 +93,9 @@ __global__ void __launch_bounds__(kThreads)
   if (c == channels.count) return;
   const double count = static_cast<double>(rows);
   const double inverse = static_cast<double>(channels.inverse_deviation()[c]);
-  const double factor = static_cast<double>(gamma[c]) * inverse;
+  const double factor = static_cast<double>(gamma_of(gamma, c)) * inverse;
   d_beta[c] = static_cast<float>(sums.a);
-  d_gamma[c] = static_cast<float>(sums.b * inverse);
+  if (d_gamma != nullptr) d_gamma[c] = static_cast<float>(sums.b * inverse);
   channels.offset()[c] = static_cast<float>(factor * sums.a / count);
   channels.slope()[c] = static_cast<float>(factor * sums.b * inverse * inverse / count);
 }

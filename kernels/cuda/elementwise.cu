@@ -7,21 +7,24 @@
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/twins.hpp"
+#include "kernels/gelu.hpp"
 
 namespace dp::cuda {
 
 namespace {
 
-constexpr int kUnroll = 4;
+// Packs that a thread takes at once; with much arithmetic for each value, fewer registers are left.
+template <class Op>
+inline constexpr int kUnroll = 4;
 
 // Every thread takes packs that are a grid apart; the first threads also take what is left behind
 // the last whole pack.
-template <class Body>
+template <int kAtOnce, class Body>
 __device__ void for_packs(std::size_t count, int width, const Body& body) {
   const std::size_t packs = count / static_cast<std::size_t>(width), stride = item_stride();
   std::size_t i = first_item();
-  for (; i + (kUnroll - 1) * stride < packs; i += kUnroll * stride) {
-    body(std::integral_constant<int, kUnroll>{}, i, stride);
+  for (; i + (kAtOnce - 1) * stride < packs; i += kAtOnce * stride) {
+    body(std::integral_constant<int, kAtOnce>{}, i, stride);
   }
   for (; i < packs; i += stride) body(std::integral_constant<int, 1>{}, i, stride);
 }
@@ -30,7 +33,7 @@ __device__ void for_packs(std::size_t count, int width, const Body& body) {
 template <class T, int N, class Op>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(const T* a, const T* b, T* y, std::size_t count, Op op) {
-  for_packs(count, N, [&](auto unroll, std::size_t first, std::size_t stride) {
+  for_packs<kUnroll<Op>>(count, N, [&](auto unroll, std::size_t first, std::size_t stride) {
     Pack<T, N> left[unroll], right[unroll];
     for (int u = 0; u < unroll; ++u) {
       const std::size_t at = (first + static_cast<std::size_t>(u) * stride) * N;
@@ -41,6 +44,7 @@ __global__ void __launch_bounds__(kThreads)
       const std::size_t at = (first + static_cast<std::size_t>(u) * stride) * N;
       const Floats<N> l = to_floats(left[u]), r = to_floats(right[u]);
       Floats<N> result;
+      DP_UNROLL_8
       for (int v = 0; v < N; ++v) result[v] = op(l[v], r[v]);
       store_floats(y + at, result);
     }
@@ -57,6 +61,20 @@ struct Relu {
 };
 struct ReluBackward {
   DP_HD float operator()(float y, float dy) const { return y > 0.0f ? dy : 0.0f; }
+};
+struct Gelu {
+  DP_HD float operator()(float x, float) const { return gelu(x); }
+};
+struct GeluBackward {
+  DP_HD float operator()(float x, float dy) const { return dy * gelu_slope(x); }
+};
+template <>
+inline constexpr int kUnroll<Gelu> = 1;
+template <>
+inline constexpr int kUnroll<GeluBackward> = 1;
+struct Scale {
+  float factor;
+  DP_HD float operator()(float x, float) const { return factor * x; }
 };
 struct Add {
   DP_HD float operator()(float a, float b) const { return a + b; }
@@ -123,6 +141,19 @@ void relu_forward(CudaDevice& device, const TensorView& x, const TensorView& y) 
 void relu_backward(CudaDevice& device, const TensorView& y, const TensorView& dy,
                    const TensorView& dx) {
   map(device, y, dy, dx, ReluBackward{});
+}
+
+void gelu_forward(CudaDevice& device, const TensorView& x, const TensorView& y) {
+  map(device, x, {}, y, Gelu{});
+}
+
+void gelu_backward(CudaDevice& device, const TensorView& x, const TensorView& dy,
+                   const TensorView& dx) {
+  map(device, x, dy, dx, GeluBackward{});
+}
+
+void scale(CudaDevice& device, const TensorView& x, float factor, const TensorView& y) {
+  map(device, x, {}, y, Scale{factor});
 }
 
 void add(CudaDevice& device, const TensorView& a, const TensorView& b, const TensorView& y) {

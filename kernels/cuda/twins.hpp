@@ -10,8 +10,10 @@
 
 #include "kernels/augment.hpp"
 #include "kernels/batch_norm.hpp"
+#include "kernels/channel_bias.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/device.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/input_link.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
@@ -26,9 +28,18 @@ class CudaDevice;
 [[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(CudaDevice& device,
                                                          const BatchNormDesc& desc);
 
+[[nodiscard]] std::unique_ptr<ChannelBias> make_channel_bias(CudaDevice& device,
+                                                             const TensorDesc& y);
+void dropout(CudaDevice& device, const TensorView& x, const DropoutRule& rule,
+             const StepPosition* position, const TensorView& y);
+void gelu_forward(CudaDevice& device, const TensorView& x, const TensorView& y);
+void gelu_backward(CudaDevice& device, const TensorView& x, const TensorView& dy,
+                   const TensorView& dx);
+
 void relu_forward(CudaDevice& device, const TensorView& x, const TensorView& y);
 void relu_backward(CudaDevice& device, const TensorView& y, const TensorView& dy,
                    const TensorView& dx);
+void scale(CudaDevice& device, const TensorView& x, float factor, const TensorView& y);
 void add(CudaDevice& device, const TensorView& a, const TensorView& b, const TensorView& y);
 void copy(CudaDevice& device, const TensorView& x, const TensorView& y);
 

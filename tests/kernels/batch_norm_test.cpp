@@ -221,6 +221,35 @@ TEST(BatchNorm, MeanFarFromZero) {
   EXPECT_LE(normalised_error(var.values(), running_var), on_gpu() ? 2e-6 : 3e-3);
 }
 
+// A null gamma is a gamma of 1 everywhere, to the bit, and has no gradient.
+TEST(BatchNorm, WithoutScale) {
+  const auto device = make_test_device({.tune = false});
+  const TensorDesc desc = TensorDesc::nhwc({3, 5, 4, 16});
+  const std::size_t count = desc.shape.elements();
+  std::vector<std::vector<std::byte>> results[2];
+  for (const bool has_scale : {false, true}) {
+    const auto norm = make_batch_norm(
+        *device, {.x = desc, .has_relu = true, .epsilon = 1e-12f, .momentum = 0.4f});
+    GuardedTensor x(desc, random_values(count, 1)), dy(desc, random_values(count, 2)), y(desc),
+        dx(desc), tested(desc), gamma(Doubles(16, 1.0)), beta(random_values(16, 3)),
+        mean(Doubles(16, 0.0)), variance(Doubles(16, 1.0)), d_gamma(16), d_beta(16);
+    const BatchNorm::Parameters parameters{has_scale ? gamma.floats() : nullptr, beta.floats(),
+                                           mean.floats(), variance.floats()};
+    norm->forward_training(x.view(), {}, parameters, y.view());
+    norm->backward(x.view(), y.view(), parameters,
+                   {.dy = dy.view(),
+                    .dy2 = {},
+                    .dx = dx.view(),
+                    .d_addend = {},
+                    .d_gamma = has_scale ? d_gamma.floats() : nullptr,
+                    .d_beta = d_beta.floats()});
+    norm->forward_inference(x.view(), {}, parameters, tested.view());
+    results[has_scale] = {y.raw(),  mean.raw(),   variance.raw(),
+                          dx.raw(), d_beta.raw(), tested.raw()};
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
 // A batch with infinities or NaN leaves the running statistics of those channels as they are.
 TEST(BatchNorm, BatchThatIsNotFinite) {
   const auto device = make_test_device({.tune = false});

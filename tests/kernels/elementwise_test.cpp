@@ -1,11 +1,16 @@
-// Element by element operations, pooling and the padding shortcut on a device, against the
-// reference: types, blocks, odd sizes, outputs that alias inputs; the same bits for 1 and 2
-// threads.
+// Element by element operations, dropout, biases, pooling and the padding shortcut on a device,
+// against the reference: types, blocks, odd sizes, outputs that alias inputs; the same bits for 1
+// and 2 threads.
 #include "kernels/elementwise.hpp"
 
+#include "kernels/channel_bias.hpp"
 #include "kernels/conv2d.hpp"
+#include "kernels/dropout.hpp"
+#include "kernels/gelu.hpp"
 #include "kernels/pad_shortcut.hpp"
 #include "kernels/pool.hpp"
+#include "kernels/reference/channel_bias.hpp"
+#include "kernels/reference/dropout.hpp"
 #include "kernels/reference/elementwise.hpp"
 #include "kernels/reference/pad_shortcut.hpp"
 #include "kernels/reference/pool.hpp"
@@ -62,6 +67,64 @@ TEST_P(TensorOperation, Relu) {
   relu_backward(*device_, t_y.view(), t_dy.view(), t_dy.view());
   EXPECT_EQ(t_x.values(), y) << "in place";
   EXPECT_EQ(t_dy.values(), dx) << "in place";
+}
+
+TEST_P(TensorOperation, Gelu) {
+  Doubles x = a_;
+  for (double& v : x) v *= 4;  // exact; both tails
+  Doubles y(count_), dx(count_);
+  reference::gelu_forward(count_, x.data(), y.data());
+  reference::gelu_backward(count_, x.data(), b_.data(), dx.data());
+  GuardedTensor t_x(desc_, x), t_y(desc_), t_dy(desc_, b_), t_dx(desc_);
+  gelu_forward(*device_, t_x.view(), t_y.view());
+  gelu_backward(*device_, t_x.view(), t_dy.view(), t_dx.view());
+  EXPECT_LE(normalised_error(t_y.values(), y), 2 * tolerance(form_.type));
+  EXPECT_LE(normalised_error(t_dx.values(), dx), 2 * tolerance(form_.type));
+  gelu_backward(*device_, t_x.view(), t_dy.view(), t_dy.view());
+  gelu_forward(*device_, t_x.view(), t_x.view());
+  EXPECT_EQ(t_x.values(), t_y.values()) << "in place";
+  EXPECT_EQ(t_dy.values(), t_dx.values()) << "in place";
+}
+
+TEST_P(TensorOperation, Scale) {
+  Doubles y(count_);
+  reference::scale(count_, a_.data(), 1.0 / 9, y.data());
+  GuardedTensor t_x(desc_, a_), t_y(desc_);
+  scale(*device_, t_x.view(), 1.0f / 9, t_y.view());
+  scale(*device_, t_x.view(), 1.0f / 9, t_x.view());
+  EXPECT_LE(normalised_error(t_y.values(), y), tolerance(form_.type));
+  EXPECT_EQ(t_x.values(), t_y.values()) << "in place";
+}
+
+// The mask is the reference's, value by value, in every memory form. Which images of the step a
+// rank has is a part of it: two ranks that share a batch draw what one rank draws.
+TEST_P(TensorOperation, Dropout) {
+  const DropoutRule rule{.probability = 0.3, .stream = 2};
+  const Shared position(StepPosition{.seed = 5, .step = 7, .first_image = 1, .image_stride = 2});
+  Doubles y(count_);
+  reference::dropout(form_.shape, a_.data(), rule, position.value(), y.data());
+  GuardedTensor t_x(desc_, a_), t_y(desc_);
+  dropout(*device_, t_x.view(), rule, position.data(), t_y.view());
+  dropout(*device_, t_x.view(), rule, position.data(), t_x.view());
+  const Doubles values = t_y.values();
+  EXPECT_LE(normalised_error(values, y), tolerance(form_.type));
+  for (std::size_t i = 0; i < count_; ++i) ASSERT_EQ(values[i] == 0, y[i] == 0) << i;
+  EXPECT_EQ(t_x.values(), values) << "in place";
+}
+
+TEST_P(TensorOperation, ChannelBias) {
+  const std::size_t channels = form_.shape.c, rows = count_ / channels;
+  const Doubles bias = random_values(channels, 3);
+  Doubles y = a_, gradient(channels);
+  reference::add_channel_bias(rows, channels, bias.data(), y.data());
+  reference::channel_bias_backward(rows, channels, b_.data(), gradient.data());
+  const auto plan = make_channel_bias(*device_, desc_);
+  GuardedTensor t_y(desc_, a_), t_dy(desc_, b_), t_bias(bias), t_gradient(channels);
+  plan->add(t_y.view(), t_bias.floats());
+  plan->backward(t_dy.view(), t_gradient.floats());
+  EXPECT_LE(normalised_error(t_y.values(), y), tolerance(form_.type));
+  // The sum is in fp32 whatever the type of dy; of up to 1,122 values that mostly cancel.
+  EXPECT_LE(normalised_error(t_gradient.values(), gradient), 5e-6);
 }
 
 TEST_P(TensorOperation, Add) {
@@ -226,6 +289,103 @@ TEST_P(EveryType, ReluKeepsNan) {
 
 INSTANTIATE_TEST_SUITE_P(Types, EveryType, testing::Values(DataType::f32, DataType::bf16),
                          [](const auto& row) { return std::string(name_of(row.param)); });
+
+// Over the whole range on which y is neither 0 nor x, relative to each value: the error of exp(z)
+// for a rounded z is up to |z| * 2^-24, which is 5e-6 at 12.
+TEST(Gelu, TailsKeepTheirRelativeError) {
+  constexpr std::size_t kCount = 4801;
+  Doubles x(kCount), y(kCount), slope(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    x[i] = static_cast<double>(static_cast<float>((static_cast<double>(i) + 0.5) / 200.0 - 12.0));
+  }
+  reference::gelu_forward(kCount, x.data(), y.data());
+  const Doubles ones(kCount, 1.0);
+  reference::gelu_backward(kCount, x.data(), ones.data(), slope.data());
+  const auto device = make_test_device({.tune = false});
+  const TensorDesc desc = TensorDesc::nhwc({kCount, 1, 1, 1});
+  GuardedTensor t_x(desc, x), t_ones(desc, ones), t_y(desc), t_slope(desc);
+  gelu_forward(*device, t_x.view(), t_y.view());
+  gelu_backward(*device, t_x.view(), t_ones.view(), t_slope.view());
+  const Doubles values = t_y.values(), slopes = t_slope.values();
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const double allowed = 5e-7 + 3e-8 * x[i] * x[i];
+    ASSERT_NEAR(values[i], y[i], allowed * std::abs(y[i])) << x[i];
+    ASSERT_NEAR(slopes[i], slope[i], allowed * (1 + std::abs(x[i])) * std::max(y[i] / x[i], 0.01))
+        << x[i];
+  }
+}
+
+TEST(Gelu, EndsOfTheRange) {
+  const auto device = make_test_device({.tune = false});
+  const double inf = std::numeric_limits<double>::infinity();
+  const TensorDesc desc = TensorDesc::nhwc({1, 1, 1, 4});
+  GuardedTensor x(desc, {0.0, inf, 1e30, 14.0}), y(desc), below(desc, {-0.0, -14.0, -80.0, -1e30});
+  gelu_forward(*device, x.view(), y.view());
+  EXPECT_EQ(y.values(), (Doubles{0.0, inf, static_cast<double>(1e30f), 14.0}));
+  gelu_forward(*device, below.view(), y.view());
+  for (const double v : y.values()) EXPECT_NEAR(v, 0.0, 1e-6);
+  GuardedTensor nan(desc), ones(desc, Doubles(4, 1.0));
+  gelu_forward(*device, nan.view(), y.view());
+  gelu_backward(*device, nan.view(), ones.view(), ones.view());
+  for (const double v : y.values()) EXPECT_TRUE(std::isnan(v));
+  for (const double v : ones.values()) EXPECT_TRUE(std::isnan(v));
+}
+
+// Every device draws and calculates the same: whatever the test's device is, the CPU agrees.
+TEST(SameBits, OnEveryDevice) {
+  const auto device = make_test_device({.tune = false});
+  const std::unique_ptr<Device> cpu = make_device({.threads = 2, .tune = false});
+  const Shared position(StepPosition{.seed = 5, .step = 7});
+  const TensorDesc desc = TensorDesc::nhwc({3, 5, 7, 24});
+  Doubles values = random_values(desc.shape.elements(), 1);
+  for (double& v : values) v *= 5;
+  GuardedTensor x(desc, values), dy(desc, random_values(values.size(), 2));
+  GuardedTensor here(desc), there(desc);
+  const auto compare = [&](const char* what, const auto& operation) {
+    operation(*device, here.view());
+    const auto mine = here.raw();
+    operation(*cpu, there.view());
+    EXPECT_EQ(mine, there.raw()) << what;
+  };
+  compare("gelu", [&](Device& d, const TensorView& y) { gelu_forward(d, x.view(), y); });
+  compare("slope",
+          [&](Device& d, const TensorView& y) { gelu_backward(d, x.view(), dy.view(), y); });
+  compare("dropout", [&](Device& d, const TensorView& y) {
+    dropout(d, x.view(), {.probability = 0.5}, position.data(), y);
+  });
+}
+
+// Seed, step, stream and place each change the mask; the share of zeros is p.
+TEST(Dropout, MaskIsAFunctionOfItsPlace) {
+  const auto device = make_test_device({.tune = false});
+  constexpr std::size_t kCount = 40000;
+  const TensorDesc desc = TensorDesc::nhwc({4, 1, 1, kCount / 4});
+  const auto mask = [&](const StepPosition& position, const DropoutRule& rule) {
+    const Shared shared(position);
+    GuardedTensor x(desc, Doubles(kCount, 1.0)), y(desc);
+    dropout(*device, x.view(), rule, shared.data(), y.view());
+    return y.values();
+  };
+  const Doubles first = mask({.seed = 1}, {.probability = 0.25});
+  EXPECT_EQ(first, mask({.seed = 1}, {.probability = 0.25}));
+  const std::vector<Doubles> others = {mask({.seed = 2}, {.probability = 0.25}),
+                                       mask({.seed = 1, .step = 1}, {.probability = 0.25}),
+                                       mask({.seed = 1}, {.probability = 0.25, .stream = 1}),
+                                       mask({.seed = 1, .first_image = 4}, {.probability = 0.25})};
+  for (const Doubles& other : others) {
+    double equal = 0;
+    for (std::size_t i = 0; i < kCount; ++i) equal += first[i] == other[i] ? 1.0 : 0.0;
+    // Independent masks agree at 0.75^2 + 0.25^2 of the places; 6 standard errors.
+    EXPECT_NEAR(equal / kCount, 0.625, 6 * std::sqrt(0.625 * 0.375 / kCount));
+  }
+  double zeros = 0;
+  for (const double v : first) {
+    zeros += v == 0 ? 1.0 : 0.0;
+    EXPECT_TRUE(v == 0 || v == static_cast<double>(static_cast<float>(4.0 / 3))) << v;
+  }
+  EXPECT_NEAR(zeros / kCount, 0.25, 6 * std::sqrt(0.25 * 0.75 / kCount));
+  EXPECT_EQ(mask({}, {.probability = 0.0}), Doubles(kCount, 1.0));
+}
 
 // NaN, infinities, the largest numbers and ties through the bf16 conversion.
 TEST(Copy, RoundsToBf16) {

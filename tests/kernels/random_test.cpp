@@ -101,6 +101,7 @@ TEST(CounterRng, StreamsKeepTheirNumbers) {
   EXPECT_EQ(static_cast<int>(RandomStream::synthetic_image), 4);
   EXPECT_EQ(static_cast<int>(RandomStream::codec), 5);
   EXPECT_EQ(static_cast<int>(RandomStream::test), 6);
+  EXPECT_EQ(static_cast<int>(RandomStream::dropout), 7);
 }
 
 TEST(CounterRng, OrderDoesNotMatter) {

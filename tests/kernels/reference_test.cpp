@@ -3,6 +3,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/reference/batch_norm.hpp"
+#include "kernels/reference/channel_bias.hpp"
 #include "kernels/reference/conv2d.hpp"
 #include "kernels/reference/elementwise.hpp"
 #include "kernels/reference/linear.hpp"
@@ -121,6 +122,22 @@ TEST(Reference, ElementwiseGradients) {
   reference::relu_backward(20, y.data(), dy.data(), dx.data());
   expect_gradient("relu", dx, x, [&] {
     reference::relu_forward(20, x.data(), y.data());
+    return dot(y, dy);
+  });
+  reference::gelu_backward(20, x.data(), dy.data(), dx.data());
+  expect_gradient("gelu", dx, x, [&] {
+    reference::gelu_forward(20, x.data(), y.data());
+    return dot(y, dy);
+  });
+  const double one = 1;
+  double gelu_of_one = 0;
+  reference::gelu_forward(1, &one, &gelu_of_one);
+  EXPECT_NEAR(gelu_of_one, 0.841344746068543, 1e-15) << "Phi(1)";
+  reference::channel_bias_backward(5, 4, dy.data(), dx.data());
+  Doubles bias = random_values(4, 4), d_bias(dx.begin(), dx.begin() + 4);
+  expect_gradient("bias", d_bias, bias, [&] {
+    y = x;
+    reference::add_channel_bias(5, 4, bias.data(), y.data());
     return dot(y, dy);
   });
   expect_gradient("add", dy, b, [&] {

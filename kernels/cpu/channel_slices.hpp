@@ -1,0 +1,54 @@
+// How loops over channels cut a tensor into work, for kernels that keep something for each channel.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/vector.hpp"
+
+namespace dp::cpu {
+
+// A slice is the unit of work of a thread: `pixels` rows of W neighbouring channels of one image,
+// `stride` elements apart. W is as wide as the channel block allows.
+struct Slice {
+  std::size_t offset;   // of the first element in the tensor
+  std::size_t channel;  // first channel
+  std::size_t stride, pixels;
+};
+
+constexpr std::size_t slice_width(std::size_t channel_block) {
+  return channel_block % 16 == 0 ? 16 : channel_block % 8 == 0 ? 8 : 1;
+}
+
+// Calls body with the data type, as a null pointer of that type, and the slice width as a constant.
+template <class Body>
+void with_type_and_width(const TensorDesc& desc, const Body& body) {
+  with_type(desc.type, [&](auto* tag) {
+    switch (slice_width(desc.channel_block)) {
+      case 16:
+        return body(tag, std::integral_constant<std::size_t, 16>{});
+      case 8:
+        return body(tag, std::integral_constant<std::size_t, 8>{});
+      default:
+        return body(tag, std::integral_constant<std::size_t, 1>{});
+    }
+  });
+}
+
+// Calls body(image, slice) for all slices of a tensor in parallel.
+template <class Body>
+void for_each_slice(const CpuDevice& device, const TensorDesc& desc, const Body& body) {
+  const std::size_t block = desc.channel_block, pixels = desc.shape.pixels();
+  const std::size_t width = slice_width(block), slices = desc.shape.c / width;
+  parallel_for(device, desc.shape.n * slices, [&](std::size_t i) {
+    const std::size_t image = i / slices, channel = i % slices * width;
+    const std::size_t first = channel % block;
+    body(image, Slice{.offset = (image * desc.shape.c + channel - first) * pixels + first,
+                      .channel = channel,
+                      .stride = block,
+                      .pixels = pixels});
+  });
+}
+
+}  // namespace dp::cpu

@@ -1,0 +1,50 @@
+// Dropout: each value is set to zero with a probability p, and the others are divided by 1 - p, so
+// that the mean stays (Srivastava et al. 2014).
+//
+// Whether a value is kept is a function of the run's seed, the step, the layer's stream and the
+// value's position: the place of its image in the batch of all ranks, and its place in the image in
+// NHWC order. So the mask is the same on every device, for any number of threads, and for one rank
+// as for several ranks that share the batch. Nothing is stored: backward draws the mask again.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/base/hd.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/device.hpp"
+#include "kernels/tensor.hpp"
+
+namespace dp {
+
+// What changes from step to step. Operations read it when they run: it lies in memory from
+// Device::allocate_host. Image n of this rank is image first_image + n * image_stride of the step.
+struct StepPosition {
+  std::uint64_t seed = 0, step = 0, first_image = 0, image_stride = 1;
+};
+
+struct DropoutRule {
+  double probability;        // of a zero, in [0, 1)
+  std::uint64_t stream = 0;  // another one for each layer, so that layers have different masks
+};
+
+// y = x * mask / (1 - p). The gradient is the same function: dx = dy * mask / (1 - p). Assigns; y
+// may be x. Both of one type and channel block.
+void dropout(Device& device, const TensorView& x, const DropoutRule& rule,
+             const StepPosition* position, const TensorView& y);
+
+// ---- the mask -----------------------------------------------------------------------------------
+
+DP_HD constexpr CounterRng dropout_rng(const StepPosition& position, std::uint64_t stream) {
+  return CounterRng(position.seed, RandomStream::dropout, position.step, stream);
+}
+// A value is kept where the upper 53 bits that are drawn for it are not below this.
+[[nodiscard]] inline std::uint64_t dropout_threshold(double probability) {
+  return static_cast<std::uint64_t>(std::ceil(probability * 0x1.0p53));
+}
+DP_HD constexpr bool is_kept(const CounterRng& rng, std::uint64_t element,
+                             std::uint64_t threshold) {
+  return rng.bits(element) >> 11 >= threshold;
+}
+
+}  // namespace dp
