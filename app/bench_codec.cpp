@@ -159,7 +159,7 @@ class GpuBench {
     device.upload(values_.get(), test_gradient(n, 1).data(), n * sizeof(float));
   }
 
-  // Of a plain copy, reads and writes, in bytes/s.
+  // The rate of a plain copy, reads and writes together, in bytes/s.
   double copy_bandwidth() {
     const TensorDesc desc = TensorDesc::nhwc({n_, 1, 1, 1});
     return 2.0 * static_cast<double>(n_ * sizeof(float)) / shortest_s(kRuns, [&] {

@@ -27,7 +27,7 @@
 
 namespace dp {
 
-// Of one bucket, or of all. Times are seconds of the reducer's thread.
+// The times of one bucket, or of all. Times are seconds of the reducer's thread.
 struct CommCost {
   double comm_s = 0.0;    // wall time with a bucket (this bucket) in flight
   double encode_s = 0.0;  // of it, inside codecs and the caller's hooks

@@ -74,7 +74,7 @@ class RecorderTest : public testing::Test {
   // Collective.
   void start() {
     network_ = std::make_unique<net::Network>(*device_, small_network(), DataType::f32, 3);
-    // Of a pipe or a file, which no line is rewritten in.
+    // A pipe or a file, in which no line is rewritten.
     start_text_ = printed([&] {
       RunDescription run = {};
       run.options = &options_;
@@ -114,7 +114,7 @@ class RecorderTest : public testing::Test {
     const double mine = step_bytes();
     return reducer_->run([&](Communicator& c) { return c.all_sum(mine); });
   }
-  // Of the epoch 1. Rank r computes and waits longer than rank r - 1, and has more samples.
+  // Epoch 1. Rank r computes and waits longer than rank r - 1, and has more samples.
   [[nodiscard]] EpochTally tally() const {
     const double r = rank();
     return {.epoch = 1,

@@ -217,8 +217,8 @@ TEST_P(EveryCodec, IsAContraction) {
 
 // ---- I4: no bias --------------------------------------------------------------------------------
 
-// Of a round trip: the sum of its errors, that of the errors outwards (away from zero), in standard
-// errors of a sum; and the mean error outwards over the root mean square error.
+// The errors of a round trip: their sum and the sum of those outwards (away from zero), both in
+// standard errors of a sum, and the mean error outwards over the root mean square error.
 struct Drift {
   double sum = 0.0, outwards = 0.0, share_outwards = 0.0;
 };

@@ -115,7 +115,7 @@ TEST_P(StochasticCodec, PlaceDecidesTheBytes) {
 TEST_P(StochasticCodec, ErrorsOfRanksAverageOut) {
   constexpr std::uint32_t kRanks = 64;
   const std::size_t n = 20'000;
-  // Of codecs that choose values few are chosen: with heavy tails those of a few ranks say little.
+  // Codecs that choose values choose few: with heavy tails, the values of a few ranks say little.
   const auto v = has_levels() ? heavy_tailed_gradient(n, 3) : std::vector<float>(n, 1.0f);
   std::vector<float> sum(n);
   double of_each = 0.0;

@@ -140,7 +140,7 @@ TEST(ReplicaHash, SameBitsSameHash) {
   EXPECT_NO_THROW(agree_on_hash(comm, {}));
 }
 
-// Of two ranks nobody knows which is right.
+// If two ranks differ, nobody knows which one is right.
 TEST(ReplicaHash, OtherBitsAreNamed) {
   Communicator comm;
   DP_NEEDS_RANKS(comm, 3);

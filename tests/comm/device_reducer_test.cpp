@@ -158,7 +158,7 @@ void expect_same(const Outcome& got, const Outcome& want, const Work& work) {
   EXPECT_EQ(a.sampled.saturated, b.sampled.saturated);
   // With one rank there are hooks, and no codecs.
   EXPECT_TRUE(a.encode_s > 0.0 || !work.sends);
-  // Of the same values in the same order.
+  // The same values in the same order.
   EXPECT_EQ(a.delivered_error_squares, b.delivered_error_squares);
   EXPECT_EQ(a.delivered_value_squares, b.delivered_value_squares);
   EXPECT_GT(b.delivered_value_squares, 0.0);

@@ -90,7 +90,7 @@ class Truncating final : public Codec {
   }
 };
 
-// Of delivered - exact, over values and exchanges.
+// Sums over the errors (delivered - exact) of all values and exchanges.
 struct Errors {
   double sum = 0.0, squares = 0.0, exact_squares = 0.0;
   double outward = 0.0;  // the sum of errors away from zero, less those towards it
@@ -108,10 +108,11 @@ struct Errors {
   [[nodiscard]] double mean_outward() const { return outward / std::sqrt(squares * count); }
 };
 
-// In root mean squares of the error. Cut off towards zero, values shrink by 0.78 and more, as the
-// last two cases show (0.87 is half a bin in bins that are evenly filled). Rounding to the nearest
-// level shrinks normal values a little, those in the bin around zero (q4: 0.02, fp8: 0.03, q4n:
-// 0.08), and much where there are hardly more levels than that (q2: 0.36, sign: 0.52).
+// Both bounds are in root mean squares of the error. Cut off towards zero, values shrink by 0.78
+// and more, as the last two cases show (0.87 is half a bin in bins that are evenly filled).
+// Rounding to the nearest level shrinks normal values a little, those in the bin around zero (q4:
+// 0.02, fp8: 0.03, q4n: 0.08), and much where there are hardly more levels than that (q2: 0.36,
+// sign: 0.52).
 constexpr double kMostShrinking = 0.65, kMostShrinkingOfFine = 0.2;
 
 // Feedback off, symmetric input of zero mean: the mean error over values and exchanges is zero

@@ -57,8 +57,9 @@ TEST(BucketSize, FollowsLinkAndCodec) {
   EXPECT_EQ(size(1e6, 1e-5, 32, "none"), 8 * kMiB);
 }
 
-// Of two matrices of 64 x 576 at rank 16, 2 x 10,240 floats are sent of 2 x 36,864: 28 %. At rank 1
-// it is less than 2 %. What is one-dimensional or sent in fp32 for its name is in no such bucket.
+// Two matrices of 64 x 576 at rank 16: 2 x 10,240 floats are sent instead of 2 x 36,864, 28 %. At
+// rank 1 it is less than 2 %. What is one-dimensional or sent in fp32 for its name is in no such
+// bucket.
 TEST(BucketSize, FollowsTheFactorsOfPowerSgd) {
   constexpr std::size_t kMiB = 1 << 20, n = 36864;
   std::vector<TensorSlot> tensors = {

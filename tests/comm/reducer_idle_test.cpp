@@ -12,7 +12,7 @@
 namespace dp {
 namespace {
 
-// Of this process, all threads.
+// The processor time of all threads of this process.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

@@ -514,7 +514,7 @@ TEST(Reducer, SamplesTheErrorOfWhatIsDelivered) {
   EXPECT_EQ(run_step(4).total.sample_bytes, 0u);
 }
 
-// Of a large bucket 64 runs of 256 values are looked at; they are enough to know the error.
+// The sample of a large bucket is 64 runs of 256 values, which are enough to know the error.
 TEST(Reducer, SamplesALargeBucketInParts) {
   Communicator comm;
   DP_NEEDS_RANKS(comm, 2);

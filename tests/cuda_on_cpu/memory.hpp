@@ -23,7 +23,7 @@ namespace dp::cuda_on_cpu {
 [[nodiscard]] std::size_t free_bytes(int device);
 
 enum class MemoryKind { device, pinned, pageable };
-// Of the allocation that `memory` points into.
+// The kind of the allocation that `memory` points into.
 [[nodiscard]] MemoryKind kind_of(const void* memory);
 // Whether a range that begins in device or pinned memory also ends there. True for pageable memory.
 [[nodiscard]] bool is_whole(const void* memory, std::size_t bytes);

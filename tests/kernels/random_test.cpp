@@ -143,7 +143,7 @@ TEST(CounterRng, UniformIsWithinBounds) {
     least = std::min(least, u);
     most = std::max(most, u);
   }
-  // Of a million draws the extremes are 1e-6 from the ends on average, and beyond 2e-5 for one seed
+  // The extremes of a million draws are 1e-6 from the ends on average, and beyond 2e-5 for one seed
   // in 5e8.
   EXPECT_GE(least, 0.0);
   EXPECT_LT(least, 2e-5);
