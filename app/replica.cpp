@@ -47,7 +47,7 @@ void Replica::await_loaded() {
   if (input_) input_->await_sent();
 }
 
-StepVerdict Replica::exchange(double data_s) {
+StepVerdict Replica::await_sums(double data_s) {
   const StepVerdict verdict = sync_->finish_step();
   clock_.exchanged(data_s);
   // Only here the device has certainly ended the step's computation, because without an exchange

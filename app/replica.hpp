@@ -5,11 +5,11 @@
 //     compute(step)    gradients of the batch: forward, loss, backward (forward_and_backward()
 //                      in replica.cpp calls the network); buckets leave as they become final
 //     await_loaded()   the loader may have the batch's memory back
-//     exchange()       waits until the sums are in place on all ranks
+//     await_sums()     waits until the sums of all ranks are in place
 //     update(rate)     the optimiser (net/optimizer.hpp)
 // On a GPU compute() and update() return before the device has done its work. load() of the next
-// batch may be called between compute() and exchange(). Forward and backward of a batch size run as
-// one recording (on a GPU a CUDA graph), the update as another.
+// batch may be called between compute() and await_sums(). Forward and backward of a batch size run
+// as one recording (on a GPU a CUDA graph), the update as another.
 //
 // Set-up: construct, prepare() every batch size, plan_exchange(), connect(); begin_epoch() before
 // the first step of each epoch.
@@ -57,7 +57,8 @@ class Replica {
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
-  // ---- set-up Makes memory and plans for a batch size. An OutOfMemory says what would fit.
+  // ---- set-up
+  // Makes memory and plans for a batch size. An OutOfMemory says what would fit.
   void prepare(std::size_t samples, net::Mode mode);
   // Plans the buckets and, on a GPU, the path, which is chosen by measurement if it is `automatic`.
   void plan_exchange();
@@ -72,12 +73,12 @@ class Replica {
   void compute(std::uint64_t step);
   void await_loaded();
   // data_s is how long the loop waited for this step's batch (for take_times).
-  StepVerdict exchange(double data_s);
+  StepVerdict await_sums(double data_s);
   void update(double learning_rate);
   // Instead of update(), for a step that is skipped.
   void skip_update();
 
-  // The loss of the batch that compute() or evaluate() had; call it after exchange().
+  // The loss of the batch that compute() or evaluate() had; call it after await_sums().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
   // Without an exchange: whether this rank's gradient is finite; call it after exchange(), which
   // tells it otherwise.

@@ -58,7 +58,7 @@ void Trainer::step(bool is_last) {
   const double data_s = take_batch();
   replica_.compute(global_step_);
   load_ahead(is_last);
-  const StepVerdict verdict = replica_.exchange(data_s);
+  const StepVerdict verdict = replica_.await_sums(data_s);
 
   if (judge(verdict)) {
     replica_.update(tally_.learning_rate);

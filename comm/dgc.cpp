@@ -45,7 +45,7 @@ void DgcMomentum::mask_delivered(std::size_t begin, std::span<const float> deliv
   for (std::size_t i = 0; i < n; ++i) u[i] = d[i] != 0.0f ? 0.0f : u[i];
 }
 
-double dgc_ratio(double ratio, std::size_t epoch) {
+double warmup_ratio(double ratio, std::size_t epoch) {
   // The ratio is 2^-2(epoch + 1). 2^-1000 is already below every allowed ratio.
   const int exponent = epoch < 500 ? -2 * (static_cast<int>(epoch) + 1) : -1000;
   return std::max(ratio, std::ldexp(1.0, exponent));

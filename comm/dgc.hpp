@@ -14,9 +14,9 @@
 // decay is part of g, and the caller adds it; as the exchange sums over ranks, each rank adds 1/P
 // of it.
 //
-// With masking, a coordinate that is sent in every step has no momentum at all. So mask() is not
-// called when nothing is dropped (an uncompressed warm-up), and the run is SGD with momentum
-// (PyTorch's form, no dampening).
+// With masking, a coordinate that is sent in every step has no momentum at all: at ratio=1 the run
+// is SGD without momentum. A warm-up therefore sends ever fewer coordinates (warmup_ratio) instead
+// of all of them.
 //
 // Each bucket is clipped by itself, as buckets are sent before the whole gradient is known. The
 // norm of a rank's gradient is then at most clip sqrt(buckets / P).
@@ -25,8 +25,9 @@
 // does not change. If a step is skipped because of another rank or bucket, velocities have changed;
 // what they gave is not lost but put back into residuals (Exchange::put_back_delivered).
 //
-// Host memory. One thread at a time: that of the reducer, in its hooks before_start (prepare) and
-// on_delivered (mask). Nothing is allocated after construction; nothing fails.
+// Host memory. One thread at a time: that of the reducer (dgc_exchange.hpp calls prepare() before a
+// bucket is sent and mask() when its sum is in place). Nothing is allocated after construction;
+// nothing fails.
 #pragma once
 
 #include <cstddef>
@@ -63,8 +64,8 @@ class DgcMomentum {
   std::vector<float> velocity_;
 };
 
-// The ratio of a warm-up epoch: 25 %, 6.25 %, 1.5625 %, ..., each a quarter of the one before, down
-// to `ratio`.
-[[nodiscard]] double dgc_ratio(double ratio, std::size_t epoch);
+// The ratio that a sparse codec (dgc, topk, randk) has in a warm-up epoch: 25 %, 6.25 %, 1.5625 %,
+// ..., each a quarter of the one before, down to `ratio`.
+[[nodiscard]] double warmup_ratio(double ratio, std::size_t epoch);
 
 }  // namespace dp

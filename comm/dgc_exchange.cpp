@@ -11,11 +11,11 @@ namespace {
 class DgcExchange final : public Exchange {
  public:
   explicit DgcExchange(DgcExchangeSetup setup)
-      : momentum_(std::move(setup)), ranks_(momentum_.setup.transport->size()) {
-    DP_ASSERT(momentum_.momentum != nullptr, "no velocity for bucket {}", momentum_.setup.bucket);
+      : setup_(std::move(setup)), ranks_(setup_.setup.transport->size()) {
+    DP_ASSERT(setup_.momentum != nullptr, "no velocity for bucket {}", setup_.setup.bucket);
     const std::size_t n = gradient().size();
-    DP_ASSERT(momentum_.parameters.empty() || momentum_.parameters.size() == n,
-              "{} parameters of a bucket of {} values", momentum_.parameters.size(), n);
+    DP_ASSERT(setup_.parameters.empty() || setup_.parameters.size() == n,
+              "{} parameters of a bucket of {} values", setup_.parameters.size(), n);
   }
 
   [[nodiscard]] BufferNeeds needs() const override { return inner().needs(); }
@@ -26,12 +26,12 @@ class DgcExchange final : public Exchange {
   }
   void prepare() override {
     const Stopwatch watch = this->watch();
-    const float decay = momentum_.weight_decay / static_cast<float>(ranks_);
+    const float decay = setup_.weight_decay / static_cast<float>(ranks_);
     const std::span<float> values = gradient();
-    for (std::size_t i = 0; i < momentum_.parameters.size(); ++i) {
-      values[i] += decay * momentum_.parameters[i];
+    for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
+      values[i] += decay * setup_.parameters[i];
     }
-    momentum_.momentum->prepare(momentum_.setup.offset, values);
+    setup_.momentum->prepare(setup_.setup.offset, values);
   }
   void start() override {
     inner().start();
@@ -50,28 +50,32 @@ class DgcExchange final : public Exchange {
   void put_back_delivered() override { inner().put_back_delivered(); }
   void let_go() override { inner().let_go(); }
   void measure_saturation() override { inner().measure_saturation(); }
+  // The velocity is of the whole gradient: its owner lists it.
+  void list_state(const std::string& prefix, StateVisitor& visitor) override {
+    inner().list_state(prefix, visitor);
+  }
 
  private:
-  [[nodiscard]] Exchange& inner() const { return *momentum_.inner; }
-  [[nodiscard]] std::span<float> gradient() const { return momentum_.setup.gradient; }
+  [[nodiscard]] Exchange& inner() const { return *setup_.inner; }
+  [[nodiscard]] std::span<float> gradient() const { return setup_.setup.gradient; }
   [[nodiscard]] Stopwatch watch() {
     return {stats_.encode_s,
-            momentum_.setup.trace,
+            setup_.setup.trace,
             {.step = static_cast<std::uint32_t>(step_),
-             .id = momentum_.setup.bucket,
+             .id = setup_.setup.bucket,
              .kind = TraceKind::hook}};
   }
 
   bool mask_when_delivered() {
     if (is_masked_ || !inner().delivered()) return false;
     is_masked_ = true;
-    const float* residual = momentum_.setup.residual;
+    const float* residual = setup_.setup.residual;
     if (residual == nullptr) return true;  // one rank: everything was delivered, nothing was sent
     const Stopwatch watch = this->watch();
-    if (momentum_.masks_by_residual) {
-      momentum_.momentum->mask(momentum_.setup.offset, {residual, gradient().size()});
+    if (setup_.masks_by_residual) {
+      setup_.momentum->mask(setup_.setup.offset, {residual, gradient().size()});
     } else {
-      momentum_.momentum->mask_delivered(momentum_.setup.offset, gradient());
+      setup_.momentum->mask_delivered(setup_.setup.offset, gradient());
     }
     return true;
   }
@@ -86,7 +90,7 @@ class DgcExchange final : public Exchange {
     inner().clear_stats();
   }
 
-  DgcExchangeSetup momentum_;
+  DgcExchangeSetup setup_;
   int ranks_;
   std::uint64_t step_ = 0;
   bool is_masked_ = true;

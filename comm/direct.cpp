@@ -29,7 +29,7 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size
                  {.from = before(d),
                   .take = Take::partial,
                   .give = is_last ? Give::total : Give::nothing,
-                  .is_first_sum = d == 1},
+                  .holds_only_own_values = d == 1},
                  is_last ? std::span<const int>(others) : std::span<const int>());
       }
     }

@@ -17,7 +17,9 @@ MadeExchange make_encoded(const ExchangeRequest& request) {
   const CodecSpec& spec = *request.spec;
   MadeExchange made;
   made.codec = request.device == nullptr ? make_codec(spec) : make_codec(spec, *request.device);
-  DP_ASSERT(made.codec != nullptr, "{} has no form for this device", spec.text());
+  DP_ASSERT(made.codec != nullptr,
+            "{} has no form for this device, or is an exchange without a row in exchange_kinds.cpp",
+            spec.text());
   ExchangeSetup setup = request.setup;
   setup.codec = made.codec.get();
   setup.segment = segment_floats(request.segment_bytes, *made.codec);
@@ -47,7 +49,7 @@ MadeExchange make_factored(const ExchangeRequest& request) {
   return {.codec = nullptr,
           .exchange = make_powersgd({.exchange = request.setup,
                                      .tensors = request.tensors,
-                                     .rank = request.spec->whole("rank"),
+                                     .factor_rank = request.spec->whole("rank"),
                                      .make_inner = request.topology->make})};
 }
 

@@ -15,9 +15,10 @@
 // message and the one that follows from it. Proof: suppose that messages are stuck, and take the
 // first of them in that order. All before it have been handled, so its sender has a free slot, and
 // its receiver, for which it is the next message, has posted its receive. The message that follows
-// from it finds a slot, because those sent since then are fewer than `window`, or their receivers,
-// which always have `window` receives posted, have posted them. (tests/comm/exchange_plan_test.cpp
-// runs the lists of up to 32 ranks without MPI.)
+// from it can be sent, too: at most `window` sends lie between the two. If fewer are under way, a
+// slot is free. If all are, each has a receive waiting for it, since receivers keep `window`
+// receives posted, so one of them ends and its slot becomes free.
+// (tests/comm/exchange_plan_test.cpp runs the lists of up to 32 ranks without MPI.)
 #pragma once
 
 #include <algorithm>
@@ -70,8 +71,9 @@ struct PlanTask {
   int from = kNobody;  // the rank that the message comes from
   Take take = Take::nothing;
   Give give = Give::nothing;
-  // The sum so far has only this rank's own values, which count as zeros if they are not finite.
-  bool is_first_sum = false;
+  // When the message comes, the sum so far has nothing but this rank's own values, which then count
+  // as zeros if they are not finite.
+  bool holds_only_own_values = false;
   // The received or sent message is fp32, not the codec's.
   bool takes_exact = false, gives_exact = false;
   // ExchangePlan::add fills in the rest.

@@ -158,10 +158,10 @@ void GradientSync::begin_epoch(std::size_t epoch) {
   std::vector<std::string> specs;
   for (const Bucket& bucket : buckets_) {
     CodecSpec spec = parse_codec_spec(bucket.codec);
-    const bool is_warm = epoch >= options_.compress_warmup;
-    if (!is_warm && spec.settings.contains("ratio")) {
-      spec.settings["ratio"] = dgc_ratio(spec.number("ratio"), epoch);
-    } else if (!is_warm) {
+    const bool is_warmup = epoch < options_.compress_warmup;
+    if (is_warmup && spec.settings.contains("ratio")) {
+      spec.settings["ratio"] = warmup_ratio(spec.number("ratio"), epoch);
+    } else if (is_warmup) {
       spec = parse_codec_spec("none");
     }
     specs.push_back(spec.text());

@@ -43,8 +43,9 @@ struct GradientSyncOptions {
   std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
   std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
   bool is_one_host = false;                     // all ranks are on the same one
-  std::size_t bucket_bytes = 4'000'000;
-  // If set, says it by the tensors (choose_bucket_bytes, which asks for their shapes).
+  std::size_t bucket_bytes = BucketOptions{}.bucket_bytes;
+  // If set, it is called once with the tensors, and its result replaces bucket_bytes. dptrain
+  // chooses the size by the measured network in this way (choose_bucket_bytes in link_probe.hpp).
   std::function<std::size_t(std::span<const TensorSlot>)> choose_bucket_bytes = {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;

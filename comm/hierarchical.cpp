@@ -78,7 +78,7 @@ class Writer {
                     {.from = left,
                      .take = Take::partial,
                      .give = is_total ? Give::total : Give::partial,
-                     .is_first_sum = true},
+                     .holds_only_own_values = true},
                     is_total ? to_all_ : right_);
         } else {
           const std::vector<int>& to = hop + 1 < hops ? to_all_ : place_.members;
@@ -108,7 +108,7 @@ class Writer {
     for (std::size_t i = 0; i < place_.members.size(); ++i) {
       PlanTask task{.from = place_.members[i],
                     .take = Take::partial,
-                    .is_first_sum = i == 0,
+                    .holds_only_own_values = i == 0,
                     .takes_exact = true};
       if (i + 1 < place_.members.size()) {
         plan_.add(chunk, at, task);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "comm/check.hpp"
+#include "comm/exchange_kinds.hpp"
 #include "comm/link_estimate.hpp"
-#include "comm/powersgd.hpp"
 #include "comm/tags.hpp"
 #include "kernels/codecs/codec.hpp"
 
@@ -235,16 +235,17 @@ double payload_share(const CodecSpec& spec, std::span<const TensorSlot> tensors)
     return static_cast<double>(make_codec(spec)->expected_payload_bytes(kSegment)) /
            (kSegment * sizeof(float));
   }
-  std::vector<TensorSlot> matrices;
-  std::size_t floats = 0;
+  // An exchange of its own sends its sums in fp32.
+  std::vector<TensorSlot> compressed;
+  std::size_t floats = 0, sent = 0;
   for (const TensorSlot& tensor : tensors) {
     if (tensor.is_1d || tensor.is_exact) continue;
-    matrices.push_back(tensor);
+    compressed.push_back(tensor);
     floats += tensor.elements();
   }
   if (floats == 0) return 1.0;
-  const PowerSgdPlan plan = plan_powersgd(matrices, spec.whole("rank"));
-  return static_cast<double>(plan.first_floats + plan.second_floats) / static_cast<double>(floats);
+  for (const std::size_t sum : exchange_kind(spec).sums(spec, floats, compressed)) sent += sum;
+  return static_cast<double>(sent) / static_cast<double>(floats);
 }
 
 }  // namespace

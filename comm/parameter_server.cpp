@@ -19,7 +19,7 @@ ExchangePlan parameter_server_plan(const ExchangeShape& shape, std::size_t rank)
       continue;
     }
     for (const int other : others) {
-      PlanTask task{.from = other, .take = Take::partial, .is_first_sum = other == 1};
+      PlanTask task{.from = other, .take = Take::partial, .holds_only_own_values = other == 1};
       if (other < last) {
         plan.add(0, at, task);
       } else {

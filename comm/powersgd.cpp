@@ -42,7 +42,9 @@ struct Sum {
 class PowerSgd final : public Exchange {
  public:
   explicit PowerSgd(const PowerSgdSetup& setup)
-      : setup_(setup.exchange), rank_(setup.rank), plan_(plan_powersgd(setup.tensors, setup.rank)) {
+      : setup_(setup.exchange),
+        factor_rank_(setup.factor_rank),
+        plan_(plan_powersgd(setup.tensors, setup.factor_rank)) {
     DP_ASSERT(setup_.codec->is_lossless() && !setup_.codec->is_on_device(),
               "powersgd sends its factors by {}", setup_.codec->spec().name);
     DP_ASSERT(plan_.tensors.empty() ? setup_.gradient.empty()
@@ -59,8 +61,8 @@ class PowerSgd final : public Exchange {
       const Tensor& tensor = plan_.tensors[t];
       if (!tensor.is_factored) continue;
       factored_.push_back(t);
-      work = std::max(work, powersgd::orthonormalise_work(tensor.rows, rank_));
-      for (std::size_t j = 0; j < rank_; ++j) draw_column(t, j, 0);
+      work = std::max(work, powersgd::orthonormalise_work(tensor.rows, factor_rank_));
+      for (std::size_t j = 0; j < factor_rank_; ++j) draw_column(t, j, 0);
     }
     work_.resize(work);
   }
@@ -162,7 +164,8 @@ class PowerSgd final : public Exchange {
     for (const std::size_t t : factored_) {
       const Tensor& tensor = plan_.tensors[t];
       powersgd::add_product(shape(tensor), first_.values.data() + tensor.first,
-                            own_q_.data() + tensor.second, rank_, setup_.residual + tensor.begin);
+                            own_q_.data() + tensor.second, factor_rank_,
+                            setup_.residual + tensor.begin);
     }
   }
 
@@ -223,7 +226,7 @@ class PowerSgd final : public Exchange {
   void draw_column(std::size_t t, std::size_t j, std::uint64_t draw) {
     const Tensor& tensor = plan_.tensors[t];
     const CounterRng rng(setup_.seed, RandomStream::codec, (std::uint64_t{setup_.bucket} << 32) + t,
-                         draw * rank_ + j);
+                         draw * factor_rank_ + j);
     float* column = next_q_.data() + tensor.second + j * tensor.columns;
     for (std::size_t i = 0; i < tensor.columns; ++i) column[i] = static_cast<float>(normal(rng, i));
   }
@@ -235,15 +238,15 @@ class PowerSgd final : public Exchange {
       return;
     }
     powersgd::multiply(shape(tensor), gradient(tensor), residual(tensor),
-                       next_q_.data() + tensor.second, rank_, first);
+                       next_q_.data() + tensor.second, factor_rank_, first);
   }
 
   void compute_second(const Tensor& tensor) {
     if (!tensor.is_factored) return;
     float* p = first_.values.data() + tensor.first;
-    powersgd::orthonormalise(tensor.rows, rank_, p, work_.data());
-    powersgd::multiply_transposed(shape(tensor), gradient(tensor), residual(tensor), p, rank_,
-                                  own_q_.data() + tensor.second);
+    powersgd::orthonormalise(tensor.rows, factor_rank_, p, work_.data());
+    powersgd::multiply_transposed(shape(tensor), gradient(tensor), residual(tensor), p,
+                                  factor_rank_, own_q_.data() + tensor.second);
   }
 
   void deliver(std::size_t t) {
@@ -261,8 +264,8 @@ class PowerSgd final : public Exchange {
     const float* sum_q = second_.values.data() + tensor.second;
     if (factored_[step_ % factored_.size()] == t) sample_error(tensor, own_q);
     powersgd::deliver(shape(tensor), gradient(tensor), residual(tensor), first, own_q, sum_q,
-                      rank_);
-    for (std::size_t j = 0; j < rank_; ++j) keep_column(t, j);
+                      factor_rank_);
+    for (std::size_t j = 0; j < factor_rank_; ++j) keep_column(t, j);
   }
 
   // Samples one tensor per step. As P is orthonormal, the squared error is that of M minus that of
@@ -270,7 +273,7 @@ class PowerSgd final : public Exchange {
   void sample_error(const Tensor& tensor, const float* own_q) {
     const SegmentMemory& memory = setup_.codec->memory();
     const double all = memory.squares_of_sum(gradient(tensor), residual(tensor), elements(tensor));
-    const double kept = memory.squares_of_sum(own_q, nullptr, rank_ * tensor.columns);
+    const double kept = memory.squares_of_sum(own_q, nullptr, factor_rank_ * tensor.columns);
     if (!std::isfinite(all)) return;
     stats_.sampled.value_squares += all;
     stats_.sampled.error_squares += std::max(0.0, all - kept);
@@ -294,7 +297,7 @@ class PowerSgd final : public Exchange {
   }
 
   ExchangeSetup setup_;
-  std::size_t rank_;
+  std::size_t factor_rank_;
   PowerSgdPlan plan_;
   std::vector<std::size_t> factored_;  // the factored tensors' places in the plan
   Sum first_, second_;
@@ -310,12 +313,12 @@ class PowerSgd final : public Exchange {
 
 }  // namespace
 
-PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t rank) {
-  DP_ASSERT(rank > 0, "rank {}", rank);
+PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t factor_rank) {
+  DP_ASSERT(factor_rank > 0, "rank {}", factor_rank);
   PowerSgdPlan plan;
   std::size_t begin = 0;
   for (const TensorSlot& slot : tensors) {
-    const bool is_factored = rank * (slot.rows + slot.columns) < slot.elements();
+    const bool is_factored = factor_rank * (slot.rows + slot.columns) < slot.elements();
     plan.tensors.push_back({.begin = begin,
                             .rows = slot.rows,
                             .columns = slot.columns,
@@ -323,8 +326,8 @@ PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t rank
                             .first = plan.first_floats,
                             .second = plan.second_floats});
     begin += slot.elements();
-    plan.first_floats += is_factored ? rank * slot.rows : slot.elements();
-    plan.second_floats += is_factored ? rank * slot.columns : 0;
+    plan.first_floats += is_factored ? factor_rank * slot.rows : slot.elements();
+    plan.second_floats += is_factored ? factor_rank * slot.columns : 0;
   }
   return plan;
 }

@@ -64,14 +64,15 @@ struct PowerSgdPlan {
   std::size_t first_floats = 0, second_floats = 0;
 };
 // `tensors` follow each other without gaps; the first begins at the bucket's begin.
-[[nodiscard]] PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t rank);
+[[nodiscard]] PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors,
+                                         std::size_t factor_rank);
 
 struct PowerSgdSetup {
   // The bucket. `codec` is a lossless one on host memory (none), which the inner exchanges use. If
   // the residual is null, what is dropped is lost.
   ExchangeSetup exchange;
   std::span<const TensorSlot> tensors;  // the bucket's; needed only during construction
-  std::size_t rank = 4;
+  std::size_t factor_rank = 4;
   // Makes the two inner exchanges by the run's topology. They own nothing of this struct.
   std::function<std::unique_ptr<Exchange>(const ExchangeSetup&)> make_inner;
 };

@@ -64,8 +64,8 @@ struct ReducerOptions {
   // If nothing has moved for this time and a rank does not answer, the job ends. A rank that
   // answers is computing; the others wait ten times as long for it (liveness.hpp).
   double comm_timeout_s = 60.0;
-  // A link as slow as that between this rank and all others (throttled_transport.hpp); 0: as it
-  // is.
+  // Limits what this rank sends, and what it receives, to so many bits per second, as one link to
+  // all other ranks would (throttled_transport.hpp); 0: no limit.
   double throttle_bits_per_s = 0.0;
   // The time between looks at the network while it works; 0: chosen by look_pace.hpp.
   int sleep_us = 0;
@@ -160,7 +160,7 @@ class Reducer {
   [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
   // The floats that go over the topology, one sum after the other.
   [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
-  // Writes the bucket's messages.
+  // The codec that writes the bucket's messages.
   [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {
     return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
   }

@@ -13,6 +13,7 @@ ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank, std::size_t
   for (std::size_t group = 0; group < shape.segments(); group += window) {
     const std::size_t end = std::min(group + window, shape.segments());
     for (std::size_t at = group; at < end; ++at) plan.add(rank, at, {.give = partial}, {right});
+    // A task takes the message of `hop` and sends what follows from it, the message of hop + 1.
     for (std::size_t hop = 0; hop < hops; ++hop) {
       const std::size_t chunk = (rank + 2 * p - 1 - hop) % p;
       for (std::size_t at = group; at < end; ++at) {
@@ -21,7 +22,7 @@ ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank, std::size_t
                    {.from = left,
                     .take = PlanTask::Take::partial,
                     .give = hop < p - 2 ? partial : total,
-                    .is_first_sum = true},
+                    .holds_only_own_values = true},
                    {right});
         } else if (hop < hops - 1) {
           plan.add(chunk, at, {.from = left, .take = PlanTask::Take::total, .give = message},

@@ -5,10 +5,10 @@
 // (r - 1 - h) mod P:
 //
 //     hops 0 .. P-2      reduce-scatter: the message holds a partial sum; the receiver decodes it,
-//                        adds its own values, and encodes the result for the next hop
-//     hop P-1            the rank that has completed the sum of a chunk, its *owner*, encodes it;
-//                        here rank r sends chunk (r + 1) mod P, which it owns
-//     hops P-1 .. 2P-3   all-gather: the owner's payload, forwarded verbatim and decoded by all
+//                        adds its own values, and encodes the result for the next hop. After hop
+//                        P-2 rank r has the complete sum of chunk (r + 1) mod P: it is the *owner*
+//     hops P-1 .. 2P-3   all-gather: the owner encodes its sum and sends it on hop P-1; the other
+//                        ranks decode this payload and forward it verbatim
 //
 //     P = 3, chunk 0:    0 --a0--> 1 --a0+a1--> 2 (owner) --sum--> 0 --sum--> 1
 //

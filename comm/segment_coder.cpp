@@ -58,7 +58,7 @@ void SegmentCoder::begin_step(std::uint64_t step) {
 void SegmentCoder::add(const PlanTask& task, std::span<const std::byte> received) {
   const Stopwatch watch = decode_watch(task, false, received.size());
   const std::span<float> sum = values(task);
-  if (task.is_first_sum && !memory().is_finite(sum.data(), sum.size())) {
+  if (task.holds_only_own_values && !memory().is_finite(sum.data(), sum.size())) {
     flag(task.segment);
     incoming_codec(task).decode(received, sum);
   } else {
@@ -72,8 +72,8 @@ void SegmentCoder::assign_total(const PlanTask& task, std::span<const std::byte>
   incoming_codec(task).decode(received, values(task));
 }
 
-std::size_t SegmentCoder::encode(const PlanTask& task, std::span<const std::byte> received,
-                                 std::span<std::byte> payload) {
+std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const std::byte> received,
+                                         std::span<std::byte> payload) {
   const bool has_received = task.take == Take::partial;
   const std::span<float> sum = values(task);
   const std::size_t begin = plan_.segments[task.segment].begin;
@@ -101,7 +101,7 @@ std::size_t SegmentCoder::encode(const PlanTask& task, std::span<const std::byte
                          : codec.encode(sum, residual, payload, context);
     if (!result.finite) {
       flag(task.segment);
-      if (has_received && task.is_first_sum) {
+      if (has_received && task.holds_only_own_values) {
         incoming_codec(task).decode(received, sum);
         result = codec.encode(sum, residual, payload, context);
       }

@@ -51,8 +51,8 @@ class SegmentCoder {
   void assign_total(const PlanTask& task, std::span<const std::byte> received);
   // Adds the payload that the task has taken, if any, and encodes the sum. If this is the total, it
   // is replaced by what others decode. Returns the length of the encoded payload.
-  std::size_t encode(const PlanTask& task, std::span<const std::byte> received,
-                     std::span<std::byte> payload);
+  std::size_t add_and_encode(const PlanTask& task, std::span<const std::byte> received,
+                             std::span<std::byte> payload);
 
   // For an exchange that sends nothing: the sum is already there, and only the verdict is missing.
   void judge_own_values();

@@ -242,7 +242,7 @@ class SegmentExchange final : public Exchange {
     if (task.takes()) return false;
     const std::size_t at = free_send();
     if (at == kNone) return false;
-    send(task, at, kNone, encode(task, at, {}));
+    send(task, at, kNone, write_message(task, at, {}));
     return true;
   }
 
@@ -268,7 +268,7 @@ class SegmentExchange final : public Exchange {
     --arrival_count_;
     next_handled_ = next_receive(next_handled_ + 1);
     receives_[slot].state = State::free;
-    const std::span<const std::byte> sent = take(task, send_at, message);
+    const std::span<const std::byte> sent = handle_payload(task, send_at, message);
     if (task.encodes()) {
       send(task, send_at, kNone, sent);
     } else if (task.gives()) {
@@ -282,11 +282,11 @@ class SegmentExchange final : public Exchange {
 
   // Adds the message's payload to this rank's values or assigns it. Returns the message that the
   // task encodes, in the buffer of that send; empty if it encodes none.
-  std::span<const std::byte> take(const PlanTask& task, std::size_t send_at,
-                                  std::span<const std::byte> message) {
+  std::span<const std::byte> handle_payload(const PlanTask& task, std::size_t send_at,
+                                            std::span<const std::byte> message) {
     const std::span<const std::byte> payload = message.subspan(kMessageHeaderBytes);
     try {
-      if (task.encodes()) return encode(task, send_at, payload);
+      if (task.encodes()) return write_message(task, send_at, payload);
       if (task.take == PlanTask::Take::partial) {
         coder_.add(task, payload);
       } else {
@@ -301,12 +301,13 @@ class SegmentExchange final : public Exchange {
     return {};
   }
 
-  // Writes a message into the buffer of that send. It has the sum of this rank's values and of the
-  // payload received, if there is one.
-  std::span<const std::byte> encode(const PlanTask& task, std::size_t send_at,
-                                    std::span<const std::byte> received) {
+  // Writes a message into the buffer of that send: the sum of this rank's values and of the payload
+  // received, if there is one.
+  std::span<const std::byte> write_message(const PlanTask& task, std::size_t send_at,
+                                           std::span<const std::byte> received) {
     const std::span<std::byte> message = send_buffer(send_at);
-    const std::size_t bytes = coder_.encode(task, received, message.subspan(kMessageHeaderBytes));
+    const std::size_t bytes =
+        coder_.add_and_encode(task, received, message.subspan(kMessageHeaderBytes));
     const MessageHeader h =
         header(kSegmentKind | (coder_.is_flagged(task.segment) ? kNotFinite : 0),
                number(task.segment, task.give == PlanTask::Give::total));

@@ -33,7 +33,7 @@ ExchangePlan tree_plan(const ExchangeShape& shape, std::size_t rank, std::size_t
     for (std::size_t at = group; at < end; ++at) {
       if (children.empty()) plan.add(0, at, {.give = Give::partial}, {parent});
       for (std::size_t i = 0; i < children.size(); ++i) {
-        PlanTask task{.from = children[i], .take = Take::partial, .is_first_sum = i == 0};
+        PlanTask task{.from = children[i], .take = Take::partial, .holds_only_own_values = i == 0};
         if (i + 1 < children.size()) {
           plan.add(0, at, task);
         } else if (is_root) {

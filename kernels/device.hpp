@@ -93,8 +93,9 @@ class Device {
   // Every other thread than the one that made the device calls this before anything else.
   virtual void make_current() const {}
 
-  // `operations` enqueues what a replay has to do. Only the first replays call it. The memory that
-  // it refers to must outlive the recording.
+  // `operations` does what a replay has to do. On a CPU every replay calls it; on a GPU it
+  // enqueues, and only the first replays call it, since later ones launch the graph that was
+  // captured. The memory that it refers to must outlive the recording.
   [[nodiscard]] virtual std::unique_ptr<Recording> record(std::function<void()> operations) = 0;
   [[nodiscard]] virtual std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) = 0;
 

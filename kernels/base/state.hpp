@@ -2,10 +2,11 @@
 //
 // Every owner of state (parameters, running statistics, an optimiser, an exchange, the training
 // loop) has a method list_state(visitor) that tells each of its parts, always in the same order.
-// Checkpoints, replica hashes and the tests of restoring walk this one list; what is not listed is
-// not state, and is lost between runs.
+// The replica hash and the test of restoring (tests/app/state_test.cpp) walk this one list, as
+// everything that saves a run must; what is not listed is not state, and is lost between runs.
 //
-// A part is a block of memory whose size does not change after set-up (StateBlock), or a text that
+// A part is a block of memory whose size does not change within an epoch (StateBlock; at the start
+// of an epoch a warm-up may change codecs, so begin_epoch() comes before the list), or a text that
 // may have any length, such as the choices of algorithms (StateText). Names are unique in a run:
 // owners that exist several times put a prefix in front.
 #pragma once
@@ -83,6 +84,9 @@ class StateVisitor {
     if constexpr (std::is_same_v<T, double>) return StateType::f64;
     if constexpr (std::is_same_v<T, std::int64_t>) return StateType::i64;
     if constexpr (std::is_same_v<T, std::uint64_t>) return StateType::u64;
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, double> ||
+                      std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::uint64_t>,
+                  "values of this type have no StateType");
   }
 };
 

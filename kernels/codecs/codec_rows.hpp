@@ -128,7 +128,7 @@ inline constexpr std::tuple kCodecRows{
                         .is_biased = true,
                         .parameters = kDgcParameters}},
     HostCodecRow<RandK>{{.name = "randk",
-                         .help = "values at random places, the same on all ranks",
+                         .help = "values at random places",
                          .is_biased = true,
                          .unbiased_when = "scale=on",
                          .parameters = kRandKParameters}},

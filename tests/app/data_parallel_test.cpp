@@ -156,7 +156,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
       replica.load(loader.next());
       replica.compute(step);
       replica.await_loaded();
-      EXPECT_TRUE(replica.exchange(0.0).finite);
+      EXPECT_TRUE(replica.await_sums(0.0).finite);
       if (step == 0) {
         // The same parameters on both sides: only the order of additions differs, a few units in
         // the last place (2^-24) of a sum of 12 samples times some hundred pixels.

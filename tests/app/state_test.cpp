@@ -93,7 +93,7 @@ class TrainingRun {
       batch.global_samples = kBatch * static_cast<std::size_t>(comm_.size());
       replica_->load(batch);
       replica_->compute(step);
-      EXPECT_TRUE(replica_->exchange(0.0).finite);
+      EXPECT_TRUE(replica_->await_sums(0.0).finite);
       replica_->update(0.05);
     }
     // What this rank still forwards to others has ended.

@@ -82,7 +82,7 @@ struct PowerBench {
                                     .segment = options.segment,
                                     .hosts = hosts},
                        .tensors = slots,
-                       .rank = r,
+                       .factor_rank = r,
                        .make_inner = topology.make});
     buffers.emplace(exchange->needs());
     comm.barrier();
