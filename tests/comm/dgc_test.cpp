@@ -187,7 +187,8 @@ TEST(DgcMomentum, TheExchangeConservesTheVelocity) {
 
 TEST(DgcLadder, ClimbsDownByQuarters) {
   const double rungs[] = {0.25, 0.0625, 0.015625, 0.01, 0.01};
-  for (std::size_t epoch = 0; epoch < 5; ++epoch) EXPECT_EQ(warmup_ratio(0.01, epoch), rungs[epoch]);
+  for (std::size_t epoch = 0; epoch < 5; ++epoch)
+    EXPECT_EQ(warmup_ratio(0.01, epoch), rungs[epoch]);
   EXPECT_EQ(warmup_ratio(0.001, 3), 0.00390625);
   EXPECT_EQ(warmup_ratio(0.001, 4), 0.001);
   EXPECT_EQ(warmup_ratio(0.5, 0), 0.5);
