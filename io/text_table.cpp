@@ -34,7 +34,6 @@ std::string scaled(double value, const char* unit) {
 }  // namespace
 
 std::string format_bytes(double bytes) { return scaled(bytes, "B"); }
-std::string format_rate(double bytes_per_s) { return scaled(bytes_per_s, "B/s"); }
 std::string format_bit_rate(double bit_per_s) { return scaled(bit_per_s, "bit/s"); }
 
 std::string format_seconds(double seconds) {
@@ -44,14 +43,6 @@ std::string format_seconds(double seconds) {
   if (size < 0.9995e-3) return fmt::format("{:.0f} us", seconds * 1e6);
   if (size < 0.9995) return three_digits(seconds * 1e3) + " ms";
   return three_digits(seconds) + " s";
-}
-
-std::string format_duration(double seconds) {
-  if (std::isnan(seconds)) return kUnknown;
-  const auto all = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e12)));
-  if (all < 60) return fmt::format("{} s", all);
-  if (all < 3'600) return fmt::format("{} min {:02} s", all / 60, all % 60);
-  return fmt::format("{} h {:02} min", all / 3'600, all / 60 % 60);
 }
 
 std::string format_count(std::int64_t count) {

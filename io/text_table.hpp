@@ -13,10 +13,8 @@
 namespace dp {
 
 [[nodiscard]] std::string format_bytes(double bytes);               // 812 B, 44.7 MB, 1.20 GB
-[[nodiscard]] std::string format_rate(double bytes_per_s);          // 11.9 MB/s
 [[nodiscard]] std::string format_bit_rate(double bit_per_s);        // 95.7 Mbit/s
 [[nodiscard]] std::string format_seconds(double seconds);           // 35 us, 4.21 ms, 12.3 s
-[[nodiscard]] std::string format_duration(double seconds);          // 12 s, 3 min 05 s, 2 h 07 min
 [[nodiscard]] std::string format_count(std::int64_t count);         // 11,173,962
 [[nodiscard]] std::string format_percent(double fraction);          // 83.1 %
 [[nodiscard]] std::string format_number(double value, int digits);  // with that many decimals
