@@ -4,11 +4,10 @@
 //     u64     key                what the places are derived from, little-endian
 //     float32 value[k]           k = ceil(ratio n), at least 1; in the places' order
 // The places are not sent. The key follows from seed, step, bucket and the segment's place in the
-// gradient. With scale=off all ranks draw the same places, so that their sums line up; with scale=on
-// the rank is a part of the key. The segment is cut into k
-// runs of nearly equal length, floor(j n / k) to floor((j + 1) n / k). One place is drawn in each,
-// and one more draw shifts them all, around the segment's end. So every place is drawn with
-// probability k/n, and none twice.
+// gradient. With scale=off all ranks draw the same places, so that their sums line up; with
+// scale=on the rank is a part of the key. The segment is cut into k runs of nearly equal length,
+// floor(j n / k) to floor((j + 1) n / k). One place is drawn in each, and one more draw shifts them
+// all, around the segment's end. So every place is drawn with probability k/n, and none twice.
 //
 // scale=off sends the values as they are. That is biased and needs feedback; a value that is sent
 // leaves exactly zero in the residual.
