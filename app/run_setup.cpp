@@ -157,7 +157,7 @@ void measure_network(Run& run) {
 std::size_t choose_buckets(const Run& run, std::span<const TensorSlot> tensors) {
   if (run.options.bucket_mb > 0) return static_cast<std::size_t>(run.options.bucket_mb * 1e6);
   if (run.choices.bucket_bytes > 0) return run.choices.bucket_bytes;
-  if (run.link.bytes_per_s == 0) return BucketOptions{}.bucket_bytes;
+  if (run.link.bytes_per_s == 0) return 1'000'000;  // --help of --bucket-mb says it
   return choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()),
                              parse_codec_spec(run.options.compress), tensors);
 }
