@@ -21,8 +21,9 @@ struct Conv2dDesc {
   Extent kernel = 3;  // R x S
   std::size_t stride = 1;
   Extent padding = 1;
-  bool is_training = true;           // false: forward only
-  bool needs_input_gradient = true;  // false for the first layer: no backward_data
+  bool is_training = true;            // false: forward only
+  bool needs_input_gradient = true;   // false for the first layer: no backward_data
+  bool needs_weight_gradient = true;  // false if the weights are not trained: no backward_weights
 
   [[nodiscard]] std::size_t weight_elements() const {
     return y.shape.c * kernel.area() * x.shape.c;

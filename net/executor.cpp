@@ -39,7 +39,8 @@ void Executor::plan_layers(const std::vector<std::vector<BoundParameter>>& param
     values_[i].desc = layers_[i]->plan({.device = device_,
                                         .activation_type = options_.activation_type,
                                         .is_training = options_.is_training,
-                                        .needs_input_gradient = !reads_images},
+                                        .needs_input_gradient = !reads_images,
+                                        .position = options_.position},
                                        inputs);
     layers_[i]->bind(parameters[i]);
     inputs_[i].resize(inputs.size());

@@ -21,7 +21,8 @@ struct ExecutorOptions {
   std::size_t batch;
   bool is_training;
   DataType activation_type = DataType::f32;
-  TraceTrack* trace = nullptr;  // gets each layer's forward and backward; null: no trace
+  const StepPosition* position = nullptr;  // for layers that draw random numbers
+  TraceTrack* trace = nullptr;             // gets each layer's forward and backward; null: no trace
 };
 
 class Executor {

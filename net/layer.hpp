@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/tensor.hpp"
 #include "net/parameters.hpp"
 
@@ -35,6 +36,8 @@ struct PlanContext {
   DataType activation_type;
   bool is_training;
   bool needs_input_gradient;  // false if the layer reads the images
+  // Which step and which images, for layers that draw random numbers; read when operations run.
+  const StepPosition* position = nullptr;
 
   // The layout and type in which activations of a shape are stored.
   [[nodiscard]] TensorDesc activation(const Shape& shape) const {
@@ -42,7 +45,8 @@ struct PlanContext {
   }
 };
 
-// A parameter in use: its values and gradient (null for statistics and in evaluation).
+// A parameter in use: its values and gradient (null for statistics, for frozen parameters and in
+// evaluation).
 struct BoundParameter {
   float* value;
   float* gradient;

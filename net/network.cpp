@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include "kernels/base/error.hpp"
 #include "kernels/host_memory.hpp"
@@ -9,7 +10,11 @@
 namespace dp::net {
 
 Network::Network(Device& device, Graph graph, DataType activation_type, std::uint64_t seed)
-    : device_(device), graph_(std::move(graph)), activation_type_(activation_type) {
+    : device_(device),
+      graph_(std::move(graph)),
+      activation_type_(activation_type),
+      position_memory_(device.allocate_host(sizeof(StepPosition))),
+      position_(new (position_memory_.get()) StepPosition{.seed = seed}) {
   place_parameters();
   parameters_->initialise(seed);
 }
@@ -36,7 +41,8 @@ void Network::place_parameters() {
                          .shape = spec.shape,
                          .kind = spec.kind,
                          .init = spec.init,
-                         .fan_in = spec.fan_in});
+                         .fan_in = spec.fan_in,
+                         .trained_epochs = spec.trained_epochs});
     }
   }
   parameters_ = std::make_unique<Parameters>(device_, std::move(ordered));
@@ -50,9 +56,10 @@ void Network::place_parameters() {
   slots_.resize(nodes.size());
   for (std::size_t i = 1; i < nodes.size(); ++i) {
     for (const ParameterSpec& spec : specs[i]) {
-      const bool is_statistic = spec.kind == ParameterKind::statistic;
-      const auto list = is_statistic ? parameters_->statistics() : parameters_->tensors();
-      slots_[i].push_back({is_statistic, index_of(list, nodes[i].name + "." + spec.name)});
+      const auto list = spec.kind == ParameterKind::statistic ? parameters_->statistics()
+                        : spec.kind == ParameterKind::frozen  ? parameters_->frozen()
+                                                              : parameters_->tensors();
+      slots_[i].push_back({spec.kind, index_of(list, nodes[i].name + "." + spec.name)});
     }
   }
 }
@@ -64,9 +71,13 @@ std::vector<std::vector<BoundParameter>> Network::bound_parameters(Mode mode) {
   std::vector<std::vector<BoundParameter>> bound(slots_.size());
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     for (const Slot& slot : slots_[i]) {
-      if (slot.is_statistic) {
+      if (slot.kind == ParameterKind::statistic) {
         bound[i].push_back(
             {statistics.data() + parameters_->statistics()[slot.index].offset, nullptr});
+      } else if (slot.kind == ParameterKind::frozen) {
+        bound[i].push_back(
+            {parameters_->frozen_values().data() + parameters_->frozen()[slot.index].offset,
+             nullptr});
       } else {
         const std::size_t offset = parameters_->tensors()[slot.index].offset;
         bound[i].push_back({parameters_->values().data() + offset,
@@ -84,6 +95,7 @@ void Network::prepare(std::size_t batch, Mode mode) {
                                          ExecutorOptions{.batch = batch,
                                                          .is_training = is_training,
                                                          .activation_type = activation_type_,
+                                                         .position = position_,
                                                          .trace = is_training ? trace_ : nullptr},
                                          bound_parameters(mode));
   if (made->arena_bytes() > arena_bytes_) {
@@ -118,10 +130,13 @@ void Network::check_memory(std::size_t batch, std::size_t processes) {
   // one.
   const std::unique_ptr<Device> planner =
       make_device({.kind = DeviceKind::cpu, .threads = device_.threads(), .tune = false});
-  const Executor one(
-      *planner, graph_,
-      {.batch = 1, .is_training = true, .activation_type = activation_type_, .trace = nullptr},
-      bound_parameters(Mode::training));
+  const Executor one(*planner, graph_,
+                     {.batch = 1,
+                      .is_training = true,
+                      .activation_type = activation_type_,
+                      .position = position_,
+                      .trace = nullptr},
+                     bound_parameters(Mode::training));
   const std::size_t bytes = one.arena_bytes() * batch;
   const FreeMemory free = free_host_memory(processes);
   if (static_cast<double>(bytes) > kShareForActivations * static_cast<double>(free.bytes)) {
@@ -162,7 +177,7 @@ void Network::backward(const TensorView& images, const TensorCallback& tensor_fi
   last_->backward(images, [&](std::size_t node) {
     if (!tensor_final) return;
     for (const Slot& slot : slots_[node]) {
-      if (!slot.is_statistic) tensor_final(slot.index);
+      if (slot.is_trained()) tensor_final(slot.index);
     }
   });
 }

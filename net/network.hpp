@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/dropout.hpp"
 #include "net/executor.hpp"
 #include "net/graph.hpp"
 #include "net/parameters.hpp"
@@ -41,6 +42,11 @@ class Network {
     return TensorDesc::nhwc(graph_.images_shape(batch));
   }
 
+  // What random layers draw from, in memory that operations read when they run: to be set before
+  // each step, when those of the step before have run. At first the seed is the parameters', and
+  // the batch is the whole batch of step 0.
+  [[nodiscard]] StepPosition& position() { return *position_; }
+
   // Call it before prepare(). The trace gets a slice for each layer in training; its `id` is an
   // index into layer_names(). Only for a CPU, because a GPU runs layers after they are called.
   void set_trace(TraceTrack* trace) { trace_ = trace; }
@@ -67,11 +73,14 @@ class Network {
   [[nodiscard]] std::vector<std::string> algorithms() const;
 
  private:
-  // Where a parameter of a layer lies: in the flat buffers or, if it is a statistic, in those of
-  // statistics.
+  // Where a parameter of a layer lies: in the flat buffers or, by its kind, in those of frozen
+  // parameters or of statistics.
   struct Slot {
-    bool is_statistic;
-    std::size_t index;  // into tensors() or statistics()
+    ParameterKind kind;
+    std::size_t index;  // into tensors(), frozen() or statistics()
+    [[nodiscard]] bool is_trained() const {
+      return kind == ParameterKind::matrix || kind == ParameterKind::vector;
+    }
   };
 
   void place_parameters();
@@ -84,6 +93,8 @@ class Network {
   DataType activation_type_;
   std::size_t classes_ = 0;
   std::unique_ptr<Parameters> parameters_;
+  Device::Memory position_memory_;
+  StepPosition* position_;
   std::vector<std::vector<Slot>> slots_;  // per node
   std::map<std::pair<std::size_t, Mode>, std::unique_ptr<Executor>> executors_;
   Device::Memory arena_;

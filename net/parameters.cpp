@@ -48,6 +48,18 @@ std::size_t place(std::vector<Parameter>& tensors, std::size_t offset) {
   return offset;
 }
 
+// Output channel k of the first C passes input channel k on: 1 at the kernel's centre, else 0.
+void set_identity(const Parameter& tensor, std::span<float> values) {
+  const std::size_t K = tensor.shape.at(0), C = tensor.shape.at(1), R = tensor.shape.at(2),
+                    S = tensor.shape.at(3);
+  const std::size_t centre = R / 2 * S + S / 2;
+  for (std::size_t k = 0; k < std::min(K, C); ++k) {
+    const std::span<float> kernel = values.subspan(k * R * S * C, R * S * C);
+    std::fill(kernel.begin(), kernel.end(), 0.0f);
+    kernel[centre * C + k] = 1.0f;
+  }
+}
+
 void fill(const Parameter& tensor, std::uint64_t seed, std::span<float> buffer) {
   const std::span<float> values = buffer.subspan(tensor.offset, tensor.elements);
   const CounterRng rng(seed, RandomStream::weights, name_key(tensor.name));
@@ -66,11 +78,19 @@ void fill(const Parameter& tensor, std::uint64_t seed, std::span<float> buffer) 
       });
       return;
     }
-    case Init::uniform_fan_in: {
+    case Init::normal_hundredth:
+      for_each_element(tensor, [&](std::size_t torch, std::size_t memory) {
+        values[memory] = static_cast<float>(0.01 * normal(rng, torch));
+      });
+      return;
+    case Init::uniform_fan_in:
+    case Init::identity_first:
+    case Init::whitening: {
       const double bound = 1.0 / std::sqrt(static_cast<double>(tensor.fan_in));
       for_each_element(tensor, [&](std::size_t torch, std::size_t memory) {
         values[memory] = static_cast<float>(bound * (2.0 * rng.uniform(torch) - 1.0));
       });
+      if (tensor.init == Init::identity_first) set_identity(tensor, values);
       return;
     }
   }
@@ -83,14 +103,17 @@ Parameters::Parameters(Device& device, std::vector<Parameter> specs) : device_(d
   for (Parameter& spec : specs) {
     auto& list = spec.kind == ParameterKind::matrix   ? tensors_
                  : spec.kind == ParameterKind::vector ? vectors
+                 : spec.kind == ParameterKind::frozen ? frozen_
                                                       : statistics_;
     list.push_back(std::move(spec));
   }
   tensors_.insert(tensors_.end(), vectors.begin(), vectors.end());
   size_ = place(tensors_, 0);
+  frozen_size_ = place(frozen_, 0);
   statistics_size_ = place(statistics_, 0);
   values_ = device.allocate(size_ * sizeof(float));
   gradients_ = device.allocate(size_ * sizeof(float));
+  frozen_values_ = device.allocate(frozen_size_ * sizeof(float));
   training_statistics_ = device.allocate(statistics_size_ * sizeof(float));
   evaluation_statistics_ = device.allocate(statistics_size_ * sizeof(float));
 }
@@ -99,6 +122,11 @@ void Parameters::list_state(StateVisitor& visitor) {
   for (const Parameter& tensor : tensors_) {
     visitor.values(std::string(kParameterState) + tensor.name,
                    values().subspan(tensor.offset, tensor.elements), StateShare::replicated,
+                   StatePlace::device);
+  }
+  for (const Parameter& tensor : frozen_) {
+    visitor.values(std::string(kParameterState) + tensor.name,
+                   frozen_values().subspan(tensor.offset, tensor.elements), StateShare::replicated,
                    StatePlace::device);
   }
   for (const Parameter& tensor : statistics_) {
@@ -112,6 +140,9 @@ void Parameters::initialise(std::uint64_t seed) {
   std::vector<float> host(size_);
   for (const Parameter& t : tensors_) fill(t, seed, host);
   device_.upload(values().data(), host.data(), size_ * sizeof(float));
+  host.resize(frozen_size_);
+  for (const Parameter& t : frozen_) fill(t, seed, host);
+  device_.upload(frozen_values().data(), host.data(), frozen_size_ * sizeof(float));
   host.resize(statistics_size_);
   for (const Parameter& t : statistics_) fill(t, seed, host);
   for (const std::span<float> copy : {training_statistics(), evaluation_statistics()}) {

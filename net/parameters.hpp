@@ -7,6 +7,9 @@
 // as one slice. Kernels lie in memory as KRSC; files and other programs use torch's OIHW (import
 // and export below).
 //
+// Frozen parameters are set before the first step and not trained: they have no gradient, are not
+// exchanged, and lie in a buffer of their own.
+//
 // Statistics (running mean and variance of BatchNorm) are not parameters. They have their own
 // buffers: each rank's own for training, and a copy for evaluation.
 #pragma once
@@ -22,12 +25,20 @@
 
 namespace dp::net {
 
-enum class ParameterKind { matrix, vector, statistic };
+enum class ParameterKind { matrix, vector, frozen, statistic };
 enum class Init {
   zeros,
   ones,
   kaiming_normal_fan_out,  // N(0, 2 / (K R S)); He et al. 2015
-  uniform_fan_in,          // U(-1/sqrt(C), 1/sqrt(C)): torch.nn.Linear's weights and bias
+  // U(-1/sqrt(fan_in), 1/sqrt(fan_in)): torch's default for weights and bias of convolutions and
+  // linear layers
+  uniform_fan_in,
+  // The first C output channels pass their input channel on, the others are as uniform_fan_in
+  // (torch.nn.init.dirac_ on a part of the weights).
+  identity_first,
+  normal_hundredth,  // N(0, 0.01^2)
+  // From the training images (net/whitening.hpp); until then as uniform_fan_in.
+  whitening,
 };
 
 struct ParameterSpec {
@@ -35,7 +46,8 @@ struct ParameterSpec {
   std::vector<std::size_t> shape;  // torch's order: OIHW, K x C, C
   ParameterKind kind;
   Init init;
-  std::size_t fan_in = 0;  // for uniform_fan_in
+  std::size_t fan_in = 0;          // for uniform_fan_in
+  std::size_t trained_epochs = 0;  // after so many epochs its values stay; 0: never
 };
 
 // One tensor of the network; offset counts floats from the start of its buffer.
@@ -44,7 +56,7 @@ struct Parameter {
   std::vector<std::size_t> shape;
   ParameterKind kind;
   Init init;
-  std::size_t fan_in = 0;
+  std::size_t fan_in = 0, trained_epochs = 0;
   std::size_t offset = 0, elements = 0;
 };
 
@@ -55,13 +67,18 @@ class Parameters {
 
   // Matrices and vectors, in the order of the flat buffers.
   [[nodiscard]] std::span<const Parameter> tensors() const { return tensors_; }
+  [[nodiscard]] std::span<const Parameter> frozen() const { return frozen_; }
   [[nodiscard]] std::span<const Parameter> statistics() const { return statistics_; }
+  // Of what is trained.
   [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::size_t frozen_size() const { return frozen_size_; }
 
   // Flat buffers in the device's memory (Device::upload and download copy values to it and back).
 
   [[nodiscard]] std::span<float> values() { return {floats(values_), size_}; }
   [[nodiscard]] std::span<float> gradients() { return {floats(gradients_), size_}; }
+  // Everything that is listed by frozen().
+  [[nodiscard]] std::span<float> frozen_values() { return {floats(frozen_values_), frozen_size_}; }
   // Per-rank running statistics, and the copy that evaluation uses.
   [[nodiscard]] std::span<float> training_statistics() {
     return {floats(training_statistics_), statistics_size_};
@@ -70,7 +87,8 @@ class Parameters {
     return {floats(evaluation_statistics_), statistics_size_};
   }
 
-  // Lists the values of every tensor, in the order of the flat buffer, and the running statistics.
+  // Lists the values of every tensor, in the order of the flat buffer, the frozen ones and the
+  // running statistics.
   // The copy for evaluation is not listed, as it is made from them.
   void list_state(StateVisitor& visitor);
 
@@ -78,8 +96,8 @@ class Parameters {
   // name and the position in torch's order.
   void initialise(std::uint64_t seed);
 
-  // Copies a tensor of `buffer` (values, gradients or statistics, in host memory) to or from
-  // torch's order.
+  // Copies a tensor of `buffer` (values, gradients, frozen values or statistics, in host memory) to
+  // or from torch's order.
   static void export_torch(const Parameter& tensor, std::span<const float> buffer,
                            std::span<float> torch_order);
   static void import_torch(const Parameter& tensor, std::span<const float> torch_order,
@@ -91,9 +109,9 @@ class Parameters {
   }
 
   Device& device_;
-  std::vector<Parameter> tensors_, statistics_;
-  std::size_t size_ = 0, statistics_size_ = 0;
-  Device::Memory values_, gradients_, training_statistics_, evaluation_statistics_;
+  std::vector<Parameter> tensors_, frozen_, statistics_;
+  std::size_t size_ = 0, frozen_size_ = 0, statistics_size_ = 0;
+  Device::Memory values_, gradients_, frozen_values_, training_statistics_, evaluation_statistics_;
 };
 
 }  // namespace dp::net

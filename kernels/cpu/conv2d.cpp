@@ -263,7 +263,9 @@ class CpuConv2d final : public Conv2d {
     if (desc.is_training && desc.needs_input_gradient) {
       choose(Direction::backward_data, backward_data_);
     }
-    if (desc.is_training) choose(Direction::backward_weights, backward_weights_);
+    if (desc.is_training && desc.needs_weight_gradient) {
+      choose(Direction::backward_weights, backward_weights_);
+    }
   }
 
   void forward(const TensorView& x, const float* weights, const TensorView& y) override {

@@ -156,7 +156,7 @@ class CudaConv2d final : public Conv2d {
     if (w.is_copied) packed_weights_ = device.allocate(w.inside.bytes());
     if (!desc.is_training) return;
     if (desc.needs_input_gradient) choose(ConvDirection::backward_data, backward_data_);
-    choose(ConvDirection::backward_weights, backward_weights_);
+    if (desc.needs_weight_gradient) choose(ConvDirection::backward_weights, backward_weights_);
   }
 
   void forward(const TensorView& x, const float* weights, const TensorView& y) override {

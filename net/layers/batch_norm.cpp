@@ -12,10 +12,14 @@ Shape BatchNormLayer::output_shape(std::span<const Shape> inputs) const {
 
 std::vector<ParameterSpec> BatchNormLayer::parameters(std::span<const Shape> inputs) const {
   const std::vector<std::size_t> shape = {inputs[0].c};
-  return {{"weight", shape, ParameterKind::vector, Init::ones},
-          {"bias", shape, ParameterKind::vector, Init::zeros},
-          {"running_mean", shape, ParameterKind::statistic, Init::zeros},
-          {"running_var", shape, ParameterKind::statistic, Init::ones}};
+  std::vector<ParameterSpec> specs = {
+      {"bias", shape, ParameterKind::vector, Init::zeros},
+      {"running_mean", shape, ParameterKind::statistic, Init::zeros},
+      {"running_var", shape, ParameterKind::statistic, Init::ones}};
+  if (options_.has_scale) {
+    specs.insert(specs.begin(), {"weight", shape, ParameterKind::vector, Init::ones});
+  }
+  return specs;
 }
 
 TensorDesc BatchNormLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
@@ -26,17 +30,20 @@ TensorDesc BatchNormLayer::plan(const PlanContext& context, std::span<const Tens
         "batch normalisation computes the gradient of its input in any case: in training it "
         "cannot read the images");
   }
-  norm_ = make_batch_norm(
-      context.device,
-      {.x = inputs[0], .has_relu = options_.has_relu, .has_addend = options_.has_addend});
+  norm_ = make_batch_norm(context.device, {.x = inputs[0],
+                                           .has_relu = options_.has_relu,
+                                           .has_addend = options_.has_addend,
+                                           .epsilon = options_.epsilon,
+                                           .momentum = options_.momentum});
   return inputs[0];
 }
 
 BatchNorm::Parameters BatchNormLayer::kernel_parameters() const {
-  return {.gamma = parameter(0).value,
-          .beta = parameter(1).value,
-          .running_mean = parameter(2).value,
-          .running_var = parameter(3).value};
+  const std::size_t first = bias_index();
+  return {.gamma = options_.has_scale ? parameter(0).value : nullptr,
+          .beta = parameter(first).value,
+          .running_mean = parameter(first + 1).value,
+          .running_var = parameter(first + 2).value};
 }
 
 void BatchNormLayer::forward(const ForwardArguments& a) {
@@ -54,8 +61,8 @@ void BatchNormLayer::backward(const BackwardArguments& a) {
                    .dy2 = a.dy2,
                    .dx = a.dx[0],
                    .d_addend = options_.has_addend ? a.dx[1] : TensorView{},
-                   .d_gamma = parameter(0).gradient,
-                   .d_beta = parameter(1).gradient});
+                   .d_gamma = options_.has_scale ? parameter(0).gradient : nullptr,
+                   .d_beta = parameter(bias_index()).gradient});
 }
 
 }  // namespace dp::net

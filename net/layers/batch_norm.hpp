@@ -14,11 +14,14 @@ class BatchNormLayer final : public Layer {
   struct Options {
     bool has_relu = false;
     bool has_addend = false;
+    bool has_scale = true;  // false: no weight, which is 1
+    float epsilon = 1e-5f;
+    float momentum = 0.1f;  // the batch's share of the running statistics, as torch has it
   };
   explicit BatchNormLayer(const Options& options) : options_(options) {}
 
   [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
-  // weight, bias (gamma, beta), running_mean, running_var: C each
+  // weight (gamma; with has_scale), bias (beta), running_mean, running_var: C each
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;
@@ -32,6 +35,7 @@ class BatchNormLayer final : public Layer {
 
  private:
   [[nodiscard]] BatchNorm::Parameters kernel_parameters() const;
+  [[nodiscard]] std::size_t bias_index() const { return options_.has_scale ? 1 : 0; }
 
   Options options_;
   bool is_training_ = true;

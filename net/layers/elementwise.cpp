@@ -18,6 +18,32 @@ void ReluLayer::backward(const BackwardArguments& a) {
   if (a.dx[0]) relu_backward(*device_, a.y, a.dy, a.dx[0]);
 }
 
+Shape ScaleLayer::output_shape(std::span<const Shape> inputs) const { return inputs[0]; }
+
+TensorDesc ScaleLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
+  device_ = &context.device;
+  return inputs[0];
+}
+
+void ScaleLayer::forward(const ForwardArguments& a) { scale(*device_, a.x[0], factor_, a.y); }
+
+void ScaleLayer::backward(const BackwardArguments& a) {
+  if (a.dx[0]) scale(*device_, a.dy, factor_, a.dx[0]);
+}
+
+Shape FlattenLayer::output_shape(std::span<const Shape> inputs) const { return inputs[0]; }
+
+TensorDesc FlattenLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
+  device_ = &context.device;
+  return TensorDesc::nhwc(inputs[0].shape);
+}
+
+void FlattenLayer::forward(const ForwardArguments& a) { copy(*device_, a.x[0], a.y); }
+
+void FlattenLayer::backward(const BackwardArguments& a) {
+  if (a.dx[0]) copy(*device_, a.dy, a.dx[0]);
+}
+
 Shape AddLayer::output_shape(std::span<const Shape> inputs) const {
   DP_ASSERT(inputs.size() == 2 && inputs[0] == inputs[1], "an addition of unequal shapes");
   return inputs[0];

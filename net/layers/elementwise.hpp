@@ -1,4 +1,5 @@
-// ReLU and addition as separate layers, for places where batch normalisation does not include them.
+// ReLU and addition as separate layers, for places where batch normalisation does not include them;
+// a constant factor; and the form in which linear layers read images.
 #pragma once
 
 #include "net/layer.hpp"
@@ -16,6 +17,41 @@ class ReluLayer final : public Layer {
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
   [[nodiscard]] bool backward_reads_output() const override { return true; }
+
+ private:
+  Device* device_ = nullptr;
+};
+
+// y = factor * x
+class ScaleLayer final : public Layer {
+ public:
+  struct Options {
+    float factor;
+  };
+  explicit ScaleLayer(const Options& options) : factor_(options.factor) {}
+
+  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
+  [[nodiscard]] TensorDesc plan(const PlanContext& context,
+                                std::span<const TensorDesc> inputs) override;
+  void forward(const ForwardArguments& arguments) override;
+  void backward(const BackwardArguments& arguments) override;
+
+ private:
+  float factor_;
+  Device* device_ = nullptr;
+};
+
+// Activations of any type and channel block as NHWC fp32, which a linear layer reads.
+class FlattenLayer final : public Layer {
+ public:
+  struct Options {};
+  explicit FlattenLayer(const Options&) {}
+
+  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
+  [[nodiscard]] TensorDesc plan(const PlanContext& context,
+                                std::span<const TensorDesc> inputs) override;
+  void forward(const ForwardArguments& arguments) override;
+  void backward(const BackwardArguments& arguments) override;
 
  private:
   Device* device_ = nullptr;

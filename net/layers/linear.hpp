@@ -1,4 +1,4 @@
-// Fully connected layer with bias; reads and writes N x C fp32.
+// Fully connected layer; reads NHWC fp32 and writes N x K fp32.
 #pragma once
 
 #include "net/layer.hpp"
@@ -9,11 +9,15 @@ class LinearLayer final : public Layer {
  public:
   struct Options {
     std::size_t outputs;  // K
+    bool has_bias = true;
+    Init init = Init::uniform_fan_in;       // of the weights
+    Init bias_init = Init::uniform_fan_in;  // of the bias
   };
   explicit LinearLayer(const Options& options) : options_(options) {}
 
   [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
-  // weight: K x C; bias: K
+  // weight: K x C, or K x C x H x W for images of several pixels: in memory the pixels' channels
+  // are neighbours, as in the images, and torch's order is that of a flattened torch image; bias: K
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;
