@@ -125,9 +125,8 @@ void Parameters::list_state(StateVisitor& visitor) {
                    StatePlace::device);
   }
   for (const Parameter& tensor : frozen_) {
-    visitor.values(std::string(kParameterState) + tensor.name,
-                   frozen_values().subspan(tensor.offset, tensor.elements), StateShare::replicated,
-                   StatePlace::device);
+    visitor.values("frozen/" + tensor.name, frozen_values().subspan(tensor.offset, tensor.elements),
+                   StateShare::replicated, StatePlace::device);
   }
   for (const Parameter& tensor : statistics_) {
     visitor.values("statistics/" + tensor.name,

@@ -18,7 +18,9 @@
 #include "kernels/base/error.hpp"
 #include "net/layers/batch_norm.hpp"
 #include "net/layers/conv2d.hpp"
+#include "net/layers/dropout.hpp"
 #include "net/layers/elementwise.hpp"
+#include "net/layers/gelu.hpp"
 #include "net/layers/linear.hpp"
 #include "net/layers/pad_shortcut.hpp"
 #include "net/layers/pool.hpp"
@@ -58,6 +60,16 @@ const std::vector<Row> kRows = {
     {"conv7x1",
      make<net::Conv2dLayer, {.channels = 16, .kernel = {7, 1}, .padding = {3, 0}}>,
      {{2, 9, 6, 16}}},
+    {"conv_bias", make<net::Conv2dLayer, {.channels = 32, .has_bias = true}>, {{2, 7, 5, 16}}},
+    {"conv_frozen",
+     make<net::Conv2dLayer,
+          {.channels = 24, .kernel = 2, .padding = 0, .has_bias = true, .is_frozen = true}>,
+     {{2, 7, 5, 3}}},
+    {"batch_norm_without_scale",
+     make<net::BatchNormLayer, {.has_scale = false, .epsilon = 1e-12f, .momentum = 0.4f}>,
+     {{2, 7, 5, 16}},
+     InputGradients::always,
+     2},
     {"batch_norm", make<net::BatchNormLayer>, {{2, 7, 5, 16}}, InputGradients::always, 2},
     {"batch_norm_relu",
      make<net::BatchNormLayer, {.has_relu = true}>,
@@ -75,11 +87,18 @@ const std::vector<Row> kRows = {
      InputGradients::always,
      2},
     {"relu", make<net::ReluLayer>, {{2, 7, 5, 16}}},
+    {"gelu", make<net::GeluLayer>, {{2, 7, 5, 16}}},
+    {"dropout", make<net::DropoutLayer>, {{2, 7, 5, 16}}},
+    {"scale", make<net::ScaleLayer, {.factor = 0.125f}>, {{2, 7, 5, 16}}},
+    {"flatten", make<net::FlattenLayer>, {{2, 3, 5, 32}}},
     {"add", make<net::AddLayer>, {{2, 7, 5, 16}, {2, 7, 5, 16}}},
     {"average_pool", make<net::AveragePoolLayer>, {{2, 7, 5, 16}}},
     {"global_average_pool", make<net::GlobalAveragePoolLayer>, {{2, 7, 5, 16}}},
     {"pad_shortcut", make<net::PadShortcutLayer, {.channels = 32}>, {{2, 7, 5, 16}}},
     {"linear", make<net::LinearLayer, {.outputs = 10}>, {{3, 1, 1, 16}}},
+    {"linear_without_bias",
+     make<net::LinearLayer, {.outputs = 10, .has_bias = false}>,
+     {{3, 1, 1, 16}}},
 };
 
 enum class Use { training, training_on_images, evaluation };
@@ -96,7 +115,8 @@ class Bench {
     const net::PlanContext context{.device = *device_,
                                    .activation_type = DataType::f32,
                                    .is_training = is_training,
-                                   .needs_input_gradient = use != Use::training_on_images};
+                                   .needs_input_gradient = use != Use::training_on_images,
+                                   .position = position_.data()};
     std::vector<TensorDesc> descs;
     for (const Shape& s : row.inputs) {
       descs.push_back(s.pixels() == 1 ? TensorDesc::nhwc(s) : context.activation(s));
@@ -113,10 +133,10 @@ class Bench {
       if (spec.name.starts_with("running")) values.assign(count, 1.0);
       parameters_.push_back(std::make_unique<GuardedTensor>(values));
       gradients_.push_back(std::make_unique<GuardedTensor>(count));
-      is_statistic_.push_back(spec.kind == net::ParameterKind::statistic);
-      bound.push_back({parameters_.back()->floats(), is_statistic_.back() || !is_training
-                                                         ? nullptr
-                                                         : gradients_.back()->floats()});
+      is_trained_.push_back(spec.kind == net::ParameterKind::matrix ||
+                            spec.kind == net::ParameterKind::vector);
+      bound.push_back({parameters_.back()->floats(),
+                       is_trained_.back() && is_training ? gradients_.back()->floats() : nullptr});
     }
     layer_->bind(bound);
     probe_ = random_values(y_desc_.shape.elements(), 40);
@@ -180,20 +200,21 @@ class Bench {
   std::vector<std::pair<GuardedTensor*, Doubles>> trained() {
     std::vector<std::pair<GuardedTensor*, Doubles>> list;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (!is_statistic_[i]) list.emplace_back(parameters_[i].get(), gradients_[i]->values());
+      if (is_trained_[i]) list.emplace_back(parameters_[i].get(), gradients_[i]->values());
     }
     return list;
   }
 
  private:
   TestDevice device_;
+  Shared<StepPosition> position_{StepPosition{.seed = 3, .step = 4}};
   std::unique_ptr<Layer> layer_;
   std::vector<TensorDesc> x_descs_;
   TensorDesc y_desc_;
   std::vector<Doubles> x_;
   Doubles probe_;
   std::vector<std::unique_ptr<GuardedTensor>> parameters_, gradients_;
-  std::vector<bool> is_statistic_;
+  std::vector<bool> is_trained_;
 };
 
 // Compares the gradient with the change of the loss along random directions of steps of +-1.
@@ -305,6 +326,59 @@ TEST_P(LayerContract, TwoGradientsAddUp) {
 TEST_P(LayerContract, EvaluationAssigns) {
   Bench bench(GetParam(), Use::evaluation);
   for (const double v : bench.forward()) ASSERT_TRUE(std::isfinite(v));
+}
+
+// A linear layer on images of several pixels does what torch does with flattened images: its
+// weights in torch's order belong to channels that lie one behind the other.
+TEST(LinearLayer, ReadsImagesAsTorchDoes) {
+  const auto device = make_test_device({.tune = false});
+  net::LinearLayer layer({.outputs = 2});
+  const Shape shape{1, 2, 3, 4};
+  const auto specs = layer.parameters({&shape, 1});
+  EXPECT_EQ(specs[0].shape, (std::vector<std::size_t>{2, 4, 2, 3}));
+  const net::Parameter weight{.name = "weight",
+                              .shape = specs[0].shape,
+                              .kind = specs[0].kind,
+                              .init = specs[0].init,
+                              .elements = 48};
+  const TensorDesc desc = TensorDesc::nhwc(shape);
+  const TensorDesc y_desc = layer.plan({.device = *device,
+                                        .activation_type = DataType::f32,
+                                        .is_training = true,
+                                        .needs_input_gradient = true},
+                                       {&desc, 1});
+  const Doubles values = random_values(24, 1), torch = random_values(48, 2);
+  std::vector<float> torch_order(torch.begin(), torch.end());
+  GuardedTensor weights(48), d_weights(48), bias(Doubles{0.5, -0.5}), d_bias(2);
+  net::Parameters::import_torch(weight, torch_order, weights.span());
+  layer.bind({{weights.floats(), d_weights.floats()}, {bias.floats(), d_bias.floats()}});
+  GuardedTensor x(desc, values), y(y_desc);
+  const TensorView view = x.view();
+  layer.forward({.x = {&view, 1}, .y = y.view()});
+  for (std::size_t k = 0; k < 2; ++k) {
+    double expected = k == 0 ? 0.5 : -0.5;
+    for (std::size_t c = 0; c < 4; ++c) {
+      for (std::size_t p = 0; p < 6; ++p) {
+        expected += torch[k * 24 + c * 6 + p] * values[p * 4 + c];
+      }
+    }
+    EXPECT_NEAR(y.values()[k], expected, 1e-6);
+  }
+}
+
+TEST(DropoutLayer, PassesValuesInEvaluation) {
+  const auto device = make_test_device({.tune = false});
+  net::DropoutLayer layer({.probability = 0.9});
+  const TensorDesc desc = TensorDesc::nhwc({2, 1, 1, 16});
+  static_cast<void>(layer.plan({.device = *device,
+                                .activation_type = DataType::f32,
+                                .is_training = false,
+                                .needs_input_gradient = false},
+                               {&desc, 1}));
+  GuardedTensor x(desc, random_values(32, 1)), y(desc);
+  const TensorView view = x.view();
+  layer.forward({.x = {&view, 1}, .y = y.view()});
+  EXPECT_EQ(y.values(), x.values());
 }
 
 std::string name_of_row(const testing::TestParamInfo<Row>& row) { return row.param.name; }

@@ -57,7 +57,7 @@ std::size_t count_parameters(const net::Graph& graph) {
     const auto layer = graph.nodes()[i].make();
     shapes.push_back(layer->output_shape(inputs));
     for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
-      if (spec.kind == ParameterKind::statistic) continue;
+      if (spec.kind == ParameterKind::statistic || spec.kind == ParameterKind::frozen) continue;
       total += std::accumulate(spec.shape.begin(), spec.shape.end(), std::size_t{1},
                                std::multiplies<>());
     }
