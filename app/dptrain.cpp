@@ -45,6 +45,29 @@ dp::OptionContext option_context() {
   return context;
 }
 
+// Before any work, so that a bad path is found before the data is loaded.
+void check_new_files(const dp::Options& options) {
+  struct File {
+    dp::Setting setting;
+    const char* option;
+    const std::string& path;
+  };
+  const File files[] = {{dp::Setting::trace, "--trace", options.trace},
+                        {dp::Setting::exported_weights, "--export", options.export_file}};
+  for (const File& file : files) {
+    if (file.path == "none") continue;
+    dp::check_new_file(file.setting, file.path);
+    if (dp::is_same_file(file.path, options.log)) {
+      dp::throw_error(dp::ErrorKind::usage, "{} {}: is the log's name, too; give another",
+                      file.option, file.path);
+    }
+  }
+  if (options.trace != "none" && dp::is_same_file(options.trace, options.export_file)) {
+    dp::throw_error(dp::ErrorKind::usage, "--export {}: is the name of --trace, too; give another",
+                    options.export_file);
+  }
+}
+
 // Rank 0 reads the command line and the configuration file, and the others use its result. So a
 // file or folder that only one host has cannot give ranks different options.
 dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string>& arguments) {
@@ -55,13 +78,8 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
     if (comm.rank() != 0) return;
     options = dp::parse_options(arguments, context);
     if (options.action == dp::Options::Action::train) {
-      // Before any work, so that a bad path is found before the data is loaded.
       if (options.log != "none") dp::check_log_path(options.log);
-      if (options.trace != "none") dp::check_new_file(dp::Setting::trace, options.trace);
-      if (options.trace != "none" && dp::is_same_file(options.trace, options.log)) {
-        dp::throw_error(dp::ErrorKind::usage, "--trace {}: is the log's name, too; give another",
-                        options.trace);
-      }
+      check_new_files(options);
       for (const std::string& line : options.warnings()) {
         std::fprintf(stderr, "dptrain: %s\n", line.c_str());
       }

@@ -25,6 +25,12 @@ std::string_view dptrain_option(Setting setting) {
       return "--compress-exclude";
     case Setting::exchange_path:
       return "--gpu-exchange";
+    case Setting::exported_weights:
+      return "--export";
+    case Setting::initial_weights:
+      return "--init";
+    case Setting::kept_tensors:
+      return "--init-except";
     case Setting::log:
       return "--log";
     case Setting::model:

@@ -44,6 +44,7 @@ class Builder {
   void resolve_batch();
   void resolve_schedule();
   void resolve_trace();
+  void resolve_init();
 
   const OptionContext& context_;
   Options options_;
@@ -112,6 +113,7 @@ Options Builder::resolve() {
   if (options_.is_synthetic()) resolve_synthetic_defaults();
   resolve_schedule();
   resolve_trace();
+  resolve_init();
   return options_;
 }
 
@@ -223,6 +225,34 @@ void Builder::resolve_trace() {
   }
   options_.trace_first = Options().trace_first;
   options_.trace_steps = Options().trace_steps;
+}
+
+void Builder::resolve_init() {
+  if (options_.init == "none") {
+    for (const char* name : {"init-from", "init-except"}) {
+      if (!is_given(name)) continue;
+      if (layer_of(name) >= layer_of("init")) {
+        throw_error(ErrorKind::usage, "--{}: only with --init FILE.h5", name);
+      }
+    }
+    options_.init_from = Options().init_from;
+    options_.init_except.clear();
+  }
+  if (options_.epochs > 0) return;
+  if (options_.init == "none") {
+    throw_error(ErrorKind::usage,
+                "--epochs 0: evaluates the weights of --init FILE.h5, which is not given; for "
+                "training at least 1");
+  }
+  for (const char* name : {"export", "trace", "log"}) {
+    const std::string value = row_of(name).get();
+    if (value == "none" || value == "auto") continue;
+    if (layer_of(name) >= layer_of("epochs")) {
+      throw_error(ErrorKind::usage, "--{} {}: not with --epochs 0, which only evaluates", name,
+                  value);
+    }
+  }
+  options_.log = options_.export_file = options_.trace = "none";
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ struct Options {
   enum class Device { automatic, cpu, cuda };
   enum class Precision { fp32, tf32, bf16 };
   enum class GpuExchange { automatic, host, device };
+  enum class InitFrom { best, last };
   enum class ReplicaCheck { epoch, step, off };
   enum class Action { train, help, version, print_config };
 
@@ -36,7 +37,10 @@ struct Options {
   std::int64_t limit_train = 0;  // 0: all
   std::int64_t limit_test = 0;
   bool augment = true;
-  std::int64_t epochs = 30;
+  std::string init = "none";  // a file of weights, or "none"
+  InitFrom init_from = InitFrom::best;
+  std::string init_except;        // patterns joined by commas; empty: none
+  std::int64_t epochs = 30;       // 0: only evaluate the weights of `init`
   std::int64_t batch_size = 128;  // per rank; 0 when global_batch is given
   std::int64_t global_batch = 0;  // 0: batch_size x ranks
   std::int64_t seed = 1;
@@ -71,9 +75,10 @@ struct Options {
   std::int64_t loader_threads = 1;
   std::string autotune = "on";  // "on", "off", or the path of an earlier run's log
 
-  std::string log = "auto";    // a path, "none", or "auto": RunLog::create()
-  std::int64_t log_steps = 0;  // 0: no rows per step
-  std::string trace = "none";  // a path, or "none"
+  std::string log = "auto";          // a path, "none", or "auto": RunLog::create()
+  std::int64_t log_steps = 0;        // 0: no rows per step
+  std::string export_file = "none";  // a path, or "none"
+  std::string trace = "none";        // a path, or "none"
   std::int64_t trace_first = 5, trace_steps = 20;
   bool quiet = false;
   Action action = Action::train;

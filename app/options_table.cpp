@@ -109,6 +109,15 @@ OptionRow trace_steps_row(Options& options) {
               }};
 }
 
+OptionRow init_from_row(Options& options) {
+  OptionRow row = choice_row("init-from", options.init_from, {"best", "last"},
+                             "with --init: the weights of the epoch with the best test accuracy, "
+                             "or of the last epoch");
+  row.get = [get = row.get, &options] { return options.init == "none" ? std::string() : get(); };
+  row.shown_default = "best";
+  return row;
+}
+
 OptionRow bucket_row(Options& options) {
   constexpr RealRange kRange = {.least = 0, .most = 4096, .is_least_allowed = false};
   return {.name = "bucket-mb",
@@ -198,10 +207,19 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "use only the first N training images; 0: use all", "12800"),
         whole_row("limit-test", options.limit_test, {0, kMany},
                   "use only the first N test images; 0: use all", "2000"),
-        on_off_row("augment", options.augment, "crop and flip the training images at random")}},
+        on_off_row("augment", options.augment, "crop and flip the training images at random"),
+        text_row("init", options.init, "FILE.h5", "a path or none",
+                 "begin with the weights in this file, which --export or experiments/weights.py "
+                 "has written; none: begin with random weights"),
+        init_from_row(options),
+        text_row("init-except", options.init_except, "NAME,...", "names of tensors, with * and ?",
+                 "with --init: names of tensors that begin with random weights, such as 'linear.*' "
+                 "for another number of classes")}},
       {"Training",
-       {whole_row("epochs", options.epochs, {1, 100000},
-                  "number of times that the run goes through all training images", "5"),
+       {whole_row("epochs", options.epochs, {0, 100000},
+                  "number of times that the run goes through all training images; 0: only "
+                  "evaluate the weights of --init on the test images",
+                  "5"),
         unset_at_zero(whole_row("batch-size", options.batch_size, {1, 65536},
                                 "number of images per rank and step", "32")),
         unset_at_zero(whole_row("global-batch", options.global_batch, {1, 16777216},
@@ -279,6 +297,10 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "dptrain-DATE-TIME.h5 in the current folder; none: no log"),
         whole_row("log-steps", options.log_steps, {0, kMany},
                   "log a row every N steps; 0: only one row per epoch"),
+        text_row("export", options.export_file, "FILE.h5", "a path or none",
+                 "write the weights after each epoch to a file, which must not exist yet, under "
+                 "the names that PyTorch gives them; it holds those of the last epoch and those of "
+                 "the epoch with the best test accuracy; none: no file"),
         text_row("trace", options.trace, "FILE.json", "a path or none",
                  "write a file, which must not exist yet, that shows in ui.perfetto.dev or "
                  "chrome://tracing when each rank computes layers (on a GPU only the parts of "

@@ -83,6 +83,8 @@ class Recorder {
   // Collective if --log-steps asks for a row; `times` are then that step's.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   void note_skipped_step(std::uint64_t global_step);
+  // Rank 0 prints the result of an evaluation that belongs to no epoch.
+  void say_evaluation(const EvaluationResult& result);
   // Rank 0 prints the line.
   void say(const std::string& line);
   // Rank 0 warns now, and prints at the end what is missing.

@@ -149,7 +149,15 @@ void Recorder::say(const std::string& line) {
 void Recorder::note_missing(const std::string& what, const std::string& why) {
   if (!is_speaker()) return;
   console_.warn(fmt::format("dptrain: {}; training goes on without it", why));
-  missing_.push_back(fmt::format("{} is missing: {}", what, why));
+  const std::string line = fmt::format("{} is missing: {}", what, why);
+  if (std::find(missing_.begin(), missing_.end(), line) == missing_.end()) missing_.push_back(line);
+}
+
+void Recorder::say_evaluation(const EvaluationResult& result) {
+  const auto samples = static_cast<double>(result.samples);
+  say(fmt::format("test loss {:.4f}  accuracy {:.2f} %  ({} images)", result.loss / samples,
+                  100 * static_cast<double>(result.correct) / samples,
+                  format_count(result.samples)));
 }
 
 void Recorder::print_step(const EpochTally& tally) {
@@ -201,6 +209,7 @@ void Recorder::print_epoch(const EpochRow& row) {
 }
 
 void Recorder::print_end() {
+  if (epochs_.empty()) return;  // nothing was trained
   TextTable table;
   table.header = {"epoch", "time",    "compute",    "exposed",       "data",  "other",      "comm",
                   "sent",  "of fp32", "train loss", "test accuracy", "error", "sum's error"};

@@ -290,6 +290,18 @@ void prepare_batch_sizes(Run& run) {
   });
 }
 
+void make_exporter(Run& run) {
+  if (run.options.export_file == "none" || run.comm.rank() != 0) return;
+  const ImageSource& images = *run.data.train;
+  run.exporter = std::make_unique<WeightsExporter>(
+      run.options.export_file, WeightsFile{.model = run.options.model,
+                                           .classes = images.classes(),
+                                           .image = images.shape(),
+                                           .normalization = images.normalization(),
+                                           .last = {},
+                                           .best = {}});
+}
+
 void make_recorder(Run& run) {
   run.recorder =
       std::make_unique<Recorder>(RunDescription{.options = &run.options,
@@ -325,7 +337,9 @@ Run::Run(const Options& run_options, Communicator& communicator)
     make_replica(*this);
     make_loaders(*this);
     make_schedule(*this);
+    make_exporter(*this);
   });
+  if (options.init != "none") load_initial_weights(options, comm, *device, replica->network());
   prepare_batch_sizes(*this);
   make_recorder(*this);
   replica->connect(comm);

@@ -14,6 +14,7 @@
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
 #include "app/run_trace.hpp"
+#include "app/weights.hpp"
 #include "comm/communicator.hpp"
 #include "comm/link_probe.hpp"
 #include "io/dataset.hpp"
@@ -49,6 +50,7 @@ struct Run {
   std::unique_ptr<Replica> replica;
   std::unique_ptr<Loader> train_loader, test_loader;
   net::ScheduleOptions schedule;
+  std::unique_ptr<WeightsExporter> exporter;  // with --export, on rank 0
   std::unique_ptr<Recorder> recorder;
 };
 

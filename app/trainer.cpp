@@ -27,7 +27,9 @@ void Trainer::run() {
     check_replicas();
     const EvaluationResult result = evaluate();
     recorder_.record_epoch(tally_, epoch_s, result, epoch_clock.lap());
+    if (run_.exporter) export_weights(result);
   }
+  if (run_.schedule.epochs == 0) recorder_.say_evaluation(evaluate());
   if (run_.trace && !run_.trace->is_written()) write_trace();
   recorder_.finish();
 }
@@ -54,7 +56,7 @@ void Trainer::train_epoch(std::size_t epoch) {
 
 void Trainer::step(bool is_last) {
   // Computes the gradients of this rank's part of the batch. Their buckets go to the reducer's
-  // thread while backward still computes; in exchange() this thread may have to wait for it.
+  // thread while backward still computes; in await_sums() this thread may have to wait for it.
   const double data_s = take_batch();
   replica_.compute(global_step_);
   load_ahead(is_last);
@@ -181,6 +183,21 @@ void Trainer::list_state(StateVisitor& visitor) {
   tally_.list_state(visitor);
   visitor.value("run/step", global_step_);
   visitor.value("run/skipped_in_a_row", skipped_in_a_row_);
+}
+
+// Rank 0's weights are everybody's; the statistics are those that evaluate() has averaged.
+void Trainer::export_weights(const EvaluationResult& result) {
+  WeightSet weights = collect_weights(*run_.device, replica_.network());
+  const auto samples = static_cast<double>(result.samples);
+  weights.epoch = static_cast<std::int64_t>(tally_.epoch);
+  weights.test_accuracy = static_cast<double>(result.correct) / samples;
+  weights.test_loss = result.loss / samples;
+  try {
+    const StopNotice::Hold hold;
+    run_.exporter->write(std::move(weights));
+  } catch (const Error& error) {
+    recorder_.note_missing("the file of exported weights", error.what());
+  }
 }
 
 void Trainer::write_trace() {

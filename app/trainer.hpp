@@ -3,7 +3,7 @@
 //
 // Read step() in trainer.cpp first: train, judge, record. Replica::compute() is where forward and
 // backward are called (net/network.hpp), Replica::update() where the optimiser is
-// (net/optimizer.hpp); in between, Replica::exchange() waits for the sums of all ranks
+// (net/optimizer.hpp); in between, Replica::await_sums() waits for the sums of all ranks
 // (comm/gradient_sync.hpp). What is needed before the first step is made in run_setup.cpp.
 #pragma once
 
@@ -45,6 +45,7 @@ class Trainer {
   [[nodiscard]] EvaluationResult evaluate();
   void average_statistics();
   void check_replicas();
+  void export_weights(const EvaluationResult& result);
   void write_trace();
 
   Run run_;

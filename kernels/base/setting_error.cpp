@@ -22,6 +22,12 @@ std::string_view setting_name(Setting setting) {
       return "exact tensors";
     case Setting::exchange_path:
       return "exchange path";
+    case Setting::exported_weights:
+      return "exported weights";
+    case Setting::initial_weights:
+      return "initial weights";
+    case Setting::kept_tensors:
+      return "tensors that keep their initial values";
     case Setting::log:
       return "log";
     case Setting::model:

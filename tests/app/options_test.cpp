@@ -193,6 +193,13 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--lr", "nan"}, "--lr nan: must be a number above 0, up to 100"},
         Bad{{"--lr", "inf"}, "--lr inf: must be a number above 0, up to 100"},
         Bad{{"--lr", "-inf"}, "--lr -inf: must be a number above 0, up to 100"},
+        Bad{{"--epochs", "0"},
+            "--epochs 0: evaluates the weights of --init FILE.h5, which is not given; for training "
+            "at least 1"},
+        Bad{{"--init-from", "last"}, "--init-from: only with --init FILE.h5"},
+        Bad{{"--init-except", "fc.*"}, "--init-except: only with --init FILE.h5"},
+        Bad{{"--init", "w.h5", "--epochs", "0", "--export", "x.h5"},
+            "--export x.h5: not with --epochs 0, which only evaluates"},
         Bad{{"--lr", "0"}, "--lr 0: must be a number above 0, up to 100"},
         Bad{{"--lr", "1e999"}, "--lr 1e999: must be a number above 0, up to 100"},
         Bad{{"--lr", "0,1"}, "--lr 0,1: must be a number above 0, up to 100"},
@@ -231,9 +238,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--epochs", "5", "--epochs", "6"}, "--epochs: given twice, as 5 and as 6"},
         Bad{{"--quiet", "--quiet"}, "--quiet: given twice"},
         Bad{{"--quiet=on"}, "--quiet: takes no value"},
-        Bad{{"--epochs"}, "--epochs: needs a value, a whole number from 1 to 100000"},
+        Bad{{"--epochs"}, "--epochs: needs a value, a whole number from 0 to 100000"},
         Bad{{"--epochs", "--lr", "0.1"},
-            "--epochs: needs a value, a whole number from 1 to 100000, before --lr"}));
+            "--epochs: needs a value, a whole number from 0 to 100000, before --lr"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Choices, Refused,
@@ -337,7 +344,7 @@ TEST(Config, ErrorsNameTheLine) {
   EXPECT_EQ(message("epochs = 5\n# x\nepochs = 6"),
             "run.ini:3: epochs: given twice, first at run.ini:1");
   EXPECT_EQ(message("epochs ="),
-            "run.ini:1: --epochs: empty value; must be a whole number from 1 to 100000");
+            "run.ini:1: --epochs: empty value; must be a whole number from 0 to 100000");
   EXPECT_EQ(message("lr = nan"), "run.ini:1: --lr nan: must be a number above 0, up to 100");
   EXPECT_EQ(message("compress = q7"), "run.ini:1: --compress q7: unknown codec; known: none, q8");
   EXPECT_EQ(message("help = on"), "run.ini:1: help: belongs on the command line, not into a file");

@@ -1,0 +1,148 @@
+#include "app/weights.hpp"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "app/option_names.hpp"
+#include "app/options_values.hpp"
+#include "app/rank_main.hpp"
+#include "io/new_file.hpp"
+#include "kernels/base/setting_error.hpp"
+
+namespace dp {
+namespace {
+
+using net::Parameter;
+
+bool fits(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
+}
+
+std::vector<std::string> patterns_of(const Options& options) {
+  std::vector<std::string> patterns = split_at_commas(options.init_except);
+  std::erase(patterns, "");
+  return patterns;
+}
+
+void check_patterns(const std::vector<std::string>& patterns, net::Parameters& parameters) {
+  for (const std::string& pattern : patterns) {
+    const auto fits_it = [&](const Parameter& tensor) { return fits({pattern}, tensor.name); };
+    if (std::ranges::any_of(parameters.tensors(), fits_it)) continue;
+    if (std::ranges::any_of(parameters.statistics(), fits_it)) continue;
+    throw SettingError(Setting::kept_tensors, pattern,
+                       fmt::format("no tensor of the model has such a name; the first one is {}",
+                                   parameters.tensors().front().name));
+  }
+}
+
+// "64x3x3x3"
+std::string text_of(std::span<const std::size_t> shape) {
+  return fmt::format("{}", fmt::join(shape, "x"));
+}
+
+}  // namespace
+
+WeightSet collect_weights(Device& device, net::Network& network) {
+  net::Parameters& parameters = network.parameters();
+  WeightSet set;
+  const auto collect = [&](std::span<const Parameter> tensors, std::span<float> buffer) {
+    const std::vector<float> host = to_host(device, buffer);
+    for (const Parameter& tensor : tensors) {
+      WeightTensor& out = set.tensors.emplace_back();
+      out.name = tensor.name;
+      out.shape = tensor.shape;
+      out.values.resize(tensor.elements);
+      net::Parameters::export_torch(tensor, host, out.values);
+    }
+  };
+  collect(parameters.tensors(), parameters.values());
+  collect(parameters.statistics(), parameters.evaluation_statistics());
+  return set;
+}
+
+void apply_weights(const WeightsFile& weights, const Options& options, Device& device,
+                   net::Network& network) {
+  net::Parameters& parameters = network.parameters();
+  const std::vector<std::string> kept = patterns_of(options);
+  check_patterns(kept, parameters);
+  std::map<std::string, const WeightTensor*> by_name;
+  for (const WeightTensor& tensor : weights.last.tensors) by_name[tensor.name] = &tensor;
+  const auto refuse = [&](const std::string& why) {
+    throw SettingError(Setting::initial_weights, options.init,
+                       fmt::format("{}; the weights are those of {} with {} classes", why,
+                                   weights.model, weights.classes),
+                       ErrorKind::data, Setting::kept_tensors);
+  };
+  const auto apply = [&](std::span<const Parameter> tensors, std::span<float> host) {
+    for (const Parameter& tensor : tensors) {
+      if (fits(kept, tensor.name)) continue;
+      const auto found = by_name.find(tensor.name);
+      if (found == by_name.end()) refuse(fmt::format("has no tensor {}", tensor.name));
+      const WeightTensor& from = *found->second;
+      if (from.shape != tensor.shape) {
+        refuse(fmt::format("{} has the shape {}, and {} is needed", tensor.name,
+                           text_of(from.shape), text_of(tensor.shape)));
+      }
+      net::Parameters::import_torch(tensor, from.values, host);
+    }
+  };
+  std::vector<float> values = to_host(device, parameters.values());
+  std::vector<float> statistics = to_host(device, parameters.training_statistics());
+  apply(parameters.tensors(), values);
+  apply(parameters.statistics(), statistics);
+  const auto upload = [&](std::span<float> to, const std::vector<float>& from) {
+    device.upload(to.data(), from.data(), from.size() * sizeof(float));
+  };
+  upload(parameters.values(), values);
+  upload(parameters.training_statistics(), statistics);
+  upload(parameters.evaluation_statistics(), statistics);
+}
+
+void load_initial_weights(const Options& options, Communicator& comm, Device& device,
+                          net::Network& network) {
+  together(comm, kDptrainNames, [&] {
+    if (comm.rank() != 0) return;
+    apply_weights(read_weights(options.init, options.init_from == Options::InitFrom::best
+                                                 ? WhichWeights::best
+                                                 : WhichWeights::last),
+                  options, device, network);
+  });
+  net::Parameters& parameters = network.parameters();
+  const auto share = [&](std::span<float> buffer, std::span<float> copy) {
+    const std::vector<float> mine = to_host(device, buffer);
+    std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(float));
+    comm.broadcast(bytes);
+    device.upload(buffer.data(), bytes.data(), bytes.size());
+    if (!copy.empty()) device.upload(copy.data(), bytes.data(), bytes.size());
+  };
+  share(parameters.values(), {});
+  share(parameters.training_statistics(), parameters.evaluation_statistics());
+}
+
+WeightsExporter::WeightsExporter(std::string path, WeightsFile head)
+    : path_(std::move(path)), file_(std::move(head)) {
+  check_new_file(Setting::exported_weights, path_);
+}
+
+void WeightsExporter::write(WeightSet after_epoch) {
+  file_.last = std::move(after_epoch);
+  const bool is_best = !has_best_ || file_.last.test_accuracy > best_.test_accuracy;
+  if (is_best) {
+    best_ = file_.last;
+    has_best_ = true;
+    file_.best.reset();
+  } else {
+    file_.best = best_;
+  }
+  write_weights(path_, file_, is_written_);
+  is_written_ = true;
+}
+
+}  // namespace dp

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Turns dptrain's files of weights into PyTorch's state dicts, and state dicts into such files.
+
+  weights.py to-torch   RUN.h5 RUN.pt [--last]         for model.load_state_dict(torch.load("RUN.pt"))
+  weights.py from-torch NET.pt NET.h5 --model NAME     for dptrain --model NAME --init NET.h5
+
+RUN.h5 comes from dptrain --export. NET.pt is a state dict, or a checkpoint that holds one as "state_dict" or "model".
+Names are the same on both sides; a "module." in front, which DistributedDataParallel adds, is removed. Needs Python
+with torch, numpy and h5py.
+
+Exit codes: 0, 2 usage, 3 a file cannot be read or written, 77 a package is missing.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+FORMAT = "dptrain weights 1"
+
+
+def end(code: int, message: str) -> None:
+    print(f"weights.py: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+try:
+    import h5py
+    import numpy
+    import torch
+except ImportError as error:
+    end(77, f"{error}; install torch, numpy and h5py, for example with pip in a virtual environment")
+
+
+def to_torch(source: str, target: str, group: str) -> None:
+    with h5py.File(source, "r") as file:
+        if file.attrs.get("format") != FORMAT:
+            end(3, f"{source}: is not a file of exported weights")
+        weights = file[group]
+        state = {name: torch.from_numpy(weights[name][()]) for name in weights}
+        for name in list(state):
+            if name.endswith(".running_mean"):  # PyTorch's count of training batches
+                state[name.removesuffix("running_mean") + "num_batches_tracked"] = torch.tensor(0)
+        torch.save(state, target)
+        print(f"{target}: {file.attrs['model']}, {len(state)} tensors, epoch {weights.attrs['epoch'] + 1}, "
+              f"test accuracy {100 * weights.attrs['test_accuracy']:.2f} %")
+
+
+def state_dict_of(source: str) -> dict[str, "torch.Tensor"]:
+    loaded = torch.load(source, map_location="cpu", weights_only=True)
+    for key in ("state_dict", "model"):
+        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
+            loaded = loaded[key]
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        end(3, f"{source}: holds no state dict, but {type(loaded).__name__}")
+    return {name.removeprefix("module."): tensor for name, tensor in loaded.items()}
+
+
+def from_torch(source: str, target: str, model: str, image: tuple[int, int, int]) -> None:
+    state = {name: tensor.detach().float().numpy() for name, tensor in state_dict_of(source).items()
+             if not name.endswith("num_batches_tracked")}
+    matrices = [tensor for tensor in state.values() if tensor.ndim == 2]
+    if not matrices:
+        end(3, f"{source}: has no linear layer, whose rows are the classes")
+    part = target + ".part"
+    with h5py.File(part, "w") as file:
+        file.attrs["format"] = FORMAT
+        file.attrs["model"] = model
+        file.attrs["classes"] = numpy.int64(matrices[-1].shape[0])
+        for name, length in zip(("channels", "height", "width"), image):
+            file.attrs[name] = numpy.int64(length)
+        group = file.create_group("last")
+        group.attrs["epoch"] = numpy.int64(0)
+        group.attrs["test_accuracy"] = group.attrs["test_loss"] = numpy.float64("nan")
+        for name, tensor in state.items():
+            group.create_dataset(name, data=tensor.astype("<f4"))
+        file["best"] = group
+    os.rename(part, target)
+    print(f"{target}: {model}, {len(state)} tensors, {matrices[-1].shape[0]} classes")
+
+
+def image_size(text: str) -> tuple[int, int, int]:
+    lengths = text.split("x")
+    if len(lengths) != 3 or not all(length.isdecimal() and int(length) > 0 for length in lengths):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be CHANNELSxHEIGHTxWIDTH, such as 3x32x32")
+    return tuple(map(int, lengths))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="weights.py", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    out = commands.add_parser("to-torch", allow_abbrev=False, help="a file of --export to a state dict")
+    out.add_argument("source", metavar="RUN.h5")
+    out.add_argument("target", metavar="RUN.pt")
+    out.add_argument("--last", action="store_true", help="the last epoch's weights, not the best epoch's")
+    back = commands.add_parser("from-torch", allow_abbrev=False, help="a state dict to a file for --init")
+    back.add_argument("source", metavar="NET.pt")
+    back.add_argument("target", metavar="NET.h5")
+    back.add_argument("--model", required=True, help="dptrain's name of the model")
+    back.add_argument("--image", type=image_size, default=(3, 32, 32), metavar="CxHxW",
+                      help="the size of its images [3x32x32]")
+    arguments = parser.parse_args()
+    if os.path.lexists(arguments.target):
+        end(3, f"{arguments.target}: exists already and is not overwritten")
+    try:
+        if arguments.command == "to-torch":
+            to_torch(arguments.source, arguments.target, "last" if arguments.last else "best")
+        else:
+            from_torch(arguments.source, arguments.target, arguments.model, arguments.image)
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        end(3, f"{arguments.source}: {error}")
+    except Exception as error:  # torch raises what unpickling raises
+        end(3, f"{arguments.source}: cannot be read: {type(error).__name__}: {error}")
+
+
+main()

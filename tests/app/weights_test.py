@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Weights out of a run and into others: weights_test.py DPTRAIN MPIRUN WEIGHTS_PY CASE."""
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+try:
+    import h5py
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}; apt-get install python3-h5py")
+    sys.exit(77)
+
+DPTRAIN, MPIRUN, WEIGHTS, CASE = sys.argv[1:5]
+SMALL = {"--model": "resnet20", "--limit-train": "128", "--limit-test": "60", "--batch-size": "16", "--threads": "1",
+         "--autotune": "off"}
+
+
+def dptrain(ranks: int, *options: str, code: int = 0) -> str:
+    """Both outputs of a run that must end with this exit code."""
+    chosen = SMALL | dict(zip(options[::2], options[1::2]))
+    words = [word for pair in chosen.items() for word in pair]
+    done = subprocess.run([MPIRUN, "-np", str(ranks), DPTRAIN, *words], capture_output=True, text=True, timeout=120)
+    output = done.stdout + done.stderr
+    assert done.returncode == code, f"exit {done.returncode}, not {code}\n{output}"
+    return output
+
+
+def evaluated(*options: str) -> tuple[float, float]:
+    """Loss and accuracy that --epochs 0 prints."""
+    output = dptrain(2, "--epochs", "0", *options)
+    found = re.search(r"test loss ([\d.]+)  accuracy ([\d.]+) %  \(60 images\)", output)
+    assert found, output
+    return float(found[1]), float(found[2])
+
+
+def train() -> h5py.File:
+    """Three epochs whose test accuracy ends below its best, so that best and last are different."""
+    dptrain(2, "--epochs", "3", "--lr", "0.4", "--lr-schedule", "constant", "--export", "w.h5", "--log", "log.h5")
+    return h5py.File("w.h5", "r")
+
+
+def round_trip() -> None:
+    epochs = h5py.File("log.h5", "r")["epochs"][:] if train() else None
+    with h5py.File("w.h5", "r") as file:
+        best = int(np.argmax(epochs["test_accuracy"]))
+        assert file["best"].attrs["epoch"] == best and file["last"].attrs["epoch"] == 2
+        assert file["best"].attrs["test_accuracy"] == epochs["test_accuracy"][best]
+        assert file["last/conv1.weight"].shape == (16, 3, 3, 3) and file["last/conv1.weight"].dtype == "<f4"
+        assert file["last/bn1.running_mean"].shape == (16,)
+        assert (file["last"].id == file["best"].id) == (best == 2)
+        assert file.attrs["model"] == "resnet20" and file.attrs["classes"] == 10 and file.attrs["height"] == 32
+    for which, epoch in (("last", 2), ("best", best)):
+        loss, accuracy = evaluated("--init", "w.h5", "--init-from", which)
+        assert abs(loss - epochs["test_loss"][epoch]) < 1e-4 * loss + 5e-5, (which, loss, epochs["test_loss"])
+        assert abs(accuracy - 100 * epochs["test_accuracy"][epoch]) < 0.01
+    # Training goes on from there: a step as small as nothing leaves the weights as they were.
+    dptrain(2, "--epochs", "1", "--lr", "1e-30", "--init", "w.h5", "--init-from", "last", "--export", "again.h5",
+            "--log", "none")
+    with h5py.File("w.h5", "r") as a, h5py.File("again.h5", "r") as b:
+        for name in a["last"]:
+            same = np.array_equal(a["last"][name][()], b["last"][name][()])
+            assert same == ("running" not in name), name
+    assert not list(pathlib.Path().glob("*.part"))
+
+
+def refusals() -> None:
+    train().close()
+    pathlib.Path("text.h5").write_text("no weights\n")
+    with h5py.File("other.h5", "w") as file:
+        file["x"] = 1
+    with h5py.File("w.h5", "r") as good, h5py.File("wide.h5", "w") as file:
+        for name in good.attrs:
+            file.attrs[name] = good.attrs[name]
+        good.copy("last", file)
+        del file["last/linear.weight"]
+        file["last/linear.weight"] = np.zeros((100, 64), "f4")
+        file["best"] = file["last"]
+    for options, code, sentence in (
+            (["--init", "none-there.h5"], 3, "--init none-there.h5: No such file or directory"),
+            (["--init", "text.h5"], 3, "--init text.h5: is not a file of exported weights, or it is damaged"),
+            (["--init", "log.h5"], 3, "--init log.h5: is not a file of exported weights"),
+            (["--init", "other.h5"], 3, "--init other.h5: is not a file of exported weights"),
+            (["--init", "w.h5", "--model", "resnet32"], 3, "has no tensor layer"),
+            (["--init", "wide.h5"], 3, "linear.weight has the shape 100x64, and 10x64 is needed"),
+            (["--init", "w.h5", "--init-except", "fc.*"], 2, "--init-except fc.*: no tensor of the model has such"),
+            (["--export", "w.h5"], 3, "--export w.h5: exists already and is not overwritten"),
+            (["--export", "x.h5", "--log", "x.h5"], 2, "--export x.h5: is the log's name, too"),
+            (["--export", "no-folder/x.h5"], 3, "--export no-folder/x.h5: cannot be created")):
+        words = ["--epochs", "1", *(["--log", "none"] if "--log" not in options else []), *options]
+        output = dptrain(2, *words, code=code)
+        assert sentence in output, f"{options}\n{output}"
+    before = evaluated("--init", "w.h5")
+    assert evaluated("--init", "wide.h5", "--init-except", "linear.*") != before
+
+
+def torch() -> None:
+    try:
+        import torch
+    except ImportError as missing:
+        print(f"skipped: {missing}")
+        sys.exit(77)
+    train().close()
+    for words in (["to-torch", "w.h5", "w.pt"], ["from-torch", "w.pt", "back.h5", "--model", "resnet20"]):
+        subprocess.run([sys.executable, WEIGHTS, *words], check=True, stdout=subprocess.DEVNULL)
+    state = torch.load("w.pt", weights_only=True)
+    with h5py.File("w.h5", "r") as a, h5py.File("back.h5", "r") as b:
+        assert set(a["best"]) == set(b["best"]) == {name for name in state if "num_batches" not in name}
+        assert all(np.array_equal(a["best"][name][()], b["best"][name][()]) for name in a["best"])
+    assert evaluated("--init", "back.h5") == evaluated("--init", "w.h5")
+
+
+os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+with tempfile.TemporaryDirectory(prefix="dptrain-weights-") as folder:
+    os.chdir(folder)
+    {"round_trip": round_trip, "refusals": refusals, "torch": torch}[CASE]()
+    os.chdir("/")
