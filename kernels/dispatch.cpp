@@ -5,6 +5,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/channel_bias.hpp"
+#include "kernels/concatenate.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/cpu/device.hpp"
 #include "kernels/cpu/twins.hpp"
@@ -14,6 +15,7 @@
 #include "kernels/gelu.hpp"
 #include "kernels/input_link.hpp"
 #include "kernels/linear.hpp"
+#include "kernels/max_pool.hpp"
 #include "kernels/pad_shortcut.hpp"
 #include "kernels/pool.hpp"
 #include "kernels/sgd.hpp"
@@ -113,19 +115,35 @@ void scale(Device& device, const TensorView& x, float factor, const TensorView& 
 }
 void copy(Device& device, const TensorView& x, const TensorView& y) { DP_SEND(copy, device, x, y); }
 
-void average_pool_forward(Device& device, const TensorView& x, std::size_t window,
-                          std::size_t stride, const TensorView& y) {
-  DP_SEND(average_pool_forward, device, x, window, stride, y);
+void average_pool_forward(Device& device, const TensorView& x, const Pooling& pooling,
+                          const TensorView& y) {
+  DP_SEND(average_pool_forward, device, x, pooling, y);
 }
-void average_pool_backward(Device& device, const TensorView& dy, std::size_t window,
-                           std::size_t stride, const TensorView& dx) {
-  DP_SEND(average_pool_backward, device, dy, window, stride, dx);
+void average_pool_backward(Device& device, const TensorView& dy, const Pooling& pooling,
+                           const TensorView& dx) {
+  DP_SEND(average_pool_backward, device, dy, pooling, dx);
 }
 void global_average_pool_forward(Device& device, const TensorView& x, const TensorView& y) {
   DP_SEND(global_average_pool_forward, device, x, y);
 }
 void global_average_pool_backward(Device& device, const TensorView& dy, const TensorView& dx) {
   DP_SEND(global_average_pool_backward, device, dy, dx);
+}
+
+void max_pool_forward(Device& device, const TensorView& x, const Pooling& pooling,
+                      const TensorView& y, std::uint8_t* places) {
+  DP_SEND(max_pool_forward, device, x, pooling, y, places);
+}
+void max_pool_backward(Device& device, const TensorView& dy, const std::uint8_t* places,
+                       const Pooling& pooling, const TensorView& dx) {
+  DP_SEND(max_pool_backward, device, dy, places, pooling, dx);
+}
+
+void concatenate(Device& device, std::span<const TensorView> parts, const TensorView& y) {
+  DP_SEND(concatenate, device, parts, y);
+}
+void split(Device& device, const TensorView& y, std::span<const TensorView> parts) {
+  DP_SEND(split, device, y, parts);
 }
 
 void pad_shortcut_forward(Device& device, const TensorView& x, std::size_t stride,

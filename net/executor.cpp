@@ -1,9 +1,9 @@
 // Outline: the constructor plans everything for one batch size. It makes a layer for each node in
 // the order of execution and so gets the shapes of all values. In training it then makes one
 // gradient for each edge of the graph, except those from the images. Last it computes from when to
-// when each value and gradient is needed, and places them in one arena. forward() calls the layers
-// in order. backward() calls them in reverse; if a value has several consumers, it first adds their
-// gradients.
+// when each value and gradient, and what layers keep, is needed, and places all in one arena.
+// forward() calls the layers in order. backward() calls them in reverse; if a value has several
+// consumers, it first adds their gradients.
 #include "net/executor.hpp"
 
 #include <algorithm>
@@ -87,6 +87,10 @@ void Executor::plan_arena() {
   for (const Gradient& g : gradients_) {
     lifetimes.push_back({g.view.desc.bytes(), backward_time(g.node), backward_time(g.producer)});
   }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t bytes = i > 0 && options_.is_training ? layers_[i]->kept_bytes() : 0;
+    lifetimes.push_back({bytes, i, backward_time(i)});
+  }
   MemoryPlan plan = plan_memory(lifetimes);
   offsets_ = std::move(plan.offsets);
   arena_bytes_ = plan.bytes;
@@ -101,9 +105,13 @@ void Executor::set_arena(std::byte* arena) {
       input_gradients_[gradients_[g].node][gradients_[g].input] = gradients_[g].view;
     }
   }
+  kept_.assign(count, nullptr);
   for (std::size_t i = 1; i < count; ++i) {
     const auto& inputs = graph_.nodes()[i].inputs;
     for (std::size_t k = 0; k < inputs.size(); ++k) inputs_[i][k] = values_[inputs[k]];
+    if (options_.is_training && layers_[i]->kept_bytes() > 0) {
+      kept_[i] = arena + offsets_[count + gradients_.size() + i];
+    }
   }
 }
 
@@ -115,7 +123,7 @@ TensorView Executor::forward(const TensorView& images) {
       if (graph_.nodes()[i].inputs[k] == 0) inputs_[i][k].data = images.data;
     }
     const TraceSlice slice(options_.trace, TraceKind::layer_forward, i);
-    layers_[i]->forward({.x = inputs_[i], .y = values_[i]});
+    layers_[i]->forward({.x = inputs_[i], .y = values_[i], .kept = kept_[i]});
   }
   return values_.back();
 }
@@ -147,7 +155,8 @@ void Executor::backward_node(std::size_t node) {
                            .y = values_[node],
                            .dy = first,
                            .dy2 = has_two ? gradients_[incoming[1]].view : TensorView{},
-                           .dx = input_gradients_[node]});
+                           .dx = input_gradients_[node],
+                           .kept = kept_[node]});
 }
 
 std::vector<std::string> Executor::algorithms() const {

@@ -65,8 +65,9 @@ class Executor {
   std::vector<TensorView> values_;              // one per node
   // All edges that carry a gradient, sorted by consumer; the last one is the logits'.
   std::vector<Gradient> gradients_;
-  std::vector<std::size_t> offsets_;  // of values, then of gradients
+  std::vector<std::size_t> offsets_;  // of values, then of gradients, then of what layers keep
   std::size_t arena_bytes_ = 0;
+  std::vector<std::byte*> kept_;  // by node: null if the layer keeps nothing
   // By node, as a layer takes them: the values that it reads and the gradients that it writes.
   std::vector<std::vector<TensorView>> inputs_, input_gradients_;
   // By node: indices into gradients_ of its output's gradients, one for each reader.

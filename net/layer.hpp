@@ -55,13 +55,15 @@ struct BoundParameter {
 struct ForwardArguments {
   std::span<const TensorView> x;
   TensorView y;
+  std::byte* kept = nullptr;  // kept_bytes() for backward
 };
 
 struct BackwardArguments {
-  std::span<const TensorView> x;   // as in forward; null data if the layer does not read it
-  TensorView y;                    // the same
-  TensorView dy, dy2;              // dy2 only if accepts_two_gradients()
-  std::span<const TensorView> dx;  // one per input; null data if no gradient is needed
+  std::span<const TensorView> x;    // as in forward; null data if the layer does not read it
+  TensorView y;                     // the same
+  TensorView dy, dy2;               // dy2 only if accepts_two_gradients()
+  std::span<const TensorView> dx;   // one per input; null data if no gradient is needed
+  const std::byte* kept = nullptr;  // as forward wrote them
 };
 
 class Layer {
@@ -84,6 +86,8 @@ class Layer {
   [[nodiscard]] virtual bool backward_reads_input(std::size_t) const { return false; }
   [[nodiscard]] virtual bool backward_reads_output() const { return false; }
   [[nodiscard]] virtual bool accepts_two_gradients() const { return false; }
+  // How many bytes forward writes for backward beside its output; known after plan().
+  [[nodiscard]] virtual std::size_t kept_bytes() const { return 0; }
   // Algorithms chosen by measurement, for dpbench; empty if there is no choice.
   [[nodiscard]] virtual std::string algorithms() const { return {}; }
 

@@ -36,6 +36,13 @@ void with_type_and_width(const TensorDesc& desc, const Body& body) {
   });
 }
 
+// Index of the first pixel of an image's channel; its pixels are channel_block apart.
+[[nodiscard]] inline std::size_t channel_start(const TensorDesc& desc, std::size_t image,
+                                               std::size_t channel) {
+  const std::size_t first = channel % desc.channel_block;
+  return (image * desc.shape.c + channel - first) * desc.shape.pixels() + first;
+}
+
 // Calls body(image, slice) for all slices of a tensor in parallel.
 template <class Body>
 void for_each_slice(const CpuDevice& device, const TensorDesc& desc, const Body& body) {
@@ -43,8 +50,7 @@ void for_each_slice(const CpuDevice& device, const TensorDesc& desc, const Body&
   const std::size_t width = slice_width(block), slices = desc.shape.c / width;
   parallel_for(device, desc.shape.n * slices, [&](std::size_t i) {
     const std::size_t image = i / slices, channel = i % slices * width;
-    const std::size_t first = channel % block;
-    body(image, Slice{.offset = (image * desc.shape.c + channel - first) * pixels + first,
+    body(image, Slice{.offset = channel_start(desc, image, channel),
                       .channel = channel,
                       .stride = block,
                       .pixels = pixels});

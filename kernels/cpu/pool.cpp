@@ -1,12 +1,14 @@
-// Loops over planes (one image, one channel block), which threads share; the channels of a block
-// are the innermost loop and vectorise.
+// Average pooling is a loop over slices of channels (channel_slices.hpp). Backward walks over dx
+// and collects from the windows that have a pixel. Global pooling is a loop over planes (one image,
+// one channel block), in which the channels of a block are the innermost loop and vectorise.
 #include "kernels/pool.hpp"
 
 #include <algorithm>
 
 #include "kernels/base/error.hpp"
-#include "kernels/cpu/parallel.hpp"
+#include "kernels/cpu/channel_slices.hpp"
 #include "kernels/cpu/twins.hpp"
+#include "kernels/cpu/vector.hpp"
 
 namespace dp::cpu {
 
@@ -25,56 +27,50 @@ std::size_t plane_offset(const TensorDesc& desc, std::size_t n, std::size_t bloc
 
 }  // namespace
 
-void average_pool_forward(CpuDevice& device, const TensorView& x, std::size_t window,
-                          std::size_t stride, const TensorView& y) {
-  with_type(x.desc.type, [&](auto* tag) {
+void average_pool_forward(CpuDevice& device, const TensorView& x, const Pooling& pooling,
+                          const TensorView& y) {
+  const PoolingPlane plane(x.desc.shape, pooling, y.desc.shape);
+  with_type_and_width(x.desc, [&](auto* tag, auto width) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    const float inverse = 1.0f / static_cast<float>(window * window);
-    const Shape in = x.desc.shape, out = y.desc.shape;
-    const std::size_t width = x.desc.channel_block;
-    for_each_plane(device, x.desc, [&](std::size_t n, std::size_t block) {
-      const T* from = x.as<const T>() + plane_offset(x.desc, n, block);
-      T* to = y.as<T>() + plane_offset(y.desc, n, block);
-      for (std::size_t p = 0; p < out.h; ++p) {
-        for (std::size_t q = 0; q < out.w; ++q) {
-          for (std::size_t c = 0; c < width; ++c) {
-            float sum = 0;
-            for (std::size_t r = 0; r < window; ++r) {
-              for (std::size_t s = 0; s < window; ++s) {
-                sum += load(from[((p * stride + r) * in.w + q * stride + s) * width + c]);
-              }
+    const std::size_t block = x.desc.channel_block;
+    for_each_slice(device, x.desc, [&](std::size_t image, const Slice& s) {
+      const T* from = x.as<const T>() + channel_start(x.desc, image, s.channel);
+      T* to = y.as<T>() + channel_start(y.desc, image, s.channel);
+      for (unsigned p = 0; p < plane.rows.windows; ++p) {
+        for (unsigned q = 0; q < plane.columns.windows; ++q, to += block) {
+          Vector<width> sum{};
+          for (unsigned h = plane.rows.begin(p); h < plane.rows.end(p); ++h) {
+            for (unsigned w = plane.columns.begin(q); w < plane.columns.end(q); ++w) {
+              sum += load_vector<width>(from + (std::size_t{h} * plane.columns.pixels + w) * block);
             }
-            to[(p * out.w + q) * width + c] = store<T>(sum * inverse);
           }
+          store_vector<width>(to, sum * (1.0f / static_cast<float>(plane.divisor(p, q))));
         }
       }
     });
   });
 }
 
-void average_pool_backward(CpuDevice& device, const TensorView& dy, std::size_t window,
-                           std::size_t stride, const TensorView& dx) {
-  with_type(dx.desc.type, [&](auto* tag) {
+void average_pool_backward(CpuDevice& device, const TensorView& dy, const Pooling& pooling,
+                           const TensorView& dx) {
+  const PoolingPlane plane(dx.desc.shape, pooling, dy.desc.shape);
+  with_type_and_width(dx.desc, [&](auto* tag, auto width) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    const float inverse = 1.0f / static_cast<float>(window * window);
-    const Shape in = dx.desc.shape, out = dy.desc.shape;
-    const std::size_t width = dx.desc.channel_block;
-    for_each_plane(device, dx.desc, [&](std::size_t n, std::size_t block) {
-      const T* from = dy.as<const T>() + plane_offset(dy.desc, n, block);
-      T* to = dx.as<T>() + plane_offset(dx.desc, n, block);
-      // The windows p that hold row h: p * stride <= h < p * stride + window.
-      const auto first = [&](std::size_t h) { return h < window ? 0 : (h - window) / stride + 1; };
-      for (std::size_t h = 0; h < in.h; ++h) {
-        for (std::size_t w = 0; w < in.w; ++w) {
-          for (std::size_t c = 0; c < width; ++c) {
-            float sum = 0;
-            for (std::size_t p = first(h); p < out.h && p * stride <= h; ++p) {
-              for (std::size_t q = first(w); q < out.w && q * stride <= w; ++q) {
-                sum += load(from[(p * out.w + q) * width + c]);
-              }
+    const std::size_t block = dx.desc.channel_block;
+    for_each_slice(device, dx.desc, [&](std::size_t image, const Slice& s) {
+      const T* from = dy.as<const T>() + channel_start(dy.desc, image, s.channel);
+      T* to = dx.as<T>() + channel_start(dx.desc, image, s.channel);
+      for (unsigned h = 0; h < plane.rows.pixels; ++h) {
+        for (unsigned w = 0; w < plane.columns.pixels; ++w, to += block) {
+          Vector<width> sum{};
+          for (unsigned p = plane.rows.first(h); p < plane.rows.last(h); ++p) {
+            for (unsigned q = plane.columns.first(w); q < plane.columns.last(w); ++q) {
+              const std::size_t at = (std::size_t{p} * plane.columns.windows + q) * block;
+              sum +=
+                  load_vector<width>(from + at) * (1.0f / static_cast<float>(plane.divisor(p, q)));
             }
-            to[(h * in.w + w) * width + c] = store<T>(sum * inverse);
           }
+          store_vector<width>(to, sum);
         }
       }
     });

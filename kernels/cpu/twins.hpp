@@ -12,6 +12,7 @@
 #include "kernels/conv2d.hpp"
 #include "kernels/device.hpp"
 #include "kernels/dropout.hpp"
+#include "kernels/pooling.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 
@@ -40,12 +41,20 @@ void scale(CpuDevice& device, const TensorView& x, float factor, const TensorVie
 void add(CpuDevice& device, const TensorView& a, const TensorView& b, const TensorView& y);
 void copy(CpuDevice& device, const TensorView& x, const TensorView& y);
 
-void average_pool_forward(CpuDevice& device, const TensorView& x, std::size_t window,
-                          std::size_t stride, const TensorView& y);
-void average_pool_backward(CpuDevice& device, const TensorView& dy, std::size_t window,
-                           std::size_t stride, const TensorView& dx);
+void average_pool_forward(CpuDevice& device, const TensorView& x, const Pooling& pooling,
+                          const TensorView& y);
+void average_pool_backward(CpuDevice& device, const TensorView& dy, const Pooling& pooling,
+                           const TensorView& dx);
 void global_average_pool_forward(CpuDevice& device, const TensorView& x, const TensorView& y);
 void global_average_pool_backward(CpuDevice& device, const TensorView& dy, const TensorView& dx);
+
+void max_pool_forward(CpuDevice& device, const TensorView& x, const Pooling& pooling,
+                      const TensorView& y, std::uint8_t* places);
+void max_pool_backward(CpuDevice& device, const TensorView& dy, const std::uint8_t* places,
+                       const Pooling& pooling, const TensorView& dx);
+
+void concatenate(CpuDevice& device, std::span<const TensorView> parts, const TensorView& y);
+void split(CpuDevice& device, const TensorView& y, std::span<const TensorView> parts);
 
 void pad_shortcut_forward(CpuDevice& device, const TensorView& x, std::size_t stride,
                           const TensorView& y);

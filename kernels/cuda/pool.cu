@@ -4,17 +4,12 @@
 #include "kernels/pool.hpp"
 
 #include "kernels/cuda/device.hpp"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/pooling.cuh"
 #include "kernels/cuda/twins.hpp"
 
 namespace dp::cuda {
 
 namespace {
-
-struct Pool {
-  unsigned x_height, x_width, y_height, y_width, packs, window, stride;
-  float inverse;  // 1 / (window * window)
-};
 
 template <int N>
 __device__ void add_to(Floats<N>& sum, const Floats<N>& more) {
@@ -27,46 +22,64 @@ __device__ Floats<N> scaled(const Floats<N>& floats, float factor) {
   return result;
 }
 
+// 1 / count. One step of Newton's method makes the fast approximation exact (Markstein 1990); a
+// division would call a function, for which registers are saved on a stack.
+__device__ inline float reciprocal(unsigned count) {
+  const float value = static_cast<float>(count);
+#ifdef __CUDA_ARCH__
+  float near;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(near) : "f"(value));
+  return fmaf(fmaf(-value, near, 1.0f), near, near);
+#else
+  return 1.0f / value;
+#endif
+}
+
 // One row of y to a block row. Sums in the order of the CPU's twin, so the bits are equal.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    pool_forward_kernel(RowGrid grid, Pool s, const T* x, T* y) {
+    pool_forward_kernel(RowGrid grid, PoolingPlane s, const T* x, T* y) {
   const RowThread thread = row_thread(grid);
-  for_rows<1>(thread, [&](auto, std::size_t row) {
-    const std::size_t line = quotient(row, s.y_width), n = quotient(line, s.y_height);
-    const std::size_t h = (line - n * s.y_height) * s.stride;
-    const std::size_t w = (row - line * s.y_width) * s.stride;
-    const T* corner = x + (((n * s.x_height + h) * s.x_width + w) * s.packs + thread.pack) * N;
+  for_each_row(thread, [&](std::size_t row) {
+    const Pixel y_pixel = pixel_of(row, s.rows.windows, s.columns.windows);
+    const std::size_t n = y_pixel.n;
+    const unsigned p = y_pixel.row, q = y_pixel.column;
     Floats<N> sum{};
-    for (unsigned r = 0; r < s.window; ++r) {
-      for (unsigned c = 0; c < s.window; ++c) {
-        const std::size_t offset = static_cast<std::size_t>(r) * s.x_width + c;
-        add_to(sum, load_floats<N>(corner + offset * s.packs * N));
+    const unsigned bottom = s.rows.end(p), left = s.columns.begin(q), right = s.columns.end(q);
+    DP_UNROLL_1
+    for (unsigned h = s.rows.begin(p); h < bottom; ++h) {
+      DP_UNROLL_1
+      for (unsigned w = left; w < right; ++w) {
+        const std::size_t from = (n * s.rows.pixels + h) * s.columns.pixels + w;
+        add_to(sum, load_floats<N>(x + (from * grid.packs + thread.pack) * N));
       }
     }
-    store_floats(y + (row * s.packs + thread.pack) * N, scaled(sum, s.inverse));
+    const float inverse = reciprocal(s.divisor(p, q));
+    store_floats(y + (row * grid.packs + thread.pack) * N, scaled(sum, inverse));
   });
 }
 
 // One row of dx to a block row: the sum over the windows that hold the pixel.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
-    pool_backward_kernel(RowGrid grid, Pool s, const T* dy, T* dx) {
+    pool_backward_kernel(RowGrid grid, PoolingPlane s, const T* dy, T* dx) {
   const RowThread thread = row_thread(grid);
-  // The windows p that hold row h: p * stride <= h < p * stride + window.
-  const auto first = [&](unsigned h) { return h < s.window ? 0 : (h - s.window) / s.stride + 1; };
-  for_rows<1>(thread, [&](auto, std::size_t row) {
-    const std::size_t line = quotient(row, s.x_width), n = quotient(line, s.x_height);
-    const unsigned h = static_cast<unsigned>(line - n * s.x_height);
-    const unsigned w = static_cast<unsigned>(row - line * s.x_width);
+  for_each_row(thread, [&](std::size_t row) {
+    const Pixel x_pixel = pixel_of(row, s.rows.pixels, s.columns.pixels);
+    const std::size_t n = x_pixel.n;
+    const unsigned h = x_pixel.row, w = x_pixel.column;
     Floats<N> sum{};
-    for (unsigned p = first(h); p < s.y_height && p * s.stride <= h; ++p) {
-      for (unsigned q = first(w); q < s.y_width && q * s.stride <= w; ++q) {
-        const std::size_t from = (n * s.y_height + p) * s.y_width + q;
-        add_to(sum, load_floats<N>(dy + (from * s.packs + thread.pack) * N));
+    const unsigned p_end = s.rows.last(h), q_first = s.columns.first(w), q_end = s.columns.last(w);
+    DP_UNROLL_1
+    for (unsigned p = s.rows.first(h); p < p_end; ++p) {
+      DP_UNROLL_1
+      for (unsigned q = q_first; q < q_end; ++q) {
+        const std::size_t from = (n * s.rows.windows + p) * s.columns.windows + q;
+        const float inverse = reciprocal(s.divisor(p, q));
+        add_to(sum, scaled(load_floats<N>(dy + (from * grid.packs + thread.pack) * N), inverse));
       }
     }
-    store_floats(dx + (row * s.packs + thread.pack) * N, scaled(sum, s.inverse));
+    store_floats(dx + (row * grid.packs + thread.pack) * N, sum);
   });
 }
 
@@ -106,57 +119,40 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-Pool make_pool(const TensorDesc& x, std::size_t window, std::size_t stride, const TensorDesc& y,
-               int width) {
-  return {static_cast<unsigned>(x.shape.h),
-          static_cast<unsigned>(x.shape.w),
-          static_cast<unsigned>(y.shape.h),
-          static_cast<unsigned>(y.shape.w),
-          static_cast<unsigned>(x.shape.c / static_cast<std::size_t>(width)),
-          static_cast<unsigned>(window),
-          static_cast<unsigned>(stride),
-          1.0f / static_cast<float>(window * window)};
-}
-
 void check(const TensorDesc& x, const TensorDesc& y) {
   require(x.is_nhwc() && y.is_nhwc() && x.shape.n == y.shape.n && x.shape.c == y.shape.c,
           "pooling between shapes that do not fit, or a channel block on a GPU");
 }
 
-RowGrid pool_grid(const CudaDevice& device, const Shape& shape, unsigned packs) {
-  return row_grid(shape.n * shape.pixels(), packs, Walk::in_bands, device.multiprocessors() * 8, 1,
-                  1);
-}
-
 }  // namespace
 
-void average_pool_forward(CudaDevice& device, const TensorView& x, std::size_t window,
-                          std::size_t stride, const TensorView& y) {
+void average_pool_forward(CudaDevice& device, const TensorView& x, const Pooling& pooling,
+                          const TensorView& y) {
   check(x.desc, y.desc);
+  const PoolingPlane plane(x.desc.shape, pooling, y.desc.shape);
   if (y.desc.shape.elements() == 0) return;
   with_type_and_pack(x.desc.type, x.desc.shape.c, are_aligned(x.data, y.data),
                      [&](auto* tag, auto n) {
                        using T = std::remove_pointer_t<decltype(tag)>;
                        constexpr int kN = decltype(n)::value;
-                       const Pool s = make_pool(x.desc, window, stride, y.desc, kN);
-                       const RowGrid grid = pool_grid(device, y.desc.shape, s.packs);
+                       const RowGrid grid = pool_grid(device, y.desc.shape, kN);
                        launch(pool_forward_kernel<T, kN>, Launch{.blocks = grid.blocks()},
-                              device.stream(), grid, s, x.as<const T>(), y.as<T>());
+                              device.stream(), grid, plane, x.as<const T>(), y.as<T>());
                      });
 }
 
-void average_pool_backward(CudaDevice& device, const TensorView& dy, std::size_t window,
-                           std::size_t stride, const TensorView& dx) {
+void average_pool_backward(CudaDevice& device, const TensorView& dy, const Pooling& pooling,
+                           const TensorView& dx) {
   check(dx.desc, dy.desc);
+  const PoolingPlane plane(dx.desc.shape, pooling, dy.desc.shape);
   if (dx.desc.shape.elements() == 0) return;
   with_type_and_pack(dx.desc.type, dx.desc.shape.c, are_aligned(dy.data, dx.data),
                      [&](auto* tag, auto n) {
                        using T = std::remove_pointer_t<decltype(tag)>;
                        constexpr int kN = decltype(n)::value;
-                       const Pool s = make_pool(dx.desc, window, stride, dy.desc, kN);
-                       const RowGrid grid = pool_grid(device, dx.desc.shape, s.packs);
+                       const RowGrid grid = pool_grid(device, dx.desc.shape, kN);
                        launch(pool_backward_kernel<T, kN>, Launch{.blocks = grid.blocks()},
-                              device.stream(), grid, s, dy.as<const T>(), dx.as<T>());
+                              device.stream(), grid, plane, dy.as<const T>(), dx.as<T>());
                      });
 }
 
@@ -184,7 +180,7 @@ void global_average_pool_backward(CudaDevice& device, const TensorView& dy, cons
   with_type_and_pack(dx.desc.type, shape.c, are_aligned(dx.data), [&](auto* tag, auto n) {
     using T = std::remove_pointer_t<decltype(tag)>;
     constexpr int kN = decltype(n)::value;
-    const RowGrid grid = pool_grid(device, shape, static_cast<unsigned>(shape.c / kN));
+    const RowGrid grid = pool_grid(device, shape, kN);
     launch(global_backward_kernel<T, kN>, Launch{.blocks = grid.blocks()}, device.stream(), grid,
            static_cast<unsigned>(shape.pixels()), 1.0f / static_cast<float>(shape.pixels()),
            dy.as<const float>(), dx.as<T>());

@@ -15,6 +15,7 @@
 #include "kernels/device.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/input_link.hpp"
+#include "kernels/pooling.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 
@@ -43,12 +44,20 @@ void scale(CudaDevice& device, const TensorView& x, float factor, const TensorVi
 void add(CudaDevice& device, const TensorView& a, const TensorView& b, const TensorView& y);
 void copy(CudaDevice& device, const TensorView& x, const TensorView& y);
 
-void average_pool_forward(CudaDevice& device, const TensorView& x, std::size_t window,
-                          std::size_t stride, const TensorView& y);
-void average_pool_backward(CudaDevice& device, const TensorView& dy, std::size_t window,
-                           std::size_t stride, const TensorView& dx);
+void average_pool_forward(CudaDevice& device, const TensorView& x, const Pooling& pooling,
+                          const TensorView& y);
+void average_pool_backward(CudaDevice& device, const TensorView& dy, const Pooling& pooling,
+                           const TensorView& dx);
 void global_average_pool_forward(CudaDevice& device, const TensorView& x, const TensorView& y);
 void global_average_pool_backward(CudaDevice& device, const TensorView& dy, const TensorView& dx);
+
+void max_pool_forward(CudaDevice& device, const TensorView& x, const Pooling& pooling,
+                      const TensorView& y, std::uint8_t* places);
+void max_pool_backward(CudaDevice& device, const TensorView& dy, const std::uint8_t* places,
+                       const Pooling& pooling, const TensorView& dx);
+
+void concatenate(CudaDevice& device, std::span<const TensorView> parts, const TensorView& y);
+void split(CudaDevice& device, const TensorView& y, std::span<const TensorView> parts);
 
 void pad_shortcut_forward(CudaDevice& device, const TensorView& x, std::size_t stride,
                           const TensorView& y);

@@ -1,26 +1,47 @@
 #include "net/layers/pool.hpp"
 
-#include "kernels/conv2d.hpp"
+#include "kernels/max_pool.hpp"
 #include "kernels/pool.hpp"
 
 namespace dp::net {
 
+Shape MaxPoolLayer::output_shape(std::span<const Shape> inputs) const {
+  return pooled_shape(inputs[0], options_);
+}
+
+TensorDesc MaxPoolLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
+  device_ = &context.device;
+  const TensorDesc y{pooled_shape(inputs[0].shape, options_), inputs[0].type,
+                     inputs[0].channel_block};
+  kept_bytes_ = context.is_training ? y.shape.elements() : 0;
+  return y;
+}
+
+void MaxPoolLayer::forward(const ForwardArguments& a) {
+  max_pool_forward(*device_, a.x[0], options_, a.y, reinterpret_cast<std::uint8_t*>(a.kept));
+}
+
+void MaxPoolLayer::backward(const BackwardArguments& a) {
+  if (!a.dx[0]) return;
+  max_pool_backward(*device_, a.dy, reinterpret_cast<const std::uint8_t*>(a.kept), options_,
+                    a.dx[0]);
+}
+
 Shape AveragePoolLayer::output_shape(std::span<const Shape> inputs) const {
-  return conv2d_output(inputs[0], inputs[0].c, options_.window, options_.stride, 0);
+  return pooled_shape(inputs[0], options_);
 }
 
 TensorDesc AveragePoolLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
   device_ = &context.device;
-  const Shape input = inputs[0].shape;
-  return {output_shape({&input, 1}), inputs[0].type, inputs[0].channel_block};
+  return {pooled_shape(inputs[0].shape, options_), inputs[0].type, inputs[0].channel_block};
 }
 
 void AveragePoolLayer::forward(const ForwardArguments& a) {
-  average_pool_forward(*device_, a.x[0], options_.window, options_.stride, a.y);
+  average_pool_forward(*device_, a.x[0], options_, a.y);
 }
 
 void AveragePoolLayer::backward(const BackwardArguments& a) {
-  if (a.dx[0]) average_pool_backward(*device_, a.dy, options_.window, options_.stride, a.dx[0]);
+  if (a.dx[0]) average_pool_backward(*device_, a.dy, options_, a.dx[0]);
 }
 
 Shape GlobalAveragePoolLayer::output_shape(std::span<const Shape> inputs) const {

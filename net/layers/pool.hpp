@@ -1,15 +1,34 @@
-// Average pooling over windows and over the whole image.
+// Max pooling and average pooling over windows, and average pooling over the whole image.
 #pragma once
 
+#include "kernels/pooling.hpp"
 #include "net/layer.hpp"
 
 namespace dp::net {
 
+// kernels/max_pool.hpp says which of equal values gets the gradient. Keeps one byte for each value
+// of its output, and needs neither input nor output in backward.
+class MaxPoolLayer final : public Layer {
+ public:
+  using Options = Pooling;
+  explicit MaxPoolLayer(const Options& options) : options_(options) {}
+
+  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
+  [[nodiscard]] TensorDesc plan(const PlanContext& context,
+                                std::span<const TensorDesc> inputs) override;
+  void forward(const ForwardArguments& arguments) override;
+  void backward(const BackwardArguments& arguments) override;
+  [[nodiscard]] std::size_t kept_bytes() const override { return kept_bytes_; }
+
+ private:
+  Options options_;
+  Device* device_ = nullptr;
+  std::size_t kept_bytes_ = 0;
+};
+
 class AveragePoolLayer final : public Layer {
  public:
-  struct Options {
-    std::size_t window = 2, stride = 2;
-  };
+  using Options = Pooling;
   explicit AveragePoolLayer(const Options& options) : options_(options) {}
 
   [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;

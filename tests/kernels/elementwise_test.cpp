@@ -1,6 +1,6 @@
-// Element by element operations, dropout, biases, pooling and the padding shortcut on a device,
-// against the reference: types, blocks, odd sizes, outputs that alias inputs; the same bits for 1
-// and 2 threads.
+// Element by element operations, dropout, biases and the padding shortcut on a device, against the
+// reference: types, blocks, odd sizes, outputs that alias inputs; the same bits for 1 and 2
+// threads.
 #include "kernels/elementwise.hpp"
 
 #include "kernels/channel_bias.hpp"
@@ -8,12 +8,10 @@
 #include "kernels/dropout.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/pad_shortcut.hpp"
-#include "kernels/pool.hpp"
 #include "kernels/reference/channel_bias.hpp"
 #include "kernels/reference/dropout.hpp"
 #include "kernels/reference/elementwise.hpp"
 #include "kernels/reference/pad_shortcut.hpp"
-#include "kernels/reference/pool.hpp"
 #include "tests/kernels/kernel_testing.hpp"
 
 namespace dp::test {
@@ -160,38 +158,6 @@ TEST_P(TensorOperation, CopyChangesBlockAndType) {
       EXPECT_EQ(back.values(), expected);
     }
   }
-}
-
-TEST_P(TensorOperation, AveragePool) {
-  for (const auto& [window, stride] : {std::pair<std::size_t, std::size_t>{2, 2}, {3, 2}, {1, 3}}) {
-    if (std::min(form_.shape.h, form_.shape.w) < window) continue;
-    const Shape y_shape = conv2d_output(form_.shape, form_.shape.c, window, stride, 0);
-    const TensorDesc y_desc{y_shape, form_.type, form_.block};
-    const Doubles dy = random_values(y_shape.elements(), 3, form_.type);
-    Doubles y(y_shape.elements()), dx(count_);
-    reference::average_pool_forward(form_.shape, y_shape, window, stride, a_.data(), y.data());
-    reference::average_pool_backward(form_.shape, y_shape, window, stride, dy.data(), dx.data());
-    GuardedTensor t_x(desc_, a_), t_y(y_desc), t_dy(y_desc, dy), t_dx(desc_);
-    average_pool_forward(*device_, t_x.view(), window, stride, t_y.view());
-    average_pool_backward(*device_, t_dy.view(), window, stride, t_dx.view());
-    EXPECT_LE(normalised_error(t_y.values(), y), 2 * tolerance(form_.type));
-    EXPECT_LE(normalised_error(t_dx.values(), dx), 2 * tolerance(form_.type));
-  }
-}
-
-TEST_P(TensorOperation, GlobalAveragePool) {
-  const Shape& s = form_.shape;
-  const TensorDesc y_desc = TensorDesc::nhwc({s.n, 1, 1, s.c});
-  const Doubles dy = random_values(s.n * s.c, 3);
-  Doubles y(s.n * s.c), dx(count_);
-  reference::global_average_pool_forward(s, a_.data(), y.data());
-  reference::global_average_pool_backward(s, dy.data(), dx.data());
-  GuardedTensor t_x(desc_, a_), t_y(y_desc), t_dy(y_desc, dy), t_dx(desc_);
-  global_average_pool_forward(*device_, t_x.view(), t_y.view());
-  global_average_pool_backward(*device_, t_dy.view(), t_dx.view());
-  // The sum is in fp32 whatever the type of x; of up to 63 values that mostly cancel.
-  EXPECT_LE(normalised_error(t_y.values(), y), 5e-6);
-  EXPECT_LE(normalised_error(t_dx.values(), dx), tolerance(form_.type));
 }
 
 TEST_P(TensorOperation, PadShortcut) {

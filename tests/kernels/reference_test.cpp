@@ -147,16 +147,29 @@ TEST(Reference, ElementwiseGradients) {
 }
 
 TEST(Reference, PoolGradients) {
-  const Shape x_shape{2, 7, 5, 3};
+  const Shape x_shape{2, 5, 4, 3};
   Doubles x = random_values(x_shape.elements(), 1);
-  // The second has overlapping windows, the third leaves pixels out.
-  for (const auto& [window, stride] : {std::pair<std::size_t, std::size_t>{2, 2}, {3, 2}, {1, 3}}) {
-    const Shape y_shape = conv2d_output(x_shape, 3, window, stride, 0);
+  const Pooling poolings[] = {{},
+                              {.window = 3, .stride = 1},
+                              {.window = {2, 3}, .stride = {1, 2}, .padding = {1, 0}},
+                              {.window = 3, .stride = 2, .padding = 1, .counts_padding = false}};
+  for (const Pooling& pooling : poolings) {
+    const Shape y_shape = pooled_shape(x_shape, pooling);
     const Doubles dy = random_values(y_shape.elements(), 2);
-    Doubles y(y_shape.elements()), dx(x.size());
-    reference::average_pool_backward(x_shape, y_shape, window, stride, dy.data(), dx.data());
-    expect_gradient("pool", dx, x, [&, w = window, s = stride] {
-      reference::average_pool_forward(x_shape, y_shape, w, s, x.data(), y.data());
+    Doubles y(y_shape.elements()), divisors(y.size()), dx(x.size());
+    reference::average_pool_divisors(x_shape, y_shape, pooling, divisors.data());
+    reference::average_pool_backward(x_shape, y_shape, pooling, dy.data(), divisors.data(),
+                                     dx.data());
+    expect_gradient("average", dx, x, [&] {
+      reference::average_pool_forward(x_shape, y_shape, pooling, x.data(), divisors.data(),
+                                      y.data());
+      return dot(y, dy);
+    });
+    std::vector<std::uint8_t> places(y.size());
+    reference::max_pool_forward(x_shape, y_shape, pooling, x.data(), y.data(), places.data());
+    reference::max_pool_backward(x_shape, y_shape, pooling, dy.data(), places.data(), dx.data());
+    expect_gradient("max", dx, x, [&] {
+      reference::max_pool_forward(x_shape, y_shape, pooling, x.data(), y.data(), places.data());
       return dot(y, dy);
     });
   }
@@ -167,6 +180,34 @@ TEST(Reference, PoolGradients) {
     reference::global_average_pool_forward(x_shape, x.data(), y.data());
     return dot(y, dy);
   });
+}
+
+// A 3x3 window with padding 1 in the corner of an image of ones has 4 pixels.
+TEST(Reference, PoolCountsPadding) {
+  const Shape shape{1, 3, 3, 1};
+  Pooling pooling = {.window = 3, .stride = 1, .padding = 1};
+  const Doubles ones(9, 1.0);
+  for (const bool counts_padding : {true, false}) {
+    pooling.counts_padding = counts_padding;
+    Doubles y(9), divisors(9);
+    reference::average_pool_divisors(shape, shape, pooling, divisors.data());
+    reference::average_pool_forward(shape, shape, pooling, ones.data(), divisors.data(), y.data());
+    EXPECT_NEAR(y[0], counts_padding ? 4.0 / 9.0 : 1.0, 1e-12);
+    EXPECT_NEAR(y[4], 1.0, 1e-12);
+  }
+}
+
+// Of equal values the first one counts, a NaN always.
+TEST(Reference, MaxPoolTakesTheFirstOfEqualValues) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Shape x_shape{1, 2, 2, 4}, y_shape{1, 1, 1, 4};
+  const Doubles x = {1, 2, 3, 3, 1, 2, nan, -1, 0, 2, 5, nan, 1, 1, 4, nan};
+  Doubles y(4);
+  std::vector<std::uint8_t> places(4);
+  reference::max_pool_forward(x_shape, y_shape, {}, x.data(), y.data(), places.data());
+  EXPECT_EQ(places, (std::vector<std::uint8_t>{0, 0, 1, 3}));
+  EXPECT_EQ(y[0], 1.0);
+  EXPECT_TRUE(std::isnan(y[2]) && std::isnan(y[3]));
 }
 
 TEST(Reference, PadShortcutGradients) {

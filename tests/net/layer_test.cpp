@@ -17,6 +17,7 @@
 
 #include "kernels/base/error.hpp"
 #include "net/layers/batch_norm.hpp"
+#include "net/layers/concatenate.hpp"
 #include "net/layers/conv2d.hpp"
 #include "net/layers/dropout.hpp"
 #include "net/layers/elementwise.hpp"
@@ -92,7 +93,15 @@ const std::vector<Row> kRows = {
     {"scale", make<net::ScaleLayer, {.factor = 0.125f}>, {{2, 7, 5, 16}}},
     {"flatten", make<net::FlattenLayer>, {{2, 3, 5, 32}}},
     {"add", make<net::AddLayer>, {{2, 7, 5, 16}, {2, 7, 5, 16}}},
+    {"max_pool", make<net::MaxPoolLayer>, {{2, 7, 5, 16}}},
+    {"max_pool_padded",
+     make<net::MaxPoolLayer, {.window = 3, .stride = 2, .padding = 1}>,
+     {{2, 7, 6, 16}}},
     {"average_pool", make<net::AveragePoolLayer>, {{2, 7, 5, 16}}},
+    {"average_pool_padded",
+     make<net::AveragePoolLayer, {.window = 3, .stride = 1, .padding = 1, .counts_padding = false}>,
+     {{2, 7, 5, 16}}},
+    {"concatenate", make<net::ConcatenateLayer>, {{2, 7, 5, 16}, {2, 7, 5, 32}, {2, 7, 5, 5}}},
     {"global_average_pool", make<net::GlobalAveragePoolLayer>, {{2, 7, 5, 16}}},
     {"pad_shortcut", make<net::PadShortcutLayer, {.channels = 32}>, {{2, 7, 5, 16}}},
     {"linear", make<net::LinearLayer, {.outputs = 10}>, {{3, 1, 1, 16}}},
@@ -150,8 +159,10 @@ class Bench {
     for (std::size_t i = 0; i < x_.size(); ++i) inputs.emplace_back(x_descs_[i], x_[i]);
     std::vector<TensorView> views;
     for (GuardedTensor& t : inputs) views.push_back(t.view());
-    GuardedTensor y(y_desc_);
-    layer_->forward({.x = views, .y = y.view()});
+    GuardedTensor y(y_desc_), kept = make_kept();
+    layer_->forward({.x = views, .y = y.view(), .kept = start_of(kept)});
+    static_cast<void>(kept.values());  // looks at the guards
+    kept_ = kept.raw();
     for (std::size_t i = 0; i < x_.size(); ++i) EXPECT_EQ(inputs[i].values(), x_[i]);
     return y.values();
   }
@@ -186,11 +197,14 @@ class Bench {
     for (auto& g : gradients_) {
       std::fill(g->span().begin(), g->span().end(), std::numeric_limits<float>::quiet_NaN());
     }
+    GuardedTensor kept = make_kept();
+    std::copy(kept_.begin(), kept_.end(), kept.view().as<std::byte>());
     layer_->backward({.x = x_views,
                       .y = y.view(),
                       .dy = dy.view(),
                       .dy2 = given == Given::two_pieces ? dy2.view() : TensorView{},
-                      .dx = dx_views});
+                      .dx = dx_views,
+                      .kept = start_of(kept)});
     std::vector<Doubles> result;
     for (GuardedTensor& t : dx) result.push_back(t.values());
     return result;
@@ -206,6 +220,16 @@ class Bench {
   }
 
  private:
+  // Two bytes to an element.
+  [[nodiscard]] GuardedTensor make_kept() const {
+    const std::size_t count = (layer_->kept_bytes() + 1) / 2;
+    return GuardedTensor(TensorDesc::nhwc({count, 1, 1, 1}, DataType::bf16));
+  }
+  // As an executor gives it.
+  [[nodiscard]] std::byte* start_of(GuardedTensor& kept) const {
+    return layer_->kept_bytes() > 0 ? kept.view().as<std::byte>() : nullptr;
+  }
+
   TestDevice device_;
   Shared<StepPosition> position_{StepPosition{.seed = 3, .step = 4}};
   std::unique_ptr<Layer> layer_;
@@ -213,6 +237,7 @@ class Bench {
   TensorDesc y_desc_;
   std::vector<Doubles> x_;
   Doubles probe_;
+  std::vector<std::byte> kept_;  // by the last forward
   std::vector<std::unique_ptr<GuardedTensor>> parameters_, gradients_;
   std::vector<bool> is_trained_;
 };

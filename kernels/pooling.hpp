@@ -1,0 +1,63 @@
+// How the windows of pooling lie on an image; what max pooling and average pooling share.
+#pragma once
+
+#include "kernels/base/hd.hpp"
+#include "kernels/extent.hpp"
+#include "kernels/tensor.hpp"
+
+namespace dp {
+
+// Window (p, q) begins at row p * stride.h - padding.h and column q * stride.w - padding.w. Only
+// pixels of the image count: padding is at most half a window, so that every window has some.
+struct Pooling {
+  Extent window = 2, stride = 2, padding = 0;
+  // Average pooling divides by all of the window (as torch does by default: count_include_pad), or
+  // by the number of its pixels that are in the image.
+  bool counts_padding = true;
+};
+
+// y's shape: its height is (H + 2 padding.h - window.h) / stride.h + 1, rounded down; its width
+// likewise. Throws Error(internal) for windows that do not fit.
+[[nodiscard]] Shape pooled_shape(const Shape& x, const Pooling& pooling);
+
+// The windows along one direction.
+struct PoolingLine {
+  unsigned pixels, windows, length, stride, padding;
+
+  // Window p has the pixels from begin(p) up to and without end(p).
+  [[nodiscard]] DP_HD unsigned begin(unsigned p) const {
+    return p * stride > padding ? p * stride - padding : 0;
+  }
+  [[nodiscard]] DP_HD unsigned end(unsigned p) const {
+    const unsigned behind = p * stride + length - padding;
+    return behind < pixels ? behind : pixels;
+  }
+  // The windows from first(h) up to and without last(h) have pixel h.
+  [[nodiscard]] DP_HD unsigned first(unsigned h) const {
+    return h + padding < length ? 0 : (h + padding - length) / stride + 1;
+  }
+  [[nodiscard]] DP_HD unsigned last(unsigned h) const {
+    const unsigned behind = (h + padding) / stride + 1;
+    return behind < windows ? behind : windows;
+  }
+  // Where in window p pixel h is.
+  [[nodiscard]] DP_HD unsigned place(unsigned h, unsigned p) const {
+    return h + padding - p * stride;
+  }
+};
+
+struct PoolingPlane {
+  PoolingLine rows, columns;
+  bool counts_padding;
+
+  // Throws Error(internal) where y is not what pooled_shape(x) says.
+  PoolingPlane(const Shape& x, const Pooling& pooling, const Shape& y);
+
+  // By what average pooling divides window (p, q).
+  [[nodiscard]] DP_HD unsigned divisor(unsigned p, unsigned q) const {
+    return counts_padding ? rows.length * columns.length
+                          : (rows.end(p) - rows.begin(p)) * (columns.end(q) - columns.begin(q));
+  }
+};
+
+}  // namespace dp
