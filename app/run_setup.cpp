@@ -184,6 +184,10 @@ GradientSyncOptions sync_options(const Run& run) {
   sync.overlap = options.overlap;
   sync.path = exchange_path(run);
   sync.reducer.topology = options.topology;
+  if (run.link.bytes_per_s > 0) {
+    sync.reducer.window =
+        choose_window(run.link, parse_codec_spec(options.compress), sync.reducer.segment_bytes);
+  }
   sync.reducer.seed = run.seed();
   sync.reducer.comm_timeout_s = options.comm_timeout_s;
   sync.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options.throttle);

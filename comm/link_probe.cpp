@@ -271,4 +271,12 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   return static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
 }
 
+std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,
+                          std::size_t segment_bytes) {
+  constexpr double kWakeUp_s = 1e-3, kTimesTheWay = 2.0, kLeast = 4.0, kMost = 32.0;
+  const double under_way = kTimesTheWay * link.bytes_per_s * (2.0 * link.latency_s + kWakeUp_s);
+  const double segment = static_cast<double>(segment_bytes) * payload_share(codec, {});
+  return static_cast<std::size_t>(std::clamp(std::ceil(under_way / segment), kLeast, kMost));
+}
+
 }  // namespace dp

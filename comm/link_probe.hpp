@@ -59,4 +59,11 @@ struct LinkProbe {
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});
 
+// How many segments of a bucket may be on the wire at once (ReducerOptions::window; it does not
+// change the sums). On a long path the answer to a segment comes late, so twice the bytes that the
+// link carries in a round trip and 1 ms may be under way. Between 4, which is enough for short
+// paths, and 32. `segment_bytes` are of fp32.
+[[nodiscard]] std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,
+                                        std::size_t segment_bytes);
+
 }  // namespace dp

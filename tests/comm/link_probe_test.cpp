@@ -74,5 +74,20 @@ TEST(BucketSize, FollowsTheFactorsOfPowerSgd) {
   EXPECT_EQ(size("powersgd:rank=16"), kMiB / 4) << "nothing is factored: fp32";
 }
 
+TEST(Window, FollowsTheBytesUnderWay) {
+  constexpr std::size_t kSegment = 256u << 10;
+  const auto window = [&](double mbit, double latency_s, const char* codec) {
+    return choose_window({.bytes_per_s = mbit * 1e6 / 8, .latency_s = latency_s},
+                         parse_codec_spec(codec), kSegment);
+  };
+  EXPECT_EQ(window(100, 1e-4, "none"), 4u);
+  EXPECT_EQ(window(1000, 1e-4, "none"), 4u);
+  // 2 * 125 MB/s * 21 ms = 5.25 MB: 21 segments of 262 kB; of a quarter of that, more than 32.
+  EXPECT_EQ(window(1000, 10e-3, "none"), 21u);
+  EXPECT_EQ(window(1000, 10e-3, "q8"), 32u);
+  EXPECT_EQ(window(100, 10e-3, "q8"), 8u);
+  EXPECT_EQ(window(0, 0, "none"), 4u);
+}
+
 }  // namespace
 }  // namespace dp
