@@ -21,7 +21,7 @@ die() {
 }
 
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
-  libeigen3-dev libboost-program-options-dev libxxhash-dev libfmt-dev)
+  libeigen3-dev libboost-program-options-dev libxxhash-dev libfmt-dev libjpeg-dev libpng-dev)
 test_packages=(libgtest-dev libbenchmark-dev python3-h5py python3-numpy python3-pandas python3-matplotlib patchelf)
 # For the tests of the lab. experiments/dplab itself says what is missing when it is used.
 test_packages+=(iproute2)

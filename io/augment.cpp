@@ -12,7 +12,9 @@ Augmentation draw_augmentation(std::uint64_t seed, std::uint64_t epoch, std::siz
   constexpr std::uint64_t kShifts = 2 * kCropPadding + 1;
   return {.shift_x = static_cast<int>(rng.below(kShifts, 0)) - kCropPadding,
           .shift_y = static_cast<int>(rng.below(kShifts, 1)) - kCropPadding,
-          .is_flipped = rng.below(2, 2) != 0};
+          .is_flipped = rng.below(2, 2) != 0,
+          .is_drawn = true,
+          .bits = rng.bits(3)};
 }
 
 ImageCrop to_crop(const Augmentation& augmentation) {

@@ -29,6 +29,10 @@ struct Augmentation {
   int shift_x = 0;  // the window's left edge in the image; outside of the image lies black
   int shift_y = 0;
   bool is_flipped = false;
+  // For a source that cuts a random part out of an image of any size and scales it: 64 random bits,
+  // which decide the part. Not drawn: such a source takes the centre.
+  bool is_drawn = false;
+  std::uint64_t bits = 0;
 };
 
 struct ImageFacts {
@@ -68,8 +72,14 @@ class ImageSource {
   [[nodiscard]] virtual Image read(std::size_t index, const Augmentation& crop,
                                    std::vector<std::uint8_t>& scratch) const = 0;
 
+  // What has happened since the last call that the user should know, a sentence each: images that
+  // could not be read and were replaced.
+  [[nodiscard]] virtual std::vector<std::string> take_notes() const { return {}; }
+  // Whether take_notes() may ever return any.
+  [[nodiscard]] virtual bool may_have_notes() const noexcept { return false; }
+
   // The 64-bit XXH3 hash of all that training would see: names, size, normalisation, labels,
-  // pixels.
+  // pixels (of images in files: their names and sizes instead).
   [[nodiscard]] std::uint64_t content_hash() const;
 
  protected:

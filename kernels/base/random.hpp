@@ -30,6 +30,7 @@ enum class RandomStream : std::uint64_t {
   codec = 5,
   test = 6,
   dropout = 7,
+  validation = 8,
 };
 
 // A random function of position. Copy freely.

@@ -31,6 +31,15 @@ add_library(dp_hdf5 INTERFACE)
 target_include_directories(dp_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
 target_link_libraries(dp_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
 
+# libjpeg-turbo, which has pixels of four bytes, and libpng.
+find_package(JPEG QUIET)
+find_package(PNG QUIET)
+set(IMAGE_LIBRARIES_FOUND FALSE)
+if(JPEG_FOUND AND PNG_FOUND)
+  set(IMAGE_LIBRARIES_FOUND TRUE)
+endif()
+dp_need(IMAGE_LIBRARIES_FOUND "libjpeg-turbo and libpng" "libjpeg-dev libpng-dev")
+
 # oneDNN: 2.6 or later, also 3.x (kernels/cpu/onednn.hpp).
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
 find_library(DNNL_LIBRARY dnnl)

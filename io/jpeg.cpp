@@ -1,0 +1,203 @@
+// JPEG by libjpeg-turbo.
+#include <csetjmp>
+#include <cstdio>
+
+#include <jpeglib.h>
+// After jpeglib.h:
+#include <jerror.h>
+
+#include <algorithm>
+
+#include "io/encoded_image.hpp"
+
+#ifndef JCS_EXTENSIONS
+#error "dptrain needs libjpeg-turbo. On Debian and Ubuntu: apt-get install libjpeg-dev"
+#endif
+
+namespace dp::jpeg {
+namespace {
+
+// libjpeg calls back where it would end the program; we jump out of it. So nothing that has a
+// destructor may live in the function that calls libjpeg.
+struct Exit {
+  jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it is one to the whole
+  std::jmp_buf jump;
+  char message[JMSG_LENGTH_MAX];
+};
+
+[[noreturn]] void leave(j_common_ptr info) {
+  auto* exit = reinterpret_cast<Exit*>(info->err);
+  info->err->format_message(info, exit->message);
+  std::longjmp(exit->jump, 1);
+}
+
+// Warnings have level -1, and data that come after one may be guesses.
+void judge_message(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  switch (info->err->msg_code) {
+    case JWRN_EXTRANEOUS_DATA:
+    case JWRN_ADOBE_XFORM:
+    case JWRN_JFIF_MAJOR:
+    case JWRN_TOO_MUCH_DATA:
+      return;
+    default:
+      leave(info);
+  }
+}
+
+void count_scans(j_common_ptr info) {
+  if (!info->is_decompressor) return;
+  if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMostScans) return;
+  auto* exit = reinterpret_cast<Exit*>(info->err);
+  std::snprintf(exit->message, sizeof exit->message, "more than %d scans", kMostScans);
+  std::longjmp(exit->jump, 1);
+}
+
+// The rows and columns that are decoded beyond the wanted ones, because the interpolation of colour
+// looks at neighbours: the kept pixels are those of the whole image.
+constexpr JDIMENSION kMarginRows = 32, kMarginColumns = 16;
+
+struct Job {
+  std::span<const std::uint8_t> bytes;
+  const ImageHeader& header;
+  std::uint32_t denominator;
+  PixelBox wanted;
+  DecodedImage& image;
+  bool has_other_size = false;
+};
+
+// False where libjpeg has left; exit.message then says why.
+bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
+  jpeg_progress_mgr progress = {};
+  progress.progress_monitor = count_scans;
+  if (setjmp(exit.jump) != 0) return false;
+  jpeg_create_decompress(&info);
+  info.progress = &progress;
+  jpeg_mem_src(&info, job.bytes.data(), static_cast<unsigned long>(job.bytes.size()));
+  jpeg_read_header(&info, TRUE);
+  if (info.image_width != job.header.width || info.image_height != job.header.height) {
+    job.has_other_size = true;
+    return true;
+  }
+  const bool is_cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
+  info.out_color_space = is_cmyk ? JCS_CMYK : JCS_EXT_RGBX;
+  info.scale_num = 1;
+  info.scale_denom = job.denominator;
+  jpeg_start_decompress(&info);
+
+  PixelBox& box = job.image.box;
+  JDIMENSION x = job.wanted.x, width = job.wanted.width;
+  const JDIMENSION right = std::min<JDIMENSION>(x + width + kMarginColumns, info.output_width);
+  x -= std::min(x, kMarginColumns);
+  width = right - x;
+  if (width < info.output_width) jpeg_crop_scanline(&info, &x, &width);
+  box = {.x = x, .y = job.wanted.y, .width = width, .height = job.wanted.height};
+  const std::size_t row_bytes = std::size_t{4} * width;
+  // One row more, for those that are not kept.
+  job.image.pixels.resize(row_bytes * (box.height + 1));
+  JSAMPROW waste = job.image.pixels.data() + row_bytes * box.height;
+
+  if (box.y > kMarginRows) jpeg_skip_scanlines(&info, box.y - kMarginRows);
+  while (info.output_scanline < info.output_height) {
+    const JDIMENSION row = info.output_scanline;
+    // The last row is decoded, because libjpeg does not look at rows that are skipped at the end.
+    const JDIMENSION after = box.y + box.height + kMarginRows;
+    if (row >= after && row + 1 < info.output_height) {
+      jpeg_skip_scanlines(&info, info.output_height - 1 - row);
+      continue;
+    }
+    const bool is_kept = row >= box.y && row < box.y + box.height;
+    JSAMPROW target = is_kept ? job.image.pixels.data() + row_bytes * (row - box.y) : waste;
+    jpeg_read_scanlines(&info, &target, 1);
+  }
+
+  if (is_cmyk) {
+    // Adobe's files hold inverted values, as Pillow takes them, and then RGB = (255 - c)(255 - k).
+    const bool is_inverted = info.saw_Adobe_marker != FALSE;
+    std::uint8_t* pixel = job.image.pixels.data();
+    for (std::size_t i = 0; i < std::size_t{box.width} * box.height; ++i, pixel += 4) {
+      const int black = is_inverted ? 255 - pixel[3] : pixel[3];
+      for (int c = 0; c < 3; ++c) {
+        const int ink = is_inverted ? 255 - pixel[c] : pixel[c];
+        const int product = ink * (255 - black) + 128;
+        const int scaled = ((product >> 8) + product) >> 8;
+        pixel[c] = static_cast<std::uint8_t>(std::clamp(255 - black - scaled, 0, 255));
+      }
+    }
+  }
+  return true;
+}
+
+std::uint32_t word(std::span<const std::uint8_t> bytes, std::size_t at) {
+  return static_cast<std::uint32_t>(bytes[at] << 8 | bytes[at + 1]);
+}
+
+}  // namespace
+
+// Walks over the segments up to the frame header.
+std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
+                                       std::uint64_t file_bytes) {
+  const auto more = [&](std::size_t needed) -> std::optional<ImageHeader> {
+    if (needed > file_bytes) throw BadImage("is cut off in its header");
+    return {};
+  };
+  for (std::size_t at = 2;;) {
+    if (at + 4 > bytes.size()) return more(at + 4);
+    if (bytes[at] != 0xFF) {  // superfluous bytes
+      ++at;
+      continue;
+    }
+    const std::uint8_t marker = bytes[at + 1];
+    if (marker == 0xFF) {  // a fill byte
+      ++at;
+      continue;
+    }
+    if (marker == 0 || marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {
+      at += 2;
+      continue;
+    }
+    if (marker == 0xD9 || marker == 0xDA) throw BadImage("is a JPEG without a frame");
+    const std::uint32_t length = word(bytes, at + 2);
+    if (length < 2) throw BadImage("has a damaged JPEG header");
+    const bool is_frame =
+        marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+    if (!is_frame) {
+      at += 2 + length;
+      continue;
+    }
+    if (at + 10 > bytes.size()) return more(at + 10);
+    if (bytes[at + 4] != 8) {
+      throw BadImage(fmt::format("is a JPEG with {} bits per sample; 8 are read", bytes[at + 4]));
+    }
+    const std::uint8_t components = bytes[at + 9];
+    if (components != 1 && components != 3 && components != 4) {
+      throw BadImage(fmt::format("is a JPEG with {} channels; 1, 3 and 4 are read", components));
+    }
+    const bool is_known = marker <= 0xC2 || marker == 0xC9 || marker == 0xCA;
+    if (!is_known) throw BadImage("is a JPEG of a rare kind (lossless or hierarchical)");
+    return ImageHeader{.format = ImageFormat::jpeg,
+                       .width = word(bytes, at + 7),
+                       .height = word(bytes, at + 5),
+                       .kinds = {.is_grey = components == 1, .is_cmyk = components == 4}};
+  }
+}
+
+void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header,
+            std::uint32_t denominator, const PixelBox& wanted, DecodedImage& image) {
+  Job job = {.bytes = bytes,
+             .header = header,
+             .denominator = denominator,
+             .wanted = wanted,
+             .image = image};
+  jpeg_decompress_struct info = {};
+  Exit exit = {};
+  info.err = jpeg_std_error(&exit.manager);
+  exit.manager.error_exit = leave;
+  exit.manager.emit_message = judge_message;
+  const bool is_whole = run(job, info, exit);
+  jpeg_destroy_decompress(&info);
+  if (!is_whole) throw BadImage(fmt::format("is a damaged JPEG: {}", exit.message));
+  if (job.has_other_size) throw BadImage("has another size than when the run began");
+}
+
+}  // namespace dp::jpeg

@@ -1,0 +1,47 @@
+// Scales a part of an image to the network's size: bilinear, with antialiasing when it shrinks, as
+// Pillow and torchvision do. The bits are those of Pillow's resize() with BILINEAR.
+//
+// Each output pixel is a weighted mean of the input pixels under a triangle, which is two input
+// pixels wide when the image grows and two output pixels wide when it shrinks. First columns, then
+// rows; weights have 22 binary digits, and the values between the two are bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "io/encoded_image.hpp"
+
+namespace dp {
+
+struct Resampling {
+  PixelBox source;                      // the part of the whole image that is scaled ...
+  std::uint32_t width = 0, height = 0;  // ... to this size ...
+  PixelBox cut;                         // ... of which this part is made
+};
+
+// Keeps its memory from image to image.
+class Resampler {
+ public:
+  // `source` must lie in image.box. Writes cut.width x cut.height pixels to `planar`, one channel
+  // behind the other.
+  void run(const DecodedImage& image, const Resampling& what, std::span<std::uint8_t> planar);
+
+ private:
+  // The weights of one axis: output i is the sum over k < taps of weight[i * taps + k] times input
+  // first[i] + k.
+  struct Axis {
+    std::uint32_t taps = 0;
+    std::vector<std::uint32_t> first;
+    std::vector<std::int32_t> weight;
+    std::vector<double> scratch;
+    // Of the outputs from `begin` to `begin + count` of `size`.
+    void plan(std::uint32_t input, std::uint32_t size, std::uint32_t begin, std::uint32_t count);
+  };
+
+  Axis columns_, rows_;
+  std::vector<std::uint8_t> narrow_;  // planar, of the output's width and the input's rows
+  std::vector<std::int32_t> sums_;
+};
+
+}  // namespace dp
