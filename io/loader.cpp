@@ -27,30 +27,38 @@ struct Slot {
   ImageCrop* crops = nullptr;
   std::int32_t* labels = nullptr;
   Batch batch;
+  std::size_t pieces_left = 0;
   bool is_ready = false;
-  std::exception_ptr failure;
+  std::exception_ptr failure;  // that of the earliest failed piece
+  std::size_t failed_piece = 0;
 };
+
+// A step is divided into pieces of that many images, so that all threads work on the step that is
+// needed first, and few buffers are enough.
+constexpr std::size_t kPieceImages = 16;
 
 }  // namespace
 
-// Step s of an epoch lives in slots[s % slots.size()]. Steps are claimed in order; a step may be
-// claimed once the batch that had its slot before was given back. All numbers are guarded by mutex;
-// a slot belongs to the thread that claimed its step until is_ready is set, then to the reader. The
-// sampler changes only while no thread is busy.
+// Step s of an epoch lives in slots[s % slots.size()] and consists of the pieces from s * pieces
+// on. Pieces are claimed in order; one may be claimed once the batch that had its slot before was
+// given back. All numbers, a slot's too, are guarded by mutex; a piece's images and labels belong
+// to the thread that claimed it until is_ready is set, then to the reader. The sampler changes only
+// while no thread is busy.
 struct Loader::State {
   const ImageSource& source;
   const LoaderOptions options;
   const Normalizer normalizer;
   Sampler sampler;
+  const std::size_t pieces;  // of a step, at least 1
   std::vector<Slot> slots;
 
   std::mutex mutex;
-  std::condition_variable work;   // for the threads: a step may be claimed, or stop
+  std::condition_variable work;   // for the threads: a piece may be claimed, or stop
   std::condition_variable ready;  // for the reader: a batch is ready, or no thread is busy
-  std::size_t claimed = 0;        // steps below it were claimed
+  std::size_t claimed = 0;        // pieces below it were claimed
   std::size_t released = 0;       // batches below it were given back
   std::size_t end = 0;            // steps of the current epoch; 0 before the first
-  std::size_t busy = 0;           // threads that fill a slot
+  std::size_t busy = 0;           // threads that fill a piece
   std::size_t wanted = 0;         // the step that next() returns next
   bool stop = false;
 
@@ -66,7 +74,8 @@ struct Loader::State {
                  .ranks = options.ranks,
                  .seed = options.seed,
                  .order = options.order}),
-        slots(options.buffers != 0 ? options.buffers : options.threads + 2) {
+        pieces(std::max<std::size_t>(divide_up(sampler.largest_batch(), kPieceImages), 1)),
+        slots(options.buffers != 0 ? options.buffers : divide_up(options.threads, pieces) + 2) {
     DP_ASSERT(options.threads > 0, "a loader without threads");
     const std::size_t largest = sampler.largest_batch();
     for (Slot& slot : slots) {
@@ -84,6 +93,8 @@ struct Loader::State {
       }
     }
   }
+
+  static std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
   ~State() {
     {
@@ -103,29 +114,42 @@ struct Loader::State {
     std::vector<std::uint8_t> scratch;  // the source's, kept from image to image
     std::unique_lock lock(mutex);
     while (true) {
-      work.wait(lock,
-                [this] { return stop || (claimed < end && claimed < released + slots.size()); });
+      work.wait(lock, [this] {
+        return stop || (claimed < end * pieces && claimed / pieces < released + slots.size());
+      });
       if (stop) return;
-      const std::size_t step = claimed++;
+      const std::size_t step = claimed / pieces, piece = claimed % pieces;
+      ++claimed;
       Slot& slot = slots[step % slots.size()];
+      if (piece == 0) slot.pieces_left = pieces;
       ++busy;
       lock.unlock();
+      std::exception_ptr failure;
       try {
-        fill(step, slot, scratch);
+        if (piece == 0 && options.on_step) options.on_step(step);
+        fill(step, piece, slot, scratch);
       } catch (...) {
-        slot.failure = std::current_exception();
+        failure = std::current_exception();
       }
       lock.lock();
-      slot.is_ready = true;
+      if (failure && (!slot.failure || piece < slot.failed_piece)) {
+        slot.failure = failure;
+        slot.failed_piece = piece;
+      }
+      if (--slot.pieces_left == 0) {
+        complete(step, slot);
+        slot.is_ready = true;
+      }
       --busy;
       ready.notify_one();
     }
   }
 
-  void fill(std::size_t step, Slot& slot, std::vector<std::uint8_t>& scratch) const {
-    if (options.on_step) options.on_step(step);
-    const std::size_t samples = sampler.rank_samples(step), values = source.shape().values();
-    for (std::size_t k = 0; k < samples; ++k) {
+  void fill(std::size_t step, std::size_t piece, Slot& slot,
+            std::vector<std::uint8_t>& scratch) const {
+    const std::size_t values = source.shape().values();
+    const std::size_t last = std::min((piece + 1) * kPieceImages, sampler.rank_samples(step));
+    for (std::size_t k = piece * kPieceImages; k < last; ++k) {
       const std::size_t sample = sampler.sample(step, k);
       const Augmentation augmentation =
           options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample)
@@ -139,6 +163,10 @@ struct Loader::State {
       }
       slot.labels[k] = source.label(sample);
     }
+  }
+
+  void complete(std::size_t step, Slot& slot) const {
+    const std::size_t samples = sampler.rank_samples(step), values = source.shape().values();
     slot.batch = {};
     slot.batch.labels = {slot.labels, samples};
     slot.batch.samples = samples;
@@ -163,7 +191,8 @@ struct Loader::State {
         slot.is_ready = false;
         slot.failure = nullptr;
       }
-      claimed = released = wanted = first_step;
+      released = wanted = first_step;
+      claimed = first_step * pieces;
       end = sampler.steps();
     }
     work.notify_all();
@@ -175,7 +204,7 @@ struct Loader::State {
     if (wanted > released) {  // the batch that the reader had until now
       slots[released % slots.size()].is_ready = false;
       ++released;
-      work.notify_one();
+      work.notify_all();  // a step's pieces are for all
     }
     Slot& slot = slots[wanted % slots.size()];
     ready.wait(lock, [&] { return slot.is_ready; });
@@ -205,8 +234,8 @@ bool Loader::is_ready() const {
   const std::lock_guard lock(state_->mutex);
   const Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
   // If there is only one slot, the batch that the caller still has makes it ready, too.
-  return state_->wanted < state_->end && state_->claimed > state_->wanted && slot.is_ready &&
-         state_->slots.size() > 1;
+  return state_->wanted < state_->end && state_->claimed > state_->wanted * state_->pieces &&
+         slot.is_ready && state_->slots.size() > 1;
 }
 
 }  // namespace dp

@@ -2,10 +2,10 @@
 // If a GPU augments and normalises, batches are raw: bytes, and the crop of every image.
 //
 // The loader owns a ring of buffers, allocated once; each holds one step's batch of this rank. Its
-// threads fill them in the order of the steps, next() hands them out in that order, and the bits do
-// not depend on the number of threads. An epoch begins with start_epoch(), even if the last one was
-// not read to its end, and has steps() batches. If a thread throws, next() throws the same at that
-// step. One thread calls start_epoch() and next().
+// threads fill them in the order of the steps, several threads a step, next() hands them out in
+// that order, and the bits do not depend on the number of threads. An epoch begins with
+// start_epoch(), even if the last one was not read to its end, and has steps() batches. If a thread
+// throws, next() throws the same at that step. One thread calls start_epoch() and next().
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct LoaderOptions {
   SampleOrder order = SampleOrder::shuffled;  // in_order for evaluation
   bool augment = true;                        // random crop and flip
   std::size_t threads = 1;                    // at least 1
-  std::size_t buffers = 0;                    // 0: threads + 2
+  std::size_t buffers = 0;                    // 0: two more than threads can be busy with at once
   bool is_raw = false;                        // Batch::bytes and crops instead of images
   // Allocates the buffers, aligned to 64 bytes; null: ordinary memory.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;

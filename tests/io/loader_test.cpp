@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
@@ -98,6 +99,48 @@ TEST(Loader, TheNumberOfThreadsAndBuffersChangesNothing) {
       EXPECT_NE(read_epoch(loader, 4), expected);
       EXPECT_EQ(read_epoch(loader, 3), expected) << "second time";
     }
+  }
+}
+
+// Several threads fill one batch; of two that fail, the earlier image's failure is told.
+TEST(Loader, ThreadsShareABatch) {
+  LoaderOptions options{.global_batch = 100, .seed = 2};
+  Loader one(images(), options);
+  const std::vector<Copy> expected = read_epoch(one, 3);
+  for (const std::size_t threads : {2u, 6u, 11u}) {
+    for (const std::size_t buffers : {0u, 1u}) {
+      options.threads = threads;
+      options.buffers = buffers;
+      Loader loader(images(), options);
+      EXPECT_EQ(read_epoch(loader, 3), expected) << threads << " threads, " << buffers;
+    }
+  }
+  class Failing final : public ImageSource {
+   public:
+    Failing()
+        : ImageSource({.name = "x", .class_names = {"a"}, .shape = {.height = 1, .width = 1}}) {}
+    [[nodiscard]] std::size_t count() const noexcept override { return 64; }
+    [[nodiscard]] std::int32_t label(std::size_t) const override { return 0; }
+    [[nodiscard]] Image read(std::size_t index, const Augmentation&,
+                             std::vector<std::uint8_t>& scratch) const override {
+      if (index == 20) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (index == 20 || index == 50) throw std::runtime_error(std::to_string(index));
+      scratch.resize(3);
+      return {scratch, {}};
+    }
+
+   protected:
+    [[nodiscard]] std::uint64_t hash_images() const override { return 1; }
+  };
+  const Failing source;
+  Loader loader(
+      source, {.global_batch = 64, .order = SampleOrder::in_order, .augment = false, .threads = 4});
+  loader.start_epoch(0);
+  try {
+    loader.next();
+    ADD_FAILURE() << "no exception";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "20");
   }
 }
 
