@@ -29,6 +29,7 @@ struct Layout {
   std::vector<std::string> train_files, test_files;
   std::size_t label_bytes;  // the last of them is the label that is learnt
   std::size_t classes, coarse_classes;
+  Normalization normalization;  // the customary one
   [[nodiscard]] std::size_t record_bytes() const { return label_bytes + kImageBytes; }
 };
 
@@ -44,7 +45,8 @@ const Layout& cifar10() {
       .test_files = {"test_batch.bin"},
       .label_bytes = 1,
       .classes = 10,
-      .coarse_classes = 0};
+      .coarse_classes = 0,
+      .normalization = {}};
   return layout;
 }
 
@@ -58,7 +60,9 @@ const Layout& cifar100() {
                              .test_files = {"test.bin"},
                              .label_bytes = 2,
                              .classes = 100,
-                             .coarse_classes = 20};
+                             .coarse_classes = 20,
+                             .normalization = {.mean = {0.5071f, 0.4865f, 0.4409f},
+                                               .deviation = {0.2673f, 0.2564f, 0.2762f}}};
   return layout;
 }
 
@@ -126,11 +130,7 @@ std::string what_is_in(const fs::path& folder) {
   if (!folders.empty() && !files.empty()) text += " and ";
   if (!files.empty()) list(files, "file", "files");
   if (!image.empty()) {
-    text += fmt::format(
-        ", and images such as {}, which must be written as 32x32 pixels in the binary layout of "
-        "CIFAR first (a record of CIFAR-10 is a byte with the label and 1,024 bytes each of red, "
-        "green and blue)",
-        image);
+    text += fmt::format(", and images such as {}, which data set folder reads", image);
   }
   return text;
 }
@@ -258,7 +258,8 @@ std::vector<std::string> read_class_names(const fs::path& folder, const Layout& 
 std::unique_ptr<const ImageSet> load_split(const fs::path& folder, const Layout& layout,
                                            const std::string& split,
                                            const std::vector<std::string>& files, std::size_t limit,
-                                           const std::vector<std::string>& class_names) {
+                                           const std::vector<std::string>& class_names,
+                                           const Normalization& normalization) {
   std::vector<std::size_t> records;
   std::size_t all = 0;
   for (const std::string& file : files) {
@@ -277,7 +278,8 @@ std::unique_ptr<const ImageSet> load_split(const fs::path& folder, const Layout&
   return std::make_unique<const ImageSet>(
       ImageFacts{.name = fmt::format("{} {}", layout.title, split),
                  .class_names = class_names,
-                 .shape = kCifarShape},
+                 .shape = kCifarShape,
+                 .normalization = normalization},
       std::move(pixels), std::move(labels));
 }
 
@@ -306,10 +308,12 @@ Dataset load(const DatasetRequest& request, const Layout& layout) {
     for (const std::string& file : *files) static_cast<void>(count_records(folder / file, layout));
   }
   const std::vector<std::string> names = read_class_names(folder, layout);
-  return {
-      .train = load_split(folder, layout, "train", layout.train_files, request.limit_train, names),
-      .test = load_split(folder, layout, "test", layout.test_files, request.limit_test, names),
-      .warnings = warnings_about(folder, layout)};
+  const Normalization normalization = request.normalization(layout.normalization);
+  return {.train = load_split(folder, layout, "train", layout.train_files, request.limit_train,
+                              names, normalization),
+          .test = load_split(folder, layout, "test", layout.test_files, request.limit_test, names,
+                             normalization),
+          .warnings = warnings_about(folder, layout)};
 }
 
 }  // namespace

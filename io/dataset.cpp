@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include "io/cifar.hpp"
+#include "io/image_folder.hpp"
 #include "io/synthetic.hpp"
 #include "kernels/base/setting_error.hpp"
 
@@ -23,6 +24,11 @@ constexpr DatasetRow kDatasets[] = {
              "files",
      .load = load_cifar100,
      .is_in = is_cifar100_in},
+    {.name = "folder",
+     .text = "JPEG and PNG images of any size in a folder for each class, as torchvision's "
+             "ImageFolder reads them, or a file that dptrain-pack made of them",
+     .load = load_image_folder,
+     .is_in = is_image_folder_or_pack},
 };
 
 }  // namespace

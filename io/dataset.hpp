@@ -5,9 +5,11 @@
 // how to get a missing data set.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,18 +19,45 @@
 
 namespace dp {
 
+// How training images of any size are cut (folders and packs).
+enum class CropKind {
+  automatic,  // pad, if all images have the network's size, otherwise resized
+  pad,        // as for testing, then shifted by up to 4 pixels
+  resized,    // a random part, scaled to the network's size
+};
+
+enum class BadImages { fail, skip };
+
 struct DatasetRequest {
-  std::string data_dir = {};    // the folder with the files, or its parent; built-in sets: empty
-  std::size_t limit_train = 0;  // 0: all; else the first ones (synthetic: exactly that many)
+  std::string data_dir = {};  // the folder with the files, or its parent; built-in sets: empty
+  // 0: all; otherwise the first ones (synthetic: exactly that many; folders: spread evenly over the
+  // list of images, which begins with all images of the first class)
+  std::size_t limit_train = 0;
   std::size_t limit_test = 0;
   std::uint64_t seed = 0;   // synthetic: what to draw
   std::size_t threads = 1;  // that load or draw; the images do not depend on it
+  // Replace the set's own, or the measured ones, if they are given.
+  std::optional<std::array<float, kColours>> mean = {}, deviation = {};
+  // The rest is for folders and packs.
+  std::size_t image_size = 0;  // 0: by the rule in image_folder.hpp
+  CropKind crop = CropKind::automatic;
+  double validation_share = 0;  // 0: 0.1 where there are no test images
+  std::uint64_t split_seed = 0;
+  BadImages bad_images = BadImages::fail;
+
+  [[nodiscard]] Normalization normalization(const Normalization& usual) const {
+    return {.mean = mean.value_or(usual.mean), .deviation = deviation.value_or(usual.deviation)};
+  }
 };
 
 struct Dataset {
   std::unique_ptr<const ImageSource> train, test;  // of the same shape and classes
   // One sentence each about things that are allowed but perhaps not meant.
   std::vector<std::string> warnings = {};
+  // How the images are prepared, for the table at the start; empty where it goes without saying.
+  std::string about = {};
+  // Whether an image costs so much work that several threads may be needed (LoaderOptions).
+  bool is_decoded = false;
 };
 
 struct DatasetRow {

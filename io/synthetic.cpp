@@ -255,7 +255,8 @@ std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
   return label;
 }
 
-ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed, std::size_t threads) {
+ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed, std::size_t threads,
+                        const Normalization& normalization) {
   std::vector<std::uint8_t> pixels(count * kImageBytes);
   std::vector<std::int32_t> labels(count);
   const auto draw_part = [&](std::size_t begin, std::size_t end) {
@@ -274,15 +275,17 @@ ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed, std:
   }
   return {{.name = split == Split::train ? "synthetic train" : "synthetic test",
            .class_names = synthetic_class_names(),
-           .shape = kSyntheticShape},
+           .shape = kSyntheticShape,
+           .normalization = normalization},
           std::move(pixels),
           std::move(labels)};
 }
 
 Dataset load_synthetic(const DatasetRequest& request) {
   const auto make = [&](Split split, std::size_t limit, std::size_t usual) {
-    return std::make_unique<const ImageSet>(
-        make_synthetic(split, limit != 0 ? limit : usual, request.seed, request.threads));
+    return std::make_unique<const ImageSet>(make_synthetic(split, limit != 0 ? limit : usual,
+                                                           request.seed, request.threads,
+                                                           request.normalization({})));
   };
   return {.train = make(Split::train, request.limit_train, kSyntheticTrain),
           .test = make(Split::test, request.limit_test, kSyntheticTest),

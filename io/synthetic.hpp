@@ -36,7 +36,8 @@ std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
 
 // `count` images drawn by `threads` threads (at least 1); the result does not depend on threads.
 [[nodiscard]] ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed,
-                                      std::size_t threads = 1);
+                                      std::size_t threads = 1,
+                                      const Normalization& normalization = {});
 
 // The data set: kSyntheticTrain and kSyntheticTest images, or as many as the request limits them
 // to.

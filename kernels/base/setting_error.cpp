@@ -6,6 +6,8 @@ std::string_view setting_name(Setting setting) {
   switch (setting) {
     case Setting::none:
       break;
+    case Setting::bad_images:
+      return "bad images";
     case Setting::bucket_size:
       return "size of buckets";
     case Setting::codec:
@@ -24,6 +26,8 @@ std::string_view setting_name(Setting setting) {
       return "exchange path";
     case Setting::exported_weights:
       return "exported weights";
+    case Setting::image_size:
+      return "image size";
     case Setting::initial_weights:
       return "initial weights";
     case Setting::kept_tensors:
@@ -34,12 +38,16 @@ std::string_view setting_name(Setting setting) {
       return "model";
     case Setting::nesterov:
       return "Nesterov's momentum";
+    case Setting::pack:
+      return "pack";
     case Setting::timeout:
       return "timeout";
     case Setting::topology:
       return "topology";
     case Setting::trace:
       return "trace";
+    case Setting::validation_share:
+      return "validation share";
   }
   DP_ASSERT(false, "setting {} has no name", static_cast<int>(setting));
   return "";

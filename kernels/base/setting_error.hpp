@@ -14,6 +14,7 @@ namespace dp {
 
 enum class Setting {
   none,
+  bad_images,
   bucket_size,
   codec,
   data_folder,
@@ -23,14 +24,17 @@ enum class Setting {
   exact_tensors,
   exchange_path,
   exported_weights,
+  image_size,
   initial_weights,
   kept_tensors,
   log,
   model,
   nesterov,
+  pack,
   timeout,
   topology,
   trace,
+  validation_share,
 };
 
 // "exact tensors"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <utility>
 
@@ -68,6 +69,7 @@ TEST(Cifar10, ReadsEveryRecordInOrder) {
   ASSERT_EQ(data.test->count(), 3u);
   EXPECT_EQ(data.train->classes(), 10u);
   EXPECT_EQ(data.train->name(), "CIFAR-10 train");
+  EXPECT_EQ(data.train->normalization().mean, (std::array{0.4914f, 0.4822f, 0.4465f}));
   EXPECT_EQ(data.train->class_names()[3], "class 3");
   std::size_t i = 0;
   for (std::size_t file = 1; file <= 5; ++file) {
@@ -104,6 +106,13 @@ TEST(Cifar100, TheFineLabelIsLearnt) {
   EXPECT_EQ(data.train->classes(), 100u);
   EXPECT_EQ(data.train->label(2), 5);
   EXPECT_EQ(image_of(*data.train, 2)[100], pixel(1, 2, 100));
+  // Its own mean and deviation, not CIFAR-10's.
+  EXPECT_EQ(data.train->normalization().mean, (std::array{0.5071f, 0.4865f, 0.4409f}));
+  EXPECT_EQ(data.test->normalization().deviation, (std::array{0.2673f, 0.2564f, 0.2762f}));
+  const Dataset other = load_dataset(
+      "cifar100", {.data_dir = folder.path().string(), .mean = std::array{0.5f, 0.4f, 0.3f}});
+  EXPECT_EQ(other.train->normalization().mean[2], 0.3f);
+  EXPECT_EQ(other.train->normalization().deviation[2], 0.2762f);
   EXPECT_EQ(detect_dataset(folder.path().string()), "cifar100");
 }
 
@@ -139,7 +148,8 @@ TEST(CifarErrors, WhatElseIsInTheFolderIsTold) {
   }
   const std::string message = failure("cifar10", {.data_dir = folder.path().string()});
   expect_contains(message, {"it holds 2 folders (test, train) and 1 file (notes.txt)",
-                            "images such as ", "32x32 pixels", "a byte with the label"});
+                            "images such as ", "which data set folder reads"});
+  EXPECT_EQ(detect_dataset(folder.path().string()), "folder");
   EXPECT_EQ(message.find("Python"), std::string::npos) << message;
   const TempFolder empty;
   expect_contains(failure("cifar10", {.data_dir = empty.path().string()}),
@@ -216,13 +226,13 @@ TEST(CifarErrors, LabelsOutOfRange) {
 TEST(Datasets, EachIsARow) {
   std::vector<std::string> names;
   for (const DatasetRow& row : dataset_list()) names.emplace_back(row.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"synthetic", "cifar10", "cifar100"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"synthetic", "cifar10", "cifar100", "folder"}));
   try {
     static_cast<void>(load_dataset("mnist", {}));
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
-    expect_contains(error.what(), {"data set mnist", "synthetic, cifar10, cifar100"});
+    expect_contains(error.what(), {"data set mnist", "synthetic, cifar10, cifar100, folder"});
   }
 }
 

@@ -1,0 +1,294 @@
+#include "io/image_folder.hpp"
+
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "io/encoded_source.hpp"
+#include "io/image_pack.hpp"
+#include "io/image_tree.hpp"
+#include "io/run_in_parts.hpp"
+#include "io/text_table.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/base/setting_error.hpp"
+
+namespace dp {
+namespace {
+
+using Members = std::vector<std::uint32_t>;
+
+std::string counted(std::size_t count) { return format_count(static_cast<std::int64_t>(count)); }
+
+// Some of a tree's images, and what they are for.
+struct Part {
+  ImageTree tree;
+  Members members;
+};
+
+struct Parts {
+  Part train, test;
+};
+
+Members all_of(const ImageTree& tree) {
+  Members members(tree.index->images.size());
+  std::iota(members.begin(), members.end(), 0u);
+  return members;
+}
+
+// Takes a share of each class for testing.
+Parts divide(const ImageTree& tree, double share, std::uint64_t seed) {
+  const ImageIndex& index = *tree.index;
+  Parts parts = {{tree, {}}, {tree, {}}};
+  parts.test.tree.notes.clear();
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> hashes;  // of one class
+  std::vector<bool> is_test(index.images.size());
+  for (std::uint32_t begin = 0, end = 0; begin < index.images.size(); begin = end) {
+    hashes.clear();
+    for (end = begin;
+         end < index.images.size() && index.images[end].label == index.images[begin].label; ++end) {
+      const std::string path = index.path_of(index.images[end]);
+      const CounterRng rng(seed, RandomStream::validation, XXH3_64bits(path.data(), path.size()));
+      hashes.emplace_back(rng.bits(0), end);
+    }
+    std::sort(hashes.begin(), hashes.end());
+    const std::size_t wanted =
+        static_cast<std::size_t>(std::lround(share * static_cast<double>(hashes.size())));
+    // A class of one image has nothing to spare.
+    const std::size_t taken =
+        hashes.size() < 2 ? 0 : std::clamp<std::size_t>(wanted, 1, hashes.size() - 1);
+    for (std::size_t i = 0; i < taken; ++i) is_test[hashes[i].second] = true;
+  }
+  for (std::uint32_t i = 0; i < index.images.size(); ++i) {
+    (is_test[i] ? parts.test : parts.train).members.push_back(i);
+  }
+  return parts;
+}
+
+Parts take_parts(const DatasetRequest& request, std::vector<ImageTree> trees) {
+  if (trees.size() == 2) {
+    if (request.validation_share > 0) {
+      throw SettingError(
+          Setting::validation_share, fmt::format("{}", request.validation_share),
+          fmt::format("the data have test images of their own ({}); leave it out", trees[1].name));
+    }
+    Parts parts = {{trees[0], all_of(trees[0])}, {trees[1], all_of(trees[1])}};
+    return parts;
+  }
+  Parts parts =
+      divide(trees.front(),
+             request.validation_share > 0 ? request.validation_share : kUsualValidationShare,
+             request.split_seed);
+  if (parts.test.members.empty()) {
+    throw SettingError(Setting::data_folder, printable(request.data_dir),
+                       "every class has a single image, so that none can be spared for testing",
+                       ErrorKind::data);
+  }
+  return parts;
+}
+
+// Spread evenly over the list, so that all classes keep their shares.
+void limit(Members& members, std::size_t most) {
+  if (most == 0 || most >= members.size()) return;
+  Members kept(most);
+  for (std::size_t i = 0; i < most; ++i) kept[i] = members[i * members.size() / most];
+  members = std::move(kept);
+}
+
+// Leaves the bad ones out, and says which.
+void check_headers(Part& part, const DatasetRequest& request, std::vector<std::string>& warnings) {
+  HeaderScan scan = scan_headers(part.tree, part.members, request.threads);
+  const std::size_t all = part.members.size();
+  part.members = std::move(scan.good);
+  if (scan.bad.empty()) return;
+  constexpr std::size_t kMostNamed = 5;
+  const std::span<const std::string> named(scan.bad.data(), std::min(scan.bad.size(), kMostNamed));
+  const std::string text =
+      fmt::format("{} of {} images cannot be read: {}{}", counted(scan.bad.size()), counted(all),
+                  fmt::join(named, "; "), scan.bad.size() > kMostNamed ? "; ..." : "");
+  if (request.bad_images == BadImages::fail) {
+    throw SettingError(ErrorKind::data, text + "; bad images can be left out", Setting::bad_images);
+  }
+  if (part.members.empty()) throw_error(ErrorKind::data, "{}; none is left", text);
+  warnings.push_back(text + "; they are left out");
+}
+
+// The sizes and kinds of all images.
+struct Survey {
+  std::uint32_t least_width = ~0u, least_height = ~0u, most_width = 0, most_height = 0;
+  std::size_t grey = 0, cmyk = 0, deep = 0, palette = 0, alpha = 0, animated = 0, misnamed = 0;
+
+  void add(const Part& part) {
+    for (const std::uint32_t member : part.members) {
+      const IndexedImage& image = part.tree.index->images[member];
+      const ImageHeader& h = image.header;
+      least_width = std::min(least_width, h.width);
+      least_height = std::min(least_height, h.height);
+      most_width = std::max(most_width, h.width);
+      most_height = std::max(most_height, h.height);
+      grey += h.kinds.is_grey ? 1 : 0;
+      cmyk += h.kinds.is_cmyk ? 1 : 0;
+      deep += h.kinds.has_16_bits ? 1 : 0;
+      palette += h.kinds.has_palette ? 1 : 0;
+      alpha += h.kinds.has_alpha ? 1 : 0;
+      animated += h.kinds.is_animated ? 1 : 0;
+      const std::string_view name = part.tree.index->name_of(image);
+      const char last = name.back();  // of .png, or of .jpg and .jpeg, or of another suffix
+      const bool looks_like_png = name.size() > 4 && (name[name.size() - 3] | 32) == 'p' &&
+                                  (name[name.size() - 2] | 32) == 'n' && (last | 32) == 'g';
+      misnamed += looks_like_png == (h.format == ImageFormat::png) ? 0 : 1;
+    }
+  }
+  [[nodiscard]] bool has_one_size() const {
+    return least_width == most_width && least_height == most_height;
+  }
+  // "12 grey, 3 CMYK"
+  [[nodiscard]] std::string kinds() const {
+    std::vector<std::string> parts;
+    const auto add_kind = [&](std::size_t count, const char* what) {
+      if (count > 0) parts.push_back(fmt::format("{} {}", counted(count), what));
+    };
+    add_kind(grey, "grey");
+    add_kind(cmyk, "CMYK");
+    add_kind(deep, "of 16 bits");
+    add_kind(palette, "with a palette");
+    add_kind(alpha, "with alpha, which is left out");
+    add_kind(animated, "animated, of which the first picture counts");
+    add_kind(misnamed, "with the suffix of another format");
+    return fmt::format("{}", fmt::join(parts, ", "));
+  }
+};
+
+std::uint32_t choose_size(const DatasetRequest& request, const Survey& survey) {
+  if (request.image_size > 0) return checked_cast<std::uint32_t>(request.image_size);
+  constexpr std::uint32_t kLargestSmall = 64, kUsual = 224;
+  const bool is_small = survey.has_one_size() && survey.most_width == survey.most_height &&
+                        survey.most_width <= kLargestSmall;
+  return is_small ? survey.most_width : kUsual;
+}
+
+std::unique_ptr<const EncodedSource> make_source(const Part& part, const char* name,
+                                                 std::uint32_t side,
+                                                 const Normalization& normalization,
+                                                 const EncodedSourceOptions& options) {
+  return std::make_unique<const EncodedSource>(ImageFacts{.name = name,
+                                                          .class_names = part.tree.index->classes,
+                                                          .shape = {.height = side, .width = side},
+                                                          .normalization = normalization},
+                                               part.tree.index, part.tree.files, part.members,
+                                               options);
+}
+
+}  // namespace
+
+Normalization measure_normalization(const ImageSource& source, std::size_t threads) {
+  const std::size_t sample = std::min(source.count(), kMeasuredImages);
+  struct Sums {
+    std::array<std::uint64_t, kColours> values{}, squares{};
+  };
+  std::vector<Sums> sums(sample);
+  run_in_parts(sample, threads, 8, [&](std::size_t begin, std::size_t end) {
+    std::vector<std::uint8_t> scratch;
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto image = source.read(i * source.count() / sample, {}, scratch).bytes;
+      for (std::size_t k = 0; k < image.size(); ++k) {
+        const std::size_t c = k / source.shape().pixels();
+        const std::uint64_t value = image[k];
+        sums[i].values[c] += value;
+        sums[i].squares[c] += value * value;
+      }
+    }
+  });
+  Normalization measured;
+  const double count = static_cast<double>(sample) * static_cast<double>(source.shape().pixels());
+  for (std::size_t c = 0; c < kColours; ++c) {
+    std::uint64_t values = 0, squares = 0;
+    for (const Sums& one : sums) {
+      values += one.values[c];
+      squares += one.squares[c];
+    }
+    const double mean = static_cast<double>(values) / count;
+    const double variance = std::max(static_cast<double>(squares) / count - mean * mean, 0.0);
+    const auto digits = [](double value) { return std::nearbyint(value / 255 * 1e4) / 1e4; };
+    measured.mean[c] = static_cast<float>(digits(mean));
+    // Images of a single colour have none.
+    measured.deviation[c] = static_cast<float>(std::max(digits(std::sqrt(variance)), 1e-3));
+  }
+  return measured;
+}
+
+Dataset load_image_folder(const DatasetRequest& request) {
+  if (request.data_dir.empty()) {
+    throw SettingError(Setting::data_set, "folder",
+                       "needs a folder with a folder of images for each class", ErrorKind::data,
+                       Setting::data_folder);
+  }
+  Dataset data;
+  Parts parts =
+      take_parts(request, is_image_pack(request.data_dir) ? open_image_pack(request.data_dir)
+                                                          : list_image_folder(request.data_dir));
+  for (const Part* part : {&parts.train, &parts.test}) {
+    for (const std::string& note : part->tree.notes) data.warnings.push_back(note);
+  }
+  limit(parts.train.members, request.limit_train);
+  limit(parts.test.members, request.limit_test);
+  check_headers(parts.train, request, data.warnings);
+  check_headers(parts.test, request, data.warnings);
+
+  Survey survey;
+  survey.add(parts.train);
+  survey.add(parts.test);
+  const std::uint32_t side = choose_size(request, survey);
+  const bool has_that_size =
+      survey.has_one_size() && survey.most_width == side && survey.most_height == side;
+  EncodedSourceOptions options = {.has_resized_crop = request.crop == CropKind::automatic
+                                                          ? !has_that_size
+                                                          : request.crop == CropKind::resized,
+                                  .short_side = test_short_side(side),
+                                  .bad_images = request.bad_images};
+
+  Normalization normalization = request.normalization({});
+  const bool is_measured = !request.mean || !request.deviation;
+  if (is_measured) {
+    const auto sample = make_source(parts.train, "folder train", side, {}, options);
+    normalization = request.normalization(measure_normalization(*sample, request.threads));
+    for (const std::string& note : sample->take_notes()) data.warnings.push_back(note);
+  }
+  data.train = make_source(parts.train, "folder train", side, normalization, options);
+  data.test = make_source(parts.test, "folder test", side, normalization, options);
+  data.is_decoded = true;
+  const std::string sizes =
+      survey.has_one_size()
+          ? fmt::format("all are {}x{}", survey.most_width, survey.most_height)
+          : fmt::format("from {}x{} to {}x{}", survey.least_width, survey.least_height,
+                        survey.most_width, survey.most_height);
+  const std::string kinds = survey.kinds();
+  const std::string how_tested =
+      has_that_size ? "as they are"
+                    : fmt::format("the centre, with the shorter side at {}", options.short_side);
+  data.about = fmt::format(
+      "{} training and {} test images{} in {} classes, {}{}{}; the network sees {}x{}; training: "
+      "{}; "
+      "testing: {}; mean {:.4f}, deviation {:.4f}{}",
+      counted(data.train->count()), counted(data.test->count()),
+      parts.train.tree.index == parts.test.tree.index
+          ? fmt::format(" (a share of {} of each class, by names)", request.validation_share > 0
+                                                                        ? request.validation_share
+                                                                        : kUsualValidationShare)
+          : fmt::format(" ({})", parts.test.tree.name),
+      data.train->classes(), sizes, kinds.empty() ? "" : "; ", kinds, side, side,
+      options.has_resized_crop ? "a random part, scaled" : "shifted by up to 4 pixels", how_tested,
+      fmt::join(normalization.mean, " "), fmt::join(normalization.deviation, " "),
+      is_measured ? fmt::format(" (measured on {} images)",
+                                counted(std::min(kMeasuredImages, data.train->count())))
+                  : "");
+  return data;
+}
+
+bool is_image_folder_or_pack(const std::string& path) {
+  return is_image_pack(path) || is_image_folder(path);
+}
+
+}  // namespace dp

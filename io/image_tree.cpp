@@ -1,0 +1,313 @@
+#include "io/image_tree.hpp"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <span>
+
+#include "kernels/base/setting_error.hpp"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+class OpenFile {
+ public:
+  // Not a pipe or a device, which may let us wait for ever.
+  explicit OpenFile(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (fd_ < 0 && (errno == ENOENT || errno == ELOOP)) throw BadImage("is a link to nothing");
+    if (fd_ < 0) throw BadImage(fmt::format("cannot be opened: {}", std::strerror(errno)));
+    struct stat status = {};
+    if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      ::close(fd_);
+      throw BadImage("is no file");
+    }
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
+  ~OpenFile() { ::close(fd_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+
+  // Reads the first bytes of the file, at most `count`.
+  void read(std::size_t count, std::vector<std::uint8_t>& bytes, const std::string& path) const {
+    bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(count, size_)));
+    std::size_t at = 0;
+    while (at < bytes.size()) {
+      const ssize_t got =
+          ::pread(fd_, bytes.data() + at, bytes.size() - at, static_cast<off_t>(at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) {
+        throw_error(ErrorKind::data, "{}: cannot be read: {}", printable(path),
+                    std::strerror(errno));
+      }
+      if (got == 0) break;  // it became shorter
+      at += static_cast<std::size_t>(got);
+    }
+    bytes.resize(at);
+  }
+
+ private:
+  int fd_;
+  std::uint64_t size_ = 0;
+};
+
+bool has_image_suffix(std::string_view name) {
+  static constexpr std::array<std::string_view, 10> kSuffixes = {
+      ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"};
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return false;
+  std::string suffix(name.substr(dot));
+  for (char& c : suffix) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end();
+}
+
+// What a folder holds, sorted by the names' bytes.
+struct Entries {
+  std::vector<std::string> folders, files;
+};
+
+[[noreturn]] void refuse(const std::string& folder, const std::string& why,
+                         Setting remedy = Setting::none) {
+  throw SettingError(Setting::data_folder, printable(folder), why, ErrorKind::data, remedy);
+}
+
+Entries list(const fs::path& folder) {
+  Entries found;
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end;
+       entry.increment(code)) {
+    std::error_code ignored;
+    std::string name = entry->path().filename().string();
+    (entry->is_directory(ignored) ? found.folders : found.files).push_back(std::move(name));
+  }
+  if (code) refuse(folder.string(), fmt::format("cannot be read: {}", code.message()));
+  std::sort(found.folders.begin(), found.folders.end());
+  std::sort(found.files.begin(), found.files.end());
+  return found;
+}
+
+bool is_hidden(const std::string& name) { return name.front() == '.'; }
+
+std::vector<std::string> class_folders(const fs::path& folder) {
+  std::vector<std::string> names = list(folder).folders;
+  std::erase_if(names, is_hidden);
+  return names;
+}
+
+// Lists one tree.
+class Lister {
+ public:
+  Lister(fs::path root, ImageIndex& index) : root_(std::move(root)), index_(index) {
+    std::error_code code;
+    for (fs::path path = fs::canonical(root_, code); !code; path = path.parent_path()) {
+      above_.push_back(place_of(path));
+      if (path == path.parent_path()) break;
+    }
+  }
+
+  void add_class(const std::string& name, std::int32_t label) {
+    // torchvision sorts the folders of a class by their whole paths.
+    folders_.clear();
+    collect(name, 0);
+    std::sort(folders_.begin(), folders_.end());
+    const std::size_t before = index_.images.size();
+    for (const std::string& folder : folders_) {
+      const auto number = checked_cast<std::uint32_t>(index_.folders.size());
+      index_.folders.push_back(folder);
+      for (const std::string& file : list(root_ / folder).files) {
+        if (!has_image_suffix(file)) {
+          ++others_;
+          continue;
+        }
+        index_.images.push_back({.name = index_.names.size(), .folder = number, .label = label});
+        index_.names += file;
+        index_.names += '\0';
+      }
+    }
+    if (index_.images.size() == before) {
+      refuse((root_ / name).string(), "has no image, and every class needs one");
+    }
+    // Order and augmentation are drawn for numbers of 32 bits.
+    static_cast<void>(checked_cast<std::uint32_t>(index_.images.size()));
+  }
+
+  [[nodiscard]] std::vector<std::string> notes() const {
+    std::vector<std::string> notes = loops_;
+    if (others_ > 0) {
+      notes.push_back(
+          fmt::format("{}: {} file{} left out, by {} no image", printable(root_.string()), others_,
+                      others_ == 1 ? " was" : "s were", others_ == 1 ? "its name" : "their names"));
+    }
+    return notes;
+  }
+
+ private:
+  struct Place {
+    dev_t device;
+    ino_t number;
+    bool operator==(const Place&) const = default;
+  };
+
+  static Place place_of(const fs::path& folder) {
+    struct stat status = {};
+    if (::stat(folder.c_str(), &status) != 0) refuse(folder.string(), std::strerror(errno));
+    return {status.st_dev, status.st_ino};
+  }
+
+  void collect(const std::string& folder, int depth) {
+    const std::string path = (root_ / folder).string();
+    const Place place = place_of(path);
+    // A loop of links leads to a folder that is being listed.
+    if (std::find(above_.begin(), above_.end(), place) != above_.end()) {
+      loops_.push_back(
+          fmt::format("{}: left out: it leads back to a folder above it", printable(path)));
+      return;
+    }
+    constexpr int kMostDepth = 64;
+    if (depth > kMostDepth)
+      refuse(path, fmt::format("folders are nested more than {} deep", kMostDepth));
+    folders_.push_back(folder);
+    above_.push_back(place);
+    for (const std::string& inner : list(path).folders) {
+      if (!is_hidden(inner)) collect(folder + "/" + inner, depth + 1);
+    }
+    above_.pop_back();
+  }
+
+  fs::path root_;
+  ImageIndex& index_;
+  std::vector<std::string> folders_, loops_;
+  std::vector<Place> above_;  // the folders that lead to the one that is being listed
+  std::size_t others_ = 0;
+};
+
+// With the classes that are given, or those that it has.
+ImageTree list_tree(const fs::path& root, const std::string& name,
+                    const std::vector<std::string>* classes) {
+  ImageTree tree = {.name = name,
+                    .index = std::make_shared<ImageIndex>(),
+                    .files = std::make_shared<FolderFiles>(root.string())};
+  const std::vector<std::string> here = class_folders(root);
+  tree.index->classes = classes == nullptr ? here : *classes;
+  Lister lister(root, *tree.index);
+  for (const std::string& folder : here) {
+    const auto found =
+        std::lower_bound(tree.index->classes.begin(), tree.index->classes.end(), folder);
+    if (found == tree.index->classes.end() || *found != folder) {
+      refuse((root / folder).string(), "is a class that the training images do not have");
+    }
+    lister.add_class(folder, static_cast<std::int32_t>(found - tree.index->classes.begin()));
+  }
+  if (here.empty()) {
+    refuse(root.string(), "has no folders; expected one for each class with its images");
+  }
+  tree.notes = lister.notes();
+  tree.index->names.shrink_to_fit();
+  tree.index->images.shrink_to_fit();
+  return tree;
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+}  // namespace
+
+std::string FolderFiles::name_of(const ImageIndex& index, const IndexedImage& image) const {
+  return root_ + "/" + index.path_of(image);
+}
+
+void FolderFiles::read(const ImageIndex& index, const IndexedImage& image,
+                       std::vector<std::uint8_t>& bytes) const {
+  const std::string path = name_of(index, image);
+  try {
+    const OpenFile file(path);
+    file.read(image.bytes, bytes, path);
+    if (file.size() == image.bytes && bytes.size() == image.bytes) return;
+  } catch (const BadImage& error) {  // it was there when the run began
+    throw_error(ErrorKind::data, "{}: {}", printable(path), error.what());
+  }
+  throw_error(ErrorKind::data, "{}: has another size than when the run began", printable(path));
+}
+
+void FolderFiles::read_header(const ImageIndex& index, IndexedImage& image,
+                              std::vector<std::uint8_t>& bytes) const {
+  const std::string path = name_of(index, image);
+  const OpenFile file(path);
+  constexpr std::size_t kUsualHeader = 4096;
+  file.read(kUsualHeader, bytes, path);
+  std::optional<ImageHeader> header = read_image_header(bytes, file.size());
+  if (!header) {
+    file.read(static_cast<std::size_t>(kMostFileBytes), bytes, path);
+    header = read_image_header(bytes, bytes.size());
+  }
+  if (!header) throw BadImage("is cut off in its header");
+  image.header = *header;
+  image.bytes = checked_cast<std::uint32_t>(file.size());
+}
+
+bool is_image_folder(const std::string& folder) {
+  const fs::path train = fs::path(folder) / "train";
+  const fs::path root = is_folder(train) ? train : fs::path(folder);
+  constexpr int kMostEntries = 1'000;
+  int count = 0;
+  std::error_code code;
+  for (fs::recursive_directory_iterator
+           entry(root, fs::directory_options::skip_permission_denied, code),
+       end;
+       !code && entry != end && count < kMostEntries; entry.increment(code), ++count) {
+    std::error_code ignored;
+    if (entry.depth() >= 1 && has_image_suffix(entry->path().filename().string()) &&
+        !entry->is_directory(ignored)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::vector<ImageTree> list_image_folder(const std::string& folder) {
+  const fs::path given(folder);
+  std::error_code code;
+  const fs::file_status status = fs::status(given, code);
+  if (!fs::exists(status)) {
+    refuse(folder, code && code != std::errc::no_such_file_or_directory
+                       ? code.message()
+                       : std::string("no such folder"));
+  }
+  if (!fs::is_directory(status)) {
+    refuse(folder, "is neither a folder with images nor a pack made by dptrain-pack");
+  }
+  std::vector<ImageTree> trees;
+  if (!is_folder(given / "train")) {
+    trees.push_back(list_tree(given, "", nullptr));
+    return trees;
+  }
+  trees.push_back(list_tree(given / "train", "train", nullptr));
+  for (const char* name : {"val", "test"}) {
+    if (!is_folder(given / name)) continue;
+    trees.push_back(list_tree(given / name, name, &trees.front().index->classes));
+    if (std::string_view(name) == "val" && is_folder(given / "test")) {
+      trees.front().notes.push_back(
+          fmt::format("{}: has val and test; val is used for testing", printable(folder)));
+    }
+    break;
+  }
+  return trees;
+}
+
+}  // namespace dp
