@@ -9,6 +9,8 @@ std::string_view dptrain_option(Setting setting) {
   switch (setting) {
     case Setting::none:
       break;
+    case Setting::bad_images:
+      return "--bad-images";
     case Setting::bucket_size:
       return "--bucket-mb";
     case Setting::codec:
@@ -27,6 +29,8 @@ std::string_view dptrain_option(Setting setting) {
       return "--gpu-exchange";
     case Setting::exported_weights:
       return "--export";
+    case Setting::image_size:
+      return "--image-size";
     case Setting::initial_weights:
       return "--init";
     case Setting::kept_tensors:
@@ -37,12 +41,16 @@ std::string_view dptrain_option(Setting setting) {
       return "--model";
     case Setting::nesterov:
       return "--nesterov";
+    case Setting::pack:  // an argument of dptrain-pack
+      break;
     case Setting::timeout:
       return "--comm-timeout";
     case Setting::topology:
       return "--topology";
     case Setting::trace:
       return "--trace";
+    case Setting::validation_share:
+      return "--validation-share";
   }
   return "";
 }
@@ -63,6 +71,10 @@ std::string_view dpbench_option(Setting setting) {
   }
 }
 
+std::string_view pack_option(Setting setting) {
+  return setting == Setting::bad_images ? "--bad-images" : "";
+}
+
 }  // namespace
 
 const OptionNames kDptrainNames = {.option_of = dptrain_option,
@@ -70,6 +82,8 @@ const OptionNames kDptrainNames = {.option_of = dptrain_option,
 const OptionNames kDpbenchNames = {
     .option_of = dpbench_option,
     .for_memory = "option --batch or --model of layers, --mb of other benches"};
+
+const OptionNames kPackNames = {.option_of = pack_option, .for_memory = "option --threads"};
 
 void rethrow_with_option_names(const OptionNames& names) {
   try {

@@ -18,7 +18,7 @@ struct OptionNames {
   std::string_view for_memory;  // "option --batch-size or --model": what to change if it is full
 };
 
-extern const OptionNames kDptrainNames, kDpbenchNames;
+extern const OptionNames kDptrainNames, kDpbenchNames, kPackNames;
 
 // Throws the exception that is handled now with the names of options. Call only inside a catch
 // block.

@@ -41,6 +41,7 @@ class Builder {
   }
   void resolve_synthetic_defaults();
   void resolve_dataset();
+  void resolve_folder();
   void resolve_batch();
   void resolve_schedule();
   void resolve_trace();
@@ -109,6 +110,7 @@ void Builder::read_config(const std::string& text, const std::string& source) {
 
 Options Builder::resolve() {
   resolve_dataset();
+  resolve_folder();
   resolve_batch();
   if (options_.is_synthetic()) resolve_synthetic_defaults();
   resolve_schedule();
@@ -144,10 +146,10 @@ void Builder::resolve_dataset() {
     options_.data_dir.clear();
   } else if (!is_given("data-dir")) {
     if (is_given("dataset") && !is_synthetic) {
-      throw_error(ErrorKind::usage,
-                  "--dataset {}: needs --data-dir, the path of a folder with its files; "
-                  "experiments/get_cifar.sh brings them",
-                  options_.dataset);
+      throw_error(ErrorKind::usage, "--dataset {}: needs --data-dir, the path of a folder with {}",
+                  options_.dataset,
+                  options_.is_folder() ? "a folder of images for each class, or of a pack"
+                                       : "its files; experiments/get_cifar.sh brings them");
     }
     options_.dataset = "synthetic";
   } else if (!is_given("dataset") || is_synthetic) {
@@ -155,6 +157,20 @@ void Builder::resolve_dataset() {
         context_.detect_dataset ? context_.detect_dataset(options_.data_dir) : std::string();
     // Where nobody can tell, the usual set's loader says what it misses.
     options_.dataset = found.empty() ? Options().dataset : found;
+  }
+}
+
+// Options that only images in folders have. A lower layer's give way to a higher one's data set.
+void Builder::resolve_folder() {
+  if (options_.is_folder()) return;
+  const Layer chosen = std::max(layer_of("dataset"), layer_of("data-dir"));
+  for (const char* name : {"image-size", "crop", "validation-share", "split-seed", "bad-images"}) {
+    if (!is_given(name)) continue;
+    if (layer_of(name) >= chosen) {
+      throw_error(ErrorKind::usage, "--{}: only with images in folders (--dataset folder), not {}",
+                  name, options_.dataset);
+    }
+    row_of(name).set(row_of(name).shown_default);
   }
 }
 

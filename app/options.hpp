@@ -29,6 +29,8 @@ struct Options {
   enum class GpuExchange { automatic, host, device };
   enum class InitFrom { best, last };
   enum class ReplicaCheck { epoch, step, off };
+  enum class Crop { automatic, pad, resized };
+  enum class BadImages { fail, skip };
   enum class Action { train, help, version, print_config };
 
   std::string model = "resnet18";
@@ -37,6 +39,13 @@ struct Options {
   std::int64_t limit_train = 0;  // 0: all
   std::int64_t limit_test = 0;
   bool augment = true;
+  std::vector<double> mean, deviation;  // of red, green, blue; empty: the data set's own
+  // Of data set folder.
+  std::int64_t image_size = 0;  // 0: by the images
+  Crop crop = Crop::automatic;
+  double validation_share = 0;  // 0: 0.1 where there are no test images
+  std::int64_t split_seed = 0;
+  BadImages bad_images = BadImages::fail;
   std::string init = "none";  // a file of weights, or "none"
   InitFrom init_from = InitFrom::best;
   std::string init_except;        // patterns joined by commas; empty: none
@@ -71,9 +80,9 @@ struct Options {
   Device device = Device::automatic;
   Precision precision = Precision::fp32;
   GpuExchange gpu_exchange = GpuExchange::automatic;
-  std::int64_t threads = 0;  // per rank; 0: the rank's share of the host's cores
-  std::int64_t loader_threads = 1;
-  std::string autotune = "on";  // "on", "off", or the path of an earlier run's log
+  std::int64_t threads = 0;         // per rank; 0: the rank's share of the host's cores
+  std::int64_t loader_threads = 0;  // 0: by the data set and the rank's cores
+  std::string autotune = "on";      // "on", "off", or the path of an earlier run's log
 
   std::string log = "auto";          // a path, "none", or "auto": RunLog::create()
   std::int64_t log_steps = 0;        // 0: no rows per step
@@ -89,6 +98,9 @@ struct Options {
 
   // The data set that is built in and has defaults of its own.
   [[nodiscard]] bool is_synthetic() const { return dataset == "synthetic"; }
+
+  // Images in files, which may have any size.
+  [[nodiscard]] bool is_folder() const { return dataset == "folder"; }
 
   [[nodiscard]] bool measures_algorithms() const { return autotune == "on"; }
   [[nodiscard]] bool takes_choices_from_a_log() const {

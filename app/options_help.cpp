@@ -26,6 +26,9 @@ NamedTexts exit_codes() {
 
 NamedTexts own_images() {
   return {
+      {"folder",
+       "JPEG and PNG files of any size, DIR/train/CLASS/NAME.jpg and DIR/val/CLASS/NAME.jpg (or "
+       "test), or DIR/CLASS/NAME.jpg alone; or a file that dptrain-pack made of them"},
       {"10 classes",
        "the files data_batch_1.bin to data_batch_5.bin and test_batch.bin; a record is one byte "
        "with the label, 0 to 9, and 3,072 bytes of pixels: 32 rows of 32 red values, then green, "
@@ -33,9 +36,9 @@ NamedTexts own_images() {
       {"100 classes",
        "the files train.bin and test.bin; a record has one more byte in front, 0 to 19, that is "
        "not used, and labels are 0 to 99"},
-      {"both",
+      {"10 or 100",
        "a file is nothing but records, any number of them; pixels are normalised with CIFAR-10's "
-       "mean and standard deviation, whatever the images are"}};
+       "or CIFAR-100's mean and standard deviation, if --mean and --std do not say otherwise"}};
 }
 
 }  // namespace
@@ -45,7 +48,7 @@ std::string help_text(const OptionContext& context) {
       "Trains a convolutional network on many ranks over a slow network.\n"
       "\n"
       "  mpirun -np 4 dptrain --compress q8                 the built-in synthetic data\n"
-      "  mpirun -np 4 dptrain --data-dir DIR --compress q8  CIFAR-10 or CIFAR-100\n"
+      "  mpirun -np 4 dptrain --data-dir DIR --compress q8  your images, or CIFAR\n"
       "\n"
       "Ranges stand in () and defaults in []. After 'synthetic:' stands the default for\n"
       "that data set.\n";
@@ -70,6 +73,8 @@ std::vector<std::pair<std::string, std::string>> Options::changed() const {
       if (is_synthetic() && !row.synthetic_default.empty()) {
         preset.set(row.synthetic_default);
       }
+      // An option that is set with this data set only, and is not said.
+      if (is_folder() && row.get() == row.shown_default) continue;
       if (row.get() != preset.get()) changed.emplace_back(row.name, row.get());
     }
   }

@@ -69,6 +69,28 @@ OptionRow milestones_row(Options& options) {
           .get = [&options] { return fmt::format("{}", fmt::join(options.lr_milestones, ",")); }};
 }
 
+// Mean or deviation of the three colours.
+OptionRow colours_row(std::string name, std::vector<double>& field, RealRange range,
+                      std::string help) {
+  const std::string option = "--" + name;
+  return {.name = std::move(name),
+          .placeholder = "R,G,B",
+          .help = std::move(help),
+          .allowed = "three numbers joined by commas, each " + range.text(),
+          .range = "each " + range.text(),
+          .shown_default = "that of the data set",
+          .set = [option, range,
+                  &field](std::string_view value) { field = parse_colours(option, value, range); },
+          .get = [&field] { return fmt::format("{}", fmt::join(field, ",")); }};
+}
+
+// An option that other data sets do not have: there it is not set.
+OptionRow folder_row(OptionRow row, const Options& options) {
+  row.shown_default = row.get();
+  row.get = [get = row.get, &options] { return options.is_folder() ? get() : std::string(); };
+  return row;
+}
+
 // The two batch sizes are set by turns: 0 stands for "not this one".
 OptionRow unset_at_zero(OptionRow row) {
   row.get = [get = row.get] {
@@ -200,14 +222,21 @@ OptionTable option_table(const OptionContext& context, Options& options) {
   return {
       {"Model and data",
        {model_row(context, options), dataset_row(context, options),
-        text_row("data-dir", options.data_dir, "PATH", "the path of a folder",
-                 "the folder with the .bin files of CIFAR, which experiments/get_cifar.sh "
-                 "downloads, or with your own images in the same layout; see below"),
+        text_row(
+            "data-dir", options.data_dir, "PATH", "the path of a folder",
+            "a folder with images in a folder for each class, or a pack of them; or the folder "
+            "with the .bin files of CIFAR, which experiments/get_cifar.sh downloads; see "
+            "below"),
         whole_row("limit-train", options.limit_train, {0, kMany},
                   "use only the first N training images; 0: use all", "12800"),
         whole_row("limit-test", options.limit_test, {0, kMany},
                   "use only the first N test images; 0: use all", "2000"),
         on_off_row("augment", options.augment, "crop and flip the training images at random"),
+        colours_row("mean", options.mean, {.least = 0, .most = 1},
+                    "mean of red, green and blue for values from 0 to 1, which is subtracted; data "
+                    "set folder measures it"),
+        colours_row("std", options.deviation, {.least = 0, .most = 10, .is_least_allowed = false},
+                    "standard deviation by which they are then divided"),
         text_row("init", options.init, "FILE.h5", "a path or none",
                  "begin with the weights in this file, which --export or experiments/weights.py "
                  "has written; none: begin with random weights"),
@@ -215,6 +244,29 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         text_row("init-except", options.init_except, "NAME,...", "names of tensors, with * and ?",
                  "with --init: names of tensors that begin with random weights, such as 'linear.*' "
                  "for another number of classes")}},
+      {"Images in folders (data set folder)",
+       {folder_row(whole_row("image-size", options.image_size, {0, 4096},
+                             "side of the square that the network sees; 0: that of the images, if "
+                             "they are squares of one size up to 64, otherwise 224"),
+                   options),
+        folder_row(choice_row("crop", options.crop, {"auto", "pad", "resized"},
+                              "pad: training images are shifted by up to 4 pixels; resized: a "
+                              "random part is scaled to the network's size; auto: pad if all "
+                              "images have the network's size, otherwise resized"),
+                   options),
+        folder_row(real_row("validation-share", options.validation_share,
+                            {.least = 0, .most = 1, .is_most_allowed = false},
+                            "share of each class that is taken for testing if the folder has "
+                            "neither val nor test; 0: 0.1"),
+                   options),
+        folder_row(whole_row("split-seed", options.split_seed, {0, 4294967295},
+                             "another seed takes other images for testing"),
+                   options),
+        folder_row(choice_row("bad-images", options.bad_images, {"fail", "skip"},
+                              "what happens if an image cannot be read; skip: those with a bad "
+                              "header are left out, and for those that turn out to be damaged "
+                              "later the next image of their class stands in"),
+                   options)}},
       {"Training",
        {whole_row("epochs", options.epochs, {0, 100000},
                   "number of times that the run goes through all training images; 0: only "
@@ -284,8 +336,9 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                    "or on the GPU; auto: where it is measured to be faster"),
         whole_row("threads", options.threads, {0, 1024},
                   "number of compute threads per rank; 0: the rank's share of the host's cores"),
-        whole_row("loader-threads", options.loader_threads, {1, 64},
-                  "number of threads per rank that prepare images"),
+        whole_row("loader-threads", options.loader_threads, {0, 64},
+                  "number of threads per rank that prepare images; 0: 1, for images in files half "
+                  "of the rank's cores, with a GPU all of them, up to 16"),
         text_row("autotune", options.autotune, "on|off|FILE.h5",
                  "on, off or the path of a run's log",
                  "how algorithms and the size of buckets are chosen; on: by measurement at "

@@ -106,6 +106,22 @@ std::vector<double> parse_increasing(std::string_view name, std::string_view tex
   return values;
 }
 
+std::vector<double> parse_colours(std::string_view name, std::string_view text,
+                                  const RealRange& range) {
+  const std::vector<std::string> parts = split_at_commas(text);
+  std::vector<double> values;
+  for (const std::string& part : parts) {
+    double value = 0;
+    if (read_whole_text(part, value) && range.contains(value)) values.push_back(value);
+  }
+  if (parts.size() != 3 || values.size() != 3) {
+    throw_error(ErrorKind::usage,
+                "{} {}: must be three numbers joined by commas, for red, green and blue, each {}",
+                name, shown(text), range.text());
+  }
+  return values;
+}
+
 std::size_t parse_choice(std::string_view name, std::string_view text,
                          const std::vector<std::string>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), text);

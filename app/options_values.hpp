@@ -39,6 +39,9 @@ struct RealRange {
 // "60,120,160": increasing.
 [[nodiscard]] std::vector<double> parse_increasing(std::string_view name, std::string_view text,
                                                    const RealRange& range);
+// "0.5,0.4,0.3": three numbers, for red, green and blue.
+[[nodiscard]] std::vector<double> parse_colours(std::string_view name, std::string_view text,
+                                                const RealRange& range);
 // The position of `text` in `choices`.
 [[nodiscard]] std::size_t parse_choice(std::string_view name, std::string_view text,
                                        const std::vector<std::string>& choices);

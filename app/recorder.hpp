@@ -87,6 +87,8 @@ class Recorder {
   void say_evaluation(const EvaluationResult& result);
   // Rank 0 prints the line.
   void say(const std::string& line);
+  // Rank 0 warns of images that were replaced: of the first few by name.
+  void note_images(const std::vector<std::string>& notes);
   // Rank 0 warns now, and prints at the end what is missing.
   void note_missing(const std::string& what, const std::string& why);
   // Collective. Times are seconds.

@@ -69,6 +69,7 @@ void Recorder::print_start() {
       {"steps",
        fmt::format("{} per epoch, global batch {}", run_.steps_per_epoch, run_.global_batch)},
       {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};
+  if (!run_.data->about.empty()) rows.emplace_back("images", run_.data->about);
   if (!run_.why_no_gpu.empty()) rows.insert(rows.begin() + 2, {"no GPU", run_.why_no_gpu});
   if (run_.comm->size() > 1) {
     const bool is_one_host = run_.comm->local_size() == run_.comm->size();
@@ -144,6 +145,18 @@ void Recorder::note_skipped_step(std::uint64_t global_step) {
 
 void Recorder::say(const std::string& line) {
   if (is_speaker()) console_.print(line);
+}
+
+void Recorder::note_images(const std::vector<std::string>& notes) {
+  constexpr std::size_t kMostNamed = 5;
+  if (!is_speaker()) return;
+  for (std::size_t i = 0; i < std::min(notes.size(), kMostNamed); ++i) {
+    console_.warn("dptrain: " + notes[i]);
+  }
+  if (notes.size() > kMostNamed) {
+    console_.warn(fmt::format("dptrain: {} more images could not be read and were replaced",
+                              notes.size() - kMostNamed));
+  }
 }
 
 void Recorder::note_missing(const std::string& what, const std::string& why) {

@@ -1,7 +1,9 @@
 #include "app/run_setup.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -97,13 +99,34 @@ void agree_on_device(Run& run) {
   });
 }
 
+std::optional<std::array<float, kColours>> colours_of(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  std::array<float, kColours> colours{};
+  std::transform(values.begin(), values.end(), colours.begin(),
+                 [](double value) { return static_cast<float>(value); });
+  return colours;
+}
+
+DatasetRequest data_request(const Run& run) {
+  const Options& options = run.options;
+  constexpr CropKind kCrops[] = {CropKind::automatic, CropKind::pad, CropKind::resized};
+  return {.data_dir = options.data_dir,
+          .limit_train = to_size(options.limit_train),
+          .limit_test = to_size(options.limit_test),
+          .seed = run.seed(),
+          .threads = static_cast<std::size_t>(run.share.threads),
+          .mean = colours_of(options.mean),
+          .deviation = colours_of(options.deviation),
+          .image_size = to_size(options.image_size),
+          .crop = kCrops[static_cast<std::size_t>(options.crop)],
+          .validation_share = options.validation_share,
+          .split_seed = static_cast<std::uint64_t>(options.split_seed),
+          .bad_images =
+              options.bad_images == Options::BadImages::skip ? BadImages::skip : BadImages::fail};
+}
+
 void load_data(Run& run) {
-  run.data =
-      load_dataset(run.options.dataset, {.data_dir = run.options.data_dir,
-                                         .limit_train = to_size(run.options.limit_train),
-                                         .limit_test = to_size(run.options.limit_test),
-                                         .seed = run.seed(),
-                                         .threads = static_cast<std::size_t>(run.share.threads)});
+  run.data = load_dataset(run.options.dataset, data_request(run));
   run.data_hash = content_hash(run.data);
   const auto ranks = static_cast<std::size_t>(run.comm.size());
   if (run.data.train->count() < ranks) {
@@ -216,13 +239,23 @@ void make_replica(Run& run) {
       replica);
 }
 
+// A GPU leaves the processor to the loader. On a CPU the layers' threads are busy everywhere, but
+// they are quickest if images never keep them waiting.
+std::size_t loader_threads(const Run& run) {
+  if (run.options.loader_threads > 0) return to_size(run.options.loader_threads);
+  if (!run.data.is_decoded) return 1;
+  const double cores = run.share.cores_per_rank;
+  const double wanted = run.device->kind() == DeviceKind::cuda ? cores : cores / 2;
+  return static_cast<std::size_t>(std::clamp(wanted, 1.0, 16.0));
+}
+
 void make_loaders(Run& run) {
   LoaderOptions loader = {.global_batch = run.global_batch,
                           .rank = static_cast<std::size_t>(run.comm.rank()),
                           .ranks = static_cast<std::size_t>(run.comm.size()),
                           .seed = run.seed(),
                           .augment = run.options.augment,
-                          .threads = to_size(run.options.loader_threads)};
+                          .threads = loader_threads(run)};
   if (run.device->kind() == DeviceKind::cuda) {
     loader.is_raw = true;
     loader.allocate = [&run](std::size_t bytes) { return run.device->allocate_host(bytes); };

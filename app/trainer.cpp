@@ -1,6 +1,8 @@
 #include "app/trainer.hpp"
 
 #include <cmath>
+#include <set>
+#include <sstream>
 
 #include "app/stop_notice.hpp"
 #include "comm/replica_hash.hpp"
@@ -27,6 +29,7 @@ void Trainer::run() {
     check_replicas();
     const EvaluationResult result = evaluate();
     recorder_.record_epoch(tally_, epoch_s, result, epoch_clock.lap());
+    tell_bad_images();
     if (run_.exporter) export_weights(result);
   }
   if (run_.schedule.epochs == 0) recorder_.say_evaluation(evaluate());
@@ -151,6 +154,23 @@ EvaluationResult Trainer::evaluate() {
                             .correct = comm.all_sum(sums.correct),
                             .samples = comm.all_sum(sums.samples)};
   });
+}
+
+// Images that some rank could not decode and replaced. Each is told once by every rank that met it.
+void Trainer::tell_bad_images() {
+  if (!run_.data.train->may_have_notes()) return;
+  std::string mine;
+  for (const auto* images : {&run_.data.train, &run_.data.test}) {
+    for (const std::string& note : (*images)->take_notes()) mine += note + "\n";
+  }
+  std::set<std::string> notes;
+  replica_.sync().reducer().run([&](Communicator& comm) {
+    for (const std::string& text : comm.gather(mine)) {
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);) notes.insert(line);
+    }
+  });
+  recorder_.note_images({notes.begin(), notes.end()});
 }
 
 // Evaluation uses the mean over ranks of the running statistics. Each rank's own statistics do not

@@ -43,6 +43,7 @@ class Trainer {
 
   double load_next();
   [[nodiscard]] EvaluationResult evaluate();
+  void tell_bad_images();
   void average_statistics();
   void check_replicas();
   void export_weights(const EvaluationResult& result);

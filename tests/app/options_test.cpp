@@ -20,7 +20,10 @@ using Words = std::vector<std::string>;
 OptionContext context() {
   OptionContext result;
   result.models = {"resnet18", "resnet20", "resnet20b", "resnet110"};
-  result.datasets = {{"synthetic", "drawn"}, {"cifar10", "ten classes"}, {"cifar100", "a hundred"}};
+  result.datasets = {{"synthetic", "drawn"},
+                     {"cifar10", "ten classes"},
+                     {"cifar100", "a hundred"},
+                     {"folder", "files"}};
   result.codecs = {{"none", "fp32"}, {"q8", "8-bit bins; block=2048: values that share a scale"}};
   result.check_compress = [](const std::string& spec) {
     if (spec != "none" && spec != "q8") {
@@ -126,6 +129,45 @@ TEST(Options, TheFolderTellsItsDataSet) {
   EXPECT_EQ(
       parse_options({"--data-dir", "hundred", "--dataset", "cifar10"}, with_detection).dataset,
       "cifar10");
+}
+
+TEST(Options, SomeAreForImagesInFoldersOnly) {
+  const Options options =
+      parse({"--dataset", "folder", "--data-dir", "d", "--image-size", "64", "--crop", "resized",
+             "--validation-share", "0.2", "--split-seed", "3", "--bad-images", "skip"});
+  EXPECT_EQ(options.image_size, 64);
+  EXPECT_EQ(options.crop, Options::Crop::resized);
+  EXPECT_EQ(options.validation_share, 0.2);
+  EXPECT_EQ(options.split_seed, 3);
+  EXPECT_EQ(options.bad_images, Options::BadImages::skip);
+  const Options again = parse_config_text(config_text(options), "printed", context());
+  EXPECT_EQ(again.resolved(), options.resolved());
+  EXPECT_EQ(refusal({"--data-dir", "d", "--crop", "pad"}),
+            "--crop: only with images in folders (--dataset folder), not cifar10");
+  EXPECT_EQ(refusal({"--dataset", "folder"}),
+            "--dataset folder: needs --data-dir, the path of a folder with a folder of images for "
+            "each class, or of a pack");
+  // A file's give way to the command line's data set; what is at its default is not told.
+  const File file("dataset = folder\ndata-dir = d\nimage-size = 64\nbad-images = skip\n");
+  const Options cifar = parse({"--config", file.path(), "--dataset", "cifar10"});
+  EXPECT_EQ(cifar.image_size, 0);
+  EXPECT_EQ(cifar.bad_images, Options::BadImages::fail);
+  for (const auto& [name, value] : parse({"--dataset", "folder", "--data-dir", "d"}).changed()) {
+    EXPECT_TRUE(name == "dataset" || name == "data-dir") << name << " " << value;
+  }
+}
+
+TEST(Options, MeanAndDeviationAreThreeNumbers) {
+  const Options options = parse({"--mean", "0.5,0.25,0", "--std", "1,0.5,0.125"});
+  EXPECT_EQ(options.mean, (std::vector<double>{0.5, 0.25, 0}));
+  EXPECT_EQ(options.deviation, (std::vector<double>{1, 0.5, 0.125}));
+  EXPECT_EQ(parse_config_text(config_text(options), "printed", context()).mean, options.mean);
+  for (const char* bad : {"0.5", "0.5,0.5", "0.5,0.5,0.5,0.5", "0.5,x,0.5", "0.5,2,0.5"}) {
+    EXPECT_EQ(refusal({"--mean", bad}),
+              std::string("--mean ") + bad +
+                  ": must be three numbers joined by commas, for red, green and blue, each 0 to 1");
+  }
+  EXPECT_NE(refusal({"--std", "0,1,1"}).find("each above 0"), std::string::npos);
 }
 
 TEST(Options, GlobalBatchStandsInsteadOfBatchSize) {

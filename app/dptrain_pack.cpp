@@ -1,0 +1,91 @@
+// dptrain-pack: makes one HDF5 file of a folder of images, for disks that hate small files and for
+// copying to other machines. One process; the work is io/image_pack.hpp's.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "app/option_names.hpp"
+#include "app/options_print.hpp"
+#include "app/options_words.hpp"
+#include "io/image_pack.hpp"
+#include "io/text_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace {
+
+constexpr const char* kHelp =
+    "dptrain-pack FOLDER FILE.h5 [options]: makes one file of a folder of images.\n"
+    "\n"
+    "  dptrain-pack photos photos.h5\n"
+    "  dptrain --dataset folder --data-dir photos.h5\n"
+    "\n"
+    "FOLDER is what dptrain's --data-dir takes for --dataset folder: train and val (or\n"
+    "test), or one tree, with a folder of JPEG and PNG images for each class. FILE.h5\n"
+    "must not exist yet. It holds the images' files as they are, so that training sees\n"
+    "the same bits as from the folder. Every image is decoded once to see that it can be.\n";
+
+void show_progress(std::size_t done, std::size_t all) {
+  std::fprintf(stderr, "\r%s of %s images",
+               dp::format_count(static_cast<std::int64_t>(done)).c_str(),
+               dp::format_count(static_cast<std::int64_t>(all)).c_str());
+  if (done == all) std::fputc('\n', stderr);
+}
+
+int run(const std::vector<std::string>& arguments) {
+  std::int64_t threads = 0;
+  dp::PackRequest request;
+  dp::OptionTable table = {
+      {"Options",
+       {dp::choice_row("bad-images", request.bad_images, {"fail", "skip"},
+                       "what happens if images cannot be read; skip: they are left out and named"),
+        dp::whole_row("threads", threads, {0, 1024},
+                      "number of threads that decode; 0: one for each core"),
+        dp::call_row("help", "print this help, then end", [] {})}}};
+  if (dp::asks_for(arguments, "--help")) {
+    std::string text = kHelp;
+    dp::append_options(text, table);
+    std::fputs(dp::without_trailing_blanks(text).c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  const dp::CommandLine line = {.table = table, .program = "dptrain-pack", .takes_words = true};
+  const dp::GivenWords given = line.split(arguments);
+  for (const auto& [row, value] : given.options) dp::set_option(*row, value);
+  if (given.others.size() != 2) {
+    dp::throw_error(dp::ErrorKind::usage,
+                    "needs two names, FOLDER and FILE.h5, and got {}; see dptrain-pack --help",
+                    given.others.size());
+  }
+  request.folder = given.others[0];
+  request.path = given.others[1];
+  request.threads = threads > 0 ? static_cast<std::size_t>(threads)
+                                : std::max(1u, std::thread::hardware_concurrency());
+  if (::isatty(STDERR_FILENO) != 0) request.on_progress = show_progress;
+  const dp::PackReport report = dp::write_image_pack(request);
+  for (const std::string& warning : report.warnings) {
+    std::fprintf(stderr, "dptrain-pack: %s\n", warning.c_str());
+  }
+  std::string parts;
+  for (const std::string& part : report.parts) parts += part + ", ";
+  std::printf("%s: %s%s\n", request.path.c_str(), parts.c_str(),
+              dp::format_bytes(static_cast<double>(report.bytes)).c_str());
+  if (std::fflush(stdout) != 0) dp::throw_error(dp::ErrorKind::data, "standard output is closed");
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return dp::with_option_names(dp::kPackNames, [&] { return run({argv + 1, argv + argc}); });
+  } catch (...) {
+    std::string message;
+    const int code = dp::exit_code_of_current_exception(message);
+    std::fprintf(stderr, "dptrain-pack: %s\n", message.c_str());
+    return code;
+  }
+}
