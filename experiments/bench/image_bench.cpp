@@ -1,0 +1,123 @@
+// Images in files: how many JPEGs one thread reads, decodes, cuts, scales and normalises a second.
+//
+//   build/bin/dpbench_kernels --benchmark_filter=Jpeg
+#include <cstdio>
+
+#include <benchmark/benchmark.h>
+#include <jpeglib.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "io/augment.hpp"
+#include "io/dataset.hpp"
+#include "io/image_folder.hpp"
+#include "io/resample.hpp"
+#include "io/synthetic.hpp"
+
+namespace dp {
+namespace {
+
+// Quality 90 and 4:2:0, as photographs usually have.
+std::vector<std::uint8_t> encode(std::uint32_t width, std::uint32_t height,
+                                 const std::vector<std::uint8_t>& planar) {
+  jpeg_compress_struct info = {};
+  jpeg_error_mgr errors = {};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&info);
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&info, &memory, &size);
+  info.image_width = width;
+  info.image_height = height;
+  info.input_components = 3;
+  info.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&info);
+  jpeg_set_quality(&info, 90, TRUE);
+  jpeg_start_compress(&info, TRUE);
+  const std::size_t plane = std::size_t{width} * height;
+  std::vector<std::uint8_t> row(std::size_t{3} * width);
+  for (std::size_t y = 0; y < height; ++y) {
+    for (std::size_t i = 0; i < row.size(); ++i) row[i] = planar[i % 3 * plane + y * width + i / 3];
+    JSAMPROW pointer = row.data();
+    jpeg_write_scanlines(&info, &pointer, 1);
+  }
+  jpeg_finish_compress(&info);
+  jpeg_destroy_compress(&info);
+  std::vector<std::uint8_t> bytes(memory, memory + size);
+  std::free(memory);
+  return bytes;
+}
+
+// A folder of drawn images, scaled to that size, which is removed in the end.
+class JpegFolder {
+ public:
+  JpegFolder(std::uint32_t width, std::uint32_t height)
+      : path_(std::filesystem::temp_directory_path() /
+              ("dptrain-image-bench-" + std::to_string(::getpid()))) {
+    constexpr std::size_t kImages = 100;
+    const ImageSet drawn = make_synthetic(Split::train, kImages, 1);
+    constexpr std::uint32_t kSide = kSyntheticShape.width;
+    Resampler resampler;
+    DecodedImage image = {.box = {.width = kSide, .height = kSide},
+                          .pixels = std::vector<std::uint8_t>(4 * kSide * kSide)};
+    std::vector<std::uint8_t> planar(std::size_t{3} * width * height);
+    for (std::size_t i = 0; i < kImages; ++i) {
+      for (std::size_t k = 0; k < 3 * kSide * kSide; ++k) {
+        image.pixels[k % (kSide * kSide) * 4 + k / (kSide * kSide)] = drawn.image(i)[k];
+      }
+      resampler.run(image,
+                    {.source = image.box,
+                     .width = width,
+                     .height = height,
+                     .cut = {.width = width, .height = height}},
+                    planar);
+      const std::vector<std::uint8_t> bytes = encode(width, height, planar);
+      const auto folder = path_ / ("class " + std::to_string(i % 10));
+      std::filesystem::create_directories(folder);
+      std::ofstream(folder / (std::to_string(i) + ".jpg"), std::ios::binary)
+          .write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+    }
+  }
+  ~JpegFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  JpegFolder(const JpegFolder&) = delete;
+  JpegFolder& operator=(const JpegFolder&) = delete;
+  [[nodiscard]] std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// As the loader does it; width and height of the files.
+void BM_JpegToInput(benchmark::State& state) {
+  const JpegFolder folder(static_cast<std::uint32_t>(state.range(0)),
+                          static_cast<std::uint32_t>(state.range(1)));
+  const Dataset data = load_image_folder({.data_dir = folder.path()});
+  const ImageSource& images = *data.train;
+  const Normalizer normalizer(images.shape(), images.normalization());
+  std::vector<float> input(images.shape().values());
+  std::vector<std::uint8_t> scratch;
+  std::size_t sample = 0, epoch = 0;
+  for (auto _ : state) {
+    const Augmentation drawn = draw_augmentation(1, epoch, sample);
+    const ImageSource::Image image = images.read(sample, drawn, scratch);
+    normalizer.apply(image.bytes, image.rest, input);
+    benchmark::DoNotOptimize(input.data());
+    if (++sample == images.count()) {
+      sample = 0;
+      ++epoch;
+    }
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_JpegToInput)->Args({32, 32})->Args({500, 375})->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace dp
