@@ -18,7 +18,8 @@ struct ModelInput {
   std::size_t classes;
 };
 
-// Throws Error(usage), which lists the known names, for an unknown one.
+// Throws Error(usage) for an unknown name, with a list of the known ones, and for images that are
+// too small for the network.
 [[nodiscard]] Graph make_model(const std::string& name, const ModelInput& input);
 
 }  // namespace dp::net

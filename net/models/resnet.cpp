@@ -25,8 +25,16 @@ class Builder {
 
   Graph build() {
     Features x = {graph_.images(), options_.image.channels};
-    x = conv("conv1", x, {.channels = options_.widths[0]});
-    x = norm("bn1", x, {.has_relu = true});
+    if (is_imagenet()) {
+      x = conv("conv1", x,
+               {.channels = options_.widths[0], .kernel = 7, .stride = 2, .padding = 3});
+      x = norm("bn1", x, {.has_relu = true});
+      const Pooling pooling = {.window = 3, .stride = 2, .padding = 1};
+      x.value = graph_.add<MaxPoolLayer>("maxpool", pooling, {x.value});
+    } else {
+      x = conv("conv1", x, {.channels = options_.widths[0]});
+      x = norm("bn1", x, {.has_relu = true});
+    }
     for (std::size_t stage = 0; stage < options_.blocks.size(); ++stage) {
       for (std::size_t i = 0; i < options_.blocks[stage]; ++i) {
         const std::size_t stride = stage > 0 && i == 0 ? 2 : 1;
@@ -35,11 +43,14 @@ class Builder {
       }
     }
     const Value pooled = graph_.add<GlobalAveragePoolLayer>("pool", {}, {x.value});
-    graph_.add<LinearLayer>("linear", {.outputs = options_.classes}, {pooled});
+    graph_.add<LinearLayer>(is_imagenet() ? "fc" : "linear", {.outputs = options_.classes},
+                            {pooled});
     return std::move(graph_);
   }
 
  private:
+  [[nodiscard]] bool is_imagenet() const { return options_.form == ResNetForm::imagenet; }
+
   Features conv(const std::string& name, Features x, const Conv2dLayer::Options& options) {
     return {graph_.add<Conv2dLayer>(name, options, {x.value}), options.channels};
   }
@@ -76,9 +87,10 @@ class Builder {
                                            {.channels = channels, .stride = stride}, {x.value}),
               channels};
     }
-    const Features y = conv(name + ".shortcut.0", x,
-                            {.channels = channels, .kernel = 1, .stride = stride, .padding = 0});
-    return norm(name + ".shortcut.1", y, {});
+    const std::string path = name + (is_imagenet() ? ".downsample" : ".shortcut");
+    const Features y =
+        conv(path + ".0", x, {.channels = channels, .kernel = 1, .stride = stride, .padding = 0});
+    return norm(path + ".1", y, {});
   }
 
   const ResNetOptions& options_;

@@ -33,12 +33,18 @@ struct GoldenSettings {
   bool has_nesterov = false;
   float smoothing = 0.0f;
   std::vector<std::size_t> batches = {8, 8, 5, 8, 8};
+  std::size_t size = 32;  // height and width of the images
+  bool is_large = false;  // takes minutes on cuda_on_cpu
+
+  [[nodiscard]] net::ModelInput input() const {
+    return {.image = {.height = size, .width = size}, .classes = classes};
+  }
 };
 
 // Images of one step and their labels.
 struct GoldenBatch {
-  GoldenBatch(std::size_t step, std::size_t count, std::size_t classes)
-      : pixels(count * 32 * 32 * 3), labels(count) {
+  GoldenBatch(std::size_t step, std::size_t count, std::size_t classes, std::size_t size = 32)
+      : pixels(count * size * size * 3), labels(count) {
     const Derived image("images" + std::to_string(step)), label("labels" + std::to_string(step));
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(2.0 * image(i));
     for (std::size_t i = 0; i < count; ++i) {
@@ -56,7 +62,7 @@ class GoldenNetwork {
       : settings_(settings), device_(make_test_device(options)) {
     device_->tuning().import_text(tuning);
     network_ = std::make_unique<net::Network>(
-        *device_, net::make_model(settings.model, cifar(settings.classes)), type, 1);
+        *device_, net::make_model(settings.model, settings.input()), type, 1);
     for (const std::size_t batch : settings.batches) {
       network_->prepare(batch, net::Mode::training);
       network_->prepare(batch, net::Mode::evaluation);
@@ -70,7 +76,7 @@ class GoldenNetwork {
     to_device(p.evaluation_statistics(), statistics);
 
     const std::size_t largest = *std::max_element(settings.batches.begin(), settings.batches.end());
-    pixels_ = device_->allocate(largest * 32 * 32 * 3 * sizeof(float));
+    pixels_ = device_->allocate(network_->images_desc(largest).bytes());
     labels_ = device_->allocate(largest * sizeof(std::int32_t));
     velocity_ = device_->allocate(p.size() * sizeof(float));
     sums_ = device_->allocate_host(sizeof(LossSums));
@@ -125,7 +131,7 @@ class GoldenNetwork {
   [[nodiscard]] TensorView bring(const GoldenBatch& batch) {
     device_->upload(pixels_.get(), batch.pixels.data(), batch.pixels.size() * sizeof(float));
     device_->upload(labels_.get(), batch.labels.data(), batch.labels.size() * sizeof(std::int32_t));
-    return {TensorDesc::nhwc({batch.labels.size(), 32, 32, 3}), pixels_.get()};
+    return {network_->images_desc(batch.labels.size()), pixels_.get()};
   }
 
   void derive(const net::Parameter& tensor, std::span<float> buffer) const {
@@ -134,7 +140,8 @@ class GoldenNetwork {
     if (tensor.shape.size() == 4) {
       const auto fan_out = static_cast<double>(tensor.elements / tensor.shape[1]);
       scale = std::sqrt(6.0 / fan_out);
-    } else if (tensor.name.starts_with("linear.")) {
+    } else if (tensor.name.starts_with("linear.") || tensor.name.starts_with("fc.") ||
+               tensor.name.starts_with("last_linear.")) {
       scale = 0.125;
     } else if (tensor.name.ends_with("weight") || tensor.name.ends_with("running_var")) {
       centre = 1.0;

@@ -96,8 +96,10 @@ struct Case {
 
 std::string name_of_case(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
-  return c.settings.model + "_" + c.method + "_" + (c.type == DataType::f32 ? "fp32" : "bf16") +
-         "_" + std::to_string(c.threads) + "threads";
+  std::string model = c.settings.model;
+  std::replace(model.begin(), model.end(), '-', '_');
+  return model + "_" + c.method + "_" + (c.type == DataType::f32 ? "fp32" : "bf16") + "_" +
+         std::to_string(c.threads) + "threads";
 }
 
 // A tuning table that names one method for all convolutions of a network. The fixed rule decides
@@ -117,7 +119,8 @@ TEST_P(Golden, EqualsPyTorch) {
   }
   // The fake GPU computes convolutions one by one in double. That takes a few seconds for ResNet-20
   // and minutes for wide networks.
-  if (on_fake_gpu() && !c.settings.model.starts_with("resnet20")) {
+  const bool is_resnet20 = c.settings.model.starts_with("resnet20");
+  if (on_fake_gpu() && (c.settings.is_large || (c.type == DataType::bf16 && !is_resnet20))) {
     GTEST_SKIP() << c.settings.model << " takes minutes on cuda_on_cpu";
   }
   const DeviceOptions options{.threads = c.threads, .tune = c.method == "measured"};
@@ -138,7 +141,7 @@ TEST_P(Golden, EqualsPyTorch) {
     EXPECT_LE(worst, allowed) << what;
   };
 
-  GoldenBatch first(0, c.settings.batches[0], c.settings.classes);
+  GoldenBatch first(0, c.settings.batches[0], c.settings.classes, c.settings.size);
   const std::vector<float> evaluated = golden.evaluate(first);
   const auto& eval_logits = fixture.of("eval_logit");
   ASSERT_EQ(eval_logits.size(), evaluated.size());
@@ -150,7 +153,7 @@ TEST_P(Golden, EqualsPyTorch) {
                    std::vector<float>(p.size(), std::numeric_limits<float>::quiet_NaN()));
   const auto& losses = fixture.of("loss");
   for (std::size_t step = 0; step < c.settings.batches.size(); ++step) {
-    GoldenBatch batch(step, c.settings.batches[step], c.settings.classes);
+    GoldenBatch batch(step, c.settings.batches[step], c.settings.classes, c.settings.size);
     const double loss = golden.gradient(batch);
     const double expected = losses.at(step).value;
     EXPECT_LE(std::abs(loss - expected) / expected,
@@ -186,22 +189,41 @@ TEST_P(Golden, EqualsPyTorch) {
 
 const GoldenSettings kResNet20 = {.model = "resnet20", .has_nesterov = true};
 const GoldenSettings kResNet20b = {.model = "resnet20b", .classes = 100, .smoothing = 0.1f};
-const GoldenSettings kResNet18 = {.model = "resnet18", .learning_rate = 0.02f, .beta = 2.0};
+const GoldenSettings kResNet18 = {
+    .model = "resnet18", .learning_rate = 0.02f, .beta = 2.0, .is_large = true};
 const GoldenSettings kResNet50 = {
-    .model = "resnet50", .learning_rate = 0.02f, .beta = 2.0, .batches = {8}};
+    .model = "resnet50", .learning_rate = 0.02f, .beta = 2.0, .batches = {8}, .is_large = true};
+// One or two steps of a network on small images.
+GoldenSettings small_images(const char* model, std::size_t size, std::vector<std::size_t> batches,
+                            double beta, bool is_large = false) {
+  return {.model = model,
+          .learning_rate = 0.02f,
+          .beta = beta,
+          .batches = std::move(batches),
+          .size = size,
+          .is_large = is_large};
+}
+const GoldenSettings kImagenet18 = small_images("resnet18-imagenet", 48, {8, 8}, 0.5);
+const GoldenSettings kPreAct18 = small_images("preact-resnet18", 16, {8, 8}, 2.0);
+const GoldenSettings kPreAct50 = small_images("preact-resnet50", 16, {8}, 2.0, true);
+const GoldenSettings kInception = small_images("inception-v4", 12, {8}, 2.0);
+const GoldenSettings kInceptionImagenet = small_images("inception-v4-imagenet", 80, {8}, 2.0, true);
 
-INSTANTIATE_TEST_SUITE_P(Networks, Golden,
-                         testing::Values(Case{kResNet20, "fixed"}, Case{kResNet20, "measured"},
-                                         Case{kResNet20, "direct"}, Case{kResNet20, "winograd"},
-                                         Case{kResNet20, "fixed", DataType::f32, 2},
-                                         Case{kResNet20b, "fixed"}, Case{kResNet18, "fixed"},
-                                         Case{kResNet18, "measured"}, Case{kResNet18, "direct"},
-                                         Case{kResNet50, "fixed"},
-                                         Case{kResNet20, "fixed", DataType::bf16},
-                                         Case{kResNet20b, "winograd", DataType::bf16},
-                                         Case{kResNet18, "fixed", DataType::bf16},
-                                         Case{kResNet18, "winograd", DataType::bf16}),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(
+    Networks, Golden,
+    testing::Values(
+        Case{kResNet20, "fixed"}, Case{kResNet20, "measured"}, Case{kResNet20, "direct"},
+        Case{kResNet20, "winograd"}, Case{kResNet20, "fixed", DataType::f32, 2},
+        Case{kResNet20b, "fixed"}, Case{kResNet18, "fixed"}, Case{kResNet18, "measured"},
+        Case{kResNet18, "direct"}, Case{kResNet50, "fixed"},
+        Case{kResNet20, "fixed", DataType::bf16}, Case{kResNet20b, "winograd", DataType::bf16},
+        Case{kResNet18, "fixed", DataType::bf16}, Case{kResNet18, "winograd", DataType::bf16},
+        Case{kImagenet18, "fixed"}, Case{kImagenet18, "fixed", DataType::f32, 2},
+        Case{kImagenet18, "fixed", DataType::bf16}, Case{kPreAct18, "fixed"},
+        Case{kPreAct50, "fixed"}, Case{kPreAct18, "fixed", DataType::f32, 2},
+        Case{kPreAct18, "fixed", DataType::bf16}, Case{kInception, "fixed"},
+        Case{kInceptionImagenet, "fixed"}, Case{kInception, "fixed", DataType::bf16}),
+    name_of_case);
 
 }  // namespace
 }  // namespace dp::test

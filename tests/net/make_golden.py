@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/net/fixtures/*.txt: what PyTorch computes, in double, for golden_test.cpp and schedule_test.cpp.
 
-    python3 tests/net/make_golden.py            (Debian's python3-torch 1.13 or any later one; about a minute)
+    python3 tests/net/make_golden.py [NAME...]     (PyTorch 1.13 or later, torchvision; two minutes; without NAME: all)
 
 The networks' weights, images and labels are not stored: both sides derive them from one integer hash (`derived` here,
 tests/net/derived_values.hpp there), round them to float, and so start from the same bits. Stored are the results.
@@ -16,15 +16,18 @@ A line of a network's fixture is `kind name index value`:
 A line of schedules.txt is `schedule step value`.
 """
 import pathlib
+import sys
 
 import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+import torchvision
+
+from golden_models import InceptionV4, PreActResNet
 
 FIXTURES = pathlib.Path(__file__).resolve().parent / "fixtures"
 BATCHES = [8, 8, 5, 8, 8]  # one uneven step
-SAMPLES = 4  # stored values of a tensor
 
 
 def derived(name: str, count: int) -> np.ndarray:
@@ -53,7 +56,7 @@ def initial(name: str, shape, beta: float) -> torch.Tensor:
     """
     if len(shape) == 4:
         return tensor(name, shape, 0.0, (6.0 / (shape[0] * shape[2] * shape[3])) ** 0.5)
-    if name.startswith("linear."):
+    if name.startswith(("linear.", "fc.", "last_linear.")):
         return tensor(name, shape, 0.0, 0.125)
     if name.endswith("weight") or name.endswith("running_var"):
         return tensor(name, shape, 1.0, 0.25)
@@ -61,9 +64,9 @@ def initial(name: str, shape, beta: float) -> torch.Tensor:
     return tensor(name, shape, beta if is_norm_bias else 0.0, 0.25)
 
 
-def images(step: int, batch: int) -> torch.Tensor:
+def images(step: int, batch: int, size: int) -> torch.Tensor:
     """N C H W from values in N H W C order."""
-    return tensor(f"images{step}", (batch, 32, 32, 3), 0.0, 2.0).permute(0, 3, 1, 2).contiguous()
+    return tensor(f"images{step}", (batch, size, size, 3), 0.0, 2.0).permute(0, 3, 1, 2).contiguous()
 
 
 def labels(step: int, batch: int, classes: int) -> torch.Tensor:
@@ -151,17 +154,21 @@ def write(name: str, lines) -> None:
     print(f"{path.name}: {path.stat().st_size} bytes")
 
 
-def samples(kind: str, name: str, values: torch.Tensor):
+def samples(kind: str, name: str, values: torch.Tensor, count: int):
     """A few values spread over the tensor."""
     flat = values.detach().reshape(-1)
-    for k in range(SAMPLES):
-        i = (2 * k + 1) * flat.numel() // (2 * SAMPLES)
+    for k in range(count):
+        i = (2 * k + 1) * flat.numel() // (2 * count)
         yield kind, name, i, flat[i].item()
 
 
-def golden(name: str, model: nn.Module, lr: float, beta=0.0, nesterov=False, smoothing=0.0, steps=5) -> None:
-    model = model.double()
-    classes = model.linear.out_features
+def golden(name: str, make, lr: float, beta=0.0, nesterov=False, smoothing=0.0, steps=5, size=32,
+           stored=4) -> None:
+    """stored: how many values of each tensor."""
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        return
+    model = make().double()
+    classes = list(model.modules())[-1].out_features
     with torch.no_grad():
         for key, value in model.state_dict().items():
             if not key.endswith("num_batches_tracked"):
@@ -169,13 +176,13 @@ def golden(name: str, model: nn.Module, lr: float, beta=0.0, nesterov=False, smo
     lines = []
     model.eval()
     with torch.no_grad():
-        lines += [("eval_logit", "-", i, v.item()) for i, v in enumerate(model(images(0, BATCHES[0])).reshape(-1))]
+        lines += [("eval_logit", "-", i, v.item()) for i, v in enumerate(model(images(0, BATCHES[0], size)).reshape(-1))]
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
     loss_function = nn.CrossEntropyLoss(label_smoothing=smoothing)
     for step, batch in enumerate(BATCHES[:steps]):
         optimiser.zero_grad()
-        logits = model(images(step, batch))
+        logits = model(images(step, batch, size))
         loss = loss_function(logits, labels(step, batch, classes))
         loss.backward()
         lines.append(("loss", "-", step, loss.item()))
@@ -183,10 +190,10 @@ def golden(name: str, model: nn.Module, lr: float, beta=0.0, nesterov=False, smo
             lines += [("logit", "-", i, v.item()) for i, v in enumerate(logits.reshape(-1))]
             for key, parameter in model.named_parameters():
                 lines.append(("gradient_norm", key, 0, parameter.grad.norm().item()))
-                lines += samples("gradient", key, parameter.grad)
+                lines += samples("gradient", key, parameter.grad, stored)
             for key, buffer in model.named_buffers():
                 if not key.endswith("num_batches_tracked"):
-                    lines += samples("statistic", key, buffer)
+                    lines += samples("statistic", key, buffer, stored)
         optimiser.step()
     write(name, lines)
 
@@ -221,9 +228,18 @@ def schedules() -> None:
 
 if __name__ == "__main__":
     FIXTURES.mkdir(exist_ok=True)
-    schedules()
+    if not sys.argv[1:]:
+        schedules()
     narrow, wide = [16, 32, 64], [64, 128, 256, 512]
-    golden("resnet20", ResNet([3, 3, 3], narrow, option="A"), lr=0.05, nesterov=True)
-    golden("resnet20b", ResNet([3, 3, 3], narrow, classes=100), lr=0.05, smoothing=0.1)
-    golden("resnet18", ResNet([2, 2, 2, 2], wide), lr=0.02, beta=2.0)
-    golden("resnet50", ResNet([3, 4, 6, 3], wide, Bottleneck), lr=0.02, beta=2.0, steps=1)
+    golden("resnet20", lambda: ResNet([3, 3, 3], narrow, option="A"), lr=0.05, nesterov=True)
+    golden("resnet20b", lambda: ResNet([3, 3, 3], narrow, classes=100), lr=0.05, smoothing=0.1)
+    golden("resnet18", lambda: ResNet([2, 2, 2, 2], wide), lr=0.02, beta=2.0)
+    golden("resnet50", lambda: ResNet([3, 4, 6, 3], wide, Bottleneck), lr=0.02, beta=2.0, steps=1)
+    # Deep networks on small images, so that tests are quick.
+    golden("resnet18-imagenet", lambda: torchvision.models.resnet18(num_classes=10), lr=0.02, beta=0.5, steps=2,
+           size=48)
+    golden("preact-resnet18", lambda: PreActResNet([2, 2, 2, 2]), lr=0.02, beta=2.0, steps=2, size=16)
+    golden("preact-resnet50", lambda: PreActResNet([3, 4, 6, 3], expansion=4), lr=0.02, beta=2.0, steps=1, size=16)
+    inception = {"lr": 0.02, "beta": 2.0, "steps": 1, "stored": 3}
+    golden("inception-v4", lambda: InceptionV4(small=True), size=12, **inception)
+    golden("inception-v4-imagenet", lambda: InceptionV4(small=False), size=80, **inception)

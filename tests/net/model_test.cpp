@@ -27,6 +27,7 @@ net::ModelInput cifar(std::size_t classes) {
 struct Count {
   const char* model;
   std::size_t with_10, with_100;  // classes; 0: no figure is known
+  std::size_t with_1000 = 0;
 };
 
 constexpr Count kCounts[] = {
@@ -45,6 +46,18 @@ constexpr Count kCounts[] = {
     {"resnet44b", 661'338, 0},
     {"resnet56b", 855'770, 0},
     {"resnet110b", 1'730'714, 0},
+    {"resnet18-imagenet", 0, 0, 11'689'512},
+    {"resnet34-imagenet", 0, 0, 21'797'672},
+    {"resnet50-imagenet", 0, 0, 25'557'032},
+    {"resnet101-imagenet", 0, 0, 44'549'160},
+    {"resnet152-imagenet", 0, 0, 60'192'808},
+    {"preact-resnet18", 11'171'146, 0},
+    {"preact-resnet34", 21'279'306, 0},
+    {"preact-resnet50", 23'509'066, 0},
+    {"preact-resnet101", 42'501'194, 0},
+    {"preact-resnet152", 58'144'842, 0},
+    {"inception-v4", 41'158'186, 41'296'516, 42'679'816},
+    {"inception-v4-imagenet", 41'158'186, 41'296'516, 42'679'816},
 };
 
 // Counts from the graph, so that nothing large is allocated.
@@ -69,10 +82,15 @@ TEST(Models, ParameterCountsAreExact) {
   std::vector<std::string> names;
   for (const Count& row : kCounts) {
     names.emplace_back(row.model);
-    EXPECT_EQ(count_parameters(net::make_model(row.model, cifar(10))), row.with_10) << row.model;
-    if (row.with_100 != 0) {
-      EXPECT_EQ(count_parameters(net::make_model(row.model, cifar(100))), row.with_100)
-          << row.model;
+    const bool is_large = names.back().ends_with("-imagenet");
+    const std::pair<std::size_t, std::size_t> counts[] = {
+        {10, row.with_10}, {100, row.with_100}, {1000, row.with_1000}};
+    for (const auto& [classes, count] : counts) {
+      if (count == 0) continue;
+      net::ModelInput input = cifar(classes);
+      if (is_large) input.image = {.height = 299, .width = 299};
+      EXPECT_EQ(count_parameters(net::make_model(row.model, input)), count)
+          << row.model << " with " << classes << " classes";
     }
   }
   EXPECT_EQ(net::model_names(), names) << "every model has a row here";
@@ -86,6 +104,30 @@ TEST(Models, UnknownNameNamesTheKnown) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     EXPECT_NE(std::string(error.what()).find("resnet19"), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("resnet110b"), std::string::npos);
+  }
+}
+
+// The least image that a network names is the least that it can take.
+TEST(Models, TooSmallImagesAreRefused) {
+  for (const std::string& name : net::model_names()) {
+    std::size_t least = 1;
+    for (;; ++least) {
+      net::ModelInput input = cifar(10);
+      input.image.height = input.image.width = least;
+      try {
+        EXPECT_GT(count_parameters(net::make_model(name, input)), 0u);
+        break;
+      } catch (const Error& error) {
+        ASSERT_EQ(error.kind(), ErrorKind::usage) << name << ": " << error.what();
+        const std::string text = fmt::format("these have {}x", least);
+        EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+        ASSERT_LT(least, 100u) << error.what();
+      }
+    }
+    EXPECT_EQ(least, name == "inception-v4"            ? 5u
+                     : name == "inception-v4-imagenet" ? 75u
+                                                       : 1u)
+        << name;
   }
 }
 

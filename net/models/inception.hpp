@@ -1,0 +1,27 @@
+// Inception v4 (Szegedy et al. 2017), without the dropout in front of the last layer. Parameter
+// names are those of timm: "features.6.branch2.1.conv.weight", "last_linear.weight".
+//
+// ImageNet form: as in the paper and timm, for 299 x 299 pixels; takes 75 x 75 and more. Small
+// form: for 32 x 32 pixels, takes 5 x 5 and more. As in weiaicunzai/pytorch-cifar100 the stem has
+// no strides and, behind its first convolution, padding; the second reduction has padding, too;
+// pools divide by the whole window. (There the parts of some concatenations are in another order.)
+// Both forms have the same parameters.
+#pragma once
+
+#include <cstddef>
+
+#include "net/graph.hpp"
+
+namespace dp::net {
+
+enum class InceptionForm { small, imagenet };
+
+struct InceptionOptions {
+  ImageShape image;
+  InceptionForm form = InceptionForm::small;
+  std::size_t classes = 10;
+};
+
+[[nodiscard]] Graph inception_v4(const InceptionOptions& options);
+
+}  // namespace dp::net
