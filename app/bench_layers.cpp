@@ -20,12 +20,10 @@ namespace dp {
 
 namespace {
 
-// Images of CIFAR's size and classes.
-constexpr net::ModelInput kInput{.image = {.height = 32, .width = 32}, .classes = 10};
-
 struct LayerBenchOptions {
   std::string model = "resnet18";
   std::int64_t batch = 128, threads = 0, steps = 8;
+  std::int64_t image_size = 32, classes = 10;  // CIFAR's
   Options::Device device = Options::Device::automatic;
   Options::Precision precision = Options::Precision::fp32;
   bool autotune = true, verbose = false;
@@ -42,6 +40,10 @@ BenchUsage usage(LayerBenchOptions& options) {
           "exchange. All ranks compute at the same time, and the sum is printed.\n",
       .rows = {
           name_row("model", options.model, "model", net::model_names(), "the network to train"),
+          whole_row("image-size", options.image_size, {1, 4096},
+                    "height and width of the images; the networks in ImageNet form are for 224 "
+                    "(Inception v4: 299)"),
+          whole_row("classes", options.classes, {2, 1000000}, "number of classes"),
           whole_row("batch", options.batch, {1, 65536}, "number of images per rank and step"),
           whole_row("threads", options.threads, {0, 1024},
                     "number of compute threads per rank; 0: the rank's share of the host's cores"),
@@ -67,6 +69,9 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
     network->prepare(static_cast<std::size_t>(options.batch), net::Mode::training);
   };
   if (!read_bench_options(usage(options), arguments, comm)) return;
+  const auto size = static_cast<std::size_t>(options.image_size);
+  const net::ModelInput input = {.image = {.height = size, .width = size},
+                                 .classes = static_cast<std::size_t>(options.classes)};
   const CpuShare share = take_cpu_share(comm, checked_cast<int>(options.threads));
   const std::string& precision = kPrecisions[static_cast<std::size_t>(options.precision)];
   together(comm, kDpbenchNames, [&] {
@@ -90,7 +95,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
                   device->description());
     }
     network =
-        std::make_unique<net::Network>(*device, net::make_model(options.model, kInput), type, 1);
+        std::make_unique<net::Network>(*device, net::make_model(options.model, input), type, 1);
     if (comm.rank() == 0) prepare();
   });
   std::string choices = device->tuning().export_text();
@@ -100,13 +105,13 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
 
   const auto batch = static_cast<std::size_t>(options.batch);
   const CounterRng rng(1, RandomStream::test);
-  std::vector<float> pixels(batch * kInput.image.values());
+  std::vector<float> pixels(batch * input.image.values());
   for (std::size_t i = 0; i < pixels.size(); ++i) {
     pixels[i] = static_cast<float>(2.0 * rng.uniform(i) - 1.0);
   }
   std::vector<std::int32_t> label_values(batch);
   for (std::size_t i = 0; i < batch; ++i) {
-    label_values[i] = static_cast<std::int32_t>(i % kInput.classes);
+    label_values[i] = static_cast<std::int32_t>(i % input.classes);
   }
   const auto bring = [&](const void* from, std::size_t bytes) {
     Device::Memory memory = device->allocate(bytes);
