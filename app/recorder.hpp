@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -87,7 +88,7 @@ class Recorder {
   void say_evaluation(const EvaluationResult& result);
   // Rank 0 prints the line.
   void say(const std::string& line);
-  // Rank 0 warns of images that were replaced: of the first few by name.
+  // Rank 0 warns of images that were replaced: once of each, and of the first few by name.
   void note_images(const std::vector<std::string>& notes);
   // Rank 0 warns now, and prints at the end what is missing.
   void note_missing(const std::string& what, const std::string& why);
@@ -139,6 +140,7 @@ class Recorder {
   CommTimes epoch_comm_;
   std::uint64_t counted_control_bytes_ = 0;  // of earlier epochs and of the set-up
   std::vector<std::string> missing_;         // what the run could not write
+  std::set<std::string> replaced_images_;    // what note_images() was told
   std::vector<EpochRow> epochs_;
 };
 

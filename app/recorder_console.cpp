@@ -150,12 +150,21 @@ void Recorder::say(const std::string& line) {
 void Recorder::note_images(const std::vector<std::string>& notes) {
   constexpr std::size_t kMostNamed = 5;
   if (!is_speaker()) return;
-  for (std::size_t i = 0; i < std::min(notes.size(), kMostNamed); ++i) {
-    console_.warn("dptrain: " + notes[i]);
+  std::size_t unnamed = 0;
+  for (const std::string& note : notes) {
+    // Other ranks may meet an image in other epochs.
+    if (!replaced_images_.insert(note).second) continue;
+    if (replaced_images_.size() <= kMostNamed) {
+      console_.warn("dptrain: " + note);
+    } else {
+      ++unnamed;
+    }
   }
-  if (notes.size() > kMostNamed) {
-    console_.warn(fmt::format("dptrain: {} more images could not be read and were replaced",
-                              notes.size() - kMostNamed));
+  if (unnamed > 0) {
+    console_.warn(
+        fmt::format("dptrain: {} more images cannot be decoded; the next ones of their "
+                    "classes stand in for them",
+                    unnamed));
   }
 }
 

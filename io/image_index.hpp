@@ -1,5 +1,5 @@
 // The list of a tree's images, and where their bytes come from: a tree of files, or a pack
-// (image_pack.hpp). It is all that is kept in memory: about 80 bytes an image with a name of 25.
+// (image_pack.hpp). It is all that is kept in memory: about 90 bytes an image with a name of 25.
 #pragma once
 
 #include <cstddef>

@@ -3,11 +3,14 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 
 try:
     import h5py
@@ -427,6 +430,55 @@ def mixed_devices_are_refused() -> None:
     done = subprocess.run([MPIRUN, *ranks], capture_output=True, text=True, timeout=200)
     assert done.returncode == 5, (done.returncode, done.stderr)
     assert done.stderr.count("all ranks of a run need the same kind") == 1, done.stderr
+
+
+def png(path: str, seed: int, rows: int = 20) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 256, (rows, 1 + 3 * 24), np.uint8)
+    pixels[:, 0] = 0  # each row begins with its filter
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 24, rows, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(pixels.tobytes())),
+              (b"IEND", b"")]
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks))
+
+
+def images_in_folders() -> None:
+    for i in range(60):
+        png(f"d/{'train' if i < 48 else 'val'}/class {i % 3}/{i}.png", i, 16 + i % 5)
+    options = ("--dataset", "folder", "--image-size", "16", "--limit-train", "0", "--limit-test", "0",
+               "--batch-size", "9", "--epochs", "2")
+    first = run(2, "a.h5", *options, "--data-dir", "d", "--loader-threads", "1")
+    assert_same_training(first, run(2, "b.h5", *options, "--data-dir", "d", "--loader-threads", "4"))
+    subprocess.run([f"{os.path.dirname(DPTRAIN)}/dptrain-pack", "d", "d.pack"], check=True, timeout=100)
+    assert_same_training(first, run(2, "c.h5", *options, "--data-dir", "d.pack"))
+    # A file of another name on the second host.
+    shutil.copytree("d", "1/d")
+    os.rename("1/d/val/class 2/50.png", "1/d/val/class 2/500.png")
+    os.makedirs("0")
+    os.symlink("../d", "0/d")
+    small = command(2, "none", *options, "--data-dir", "d")[3:]
+    done = subprocess.run([MPIRUN, "-np", "2", "bash", "-c", 'cd "$OMPI_COMM_WORLD_RANK" && exec "$@"', "-", *small],
+                          capture_output=True, text=True, timeout=200)
+    assert done.returncode == 3 and "the data of rank 1 on " in done.stderr, (done.returncode, done.stderr)
+
+
+def bad_images_are_replaced_or_end_it() -> None:
+    for i in range(40):
+        png(f"d/{'train' if i < 30 else 'val'}/{i % 2}/{i}.png", i)
+    whole = pathlib.Path("d/train/1/7.png").read_bytes()
+    pathlib.Path("d/train/1/7.png").write_bytes(whole[:-100])
+    options = ("--dataset", "folder", "--data-dir", "d", "--limit-train", "0", "--limit-test", "0", "--batch-size", "5",
+               "--epochs", "2", "--image-size", "16", "--mean", "0.5,0.5,0.5", "--std", "0.3,0.3,0.3")
+    done = subprocess.run(command(2, "a.h5", *options), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 3, (done.returncode, done.stderr)
+    assert "d/train/1/7.png: is a damaged PNG" in done.stderr and "(option --bad-images)" in done.stderr, done.stderr
+    done = subprocess.run(command(2, "b.h5", *options, "--bad-images", "skip", "--loader-threads", "3"),
+                          capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert done.stderr.count("d/train/1/7.png: is a damaged PNG") == 1, done.stderr
+    log = h5py.File("b.h5", "r")
+    assert list(log["epochs"]["samples"]) == [30, 30]
+    assert_same_training(log, run(2, "c.h5", *options, "--bad-images", "skip"))
 
 
 with tempfile.TemporaryDirectory() as folder:
