@@ -1,5 +1,5 @@
 #!/bin/sh
-# bin/dptrain, bin/dpbench, bin/mpirun and bin/orted of the bundle are links to this script. It starts the
+# bin/dptrain, bin/dpbench, bin/dptrain-pack, bin/mpirun and bin/orted of the bundle are links to this script. It starts the
 # program of the same name with the bundle's own Open MPI, wherever the bundle was unpacked: nothing of
 # another Open MPI on this machine is read. mpirun starts bin/orted on other hosts, which comes here, too.
 self=$(readlink -f -- "$0") || exit 70
