@@ -4,6 +4,12 @@
 
 #include <limits>
 
+#include "net/layers/batch_norm.hpp"
+#include "net/layers/concatenate.hpp"
+#include "net/layers/conv2d.hpp"
+#include "net/layers/elementwise.hpp"
+#include "net/layers/linear.hpp"
+#include "net/layers/pool.hpp"
 #include "tests/net/count_allocations.hpp"
 #include "tests/net/golden_network.hpp"
 
@@ -125,6 +131,65 @@ TEST(Network, EvaluationLeavesTrainingAlone) {
   plain.to_device(training,
                   std::vector<float>(training.size(), std::numeric_limits<float>::quiet_NaN()));
   EXPECT_EQ(plain.evaluate(batch), logits);
+}
+
+// A value with six readers, two of which are one layer: its gradient is the sum of all of theirs.
+// The loss changes along each parameter's gradient by as much as the gradient's norm says.
+TEST(Network, ValuesWithSeveralReaders) {
+  const auto device = make_test_device({.tune = false});
+  net::Graph graph({.height = 6, .width = 5});
+  const Pooling same = {.window = 3, .stride = 1, .padding = 1};
+  net::Value x = graph.add<net::Conv2dLayer>("stem", {.channels = 16}, {graph.images()});
+  x = graph.add<net::BatchNormLayer>("norm", {.has_relu = true}, {x});
+  const net::Value largest = graph.add<net::MaxPoolLayer>("largest", same, {x});
+  const net::Value mean = graph.add<net::AveragePoolLayer>("mean", same, {x});
+  const net::Value conv = graph.add<net::Conv2dLayer>("conv", {.channels = 32}, {x});
+  const net::Value sum = graph.add<net::AddLayer>("sum", {}, {x, mean});
+  x = graph.add<net::ConcatenateLayer>("all", {}, {largest, x, sum, conv, x});
+  x = graph.add<net::GlobalAveragePoolLayer>("pool", {}, {x});
+  graph.add<net::LinearLayer>("linear", {.outputs = 3}, {x});
+  net::Network network(*device, std::move(graph), DataType::f32, 1);
+  constexpr std::size_t kBatch = 4;
+  network.prepare(kBatch, net::Mode::training);
+
+  std::vector<float> pixels(network.images_desc(kBatch).bytes() / sizeof(float));
+  const Derived value("several readers");
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(value(i));
+  const std::vector<std::int32_t> label_values = {0, 1, 2, 1};
+  const Shared images(pixels);
+  const Shared labels(label_values);
+  const Shared<LossSums> sums;
+  const TensorView view{network.images_desc(kBatch), images.data()};
+  const auto loss = [&] {
+    const TensorView logits = network.forward(view, net::Mode::training);
+    softmax_cross_entropy(*device, logits, labels.data(), 0.0f, kBatch, network.logit_gradient(),
+                          sums.data());
+    return sums.value().loss / kBatch;
+  };
+  loss();
+  network.backward(view, nullptr);
+  net::Parameters& p = network.parameters();
+  const std::vector<float> gradients = to_host(*device, p.gradients());
+  const std::vector<float> start = to_host(*device, p.values());
+  for (const net::Parameter& t : p.tensors()) {
+    double squares = 0;
+    for (std::size_t i = t.offset; i < t.offset + t.elements; ++i) {
+      squares += static_cast<double>(gradients[i]) * static_cast<double>(gradients[i]);
+    }
+    const double norm = std::sqrt(squares);
+    ASSERT_GT(norm, 1e-3) << t.name;
+    const auto loss_at = [&](double distance) {
+      std::vector<float> values = start;
+      for (std::size_t i = t.offset; i < t.offset + t.elements; ++i) {
+        values[i] += static_cast<float>(distance * static_cast<double>(gradients[i]) / norm);
+      }
+      device->upload(p.values().data(), values.data(), p.values().size_bytes());
+      return loss();
+    };
+    constexpr double kStep = 5e-3;
+    const double numeric = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+    EXPECT_NEAR(numeric / norm, 1.0, 2e-2) << t.name;
+  }
 }
 
 }  // namespace
