@@ -45,6 +45,7 @@ void Recorder::print_start() {
   for (const std::string& warning : run_.data->warnings) console_.warn("dptrain: " + warning);
   const Options& o = *run_.options;
   const std::size_t parameters = run_.network->parameters().size();
+  const auto frozen = static_cast<std::int64_t>(run_.network->parameters().frozen_size());
   const std::string gradients = run_.comm->size() == 1 ? "no gradients to exchange"
                                 : !o.exchange          ? "gradients not exchanged (--exchange off)"
                                 : o.compress == "none" ? "gradients not compressed"
@@ -64,8 +65,9 @@ void Recorder::print_start() {
       {"cores", fmt::format("rank 0 may run on cores {}; each rank of this host has {:.3g} of them",
                             run_.share.cores, run_.share.cores_per_rank)},
       {"parameters",
-       fmt::format("{} ({} of gradient)", format_count(static_cast<std::int64_t>(parameters)),
-                   format_bytes(4.0 * static_cast<double>(parameters)))},
+       fmt::format("{} ({} of gradient){}", format_count(static_cast<std::int64_t>(parameters)),
+                   format_bytes(4.0 * static_cast<double>(parameters)),
+                   frozen == 0 ? "" : fmt::format(", and {} frozen", format_count(frozen)))},
       {"steps",
        fmt::format("{} per epoch, global batch {}", run_.steps_per_epoch, run_.global_batch)},
       {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};

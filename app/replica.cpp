@@ -1,5 +1,7 @@
 #include "app/replica.hpp"
 
+#include <algorithm>
+
 #include "kernels/base/error.hpp"
 #include "kernels/sgd.hpp"
 
@@ -10,6 +12,15 @@ namespace {
 float* floats(const Device::Memory& memory) { return reinterpret_cast<float*>(memory.get()); }
 
 }  // namespace
+
+void Replica::begin_epoch(std::size_t epoch) {
+  sync_->begin_epoch(epoch);
+  const bool changes = std::ranges::any_of(network_.parameters().tensors(), [&](const auto& t) {
+    return t.is_trained_in(epoch) != t.is_trained_in(epoch_);
+  });
+  epoch_ = epoch;
+  if (changes) set_groups();
+}
 
 // ---- a step -------------------------------------------------------------------------------------
 
@@ -28,6 +39,7 @@ void Replica::compute(std::uint64_t step) {
   loaded_.erase(loaded_.begin());
   *loss_ = {};
   *squares_ = 0.0;
+  network_.position().step = step;
   sync_->begin_step(step);
   if (options_.trace != nullptr) options_.trace->begin_step(step);
   clock_.step_begins(step);
@@ -138,6 +150,8 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       squares_(new (squares_memory_.get()) double(0.0)),
       clock_(device, options.trace) {
   network_.set_trace(host_trace());
+  network_.position().first_image = options.rank;
+  network_.position().image_stride = options.ranks;
   loaded_.reserve(2);
 }
 
@@ -179,11 +193,19 @@ void Replica::plan_exchange() {
   if (!is_gpu()) sync.parameters = parameters.values();
   sync_ = std::make_unique<GradientSync>(&device_, parameters.gradients(), std::move(slots),
                                          std::move(sync));
+  set_groups();
   if (!options_.exchange) return;
   tensor_final_ = [this](std::size_t tensor) { sync_->tensor_final(tensor); };
-  optimizer_.set_groups(net::make_groups(parameters.tensors(), [&](std::size_t tensor) {
-    return sync_->has_momentum(tensor) ? net::GroupFactors{.weight_decay = 0.0, .momentum = 0.0}
-                                       : net::GroupFactors{};
+}
+
+// What the exchange does instead of the optimiser, and which tensors are trained no more.
+void Replica::set_groups() {
+  const std::span<const net::Parameter> tensors = network_.parameters().tensors();
+  optimizer_.set_groups(net::make_groups(tensors, [&](std::size_t t) {
+    net::GroupFactors factors;
+    if (options_.exchange && sync_->has_momentum(t)) factors.weight_decay = factors.momentum = 0.0;
+    if (!tensors[t].is_trained_in(epoch_)) factors.learning_rate = 0.0;
+    return factors;
   }));
 }
 

@@ -40,6 +40,8 @@ struct ReplicaOptions {
   DataType activation_type = DataType::f32;
   Normalization normalization = {};  // of the images: a GPU applies it, on a CPU the loader does
   std::uint64_t seed = 1;
+  // Sample n of this rank's batch is sample rank + n * ranks of the batch of all ranks.
+  std::size_t rank = 0, ranks = 1;
   double label_smoothing = 0;
   net::SgdOptions sgd = {};
   bool exchange = true;  // false: every rank trains its own model
@@ -66,7 +68,7 @@ class Replica {
   void connect(Communicator& comm) { sync_->connect(comm); }
 
   // Collective. Call it before the first step of an epoch.
-  void begin_epoch(std::size_t epoch) { sync_->begin_epoch(epoch); }
+  void begin_epoch(std::size_t epoch);
 
   // ---- a step
   void load(const Batch& batch);
@@ -113,6 +115,7 @@ class Replica {
   void bring_in(const LoadedBatch& batch);
   void forward_and_backward();
   void zero_gradients();
+  void set_groups();
 
   Device& device_;
   ReplicaOptions options_;
@@ -122,6 +125,7 @@ class Replica {
   Device::Memory loss_memory_;
   LossSums* loss_;  // an operation writes it when it runs
   LossSums loss_sums_;
+  std::size_t epoch_ = 0;
   // Without an exchange: the sum of the gradient's squares, which is finite if the gradient is.
   Device::Memory squares_memory_;
   double* squares_;  // an operation writes it when it runs

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/earlier_choices.hpp"
+#include "app/initial_values.hpp"
 #include "app/options_values.hpp"
 #include "app/rank_main.hpp"
 #include "io/sampler.hpp"
@@ -224,6 +225,8 @@ void make_replica(Run& run) {
   ReplicaOptions replica = {.activation_type = activation_type(options),
                             .normalization = run.data.train->normalization(),
                             .seed = run.seed(),
+                            .rank = static_cast<std::size_t>(run.comm.rank()),
+                            .ranks = static_cast<std::size_t>(run.comm.size()),
                             .label_smoothing = options.label_smoothing,
                             .sgd = {.momentum = static_cast<float>(options.momentum),
                                     .weight_decay = static_cast<float>(options.weight_decay),
@@ -376,6 +379,7 @@ Run::Run(const Options& run_options, Communicator& communicator)
     make_schedule(*this);
     make_exporter(*this);
   });
+  initialise_from_data(*data.train, comm, *device, replica->network());
   if (options.init != "none") load_initial_weights(options, comm, *device, replica->network());
   prepare_batch_sizes(*this);
   make_recorder(*this);

@@ -35,6 +35,7 @@ void check_patterns(const std::vector<std::string>& patterns, net::Parameters& p
   for (const std::string& pattern : patterns) {
     const auto fits_it = [&](const Parameter& tensor) { return fits({pattern}, tensor.name); };
     if (std::ranges::any_of(parameters.tensors(), fits_it)) continue;
+    if (std::ranges::any_of(parameters.frozen(), fits_it)) continue;
     if (std::ranges::any_of(parameters.statistics(), fits_it)) continue;
     throw SettingError(Setting::kept_tensors, pattern,
                        fmt::format("no tensor of the model has such a name; the first one is {}",
@@ -57,12 +58,13 @@ WeightSet collect_weights(Device& device, net::Network& network) {
     for (const Parameter& tensor : tensors) {
       WeightTensor& out = set.tensors.emplace_back();
       out.name = tensor.name;
-      out.shape = tensor.shape;
+      out.shape = tensor.torch_shape();
       out.values.resize(tensor.elements);
       net::Parameters::export_torch(tensor, host, out.values);
     }
   };
   collect(parameters.tensors(), parameters.values());
+  collect(parameters.frozen(), parameters.frozen_values());
   collect(parameters.statistics(), parameters.evaluation_statistics());
   return set;
 }
@@ -86,21 +88,24 @@ void apply_weights(const WeightsFile& weights, const Options& options, Device& d
       const auto found = by_name.find(tensor.name);
       if (found == by_name.end()) refuse(fmt::format("has no tensor {}", tensor.name));
       const WeightTensor& from = *found->second;
-      if (from.shape != tensor.shape) {
+      if (from.shape != tensor.torch_shape()) {
         refuse(fmt::format("{} has the shape {}, and {} is needed", tensor.name,
-                           text_of(from.shape), text_of(tensor.shape)));
+                           text_of(from.shape), text_of(tensor.torch_shape())));
       }
       net::Parameters::import_torch(tensor, from.values, host);
     }
   };
   std::vector<float> values = to_host(device, parameters.values());
+  std::vector<float> frozen = to_host(device, parameters.frozen_values());
   std::vector<float> statistics = to_host(device, parameters.training_statistics());
   apply(parameters.tensors(), values);
+  apply(parameters.frozen(), frozen);
   apply(parameters.statistics(), statistics);
   const auto upload = [&](std::span<float> to, const std::vector<float>& from) {
     device.upload(to.data(), from.data(), from.size() * sizeof(float));
   };
   upload(parameters.values(), values);
+  upload(parameters.frozen_values(), frozen);
   upload(parameters.training_statistics(), statistics);
   upload(parameters.evaluation_statistics(), statistics);
 }
@@ -123,6 +128,7 @@ void load_initial_weights(const Options& options, Communicator& comm, Device& de
     if (!copy.empty()) device.upload(copy.data(), bytes.data(), bytes.size());
   };
   share(parameters.values(), {});
+  share(parameters.frozen_values(), {});
   share(parameters.training_statistics(), parameters.evaluation_statistics());
 }
 

@@ -42,7 +42,8 @@ void Network::place_parameters() {
                          .kind = spec.kind,
                          .init = spec.init,
                          .fan_in = spec.fan_in,
-                         .trained_epochs = spec.trained_epochs});
+                         .trained_epochs = spec.trained_epochs,
+                         .is_linear = spec.is_linear});
     }
   }
   parameters_ = std::make_unique<Parameters>(device_, std::move(ordered));

@@ -48,6 +48,7 @@ struct ParameterSpec {
   Init init;
   std::size_t fan_in = 0;          // for uniform_fan_in
   std::size_t trained_epochs = 0;  // after so many epochs its values stay; 0: never
+  bool is_linear = false;          // weights of a linear layer
 };
 
 // One tensor of the network; offset counts floats from the start of its buffer.
@@ -57,7 +58,17 @@ struct Parameter {
   ParameterKind kind;
   Init init;
   std::size_t fan_in = 0, trained_epochs = 0;
+  bool is_linear = false;
   std::size_t offset = 0, elements = 0;
+
+  // A linear layer's weights for images of several pixels are a matrix to torch.
+  [[nodiscard]] std::vector<std::size_t> torch_shape() const {
+    if (!is_linear) return shape;
+    return {shape[0], elements / shape[0]};
+  }
+  [[nodiscard]] bool is_trained_in(std::size_t epoch) const {
+    return trained_epochs == 0 || epoch < trained_epochs;
+  }
 };
 
 class Parameters {

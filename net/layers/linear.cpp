@@ -26,7 +26,8 @@ std::vector<ParameterSpec> LinearLayer::parameters(std::span<const Shape> inputs
                           .shape = {options_.outputs, x.c},
                           .kind = ParameterKind::matrix,
                           .init = options_.init,
-                          .fan_in = fan_in};
+                          .fan_in = fan_in,
+                          .is_linear = true};
   if (x.pixels() > 1) weight.shape.insert(weight.shape.end(), {x.h, x.w});
   if (!options_.has_bias) return {weight};
   return {weight,

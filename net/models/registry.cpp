@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "kernels/base/setting_error.hpp"
+#include "net/models/fast_cifar.hpp"
 #include "net/models/inception.hpp"
 #include "net/models/resnet.hpp"
+#include "net/models/vgg.hpp"
 
 namespace dp::net {
 
@@ -41,6 +43,11 @@ Graph cifar_style(const ModelInput& input, ShortcutKind shortcut, std::size_t n)
                  .blocks = {n, n, n},
                  .widths = {16, 32, 64},
                  .classes = input.classes});
+}
+
+Graph vgg(const ModelInput& input, bool has_norm, VggForm form) {
+  return vgg16(
+      {.image = input.image, .has_norm = has_norm, .form = form, .classes = input.classes});
 }
 
 struct Row {
@@ -134,6 +141,22 @@ const Row kModels[] = {
            {.image = input.image, .form = InceptionForm::imagenet, .classes = input.classes});
      },
      75},
+    {"vgg16", [](const ModelInput& input) { return vgg(input, false, VggForm::cifar); }, 32},
+    {"vgg16-bn", [](const ModelInput& input) { return vgg(input, true, VggForm::cifar); }, 32},
+    {"vgg16-imagenet", [](const ModelInput& input) { return vgg(input, false, VggForm::imagenet); },
+     32},
+    {"vgg16-bn-imagenet",
+     [](const ModelInput& input) { return vgg(input, true, VggForm::imagenet); }, 32},
+    {"resnet9",
+     [](const ModelInput& input) {
+       return resnet9({.image = input.image, .classes = input.classes});
+     },
+     32},
+    {"airbench94",
+     [](const ModelInput& input) {
+       return airbench94({.image = input.image, .classes = input.classes});
+     },
+     25},
 };
 
 }  // namespace

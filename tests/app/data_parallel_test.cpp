@@ -16,6 +16,7 @@
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/layers/conv2d.hpp"
+#include "net/layers/dropout.hpp"
 #include "net/layers/elementwise.hpp"
 #include "net/layers/linear.hpp"
 #include "net/layers/pool.hpp"
@@ -36,6 +37,8 @@ net::Graph plain_network() {
   x = graph.add<net::AddLayer>("add", {}, {x, y});
   x = graph.add<net::AveragePoolLayer>("pool", {}, {x});
   x = graph.add<net::GlobalAveragePoolLayer>("mean", {}, {x});
+  // Its mask depends on a sample's place in the batch of all ranks, not on the rank.
+  x = graph.add<net::DropoutLayer>("dropout", {.probability = 0.25}, {x});
   graph.add<net::LinearLayer>("linear", {.outputs = 10}, {x});
   return graph;
 }
@@ -123,6 +126,8 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   if (!is_gpu && GetParam() != ExchangePath::host) GTEST_SKIP() << "a CPU has one path";
   ReplicaOptions options;
   options.seed = 3;
+  options.rank = rank;
+  options.ranks = ranks;
   options.sgd = {.weight_decay = 5e-4f};
   options.sync.bucket_bytes = 4096;
   options.sync.path = GetParam();
@@ -148,6 +153,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
     loader.start_epoch(epoch);
     replica.begin_times();
     for (std::size_t s = 0; s < loader.steps(); ++s, ++step) {
+      alone.network.position().step = step;
       const double whole_loss = alone.gradients(alone.loader.next());
       const auto whole = alone.network.parameters().gradients();
       const std::vector<float> alone_gradients(whole.begin(), whole.end());
@@ -183,6 +189,62 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
 
   // Later a unit near the ReLU's kink may fall on its other side, and 9 steps accumulate it.
   EXPECT_LT(relative_difference(values, alone.network.parameters().values()), 5e-4);
+}
+
+// A bias that is trained in two epochs changes in these and stays from then on; the rest goes on.
+// What has no gradient is not exchanged.
+TEST(TrainedEpochs, ParameterStaysAfterItsLast) {
+  Communicator comm;
+  const auto rank = static_cast<std::size_t>(comm.rank());
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const ImageSet set = random_images();
+  net::Graph graph(kImage);
+  net::Value x = graph.add<net::Conv2dLayer>(
+      "conv", {.channels = 16, .has_bias = true, .is_frozen = true, .bias_epochs = 2},
+      {graph.images()});
+  x = graph.add<net::GlobalAveragePoolLayer>("mean", {}, {x});
+  graph.add<net::LinearLayer>("linear", {.outputs = 10}, {x});
+  const std::unique_ptr<Device> device = make_device({.tune = false});
+  ReplicaOptions options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.sync.reducer.comm_timeout_s = 30;
+  Replica replica(*device, std::move(graph), options);
+  Loader loader(set, {.global_batch = kGlobalBatch, .rank = rank, .ranks = ranks, .seed = 5});
+  for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
+    replica.prepare(n, net::Mode::training);
+  }
+  replica.plan_exchange();
+  std::size_t exchanged = 0;
+  for (const auto& bucket : replica.sync().buckets()) exchanged += bucket.elements;
+  net::Parameters& parameters = replica.network().parameters();
+  EXPECT_EQ(exchanged, parameters.size());
+  EXPECT_EQ(parameters.frozen_size(), 16u * 3u * 9u);
+  replica.connect(comm);
+  const std::vector<float> frozen = to_host(*device, parameters.frozen_values());
+  std::vector<float> before = to_host(*device, parameters.values());
+  std::uint64_t step = 0;
+  for (std::size_t epoch = 0; epoch < 4; ++epoch) {
+    loader.start_epoch(epoch);
+    replica.begin_epoch(epoch);
+    for (std::size_t s = 0; s < loader.steps(); ++s) {
+      replica.load(loader.next());
+      replica.compute(step++);
+      replica.await_loaded();
+      EXPECT_TRUE(replica.await_sums(0.0).finite);
+      replica.update(0.1);
+    }
+    const std::vector<float> after = to_host(*device, parameters.values());
+    for (const net::Parameter& t : parameters.tensors()) {
+      const bool is_equal =
+          std::equal(after.begin() + static_cast<std::ptrdiff_t>(t.offset),
+                     after.begin() + static_cast<std::ptrdiff_t>(t.offset + t.elements),
+                     before.begin() + static_cast<std::ptrdiff_t>(t.offset));
+      EXPECT_EQ(is_equal, t.name == "conv.bias" && epoch >= 2) << t.name << " in epoch " << epoch;
+    }
+    before = after;
+  }
+  EXPECT_EQ(to_host(*device, parameters.frozen_values()), frozen);
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, DataParallel,

@@ -72,6 +72,9 @@ class GoldenNetwork {
     for (const net::Parameter& t : p.tensors()) derive(t, values);
     for (const net::Parameter& t : p.statistics()) derive(t, statistics);
     to_device(p.values(), values);
+    std::vector<float> frozen(p.frozen_size());
+    for (const net::Parameter& t : p.frozen()) derive(t, frozen);
+    to_device(p.frozen_values(), frozen);
     to_device(p.training_statistics(), statistics);
     to_device(p.evaluation_statistics(), statistics);
 
@@ -140,6 +143,8 @@ class GoldenNetwork {
     if (tensor.shape.size() == 4) {
       const auto fan_out = static_cast<double>(tensor.elements / tensor.shape[1]);
       scale = std::sqrt(6.0 / fan_out);
+    } else if (tensor.name.starts_with("classifier.") && tensor.shape.size() == 2) {
+      scale = std::sqrt(6.0 / static_cast<double>(tensor.shape[1]));
     } else if (tensor.name.starts_with("linear.") || tensor.name.starts_with("fc.") ||
                tensor.name.starts_with("last_linear.")) {
       scale = 0.125;

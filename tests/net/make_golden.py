@@ -25,6 +25,7 @@ import torch.nn.functional as F
 import torchvision
 
 from golden_models import InceptionV4, PreActResNet
+from golden_plain_models import Airbench94, ResNet9, Vgg16
 
 FIXTURES = pathlib.Path(__file__).resolve().parent / "fixtures"
 BATCHES = [8, 8, 5, 8, 8]  # one uneven step
@@ -56,6 +57,8 @@ def initial(name: str, shape, beta: float) -> torch.Tensor:
     """
     if len(shape) == 4:
         return tensor(name, shape, 0.0, (6.0 / (shape[0] * shape[2] * shape[3])) ** 0.5)
+    if name.startswith("classifier.") and len(shape) == 2:
+        return tensor(name, shape, 0.0, (6.0 / shape[1]) ** 0.5)
     if name.startswith(("linear.", "fc.", "last_linear.")):
         return tensor(name, shape, 0.0, 0.125)
     if name.endswith("weight") or name.endswith("running_var"):
@@ -163,24 +166,26 @@ def samples(kind: str, name: str, values: torch.Tensor, count: int):
 
 
 def golden(name: str, make, lr: float, beta=0.0, nesterov=False, smoothing=0.0, steps=5, size=32,
-           stored=4) -> None:
+           stored=4, batches=tuple(BATCHES)) -> None:
     """stored: how many values of each tensor."""
     if sys.argv[1:] and name not in sys.argv[1:]:
         return
     model = make().double()
     classes = list(model.modules())[-1].out_features
+    trained = {key: parameter for key, parameter in model.named_parameters() if parameter.requires_grad}
+    ones = {key for key, value in model.named_parameters() if key not in trained and value.dim() == 1}
     with torch.no_grad():
         for key, value in model.state_dict().items():
-            if not key.endswith("num_batches_tracked"):
+            if not key.endswith("num_batches_tracked") and key not in ones:
                 value.copy_(initial(key, value.shape, beta))
     lines = []
     model.eval()
     with torch.no_grad():
-        lines += [("eval_logit", "-", i, v.item()) for i, v in enumerate(model(images(0, BATCHES[0], size)).reshape(-1))]
+        lines += [("eval_logit", "-", i, v.item()) for i, v in enumerate(model(images(0, batches[0], size)).reshape(-1))]
     model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
+    optimiser = torch.optim.SGD(trained.values(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
     loss_function = nn.CrossEntropyLoss(label_smoothing=smoothing)
-    for step, batch in enumerate(BATCHES[:steps]):
+    for step, batch in enumerate(batches[:steps]):
         optimiser.zero_grad()
         logits = model(images(step, batch, size))
         loss = loss_function(logits, labels(step, batch, classes))
@@ -188,7 +193,7 @@ def golden(name: str, make, lr: float, beta=0.0, nesterov=False, smoothing=0.0, 
         lines.append(("loss", "-", step, loss.item()))
         if step == 0:
             lines += [("logit", "-", i, v.item()) for i, v in enumerate(logits.reshape(-1))]
-            for key, parameter in model.named_parameters():
+            for key, parameter in trained.items():
                 lines.append(("gradient_norm", key, 0, parameter.grad.norm().item()))
                 lines += samples("gradient", key, parameter.grad, stored)
             for key, buffer in model.named_buffers():
@@ -243,3 +248,7 @@ if __name__ == "__main__":
     inception = {"lr": 0.02, "beta": 2.0, "steps": 1, "stored": 3}
     golden("inception-v4", lambda: InceptionV4(small=True), size=12, **inception)
     golden("inception-v4-imagenet", lambda: InceptionV4(small=False), size=80, **inception)
+    golden("resnet9", ResNet9, lr=0.02, beta=2.0, batches=[4])
+    golden("airbench94", Airbench94, lr=0.02, batches=[8, 5])
+    golden("vgg16-bn", lambda: Vgg16(has_norm=True), lr=0.02, beta=2.0, batches=[6])
+    golden("vgg16-imagenet", lambda: Vgg16(has_norm=False, hidden=4096), lr=0.02, batches=[4])

@@ -58,6 +58,12 @@ constexpr Count kCounts[] = {
     {"preact-resnet152", 58'144'842, 0},
     {"inception-v4", 41'158'186, 41'296'516, 42'679'816},
     {"inception-v4-imagenet", 41'158'186, 41'296'516, 42'679'816},
+    {"vgg16", 14'719'818, 14'765'988},
+    {"vgg16-bn", 14'728'266, 14'774'436},
+    {"vgg16-imagenet", 0, 0, 138'357'544},
+    {"vgg16-bn-imagenet", 0, 0, 138'365'992},
+    {"resnet9", 6'573'120, 6'619'200},
+    {"airbench94", 1'971'352, 1'994'392},
 };
 
 // Counts from the graph, so that nothing large is allocated.
@@ -88,12 +94,18 @@ TEST(Models, ParameterCountsAreExact) {
     for (const auto& [classes, count] : counts) {
       if (count == 0) continue;
       net::ModelInput input = cifar(classes);
-      if (is_large) input.image = {.height = 299, .width = 299};
+      const std::size_t size = names.back().starts_with("vgg16") ? 224 : 299;
+      if (is_large) input.image = {.height = size, .width = size};
       EXPECT_EQ(count_parameters(net::make_model(row.model, input)), count)
           << row.model << " with " << classes << " classes";
     }
   }
   EXPECT_EQ(net::model_names(), names) << "every model has a row here";
+}
+
+// The head's first layer has as many inputs as the last pooling leaves values.
+TEST(Models, VggsHeadFitsTheImages) {
+  EXPECT_EQ(count_parameters(net::make_model("vgg16-bn-imagenet", cifar(100))), 34'015'396u);
 }
 
 TEST(Models, UnknownNameNamesTheKnown) {
@@ -126,6 +138,9 @@ TEST(Models, TooSmallImagesAreRefused) {
     }
     EXPECT_EQ(least, name == "inception-v4"            ? 5u
                      : name == "inception-v4-imagenet" ? 75u
+                     : name == "airbench94"            ? 25u
+                     : name == "resnet9"               ? 32u
+                     : name.starts_with("vgg16")       ? 32u
                                                        : 1u)
         << name;
   }
