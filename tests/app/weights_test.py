@@ -69,6 +69,32 @@ def round_trip() -> None:
     assert not list(pathlib.Path().glob("*.part"))
 
 
+def frozen_weights() -> None:
+    """Whitening weights come from the training images, are the same on all ranks and are not trained."""
+    airbench = ["--model", "airbench94", "--limit-test", "16", "--batch-size", "8", "--lr", "0.001", "--log", "none"]
+    for name, epochs in (("one.h5", "1"), ("two.h5", "2")):
+        output = dptrain(2, *airbench, "--limit-train", "16", "--epochs", epochs, "--export", name, "--check-replicas",
+                         "step", "--weight-decay", "0.1")
+        assert "1,971,352 (" in output and ", and 288 frozen" in output, output
+    with h5py.File("one.h5", "r") as one, h5py.File("two.h5", "r") as two:
+        weights = one["last/whiten.weight"][()]
+        assert weights.shape == (24, 3, 2, 2) and np.array_equal(weights[:12], -weights[12:])
+        rows = weights[:12].reshape(12, 12).astype("f8")
+        products = rows @ rows.T
+        lengths = np.diag(products)
+        assert np.all(np.diff(lengths) >= 0) and np.abs(products - np.diag(lengths)).max() < 1e-5 * lengths.max()
+        assert np.array_equal(weights, two["last/whiten.weight"][()])
+        assert not np.array_equal(one["last/whiten.bias"][()], two["last/whiten.bias"][()])
+        assert "last/block1.norm1.weight" not in one
+    # Other images have other whitening weights; those of the file replace them.
+    dptrain(2, *airbench, "--limit-train", "20", "--epochs", "1", "--lr", "1e-30", "--init", "one.h5", "--export",
+            "three.h5")
+    dptrain(2, *airbench, "--limit-train", "20", "--epochs", "1", "--export", "four.h5")
+    with h5py.File("three.h5", "r") as three, h5py.File("four.h5", "r") as four:
+        assert np.array_equal(weights, three["last/whiten.weight"][()])
+        assert not np.array_equal(weights, four["last/whiten.weight"][()])
+
+
 def refusals() -> None:
     train().close()
     pathlib.Path("text.h5").write_text("no weights\n")
@@ -118,5 +144,5 @@ def torch() -> None:
 os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
 with tempfile.TemporaryDirectory(prefix="dptrain-weights-") as folder:
     os.chdir(folder)
-    {"round_trip": round_trip, "refusals": refusals, "torch": torch}[CASE]()
+    {"round_trip": round_trip, "frozen_weights": frozen_weights, "refusals": refusals, "torch": torch}[CASE]()
     os.chdir("/")
