@@ -125,7 +125,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
   net::Parameters& parameters = network->parameters();
   const Device::Memory shared = device->allocate_host(sizeof(LossSums));
   auto* loss = new (shared.get()) LossSums{};
-  net::Sgd sgd(*device, parameters, {.weight_decay = 5e-4f});
+  const auto sgd = net::make_optimizer(*device, parameters, {.weight_decay = 5e-4f});
 
   enum Mark : std::size_t { kStart, kForward, kBackward, kUpdated, kMarks };
   const std::unique_ptr<TimeMarks> marks = device->make_time_marks(kMarks);
@@ -144,7 +144,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
     if (s == kWarmup) comm.barrier();
     marks->mark(kStart);
     one_step->replay();
-    sgd.step(0.01);
+    sgd->step(0.01);
     marks->mark(kUpdated);
     device->synchronize();
     if (s < kWarmup) continue;

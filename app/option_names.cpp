@@ -19,6 +19,8 @@ std::string_view dptrain_option(Setting setting) {
       return "--data-dir";
     case Setting::data_set:
       return "--dataset";
+    case Setting::decay_factors:
+      return "--decay-factors";
     case Setting::device:
       return "--device";
     case Setting::earlier_log:
@@ -37,10 +39,16 @@ std::string_view dptrain_option(Setting setting) {
       return "--init-except";
     case Setting::log:
       return "--log";
+    case Setting::lr_factors:
+      return "--lr-factors";
     case Setting::model:
       return "--model";
     case Setting::nesterov:
       return "--nesterov";
+    case Setting::no_decay:
+      return "--no-decay";
+    case Setting::optimizer:
+      return "--optimizer";
     case Setting::pack:  // an argument of dptrain-pack
       break;
     case Setting::timeout:

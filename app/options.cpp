@@ -8,6 +8,8 @@
 #include <map>
 
 #include "app/options_config.hpp"
+#include "app/options_layers.hpp"
+#include "app/options_optimizer.hpp"
 #include "app/options_table.hpp"
 #include "app/options_values.hpp"
 #include "app/options_words.hpp"
@@ -15,9 +17,6 @@
 
 namespace dp {
 namespace {
-
-// Where a value comes from; the higher wins.
-enum class Layer { preset, config, command_line };
 
 // Options under construction: the table, the values so far and where each came from.
 class Builder {
@@ -113,6 +112,7 @@ Options Builder::resolve() {
   resolve_folder();
   resolve_batch();
   if (options_.is_synthetic()) resolve_synthetic_defaults();
+  resolve_optimizer(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_schedule();
   resolve_trace();
   resolve_init();
@@ -227,9 +227,6 @@ void Builder::resolve_schedule() {
                   "sent as {}",
                   options_.compress_warmup, options_.epochs, options_.compress);
     }
-  }
-  if (options_.nesterov && options_.momentum == 0) {
-    throw_error(ErrorKind::usage, "--nesterov on: needs a --momentum above 0");
   }
 }
 

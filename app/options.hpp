@@ -22,6 +22,7 @@ namespace dp {
 // The field initialisers are the defaults. Enumerators are named as on the command line, but for
 // those that C++ reserves (auto).
 struct Options {
+  enum class Optimizer { sgd, adam, adamw, lars, muon };
   enum class LrSchedule { constant, step, cosine, onecycle };
   enum class LrScaling { none, linear, sqrt };
   enum class Device { automatic, cpu, cuda };
@@ -54,10 +55,18 @@ struct Options {
   std::int64_t global_batch = 0;  // 0: batch_size x ranks
   std::int64_t seed = 1;
 
+  Optimizer optimizer = Optimizer::sgd;
   double lr = 0.1;  // the peak, before lr_scaling
   double momentum = 0.9;
-  double weight_decay = 5e-4;
   bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double lars_trust = 0.001;
+  double muon_lr = 0.24, muon_momentum = 0.6;
+  bool muon_linear = false;
+  double weight_decay = 5e-4;
+  std::string no_decay;  // patterns joined by commas; empty: none
+  // Patterns and factors.
+  std::vector<std::pair<std::string, double>> lr_factors, decay_factors;
   double label_smoothing = 0;
   double clip_norm = 0;  // 0: no clipping
   LrSchedule lr_schedule = LrSchedule::cosine;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "app/options_config.hpp"
+#include "app/options_optimizer.hpp"
 #include "app/options_print.hpp"
 #include "app/options_table.hpp"
 #include "kernels/base/error.hpp"
@@ -65,17 +66,22 @@ std::string help_text(const OptionContext& context) {
 std::vector<std::pair<std::string, std::string>> Options::changed() const {
   std::vector<std::pair<std::string, std::string>> changed;
   Options mine = *this, defaults;
+  defaults.optimizer = optimizer;  // some defaults depend on it
+  set_optimizer_defaults(defaults);
   const OptionTable table = option_table({}, mine), default_table = option_table({}, defaults);
   for (std::size_t g = 0; g < table.size(); ++g) {
     for (std::size_t r = 0; r < table[g].rows.size(); ++r) {
       const OptionRow &row = table[g].rows[r], &preset = default_table[g].rows[r];
       if (!row.is_setting) continue;
-      if (is_synthetic() && !row.synthetic_default.empty()) {
+      // The learning rate that is for the synthetic set is SGD's.
+      const bool is_other_rate = row.name == "lr" && optimizer != Optimizer::sgd;
+      if (is_synthetic() && !row.synthetic_default.empty() && !is_other_rate) {
         preset.set(row.synthetic_default);
       }
       // An option that is set with this data set only, and is not said.
       if (is_folder() && row.get() == row.shown_default) continue;
-      if (row.get() != preset.get()) changed.emplace_back(row.name, row.get());
+      const bool is_other_rule = row.name == "optimizer" && optimizer != Optimizer::sgd;
+      if (row.get() != preset.get() || is_other_rule) changed.emplace_back(row.name, row.get());
     }
   }
   return changed;

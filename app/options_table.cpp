@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "app/option_names.hpp"
+#include "app/options_optimizer.hpp"
 #include "app/options_values.hpp"
 #include "kernels/base/error.hpp"
 
@@ -169,19 +170,6 @@ OptionRow bucket_row(Options& options) {
               }};
 }
 
-// There is one choice so far, so that no field is needed.
-OptionRow optimizer_row() {
-  return {.name = "optimizer",
-          .placeholder = "sgd",
-          .help = "the rule that updates the weights",
-          .allowed = "sgd",
-          .set =
-              [](std::string_view value) {
-                static_cast<void>(parse_choice("--optimizer", value, {"sgd"}));
-              },
-          .get = [] { return "sgd"; }};
-}
-
 OptionRow comm_timeout_row(Options& options) {
   constexpr RealRange kRange = {.least = 1, .most = 86400};
   OptionRow row =
@@ -280,21 +268,10 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         whole_row("seed", options.seed, {0, 4294967295},
                   "all random numbers follow from the seed; a run is repeated bit for "
                   "bit if its algorithms are the same, too: give --autotune off to both "
-                  "runs, or give the log of the first to --autotune of the second"),
-        optimizer_row(),
-        real_row("lr", options.lr, {.least = 0, .most = 100, .is_least_allowed = false},
-                 "the learning rate, or the highest one of the schedule", "0.2"),
-        real_row("momentum", options.momentum, {.least = 0, .most = 1, .is_most_allowed = false},
-                 "momentum of SGD"),
-        real_row("weight-decay", options.weight_decay, {.least = 0, .most = 1},
-                 "L2 penalty: this multiple of the weights is added to their gradient"),
-        on_off_row("nesterov", options.nesterov, "use Nesterov's form of momentum"),
-        real_row("label-smoothing", options.label_smoothing,
-                 {.least = 0, .most = 1, .is_most_allowed = false},
-                 "share of each target that is spread evenly over all classes"),
-        real_row("clip-norm", options.clip_norm, {.least = 0, .most = 1e6},
-                 "scale a gradient down to this L2 norm if it is longer; 0: never"),
-        choice_row("lr-schedule", options.lr_schedule, {"constant", "step", "cosine", "onecycle"},
+                  "runs, or give the log of the first to --autotune of the second")}},
+      {"Optimiser", optimizer_rows(options)},
+      {"Learning rate",
+       {choice_row("lr-schedule", options.lr_schedule, {"constant", "step", "cosine", "onecycle"},
                    "how the learning rate changes during the run", "onecycle"),
         milestones_row(options),
         real_row("lr-gamma", options.lr_gamma, {.least = 0, .most = 1, .is_least_allowed = false},

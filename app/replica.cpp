@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
 #include "kernels/sgd.hpp"
 
 namespace dp {
@@ -70,7 +71,7 @@ StepVerdict Replica::await_sums(double data_s) {
 }
 
 void Replica::update(double learning_rate) {
-  optimizer_.step(learning_rate);
+  optimizer_->step(learning_rate);
   clock_.updated();
 }
 
@@ -130,7 +131,7 @@ void Replica::zero_gradients() {
 
 void Replica::list_state(StateVisitor& visitor) {
   network_.parameters().list_state(visitor);
-  optimizer_.list_state(visitor);
+  optimizer_->list_state(visitor);
   sync_->list_state(visitor);
   visitor.text({.name = "algorithms",
                 .get = [this] { return device_.tuning().export_text(); },
@@ -143,7 +144,7 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
     : device_(device),
       options_(options),
       network_(device, std::move(graph), options.activation_type, options.seed),
-      optimizer_(device, network_.parameters(), options.sgd),
+      optimizer_(net::make_optimizer(device, network_.parameters(), options.optimizer)),
       loss_memory_(device.allocate_host(sizeof(LossSums))),
       loss_(new (loss_memory_.get()) LossSums{}),
       squares_memory_(device.allocate_host(sizeof(double))),
@@ -188,8 +189,8 @@ void Replica::plan_exchange() {
     }
   }
   GradientSyncOptions sync = options_.sync;
-  sync.weight_decay = options_.sgd.weight_decay;
-  sync.has_nesterov = options_.sgd.has_nesterov;
+  sync.weight_decay = options_.optimizer.weight_decay;
+  sync.has_nesterov = options_.optimizer.has_nesterov;
   if (!is_gpu()) sync.parameters = parameters.values();
   sync_ = std::make_unique<GradientSync>(&device_, parameters.gradients(), std::move(slots),
                                          std::move(sync));
@@ -198,15 +199,32 @@ void Replica::plan_exchange() {
   tensor_final_ = [this](std::size_t tensor) { sync_->tensor_final(tensor); };
 }
 
-// What the exchange does instead of the optimiser, and which tensors are trained no more.
+// Factors by name, which tensors are trained no more, and what the exchange does instead of the
+// optimiser.
 void Replica::set_groups() {
-  const std::span<const net::Parameter> tensors = network_.parameters().tensors();
-  optimizer_.set_groups(net::make_groups(tensors, [&](std::size_t t) {
-    net::GroupFactors factors;
-    if (options_.exchange && sync_->has_momentum(t)) factors.weight_decay = factors.momentum = 0.0;
-    if (!tensors[t].is_trained_in(epoch_)) factors.learning_rate = 0.0;
-    return factors;
-  }));
+  const net::Parameters& parameters = network_.parameters();
+  std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
+  for (std::size_t t = 0; t < factors.size(); ++t) {
+    if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
+    if (!options_.exchange || !sync_->has_momentum(t)) continue;
+    if (!net::can_leave_momentum(options_.optimizer.kind)) {
+      throw SettingError(Setting::codec, options_.sync.compress,
+                         fmt::format("keeps the momentum itself, which {} cannot leave to it; "
+                                     "allowed with dgc: sgd",
+                                     net::optimizer_name(options_.optimizer.kind)),
+                         ErrorKind::usage, Setting::optimizer);
+    }
+    // The codec has one weight decay for all that it sends.
+    if (factors[t].weight_decay != 1.0) {
+      throw SettingError(Setting::codec, options_.sync.compress,
+                         fmt::format("adds the same weight decay to all tensors that it sends, "
+                                     "{} among them; give no factor for its decay",
+                                     parameters.tensors()[t].name));
+    }
+    factors[t].weight_decay = factors[t].momentum = 0.0;
+  }
+  optimizer_->set_groups(
+      net::make_groups(parameters.tensors(), [&](std::size_t t) { return factors[t]; }));
 }
 
 }  // namespace dp

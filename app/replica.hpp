@@ -33,6 +33,7 @@
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/network.hpp"
 #include "net/optimizer.hpp"
+#include "net/parameter_groups.hpp"
 
 namespace dp {
 
@@ -43,7 +44,8 @@ struct ReplicaOptions {
   // Sample n of this rank's batch is sample rank + n * ranks of the batch of all ranks.
   std::size_t rank = 0, ranks = 1;
   double label_smoothing = 0;
-  net::SgdOptions sgd = {};
+  net::OptimizerOptions optimizer = {};
+  net::GroupOptions groups = {};
   bool exchange = true;  // false: every rank trains its own model
   // Fields that depend on the optimiser's settings are filled in here.
   GradientSyncOptions sync = {};
@@ -120,7 +122,7 @@ class Replica {
   Device& device_;
   ReplicaOptions options_;
   net::Network network_;
-  net::Sgd optimizer_;
+  std::unique_ptr<net::Optimizer> optimizer_;
 
   Device::Memory loss_memory_;
   LossSums* loss_;  // an operation writes it when it runs

@@ -35,6 +35,54 @@ net::ScheduleKind kind_of(Options::LrSchedule schedule) {
   return net::ScheduleKind::constant;
 }
 
+net::OptimizerKind kind_of(Options::Optimizer optimizer) {
+  switch (optimizer) {
+    case Options::Optimizer::adam:
+      return net::OptimizerKind::adam;
+    case Options::Optimizer::adamw:
+      return net::OptimizerKind::adamw;
+    case Options::Optimizer::lars:
+      return net::OptimizerKind::lars;
+    case Options::Optimizer::muon:
+      return net::OptimizerKind::muon;
+    case Options::Optimizer::sgd:
+      break;
+  }
+  return net::OptimizerKind::sgd;
+}
+
+net::OptimizerOptions optimizer_options(const Options& options) {
+  return {.kind = kind_of(options.optimizer),
+          .momentum = static_cast<float>(options.momentum),
+          .weight_decay = static_cast<float>(options.weight_decay),
+          .has_nesterov = options.nesterov,
+          .clip_norm = options.clip_norm,
+          .beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .epsilon = options.epsilon,
+          .trust = options.lars_trust,
+          .muon_rate_factor = options.muon_lr / options.lr,
+          .muon_momentum = static_cast<float>(options.muon_momentum),
+          .muon_has_linear = options.muon_linear};
+}
+
+std::vector<std::string> names_in(const std::string& list) {
+  std::vector<std::string> names = split_at_commas(list);
+  std::erase(names, "");
+  return names;
+}
+
+net::GroupOptions group_options(const Options& options) {
+  net::GroupOptions groups = {.no_decay = names_in(options.no_decay)};
+  for (const auto& [name, factor] : options.lr_factors) {
+    groups.lr_factors.push_back({name, factor});
+  }
+  for (const auto& [name, factor] : options.decay_factors) {
+    groups.decay_factors.push_back({name, factor});
+  }
+  return groups;
+}
+
 DataType activation_type(const Options& options) {
   return options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
 }
@@ -199,8 +247,7 @@ GradientSyncOptions sync_options(const Run& run) {
   GradientSyncOptions sync;
   sync.compress = options.compress;
   sync.compress_warmup = to_size(options.compress_warmup);
-  sync.exact_tensors = split_at_commas(options.compress_exclude);
-  std::erase(sync.exact_tensors, "");
+  sync.exact_tensors = names_in(options.compress_exclude);
   sync.is_one_host = run.comm.local_size() == run.comm.size();
   sync.choose_bucket_bytes = [&run](std::span<const TensorSlot> tensors) {
     return choose_buckets(run, tensors);
@@ -228,10 +275,8 @@ void make_replica(Run& run) {
                             .rank = static_cast<std::size_t>(run.comm.rank()),
                             .ranks = static_cast<std::size_t>(run.comm.size()),
                             .label_smoothing = options.label_smoothing,
-                            .sgd = {.momentum = static_cast<float>(options.momentum),
-                                    .weight_decay = static_cast<float>(options.weight_decay),
-                                    .has_nesterov = options.nesterov,
-                                    .clip_norm = options.clip_norm},
+                            .optimizer = optimizer_options(options),
+                            .groups = group_options(options),
                             .exchange = options.exchange,
                             .sync = sync_options(run),
                             .trace = run.trace ? run.trace->loop() : nullptr};

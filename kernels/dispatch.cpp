@@ -1,6 +1,7 @@
 // Sends each operation to the twin of its device. Nothing else happens here.
 #include <algorithm>
 
+#include "kernels/adam.hpp"
 #include "kernels/augment.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/batch_norm.hpp"
@@ -14,8 +15,11 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/input_link.hpp"
+#include "kernels/lars.hpp"
 #include "kernels/linear.hpp"
 #include "kernels/max_pool.hpp"
+#include "kernels/mix.hpp"
+#include "kernels/muon.hpp"
 #include "kernels/pad_shortcut.hpp"
 #include "kernels/pool.hpp"
 #include "kernels/sgd.hpp"
@@ -183,6 +187,59 @@ void sgd_update(Device& device, std::span<float> parameters, std::span<const flo
 }
 void sum_of_squares(Device& device, std::span<const float> values, double* sum) {
   DP_SEND(sum_of_squares, device, values, sum);
+}
+void adam_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
+                 std::span<float> mean, std::span<float> square, const AdamStep* step,
+                 const double* squares) {
+  DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == mean.size() &&
+                parameters.size() == square.size(),
+            "{} parameters, {} gradients, {} means, {} squares", parameters.size(),
+            gradients.size(), mean.size(), square.size());
+  DP_SEND(adam_update, device, parameters, gradients, mean, square, step, squares);
+}
+void lars_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
+                 std::span<float> velocity, const LarsStep* step, const LarsNorms* norms,
+                 const double* squares) {
+  DP_ASSERT(parameters.size() == gradients.size() && parameters.size() == velocity.size(),
+            "{} parameters, {} gradients, {} velocities", parameters.size(), gradients.size(),
+            velocity.size());
+  DP_SEND(lars_update, device, parameters, gradients, velocity, step, norms, squares);
+}
+void muon_direction(Device& device, std::span<const float> gradients, std::span<float> velocity,
+                    std::span<float> x, const MuonStep* step, const double* squares) {
+  DP_ASSERT(x.size() == gradients.size() && x.size() == velocity.size(),
+            "{} values, {} gradients, {} velocities", x.size(), gradients.size(), velocity.size());
+  DP_SEND(muon_direction, device, gradients, velocity, x, step, squares);
+}
+void muon_normalise(Device& device, std::span<float> x, const double* squares) {
+  DP_SEND(muon_normalise, device, x, squares);
+}
+std::size_t muon_workspace(std::size_t rows, std::size_t columns) {
+  const std::size_t n = std::min(rows, columns);
+  return 2 * n * n + rows * columns;
+}
+void muon_orthogonalise(Device& device, std::span<float> x, std::size_t rows, std::size_t columns,
+                        std::span<float> workspace) {
+  DP_ASSERT(x.size() == rows * columns, "{} values of {} x {}", x.size(), rows, columns);
+  DP_SEND(muon_orthogonalise, device, x, rows, columns, workspace);
+}
+void muon_apply(Device& device, std::span<float> parameters, std::span<const float> x,
+                std::size_t rows, const MuonStep* step, const double* squares) {
+  DP_ASSERT(parameters.size() == x.size(), "{} parameters, {} values", parameters.size(), x.size());
+  DP_SEND(muon_apply, device, parameters, x, rows, step, squares);
+}
+
+void add_values(Device& device, std::span<const float> x, std::span<float> y) {
+  DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());
+  DP_SEND(add_values, device, x, y);
+}
+void blend_values(Device& device, std::span<const float> x, std::span<float> y, float weight) {
+  DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());
+  DP_SEND(blend_values, device, x, y, weight);
+}
+void swap_values(Device& device, std::span<float> x, std::span<float> y) {
+  DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());
+  DP_SEND(swap_values, device, x, y);
 }
 
 // ---- what only GPUs have ------------------------------------------------------------------------

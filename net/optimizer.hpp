@@ -2,24 +2,25 @@
 //
 // Parameters are divided into *groups*: slices of the flat buffers that share factors for the
 // learning rate, the weight decay and the momentum. At first all parameters are one group whose
-// factors are 1.
+// factors are 1. net/parameter_groups.hpp makes factors from tensors' names.
 //
-// An update is recorded once and replayed (Device::record), so only the learning rate may change
-// between steps. Every rank makes the same update with the same bits, which keeps the replicas
-// equal.
+// An update is recorded once and replayed (Device::record), so only the learning rate and other
+// numbers of a step may change between steps. Every rank makes the same update with the same bits,
+// which keeps the replicas equal.
 //
-// A new optimiser is a class here and its arithmetic as kernels/<name>.hpp with its twins.
+// A new optimiser is a file in net/optimizers/, a row in optimizer.cpp, and its arithmetic as
+// kernels/<name>.hpp with its twins.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
-#include "kernels/sgd.hpp"
 #include "net/parameters.hpp"
 
 namespace dp::net {
@@ -40,6 +41,25 @@ struct ParameterGroup {
     std::span<const Parameter> tensors,
     const std::function<GroupFactors(std::size_t tensor)>& factors_of);
 
+enum class OptimizerKind { sgd, adam, adamw, lars, muon };
+
+// Each optimiser reads the numbers that its formula has (kernels/<name>.hpp).
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::sgd;
+  float momentum = 0.9f, weight_decay = 0.0f;
+  bool has_nesterov = false;
+  double clip_norm = 0.0;  // the greatest norm of the whole gradient; 0: no clipping
+  // Adam and AdamW.
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  // LARS: the trust coefficient.
+  double trust = 0.001;
+  // Muon: its rate as a multiple of the step's, which is that of the other parameters; its momentum
+  // (always Nesterov's); and whether linear layers' weights are among its matrices, too.
+  double muon_rate_factor = 1.0;
+  float muon_momentum = 0.6f;
+  bool muon_has_linear = false;
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -51,39 +71,14 @@ class Optimizer {
   virtual void list_state(StateVisitor& visitor) = 0;
 };
 
-struct SgdOptions {
-  float momentum = 0.9f, weight_decay = 0.0f;
-  bool has_nesterov = false;
-  double clip_norm = 0.0;  // the greatest norm of the whole gradient; 0: no clipping
-};
+// `parameters` outlives the optimiser.
+[[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(Device& device, Parameters& parameters,
+                                                        const OptimizerOptions& options);
 
-// Stochastic gradient descent with momentum (kernels/sgd.hpp). Its state is the velocity, as long
-// as the parameters.
-class Sgd final : public Optimizer {
- public:
-  // `parameters` outlives the optimiser.
-  Sgd(Device& device, Parameters& parameters, const SgdOptions& options);
-  Sgd(const Sgd&) = delete;  // the recording refers to this object
-  Sgd& operator=(const Sgd&) = delete;
-
-  void set_groups(std::vector<ParameterGroup> groups) override;
-  void step(double learning_rate) override;
-  void list_state(StateVisitor& visitor) override;
-
- private:
-  void enqueue();
-
-  Device& device_;
-  Parameters& parameters_;
-  SgdOptions options_;
-  std::vector<ParameterGroup> groups_;
-  Device::Memory velocity_;
-  // The operations read these when they run: one set of factors per group, and the sum of the
-  // gradient's squares.
-  Device::Memory step_memory_, squares_memory_;
-  SgdStep* steps_ = nullptr;
-  double* squares_;
-  std::unique_ptr<Recording> update_;
-};
+// "sgd"
+[[nodiscard]] std::string_view optimizer_name(OptimizerKind kind);
+// Whether the exchange may keep the momentum (dgc): with a momentum factor of 0 the optimiser then
+// adds the exchange's sum to the parameters as it is.
+[[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
 
 }  // namespace dp::net

@@ -16,6 +16,8 @@ std::string_view setting_name(Setting setting) {
       return "data folder";
     case Setting::data_set:
       return "data set";
+    case Setting::decay_factors:
+      return "decay factors";
     case Setting::device:
       return "device";
     case Setting::earlier_log:
@@ -34,10 +36,16 @@ std::string_view setting_name(Setting setting) {
       return "tensors that keep their initial values";
     case Setting::log:
       return "log";
+    case Setting::lr_factors:
+      return "learning-rate factors";
     case Setting::model:
       return "model";
     case Setting::nesterov:
       return "Nesterov's momentum";
+    case Setting::no_decay:
+      return "tensors without weight decay";
+    case Setting::optimizer:
+      return "optimiser";
     case Setting::pack:
       return "pack";
     case Setting::timeout:

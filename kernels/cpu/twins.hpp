@@ -7,11 +7,15 @@
 #include <memory>
 #include <span>
 
+#include "kernels/adam.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/channel_bias.hpp"
 #include "kernels/conv2d.hpp"
 #include "kernels/device.hpp"
 #include "kernels/dropout.hpp"
+#include "kernels/lars.hpp"
+#include "kernels/mix.hpp"
+#include "kernels/muon.hpp"
 #include "kernels/pooling.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
@@ -75,5 +79,22 @@ void softmax_cross_entropy(CpuDevice& device, const TensorView& logits, const st
 void sgd_update(CpuDevice& device, std::span<float> parameters, std::span<const float> gradients,
                 std::span<float> velocity, const SgdStep* step, const double* squares);
 void sum_of_squares(CpuDevice& device, std::span<const float> values, double* sum);
+void adam_update(CpuDevice& device, std::span<float> parameters, std::span<const float> gradients,
+                 std::span<float> mean, std::span<float> square, const AdamStep* step,
+                 const double* squares);
+void lars_update(CpuDevice& device, std::span<float> parameters, std::span<const float> gradients,
+                 std::span<float> velocity, const LarsStep* step, const LarsNorms* norms,
+                 const double* squares);
+void muon_direction(CpuDevice& device, std::span<const float> gradients, std::span<float> velocity,
+                    std::span<float> x, const MuonStep* step, const double* squares);
+void muon_normalise(CpuDevice& device, std::span<float> x, const double* squares);
+void muon_orthogonalise(CpuDevice& device, std::span<float> x, std::size_t rows,
+                        std::size_t columns, std::span<float> workspace);
+void muon_apply(CpuDevice& device, std::span<float> parameters, std::span<const float> x,
+                std::size_t rows, const MuonStep* step, const double* squares);
+
+void add_values(CpuDevice& device, std::span<const float> x, std::span<float> y);
+void blend_values(CpuDevice& device, std::span<const float> x, std::span<float> y, float weight);
+void swap_values(CpuDevice& device, std::span<float> x, std::span<float> y);
 
 }  // namespace dp::cpu

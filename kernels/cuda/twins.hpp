@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "kernels/adam.hpp"
 #include "kernels/augment.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/channel_bias.hpp"
@@ -15,6 +16,9 @@
 #include "kernels/device.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/input_link.hpp"
+#include "kernels/lars.hpp"
+#include "kernels/mix.hpp"
+#include "kernels/muon.hpp"
 #include "kernels/pooling.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
@@ -78,6 +82,23 @@ void softmax_cross_entropy(CudaDevice& device, const TensorView& logits, const s
 void sgd_update(CudaDevice& device, std::span<float> parameters, std::span<const float> gradients,
                 std::span<float> velocity, const SgdStep* step, const double* squares);
 void sum_of_squares(CudaDevice& device, std::span<const float> values, double* sum);
+void adam_update(CudaDevice& device, std::span<float> parameters, std::span<const float> gradients,
+                 std::span<float> mean, std::span<float> square, const AdamStep* step,
+                 const double* squares);
+void lars_update(CudaDevice& device, std::span<float> parameters, std::span<const float> gradients,
+                 std::span<float> velocity, const LarsStep* step, const LarsNorms* norms,
+                 const double* squares);
+void muon_direction(CudaDevice& device, std::span<const float> gradients, std::span<float> velocity,
+                    std::span<float> x, const MuonStep* step, const double* squares);
+void muon_normalise(CudaDevice& device, std::span<float> x, const double* squares);
+void muon_orthogonalise(CudaDevice& device, std::span<float> x, std::size_t rows,
+                        std::size_t columns, std::span<float> workspace);
+void muon_apply(CudaDevice& device, std::span<float> parameters, std::span<const float> x,
+                std::size_t rows, const MuonStep* step, const double* squares);
+
+void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y);
+void blend_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float weight);
+void swap_values(CudaDevice& device, std::span<float> x, std::span<float> y);
 
 void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageCrop* crops,
                     const PixelTable* table, const TensorView& y);

@@ -128,7 +128,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   options.seed = 3;
   options.rank = rank;
   options.ranks = ranks;
-  options.sgd = {.weight_decay = 5e-4f};
+  options.optimizer = {.weight_decay = 5e-4f};
   options.sync.bucket_bytes = 4096;
   options.sync.path = GetParam();
   options.sync.reducer.comm_timeout_s = 30;

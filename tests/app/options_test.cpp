@@ -339,7 +339,48 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--comm-timeout", "0.001"},
             "--comm-timeout 0.001: must be a number from 1 to 86400, since a rank at work answers "
             "only a few times a second"},
-        Bad{{"--nesterov", "on", "--momentum", "0"}, "--nesterov on: needs a --momentum above 0"}));
+        Bad{{"--nesterov", "on", "--momentum", "0"}, "--nesterov on: needs a --momentum above 0"},
+        Bad{{"--optimizer", "adam", "--momentum", "0.9"},
+            "--momentum: only with --optimizer sgd, lars or muon, not adam"},
+        Bad{{"--beta1", "0.9"}, "--beta1: only with --optimizer adam or adamw, not sgd"},
+        Bad{{"--optimizer", "lars", "--muon-linear", "on"},
+            "--muon-linear: only with --optimizer muon, not lars"},
+        Bad{{"--lr-factors", "bias"},
+            "--lr-factors bias: must be names with * and ?, bn or bias, each with =X, joined by "
+            "commas; X is a number from 0 to 10000"},
+        Bad{{"--decay-factors", "bias=2,=1"},
+            "--decay-factors bias=2,=1: must be names with * and ?, bn or bias, each with =X, "
+            "joined by commas; X is a number from 0 to 10000"}));
+
+TEST(Options, AnOptimizerHasDefaultsOfItsOwn) {
+  const Options adam = parse({"--optimizer", "adam"});
+  EXPECT_EQ(adam.lr, 1e-3);
+  EXPECT_EQ(adam.weight_decay, 0);
+  EXPECT_EQ(parse({"--optimizer", "adamw"}).weight_decay, 0.01);
+  EXPECT_EQ(parse({"--optimizer", "adamw", "--lr", "0.1", "--weight-decay", "0"}).lr, 0.1);
+  EXPECT_TRUE(parse({"--optimizer", "muon"}).nesterov);
+  EXPECT_FALSE(parse({"--optimizer", "muon", "--nesterov", "off"}).nesterov);
+  EXPECT_FALSE(parse({"--optimizer", "muon", "--momentum", "0"}).nesterov);
+  // What differs from the optimiser's defaults is shown, and nothing else.
+  using Changed = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(adam.changed(), (Changed{{"dataset", "synthetic"}, {"optimizer", "adam"}}));
+  EXPECT_EQ(parse({"--optimizer", "muon", "--muon-lr", "0.1"}).changed(),
+            (Changed{{"dataset", "synthetic"}, {"optimizer", "muon"}, {"muon-lr", "0.1"}}));
+  // A file may be for another optimiser than the command line's.
+  const File file("momentum = 0.5\nepsilon = 0.1\noptimizer = sgd\n");
+  EXPECT_EQ(parse({"--config", file.path(), "--optimizer", "lars"}).momentum, 0.5);
+  EXPECT_EQ(parse({"--config", file.path(), "--optimizer", "lars"}).epsilon, 1e-8);
+  EXPECT_EQ(parse({"--config", file.path(), "--optimizer", "adam"}).epsilon, 0.1);
+}
+
+TEST(Options, FactorsByName) {
+  const Options options = parse({"--lr-factors", "bias=64,layer1.*=0.5", "--no-decay", "bn,bias"});
+  EXPECT_EQ(options.lr_factors,
+            (std::vector<std::pair<std::string, double>>{{"bias", 64}, {"layer1.*", 0.5}}));
+  EXPECT_EQ(options.no_decay, "bn,bias");
+  const Options again = parse_config_text(config_text(options), "text", context());
+  EXPECT_EQ(again.lr_factors, options.lr_factors);
+}
 
 TEST(Config, LiesBetweenDefaultsAndCommandLine) {
   const File file(

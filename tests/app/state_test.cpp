@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,11 +51,12 @@ net::Graph small_network() {
 class TrainingRun {
  public:
   TrainingRun(Communicator& comm, const std::string& codec, const std::string& topology,
-              bool overlap)
+              bool overlap, std::optional<net::OptimizerOptions> optimizer = {})
       : comm_(comm), device_(make_device({.threads = 1, .tune = false})) {
     ReplicaOptions options;
     options.seed = 3;
-    options.sgd = {.momentum = codec.starts_with("dgc") ? 0.5f : 0.9f, .weight_decay = 5e-4f};
+    options.optimizer = optimizer.value_or(net::OptimizerOptions{
+        .momentum = codec.starts_with("dgc") ? 0.5f : 0.9f, .weight_decay = 5e-4f});
     options.sync.compress = codec;
     options.sync.bucket_bytes = 4096;
     options.sync.overlap = overlap;
@@ -166,9 +168,7 @@ TEST_P(RunState, GivenBackTheSameStepsGiveTheSameBits) {
 }
 
 // On all ranks alike, so that they stay replicas of each other.
-TEST_P(RunState, EveryPartCounts) {
-  Communicator comm;
-  TrainingRun run(comm, GetParam(), "direct", true);
+void expect_every_part_counts(TrainingRun& run) {
   run.train(0, kBefore);
   const StateCopy before = run.copy();
   run.train(kBefore, kAfter);
@@ -184,6 +184,46 @@ TEST_P(RunState, EveryPartCounts) {
     EXPECT_FALSE(run.on_all(is_zero)) << list.blocks[i].name << " is zero: nothing is shown";
     EXPECT_FALSE(run.on_all(is_same)) << list.blocks[i].name << " makes no difference";
   }
+}
+
+TEST_P(RunState, EveryPartCounts) {
+  Communicator comm;
+  TrainingRun run(comm, GetParam(), "direct", true);
+  expect_every_part_counts(run);
+}
+
+TEST(OptimizerState, EveryPartCounts) {
+  Communicator comm;
+  for (const net::OptimizerKind kind : {net::OptimizerKind::adam, net::OptimizerKind::adamw,
+                                        net::OptimizerKind::lars, net::OptimizerKind::muon}) {
+    SCOPED_TRACE(net::optimizer_name(kind));
+    const net::OptimizerOptions options = {.kind = kind, .weight_decay = 5e-4f, .clip_norm = 1.0};
+    TrainingRun run(comm, "q8", "ring", true, options);
+    expect_every_part_counts(run);
+    // Into another object, as a run that is started again does.
+    TrainingRun first(comm, "q8", "ring", true, options), resumed(comm, "q8", "ring", true, options);
+    first.train(0, kBefore);
+    const StateCopy before = first.copy();
+    first.train(kBefore, kAfter);
+    resumed.restore(before);
+    resumed.train(kBefore, kAfter);
+    EXPECT_TRUE(resumed.copy() == first.copy());
+  }
+}
+
+// dgc keeps the momentum, so that only SGD goes with it.
+TEST(OptimizerState, OnlySgdLeavesItsMomentumToTheCodec) {
+  Communicator comm;
+  std::string message;
+  try {
+    TrainingRun run(comm, "dgc:ratio=0.1", "ring", true,
+                    net::OptimizerOptions{.kind = net::OptimizerKind::adam});
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message.find("keeps the momentum itself, which adam cannot leave to it"),
+            std::string::npos)
+      << message;
 }
 
 std::string case_name(const testing::TestParamInfo<std::string>& spec) {

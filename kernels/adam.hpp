@@ -1,0 +1,62 @@
+// Adam and AdamW, as torch.optim.Adam and torch.optim.AdamW define them (amsgrad and maximize off).
+// Adam: Kingma and Ba 2015; AdamW's weight decay, which is not part of the gradient: Loshchilov and
+// Hutter 2019. t counts the updates from 1.
+//
+//   parameter *= 1 - learning_rate * weight_decay                       (AdamW alone)
+//   g = gradient * scale + weight_decay * parameter                     (Adam; AdamW: without it)
+//   mean += (1 - beta1) * (g - mean)
+//   square = beta2 * square + (1 - beta2) * g * g
+//   parameter -= learning_rate / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) + epsilon)
+//
+// scale is that of clipping (kernels/sgd.hpp). No fused multiply-add: the same bits on every device.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/device.hpp"
+
+namespace dp {
+
+struct AdamSettings {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
+  bool is_decoupled = false;  // AdamW
+  double clip_norm = 0.0;     // 0: no clipping
+};
+
+// The numbers of one update, as the operation reads them.
+struct AdamStep {
+  float keep = 1.0f;   // the parameter's factor
+  float decay = 0.0f;  // what of the parameter is added to the gradient
+  float one_minus_beta1 = 0.1f, beta2 = 0.999f, one_minus_beta2 = 0.001f;
+  float size = 1e-3f;            // learning_rate / (1 - beta1^t)
+  float square_root_end = 1.0f;  // sqrt(1 - beta2^t)
+  float epsilon = 1e-8f;
+  double clip_norm = 0.0;
+};
+
+[[nodiscard]] inline AdamStep adam_step(const AdamSettings& settings, std::uint64_t t) {
+  const auto count = static_cast<double>(t);
+  const double decay = settings.weight_decay, rate = settings.learning_rate;
+  return {.keep = static_cast<float>(settings.is_decoupled ? 1.0 - rate * decay : 1.0),
+          .decay = static_cast<float>(settings.is_decoupled ? 0.0 : decay),
+          .one_minus_beta1 = static_cast<float>(1.0 - settings.beta1),
+          .beta2 = static_cast<float>(settings.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - settings.beta2),
+          .size = static_cast<float>(rate / (1.0 - std::pow(settings.beta1, count))),
+          .square_root_end =
+              static_cast<float>(std::sqrt(1.0 - std::pow(settings.beta2, count))),
+          .epsilon = static_cast<float>(settings.epsilon),
+          .clip_norm = settings.clip_norm};
+}
+
+// parameters, mean, square: updated in place; all four of one size. `step` and `squares` (the
+// gradient's sum of squares; may be null: no clipping) are read when the operation runs: they lie
+// in memory from Device::allocate_host.
+void adam_update(Device& device, std::span<float> parameters, std::span<const float> gradients,
+                 std::span<float> mean, std::span<float> square, const AdamStep* step,
+                 const double* squares);
+
+}  // namespace dp

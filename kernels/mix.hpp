@@ -1,0 +1,18 @@
+// Loops over two arrays of floats: for sums of gradients over parts of a batch, and for averages of
+// weights. The same bits on every device.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/device.hpp"
+
+namespace dp {
+
+// y += x
+void add_values(Device& device, std::span<const float> x, std::span<float> y);
+// y += weight * (x - y); with a weight of 1, y = x
+void blend_values(Device& device, std::span<const float> x, std::span<float> y, float weight);
+void swap_values(Device& device, std::span<float> x, std::span<float> y);
+
+}  // namespace dp
