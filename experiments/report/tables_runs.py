@@ -115,7 +115,7 @@ def time_table(runs: list[Run]) -> Table | None:
     ])
 
 
-LEARNT = ("learning_rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error",
+LEARNT = ("global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error",
           "delivered_relative_error", "residual_norm")
 
 
@@ -138,6 +138,7 @@ def epochs_table(runs: list[Run]) -> Table | None:
         name("run", "run", True),
         epoch("epoch", "epoch no."), *TIMES[:5],
         Column("hidden_s", "hidden"),
+        count("global_batch", "images a step"),
         Column("learning_rate", "lr"),
         Column("train_loss", "loss", units.fixed(3)),
         Column("test_loss", "test loss", units.fixed(3)),
@@ -149,8 +150,8 @@ def epochs_table(runs: list[Run]) -> Table | None:
         Column("residual_norm", "residual")
     ]
     return Table("epochs", "Epochs, s", columns, rows, [
-        "Epochs count from 1, as on dptrain's console; files (the log and --csv) count them from 0. Lr: learning rate "
-        "of the epoch's last step. Trained: the sum of the epochs' times, without evaluation. Encoder error: what encoders "
+        "Epochs count from 1, as on dptrain's console; files (the log and --csv) count them from 0. Images a "
+        "step: of all ranks; a batch schedule changes it. Lr: learning rate of the epoch's last step. Trained: the sum of the epochs' times, without evaluation. Encoder error: what encoders "
         "dropped, relative to what they were given. Error of the sum: the delivered sum of one step against the exact one. "
         "Residual: norm of what waits to be sent."
     ])
