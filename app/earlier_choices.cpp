@@ -35,13 +35,13 @@ void check_fit(const RunChoices& earlier, const Options& options, const std::str
 }  // namespace
 
 RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
-                                    std::size_t global_batch) {
+                                    std::size_t batch_at_once) {
   RunChoices choices;
   const auto ranks = static_cast<std::size_t>(comm.size());
   together(comm, kDptrainNames, [&] {
     if (comm.rank() != 0) return;
     choices = read_run_choices(options.autotune);
-    check_fit(choices, options, device.description(), (global_batch + ranks - 1) / ranks);
+    check_fit(choices, options, device.description(), (batch_at_once + ranks - 1) / ranks);
   });
   choices.bucket_bytes = comm.all_gather(choices.bucket_bytes).front();
   comm.broadcast(choices.exchange_path);

@@ -13,6 +13,7 @@
 #include "app/options_table.hpp"
 #include "app/options_values.hpp"
 #include "app/options_words.hpp"
+#include "app/recipes.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -38,6 +39,7 @@ class Builder {
   [[nodiscard]] bool is_given(const std::string& name) const {
     return layer_of(name) != Layer::preset;
   }
+  void read_recipe();
   void resolve_synthetic_defaults();
   void resolve_dataset();
   void resolve_folder();
@@ -107,7 +109,17 @@ void Builder::read_config(const std::string& text, const std::string& source) {
   }
 }
 
+// Below all that is given.
+void Builder::read_recipe() {
+  const Recipe* recipe = find_recipe(options_.recipe);
+  if (recipe == nullptr) return;
+  for (const auto& [name, value] : recipe->options) {
+    if (!is_given(name)) set(row_of(name), value, Layer::recipe);
+  }
+}
+
 Options Builder::resolve() {
+  read_recipe();
   resolve_dataset();
   resolve_folder();
   resolve_batch();
@@ -201,12 +213,14 @@ void Builder::resolve_schedule() {
     const auto epochs = static_cast<double>(options_.epochs);
     options_.lr_milestones = {0.5 * epochs, 0.75 * epochs};
   }
-  if (options_.warmup_epochs > 0 && options_.lr_schedule == Options::LrSchedule::onecycle) {
+  const bool rises_by_itself = options_.lr_schedule == Options::LrSchedule::onecycle ||
+                               options_.lr_schedule == Options::LrSchedule::triangular;
+  if (options_.warmup_epochs > 0 && rises_by_itself) {
     if (layer_of("warmup-epochs") >= schedule) {
       throw_error(ErrorKind::usage,
-                  "--warmup-epochs {}: not with --lr-schedule onecycle, which rises by itself; "
-                  "choose constant, step or cosine",
-                  options_.warmup_epochs);
+                  "--warmup-epochs {}: not with --lr-schedule {}, which rises by itself; choose "
+                  "constant, step, cosine or poly",
+                  options_.warmup_epochs, name);
     }
     options_.warmup_epochs = 0;
   }
@@ -304,12 +318,14 @@ std::vector<std::string> Options::warnings() const {
 }
 
 std::int64_t Options::global_batch_of(std::int64_t ranks) const {
-  if (global_batch == 0) return batch_size * ranks;
-  if (global_batch < ranks) {
+  if (global_batch == 0) return batch_size * ranks * accumulate;
+  if (global_batch < ranks * accumulate) {
+    const std::string parts =
+        accumulate > 1 ? fmt::format(" times --accumulate {}", accumulate) : std::string();
     throw_error(ErrorKind::usage,
-                "--global-batch {}: must be at least the number of ranks, {}, so that each has an "
-                "image in a step",
-                global_batch, ranks);
+                "--global-batch {}: must be at least the number of ranks, {}{}, so that each has "
+                "an image in a step",
+                global_batch, ranks, parts);
   }
   return global_batch;
 }

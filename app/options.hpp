@@ -23,7 +23,8 @@ namespace dp {
 // those that C++ reserves (auto).
 struct Options {
   enum class Optimizer { sgd, adam, adamw, lars, muon };
-  enum class LrSchedule { constant, step, cosine, onecycle };
+  enum class LrSchedule { constant, step, cosine, onecycle, triangular, poly };
+  enum class LrInterval { step, epoch };
   enum class LrScaling { none, linear, sqrt };
   enum class Device { automatic, cpu, cuda };
   enum class Precision { fp32, tf32, bf16 };
@@ -34,6 +35,7 @@ struct Options {
   enum class BadImages { fail, skip };
   enum class Action { train, help, version, print_config };
 
+  std::string recipe;  // empty: none
   std::string model = "resnet18";
   std::string dataset = "cifar10";
   std::string data_dir;          // empty with the synthetic data set, and only then
@@ -49,10 +51,12 @@ struct Options {
   BadImages bad_images = BadImages::fail;
   std::string init = "none";  // a file of weights, or "none"
   InitFrom init_from = InitFrom::best;
-  std::string init_except;        // patterns joined by commas; empty: none
-  std::int64_t epochs = 30;       // 0: only evaluate the weights of `init`
-  std::int64_t batch_size = 128;  // per rank; 0 when global_batch is given
-  std::int64_t global_batch = 0;  // 0: batch_size x ranks
+  std::string init_except;               // patterns joined by commas; empty: none
+  std::int64_t epochs = 30;              // 0: only evaluate the weights of `init`
+  std::int64_t batch_size = 128;         // per rank; 0 when global_batch is given
+  std::int64_t global_batch = 0;         // 0: batch_size x ranks x accumulate
+  std::int64_t accumulate = 1;           // parts of a rank's batch
+  std::string batch_schedule = "fixed";  // parse_batch_schedule
   std::int64_t seed = 1;
 
   Optimizer optimizer = Optimizer::sgd;
@@ -68,10 +72,16 @@ struct Options {
   // Patterns and factors.
   std::vector<std::pair<std::string, double>> lr_factors, decay_factors;
   double label_smoothing = 0;
-  double clip_norm = 0;  // 0: no clipping
+  double clip_norm = 0;              // 0: no clipping
+  double ema = 0;                    // decay; 0: off
+  std::int64_t lookahead_every = 0;  // 0: off
+  double lookahead_share = 0.5;      // 0: ramp
   LrSchedule lr_schedule = LrSchedule::cosine;
   std::vector<double> lr_milestones;  // epochs, increasing; filled for step, else empty
   double lr_gamma = 0.1;
+  double lr_start = 0.2, lr_peak_at = 0.23, lr_end = 0.07;  // triangular
+  double lr_power = 2;                                      // poly
+  LrInterval lr_interval = LrInterval::step;
   double warmup_epochs = 0;
   LrScaling lr_scaling = LrScaling::none;
 

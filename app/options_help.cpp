@@ -5,6 +5,7 @@
 #include "app/options_optimizer.hpp"
 #include "app/options_print.hpp"
 #include "app/options_table.hpp"
+#include "app/recipes.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -56,6 +57,11 @@ std::string help_text(const OptionContext& context) {
   Options defaults;
   append_options(out, option_table(context, defaults));
   append_entries(out, "Data sets, for --dataset", context.datasets);
+  NamedTexts recipes;
+  for (const Recipe& recipe : recipes_for(context.models)) {
+    recipes.emplace_back(recipe.name, recipe.text + ": " + recipe.words());
+  }
+  append_entries(out, "Recipes, for --recipe", recipes);
   append_entries(out, "Codecs, for --compress", context.codecs);
   append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
   append_entries(out, "Own images, for --data-dir", own_images());

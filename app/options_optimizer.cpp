@@ -87,6 +87,45 @@ OptionRow factors_row(std::string name, std::vector<std::pair<std::string, doubl
               }};
 }
 
+// "5:0.5", "5:ramp" or "off".
+OptionRow lookahead_row(Options& options) {
+  constexpr WholeRange kEvery{1, 1'000'000};
+  constexpr RealRange kShare{.least = 0, .most = 1, .is_least_allowed = false};
+  const std::string allowed =
+      fmt::format("off, N:X or N:ramp, N {} and X {}", kEvery.allowed(), kShare.allowed());
+  return {.name = "lookahead",
+          .placeholder = "N:X|off",
+          .help =
+              "Lookahead: after every N steps slow weights move by the share X towards the trained "
+              "ones, which are then set to the slow ones; the slow ones are evaluated; N:ramp: "
+              "the share 1 - 0.95^N t^3, t from 0 to 1 during the run",
+          .allowed = allowed,
+          .set =
+              [=, &options](std::string_view value) {
+                if (value == "off") {
+                  options.lookahead_every = 0;
+                  options.lookahead_share = Options().lookahead_share;
+                  return;
+                }
+                const std::size_t colon = std::min(value.find(':'), value.size());
+                const std::string_view share = value.substr(std::min(colon + 1, value.size()));
+                try {
+                  options.lookahead_every = parse_whole("", value.substr(0, colon), kEvery);
+                  options.lookahead_share = share == "ramp" ? 0 : parse_real("", share, kShare);
+                } catch (const Error&) {
+                  throw_error(ErrorKind::usage, "--lookahead {}: must be {}", shown(value),
+                              allowed);
+                }
+              },
+          .get =
+              [&options] {
+                if (options.lookahead_every == 0) return std::string("off");
+                return fmt::format(
+                    "{}:{}", options.lookahead_every,
+                    options.lookahead_share > 0 ? real_text(options.lookahead_share) : "ramp");
+              }};
+}
+
 // Options that the optimiser has no use for count as not set.
 void hide_unused(std::vector<OptionRow>& rows, const Options& options) {
   for (const auto& [option, kinds] : users()) {
@@ -145,7 +184,11 @@ std::vector<OptionRow> optimizer_rows(Options& options) {
                "share of each target that is spread evenly over all classes; the training loss "
                "is with it, the test loss without"),
       real_row("clip-norm", options.clip_norm, {.least = 0, .most = 1e6},
-               "scale a gradient down to this L2 norm if it is longer; 0: never")};
+               "scale a gradient down to this L2 norm if it is longer; 0: never"),
+      real_row("ema", options.ema, kShare,
+               "evaluate an exponential average of the weights instead of the weights; after each "
+               "step it keeps this share of itself; 0: off"),
+      lookahead_row(options)};
   hide_unused(rows, options);
   return rows;
 }
@@ -176,9 +219,15 @@ void resolve_optimizer(Options& options, const LayerOf& layer_of) {
   preset.optimizer = options.optimizer;
   if (options.optimizer != Kind::sgd) {
     set_optimizer_defaults(preset);
-    if (layer_of("lr") == Layer::preset) options.lr = preset.lr;
-    if (layer_of("weight-decay") == Layer::preset) options.weight_decay = preset.weight_decay;
-    if (layer_of("nesterov") == Layer::preset) options.nesterov = preset.nesterov;
+    // A recipe's numbers are for its own optimiser.
+    const auto is_open = [&](const char* option) {
+      const Layer layer = layer_of(option);
+      return layer == Layer::preset ||
+             (layer == Layer::recipe && layer_of("optimizer") > Layer::recipe);
+    };
+    if (is_open("lr")) options.lr = preset.lr;
+    if (is_open("weight-decay")) options.weight_decay = preset.weight_decay;
+    if (is_open("nesterov")) options.nesterov = preset.nesterov;
   }
   std::vector<OptionRow> rows = optimizer_rows(options), presets = optimizer_rows(preset);
   for (const auto& [option, kinds] : users()) {

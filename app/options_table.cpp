@@ -7,7 +7,9 @@
 
 #include "app/option_names.hpp"
 #include "app/options_optimizer.hpp"
+#include "app/options_schedule.hpp"
 #include "app/options_values.hpp"
+#include "app/recipes.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -16,6 +18,15 @@ namespace {
 OptionRow model_row(const OptionContext& context, Options& options) {
   OptionRow row = name_row("model", options.model, "model", context.models, "the network to train");
   row.synthetic_default = "resnet20";
+  return row;
+}
+
+OptionRow recipe_row(const OptionContext& context, Options& options) {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes_for(context.models)) names.push_back(recipe.name);
+  OptionRow row = name_row("recipe", options.recipe, "recipe", names, "");
+  row.help =
+      "a named set of options, one of the list below; options that are given besides win over it";
   return row;
 }
 
@@ -52,22 +63,6 @@ OptionRow topology_row(const OptionContext& context, Options& options) {
     options.topology = names[parse_choice("--topology", value, names)];
   };
   return row;
-}
-
-OptionRow milestones_row(Options& options) {
-  constexpr RealRange kEpoch{.least = 0, .most = 100000, .is_least_allowed = false};
-  return {.name = "lr-milestones",
-          .placeholder = "X,X,...",
-          .help =
-              "with --lr-schedule step: epochs after which the learning rate is "
-              "multiplied by --lr-gamma; without this option, after a half and three "
-              "quarters of the run",
-          .allowed = "increasing numbers joined by commas, each " + kEpoch.text(),
-          .set =
-              [=, &options](std::string_view value) {
-                options.lr_milestones = parse_increasing("--lr-milestones", value, kEpoch);
-              },
-          .get = [&options] { return fmt::format("{}", fmt::join(options.lr_milestones, ",")); }};
 }
 
 // Mean or deviation of the three colours.
@@ -209,7 +204,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
   constexpr std::int64_t kMany = 1'000'000'000;
   return {
       {"Model and data",
-       {model_row(context, options), dataset_row(context, options),
+       {recipe_row(context, options), model_row(context, options), dataset_row(context, options),
         text_row(
             "data-dir", options.data_dir, "PATH", "the path of a folder",
             "a folder with images in a folder for each class, or a pack of them; or the folder "
@@ -265,23 +260,17 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         unset_at_zero(whole_row("global-batch", options.global_batch, {1, 16777216},
                                 "number of images of all ranks together per step; give "
                                 "it instead of --batch-size")),
+        whole_row("accumulate", options.accumulate, {1, 4096},
+                  "number of parts in which a rank computes a step's batch, one after the other, "
+                  "before gradients are exchanged once; --batch-size is then the size of a part, "
+                  "so that a step has N times as many images"),
+        batch_schedule_row(options),
         whole_row("seed", options.seed, {0, 4294967295},
                   "all random numbers follow from the seed; a run is repeated bit for "
                   "bit if its algorithms are the same, too: give --autotune off to both "
                   "runs, or give the log of the first to --autotune of the second")}},
       {"Optimiser", optimizer_rows(options)},
-      {"Learning rate",
-       {choice_row("lr-schedule", options.lr_schedule, {"constant", "step", "cosine", "onecycle"},
-                   "how the learning rate changes during the run", "onecycle"),
-        milestones_row(options),
-        real_row("lr-gamma", options.lr_gamma, {.least = 0, .most = 1, .is_least_allowed = false},
-                 "with --lr-schedule step: factor by which the learning rate changes at "
-                 "each milestone"),
-        real_row("warmup-epochs", options.warmup_epochs, {.least = 0, .most = 100000},
-                 "number of epochs at the start in which the learning rate rises; not "
-                 "for --lr-schedule onecycle, which begins with a rise of its own"),
-        choice_row("lr-scaling", options.lr_scaling, {"none", "linear", "sqrt"},
-                   "multiply --lr by the number of ranks (linear) or by its square root (sqrt)")}},
+      {"Learning rate", schedule_rows(options)},
       {"Exchange of gradients",
        {compress_row(context, options),
         whole_row("compress-warmup", options.compress_warmup, {0, 100000},

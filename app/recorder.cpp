@@ -301,7 +301,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
   const EpochRow row = {
       .epoch = epoch,
       .samples = tally.samples,
-      .global_batch = static_cast<std::int64_t>(run_.global_batch),
+      .global_batch = static_cast<std::int64_t>(tally.global_batch),
       .learning_rate = tally.learning_rate,
       .train_loss = loss.samples > 0 ? loss.loss / static_cast<double>(loss.samples) : kNotMeasured,
       .train_accuracy = fraction(loss.correct, loss.samples),
@@ -317,6 +317,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
       .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes),
       .saturation = comm.saturation()};
   epochs_.push_back(row);
+  epoch_steps_.push_back(static_cast<double>(tally.steps_of_epoch));
   if (log_) {
     const StopNotice::Hold hold;
     log_->append(row);

@@ -55,6 +55,7 @@ struct EpochTally {
   double learning_rate = 0;  // of the last step
   std::int64_t skipped_steps = 0;
   std::uint64_t replica_hash = 0;
+  std::size_t global_batch = 0, steps_of_epoch = 0;
 
   void list_state(StateVisitor& visitor) { visitor.object("epoch/tally", *this); }
 };
@@ -142,6 +143,7 @@ class Recorder {
   std::vector<std::string> missing_;         // what the run could not write
   std::set<std::string> replaced_images_;    // what note_images() was told
   std::vector<EpochRow> epochs_;
+  std::vector<double> epoch_steps_;  // of each
 };
 
 }  // namespace dp

@@ -1,6 +1,7 @@
 // What the recorder prints on the console: start, steps, epochs, end.
 #include <algorithm>
 
+#include "app/recipes.hpp"
 #include "app/recorder.hpp"
 #include "comm/network_interface.hpp"
 #include "io/text_table.hpp"
@@ -69,8 +70,12 @@ void Recorder::print_start() {
                    format_bytes(4.0 * static_cast<double>(parameters)),
                    frozen == 0 ? "" : fmt::format(", and {} frozen", format_count(frozen)))},
       {"steps",
-       fmt::format("{} per epoch, global batch {}", run_.steps_per_epoch, run_.global_batch)},
+       fmt::format("{} per epoch, global batch {}{}", run_.steps_per_epoch, run_.global_batch,
+                   o.accumulate > 1 ? fmt::format(" (in {} parts per rank)", o.accumulate) : "")},
       {"activations", format_bytes(static_cast<double>(run_.network->arena_bytes()))}};
+  if (const Recipe* recipe = find_recipe(o.recipe)) {
+    rows.insert(rows.begin(), {"recipe", fmt::format("{}: {}", recipe->name, recipe->text)});
+  }
   if (!run_.data->about.empty()) rows.emplace_back("images", run_.data->about);
   if (!run_.why_no_gpu.empty()) rows.insert(rows.begin() + 2, {"no GPU", run_.why_no_gpu});
   if (run_.comm->size() > 1) {
@@ -194,14 +199,14 @@ void Recorder::print_step(const EpochTally& tally) {
   const double eval_s = epochs_.empty() ? 0.0 : epochs_.back().times.eval_s;
   const auto epochs = static_cast<std::size_t>(o.epochs);
   const double epochs_left = static_cast<double>(epochs - tally.epoch);
-  const double left_s = step_s * (static_cast<double>(run_.steps_per_epoch) * epochs_left - done) +
+  const double left_s = step_s * (static_cast<double>(tally.steps_of_epoch) * epochs_left - done) +
                         eval_s * epochs_left;
   // Bytes that this rank sends in a step: the mean of the last epoch or, in the first epoch, the
   // bytes that the plan gives.
   double sent = 0;
   if (!epochs_.empty()) {
     sent = per_second(static_cast<double>(epochs_.back().times.sent_bytes),
-                      static_cast<double>(run_.steps_per_epoch) * run_.comm->size());
+                      epoch_steps_.back() * run_.comm->size());
   } else if (o.compress_warmup > 0) {
     sent = std::numeric_limits<double>::quiet_NaN();
   } else {
@@ -212,7 +217,7 @@ void Recorder::print_step(const EpochTally& tally) {
   console_.step({.epoch = tally.epoch + 1,
                  .epochs = epochs,
                  .step = tally.steps,
-                 .steps = run_.steps_per_epoch,
+                 .steps = tally.steps_of_epoch,
                  .loss = per_second(tally.loss.loss, static_cast<double>(tally.loss.samples)),
                  .images_per_s = per_second(static_cast<double>(tally.samples), elapsed_s),
                  .sent_bytes_per_s = per_second(sent * done, elapsed_s),
@@ -239,9 +244,10 @@ void Recorder::print_end() {
                   "sent",  "of fp32", "train loss", "test accuracy", "error", "sum's error"};
   const auto gradient = 4.0 * static_cast<double>(run_.network->parameters().size());
   const double ranks = run_.comm->size();
-  // What an uncompressed ring would send in an epoch, without headers.
-  const double fp32 = 2.0 * (ranks - 1.0) * gradient * static_cast<double>(run_.steps_per_epoch);
-  for (const EpochRow& row : epochs_) {
+  for (std::size_t e = 0; e < epochs_.size(); ++e) {
+    const EpochRow& row = epochs_[e];
+    // What an uncompressed ring would send in this epoch, without headers.
+    const double fp32 = 2.0 * (ranks - 1.0) * gradient * epoch_steps_[e];
     const auto sent = static_cast<double>(row.times.sent_bytes);
     table.rows.push_back(
         {std::to_string(row.epoch + 1), format_seconds(row.times.epoch_s),

@@ -4,6 +4,7 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/setting_error.hpp"
+#include "kernels/mix.hpp"
 #include "kernels/sgd.hpp"
 
 namespace dp {
@@ -30,29 +31,47 @@ void Replica::load(const Batch& batch) {
   loaded_.push_back({.images = batch.images.data(),
                      .labels = batch.labels.data(),
                      .samples = batch.samples,
-                     .global_samples = batch.global_samples});
+                     .global_samples = batch.global_samples,
+                     .part = batch.part,
+                     .first_image = batch.first_image,
+                     .image_stride = batch.image_stride});
   if (input_ && batch.samples > 0) input_->send(batch.bytes, batch.crops, batch.labels);
 }
 
-void Replica::compute(std::uint64_t step) {
+void Replica::compute(std::uint64_t step, bool is_last_part) {
   DP_ASSERT(!loaded_.empty(), "no batch is loaded");
   batch_ = loaded_.front();
   loaded_.erase(loaded_.begin());
+  if (batch_.part == 0) {
+    sync_->begin_step(step);
+    if (options_.trace != nullptr) options_.trace->begin_step(step);
+    clock_.step_begins(step);
+    has_earlier_ = false;
+    earlier_loss_ = {};
+  } else {
+    clock_.part_begins();  // the part before it has been computed
+    earlier_loss_ += *loss_;
+  }
   *loss_ = {};
   *squares_ = 0.0;
-  network_.position().step = step;
-  sync_->begin_step(step);
-  if (options_.trace != nullptr) options_.trace->begin_step(step);
-  clock_.step_begins(step);
+  network_.position() = {.seed = options_.seed,
+                         .step = step,
+                         .first_image = batch_.first_image,
+                         .image_stride = batch_.image_stride};
   if (batch_.samples > 0) {
     bring_in(batch_);
     // Recorded when the first batch of this size comes, and replayed from then on.
-    std::unique_ptr<Recording>& passes = recordings_[{batch_.samples, batch_.global_samples}];
-    if (!passes) passes = device_.record([this] { forward_and_backward(); });
+    std::unique_ptr<Recording>& passes =
+        recordings_[{batch_.samples, batch_.global_samples, has_earlier_, is_last_part}];
+    if (!passes)
+      passes = device_.record([this, is_last_part] { forward_and_backward(is_last_part); });
     passes->replay();
-  } else {
+    has_earlier_ = true;
+  } else if (is_last_part) {
     // A rank without samples in the last, smaller step still takes part in the exchange.
-    zero_gradients();
+    finish_without_batch();
+  } else {
+    clock_.nothing_computed();
   }
 }
 
@@ -65,17 +84,34 @@ StepVerdict Replica::await_sums(double data_s) {
   clock_.exchanged(data_s);
   // Only here the device has certainly ended the step's computation, because without an exchange
   // nothing has waited for it before.
-  loss_sums_ = *loss_;
+  loss_sums_ = earlier_loss_;
+  loss_sums_ += *loss_;
   gradient_squares_ = *squares_;
   return verdict;
 }
 
-void Replica::update(double learning_rate) {
+void Replica::update(double learning_rate, double progress) {
   optimizer_->step(learning_rate);
+  if (lookahead_) lookahead_->update(progress);
+  if (ema_) ema_->update(progress);
   clock_.updated();
 }
 
 void Replica::skip_update() { clock_.updated(); }
+
+void Replica::reset_averages() {
+  for (const auto& average : {lookahead_.get(), ema_.get()}) {
+    if (average != nullptr) average->reset();
+  }
+}
+
+void Replica::swap_averages() {
+  if (ema_) {
+    ema_->swap();
+  } else if (lookahead_) {
+    lookahead_->swap();
+  }
+}
 
 LossSums Replica::evaluate() {
   DP_ASSERT(!loaded_.empty(), "no batch is loaded");
@@ -101,9 +137,9 @@ TensorView Replica::images_of(const LoadedBatch& batch) {
           input_ ? floats(image_memory_) : const_cast<float*>(batch.images)};
 }
 
-// The operations of a step. On a GPU they are recorded, so they may only depend on the numbers of
-// samples.
-void Replica::forward_and_backward() {
+// The operations of a step or of a part of it. On a GPU they are recorded, so they may only depend
+// on what recordings_ are found by.
+void Replica::forward_and_backward(bool is_last_part) {
   const TensorView images = images_of(batch_);
   const TensorView logits = network_.forward(images, net::Mode::training);
   // The gradient is divided by the samples of all ranks here, so the exchange only adds.
@@ -115,16 +151,39 @@ void Replica::forward_and_backward() {
                           loss_);
   }
   clock_.forward_ended();
-  network_.backward(images, tensor_final_);
+  const std::span<float> gradients = network_.parameters().gradients();
+  if (is_last_part) {
+    network_.backward(images, tensor_final_);
+    if (!tensor_final_) add_earlier(gradients);
+  } else {
+    network_.backward(images, {});
+    const std::span<float> earlier(floats(earlier_gradients_), gradients.size());
+    if (has_earlier_) {
+      add_values(device_, gradients, earlier);
+    } else {
+      blend_values(device_, gradients, earlier, 1.0f);
+    }
+  }
   // An exchange looks at every value; without one nobody else does. The squares of finite floats do
   // not overflow a double.
-  if (!options_.exchange) sum_of_squares(device_, network_.parameters().gradients(), squares_);
+  if (!options_.exchange && is_last_part) sum_of_squares(device_, gradients, squares_);
   clock_.backward_ended();
 }
 
-void Replica::zero_gradients() {
+// To a slice of the gradients, or all: those of the step's earlier parts.
+void Replica::add_earlier(std::span<float> gradients) {
+  if (!has_earlier_) return;
+  const auto offset =
+      static_cast<std::size_t>(gradients.data() - network_.parameters().gradients().data());
+  const std::span<const float> earlier(floats(earlier_gradients_) + offset, gradients.size());
+  add_values(device_, earlier, gradients);
+}
+
+void Replica::finish_without_batch() {
   const std::span<float> gradients = network_.parameters().gradients();
   device_.fill_zero(gradients.data(), gradients.size_bytes());
+  add_earlier(gradients);
+  if (!options_.exchange) sum_of_squares(device_, gradients, squares_);
   sync_->all_final();
   clock_.nothing_computed();
 }
@@ -132,6 +191,8 @@ void Replica::zero_gradients() {
 void Replica::list_state(StateVisitor& visitor) {
   network_.parameters().list_state(visitor);
   optimizer_->list_state(visitor);
+  if (lookahead_) lookahead_->list_state(visitor);
+  if (ema_) ema_->list_state(visitor);
   sync_->list_state(visitor);
   visitor.text({.name = "algorithms",
                 .get = [this] { return device_.tuning().export_text(); },
@@ -151,9 +212,18 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       squares_(new (squares_memory_.get()) double(0.0)),
       clock_(device, options.trace) {
   network_.set_trace(host_trace());
-  network_.position().first_image = options.rank;
-  network_.position().image_stride = options.ranks;
   loaded_.reserve(2);
+  net::Parameters& parameters = network_.parameters();
+  if (options_.accumulates) {
+    earlier_gradients_ = device.allocate(parameters.gradients().size_bytes());
+  }
+  if (options_.lookahead_every > 0) {
+    lookahead_ =
+        net::make_lookahead(device, parameters, options_.lookahead_every, options_.lookahead_share);
+  }
+  if (options_.ema_decay > 0) {
+    ema_ = net::make_exponential_average(device, parameters, options_.ema_decay);
+  }
 }
 
 Replica::~Replica() {
@@ -196,7 +266,12 @@ void Replica::plan_exchange() {
                                          std::move(sync));
   set_groups();
   if (!options_.exchange) return;
-  tensor_final_ = [this](std::size_t tensor) { sync_->tensor_final(tensor); };
+  tensor_final_ = [this](std::size_t tensor) {
+    net::Parameters& all = network_.parameters();
+    const net::Parameter& place = all.tensors()[tensor];
+    add_earlier(all.gradients().subspan(place.offset, place.elements));
+    sync_->tensor_final(tensor);
+  };
 }
 
 // Factors by name, which tensors are trained no more, and what the exchange does instead of the

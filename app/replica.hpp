@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@
 #include "net/network.hpp"
 #include "net/optimizer.hpp"
 #include "net/parameter_groups.hpp"
+#include "net/weight_average.hpp"
 
 namespace dp {
 
@@ -41,12 +43,14 @@ struct ReplicaOptions {
   DataType activation_type = DataType::f32;
   Normalization normalization = {};  // of the images: a GPU applies it, on a CPU the loader does
   std::uint64_t seed = 1;
-  // Sample n of this rank's batch is sample rank + n * ranks of the batch of all ranks.
-  std::size_t rank = 0, ranks = 1;
   double label_smoothing = 0;
   net::OptimizerOptions optimizer = {};
   net::GroupOptions groups = {};
-  bool exchange = true;  // false: every rank trains its own model
+  bool accumulates = false;           // steps may have several parts
+  double ema_decay = 0;               // 0: no exponential average
+  std::uint64_t lookahead_every = 0;  // 0: no Lookahead
+  double lookahead_share = 0.5;       // 0: falling (net/weight_average.hpp)
+  bool exchange = true;               // false: every rank trains its own model
   // Fields that depend on the optimiser's settings are filled in here.
   GradientSyncOptions sync = {};
   // Gets the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward and
@@ -72,13 +76,20 @@ class Replica {
   // Collective. Call it before the first step of an epoch.
   void begin_epoch(std::size_t epoch);
 
+  // The weights were set from outside: averages of them begin there.
+  void reset_averages();
+
   // ---- a step
   void load(const Batch& batch);
-  void compute(std::uint64_t step);
+  // A step of several parts calls load() and compute() for each, is_last_part with the last one,
+  // and the rest once. The gradients of earlier parts are added to the last one's as these become
+  // final.
+  void compute(std::uint64_t step, bool is_last_part = true);
   void await_loaded();
   // data_s is how long the loop waited for this step's batch (for take_times).
   StepVerdict await_sums(double data_s);
-  void update(double learning_rate);
+  // progress: the share of the run that is done, with this step.
+  void update(double learning_rate, double progress = 0);
   // Instead of update(), for a step that is skipped.
   void skip_update();
 
@@ -87,6 +98,9 @@ class Replica {
   // Without an exchange: whether this rank's gradient is finite; call it after exchange(), which
   // tells it otherwise.
   [[nodiscard]] bool gradient_is_finite() const { return std::isfinite(gradient_squares_); }
+  // Call it before and after an evaluation, which then is one of the averaged weights, if there are
+  // any: the exponential average or, without it, Lookahead's slow weights.
+  void swap_averages();
   // Computes loss and hits of the loaded batch, with the statistics for evaluation.
   LossSums evaluate();
 
@@ -108,6 +122,7 @@ class Replica {
     const float* images = nullptr;         // CPU: the loader's memory
     const std::int32_t* labels = nullptr;  // on a CPU, the loader's memory
     std::size_t samples = 0, global_samples = 0;
+    std::size_t part = 0, first_image = 0, image_stride = 1;
   };
 
   [[nodiscard]] bool is_gpu() const { return device_.kind() == DeviceKind::cuda; }
@@ -115,8 +130,9 @@ class Replica {
   [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
   [[nodiscard]] TensorView images_of(const LoadedBatch& batch);
   void bring_in(const LoadedBatch& batch);
-  void forward_and_backward();
-  void zero_gradients();
+  void forward_and_backward(bool is_last_part);
+  void finish_without_batch();
+  void add_earlier(std::span<float> gradients);
   void set_groups();
 
   Device& device_;
@@ -141,8 +157,17 @@ class Replica {
   std::vector<LoadedBatch> loaded_;  // at most two, in order
   LoadedBatch batch_;                // of the running step
   StepClock clock_;
-  // By the number of samples of this rank and of all ranks.
-  std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> recordings_;
+  // By the number of samples of this rank and of all ranks, whether gradients of earlier parts are
+  // added, and whether this is the last part.
+  std::map<std::tuple<std::size_t, std::size_t, bool, bool>, std::unique_ptr<Recording>>
+      recordings_;
+
+  // Of a step's earlier parts.
+  Device::Memory earlier_gradients_;
+  bool has_earlier_ = false;
+  LossSums earlier_loss_;
+
+  std::unique_ptr<net::WeightAverage> lookahead_, ema_;
 
   net::TensorCallback tensor_final_;  // empty if nothing is exchanged
   std::unique_ptr<GradientSync> sync_;

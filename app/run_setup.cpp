@@ -11,6 +11,9 @@
 #include "app/initial_values.hpp"
 #include "app/options_values.hpp"
 #include "app/rank_main.hpp"
+#include "app/run_batches.hpp"
+#include "app/run_options.hpp"
+#include "app/together_on_hosts.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -21,86 +24,8 @@ namespace {
 
 std::size_t to_size(std::int64_t value) { return checked_cast<std::size_t>(value); }
 
-net::ScheduleKind kind_of(Options::LrSchedule schedule) {
-  switch (schedule) {
-    case Options::LrSchedule::step:
-      return net::ScheduleKind::step;
-    case Options::LrSchedule::cosine:
-      return net::ScheduleKind::cosine;
-    case Options::LrSchedule::onecycle:
-      return net::ScheduleKind::onecycle;
-    case Options::LrSchedule::constant:
-      break;
-  }
-  return net::ScheduleKind::constant;
-}
-
-net::OptimizerKind kind_of(Options::Optimizer optimizer) {
-  switch (optimizer) {
-    case Options::Optimizer::adam:
-      return net::OptimizerKind::adam;
-    case Options::Optimizer::adamw:
-      return net::OptimizerKind::adamw;
-    case Options::Optimizer::lars:
-      return net::OptimizerKind::lars;
-    case Options::Optimizer::muon:
-      return net::OptimizerKind::muon;
-    case Options::Optimizer::sgd:
-      break;
-  }
-  return net::OptimizerKind::sgd;
-}
-
-net::OptimizerOptions optimizer_options(const Options& options) {
-  return {.kind = kind_of(options.optimizer),
-          .momentum = static_cast<float>(options.momentum),
-          .weight_decay = static_cast<float>(options.weight_decay),
-          .has_nesterov = options.nesterov,
-          .clip_norm = options.clip_norm,
-          .beta1 = options.beta1,
-          .beta2 = options.beta2,
-          .epsilon = options.epsilon,
-          .trust = options.lars_trust,
-          .muon_rate_factor = options.muon_lr / options.lr,
-          .muon_momentum = static_cast<float>(options.muon_momentum),
-          .muon_has_linear = options.muon_linear};
-}
-
-std::vector<std::string> names_in(const std::string& list) {
-  std::vector<std::string> names = split_at_commas(list);
-  std::erase(names, "");
-  return names;
-}
-
-net::GroupOptions group_options(const Options& options) {
-  net::GroupOptions groups = {.no_decay = names_in(options.no_decay)};
-  for (const auto& [name, factor] : options.lr_factors) {
-    groups.lr_factors.push_back({name, factor});
-  }
-  for (const auto& [name, factor] : options.decay_factors) {
-    groups.decay_factors.push_back({name, factor});
-  }
-  return groups;
-}
-
 DataType activation_type(const Options& options) {
   return options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
-}
-
-// As together(). If the run has several hosts, an error that is not one of usage names its host.
-template <class F>
-void together_on_hosts(Communicator& comm, F f) {
-  together(comm, kDptrainNames, [&] {
-    if (comm.local_size() == comm.size()) return f();
-    try {
-      with_option_names(kDptrainNames, f);
-    } catch (...) {
-      std::string message;
-      const auto kind = static_cast<ErrorKind>(exit_code_of_current_exception(message));
-      if (kind == ErrorKind::usage) throw;
-      throw_error(kind, "on host {}: {}", comm.host(), message);
-    }
-  });
 }
 
 // ---- the parts, in this order -------------------------------------------------------------------
@@ -185,6 +110,14 @@ void load_data(Run& run) {
                 ranks, run.data.train->count());
   }
   run.global_batch = to_size(run.options.global_batch_of(run.comm.size()));
+  run.batches = parse_batch_schedule("--batch-schedule", run.options.batch_schedule);
+  const std::size_t least = ranks * to_size(run.options.accumulate);
+  if (run.batches.all(run.global_batch).front() < least) {
+    throw_error(ErrorKind::usage,
+                "--batch-schedule {}: must have batches of {} images or more, so that each rank "
+                "has an image in a step",
+                run.options.batch_schedule, least);
+  }
 }
 
 // Ranks with different images would train without any error. Their files may also differ in size,
@@ -269,17 +202,20 @@ GradientSyncOptions sync_options(const Run& run) {
 void make_replica(Run& run) {
   const Options& options = run.options;
   if (options.trace != "none") run.trace = std::make_unique<RunTrace>(options);
-  ReplicaOptions replica = {.activation_type = activation_type(options),
-                            .normalization = run.data.train->normalization(),
-                            .seed = run.seed(),
-                            .rank = static_cast<std::size_t>(run.comm.rank()),
-                            .ranks = static_cast<std::size_t>(run.comm.size()),
-                            .label_smoothing = options.label_smoothing,
-                            .optimizer = optimizer_options(options),
-                            .groups = group_options(options),
-                            .exchange = options.exchange,
-                            .sync = sync_options(run),
-                            .trace = run.trace ? run.trace->loop() : nullptr};
+  ReplicaOptions replica = {
+      .activation_type = activation_type(options),
+      .normalization = run.data.train->normalization(),
+      .seed = run.seed(),
+      .label_smoothing = options.label_smoothing,
+      .optimizer = optimizer_options(options),
+      .groups = group_options(options),
+      .accumulates = options.accumulate > 1 || run.batches.kind != BatchSchedule::Kind::fixed,
+      .ema_decay = options.ema,
+      .lookahead_every = checked_cast<std::uint64_t>(options.lookahead_every),
+      .lookahead_share = options.lookahead_share,
+      .exchange = options.exchange,
+      .sync = sync_options(run),
+      .trace = run.trace ? run.trace->loop() : nullptr};
   const ImageSource& images = *run.data.train;
   run.replica = std::make_unique<Replica>(
       *run.device,
@@ -301,6 +237,8 @@ void make_loaders(Run& run) {
   LoaderOptions loader = {.global_batch = run.global_batch,
                           .rank = static_cast<std::size_t>(run.comm.rank()),
                           .ranks = static_cast<std::size_t>(run.comm.size()),
+                          .parts = run.parts(),
+                          .largest_batch = run.largest_part,
                           .seed = run.seed(),
                           .augment = run.options.augment,
                           .threads = loader_threads(run)};
@@ -309,6 +247,9 @@ void make_loaders(Run& run) {
     loader.allocate = [&run](std::size_t bytes) { return run.device->allocate_host(bytes); };
   }
   run.train_loader = std::make_unique<Loader>(*run.data.train, loader);
+  loader.global_batch = run.test_batch();
+  loader.parts = 1;
+  loader.largest_batch = 0;
   loader.order = SampleOrder::in_order;
   loader.augment = false;
   run.test_loader = std::make_unique<Loader>(*run.data.test, loader);
@@ -316,17 +257,9 @@ void make_loaders(Run& run) {
 
 void make_schedule(Run& run) {
   const Options& options = run.options;
-  const double ranks = run.comm.size();
-  const double scaling = options.lr_scaling == Options::LrScaling::linear ? ranks
-                         : options.lr_scaling == Options::LrScaling::sqrt ? std::sqrt(ranks)
-                                                                          : 1.0;
-  run.schedule = {.kind = kind_of(options.lr_schedule),
-                  .learning_rate = options.lr * scaling,
-                  .steps_per_epoch = run.train_loader->steps(),
-                  .epochs = to_size(options.epochs),
-                  .warmup_epochs = options.warmup_epochs,
-                  .milestones = options.lr_milestones,
-                  .gamma = options.lr_gamma};
+  const double scaling = run.rate_factor(static_cast<double>(run.comm.size()) *
+                                         static_cast<double>(options.accumulate));
+  run.schedule = schedule_options(options, scaling, run.train_loader->steps());
   const std::size_t steps = run.schedule.epochs * run.schedule.steps_per_epoch;
   if (run.trace && to_size(options.trace_first) >= steps) {
     throw_error(ErrorKind::usage,
@@ -334,45 +267,6 @@ void make_schedule(Run& run) {
                 "allowed: FIRST from 0 to {}",
                 options.trace_first, options.trace_steps, steps, steps - 1);
   }
-}
-
-// Plans the exchange, and the network for every batch size that will be used: the full one and the
-// smaller last one, in training and in evaluation. Rank 0 measures algorithms while the others
-// wait, so that nothing disturbs the measurement, and all ranks use its choices.
-void prepare_batch_sizes(Run& run) {
-  const auto sampler_options = [&](bool is_training) {
-    return SamplerOptions{.samples = (is_training ? run.data.train : run.data.test)->count(),
-                          .global_batch = run.global_batch,
-                          .rank = static_cast<std::size_t>(run.comm.rank()),
-                          .ranks = static_cast<std::size_t>(run.comm.size()),
-                          .seed = run.seed(),
-                          .order = SampleOrder::in_order};
-  };
-  const auto prepare = [&] {
-    for (const net::Mode mode : {net::Mode::training, net::Mode::evaluation}) {
-      const Sampler sampler(sampler_options(mode == net::Mode::training));
-      run.replica->prepare(sampler.rank_samples(0), mode);
-      run.replica->prepare(sampler.rank_samples(sampler.steps() - 1), mode);
-    }
-    run.replica->plan_exchange();
-  };
-  together_on_hosts(run.comm, [&] {
-    const auto ranks_here = std::lround(run.share.cores_on_host / run.share.cores_per_rank);
-    run.replica->network().check_memory(Sampler(sampler_options(true)).rank_samples(0),
-                                        static_cast<std::size_t>(ranks_here));
-  });
-  together_on_hosts(run.comm, [&] {
-    if (run.comm.rank() != 0) return;
-    prepare();
-    check_choices_are_complete(run.options, run.choices, *run.device);
-  });
-  std::string choices = run.device->tuning().export_text();
-  run.comm.broadcast(choices);
-  together_on_hosts(run.comm, [&] {
-    if (run.comm.rank() == 0) return;
-    run.device->tuning().import_text(choices);
-    prepare();
-  });
 }
 
 void make_exporter(Run& run) {
@@ -415,17 +309,19 @@ Run::Run(const Options& run_options, Communicator& communicator)
   together_on_hosts(comm, [&] { load_data(*this); });
   agree_on_data(*this);
   if (options.takes_choices_from_a_log()) {
-    choices = agree_on_earlier_choices(options, comm, *device, global_batch);
+    choices = agree_on_earlier_choices(options, comm, *device, test_batch());
   }
   if (options.autotune != "off" && exchanges()) measure_network(*this);
+  together(comm, kDptrainNames, [&] { make_replica(*this); });
+  plan_parts(*this);
   together(comm, kDptrainNames, [&] {
-    make_replica(*this);
     make_loaders(*this);
     make_schedule(*this);
     make_exporter(*this);
   });
   initialise_from_data(*data.train, comm, *device, replica->network());
   if (options.init != "none") load_initial_weights(options, comm, *device, replica->network());
+  replica->reset_averages();
   prepare_batch_sizes(*this);
   make_recorder(*this);
   replica->connect(comm);

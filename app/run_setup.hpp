@@ -5,10 +5,13 @@
 // fails on one rank, all ranks throw the same AgreedError, so that they end together.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "app/batch_schedule.hpp"
 #include "app/options.hpp"
 #include "app/process.hpp"
 #include "app/recorder.hpp"
@@ -32,6 +35,20 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
+  // Of a step with that global batch: in how many parts a rank computes its batch.
+  [[nodiscard]] std::size_t parts_of(std::size_t batch) const {
+    const std::size_t of_all = static_cast<std::size_t>(comm.size()) * largest_part;
+    return std::max(static_cast<std::size_t>(options.accumulate), (batch + of_all - 1) / of_all);
+  }
+  [[nodiscard]] std::size_t parts() const { return parts_of(global_batch); }
+  // Evaluation has batches of the size of the run's first parts.
+  [[nodiscard]] std::size_t test_batch() const {
+    const auto parts = static_cast<std::size_t>(options.accumulate);
+    return (global_batch + parts - 1) / parts;
+  }
+  // The learning rate's factor for a batch so many times as large.
+  [[nodiscard]] double rate_factor(double times) const;
+
   // Without an exchange every rank trains its own model.
   [[nodiscard]] bool exchanges() const { return options.exchange && comm.size() > 1; }
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(options.seed); }
@@ -42,8 +59,10 @@ struct Run {
   std::unique_ptr<Device> device;
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   Dataset data;
-  std::uint64_t data_hash = 0;  // content_hash(data)
-  std::size_t global_batch = 0;
+  std::uint64_t data_hash = 0;      // content_hash(data)
+  std::size_t global_batch = 0;     // of the first epoch
+  BatchSchedule batches;            // of later ones
+  std::size_t largest_part = 0;     // images that a rank computes at once
   RunChoices choices;               // with --autotune FILE.h5
   LinkProbe link;                   // zeros if nothing is exchanged, and with --autotune off
   std::unique_ptr<RunTrace> trace;  // with --trace; the replica records into it

@@ -47,6 +47,19 @@ class StepClock {
       begin();
     }
     mark(kBegin);
+    earlier_ = {};
+    between_ = 0;
+  }
+  // Each later part of a step, when the device has computed the one before it.
+  void part_begins() {
+    device_.synchronize();
+    complete();
+    if (between_ == 0) before_first_ = marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
+    earlier_.forward += marks_->seconds(kBegin, kForward);
+    earlier_.backward += marks_->seconds(kForward, kBackward);
+    mark(kBegin);
+    device_.synchronize();
+    between_ += std::max(marks_->seconds(kBackward, kBegin), kLeast_s);
   }
   // These two may be part of a recording.
   void forward_ended() { mark(kForward); }
@@ -60,10 +73,11 @@ class StepClock {
   // waited for the batch.
   void exchanged(double data_s) {
     complete();
-    before_ = marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
+    before_ = between_ > 0 ? before_first_ + between_
+                           : marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
     current_ = {.data = std::min(data_s, before_),
-                .forward = marks_->seconds(kBegin, kForward),
-                .backward = marks_->seconds(kForward, kBackward)};
+                .forward = earlier_.forward + marks_->seconds(kBegin, kForward),
+                .backward = earlier_.backward + marks_->seconds(kForward, kBackward)};
     mark(kExchanged + parity_);
   }
   void updated() {
@@ -153,6 +167,10 @@ class StepClock {
   std::size_t parity_ = 0;
   bool is_pending_ = false;
   double before_ = 0;
+  // Of a step's earlier parts; what was waited for between parts counts as before the step.
+  static constexpr double kLeast_s = 1e-12;
+  double before_first_ = 0, between_ = 0;
+  LoopTimes earlier_;
   LoopTimes current_, known_;
 };
 

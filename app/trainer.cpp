@@ -25,6 +25,7 @@ void Trainer::run() {
   for (std::size_t epoch = 0; epoch < run_.schedule.epochs; ++epoch) {
     LapClock epoch_clock;
     train_epoch(epoch);
+    note_loss(epoch);
     const double epoch_s = epoch_clock.lap();
     check_replicas();
     const EvaluationResult result = evaluate();
@@ -39,7 +40,10 @@ void Trainer::run() {
 
 void Trainer::train_epoch(std::size_t epoch) {
   Loader& loader = *run_.train_loader;
+  plan_batch(epoch);
   tally_ = {.epoch = epoch};
+  tally_.global_batch = batch_;
+  tally_.steps_of_epoch = loader.steps();
   loader.start_epoch(epoch);
   replica_.begin_epoch(epoch);
   if (run_.trace) {
@@ -55,18 +59,54 @@ void Trainer::train_epoch(std::size_t epoch) {
   }
 }
 
+// The size of this epoch's steps; a schedule may change it.
+void Trainer::plan_batch(std::size_t epoch) {
+  const std::size_t before = batch_;
+  batch_ = run_.batches.batch_of(epoch, run_.global_batch, first_loss_, last_loss_);
+  const std::size_t parts = run_.parts_of(batch_);
+  run_.train_loader->set_batch(batch_, parts);
+  if (epoch == 0 || batch_ == before) return;
+  const double growth = static_cast<double>(batch_) / static_cast<double>(run_.global_batch);
+  std::string why;
+  if (run_.batches.kind == BatchSchedule::Kind::dynamic) {
+    why = fmt::format("; the training loss was {:.3f} in epoch 1 and {:.3f} in epoch {}",
+                      first_loss_, last_loss_, epoch);
+  }
+  recorder_.say(fmt::format(
+      "epoch {}: {} images per step instead of {} ({} ranks, {} part{} each), learning rate x "
+      "{:.3g}{}",
+      epoch + 1, batch_, before, run_.comm.size(), parts, parts == 1 ? "" : "s",
+      run_.rate_factor(growth), why));
+}
+
+// What a dynamic schedule reads: the mean loss of the epoch over all ranks.
+void Trainer::note_loss(std::size_t epoch) {
+  if (run_.batches.kind != BatchSchedule::Kind::dynamic) return;
+  const LossSums& mine = tally_.loss;
+  last_loss_ = replica_.sync().reducer().run([&](Communicator& comm) {
+    const double loss = comm.all_sum(mine.loss);
+    return loss / static_cast<double>(comm.all_sum(mine.samples));
+  });
+  if (epoch == 0) first_loss_ = last_loss_;
+}
+
 // ---- a step: train, judge, record ---------------------------------------------------------------
 
 void Trainer::step(bool is_last) {
   // Computes the gradients of this rank's part of the batch. Their buckets go to the reducer's
   // thread while backward still computes; in await_sums() this thread may have to wait for it.
-  const double data_s = take_batch();
-  replica_.compute(global_step_);
-  load_ahead(is_last);
+  double data_s = 0;
+  const std::size_t parts = run_.train_loader->parts();
+  for (std::size_t part = 0; part < parts; ++part) {
+    const bool is_last_part = part + 1 == parts;
+    data_s += take_batch(part == 0);
+    replica_.compute(global_step_, is_last_part);
+    load_ahead(is_last && is_last_part);
+  }
   const StepVerdict verdict = replica_.await_sums(data_s);
 
   if (judge(verdict)) {
-    replica_.update(tally_.learning_rate);
+    replica_.update(tally_.learning_rate, place_in_run(1) / all_steps());
   } else {
     replica_.skip_update();
   }
@@ -74,12 +114,12 @@ void Trainer::step(bool is_last) {
   record_step(is_last);
 }
 
-// Takes the batch of this step. Returns how long the loop has waited for it: 0 if it was loaded
-// ahead.
-double Trainer::take_batch() {
+// Takes the batch of this step, or the next part of it. Returns how long the loop has waited for
+// it: 0 if it was loaded ahead.
+double Trainer::take_batch(bool is_first_part) {
   const double waited_s = is_loaded_ ? 0.0 : load_next();
   is_loaded_ = false;
-  tally_.samples += static_cast<std::int64_t>(loaded_global_samples_);
+  if (is_first_part) tally_.samples += static_cast<std::int64_t>(loaded_global_samples_);
   return waited_s;
 }
 
@@ -89,11 +129,27 @@ void Trainer::load_ahead(bool is_last) {
   if (!is_last && run_.train_loader->is_ready()) load_next();
 }
 
+// Where this step begins (offset 0) or ends (1), in steps of the first epoch's length. Exactly the
+// number of the step if all epochs have as many.
+double Trainer::place_in_run(std::size_t offset) const {
+  const auto per_epoch = static_cast<double>(run_.schedule.steps_per_epoch);
+  return static_cast<double>(tally_.epoch) * per_epoch +
+         static_cast<double>(tally_.steps + offset) *
+             (per_epoch / static_cast<double>(tally_.steps_of_epoch));
+}
+
+double Trainer::all_steps() const {
+  return static_cast<double>(run_.schedule.steps_per_epoch) *
+         static_cast<double>(run_.schedule.epochs);
+}
+
 // Whether the parameters are updated. A gradient that is not finite would spoil them, so its step
 // is skipped. All ranks have the same sums and so the same verdict.
 bool Trainer::judge(const StepVerdict& verdict) {
   tally_.step_loss = replica_.loss();
-  tally_.learning_rate = net::learning_rate_at(run_.schedule, global_step_);
+  tally_.learning_rate =
+      net::learning_rate_at(run_.schedule, place_in_run(0)) *
+      run_.rate_factor(static_cast<double>(batch_) / static_cast<double>(run_.global_batch));
   // Without an exchange each rank decides for its own model, also by its loss.
   const bool is_finite =
       options_.exchange ? verdict.finite
@@ -142,6 +198,7 @@ double Trainer::load_next() {
 // ---- between epochs -----------------------------------------------------------------------------
 
 EvaluationResult Trainer::evaluate() {
+  replica_.swap_averages();
   average_statistics();
   LossSums sums;
   run_.test_loader->start_epoch(0);
@@ -149,6 +206,7 @@ EvaluationResult Trainer::evaluate() {
     replica_.load(run_.test_loader->next());
     sums += replica_.evaluate();
   }
+  replica_.swap_averages();
   return replica_.sync().reducer().run([&](Communicator& comm) {
     return EvaluationResult{.loss = comm.all_sum(sums.loss),
                             .correct = comm.all_sum(sums.correct),
@@ -202,12 +260,16 @@ void Trainer::list_state(StateVisitor& visitor) {
   recorder_.list_state(visitor);
   tally_.list_state(visitor);
   visitor.value("run/step", global_step_);
+  visitor.value("run/first_loss", first_loss_);
+  visitor.value("run/last_loss", last_loss_);
   visitor.value("run/skipped_in_a_row", skipped_in_a_row_);
 }
 
 // Rank 0's weights are everybody's; the statistics are those that evaluate() has averaged.
 void Trainer::export_weights(const EvaluationResult& result) {
+  replica_.swap_averages();
   WeightSet weights = collect_weights(*run_.device, replica_.network());
+  replica_.swap_averages();
   const auto samples = static_cast<double>(result.samples);
   weights.epoch = static_cast<std::int64_t>(tally_.epoch);
   weights.test_accuracy = static_cast<double>(result.correct) / samples;

@@ -33,14 +33,18 @@ class Trainer {
 
  private:
   void train_epoch(std::size_t epoch);
+  void plan_batch(std::size_t epoch);
+  void note_loss(std::size_t epoch);
   void step(bool is_last);
 
   // The parts of a step.
-  [[nodiscard]] double take_batch();
+  [[nodiscard]] double take_batch(bool is_first_part);
   void load_ahead(bool is_last);
   [[nodiscard]] bool judge(const StepVerdict& verdict);
   void record_step(bool is_last);
 
+  [[nodiscard]] double place_in_run(std::size_t offset) const;
+  [[nodiscard]] double all_steps() const;
   double load_next();
   [[nodiscard]] EvaluationResult evaluate();
   void tell_bad_images();
@@ -56,6 +60,8 @@ class Trainer {
 
   std::uint64_t global_step_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
+  std::size_t batch_ = 0;                  // global, of the running epoch
+  double first_loss_ = 0, last_loss_ = 0;  // of epochs, with a dynamic batch
   // The batch that was taken from the loader and is not computed yet.
   bool is_loaded_ = false;
   std::size_t loaded_global_samples_ = 0;

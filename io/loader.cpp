@@ -39,18 +39,20 @@ constexpr std::size_t kPieceImages = 16;
 
 }  // namespace
 
-// Step s of an epoch lives in slots[s % slots.size()] and consists of the pieces from s * pieces
-// on. Pieces are claimed in order; one may be claimed once the batch that had its slot before was
-// given back. All numbers, a slot's too, are guarded by mutex; a piece's images and labels belong
-// to the thread that claimed it until is_ready is set, then to the reader. The sampler changes only
+// Batch number i of an epoch, part i % parts of step i / parts, is called step i below. It lives in
+// slots[i % slots.size()] and consists of the pieces from i * pieces on. Pieces are claimed in
+// order; one may be claimed once the batch that had its slot before was given back. All numbers, a
+// slot's too, are guarded by mutex; a piece's images and labels belong to the thread that claimed
+// it until is_ready is set, then to the reader. The sampler and the number of pieces change only
 // while no thread is busy.
 struct Loader::State {
   const ImageSource& source;
   const LoaderOptions options;
   const Normalizer normalizer;
   Sampler sampler;
-  const std::size_t pieces;  // of a step, at least 1
+  std::size_t pieces;  // of a step, at least 1
   std::vector<Slot> slots;
+  std::size_t largest = 0;  // samples that a slot has room for
 
   std::mutex mutex;
   std::condition_variable work;   // for the threads: a piece may be claimed, or stop
@@ -72,12 +74,13 @@ struct Loader::State {
                  .global_batch = options.global_batch,
                  .rank = options.rank,
                  .ranks = options.ranks,
+                 .parts = options.parts,
                  .seed = options.seed,
                  .order = options.order}),
-        pieces(std::max<std::size_t>(divide_up(sampler.largest_batch(), kPieceImages), 1)),
+        pieces(pieces_now()),
         slots(options.buffers != 0 ? options.buffers : divide_up(options.threads, pieces) + 2) {
     DP_ASSERT(options.threads > 0, "a loader without threads");
-    const std::size_t largest = sampler.largest_batch();
+    largest = std::max(sampler.largest_batch(), options.largest_batch);
     for (Slot& slot : slots) {
       const auto allocate = options.allocate ? options.allocate : allocate_plain;
       const std::size_t of_value = options.is_raw ? sizeof(std::uint8_t) : sizeof(float);
@@ -94,6 +97,9 @@ struct Loader::State {
     }
   }
 
+  [[nodiscard]] std::size_t pieces_now() const {
+    return std::max<std::size_t>(divide_up(sampler.largest_batch(), kPieceImages), 1);
+  }
   static std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
   ~State() {
@@ -147,10 +153,12 @@ struct Loader::State {
 
   void fill(std::size_t step, std::size_t piece, Slot& slot,
             std::vector<std::uint8_t>& scratch) const {
+    const std::size_t whole = step / sampler.parts(), part = step % sampler.parts();
     const std::size_t values = source.shape().values();
-    const std::size_t last = std::min((piece + 1) * kPieceImages, sampler.rank_samples(step));
+    const std::size_t last =
+        std::min((piece + 1) * kPieceImages, sampler.rank_samples(whole, part));
     for (std::size_t k = piece * kPieceImages; k < last; ++k) {
-      const std::size_t sample = sampler.sample(step, k);
+      const std::size_t sample = sampler.sample(whole, k, part);
       const Augmentation augmentation =
           options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample)
                           : Augmentation{};
@@ -166,12 +174,17 @@ struct Loader::State {
   }
 
   void complete(std::size_t step, Slot& slot) const {
-    const std::size_t samples = sampler.rank_samples(step), values = source.shape().values();
+    const std::size_t whole = step / sampler.parts(), part = step % sampler.parts();
+    const std::size_t samples = sampler.rank_samples(whole, part);
+    const std::size_t values = source.shape().values();
     slot.batch = {};
     slot.batch.labels = {slot.labels, samples};
     slot.batch.samples = samples;
-    slot.batch.global_samples = sampler.global_samples(step);
-    slot.batch.step = step;
+    slot.batch.global_samples = sampler.global_samples(whole);
+    slot.batch.step = whole;
+    slot.batch.part = part;
+    slot.batch.first_image = sampler.first_place(part);
+    slot.batch.image_stride = sampler.stride();
     if (options.is_raw) {
       slot.batch.bytes = {slot.bytes, samples * values};
       slot.batch.crops = {slot.crops, samples};
@@ -191,11 +204,21 @@ struct Loader::State {
         slot.is_ready = false;
         slot.failure = nullptr;
       }
-      released = wanted = first_step;
-      claimed = first_step * pieces;
-      end = sampler.steps();
+      released = wanted = first_step * sampler.parts();
+      claimed = released * pieces;
+      end = sampler.steps() * sampler.parts();
     }
     work.notify_all();
+  }
+
+  void set_batch(std::size_t global_batch, std::size_t parts) {
+    std::unique_lock lock(mutex);
+    end = 0;  // nothing more is claimed
+    ready.wait(lock, [this] { return busy == 0; });
+    sampler.set_batch(global_batch, parts);
+    pieces = pieces_now();
+    DP_ASSERT(sampler.largest_batch() <= largest, "a batch of {} where {} were planned",
+              sampler.largest_batch(), largest);
   }
 
   const Batch& next() {
@@ -223,6 +246,12 @@ Loader::~Loader() = default;
 
 std::size_t Loader::steps() const noexcept { return state_->sampler.steps(); }
 std::size_t Loader::largest_batch() const noexcept { return state_->sampler.largest_batch(); }
+
+std::size_t Loader::parts() const noexcept { return state_->sampler.parts(); }
+
+void Loader::set_batch(std::size_t global_batch, std::size_t parts) {
+  state_->set_batch(global_batch, parts);
+}
 
 void Loader::start_epoch(std::uint64_t epoch, std::size_t first_step) {
   state_->start_epoch(epoch, first_step);

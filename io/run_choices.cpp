@@ -31,7 +31,10 @@ RunChoices read(const std::string& path) {
   choices.batch_per_rank = number_of(config.get(), "batch-size");
   if (choices.batch_per_rank == 0 && ranks > 0) {
     // The ranks' parts differ by at most one image; rank 0 has the larger one.
-    choices.batch_per_rank = (number_of(config.get(), "global-batch") + ranks - 1) / ranks;
+    // Logs of earlier versions know no parts.
+    const bool has_parts = H5Aexists(config.get(), "accumulate") > 0;
+    const std::size_t at_once = ranks * (has_parts ? number_of(config.get(), "accumulate") : 1);
+    choices.batch_per_rank = (number_of(config.get(), "global-batch") + at_once - 1) / at_once;
   }
   choices.algorithms = read_text_attribute(model.get(), "algorithms");
   choices.exchange_path = read_text_attribute(file.get(), "exchange_path");

@@ -5,6 +5,10 @@
 // step differ by at most one, every sample is seen exactly once, and nothing is padded or repeated.
 // In the last step a rank may have no sample at all. G need not be divisible by P.
 //
+// With gradient accumulation a rank makes a step's batch in `parts` parts. Its part j then has the
+// samples that rank j P + r of P parts ranks would have: so N parts on P ranks are the batches of
+// N P ranks, also where the last step is uneven.
+//
 // In training, position p holds sample perm[p]. The permutation depends on (seed, epoch) and is the
 // same on every rank. In evaluation, position p holds sample p.
 #pragma once
@@ -22,6 +26,7 @@ struct SamplerOptions {
   std::size_t global_batch = 1;
   std::size_t rank = 0;
   std::size_t ranks = 1;  // P
+  std::size_t parts = 1;  // of a rank's batch
   std::uint64_t seed = 0;
   SampleOrder order = SampleOrder::shuffled;
 };
@@ -33,18 +38,30 @@ class Sampler {
 
   // Draws the epoch's permutation; allocates nothing.
   void start_epoch(std::uint64_t epoch);
+  // From now on, steps are of this size.
+  void set_batch(std::size_t global_batch, std::size_t parts);
 
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] std::size_t steps() const noexcept;
-  // Samples of all ranks in a step, and of this rank.
+  [[nodiscard]] std::size_t parts() const noexcept { return options_.parts; }
+  // Samples of all ranks in a step, and of a part of this rank's.
   [[nodiscard]] std::size_t global_samples(std::size_t step) const;
-  [[nodiscard]] std::size_t rank_samples(std::size_t step) const;
+  [[nodiscard]] std::size_t rank_samples(std::size_t step, std::size_t part = 0) const;
   // The most that rank_samples() returns for any step.
   [[nodiscard]] std::size_t largest_batch() const noexcept;
-  // The k-th sample of this rank in a step, k < rank_samples(step).
-  [[nodiscard]] std::size_t sample(std::size_t step, std::size_t k) const;
+  // Where in the step a part's samples are: the first one, and how far the next is.
+  [[nodiscard]] std::size_t first_place(std::size_t part) const { return place(part); }
+  [[nodiscard]] std::size_t stride() const { return places(); }
+  // The k-th sample of a part, k < rank_samples(step, part).
+  [[nodiscard]] std::size_t sample(std::size_t step, std::size_t k, std::size_t part = 0) const;
 
  private:
+  // As which of all ranks' parts that part counts, and how many there are.
+  [[nodiscard]] std::size_t place(std::size_t part) const {
+    return part * options_.ranks + options_.rank;
+  }
+  [[nodiscard]] std::size_t places() const { return options_.ranks * options_.parts; }
+
   SamplerOptions options_;
   std::uint64_t epoch_ = 0;
   std::vector<std::uint32_t> permutation_;  // empty if in order

@@ -6,9 +6,11 @@
 //   g = gradient * scale + weight_decay * parameter                     (Adam; AdamW: without it)
 //   mean += (1 - beta1) * (g - mean)
 //   square = beta2 * square + (1 - beta2) * g * g
-//   parameter -= learning_rate / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) + epsilon)
+//   parameter -= learning_rate / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) +
+//   epsilon)
 //
-// scale is that of clipping (kernels/sgd.hpp). No fused multiply-add: the same bits on every device.
+// scale is that of clipping (kernels/sgd.hpp). No fused multiply-add: the same bits on every
+// device.
 #pragma once
 
 #include <cmath>
@@ -46,8 +48,7 @@ struct AdamStep {
           .beta2 = static_cast<float>(settings.beta2),
           .one_minus_beta2 = static_cast<float>(1.0 - settings.beta2),
           .size = static_cast<float>(rate / (1.0 - std::pow(settings.beta1, count))),
-          .square_root_end =
-              static_cast<float>(std::sqrt(1.0 - std::pow(settings.beta2, count))),
+          .square_root_end = static_cast<float>(std::sqrt(1.0 - std::pow(settings.beta2, count))),
           .epsilon = static_cast<float>(settings.epsilon),
           .clip_norm = settings.clip_norm};
 }

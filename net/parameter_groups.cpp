@@ -52,8 +52,7 @@ double factor_of(const Parameters& parameters, const Parameter& tensor,
 
 }  // namespace
 
-std::vector<GroupFactors> named_factors(const Parameters& parameters,
-                                        const GroupOptions& options) {
+std::vector<GroupFactors> named_factors(const Parameters& parameters, const GroupOptions& options) {
   for (const std::string& pattern : options.no_decay) {
     check_is_used(parameters, pattern, Setting::no_decay);
   }
@@ -70,8 +69,7 @@ std::vector<GroupFactors> named_factors(const Parameters& parameters,
     });
     factors.push_back(
         {.learning_rate = factor_of(parameters, tensor, options.lr_factors),
-         .weight_decay =
-             decays ? factor_of(parameters, tensor, options.decay_factors) : 0.0});
+         .weight_decay = decays ? factor_of(parameters, tensor, options.decay_factors) : 0.0});
   }
   return factors;
 }

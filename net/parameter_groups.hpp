@@ -21,8 +21,8 @@ struct NamedFactor {
 };
 
 struct GroupOptions {
-  std::vector<std::string> no_decay = {};      // weight decay 0
-  std::vector<NamedFactor> lr_factors = {};    // the first that matches a name counts
+  std::vector<std::string> no_decay = {};       // weight decay 0
+  std::vector<NamedFactor> lr_factors = {};     // the first that matches a name counts
   std::vector<NamedFactor> decay_factors = {};  // the same
 };
 

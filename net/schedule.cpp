@@ -22,17 +22,26 @@ double onecycle(const ScheduleOptions& options, double step, double total) {
   return anneal(options.learning_rate, last, (step - rise_end) / (fall_end - rise_end));
 }
 
+double triangular(const ScheduleOptions& options, double step, double total) {
+  const double peak = std::floor(options.peak_at * total);
+  const double share = step < peak ? options.start + (1.0 - options.start) * step / peak
+                                   : 1.0 + (options.end - 1.0) * (step - peak) / (total - peak);
+  return options.learning_rate * share;
+}
+
 }  // namespace
 
-double learning_rate_at(const ScheduleOptions& options, std::size_t step) {
+double learning_rate_at(const ScheduleOptions& options, double step) {
   const auto per_epoch = static_cast<double>(options.steps_per_epoch);
   const double total = per_epoch * static_cast<double>(options.epochs);
-  const auto now = static_cast<double>(step);
+  double now = options.is_by_epoch ? std::floor(step / per_epoch) * per_epoch : step;
   if (options.kind == ScheduleKind::onecycle) return onecycle(options, now, total);
+  if (options.kind == ScheduleKind::triangular) return triangular(options, now, total);
 
   const double warmup = std::min(options.warmup_epochs * per_epoch, total);
   // If the warm-up ends within a step, this step has the peak.
-  if (now < warmup) return options.learning_rate * std::min(1.0, (now + 1.0) / warmup);
+  if (step < warmup) return options.learning_rate * std::min(1.0, (step + 1.0) / warmup);
+  now = std::max(now, warmup);  // an epoch may begin in the warm-up
   switch (options.kind) {
     case ScheduleKind::step: {
       const auto passed =
@@ -42,8 +51,13 @@ double learning_rate_at(const ScheduleOptions& options, std::size_t step) {
     }
     case ScheduleKind::cosine:
       return anneal(options.learning_rate, 0.0, (now - warmup) / std::max(total - warmup, 1.0));
+    case ScheduleKind::poly: {
+      const double t = (now - warmup) / std::max(total - warmup, 1.0);
+      return options.learning_rate * std::pow(1.0 - t, options.power);
+    }
     case ScheduleKind::constant:
     case ScheduleKind::onecycle:
+    case ScheduleKind::triangular:
       break;
   }
   return options.learning_rate;

@@ -1,4 +1,5 @@
-// Learning-rate schedules. They are functions of the step, so they have no state to save.
+// Learning-rate schedules. They are functions of the place in the run, so they have no state to
+// save.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,7 @@
 
 namespace dp::net {
 
-enum class ScheduleKind { constant, step, cosine, onecycle };
+enum class ScheduleKind { constant, step, cosine, onecycle, triangular, poly };
 
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::constant;
@@ -17,15 +18,23 @@ struct ScheduleOptions {
   double warmup_epochs = 0;
   std::vector<double> milestones;  // step: epochs at which the rate is multiplied by gamma
   double gamma = 0.1;
+  // triangular: shares of learning_rate at the start and at the end, and of the steps at the peak.
+  double start = 0.2, peak_at = 0.23, end = 0.07;
+  double power = 2.0;        // poly
+  bool is_by_epoch = false;  // the rate changes between epochs alone (the warm-up: at every step)
 };
 
-// The rate of a global step, counted from 0.
+// The rate of a global step, counted from 0. Where the steps of an epoch differ from
+// steps_per_epoch, `step` is the place in the run in steps of that length.
 //   constant  learning_rate
 //   step      learning_rate * gamma ^ (milestones passed)
 //   cosine    learning_rate * (1 + cos(pi * t)) / 2, t from 0 to 1 after the warm-up;
 //             Loshchilov and Hutter 2017, without restarts
 //   onecycle  torch.optim.lr_scheduler.OneCycleLR(max_lr, pct_start 0.3, div_factor 25,
 //             final_div_factor 1e4, cosine, momentum left alone); Smith 2018
-[[nodiscard]] double learning_rate_at(const ScheduleOptions& options, std::size_t step);
+//   triangular  straight from start to 1 at floor(peak_at * steps), then to end, all times
+//             learning_rate; airbench94 (Jordan 2024) has the preset numbers
+//   poly      learning_rate * (1 - t) ^ power, t as for cosine; You et al. 2017 with power 2
+[[nodiscard]] double learning_rate_at(const ScheduleOptions& options, double step);
 
 }  // namespace dp::net

@@ -69,8 +69,8 @@ void muon_direction(CudaDevice& device, std::span<const float> gradients, std::s
 }
 
 void muon_normalise(CudaDevice& device, std::span<float> x, const double* squares) {
-  launch(normalise_kernel, Launch{.blocks = blocks_of(device, x.size())}, device.stream(),
-         x.data(), x.size(), squares);
+  launch(normalise_kernel, Launch{.blocks = blocks_of(device, x.size())}, device.stream(), x.data(),
+         x.size(), squares);
 }
 
 void muon_apply(CudaDevice& device, std::span<float> parameters, std::span<const float> x,

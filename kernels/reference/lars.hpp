@@ -23,8 +23,7 @@ void lars_update(std::size_t count, T* parameters, const T* gradients, T* veloci
   const bool adapts = step.trust > 0 && weights > 0 && gradient > 0;
   const T ratio = adapts ? T(step.trust) * weights / (gradient + decay * weights) : T(1);
   for (std::size_t i = 0; i < count; ++i) {
-    velocity[i] =
-        momentum * velocity[i] + ratio * (gradients[i] * scale + decay * parameters[i]);
+    velocity[i] = momentum * velocity[i] + ratio * (gradients[i] * scale + decay * parameters[i]);
     parameters[i] -= rate * velocity[i];
   }
 }

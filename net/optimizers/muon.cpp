@@ -1,7 +1,8 @@
 // Muon (kernels/muon.hpp) for the kernels of convolutions, each as a matrix of its output channels,
-// and for linear layers' weights where options say so; SGD, which uses options.has_nesterov, for all
-// other parameters. As in airbench94_muon.py kernels are normalised before each update, and have no
-// weight decay then; linear layers' weights keep their norm and have the group's weight decay.
+// and for linear layers' weights where options say so; SGD, which uses options.has_nesterov, for
+// all other parameters. As in airbench94_muon.py kernels are normalised before each update, and
+// have no weight decay then; linear layers' weights keep their norm and have the group's weight
+// decay.
 //
 // The state is the velocity, as long as the parameters.
 #include "kernels/muon.hpp"
@@ -45,10 +46,11 @@ class Muon final : public GroupedOptimizer {
   [[nodiscard]] static std::size_t columns_of(const Parameter& tensor) {
     return tensor.elements / tensor.shape[0];
   }
-  [[nodiscard]] static bool is_kernel(const Parameter& tensor) { return tensor.shape.size() == 4; }
+  [[nodiscard]] static bool is_kernel(const Parameter& tensor) {
+    return tensor.shape.size() == 4 && !tensor.is_linear;
+  }
   [[nodiscard]] bool is_orthogonalised(const Parameter& tensor) const {
-    return is_kernel(tensor) ||
-           (options_.muon_has_linear && tensor.kind == ParameterKind::matrix);
+    return is_kernel(tensor) || (options_.muon_has_linear && tensor.kind == ParameterKind::matrix);
   }
 
   // Each matrix alone; what lies between them and belongs to one group together.

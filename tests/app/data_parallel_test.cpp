@@ -15,6 +15,7 @@
 #include "kernels/base/random.hpp"
 #include "kernels/sgd.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
+#include "net/layers/batch_norm.hpp"
 #include "net/layers/conv2d.hpp"
 #include "net/layers/dropout.hpp"
 #include "net/layers/elementwise.hpp"
@@ -126,8 +127,6 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   if (!is_gpu && GetParam() != ExchangePath::host) GTEST_SKIP() << "a CPU has one path";
   ReplicaOptions options;
   options.seed = 3;
-  options.rank = rank;
-  options.ranks = ranks;
   options.optimizer = {.weight_decay = 5e-4f};
   options.sync.bucket_bytes = 4096;
   options.sync.path = GetParam();
@@ -206,8 +205,6 @@ TEST(TrainedEpochs, ParameterStaysAfterItsLast) {
   graph.add<net::LinearLayer>("linear", {.outputs = 10}, {x});
   const std::unique_ptr<Device> device = make_device({.tune = false});
   ReplicaOptions options;
-  options.rank = rank;
-  options.ranks = ranks;
   options.sync.reducer.comm_timeout_s = 30;
   Replica replica(*device, std::move(graph), options);
   Loader loader(set, {.global_batch = kGlobalBatch, .rank = rank, .ranks = ranks, .seed = 5});
@@ -252,6 +249,108 @@ INSTANTIATE_TEST_SUITE_P(Paths, DataParallel,
                          [](const auto& row) {
                            return row.param == ExchangePath::host ? "host" : "device";
                          });
+
+// The batches of P ranks, computed by one rank in P parts. With two ranks both add the same two
+// numbers, so that the bits are equal, also those of normalisation's parameters, because each part
+// is normalised by its own statistics. With more ranks the order of additions differs.
+net::Graph normalised_network() {
+  net::Graph graph(kImage);
+  net::Value x =
+      graph.add<net::Conv2dLayer>("conv1", {.channels = 16, .stride = 2}, {graph.images()});
+  x = graph.add<net::BatchNormLayer>("bn1", {}, {x});
+  x = graph.add<net::ReluLayer>("relu1", {}, {x});
+  x = graph.add<net::GlobalAveragePoolLayer>("mean", {}, {x});
+  graph.add<net::LinearLayer>("linear", {.outputs = 10}, {x});
+  return graph;
+}
+
+// What a run of six steps leaves after each.
+struct Course {
+  std::vector<double> losses;  // sums over all ranks
+  std::vector<std::int64_t> samples;
+  std::vector<std::vector<float>> values;
+};
+
+// `comm` has the ranks that train together; each computes its batch in so many parts.
+Course train(Communicator& comm, const ImageSet& set, std::size_t parts) {
+  const std::unique_ptr<Device> device = make_device(part_device(comm));
+  ReplicaOptions options;
+  options.seed = 3;
+  options.optimizer = {.weight_decay = 5e-4f, .clip_norm = 0.5};
+  options.label_smoothing = 0.1;
+  options.accumulates = parts > 1;
+  options.sync.bucket_bytes = 4096;
+  options.sync.reducer.topology = "direct";
+  options.sync.reducer.comm_timeout_s = 30;
+  LoaderOptions loading = {.global_batch = kGlobalBatch,
+                           .rank = static_cast<std::size_t>(comm.rank()),
+                           .ranks = static_cast<std::size_t>(comm.size()),
+                           .parts = parts,
+                           .seed = 5};
+  if (device->kind() == DeviceKind::cuda) {
+    loading.is_raw = true;
+    loading.allocate = [&](std::size_t bytes) { return device->allocate_host(bytes); };
+  }
+  Loader loader(set, loading);
+  Replica replica(*device, normalised_network(), options);
+  for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
+    replica.prepare(n, net::Mode::training);
+  }
+  replica.plan_exchange();
+  replica.connect(comm);
+  Course course;
+  std::uint64_t step = 0;
+  for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
+    loader.start_epoch(epoch);
+    replica.begin_times();
+    for (std::size_t s = 0; s < loader.steps(); ++s, ++step) {
+      for (std::size_t part = 0; part < parts; ++part) {
+        replica.load(loader.next());
+        replica.compute(step, part + 1 == parts);
+        replica.await_loaded();
+      }
+      EXPECT_TRUE(replica.await_sums(0.0).finite);
+      replica.update(0.1);
+      const LossSums mine = replica.loss();
+      replica.sync().reducer().run([&](Communicator& c) {
+        course.losses.push_back(c.all_sum(mine.loss));
+        course.samples.push_back(c.all_sum(mine.samples));
+      });
+      course.values.push_back(to_host(*device, replica.network().parameters().values()));
+    }
+    const LoopTimes times = replica.take_times(true);
+    for (const double time :
+         {times.data, times.forward, times.backward, times.exposed_comm, times.optimizer}) {
+      EXPECT_GE(time, 0.0);
+    }
+    EXPECT_GT(times.forward, 0.0);
+  }
+  // What this rank still forwards to others has ended.
+  replica.sync().reducer().run([](Communicator&) {});
+  return course;
+}
+
+TEST(Accumulation, PartsAreRanks) {
+  Communicator comm;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const ImageSet set = random_images();
+  const Course together = train(comm, set, 1);
+  Communicator self(MPI_COMM_SELF);
+  const Course alone = train(self, set, ranks);
+  EXPECT_EQ(alone.samples, (std::vector<std::int64_t>{12, 12, 2, 12, 12, 2}));
+  EXPECT_EQ(alone.samples, together.samples);
+  for (std::size_t step = 0; step < alone.values.size(); ++step) {
+    if (ranks <= 2) {
+      EXPECT_EQ(alone.losses[step], together.losses[step]) << "step " << step;
+      EXPECT_EQ(alone.values[step], together.values[step]) << "step " << step;
+    } else {
+      // As for RanksTogetherAreOneRank, over six steps.
+      EXPECT_NEAR(alone.losses[step], together.losses[step], 1e-4 * together.losses[step]);
+      EXPECT_LT(relative_difference(alone.values[step], together.values[step]), 1e-5)
+          << "step " << step;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace dp

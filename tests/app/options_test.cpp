@@ -5,11 +5,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "app/batch_schedule.hpp"
 #include "app/options_table.hpp"
+#include "app/recipes.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -317,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(
             "--lr-milestones 3: only with --lr-schedule step, not onecycle"},
         Bad{{"--warmup-epochs", "1"},
             "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
-            "constant, step or cosine"},
+            "constant, step, cosine or poly"},
         Bad{{"--compress-warmup", "2"}, "--compress-warmup 2: only with --compress, which is none"},
         Bad{{"--compress", "q8", "--compress-warmup", "5"},
             "--compress-warmup 5: must be below the run's --epochs 5, or nothing is ever sent as "
@@ -348,6 +352,19 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--lr-factors", "bias"},
             "--lr-factors bias: must be names with * and ?, bn or bias, each with =X, joined by "
             "commas; X is a number from 0 to 10000"},
+        Bad{{"--batch-schedule", "dynamic"},
+            "--batch-schedule dynamic: must be fixed, dynamic:max=N or E:N,... (from epoch E on N "
+            "images, epochs increasing), N from 1 to 16777216"},
+        Bad{{"--batch-schedule", "3:64,2:128"},
+            "--batch-schedule 3:64,2:128: must be fixed, dynamic:max=N or E:N,... (from epoch E "
+            "on N images, epochs increasing), N from 1 to 16777216"},
+        Bad{{"--lr-triangle", "0.2,0.5"},
+            "--lr-triangle 0.2,0.5: must be START,PEAK,END: the shares of --lr at the start and "
+            "at the end, from 0 to 1, and between them the share of the run at which the peak is, "
+            "from 0 to 1"},
+        Bad{{"--lookahead", "5"},
+            "--lookahead 5: must be off, N:X or N:ramp, N a whole number from 1 to 1000000 and X "
+            "a number above 0, up to 1"},
         Bad{{"--decay-factors", "bias=2,=1"},
             "--decay-factors bias=2,=1: must be names with * and ?, bn or bias, each with =X, "
             "joined by commas; X is a number from 0 to 10000"}));
@@ -373,6 +390,52 @@ TEST(Options, AnOptimizerHasDefaultsOfItsOwn) {
   EXPECT_EQ(parse({"--config", file.path(), "--optimizer", "adam"}).epsilon, 0.1);
 }
 
+TEST(Options, AccumulationMultipliesTheBatch) {
+  EXPECT_EQ(parse({"--batch-size", "8", "--accumulate", "5"}).global_batch_of(3), 120);
+  EXPECT_EQ(parse({"--global-batch", "100", "--accumulate", "5"}).global_batch_of(3), 100);
+  EXPECT_THROW(
+      static_cast<void>(parse({"--global-batch", "14", "--accumulate", "5"}).global_batch_of(3)),
+      Error);
+}
+
+TEST(Options, LookaheadAndTriangleReadBack) {
+  const Options options = parse({"--lookahead", "5:ramp", "--lr-schedule", "triangular",
+                                 "--lr-triangle", "0,0.25,0.1", "--ema", "0.99"});
+  EXPECT_EQ(options.lookahead_every, 5);
+  EXPECT_EQ(options.lookahead_share, 0);
+  EXPECT_EQ(options.lr_peak_at, 0.25);
+  const Options again = parse_config_text(config_text(options), "text", context());
+  EXPECT_EQ(again.resolved(), options.resolved());
+  EXPECT_EQ(parse({"--lookahead", "off"}).lookahead_every, 0);
+}
+
+TEST(BatchSchedule, FollowsTheLoss) {
+  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", "dynamic:max=1000");
+  EXPECT_EQ(schedule.batch_of(0, 128, 0, 0), 128u);
+  EXPECT_EQ(schedule.batch_of(1, 128, 2.0, 2.0), 128u);   // 2^0
+  EXPECT_EQ(schedule.batch_of(2, 128, 2.0, 1.01), 128u);  // the quotient is rounded down
+  EXPECT_EQ(schedule.batch_of(2, 128, 2.0, 0.99), 256u);  // 2^1
+  EXPECT_EQ(schedule.batch_of(2, 128, 2.0, 0.66), 512u);  // 2^2
+  EXPECT_EQ(schedule.batch_of(2, 128, 2.0, 0.5), 1000u);  // 2^3, and no more than the most
+  EXPECT_EQ(schedule.batch_of(2, 128, 2.0, 4.0), 128u);   // the loss has risen
+  EXPECT_EQ(schedule.batch_of(2, 128, 2.0, 0.0), 1000u);
+  EXPECT_EQ(schedule.batch_of(2, 128, 2.0, std::nan("")), 128u);
+  EXPECT_EQ(schedule.batch_of(2, 2000, 2.0, 0.1), 2000u);  // never below the run's own batch
+  EXPECT_EQ(schedule.all(128), (std::vector<std::size_t>{128, 256, 512, 1000}));
+  EXPECT_EQ(schedule.all(2000), (std::vector<std::size_t>{2000}));
+}
+
+TEST(BatchSchedule, FollowsAList) {
+  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", "2:64,5:32");
+  std::vector<std::size_t> sizes;
+  for (std::size_t epoch = 0; epoch < 6; ++epoch) {
+    sizes.push_back(schedule.batch_of(epoch, 16, 0, 0));
+  }
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{16, 64, 64, 64, 32, 32}));
+  EXPECT_EQ(schedule.all(16), (std::vector<std::size_t>{16, 32, 64}));
+  EXPECT_EQ(parse_batch_schedule("", "fixed").batch_of(7, 16, 2.0, 0.1), 16u);
+}
+
 TEST(Options, FactorsByName) {
   const Options options = parse({"--lr-factors", "bias=64,layer1.*=0.5", "--no-decay", "bn,bias"});
   EXPECT_EQ(options.lr_factors,
@@ -380,6 +443,54 @@ TEST(Options, FactorsByName) {
   EXPECT_EQ(options.no_decay, "bn,bias");
   const Options again = parse_config_text(config_text(options), "text", context());
   EXPECT_EQ(again.lr_factors, options.lr_factors);
+}
+
+// Every recipe's options are accepted, alone and read back, and mean what they say.
+TEST(Recipes, EachIsARowOfValidOptions) {
+  OptionContext all = context();
+  all.models.clear();
+  all.check_compress = nullptr;
+  for (const Recipe& recipe : recipe_list()) {
+    SCOPED_TRACE(recipe.name);
+    EXPECT_FALSE(recipe.text.empty());
+    const Options options = parse_options({"--recipe", recipe.name, "--data-dir", "d"}, all);
+    const auto resolved = options.resolved();
+    for (const auto& [name, value] : recipe.options) {
+      const auto row =
+          std::ranges::find(resolved, name, [](const auto& pair) { return pair.first; });
+      ASSERT_NE(row, resolved.end()) << name;
+      EXPECT_EQ(row->second, value) << name;
+    }
+    const Options again = parse_config_text(config_text(options), "text", all);
+    EXPECT_EQ(again.resolved(), resolved);
+    EXPECT_TRUE(options.warnings().empty());
+    EXPECT_NE(help_text(all).find("  " + recipe.name), std::string::npos);
+  }
+}
+
+TEST(Recipes, WhatIsGivenWins) {
+  const Options options = parse({"--recipe", "cifar-resnet", "--batch-size", "8", "--lr-schedule",
+                                 "cosine", "--data-dir", "d"});
+  EXPECT_EQ(options.model, "resnet20");
+  EXPECT_EQ(options.epochs, 164);
+  EXPECT_EQ(options.batch_size, 8);
+  EXPECT_EQ(options.global_batch, 0);
+  EXPECT_TRUE(options.lr_milestones.empty());
+  // The synthetic data set's own defaults are below a recipe.
+  EXPECT_EQ(parse({"--recipe", "cifar-resnet"}).epochs, 164);
+  EXPECT_EQ(parse({"--recipe", "cifar-resnet", "--optimizer", "adam"}).lr, 1e-3);
+  const File file("recipe = cifar-resnet\nepochs = 3\n");
+  EXPECT_EQ(parse({"--config", file.path()}).epochs, 3);
+  EXPECT_EQ(parse({"--config", file.path()}).model, "resnet20");
+}
+
+// A recipe whose model the program does not have.
+TEST(Recipes, AreOfferedWithTheirModels) {
+  EXPECT_EQ(refusal({"--recipe", "lowband-vgg16"}),
+            "--recipe lowband-vgg16: unknown recipe; known: cifar-resnet");
+  EXPECT_EQ(refusal({"--recipe", "cifar-resnett"}),
+            "--recipe cifar-resnett: unknown recipe; known: cifar-resnet; did you mean "
+            "cifar-resnet?");
 }
 
 TEST(Config, LiesBetweenDefaultsAndCommandLine) {

@@ -130,7 +130,9 @@ class RecorderTest : public testing::Test {
                       .other = 77.0},  // as_parts_of() knows better
             .learning_rate = 0.125,
             .skipped_steps = 2,
-            .replica_hash = 77};
+            .replica_hash = 77,
+            .global_batch = static_cast<std::size_t>(4 * ranks()),
+            .steps_of_epoch = kStepsPerEpoch};
   }
   void record_epoch() {
     recorder_->record_epoch(tally(), 1000.0 + rank(), {.loss = 30, .correct = 7, .samples = 20},

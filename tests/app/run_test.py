@@ -85,6 +85,38 @@ def overlap_changes_nothing() -> None:
                          run(2, "off.h5", "--overlap", "off", *options))
 
 
+def batches_in_parts_and_by_schedule() -> None:
+    # 200 images: 16 x 2 ranks x 3 parts are steps of 96, 96 and 8; BatchNorm and bits as with 6 ranks.
+    parts = run(2, "parts.h5", "--accumulate", "3", "--ema", "0.9", "--lookahead", "5:0.5", "--optimizer", "adam",
+                "--lr", "0.001")
+    assert parts["epochs"]["global_batch"].tolist() == [96, 96] and parts["epochs"]["samples"].tolist() == [200, 200]
+    assert len(parts["steps"]) == 6 and np.isfinite(parts["steps"]["train_loss"]).all()
+    # One exchange a step: the bytes are those of a run that computes its batch at once.
+    whole = run(2, "whole.h5", "--batch-size", "48", "--epochs", "1")
+    assert abs(int(whole["epochs"]["sent_bytes"][0]) / int(parts["epochs"]["sent_bytes"][0]) - 1) < 0.01
+
+    done = subprocess.run(command(2, "list.h5", "--batch-schedule", "2:64,3:96", "--epochs", "3", "--lr-scaling", "linear"),
+                          capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done
+    listed = h5py.File("list.h5", "r")["epochs"][:]
+    assert listed["global_batch"].tolist() == [32, 64, 96] and listed["samples"].tolist() == [200] * 3
+    assert np.allclose(listed["learning_rate"], [0.1, 0.2, 0.3]), listed["learning_rate"]
+    assert "epoch 2: 64 images per step instead of 32 (2 ranks, 1 part each), learning rate x 2" in done.stdout, done
+    # With --accumulate a part keeps its size, so that a larger batch has more of them.
+    done = subprocess.run(command(1, "more.h5", "--batch-schedule", "2:64", "--accumulate", "2", "--limit-train", "64"),
+                          capture_output=True, text=True, timeout=200)
+    assert "epoch 2: 64 images per step instead of 32 (1 ranks, 4 parts each)" in done.stdout, done
+
+    # The loss falls below a half of the first epoch's.
+    grown = run(1, "grown.h5", "--batch-schedule", "dynamic:max=48", "--augment", "off", "--limit-train", "48",
+                "--limit-test", "4", "--batch-size", "8", "--epochs", "25")["epochs"][:]
+    losses, batches = grown["train_loss"], grown["global_batch"]
+    for epoch in range(1, len(grown)):
+        factor = max(1, 2.0 ** (losses[0] // losses[epoch - 1] - 1))
+        assert batches[epoch] == min(48, 8 * factor), (epoch, losses, batches)
+    assert batches[-1] > 8, (losses, batches)
+
+
 def without_exchange() -> None:
     log = run(2, "off.h5", "--exchange", "off", "--compress", "q8", "--epochs", "20", "--augment", "off",
               "--limit-train", "96", "--batch-size", "8")

@@ -51,12 +51,17 @@ net::Graph small_network() {
 class TrainingRun {
  public:
   TrainingRun(Communicator& comm, const std::string& codec, const std::string& topology,
-              bool overlap, std::optional<net::OptimizerOptions> optimizer = {})
+              bool overlap, std::optional<net::OptimizerOptions> optimizer = {},
+              bool has_averages = false)
       : comm_(comm), device_(make_device({.threads = 1, .tune = false})) {
     ReplicaOptions options;
     options.seed = 3;
     options.optimizer = optimizer.value_or(net::OptimizerOptions{
         .momentum = codec.starts_with("dgc") ? 0.5f : 0.9f, .weight_decay = 5e-4f});
+    if (has_averages) {
+      options.ema_decay = 0.9;
+      options.lookahead_every = 2;
+    }
     options.sync.compress = codec;
     options.sync.bucket_bytes = 4096;
     options.sync.overlap = overlap;
@@ -201,7 +206,8 @@ TEST(OptimizerState, EveryPartCounts) {
     TrainingRun run(comm, "q8", "ring", true, options);
     expect_every_part_counts(run);
     // Into another object, as a run that is started again does.
-    TrainingRun first(comm, "q8", "ring", true, options), resumed(comm, "q8", "ring", true, options);
+    TrainingRun first(comm, "q8", "ring", true, options),
+        resumed(comm, "q8", "ring", true, options);
     first.train(0, kBefore);
     const StateCopy before = first.copy();
     first.train(kBefore, kAfter);
@@ -209,6 +215,12 @@ TEST(OptimizerState, EveryPartCounts) {
     resumed.train(kBefore, kAfter);
     EXPECT_TRUE(resumed.copy() == first.copy());
   }
+}
+
+TEST(AverageState, EveryPartCounts) {
+  Communicator comm;
+  TrainingRun run(comm, "q8", "ring", true, {}, true);
+  expect_every_part_counts(run);
 }
 
 // dgc keeps the momentum, so that only SGD goes with it.

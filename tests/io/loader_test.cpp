@@ -299,5 +299,41 @@ TEST(Loader, AllocatesNothingAfterItsStart) {
   EXPECT_EQ(allocations, before);
 }
 
+// Three parts on two ranks are the batches of six ranks, also in the uneven last step, in which
+// some have none. Between epochs the size of steps may change.
+TEST(Loader, PartsAreTheBatchesOfMoreRanks) {
+  for (const std::size_t global_batch : {12u, 50u}) {  // 203 images: the last step has 11 or 3
+    std::vector<std::vector<Copy>> six;
+    for (std::size_t rank = 0; rank < 6; ++rank) {
+      Loader loader(images(), {.global_batch = global_batch, .rank = rank, .ranks = 6, .seed = 3});
+      six.push_back(read_epoch(loader, 1));
+    }
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      Loader loader(images(), {.global_batch = 7,
+                               .rank = rank,
+                               .ranks = 2,
+                               .largest_batch = 30,
+                               .seed = 3,
+                               .threads = 2});
+      static_cast<void>(read_epoch(loader, 0));
+      loader.set_batch(global_batch, 3);
+      loader.start_epoch(1);
+      ASSERT_EQ(loader.parts(), 3u);
+      ASSERT_EQ(loader.steps(), six[0].size());
+      for (std::size_t step = 0; step < loader.steps(); ++step) {
+        for (std::size_t part = 0; part < 3; ++part) {
+          const Batch& batch = loader.next();
+          EXPECT_EQ(batch.part, part);
+          const Copy copy = {{batch.images.begin(), batch.images.end()},
+                             {batch.labels.begin(), batch.labels.end()},
+                             batch.global_samples,
+                             batch.step};
+          EXPECT_EQ(copy, six[part * 2 + rank][step]) << step << " " << part;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dp

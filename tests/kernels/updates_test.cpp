@@ -196,8 +196,8 @@ TEST(Mix, EqualsItsFormula) {
       blend_values(*device, x.span().subspan(skipped), blend.span().subspan(skipped), 0.25f);
       blend_values(*device, x.span().subspan(skipped), copied.span().subspan(skipped), 1.0f);
       swap_values(*device, x2.span().subspan(skipped), swapped.span().subspan(skipped));
-      const Doubles s = sum.values(), m = blend.values(), c = copied.values(),
-                    w = swapped.values(), w2 = x2.values();
+      const Doubles s = sum.values(), m = blend.values(), c = copied.values(), w = swapped.values(),
+                    w2 = x2.values();
       EXPECT_EQ(x.values(), a);
       for (std::size_t i = 0; i < count; ++i) {
         const auto p = static_cast<float>(a[i]), q = static_cast<float>(b[i]);

@@ -15,6 +15,7 @@
 #include "kernels/base/setting_error.hpp"
 #include "kernels/reference/sgd.hpp"
 #include "net/parameter_groups.hpp"
+#include "net/weight_average.hpp"
 #include "tests/net/derived_values.hpp"
 #include "tests/support/state_list.hpp"
 #include "tests/support/test_device.hpp"
@@ -23,10 +24,10 @@ namespace dp::test {
 namespace {
 
 using net::GroupFactors;
+using net::OptimizerOptions;
 using net::Parameter;
 using net::ParameterGroup;
 using net::Parameters;
-using net::OptimizerOptions;
 
 // Three matrices and a vector, 10 + 20 + 30 + 5 values.
 std::vector<Parameter> four_tensors() {
@@ -69,9 +70,9 @@ TEST(Sgd, GroupsHaveFactorsOfTheirOwn) {
       const std::size_t n = parameters.size();
       ASSERT_EQ(n, 65u);
       const OptimizerOptions options = {.momentum = 0.9f,
-                                  .weight_decay = 0.01f,
-                                  .has_nesterov = has_nesterov,
-                                  .clip_norm = clips ? 0.5 : 0.0};
+                                        .weight_decay = 0.01f,
+                                        .has_nesterov = has_nesterov,
+                                        .clip_norm = clips ? 0.5 : 0.0};
       const auto sgd = net::make_optimizer(*device, parameters, options);
       const std::vector<GroupFactors> factors = {
           {}, {.learning_rate = 64.0}, {.weight_decay = 0.0, .momentum = 0.0}, {}};
@@ -274,10 +275,9 @@ TEST(NamedFactors, PatternsAndKinds) {
   EXPECT_EQ(factors, expected);
   EXPECT_EQ(net::named_factors(parameters, {.no_decay = {"bias"}})[4].weight_decay, 0.0);
   EXPECT_EQ(net::named_factors(parameters, {.no_decay = {"bias"}})[3].weight_decay, 1.0);
-  for (const net::GroupOptions& bad :
-       {net::GroupOptions{.no_decay = {"conv9.*"}},
-        net::GroupOptions{.lr_factors = {{"conv9.*", 2.0}}},
-        net::GroupOptions{.decay_factors = {{"conv9.*", 2.0}}}}) {
+  for (const net::GroupOptions& bad : {net::GroupOptions{.no_decay = {"conv9.*"}},
+                                       net::GroupOptions{.lr_factors = {{"conv9.*", 2.0}}},
+                                       net::GroupOptions{.decay_factors = {{"conv9.*", 2.0}}}}) {
     EXPECT_THROW(static_cast<void>(net::named_factors(parameters, bad)), SettingError);
   }
 }
@@ -288,6 +288,78 @@ TEST(Sgd, GroupsCoverAllParameters) {
   const auto sgd = net::make_optimizer(*device, parameters, {});
   EXPECT_THROW(sgd->set_groups({{.offset = 0, .elements = 64}}), Error);
   EXPECT_THROW(sgd->set_groups({{.offset = 1, .elements = 64}}), Error);
+}
+
+// One parameter and one statistic, set by hand.
+struct Tiny {
+  Tiny()
+      : device(make_test_device({.tune = false})),
+        parameters(*device, {{.name = "w",
+                              .shape = {1, 1},
+                              .kind = net::ParameterKind::matrix,
+                              .init = net::Init::ones},
+                             {.name = "running_mean",
+                              .shape = {1},
+                              .kind = net::ParameterKind::statistic,
+                              .init = net::Init::zeros}}) {
+    parameters.initialise(1);
+  }
+  void set(float value) {
+    device->upload(parameters.values().data(), &value, sizeof value);
+    const float statistic = 10 * value;
+    device->upload(parameters.training_statistics().data(), &statistic, sizeof statistic);
+  }
+  [[nodiscard]] float value() { return to_host(*device, parameters.values())[0]; }
+  [[nodiscard]] float statistic() { return to_host(*device, parameters.training_statistics())[0]; }
+
+  TestDevice device;
+  Parameters parameters;
+};
+
+// As torch.optim.swa_utils.AveragedModel with a decay: the first update copies.
+TEST(WeightAverage, ExponentialAverageIsEvaluated) {
+  Tiny tiny;
+  const auto average = net::make_exponential_average(*tiny.device, tiny.parameters, 0.75);
+  for (const float value : {8.0f, 4.0f, 2.0f}) {
+    tiny.set(value);
+    average->update(0.0);
+    EXPECT_EQ(tiny.value(), value);
+  }
+  average->swap();
+  EXPECT_EQ(tiny.value(), 5.75f);  // 8, then 7, then 5.75
+  EXPECT_EQ(tiny.statistic(), 57.5f);
+  average->swap();
+  EXPECT_EQ(tiny.value(), 2.0f);
+  EXPECT_EQ(tiny.statistic(), 20.0f);
+}
+
+TEST(WeightAverage, LookaheadGivesTheSlowWeightsBack) {
+  Tiny tiny;  // the slow weight begins at 1, its statistic at 0
+  const auto lookahead = net::make_lookahead(*tiny.device, tiny.parameters, 2, 0.5);
+  tiny.set(4.0f);
+  lookahead->update(0.0);
+  EXPECT_EQ(tiny.value(), 4.0f);
+  tiny.set(5.0f);
+  lookahead->update(0.0);
+  EXPECT_EQ(tiny.value(), 3.0f);  // 1 + (5 - 1) / 2
+  EXPECT_EQ(tiny.statistic(), 25.0f);
+  tiny.set(9.0f);
+  lookahead->update(0.0);
+  lookahead->swap();
+  EXPECT_EQ(tiny.value(), 3.0f);
+  lookahead->swap();
+  EXPECT_EQ(tiny.value(), 9.0f);
+}
+
+// airbench94's: lerp by 1 - 0.95^5 * (step / steps)^3 after every fifth step.
+TEST(WeightAverage, LookaheadsRampIsAirbenchs) {
+  Tiny tiny;
+  const auto lookahead = net::make_lookahead(*tiny.device, tiny.parameters, 5, 0.0);
+  for (int step = 1; step <= 5; ++step) {
+    tiny.set(3.0f);
+    lookahead->update(step / 10.0);
+  }
+  EXPECT_NEAR(tiny.value(), 1 + 2 * (1 - std::pow(0.95, 5) / 8), 1e-6);
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+// How the global batch changes during a run (--batch-schedule).
+//
+//   fixed            it does not
+//   dynamic:max=N    by the training loss, as in the low-bandwidth paper: in epoch e (from the
+//   second
+//                    on) B = min(N, b eps), eps = max(1, 2^(floor(E0 / Ee) - 1)), with b the run's
+//                    batch, E0 the mean loss of the first epoch and Ee that of the epoch before
+//   E:N,...          a list: from epoch E on, counted from 1, N images
+//
+// Batches count the images of all ranks in a step.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace dp {
+
+struct BatchSchedule {
+  enum class Kind { fixed, dynamic, list };
+
+  Kind kind = Kind::fixed;
+  std::size_t most = 0;                                   // dynamic
+  std::vector<std::pair<std::size_t, std::size_t>> list;  // epochs from 1, increasing, and batches
+
+  // The batch of an epoch, counted from 0, of a run whose batch is `base`. The losses matter to
+  // dynamic alone, from epoch 1 on.
+  [[nodiscard]] std::size_t batch_of(std::size_t epoch, std::size_t base, double first_loss,
+                                     double last_loss) const;
+  // All batches that batch_of() may return, increasing.
+  [[nodiscard]] std::vector<std::size_t> all(std::size_t base) const;
+};
+
+inline constexpr const char* kBatchSchedules =
+    "fixed, dynamic:max=N or E:N,... (from epoch E on N images, epochs increasing), N from 1 to "
+    "16777216";
+
+// Throws Error(usage) with the option's name.
+[[nodiscard]] BatchSchedule parse_batch_schedule(std::string_view option, std::string_view text);
+
+}  // namespace dp

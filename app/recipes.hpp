@@ -1,0 +1,30 @@
+// Named sets of options (--recipe). What a recipe sets counts as given, below a configuration file
+// and the command line: whatever is given there wins.
+//
+// A new recipe is a row in recipes.cpp. One whose model this program does not have is not offered.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dp {
+
+struct Recipe {
+  std::string name;
+  std::string text;  // what it stands for
+  std::vector<std::pair<std::string, std::string>> options;
+
+  // The value of an option, empty if the recipe does not set it.
+  [[nodiscard]] std::string value_of(const std::string& option) const;
+  // "--model resnet20 --epochs 164 ..."
+  [[nodiscard]] std::string words() const;
+};
+
+[[nodiscard]] const std::vector<Recipe>& recipe_list();
+// Those whose models are among these; all if no model is named.
+[[nodiscard]] std::vector<Recipe> recipes_for(const std::vector<std::string>& models);
+// Null where no recipe has that name.
+[[nodiscard]] const Recipe* find_recipe(const std::string& name);
+
+}  // namespace dp

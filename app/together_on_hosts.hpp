@@ -1,0 +1,29 @@
+// Errors of set-up that say on which host they are.
+#pragma once
+
+#include <string>
+
+#include "app/option_names.hpp"
+#include "app/rank_main.hpp"
+#include "comm/communicator.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+// As together(). If the run has several hosts, an error that is not one of usage names its host.
+template <class F>
+void together_on_hosts(Communicator& comm, F f) {
+  together(comm, kDptrainNames, [&] {
+    if (comm.local_size() == comm.size()) return f();
+    try {
+      with_option_names(kDptrainNames, f);
+    } catch (...) {
+      std::string message;
+      const auto kind = static_cast<ErrorKind>(exit_code_of_current_exception(message));
+      if (kind == ErrorKind::usage) throw;
+      throw_error(kind, "on host {}: {}", comm.host(), message);
+    }
+  });
+}
+
+}  // namespace dp
