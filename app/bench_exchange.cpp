@@ -289,12 +289,18 @@ void bench_exchange(const std::vector<std::string>& arguments, Communicator& com
     }
   }
   for (std::int64_t repeat = 0; repeat < settings.repeats; ++repeat) {
+    const auto start = Clock::now();
     for (Row& row : rows) {
       if (row.topology.empty()) {
         bench_allreduce(communicator, row);
       } else {
         bench_reducer(communicator, settings, row);
       }
+    }
+    if (communicator.rank() == 0 && settings.repeats > 1) {
+      std::fprintf(stderr, "dpbench: %lld of %lld repeats of %zu rows done, %.1f s each\n",
+                   static_cast<long long>(repeat + 1), static_cast<long long>(settings.repeats),
+                   rows.size(), seconds_since(start));
     }
   }
   if (communicator.rank() != 0) return;

@@ -77,10 +77,12 @@ void apply_weights(const WeightsFile& weights, const Options& options, Device& d
   std::map<std::string, const WeightTensor*> by_name;
   for (const WeightTensor& tensor : weights.last.tensors) by_name[tensor.name] = &tensor;
   const auto refuse = [&](const std::string& why) {
-    throw SettingError(Setting::initial_weights, options.init,
-                       fmt::format("{}; the weights are those of {} with {} classes", why,
-                                   weights.model, weights.classes),
-                       ErrorKind::data, Setting::kept_tensors);
+    const Setting remedy = weights.model == options.model ? Setting::kept_tensors : Setting::model;
+    throw SettingError(
+        Setting::initial_weights, options.init,
+        fmt::format("{}; the file says that its weights are those of {} with {} classes", why,
+                    weights.model, weights.classes),
+        ErrorKind::data, remedy);
   };
   const auto apply = [&](std::span<const Parameter> tensors, std::span<float> host) {
     for (const Parameter& tensor : tensors) {

@@ -20,7 +20,8 @@
 // Time: about 1 s where round trips are short, 2 s at 1 Mbit/s, 45 round trips where they are long.
 // It stops at 8 s + 40 round trips where the rate is never steady: frames are lost on a long path,
 // or others use the link. The uncertainty then says how far TCP's rate varies within seconds.
-// Between ranks of one host nothing waits for a network: one stream of 50 ms is enough.
+// Between ranks of one host nothing waits for a network: the fastest of three streams of 8 MiB
+// counts.
 #pragma once
 
 #include <cstddef>

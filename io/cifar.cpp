@@ -200,9 +200,10 @@ std::size_t count_records(const fs::path& path, const Layout& layout) {
   const std::size_t record = layout.record_bytes();
   if (bytes == 0 || bytes % record != 0) {
     throw_error(ErrorKind::data,
-                "{}: has {} bytes; expected a whole number of records of {} bytes (it has {} and "
-                "{} bytes): the file is truncated or not {} in the binary layout; {}",
-                path.string(), bytes, record, bytes / record, bytes % record, layout.title,
+                "{}: has {} bytes, which are {} records of {} bytes and {} bytes more; expected at "
+                "least one record and no other bytes: the file is cut off or not in the binary "
+                "layout of {} (the real one: {})",
+                path.string(), bytes, bytes / record, record, bytes % record, layout.title,
                 how_to_get(layout));
   }
   return static_cast<std::size_t>(bytes / record);
