@@ -188,9 +188,9 @@ TEST(CifarErrors, TruncatedMisSizedAndEmptyFiles) {
   Bytes bytes = cifar_file(2, 3, 1);
   bytes.pop_back();
   folder.write("data_batch_2.bin", bytes);
-  expect_contains(
-      failure("cifar10", {.data_dir = folder.path().string()}),
-      {folder / "data_batch_2.bin", "9218 bytes", "3073 bytes", "2 and 3072 bytes", "truncated"});
+  expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
+                  {folder / "data_batch_2.bin", "9218 bytes", "3073 bytes", "2 records",
+                   "3072 bytes more", "cut off"});
   folder.write("data_batch_2.bin", {});
   expect_contains(failure("cifar10", {.data_dir = folder.path().string()}),
                   {folder / "data_batch_2.bin", "has 0 bytes"});
