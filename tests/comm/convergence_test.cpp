@@ -195,8 +195,10 @@ struct Way {
     const auto make = find_topology(topology).make;
     if (find_codec(spec.name)->is_exchange) {
       setup.codec = exact.get();
-      exchange = make_powersgd(
-          {.exchange = setup, .tensors = kTensors, .rank = spec.whole("rank"), .make_inner = make});
+      exchange = make_powersgd({.exchange = setup,
+                                .tensors = kTensors,
+                                .factor_rank = spec.whole("rank"),
+                                .make_inner = make});
     } else {
       exchange = make(setup);
     }
