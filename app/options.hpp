@@ -29,6 +29,7 @@ struct Options {
   enum class Device { automatic, cpu, cuda };
   enum class Precision { fp32, tf32, bf16 };
   enum class GpuExchange { automatic, host, device };
+  enum class TestAugment { off, mirror, shift };
   enum class InitFrom { best, last };
   enum class ReplicaCheck { epoch, step, off };
   enum class Crop { automatic, pad, resized };
@@ -49,6 +50,7 @@ struct Options {
   double validation_share = 0;  // 0: 0.1 where there are no test images
   std::int64_t split_seed = 0;
   BadImages bad_images = BadImages::fail;
+  TestAugment test_augment = TestAugment::off;
   std::string init = "none";  // a file of weights, or "none"
   InitFrom init_from = InitFrom::best;
   std::string init_except;               // patterns joined by commas; empty: none

@@ -220,6 +220,9 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                     "set folder measures it"),
         colours_row("std", options.deviation, {.least = 0, .most = 10, .is_least_allowed = false},
                     "standard deviation by which they are then divided"),
+        choice_row("test-augment", options.test_augment, {"off", "mirror", "shift"},
+                   "at the end, evaluate also the mean of the logits of each test image and its "
+                   "mirror image (mirror), and of both moved by one pixel (shift)"),
         text_row("init", options.init, "FILE.h5", "a path or none",
                  "begin with the weights in this file, which --export or experiments/weights.py "
                  "has written; none: begin with random weights"),

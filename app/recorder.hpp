@@ -87,6 +87,8 @@ class Recorder {
   void note_skipped_step(std::uint64_t global_step);
   // Rank 0 prints the result of an evaluation that belongs to no epoch.
   void say_evaluation(const EvaluationResult& result);
+  // Rank 0 prints and logs the result with test-time augmentation, which stands beside the others.
+  void record_test_augmentation(const EvaluationResult& result);
   // Rank 0 prints the line.
   void say(const std::string& line);
   // Rank 0 warns of images that were replaced: once of each, and of the first few by name.

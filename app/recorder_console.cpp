@@ -3,6 +3,7 @@
 
 #include "app/recipes.hpp"
 #include "app/recorder.hpp"
+#include "app/stop_notice.hpp"
 #include "comm/network_interface.hpp"
 #include "io/text_table.hpp"
 
@@ -180,6 +181,22 @@ void Recorder::note_missing(const std::string& what, const std::string& why) {
   console_.warn(fmt::format("dptrain: {}; training goes on without it", why));
   const std::string line = fmt::format("{} is missing: {}", what, why);
   if (std::find(missing_.begin(), missing_.end(), line) == missing_.end()) missing_.push_back(line);
+}
+
+void Recorder::record_test_augmentation(const EvaluationResult& result) {
+  if (!is_speaker()) return;
+  const auto samples = static_cast<double>(result.samples);
+  const double loss = result.loss / samples;
+  const double accuracy = static_cast<double>(result.correct) / samples;
+  const char* kind =
+      run_.options->test_augment == Options::TestAugment::mirror ? "mirror" : "shift";
+  say(fmt::format("with test-time augmentation ({}): test loss {:.4f}  accuracy {:.2f} %", kind,
+                  loss, 100 * accuracy));
+  if (!log_) return;
+  const StopNotice::Hold hold;
+  log_->set_attribute("/", "test_augment", std::string(kind));
+  log_->set_attribute("/", "augmented_test_loss", loss);
+  log_->set_attribute("/", "augmented_test_accuracy", accuracy);
 }
 
 void Recorder::say_evaluation(const EvaluationResult& result) {

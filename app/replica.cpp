@@ -113,10 +113,25 @@ void Replica::swap_averages() {
   }
 }
 
-LossSums Replica::evaluate() {
+Replica::LoadedBatch Replica::take_loaded() {
   DP_ASSERT(!loaded_.empty(), "no batch is loaded");
   const LoadedBatch batch = loaded_.front();
   loaded_.erase(loaded_.begin());
+  return batch;
+}
+
+std::vector<float> Replica::logits() {
+  const LoadedBatch batch = take_loaded();
+  if (batch.samples == 0) return {};
+  bring_in(batch);
+  const TensorView logits = network_.forward(images_of(batch), net::Mode::evaluation);
+  device_.synchronize();
+  return to_host(device_,
+                 {static_cast<const float*>(logits.data), batch.samples * network_.classes()});
+}
+
+LossSums Replica::evaluate() {
+  const LoadedBatch batch = take_loaded();
   if (batch.samples == 0) return {};
   bring_in(batch);
   const TensorView logits = network_.forward(images_of(batch), net::Mode::evaluation);

@@ -103,6 +103,8 @@ class Replica {
   void swap_averages();
   // Computes loss and hits of the loaded batch, with the statistics for evaluation.
   LossSums evaluate();
+  // Instead of evaluate(): the logits, a row for each image.
+  [[nodiscard]] std::vector<float> logits();
 
   // The time until now belongs to no step.
   void begin_times() { clock_.begin(); }
@@ -130,6 +132,7 @@ class Replica {
   [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
   [[nodiscard]] TensorView images_of(const LoadedBatch& batch);
   void bring_in(const LoadedBatch& batch);
+  [[nodiscard]] LoadedBatch take_loaded();
   void forward_and_backward(bool is_last_part);
   void finish_without_batch();
   void add_earlier(std::span<float> gradients);

@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "app/evaluation.hpp"
 #include "app/stop_notice.hpp"
 #include "comm/replica_hash.hpp"
 #include "kernels/base/error.hpp"
@@ -28,12 +29,15 @@ void Trainer::run() {
     note_loss(epoch);
     const double epoch_s = epoch_clock.lap();
     check_replicas();
-    const EvaluationResult result = evaluate();
+    const EvaluationResult result = evaluate(run_);
     recorder_.record_epoch(tally_, epoch_s, result, epoch_clock.lap());
     tell_bad_images();
     if (run_.exporter) export_weights(result);
   }
-  if (run_.schedule.epochs == 0) recorder_.say_evaluation(evaluate());
+  if (run_.schedule.epochs == 0) recorder_.say_evaluation(evaluate(run_));
+  if (options_.test_augment != Options::TestAugment::off) {
+    recorder_.record_test_augmentation(evaluate_augmented(run_));
+  }
   if (run_.trace && !run_.trace->is_written()) write_trace();
   recorder_.finish();
 }
@@ -197,23 +201,6 @@ double Trainer::load_next() {
 
 // ---- between epochs -----------------------------------------------------------------------------
 
-EvaluationResult Trainer::evaluate() {
-  replica_.swap_averages();
-  average_statistics();
-  LossSums sums;
-  run_.test_loader->start_epoch(0);
-  for (std::size_t s = 0; s < run_.test_loader->steps(); ++s) {
-    replica_.load(run_.test_loader->next());
-    sums += replica_.evaluate();
-  }
-  replica_.swap_averages();
-  return replica_.sync().reducer().run([&](Communicator& comm) {
-    return EvaluationResult{.loss = comm.all_sum(sums.loss),
-                            .correct = comm.all_sum(sums.correct),
-                            .samples = comm.all_sum(sums.samples)};
-  });
-}
-
 // Images that some rank could not decode and replaced. Each is told once by every rank that met it.
 void Trainer::tell_bad_images() {
   if (!run_.data.train->may_have_notes()) return;
@@ -229,21 +216,6 @@ void Trainer::tell_bad_images() {
     }
   });
   recorder_.note_images({notes.begin(), notes.end()});
-}
-
-// Evaluation uses the mean over ranks of the running statistics. Each rank's own statistics do not
-// change.
-void Trainer::average_statistics() {
-  net::Parameters& parameters = replica_.network().parameters();
-  const std::vector<float> mine = to_host(*run_.device, parameters.training_statistics());
-  std::vector<double> sums(mine.begin(), mine.end());
-  replica_.sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
-  std::vector<float> mean(sums.size());
-  for (std::size_t i = 0; i < mean.size(); ++i) {
-    mean[i] = static_cast<float>(sums[i] / static_cast<double>(run_.comm.size()));
-  }
-  run_.device->upload(parameters.evaluation_statistics().data(), mean.data(),
-                      mean.size() * sizeof(float));
 }
 
 void Trainer::check_replicas() {
@@ -265,11 +237,9 @@ void Trainer::list_state(StateVisitor& visitor) {
   visitor.value("run/skipped_in_a_row", skipped_in_a_row_);
 }
 
-// Rank 0's weights are everybody's; the statistics are those that evaluate() has averaged.
+// Rank 0's weights are everybody's.
 void Trainer::export_weights(const EvaluationResult& result) {
-  replica_.swap_averages();
-  WeightSet weights = collect_weights(*run_.device, replica_.network());
-  replica_.swap_averages();
+  WeightSet weights = collect_evaluated_weights(run_);
   const auto samples = static_cast<double>(result.samples);
   weights.epoch = static_cast<std::int64_t>(tally_.epoch);
   weights.test_accuracy = static_cast<double>(result.correct) / samples;

@@ -46,9 +46,7 @@ class Trainer {
   [[nodiscard]] double place_in_run(std::size_t offset) const;
   [[nodiscard]] double all_steps() const;
   double load_next();
-  [[nodiscard]] EvaluationResult evaluate();
   void tell_bad_images();
-  void average_statistics();
   void check_replicas();
   void export_weights(const EvaluationResult& result);
   void write_trace();

@@ -57,6 +57,7 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable work;   // for the threads: a piece may be claimed, or stop
   std::condition_variable ready;  // for the reader: a batch is ready, or no thread is busy
+  Augmentation view = {};         // of images that are not augmented at random
   std::size_t claimed = 0;        // pieces below it were claimed
   std::size_t released = 0;       // batches below it were given back
   std::size_t end = 0;            // steps of the current epoch; 0 before the first
@@ -160,8 +161,7 @@ struct Loader::State {
     for (std::size_t k = piece * kPieceImages; k < last; ++k) {
       const std::size_t sample = sampler.sample(whole, k, part);
       const Augmentation augmentation =
-          options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample)
-                          : Augmentation{};
+          options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample) : view;
       const ImageSource::Image image = source.read(sample, augmentation, scratch);
       if (options.is_raw) {
         std::copy(image.bytes.begin(), image.bytes.end(), slot.bytes + k * values);
@@ -211,6 +211,13 @@ struct Loader::State {
     work.notify_all();
   }
 
+  void set_view(const Augmentation& augmentation) {
+    std::unique_lock lock(mutex);
+    end = 0;  // nothing more is claimed
+    ready.wait(lock, [this] { return busy == 0; });
+    view = augmentation;
+  }
+
   void set_batch(std::size_t global_batch, std::size_t parts) {
     std::unique_lock lock(mutex);
     end = 0;  // nothing more is claimed
@@ -252,6 +259,8 @@ std::size_t Loader::parts() const noexcept { return state_->sampler.parts(); }
 void Loader::set_batch(std::size_t global_batch, std::size_t parts) {
   state_->set_batch(global_batch, parts);
 }
+
+void Loader::set_view(const Augmentation& view) { state_->set_view(view); }
 
 void Loader::start_epoch(std::uint64_t epoch, std::size_t first_step) {
   state_->start_epoch(epoch, first_step);

@@ -6,7 +6,7 @@
 // them out in that order, and the bits do not depend on the number of threads. An epoch begins with
 // start_epoch(), even if the last one was not read to its end, and has steps() batches, or parts()
 // times as many. If a thread throws, next() throws the same at that step. One thread calls
-// set_batch(), start_epoch() and next().
+// set_batch(), set_view(), start_epoch() and next().
 #pragma once
 
 #include <cstddef>
@@ -69,6 +69,9 @@ class Loader {
   // Between epochs: the next ones have steps of this size. A part must not be larger than
   // LoaderOptions::largest_batch.
   void set_batch(std::size_t global_batch, std::size_t parts);
+
+  // Between epochs: every image of the next ones is augmented in this way, if augment is off.
+  void set_view(const Augmentation& view);
 
   // Threads begin with the epoch's first batches. The batch that next() returned last becomes
   // invalid. A resumed epoch continues at first_step; next() returns that step first.

@@ -40,8 +40,9 @@ def evaluated(*options: str) -> tuple[float, float]:
 
 
 def train() -> h5py.File:
-    """Three epochs whose test accuracy ends below its best, so that best and last are different."""
-    dptrain(2, "--epochs", "3", "--lr", "0.4", "--lr-schedule", "constant", "--export", "w.h5", "--log", "log.h5")
+    """Three epochs. Their results, and so what is exported, are those of the averaged weights."""
+    dptrain(2, "--epochs", "3", "--lr", "0.4", "--lr-schedule", "constant", "--ema", "0.5", "--export", "w.h5",
+            "--log", "log.h5", "--test-augment", "shift")
     return h5py.File("w.h5", "r")
 
 
@@ -59,6 +60,15 @@ def round_trip() -> None:
         loss, accuracy = evaluated("--init", "w.h5", "--init-from", which)
         assert abs(loss - epochs["test_loss"][epoch]) < 1e-4 * loss + 5e-5, (which, loss, epochs["test_loss"])
         assert abs(accuracy - 100 * epochs["test_accuracy"][epoch]) < 0.01
+    # The mean over views stands beside the plain result, in the log, too.
+    output = dptrain(2, "--epochs", "0", "--init", "w.h5", "--init-from", "last", "--test-augment", "shift")
+    found = re.search(r"with test-time augmentation \(shift\): test loss ([\d.]+)  accuracy ([\d.]+) %", output)
+    assert found and re.search(r"test loss [\d.]+  accuracy [\d.]+ %  \(60 images\)", output), output
+    with h5py.File("log.h5", "r") as file:
+        assert file.attrs["test_augment"] == "shift"
+        assert abs(file.attrs["augmented_test_loss"] - float(found[1])) < 1e-4 * float(found[1]) + 5e-5
+        assert abs(100 * file.attrs["augmented_test_accuracy"] - float(found[2])) < 0.01
+        assert file.attrs["augmented_test_loss"] != epochs["test_loss"][2]
     # Training goes on from there: a step as small as nothing leaves the weights as they were.
     dptrain(2, "--epochs", "1", "--lr", "1e-30", "--init", "w.h5", "--init-from", "last", "--export", "again.h5",
             "--log", "none")

@@ -62,10 +62,11 @@ try:
     point(2, 0.0)
     up(50, "--delay", "20ms")
     point(50, 0.02)
-    # Lost frames do not change the latency.
+    # Lost frames do not change the latency: a frame that is sent again comes 0.2 s late or more. A process carries
+    # frames through such a lab and gets late to it on a busy machine, by a few milliseconds.
     up(50, "--delay", "20ms", "--loss", "1%")
     trips = [probe() for _ in range(2)]
-    assert any(is_near(latency_s, 0.02) for _, latency_s, _ in trips), trips
+    assert all(0.02 <= latency_s < 0.03 for _, latency_s, _ in trips), trips
     assert all(rate <= 55 for rate, _, _ in trips), trips
 finally:
     subprocess.run([DPLAB, "down", "--lab", LAB], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -195,6 +195,26 @@ class ShiftingSource final : public ImageSource {
   [[nodiscard]] std::uint64_t hash_images() const override { return 1; }
 };
 
+TEST(Loader, AViewIsThatOfEveryImageUntilItIsTakenBack) {
+  Loader loader(images(), {.global_batch = 20, .order = SampleOrder::in_order, .augment = false});
+  const std::vector<Copy> plain = read_epoch(loader, 0);
+  const Augmentation view = {.shift_x = -1, .shift_y = 2, .is_flipped = true};
+  loader.set_view(view);
+  const std::vector<Copy> seen = read_epoch(loader, 0);
+  const Normalizer normalizer(kSyntheticShape);
+  for (std::size_t sample = 0; sample < 203; ++sample) {
+    std::vector<float> expected(kImageBytes);
+    normalizer.apply(images().image(sample), view, expected);
+    const Copy& batch = seen[sample / 20];
+    const auto first =
+        batch.images.begin() + static_cast<std::ptrdiff_t>(sample % 20 * kImageBytes);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), first)) << sample;
+    EXPECT_EQ(batch.labels[sample % 20], images().label(sample));
+  }
+  loader.set_view({});
+  EXPECT_EQ(read_epoch(loader, 0), plain);
+}
+
 TEST(Loader, TakesAnySourceAndAnyShape) {
   const ShiftingSource source;
   const ImageShape shape = source.shape();

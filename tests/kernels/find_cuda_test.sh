@@ -12,7 +12,7 @@ printf '%s\n' '#!/bin/sh' '[ "$1" = --version ] && echo "Cuda compilation tools,
 chmod +x "$scratch/bin/nvcc"
 touch "$scratch"/include/{cuda_runtime_api.h,cublas_v2.h,cudnn.h}
 cat >"$scratch/find.cmake" <<TEXT
-list(APPEND CMAKE_MODULE_PATH $source/kernels/cmake)
+list(APPEND CMAKE_MODULE_PATH "$source/kernels/cmake")
 include(DpCuda)
 message("\${DP_CUDA_SUMMARY}")
 TEXT

@@ -1,0 +1,24 @@
+// The model's results on the test images, between epochs. Everything here is collective and leaves
+// the weights as they were.
+#pragma once
+
+#include "app/recorder.hpp"
+#include "app/run_setup.hpp"
+
+namespace dp {
+
+// With the averaged weights, if the run has any, and the mean over ranks of the running statistics.
+[[nodiscard]] EvaluationResult evaluate(Run& run);
+
+// Test-time augmentation (--test-augment): every image is shown several times, and the logits are
+// averaged before the loss is computed and the class chosen.
+//     mirror   as it is and mirrored, with equal weights
+//     shift    a half from mirror; the other half from the image moved by a pixel up and left, and
+//              by a pixel down and right (black comes in), each as it is and mirrored
+[[nodiscard]] EvaluationResult evaluate_augmented(Run& run);
+
+// All tensors as evaluate() uses them. Not collective; the statistics are those of the last
+// evaluation.
+[[nodiscard]] WeightSet collect_evaluated_weights(Run& run);
+
+}  // namespace dp
