@@ -1,10 +1,9 @@
 // How the global batch changes during a run (--batch-schedule).
 //
 //   fixed            it does not
-//   dynamic:max=N    by the training loss, as in the low-bandwidth paper: in epoch e (from the
-//   second
-//                    on) B = min(N, b eps), eps = max(1, 2^(floor(E0 / Ee) - 1)), with b the run's
-//                    batch, E0 the mean loss of the first epoch and Ee that of the epoch before
+//   dynamic:max=N    by the training loss, as in the low-bandwidth paper. From the second epoch
+//                    on B = min(N, b eps), eps = max(1, 2^(floor(E0 / Ee) - 1)): b is the run's
+//                    batch, E0 the mean loss of the first epoch, Ee that of the epoch before
 //   E:N,...          a list: from epoch E on, counted from 1, N images
 //
 // Batches count the images of all ranks in a step.

@@ -64,8 +64,8 @@ std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale
 
 constexpr std::size_t kSegment = 65536;  // 256 KiB
 
-// Of a codec that sends values from a magnitude on (Codec::absolute_error) one in a hundred is
-// sent: as many normal deviates are beyond 2.576.
+// A codec that sends values from a magnitude on (Codec::absolute_error) gets an input of which it
+// sends one value in a hundred: that many normal deviates are beyond 2.576.
 double input_scale(const Codec& codec) {
   const double least_sent = codec.absolute_error();
   return least_sent > 0.0 ? least_sent / 2.576 : 1.0;

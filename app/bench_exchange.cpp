@@ -315,7 +315,7 @@ void bench_exchange(const std::vector<std::string>& arguments, Communicator& com
   for (const Row& row : rows) {
     const double bytes = static_cast<double>(row.elements) * 4.0, time_s = median(row.times_s);
     const double algbw = bytes * 1e-6 / time_s;
-    // Of gradient, not of what passes the codec: a ring encodes every value once on every rank.
+    // The rate counts the bytes of the gradient, although a ring encodes every value once per rank.
     const auto rate = [&](double codec_s) {
       return codec_s > 0.0 ? fmt::format("{:.1f}", bytes * 1e-9 / codec_s) : std::string("-");
     };

@@ -14,7 +14,13 @@ namespace {
 class AveragedWeights {
  public:
   explicit AveragedWeights(Replica& replica) : replica_(replica) { replica_.swap_averages(); }
-  ~AveragedWeights() { replica_.swap_averages(); }
+  ~AveragedWeights() {
+    try {
+      replica_.swap_averages();
+    } catch (const Error&) {
+      // A GPU has failed; what waits for it next throws.
+    }
+  }
   AveragedWeights(const AveragedWeights&) = delete;
   AveragedWeights& operator=(const AveragedWeights&) = delete;
 
@@ -59,7 +65,8 @@ std::vector<View> views_of(Options::TestAugment kind) {
           view(-1, true, 0.125f), view(1, false, 0.125f), view(1, true, 0.125f)};
 }
 
-// Of a row of logits; of equal ones the first is the model's choice.
+// Adds the loss and the hit of one image. The model chooses the class with the largest logit, the
+// first one of several.
 void add_result(std::span<const float> logits, std::int32_t label, LossSums& sums) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   double all = 0;

@@ -1,5 +1,4 @@
-// The model's results on the test images, between epochs. Everything here is collective and leaves
-// the weights as they were.
+// The model's results on the test images, between epochs. Nothing here changes the weights.
 #pragma once
 
 #include "app/recorder.hpp"
@@ -7,11 +6,12 @@
 
 namespace dp {
 
-// With the averaged weights, if the run has any, and the mean over ranks of the running statistics.
+// Collective. With the averaged weights, if the run has any, and the mean over ranks of the running
+// statistics.
 [[nodiscard]] EvaluationResult evaluate(Run& run);
 
-// Test-time augmentation (--test-augment): every image is shown several times, and the logits are
-// averaged before the loss is computed and the class chosen.
+// Collective. Test-time augmentation (--test-augment): every image is shown several times, and the
+// logits are averaged before the loss is computed and the class chosen.
 //     mirror   as it is and mirrored, with equal weights
 //     shift    a half from mirror; the other half from the image moved by a pixel up and left, and
 //              by a pixel down and right (black comes in), each as it is and mirrored

@@ -44,7 +44,7 @@ struct Options {
   std::int64_t limit_test = 0;
   bool augment = true;
   std::vector<double> mean, deviation;  // of red, green, blue; empty: the data set's own
-  // Of data set folder.
+  // The next five belong to the data set folder.
   std::int64_t image_size = 0;  // 0: by the images
   Crop crop = Crop::automatic;
   double validation_share = 0;  // 0: 0.1 where there are no test images

@@ -22,7 +22,7 @@ struct Recipe {
 };
 
 [[nodiscard]] const std::vector<Recipe>& recipe_list();
-// Those whose models are among these; all if no model is named.
+// The recipes whose models are among these names; all recipes if there are no names.
 [[nodiscard]] std::vector<Recipe> recipes_for(const std::vector<std::string>& models);
 // Null where no recipe has that name.
 [[nodiscard]] const Recipe* find_recipe(const std::string& name);

@@ -64,6 +64,11 @@ struct EpochTally {
 struct EvaluationResult {
   double loss = 0;
   std::int64_t correct = 0, samples = 0;
+
+  [[nodiscard]] double mean_loss() const { return loss / static_cast<double>(samples); }
+  [[nodiscard]] double accuracy() const {
+    return static_cast<double>(correct) / static_cast<double>(samples);
+  }
 };
 
 class Recorder {

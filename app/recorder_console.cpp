@@ -185,9 +185,7 @@ void Recorder::note_missing(const std::string& what, const std::string& why) {
 
 void Recorder::record_test_augmentation(const EvaluationResult& result) {
   if (!is_speaker()) return;
-  const auto samples = static_cast<double>(result.samples);
-  const double loss = result.loss / samples;
-  const double accuracy = static_cast<double>(result.correct) / samples;
+  const double loss = result.mean_loss(), accuracy = result.accuracy();
   const char* kind =
       run_.options->test_augment == Options::TestAugment::mirror ? "mirror" : "shift";
   say(fmt::format("with test-time augmentation ({}): test loss {:.4f}  accuracy {:.2f} %", kind,
@@ -200,10 +198,8 @@ void Recorder::record_test_augmentation(const EvaluationResult& result) {
 }
 
 void Recorder::say_evaluation(const EvaluationResult& result) {
-  const auto samples = static_cast<double>(result.samples);
-  say(fmt::format("test loss {:.4f}  accuracy {:.2f} %  ({} images)", result.loss / samples,
-                  100 * static_cast<double>(result.correct) / samples,
-                  format_count(result.samples)));
+  say(fmt::format("test loss {:.4f}  accuracy {:.2f} %  ({} images)", result.mean_loss(),
+                  100 * result.accuracy(), format_count(result.samples)));
 }
 
 void Recorder::print_step(const EpochTally& tally) {

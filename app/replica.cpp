@@ -39,9 +39,7 @@ void Replica::load(const Batch& batch) {
 }
 
 void Replica::compute(std::uint64_t step, bool is_last_part) {
-  DP_ASSERT(!loaded_.empty(), "no batch is loaded");
-  batch_ = loaded_.front();
-  loaded_.erase(loaded_.begin());
+  batch_ = take_loaded();
   if (batch_.part == 0) {
     sync_->begin_step(step);
     if (options_.trace != nullptr) options_.trace->begin_step(step);
@@ -252,11 +250,11 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
   // Allocates now, so that memory runs out here and not in a step.
   static_cast<void>(device_.scratch());
   if (!is_gpu() || samples <= largest_batch_) return;
-  largest_batch_ = samples;
   const ImageShape& image = network_.image();
-  input_ = make_input_link(device_, largest_batch_, image,
-                           Normalizer(image, options_.normalization).table());
-  image_memory_ = device_.allocate(network_.images_desc(largest_batch_).bytes());
+  input_ =
+      make_input_link(device_, samples, image, Normalizer(image, options_.normalization).table());
+  image_memory_ = device_.allocate(network_.images_desc(samples).bytes());
+  largest_batch_ = samples;  // last: if memory runs out above, a smaller batch is prepared anew
 }
 
 void Replica::plan_exchange() {

@@ -6,7 +6,8 @@
 //                      in replica.cpp calls the network); buckets leave as they become final
 //     await_loaded()   the loader may have the batch's memory back
 //     await_sums()     waits until the sums of all ranks are in place
-//     update(rate)     the optimiser (net/optimizer.hpp)
+//     update(rate)     the optimiser (net/optimizer.hpp) and the averages of the weights
+// A batch may come in parts (--accumulate): load() and compute() are then called for each of them.
 // On a GPU compute() and update() return before the device has done its work. load() of the next
 // batch may be called between compute() and await_sums(). Forward and backward of a batch size run
 // as one recording (on a GPU a CUDA graph), the update as another.
@@ -93,10 +94,10 @@ class Replica {
   // Instead of update(), for a step that is skipped.
   void skip_update();
 
-  // The loss of the batch that compute() or evaluate() had; call it after await_sums().
+  // The loss of the step's batch, in all its parts; call it after await_sums().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
-  // Without an exchange: whether this rank's gradient is finite; call it after exchange(), which
-  // tells it otherwise.
+  // Whether this rank's gradient is finite; call it after await_sums(). It is for runs without an
+  // exchange: with one, the verdict of await_sums() says it for all ranks.
   [[nodiscard]] bool gradient_is_finite() const { return std::isfinite(gradient_squares_); }
   // Call it before and after an evaluation, which then is one of the averaged weights, if there are
   // any: the exponential average or, without it, Lookahead's slow weights.
@@ -146,7 +147,7 @@ class Replica {
   Device::Memory loss_memory_;
   LossSums* loss_;  // an operation writes it when it runs
   LossSums loss_sums_;
-  std::size_t epoch_ = 0;
+  std::size_t epoch_ = 0;  // the running one, which decides what is trained
   // Without an exchange: the sum of the gradient's squares, which is finite if the gradient is.
   Device::Memory squares_memory_;
   double* squares_;  // an operation writes it when it runs
@@ -165,7 +166,7 @@ class Replica {
   std::map<std::tuple<std::size_t, std::size_t, bool, bool>, std::unique_ptr<Recording>>
       recordings_;
 
-  // Of a step's earlier parts.
+  // The sums over the parts of a step that come before the running one.
   Device::Memory earlier_gradients_;
   bool has_earlier_ = false;
   LossSums earlier_loss_;

@@ -35,7 +35,7 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // Of a step with that global batch: in how many parts a rank computes its batch.
+  // The number of parts in which a rank computes its share of a step with that global batch.
   [[nodiscard]] std::size_t parts_of(std::size_t batch) const {
     const std::size_t of_all = static_cast<std::size_t>(comm.size()) * largest_part;
     return std::max(static_cast<std::size_t>(options.accumulate), (batch + of_all - 1) / of_all);
@@ -60,8 +60,8 @@ struct Run {
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   Dataset data;
   std::uint64_t data_hash = 0;      // content_hash(data)
-  std::size_t global_batch = 0;     // of the first epoch
-  BatchSchedule batches;            // of later ones
+  std::size_t global_batch = 0;     // before --batch-schedule changes it
+  BatchSchedule batches;            // the sizes of all epochs
   std::size_t largest_part = 0;     // images that a rank computes at once
   RunChoices choices;               // with --autotune FILE.h5
   LinkProbe link;                   // zeros if nothing is exchanged, and with --autotune off

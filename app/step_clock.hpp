@@ -167,7 +167,7 @@ class StepClock {
   std::size_t parity_ = 0;
   bool is_pending_ = false;
   double before_ = 0;
-  // Of a step's earlier parts; what was waited for between parts counts as before the step.
+  // The times of the parts that came before. Waiting between parts counts as before the step.
   static constexpr double kLeast_s = 1e-12;
   double before_first_ = 0, between_ = 0;
   LoopTimes earlier_;

@@ -10,7 +10,8 @@
 
 namespace dp {
 
-// As together(). If the run has several hosts, an error that is not one of usage names its host.
+// Does what together() does. If the run has several hosts, an error that is not one of usage also
+// names its host.
 template <class F>
 void together_on_hosts(Communicator& comm, F f) {
   together(comm, kDptrainNames, [&] {

@@ -34,7 +34,10 @@ void Trainer::run() {
     tell_bad_images();
     if (run_.exporter) export_weights(result);
   }
-  if (run_.schedule.epochs == 0) recorder_.say_evaluation(evaluate(run_));
+  if (run_.schedule.epochs == 0) {
+    recorder_.say_evaluation(evaluate(run_));
+    tell_bad_images();
+  }
   if (options_.test_augment != Options::TestAugment::off) {
     recorder_.record_test_augmentation(evaluate_augmented(run_));
   }
@@ -240,10 +243,9 @@ void Trainer::list_state(StateVisitor& visitor) {
 // Rank 0's weights are everybody's.
 void Trainer::export_weights(const EvaluationResult& result) {
   WeightSet weights = collect_evaluated_weights(run_);
-  const auto samples = static_cast<double>(result.samples);
   weights.epoch = static_cast<std::int64_t>(tally_.epoch);
-  weights.test_accuracy = static_cast<double>(result.correct) / samples;
-  weights.test_loss = result.loss / samples;
+  weights.test_accuracy = result.accuracy();
+  weights.test_loss = result.mean_loss();
   try {
     const StopNotice::Hold hold;
     run_.exporter->write(std::move(weights));

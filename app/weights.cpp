@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "app/option_names.hpp"
-#include "app/options_values.hpp"
 #include "app/rank_main.hpp"
+#include "app/run_options.hpp"
 #include "io/new_file.hpp"
 #include "kernels/base/setting_error.hpp"
 
@@ -23,12 +23,6 @@ bool fits(const std::vector<std::string>& patterns, const std::string& name) {
   return std::ranges::any_of(patterns, [&](const std::string& pattern) {
     return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
   });
-}
-
-std::vector<std::string> patterns_of(const Options& options) {
-  std::vector<std::string> patterns = split_at_commas(options.init_except);
-  std::erase(patterns, "");
-  return patterns;
 }
 
 void check_patterns(const std::vector<std::string>& patterns, net::Parameters& parameters) {
@@ -72,7 +66,7 @@ WeightSet collect_weights(Device& device, net::Network& network) {
 void apply_weights(const WeightsFile& weights, const Options& options, Device& device,
                    net::Network& network) {
   net::Parameters& parameters = network.parameters();
-  const std::vector<std::string> kept = patterns_of(options);
+  const std::vector<std::string> kept = names_in(options.init_except);
   check_patterns(kept, parameters);
   std::map<std::string, const WeightTensor*> by_name;
   for (const WeightTensor& tensor : weights.last.tensors) by_name[tensor.name] = &tensor;

@@ -41,7 +41,7 @@ Communicator::Communicator(MPI_Comm parent) : comm_(duplicate(parent)), liveness
 }
 
 Communicator::~Communicator() {
-  // As in ~Liveness.
+  // MPI_Comm_free is collective: while an exception unwinds, other ranks may never come to it.
   if (std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
 }
 

@@ -1,7 +1,6 @@
 #include "comm/link_probe.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <limits>

@@ -314,7 +314,7 @@ class PowerSgd final : public Exchange {
 }  // namespace
 
 PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors, std::size_t factor_rank) {
-  DP_ASSERT(factor_rank > 0, "rank {}", factor_rank);
+  DP_ASSERT(factor_rank > 0, "factor rank {}", factor_rank);
   PowerSgdPlan plan;
   std::size_t begin = 0;
   for (const TensorSlot& slot : tensors) {

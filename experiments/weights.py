@@ -41,7 +41,10 @@ def to_torch(source: str, target: str, group: str) -> None:
         for name in list(state):
             if name.endswith(".running_mean"):  # PyTorch's count of training batches
                 state[name.removesuffix("running_mean") + "num_batches_tracked"] = torch.tensor(0)
-        torch.save(state, target)
+        try:
+            torch.save(state, target)
+        except (OSError, RuntimeError) as error:
+            end(3, f"{target}: cannot be written: {error}")
         print(f"{target}: {file.attrs['model']}, {len(state)} tensors, epoch {weights.attrs['epoch'] + 1}, "
               f"test accuracy {100 * weights.attrs['test_accuracy']:.2f} %")
 
@@ -56,17 +59,12 @@ def state_dict_of(source: str) -> dict[str, "torch.Tensor"]:
     return {name.removeprefix("module."): tensor for name, tensor in loaded.items()}
 
 
-def from_torch(source: str, target: str, model: str, image: tuple[int, int, int]) -> None:
-    state = {name: tensor.detach().float().numpy() for name, tensor in state_dict_of(source).items()
-             if not name.endswith("num_batches_tracked")}
-    matrices = [tensor for tensor in state.values() if tensor.ndim == 2]
-    if not matrices:
-        end(3, f"{source}: has no linear layer, whose rows are the classes")
-    part = target + ".part"
-    with h5py.File(part, "w") as file:
+def write_weights(path: str, model: str, classes: int, image: tuple[int, int, int],
+                  state: dict[str, "numpy.ndarray"]) -> None:
+    with h5py.File(path, "w") as file:
         file.attrs["format"] = FORMAT
         file.attrs["model"] = model
-        file.attrs["classes"] = numpy.int64(matrices[-1].shape[0])
+        file.attrs["classes"] = numpy.int64(classes)
         for name, length in zip(("channels", "height", "width"), image):
             file.attrs[name] = numpy.int64(length)
         group = file.create_group("last")
@@ -75,7 +73,22 @@ def from_torch(source: str, target: str, model: str, image: tuple[int, int, int]
         for name, tensor in state.items():
             group.create_dataset(name, data=tensor.astype("<f4"))
         file["best"] = group
-    os.rename(part, target)
+
+
+def from_torch(source: str, target: str, model: str, image: tuple[int, int, int]) -> None:
+    state = {name: tensor.detach().float().numpy() for name, tensor in state_dict_of(source).items()
+             if not name.endswith("num_batches_tracked")}
+    matrices = [tensor for tensor in state.values() if tensor.ndim == 2]
+    if not matrices:
+        end(3, f"{source}: has no linear layer, whose rows are the classes")
+    part = target + ".part"
+    try:
+        write_weights(part, model, matrices[-1].shape[0], image, state)
+        os.rename(part, target)
+    except OSError as error:
+        if os.path.exists(part):
+            os.remove(part)
+        end(3, f"{target}: cannot be written: {error}")
     print(f"{target}: {model}, {len(state)} tensors, {matrices[-1].shape[0]} classes")
 
 

@@ -33,7 +33,7 @@ ImagePlan make_plan(const ImageHeader& header, const PixelBox& source, std::uint
                          .cut = cut}};
 }
 
-// As Python rounds: halves to the even neighbour.
+// Rounds halves to the even neighbour, which is what Python does.
 double rounded(double value) { return std::nearbyint(value); }
 
 }  // namespace

@@ -1,8 +1,5 @@
 #include "io/image_index.hpp"
 
-#include <atomic>
-#include <limits>
-
 #include "io/image_tree.hpp"
 #include "io/run_in_parts.hpp"
 

@@ -73,15 +73,15 @@ class PackFile final : public EncodedImages {
 }
 
 // The number of elements of a data set of `columns` columns (1: one-dimensional).
-hsize_t count_rows(hid_t data, hsize_t columns) {
+hsize_t count_rows(hid_t data, const char* name, hsize_t columns) {
   const H5Handle space(DP_CHECK_HDF5(H5Dget_space(data)), H5Sclose);
   std::array<hsize_t, 2> extent = {0, 1};
   const int wanted = columns == 1 ? 1 : 2;
   if (H5Sget_simple_extent_ndims(space.get()) != wanted) {
-    throw Error(ErrorKind::data, "a table has the wrong shape");
+    throw_error(ErrorKind::data, "its table {} has the wrong shape", name);
   }
   DP_CHECK_HDF5(H5Sget_simple_extent_dims(space.get(), extent.data(), nullptr));
-  if (extent[1] != columns) throw Error(ErrorKind::data, "a table has the wrong shape");
+  if (extent[1] != columns) throw_error(ErrorKind::data, "its table {} has the wrong shape", name);
   return extent[0];
 }
 
@@ -90,8 +90,8 @@ template <class T>
 std::vector<T> read_column(hid_t group, const char* name, std::uint64_t file_bytes,
                            hsize_t columns = 1) {
   const H5Handle data(DP_CHECK_HDF5(H5Dopen2(group, name, H5P_DEFAULT)), H5Dclose);
-  const hsize_t rows = count_rows(data.get(), columns);
-  if (rows > file_bytes) throw Error(ErrorKind::data, "a table is larger than the file");
+  const hsize_t rows = count_rows(data.get(), name, columns);
+  if (rows > file_bytes) throw_error(ErrorKind::data, "its table {} is larger than the file", name);
   std::vector<T> values(rows * columns);
   if (rows > 0) {
     DP_CHECK_HDF5(
@@ -125,7 +125,7 @@ ImageTree read_part(const std::string& path, hid_t file, const PackPart& part,
   const auto header = read_column<std::uint32_t>(group.get(), "header", most, kHeaderColumns);
   const auto names = read_column<std::uint8_t>(group.get(), "names", most);
   const H5Handle bytes(DP_CHECK_HDF5(H5Dopen2(group.get(), "bytes", H5P_DEFAULT)), H5Dclose);
-  const hsize_t all_bytes = count_rows(bytes.get(), 1);
+  const hsize_t all_bytes = count_rows(bytes.get(), "bytes", 1);
   const haddr_t start = H5Dget_offset(bytes.get());
 
   const std::size_t count = label.size();
@@ -204,7 +204,9 @@ std::vector<ImageTree> open_image_pack(const std::string& path) {
     }
     const bool is_right = trees.size() == 1 ? trees[0].name.empty() || trees[0].name == "train"
                                             : trees.size() == 2 && trees[0].name == "train";
-    if (!is_right) throw Error(ErrorKind::data, "it lacks the training images");
+    if (!is_right)
+      throw Error(ErrorKind::data,
+                  "its parts are not those of a pack: all, train alone, or train with val or test");
     return trees;
   } catch (const SettingError&) {
     throw;

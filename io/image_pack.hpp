@@ -11,9 +11,9 @@
 //       size           uint32 by image: its bytes
 //       place          uint64 by image: its first byte in `bytes`
 //       checksum       uint64 by image: XXH3 of its bytes
-//       header         uint32 by image and column: width, height, format (0 JPEG, 1 PNG), kinds (1
-//       grey,
-//                      2 CMYK, 4 16 bits, 8 palette, 16 alpha, 32 animated)
+//       header         uint32 by image and column: width, height, format, kinds. Formats: 0
+//                      JPEG, 1 PNG. Kinds, added up: 1 grey, 2 CMYK, 4 16 bits, 8 palette, 16
+//                      alpha, 32 animated
 //       bytes          uint8, contiguous: the files, one behind the other
 //
 // Readers take the bytes straight from the file, since `bytes` is contiguous, so that any number of

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <span>
 
 #include "kernels/base/setting_error.hpp"

@@ -193,11 +193,16 @@ struct Loader::State {
     }
   }
 
+  // Nothing more is claimed, and no thread is busy.
+  void end_epoch(std::unique_lock<std::mutex>& lock) {
+    end = 0;
+    ready.wait(lock, [this] { return busy == 0; });
+  }
+
   void start_epoch(std::uint64_t epoch, std::size_t first_step) {
     {
       std::unique_lock lock(mutex);
-      end = 0;  // nothing more is claimed
-      ready.wait(lock, [this] { return busy == 0; });
+      end_epoch(lock);
       sampler.start_epoch(epoch);
       DP_ASSERT(first_step <= sampler.steps(), "first step {} of {}", first_step, sampler.steps());
       for (Slot& slot : slots) {
@@ -213,15 +218,13 @@ struct Loader::State {
 
   void set_view(const Augmentation& augmentation) {
     std::unique_lock lock(mutex);
-    end = 0;  // nothing more is claimed
-    ready.wait(lock, [this] { return busy == 0; });
+    end_epoch(lock);
     view = augmentation;
   }
 
   void set_batch(std::size_t global_batch, std::size_t parts) {
     std::unique_lock lock(mutex);
-    end = 0;  // nothing more is claimed
-    ready.wait(lock, [this] { return busy == 0; });
+    end_epoch(lock);
     sampler.set_batch(global_batch, parts);
     pieces = pieces_now();
     DP_ASSERT(sampler.largest_batch() <= largest, "a batch of {} where {} were planned",

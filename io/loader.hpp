@@ -49,7 +49,7 @@ struct Batch {
   std::size_t global_samples = 0;        // of all ranks, in all parts
   std::size_t step = 0;                  // within the epoch
   std::size_t part = 0;                  // of the step
-  // Of all ranks' images in the step, image k of this batch is number first_image + k image_stride.
+  // Image k of this batch is number first_image + k image_stride of the step's images of all ranks.
   std::size_t first_image = 0, image_stride = 1;
 };
 
@@ -63,7 +63,7 @@ class Loader {
 
   [[nodiscard]] std::size_t steps() const noexcept;
   [[nodiscard]] std::size_t parts() const noexcept;
-  // The most samples that a batch of this rank can have.
+  // The most samples that a batch of this rank has; set_batch() changes it.
   [[nodiscard]] std::size_t largest_batch() const noexcept;
 
   // Between epochs: the next ones have steps of this size. A part must not be larger than

@@ -35,7 +35,7 @@ class Resampler {
     std::vector<std::uint32_t> first;
     std::vector<std::int32_t> weight;
     std::vector<double> scratch;
-    // Of the outputs from `begin` to `begin + count` of `size`.
+    // Computes taps and weights for `count` outputs from number `begin` on, of `size` in all.
     void plan(std::uint32_t input, std::uint32_t size, std::uint32_t begin, std::uint32_t count);
   };
 

@@ -56,7 +56,7 @@ class Sampler {
   [[nodiscard]] std::size_t sample(std::size_t step, std::size_t k, std::size_t part = 0) const;
 
  private:
-  // As which of all ranks' parts that part counts, and how many there are.
+  // The number of this rank's part among the parts of all ranks, and how many there are.
   [[nodiscard]] std::size_t place(std::size_t part) const {
     return part * options_.ranks + options_.rank;
   }

@@ -1,10 +1,9 @@
 #include "io/weights_file.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <functional>
-#include <numeric>
 
 #include "io/hdf5.hpp"
 #include "io/new_file.hpp"
@@ -14,10 +13,6 @@ namespace dp {
 namespace {
 
 constexpr const char* kFormat = "dptrain weights 1";
-
-std::size_t elements_of(std::span<const std::size_t> shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
-}
 
 void write_set(hid_t file, const char* name, const WeightSet& set) {
   const H5Handle group(DP_CHECK_HDF5(H5Gcreate2(file, name, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)),
@@ -75,7 +70,7 @@ WeightTensor read_tensor(hid_t group, const std::string& name) {
     elements *= length;
   }
   if (elements > stored) throw_error(ErrorKind::data, "HDF5: {}", name);
-  tensor.values.resize(elements_of(tensor.shape));
+  tensor.values.resize(elements);
   DP_CHECK_HDF5(
       H5Dread(data.get(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, tensor.values.data()));
   return tensor;

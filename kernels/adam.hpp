@@ -6,8 +6,8 @@
 //   g = gradient * scale + weight_decay * parameter                     (Adam; AdamW: without it)
 //   mean += (1 - beta1) * (g - mean)
 //   square = beta2 * square + (1 - beta2) * g * g
-//   parameter -= learning_rate / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) +
-//   epsilon)
+//   root = sqrt(square) / sqrt(1 - beta2^t) + epsilon
+//   parameter -= learning_rate / (1 - beta1^t) * mean / root
 //
 // scale is that of clipping (kernels/sgd.hpp). No fused multiply-add: the same bits on every
 // device.
@@ -31,7 +31,7 @@ struct AdamSettings {
 // The numbers of one update, as the operation reads them.
 struct AdamStep {
   float keep = 1.0f;   // the parameter's factor
-  float decay = 0.0f;  // what of the parameter is added to the gradient
+  float decay = 0.0f;  // the share of the parameter that is added to the gradient
   float one_minus_beta1 = 0.1f, beta2 = 0.999f, one_minus_beta2 = 0.001f;
   float size = 1e-3f;            // learning_rate / (1 - beta1^t)
   float square_root_end = 1.0f;  // sqrt(1 - beta2^t)

@@ -33,7 +33,7 @@ void gelu_backward(Device& device, const TensorView& x, const TensorView& dy, co
 
 template <class Float>
 struct NormalParts {
-  Float exponential;   // exp(-x^2 / 2), not below exp(-87)
+  Float exponential;   // exp(-x^2 / 2), not below exp(-87): right for slopes up to |x| = 1e30
   Float distribution;  // Phi(x)
 };
 

@@ -12,6 +12,9 @@
 // else 1 - learning_rate * weight_decay. A matrix with more rows than columns is treated with
 // A = X^T X, X = a X + X (b A + c A A), which has the same result. scale is that of clipping
 // (kernels/sgd.hpp).
+//
+// The loops give the same bits on every device. The products do not, since Eigen and cuBLAS add in
+// different orders: all ranks need devices of one kind.
 #pragma once
 
 #include <cmath>
@@ -47,7 +50,7 @@ DP_HD inline float muon_factor(const MuonStep& step, double rows, const double* 
   return 1.0f - step.learning_rate * step.weight_decay;
 }
 
-// What is given as a pointer is read when the operation runs, and lies in memory from
+// Operations read what is given as a pointer when they run: it lies in memory from
 // Device::allocate_host.
 
 // x: assigned. squares: of the whole gradient; null: no clipping.

@@ -24,7 +24,7 @@ struct Pooling {
 struct PoolingLine {
   unsigned pixels, windows, length, stride, padding;
 
-  // Window p has the pixels from begin(p) up to and without end(p).
+  // Window p covers the pixels from begin(p) up to, but without, end(p).
   [[nodiscard]] DP_HD unsigned begin(unsigned p) const {
     return p * stride > padding ? p * stride - padding : 0;
   }
@@ -32,7 +32,7 @@ struct PoolingLine {
     const unsigned behind = p * stride + length - padding;
     return behind < pixels ? behind : pixels;
   }
-  // The windows from first(h) up to and without last(h) have pixel h.
+  // Pixel h lies in the windows from first(h) up to, but without, last(h).
   [[nodiscard]] DP_HD unsigned first(unsigned h) const {
     return h + padding < length ? 0 : (h + padding - length) / stride + 1;
   }
@@ -40,7 +40,7 @@ struct PoolingLine {
     const unsigned behind = (h + padding) / stride + 1;
     return behind < windows ? behind : windows;
   }
-  // Where in window p pixel h is.
+  // The position of pixel h in window p, counted from the window's start.
   [[nodiscard]] DP_HD unsigned place(unsigned h, unsigned p) const {
     return h + padding - p * stride;
   }
@@ -53,7 +53,7 @@ struct PoolingPlane {
   // Throws Error(internal) where y is not what pooled_shape(x) says.
   PoolingPlane(const Shape& x, const Pooling& pooling, const Shape& y);
 
-  // By what average pooling divides window (p, q).
+  // The number by which average pooling divides the sum of window (p, q).
   [[nodiscard]] DP_HD unsigned divisor(unsigned p, unsigned q) const {
     return counts_padding ? rows.length * columns.length
                           : (rows.end(p) - rows.begin(p)) * (columns.end(q) - columns.begin(q));

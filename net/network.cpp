@@ -110,7 +110,8 @@ void Network::prepare(std::size_t batch, Mode mode) {
   executors_.emplace(std::pair(batch, mode), std::move(made));
 }
 
-// Of the free memory; the rest is for libraries and scratch memory.
+// The share of the free memory that activations may take. Libraries and scratch memory get the
+// rest.
 constexpr double kShareForActivations = 0.95;
 
 [[noreturn]] void throw_too_large(std::size_t batch, std::size_t bytes, const FreeMemory& free) {

@@ -42,9 +42,9 @@ class Network {
     return TensorDesc::nhwc(graph_.images_shape(batch));
   }
 
-  // What random layers draw from, in memory that operations read when they run: to be set before
-  // each step, when those of the step before have run. At first the seed is the parameters', and
-  // the batch is the whole batch of step 0.
+  // The step and the images for which random layers draw. Operations read it when they run, so set
+  // it before each step, after the operations of the step before have run. At first it has the seed
+  // of the parameters and stands for the whole batch of step 0.
   [[nodiscard]] StepPosition& position() { return *position_; }
 
   // Call it before prepare(). The trace gets a slice for each layer in training; its `id` is an
@@ -73,8 +73,8 @@ class Network {
   [[nodiscard]] std::vector<std::string> algorithms() const;
 
  private:
-  // Where a parameter of a layer lies: in the flat buffers or, by its kind, in those of frozen
-  // parameters or of statistics.
+  // Where a parameter of a layer lies: in the flat buffers, or in the buffer of frozen parameters
+  // or of statistics.
   struct Slot {
     ParameterKind kind;
     std::size_t index;  // into tensors(), frozen() or statistics()

@@ -80,7 +80,7 @@ class Parameters {
   [[nodiscard]] std::span<const Parameter> tensors() const { return tensors_; }
   [[nodiscard]] std::span<const Parameter> frozen() const { return frozen_; }
   [[nodiscard]] std::span<const Parameter> statistics() const { return statistics_; }
-  // Of what is trained.
+  // The number of floats that are trained.
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] std::size_t frozen_size() const { return frozen_size_; }
 
@@ -98,9 +98,8 @@ class Parameters {
     return {floats(evaluation_statistics_), statistics_size_};
   }
 
-  // Lists the values of every tensor, in the order of the flat buffer, the frozen ones and the
-  // running statistics.
-  // The copy for evaluation is not listed, as it is made from them.
+  // Lists the values of every tensor in the order of the flat buffer, the frozen ones and the
+  // running statistics; not the copy for evaluation, which is made from these.
   void list_state(StateVisitor& visitor);
 
   // Sets values and statistics to their initial state, which depends only on the seed, the tensor's

@@ -1,7 +1,8 @@
 // Averages of the weights beside the ones that are trained. They are what is evaluated.
 //
-// Both averages include the running statistics of normalisation, each rank's own, so that what is
-// evaluated fits together. They are replicated like the weights: every rank makes the same updates.
+// Both averages include the running statistics of normalisation, so that what is evaluated fits
+// together. The averaged weights are the same on every rank, since every rank makes the same
+// updates; the averaged statistics are each rank's own.
 #pragma once
 
 #include <cstddef>

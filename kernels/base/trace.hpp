@@ -74,7 +74,7 @@ class TraceTrack {
 
   [[nodiscard]] bool covers(std::uint64_t step) const { return step - first_ < steps_; }
   [[nodiscard]] bool begins_with(std::uint64_t step) const { return steps_ > 0 && step == first_; }
-  // Of the thread that records: what comes belongs to that step.
+  // The recording thread calls it: what it records from now on belongs to that step.
   void begin_step(std::uint64_t step) {
     step_ = static_cast<std::uint32_t>(step);
     is_on_ = covers(step);

@@ -120,7 +120,7 @@ std::string allowed_values(const CodecParameter& parameter) {
   if (parameter.kind == Kind::choice) {
     std::string text;
     auto choices = split(parameter.choices, '|');
-    // Of on and off people expect the first to be on.
+    // People expect "on" before "off".
     if (parameter.choices == "off|on") std::reverse(choices.begin(), choices.end());
     for (std::size_t i = 0; i < choices.size(); ++i) {
       if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";

@@ -36,7 +36,7 @@ void store_places(std::uint8_t* to, const Places<W>& places) {
   });
 }
 
-// value where the place is `place`, else 0.
+// Each lane has its value where its place is `place`, else 0.
 template <std::size_t W>
 Vector<W> where_at(const std::uint8_t* places, unsigned place, const Vector<W>& value) {
   using Types = typename Vector<W>::Types;

@@ -1,6 +1,6 @@
 // The CPU twins of the operations in kernels/: the same functions, in namespace dp::cpu, taking the
 // CPU's device. Contracts are those of the operation headers. Convolution runs on oneDNN, linear
-// layers on Eigen, the rest are loops of ours over OpenMP threads.
+// layers and Muon's products on Eigen, the rest are loops of ours over OpenMP threads.
 #pragma once
 
 #include <cstdint>

@@ -10,12 +10,13 @@ namespace dp::cuda {
 
 namespace {
 
-// What a thread needs of AdamStep.
+// The numbers of an AdamStep that a thread needs, and the scale of clipping.
 struct Numbers {
   float scale, keep, decay, one_minus_beta1, beta2, one_minus_beta2, size, square_root_end, epsilon;
 };
 
-// As the CPU's twin, operation by operation (no fused multiply-add), so the bits are equal.
+// Computes what the CPU's twin computes, operation by operation and without fused multiply-add, so
+// the bits are equal.
 __device__ void update(const Numbers& s, float gradient, float& parameter, float& mean,
                        float& square) {
   const float kept = s.keep * parameter;

@@ -122,7 +122,7 @@ class CudaBatchNorm final : public BatchNorm {
         channels_{reinterpret_cast<float*>(memory_.get()), desc.x.shape.c} {
     require(desc.x.is_nhwc(), "batch normalisation of a channel block on a GPU");
     if (rows_ == 0 || channels_.count == 0) return;
-    // Of all forms the one with single elements has the most blocks below one another.
+    // The form that reads single elements has the most blocks below one another.
     const std::size_t bands = sum_grid(1, std::max(kForwardBlocks, kBackwardBlocks)).bands;
     device.reserve_scratch(bands * 2 * channels_.count * sizeof(float));
   }

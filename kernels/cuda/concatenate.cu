@@ -35,13 +35,15 @@ void for_each_part(std::span<const TensorView> parts, const TensorView& whole, c
   std::size_t first = 0;
   for (const TensorView& part : parts) {
     const Shape& s = part.desc.shape;
-    require(part.desc.is_nhwc() && whole.desc.is_nhwc(), "a channel block on a GPU");
+    require(part.desc.is_nhwc() && whole.desc.is_nhwc(),
+            "concatenate or split: a channel block on a GPU");
     require(part.desc.type == whole.desc.type && s.n == all.n && s.h == all.h && s.w == all.w,
-            "a part that does not fit");
+            "concatenate or split: a part of another type, batch, height or width than the whole");
     if (part && s.elements() > 0) body(part, first);
     first += s.c;
   }
-  require(first == all.c, "parts with another number of channels than the whole");
+  require(first == all.c,
+          "concatenate or split: parts whose channels do not add up to those of the whole");
 }
 
 enum class Way { into_whole, into_part };

@@ -13,7 +13,8 @@ struct Numbers {
   float learning_rate, momentum, weight_decay, scale, ratio;
 };
 
-// As the CPU's twin, operation by operation (no fused multiply-add), so the bits are equal.
+// Computes what the CPU's twin computes, operation by operation and without fused multiply-add, so
+// the bits are equal.
 __device__ void update(const Numbers& s, float gradient, float& parameter, float& velocity) {
   const float g = s.ratio * (gradient * s.scale + s.weight_decay * parameter);
   velocity = s.momentum * velocity + g;

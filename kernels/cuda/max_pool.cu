@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Body>
 void with_packs(const TensorView& x, const TensorView& y, const std::uint8_t* places,
                 const Body& body) {
-  require(x.desc.is_nhwc() && y.desc.is_nhwc(), "a channel block on a GPU");
+  require(x.desc.is_nhwc() && y.desc.is_nhwc(), "max pooling of a channel block on a GPU");
   const bool is_aligned = are_aligned(x.data, y.data, places);
   with_type_and_pack(x.desc.type, x.desc.shape.c, is_aligned, body);
 }

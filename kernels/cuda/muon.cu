@@ -9,8 +9,8 @@ namespace dp::cuda {
 
 namespace {
 
-// As the CPU's twins, operation by operation (no fused multiply-add), so the bits are equal. What
-// lies in memory of the host is read by one thread of a block.
+// These compute what the CPU's twins compute, operation by operation and without fused
+// multiply-add, so the bits are equal. One thread of a block reads what lies in host memory.
 
 __global__ void __launch_bounds__(kThreads)
     direction_kernel(const float* gradients, float* velocity, float* x, std::size_t count,

@@ -37,7 +37,7 @@ __device__ inline void for_each_row(const RowThread& thread, const Body& body) {
   for (std::size_t row = thread.row; row < thread.end; row += thread.step) body(row);
 }
 
-// Of images of that height and width, by number.
+// Pixel `number` of images of that height and width, counted row by row and image by image.
 __device__ inline Pixel pixel_of(std::size_t number, unsigned height, unsigned width) {
   const unsigned i = static_cast<unsigned>(number), line = i / width, n = line / height;
   return {n, line - n * height, i - line * width};

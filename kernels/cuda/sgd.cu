@@ -15,7 +15,8 @@ namespace {
 // ---- the update: 20 bytes a parameter
 // -------------------------------------------------------------
 
-// As the CPU's twin, operation by operation (no fused multiply-add), so the bits are equal.
+// Computes what the CPU's twin computes, operation by operation and without fused multiply-add, so
+// the bits are equal.
 __device__ void update(const SgdStep& s, float scale, float gradient, float& parameter,
                        float& velocity) {
   const float g = gradient * scale + s.weight_decay * parameter;

@@ -1,7 +1,7 @@
 // The GPU twins of the operations in kernels/: the same functions, in namespace dp::cuda. Contracts
-// are those of the operation headers. Convolution runs on cuDNN, linear layers on cuBLAS, the rest
-// are kernels of ours. Everything is enqueued on the device's stream and may be captured in a
-// graph: no operation allocates, waits or reads a result on the host.
+// are those of the operation headers. Convolution runs on cuDNN, linear layers and Muon's products
+// on cuBLAS, the rest are kernels of ours. Everything is enqueued on the device's stream and may be
+// captured in a graph: no operation allocates, waits or reads a result on the host.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,8 @@ void FlattenLayer::backward(const BackwardArguments& a) {
 }
 
 Shape AddLayer::output_shape(std::span<const Shape> inputs) const {
-  DP_ASSERT(inputs.size() == 2 && inputs[0] == inputs[1], "an addition of unequal shapes");
+  DP_ASSERT(inputs.size() == 2 && inputs[0] == inputs[1],
+            "an addition of {} inputs, or of unequal shapes", inputs.size());
   return inputs[0];
 }
 

@@ -37,7 +37,7 @@ class Muon final : public GroupedOptimizer {
   }
 
  private:
-  // One of the two norms that a matrix needs.
+  // The sums of squares that the update of a matrix needs.
   struct Norms {
     double direction = 0.0, parameters = 0.0;
   };
@@ -53,7 +53,7 @@ class Muon final : public GroupedOptimizer {
     return is_kernel(tensor) || (options_.muon_has_linear && tensor.kind == ParameterKind::matrix);
   }
 
-  // Each matrix alone; what lies between them and belongs to one group together.
+  // Each matrix is a slice of its own. Neighbours of one group that are no matrices are one slice.
   std::vector<Slice> slices_of(const std::vector<ParameterGroup>& groups) override {
     std::vector<Slice> slices;
     for (Slice& slice : tensors_of(groups)) {

@@ -77,7 +77,7 @@ inline std::vector<std::string> all_codec_specs(
   return specs;
 }
 
-// Those of all_codec_specs for which `is_wanted(codec)`.
+// The specs of all_codec_specs whose codec `is_wanted` accepts.
 template <class IsWanted>
 std::vector<std::string> codec_specs_where(IsWanted is_wanted,
                                            std::span<const std::size_t> blocks = kTriedBlocks) {

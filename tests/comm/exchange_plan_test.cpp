@@ -38,7 +38,7 @@ struct Message {
   std::size_t sender_slot = 0;
 };
 
-// As segment_exchange.cpp does it: one rank's list with its slots.
+// One rank's list with its slots, carried out by the rules of segment_exchange.cpp.
 struct Rank {
   Rank(ExchangePlan list, int number, std::size_t window)
       : plan(std::move(list)), free_receives(2 * window), sends(window) {

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t address(unsigned a, unsigned b, unsigned c, unsigned d) {
   return a << 24 | b << 16 | c << 8 | d;
 }
-// As the console's, which this folder does not know.
+// Writes rates in the console's way, which this folder does not know.
 std::string rate_text(double bit_per_s) {
   return std::to_string(std::lround(bit_per_s)) + " bit/s";
 }

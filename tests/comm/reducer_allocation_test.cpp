@@ -20,14 +20,18 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 }
 }  // namespace
 
-void* operator new(std::size_t bytes) { return counted(bytes, 16); }
-void* operator new(std::size_t bytes, std::align_val_t a) {
+// Not inline: where the compiler sees one half of a pair as aligned_alloc() or free(), it warns of
+// a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted(bytes, 16); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t a) {
   return counted(bytes, static_cast<std::size_t>(a));
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
 
 namespace dp {
 namespace {

@@ -168,4 +168,15 @@ inline constexpr const char* kCpuBlocks = "blocks of channels are the CPU's";
 
 inline bool skips(const Device& device, DataType type) { return !device.supports(type); }
 
+// A tensor, and how many threads work on it.
+struct Form {
+  Shape shape;
+  std::size_t block;
+  DataType type;
+  int threads;
+};
+inline void PrintTo(const Form& f, std::ostream* out) {
+  *out << to_string(TensorDesc{f.shape, f.type, f.block}) << ", " << f.threads << " threads";
+}
+
 }  // namespace dp::test

@@ -181,7 +181,7 @@ TEST(CounterRng, ValuesAreUniform) {
     expect_uniform(
         n, kCount, [&](auto i) { return kRng.below(n, i); }, "below " + std::to_string(n));
   }
-  // As counters really run: far from zero, and in steps.
+  // Counters begin far from zero and advance in steps, which is what they do in a run.
   expect_uniform(
       256, kCount, [](auto i) { return kRng.below(256, (std::uint64_t{1} << 40) + 64 * i); },
       "positions in steps of 64");

@@ -197,7 +197,7 @@ TEST(Reference, PoolCountsPadding) {
   }
 }
 
-// Of equal values the first one counts, a NaN always.
+// The first of equal values counts, and a NaN is larger than any number.
 TEST(Reference, MaxPoolTakesTheFirstOfEqualValues) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Shape x_shape{1, 2, 2, 4}, y_shape{1, 1, 1, 4};

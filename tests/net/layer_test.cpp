@@ -225,7 +225,7 @@ class Bench {
     const std::size_t count = (layer_->kept_bytes() + 1) / 2;
     return GuardedTensor(TensorDesc::nhwc({count, 1, 1, 1}, DataType::bf16));
   }
-  // As an executor gives it.
+  // An executor calls it in this way.
   [[nodiscard]] std::byte* start_of(GuardedTensor& kept) const {
     return layer_->kept_bytes() > 0 ? kept.view().as<std::byte>() : nullptr;
   }
