@@ -56,9 +56,14 @@ struct View {
   float weight;
 };
 
-std::vector<View> views_of(Options::TestAugment kind) {
-  const auto view = [](int shift, bool is_flipped, float weight) {
-    return View{{.shift_x = shift, .shift_y = shift, .is_flipped = is_flipped}, weight};
+std::vector<View> views_of(const Options& options) {
+  const Options::TestAugment kind = options.test_augment;
+  const auto view = [&](int shift, bool is_flipped, float weight) {
+    return View{{.shift_x = shift,
+                 .shift_y = shift,
+                 .is_flipped = is_flipped,
+                 .is_reflected = options.crop_fill == Options::CropFill::reflect},
+                weight};
   };
   if (kind == Options::TestAugment::mirror) return {view(0, false, 0.5f), view(0, true, 0.5f)};
   return {view(0, false, 0.25f),  view(0, true, 0.25f),   view(-1, false, 0.125f),
@@ -96,7 +101,7 @@ EvaluationResult evaluate_augmented(Run& run) {
   const std::size_t classes = run.replica->network().classes();
   std::vector<float> sums;  // of this rank's images, a row of weighted logits each
   std::vector<std::int32_t> labels;
-  for (const View& view : views_of(run.options.test_augment)) {
+  for (const View& view : views_of(run.options)) {
     const bool is_first = labels.empty();
     run.test_loader->set_view(view.augmentation);
     run.test_loader->start_epoch(0);

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "io/augment.hpp"
+
 namespace dp {
 
 // The field initialisers are the defaults. Enumerators are named as on the command line, but for
@@ -33,6 +35,7 @@ struct Options {
   enum class InitFrom { best, last };
   enum class ReplicaCheck { epoch, step, off };
   enum class Crop { automatic, pad, resized };
+  enum class CropFill { black, reflect };
   enum class BadImages { fail, skip };
   enum class Action { train, help, version, print_config };
 
@@ -43,6 +46,11 @@ struct Options {
   std::int64_t limit_train = 0;  // 0: all
   std::int64_t limit_test = 0;
   bool augment = true;
+  // The next four count with `augment`.
+  std::int64_t crop_padding = 4;  // pixels on each side
+  CropFill crop_fill = CropFill::black;
+  AugmentationRule::Flip flip = AugmentationRule::Flip::random;
+  std::int64_t cutout = 0;              // pixels; 0: none
   std::vector<double> mean, deviation;  // of red, green, blue; empty: the data set's own
   // The next five belong to the data set folder.
   std::int64_t image_size = 0;  // 0: by the images

@@ -214,7 +214,19 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "use only the first N training images; 0: use all", "12800"),
         whole_row("limit-test", options.limit_test, {0, kMany},
                   "use only the first N test images; 0: use all", "2000"),
-        on_off_row("augment", options.augment, "crop and flip the training images at random"),
+        on_off_row("augment", options.augment,
+                   "change the training images at random, as the next four options say"),
+        whole_row("crop-padding", options.crop_padding, {0, 127},
+                  "number of pixels by which a training image is padded on each side before a part "
+                  "of its own size is cut out"),
+        choice_row("crop-fill", options.crop_fill, {"black", "reflect"},
+                   "what the padding shows; reflect: the image's mirror image"),
+        choice_row("flip", options.flip, {"random", "alternate", "off"},
+                   "which training images are mirrored; random: half of them in each epoch; "
+                   "alternate: half of them in one epoch, the others in the next"),
+        whole_row("cutout", options.cutout, {0, 4096},
+                  "side of a square at a random place of a training image, in pixels, that is set "
+                  "to the mean colour; 0: none"),
         colours_row("mean", options.mean, {.least = 0, .most = 1},
                     "mean of red, green and blue for values from 0 to 1, which is subtracted; data "
                     "set folder measures it"),
@@ -235,11 +247,12 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                              "side of the square that the network sees; 0: that of the images, if "
                              "they are squares of one size up to 64, otherwise 224"),
                    options),
-        folder_row(choice_row("crop", options.crop, {"auto", "pad", "resized"},
-                              "pad: training images are shifted by up to 4 pixels; resized: a "
-                              "random part is scaled to the network's size; auto: pad if all "
-                              "images have the network's size, otherwise resized"),
-                   options),
+        folder_row(
+            choice_row("crop", options.crop, {"auto", "pad", "resized"},
+                       "pad: training images are padded by --crop-padding and cut; "
+                       "resized: a random part is scaled to the network's size; auto: pad if all "
+                       "images have the network's size, otherwise resized"),
+            options),
         folder_row(real_row("validation-share", options.validation_share,
                             {.least = 0, .most = 1, .is_most_allowed = false},
                             "share of each class that is taken for testing if the folder has "

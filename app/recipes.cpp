@@ -17,18 +17,20 @@ const std::vector<Recipe>& recipe_list() {
         {"lr-schedule", "step"},
         {"lr-milestones", "82,123"}}},
       {"cifar-fast",
-       "ResNet-9 of DAWNBench (Page 2018), without its cutout: 24 epochs of 512 images, the rate "
-       "rises for 5 epochs to 0.4 and falls to 0",
+       "ResNet-9 of DAWNBench (Page 2018): 24 epochs of 512 images, the rate rises for 5 epochs to "
+       "0.4 and falls to 0; crops of mirrored padding, cutout of 8 x 8 pixels",
        {{"model", "resnet9"},
         {"epochs", "24"},
         {"global-batch", "512"},
         {"lr", "0.4"},
         {"nesterov", "on"},
         {"lr-schedule", "triangular"},
-        {"lr-triangle", "0,0.2083,0"}}},
+        {"lr-triangle", "0,0.2083,0"},
+        {"crop-fill", "reflect"},
+        {"cutout", "8"}}},
       {"airbench94",
-       "airbench94 (Jordan 2024) in whole epochs, with dptrain's crops and flips: SGD of 11.5 per "
-       "1,024 images as PyTorch counts it, biases of BatchNorm 64 times as fast, Lookahead",
+       "airbench94 (Jordan 2024) in whole epochs: SGD of 11.5 per 1,024 images as PyTorch counts "
+       "it, biases of BatchNorm 64 times as fast, Lookahead, shifts by 2 pixels, alternating flip",
        {{"model", "airbench94"},
         {"epochs", "10"},
         {"global-batch", "1024"},
@@ -41,7 +43,11 @@ const std::vector<Recipe>& recipe_list() {
         {"label-smoothing", "0.2"},
         {"lookahead", "5:ramp"},
         {"lr-schedule", "triangular"},
-        {"lr-triangle", "0.2,0.23,0.07"}}},
+        {"lr-triangle", "0.2,0.23,0.07"},
+        {"crop-padding", "2"},
+        {"crop-fill", "reflect"},
+        {"flip", "alternate"},
+        {"test-augment", "shift"}}},
       {"imagenet-resnet50",
        "Goyal et al. 2017: ResNet-50 on ImageNet, 90 epochs of 256 images, divided by 10 after 30, "
        "60 and 80; for larger batches give --global-batch and a --lr of 0.1 for each 256 images",

@@ -14,6 +14,7 @@
 #include "app/run_batches.hpp"
 #include "app/run_options.hpp"
 #include "app/together_on_hosts.hpp"
+#include "io/augment.hpp"
 #include "io/sampler.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
@@ -233,6 +234,26 @@ std::size_t loader_threads(const Run& run) {
   return static_cast<std::size_t>(std::clamp(wanted, 1.0, 16.0));
 }
 
+std::optional<AugmentationRule> augmentation_rule(const Options& options, const ImageShape& shape) {
+  if (!options.augment) return std::nullopt;
+  const AugmentationRule rule{.crop_padding = static_cast<int>(options.crop_padding),
+                              .is_reflected = options.crop_fill == Options::CropFill::reflect,
+                              .flip = options.flip,
+                              .cutout = static_cast<int>(options.cutout)};
+  const std::size_t side = std::min(shape.height, shape.width);
+  if (!fits({.cutout = rule.cutout}, shape)) {
+    throw_error(ErrorKind::usage, "--cutout {}: must be at most {}, the side of the images",
+                rule.cutout, side);
+  }
+  if (!fits(rule, shape)) {
+    throw_error(ErrorKind::usage,
+                "--crop-padding {}: must be less than {}, the side of the images, with --crop-fill "
+                "reflect",
+                rule.crop_padding, side);
+  }
+  return rule;
+}
+
 void make_loaders(Run& run) {
   LoaderOptions loader = {.global_batch = run.global_batch,
                           .rank = static_cast<std::size_t>(run.comm.rank()),
@@ -240,7 +261,7 @@ void make_loaders(Run& run) {
                           .parts = run.parts(),
                           .largest_batch = run.largest_part,
                           .seed = run.seed(),
-                          .augment = run.options.augment,
+                          .augment = augmentation_rule(run.options, run.data.train->shape()),
                           .threads = loader_threads(run)};
   if (run.device->kind() == DeviceKind::cuda) {
     loader.is_raw = true;
@@ -251,7 +272,7 @@ void make_loaders(Run& run) {
   loader.parts = 1;
   loader.largest_batch = 0;
   loader.order = SampleOrder::in_order;
-  loader.augment = false;
+  loader.augment = std::nullopt;
   run.test_loader = std::make_unique<Loader>(*run.data.test, loader);
 }
 

@@ -1,8 +1,8 @@
-// From bytes to the network's input: random crop, horizontal flip, normalisation.
+// From bytes to the network's input: random crop, horizontal flip, normalisation, cutout.
 //
-// The order is torchvision's: the image is padded with 4 black pixels on each side, a window of the
-// image's size is cut, mirrored with probability 1/2, and then normalised, so that a padded pixel
-// becomes (0 - mean) / deviation. Input is planar bytes, output is NHWC floats.
+// The order is torchvision's: the image is padded on each side (by 4 black pixels, unless the rule
+// says otherwise), a window of the image's size is cut, mirrored, and then normalised, so that a
+// black padded pixel becomes (0 - mean) / deviation. Input is planar bytes, output is NHWC floats.
 #pragma once
 
 #include <array>
@@ -15,14 +15,30 @@
 
 namespace dp {
 
-inline constexpr int kCropPadding = 4;
+// How training images are changed at random.
+struct AugmentationRule {
+  // alternate: a random half of the images is mirrored in the first epoch, the other half in the
+  // next, and so on (Jordan 2024).
+  enum class Flip { random, alternate, off };
+
+  int crop_padding = 4;       // pixels on each side, 0 to 127; 0: the whole image
+  bool is_reflected = false;  // the padding is the image's mirror image, not black
+  Flip flip = Flip::random;
+  int cutout = 0;  // the side of a square that is set to the mean (DeVries & Taylor 2017); 0: none
+};
+
+// Whether images of that shape can be changed so: mirrored padding is narrower than they are, and a
+// cutout is not larger.
+[[nodiscard]] bool fits(const AugmentationRule& rule, const ImageShape& shape);
 
 // The same in the form for GPUs.
 [[nodiscard]] ImageCrop to_crop(const Augmentation& augmentation);
 
-// The augmentation of a sample in an epoch. It does not depend on the rank or the number of ranks.
-// Shifts are from -kCropPadding to kCropPadding.
-[[nodiscard]] Augmentation draw_augmentation(std::uint64_t seed, std::uint64_t epoch,
+// The augmentation of a sample, an image of that shape, in an epoch. It does not depend on the rank
+// or the number of ranks. Shifts are from -crop_padding to crop_padding; the cutout's square lies
+// inside of the image.
+[[nodiscard]] Augmentation draw_augmentation(const AugmentationRule& rule, const ImageShape& shape,
+                                             std::uint64_t seed, std::uint64_t epoch,
                                              std::size_t sample);
 
 // Normalises by table: each byte's float is (byte / 255 - mean) / deviation in single precision,

@@ -63,7 +63,8 @@ ImageSource::Image EncodedSource::read(std::size_t index, const Augmentation& cr
   if (scratch.size() < shape().values()) scratch.resize(shape().values());
   const std::span<std::uint8_t> planar = std::span(scratch).first(shape().values());
   const bool is_cut_here = options_.has_resized_crop && crop.is_drawn;
-  const Augmentation rest = is_cut_here ? Augmentation{.is_flipped = crop.is_flipped} : crop;
+  Augmentation rest = crop;
+  if (is_cut_here) rest.shift_x = rest.shift_y = 0;
   if (options_.bad_images == BadImages::fail) {
     try {
       decode(index, crop, planar);

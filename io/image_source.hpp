@@ -29,6 +29,9 @@ struct Augmentation {
   int shift_x = 0;  // the window's left edge in the image; outside of the image lies black
   int shift_y = 0;
   bool is_flipped = false;
+  bool is_reflected = false;  // outside of the image lies its mirror image instead
+  // A square of the result that becomes the data set's mean; cut_side 0: none.
+  int cut_x = 0, cut_y = 0, cut_side = 0;
   // For a source that cuts a random part out of an image of any size and scales it: 64 random bits,
   // which decide the part. Not drawn: such a source takes the centre.
   bool is_drawn = false;

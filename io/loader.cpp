@@ -81,6 +81,8 @@ struct Loader::State {
         pieces(pieces_now()),
         slots(options.buffers != 0 ? options.buffers : divide_up(options.threads, pieces) + 2) {
     DP_ASSERT(options.threads > 0, "a loader without threads");
+    DP_ASSERT(!options.augment || fits(*options.augment, source.shape()),
+              "images are smaller than their padding or cutout");
     largest = std::max(sampler.largest_batch(), options.largest_batch);
     for (Slot& slot : slots) {
       const auto allocate = options.allocate ? options.allocate : allocate_plain;
@@ -161,7 +163,9 @@ struct Loader::State {
     for (std::size_t k = piece * kPieceImages; k < last; ++k) {
       const std::size_t sample = sampler.sample(whole, k, part);
       const Augmentation augmentation =
-          options.augment ? draw_augmentation(options.seed, sampler.epoch(), sample) : view;
+          options.augment ? draw_augmentation(*options.augment, source.shape(), options.seed,
+                                              sampler.epoch(), sample)
+                          : view;
       const ImageSource::Image image = source.read(sample, augmentation, scratch);
       if (options.is_raw) {
         std::copy(image.bytes.begin(), image.bytes.end(), slot.bytes + k * values);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "io/augment.hpp"
@@ -29,11 +30,11 @@ struct LoaderOptions {
   std::size_t parts = 1;          // of a rank's batch (sampler.hpp); each is a Batch of its own
   std::size_t largest_batch = 0;  // the most samples that a Batch will ever have; 0: as it is now
   std::uint64_t seed = 0;         // of permutation and augmentation
-  SampleOrder order = SampleOrder::shuffled;  // in_order for evaluation
-  bool augment = true;                        // random crop and flip
-  std::size_t threads = 1;                    // at least 1
-  std::size_t buffers = 0;                    // 0: two more than threads can be busy with at once
-  bool is_raw = false;                        // Batch::bytes and crops instead of images
+  SampleOrder order = SampleOrder::shuffled;                     // in_order for evaluation
+  std::optional<AugmentationRule> augment = AugmentationRule{};  // none: no random change
+  std::size_t threads = 1;                                       // at least 1
+  std::size_t buffers = 0;  // 0: two more than threads can be busy with at once
+  bool is_raw = false;      // Batch::bytes and crops instead of images
   // Allocates the buffers, aligned to 64 bytes; null: ordinary memory.
   std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;
   std::function<void(std::size_t step)> on_step =

@@ -106,7 +106,7 @@ void BM_JpegToInput(benchmark::State& state) {
   std::vector<std::uint8_t> scratch;
   std::size_t sample = 0, epoch = 0;
   for (auto _ : state) {
-    const Augmentation drawn = draw_augmentation(1, epoch, sample);
+    const Augmentation drawn = draw_augmentation({}, images.shape(), 1, epoch, sample);
     const ImageSource::Image image = images.read(sample, drawn, scratch);
     normalizer.apply(image.bytes, image.rest, input);
     benchmark::DoNotOptimize(input.data());

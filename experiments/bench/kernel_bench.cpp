@@ -91,7 +91,7 @@ void BM_Augment(benchmark::State& state) {
   std::vector<std::uint8_t> image(kImage.values(), 100);
   std::vector<float> out(kImage.values());
   std::size_t i = 0;
-  for (auto _ : state) normalizer.apply(image, draw_augmentation(1, 1, i++), out);
+  for (auto _ : state) normalizer.apply(image, draw_augmentation({}, kImage, 1, 1, i++), out);
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(BM_Augment);

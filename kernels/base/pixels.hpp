@@ -21,12 +21,22 @@ struct ImageShape {
   friend bool operator==(const ImageShape&, const ImageShape&) = default;
 };
 
-// Random crop and flip of one image: the output's pixel (h, w) is the source's pixel
-// (h + shift_y, w' + shift_x), with w' = w or, flipped, width - 1 - w; black outside of the image.
+// Random crop, flip and cutout of one image: the output's pixel (h, w) is the source's pixel
+// (h + shift_y, w' + shift_x), with w' = w or, flipped, width - 1 - w. Outside of the image it is
+// black or, with is_reflected, the image's mirror image (reflected_index). The output's pixels in
+// the square of cut_side pixels at (cut_y, cut_x) are 0, the data set's mean.
 struct ImageCrop {
   std::int8_t shift_x = 0, shift_y = 0;
-  std::uint8_t is_flipped = 0, unused = 0;
+  std::uint8_t is_flipped = 0, is_reflected = 0;
+  std::uint16_t cut_x = 0, cut_y = 0, cut_side = 0;
 };
+
+// The place in a row of `size` pixels that place `at` shows if the row is mirrored at its ends; the
+// pixel at an end is not repeated (PyTorch's padding mode "reflect"). -size < at < 2 size - 1.
+constexpr int reflected_index(int at, int size) {
+  const int from_start = at < 0 ? -at : at;
+  return from_start < size ? from_start : 2 * (size - 1) - from_start;
+}
 
 // Per channel, what a byte becomes.
 struct PixelTable {

@@ -10,6 +10,12 @@ namespace dp::cuda {
 
 namespace {
 
+// reflected_index() for a place that is a very large number where it would be below 0.
+__device__ unsigned reflected(unsigned at, unsigned size) {
+  const unsigned from_start = min(at, 0 - at);
+  return from_start < size ? from_start : 2 * (size - 1) - from_start;
+}
+
 // A block to an image, neighbouring threads write neighbouring floats.
 __global__ void __launch_bounds__(kThreads)
     augment_kernel(const std::uint8_t* images, const ImageCrop* crops, const PixelTable* table,
@@ -22,12 +28,17 @@ __global__ void __launch_bounds__(kThreads)
     for (unsigned i = threadIdx.x; i < values; i += blockDim.x) {
       const unsigned c = i % 3, pixel = i / 3, h = pixel / width, w = pixel % width;
       // Left of and above the image these are very large numbers.
-      const unsigned from_h = h + static_cast<unsigned>(int{crop.shift_y});
-      const unsigned from_w =
+      unsigned from_h = h + static_cast<unsigned>(int{crop.shift_y});
+      unsigned from_w =
           (crop.is_flipped != 0 ? width - 1 - w : w) + static_cast<unsigned>(int{crop.shift_x});
+      if (crop.is_reflected != 0) {
+        from_h = reflected(from_h, height);
+        from_w = reflected(from_w, width);
+      }
       const bool is_inside = from_h < height && from_w < width;
       const unsigned byte = is_inside ? image[c * pixels + from_h * width + from_w] : 0;
-      out[i] = table->value[c][byte];
+      const bool is_cut = h - crop.cut_y < crop.cut_side && w - crop.cut_x < crop.cut_side;
+      out[i] = is_cut ? 0.0f : table->value[c][byte];
     }
   }
 }

@@ -76,7 +76,8 @@ TEST(Loader, DeliversWhatSamplerAndAugmentationSay) {
         const std::size_t sample = sampler.sample(step, k);
         std::vector<float> expected(kImageBytes);
         Normalizer(kSyntheticShape)
-            .apply(images().image(sample), draw_augmentation(9, epoch, sample), expected);
+            .apply(images().image(sample), draw_augmentation({}, kSyntheticShape, 9, epoch, sample),
+                   expected);
         EXPECT_EQ(batches[step].labels[k], images().label(sample));
         ASSERT_TRUE(std::equal(
             expected.begin(), expected.end(),
@@ -134,7 +135,8 @@ TEST(Loader, ThreadsShareABatch) {
   };
   const Failing source;
   Loader loader(
-      source, {.global_batch = 64, .order = SampleOrder::in_order, .augment = false, .threads = 4});
+      source,
+      {.global_batch = 64, .order = SampleOrder::in_order, .augment = std::nullopt, .threads = 4});
   loader.start_epoch(0);
   try {
     loader.next();
@@ -157,7 +159,8 @@ TEST(Loader, ABatchStaysUntilTheNextOne) {
 }
 
 TEST(Loader, EvaluationIsPlainAndInOrder) {
-  Loader loader(images(), {.global_batch = 50, .order = SampleOrder::in_order, .augment = false});
+  Loader loader(images(),
+                {.global_batch = 50, .order = SampleOrder::in_order, .augment = std::nullopt});
   const std::vector<Copy> batches = read_epoch(loader, 7);
   std::vector<float> expected(kImageBytes);
   Normalizer(kSyntheticShape).apply(images().image(51), {}, expected);
@@ -196,7 +199,8 @@ class ShiftingSource final : public ImageSource {
 };
 
 TEST(Loader, AViewIsThatOfEveryImageUntilItIsTakenBack) {
-  Loader loader(images(), {.global_batch = 20, .order = SampleOrder::in_order, .augment = false});
+  Loader loader(images(),
+                {.global_batch = 20, .order = SampleOrder::in_order, .augment = std::nullopt});
   const std::vector<Copy> plain = read_epoch(loader, 0);
   const Augmentation view = {.shift_x = -1, .shift_y = 2, .is_flipped = true};
   loader.set_view(view);
@@ -229,7 +233,7 @@ TEST(Loader, TakesAnySourceAndAnyShape) {
       EXPECT_EQ(is_raw ? batch.bytes.size() : batch.images.size(), batch.samples * shape.values());
       for (std::size_t k = 0; k < batch.samples; ++k) {
         const std::size_t sample = sampler.sample(step, k);
-        const Augmentation drawn = draw_augmentation(4, 2, sample);
+        const Augmentation drawn = draw_augmentation({}, shape, 4, 2, sample);
         EXPECT_EQ(batch.labels[k], 999 - static_cast<std::int32_t>(sample));
         if (is_raw) {
           EXPECT_EQ(batch.crops[k].shift_x, 0);

@@ -45,9 +45,18 @@ class Augment : public testing::Test {
 
 TEST_F(Augment, EqualsLoaderBitForBit) {
   std::vector<Augmentation> augmentations;
-  for (int y = -kCropPadding; y <= kCropPadding; ++y) {
-    for (int x = -kCropPadding; x <= kCropPadding; ++x) {
-      for (const bool is_flipped : {false, true}) augmentations.push_back({x, y, is_flipped});
+  for (int y = -4; y <= 4; ++y) {
+    for (int x = -4; x <= 4; ++x) {
+      for (const bool is_flipped : {false, true}) {
+        augmentations.push_back({x, y, is_flipped});
+        augmentations.push_back({.shift_x = x,
+                                 .shift_y = y,
+                                 .is_flipped = is_flipped,
+                                 .is_reflected = true,
+                                 .cut_x = 3 * (x + 4),
+                                 .cut_y = 2 * (y + 4),
+                                 .cut_side = x + 4});
+      }
     }
   }
   const std::size_t count = augmentations.size();
