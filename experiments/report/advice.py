@@ -126,7 +126,7 @@ def _for_bytes(run: Run, at: _Figures, stands: str) -> str:
         return (f"Use --topology ring: {stands}, and everything goes through the link of rank 0, {run.world_size - 1} times "
                 f"the gradient each way; in a ring each link carries {digits(times)} times the gradient, and "
                 f"{at.gain(at.wire * (1 - 2 / run.world_size))}.")
-    hops = (run.hops or 0.0) * (run.latency_s or 0.0) * (run.steps_per_epoch or 0)
+    hops = min(at.comm, (run.hops or 0.0) * (run.latency_s or 0.0) * (run.steps_per_epoch or 0))
     if hops > MUCH * at.comm:
         return (f"Raise --batch-size{_now(run, 'batch-size')}: {stands}, and {digits(hops)} s of the {digits(at.comm)} s of "
                 "communication are the latency of messages that follow one another in every step; twice the batch halves "
@@ -173,7 +173,7 @@ def _shared_cores(run: Run) -> str:
 
 
 def _now(run: Run, option: str) -> str:
-    value = run.config.get(option, "")
+    value = run.bucket_mb if option == "bucket-mb" else run.config.get(option, "")
     return f" (now {value})" if value else ""
 
 

@@ -105,7 +105,7 @@ def setting(run: Run) -> dict[str, str]:
 
 def differences(runs: list[Run]) -> tuple[list[str], list[dict[str, str]]]:
     """The names of what differs between the runs, and all values in each run."""
-    settings = [setting(run) for run in runs]
+    settings = [setting(run) | ({"bucket-mb": run.bucket_mb} if run.bucket_mb else {}) for run in runs]
     names = list(dict.fromkeys(name for said in settings for name in said))
     return [name for name in names if len({said.get(name, "") for said in settings}) > 1], settings
 

@@ -19,6 +19,9 @@ import pandas as pd
 from . import units
 
 
+CERTAIN = 0.1  # a measured rate that is known to this share is taken as it is
+
+
 @dataclass
 class Run:
     path: pathlib.Path
@@ -156,6 +159,18 @@ class Run:
     def measured_bits(self) -> float | None:
         """The rate in bit/s as measured when the program started."""
         return 8 * (self._given("link_bytes_per_s") or 0.0) or None
+
+    @property
+    def uncertain_share(self) -> float | None:
+        """By which share the measured rate may be wrong, where link_bits is that rate and it did not become steady."""
+        share = self._given("link_uncertainty") or 0.0
+        return share if share > CERTAIN and self.link_bits is not None and self.link_bits == self.measured_bits else None
+
+    @property
+    def bucket_mb(self) -> str:
+        """--bucket-mb, and with auto also what was chosen."""
+        said, chosen = self.config.get("bucket-mb", ""), self._given("bucket_bytes")
+        return f"auto ({units.digits(chosen / 1e6)})" if said == "auto" and chosen else said
 
     @property
     def _is_in_lab(self) -> bool:

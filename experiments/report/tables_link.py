@@ -27,7 +27,8 @@ def links_table(runs: list[Run]) -> Table | None:
             "run": run.label, "nominal_mbit_per_s": _scaled(run.nominal_bits, 1e-6),
             "nominal_delay_ms": _scaled(run.nominal_delay_s, 1e3), "nominal_loss": run.nominal_loss,
             "nominal_is_shared": run.is_shared if is_lab else None,
-            "measured_mbit_per_s": _scaled(run.measured_bits, 1e-6), "measured_latency_ms": _scaled(measured_s, 1e3)
+            "measured_mbit_per_s": _scaled(run.measured_bits, 1e-6),
+            "uncertainty": run.attributes.get("link_uncertainty"), "measured_latency_ms": _scaled(measured_s, 1e3)
         })
     if not rows:
         return None
@@ -38,11 +39,13 @@ def links_table(runs: list[Run]) -> Table | None:
         Column("nominal_loss", "loss, %", lambda loss: units.digits(_scaled(loss, 100)), may_fold=True),
         Column("nominal_is_shared", "shared", _yes_or_no, True, True),
         Column("measured_mbit_per_s", "measured, Mbit/s"),
+        Column("uncertainty", "uncertain by, %", units.percent, may_fold=True),
         Column("measured_latency_ms", "measured latency, ms")
     ]
     return Table("links", "Links", columns, rows, [
         "Set to, delay (one way, from host to host), loss and shared (one medium for all hosts): what dplab or --throttle "
-        "was asked for; a dash where the log does not say it. Measured: by dptrain at its start, between the ranks."
+        "was asked for; a dash where the log does not say it. Measured: by dptrain at its start, between the ranks; "
+        "uncertain by: how far the true rate may be from it."
     ])
 
 

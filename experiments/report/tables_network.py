@@ -85,12 +85,24 @@ def bandwidth_table(runs: list[Run]) -> Table | None:
     if any(row["median_one"] is not None for row in rows):
         notes.append(
             "Median busbw: that of the median all-reduce among the steps in the log (--log-steps), by rank 0's times.")
+    notes += uncertain_notes(runs)
     lacking = [run.label for run in runs if run.exchanges and run.link_bits is None]
     if lacking:
         notes += compare.because({"The log of {} has no rate of the link (link_bytes_per_s, --throttle).": lacking})
     if any(run.throttle_bits for run in runs):
         notes.append("--throttle counts the bytes of frames, too: payload can reach 95.6 % of its rate.")
     return Table("bandwidth", "Bandwidth", columns, rows, notes)
+
+
+def uncertain_notes(runs: list[Run]) -> list[str]:
+    """Which runs' links have a rate that did not become steady when it was measured."""
+    reasons: dict[str, list[str]] = {}
+    for run in runs:
+        if run.uncertain_share:
+            text = (f"The rate of the link of {{}} was measured and is uncertain by {100 * run.uncertain_share:.0f} %; so are "
+                    "shares of it.")
+            reasons.setdefault(text, []).append(run.label)
+    return compare.because(reasons)
 
 
 def minimum_s(run: Run) -> tuple[float | None, float | None]:

@@ -169,6 +169,26 @@ def hops_and_links(folder: pathlib.Path) -> None:
     assert "shared 4.00 100 0.100 yes 8.00 500" in lines and "measured - - - - 8.00 500" in lines, links
 
 
+def uncertain_links(folder: pathlib.Path) -> None:
+    """A rate that did not become steady is said to be uncertain wherever shares of it stand; a lab's rate is known. The
+    bucket size that was chosen is shown, also in advice."""
+    common = {"ranks": 4, "epochs": [EPOCH] * 2, "link_bytes_per_s": 1e6, "link_latency_s": 0.5}
+    write_log(folder / "steady.h5", **common, link_uncertainty=0.05, bucket_bytes=1e6, config={"bucket-mb": "auto"})
+    write_log(folder / "shaky.h5", **common, link_uncertainty=0.5, bucket_bytes=8388608.0, config={"bucket-mb": "auto"})
+    write_log(folder / "lab.h5", **common, link_uncertainty=0.5, nominal_bit_per_s=4e6, nominal_delay_s=0.0, nominal_loss=0.0)
+    answer = quick(folder, "steady.h5", "shaky.h5", "lab.h5")
+    said = words_of(answer)
+    has(said, "The rate of the link of shaky was measured and is uncertain by 50 %; so are shares of it.")
+    assert "link of steady" not in said and "link of lab" not in said, said
+    differ = answer.stdout[answer.stdout.index("\nWhat the runs differ in\n"):].split("\n\n")[0]
+    has(differ, "auto (8.39)")
+    has(differ, "auto (1.00)")
+    quick_epoch = EPOCH | {"exposed_comm_s": 4, "wire_s": 1, "backward_s": 6, "comm_s": 5}
+    write_log(folder / "buckets.h5", **(common | {"epochs": [quick_epoch] * 2, "link_latency_s": 1e-6}), bucket_bytes=8388608.0,
+              config={"bucket-mb": "auto"})
+    has(words_of(quick(folder, "buckets.h5")), "Lower --bucket-mb (now auto (8.39))")
+
+
 def bytes_sent(folder: pathlib.Path) -> None:
     """Gradients, the error sample and everything else, as shares of all; logs without a count of the rest."""
     epochs = [EPOCH | {"sent_bytes": 8e6, "sample_bytes": 1e6, "control_bytes": 1e6}] * 2
