@@ -182,6 +182,18 @@ OptionRow comm_timeout_row(Options& options) {
 }
 
 // Its value is read before all others: options.cpp.
+OptionRow device_row(Options& options) {
+  OptionRow row = choice_row("device", options.device, {"auto", "cpu", "cuda"},
+                             "where to compute; auto: on a GPU if there is one");
+  row.set = [set = row.set](std::string_view value) {
+    if (value == "gpu") {
+      throw_error(ErrorKind::usage, "--device gpu: must be auto, cpu or cuda; did you mean cuda?");
+    }
+    set(value);
+  };
+  return row;
+}
+
 OptionRow config_row() {
   OptionRow row =
       call_row("config",
@@ -309,8 +321,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         choice_row("check-replicas", options.check_replicas, {"epoch", "step", "off"},
                    "how often ranks compare hashes to prove that all hold the same bits")}},
       {"Machine",
-       {choice_row("device", options.device, {"auto", "cpu", "cuda"},
-                   "where to compute; auto: on a GPU if there is one"),
+       {device_row(options),
         choice_row("precision", options.precision, {"fp32", "tf32", "bf16"},
                    "arithmetic of the layers; tf32 is for GPUs only; the weights are always fp32"),
         choice_row("gpu-exchange", options.gpu_exchange, {"auto", "host", "device"},
@@ -341,7 +352,9 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "chrome://tracing when each rank computes layers (on a GPU only the parts of "
                  "a step), runs codecs and waits; none: no file"),
         trace_steps_row(options),
-        flag_row("quiet", options.quiet, "print nothing but warnings and errors"), config_row(),
+        flag_row("quiet", options.quiet,
+                 "print nothing but warnings, errors and, with --epochs 0, the result"),
+        config_row(),
         action_row("print-config", Options::Action::print_config,
                    "print all options with their final values as a file for --config, "
                    "then end",

@@ -130,6 +130,7 @@ class Recorder {
   void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
   // These are in recorder_console.cpp and for rank 0 only.
   [[nodiscard]] std::string note_of(const Bucket& bucket) const;
+  void print_start_of_evaluation();
   [[nodiscard]] std::string describe_buckets() const;
   void print_step(const EpochTally& tally);
   void print_epoch(const EpochRow& row);

@@ -52,6 +52,10 @@ void Recorder::print_start() {
                                 : !o.exchange          ? "gradients not exchanged (--exchange off)"
                                 : o.compress == "none" ? "gradients not compressed"
                                                        : "gradients compressed by " + o.compress;
+  if (o.epochs == 0) {
+    print_start_of_evaluation();
+    return;
+  }
   console_.print(fmt::format(
       "dptrain {}: {} on {} ({} training images), {} rank{}, {}.{}", DP_VERSION, o.model,
       value_of(o, "dataset"), format_count(static_cast<std::int64_t>(run_.data->train->count())),
@@ -125,6 +129,15 @@ void Recorder::print_start() {
   }
 }
 
+void Recorder::print_start_of_evaluation() {
+  const Options& o = *run_.options;
+  console_.print(fmt::format(
+      "dptrain {}: evaluates {} with the weights of {} on {} ({} test images), {} rank{}.",
+      DP_VERSION, o.model, o.init, value_of(o, "dataset"),
+      format_count(static_cast<std::int64_t>(run_.data->test->count())), run_.comm->size(),
+      run_.comm->size() == 1 ? "" : "s"));
+}
+
 std::string Recorder::describe_buckets() const {
   if (run_.buckets.empty()) return "none, since every rank trains its own model";
   std::size_t largest = 0;
@@ -188,8 +201,14 @@ void Recorder::record_test_augmentation(const EvaluationResult& result) {
   const double loss = result.mean_loss(), accuracy = result.accuracy();
   const char* kind =
       run_.options->test_augment == Options::TestAugment::mirror ? "mirror" : "shift";
-  say(fmt::format("with test-time augmentation ({}): test loss {:.4f}  accuracy {:.2f} %", kind,
-                  loss, 100 * accuracy));
+  const std::string line =
+      fmt::format("with test-time augmentation ({}): test loss {:.4f}  accuracy {:.2f} %", kind,
+                  loss, 100 * accuracy);
+  if (run_.options->epochs == 0) {
+    console_.answer(line);
+  } else {
+    console_.print(line);
+  }
   if (!log_) return;
   const StopNotice::Hold hold;
   log_->set_attribute("/", "test_augment", std::string(kind));
@@ -198,8 +217,10 @@ void Recorder::record_test_augmentation(const EvaluationResult& result) {
 }
 
 void Recorder::say_evaluation(const EvaluationResult& result) {
-  say(fmt::format("test loss {:.4f}  accuracy {:.2f} %  ({} images)", result.mean_loss(),
-                  100 * result.accuracy(), format_count(result.samples)));
+  if (!is_speaker()) return;
+  console_.answer(fmt::format("test loss {:.4f}  accuracy {:.2f} %  ({} images)",
+                              result.mean_loss(), 100 * result.accuracy(),
+                              format_count(result.samples)));
 }
 
 void Recorder::print_step(const EpochTally& tally) {

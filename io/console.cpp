@@ -73,7 +73,10 @@ void Console::erase_live_line() {
 }
 
 void Console::print(std::string_view text) {
-  if (mode_ == ConsoleMode::quiet) return;
+  if (mode_ != ConsoleMode::quiet) answer(text);
+}
+
+void Console::answer(std::string_view text) {
   erase_live_line();
   out_ << text << '\n' << std::flush;
 }

@@ -67,6 +67,8 @@ class Console {
 
   // Prints a text and a newline; nothing in quiet mode.
   void print(std::string_view text);
+  // The same in every mode, for what the user has asked for.
+  void answer(std::string_view text);
   // Prints a text and a newline on standard error, in every mode.
   void warn(std::string_view text);
   // A title, and below it names and values in two columns. A long value continues on the next

@@ -22,9 +22,9 @@ SMALL = {"--model": "resnet20", "--limit-train": "128", "--limit-test": "60", "-
 
 
 def dptrain(ranks: int, *options: str, code: int = 0) -> str:
-    """Both outputs of a run that must end with this exit code."""
+    """Both outputs of a run that must end with this exit code. An option without a value has an empty one."""
     chosen = SMALL | dict(zip(options[::2], options[1::2]))
-    words = [word for pair in chosen.items() for word in pair]
+    words = [word for pair in chosen.items() for word in pair if word]
     done = subprocess.run([MPIRUN, "-np", str(ranks), DPTRAIN, *words], capture_output=True, text=True, timeout=120)
     output = done.stdout + done.stderr
     assert done.returncode == code, f"exit {done.returncode}, not {code}\n{output}"
@@ -69,6 +69,11 @@ def round_trip() -> None:
         assert abs(file.attrs["augmented_test_loss"] - float(found[1])) < 1e-4 * float(found[1]) + 5e-5
         assert abs(100 * file.attrs["augmented_test_accuracy"] - float(found[2])) < 0.01
         assert file.attrs["augmented_test_loss"] != epochs["test_loss"][2]
+    # With --quiet the results are all that is printed; without, a line says what is evaluated.
+    quiet = dptrain(2, "--epochs", "0", "--init", "w.h5", "--init-from", "last", "--test-augment", "shift", "--quiet", "")
+    assert quiet.splitlines() == output.splitlines()[-2:], quiet
+    assert re.fullmatch(r"dptrain \S+: evaluates resnet20 with the weights of w.h5 on synthetic \(60 test images\), 2 ranks.",
+                        output.splitlines()[0]), output
     # Training goes on from there: a step as small as nothing leaves the weights as they were.
     dptrain(2, "--epochs", "1", "--lr", "1e-30", "--init", "w.h5", "--init-from", "last", "--export", "again.h5",
             "--log", "none")
