@@ -18,6 +18,7 @@
 // undefined, and the job ends.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,6 +53,8 @@ struct ExchangeSetup {
   // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
   TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
+  // Set once this rank wishes to stop, at any time and by any thread; null: never.
+  const std::atomic<bool>* stop_wish = nullptr;
 };
 
 // What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is
@@ -104,6 +107,9 @@ class Exchange {
   [[nodiscard]] virtual bool done() const = 0;
   // After delivered(): false if any rank's input was not finite. The same on all ranks.
   [[nodiscard]] virtual bool finite() const = 0;
+  // After delivered(): whether a rank that wishes to stop has said so in this exchange. The same on
+  // all ranks. False for exchanges that send nothing.
+  [[nodiscard]] virtual bool stop_is_wished() const = 0;
   // True while this rank has nothing in flight and some rank has not started this bucket.
   [[nodiscard]] virtual bool waits_for_peer() const = 0;
   // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so

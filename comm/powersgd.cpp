@@ -152,6 +152,9 @@ class PowerSgd final : public Exchange {
     return delivered() && (is_idle() || (first_.exchange->done() && second_.exchange->done()));
   }
   [[nodiscard]] bool finite() const override { return is_finite_; }
+  [[nodiscard]] bool stop_is_wished() const override {
+    return first_.exchange->stop_is_wished() || second_.exchange->stop_is_wished();
+  }
 
   [[nodiscard]] bool waits_for_peer() const override {
     if (phase_ == Phase::first_sum) return first_.exchange->waits_for_peer();

@@ -134,6 +134,11 @@ void Reducer::deliver_sums() {
   if (thread_->must_stop()) return;
   verdict_.finite = std::ranges::all_of(pipeline_.exchanges(),
                                         [](const auto& exchange) { return exchange->finite(); });
+  verdict_.stop = communicator_.size() == 1 || buckets_.empty()
+                      ? options_.stop_wish != nullptr && *options_.stop_wish
+                      : std::ranges::any_of(pipeline_.exchanges(), [](const auto& exchange) {
+                          return exchange->stop_is_wished();
+                        });
   if (!verdict_.finite) {
     for (const auto& exchange : pipeline_.exchanges()) exchange->put_back_delivered();
   }

@@ -87,12 +87,17 @@ struct ReducerOptions {
   std::function<void()> thread_start = {};
   // Gets the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
   TraceTrack* trace = nullptr;
+  // Set once this rank wishes to stop after the running step. Outlives the reducer; null: never.
+  const std::atomic<bool>* stop_wish = nullptr;
   // For tests: the thread calls it between looks.
   std::function<void()> on_look = {};
 };
 
 struct StepVerdict {
   bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
+  // Some rank wishes to stop after this step: all ranks do. Without buckets a rank knows only its
+  // own wish.
+  bool stop = false;
 };
 
 // Throws Error(usage) if there are not enough message streams for that many buckets (tags.hpp).

@@ -20,6 +20,7 @@ namespace {
 constexpr std::uint32_t kSegmentKind = 0x44500001u;
 constexpr std::uint32_t kStartKind = 0x44500002u;
 constexpr std::uint32_t kNotFinite = 0x100u;
+constexpr std::uint32_t kStopWished = 0x200u;
 
 struct MessageHeader {
   std::uint32_t kind = 0;
@@ -60,7 +61,7 @@ class SegmentExchange final : public Exchange {
     buffers_ = &buffers;
     step_ = step;
     tag_parity_ ^= 1u;
-    is_started_ = false;
+    is_started_ = stop_is_wished_ = false;
     ranks_started_ = 1;
     under_way_ = sends_under_way_ = arrival_head_ = arrival_count_ = 0;
     coder_.begin_step(step);
@@ -107,6 +108,7 @@ class SegmentExchange final : public Exchange {
   }
 
   [[nodiscard]] bool finite() const override { return coder_.is_finite(); }
+  [[nodiscard]] bool stop_is_wished() const override { return stop_is_wished_; }
 
   [[nodiscard]] bool waits_for_peer() const override {
     return is_started_ && !is_idle() && ranks_started_ < ranks_ && sends_under_way_ == 0;
@@ -215,7 +217,7 @@ class SegmentExchange final : public Exchange {
   }
 
   void check_header(const MessageHeader& got, const MessageHeader& want, int from) const {
-    if ((got.kind & ~kNotFinite) == want.kind && got.step == want.step &&
+    if ((got.kind & ~(kNotFinite | kStopWished)) == want.kind && got.step == want.step &&
         got.stream == want.stream && got.number == want.number) {
       return;
     }
@@ -264,6 +266,7 @@ class SegmentExchange final : public Exchange {
                  header(kSegmentKind, number(task.segment, task.take == PlanTask::Take::total)),
                  task.from);
     if ((got.kind & kNotFinite) != 0) coder_.flag(task.segment);
+    if ((got.kind & kStopWished) != 0) stop_is_wished_ = true;
     arrival_head_ = (arrival_head_ + 1) % arrival_order_.size();
     --arrival_count_;
     next_handled_ = next_receive(next_handled_ + 1);
@@ -308,9 +311,11 @@ class SegmentExchange final : public Exchange {
     const std::span<std::byte> message = send_buffer(send_at);
     const std::size_t bytes =
         coder_.add_and_encode(task, received, message.subspan(kMessageHeaderBytes));
+    if (setup_.stop_wish != nullptr && *setup_.stop_wish) stop_is_wished_ = true;
+    const std::uint32_t flags =
+        (coder_.is_flagged(task.segment) ? kNotFinite : 0) | (stop_is_wished_ ? kStopWished : 0);
     const MessageHeader h =
-        header(kSegmentKind | (coder_.is_flagged(task.segment) ? kNotFinite : 0),
-               number(task.segment, task.give == PlanTask::Give::total));
+        header(kSegmentKind | flags, number(task.segment, task.give == PlanTask::Give::total));
     std::memcpy(message.data(), &h, sizeof h);
     return message.first(kMessageHeaderBytes + bytes);
   }
@@ -339,6 +344,7 @@ class SegmentExchange final : public Exchange {
   std::uint64_t step_ = 0;
   std::uint32_t tag_parity_ = 0;
   bool is_started_ = false;
+  bool stop_is_wished_ = false;  // by some rank, as far as this one knows
   std::size_t ranks_started_ = 1;
 
   std::size_t next_posted_ = 0;   // the task whose receive is to be posted next

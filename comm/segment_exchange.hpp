@@ -8,7 +8,7 @@
 //
 // Wire format of a message: a header of 16 bytes, then the payload.
 //     u32 kind     0x44500001 a segment, 0x44500002 a start notice; + 0x100: some rank's input was
-//                  not finite (travels with the segment to all ranks)
+//                  not finite; + 0x200: some rank wishes to stop
 //     u32 step     lower 32 bits
 //     u32 stream  (tags.hpp)
 //     u32 number   2 x the segment's number (chunk after chunk), + 1 in a total; 0 in a notice
@@ -17,6 +17,11 @@
 //
 // A flag in the header marks a segment that is not finite on some rank, or whose sum is more than
 // the codec can carry. segment_coder.hpp says what is sent then.
+//
+// Another flag says that some rank wishes to stop (ExchangeSetup::stop_wish). A rank that wishes it,
+// or has got it, puts it into every header that it writes. Both flags are set in the header of a
+// segment's total if they were in one of its partial sums, and all ranks get the same totals. So at
+// the end of the exchange all of them know the same, without a message more.
 //
 // Buffers: `window` for sends and 2 x window for receives, each for one message. A message that is
 // forwarded leaves from the buffer into which it came; this buffer is not free until the sends have

@@ -22,6 +22,7 @@ enum class ErrorKind : int {
   communication = 4,  // MPI, a silent or lost rank
   device = 5,         // no such device, out of device memory, unsupported precision
   internal = 70,      // a bug of ours
+  stopped = 75,       // no error: the run was asked to stop, and can be resumed
 };
 
 class Error : public std::runtime_error {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -57,7 +58,8 @@ struct Bench {
                                           .seed = 1,
                                           .segment = segment,
                                           .window = 4,
-                                          .hosts = hosts})),
+                                          .hosts = hosts,
+                                          .stop_wish = &stop_wish})),
         buffers(exchange->needs()) {}
 
   [[nodiscard]] ExchangeShape shape() const {
@@ -73,6 +75,7 @@ struct Bench {
   std::unique_ptr<Codec> codec;
   std::vector<float> gradient, residual;
   std::size_t segment;
+  std::atomic<bool> stop_wish = false;  // this rank's
   std::unique_ptr<Exchange> exchange;
   BufferSet buffers;
 };

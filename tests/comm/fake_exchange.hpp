@@ -44,6 +44,7 @@ struct FakeExchange final : Exchange {
   [[nodiscard]] bool delivered() const override { return has_delivered; }
   [[nodiscard]] bool done() const override { return is_done; }
   [[nodiscard]] bool finite() const override { return true; }
+  [[nodiscard]] bool stop_is_wished() const override { return false; }
   [[nodiscard]] bool waits_for_peer() const override { return waits; }
   void let_go() override { called("let go"); }
   void put_back_delivered() override { called("put back"); }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -577,6 +578,33 @@ TEST(Reducer, DgcExchangesTheVelocity) {
   const std::span<float> listed = test::floats_of(list, "exchange/velocity");
   ASSERT_EQ(listed.size(), kElements);
   EXPECT_EQ(comm.size() == 1, std::ranges::any_of(listed, [](float v) { return v != 0.0f; }));
+}
+
+// One rank wishes to stop: all are told with the sums of the step in which it has said so, whatever
+// kind of exchange the only bucket has. A rank that is alone knows its own wish.
+TEST(Reducer, AWishToStopComesToAllRanksWithTheSums) {
+  Communicator comm;
+  for (const char* codec : {"none", "q8:block=64", "dgc:ratio=0.1", "powersgd:rank=2"}) {
+    SCOPED_TRACE(codec);
+    std::vector<float> gradient(10000);
+    std::atomic<bool> wish = false;
+    Reducer reducer(comm, gradient,
+                    plan_buckets(std::vector<TensorSlot>{{0, 100, 100, false}},
+                                 {.codec = codec, .min_compress_bytes = 100}),
+                    {.segment_bytes = 1024, .stop_wish = &wish});
+    ASSERT_EQ(reducer.buckets().size(), 1u);
+    const auto stops = [&](std::uint64_t step) {
+      reducer.begin_step(step);
+      fill(gradient, comm.rank(), step);
+      reducer.bucket_ready(0);
+      return reducer.wait_step().stop;
+    };
+    EXPECT_FALSE(stops(0));
+    wish = comm.rank() == comm.size() - 1;
+    EXPECT_TRUE(stops(1));
+    wish = false;
+    EXPECT_FALSE(stops(2));
+  }
 }
 
 TEST(Reducer, CanBeDestroyedInTheMiddleOfAStep) {

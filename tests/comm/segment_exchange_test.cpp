@@ -193,6 +193,50 @@ TEST(SegmentExchange, TimingDoesNotChangeTheBits) {
   }
 }
 
+// A rank wishes to stop at any time: before an exchange, or in the middle of it. At the exchange's
+// end all ranks know it or none does, and in the exchange after it all do. Headers have room for
+// it, so nothing more is sent; and the next exchange begins without it.
+TEST(SegmentExchange, AWishToStopIsKnownToAllOrNone) {
+  Communicator comm;
+  const std::size_t n = 403;
+  const std::vector<std::string> specs(8, "q8:block=64");  // each is stopped at another moment
+  const int stride = comm.size() <= 4 ? 1 : 3;
+  for (const Case& c : all_cases(comm.size())) {
+    for (int culprit = 0; culprit < comm.size(); culprit += stride) {
+      SCOPED_TRACE(c.text() + ", rank " + std::to_string(culprit));
+      Fleet fleet(comm, c, specs, n, kSegment);
+      const auto wish = [&](std::size_t s, bool value) {
+        if (comm.rank() == culprit && s < fleet.size()) fleet.bench(s).stop_wish = value;
+      };
+      const auto ranks_that_know = [&](std::size_t s) {
+        int mine = fleet.bench(s).exchange->stop_is_wished() ? 1 : 0, sum = 0;
+        MPI_Allreduce(&mine, &sum, 1, MPI_INT, MPI_SUM, comm.handle());
+        return sum;
+      };
+      const int all = comm.size() > 1 ? comm.size() : 0;
+      std::size_t looks = 0;
+      fleet.set_input(rank_input(comm, n, 0));
+      fleet.run(0, [&] { wish(looks++, true); });
+      for (std::size_t s = 0; s < fleet.size(); ++s) {
+        wish(s, true);
+        const int count = ranks_that_know(s);
+        EXPECT_TRUE(count == 0 || count == all) << s << ": " << count;
+      }
+      fleet.set_input(rank_input(comm, n, 1));
+      fleet.run(1);
+      for (std::size_t s = 0; s < fleet.size(); ++s) {
+        EXPECT_EQ(ranks_that_know(s), all) << s;
+        wish(s, false);
+      }
+      fleet.set_input(rank_input(comm, n, 2));
+      fleet.run(2);
+      for (std::size_t s = 0; s < fleet.size(); ++s) EXPECT_EQ(ranks_that_know(s), 0) << s;
+      fleet.expect_same_bits();
+      fleet.expect_bytes_of_formula(3);
+    }
+  }
+}
+
 // A codec whose memory takes 20 ms for a sum of squares.
 class SlowToSample final : public WrappedCodec {
  public:
