@@ -110,7 +110,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
       say(dp::config_text(options));
       break;
     case dp::Options::Action::train: {
-      const dp::StopNotice notice(comm.rank() == 0);
+      if (comm.rank() == 0) dp::StopNotice::speak();
       dp::Trainer(options, comm).run();
       break;
     }
@@ -124,6 +124,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
   dp::survive_file_size_limit();
+  const dp::StopNotice notice;
   return dp::run_ranks("dptrain", dp::kDptrainNames, argc, argv, [&](dp::Communicator& comm) {
     return run(comm, {argv + 1, argv + argc});
   });

@@ -1,10 +1,13 @@
 #include "app/evaluation.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <span>
 #include <vector>
 
+#include "app/stop_notice.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -28,26 +31,13 @@ class AveragedWeights {
   Replica& replica_;
 };
 
-// Evaluation uses the mean over ranks of the running statistics. Each rank's own statistics do not
-// change.
-void average_statistics(Run& run) {
-  net::Parameters& parameters = run.replica->network().parameters();
-  const std::vector<float> mine = to_host(*run.device, parameters.training_statistics());
-  std::vector<double> sums(mine.begin(), mine.end());
-  run.replica->sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
-  std::vector<float> mean(sums.size());
-  for (std::size_t i = 0; i < mean.size(); ++i) {
-    mean[i] = static_cast<float>(sums[i] / static_cast<double>(run.comm.size()));
-  }
-  run.device->upload(parameters.evaluation_statistics().data(), mean.data(),
-                     mean.size() * sizeof(float));
-}
-
 EvaluationResult sum_over_ranks(Run& run, const LossSums& mine) {
   return run.replica->sync().reducer().run([&](Communicator& comm) {
-    return EvaluationResult{.loss = comm.all_sum(mine.loss),
-                            .correct = comm.all_sum(mine.correct),
-                            .samples = comm.all_sum(mine.samples)};
+    std::array<std::int64_t, 3> counts = {mine.correct, mine.samples, StopNotice::wish() ? 1 : 0};
+    const double loss = comm.all_sum(mine.loss);
+    comm.all_sum(counts);
+    return EvaluationResult{
+        .loss = loss, .correct = counts[0], .samples = counts[1], .stop_wishes = counts[2]};
   });
 }
 
@@ -82,6 +72,19 @@ void add_result(std::span<const float> logits, std::int32_t label, LossSums& sum
 }
 
 }  // namespace
+
+void average_statistics(Run& run) {
+  net::Parameters& parameters = run.replica->network().parameters();
+  const std::vector<float> mine = to_host(*run.device, parameters.training_statistics());
+  std::vector<double> sums(mine.begin(), mine.end());
+  run.replica->sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+  std::vector<float> mean(sums.size());
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    mean[i] = static_cast<float>(sums[i] / static_cast<double>(run.comm.size()));
+  }
+  run.device->upload(parameters.evaluation_statistics().data(), mean.data(),
+                     mean.size() * sizeof(float));
+}
 
 EvaluationResult evaluate(Run& run) {
   const AveragedWeights averaged(*run.replica);

@@ -6,6 +6,10 @@
 
 namespace dp {
 
+// Collective. The statistics for evaluation become the mean over ranks of the running statistics.
+// Each rank's own statistics do not change.
+void average_statistics(Run& run);
+
 // Collective. With the averaged weights, if the run has any, and the mean over ranks of the running
 // statistics.
 [[nodiscard]] EvaluationResult evaluate(Run& run);
@@ -17,8 +21,8 @@ namespace dp {
 //              by a pixel down and right (black comes in), each as it is and mirrored
 [[nodiscard]] EvaluationResult evaluate_augmented(Run& run);
 
-// All tensors as evaluate() uses them. Not collective; the statistics are those of the last
-// evaluation.
+// All tensors as evaluate() uses them. Not collective; the statistics are those of the last call of
+// average_statistics() or evaluate().
 [[nodiscard]] WeightSet collect_evaluated_weights(Run& run);
 
 }  // namespace dp

@@ -23,7 +23,8 @@ NamedTexts exit_codes() {
           entry(ErrorKind::communication, "a rank is silent or lost, or MPI fails"),
           entry(ErrorKind::device, "no such device, not enough memory, unsupported precision"),
           entry(ErrorKind::internal, "a mistake in dptrain: please report it"),
-          {"130, 143", "stopped by Ctrl-C (SIGINT) or by SIGTERM"}};
+          entry(ErrorKind::stopped, "stopped on request after a checkpoint: --resume goes on"),
+          {"130, 138, 143", "stopped at once by a second Ctrl-C (SIGINT), SIGUSR1 or SIGTERM"}};
 }
 
 NamedTexts own_images() {

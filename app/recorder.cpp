@@ -374,11 +374,11 @@ void Recorder::list_state(StateVisitor& visitor) {
   }
 }
 
-void Recorder::finish() {
+void Recorder::finish(bool is_complete) {
   if (!is_speaker()) return;
   if (log_) {
     const StopNotice::Hold hold;
-    log_->close(true);
+    log_->close(is_complete);
   }
   print_end();
 }

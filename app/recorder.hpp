@@ -64,6 +64,7 @@ struct EpochTally {
 struct EvaluationResult {
   double loss = 0;
   std::int64_t correct = 0, samples = 0;
+  std::int64_t stop_wishes = 0;  // ranks that wish to stop after this evaluation
 
   [[nodiscard]] double mean_loss() const { return loss / static_cast<double>(samples); }
   [[nodiscard]] double accuracy() const {
@@ -105,8 +106,8 @@ class Recorder {
                     double eval_s);
   // Between steps: what the running epoch has cost so far.
   void list_state(StateVisitor& visitor);
-  // Prints the closing table and completes the log.
-  void finish();
+  // Prints the closing table and closes the log, which a run that was stopped leaves unfinished.
+  void finish(bool is_complete = true);
 
  private:
   // One rank's part of an epoch, in the form in which it is gathered.

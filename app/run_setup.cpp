@@ -13,6 +13,7 @@
 #include "app/rank_main.hpp"
 #include "app/run_batches.hpp"
 #include "app/run_options.hpp"
+#include "app/stop_notice.hpp"
 #include "app/together_on_hosts.hpp"
 #include "io/augment.hpp"
 #include "io/sampler.hpp"
@@ -195,6 +196,7 @@ GradientSyncOptions sync_options(const Run& run) {
   }
   sync.reducer.seed = run.seed();
   sync.reducer.comm_timeout_s = options.comm_timeout_s;
+  sync.reducer.stop_wish = &StopNotice::wish();
   sync.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options.throttle);
   if (run.trace) sync.reducer.trace = run.trace->exchange();
   return sync;

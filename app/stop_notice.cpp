@@ -8,23 +8,37 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
 #include "app/process.hpp"
+#include "kernels/base/error.hpp"
 
 namespace dp {
 namespace {
 
 // All that the handler may use: it must not allocate, lock or print through a library.
 constexpr std::size_t kMostPath = 500;
-std::array<char, kMostPath> log_path = {};
-std::atomic<std::size_t> log_length = 0;  // set after the path
+struct Path {
+  std::array<char, kMostPath> text = {};
+  std::atomic<std::size_t> length = 0;  // set after the text
+
+  void set(const std::string& path) {
+    length = 0;
+    const std::size_t size = std::min(path.size(), kMostPath);
+    std::memcpy(text.data(), path.data(), size);
+    length = size;
+  }
+  [[nodiscard]] std::string_view view() const { return {text.data(), length}; }
+};
+Path log_path, checkpoint_path;
 std::atomic<std::size_t> epoch_now = 0, all_epochs = 0, step_now = 0, all_steps = 0;
-std::atomic<bool> speaks = false, has_spoken = false, is_on_terminal = false;
+std::atomic<bool> has_wish = false, speaks = false, is_on_terminal = false, is_under_mpirun = false;
 std::atomic<int> holds = 0, pending_code = 0;
 std::atomic<int> line_stream = STDERR_FILENO;  // where the line goes
-struct sigaction before_interrupt, before_terminate;
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
+std::array<struct sigaction, kSignals.size()> before;  // what they did
 
 static_assert(std::atomic<std::size_t>::is_always_lock_free);
 
@@ -57,30 +71,52 @@ class Line {
   std::size_t size_ = 0;
 };
 
-void say(int signal) {
+std::string_view name_of(int signal) {
+  if (signal == SIGINT) return "Ctrl-C (SIGINT)";
+  return signal == SIGTERM ? "SIGTERM" : "SIGUSR1";
+}
+
+void say(int signal, bool at_once) {
   Line line;
   if (is_on_terminal) line << "\n";  // after a line that is rewritten in place
-  line << "dptrain: stopped by " << (signal == SIGINT ? "Ctrl-C (SIGINT)" : "SIGTERM");
+  line << "dptrain: " << (at_once ? "stopped by " : "") << name_of(signal);
   if (epoch_now == 0) {
-    line << " before the first step; ";
+    line << " before the first step";
   } else {
     line << " in epoch " << epoch_now << " of " << all_epochs << ", step " << step_now << " of "
-         << all_steps << "; ";
+         << all_steps;
   }
-  if (log_length == 0) {
-    line << "there is no log\n";
+  if (!at_once) {
+    line << ": the run stops after this step; "
+         << (signal == SIGTERM && is_under_mpirun
+                 ? "mpirun may kill it a second after SIGTERM, but gives it time after SIGUSR1"
+                 : "a second signal stops it at once");
+  }
+  line << "; ";
+  if (log_path.length == 0) {
+    line << "there is no log";
   } else {
-    line << "the log " << std::string_view(log_path.data(), log_length)
-         << " can be read and holds the epochs before\n";
+    line << "the log " << log_path.view() << " can be read and holds the epochs before";
   }
+  if (checkpoint_path.length > 0) line << "; checkpoints are in " << checkpoint_path.view();
+  line << "\n";
   line.write(line_stream);
 }
 
-void handle(int signal) {
-  const int code = 128 + signal;
-  if (speaks && !has_spoken.exchange(true)) say(signal);
-  // A second signal means that the user does not want to wait.
+void end(int code) {
+  // One more signal means that the user does not want to wait.
   if (holds == 0 || pending_code.exchange(code) != 0) ::_exit(code);
+}
+
+void handle(int signal) {
+  const bool is_second = has_wish.exchange(true);
+  const bool at_once = is_second || epoch_now == 0;
+  if (speaks && pending_code == 0) say(signal, at_once);
+  if (is_second) {
+    end(128 + signal);
+  } else if (at_once) {
+    end(static_cast<int>(ErrorKind::stopped));
+  }
 }
 
 // mpirun sometimes loses what a rank writes just before it is killed. So if mpirun's own standard
@@ -96,30 +132,34 @@ int open_stream() {
 
 }  // namespace
 
-StopNotice::StopNotice(bool is_speaker) {
-  speaks = is_speaker;
-  if (is_speaker) line_stream = open_stream();
-  is_on_terminal = ::isatty(line_stream) != 0;
+StopNotice::StopNotice() {
+  is_under_mpirun = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr;
   struct sigaction action = {};
   action.sa_handler = handle;
   sigemptyset(&action.sa_mask);
+  for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);  // one after the other
   action.sa_flags = SA_RESTART;
-  ::sigaction(SIGINT, &action, &before_interrupt);
-  ::sigaction(SIGTERM, &action, &before_terminate);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], &action, &before[i]);
+  }
 }
 
 StopNotice::~StopNotice() {
-  ::sigaction(SIGINT, &before_interrupt, nullptr);
-  ::sigaction(SIGTERM, &before_terminate, nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &before[i], nullptr);
   if (const int file = line_stream.exchange(STDERR_FILENO); file != STDERR_FILENO) ::close(file);
 }
 
-void StopNotice::set_log(const std::string& path) {
-  log_length = 0;
-  const std::size_t length = std::min(path.size(), kMostPath);
-  std::memcpy(log_path.data(), path.data(), length);
-  log_length = length;
+void StopNotice::speak() {
+  line_stream = open_stream();
+  is_on_terminal = ::isatty(line_stream) != 0;
+  speaks = true;
 }
+
+const std::atomic<bool>& StopNotice::wish() { return has_wish; }
+
+void StopNotice::set_log(const std::string& path) { log_path.set(path); }
+
+void StopNotice::set_checkpoints(const std::string& folder) { checkpoint_path.set(folder); }
 
 void StopNotice::set_place(std::size_t epoch, std::size_t epochs, std::size_t step,
                            std::size_t steps) {

@@ -1,11 +1,17 @@
-// On Ctrl-C (SIGINT) and SIGTERM the process prints one line that says how far the run has come and
-// where its log is. It then ends with exit code 130 or 143, as in a shell.
+// Ctrl-C (SIGINT), SIGTERM and SIGUSR1 ask the run to stop. The first signal is a wish: the run
+// ends after a step on which all ranks agree (GradientSyncOptions' stop wish, evaluation.hpp). The
+// second one ends the process at once with exit code 128 + the signal's number, as in a shell.
 //
-// The signal handler itself writes the line, at once, because mpirun, which passes a Ctrl-C on as
-// SIGTERM, kills its ranks a second later. This costs nothing while no signal comes. Only rank 0
-// prints. A process has one notice, since there is one handler.
+// Before the first step nothing can be lost, so there the first signal ends the process at once,
+// with the exit code of a run that was stopped (ErrorKind::stopped).
+//
+// Rank 0 prints a line at every signal, which says how far the run has come and where its log and
+// its checkpoints are. The signal handler itself writes it, because mpirun, which passes a Ctrl-C
+// on as SIGTERM, kills its ranks a second later. All this costs nothing while no signal comes. A
+// process has one notice, since there is one handler.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <string>
 
@@ -13,20 +19,27 @@ namespace dp {
 
 class StopNotice {
  public:
-  // Catches the two signals from now on. A rank that is not the speaker ends in the same way
-  // without a line.
-  explicit StopNotice(bool is_speaker);
+  // Catches the three signals from now on, without a line.
+  StopNotice();
   ~StopNotice();  // restores what the signals did before
   StopNotice(const StopNotice&) = delete;
   StopNotice& operator=(const StopNotice&) = delete;
 
-  // Sets what the line says from now on. A path of 500 characters or more is cut.
+  // This rank prints the lines.
+  static void speak();
+
+  // Becomes true when a signal has asked this rank to stop.
+  [[nodiscard]] static const std::atomic<bool>& wish();
+
+  // Set what the line says from now on. A path of 500 characters or more is cut.
   static void set_log(const std::string& path);
+  static void set_checkpoints(const std::string& folder);
   // The run is in step `step` of `steps` of epoch `epoch` of `epochs`, all counted from 1.
   static void set_place(std::size_t epoch, std::size_t epochs, std::size_t step, std::size_t steps);
 
-  // While such an object exists, a signal still prints the line, but the process only ends when the
-  // last object is destroyed. For times in which a file is written.
+  // While such an object exists, a signal that ends the process at once still prints its line, but
+  // the process only ends when the last object is destroyed, or with one more signal. For times in
+  // which a file is written.
   class Hold {
    public:
     Hold();

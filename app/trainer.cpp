@@ -26,6 +26,7 @@ void Trainer::run() {
   for (std::size_t epoch = 0; epoch < run_.schedule.epochs; ++epoch) {
     LapClock epoch_clock;
     train_epoch(epoch);
+    if (must_stop_ && tally_.steps < tally_.steps_of_epoch) stop();
     note_loss(epoch);
     const double epoch_s = epoch_clock.lap();
     check_replicas();
@@ -33,6 +34,7 @@ void Trainer::run() {
     recorder_.record_epoch(tally_, epoch_s, result, epoch_clock.lap());
     tell_bad_images();
     if (run_.exporter) export_weights(result);
+    if ((must_stop_ || result.stop_wishes > 0) && epoch + 1 < run_.schedule.epochs) stop();
   }
   if (run_.schedule.epochs == 0) {
     recorder_.say_evaluation(evaluate(run_));
@@ -43,6 +45,7 @@ void Trainer::run() {
   }
   if (run_.trace && !run_.trace->is_written()) write_trace();
   recorder_.finish();
+  replica_.sync().reducer().run([&](Communicator& comm) { stop_vote_.finish(comm); });
 }
 
 void Trainer::train_epoch(std::size_t epoch) {
@@ -63,6 +66,7 @@ void Trainer::train_epoch(std::size_t epoch) {
     // Once per epoch the sums are compared with the exact ones.
     if (s == loader.steps() / 2 && run_.exchanges()) replica_.sync().reducer().sample_error();
     step(s + 1 == loader.steps());
+    if (must_stop_) return;
   }
 }
 
@@ -119,6 +123,7 @@ void Trainer::step(bool is_last) {
   }
 
   record_step(is_last);
+  must_stop_ = agree_on_stop(verdict.stop);
 }
 
 // Takes the batch of this step, or the next part of it. Returns how long the loop has waited for
@@ -259,6 +264,40 @@ void Trainer::write_trace() {
   if (!report.text.empty()) recorder_.say(report.text);
   if (!report.failure.empty()) recorder_.note_missing("the trace", report.failure);
   replica_.begin_times();  // writing the trace belongs to no step
+}
+
+// ---- stopping on request ------------------------------------------------------------------------
+
+// With an exchange all ranks have got the same wish with the sums.
+bool Trainer::agree_on_stop(bool wish) {
+  if (run_.exchanges() || run_.comm.size() == 1) return wish;
+  if (!StopVote::is_due(global_step_)) return false;
+  return replica_.sync().reducer().run(
+      [&](Communicator& comm) { return stop_vote_.is_agreed(comm, global_step_, wish); });
+}
+
+// Between two steps or two epochs, on all ranks at the same place.
+void Trainer::stop() {
+  const bool is_in_epoch = tally_.steps < tally_.steps_of_epoch;
+  if (is_in_epoch && options_.export_file != "none") {
+    average_statistics(run_);
+    if (run_.exporter) export_weights({});  // these weights were not evaluated
+  }
+  if (run_.trace && !run_.trace->is_written()) write_trace();
+  recorder_.finish(false);
+  // Nobody leaves while others still need it.
+  replica_.sync().reducer().run([&](Communicator& comm) {
+    stop_vote_.finish(comm);
+    comm.barrier();
+  });
+  const std::string place = is_in_epoch ? fmt::format("step {} of {} in epoch {}", tally_.steps,
+                                                      tally_.steps_of_epoch, tally_.epoch + 1)
+                                        : fmt::format("epoch {}", tally_.epoch + 1);
+  throw AgreedError(
+      ErrorKind::stopped,
+      fmt::format("stopped on request after {} of {}; no checkpoint was asked for (--checkpoint "
+                  "DIR), so the same command begins again",
+                  place, run_.schedule.epochs));
 }
 
 }  // namespace dp

@@ -14,6 +14,7 @@
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
 #include "app/run_setup.hpp"
+#include "app/stop_vote.hpp"
 #include "comm/communicator.hpp"
 
 namespace dp {
@@ -25,7 +26,8 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Collective: makes the whole run and closes the log at its end.
+  // Collective: makes the whole run and closes the log at its end. If the run is asked to stop, all
+  // ranks throw the same AgreedError(stopped) after the same step.
   void run();
 
   // Between steps: all that a run which goes on later must have (kernels/base/state.hpp).
@@ -51,6 +53,9 @@ class Trainer {
   void export_weights(const EvaluationResult& result);
   void write_trace();
 
+  [[nodiscard]] bool agree_on_stop(bool wish);
+  [[noreturn]] void stop();
+
   Run run_;
   const Options& options_;
   Replica& replica_;    // of the run
@@ -58,6 +63,8 @@ class Trainer {
 
   std::uint64_t global_step_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
+  bool must_stop_ = false;                 // all ranks have agreed on it after the last step
+  StopVote stop_vote_;                     // without an exchange
   std::size_t batch_ = 0;                  // global, of the running epoch
   double first_loss_ = 0, last_loss_ = 0;  // of epochs, with a dynamic batch
   // The batch that was taken from the loader and is not computed yet.

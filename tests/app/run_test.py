@@ -217,30 +217,103 @@ def killed_run_leaves_a_log() -> None:
         assert np.isfinite(log["epochs"]["train_loss"]).all()
 
 
-def stopped_run_says_where_it_is() -> None:
-    # Ctrl-C goes to mpirun, which passes it on as SIGTERM; without mpirun the program gets it itself.
-    alone = command(1, "alone.h5", "--epochs", "1000")[3:]
-    for words, stop, code, name in ((command(2, "int.h5", "--epochs", "1000"), signal.SIGINT, None, "SIGTERM"),
-                                    (command(2, "term.h5", "--epochs", "1000"), signal.SIGTERM, None, "SIGTERM"),
-                                    (alone, signal.SIGINT, 130, "Ctrl-C (SIGINT)")):
-        path = words[words.index("--log") + 1]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   start_new_session=True)
+def stop_in_an_epoch(words: list[str], send, wait_for: str = "epoch ") -> tuple[int, list[str], str]:
+    """Starts the command, calls send(process) when it has printed a line that begins so, and returns the exit code,
+    dptrain's lines on standard error and what was printed."""
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        line = next(line for line in process.stdout if line.startswith(wait_for))
+        send(process)
+        printed, errors = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return process.returncode, [e for e in errors.splitlines() if e.startswith("dptrain: ")], line + printed
+
+
+def ranks_of(process: subprocess.Popen) -> list[int]:
+    """The processes of the ranks, children of mpirun."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
         try:
-            line = next(line for line in process.stdout if line.startswith("epoch "))
-            process.send_signal(stop)
-            _, errors = process.communicate(timeout=60)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        said = [e for e in errors.splitlines() if e.startswith("dptrain: ")]
-        assert len(said) == 1 and re.fullmatch(
-            rf"dptrain: stopped by {re.escape(name)} in epoch \d+ of 1000, step \d+ of \d+; the log {path} can be read "
-            "and holds the epochs before", said[0]), (line, errors)
-        assert process.returncode == code if code else process.returncode != 0, process.returncode
+            if entry.name.isdigit() and int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) == process.pid:
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def stopped_run_says_where_it_is() -> None:
+    # Ctrl-C goes to mpirun, which passes it on as SIGTERM a second before it kills; without mpirun the program gets it
+    # itself. A step takes far less than a second here, so that every run ends by itself.
+    alone = command(1, "alone.h5", "--epochs", "1000")[3:]
+    later = "a second signal stops it at once"
+    under_mpirun = "mpirun may kill it a second after SIGTERM, but gives it time after SIGUSR1"
+    for words, stop, code, name, hint in (
+            (command(2, "int.h5", "--epochs", "1000"), signal.SIGINT, None, "SIGTERM", under_mpirun),
+            (command(2, "term.h5", "--epochs", "1000"), signal.SIGTERM, None, "SIGTERM", under_mpirun),
+            (command(3, "usr1.h5", "--epochs", "1000"), signal.SIGUSR1, 75, "SIGUSR1", later),
+            (alone, signal.SIGINT, 75, "Ctrl-C (SIGINT)", later)):
+        path = words[words.index("--log") + 1]
+        exit_code, said, printed = stop_in_an_epoch(words, lambda process: process.send_signal(stop))
+        assert len(said) == 2 and re.fullmatch(
+            rf"dptrain: {re.escape(name)} in epoch \d+ of 1000, step \d+ of \d+: the run stops after this step; "
+            rf"{re.escape(hint)}; the log {path} can be read and holds the epochs before", said[0]), (said, printed)
+        assert re.fullmatch(r"dptrain: stopped on request after (step \d+ of \d+ in )?epoch \d+ of 1000; no checkpoint was "
+                            r"asked for \(--checkpoint DIR\), so the same command begins again", said[1]), said
+        assert f"The log is {path}" in printed, printed
+        # mpirun ends with 1 whenever it has got one of these two signals itself.
+        assert exit_code == (1 if code is None else code), exit_code
         with h5py.File(path, "r") as log:
             assert log.attrs["finished"] == 0 and len(log["epochs"]) >= 1
+
+
+def stop_is_agreed() -> None:
+    # One rank is asked to stop. All end after the same step, in every kind of run, and weights are exported.
+    for name, options in (("ring", ("--compress", "q8")), ("powersgd", ("--compress", "powersgd:rank=2")),
+                          ("parts", ("--accumulate", "2")), ("off", ("--exchange", "off"))):
+        words = command(3, f"{name}.h5", "--epochs", "1000", "--export", f"{name}.weights.h5", *options)
+        exit_code, said, printed = stop_in_an_epoch(
+            words, lambda process: os.kill(max(ranks_of(process)), signal.SIGUSR1))
+        assert exit_code == 75 and "stopped on request after" in said[-1], (exit_code, said, printed)
+        with h5py.File(f"{name}.h5", "r") as log, h5py.File(f"{name}.weights.h5", "r") as weights:
+            assert log.attrs["finished"] == 0, name
+            steps = log["steps"]["step"]
+            assert np.array_equal(steps, np.arange(1, len(steps) + 1)), (name, steps[-5:])
+            place = re.search(r"after (?:step (\d+) of (\d+) in )?epoch (\d+)", said[-1]).groups()
+            per_epoch = int(place[1] or log["steps"]["step"][log["steps"]["epoch"] == 0].max())
+            want = (int(place[2]) - 1) * per_epoch + int(place[0] or per_epoch)
+            assert steps[-1] == want, (name, said[-1], steps[-1])
+            assert "linear.weight" in str(list_of_tensors(weights)), name
+
+
+def list_of_tensors(file: h5py.File) -> list[str]:
+    names: list[str] = []
+    file.visit(names.append)
+    return names
+
+
+def second_signal_stops_at_once() -> None:
+    # A step of a second and more: the first signal waits for its end, the second does not.
+    words = command(1, "alone.h5", "--epochs", "1000", "--batch-size", "200", "--limit-train", "20000", "--model",
+                    "resnet18")[3:]
+
+    def twice(process: subprocess.Popen) -> None:
+        process.send_signal(signal.SIGTERM)
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+
+    exit_code, said, _ = stop_in_an_epoch(words, twice, "options that are not")
+    assert exit_code == 130, (exit_code, said)
+    # Before the first step there is nothing to keep: the first signal ends the run at once, as one that was stopped.
+    process = subprocess.Popen(words[:-4] + ["--log", "none"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    caught = 0
+    while not caught >> (signal.SIGTERM - 1) & 1:
+        caught = int(re.search(r"SigCgt:\t(\w+)", pathlib.Path(f"/proc/{process.pid}/status").read_text())[1], 16)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 75, process.returncode
 
 
 def diverging_run_stops() -> None:
