@@ -95,7 +95,9 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
 }
 
 int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
+  comm.set_activity("the reading of options");
   const dp::Options options = agreed_options(comm, arguments);
+  comm.set_timeout_s(options.comm_timeout_s);
   const auto say = [&](const std::string& text) {
     if (comm.rank() == 0) std::fputs(text.c_str(), stdout);
   };
@@ -115,8 +117,21 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
       break;
     }
   }
+  comm.set_activity("the end of the run");
   comm.together([] { dp::check_output(); });
   return EXIT_SUCCESS;
+}
+
+// What --comm-timeout says, before MPI has started: this rank reads its own command line. Whatever
+// is wrong with it is told later.
+double timeout_of(const std::vector<std::string>& arguments) {
+  dp::OptionContext context = option_context();
+  context.detect_dataset = nullptr;
+  try {
+    return dp::parse_options(arguments, context).comm_timeout_s;
+  } catch (const std::exception&) {
+    return dp::Communicator::kDefaultTimeout_s;
+  }
 }
 
 }  // namespace
@@ -125,7 +140,8 @@ int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
   dp::survive_file_size_limit();
   const dp::StopNotice notice;
-  return dp::run_ranks("dptrain", dp::kDptrainNames, argc, argv, [&](dp::Communicator& comm) {
-    return run(comm, {argv + 1, argv + argc});
-  });
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return dp::run_ranks(
+      "dptrain", dp::kDptrainNames, argc, argv,
+      [&](dp::Communicator& comm) { return run(comm, arguments); }, timeout_of(arguments));
 }

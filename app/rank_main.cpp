@@ -1,6 +1,7 @@
 #include "app/rank_main.hpp"
 
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "comm/mpi_runtime.hpp"
@@ -9,12 +10,23 @@
 namespace dp {
 
 int run_ranks(const char* program, const OptionNames& names, int argc, char** argv,
-              const std::function<int(Communicator&)>& body) {
+              const std::function<int(Communicator&)>& body, double timeout_s) {
   try {
-    MpiRuntime mpi(&argc, &argv);
+    MpiRuntime mpi(&argc, &argv,
+                   {.program = program,
+                    .timeout_option = std::string(names.option_of(Setting::timeout)),
+                    .timeout_s = timeout_s});
     try {
-      Communicator comm;
-      return with_option_names(names, [&] { return body(comm); });
+      std::optional<Communicator> comm;
+      mpi.watchdog().watch("MPI_Comm_dup", [&] { comm.emplace(); });
+      comm->set_timeout_s(timeout_s);
+      comm->set_warn([program](const std::string& text) {
+        std::fprintf(stderr, "%s: %s\n", program, text.c_str());
+      });
+      const int exit_code = with_option_names(names, [&] { return body(*comm); });
+      mpi.watchdog().set_timeout_s(comm->timeout_s());
+      mpi.watchdog().watch("MPI_Comm_free", [&] { comm.reset(); });
+      return exit_code;
     } catch (...) {
       return mpi.end_with_error(program);
     }

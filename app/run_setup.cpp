@@ -326,15 +326,19 @@ void make_recorder(Run& run) {
 
 Run::Run(const Options& run_options, Communicator& communicator)
     : options(run_options), comm(communicator) {
+  comm.set_activity("the choice of devices");
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
   together_on_hosts(comm, [&] { choose_device(*this); });
   agree_on_device(*this);
+  comm.set_activity("the loading of data");
   together_on_hosts(comm, [&] { load_data(*this); });
   agree_on_data(*this);
   if (options.takes_choices_from_a_log()) {
     choices = agree_on_earlier_choices(options, comm, *device, test_batch());
   }
+  comm.set_activity("the measurement of the network");
   if (options.autotune != "off" && exchanges()) measure_network(*this);
+  comm.set_activity("the making of the network");
   together(comm, kDptrainNames, [&] { make_replica(*this); });
   plan_parts(*this);
   together(comm, kDptrainNames, [&] {
@@ -345,10 +349,14 @@ Run::Run(const Options& run_options, Communicator& communicator)
   initialise_from_data(*data.train, comm, *device, replica->network());
   if (options.init != "none") load_initial_weights(options, comm, *device, replica->network());
   replica->reset_averages();
+  comm.set_activity("the choice of algorithms");
   prepare_batch_sizes(*this);
+  comm.set_activity("the making of the log");
   make_recorder(*this);
+  comm.set_activity("the start of the exchange");
   replica->connect(comm);
   recorder->attach(replica->sync().reducer());
+  replica->sync().reducer().run([](Communicator& c) { c.set_activity({}); });
   if (trace) trace->start(replica->network(), 0);
 }
 

@@ -1,5 +1,7 @@
 #include "comm/communicator.hpp"
 
+#include <pthread.h>
+
 #include <bit>
 #include <chrono>
 #include <exception>
@@ -9,6 +11,8 @@
 
 namespace dp {
 namespace {
+
+constexpr auto kBeat = std::chrono::milliseconds(100);
 
 MPI_Comm duplicate(MPI_Comm parent) {
   MPI_Comm comm = MPI_COMM_NULL;
@@ -24,14 +28,20 @@ Communicator::Communicator(MPI_Comm parent) : comm_(duplicate(parent)), liveness
   DP_CHECK_MPI(MPI_Comm_size(comm_, &size_));
   struct Name {
     char text[MPI_MAX_PROCESSOR_NAME];
+    PeerLinks::Addresses addresses;
   };
-  Name name{};
+  Name name{.text = {}, .addresses = PeerLinks::mine()};
   int length = 0;
   DP_CHECK_MPI(MPI_Get_processor_name(name.text, &length));
   // wait() names hosts. Until they are known, messages have only the numbers of ranks.
   hosts_.assign(static_cast<std::size_t>(size_), "?");
   const auto names = all_gather(name);
-  for (std::size_t i = 0; i < names.size(); ++i) hosts_[i] = names[i].text;
+  std::vector<PeerLinks::Addresses> addresses;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    hosts_[i] = names[i].text;
+    addresses.push_back(names[i].addresses);
+  }
+  links_ = PeerLinks(hosts_, addresses);
   local_size_ = 0;
   for (int other = 0; other < size_; ++other) {
     if (hosts_[static_cast<std::size_t>(other)] != host()) continue;
@@ -53,15 +63,45 @@ void Communicator::wait(MPI_Request& request, const char* what) {
   for (int looks = 0;; ++looks) {
     int is_done = 0;
     DP_CHECK_MPI(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE));
-    if (is_done != 0) return;
+    if (is_done != 0) return waiting.moved();
     if (looks < kLooksBeforeSleep) {
       std::this_thread::yield();
       continue;
     }
     std::this_thread::sleep_for(kSleep);
     serve();
-    waiting.check(whereabouts_, [&] { return std::string(what); });
+    waiting.check(whereabouts_, [&] {
+      if (!activity_.empty()) return activity_;
+      if (whereabouts_.step == 0) return std::string(what);
+      return fmt::format("{} after step {}", what, whereabouts_.step);
+    });
   }
+}
+
+Communicator::Beats::Beats(Communicator& owner) : owner_(owner) {
+  if (owner.size_ == 1) return;
+  owner_.whereabouts_.is_busy = 1;
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "dp-beats");
+    std::unique_lock lock(mutex_);
+    try {
+      while (!over_.wait_for(lock, kBeat, [&] { return is_over_; })) owner_.serve();
+    } catch (const Error&) {
+      // MPI fails: the owner's next call finds that out, and says so.
+    }
+  });
+}
+
+Communicator::Beats::~Beats() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    over_.notify_all();
+    thread_.join();
+  }
+  owner_.whereabouts_.is_busy = 0;
 }
 
 void Communicator::count_broadcast(std::size_t bytes, int root) {

@@ -9,13 +9,19 @@
 
 #include <mpi.h>
 
+#include <condition_variable>
 #include <cstdint>
+#include <functional>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "comm/liveness.hpp"
+#include "comm/peer_links.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -28,9 +34,7 @@ class AgreedError : public Error {
 
 class Communicator {
  public:
-  // Long, because start-up may load data sets between two calls. The run itself sets a shorter
-  // timeout.
-  static constexpr double kStartupTimeout_s = 600.0;
+  static constexpr double kDefaultTimeout_s = 60.0;
 
   // Collective.
   explicit Communicator(MPI_Comm parent = MPI_COMM_WORLD);
@@ -63,8 +67,24 @@ class Communicator {
   }
 
   void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
+  [[nodiscard]] double timeout_s() const { return timeout_s_; }
   // A deadline that starts now, for waits elsewhere.
-  [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, rank_, timeout_s_}; }
+  [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, &links_, rank_, timeout_s_}; }
+  // What the waits of this object are for from now on, such as "the loading of data", for messages;
+  // empty: they say it themselves.
+  void set_activity(std::string activity) { activity_ = std::move(activity); }
+  // Where warnings about slow ranks go. The thread that owns this object calls it.
+  void set_warn(std::function<void(const std::string&)> warn) {
+    liveness_.set_warn(std::move(warn));
+  }
+
+  // Runs f, which may take long and does not use MPI. Meanwhile another thread answers the other
+  // ranks' questions, so that they wait for this one as long as it takes.
+  template <class F>
+  void busy(F f) {
+    const Beats beats(*this);
+    f();
+  }
 
   // Collective: every rank's `text` becomes that of rank `root`.
   void broadcast(std::string& text, int root = 0);
@@ -107,13 +127,13 @@ class Communicator {
   // kind of the lowest such rank.
   void agree(bool is_ok, const std::string& message, ErrorKind kind = ErrorKind::usage);
   // Collective: runs f on every rank, then agrees, so that an exception on one rank is thrown on
-  // all.
+  // all. f does not use MPI and may take as long as it needs (busy()).
   template <class F>
   void together(F f) {
     std::string message;
     int exit_code = 0;
     try {
-      f();
+      busy(f);
     } catch (...) {
       exit_code = exit_code_of_current_exception(message);
     }
@@ -131,6 +151,22 @@ class Communicator {
   [[nodiscard]] const Whereabouts& whereabouts() const { return whereabouts_; }
 
  private:
+  // The thread of busy().
+  class Beats {
+   public:
+    explicit Beats(Communicator& owner);
+    ~Beats();
+    Beats(const Beats&) = delete;
+    Beats& operator=(const Beats&) = delete;
+
+   private:
+    Communicator& owner_;
+    std::mutex mutex_;
+    std::condition_variable over_;
+    bool is_over_ = false;
+    std::thread thread_;
+  };
+
   void gather_bytes(std::span<const std::byte> mine, void* all);
   void all_gather_bytes(std::span<const std::byte> mine, void* all);
   void count_broadcast(std::size_t bytes, int root);
@@ -138,9 +174,11 @@ class Communicator {
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
-  double timeout_s_ = kStartupTimeout_s;
+  double timeout_s_ = kDefaultTimeout_s;
+  std::string activity_;
   std::uint64_t control_bytes_ = 0;
   std::vector<std::string> hosts_;
+  PeerLinks links_;
   Whereabouts whereabouts_;
   Liveness liveness_;
 };

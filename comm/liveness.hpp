@@ -2,11 +2,19 @@
 // uses it.
 //
 // In a ring all ranks stop when one stops, so a rank that only looks at its neighbour blames the
-// wrong one. Therefore, when nothing has moved for half of the timeout, a rank asks every other
-// rank directly ("ping"). On the other rank, the thread that makes MPI calls answers with its place
-// in the run. A rank that has not answered when the timeout ends is silent, and the message names
-// it. A rank that answers is alive. It may be in a long computation, so the others wait for ten
-// timeouts before they give up.
+// wrong one. Therefore, when nothing has moved for half of the timeout, or for 5 s, a rank asks
+// every other rank directly ("ping"), again and again. On the other rank, the thread that makes MPI
+// calls answers with its place in the run. What the answers say:
+//
+//     no answer for half of the timeout   that rank is silent: the run ends, and the message names
+//     it
+//                                         and says what the kernel knows of the link
+//                                         (peer_links.hpp)
+//     all answer, one of them is busy     it loads or measures alone: it is waited for
+//     all answer, nothing moves           after ten timeouts the run ends
+//
+// Meanwhile a slow rank is named in a warning. Of several ranks that notice the same, the lowest
+// speaks: it tells the others first, which then keep quiet.
 //
 // These messages have their own communicator and are sent only in trouble. They do not count as
 // wire bytes of an exchange; sent_bytes() counts them.
@@ -16,8 +24,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "comm/peer_links.hpp"
 
 namespace dp {
 
@@ -26,11 +37,13 @@ struct Whereabouts {
   std::uint64_t step = 0;
   std::uint32_t buckets_begun = 0;
   std::uint32_t is_in_step = 0;
+  std::uint32_t is_busy = 0;  // works alone, for as long as it takes
 };
 
 class Liveness {
  public:
-  static constexpr std::size_t kMessageBytes = 24;  // of a question, and of an answer
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::size_t kMessageBytes = 32;  // of a question, and of an answer
 
   // Collective.
   explicit Liveness(MPI_Comm parent);
@@ -42,14 +55,29 @@ class Liveness {
   void serve(const Whereabouts& mine);
   // Asks all other ranks; forgets earlier answers.
   void ask();
+  // Asks them once more; keeps earlier answers.
+  void ask_again();
   [[nodiscard]] bool has_answered(int rank) const;
+  // When its last answer came; the beginning of time if it has not answered since ask().
+  [[nodiscard]] Clock::time_point answered_at(int rank) const;
   [[nodiscard]] const Whereabouts& whereabouts(int rank) const;
+  // Tells the others that this rank ends the job and says why.
+  void tell_end();
+  // Whether another rank has told it.
+  [[nodiscard]] bool is_ending() const { return is_ending_; }
   // The bytes of all questions and answers that this rank has sent.
   [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }
 
+  // Where warnings about slow ranks go; empty: nowhere. One is due now and then, at most.
+  void set_warn(std::function<void(const std::string&)> warn) { warn_ = std::move(warn); }
+  [[nodiscard]] bool may_warn() const { return warn_ && Clock::now() >= next_warning_; }
+  void warn(const std::string& text);
+  void say(const std::string& text) const { warn_(text); }  // what follows a warning
+
  private:
+  enum class Kind : std::uint32_t { question, answer, end };
   struct Message {
-    std::uint32_t is_answer = 0;
+    Kind kind = Kind::question;
     std::uint32_t round = 0;
     Whereabouts where;
   };
@@ -67,38 +95,61 @@ class Liveness {
   std::uint64_t sent_bytes_ = 0;
   Message incoming_;
   MPI_Request receive_ = MPI_REQUEST_NULL;
-  std::vector<Outgoing> questions_, answers_;  // one of each per rank
-  std::vector<bool> has_answered_;
+  std::vector<Outgoing> questions_, answers_, ends_;  // one of each per rank
+  std::vector<Clock::time_point> answered_at_;
   std::vector<Whereabouts> where_;
+  bool is_ending_ = false;
+  std::function<void(const std::string&)> warn_;
+  Clock::time_point next_warning_;
+  Clock::duration between_warnings_;
 };
 
 // A wait's deadline. Call moved() whenever something has happened and check() when nothing has.
 class Deadline {
  public:
-  Deadline(Liveness& liveness, const std::vector<std::string>& hosts, int rank, double timeout_s);
+  // `links` may be null. All but the last two live longer than the deadline.
+  Deadline(Liveness& liveness, const std::vector<std::string>& hosts, PeerLinks* links, int rank,
+           double timeout_s);
 
   void moved() {
     since_ = Clock::now();
     has_asked_ = false;
+    if (has_warned_) tell_moved();
   }
   // Throws Error(communication) when the time is over. `what` says what the rank waits for ("the
-  // exchange of bucket 3 in step 17"); it is called only then.
+  // exchange of bucket 3 in step 17"); it is called only then, and for a warning.
   template <class What>
   void check(const Whereabouts& mine, What what) {
-    if (is_over(mine)) fail(mine, what());
+    const State state = look(mine);
+    if (state == State::over) fail(mine, what());
+    if (state == State::slow) warn(mine, what());
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  [[nodiscard]] bool is_over(const Whereabouts& mine);
+  using Clock = Liveness::Clock;
+  enum class State { going, slow, over };
+  [[nodiscard]] State look(const Whereabouts& mine);
+  [[nodiscard]] bool is_silent(int rank) const;
+  [[nodiscard]] int furthest_behind(const Whereabouts& mine) const;
+  [[nodiscard]] std::string name(int rank) const;
+  [[nodiscard]] std::string place(const Whereabouts& where) const;
+  [[nodiscard]] std::string about_link(int silent_rank) const;
+  void await_turn(const Whereabouts& mine);
   [[noreturn]] void fail(const Whereabouts& mine, const std::string& what);
+  void warn(const Whereabouts& mine, const std::string& what);
+  void tell_moved();
 
   Liveness* liveness_;
   const std::vector<std::string>* hosts_;
+  PeerLinks* links_;
   int rank_;
   double timeout_s_;
-  Clock::time_point since_ = Clock::now(), asked_ = since_;
-  bool has_asked_ = false;
+  // `asked_` is when the others were first asked, or when this process went on after it had been
+  // stopped itself.
+  Clock::time_point since_ = Clock::now(), asked_ = since_, asked_again_ = since_, looked_ = since_;
+  bool has_asked_ = false, has_warned_ = false;
+  std::string warned_of_;
+  Clock::time_point warned_since_;
 };
 
 }  // namespace dp

@@ -8,11 +8,16 @@
 #include <string>
 
 #include "comm/communicator.hpp"
+#include "comm/job_end.hpp"
 #include "comm/network_interface.hpp"
+#include "comm/stale_segments.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
 namespace {
+
+// MPI_Abort, and what comes after it, may take so long. (Usually mpirun ends this process at once.)
+constexpr double kAbort_s = 3.0;
 
 void say(std::string_view program, std::string_view message) {
   std::fprintf(stderr, "%.*s: %.*s\n", static_cast<int>(program.size()), program.data(),
@@ -22,7 +27,8 @@ void say(std::string_view program, std::string_view message) {
 
 }  // namespace
 
-MpiRuntime::MpiRuntime(int* argc, char*** argv) : exceptions_at_start_(std::uncaught_exceptions()) {
+MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog)
+    : watchdog_(std::move(watchdog)), exceptions_at_start_(std::uncaught_exceptions()) {
   constexpr int kKeepTheUsers = 0;
   setenv("OMPI_MCA_pml", "ob1", kKeepTheUsers);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", kKeepTheUsers);
@@ -33,9 +39,14 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv) : exceptions_at_start_(std::unca
     setenv(name, "524288", kKeepTheUsers);
   }
   use_best_interface();
-  int provided = 0;
-  if (MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS ||
-      provided < MPI_THREAD_SERIALIZED) {
+  const char* local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  if (local_rank != nullptr && std::string_view(local_rank) == "0") {
+    static_cast<void>(remove_stale_segments(segment_folder()));
+  }
+  int provided = 0, code = MPI_SUCCESS;
+  watchdog_.watch("MPI_Init",
+                  [&] { code = MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided); });
+  if (code != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED) {
     throw_error(ErrorKind::communication,
                 "MPI cannot be used from a second thread (level {} of {}): it must be built with "
                 "thread support",
@@ -45,9 +56,10 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv) : exceptions_at_start_(std::unca
 
 MpiRuntime::~MpiRuntime() {
   if (std::uncaught_exceptions() > exceptions_at_start_) {
+    watchdog_.end_soon(static_cast<int>(ErrorKind::internal), kAbort_s);
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ErrorKind::internal));
   } else {
-    MPI_Finalize();
+    watchdog_.watch("MPI_Finalize", [] { MPI_Finalize(); });
   }
 }
 
@@ -72,7 +84,12 @@ int MpiRuntime::end_with_error(std::string_view program) {
 }
 
 void MpiRuntime::abort(int exit_code, std::string_view program, std::string_view message) {
-  say(program, message);
+  // Several ranks of a host notice that another one is lost.
+  if (exit_code != static_cast<int>(ErrorKind::communication) || is_first_to_speak()) {
+    say(program, message);
+  }
+  watchdog_.end_soon(exit_code, kAbort_s);
+  prepare_job_end(exit_code);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }

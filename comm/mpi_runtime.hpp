@@ -3,9 +3,13 @@
 // MPI_Finalize is collective: a rank that calls it while others are in another collective hangs the
 // job. So only the normal path calls it; a destructor that runs because of an exception aborts the
 // job instead. Errors end in one of two ways, see end_with_error.
+//
+// A watchdog waits beside the calls of MPI that have no deadline of their own (watchdog.hpp).
 #pragma once
 
 #include <string_view>
+
+#include "comm/watchdog.hpp"
 
 namespace dp {
 
@@ -27,7 +31,9 @@ class MpiRuntime {
   //                                       and the link stands still (90 % of it used instead of 97)
   //   OMPI_MCA_btl_tcp_if_include         the interface of network_interface.hpp
   //   PMIX_MCA_gds=hash                   hosts that share a file system print errors otherwise
-  MpiRuntime(int* argc, char*** argv);
+  //
+  // Before that, one rank of a host removes what killed jobs have left (stale_segments.hpp).
+  MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog = {});
   ~MpiRuntime();
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
@@ -38,10 +44,14 @@ class MpiRuntime {
   // is aborted.
   [[nodiscard]] int end_with_error(std::string_view program);
 
+  // For other calls of MPI without a deadline.
+  [[nodiscard]] Watchdog& watchdog() { return watchdog_; }
+
   // Prints "program: message" to standard error and ends the job at once.
   [[noreturn]] void abort(int exit_code, std::string_view program, std::string_view message);
 
  private:
+  Watchdog watchdog_;
   int exceptions_at_start_;
 };
 

@@ -56,7 +56,7 @@ TEST(Deadline, SaysWhoIsBehindThoughAllAnswer) {
   // On a busy machine a rank may have no processor for long, and is taken to be silent: once more.
   while (comm.rank() == 0 && !said.starts_with("the exchange")) {
     said.clear();
-    Deadline deadline(liveness, hosts, 0, 0.2);
+    Deadline deadline(liveness, hosts, nullptr, 0, 0.2);
     while (said.empty()) {
       std::this_thread::sleep_for(milliseconds(1));
       try {

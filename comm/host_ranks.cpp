@@ -1,0 +1,91 @@
+#include "comm/host_ranks.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+namespace dp {
+namespace {
+
+constexpr const char* kRank = "OMPI_COMM_WORLD_RANK";
+// Differs between jobs, and between the hosts of a job that run under one kernel.
+constexpr const char* kJob = "PMIX_NAMESPACE";
+constexpr const char* kDaemon = "OMPI_MCA_orte_local_daemon_uri";
+
+int number(std::string_view text) {
+  int value = -1;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+int number_of(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? -1 : number(text);
+}
+
+std::string content(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// The value of a variable in the kernel's copy of an environment, whose entries end with zeros.
+std::string_view value_in(std::string_view environment, std::string_view name) {
+  while (!environment.empty()) {
+    const std::string_view entry = environment.substr(0, environment.find('\0'));
+    environment.remove_prefix(std::min(entry.size() + 1, environment.size()));
+    if (entry.starts_with(name) && entry.size() > name.size() && entry[name.size()] == '=') {
+      return entry.substr(name.size() + 1);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+int rank_from_launcher() { return number_of(kRank); }
+int size_from_launcher() { return number_of("OMPI_COMM_WORLD_SIZE"); }
+int local_size_from_launcher() { return number_of("OMPI_COMM_WORLD_LOCAL_SIZE"); }
+
+std::vector<HostRank> ranks_on_this_host() {
+  std::vector<HostRank> ranks;
+  const char* job = std::getenv(kJob);
+  const char* daemon = std::getenv(kDaemon);
+  if (job == nullptr || daemon == nullptr) return ranks;
+  std::error_code code;
+  for (std::filesystem::directory_iterator at("/proc", code), end; !code && at != end;
+       at.increment(code)) {
+    const std::string name = at->path().filename();
+    if (number(name) <= 0) continue;
+    const std::string environment = content(at->path() / "environ");
+    if (value_in(environment, kJob) != job || value_in(environment, kDaemon) != daemon) continue;
+    // "4711 (name) T ...": the name may have spaces and brackets.
+    const std::string state = content(at->path() / "stat");
+    const std::size_t bracket = state.rfind(") ");
+    if (bracket == std::string::npos || bracket + 2 >= state.size()) continue;
+    const char letter = state[bracket + 2];
+    if (letter == 'Z') continue;
+    const HostRank found = {.rank = number(value_in(environment, kRank)),
+                            .process = static_cast<pid_t>(number(name)),
+                            .is_stopped = letter == 'T' || letter == 't'};
+    if (found.rank < 0) continue;
+    // A wrapper of a rank has its environment too; the process that was started last is the rank.
+    const auto same = std::ranges::find(ranks, found.rank, &HostRank::rank);
+    if (same == ranks.end()) {
+      ranks.push_back(found);
+    } else if (found.process == ::getpid() ||
+               (same->process != ::getpid() && found.process > same->process)) {
+      *same = found;
+    }
+  }
+  std::ranges::sort(ranks, {}, &HostRank::rank);
+  return ranks;
+}
+
+}  // namespace dp

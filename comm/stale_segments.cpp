@@ -1,0 +1,70 @@
+#include "comm/stale_segments.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace dp {
+namespace {
+
+constexpr const char* kPrefix = "vader_segment.";
+// Ranks open each other's files when their job starts.
+constexpr std::time_t kLeastAge_s = 60;
+
+// The names of all such files that some process of this user has mapped.
+std::set<std::string> mapped_segments() {
+  std::set<std::string> mapped;
+  std::error_code code;
+  for (std::filesystem::directory_iterator at("/proc", code), end; !code && at != end;
+       at.increment(code)) {
+    if (std::isdigit(static_cast<unsigned char>(at->path().filename().string().front())) == 0) {
+      continue;
+    }
+    std::ifstream maps(at->path() / "maps");
+    for (std::string line; std::getline(maps, line);) {
+      const std::size_t found = line.find(kPrefix);
+      if (found != std::string::npos) mapped.insert(line.substr(found));
+    }
+  }
+  return mapped;
+}
+
+}  // namespace
+
+std::filesystem::path segment_folder() {
+  const char* chosen = std::getenv("OMPI_MCA_btl_vader_backing_directory");
+  return chosen == nullptr ? "/dev/shm" : chosen;
+}
+
+std::size_t remove_stale_segments(const std::filesystem::path& folder) {
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) return 0;
+  const std::string mine = std::string(kPrefix) + host + "." + std::to_string(::geteuid()) + ".";
+  std::vector<std::filesystem::path> old;
+  std::error_code code;
+  for (std::filesystem::directory_iterator at(folder, code), end; !code && at != end;
+       at.increment(code)) {
+    if (!at->path().filename().string().starts_with(mine)) continue;
+    struct stat status {};
+    if (::lstat(at->path().c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        status.st_uid != ::geteuid() || std::time(nullptr) - status.st_mtime < kLeastAge_s) {
+      continue;
+    }
+    old.push_back(at->path());
+  }
+  if (old.empty()) return 0;
+  const std::set<std::string> mapped = mapped_segments();
+  return static_cast<std::size_t>(std::ranges::count_if(old, [&](const auto& path) {
+    return !mapped.contains(path.filename()) && std::filesystem::remove(path, code);
+  }));
+}
+
+}  // namespace dp

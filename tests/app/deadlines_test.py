@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Ranks that are silent at some place of a run, and what the others say: deadlines_test.py DPTRAIN MPIRUN CASE SHIM."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+DPTRAIN, MPIRUN, CASE, SHIM = sys.argv[1:5]
+RANKS = 3
+OPTIONS = ["--model", "resnet20", "--limit-test", "8", "--batch-size", "8", "--threads", "1", "--autotune", "off",
+           "--lr", "0.01", "--comm-timeout", "3"]
+
+
+def command(marker: str, *options: str, environment: dict[str, str] | None = None, ranks: int = RANKS) -> list[str]:
+    exported = [word for name, value in (environment or {}).items() for word in ("-x", f"{name}={value}")]
+    if environment:
+        exported += ["-x", f"LD_PRELOAD={SHIM}"]
+    return [MPIRUN, "-np", str(ranks), *exported, DPTRAIN, *OPTIONS, *options, "--seed", marker]
+
+
+def marker_of(rank: int) -> str:
+    """The seed of a run, by which its processes are found."""
+    return str(10 * os.getpid() + rank)
+
+
+def processes(marker: str) -> list[int]:
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"--seed\0{marker}\0".encode() in words:
+            found.append(int(folder.name))
+    return found
+
+
+def is_stopped(process: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(") ", 1)[1][0] == "T"
+    except OSError:
+        return False
+
+
+def check(marker: str, done: subprocess.Popen, out: str, err: str, rank: int, place: str) -> None:
+    """One sentence names the rank and the place; exit code 4; nothing is left."""
+    said = [line for line in err.splitlines() if line.startswith("dptrain: ") and "silent" in line]
+    assert len(said) == 1, (rank, place, out, err)
+    assert re.fullmatch(rf"dptrain: rank {rank} on host \S+ has been silent for \d+ s in {place}: its process \d+ is "
+                        r"stopped \(SIGSTOP or Ctrl-Z\); .*raise the timeout, now 3 s \(option --comm-timeout\) "
+                        r"\(said by rank \d on host \S+\)", said[0]), said[0]
+    assert done.returncode == 4, (rank, done.returncode, err)
+    end = time.monotonic() + 10
+    while processes(marker):
+        assert time.monotonic() < end, f"left: {processes(marker)}"
+        time.sleep(0.1)
+
+
+def in_parallel(work) -> None:
+    """work(rank) for every rank, at the same time: they mostly wait."""
+    failures = []
+
+    def guarded(rank: int) -> None:
+        try:
+            work(rank)
+        except BaseException as failure:  # noqa: BLE001
+            failures.append(failure)
+
+    threads = [threading.Thread(target=guarded, args=(rank,)) for rank in range(RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def run(marker: str, words: list[str]) -> tuple[subprocess.Popen, str, str]:
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=100)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for left in processes(marker):
+                os.kill(left, signal.SIGKILL)
+    return process, out, err
+
+
+def stopped_in(call: str, place: str, *options: str) -> None:
+    def one(rank: int) -> None:
+        marker = marker_of(rank)
+        words = command(marker, *options, "--log", "none", environment={"DP_STOP_IN": f"{rank}:{call}"})
+        check(marker, *run(marker, words), rank, place)
+
+    in_parallel(one)
+
+
+def data() -> None:
+    os.makedirs("data")
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        pathlib.Path(f"data/{name}.bin").write_bytes(bytes(8 * 3073))
+
+
+def stopped_in_init() -> None:
+    stopped_in("MPI_Init", "MPI_Init", "--limit-train", "64", "--epochs", "1")
+
+
+def stopped_after_init() -> None:
+    stopped_in("MPI_Comm_dup", "MPI_Comm_dup", "--limit-train", "64", "--epochs", "1")
+
+
+def stopped_in_loading() -> None:
+    data()
+    stopped_in("data_batch_3.bin", "the loading of data", "--data-dir", "data", "--epochs", "1")
+
+
+def stopped_in_finalize() -> None:
+    data()
+    stopped_in("MPI_Finalize", "MPI_(Finalize|Comm_free)", "--data-dir", "data", "--epochs", "1")
+
+
+def stopped_in_training() -> None:
+    def one(rank: int) -> None:
+        marker = marker_of(rank)
+        process = subprocess.Popen(command(marker, "--limit-train", "48", "--epochs", "1000", "--log", "none"),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            assert any(line.startswith("epoch ") for line in process.stdout), process.stderr.read()
+            for candidate in processes(marker):
+                try:
+                    environment = pathlib.Path(f"/proc/{candidate}/environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+                    os.kill(candidate, signal.SIGSTOP)
+            out, err = process.communicate(timeout=100)
+        finally:
+            for left in processes(marker) if process.poll() is None else []:
+                os.kill(left, signal.SIGKILL)
+        check(marker, process, out, err, rank,
+              r"(the exchange of bucket \d+ in step \d+|a \w+ .*after step \d+|an agreement.*)")
+
+    in_parallel(one)
+
+
+def slow_loading_is_waited_for() -> None:
+    # Three time-outs and more, in which the others say once who keeps them waiting.
+    data()
+    marker = marker_of(0)
+    words = command(marker, "--data-dir", "data", "--epochs", "1", "--log", "none",
+                    environment={"DP_PAUSE_IN": "1:data_batch_3.bin:10"})
+    process, out, err = run(marker, words)
+    assert process.returncode == 0, err
+    said = [line for line in err.splitlines() if line.startswith("dptrain: ") and "rank" in line]
+    assert len(said) == 2, said
+    assert re.fullmatch(r"dptrain: the other ranks wait for rank 1 on host \S+, for \d+ s now, in the loading of data: "
+                        "it is at work", said[0]), said
+    assert re.fullmatch(r"dptrain: rank 1 on host \S+ goes on after \d+ s", said[1]), said
+
+
+def stale_segments_are_removed() -> None:
+    """Of shared memory that killed jobs have left, what is old and mapped by nobody goes at the next start."""
+    host = os.uname().nodename
+    folder = pathlib.Path("segments")
+    folder.mkdir()
+
+    def make(name: str, age_s: float = 3600) -> pathlib.Path:
+        path = folder / name
+        path.write_bytes(bytes(4096))
+        os.utime(path, (time.time() - age_s,) * 2)
+        return path.resolve()
+
+    stale = make(f"vader_segment.{host}.{os.geteuid()}.dead0001.0")
+    mapped = make(f"vader_segment.{host}.{os.geteuid()}.dead0001.1")
+    young = make(f"vader_segment.{host}.{os.geteuid()}.dead0002.0", 0)
+    others = [make(f"vader_segment.{host}x.{os.geteuid()}.dead0001.0"),
+              make(f"vader_segment.{host}.{os.geteuid() + 1}.dead0001.0"), make("a file")]
+    import mmap
+    with open(mapped, "r+b") as file, mmap.mmap(file.fileno(), 4096):
+        done = subprocess.run([MPIRUN, "-np", "2", "-x", f"OMPI_MCA_btl_vader_backing_directory={folder.resolve()}",
+                               DPTRAIN, "--version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    left = {path.resolve() for path in folder.iterdir()}
+    assert left == {mapped, young, *others}, left
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    os.chdir(scratch)
+    globals()[CASE]()
+    os.chdir("/")

@@ -1,0 +1,69 @@
+// A library that is loaded before all others (LD_PRELOAD). It stops this rank inside a call, as
+// SIGSTOP would at that moment, or makes it slow there:
+//     DP_STOP_IN=RANK:CALL            CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, or the end of
+//     the DP_PAUSE_IN=RANK:CALL:SECONDS   path of a file that is opened
+#include <dlfcn.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+namespace {
+
+// What the variable says of this rank: "CALL" or "CALL:SECONDS".
+std::string_view wish(const char* variable) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* text = std::getenv(variable);
+  if (rank == nullptr || text == nullptr) return {};
+  const std::string_view all = text;
+  const std::size_t colon = all.find(':');
+  return all.substr(0, colon) == rank ? all.substr(colon + 1) : std::string_view();
+}
+
+template <class IsHere>
+void obey(IsHere is_here) {
+  if (is_here(wish("DP_STOP_IN"))) std::raise(SIGSTOP);
+  const std::string_view pause = wish("DP_PAUSE_IN");
+  const std::size_t colon = pause.rfind(':');
+  if (colon == std::string_view::npos || !is_here(pause.substr(0, colon))) return;
+  ::usleep(static_cast<useconds_t>(1e6 * std::atof(pause.data() + colon + 1)));
+}
+
+void in_call(std::string_view name) {
+  obey([name](std::string_view call) { return call == name; });
+}
+
+std::FILE* open_file(const char* function, const char* path, const char* mode) {
+  const std::string_view name = path;
+  obey([name](std::string_view end) { return !end.empty() && name.ends_with(end); });
+  using Open = std::FILE* (*)(const char*, const char*);
+  return reinterpret_cast<Open>(::dlsym(RTLD_NEXT, function))(path, mode);
+}
+
+}  // namespace
+
+extern "C" {
+
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  in_call("MPI_Init");
+  return PMPI_Init_thread(argc, argv, required, provided);
+}
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
+  in_call("MPI_Comm_dup");
+  return PMPI_Comm_dup(comm, copy);
+}
+
+int MPI_Finalize() {
+  in_call("MPI_Finalize");
+  return PMPI_Finalize();
+}
+
+std::FILE* fopen(const char* path, const char* mode) { return open_file("fopen", path, mode); }
+std::FILE* fopen64(const char* path, const char* mode) { return open_file("fopen64", path, mode); }
+
+}  // extern "C"
