@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import signal
 import sys
@@ -23,7 +24,7 @@ ROOT = namespaces.HERE.parent.parent
 _OURS = ("dptrain", "dpbench")
 _WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80  # si_code SI_KERNEL: the terminal has sent the signal to the whole process group
-_PATIENCE_S = 10.0  # from Ctrl-C to the end of a job
+_PATIENCE_S = 10.0  # from Ctrl-C to the end of a job, and from a rank's last word to the end of mpirun
 
 
 def share_of_cores(ranks: int) -> int:
@@ -109,11 +110,12 @@ def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) 
 
 class RankWatch:
     """Detects that mpirun has had no rank for a long time and does not end, because it waits for a host that it
-    cannot reach."""
+    cannot reach. If a rank has said why it ended (`last_word`), the time is short."""
 
-    def __init__(self, mpirun: int, give_up_s: float):
+    def __init__(self, mpirun: int, give_up_s: float, last_word: pathlib.Path):
         self._mpirun = mpirun
         self._give_up_s = give_up_s
+        self._last_word = last_word
         self._last_seen_s = time.monotonic()
 
     def _has_ranks(self) -> bool:
@@ -132,7 +134,8 @@ class RankWatch:
     def is_over(self) -> bool:
         if self._has_ranks():
             self._last_seen_s = time.monotonic()
-        return time.monotonic() > self._last_seen_s + self._give_up_s
+        patience_s = min(self._give_up_s, _PATIENCE_S) if self._last_word.exists() else self._give_up_s
+        return time.monotonic() > self._last_seen_s + patience_s
 
 
 def _relay(child: int, patience_s: float | None = None, watch: RankWatch | None = None) -> tuple[int, int | None]:
@@ -226,7 +229,11 @@ def run(lab: str, holder: int, node: str, command: list[str], environment: dict[
     `holder` is the lab's process.
 
     A job, whose command is mpirun, has `give_up_s`: the time that it may be without ranks. A job is killed if it
-    does not end within 10 s of Ctrl-C."""
+    does not end within 10 s of Ctrl-C. If dptrain ends a job whose hosts mpirun cannot reach, mpirun is killed; the
+    exit code is then the one that dptrain has left in a file."""
+    last_word = pathlib.Path(namespaces.STATE) / "tmp" / f"exit-{secrets.token_hex(8)}"
+    if give_up_s:
+        environment = environment | {"DPTRAIN_EXIT_FILE": str(last_word)}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
     def first_process() -> int:  # process 1 of the command's namespace
@@ -236,7 +243,13 @@ def run(lab: str, holder: int, node: str, command: list[str], environment: dict[
         namespaces.become(node)
         child = _forked(lambda: _execute(command, environment, mask))
         has_proc = os.readlink("/proc/self") == str(os.getpid())
-        return _exit_code(_relay(child, watch=RankWatch(child, give_up_s) if give_up_s and has_proc else None)[0])
+        watch = RankWatch(child, give_up_s, last_word) if give_up_s and has_proc else None
+        code = _exit_code(_relay(child, watch=watch)[0])
+        with contextlib.suppress(OSError, ValueError):
+            word = last_word.read_text(encoding="ascii")
+            last_word.unlink()
+            return int(word) if code else 0
+        return code
 
     def keeper() -> int:
         namespaces.die_with_parent()
