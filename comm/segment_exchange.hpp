@@ -18,10 +18,10 @@
 // A flag in the header marks a segment that is not finite on some rank, or whose sum is more than
 // the codec can carry. segment_coder.hpp says what is sent then.
 //
-// Another flag says that some rank wishes to stop (ExchangeSetup::stop_wish). A rank that wishes it,
-// or has got it, puts it into every header that it writes. Both flags are set in the header of a
-// segment's total if they were in one of its partial sums, and all ranks get the same totals. So at
-// the end of the exchange all of them know the same, without a message more.
+// Another flag says that some rank wishes to stop (ExchangeSetup::stop_wish). A rank that wishes
+// it, or has got it, puts it into every header that it writes. Both flags are set in the header of
+// a segment's total if they were in one of its partial sums, and all ranks get the same totals. So
+// at the end of the exchange all of them know the same, without a message more.
 //
 // Buffers: `window` for sends and 2 x window for receives, each for one message. A message that is
 // forwarded leaves from the buffer into which it came; this buffer is not free until the sends have
