@@ -11,6 +11,7 @@
 #include "app/options.hpp"
 #include "app/process.hpp"
 #include "app/rank_main.hpp"
+#include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "app/trainer.hpp"
 #include "comm/communicator.hpp"
@@ -140,6 +141,7 @@ int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
   dp::survive_file_size_limit();
   const dp::StopNotice notice;
+  const dp::RunStatus status;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   return dp::run_ranks(
       "dptrain", dp::kDptrainNames, argc, argv,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "app/run_status.hpp"
 #include "comm/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
 
@@ -24,10 +25,13 @@ int run_ranks(const char* program, const OptionNames& names, int argc, char** ar
         std::fprintf(stderr, "%s: %s\n", program, text.c_str());
       });
       const int exit_code = with_option_names(names, [&] { return body(*comm); });
+      RunStatus::say_end(exit_code);
       mpi.watchdog().set_timeout_s(comm->timeout_s());
       mpi.watchdog().watch("MPI_Comm_free", [&] { comm.reset(); });
       return exit_code;
     } catch (...) {
+      std::string message;
+      RunStatus::say_end(exit_code_of_current_exception(message));
       return mpi.end_with_error(program);
     }
   } catch (...) {  // MPI itself did not start

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "app/evaluation.hpp"
+#include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "comm/replica_hash.hpp"
 #include "kernels/base/error.hpp"
@@ -23,6 +24,7 @@ Trainer::Trainer(const Options& options, Communicator& comm)
 
 void Trainer::run() {
   recorder_.print_start();
+  RunStatus::say_start(global_step_);
   for (std::size_t epoch = 0; epoch < run_.schedule.epochs; ++epoch) {
     LapClock epoch_clock;
     train_epoch(epoch);
@@ -185,6 +187,7 @@ bool Trainer::judge(const StepVerdict& verdict) {
 void Trainer::record_step(bool is_last) {
   ++global_step_;
   ++tally_.steps;
+  RunStatus::say_step(global_step_);
   if (options_.check_replicas == Options::ReplicaCheck::step) check_replicas();
   // A row of the log needs the times of its own step, and a trace those of its last step.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);

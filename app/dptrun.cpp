@@ -1,0 +1,214 @@
+// dptrun: starts dptrain by mpirun, and again from its newest checkpoint if it dies.
+//
+// It knows three things of a run: its exit code, the marks in its output (run_status.hpp), and
+// which hosts answer. It computes nothing and does not use MPI itself.
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/dptrun_attempt.hpp"
+#include "app/dptrun_hosts.hpp"
+#include "app/dptrun_options.hpp"
+#include "app/run_status.hpp"
+#include "kernels/base/error.hpp"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kAnswer_s = 10;
+constexpr double kFirstPause_s = 0.5, kMostPause_s = 60;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+template <class... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  std::fprintf(stderr, "dptrun: %s\n", fmt::format(format, std::forward<Args>(args)...).c_str());
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const dp::DptrunOptions& options)
+      : options_(options), signals_(options.stop_signals) {}
+
+  int run() {
+    const int code = run_attempts();
+    tell_recoveries();
+    return code;
+  }
+
+ private:
+  enum class Next { end, again, give_up };
+
+  int run_attempts() {
+    while (true) {
+      const std::optional<std::vector<dp::RunHost>> hosts = hosts_that_answer();
+      if (!hosts) {
+        if (!pause("too few hosts answer")) return stop_code();
+        if (is_given_up()) return static_cast<int>(dp::ErrorKind::communication);
+        continue;
+      }
+      ++attempts_;
+      const dp::AttemptReport report = dp::run_attempt(
+          {.words = dp::mpirun_words(options_, *hosts, attempts_ > 1),
+           .silence_s = dp::silence_of(options_),
+           .on_first_step = [&](std::uint64_t steps) { note_recovery(steps, *hosts); }},
+          signals_);
+      has_lived_ = has_lived_ || report.has_lived;
+      if (const int signals = signals_.count(); signals > 0 && report.exit_code != 0) {
+        return signals == 1 && report.first_step ? report.exit_code : stop_code();
+      }
+      if (report.exit_code == 0) return 0;
+      if (!down_since_) down_since_ = report.end;
+      note_progress(report);
+      const std::string what = what_ended(report);
+      if (!may_start_again(report)) {
+        say("{}; it is not started again", what);
+        return report.exit_code;
+      }
+      if (is_given_up()) {
+        say("{}; given up after {} restarts without progress (--max-restarts)", what,
+            options_.max_restarts);
+        return report.exit_code;
+      }
+      if (!pause(what)) return stop_code();
+    }
+  }
+
+  // Nothing if there are fewer than --min-hosts.
+  std::optional<std::vector<dp::RunHost>> hosts_that_answer() {
+    if (options_.hosts.empty()) return options_.hosts;
+    const std::vector<bool> answers =
+        dp::ask_hosts(options_.hosts, dp::agent_of(options_), kAnswer_s);
+    std::vector<dp::RunHost> hosts;
+    std::string silent;
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      if (answers[i]) {
+        hosts.push_back(options_.hosts[i]);
+      } else {
+        silent += (silent.empty() ? "" : ", ") + options_.hosts[i].name;
+      }
+    }
+    if (!silent.empty()) {
+      say("no answer from {}; {} of {} hosts are there, {} are needed (--min-hosts)", silent,
+          hosts.size(), options_.hosts.size(), options_.min_hosts);
+    }
+    if (static_cast<std::int64_t>(hosts.size()) < options_.min_hosts) return std::nullopt;
+    return hosts;
+  }
+
+  void note_progress(const dp::AttemptReport& report) {
+    if (!report.first_step || (furthest_start_ && *report.first_step <= *furthest_start_)) return;
+    furthest_start_ = report.first_step;
+    without_progress_ = 0;
+  }
+
+  std::string what_ended(const dp::AttemptReport& report) const {
+    if (!report.last_step)
+      return fmt::format("run {} ended before its first step: {}", attempts_, report.why);
+    return fmt::format("run {} ended after step {}: {}", attempts_, *report.last_step, report.why);
+  }
+
+  bool may_start_again(const dp::AttemptReport& report) {
+    // mpirun itself has failed at once, and says why: a wrong host, too few slots.
+    if (!has_lived_ && !report.is_killed) return false;
+    switch (static_cast<dp::ErrorKind>(report.exit_code)) {
+      case dp::ErrorKind::usage:
+      case dp::ErrorKind::data:
+      case dp::ErrorKind::stopped:
+        return false;
+      case dp::ErrorKind::device:
+      case dp::ErrorKind::internal:
+        return ++doubtful_restarts_ <= 1;
+      default:
+        return true;
+    }
+  }
+
+  [[nodiscard]] bool is_given_up() const { return without_progress_ >= options_.max_restarts; }
+
+  // Says what has happened and waits before the next run. False: a signal asks to stop.
+  bool pause(const std::string& what) {
+    const double pause_s =
+        without_progress_ == 0
+            ? kFirstPause_s
+            : std::min(kMostPause_s, std::pow(2.0, static_cast<double>(without_progress_ - 1)));
+    ++without_progress_;
+    say("{}; starts again from the newest checkpoint in {:g} s (restart {}, {} of {} without "
+        "progress)",
+        what, pause_s, ++restarts_, without_progress_, options_.max_restarts);
+    pollfd stream = {signals_.stream(), POLLIN, 0};
+    ::poll(&stream, 1, static_cast<int>(pause_s * 1000));
+    return signals_.count() == 0;
+  }
+
+  [[nodiscard]] int stop_code() {
+    if (signals_.count() > 1) return 128 + signals_.last();
+    say("stopped on request while no step was running; the same command with --resume goes on");
+    return static_cast<int>(dp::ErrorKind::stopped);
+  }
+
+  void note_recovery(std::uint64_t steps, const std::vector<dp::RunHost>& hosts) {
+    if (!down_since_) return;
+    recoveries_s_.push_back(seconds_since(*down_since_));
+    down_since_.reset();
+    const std::int64_t ranks = dp::ranks_on(options_, hosts);
+    say("training goes on with step {}{}, {:.1f} s after the end of the run before", steps,
+        ranks > 0 ? fmt::format(" on {} ranks", ranks) : "", recoveries_s_.back());
+  }
+
+  void tell_recoveries() {
+    if (recoveries_s_.empty()) return;
+    std::sort(recoveries_s_.begin(), recoveries_s_.end());
+    const auto at = [&](double share) {
+      const auto last = static_cast<double>(recoveries_s_.size() - 1);
+      return recoveries_s_[static_cast<std::size_t>(std::ceil(share * last))];
+    };
+    say("{} restart{}; from the end of a run to the next one's first step: median {:.1f} s, 99th "
+        "percentile {:.1f} s, at most {:.1f} s",
+        restarts_, restarts_ == 1 ? "" : "s", at(0.5), at(0.99), recoveries_s_.back());
+  }
+
+  const dp::DptrunOptions& options_;
+  dp::StopSignals signals_;
+  std::int64_t attempts_ = 0, restarts_ = 0;
+  std::int64_t without_progress_ = 0;  // restarts, since the last progress
+  int doubtful_restarts_ = 0;          // after errors that will probably come again
+  bool has_lived_ = false;
+  std::optional<std::uint64_t> furthest_start_;
+  std::optional<Clock::time_point> down_since_;
+  std::vector<double> recoveries_s_;
+};
+
+int run(const std::vector<std::string>& arguments) {
+  const dp::DptrunOptions options = dp::parse_dptrun(arguments);
+  if (options.asks_for_help) {
+    std::fputs(dp::dptrun_help().c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  ::setenv(dp::kStatusVariable, "1", 1);
+  ::signal(SIGPIPE, SIG_IGN);  // a reader that has gone does not end a training
+  return Supervisor(options).run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (...) {
+    std::string message;
+    const int code = dp::exit_code_of_current_exception(message);
+    std::fprintf(stderr, "dptrun: %s\n", message.c_str());
+    return code;
+  }
+}

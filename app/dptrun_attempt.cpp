@@ -1,0 +1,208 @@
+#include "app/dptrun_attempt.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr auto kLook = 100ms;
+// mpirun gets this time to end after a rank has said that it ends, and after a signal to end.
+constexpr auto kPatience = 20s;
+constexpr auto kPatienceAfterSecondSignal = 4s;
+
+void write_all(int stream, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(stream, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // nobody reads it any more; training goes on
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+std::uint64_t number_in(std::string_view words) {
+  std::uint64_t number = 0;
+  const std::size_t blank = words.rfind(' ');
+  if (blank != std::string_view::npos) {
+    std::from_chars(words.data() + blank + 1, words.data() + words.size(), number);
+  }
+  return number;
+}
+
+class Attempt {
+ public:
+  Attempt(const AttemptRequest& request, StopSignals& signals)
+      : request_(request), signals_(signals), session_(request.words) {
+    for (Stream* stream : {&output_, &errors_}) {
+      ::fcntl(stream->from, F_SETFL, ::fcntl(stream->from, F_GETFL) | O_NONBLOCK);
+    }
+  }
+
+  AttemptReport run() {
+    while (!session_.status()) {
+      wait_for_something();
+      obey_signals();
+      check_deadlines();
+    }
+    report_.end = has_been_killed_for_silence_ ? last_mark_ : Clock::now();
+    const int status = *session_.status();
+    session_.end();
+    while (pass(output_) || pass(errors_)) continue;
+    for (Stream* stream : {&output_, &errors_}) write_all(stream->to, stream->filter.rest());
+    explain(status);
+    return report_;
+  }
+
+ private:
+  struct Stream {
+    int from, to;
+    MarkFilter filter;
+    bool is_open = true;
+  };
+
+  void wait_for_something() {
+    std::array<pollfd, 3> streams = {{{signals_.stream(), POLLIN, 0},
+                                      {output_.is_open ? output_.from : -1, POLLIN, 0},
+                                      {errors_.is_open ? errors_.from : -1, POLLIN, 0}}};
+    ::poll(streams.data(), streams.size(), static_cast<int>(kLook.count()));
+    pass(output_);
+    pass(errors_);
+  }
+
+  // True if there was something.
+  bool pass(Stream& stream) {
+    std::array<char, 16384> piece;
+    if (!stream.is_open) return false;
+    const ssize_t count = ::read(stream.from, piece.data(), piece.size());
+    if (count == 0) stream.is_open = false;
+    if (count <= 0) return false;
+    write_all(stream.to, stream.filter.pass({piece.data(), static_cast<std::size_t>(count)}));
+    return true;
+  }
+
+  void take_mark(std::string_view words) {
+    last_mark_ = Clock::now();
+    report_.has_lived = true;
+    if (words.starts_with("start")) {
+      report_.first_step = report_.last_step = number_in(words);
+    } else if (words.starts_with("step")) {
+      report_.last_step = number_in(words);
+      if (!has_stepped_ && request_.on_first_step) request_.on_first_step(*report_.last_step);
+      has_stepped_ = true;
+    } else if (words.starts_with("end") && !said_end_) {
+      said_end_ = static_cast<int>(number_in(words));
+      kill_at(Clock::now() + kPatience);
+    }
+  }
+
+  void obey_signals() {
+    const int count = signals_.count();
+    if (count == 0 || count == obeyed_) return;
+    const bool is_first = obeyed_ == 0 && count == 1;
+    obeyed_ = count;
+    if (is_first && report_.first_step) {
+      session_.send(SIGUSR1);  // mpirun passes it on to all ranks
+      return;
+    }
+    session_.send(SIGTERM);
+    kill_at(Clock::now() + kPatienceAfterSecondSignal);
+  }
+
+  void kill_at(Clock::time_point when) {
+    if (!kill_at_ || when < *kill_at_) kill_at_ = when;
+  }
+
+  void check_deadlines() {
+    const Clock::time_point now = Clock::now();
+    if (now - last_mark_ > std::chrono::duration<double>(request_.silence_s)) {
+      has_been_killed_for_silence_ = true;
+      session_.end();
+    } else if (kill_at_ && now > *kill_at_) {
+      has_been_killed_late_ = true;
+      session_.end();
+    }
+  }
+
+  void explain(int status) {
+    const bool is_signal = WIFSIGNALED(status);
+    const int code = is_signal ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    report_.exit_code = code != 0 && said_end_.value_or(0) != 0 ? *said_end_ : code;
+    report_.is_killed = is_signal || report_.exit_code == 128 + SIGKILL;
+    if (has_been_killed_for_silence_) {
+      report_.why = fmt::format("no sign of life for {:g} s", request_.silence_s);
+    } else if (has_been_killed_late_ && said_end_) {
+      report_.why =
+          fmt::format("exit code {}, after which mpirun has not ended by itself", *said_end_);
+    } else if (is_signal) {
+      report_.why = "mpirun was killed by " + signal_text(WTERMSIG(status));
+    } else if (report_.exit_code > 128) {
+      report_.why = "a rank was killed by " + signal_text(report_.exit_code - 128);
+    } else {
+      report_.why = fmt::format("exit code {}", report_.exit_code);
+    }
+  }
+
+  const AttemptRequest& request_;
+  StopSignals& signals_;
+  Session session_;
+  AttemptReport report_;
+  Clock::time_point last_mark_ = Clock::now();
+  std::optional<Clock::time_point> kill_at_;
+  std::optional<int> said_end_;
+  int obeyed_ = 0;
+  bool has_stepped_ = false, has_been_killed_for_silence_ = false, has_been_killed_late_ = false;
+  Stream output_{session_.output(), STDOUT_FILENO,
+                 MarkFilter([this](std::string_view words) { take_mark(words); })};
+  Stream errors_{session_.errors(), STDERR_FILENO,
+                 MarkFilter([this](std::string_view words) { take_mark(words); })};
+};
+
+}  // namespace
+
+StopSignals::StopSignals(const std::vector<int>& more) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  for (const int signal : more) sigaddset(&set, signal);
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  stream_ = ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (stream_ < 0) throw_error(ErrorKind::internal, "no signals: {}", ::strerror(errno));
+}
+
+StopSignals::~StopSignals() { ::close(stream_); }
+
+int StopSignals::count() {
+  signalfd_siginfo signal;
+  while (::read(stream_, &signal, sizeof signal) == sizeof signal) {
+    ++count_;
+    last_ = static_cast<int>(signal.ssi_signo);
+  }
+  return count_;
+}
+
+AttemptReport run_attempt(const AttemptRequest& request, StopSignals& signals) {
+  return Attempt(request, signals).run();
+}
+
+std::string signal_text(int signal) {
+  const char* text = ::strsignal(signal);
+  return fmt::format("signal {} ({})", signal, text == nullptr ? "unknown" : text);
+}
+
+}  // namespace dp

@@ -1,0 +1,31 @@
+// The hosts of a run: from --host and --hostfile, and whether they answer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dp {
+
+struct RunHost {
+  std::string name;
+  std::int64_t slots = 1;  // ranks that it takes
+  bool operator==(const RunHost&) const = default;
+};
+
+// "a:2,b": a with two ranks, b with one. Throws Error(usage).
+[[nodiscard]] std::vector<RunHost> parse_hosts(std::string_view text);
+// Open MPI's form: a line for each host, "a slots=2", comments after #. Throws Error(usage) that
+// names the line.
+[[nodiscard]] std::vector<RunHost> read_hostfile(const std::string& path);
+// What parse_hosts() reads.
+[[nodiscard]] std::string to_text(const std::vector<RunHost>& hosts);
+
+// By host, whether `AGENT HOST true` has ended well within timeout_s. All are asked at the same
+// time. The host that this program runs on is not asked. The agent is a command with its options,
+// as in Open MPI's plm_rsh_agent.
+[[nodiscard]] std::vector<bool> ask_hosts(const std::vector<RunHost>& hosts,
+                                          const std::string& agent, double timeout_s);
+
+}  // namespace dp

@@ -1,0 +1,39 @@
+// Signs of life that a run gives to dptrun, which started it.
+//
+// A mark is a few words between two control characters, "\x1e" "dptrun step 120" "\x1f", somewhere
+// in standard output. mpirun brings it from whatever host rank 0 is on. dptrun takes marks out, so
+// nobody sees them. They are written only if the environment has DPTRAIN_STATUS.
+//     alive       every second, from the start of the process, by rank 0
+//     start N     training begins after so many steps: 0, or those of the checkpoint
+//     step N      so many steps are done; once a second at most, and the first one at once
+//     end CODE    this rank ends with that exit code; any rank may be the first to say so
+#pragma once
+
+#include <cstdint>
+#include <thread>
+
+namespace dp {
+
+inline constexpr const char* kStatusVariable = "DPTRAIN_STATUS";
+inline constexpr char kStatusBegin = '\x1e', kStatusEnd = '\x1f';
+
+class RunStatus {
+ public:
+  // For main, before MPI starts. One object in a process.
+  RunStatus();
+  ~RunStatus();
+  RunStatus(const RunStatus&) = delete;
+  RunStatus& operator=(const RunStatus&) = delete;
+
+  // By rank 0; they do nothing on others, and nothing if nobody wants to know. One thread calls
+  // the first two.
+  static void say_start(std::uint64_t steps);
+  static void say_step(std::uint64_t steps);
+  // By any rank.
+  static void say_end(int exit_code);
+
+ private:
+  std::jthread thread_;
+};
+
+}  // namespace dp
