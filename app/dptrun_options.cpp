@@ -75,7 +75,7 @@ OptionTable table_of(DptrunOptions& options, Texts& texts) {
                  "how other hosts are asked and reached: COMMAND HOST WORDS...; mpirun gets it as "
                  "its plm_rsh_agent"),
         text_row("mpirun", texts.mpirun, "ARGUMENTS", "words with blanks between them",
-                 "more arguments for mpirun"),
+                 "more arguments for mpirun, such as --mpirun=\"--mca btl_tcp_if_include eth0\""),
         flag_row("oversubscribe", options.oversubscribe, "allow more ranks than cores")}},
       {"Restarts",
        {whole_row("max-restarts", options.max_restarts, {0, 1000000},
@@ -135,6 +135,8 @@ DptrunOptions parse_dptrun(const std::vector<std::string>& arguments) {
   std::vector<std::string> own(arguments.begin(), dashes);
   for (std::string& word : own) {
     if (word == "-np" || word == "-n") word = "--np";  // as mpirun has it
+    // A value that begins with dashes is not taken for an option if a blank is before them.
+    if (word.starts_with("--mpirun=--")) word.insert(word.find('=') + 1, " ");
   }
   options.asks_for_help = asks_for(own, "--help");
   if (options.asks_for_help) return options;

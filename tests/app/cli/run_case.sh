@@ -17,6 +17,7 @@ dptrain() { "$program" "$@"; }                       # one rank, without mpirun
 ranks() { "$mpirun" -np "$1" "$program" "${@:2}"; }  # that many ranks
 dpbench() { "${program%/*}/dpbench" "$@"; }          # it is beside dptrain
 pack() { "${program%/*}/dptrain-pack" "$@"; }
+dptrun() { "${program%/*}/dptrun" "$@"; }
 bench_ranks() { "$mpirun" -np "$1" "${program%/*}/dpbench" "${@:2}"; }
 tiny() {                                             # a run of a second or two
   "$program" --model resnet20 --limit-train 16 --limit-test 8 --batch-size 8 --epochs 1 \
@@ -75,7 +76,7 @@ for glob in ${stdout_globs[@]+"${stdout_globs[@]}"}; do
   [[ $(<"$folder/stdout") == $glob ]] || failures+=("stdout does not match: $glob")
 done
 if [ "$expected_exit" -ne 0 ]; then
-  messages=$(grep -c -E '^(dptrain|dpbench|dptrain-pack): ' "$folder/stderr")
+  messages=$(grep -c -E '^(dptrain|dpbench|dptrain-pack|dptrun): ' "$folder/stderr")
   [ "$messages" -eq 1 ] || failures+=("$messages lines begin with a program's name, expected 1")
 fi
 for file in ${leaves[@]+"${leaves[@]}"}; do

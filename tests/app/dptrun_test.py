@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""dptrun with a stand-in for dptrain, which dies as it is told: dptrun_test.py DPTRUN CASE."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+DPTRUN, CASE = sys.argv[1:3]
+
+# It "trains" 30 steps of 20 ms. The file `state` is its checkpoint, after every step. When a file die_N is there after
+# step N, rank 1 does what it says.
+STAND_IN = r"""#!/usr/bin/env bash
+rank=$OMPI_COMM_WORLD_RANK
+mark() { [ "$rank" != 0 ] || printf '\x1edptrun %s\x1f' "$1"; }
+trap 'echo "rank $rank stops"; exit 75' USR1
+step=0
+case " $* " in *" --resume "*) [ ! -f state ] || step=$(<state) ;; esac
+mark alive
+[ ! -f slow_start ] || sleep 30
+mark "start $step"
+while [ "$step" -lt 30 ]; do
+  sleep 0.02
+  step=$((step + 1))
+  [ "$rank" != 0 ] || { echo "$step" >state.part; mv state.part state; echo "step $step"; }
+  mark "step $step"
+  if [ -f die_$step ]; then
+    [ "$rank" != 1 ] || eval "$(<die_$step)"
+    sleep 30 &  # rank 0 waits for rank 1, which does not come
+    wait
+  fi
+done
+mark "end 0"
+"""
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+
+
+def words_of(*options: str) -> list[str]:
+    return [DPTRUN, "-np", "2", *options, "--", "./stand_in", "--checkpoint", "d"]
+
+
+def start(*options: str) -> subprocess.Popen:
+    return subprocess.Popen(words_of(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment())
+
+
+def finish(process: subprocess.Popen) -> tuple[int, list[str], list[str]]:
+    """The exit code, what dptrun said and the lines of standard output."""
+    printed, errors = process.communicate(timeout=60)
+    return process.returncode, re.findall(r"^dptrun: (.*)", errors, re.MULTILINE), printed.splitlines()
+
+
+def die(step: int, words: str) -> None:
+    pathlib.Path(f"die_{step}").write_text(words)
+
+
+def processes(pattern: str) -> list[int]:
+    """Those whose command line has these words and whose current folder is this one."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "cwd") == os.getcwd() and \
+                    pattern in (entry / "cmdline").read_text().replace("\0", " "):
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def mpirun() -> int:
+    return processes("mpirun -x ")[0]
+
+
+def wait_for(condition, what: str) -> None:
+    end = time.time() + 30
+    while not condition():
+        assert time.time() < end, what
+        time.sleep(0.02)
+
+
+def wait_for_step(step: int) -> None:
+    def is_there() -> bool:
+        try:
+            return int(pathlib.Path("state").read_text() or 0) >= step
+        except OSError:
+            return False
+    wait_for(is_there, f"no step {step} in 30 s")
+
+
+def starts_again() -> None:
+    # A rank that is killed, a rank that says exit code 4, and one 70.
+    die(5, "kill -9 $$")
+    die(11, "exit 4")
+    die(17, "exit 70")
+    code, said, printed = finish(start())
+    assert code == 0, (code, said)
+    assert [int(line.split()[1]) for line in printed] == list(range(1, 31)) or len(printed) >= 30, printed
+    assert printed[-1] == "step 30" and "\x1e" not in "".join(printed), printed
+    ends = [line for line in said if line.startswith("run ")]
+    for line, why in zip(ends, (r"a rank was killed by signal 9 \(Killed\)", "exit code 4", "exit code 70"), strict=True):
+        assert re.fullmatch(rf"run \d ended after step \d+: {why}; starts again from the newest checkpoint in 0.5 s "
+                            r"\(restart \d, 1 of 10 without progress\)", line), line
+    assert sum("training goes on with step" in line for line in said) == 3, said
+    assert re.fullmatch(r"3 restarts; from the end of a run to the next one's first step: median \d\.\d s, 99th percentile "
+                        r"\d\.\d s, at most \d\.\d s", said[-1]), said
+
+
+def ends_where_it_must() -> None:
+    for code in (3, 75):
+        die(3, f"exit {code}")
+        got, said, _ = finish(start())
+        assert got == code and said[-1].endswith(f"exit code {code}; it is not started again"), (code, got, said)
+    pathlib.Path("state").unlink(missing_ok=True)
+    die(3, "exit 70")
+    die(25, "exit 70")  # a second time it will come again
+    got, said, _ = finish(start())
+    assert got == 70 and len([line for line in said if line.startswith("run ")]) == 2, (got, said)
+    # Restarts that begin where the run before began make no progress.
+    die(3, "sleep 0.5; rm state; kill -9 $$")
+    got, said, _ = finish(start("--max-restarts", "1"))
+    assert got == 137 and said[-2].endswith("given up after 1 restarts without progress (--max-restarts)") or \
+        said[-1].endswith("given up after 1 restarts without progress (--max-restarts)"), (got, said)
+
+
+def stops_on_request() -> None:
+    process = start()
+    wait_for_step(3)
+    process.send_signal(signal.SIGINT)
+    code, said, printed = finish(process)
+    assert code == 75 and sorted(printed[-2:]) == ["rank 0 stops", "rank 1 stops"], (code, said, printed)
+    # A signal of one's own; the second one does not wait for a step that never ends.
+    pathlib.Path("state").unlink()
+    die(3, "trap '' USR1")
+    process = start("--signal", "USR2")
+    wait_for_step(3)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR2)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    code, said, _ = finish(process)
+    assert code == 128 + signal.SIGTERM and not processes("stand_in"), (code, said, processes("stand_in"))
+    # Before training there is nothing to wait for.
+    pathlib.Path("slow_start").touch()
+    process = start()
+    wait_for(lambda: len(processes("stand_in --checkpoint")) >= 2, "no ranks")
+    process.send_signal(signal.SIGTERM)
+    code, said, _ = finish(process)
+    assert code == 75 and "the same command with --resume goes on" in said[-1], (code, said)
+    assert not processes("stand_in"), processes("stand_in")
+
+
+def survives_mpirun() -> None:
+    # mpirun is killed, and its ranks, which here do not notice it, are ended before the next run.
+    process = start()
+    wait_for_step(3)
+    ranks = processes("stand_in --checkpoint")
+    os.kill(mpirun(), signal.SIGKILL)
+    wait_for(lambda: not set(ranks) & set(processes("stand_in")), f"{ranks} live on")
+    code, said, _ = finish(process)
+    assert code == 0 and "mpirun was killed by signal 9 (Killed)" in said[0], (code, said)
+    # mpirun hangs: it brings no sign of life.
+    pathlib.Path("state").unlink()
+    process = start("--silence", "2")
+    wait_for_step(3)
+    os.kill(mpirun(), signal.SIGSTOP)
+    code, said, _ = finish(process)
+    assert code == 0 and "no sign of life for 2 s" in said[0], (code, said)
+    # dptrun itself is killed: nothing goes on without it.
+    pathlib.Path("state").unlink()
+    process = start()
+    wait_for_step(3)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not processes("stand_in"), "ranks live on")
+
+
+def leaves_hosts_out() -> None:
+    agent = pathlib.Path("agent")
+    agent.write_text("#!/bin/sh\nexit 1\n")
+    agent.chmod(0o755)
+    common = ("--agent", f"{os.getcwd()}/agent", "--host", "localhost:1,no-such-host:1")
+    code, said, printed = finish(start(*common))
+    assert code == 0 and printed.count("step 30") == 1, (code, said)
+    assert said[0] == "no answer from no-such-host; 1 of 2 hosts are there, 1 are needed (--min-hosts)", said
+    code, said, _ = finish(start(*common, "--min-hosts", "2", "--max-restarts", "1"))
+    assert code == 4 and "too few hosts answer; starts again" in said[1], (code, said)
+
+
+def main() -> None:
+    folder = tempfile.mkdtemp()
+    try:
+        os.chdir(folder)
+        pathlib.Path("stand_in").write_text(STAND_IN)
+        pathlib.Path("stand_in").chmod(0o755)
+        globals()[CASE]()
+    finally:
+        for process in processes("stand_in"):
+            os.kill(process, signal.SIGKILL)
+        os.chdir("/")
+        shutil.rmtree(folder)
+
+
+main()
