@@ -5,6 +5,7 @@
 // exit code (--help lists the codes).
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,8 @@ void check_new_files(const dp::Options& options) {
                         {dp::Setting::exported_weights, "--export", options.export_file}};
   for (const File& file : files) {
     if (file.path == "none") continue;
-    dp::check_new_file(file.setting, file.path);
+    // A run that goes on has written them before.
+    if (!options.resume) dp::check_new_file(file.setting, file.path);
     if (dp::is_same_file(file.path, options.log)) {
       dp::throw_error(dp::ErrorKind::usage, "{} {}: is the log's name, too; give another",
                       file.option, file.path);
@@ -67,6 +69,14 @@ void check_new_files(const dp::Options& options) {
     dp::throw_error(dp::ErrorKind::usage, "--export {}: is the name of --trace, too; give another",
                     options.export_file);
   }
+}
+
+// The trace of an earlier start of a run that goes on stays as it is.
+void leave_earlier_trace(dp::Options& options) {
+  if (!options.resume || options.trace == "none" || !std::filesystem::exists(options.trace)) return;
+  std::fprintf(stderr, "dptrain: --trace %s: is there already, and stays as it is\n",
+               options.trace.c_str());
+  options.trace = "none";
 }
 
 // Rank 0 reads the command line and the configuration file, and the others use its result. So a
@@ -79,8 +89,9 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
     if (comm.rank() != 0) return;
     options = dp::parse_options(arguments, context);
     if (options.action == dp::Options::Action::train) {
-      if (options.log != "none") dp::check_log_path(options.log);
+      if (options.log != "none" && !options.resume) dp::check_log_path(options.log);
       check_new_files(options);
+      leave_earlier_trace(options);
       for (const std::string& line : options.warnings()) {
         std::fprintf(stderr, "dptrain: %s\n", line.c_str());
       }

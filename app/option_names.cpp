@@ -13,6 +13,8 @@ std::string_view dptrain_option(Setting setting) {
       return "--bad-images";
     case Setting::bucket_size:
       return "--bucket-mb";
+    case Setting::checkpoint:
+      return "--checkpoint";
     case Setting::codec:
       return "--compress";
     case Setting::data_folder:

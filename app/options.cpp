@@ -46,6 +46,7 @@ class Builder {
   void resolve_batch();
   void resolve_schedule();
   void resolve_trace();
+  void resolve_checkpoint();
   void resolve_init();
 
   const OptionContext& context_;
@@ -127,6 +128,7 @@ Options Builder::resolve() {
   resolve_optimizer(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_schedule();
   resolve_trace();
+  resolve_checkpoint();
   resolve_init();
   return options_;
 }
@@ -254,6 +256,22 @@ void Builder::resolve_trace() {
   options_.trace_steps = Options().trace_steps;
 }
 
+void Builder::resolve_checkpoint() {
+  if (options_.checkpoint.empty()) {
+    throw_error(ErrorKind::usage, "--checkpoint: must be the path of a folder or none");
+  }
+  if (options_.has_checkpoints()) return;
+  for (const char* name : {"checkpoint-every", "checkpoint-keep", "resume", "accept-build"}) {
+    if (!is_given(name)) continue;
+    if (layer_of(name) >= layer_of("checkpoint")) {
+      throw_error(ErrorKind::usage, "--{}: only with --checkpoint DIR", name);
+    }
+  }
+  options_.checkpoint_every = Options().checkpoint_every;
+  options_.checkpoint_keep = Options().checkpoint_keep;
+  options_.resume = options_.accept_build = false;
+}
+
 void Builder::resolve_init() {
   if (options_.init == "none") {
     for (const char* name : {"init-from", "init-except"}) {
@@ -271,7 +289,7 @@ void Builder::resolve_init() {
                 "--epochs 0: evaluates the weights of --init FILE.h5, which is not given; for "
                 "training at least 1");
   }
-  for (const char* name : {"export", "trace", "log"}) {
+  for (const char* name : {"export", "trace", "log", "checkpoint"}) {
     const std::string value = row_of(name).get();
     if (value == "none" || value == "auto") continue;
     if (layer_of(name) >= layer_of("epochs")) {
@@ -279,7 +297,8 @@ void Builder::resolve_init() {
                   value);
     }
   }
-  options_.log = options_.export_file = options_.trace = "none";
+  options_.log = options_.export_file = options_.trace = options_.checkpoint = "none";
+  options_.resume = options_.accept_build = false;
 }
 
 }  // namespace

@@ -118,7 +118,11 @@ struct Options {
   std::string export_file = "none";  // a path, or "none"
   std::string trace = "none";        // a path, or "none"
   std::int64_t trace_first = 5, trace_steps = 20;
-  bool quiet = false;
+  std::string checkpoint = "none";          // a folder, or "none"
+  std::string checkpoint_every = "1epoch";  // parse_checkpoint_cadence
+  std::int64_t checkpoint_keep = 2;
+  bool resume = false, accept_build = false;
+  bool quiet = false, verbose = false;
   Action action = Action::train;
 
   // The global batch with that many ranks; throws Error(usage) where a given --global-batch leaves
@@ -130,6 +134,8 @@ struct Options {
 
   // Images in files, which may have any size.
   [[nodiscard]] bool is_folder() const { return dataset == "folder"; }
+
+  [[nodiscard]] bool has_checkpoints() const { return checkpoint != "none"; }
 
   [[nodiscard]] bool measures_algorithms() const { return autotune == "on"; }
   [[nodiscard]] bool takes_choices_from_a_log() const {

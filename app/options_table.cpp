@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "app/option_names.hpp"
+#include "app/options_checkpoint.hpp"
 #include "app/options_optimizer.hpp"
 #include "app/options_schedule.hpp"
 #include "app/options_values.hpp"
@@ -337,6 +338,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "how algorithms and the size of buckets are chosen; on: by measurement at "
                  "the start; off: by a fixed rule; FILE.h5: as in the run that wrote this "
                  "log, which must have had the same model, precision, device and batch size")}},
+      {"Checkpoints", checkpoint_rows(options)},
       {"Output and configuration",
        {text_row("log", options.log, "FILE.h5", "a path, auto or none",
                  "the file of the run's log, which must not exist yet; auto: "
@@ -354,7 +356,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         trace_steps_row(options),
         flag_row("quiet", options.quiet,
                  "print nothing but warnings, errors and, with --epochs 0, the result"),
-        config_row(),
+        flag_row("verbose", options.verbose, "print also a line for each checkpoint"), config_row(),
         action_row("print-config", Options::Action::print_config,
                    "print all options with their final values as a file for --config, "
                    "then end",

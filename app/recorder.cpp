@@ -26,14 +26,6 @@ std::size_t index_in(std::vector<std::string>& list, const std::string& text) {
   return list.size() - 1;
 }
 
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string all(text, static_cast<std::size_t>(std::max(length, 0)));
-  return all.substr(0, all.find(','));
-}
-
 void add_cost(CommCost& sum, const CommCost& more) {
   sum.comm_s += more.comm_s;
   sum.encode_s += more.encode_s;
@@ -71,9 +63,20 @@ double fraction(std::int64_t part, std::int64_t whole) {
 
 }  // namespace
 
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string all(text, static_cast<std::size_t>(std::max(length, 0)));
+  return all.substr(0, all.find(','));
+}
+
+std::string build_name() { return DP_VERSION " (" DP_GIT_REVISION ")"; }
+
 Recorder::Recorder(RunDescription run)
     : run_(std::move(run)), console_(console_mode(*run_.options)) {
-  // Lists that rows refer to by index.
+  // Lists that rows refer to by index. A log that goes on keeps its lists and adds to them.
+  take_earlier_lists();
   const std::vector<std::string> all = run_.comm->gather(run_.device->description());
   for (const std::string& device : all) device_of_rank_.push_back(index_in(devices_, device));
   for (const Bucket& bucket : run_.buckets) {
@@ -114,7 +117,7 @@ void Recorder::open_log() {
   info.command_line = command_line();
   info.mpi_version = mpi_version();
   info.world_size = static_cast<std::size_t>(run_.comm->size());
-  info.hosts = run_.comm->hosts();
+  info.hosts = log_hosts_;
   info.devices = devices_;
   info.codec_names = codec_names_;
   info.topology_names = topology_names_;
@@ -125,7 +128,7 @@ void Recorder::open_log() {
   info.buckets = run_.buckets.size();
   info.has_steps = run_.options->log_steps > 0;
   const StopNotice::Hold hold;
-  log_ = RunLog::create(run_.options->log, info);
+  log_ = make_log(info);
   StopNotice::set_log(log_->path());
   log_->set_attribute("/", "cores_per_rank", run_.share.cores_per_rank);
   log_->set_attribute("/", "threads_per_rank", run_.device->threads());
@@ -223,6 +226,7 @@ void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const Evalu
   RankRecord mine = {.loop = tally.times.as_parts_of(epoch_s, epoch_comm_.total.comm_s),
                      .epoch_s = epoch_s,
                      .eval_s = eval_s,
+                     .checkpoint_s = tally.checkpoint_s,
                      .comm = epoch_comm_.total,
                      .loss = tally.loss,
                      .control_bytes = 0};
@@ -259,7 +263,7 @@ TimesAndBytes Recorder::times_of(const RankRecord& r) {
           .exposed_comm_s = r.loop.exposed_comm,
           .other_s = r.loop.other,
           .eval_s = r.eval_s,
-          .checkpoint_s = 0,
+          .checkpoint_s = r.checkpoint_s,
           .sent_bytes = static_cast<std::int64_t>(r.comm.sent_bytes),
           .received_bytes = static_cast<std::int64_t>(r.comm.received_bytes),
           .control_bytes = static_cast<std::int64_t>(r.control_bytes)};
@@ -272,7 +276,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
   LoopTimes loop;
   CommCost comm;
   LossSums loss;
-  double epoch_s = 0, eval_s = 0;
+  double epoch_s = 0, eval_s = 0, checkpoint_s = 0;
   std::uint64_t control_bytes = 0;
   for (const RankRecord& r : ranks) {
     loop += r.loop;
@@ -280,11 +284,13 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     loss += r.loss;
     epoch_s += r.epoch_s;
     eval_s += r.eval_s;
+    checkpoint_s += r.checkpoint_s;
     control_bytes += r.control_bytes;
   }
   TimesAndBytes mean = times_of({.loop = loop,
                                  .epoch_s = epoch_s,
                                  .eval_s = eval_s,
+                                 .checkpoint_s = checkpoint_s,
                                  .comm = comm,
                                  .loss = loss,
                                  .control_bytes = control_bytes});
@@ -294,7 +300,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
         &TimesAndBytes::backward_s, &TimesAndBytes::optimizer_s, &TimesAndBytes::compute_s,
         &TimesAndBytes::encode_s, &TimesAndBytes::wire_s, &TimesAndBytes::decode_s,
         &TimesAndBytes::peer_wait_s, &TimesAndBytes::comm_s, &TimesAndBytes::exposed_comm_s,
-        &TimesAndBytes::other_s, &TimesAndBytes::eval_s}) {
+        &TimesAndBytes::other_s, &TimesAndBytes::eval_s, &TimesAndBytes::checkpoint_s}) {
     mean.*time /= count;
   }
   const auto epoch = static_cast<std::int64_t>(tally.epoch);
@@ -325,7 +331,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       rows.push_back({.epoch = epoch,
                       .rank = static_cast<std::int64_t>(r),
-                      .host = static_cast<std::int64_t>(r),
+                      .host = static_cast<std::int64_t>(first_host_ + r),
                       .device = static_cast<std::int64_t>(device_of_rank_[r]),
                       .times = times_of(ranks[r])});
     }
@@ -364,14 +370,6 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
   // A warm-up has its own codecs.
   if (codec_names_.size() > names) log_->set_attribute("/", "codec_names", codec_names_);
   log_->append(std::span<const BucketRow>(rows));
-}
-
-void Recorder::list_state(StateVisitor& visitor) {
-  collect_comm();
-  visitor.object("epoch/comm", epoch_comm_.total);
-  for (std::size_t b = 0; b < epoch_comm_.buckets.size(); ++b) {
-    visitor.object(fmt::format("epoch/comm/bucket{}", b), epoch_comm_.buckets[b]);
-  }
 }
 
 void Recorder::finish(bool is_complete) {

@@ -13,6 +13,7 @@
 
 #include "app/options.hpp"
 #include "app/process.hpp"
+#include "app/resume.hpp"
 #include "app/times.hpp"
 #include "comm/communicator.hpp"
 #include "comm/link_probe.hpp"
@@ -26,6 +27,11 @@
 #include "net/network.hpp"
 
 namespace dp {
+
+// "Open MPI v4.1.4"
+[[nodiscard]] std::string mpi_version();
+// Version and revision of dptrain: "0.1.0 (1a2b3c4d5e6f)".
+[[nodiscard]] std::string build_name();
 
 // What a run consists of; everything referred to outlives the recorder.
 struct RunDescription {
@@ -42,6 +48,7 @@ struct RunDescription {
   std::uint64_t data_hash;
   std::vector<Bucket> buckets;
   std::size_t global_batch, steps_per_epoch;
+  const ResumePoint* resume = nullptr;  // where the run goes on, until the recorder exists
 };
 
 // The running epoch on this rank.
@@ -52,12 +59,14 @@ struct EpochTally {
   LossSums loss = {};        // of this rank, without the steps that were skipped
   LossSums step_loss = {};   // of the rank's last step
   LoopTimes times = {};
+  double checkpoint_s = 0;   // for which checkpoints have held training up
+  double earlier_s = 0;      // what the epoch took before the run was resumed
   double learning_rate = 0;  // of the last step
   std::int64_t skipped_steps = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
 
-  void list_state(StateVisitor& visitor) { visitor.object("epoch/tally", *this); }
+  void list_state(StateVisitor& visitor);
 };
 
 // Sums over all ranks.
@@ -101,11 +110,16 @@ class Recorder {
   void note_images(const std::vector<std::string>& notes);
   // Rank 0 warns now, and prints at the end what is missing.
   void note_missing(const std::string& what, const std::string& why);
+  // Rank 0 prints the line at the end.
+  void note_at_end(const std::string& line) { missing_.push_back(line); }
   // Collective. Times are seconds.
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);
   // Between steps: what the running epoch has cost so far.
   void list_state(StateVisitor& visitor);
+  // The log's file as it is now, for a checkpoint, whose head then names it; empty where there is
+  // none.
+  [[nodiscard]] std::vector<std::byte> log_image(CheckpointHead& head) const;
   // Prints the closing table and closes the log, which a run that was stopped leaves unfinished.
   void finish(bool is_complete = true);
 
@@ -113,7 +127,7 @@ class Recorder {
   // One rank's part of an epoch, in the form in which it is gathered.
   struct RankRecord {
     LoopTimes loop;
-    double epoch_s, eval_s;
+    double epoch_s, eval_s, checkpoint_s;
     CommCost comm;
     LossSums loss;
     std::uint64_t control_bytes;
@@ -121,6 +135,8 @@ class Recorder {
 
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
   void open_log();
+  void take_earlier_lists();
+  [[nodiscard]] RunLog make_log(RunInfo& info);
   [[nodiscard]] std::string topology_of(const Bucket& bucket) const;
   void write_nominal_link();
   // Adds what the reducer has measured since the last call to epoch_comm_, and returns it.
@@ -141,6 +157,8 @@ class Recorder {
   Console console_;
   Reducer* reducer_ = nullptr;
   std::optional<RunLog> log_;
+  std::vector<std::string> log_hosts_;  // of this session from first_host_ on, by rank
+  std::size_t first_host_ = 0;
   std::vector<std::string> devices_;  // each once
   std::vector<std::size_t> device_of_rank_;
   std::vector<std::string> codec_names_;

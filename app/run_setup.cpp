@@ -12,6 +12,7 @@
 #include "app/options_values.hpp"
 #include "app/rank_main.hpp"
 #include "app/run_batches.hpp"
+#include "app/run_checkpoint.hpp"
 #include "app/run_options.hpp"
 #include "app/stop_notice.hpp"
 #include "app/together_on_hosts.hpp"
@@ -111,7 +112,8 @@ void load_data(Run& run) {
                 "or raise --limit-train",
                 ranks, run.data.train->count());
   }
-  run.global_batch = to_size(run.options.global_batch_of(run.comm.size()));
+  run.global_batch = run.resume ? run.resume->head.number("global_batch")
+                                : to_size(run.options.global_batch_of(run.comm.size()));
   run.batches = parse_batch_schedule("--batch-schedule", run.options.batch_schedule);
   const std::size_t least = ranks * to_size(run.options.accumulate);
   if (run.batches.all(run.global_batch).front() < least) {
@@ -280,7 +282,7 @@ void make_loaders(Run& run) {
 
 void make_schedule(Run& run) {
   const Options& options = run.options;
-  const double scaling = run.rate_factor(static_cast<double>(run.comm.size()) *
+  const double scaling = run.rate_factor(static_cast<double>(run.planned_ranks) *
                                          static_cast<double>(options.accumulate));
   run.schedule = schedule_options(options, scaling, run.train_loader->steps());
   const std::size_t steps = run.schedule.epochs * run.schedule.steps_per_epoch;
@@ -295,13 +297,18 @@ void make_schedule(Run& run) {
 void make_exporter(Run& run) {
   if (run.options.export_file == "none" || run.comm.rank() != 0) return;
   const ImageSource& images = *run.data.train;
-  run.exporter = std::make_unique<WeightsExporter>(
-      run.options.export_file, WeightsFile{.model = run.options.model,
-                                           .classes = images.classes(),
-                                           .image = images.shape(),
-                                           .normalization = images.normalization(),
-                                           .last = {},
-                                           .best = {}});
+  const auto earlier = run.resume           ? WeightsExporter::Earlier::continued
+                       : run.options.resume ? WeightsExporter::Earlier::moved
+                                            : WeightsExporter::Earlier::refused;
+  run.exporter =
+      std::make_unique<WeightsExporter>(run.options.export_file,
+                                        WeightsFile{.model = run.options.model,
+                                                    .classes = images.classes(),
+                                                    .image = images.shape(),
+                                                    .normalization = images.normalization(),
+                                                    .last = {},
+                                                    .best = {}},
+                                        earlier);
 }
 
 void make_recorder(Run& run) {
@@ -319,7 +326,8 @@ void make_recorder(Run& run) {
                                                 .data_hash = run.data_hash,
                                                 .buckets = run.replica->sync().buckets(),
                                                 .global_batch = run.global_batch,
-                                                .steps_per_epoch = run.train_loader->steps()});
+                                                .steps_per_epoch = run.train_loader->steps(),
+                                                .resume = run.resume ? &*run.resume : nullptr});
 }
 
 }  // namespace
@@ -330,9 +338,13 @@ Run::Run(const Options& run_options, Communicator& communicator)
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
   together_on_hosts(comm, [&] { choose_device(*this); });
   agree_on_device(*this);
+  planned_ranks = static_cast<std::size_t>(comm.size());
+  comm.set_activity("the search for a checkpoint");
+  if (options.has_checkpoints()) find_checkpoint(*this);
   comm.set_activity("the loading of data");
   together_on_hosts(comm, [&] { load_data(*this); });
   agree_on_data(*this);
+  if (resume) compare_with_checkpoint(*this);
   if (options.takes_choices_from_a_log()) {
     choices = agree_on_earlier_choices(options, comm, *device, test_batch());
   }
@@ -347,7 +359,9 @@ Run::Run(const Options& run_options, Communicator& communicator)
     make_exporter(*this);
   });
   initialise_from_data(*data.train, comm, *device, replica->network());
-  if (options.init != "none") load_initial_weights(options, comm, *device, replica->network());
+  if (options.init != "none" && !resume) {
+    load_initial_weights(options, comm, *device, replica->network());
+  }
   replica->reset_averages();
   comm.set_activity("the choice of algorithms");
   prepare_batch_sizes(*this);
@@ -357,7 +371,7 @@ Run::Run(const Options& run_options, Communicator& communicator)
   replica->connect(comm);
   recorder->attach(replica->sync().reducer());
   replica->sync().reducer().run([](Communicator& c) { c.set_activity({}); });
-  if (trace) trace->start(replica->network(), 0);
+  if (trace) trace->start(replica->network(), resume ? resume->checkpoint.step : 0);
 }
 
 }  // namespace dp

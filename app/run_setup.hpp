@@ -9,13 +9,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "app/batch_schedule.hpp"
+#include "app/fingerprint.hpp"
 #include "app/options.hpp"
 #include "app/process.hpp"
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
+#include "app/resume.hpp"
 #include "app/run_trace.hpp"
 #include "app/weights.hpp"
 #include "comm/communicator.hpp"
@@ -49,6 +53,10 @@ struct Run {
   // The learning rate's factor for a batch so many times as large.
   [[nodiscard]] double rate_factor(double times) const;
 
+  // What a checkpoint says of the run, apart from the place in it.
+  [[nodiscard]] CheckpointHead head();
+  [[nodiscard]] RunFacts facts() const;
+
   // Without an exchange every rank trains its own model.
   [[nodiscard]] bool exchanges() const { return options.exchange && comm.size() > 1; }
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(options.seed); }
@@ -59,11 +67,15 @@ struct Run {
   std::unique_ptr<Device> device;
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   Dataset data;
-  std::uint64_t data_hash = 0;      // content_hash(data)
-  std::size_t global_batch = 0;     // before --batch-schedule changes it
-  BatchSchedule batches;            // the sizes of all epochs
-  std::size_t largest_part = 0;     // images that a rank computes at once
-  RunChoices choices;               // with --autotune FILE.h5
+  std::uint64_t data_hash = 0;        // content_hash(data)
+  std::optional<ResumePoint> resume;  // where the run goes on; until its state is restored
+  std::uint32_t attempt = 0;          // the number of this start of the program
+  std::size_t planned_ranks = 1;      // with which the run was begun: decides the learning rate
+  std::vector<std::string> resume_notes = {};  // on rank 0: what differs from the checkpoint's run
+  std::size_t global_batch = 0;                // before --batch-schedule changes it
+  BatchSchedule batches;                       // the sizes of all epochs
+  std::size_t largest_part = 0;                // images that a rank computes at once
+  RunChoices choices;                          // with --autotune FILE.h5
   LinkProbe link;                   // zeros if nothing is exchanged, and with --autotune off
   std::unique_ptr<RunTrace> trace;  // with --trace; the replica records into it
   std::unique_ptr<Replica> replica;

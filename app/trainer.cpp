@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "app/evaluation.hpp"
 #include "app/run_status.hpp"
@@ -24,20 +25,25 @@ Trainer::Trainer(const Options& options, Communicator& comm)
 
 void Trainer::run() {
   recorder_.print_start();
+  if (options_.has_checkpoints()) begin_checkpoints();
+  const std::size_t first_epoch = resume();
   RunStatus::say_start(global_step_);
-  for (std::size_t epoch = 0; epoch < run_.schedule.epochs; ++epoch) {
-    LapClock epoch_clock;
+  for (std::size_t epoch = first_epoch; epoch < run_.schedule.epochs; ++epoch) {
+    epoch_clock_.lap();
     train_epoch(epoch);
     if (must_stop_ && tally_.steps < tally_.steps_of_epoch) stop();
     note_loss(epoch);
-    const double epoch_s = epoch_clock.lap();
+    const double epoch_s = tally_.earlier_s + epoch_clock_.lap();
     check_replicas();
     const EvaluationResult result = evaluate(run_);
-    recorder_.record_epoch(tally_, epoch_s, result, epoch_clock.lap());
+    recorder_.record_epoch(tally_, epoch_s, result, epoch_clock_.lap());
     tell_bad_images();
     if (run_.exporter) export_weights(result);
+    is_between_epochs_ = true;
     if ((must_stop_ || result.stop_wishes > 0) && epoch + 1 < run_.schedule.epochs) stop();
+    checkpoint_if_due(true);
   }
+  if (checkpoints_) end_checkpoints();
   if (run_.schedule.epochs == 0) {
     recorder_.say_evaluation(evaluate(run_));
     tell_bad_images();
@@ -53,22 +59,28 @@ void Trainer::run() {
 void Trainer::train_epoch(std::size_t epoch) {
   Loader& loader = *run_.train_loader;
   plan_batch(epoch);
-  tally_ = {.epoch = epoch};
-  tally_.global_batch = batch_;
-  tally_.steps_of_epoch = loader.steps();
-  loader.start_epoch(epoch);
+  if (!std::exchange(is_resumed_in_epoch_, false)) {
+    tally_ = {.epoch = epoch};
+    tally_.global_batch = batch_;
+    tally_.steps_of_epoch = loader.steps();
+    tally_.checkpoint_s = std::exchange(checkpoint_s_, 0.0);
+  }
+  is_between_epochs_ = false;
+  loader.start_epoch(epoch, tally_.steps);
   replica_.begin_epoch(epoch);
   if (run_.trace) {
     run_.trace->begin_epoch(replica_.sync().reducer(), global_step_, loader.steps());
   }
   replica_.begin_times();
   is_loaded_ = false;
-  for (std::size_t s = 0; s < loader.steps(); ++s) {
+  for (std::size_t s = tally_.steps; s < loader.steps(); ++s) {
     StopNotice::set_place(epoch + 1, run_.schedule.epochs, s + 1, loader.steps());
     // Once per epoch the sums are compared with the exact ones.
     if (s == loader.steps() / 2 && run_.exchanges()) replica_.sync().reducer().sample_error();
     step(s + 1 == loader.steps());
     if (must_stop_) return;
+    // A checkpoint at the end of an epoch comes when the epoch has been evaluated.
+    if (s + 1 < loader.steps()) checkpoint_if_due(false);
   }
 }
 
@@ -78,7 +90,7 @@ void Trainer::plan_batch(std::size_t epoch) {
   batch_ = run_.batches.batch_of(epoch, run_.global_batch, first_loss_, last_loss_);
   const std::size_t parts = run_.parts_of(batch_);
   run_.train_loader->set_batch(batch_, parts);
-  if (epoch == 0 || batch_ == before) return;
+  if (before == 0 || batch_ == before) return;
   const double growth = static_cast<double>(batch_) / static_cast<double>(run_.global_batch);
   std::string why;
   if (run_.batches.kind == BatchSchedule::Kind::dynamic) {
@@ -238,16 +250,6 @@ void Trainer::check_replicas() {
       [&](Communicator& comm) { return agree_on_state(comm, state.blocks, run_.device.get()); });
 }
 
-void Trainer::list_state(StateVisitor& visitor) {
-  replica_.list_state(visitor);
-  recorder_.list_state(visitor);
-  tally_.list_state(visitor);
-  visitor.value("run/step", global_step_);
-  visitor.value("run/first_loss", first_loss_);
-  visitor.value("run/last_loss", last_loss_);
-  visitor.value("run/skipped_in_a_row", skipped_in_a_row_);
-}
-
 // Rank 0's weights are everybody's.
 void Trainer::export_weights(const EvaluationResult& result) {
   WeightSet weights = collect_evaluated_weights(run_);
@@ -287,6 +289,7 @@ void Trainer::stop() {
     if (run_.exporter) export_weights({});  // these weights were not evaluated
   }
   if (run_.trace && !run_.trace->is_written()) write_trace();
+  if (checkpoints_) end_checkpoints();
   recorder_.finish(false);
   // Nobody leaves while others still need it.
   replica_.sync().reducer().run([&](Communicator& comm) {
@@ -296,11 +299,23 @@ void Trainer::stop() {
   const std::string place = is_in_epoch ? fmt::format("step {} of {} in epoch {}", tally_.steps,
                                                       tally_.steps_of_epoch, tally_.epoch + 1)
                                         : fmt::format("epoch {}", tally_.epoch + 1);
-  throw AgreedError(
-      ErrorKind::stopped,
-      fmt::format("stopped on request after {} of {}; no checkpoint was asked for (--checkpoint "
-                  "DIR), so the same command begins again",
-                  place, run_.schedule.epochs));
+  const std::string stopped =
+      fmt::format("stopped on request after {} of {}; ", place, run_.schedule.epochs);
+  const auto newest = checkpoints_ ? checkpoints_->newest() : std::nullopt;
+  if (newest) {
+    throw AgreedError(ErrorKind::stopped,
+                      fmt::format("{}the checkpoint of step {} is in {}: the same command with "
+                                  "--resume goes on from it",
+                                  stopped, newest->step, options_.checkpoint));
+  }
+  if (checkpoints_) {
+    throw AgreedError(ErrorKind::data, fmt::format("{}no checkpoint could be written into {}",
+                                                   stopped, options_.checkpoint));
+  }
+  throw AgreedError(ErrorKind::stopped,
+                    stopped +
+                        "no checkpoint was asked for (--checkpoint DIR), so the same command "
+                        "begins again");
 }
 
 }  // namespace dp

@@ -9,7 +9,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
+#include "app/checkpoints.hpp"
 #include "app/options.hpp"
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
@@ -53,6 +55,14 @@ class Trainer {
   void export_weights(const EvaluationResult& result);
   void write_trace();
 
+  // These are in trainer_checkpoints.cpp.
+  void begin_checkpoints();
+  [[nodiscard]] std::size_t resume();
+  void checkpoint_if_due(bool ends_epoch);
+  void write_checkpoint();
+  void end_checkpoints();
+  [[nodiscard]] bool is_newest_complete() const;
+
   [[nodiscard]] bool agree_on_stop(bool wish);
   [[noreturn]] void stop();
 
@@ -60,6 +70,12 @@ class Trainer {
   const Options& options_;
   Replica& replica_;    // of the run
   Recorder& recorder_;  // of the run
+
+  std::unique_ptr<Checkpoints> checkpoints_;  // with --checkpoint
+  bool is_resumed_in_epoch_ = false;          // the next epoch has begun in an earlier session
+  bool is_between_epochs_ = true;
+  double checkpoint_s_ = 0;  // of the checkpoint after the last epoch, told in the next one
+  LapClock epoch_clock_;
 
   std::uint64_t global_step_ = 0;
   std::int64_t skipped_in_a_row_ = 0;

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <utility>
@@ -128,8 +129,16 @@ void load_initial_weights(const Options& options, Communicator& comm, Device& de
   share(parameters.training_statistics(), parameters.evaluation_statistics());
 }
 
-WeightsExporter::WeightsExporter(std::string path, WeightsFile head)
+WeightsExporter::WeightsExporter(std::string path, WeightsFile head, Earlier earlier)
     : path_(std::move(path)), file_(std::move(head)) {
+  if (earlier != Earlier::refused) std::filesystem::remove(path_ + ".part");
+  if (earlier == Earlier::moved) move_aside(Setting::exported_weights, path_);
+  if (earlier == Earlier::continued && std::filesystem::exists(path_)) {
+    // Epochs after the checkpoint come again, and with them the same weights.
+    best_ = read_weights(path_, WhichWeights::best).last;
+    has_best_ = is_written_ = true;
+    return;
+  }
   check_new_file(Setting::exported_weights, path_);
 }
 

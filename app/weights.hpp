@@ -29,8 +29,11 @@ void load_initial_weights(const Options& options, Communicator& comm, Device& de
 // rank.
 class WeightsExporter {
  public:
+  // What a file means that is there already: nothing may be; the run goes on, and wrote it; or the
+  // run has begun anew, so that the file gets another name.
+  enum class Earlier { refused, continued, moved };
   // Throws SettingError(data) if the file could not be made.
-  WeightsExporter(std::string path, WeightsFile head);
+  WeightsExporter(std::string path, WeightsFile head, Earlier earlier = Earlier::refused);
 
   // `after_epoch` has the epoch and its results. Throws Error(data); the file is then as before.
   void write(WeightSet after_epoch);

@@ -76,6 +76,18 @@ void rename_to_new_file(Setting setting, const std::string& part, const std::str
   if (std::rename(part.c_str(), path.c_str()) != 0) throw_cannot_create(setting, path, errno);
 }
 
+std::string move_aside(Setting setting, const std::string& path) {
+  struct stat ignored {};
+  if (::lstat(path.c_str(), &ignored) != 0) return {};
+  const fs::path whole(path);
+  const std::string extension = whole.extension().string();
+  const std::string stem = (whole.parent_path() / whole.stem()).string();
+  const std::string name =
+      create_fresh_file(setting, stem, extension.empty() ? "old" : extension.substr(1));
+  if (std::rename(path.c_str(), name.c_str()) != 0) throw_cannot_create(setting, name, errno);
+  return name;
+}
+
 bool is_same_file(const std::string& one, const std::string& other) {
   std::error_code code;
   const auto place = [&](const std::string& path) {

@@ -25,6 +25,10 @@ void create_new_file(Setting setting, const std::string& path);
 // Renames the file `part` to `path`, which must not exist.
 void rename_to_new_file(Setting setting, const std::string& part, const std::string& path);
 
+// If the file exists, renames it to the first free name of STEM-2.EXTENSION, ...; returns that
+// name, or nothing.
+std::string move_aside(Setting setting, const std::string& path);
+
 // Whether two paths name the same file, which need not exist yet: they may differ by "." and "..",
 // or by links to folders. Never throws.
 [[nodiscard]] bool is_same_file(const std::string& one, const std::string& other);

@@ -13,6 +13,7 @@
 
 #include "io/hdf5.hpp"
 #include "io/new_file.hpp"
+#include "io/whole_file.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
@@ -46,29 +47,21 @@ std::string iso8601(double unix_s) {
 class Table {
  public:
   Table() = default;
+  // Makes it, or opens the one that is in the file.
   Table(hid_t file, const std::string& name, std::size_t row_bytes,
-        std::span<const LogField> fields) {
+        std::span<const LogField> fields, bool is_new) {
     memory_type_ = {DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, row_bytes)), H5Tclose};
-    std::vector<std::string> units;
     for (const LogField& field : fields) {
       DP_CHECK_HDF5(
           H5Tinsert(memory_type_.get(), field.name.c_str(), field.offset, native_type(field.type)));
-      units.push_back(field.unit);
     }
-    const H5Handle file_type(DP_CHECK_HDF5(H5Tcopy(memory_type_.get())), H5Tclose);
-    DP_CHECK_HDF5(H5Tpack(file_type.get()));
-    const hsize_t none = 0, unlimited = H5S_UNLIMITED;
-    const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &none, &unlimited)), H5Sclose);
-    const H5Handle layout(DP_CHECK_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
-    DP_CHECK_HDF5(H5Pset_chunk(layout.get(), 1, &kChunkRows));
-    // A chunk gets its place in the file when the table grows, not only when it is flushed.
-    // make_room() relies on that.
-    DP_CHECK_HDF5(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY));
-    DP_CHECK_HDF5(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER));
-    data_ = {DP_CHECK_HDF5(H5Dcreate2(file, name.c_str(), file_type.get(), space.get(), H5P_DEFAULT,
-                                      layout.get(), H5P_DEFAULT)),
-             H5Dclose};
-    write_attribute(data_.get(), "units", std::span<const std::string>(units));
+    if (is_new) {
+      make(file, name, fields);
+      return;
+    }
+    data_ = {DP_CHECK_HDF5(H5Dopen2(file, name.c_str(), H5P_DEFAULT)), H5Dclose};
+    const H5Handle space(DP_CHECK_HDF5(H5Dget_space(data_.get())), H5Sclose);
+    DP_CHECK_HDF5(H5Sget_simple_extent_dims(space.get(), &rows_, nullptr));
   }
 
   void append(const void* rows, hsize_t count) {
@@ -90,13 +83,32 @@ class Table {
   void abandon() noexcept { data_.abandon(); }
 
  private:
+  void make(hid_t file, const std::string& name, std::span<const LogField> fields) {
+    std::vector<std::string> units;
+    for (const LogField& field : fields) units.push_back(field.unit);
+    const H5Handle file_type(DP_CHECK_HDF5(H5Tcopy(memory_type_.get())), H5Tclose);
+    DP_CHECK_HDF5(H5Tpack(file_type.get()));
+    const hsize_t none = 0, unlimited = H5S_UNLIMITED;
+    const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &none, &unlimited)), H5Sclose);
+    const H5Handle layout(DP_CHECK_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
+    DP_CHECK_HDF5(H5Pset_chunk(layout.get(), 1, &kChunkRows));
+    // A chunk gets its place in the file when the table grows, not only when it is flushed.
+    // make_room() relies on that.
+    DP_CHECK_HDF5(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY));
+    DP_CHECK_HDF5(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER));
+    data_ = {DP_CHECK_HDF5(H5Dcreate2(file, name.c_str(), file_type.get(), space.get(), H5P_DEFAULT,
+                                      layout.get(), H5P_DEFAULT)),
+             H5Dclose};
+    write_attribute(data_.get(), "units", std::span<const std::string>(units));
+  }
+
   H5Handle memory_type_, data_;
   hsize_t rows_ = 0;
 };
 
-template <class Row>
-Table make_table(hid_t file, const char* name) {
-  return {file, name, sizeof(Row), log_fields<Row>()};
+double start_of(const RunInfo& info) {
+  if (info.start_unix_s > 0) return info.start_unix_s;
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // Makes the empty file and returns its path, which is a new name for "auto".
@@ -129,41 +141,75 @@ struct RunLog::State {
   Table epochs, ranks, buckets, sessions, steps;
   bool has_steps = false;
 
-  State(const std::string& log_path, const RunInfo& info)
+  State(const std::string& log_path, const RunInfo& info, bool is_new)
       : path(log_path), has_steps(info.has_steps) {
     try {
-      make(info);
+      open(info, is_new);
     } catch (...) {
       abandon();
       throw;
     }
   }
 
-  void make(const RunInfo& info) {
+  void open(const RunInfo& info, bool is_new) {
     const H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
     // Readers must be able to open the file while we write it, and some network file systems have
     // no locks.
     DP_CHECK_HDF5(H5Pset_file_locking(access.get(), false, true));
-    file = {DP_CHECK_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get())),
+    file = {DP_CHECK_HDF5(is_new ? H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get())
+                                 : H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get())),
             H5Fclose};
-    const double start =
-        info.start_unix_s > 0
-            ? info.start_unix_s
-            : std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-                  .count();
-    write_root(info, start);
-    write_groups(info);
-    epochs = make_table<EpochRow>(file.get(), "epochs");
-    ranks = make_table<RankRow>(file.get(), "ranks");
-    buckets = make_table<BucketRow>(file.get(), "buckets");
-    sessions = make_table<SessionRow>(file.get(), "sessions");
-    if (has_steps) steps = make_table<StepRow>(file.get(), "steps");
+    const double start = start_of(info);
+    if (is_new) {
+      write_root(info, start);
+      write_groups(info);
+    } else {
+      write_session(info);
+    }
+    open_table<EpochRow>(epochs, "epochs", is_new);
+    open_table<RankRow>(ranks, "ranks", is_new);
+    open_table<BucketRow>(buckets, "buckets", is_new);
+    open_table<SessionRow>(sessions, "sessions", is_new);
+    if (has_steps) {
+      const bool has_table =
+          !is_new && DP_CHECK_HDF5(H5Lexists(file.get(), "steps", H5P_DEFAULT)) > 0;
+      open_table<StepRow>(steps, "steps", !has_table);
+    }
     const SessionRow session{.start = start,
                              .first_epoch = info.first_epoch,
                              .first_step = info.first_step,
                              .world_size = checked_cast<std::int64_t>(info.world_size)};
     sessions.append(&session, 1);
     flush();
+  }
+
+  template <class Row>
+  void open_table(Table& table, const char* name, bool is_new) {
+    table = {file.get(), name, sizeof(Row), log_fields<Row>(), is_new};
+  }
+
+  // What may be another than in the sessions before.
+  void write_session(const RunInfo& info) {
+    const hid_t root = file.get();
+    write_attribute(root, "dptrain_version", info.dptrain_version);
+    write_attribute(root, "git_revision", info.git_revision);
+    write_attribute(root, "command_line", info.command_line);
+    write_attribute(root, "world_size", checked_cast<std::int64_t>(info.world_size));
+    write_attribute(root, "hosts", std::span(info.hosts));
+    write_attribute(root, "devices", std::span(info.devices));
+    write_attribute(root, "mpi_version", info.mpi_version);
+    write_attribute(root, "finished", std::uint8_t{0});
+    write_attribute(root, "resumed_from", info.resumed_from);
+    write_attribute(root, "codec_names", std::span(info.codec_names));
+    write_attribute(root, "topology_names", std::span(info.topology_names));
+    const H5Handle config(DP_CHECK_HDF5(H5Gopen2(root, "config", H5P_DEFAULT)), H5Gclose);
+    write_config(config.get(), info);
+  }
+
+  void write_config(hid_t group, const RunInfo& info) {
+    for (const auto& [name, value] : info.config) {
+      write_attribute(group, name, name == "log" && value == "auto" ? path : value);
+    }
   }
 
   void write_root(const RunInfo& info, double start) {
@@ -190,9 +236,7 @@ struct RunLog::State {
           H5Gclose);
     };
     const H5Handle config = make_group("config");
-    for (const auto& [name, value] : info.config) {
-      write_attribute(config.get(), name, name == "log" && value == "auto" ? path : value);
-    }
+    write_config(config.get(), info);
     const H5Handle model = make_group("model");
     write_attribute(model.get(), "name", info.model_name);
     write_attribute(model.get(), "parameters", checked_cast<std::int64_t>(info.parameters));
@@ -279,13 +323,27 @@ RunLog RunLog::create(const std::string& path, const RunInfo& info) {
   prepare_hdf5();
   const std::string own_path = create_log_file(path);
   try {
-    return RunLog(std::make_unique<State>(own_path, info));
+    return RunLog(std::make_unique<State>(own_path, info, true));
   } catch (const Error& error) {
     ::unlink(own_path.c_str());
     throw SettingError(Setting::log, own_path, fmt::format("cannot be created: {}", error.what()),
                        error.kind());
   }
 }
+
+RunLog RunLog::resume(const std::string& path, std::span<const std::byte> image,
+                      const RunInfo& info) {
+  prepare_hdf5();
+  try {
+    write_whole_file(path, path + ".part", image);
+    return RunLog(std::make_unique<State>(path, info, false));
+  } catch (const Error& error) {
+    throw SettingError(Setting::log, path, fmt::format("cannot go on: {}", error.what()),
+                       error.kind());
+  }
+}
+
+std::vector<std::byte> RunLog::image() const { return read_whole_file(path()); }
 
 RunLog::RunLog(std::unique_ptr<State> state) : state_(std::move(state)) {}
 RunLog::RunLog(RunLog&&) noexcept = default;

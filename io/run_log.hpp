@@ -47,11 +47,20 @@ class RunLog {
   // stands for a name in the current folder that no file has yet: dptrain-20240131-235959.h5, then
   // dptrain-20240131-235959-2.h5, ...; /config then has the real path.
   [[nodiscard]] static RunLog create(const std::string& path, const RunInfo& info);
+  // Goes on with a log: `path` becomes the file that image() has returned, so that later rows are
+  // cut off, and is replaced if it exists. /sessions gets a row, and what `info` says of hosts,
+  // devices and the like replaces what was there. Throws Error(data) for what is no log of the same
+  // tables.
+  [[nodiscard]] static RunLog resume(const std::string& path, std::span<const std::byte> image,
+                                     const RunInfo& info);
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) noexcept;
   ~RunLog();  // closes an open log as unfinished; never throws
 
   [[nodiscard]] const std::string& path() const noexcept;
+
+  // The file as it is now, for resume().
+  [[nodiscard]] std::vector<std::byte> image() const;
 
   // When the call returns, all rows of the span are on disk; otherwise it throws.
   void append(std::span<const EpochRow> rows);

@@ -131,7 +131,7 @@ void Parameters::list_state(StateVisitor& visitor) {
   for (const Parameter& tensor : statistics_) {
     visitor.values("statistics/" + tensor.name,
                    training_statistics().subspan(tensor.offset, tensor.elements), StateShare::own,
-                   StatePlace::device);
+                   StatePlace::device, StateMerge::mean);
   }
 }
 

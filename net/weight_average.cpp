@@ -74,7 +74,8 @@ void WeightAverage::swap() {
 
 void WeightAverage::list_state(StateVisitor& visitor) {
   visitor.values(name_ + "/weights", average_values(), StateShare::replicated, StatePlace::device);
-  visitor.values(name_ + "/statistics", average_statistics(), StateShare::own, StatePlace::device);
+  visitor.values(name_ + "/statistics", average_statistics(), StateShare::own, StatePlace::device,
+                 StateMerge::mean);
   visitor.value(name_ + "/updates", updates_);
 }
 

@@ -10,6 +10,8 @@ std::string_view setting_name(Setting setting) {
       return "bad images";
     case Setting::bucket_size:
       return "size of buckets";
+    case Setting::checkpoint:
+      return "checkpoint";
     case Setting::codec:
       return "codec";
     case Setting::data_folder:

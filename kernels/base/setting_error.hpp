@@ -16,6 +16,7 @@ enum class Setting {
   none,
   bad_images,
   bucket_size,
+  checkpoint,
   codec,
   data_folder,
   data_set,

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <string>
@@ -26,6 +27,9 @@ namespace dp {
 enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, for the same build alone
 enum class StatePlace { host, device };     // device: to be read and written through Device alone
 enum class StateShare { replicated, own };  // the same on all ranks, or a rank's own
+// What a rank that takes over the own parts of several ranks makes of them, when a run goes on with
+// fewer: their sum (what is still to be sent), their mean (statistics), or the first (times).
+enum class StateMerge { sum, mean, first };
 
 // The names of the model's parameters begin with it, in the order of the flat buffer.
 inline constexpr std::string_view kParameterState = "parameters/";
@@ -36,6 +40,9 @@ struct StateBlock {
   StateType type = StateType::f32;
   StatePlace place = StatePlace::host;
   StateShare share = StateShare::replicated;
+  StateMerge merge = StateMerge::sum;
+  // If set, it is called instead, to add another rank's bytes to the block.
+  std::function<void(std::span<const std::byte> other)> add = {};
 };
 
 struct StateText {
@@ -54,27 +61,34 @@ class StateVisitor {
   // Values of host or device memory.
   template <class T>
   void values(std::string name, std::span<T> values, StateShare share,
-              StatePlace place = StatePlace::host) {
+              StatePlace place = StatePlace::host, StateMerge merge = StateMerge::sum) {
     block({.name = std::move(name),
            .bytes = std::as_writable_bytes(values),
            .type = type_of<T>(),
            .place = place,
-           .share = share});
+           .share = share,
+           .merge = merge});
   }
-  // A struct of numbers in host memory.
-  template <class T>
+  // A struct of numbers in host memory, a rank's own. add(sum, more) adds another rank's to it.
+  template <class T, class Add>
   requires std::is_trivially_copyable_v<T>
-  void object(std::string name, T& object, StateShare share = StateShare::own) {
+  void object(std::string name, T& object, Add add) {
     block({.name = std::move(name),
            .bytes = std::as_writable_bytes(std::span<T>(&object, 1)),
            .type = StateType::raw,
            .place = StatePlace::host,
-           .share = share});
+           .share = StateShare::own,
+           .add = [&object, add](std::span<const std::byte> other) {
+             T more;
+             std::memcpy(static_cast<void*>(&more), other.data(), sizeof(T));
+             add(object, more);
+           }});
   }
   // One number in host memory.
   template <class T>
-  void value(std::string name, T& number, StateShare share = StateShare::replicated) {
-    values(std::move(name), std::span<T>(&number, 1), share);
+  void value(std::string name, T& number, StateShare share = StateShare::replicated,
+             StateMerge merge = StateMerge::sum) {
+    values(std::move(name), std::span<T>(&number, 1), share, StatePlace::host, merge);
   }
 
  private:

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "app/checkpoint_head.hpp"
 #include "app/replica.hpp"
+#include "app/run_state.hpp"
 #include "comm/replica_hash.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec_spec.hpp"
@@ -172,6 +174,38 @@ TEST_P(RunState, GivenBackTheSameStepsGiveTheSameBits) {
   }
 }
 
+// The same through the file of a checkpoint, with every optimiser.
+TEST_P(RunState, ACheckpointGivesTheSameBits) {
+  Communicator comm;
+  for (const Topology& topology : topology_list()) {
+    for (const net::OptimizerKind kind :
+         {net::OptimizerKind::sgd, net::OptimizerKind::adam, net::OptimizerKind::adamw,
+          net::OptimizerKind::lars, net::OptimizerKind::muon}) {
+      const bool is_dgc = GetParam().starts_with("dgc");
+      if (is_dgc && kind != net::OptimizerKind::sgd) continue;  // the codec keeps the momentum
+      SCOPED_TRACE(fmt::format("{}, {}", topology.name, net::optimizer_name(kind)));
+      const net::OptimizerOptions options = {
+          .kind = kind, .momentum = is_dgc ? 0.5f : 0.9f, .weight_decay = 5e-4f};
+      const auto make = [&] {
+        return std::make_unique<TrainingRun>(comm, GetParam(), std::string(topology.name), true,
+                                             options, true);
+      };
+      const auto run = make(), resumed = make();
+      run->train(0, 2);
+      ShardImage image;
+      copy_state(run->device(), run->list(), {{std::string(kHeadEntry), ""}}, image);
+      const auto file = image.seal();
+      const Shard shard({file.begin(), file.end()}, "a");
+      run->train(2, 2);
+      EXPECT_TRUE(
+          restore_state(resumed->device(), resumed->list(), {.replicated = &shard, .own = {&shard}})
+              .empty());
+      resumed->train(2, 2);
+      EXPECT_TRUE(resumed->copy() == run->copy());
+    }
+  }
+}
+
 // On all ranks alike, so that they stay replicas of each other.
 void expect_every_part_counts(TrainingRun& run) {
   run.train(0, kBefore);
@@ -236,6 +270,104 @@ TEST(OptimizerState, OnlySgdLeavesItsMomentumToTheCodec) {
   EXPECT_NE(message.find("keeps the momentum itself, which adam cannot leave to it"),
             std::string::npos)
       << message;
+}
+
+// The ranks r, r + P', r + 2 P', ... of P hand their parts to rank r of P'.
+TEST(OwnState, IsConservedWithAnotherNumberOfRanks) {
+  constexpr std::size_t kValues = 100;
+  const auto device = make_device({.threads = 1, .tune = false});
+  struct Owner {
+    std::vector<float> residual = std::vector<float>(kValues), mean = std::vector<float>(kValues);
+    std::vector<float> weights = std::vector<float>(kValues);
+    std::int64_t samples = 0;
+    double seconds = 0;
+    std::uint64_t bytes = 0;
+
+    [[nodiscard]] StateList list() {
+      StateList list;
+      list.values("weights", std::span(weights), StateShare::replicated);
+      list.values("residual", std::span(residual), StateShare::own);
+      list.values("mean", std::span(mean), StateShare::own, StatePlace::device, StateMerge::mean);
+      list.value("samples", samples, StateShare::own);
+      list.value("seconds", seconds, StateShare::own, StateMerge::first);
+      list.object("bytes", bytes, [](std::uint64_t& sum, std::uint64_t more) { sum += more; });
+      return list;
+    }
+  };
+  const auto total = [](const std::vector<Owner>& owners, auto field) {
+    double sum = 0;
+    for (const Owner& owner : owners) sum += static_cast<double>(field(owner));
+    return sum;
+  };
+  for (std::size_t before = 1; before <= 5; ++before) {
+    std::vector<Owner> old(before);
+    std::vector<Shard> shards;
+    for (std::size_t r = 0; r < before; ++r) {
+      for (std::size_t i = 0; i < kValues; ++i) {
+        // Whole numbers, so that sums are exact.
+        old[r].residual[i] = static_cast<float>(i * 7 % 13 + r * 31) - 20.0f;
+        old[r].mean[i] = static_cast<float>(8 * r + i);
+        old[r].weights[i] = static_cast<float>(i);
+      }
+      old[r].samples = static_cast<std::int64_t>(10 + r);
+      old[r].seconds = 1.0 + static_cast<double>(r);
+      old[r].bytes = 1000 * r;
+      ShardImage image;
+      copy_state(*device, old[r].list(), {{std::string(kHeadEntry), ""}}, image);
+      const auto file = image.seal();
+      shards.emplace_back(std::vector<std::byte>(file.begin(), file.end()), "part");
+    }
+    for (std::size_t after = 1; after <= 5; ++after) {
+      SCOPED_TRACE(fmt::format("{} ranks, then {}", before, after));
+      std::vector<Owner> now(after);
+      for (std::size_t r = 0; r < after; ++r) {
+        StateSources sources = {
+            .replicated = &shards[0], .own = {}, .is_same_run = before == after};
+        for (std::size_t from = r; from < before; from += after) {
+          sources.own.push_back(&shards[from]);
+        }
+        EXPECT_TRUE(restore_state(*device, now[r].list(), sources).empty());
+        EXPECT_EQ(now[r].weights, old[0].weights);
+        EXPECT_EQ(now[r].seconds, r < before ? old[r].seconds : 0.0);
+        for (std::size_t i = 0; i < kValues && r < before; ++i) {
+          double mean = 0;
+          for (std::size_t from = r; from < before; from += after) mean += old[from].mean[i];
+          EXPECT_EQ(now[r].mean[i],
+                    static_cast<float>(mean / static_cast<double>(sources.own.size())));
+        }
+      }
+      for (std::size_t i = 0; i < kValues; ++i) {
+        const auto at = [i](const Owner& owner) { return owner.residual[i]; };
+        EXPECT_EQ(total(now, at), total(old, at));
+      }
+      EXPECT_EQ(total(now, [](const Owner& o) { return o.samples; }),
+                total(old, [](const Owner& o) { return o.samples; }));
+      EXPECT_EQ(total(now, [](const Owner& o) { return o.bytes; }),
+                total(old, [](const Owner& o) { return o.bytes; }));
+    }
+  }
+}
+
+TEST(OwnState, WhatHasNoPlaceIsNamed) {
+  const auto device = make_device({.threads = 1, .tune = false});
+  std::vector<float> values(3), other(4);
+  StateList then, now;
+  then.values("a", std::span(values), StateShare::replicated);
+  then.values("b", std::span(values), StateShare::own);
+  then.values("c", std::span(values), StateShare::replicated);
+  now.values("a", std::span(values), StateShare::replicated);
+  now.values("b", std::span(other), StateShare::own);
+  now.values("d", std::span(values), StateShare::replicated);
+  ShardImage image;
+  copy_state(*device, then, {{std::string(kHeadEntry), ""}}, image);
+  const auto file = image.seal();
+  const Shard shard({file.begin(), file.end()}, "part");
+  EXPECT_EQ(
+      restore_state(*device, now, {.replicated = &shard, .own = {&shard}, .is_same_run = false}),
+      (std::vector<std::string>{"b", "c", "d"}));
+  EXPECT_THROW(
+      static_cast<void>(restore_state(*device, now, {.replicated = &shard, .own = {&shard}})),
+      Error);
 }
 
 std::string case_name(const testing::TestParamInfo<std::string>& spec) {

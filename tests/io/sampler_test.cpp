@@ -113,6 +113,30 @@ TEST(Sampler, PermutationsAreUniform) {
   }
 }
 
+// A run that goes on with another number of ranks keeps its global batch, so that a step has the
+// same samples whoever trains on them.
+TEST(Sampler, EverySampleOnceWhereTheNumberOfRanksChanges) {
+  constexpr std::size_t kSamples = 103, kBatch = 12;
+  for (std::size_t before = 1; before <= 5; ++before) {
+    for (std::size_t after = 1; after <= 5; ++after) {
+      const std::vector<Sampler> first = all_ranks({kSamples, kBatch, before}, 3);
+      const std::vector<Sampler> then = all_ranks({kSamples, kBatch, after}, 3);
+      ASSERT_EQ(first[0].steps(), then[0].steps());
+      for (const std::size_t change : {std::size_t{1}, std::size_t{4}, first[0].steps() - 1}) {
+        std::vector<int> seen(kSamples);
+        for (std::size_t step = 0; step < first[0].steps(); ++step) {
+          for (const Sampler& rank : step < change ? first : then) {
+            for (std::size_t k = 0; k < rank.rank_samples(step); ++k) {
+              ++seen[rank.sample(step, k)];
+            }
+          }
+        }
+        EXPECT_EQ(std::ranges::count(seen, 1), kSamples) << before << " to " << after;
+      }
+    }
+  }
+}
+
 TEST(Sampler, EvaluationIsInOrder) {
   const std::vector<Sampler> ranks = all_ranks({10, 4, 3}, 9, SampleOrder::in_order);
   EXPECT_EQ(ranks[0].sample(0, 0), 0u);

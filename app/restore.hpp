@@ -1,0 +1,20 @@
+// Gives a run the state of the checkpoint from which it goes on, also with another number of ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/resume.hpp"
+#include "app/run_setup.hpp"
+#include "kernels/base/state.hpp"
+
+namespace dp {
+
+// Collective, between steps. Residuals are added up: what rank r had not sent yet goes to rank
+// r mod P and, with the topology hierarchical, on to the leader of its host, since nobody else
+// encodes. A rank without a part takes the mean of the others' running statistics, and begins with
+// empty residuals. Returns lines for the user: what is lost, and what has no place any more.
+[[nodiscard]] std::vector<std::string> restore_run(Run& run, const StateList& list,
+                                                   const ResumePoint& point);
+
+}  // namespace dp

@@ -1,0 +1,56 @@
+#include "app/run_checkpoint.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+
+#include "app/rank_main.hpp"
+#include "app/recorder.hpp"
+
+namespace dp {
+
+void find_checkpoint(Run& run) {
+  run.attempt = draw_attempt(run.comm);
+  run.resume = find_resume_point(run.options, run.comm);
+  if (!run.resume) return;
+  const CheckpointHead& head = run.resume->head;
+  together(run.comm, kDptrainNames, [&] {
+    run.resume_notes = compare_options(head, run.options);
+    run.planned_ranks = head.number("planned_ranks");
+    run.choices.bucket_bytes = head.number("bucket_bytes");
+    run.choices.exchange_path = head.get("exchange_path");
+    const Shard& any = run.resume->own.empty() ? *run.resume->replicated : run.resume->own[0];
+    run.device->tuning().import_text(any.text("algorithms"));
+  });
+}
+
+void compare_with_checkpoint(Run& run) {
+  together(run.comm, kDptrainNames, [&] {
+    if (run.comm.rank() != 0) return;
+    const auto more = compare_facts(run.resume->head, run.options, run.facts());
+    run.resume_notes.insert(run.resume_notes.end(), more.begin(), more.end());
+  });
+}
+
+CheckpointHead Run::head() {
+  CheckpointHead head;
+  add_options(head, options);
+  add_facts(head, facts());
+  head.set("planned_ranks", planned_ranks);
+  head.set("global_batch", global_batch);
+  head.set("bucket_bytes", replica->sync().bucket_bytes());
+  head.set("exchange_path", replica->sync().path());
+  return head;
+}
+
+RunFacts Run::facts() const {
+  return {.ranks = comm.hosts().size(),
+          .hosts = comm.hosts(),
+          .device = device->description(),
+          .device_kind = device->kind() == DeviceKind::cuda ? "cuda" : "cpu",
+          .mpi_version = mpi_version(),
+          .build = build_name(),
+          .data_hash = data_hash};
+}
+
+}  // namespace dp

@@ -1,0 +1,116 @@
+// How the training loop writes checkpoints and goes on from one.
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "app/option_names.hpp"
+#include "app/restore.hpp"
+#include "app/trainer.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+void Trainer::list_state(StateVisitor& visitor) {
+  replica_.list_state(visitor);
+  recorder_.list_state(visitor);
+  tally_.list_state(visitor);
+  visitor.value("run/step", global_step_);
+  visitor.value("run/first_loss", first_loss_);
+  visitor.value("run/last_loss", last_loss_);
+  visitor.value("run/skipped_in_a_row", skipped_in_a_row_);
+}
+
+void Trainer::begin_checkpoints() {
+  CheckpointOptions checkpoints = {
+      .folder = options_.checkpoint,
+      .every = parse_checkpoint_cadence("--checkpoint-every", options_.checkpoint_every),
+      .keep = checked_cast<std::size_t>(options_.checkpoint_keep),
+      .attempt = run_.attempt,
+      .compares_replicas = options_.exchange};
+  if (run_.resume) checkpoints.resumed_from = run_.resume->checkpoint;
+  checkpoints.on_complete = [this](const CheckpointId& id) {
+    if (options_.verbose) {
+      recorder_.say(fmt::format("checkpoint of step {} in {}", id.step, options_.checkpoint));
+    }
+  };
+  checkpoints.on_failure = [this](const CheckpointId& id, const std::string& why) {
+    recorder_.note_missing(fmt::format("the checkpoint of step {}", id.step),
+                           "no checkpoint can be written: " + why);
+  };
+  checkpoints_ = std::make_unique<Checkpoints>(*run_.device, replica_.sync().reducer(),
+                                               std::move(checkpoints));
+}
+
+// Returns the epoch to begin with, or to go on with.
+std::size_t Trainer::resume() {
+  if (!run_.resume) {
+    if (options_.resume) {
+      recorder_.say(
+          fmt::format("no checkpoint in {}: the run begins at its start", options_.checkpoint));
+    }
+    return 0;
+  }
+  const ResumePoint& point = *run_.resume;
+  const std::size_t epoch = point.epoch();
+  // Codecs depend on the epoch, and what they keep on the codec.
+  replica_.begin_epoch(epoch);
+  StateList state;
+  list_state(state);
+  const std::vector<std::string> losses = restore_run(run_, state, point);
+  recorder_.say(fmt::format("resumed from step {} (epoch {}) of {}", global_step_, epoch + 1,
+                            options_.checkpoint));
+  if (!run_.resume_notes.empty()) {
+    recorder_.say(
+        fmt::format("it goes on with {}, so that it is not the run bit for bit that it "
+                    "would have been",
+                    fmt::join(run_.resume_notes, "; ")));
+  }
+  for (const std::string& line : losses) recorder_.say(line);
+  is_resumed_in_epoch_ = !point.epoch_is_over();
+  run_.resume.reset();  // frees the memory of its files
+  return is_resumed_in_epoch_ ? epoch : epoch + 1;
+}
+
+void Trainer::checkpoint_if_due(bool ends_epoch) {
+  if (checkpoints_ && checkpoints_->is_due(global_step_, ends_epoch)) write_checkpoint();
+}
+
+// Training stands still while the state is copied.
+void Trainer::write_checkpoint() {
+  if (!is_between_epochs_) tally_.earlier_s += epoch_clock_.lap();
+  StateList state;
+  list_state(state);
+  CheckpointExtras extras;
+  CheckpointHead head = run_.head();
+  head.set("step", global_step_);
+  head.set("epoch", tally_.epoch);
+  head.set("epoch_is_over", is_between_epochs_ ? 1 : 0);
+  extras.log = recorder_.log_image(head);
+  extras.texts.emplace_back(kHeadEntry, head.text());
+  checkpoints_->write(global_step_, state, extras);
+  (is_between_epochs_ ? checkpoint_s_ : tally_.checkpoint_s) += epoch_clock_.lap();
+  replica_.begin_times();  // it belongs to no step
+}
+
+// The end of the run always has a checkpoint, so that more epochs can be added.
+void Trainer::end_checkpoints() {
+  checkpoints_->finish();
+  if (!is_newest_complete()) {
+    write_checkpoint();
+    checkpoints_->finish();
+  }
+  if (is_newest_complete()) return;
+  const auto left = checkpoints_->newest();
+  recorder_.note_at_end(
+      left ? fmt::format("the newest checkpoint in {} is that of step {}, and the "
+                         "run has come to step {}",
+                         options_.checkpoint, left->step, global_step_)
+           : fmt::format("there is no complete checkpoint in {}", options_.checkpoint));
+}
+
+bool Trainer::is_newest_complete() const {
+  const auto newest = checkpoints_->newest();
+  return newest && newest->step == global_step_;
+}
+
+}  // namespace dp

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Every call with which a checkpoint changes files goes wrong once: checkpoint_sweep_test.py DPTRAIN FAULTS.
+
+The program is killed there, or the disk is full from there on, or a write is cut short. Whatever was left is gone on
+from, and must come to the same bits. FAULTS is the library of tests/support/file_faults.hpp.
+"""
+import concurrent.futures
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import h5py
+except ImportError as missing:
+    print(f"skipped: {missing}; apt-get install python3-h5py")
+    sys.exit(77)
+
+DPTRAIN, FAULTS = sys.argv[1:3]
+# Three checkpoints, of which one is kept.
+OPTIONS = ["--model", "resnet20", "--limit-train", "4", "--limit-test", "2", "--batch-size", "4", "--epochs", "3",
+           "--threads", "1", "--loader-threads", "1", "--autotune", "off", "--log", "log.h5", "--log-steps", "1",
+           "--checkpoint", "ck", "--checkpoint-keep", "1", "--resume"]
+
+
+def train(folder: str, at: int = 0, kind: str = "", calls: str = "") -> subprocess.CompletedProcess:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+    if kind or calls:
+        environment |= {"LD_PRELOAD": FAULTS, "DP_FAULTS_BELOW": f"{folder}/ck/", "DP_FAULTS_AT": str(at),
+                        "DP_FAULTS_KIND": kind, "DP_FAULTS_LIST": calls}
+    return subprocess.run([DPTRAIN, *OPTIONS], cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def result(folder: str) -> tuple:
+    with h5py.File(f"{folder}/log.h5", "r") as log:
+        assert log.attrs["finished"] == 1
+        return tuple((table, field, log[table][field].tobytes()) for table, fields in
+                     (("epochs", ("epoch", "replica_hash", "train_loss", "test_loss")), ("steps", ("step", "train_loss")))
+                     for field in fields)
+
+
+def check(point: tuple[int, str, str], wanted: tuple) -> str:
+    """What is wrong at that point; empty if nothing is."""
+    at, kind, call = point
+    with tempfile.TemporaryDirectory() as folder:
+        done = train(folder, at, kind, f"{folder}/calls")
+        name = f"{kind} at {at} {call}"
+        if kind.startswith("kill"):
+            if done.returncode != -9:
+                return f"{name}: exit {done.returncode}, and not killed\n{done.stderr}"
+        elif done.returncode != 0:
+            return f"{name}: exit {done.returncode}\n{done.stderr}"
+        elif result(folder) != wanted:
+            return f"{name}: the run itself came to another result"
+        elif call.startswith(("create", "write")) and "training goes on without it" not in done.stderr:
+            return f"{name}: no warning\n{done.stderr}"
+        again = train(folder)
+        if again.returncode != 0:
+            return f"{name}: resumed with exit {again.returncode}\n{again.stderr}"
+        if "damaged" in again.stderr or "cut off" in again.stderr:
+            return f"{name}: a file is not whole under its final name\n{again.stderr}"
+        if result(folder) != wanted:
+            return f"{name}: resumed to another result\n{again.stdout}"
+        left = sorted(path.name.split(".", 1)[1] for path in pathlib.Path(folder, "ck").iterdir())
+        if len(left) > 4:
+            return f"{name}: leaves {left}"
+    return ""
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        done = train(folder, calls=f"{folder}/calls")
+        assert done.returncode == 0, done
+        wanted = result(folder)
+        calls = [line.split(" ", 1)[1].split("/")[0].strip() + " " + line.rsplit("/", 1)[-1]
+                 for line in pathlib.Path(folder, "calls").read_text().splitlines()]
+        assert len(calls) > 30, calls
+    points = [(at, kind, call) for at, call in enumerate(calls, 1)
+              for kind in ("kill-before", "full", *(("kill-within", "short") if call.startswith("write") else ()))]
+    points.append((len(calls), "kill-after", calls[-1]))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        wrong = [text for text in pool.map(lambda point: check(point, wanted), points) if text]
+    print("\n".join([*wrong, f"{len(calls)} calls, {len(points)} points, {len(wrong)} wrong"]))
+    return 1 if wrong else 0
+
+
+sys.exit(main())

@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""Runs that write checkpoints, die and go on, seen through their logs: resume_test.py DPTRAIN MPIRUN CASE."""
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import h5py
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}; apt-get install python3-h5py")
+    sys.exit(77)
+
+DPTRAIN, MPIRUN, CASE = sys.argv[1:4]
+# 6 steps an epoch with 2 ranks, 4 with 3.
+SMALL = {"--model": "resnet20", "--limit-train": "44", "--limit-test": "8", "--batch-size": "4", "--epochs": "2",
+         "--lr": "0.05", "--threads": "1", "--autotune": "off", "--log-steps": "1", "--bucket-mb": "0.2",
+         "--checkpoint": "ck", "--checkpoint-every": "1steps", "--checkpoint-keep": "100"}
+FLAGS = ("--resume", "--verbose", "--accept-build")
+SHARD = re.compile(r"step(\d+)\.rank(\d+)of(\d+)\.([0-9a-f]+)\.(ckpt|waiting)")
+
+
+def command(ranks: int, log: str, *words: str, folders: bool = False) -> list[str]:
+    """The small run with some options replaced or added; with folders, each rank has a current folder of its own."""
+    flags = [word for word in words if word in FLAGS]
+    rest = [word for word in words if word not in FLAGS]
+    chosen = SMALL | dict(zip(rest[::2], rest[1::2])) | {"--log": os.path.abspath(log)}
+    program = [DPTRAIN, *(word for pair in chosen.items() for word in pair), *flags]
+    if folders:
+        program = ["bash", "-c", 'mkdir -p "$OMPI_COMM_WORLD_RANK" && cd "$OMPI_COMM_WORLD_RANK" && exec "$@"', "-",
+                   *program]
+    return [MPIRUN, "-np", str(ranks), *program]
+
+
+def run(ranks: int, log: str, *words: str, code: int = 0, **how: bool) -> subprocess.CompletedProcess:
+    done = subprocess.run(command(ranks, log, *words, **how), capture_output=True, text=True, timeout=200)
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def steps_in(folder: str) -> list[int]:
+    """The steps of which the folder has files, the oldest first."""
+    found = {int(match[1]) for name in os.listdir(folder) if (match := SHARD.fullmatch(name))}
+    return sorted(found)
+
+
+def keep_only(folder: str, step: int) -> None:
+    for name in os.listdir(folder):
+        if not name.startswith(f"step{step:09d}."):
+            os.unlink(f"{folder}/{name}")
+
+
+def flip_a_byte(path: str) -> None:
+    data = bytearray(pathlib.Path(path).read_bytes())
+    data[len(data) // 2] ^= 1
+    pathlib.Path(path).write_bytes(data)
+
+
+def assert_same_training(whole: str, resumed: str, sessions: int = 2) -> None:
+    """Every number of the two logs that does not depend on time is the same, down to its bits."""
+    with h5py.File(whole, "r") as a, h5py.File(resumed, "r") as b:
+        for field in ("epoch", "samples", "global_batch", "learning_rate", "replica_hash", "train_loss",
+                      "train_accuracy", "test_loss", "test_accuracy", "sent_bytes", "received_bytes",
+                      "codec_relative_error", "residual_norm", "delivered_relative_error", "saturation"):
+            assert a["epochs"][field].tobytes() == b["epochs"][field].tobytes(), (
+                field, a["epochs"][field], b["epochs"][field])
+        for field in ("step", "epoch", "train_loss", "learning_rate"):
+            assert a["steps"][field].tobytes() == b["steps"][field].tobytes(), (field, a["steps"][field],
+                                                                               b["steps"][field])
+        for table in ("ranks", "buckets"):
+            assert len(a[table]) == len(b[table]), table
+        assert b.attrs["finished"] == 1
+        assert len(b["sessions"]) == sessions and len(a["sessions"]) == 1, b["sessions"][:]
+        if sessions > 1:
+            assert b.attrs["resumed_from"].startswith("step "), b.attrs["resumed_from"]
+
+
+def resumes_from_each(ranks: int, *words: str, steps: int | None = None) -> None:
+    """Goes on from some of the checkpoints of an undisturbed run, and must come to the same end."""
+    run(ranks, "whole.h5", *words)
+    there = steps_in("ck")
+    with h5py.File("whole.h5", "r") as log:
+        last = int(log["steps"]["step"][-1])
+    assert there[-1] == last, (there, last)
+    inside = [step for step in there if step < last]
+    assert len(inside) >= 3, there
+    wanted = inside[1:: max(1, len(inside) // 2)][:2] if steps is None else inside[:steps]
+    for step in wanted:
+        shutil.rmtree("again", ignore_errors=True)
+        shutil.copytree("ck", "again")
+        keep_only("again", step)
+        log = f"from{step}.h5"
+        done = run(ranks, log, *words, "--checkpoint", "again", "--resume")
+        assert f"resumed from step {step} (epoch " in done.stdout, done.stdout
+        assert "goes on with" not in done.stdout, done.stdout
+        assert_same_training("whole.h5", log)
+
+
+def plain() -> None:
+    resumes_from_each(2, "--compress", "q4", steps=4)
+
+
+def three_ranks() -> None:
+    resumes_from_each(3, "--compress", "topk:ratio=0.05", "--topology", "direct", "--nesterov", "on")
+
+
+def dgc_and_averages() -> None:
+    resumes_from_each(2, "--compress", "dgc:ratio=0.05", "--compress-warmup", "1", "--ema", "0.9", "--lookahead",
+                      "2:0.5")
+
+
+def powersgd_and_parts() -> None:
+    resumes_from_each(2, "--compress", "powersgd:rank=2", "--accumulate", "2", "--batch-size", "2", "--optimizer",
+                      "adam", "--lr", "0.001", "--lr-schedule", "cosine")
+
+
+def batch_schedule() -> None:
+    resumes_from_each(2, "--compress", "q8", "--batch-schedule", "dynamic:max=16", "--epochs", "3", "--lr-scaling",
+                      "linear", "--optimizer", "lars", "--lr", "0.5")
+
+
+def whitening_and_muon() -> None:
+    resumes_from_each(2, "--model", "airbench94", "--optimizer", "muon", "--lr", "0.01", "--compress", "bf16",
+                      "--limit-train", "24")
+
+
+def killed() -> None:
+    """SIGKILL of one rank, or of mpirun, while checkpoints are written; the same command goes on each time."""
+    words = ("--compress", "q8", "--epochs", "3", "--checkpoint-keep", "2")
+    without = command(2, "whole.h5", *words)
+    for name in ("--checkpoint", "--checkpoint-every", "--checkpoint-keep"):
+        at = without.index(name)
+        del without[at:at + 2]
+    assert subprocess.run(without, capture_output=True, timeout=200).returncode == 0
+    for attempt in range(2):
+        process = subprocess.Popen(command(2, "killed.h5", *words, "--resume"), stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        newest = max(steps_in("ck"), default=0) if os.path.isdir("ck") else 0
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if os.path.isdir("ck") and max(steps_in("ck"), default=0) >= newest + 3:
+                break
+            time.sleep(0.005)
+        assert process.poll() is None, process.communicate()
+        if attempt == 0:
+            ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            os.kill(int(ranks[-1]), signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    done = run(2, "killed.h5", *words, "--resume")
+    assert re.search(r"resumed from step \d+ \(epoch \d\) of ck\n", done.stdout), done.stdout
+    assert len(steps_in("ck")) == 2 and not list(pathlib.Path("ck").glob("*.part")), os.listdir("ck")
+    with h5py.File("killed.h5", "r") as log:
+        sessions = len(log["sessions"])
+    assert_same_training("whole.h5", "killed.h5", sessions=sessions)
+    assert sessions == 3, sessions
+    # All is done: the same command ends at once, and leaves log and checkpoints as they are.
+    done = run(2, "killed.h5", *words, "--resume")
+    assert "resumed from step 18 (epoch 3) of ck" in done.stdout, done.stdout
+    assert_same_training("whole.h5", "killed.h5", sessions=4)
+
+
+def damaged_or_missing() -> None:
+    """Nothing there; a part that is damaged; a host's folder that is lost."""
+    words = ("--compress", "q4", "--epochs", "1")
+    done = run(2, "whole.h5", *words, "--resume", "--verbose", folders=True)
+    assert "no checkpoint in ck: the run begins at its start" in done.stdout, done.stdout
+    assert "checkpoint of step 6 in ck" in done.stdout, done.stdout
+    there = steps_in("0/ck")
+    assert there[-1] == 6 and steps_in("1/ck") == there
+    newest, before = there[-2:]
+    newest, before = before, newest
+    for rank in (0, 1):
+        for step in there[:-3]:
+            for path in pathlib.Path(f"{rank}/ck").glob(f"step{step:09d}.*"):
+                path.unlink()
+    damaged, = pathlib.Path("1/ck").glob(f"step{newest:09d}.rank1*")
+    flip_a_byte(str(damaged))
+    done = run(2, "damaged.h5", *words, "--resume", folders=True)
+    assert re.search(r"dptrain: on \S+: ck/step\S+: is damaged: .*; it counts as not there\n", done.stderr), done.stderr
+    assert f"resumed from step {before} (epoch 1) of ck" in done.stdout, done.stdout
+    assert_same_training("whole.h5", "damaged.h5")
+
+    # One host has lost its disk: all that is common is there.
+    for rank in (0, 1):
+        for path in pathlib.Path(f"{rank}/ck").glob("*"):
+            if not path.name.startswith(f"step{before:09d}.") or rank == 1:
+                path.unlink()
+    done = run(2, "lost.h5", *words, "--resume", folders=True)
+    assert "the part of rank 1 is lost: what it had not sent yet counts as zero" in done.stdout, done.stdout
+    with h5py.File("lost.h5", "r") as log, h5py.File("whole.h5", "r") as whole:
+        assert log["epochs"]["samples"].tolist() == [44]
+        assert np.array_equal(log["steps"]["train_loss"][:before], whole["steps"]["train_loss"][:before])
+    # The other host is lost, and the log with it.
+    shutil.rmtree("0")
+    done = run(2, "lost.h5", *words, "--resume", folders=True)
+    assert "the part of rank 0 is lost" in done.stdout, done.stdout
+    with h5py.File("lost.h5", "r") as log:
+        assert log.attrs["finished"] == 1 and log.attrs["resumed_from"] == "step 6 of ck"
+
+
+def other_number_of_ranks() -> None:
+    words = ("--compress", "q4", "--epochs", "3", "--lr-scaling", "linear", "--lr-schedule", "constant")
+    run(3, "a.h5", *words)
+    # 44 images in steps of 12: 4 an epoch. On from the middle of the second epoch.
+    assert 6 in steps_in("ck") or 5 in steps_in("ck"), steps_in("ck")
+    step = next(step for step in steps_in("ck") if step in (5, 6))
+    keep_only("ck", step)
+    whole = h5py.File("a.h5", "r")
+    for ranks, other in ((2, "2 ranks instead of 3"), (5, "5 ranks instead of 2"), (1, "1 ranks instead of 5")):
+        done = run(ranks, f"on{ranks}.h5", *words, "--resume")
+        assert f"it goes on with {other}" in done.stdout, done.stdout
+        with h5py.File(f"on{ranks}.h5", "r") as log:
+            assert log["epochs"]["samples"].tolist() == [44] * 3
+            assert log["epochs"]["global_batch"].tolist() == [12] * 3
+            assert np.array_equal(log["epochs"]["learning_rate"], whole["epochs"]["learning_rate"])
+            assert log["steps"]["step"].tolist() == list(range(1, 13))
+            assert np.isfinite(log["steps"]["train_loss"]).all()
+            assert log["sessions"]["world_size"][-1] == ranks == log.attrs["world_size"]
+            # Each row's host is in the list.
+            assert log["ranks"]["host"].max() < len(log.attrs["hosts"])
+        keep_only("ck", steps_in("ck")[2 if ranks == 2 else 1] if ranks != 1 else steps_in("ck")[-1])
+
+
+def refusals() -> None:
+    words = ("--epochs", "1", "--limit-train", "16", "--checkpoint-every", "1epoch")
+    run(2, "a.h5", *words)
+
+    def refused(code: int, text: str, *more: str) -> None:
+        done = run(2, "b.h5", *words, *more, code=code)
+        # mpirun may end the other rank before it has left by itself.
+        said = [line for line in done.stderr.splitlines()
+                if line.startswith("dptrain: ") and not line.startswith("dptrain: stopped by SIGTERM")]
+        assert len(said) == 1 and text in said[0], done.stderr
+        assert not os.path.exists("b.h5")
+
+    refused(3, "dptrain: --checkpoint ck: holds the checkpoints of another run: give --resume")
+    refused(2, "dptrain: --lr 0.1: the run in --checkpoint ck was begun with 0.05, and would not be the same run any "
+               "more; what may change: --epochs", "--resume", "--lr", "0.1")
+    refused(2, "dptrain: --compress q8: the run in --checkpoint ck was begun with none", "--resume", "--compress", "q8")
+    refused(2, "dptrain: --limit-train 20: ", "--resume", "--limit-train", "20")
+    refused(2, "dptrain: --seed 2: ", "--resume", "--seed", "2")
+    # More epochs, other logs and another cadence are no other run.
+    done = run(2, "more.h5", *words, "--resume", "--epochs", "2", "--checkpoint-every", "10min", "--checkpoint-keep",
+               "1", "--log-steps", "2")
+    assert "it goes on with --epochs 2 instead of 1" in done.stdout, done.stdout
+    with h5py.File("more.h5", "r") as log:
+        assert log["epochs"]["epoch"].tolist() == [0, 1]
+    assert steps_in("ck") == [4], steps_in("ck")
+
+
+def other_data() -> None:
+    def write(label: int) -> None:
+        os.makedirs("data", exist_ok=True)
+        for name in [*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]:
+            record = bytes([label]) + bytes(3072)
+            pathlib.Path("data", name).write_bytes(record * 4)
+
+    write(0)
+    words = ("--data-dir", "data", "--limit-train", "0", "--limit-test", "0", "--epochs", "1")
+    run(2, "a.h5", *words)
+    write(1)
+    done = run(2, "b.h5", *words, "--resume", code=3)
+    assert re.search(r"dptrain: --data-dir data: the data are not those with which the run in --checkpoint ck was begun "
+                     r"\(hash [0-9a-f]{16} instead of [0-9a-f]{16}\)", done.stderr), done.stderr
+
+
+def folder_goes_away() -> None:
+    """Training goes on, warns once, and says at the end what is missing."""
+    process = subprocess.Popen(command(2, "a.h5", "--epochs", "3"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
+    while process.poll() is None and not (os.path.isdir("ck") and steps_in("ck")):
+        time.sleep(0.01)
+    os.rename("ck", "gone")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, (out, err)
+    assert err.count("training goes on without it") == 1, err
+    assert re.search(r"dptrain: no checkpoint can be written: rank 0 on \S+ and 1 other rank: ck/step\S+: cannot be "
+                     r"created: No such file or directory; training goes on without it\n", err), err
+    assert re.search(r"dptrain: the newest checkpoint in ck is that of step \d+, and the run has come to step 18\n",
+                     err), err
+    with h5py.File("a.h5", "r") as log:
+        assert log.attrs["finished"] == 1 and len(log["epochs"]) == 3
+    # What was there before can be gone on from.
+    os.rename("gone", "ck")
+    run(2, "b.h5", "--epochs", "3", "--resume")
+    assert_same_training("a.h5", "b.h5")
+
+
+CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon, killed,
+         damaged_or_missing, other_number_of_ranks, refusals, other_data, folder_goes_away]
+
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    {case.__name__: case for case in CASES}[CASE]()
+    os.chdir("/")
+print(f"{CASE}: passed")
