@@ -11,6 +11,7 @@
 
 #include "kernels/codecs/bf16.hpp"
 #include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/ecq.hpp"
 #include "kernels/codecs/fp16.hpp"
 #include "kernels/codecs/fp8.hpp"
 #include "kernels/codecs/linear.hpp"
@@ -76,6 +77,10 @@ inline constexpr CodecParameter kDgcParameters[] = {
     feedback_parameter()};
 inline constexpr CodecParameter kPowerSgdParameters[] = {
     whole_parameter("rank", "columns of each of the two factors", 4, 1, 64), feedback_parameter()};
+inline constexpr CodecParameter kEcqParameters[] = {
+    number_parameter("step", "distance of neighbouring values, in root mean squares of a segment",
+                     3.0, 0.02, 16.0),
+    feedback_parameter()};
 inline constexpr CodecParameter kRandKParameters[] = {
     ratio_parameter(0.01),
     choice_parameter("scale", "times n/k, which makes it unbiased", "off|on"),
@@ -115,6 +120,10 @@ inline constexpr std::tuple kCodecRows{
     CodecRow<fp8::Format>{block_info("fp8", "8-bit floats (E4M3), one scale per block")},
     CodecRow<sign::Format, false>{block_info("sign", "signs and a mean magnitude per block")},
     CodecRow<ternary::Format, false>{rounding_info("ternary", "as q2, five values a byte")},
+    HostCodecRow<Ecq>{{.name = "ecq",
+                       .help = "multiples of a large step, most of them zero, entropy-coded",
+                       .is_biased = true,
+                       .parameters = kEcqParameters}},
     HostCodecRow<Threshold>{{.name = "threshold",
                              .help = "values from a magnitude on, the rest accumulates",
                              .is_biased = true,

@@ -1,0 +1,224 @@
+// The entropy coder of ecq: what is written is read, in how many bytes, and what is no encoder's.
+#include "kernels/codecs/entropy_coder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/entropy_tables.hpp"
+#include "tests/codecs/gradients.hpp"
+
+namespace dp::entropy {
+namespace {
+
+using Codes = std::vector<std::int8_t>;
+using Bytes = std::vector<std::byte>;
+
+std::optional<Bytes> encoded(const Codes& codes) {
+  // At odd addresses, between guards.
+  constexpr auto kGuard = std::byte{0xA5};
+  Bytes room(codes.size() + 3, kGuard), scratch(scratch_bytes(codes.size()) + 3, kGuard);
+  const auto bytes = encode(codes, room.data() + 1, scratch.data() + 1);
+  for (const Bytes* memory : {&room, &scratch}) {
+    EXPECT_TRUE(memory->front() == kGuard && (*memory)[memory->size() - 2] == kGuard);
+  }
+  if (!bytes) return std::nullopt;
+  return Bytes(room.begin() + 1, room.begin() + 1 + static_cast<std::ptrdiff_t>(*bytes));
+}
+
+// Nothing for bytes that the decoder refuses.
+std::optional<Codes> decoded(const Bytes& bytes, std::size_t n) {
+  std::vector<float> out(n + 2, 1000.0f);
+  const bool is_good = decode_add(bytes, 1.0f, std::span(out).subspan(1, n));
+  EXPECT_TRUE(out.front() == 1000.0f && out.back() == 1000.0f);
+  if (!is_good) return std::nullopt;
+  Codes codes;
+  for (std::size_t i = 1; i <= n; ++i) codes.push_back(static_cast<std::int8_t>(out[i] - 1000.0f));
+  return codes;
+}
+
+// Values of heavy tails in multiples of `step` root mean squares.
+Codes gradient_codes(std::size_t n, double step, std::uint64_t seed) {
+  const std::vector<float> v = test::heavy_tailed_gradient(n, seed);
+  double sum = 0;
+  for (const float x : v) sum += static_cast<double>(x) * x;
+  const double unit = step * std::sqrt(sum / static_cast<double>(n));
+  Codes codes;
+  for (const float x : v) {
+    codes.push_back(static_cast<std::int8_t>(std::clamp(std::nearbyint(x / unit), -127.0, 127.0)));
+  }
+  return codes;
+}
+
+TEST(EntropyCoder, ReadsWhatItWrote) {
+  for (const std::size_t n : {16, 200, 255, 256, 257, 511, 513, 5'003, 65'536}) {
+    for (const double step : {0.3, 1.0, 2.0, 3.0, 5.0, 12.0}) {
+      const Codes codes = gradient_codes(n, step, n);
+      const auto bytes = encoded(codes);
+      if (!bytes) continue;  // short, or too dense to become shorter
+      EXPECT_LE(bytes->size(), n);
+      EXPECT_EQ(decoded(*bytes, n), codes) << n << " codes, step " << step;
+    }
+  }
+}
+
+// Whatever their share and size: one in a thousand to all of them, 1 to 127.
+TEST(EntropyCoder, ReadsEveryDensityAndSize) {
+  const CounterRng rng(1, RandomStream::test);
+  std::uint64_t draw = 0;
+  std::size_t coded = 0;
+  for (const std::uint64_t of_thousand : {0, 1, 10, 100, 300, 600, 1'000}) {
+    for (const std::uint64_t most : {1, 2, 5, 30, 127}) {
+      Codes codes(10'000);
+      for (std::int8_t& code : codes) {
+        if (rng.below(1'000, draw++) >= of_thousand) continue;
+        const auto magnitude = static_cast<int>(rng.below(most, draw++)) + 1;
+        code = static_cast<std::int8_t>(rng.below(2, draw++) != 0 ? magnitude : -magnitude);
+      }
+      const auto bytes = encoded(codes);
+      if (!bytes) continue;
+      ++coded;
+      EXPECT_EQ(decoded(*bytes, codes.size()), codes) << of_thousand << " " << most;
+    }
+  }
+  EXPECT_GE(coded, 28u);
+}
+
+TEST(EntropyCoder, SingleValuesAtEveryPlace) {
+  for (std::size_t place = 0; place < 300; ++place) {
+    for (const int code : {1, -1, 16, -127, 127}) {
+      Codes codes(300);
+      codes[place] = static_cast<std::int8_t>(code);
+      const auto bytes = encoded(codes);
+      ASSERT_TRUE(bytes);
+      ASSERT_EQ(decoded(*bytes, codes.size()), codes) << place << " " << code;
+    }
+  }
+}
+
+TEST(EntropyCoder, DenseCodesAreLeftToTheCaller) {
+  const CounterRng rng(2, RandomStream::test);
+  Codes codes(4'096);
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<std::int8_t>(static_cast<int>(rng.below(255, i)) - 127);
+  }
+  EXPECT_FALSE(encoded(codes));
+  EXPECT_FALSE(encoded(Codes(8, 1)));  // the states alone are longer
+}
+
+// The bits that the tables give to these codes.
+double model_bits(const Codes& codes) {
+  const Tables& t = tables();
+  double bits = 0;
+  const auto add = [&](const Table& table, std::size_t symbol) {
+    bits += kTableBits - std::log2(table.symbols[symbol].share);
+  };
+  const auto add_long = [&](const Table& table, std::size_t value, std::size_t symbols) {
+    for (; value >= symbols - 1; value -= symbols - 1) add(table, symbols - 1);
+    add(table, value);
+  };
+  std::size_t last_count = 0, last_size = 0;
+  for (std::size_t begin = 0; begin < codes.size(); begin += kBlock) {
+    std::vector<std::size_t> places;
+    std::uint32_t levels = 0;
+    for (std::size_t i = begin; i < std::min(begin + kBlock, codes.size()); ++i) {
+      if (codes[i] == 0) continue;
+      places.push_back(i - begin);
+      levels += static_cast<std::uint32_t>(std::abs(codes[i]) - 1);
+    }
+    const std::size_t bucket = t.bucket_of_count[places.size()];
+    add(t.count[last_count], bucket);
+    bits += kCountBuckets[bucket].bits;
+    last_count = bucket;
+    if (places.empty()) continue;
+    const std::size_t size = size_bucket(static_cast<std::uint32_t>(places.size()), levels);
+    add(t.size[last_size], size);
+    last_size = size;
+    std::size_t next = 0;
+    for (const std::size_t place : places) {
+      add_long(t.gap[bucket], (place - next) >> t.shift[bucket], kGapSymbols);
+      bits += t.shift[bucket] + 1;
+      if (size > 0) {
+        add_long(t.level[size], static_cast<std::size_t>(std::abs(codes[begin + place]) - 1),
+                 kLevelSymbols);
+      }
+      next = place + 1;
+    }
+  }
+  return bits;
+}
+
+double entropy_of(const Codes& codes) {
+  std::map<std::int8_t, double> counts;
+  for (const std::int8_t code : codes) counts[code] += 1;
+  double bits = 0;
+  for (const auto& [code, count] : counts) {
+    bits -= count * std::log2(count / static_cast<double>(codes.size()));
+  }
+  return bits;
+}
+
+// The head, the states and the filling of the last words are at most 24 bytes; the rest is within
+// 1 % of what the tables say.
+TEST(EntropyCoder, TakesTheBitsOfItsTables) {
+  for (const double step : {0.5, 1.0, 2.0, 3.0, 4.0, 6.0}) {
+    const Codes codes = gradient_codes(200'000, step, 7);
+    const auto bytes = encoded(codes);
+    ASSERT_TRUE(bytes);
+    const double bits = 8.0 * static_cast<double>(bytes->size()), model = model_bits(codes);
+    EXPECT_GE(bits, model - 32) << step;
+    EXPECT_LE(bits, 1.01 * model + 8 * 24) << step;
+  }
+}
+
+// Where some regions hold more than others, as layers of a gradient do, blocks tell them apart.
+TEST(EntropyCoder, TakesLessThanTheEntropyOfSingleCodes) {
+  for (const double step : {3.0, 4.0, 6.0}) {
+    Codes codes;
+    for (std::uint64_t layer = 0; layer < 20; ++layer) {
+      const double finer = layer % 4 == 0 ? 0.5 : 1.5;
+      const Codes more = gradient_codes(10'000, step * finer, layer);
+      codes.insert(codes.end(), more.begin(), more.end());
+    }
+    const auto bytes = encoded(codes);
+    ASSERT_TRUE(bytes);
+    EXPECT_LT(8.0 * static_cast<double>(bytes->size()), 0.95 * entropy_of(codes)) << step;
+  }
+}
+
+TEST(EntropyCoder, CutOrLongerBytesAreRefused) {
+  const Codes codes = gradient_codes(3'000, 3.0, 5);
+  const Bytes bytes = encoded(codes).value();
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    const auto end = bytes.begin() + static_cast<std::ptrdiff_t>(length);
+    ASSERT_FALSE(decoded(Bytes(bytes.begin(), end), codes.size())) << length;
+  }
+  Bytes longer = bytes;
+  longer.resize(bytes.size() + 2);
+  EXPECT_FALSE(decoded(longer, codes.size()));
+  for (const std::size_t n : {0, 1, 2'816, 3'100, 6'000}) EXPECT_FALSE(decoded(bytes, n)) << n;
+}
+
+// The final states and the ends of both strings are checked, so hardly any damage goes unnoticed.
+TEST(EntropyCoder, ChangedBitsAreNoticed) {
+  const Codes codes = gradient_codes(3'000, 3.0, 6);
+  const Bytes bytes = encoded(codes).value();
+  std::size_t unnoticed = 0;
+  for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+    Bytes damaged = bytes;
+    damaged[bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
+    const auto read = decoded(damaged, codes.size());
+    if (!read) continue;
+    ++unnoticed;
+    EXPECT_NE(*read, codes) << bit;
+  }
+  // Signs and low bits of gaps are plain.
+  EXPECT_LT(unnoticed, 4 * bytes.size());
+}
+
+}  // namespace
+}  // namespace dp::entropy
