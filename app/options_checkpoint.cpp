@@ -8,6 +8,16 @@
 #include "kernels/base/error.hpp"
 
 namespace dp {
+namespace {
+
+// An option that a run without checkpoints does not have.
+OptionRow checkpoint_row(OptionRow row, const Options& options) {
+  row.shown_default = row.get();
+  row.get = [get = row.get, &options] { return options.has_checkpoints() ? get() : std::string(); };
+  return row;
+}
+
+}  // namespace
 
 CheckpointCadence parse_checkpoint_cadence(std::string_view option, std::string_view text) {
   constexpr WholeRange kMost{1, 1'000'000'000};
@@ -40,11 +50,7 @@ std::vector<OptionRow> checkpoint_rows(Options& options) {
     static_cast<void>(parse_checkpoint_cadence("--checkpoint-every", value));
     options.checkpoint_every = std::string(value);
   };
-  return {
-      text_row("checkpoint", options.checkpoint, "DIR", "the path of a folder or none",
-               "write checkpoints into this folder, from which a run that has died goes on "
-               "bit for bit; every rank writes its own on its own host, so that the hosts need "
-               "no common disk; none: no checkpoints"),
+  std::vector<OptionRow> rows = {
       std::move(every),
       whole_row("checkpoint-keep", options.checkpoint_keep, {1, 1'000'000},
                 "with --checkpoint: how many checkpoints are kept; older ones are removed"),
@@ -54,6 +60,13 @@ std::vector<OptionRow> checkpoint_rows(Options& options) {
       flag_row("accept-build", options.accept_build,
                "with --resume: go on although another build of dptrain wrote the checkpoint, "
                "which may have computed other bits")};
+  for (OptionRow& row : rows) row = checkpoint_row(std::move(row), options);
+  rows.insert(rows.begin(),
+              text_row("checkpoint", options.checkpoint, "DIR", "the path of a folder or none",
+                       "write checkpoints into this folder, from which a run that has died goes on "
+                       "bit for bit; every rank writes its own on its own host, so that the hosts "
+                       "need no common disk; none: no checkpoints"));
+  return rows;
 }
 
 }  // namespace dp

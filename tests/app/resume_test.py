@@ -137,7 +137,8 @@ def killed() -> None:
     for name in ("--checkpoint", "--checkpoint-every", "--checkpoint-keep"):
         at = without.index(name)
         del without[at:at + 2]
-    assert subprocess.run(without, capture_output=True, timeout=200).returncode == 0
+    done = subprocess.run(without, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done
     for attempt in range(2):
         process = subprocess.Popen(command(2, "killed.h5", *words, "--resume"), stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, start_new_session=True)
@@ -276,16 +277,15 @@ def folder_goes_away() -> None:
     """Training goes on, warns once, and says at the end what is missing."""
     process = subprocess.Popen(command(2, "a.h5", "--epochs", "3"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True)
-    while process.poll() is None and not (os.path.isdir("ck") and steps_in("ck")):
-        time.sleep(0.01)
+    while process.poll() is None and len(list(pathlib.Path("ck").glob("*.ckpt"))) < 2:
+        time.sleep(0.002)
     os.rename("ck", "gone")
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, (out, err)
     assert err.count("training goes on without it") == 1, err
-    assert re.search(r"dptrain: no checkpoint can be written: rank 0 on \S+ and 1 other rank: ck/step\S+: cannot be "
+    assert re.search(r"dptrain: no checkpoint can be written: rank \d on \S+( and 1 other rank)?: ck/step\S+: cannot be "
                      r"created: No such file or directory; training goes on without it\n", err), err
-    assert re.search(r"dptrain: the newest checkpoint in ck is that of step \d+, and the run has come to step 18\n",
-                     err), err
+    assert re.search(r"dptrain: the newest checkpoint in ck is that of step \d+, and the run has come to step 18\n", err)
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 1 and len(log["epochs"]) == 3
     # What was there before can be gone on from.
