@@ -76,8 +76,8 @@ class Supervisor {
         return report.exit_code;
       }
       if (is_given_up()) {
-        say("{}; given up after {} restarts without progress (--max-restarts)", what,
-            options_.max_restarts);
+        say("{}; given up after {} restart{} without progress (--max-restarts)", what,
+            options_.max_restarts, options_.max_restarts == 1 ? "" : "s");
         return report.exit_code;
       }
       if (!pause(what)) return stop_code();

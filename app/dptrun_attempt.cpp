@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLook = 100ms;
 // mpirun gets this time to end after a rank has said that it ends, and after a signal to end.
-constexpr auto kPatience = 20s;
+constexpr auto kPatience = 10s;
 constexpr auto kPatienceAfterSecondSignal = 4s;
 
 void write_all(int stream, std::string_view text) {
@@ -179,6 +179,10 @@ StopSignals::StopSignals(const std::vector<int>& more) {
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  // The terminal is closed. Under nohup the signal is ignored and stays so.
+  struct sigaction hangup = {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   for (const int signal : more) sigaddset(&set, signal);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   stream_ = ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);

@@ -14,7 +14,8 @@
 
 namespace dp {
 
-// The signals that ask to stop, as they come. The process blocks them from construction on.
+// The signals that ask to stop, as they come: SIGINT, SIGTERM, SIGHUP if nohup does not forbid it,
+// and `more`. The process blocks them from construction on.
 class StopSignals {
  public:
   explicit StopSignals(const std::vector<int>& more);

@@ -26,7 +26,7 @@ class Session {
   // What waitpid() gives, once the command has ended. Never waits.
   [[nodiscard]] std::optional<int> status();
   // Kills what still runs of the session on this host, the command included, and waits until it is
-  // gone. Also removes what killed ranks leave in /dev/shm.
+  // gone.
   void end();
 
  private:

@@ -5,6 +5,7 @@ Rates and times here are properties of the lab's links, checked to a factor of t
 """
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
@@ -303,6 +304,48 @@ def cut_in_training() -> None:
             assert max(cut["steps"]["step_s"]) > 2, "the cut is not to be seen"
 
 
+def restarts() -> None:
+    """dptrun: a rank that is killed is replaced, and a host that is cut for ever is left out."""
+    up("--nodes", "3", "--rate", "100mbit")
+    if shutil.which("mpirun") is None:
+        skip("no mpirun")
+    try:
+        import h5py
+    except ImportError:
+        skip("no h5py")
+    dptrun = f"{os.path.dirname(DPTRAIN)}/dptrun"
+    words = dict(zip(TINY[::2], TINY[1::2])) | {"--limit-train": "768", "--epochs": "3", "--comm-timeout": "4"}
+    with tempfile.TemporaryDirectory() as folder:
+        said = pathlib.Path(folder, "said")
+
+        def goes_on(times: int) -> bool:
+            return said.read_text().count("training goes on with step") >= times
+
+        def rank(number: int) -> int:
+            for process, _ in lab_members(LAB):
+                with contextlib.suppress(OSError):
+                    if f"OMPI_COMM_WORLD_RANK={number}\0" in pathlib.Path(f"/proc/{process}/environ").read_text() and \
+                            pathlib.Path(f"/proc/{process}/comm").read_text() == "dptrain\n":
+                        return process
+            raise AssertionError(f"no rank {number}")
+
+        with said.open("w") as errors:
+            job = started("run", "--", dptrun, "--", DPTRAIN, *(word for pair in words.items() for word in pair), "--log",
+                          f"{folder}/run.h5", "--checkpoint", f"{folder}/checkpoints", "--checkpoint-every", "4steps",
+                          stderr=errors)
+        wait_for(lambda: any(pathlib.Path(folder).glob("checkpoints/*.ckpt")), "a checkpoint")
+        os.kill(rank(1), signal.SIGKILL)
+        wait_for(lambda: goes_on(1), f"a restart after a kill: {said.read_text()}")
+        dplab("cut", "3")
+        printed, _ = job.communicate(timeout=120)
+        text = said.read_text()
+        assert job.returncode == 0 and "epoch 3/3" in printed, (job.returncode, text, printed)
+        assert "no answer from node3; 2 of 3 hosts are there" in text and goes_on(2), text
+        with h5py.File(f"{folder}/run.h5") as log:
+            assert log.attrs["finished"] == 1 and list(log["sessions"]["world_size"]) == [3, 3, 2]
+            assert list(log["epochs"]["epoch"]) == [0, 1, 2] and set(log["epochs"]["samples"]) == {768}
+
+
 def leftovers() -> None:
     """Nothing of a lab remains after down, after an interrupted up, and after all of it was killed."""
     interfaces = set(os.listdir("/sys/class/net"))
@@ -439,7 +482,7 @@ def sweep() -> None:
 
 
 if __name__ == "__main__":
-    cases = {case.__name__: case for case in (options, links, media, delay_and_loss, training, cut_in_training,
+    cases = {case.__name__: case for case in (options, links, media, delay_and_loss, training, cut_in_training, restarts,
                                                   leftovers, ordinary_user, sweep)}
     try:
         cases[CASE]()
