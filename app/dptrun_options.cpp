@@ -110,7 +110,8 @@ bool is_program(const std::filesystem::path& path) {
   return std::filesystem::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// "dptrain" is the one beside this program or, where there is none, that of PATH.
+// "dptrain" is the one beside this program or, where there is none, that of PATH. A bundle has this
+// program in libexec, and in bin what starts its programs.
 std::string program_of(const std::string& word) {
   if (word.find('/') != std::string::npos) {
     if (is_program(word)) return word;
@@ -118,7 +119,8 @@ std::string program_of(const std::string& word) {
     std::error_code error;
     const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
     const char* path = std::getenv("PATH");
-    std::istringstream folders(self.parent_path().string() + ":" + (path == nullptr ? "" : path));
+    const std::string beside = (self.parent_path().parent_path() / "bin").string();
+    std::istringstream folders(beside + ":" + (path == nullptr ? "" : path));
     for (std::string folder; std::getline(folders, folder, ':');) {
       const auto program = std::filesystem::path(folder) / word;
       if (!folder.empty() && is_program(program)) return program.string();

@@ -1,6 +1,6 @@
 #!/bin/sh
-# bin/dptrain, bin/dpbench, bin/dptrain-pack, bin/mpirun and bin/orted of the bundle are links to this script. It starts the
-# program of the same name with the bundle's own Open MPI, wherever the bundle was unpacked: nothing of
+# bin/dptrain, bin/dptrun, bin/dpbench, bin/dptrain-pack, bin/mpirun and bin/orted of the bundle are links to this
+# script. It starts the program of the same name with the bundle's own Open MPI, wherever the bundle was unpacked: nothing of
 # another Open MPI on this machine is read. mpirun starts bin/orted on other hosts, which comes here, too.
 self=$(readlink -f -- "$0") || exit 70
 root=$(dirname -- "$(dirname -- "$self")")
@@ -26,6 +26,10 @@ case $name in
     export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe:-1}"
     export PATH="$root/bin:$PATH"
     exec "$root/libexec/orterun" --prefix "$root" "$@"
+    ;;
+  dptrun) # starts the bundle's mpirun, through this script
+    export PATH="$root/bin:$PATH"
+    exec "$root/libexec/dptrun" "$@"
     ;;
   *) exec "$root/libexec/$name" "$@" ;;
 esac

@@ -21,7 +21,7 @@ from lab.command_line import complain
 from lab.settings import LabError, Settings, shown
 
 ROOT = namespaces.HERE.parent.parent
-_OURS = ("dptrain", "dpbench")
+_OURS = ("dptrain", "dptrun", "dpbench")
 _WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80  # si_code SI_KERNEL: the terminal has sent the signal to the whole process group
 _PATIENCE_S = 10.0  # from Ctrl-C to the end of a job, and from a rank's last word to the end of mpirun
@@ -90,7 +90,27 @@ def _says_threads(words: list[str]) -> bool:
     return False
 
 
-def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) -> list[str]:
+def starts_again(command: list[str]) -> bool:
+    """Whether it is dptrun, which starts mpirun itself and sees that it ends."""
+    return os.path.basename(command[0]) == "dptrun"
+
+
+def _with_threads(program: list[str], ranks: int) -> list[str]:
+    """dptrain divides the cores among the ranks of its host and cannot know that the hosts share them."""
+    if os.path.basename(program[0]) != "dptrain" or _says_threads(program):
+        return program
+    return [program[0], "--threads", str(share_of_cores(ranks)), *program[1:]]
+
+
+def job_command(settings: Settings, ranks_per_node: int, command: list[str]) -> list[str]:
+    """The command line that runs the program on all hosts."""
+    hosts = ",".join(f"{name}:{ranks_per_node}" for name in settings.names())
+    ranks = settings.nodes * ranks_per_node
+    if starts_again(command):
+        dashes = command.index("--") if "--" in command else len(command)
+        program = command[dashes + 1:]
+        return [command[0], "--host", hosts, *command[1:dashes + 1],
+                *(_with_threads(program, ranks) if program else [])]
     if os.path.basename(command[0]) in ("mpirun", "mpiexec", "orterun"):
         raise LabError(f"run -- {command[0]}: run starts mpirun itself, with a rank on every host: name the program "
                        f"alone, or use dplab exec 1 -- {command[0]} ..., where Open MPI knows the hosts", 2)
@@ -99,13 +119,7 @@ def mpirun_command(settings: Settings, ranks_per_node: int, command: list[str]) 
     cut = [name for name, link in zip(settings.names(), settings.links) if link.is_cut]
     if cut:
         raise LabError(f"run: {', '.join(cut)} cannot be reached: the cable is cut (dplab mend {cut[0][4:]})")
-    ranks = settings.nodes * ranks_per_node
-    program = command[:1]
-    if os.path.basename(program[0]) == "dptrain" and not _says_threads(command):
-        # dptrain divides the cores among the ranks of its host and cannot know that the hosts share them.
-        program += ["--threads", str(share_of_cores(ranks))]
-    hosts = ",".join(f"{name}:{ranks_per_node}" for name in settings.names())
-    return ["mpirun", "-np", str(ranks), "-H", hosts, *program, *command[1:]]
+    return ["mpirun", "-np", str(ranks), "-H", hosts, *_with_threads(command, ranks)]
 
 
 class RankWatch:

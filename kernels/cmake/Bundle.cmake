@@ -1,4 +1,4 @@
-# The target `bundle`: dptrain, dpbench, dptrain-pack, mpirun, the tests that need a GPU and all libraries but glibc in one
+# The target `bundle`: dptrain, dptrun, dpbench, dptrain-pack, mpirun, the tests that need a GPU and all libraries but glibc in one
 # archive that runs by unpacking (experiments/bundle/). To be included before the folders are added; the
 # target itself is made when all others are known.
 #
@@ -60,8 +60,9 @@ function(dp_add_bundle)
   add_custom_target(bundle
     COMMAND ${PROJECT_SOURCE_DIR}/experiments/bundle/make_bundle.sh --out ${DP_BUNDLE_ARCHIVE}
             --mpirun ${MPIEXEC_EXECUTABLE} ${gpu_arguments}
-            $<TARGET_FILE:dptrain> $<TARGET_FILE:dpbench> $<TARGET_FILE:dptrain-pack>
-    DEPENDS dptrain dpbench dptrain-pack ${programs}
+            $<TARGET_FILE:dptrain> $<TARGET_FILE:dptrun> $<TARGET_FILE:dpbench>
+            $<TARGET_FILE:dptrain-pack>
+    DEPENDS dptrain dptrun dpbench dptrain-pack ${programs}
     COMMENT "Packing ${DP_BUNDLE_ARCHIVE}"
     VERBATIM USES_TERMINAL)
 endfunction()

@@ -93,6 +93,7 @@ check "one rank without mpirun" 0 '*epoch 1/1*' bin/dptrain "${tiny[@]}" --log n
 check "two ranks" 0 '*2 ranks*epoch 1/1*' bin/mpirun -np 2 bin/dptrain "${tiny[@]}" --log run.h5
 check "the log is there" 0 '*run.h5*' ls run.h5
 check "two ranks over TCP" 0 '*q8*' bin/mpirun -np 2 --mca btl tcp,self bin/dpbench exchange --mb 1 --repeats 1 q8
+check "restarts" 0 '*2 ranks*epoch 1/1*' bin/dptrun -np 2 -- dptrain "${tiny[@]}" --log none --checkpoint d
 check "packs of images" 0 'dptrain-pack FOLDER FILE.h5*' bin/dptrain-pack --help
 # Other hosts, played by this one: what ssh would start there gets an empty environment. Such a path may
 # hold no space. Each has its own folder for temporary files: two daemons of one job that share theirs write
