@@ -322,7 +322,7 @@ def restarts() -> None:
             return said.read_text().count("training goes on with step") >= times
 
         def rank(number: int) -> int:
-            for process, _ in lab_members(LAB):
+            for process, _ in descendants(job.pid):
                 with contextlib.suppress(OSError):
                     if f"OMPI_COMM_WORLD_RANK={number}\0" in pathlib.Path(f"/proc/{process}/environ").read_text() and \
                             pathlib.Path(f"/proc/{process}/comm").read_text() == "dptrain\n":
@@ -342,7 +342,8 @@ def restarts() -> None:
         assert job.returncode == 0 and "epoch 3/3" in printed, (job.returncode, text, printed)
         assert "no answer from node3; 2 of 3 hosts are there" in text and goes_on(2), text
         with h5py.File(f"{folder}/run.h5") as log:
-            assert log.attrs["finished"] == 1 and list(log["sessions"]["world_size"]) == [3, 3, 2]
+            # The second session is not in the log if it has ended before its first checkpoint.
+            assert log.attrs["finished"] == 1 and list(log["sessions"]["world_size"]) in ([3, 3, 2], [3, 2])
             assert list(log["epochs"]["epoch"]) == [0, 1, 2] and set(log["epochs"]["samples"]) == {768}
 
 
