@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 
 #include "kernels/base/error.hpp"
 
@@ -91,8 +92,23 @@ class Attempt {
     const ssize_t count = ::read(stream.from, piece.data(), piece.size());
     if (count == 0) stream.is_open = false;
     if (count <= 0) return false;
-    write_all(stream.to, stream.filter.pass({piece.data(), static_cast<std::size_t>(count)}));
+    const std::string text = stream.filter.pass({piece.data(), static_cast<std::size_t>(count)});
+    if (&stream == &errors_) look_for_victim(text);
+    write_all(stream.to, text);
     return true;
+  }
+
+  // "mpirun noticed that process rank 1 with PID 25 on node node2 exited on signal 9 (Killed)."
+  void look_for_victim(const std::string& text) {
+    const std::size_t begin = text.find("mpirun noticed that process rank ");
+    if (begin == std::string::npos) return;
+    int rank = 0;
+    std::array<char, 256> host = {};
+    if (std::sscanf(text.c_str() + begin,
+                    "mpirun noticed that process rank %d with PID %*d on node %255s exited on",
+                    &rank, host.data()) == 2) {
+      victim_ = fmt::format("rank {} on host {}", rank, host.data());
+    }
   }
 
   void take_mark(std::string_view words) {
@@ -151,7 +167,8 @@ class Attempt {
     } else if (is_signal) {
       report_.why = "mpirun was killed by " + signal_text(WTERMSIG(status));
     } else if (report_.exit_code > 128) {
-      report_.why = "a rank was killed by " + signal_text(report_.exit_code - 128);
+      report_.why =
+          fmt::format("{} was killed by {}", victim_, signal_text(report_.exit_code - 128));
     } else {
       report_.why = fmt::format("exit code {}", report_.exit_code);
     }
@@ -164,6 +181,7 @@ class Attempt {
   Clock::time_point last_mark_ = Clock::now();
   std::optional<Clock::time_point> kill_at_;
   std::optional<int> said_end_;
+  std::string victim_ = "a rank";
   int obeyed_ = 0;
   bool has_stepped_ = false, has_been_killed_for_silence_ = false, has_been_killed_late_ = false;
   Stream output_{session_.output(), STDOUT_FILENO,

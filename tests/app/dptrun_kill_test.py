@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Kills runs of dptrun: dptrun_kill_test.py DPTRUN DPTRAIN [--runs N] [--ranks P] [--seed S] [-- dptrain's options].
 
-In each run a rank or mpirun gets SIGKILL, at a random moment from its start on; in every third run while a checkpoint
-is being written. Every run must end by itself, with the weights and the log of a run that nobody has disturbed, and
+In each run a rank or mpirun gets SIGKILL, at a random moment from its start on; in every fourth run while a checkpoint
+is being written. In every fourth run dptrun is asked to stop instead, and started again with --resume. Every run must end by itself, with the weights and the log of a run that nobody has disturbed, and
 leave nothing behind. At the end it prints how long recoveries took, from the kill to the next run's first step.
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("dptrun")
     parser.add_argument("dptrain")
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--patience", type=float, default=200.0, help="seconds that a run may take")
@@ -75,12 +75,12 @@ def left_behind() -> list[str]:
 class Run:
     """One run of dptrun. Its lines come with the time at which they came."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, *more: str):
         self.log, self.folder = f"{name}.h5", pathlib.Path(f"{name}.checkpoints")
         environment = os.environ | {"OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
         self.process = subprocess.Popen(
             [OPTIONS.dptrun, "-np", str(OPTIONS.ranks), "--", OPTIONS.dptrain, *OPTIONS.train, "--log", self.log,
-             "--checkpoint", str(self.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+             "--checkpoint", str(self.folder), *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
         self.began = time.monotonic()
         self.lines: list[tuple[float, str]] = []
         self._reader = threading.Thread(target=self._read)
@@ -114,17 +114,22 @@ class Run:
             time.sleep(0.0005 if moment is None else 0.005)
         return None
 
-    def finish(self) -> float:
-        """Returns how long the run has taken."""
+    def stop(self, moment: float) -> float | None:
+        """Asks dptrun to stop. Returns when; nothing if the run was over before."""
+        time.sleep(moment)
+        self.process.terminate()
+        return time.monotonic() if self.finish((0, 75)) == 75 else None
+
+    def finish(self, codes: tuple[int, ...] = (0,)) -> int:
+        """Returns the exit code, which must be one of these."""
         try:
             self.process.wait(OPTIONS.patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise AssertionError(f"no end in {OPTIONS.patience:g} s:\n{self.text()}") from None
-        took = time.monotonic() - self.began
         self._reader.join()
-        assert self.process.returncode == 0, f"exit code {self.process.returncode}:\n{self.text()}"
-        return took
+        assert self.process.returncode in codes, f"exit code {self.process.returncode}:\n{self.text()}"
+        return self.process.returncode
 
     def text(self) -> str:
         return "\n".join(f"{at - self.began:7.2f} {line}" for at, line in self.lines)
@@ -151,7 +156,8 @@ def told(name: str, times: list[float]) -> str:
 def main() -> None:
     chance = random.Random(OPTIONS.seed)
     undisturbed = Run("undisturbed")
-    whole_s = undisturbed.finish()
+    undisturbed.finish()
+    whole_s = time.monotonic() - undisturbed.began
     want = results("undisturbed.h5")
     recoveries: list[float] = []
     kills = number = 0
@@ -161,7 +167,12 @@ def main() -> None:
         name = f"run{number}"
         run = Run(name)
         # Not at the very end, where the run may be over before; start-up is about a third of the time.
-        killed_at = run.kill(None if kills % 3 == 2 else chance.uniform(0.0, 0.9 * whole_s), chance)
+        moment = chance.uniform(0.0, 0.9 * whole_s)
+        if kills % 4 == 3:
+            killed_at = run.stop(moment)
+            run = Run(name, "--resume") if killed_at else run
+        else:
+            killed_at = run.kill(None if kills % 4 == 1 else moment, chance)
         run.finish()
         try:
             got = results(run.log)
