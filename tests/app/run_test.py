@@ -272,7 +272,7 @@ def stopped_run_says_where_it_is() -> None:
 def stop_is_agreed() -> None:
     # One rank is asked to stop. All end after the same step, in every kind of run, and weights are exported.
     for name, options in (("ring", ("--compress", "q8")), ("powersgd", ("--compress", "powersgd:rank=2")),
-                          ("parts", ("--accumulate", "2")), ("off", ("--exchange", "off")),
+                          ("off", ("--exchange", "off")),
                           # Nearly all of the time is evaluation.
                           ("evaluation", ("--limit-train", "16", "--limit-test", "1000"))):
         words = command(3, f"{name}.h5", "--epochs", "1000", "--export", f"{name}.weights.h5", *options)
