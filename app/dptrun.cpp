@@ -47,14 +47,14 @@ class Supervisor {
   }
 
  private:
-  enum class Next { end, again, give_up };
-
   int run_attempts() {
     while (true) {
       const std::optional<std::vector<dp::RunHost>> hosts = hosts_that_answer();
       if (!hosts) {
+        if (must_give_up("too few hosts answer")) {
+          return static_cast<int>(dp::ErrorKind::communication);
+        }
         if (!pause("too few hosts answer")) return stop_code();
-        if (is_given_up()) return static_cast<int>(dp::ErrorKind::communication);
         continue;
       }
       ++attempts_;
@@ -65,7 +65,11 @@ class Supervisor {
           signals_);
       has_lived_ = has_lived_ || report.has_lived;
       if (const int signals = signals_.count(); signals > 0 && report.exit_code != 0) {
-        return signals == 1 && report.first_step ? report.exit_code : stop_code();
+        if (signals > 1 || !report.first_step) return stop_code();
+        if (report.exit_code != static_cast<int>(dp::ErrorKind::stopped)) {
+          say("{}; it is not started again, since it was to stop", what_ended(report));
+        }
+        return report.exit_code;
       }
       if (report.exit_code == 0) return 0;
       if (!down_since_) down_since_ = report.end;
@@ -75,11 +79,7 @@ class Supervisor {
         say("{}; it is not started again", what);
         return report.exit_code;
       }
-      if (is_given_up()) {
-        say("{}; given up after {} restart{} without progress (--max-restarts)", what,
-            options_.max_restarts, options_.max_restarts == 1 ? "" : "s");
-        return report.exit_code;
-      }
+      if (must_give_up(what)) return report.exit_code;
       if (!pause(what)) return stop_code();
     }
   }
@@ -134,7 +134,12 @@ class Supervisor {
     }
   }
 
-  [[nodiscard]] bool is_given_up() const { return without_progress_ >= options_.max_restarts; }
+  bool must_give_up(const std::string& what) const {
+    if (without_progress_ < options_.max_restarts) return false;
+    say("{}; given up after {} restart{} without progress (--max-restarts)", what,
+        options_.max_restarts, options_.max_restarts == 1 ? "" : "s");
+    return true;
+  }
 
   // Says what has happened and waits before the next run. False: a signal asks to stop.
   bool pause(const std::string& what) {

@@ -187,6 +187,8 @@ def main() -> None:
             again = run.first_step_after(killed_at)
             if again is not None:
                 recoveries.append(again - killed_at)
+            print(f"{name}: {'stopped' if kills % 4 == 0 else 'killed'}"
+                  f"{f'; the next step {again - killed_at:.1f} s later' if again else ''}", flush=True)
         shutil.rmtree(run.folder)
         pathlib.Path(run.log).unlink()
     print(f"{kills} of {kills} runs ended like the undisturbed one ({whole_s:.1f} s); {os.getloadavg()[0]:.0f} processes "

@@ -190,7 +190,8 @@ def leaves_hosts_out() -> None:
     assert code == 0 and printed.count("step 30") == 1, (code, said)
     assert said[0] == "no answer from no-such-host; 1 of 2 hosts are there, 1 are needed (--min-hosts)", said
     code, said, _ = finish(start(*common, "--min-hosts", "2", "--max-restarts", "1"))
-    assert code == 4 and "too few hosts answer; starts again" in said[1], (code, said)
+    assert code == 4 and "too few hosts answer; starts again" in said[1] and len(said) == 4, (code, said)
+    assert said[3] == "too few hosts answer; given up after 1 restart without progress (--max-restarts)", said
 
 
 def main() -> None:
