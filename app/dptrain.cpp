@@ -125,7 +125,10 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
       break;
     case dp::Options::Action::train: {
       if (comm.rank() == 0) dp::StopNotice::speak();
-      dp::Trainer(options, comm).run();
+      const std::string missing = dp::Trainer(options, comm).run();
+      comm.together([&] {
+        if (!missing.empty()) throw dp::Error(dp::ErrorKind::data, missing);
+      });
       break;
     }
   }

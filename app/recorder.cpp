@@ -1,14 +1,8 @@
 #include "app/recorder.hpp"
 
-#include <mpi.h>
-
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 
-#include "app/options_values.hpp"
 #include "app/rank_main.hpp"
 #include "app/stop_notice.hpp"
 #include "kernels/base/error.hpp"
@@ -63,16 +57,6 @@ double fraction(std::int64_t part, std::int64_t whole) {
 
 }  // namespace
 
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string all(text, static_cast<std::size_t>(std::max(length, 0)));
-  return all.substr(0, all.find(','));
-}
-
-std::string build_name() { return DP_VERSION " (" DP_GIT_REVISION ")"; }
-
 Recorder::Recorder(RunDescription run)
     : run_(std::move(run)), console_(console_mode(*run_.options)) {
   // Lists that rows refer to by index. A log that goes on keeps its lists and adds to them.
@@ -101,71 +85,13 @@ void Recorder::attach(Reducer& reducer) {
       hops.push_back(static_cast<double>(of_one));
     }
     log_->set_attribute("/", "topology_hops", std::span<const double>(hops));
+    save_log();
   }
   counted_control_bytes_ = reducer.run([](Communicator& comm) { return comm.control_bytes(); });
 }
 
 std::string Recorder::topology_of(const Bucket& bucket) const {
   return bucket.topology.empty() ? run_.options->topology : bucket.topology;
-}
-
-void Recorder::open_log() {
-  const net::Parameters& parameters = run_.network->parameters();
-  RunInfo info;
-  info.dptrain_version = DP_VERSION;
-  info.git_revision = DP_GIT_REVISION;
-  info.command_line = command_line();
-  info.mpi_version = mpi_version();
-  info.world_size = static_cast<std::size_t>(run_.comm->size());
-  info.hosts = log_hosts_;
-  info.devices = devices_;
-  info.codec_names = codec_names_;
-  info.topology_names = topology_names_;
-  info.config = run_.options->resolved();
-  info.model_name = run_.options->model;
-  info.parameters = parameters.size();
-  info.gradient_bytes = parameters.size() * sizeof(float);
-  info.buckets = run_.buckets.size();
-  info.has_steps = run_.options->log_steps > 0;
-  const StopNotice::Hold hold;
-  log_ = make_log(info);
-  StopNotice::set_log(log_->path());
-  log_->set_attribute("/", "cores_per_rank", run_.share.cores_per_rank);
-  log_->set_attribute("/", "threads_per_rank", run_.device->threads());
-  log_->set_attribute("/", "exchange_path", run_.exchange_path);
-  log_->set_attribute("/", "link_bytes_per_s", run_.link.bytes_per_s);
-  log_->set_attribute("/", "link_latency_s", run_.link.latency_s);
-  log_->set_attribute("/", "link_uncertainty", run_.link.uncertainty);
-  log_->set_attribute("/", "bucket_bytes", static_cast<double>(run_.bucket_bytes));
-  log_->set_attribute("/", "data_hash", fmt::format("{:016x}", run_.data_hash));
-  write_nominal_link();
-  log_->set_attribute("/model", "algorithms", run_.device->tuning().export_text());
-}
-
-// Writes what the link was set to, which is known if --throttle or the lab made it slow; the lab
-// tells its hosts by environment variables. If there are two rates, the lower one counts.
-void Recorder::write_nominal_link() {
-  double rate = std::numeric_limits<double>::infinity();
-  for (const auto& [variable, attribute] :
-       {std::pair{"DPTRAIN_LINK_BIT_PER_S", "nominal_bit_per_s"},
-        std::pair{"DPTRAIN_LINK_DELAY_S", "nominal_delay_s"},
-        std::pair{"DPTRAIN_LINK_LOSS", "nominal_loss"},
-        std::pair{"DPTRAIN_LINK_SHARED", "nominal_is_shared"}}) {
-    const char* text = std::getenv(variable);
-    if (text == nullptr) continue;
-    double value = 0;
-    const char* end = text + std::strlen(text);
-    const auto [stop, error] = std::from_chars(text, end, value);
-    if (error != std::errc() || stop != end) continue;
-    if (std::string_view(attribute) == "nominal_bit_per_s") {
-      rate = value;
-    } else {
-      log_->set_attribute("/", attribute, value);
-    }
-  }
-  const double throttle = parse_bit_rate("--throttle", run_.options->throttle);
-  if (throttle > 0) rate = std::min(rate, throttle);
-  if (std::isfinite(rate)) log_->set_attribute("/", "nominal_bit_per_s", rate);
 }
 
 CommTimes Recorder::collect_comm() {
@@ -194,7 +120,6 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
         return Sums{c.all_sum(tally.step_loss.loss), c.all_sum(tally.step_loss.samples)};
       });
       if (log_) {
-        const StopNotice::Hold hold;
         log_->append(StepRow{.step = static_cast<std::int64_t>(global_step),
                              .epoch = static_cast<std::int64_t>(tally.epoch),
                              .train_loss = sums.loss / static_cast<double>(sums.samples),
@@ -214,6 +139,7 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                              .peer_wait_s = comm.peer_wait_s,
                              .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
                              .received_bytes = static_cast<std::int64_t>(comm.received_bytes)});
+        if (log_->is_save_due()) save_log();
       }
     }
   }
@@ -325,7 +251,6 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
   epochs_.push_back(row);
   epoch_steps_.push_back(static_cast<double>(tally.steps_of_epoch));
   if (log_) {
-    const StopNotice::Hold hold;
     log_->append(row);
     std::vector<RankRow> rows;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -337,6 +262,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     }
     log_->append(std::span<const RankRow>(rows));
     write_buckets(epoch, buckets);
+    save_log();
   }
   print_epoch(row);
 }
@@ -368,16 +294,13 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
          .saturation = sum.saturation()});
   }
   // A warm-up has its own codecs.
-  if (codec_names_.size() > names) log_->set_attribute("/", "codec_names", codec_names_);
+  if (codec_names_.size() > names) log_->set_list("codec_names", codec_names_);
   log_->append(std::span<const BucketRow>(rows));
 }
 
 void Recorder::finish(bool is_complete) {
   if (!is_speaker()) return;
-  if (log_) {
-    const StopNotice::Hold hold;
-    log_->close(is_complete);
-  }
+  if (log_) save_log(is_complete);
   print_end();
 }
 

@@ -4,7 +4,9 @@
 // through the reducer's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -83,6 +85,8 @@ struct EvaluationResult {
 
 class Recorder {
  public:
+  static constexpr const char* kLogName = "the log";  // among the missing files
+
   // Collective. Rank 0 creates the log, unless it is "none"; only rank 0 throws what RunLog::create
   // throws.
   explicit Recorder(RunDescription run);
@@ -108,16 +112,22 @@ class Recorder {
   void say(const std::string& line);
   // Rank 0 warns of images that were replaced: once of each, and of the first few by name.
   void note_images(const std::vector<std::string>& notes);
-  // Rank 0 warns now, and prints at the end what is missing.
+  // A file of the run cannot be written. Rank 0 warns now, once of each reason. The file counts as
+  // missing unless it can be written later.
   void note_missing(const std::string& what, const std::string& why);
-  // Rank 0 prints the line at the end.
-  void note_at_end(const std::string& line) { missing_.push_back(line); }
+  // Rank 0: the line is part of missing_files().
+  void note_at_end(const std::string& line) { missing_[line] = ""; }
+  void note_written(const std::string& what) { missing_.erase(what); }
+  // Rank 0 prints the line, if it has not done so yet.
+  void warn_once(const std::string& line);
+  // Rank 0: a sentence about the files that are missing, for the end; empty if there is none.
+  [[nodiscard]] std::string missing_files() const;
   // Collective. Times are seconds.
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);
   // Between steps: what the running epoch has cost so far.
   void list_state(StateVisitor& visitor);
-  // The log's file as it is now, for a checkpoint, whose head then names it; empty where there is
+  // The log with all rows so far, for a checkpoint, whose head then names it; empty where there is
   // none.
   [[nodiscard]] std::vector<std::byte> log_image(CheckpointHead& head) const;
   // Prints the closing table and closes the log, which a run that was stopped leaves unfinished.
@@ -134,10 +144,17 @@ class Recorder {
   };
 
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
-  void open_log();
   void take_earlier_lists();
   [[nodiscard]] RunLog make_log(RunInfo& info);
   [[nodiscard]] std::string topology_of(const Bucket& bucket) const;
+  // These are in recorder_log.cpp and for rank 0 only.
+  void open_log();
+  // Puts what is new in the log on the disk. If that fails, training goes on, and the next call
+  // tries again. A value closes the log, as that of a finished run or of one that was stopped.
+  void save_log(std::optional<bool> is_finished = std::nullopt);
+  void note_log_failure(const std::string& why);
+  void note_log_saved();
+  [[nodiscard]] std::string missing_part_of_log() const;
   void write_nominal_link();
   // Adds what the reducer has measured since the last call to epoch_comm_, and returns it.
   CommTimes collect_comm();
@@ -152,6 +169,7 @@ class Recorder {
   void print_step(const EpochTally& tally);
   void print_epoch(const EpochRow& row);
   void print_end();
+  void print_place_of_log();
 
   RunDescription run_;
   Console console_;
@@ -166,9 +184,11 @@ class Recorder {
   // By bucket, the bytes that this rank sends in a step; nothing if they depend on the values.
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes epoch_comm_;
-  std::uint64_t counted_control_bytes_ = 0;  // of earlier epochs and of the set-up
-  std::vector<std::string> missing_;         // what the run could not write
-  std::set<std::string> replaced_images_;    // what note_images() was told
+  std::uint64_t counted_control_bytes_ = 0;     // of earlier epochs and of the set-up
+  std::map<std::string, std::string> missing_;  // what the run could not write, and why
+  std::set<std::string> warnings_;              // of warn_once()
+  std::int64_t logged_epochs_ = 0;              // that are on the disk
+  std::set<std::string> replaced_images_;       // what note_images() was told
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each
 };

@@ -189,11 +189,24 @@ void Recorder::note_images(const std::vector<std::string>& notes) {
   }
 }
 
+void Recorder::warn_once(const std::string& line) {
+  if (is_speaker() && warnings_.insert(line).second) console_.warn("dptrain: " + line);
+}
+
 void Recorder::note_missing(const std::string& what, const std::string& why) {
-  if (!is_speaker()) return;
-  console_.warn(fmt::format("dptrain: {}; training goes on without it", why));
-  const std::string line = fmt::format("{} is missing: {}", what, why);
-  if (std::find(missing_.begin(), missing_.end(), line) == missing_.end()) missing_.push_back(line);
+  missing_[what] = why;
+  warn_once(why + "; training goes on without it");
+}
+
+std::string Recorder::missing_files() const {
+  std::string files;
+  for (const auto& [what, why] : missing_) {
+    files += (files.empty() ? "" : "; ") + what;
+    if (why.empty()) continue;
+    files += fmt::format(" {} ({})", what == kLogName ? missing_part_of_log() : "is missing", why);
+  }
+  if (files.empty() || !is_speaker()) return {};
+  return "the training is complete, but not all of its files: " + files;
 }
 
 void Recorder::record_test_augmentation(const EvaluationResult& result) {
@@ -210,10 +223,10 @@ void Recorder::record_test_augmentation(const EvaluationResult& result) {
     console_.print(line);
   }
   if (!log_) return;
-  const StopNotice::Hold hold;
   log_->set_attribute("/", "test_augment", std::string(kind));
   log_->set_attribute("/", "augmented_test_loss", loss);
   log_->set_attribute("/", "augmented_test_accuracy", accuracy);
+  save_log();
 }
 
 void Recorder::say_evaluation(const EvaluationResult& result) {
@@ -272,7 +285,7 @@ void Recorder::print_epoch(const EpochRow& row) {
 }
 
 void Recorder::print_end() {
-  if (epochs_.empty()) return;  // nothing was trained
+  if (epochs_.empty()) return print_place_of_log();  // nothing was trained
   TextTable table;
   table.header = {"epoch", "time",    "compute",    "exposed",       "data",  "other",      "comm",
                   "sent",  "of fp32", "train loss", "test accuracy", "error", "sum's error"};
@@ -301,8 +314,13 @@ void Recorder::print_end() {
         "error: the part of the gradient that encoders left for later steps. sum's error: how far\n"
         "the delivered sum of one step was from the exact one.");
   }
-  for (const std::string& missing : missing_) console_.warn("dptrain: " + missing);
-  if (log_) console_.print(fmt::format("The log is {}", log_->path()));
+  print_place_of_log();
+}
+
+void Recorder::print_place_of_log() {
+  if (log_ && !missing_.contains(kLogName)) {
+    console_.print(fmt::format("The log is {}", log_->path()));
+  }
 }
 
 }  // namespace dp

@@ -92,8 +92,8 @@ void Recorder::take_earlier_lists() {
   first_host_ = log_hosts_.size() - hosts.size();
 }
 
-// A log that fits a checkpoint goes on under its name. What has that name by now, such as the log
-// of a start that came to no checkpoint, gets another one.
+// A log that fits a checkpoint goes on. What has its name by now, such as the log of a start that
+// came to no checkpoint, gets another one.
 RunLog Recorder::make_log(RunInfo& info) {
   const std::string& wanted = run_.options->log;
   if (run_.resume != nullptr) {
@@ -103,10 +103,7 @@ RunLog Recorder::make_log(RunInfo& info) {
     info.first_epoch = static_cast<std::int64_t>(point.epoch() + (point.epoch_is_over() ? 1 : 0));
     info.first_step = static_cast<std::int64_t>(point.checkpoint.step);
     if (!point.log.empty()) {
-      const std::string& earlier = point.head.get("log.path");
-      const std::string path = wanted == "auto" ? earlier : wanted;
-      if (!is_same_file(path, earlier)) check_new_file(Setting::log, path);
-      return RunLog::resume(path, point.log, info);
+      return RunLog::resume(wanted, point.log, info);
     }
   }
   if (run_.options->resume && wanted != "auto") {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "app/evaluation.hpp"
+#include "app/option_names.hpp"
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "comm/replica_hash.hpp"
@@ -18,12 +19,14 @@ namespace {
 // This many steps in a row without a finite gradient end the run.
 constexpr int kMostSkippedSteps = 5;
 
+constexpr const char* kExportedWeights = "the file of exported weights";
+
 }  // namespace
 
 Trainer::Trainer(const Options& options, Communicator& comm)
     : run_(options, comm), options_(options), replica_(*run_.replica), recorder_(*run_.recorder) {}
 
-void Trainer::run() {
+std::string Trainer::run() {
   recorder_.print_start();
   if (options_.has_checkpoints()) begin_checkpoints();
   const std::size_t first_epoch = resume();
@@ -54,6 +57,7 @@ void Trainer::run() {
   if (run_.trace && !run_.trace->is_written()) write_trace();
   recorder_.finish();
   replica_.sync().reducer().run([&](Communicator& comm) { stop_vote_.finish(comm); });
+  return recorder_.missing_files();
 }
 
 void Trainer::train_epoch(std::size_t epoch) {
@@ -258,9 +262,10 @@ void Trainer::export_weights(const EvaluationResult& result) {
   weights.test_loss = result.mean_loss();
   try {
     const StopNotice::Hold hold;
-    run_.exporter->write(std::move(weights));
+    with_option_names(kDptrainNames, [&] { run_.exporter->write(std::move(weights)); });
+    recorder_.note_written(kExportedWeights);
   } catch (const Error& error) {
-    recorder_.note_missing("the file of exported weights", error.what());
+    recorder_.note_missing(kExportedWeights, error.what());
   }
 }
 

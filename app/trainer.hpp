@@ -28,9 +28,10 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Collective: makes the whole run and closes the log at its end. If the run is asked to stop, all
+  // Collective: makes the whole run and closes the log at its end. Files that cannot be written do
+  // not end it; rank 0 then returns a sentence that names them. If the run is asked to stop, all
   // ranks throw the same AgreedError(stopped) after the same step.
-  void run();
+  [[nodiscard]] std::string run();
 
   // Between steps: all that a run which goes on later must have (kernels/base/state.hpp).
   void list_state(StateVisitor& visitor);

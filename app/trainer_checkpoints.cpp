@@ -33,9 +33,8 @@ void Trainer::begin_checkpoints() {
       recorder_.say(fmt::format("checkpoint of step {} in {}", id.step, options_.checkpoint));
     }
   };
-  checkpoints.on_failure = [this](const CheckpointId& id, const std::string& why) {
-    recorder_.note_missing(fmt::format("the checkpoint of step {}", id.step),
-                           "no checkpoint can be written: " + why);
+  checkpoints.on_failure = [this](const CheckpointId&, const std::string& why) {
+    recorder_.warn_once("no checkpoint can be written: " + why + "; training goes on without it");
   };
   checkpoints_ = std::make_unique<Checkpoints>(*run_.device, replica_.sync().reducer(),
                                                std::move(checkpoints));

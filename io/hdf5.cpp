@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/base/error.hpp"
@@ -81,6 +82,7 @@ T check_hdf5(T value, const char* expression, const char* file, int line) {
 }
 template int check_hdf5(int, const char*, const char*, int);
 template hid_t check_hdf5(hid_t, const char*, const char*, int);
+template hssize_t check_hdf5(hssize_t, const char*, const char*, int);
 
 namespace {
 
@@ -138,24 +140,114 @@ void write_attribute(hid_t object, const std::string& name, std::span<const doub
   write(object, name, H5T_NATIVE_DOUBLE, space.get(), values.data());
 }
 
-std::string read_text_attribute(hid_t object, const std::string& name) {
-  const H5Handle attribute(DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose);
+void write_any_attribute(hid_t object, const std::string& name, const AttributeValue& value) {
+  std::visit(
+      [&](const auto& its) {
+        using Value = std::decay_t<decltype(its)>;
+        if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+          write_attribute(object, name, std::span<const std::string>(its));
+        } else if constexpr (std::is_same_v<Value, std::vector<double>>) {
+          write_attribute(object, name, std::span<const double>(its));
+        } else {
+          write_attribute(object, name, its);
+        }
+      },
+      value);
+}
+
+namespace {
+
+H5Handle open_attribute(hid_t object, const std::string& name) {
+  return {DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose};
+}
+
+std::size_t length_of(const H5Handle& attribute) {
   const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);
-  const hssize_t count = DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get()));
-  if (count == 0) return {};
+  return static_cast<std::size_t>(DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get())));
+}
+
+std::vector<std::string> read_strings(const H5Handle& attribute) {
+  std::vector<char*> texts(length_of(attribute), nullptr);
+  if (texts.empty()) return {};
   const H5Handle type = utf8_string_type();
-  std::vector<char*> texts(static_cast<std::size_t>(count), nullptr);
   DP_CHECK_HDF5(H5Aread(attribute.get(), type.get(), texts.data()));
-  std::string first = texts.front() == nullptr ? "" : texts.front();
+  std::vector<std::string> strings;
+  for (const char* text : texts) strings.emplace_back(text == nullptr ? "" : text);
+  const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);
   DP_CHECK_HDF5(H5Dvlen_reclaim(type.get(), space.get(), H5P_DEFAULT, texts.data()));
-  return first;
+  return strings;
+}
+
+template <class T>
+std::vector<T> read_numbers(const H5Handle& attribute, hid_t type) {
+  std::vector<T> values(length_of(attribute));
+  if (!values.empty()) DP_CHECK_HDF5(H5Aread(attribute.get(), type, values.data()));
+  return values;
+}
+
+}  // namespace
+
+std::string read_text_attribute(hid_t object, const std::string& name) {
+  const std::vector<std::string> all = read_strings(open_attribute(object, name));
+  return all.empty() ? "" : all.front();
 }
 
 double read_number_attribute(hid_t object, const std::string& name) {
-  const H5Handle attribute(DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose);
+  const H5Handle attribute = open_attribute(object, name);
   double value = 0;
   DP_CHECK_HDF5(H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value));
   return value;
+}
+
+AttributeValue read_attribute(hid_t object, const std::string& name) {
+  const H5Handle attribute = open_attribute(object, name);
+  const H5Handle type(DP_CHECK_HDF5(H5Aget_type(attribute.get())), H5Tclose);
+  const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);
+  const bool is_array = H5Sget_simple_extent_type(space.get()) == H5S_SIMPLE;
+  const std::size_t count = length_of(attribute);
+  if (is_array || count == 1) {
+    switch (H5Tget_class(type.get())) {
+      case H5T_STRING: {
+        std::vector<std::string> strings = read_strings(attribute);
+        if (is_array) return strings;
+        return std::move(strings.front());
+      }
+      case H5T_INTEGER: {
+        if (is_array) break;
+        const auto number = read_numbers<std::int64_t>(attribute, H5T_NATIVE_INT64).front();
+        if (H5Tget_size(type.get()) == 1) return static_cast<std::uint8_t>(number);
+        return number;
+      }
+      case H5T_FLOAT: {
+        std::vector<double> numbers = read_numbers<double>(attribute, H5T_NATIVE_DOUBLE);
+        if (is_array) return numbers;
+        return numbers.front();
+      }
+      default:
+        break;
+    }
+  }
+  throw_error(ErrorKind::data, "HDF5: the attribute {} is neither text nor number", name);
+}
+
+std::vector<std::string> attribute_names(hid_t object) {
+  std::vector<std::string> names;
+  const auto note = [](hid_t, const char* name, const H5A_info_t*, void* list) -> herr_t {
+    static_cast<std::vector<std::string>*>(list)->emplace_back(name);
+    return 0;
+  };
+  DP_CHECK_HDF5(H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, nullptr, note, &names));
+  return names;
+}
+
+haddr_t header_address(hid_t object) {
+#if H5_VERSION_GE(1, 12, 0)
+  H5O_info1_t info;
+#else
+  H5O_info_t info;
+#endif
+  DP_CHECK_HDF5(H5Oget_info1(object, &info));
+  return info.addr;
 }
 
 }  // namespace dp

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace dp {
@@ -31,8 +32,6 @@ class H5Handle {
   [[nodiscard]] hid_t get() const noexcept { return id_; }
   // Closes now; throws Error(data) if that fails. Closing twice does nothing.
   void close();
-  // Gives up the identifier without closing it: it stays open until the process ends.
-  void abandon() noexcept { id_ = H5I_INVALID_HID; }
 
  private:
   hid_t id_ = H5I_INVALID_HID;
@@ -49,20 +48,32 @@ template <class T>
 T check_hdf5(T value, const char* expression, const char* file, int line);
 extern template int check_hdf5(int, const char*, const char*, int);
 extern template hid_t check_hdf5(hid_t, const char*, const char*, int);
+extern template hssize_t check_hdf5(hssize_t, const char*, const char*, int);
 
-// Write attributes of a file, group or data set and replace those that exist. Strings are UTF-8 of
-// variable length; arrays of strings are one-dimensional.
+// What an attribute can be. Strings are UTF-8 of variable length; arrays are one-dimensional.
+using AttributeValue = std::variant<std::string, std::vector<std::string>, std::int64_t,
+                                    std::uint8_t, double, std::vector<double>>;
+
+// Write attributes of a file, group or data set and replace those that exist.
 void write_attribute(hid_t object, const std::string& name, const std::string& value);
 void write_attribute(hid_t object, const std::string& name, std::span<const std::string> values);
 void write_attribute(hid_t object, const std::string& name, std::int64_t value);
 void write_attribute(hid_t object, const std::string& name, std::uint8_t value);
 void write_attribute(hid_t object, const std::string& name, double value);
 void write_attribute(hid_t object, const std::string& name, std::span<const double> values);
+void write_any_attribute(hid_t object, const std::string& name, const AttributeValue& value);
 
 // Read a string attribute (of an array the first string, or an empty one if the array is empty) or
 // a scalar number. They throw Error(data) if there is no such attribute.
 [[nodiscard]] std::string read_text_attribute(hid_t object, const std::string& name);
 [[nodiscard]] double read_number_attribute(hid_t object, const std::string& name);
+// Reads an attribute as what it is; throws Error(data) if it is something else than
+// write_attribute() writes.
+[[nodiscard]] AttributeValue read_attribute(hid_t object, const std::string& name);
+[[nodiscard]] std::vector<std::string> attribute_names(hid_t object);
+
+// Where the object header of a data set begins in the file.
+[[nodiscard]] haddr_t header_address(hid_t object);
 
 }  // namespace dp
 

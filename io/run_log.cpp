@@ -1,5 +1,6 @@
 #include "io/run_log.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,29 +11,25 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <random>
+#include <string_view>
 
-#include "io/hdf5.hpp"
 #include "io/new_file.hpp"
-#include "io/whole_file.hpp"
+#include "io/run_log_earlier.hpp"
+#include "io/run_log_file.hpp"
+#include "io/run_log_image.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
 namespace {
 
-constexpr std::int64_t kFormatVersion = 1;
-constexpr hsize_t kChunkRows = 1'024;
-
-hid_t native_type(LogType type) {
-  switch (type) {
-    case LogType::int64:
-      return H5T_NATIVE_INT64;
-    case LogType::uint64:
-      return H5T_NATIVE_UINT64;
-    case LogType::float64:
-      return H5T_NATIVE_DOUBLE;
-  }
-  throw_error(ErrorKind::internal, "no HDF5 type for a column of type {}", static_cast<int>(type));
-}
+// The lists that rows refer to.
+enum List : std::size_t { kHosts, kDevices, kCodecs, kTopologies };
+constexpr std::array<std::string_view, 4> kLists = {"hosts", "devices", "codec_names",
+                                                    "topology_names"};
 
 std::string iso8601(double unix_s) {
   const auto seconds = static_cast<std::time_t>(std::floor(unix_s));
@@ -43,72 +40,15 @@ std::string iso8601(double unix_s) {
   return {text, length};
 }
 
-// A one-dimensional data set of compound rows that grows at its end.
-class Table {
- public:
-  Table() = default;
-  // Makes it, or opens the one that is in the file.
-  Table(hid_t file, const std::string& name, std::size_t row_bytes,
-        std::span<const LogField> fields, bool is_new) {
-    memory_type_ = {DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, row_bytes)), H5Tclose};
-    for (const LogField& field : fields) {
-      DP_CHECK_HDF5(
-          H5Tinsert(memory_type_.get(), field.name.c_str(), field.offset, native_type(field.type)));
-    }
-    if (is_new) {
-      make(file, name, fields);
-      return;
-    }
-    data_ = {DP_CHECK_HDF5(H5Dopen2(file, name.c_str(), H5P_DEFAULT)), H5Dclose};
-    const H5Handle space(DP_CHECK_HDF5(H5Dget_space(data_.get())), H5Sclose);
-    DP_CHECK_HDF5(H5Sget_simple_extent_dims(space.get(), &rows_, nullptr));
-  }
-
-  void append(const void* rows, hsize_t count) {
-    const hsize_t size = rows_ + count;
-    DP_CHECK_HDF5(H5Dset_extent(data_.get(), &size));
-    const H5Handle file_space(DP_CHECK_HDF5(H5Dget_space(data_.get())), H5Sclose);
-    DP_CHECK_HDF5(
-        H5Sselect_hyperslab(file_space.get(), H5S_SELECT_SET, &rows_, nullptr, &count, nullptr));
-    const H5Handle memory_space(DP_CHECK_HDF5(H5Screate_simple(1, &count, nullptr)), H5Sclose);
-    DP_CHECK_HDF5(H5Dwrite(data_.get(), memory_type_.get(), memory_space.get(), file_space.get(),
-                           H5P_DEFAULT, rows));
-    rows_ = size;
-  }
-
-  void close() {
-    data_.close();
-    memory_type_.close();
-  }
-  void abandon() noexcept { data_.abandon(); }
-
- private:
-  void make(hid_t file, const std::string& name, std::span<const LogField> fields) {
-    std::vector<std::string> units;
-    for (const LogField& field : fields) units.push_back(field.unit);
-    const H5Handle file_type(DP_CHECK_HDF5(H5Tcopy(memory_type_.get())), H5Tclose);
-    DP_CHECK_HDF5(H5Tpack(file_type.get()));
-    const hsize_t none = 0, unlimited = H5S_UNLIMITED;
-    const H5Handle space(DP_CHECK_HDF5(H5Screate_simple(1, &none, &unlimited)), H5Sclose);
-    const H5Handle layout(DP_CHECK_HDF5(H5Pcreate(H5P_DATASET_CREATE)), H5Pclose);
-    DP_CHECK_HDF5(H5Pset_chunk(layout.get(), 1, &kChunkRows));
-    // A chunk gets its place in the file when the table grows, not only when it is flushed.
-    // make_room() relies on that.
-    DP_CHECK_HDF5(H5Pset_alloc_time(layout.get(), H5D_ALLOC_TIME_EARLY));
-    DP_CHECK_HDF5(H5Pset_fill_time(layout.get(), H5D_FILL_TIME_NEVER));
-    data_ = {DP_CHECK_HDF5(H5Dcreate2(file, name.c_str(), file_type.get(), space.get(), H5P_DEFAULT,
-                                      layout.get(), H5P_DEFAULT)),
-             H5Dclose};
-    write_attribute(data_.get(), "units", std::span<const std::string>(units));
-  }
-
-  H5Handle memory_type_, data_;
-  hsize_t rows_ = 0;
-};
-
 double start_of(const RunInfo& info) {
   if (info.start_unix_s > 0) return info.start_unix_s;
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// What tells a run's own log from those of other runs.
+std::string new_run_id() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}", source(), source());
 }
 
 // Makes the empty file and returns its path, which is a new name for "auto".
@@ -125,6 +65,39 @@ std::string create_log_file(const std::string& path) {
   return create_fresh_file(Setting::log, std::string(stem, length), "h5");
 }
 
+// Attributes that a run that goes on sets anew.
+void set_attributes(LogContents& contents, const RunInfo& info, const std::string& path) {
+  LogGroup& root = contents.group("");
+  root.set("format_version", kLogFormatVersion);
+  root.set("dptrain_version", info.dptrain_version);
+  root.set("git_revision", info.git_revision);
+  root.set("command_line", info.command_line);
+  root.set("world_size", checked_cast<std::int64_t>(info.world_size));
+  root.set("mpi_version", info.mpi_version);
+  root.set("finished", std::uint8_t{0});
+  root.set("resumed_from", info.resumed_from);
+  LogGroup& config = contents.group("config");
+  for (const auto& [name, value] : info.config) config.set(name, name == "log" ? path : value);
+  LogGroup& model = contents.group("model");
+  model.set("name", info.model_name);
+  model.set("parameters", checked_cast<std::int64_t>(info.parameters));
+  model.set("gradient_bytes", checked_cast<std::int64_t>(info.gradient_bytes));
+  model.set("buckets", checked_cast<std::int64_t>(info.buckets));
+}
+
+LogContents new_contents(const RunInfo& info) {
+  LogContents contents;
+  contents.groups = {{.name = "", .attributes = {}},
+                     {.name = "config", .attributes = {}},
+                     {.name = "model", .attributes = {}}};
+  LogGroup& root = contents.group("");
+  root.set("run_id", new_run_id());
+  root.set("started_at", iso8601(start_of(info)));
+  contents.tables = empty_log_tables();
+  if (!info.has_steps) contents.tables.pop_back();
+  return contents;
+}
+
 }  // namespace
 
 void check_log_path(const std::string& path) {
@@ -136,230 +109,182 @@ void check_log_path(const std::string& path) {
 }
 
 struct RunLog::State {
-  std::string path;
-  H5Handle file;
-  Table epochs, ranks, buckets, sessions, steps;
-  bool has_steps = false;
+  LogFile file;
+  LogContents contents;
+  // By list, where the values of the last set_list() are: rows are given these indices.
+  std::array<std::vector<std::size_t>, kLists.size()> index_of;
+  bool is_closed = false;
 
-  State(const std::string& log_path, const RunInfo& info, bool is_new)
-      : path(log_path), has_steps(info.has_steps) {
+  bool are_attributes_changed = true;
+
+  State(const std::string& path, LogContents all) : file(path), contents(std::move(all)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
     try {
-      open(info, is_new);
-    } catch (...) {
-      abandon();
-      throw;
+      if (!is_closed && has_changes()) save();
+    } catch (...) {  // the file is as it was
     }
   }
 
-  void open(const RunInfo& info, bool is_new) {
-    const H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
-    // Readers must be able to open the file while we write it, and some network file systems have
-    // no locks.
-    DP_CHECK_HDF5(H5Pset_file_locking(access.get(), false, true));
-    file = {DP_CHECK_HDF5(is_new ? H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get())
-                                 : H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get())),
-            H5Fclose};
-    const double start = start_of(info);
-    if (is_new) {
-      write_root(info, start);
-      write_groups(info);
-    } else {
-      write_session(info);
+  // ---- what is in the log
+
+  // The values that a list had before stay, because rows refer to them.
+  void set_list(std::size_t list, std::span<const std::string> values) {
+    const std::string name(kLists[list]);
+    LogGroup& root = contents.group("");
+    std::vector<std::string> all;
+    if (const auto* before = root.get<std::vector<std::string>>(name)) all = *before;
+    const auto earlier_end = static_cast<std::ptrdiff_t>(all.size());
+    index_of[list].clear();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::size_t index = i;
+      if (i >= all.size() || all[i] != values[i]) {
+        const auto end = all.begin() + earlier_end;
+        const auto it = std::find(all.begin(), end, values[i]);
+        index = it != end ? static_cast<std::size_t>(it - all.begin()) : all.size();
+        if (it == end) all.push_back(values[i]);
+      }
+      index_of[list].push_back(index);
     }
-    open_table<EpochRow>(epochs, "epochs", is_new);
-    open_table<RankRow>(ranks, "ranks", is_new);
-    open_table<BucketRow>(buckets, "buckets", is_new);
-    open_table<SessionRow>(sessions, "sessions", is_new);
-    if (has_steps) {
-      const bool has_table =
-          !is_new && DP_CHECK_HDF5(H5Lexists(file.get(), "steps", H5P_DEFAULT)) > 0;
-      open_table<StepRow>(steps, "steps", !has_table);
-    }
-    const SessionRow session{.start = start,
+    root.set(name, std::move(all));
+    are_attributes_changed = true;
+  }
+
+  void set_lists(const RunInfo& info) {
+    set_list(kHosts, info.hosts);
+    set_list(kDevices, info.devices);
+    set_list(kCodecs, info.codec_names);
+    set_list(kTopologies, info.topology_names);
+  }
+
+  void add_session(const RunInfo& info) {
+    const SessionRow session{.start = start_of(info),
                              .first_epoch = info.first_epoch,
                              .first_step = info.first_step,
                              .world_size = checked_cast<std::int64_t>(info.world_size)};
-    sessions.append(&session, 1);
-    flush();
+    contents.tables[LogTable::kSessions].append(&session);
+  }
+
+  [[nodiscard]] std::int64_t listed(List list, std::int64_t index) const {
+    const auto i = static_cast<std::size_t>(index);
+    return i < index_of[list].size() ? static_cast<std::int64_t>(index_of[list][i]) : index;
+  }
+  [[nodiscard]] EpochRow in_file(EpochRow row) const { return row; }
+  [[nodiscard]] SessionRow in_file(SessionRow row) const { return row; }
+  [[nodiscard]] StepRow in_file(StepRow row) const { return row; }
+  [[nodiscard]] RankRow in_file(RankRow row) const {
+    row.host = listed(kHosts, row.host);
+    row.device = listed(kDevices, row.device);
+    return row;
+  }
+  [[nodiscard]] BucketRow in_file(BucketRow row) const {
+    row.codec = listed(kCodecs, row.codec);
+    row.topology = listed(kTopologies, row.topology);
+    return row;
   }
 
   template <class Row>
-  void open_table(Table& table, const char* name, bool is_new) {
-    table = {file.get(), name, sizeof(Row), log_fields<Row>(), is_new};
-  }
-
-  // What may be another than in the sessions before.
-  void write_session(const RunInfo& info) {
-    const hid_t root = file.get();
-    write_attribute(root, "dptrain_version", info.dptrain_version);
-    write_attribute(root, "git_revision", info.git_revision);
-    write_attribute(root, "command_line", info.command_line);
-    write_attribute(root, "world_size", checked_cast<std::int64_t>(info.world_size));
-    write_attribute(root, "hosts", std::span(info.hosts));
-    write_attribute(root, "devices", std::span(info.devices));
-    write_attribute(root, "mpi_version", info.mpi_version);
-    write_attribute(root, "finished", std::uint8_t{0});
-    write_attribute(root, "resumed_from", info.resumed_from);
-    write_attribute(root, "codec_names", std::span(info.codec_names));
-    write_attribute(root, "topology_names", std::span(info.topology_names));
-    const H5Handle config(DP_CHECK_HDF5(H5Gopen2(root, "config", H5P_DEFAULT)), H5Gclose);
-    write_config(config.get(), info);
-  }
-
-  void write_config(hid_t group, const RunInfo& info) {
-    for (const auto& [name, value] : info.config) {
-      write_attribute(group, name, name == "log" && value == "auto" ? path : value);
+  void append(std::size_t table, std::span<const Row> rows) {
+    DP_ASSERT(!is_closed, "the log {} is closed already", file.path());
+    DP_ASSERT(table < contents.tables.size(), "the log {} has no table of steps", file.path());
+    for (const Row& row : rows) {
+      const Row its = in_file(row);
+      contents.tables[table].append(&its);
     }
   }
 
-  void write_root(const RunInfo& info, double start) {
-    const hid_t root = file.get();
-    write_attribute(root, "format_version", kFormatVersion);
-    write_attribute(root, "dptrain_version", info.dptrain_version);
-    write_attribute(root, "git_revision", info.git_revision);
-    write_attribute(root, "command_line", info.command_line);
-    write_attribute(root, "started_at", iso8601(start));
-    write_attribute(root, "world_size", checked_cast<std::int64_t>(info.world_size));
-    write_attribute(root, "hosts", std::span(info.hosts));
-    write_attribute(root, "devices", std::span(info.devices));
-    write_attribute(root, "mpi_version", info.mpi_version);
-    write_attribute(root, "finished", std::uint8_t{0});
-    write_attribute(root, "resumed_from", info.resumed_from);
-    write_attribute(root, "codec_names", std::span(info.codec_names));
-    write_attribute(root, "topology_names", std::span(info.topology_names));
+  void set_attribute(const std::string& group, const std::string& name, LogValue value) {
+    DP_ASSERT(!is_closed, "the log {} is closed already", file.path());
+    contents.group(group == "/" ? "" : group.substr(1)).set(name, std::move(value));
+    are_attributes_changed = true;
   }
 
-  void write_groups(const RunInfo& info) {
-    const auto make_group = [&](const char* name) {
-      return H5Handle(
-          DP_CHECK_HDF5(H5Gcreate2(file.get(), name, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)),
-          H5Gclose);
-    };
-    const H5Handle config = make_group("config");
-    write_config(config.get(), info);
-    const H5Handle model = make_group("model");
-    write_attribute(model.get(), "name", info.model_name);
-    write_attribute(model.get(), "parameters", checked_cast<std::int64_t>(info.parameters));
-    write_attribute(model.get(), "gradient_bytes", checked_cast<std::int64_t>(info.gradient_bytes));
-    write_attribute(model.get(), "buckets", checked_cast<std::int64_t>(info.buckets));
+  // ---- the file
+
+  [[nodiscard]] bool has_changes() const {
+    return are_attributes_changed || !file.has_rows(contents);
   }
 
-  void flush() {
-    make_room();
-    DP_CHECK_HDF5(H5Fflush(file.get(), H5F_SCOPE_GLOBAL));
-  }
-
-  // Writes zeros behind the file's end, so that the disk has room for the next flush. A flush that
-  // stops half-way would leave a file that nobody can read.
-  void make_room() {
-    // A flush may add index nodes to what is allocated, a few KiB per table.
-    constexpr haddr_t kMargin = 32 << 10;
-    haddr_t end = 0;
-    DP_CHECK_HDF5(H5Fget_eoa(file.get(), &end));
-    void* handle = nullptr;
-    DP_CHECK_HDF5(H5Fget_vfd_handle(file.get(), H5P_DEFAULT, &handle));
-    const int descriptor = *static_cast<const int*>(handle);
-    struct stat status {};
-    if (::fstat(descriptor, &status) != 0) throw Error(ErrorKind::data, std::strerror(errno));
-    constexpr std::array<char, 4096> kZeros = {};
-    for (auto at = static_cast<haddr_t>(status.st_size); at < end + kMargin;) {
-      const std::size_t count = std::min<haddr_t>(kZeros.size(), end + kMargin - at);
-      const ssize_t written = ::pwrite(descriptor, kZeros.data(), count, static_cast<off_t>(at));
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) throw Error(ErrorKind::data, std::strerror(errno));
-      at += static_cast<haddr_t>(written);
-    }
-  }
-
-  // For HDF5 the file stays open, but it gets no more calls.
-  void abandon() noexcept {
-    for (Table* table : {&epochs, &ranks, &buckets, &sessions, &steps}) table->abandon();
-    file.abandon();
-  }
-
-  // Runs `work`; its exceptions then name the file.
-  template <class Work>
-  void guarded(const char* what, Work work) {
-    DP_ASSERT(file.get() >= 0, "the log {} is closed already", path);
+  void save() {
+    if (!has_changes()) return;
     try {
-      work();
+      file.save(contents, are_attributes_changed);
+      are_attributes_changed = false;
     } catch (const Error& error) {
-      abandon();
-      throw SettingError(Setting::log, path, fmt::format("{}: {}", what, error.what()),
-                         error.kind());
+      throw SettingError(Setting::log, file.path(),
+                         fmt::format("cannot be written: {}", error.what()), ErrorKind::data);
     }
-  }
-
-  template <class Row>
-  void append(Table& table, std::span<const Row> rows) {
-    guarded("a row cannot be written", [&] {
-      if (rows.empty()) return;
-      table.append(rows.data(), rows.size());
-      flush();
-    });
-  }
-
-  template <class Value>
-  void set_attribute(const std::string& group, const std::string& name, const Value& value) {
-    guarded("an attribute cannot be written", [&] {
-      const H5Handle object(DP_CHECK_HDF5(H5Gopen2(file.get(), group.c_str(), H5P_DEFAULT)),
-                            H5Gclose);
-      write_attribute(object.get(), name, value);
-      flush();
-    });
   }
 
   void close(bool is_finished) {
-    guarded("cannot be closed", [&] {
-      if (is_finished) write_attribute(file.get(), "finished", std::uint8_t{1});
-      flush();
-      for (Table* table : {&epochs, &ranks, &buckets, &sessions, &steps}) table->close();
-      file.close();
-    });
+    if (is_finished) set_attribute("/", "finished", std::uint8_t{1});
+    save();
+    is_closed = true;
   }
 };
 
 RunLog RunLog::create(const std::string& path, const RunInfo& info) {
   prepare_hdf5();
-  const std::string own_path = create_log_file(path);
+  return make(create_log_file(path), new_contents(info), info, true);
+}
+
+// A file that was made for this log is removed if it cannot be written.
+RunLog RunLog::make(const std::string& path, LogContents contents, const RunInfo& info,
+                    bool is_new) {
   try {
-    return RunLog(std::make_unique<State>(own_path, info, true));
+    auto state = std::make_unique<State>(path, std::move(contents));
+    set_attributes(state->contents, info, path);
+    state->set_lists(info);
+    state->add_session(info);
+    state->file.save(state->contents, true);
+    state->are_attributes_changed = false;
+    return RunLog(std::move(state));
   } catch (const Error& error) {
-    ::unlink(own_path.c_str());
-    throw SettingError(Setting::log, own_path, fmt::format("cannot be created: {}", error.what()),
-                       error.kind());
+    if (is_new) ::unlink(path.c_str());
+    throw SettingError(
+        Setting::log, path,
+        fmt::format("cannot be {}: {}", is_new ? "created" : "written", error.what()),
+        ErrorKind::data);
   }
 }
 
 RunLog RunLog::resume(const std::string& path, std::span<const std::byte> image,
                       const RunInfo& info) {
   prepare_hdf5();
-  try {
-    write_whole_file(path, path + ".part", image);
-    return RunLog(std::make_unique<State>(path, info, false));
-  } catch (const Error& error) {
-    throw SettingError(Setting::log, path, fmt::format("cannot go on: {}", error.what()),
-                       error.kind());
+  std::optional<LogContents> contents = read_run_log(image);
+  if (!contents) {
+    throw SettingError(Setting::log, path, "the checkpoint's copy of it is damaged",
+                       ErrorKind::data);
   }
+  const auto* config_path = contents->group("config").get<std::string>("log");
+  const std::string earlier_path = config_path == nullptr ? "auto" : *config_path;
+  const std::string own_path = path == "auto" ? earlier_path : path;
+  const std::optional<LogContents> there = read_run_log(own_path);
+  const bool is_own = there && is_same_run(*there, *contents);
+  put_back(*contents, info);
+  if (is_own) {
+    ::unlink((own_path + ".part").c_str());  // of a process that was killed
+    return make(own_path, std::move(*contents), info, false);
+  }
+  if (own_path != "auto" && is_same_file(own_path, earlier_path)) {
+    static_cast<void>(move_aside(Setting::log, own_path));
+  }
+  return make(create_log_file(own_path), std::move(*contents), info, true);
 }
-
-std::vector<std::byte> RunLog::image() const { return read_whole_file(path()); }
 
 RunLog::RunLog(std::unique_ptr<State> state) : state_(std::move(state)) {}
 RunLog::RunLog(RunLog&&) noexcept = default;
 RunLog& RunLog::operator=(RunLog&&) noexcept = default;
 RunLog::~RunLog() = default;
 
-const std::string& RunLog::path() const noexcept { return state_->path; }
+const std::string& RunLog::path() const noexcept { return state_->file.path(); }
 
-void RunLog::append(std::span<const EpochRow> rows) { state_->append(state_->epochs, rows); }
-void RunLog::append(std::span<const RankRow> rows) { state_->append(state_->ranks, rows); }
-void RunLog::append(std::span<const BucketRow> rows) { state_->append(state_->buckets, rows); }
-void RunLog::append(std::span<const SessionRow> rows) { state_->append(state_->sessions, rows); }
-void RunLog::append(std::span<const StepRow> rows) {
-  DP_ASSERT(state_->has_steps, "the log {} has no table of steps", state_->path);
-  state_->append(state_->steps, rows);
-}
+void RunLog::append(std::span<const EpochRow> rows) { state_->append(LogTable::kEpochs, rows); }
+void RunLog::append(std::span<const RankRow> rows) { state_->append(LogTable::kRanks, rows); }
+void RunLog::append(std::span<const BucketRow> rows) { state_->append(LogTable::kBuckets, rows); }
+void RunLog::append(std::span<const SessionRow> rows) { state_->append(LogTable::kSessions, rows); }
+void RunLog::append(std::span<const StepRow> rows) { state_->append(LogTable::kSteps, rows); }
 
 void RunLog::set_attribute(const std::string& group, const std::string& name,
                            const std::string& value) {
@@ -367,15 +292,27 @@ void RunLog::set_attribute(const std::string& group, const std::string& name,
 }
 void RunLog::set_attribute(const std::string& group, const std::string& name,
                            std::span<const std::string> values) {
-  state_->set_attribute(group, name, values);
+  state_->set_attribute(group, name, std::vector<std::string>(values.begin(), values.end()));
 }
 void RunLog::set_attribute(const std::string& group, const std::string& name, double value) {
   state_->set_attribute(group, name, value);
 }
-
 void RunLog::set_attribute(const std::string& group, const std::string& name,
                            std::span<const double> values) {
-  state_->set_attribute(group, name, values);
+  state_->set_attribute(group, name, std::vector<double>(values.begin(), values.end()));
+}
+void RunLog::set_list(const std::string& name, std::span<const std::string> values) {
+  const auto it = std::ranges::find(kLists, name);
+  DP_ASSERT(it != kLists.end(), "rows of the log refer to no list {}", name);
+  state_->set_list(static_cast<std::size_t>(it - kLists.begin()), values);
+}
+
+void RunLog::save() { state_->save(); }
+bool RunLog::is_save_due() const { return state_->file.is_due() && state_->has_changes(); }
+
+std::vector<std::byte> RunLog::image() const {
+  const LogImage image(state_->contents);
+  return {image.bytes().begin(), image.bytes().end()};
 }
 
 void RunLog::close(bool is_finished) { state_->close(is_finished); }

@@ -1,13 +1,17 @@
 // The run log: one HDF5 file that says what a run was and what each epoch, rank, bucket and step
 // cost.
 //
-// Only rank 0 writes it. append() adds rows to a table and flushes the file, so every row is on
-// disk when it returns. The file can be read (h5py, pandas, HDFView) while the run goes on and
-// after the process was killed. An existing log is never overwritten. Every failure throws
-// Error(data) that names the file. After a failure, such as a full disk, this file makes no more
-// HDF5 calls: they would fail again, at the latest in HDF5's own exit handlers.
+// Only rank 0 writes it. Rows and attributes are collected in memory; save() puts them into the
+// file. Whatever ends the process, and wherever in save() that happens, the file is one that any
+// reader understands, with every row of the last save() that returned. A reader that opens it while
+// the run goes on (h5py, pandas, HDFView) sees the same. An existing file is never overwritten.
+// How that is done is in run_log_file.hpp.
+//
+// Every failure throws Error(data) that names the file. After a save() that failed, the file is as
+// it was, or has a part of the new rows; the next save() tries everything again.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -18,6 +22,8 @@
 #include "io/run_log_rows.hpp"
 
 namespace dp {
+
+struct LogContents;  // run_log_image.hpp
 
 // What is known when a run starts. Rows refer to hosts, devices, codecs and topologies by their
 // index in these lists.
@@ -34,6 +40,7 @@ struct RunInfo {
   std::uint64_t parameters = 0, gradient_bytes = 0, buckets = 0;
   bool has_steps = false;   // whether there is a table /steps
   double start_unix_s = 0;  // 0: now
+  // The first epoch and the number of steps that are done; of a run that goes on.
   std::int64_t first_epoch = 0, first_step = 0;
 };
 
@@ -47,22 +54,21 @@ class RunLog {
   // stands for a name in the current folder that no file has yet: dptrain-20240131-235959.h5, then
   // dptrain-20240131-235959-2.h5, ...; /config then has the real path.
   [[nodiscard]] static RunLog create(const std::string& path, const RunInfo& info);
-  // Goes on with a log: `path` becomes the file that image() has returned, so that later rows are
-  // cut off, and is replaced if it exists. /sessions gets a row, and what `info` says of hosts,
-  // devices and the like replaces what was there. Throws Error(data) for what is no log of the same
-  // tables.
+
+  // Goes on with a log whose bytes image() has given earlier, without the rows of epochs from
+  // info.first_epoch on and of steps after info.first_step. The attributes become those of `info`;
+  // started_at and what set_attribute() added stay. /sessions gets a row. The path "auto" stands
+  // for the one that the log had. The same run's file there is replaced. A file of another run
+  // keeps its place, which is an error, unless that is where the log was: then it is renamed.
   [[nodiscard]] static RunLog resume(const std::string& path, std::span<const std::byte> image,
                                      const RunInfo& info);
+
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) noexcept;
-  ~RunLog();  // closes an open log as unfinished; never throws
+  ~RunLog();  // saves an open log as unfinished; never throws
 
   [[nodiscard]] const std::string& path() const noexcept;
 
-  // The file as it is now, for resume().
-  [[nodiscard]] std::vector<std::byte> image() const;
-
-  // When the call returns, all rows of the span are on disk; otherwise it throws.
   void append(std::span<const EpochRow> rows);
   void append(std::span<const RankRow> rows);
   void append(std::span<const BucketRow> rows);
@@ -74,20 +80,32 @@ class RunLog {
   }
   { append(std::span<const Row>(&row, 1)); }
 
-  // Writes further attributes of "/", "/config" or "/model", such as choices made by measurement,
-  // and flushes.
+  // Sets further attributes of "/", "/config" or "/model", such as choices made by measurement.
   void set_attribute(const std::string& group, const std::string& name, const std::string& value);
   void set_attribute(const std::string& group, const std::string& name,
                      std::span<const std::string> values);
   void set_attribute(const std::string& group, const std::string& name, double value);
   void set_attribute(const std::string& group, const std::string& name,
                      std::span<const double> values);
+  // Replaces one of the lists that rows refer to; rows that are appended later refer to it.
+  void set_list(const std::string& name, std::span<const std::string> values);
 
-  // Writes the attribute `finished` and closes the file. The log then takes no more rows.
+  // When the call returns, all rows and attributes are on the disk.
+  void save();
+  // Whether rows that can wait, such as those of steps, should be saved now. It says so seldom
+  // enough that such saves take less than 1 % of the time, and at most once a second.
+  [[nodiscard]] bool is_save_due() const;
+
+  // The bytes of a file with all rows and attributes, also those that are not saved.
+  [[nodiscard]] std::vector<std::byte> image() const;
+
+  // Sets the attribute `finished`, and saves. The log then takes no more rows.
   void close(bool is_finished);
 
  private:
   struct State;
+  [[nodiscard]] static RunLog make(const std::string& path, LogContents contents,
+                                   const RunInfo& info, bool is_new);
   explicit RunLog(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -286,9 +286,10 @@ TEST_F(RecorderTest, EverySecondStepHasARow) {
     recorder_->record_step(tally(), {.data = 0.5, .forward = 1.0 + s, .exposed_comm = 1e-12}, step);
   }
   const double bytes = step_bytes();
+  record_epoch();  // rows of steps may come into the file only now
   if (is_speaker()) {
     const ReadTable rows = table("steps");
-    ASSERT_EQ(rows.rows.size(), 3u);
+    EXPECT_EQ(rows.rows.size(), 3u);
     for (std::size_t row = 0; row < 3; ++row) {
       const auto step = static_cast<double>(2 * row);
       EXPECT_EQ(rows.at(row, "step"), step);
@@ -302,13 +303,51 @@ TEST_F(RecorderTest, EverySecondStepHasARow) {
       EXPECT_EQ(rows.at(row, "sent_bytes"), bytes);
     }
   }
-  record_epoch();
   const double all = 5.0 * step_bytes_of_all();
   // Rows of steps take nothing away from the epoch.
   if (is_speaker()) {
     EXPECT_EQ(table("epochs").at(0, "sent_bytes"), all);
   }
   recorder_->finish();
+}
+
+// A log that cannot be written does not end the run: rank 0 says so once, tries again with each
+// epoch, and tells at the end what is missing.
+TEST_F(RecorderTest, LogThatCannotBeWrittenIsToldOnceAndTriedAgain) {
+  start();
+  const std::string folder = std::filesystem::path(options_.log).parent_path().string();
+  const std::string reason =
+      "--log " + options_.log + ": cannot be written: No such file or directory";
+  const auto record = [&] {
+    Printed said;
+    said = printed([&] { record_epoch(); });
+    return said.error;
+  };
+  if (is_speaker()) std::filesystem::rename(folder, folder + "-gone");
+  const std::string first = record(), second = record();
+  if (is_speaker()) {
+    EXPECT_EQ(first, "dptrain: " + reason + "; training goes on, and the next epoch tries again\n");
+    EXPECT_EQ(second, "");
+    EXPECT_EQ(
+        recorder_->missing_files(),
+        "the training is complete, but not all of its files: the log is missing (" + reason + ")");
+    std::filesystem::rename(folder + "-gone", folder);
+  }
+  const std::string third = record();
+  if (is_speaker()) {
+    EXPECT_EQ(third, "dptrain: the log " + options_.log + " is whole again\n");
+    EXPECT_EQ(table("epochs").rows.size(), 3u);
+    EXPECT_EQ(recorder_->missing_files(), "");
+    std::filesystem::rename(folder, folder + "-gone");
+  }
+  record();
+  const Printed last = printed([&] { recorder_->finish(); });
+  if (is_speaker()) {
+    EXPECT_EQ(last.error, "");  // it was told; missing_files() has the end of it
+    EXPECT_EQ(last.out.find("The log is"), std::string::npos);
+    std::filesystem::rename(folder + "-gone", folder);
+    EXPECT_EQ(table("epochs").rows.size(), 3u);
+  }
 }
 
 TEST_F(RecorderTest, LogIsFinishedAtTheEndAlone) {
@@ -392,7 +431,7 @@ TEST_F(RecorderTest, RankZeroAloneSpeaks) {
   expect_in(end.out, "what each epoch cost");
   if (ranks() > 1) expect_in(end.out, format_percent(share / 100.0));
   expect_in(end.out, "The log is " + options_.log + "\n");
-  expect_in(end.error, "the trace is missing: t.json cannot be written");
+  expect_in(recorder_->missing_files(), "the trace is missing (t.json cannot be written)");
 }
 
 TEST_F(RecorderTest, QuietRunsWarnAlone) {

@@ -396,10 +396,27 @@ def unwritable_trace_ends_nothing() -> None:
         time.sleep(0.01)
     os.rmdir("traces")
     out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, (process.returncode, err)
-    assert "traces/t.json" in err and "training goes on without it" in err and "the trace is missing" in err, err
+    assert process.returncode == 3, (process.returncode, err)
+    assert "traces/t.json" in err and "training goes on without it" in err, err
+    assert err.count("the training is complete, but not all of its files: the trace is missing (--trace ") == 1, err
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 1 and len(log["epochs"]) == 4
+
+
+def log_folder_that_vanishes_ends_nothing() -> None:
+    # It is removed during the run. Training goes to its end, which says what is missing.
+    os.makedirs("logs")
+    process = subprocess.Popen(command(2, "logs/a.h5", "--epochs", "4"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True)
+    line = next(line for line in process.stdout if line.startswith("epoch 1/4 "))
+    shutil.rmtree("logs")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 3, (process.returncode, err)
+    reason = "--log logs/a.h5: cannot be written: No such file or directory"
+    assert err.count(f"dptrain: {reason}; training goes on, and the next epoch tries again\n") == 1, err
+    assert err.count("dptrain: the training is complete, but not all of its files: the log is missing "
+                     f"({reason})\n") == 1, err
+    assert "epoch 4/4 " in out and "The log is" not in out, (line, out)
 
 
 def link_of_the_lab_is_logged() -> None:

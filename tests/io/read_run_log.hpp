@@ -45,18 +45,21 @@ inline ReadTable read_table(const std::string& path, const std::string& name) {
   hsize_t rows = 0;
   H5Sget_simple_extent_dims(space, &rows, nullptr);
   ReadTable table;
-  table.rows.resize(rows);
-  for (int i = 0; i < H5Tget_nmembers(type); ++i) {
+  const auto columns = static_cast<std::size_t>(std::max(H5Tget_nmembers(type), 1));
+  const hid_t numbers = H5Tcreate(H5T_COMPOUND, columns * sizeof(double));
+  for (std::size_t i = 0; i < columns; ++i) {
     char* member = H5Tget_member_name(type, static_cast<unsigned>(i));
     if (i > 0) table.fields += ' ';
     table.fields += member;
-    const hid_t column = H5Tcreate(H5T_COMPOUND, sizeof(double));
-    H5Tinsert(column, member, 0, H5T_NATIVE_DOUBLE);
-    std::vector<double> values(rows);
-    EXPECT_GE(H5Dread(data, column, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
-    for (std::size_t row = 0; row < rows; ++row) table.rows[row].push_back(values[row]);
-    H5Tclose(column);
+    H5Tinsert(numbers, member, i * sizeof(double), H5T_NATIVE_DOUBLE);
     H5free_memory(member);
+  }
+  std::vector<double> values(rows * columns);
+  EXPECT_GE(H5Dread(data, numbers, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+  H5Tclose(numbers);
+  for (auto row = values.begin(); row != values.end();
+       row += static_cast<std::ptrdiff_t>(columns)) {
+    table.rows.emplace_back(row, row + static_cast<std::ptrdiff_t>(columns));
   }
   H5Sclose(space);
   H5Tclose(type);

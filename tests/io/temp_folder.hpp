@@ -14,12 +14,19 @@ namespace dp {
 
 class TempFolder {
  public:
-  TempFolder() {
+  // For tests that wait for the disk very often and do not lose power: a folder in memory.
+  struct InMemory {};
+  explicit TempFolder(InMemory)
+      : TempFolder(std::filesystem::is_directory("/dev/shm")
+                       ? "/dev/shm"
+                       : std::filesystem::temp_directory_path()) {}
+
+  TempFolder() : TempFolder(std::filesystem::temp_directory_path()) {}
+  explicit TempFolder(const std::filesystem::path& below) {
     static int count = 0;
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::temp_directory_path() /
-            (std::string("dptrain-") + test->test_suite_name() + "-" + test->name() + "-" +
-             std::to_string(::getpid()) + "-" + std::to_string(count++));
+    path_ = below / (std::string("dptrain-") + test->test_suite_name() + "-" + test->name() + "-" +
+                     std::to_string(::getpid()) + "-" + std::to_string(count++));
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
