@@ -52,7 +52,8 @@ void average_statistics(Device& device, Communicator& comm, const StateList& lis
   }
 }
 
-// With the topology hierarchical only the lowest rank of a host encodes.
+}  // namespace
+
 void bring_residuals_to_leaders(Device& device, Communicator& comm, const StateList& list,
                                 std::span<const int> hosts) {
   const auto found = std::ranges::find(list.blocks, kResidual, &StateBlock::name);
@@ -80,8 +81,6 @@ void bring_residuals_to_leaders(Device& device, Communicator& comm, const StateL
   }
   write_floats(device, *found, mine);
 }
-
-}  // namespace
 
 std::vector<std::string> restore_run(Run& run, const StateList& list, const ResumePoint& point) {
   StateSources sources;

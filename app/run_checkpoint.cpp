@@ -8,6 +8,27 @@
 #include "app/recorder.hpp"
 
 namespace dp {
+namespace {
+
+// Without an exchange nobody else has what a rank has learnt.
+void check_own_models(const Run& run) {
+  if (run.options.exchange) return;
+  const CheckpointId& id = run.resume->checkpoint;
+  if (id.ranks != static_cast<std::uint32_t>(run.comm.size())) {
+    throw_error(ErrorKind::usage,
+                "--exchange off: every rank trains its own model, and the run in --checkpoint {} "
+                "had {} ranks; start as many, not {}",
+                run.options.checkpoint, id.ranks, run.comm.size());
+  }
+  if (!run.resume->lost.empty()) {
+    throw_error(ErrorKind::data,
+                "--checkpoint {}: the part of rank {} is lost, and with --exchange off nobody else "
+                "has its model",
+                run.options.checkpoint, run.resume->lost.front());
+  }
+}
+
+}  // namespace
 
 void find_checkpoint(Run& run) {
   run.attempt = draw_attempt(run.comm);
@@ -15,6 +36,7 @@ void find_checkpoint(Run& run) {
   if (!run.resume) return;
   const CheckpointHead& head = run.resume->head;
   together(run.comm, kDptrainNames, [&] {
+    check_own_models(run);
     run.resume_notes = compare_options(head, run.options);
     run.planned_ranks = head.number("planned_ranks");
     run.choices.bucket_bytes = head.number("bucket_bytes");

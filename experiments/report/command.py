@@ -66,6 +66,7 @@ def tables_of(runs: list[Run], with_details: bool) -> list[Table]:
         tables_runs.differences_table(runs),
         advice.advice_table(runs) if with_details or len(runs) <= SOME else None,
         tables_runs.time_table(runs),
+        tables_runs.sessions_table(runs),
         tables_scaling.scaling_table(runs), *tables_scaling.batch_tables(runs),
         tables_scaling.communication_table(runs),
         tables_network.bandwidth_table(runs),

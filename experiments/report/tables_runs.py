@@ -82,6 +82,7 @@ def time_row(run: Run, epoch: dict[str, float]) -> Row:
         "exposed_comm_s": exposed, "data_s": epoch.get("data_s"), "other_s": epoch.get("other_s"), "comm_s": comm,
         "hidden_s": hidden, "encode_s": epoch.get("encode_s"), "wire_s": epoch.get("wire_s"),
         "decode_s": epoch.get("decode_s"), "peer_wait_s": epoch.get("peer_wait_s"), "eval_s": epoch.get("eval_s"),
+        "checkpoint_s": epoch.get("checkpoint_s"),
         "sent_mb": None if "sent_bytes" not in epoch else epoch["sent_bytes"] / 1e6
     }
 
@@ -107,7 +108,8 @@ def time_table(runs: list[Run]) -> Table | None:
         return None
     besides = [what for what, column in (("evaluation", "eval_s"), ("checkpoints", "checkpoint_s"))
                if any(column in run.epochs and run.epochs[column].any() for run in runs)]
-    return Table("time", "Where a typical epoch's time goes, s (mean over ranks)", [name("run", "run"), *TIMES], rows, [
+    held_up = [Column("checkpoint_s", "checkpoints")] if "checkpoints" in besides else []
+    return Table("time", "Where a typical epoch's time goes, s (mean over ranks)", [name("run", "run"), *TIMES, *held_up], rows, [
         "Epoch = compute (forward, backward, optimizer) + exposed communication + data + other. Comm: the time in which at "
         "least one bucket is in flight; hidden: the part of it behind computation, comm - exposed. Comm = encode + wire + "
         "decode + peer wait (another rank has not begun)."
@@ -117,6 +119,28 @@ def time_table(runs: list[Run]) -> Table | None:
 
 LEARNT = ("global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error",
           "delivered_relative_error", "residual_norm")
+
+
+def sessions_table(runs: list[Run]) -> Table | None:
+    """The starts of runs that went on from a checkpoint."""
+    rows: list[Row] = []
+    for run in runs:
+        if run.sessions is None or len(run.sessions) < 2:
+            continue
+        for number, (_, session) in enumerate(run.sessions.iterrows(), 1):
+            rows.append({
+                "run": run.label, "session": number, "first_epoch": int(session["first_epoch"]),
+                "first_step": int(session["first_step"]) if "first_step" in session else None,
+                "ranks": int(session["world_size"])
+            })
+    if not rows:
+        return None
+    columns = [name("run", "run"), count("session", "start"), epoch("first_epoch", "first epoch"),
+               count("first_step", "steps before"), count("ranks", "ranks")]
+    return Table("sessions", "Starts of runs that went on from a checkpoint", columns, rows, [
+        "Steps before: those of the checkpoint from which this start went on. Starts of which no checkpoint became complete "
+        "are not in the log."
+    ])
 
 
 def epochs_table(runs: list[Run]) -> Table | None:

@@ -11,6 +11,7 @@
 
 #include "app/checkpoint_head.hpp"
 #include "app/replica.hpp"
+#include "app/restore.hpp"
 #include "app/run_state.hpp"
 #include "comm/replica_hash.hpp"
 #include "kernels/base/random.hpp"
@@ -345,6 +346,28 @@ TEST(OwnState, IsConservedWithAnotherNumberOfRanks) {
       EXPECT_EQ(total(now, [](const Owner& o) { return o.bytes; }),
                 total(old, [](const Owner& o) { return o.bytes; }));
     }
+  }
+}
+
+// Two ranks a host; nobody but the first of them encodes with the topology hierarchical.
+TEST(OwnState, ResidualsComeToTheLeadersOfTheirHosts) {
+  Communicator comm;
+  const auto device = make_device({.threads = 1, .tune = false});
+  std::vector<int> hosts;
+  for (int rank = 0; rank < comm.size(); ++rank) hosts.push_back(rank / 2);
+  std::vector<float> residual(1000);
+  for (std::size_t i = 0; i < residual.size(); ++i) {
+    residual[i] = static_cast<float>(i) + 10000.0f * static_cast<float>(comm.rank() + 1);
+  }
+  StateList list;
+  list.values("exchange/residual", std::span(residual), StateShare::own);
+  bring_residuals_to_leaders(*device, comm, list, hosts);
+  const int rank = comm.rank();
+  const bool has_other = rank + 1 < comm.size();
+  for (std::size_t i = 0; i < residual.size(); ++i) {
+    const float alone = static_cast<float>(i) + 10000.0f * static_cast<float>(rank + 1);
+    const float both = alone + static_cast<float>(i) + 10000.0f * static_cast<float>(rank + 2);
+    EXPECT_EQ(residual[i], rank % 2 == 1 ? 0.0f : has_other ? both : alone);
   }
 }
 

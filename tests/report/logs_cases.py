@@ -73,6 +73,19 @@ def damaged(folder: pathlib.Path) -> None:
         assert any(line.split()[:1] == [label] for line in runs.splitlines()) == is_there, f"{label}: {runs}"
 
 
+def resumed(folder: pathlib.Path) -> None:
+    """The starts of a run that went on, and what checkpoints cost."""
+    write_log(folder / "once.h5", ranks=2, epochs=[EPOCH] * 3)
+    assert "went on from a checkpoint" not in report(folder, "once.h5").stdout
+    write_log(folder / "twice.h5", ranks=2, epochs=[EPOCH | {"checkpoint_s": 0.25}] * 3,
+              sessions=[{"start": 1, "world_size": 2}, {"start": 2, "world_size": 2, "first_epoch": 1, "first_step": 17}])
+    shown = report(folder, "twice.h5").stdout
+    table = shown[shown.index("Starts of runs that went on from a checkpoint"):].splitlines()[1:5]
+    assert [line.split() for line in table[2:]] == [["twice", "1", "1", "0", "2"], ["twice", "2", "2", "17", "2"]], table
+    times = shown[shown.index("Where a typical epoch's time goes"):].splitlines()
+    assert times[1].split()[-1] == "checkpoints" and times[3].split()[-1] == "0.250", times[:4]
+
+
 def damaged_metadata(folder: pathlib.Path) -> None:
     """Damage that ends the HDF5 library, or an exception of any kind, costs that log alone."""
     study.make(folder)
