@@ -65,6 +65,9 @@ std::size_t Trainer::resume() {
                     fmt::join(run_.resume_notes, "; ")));
   }
   for (const std::string& line : losses) recorder_.say(line);
+  if (options_.log != "none" && point.log.empty()) {
+    recorder_.say("the log of the run so far is not there: the log begins here");
+  }
   is_resumed_in_epoch_ = !point.epoch_is_over();
   run_.resume.reset();  // frees the memory of its files
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
