@@ -1,0 +1,100 @@
+#include "tests/fuzz/targets.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "app/options.hpp"
+#include "io/checkpoint_file.hpp"
+#include "io/encoded_image.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec.hpp"
+#include "tests/io/image_files.hpp"
+
+namespace dp::fuzz {
+namespace {
+
+template <class Work>
+void ends_in_error_at_most(Work work) {
+  try {
+    work();
+  } catch (const Error&) {
+  }
+}
+
+std::string text_of(std::span<const std::uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
+
+Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+// JPEG and PNG. Images of a few million pixels are decoded; larger ones only cost time.
+void read_image(std::span<const std::uint8_t> bytes) {
+  constexpr std::uint64_t kMost = 4u << 20;
+  ends_in_error_at_most([&] {
+    const auto header = read_image_header(bytes, bytes.size());
+    if (!header || std::uint64_t{header->width} * header->height > kMost) return;
+    const std::uint32_t denominator = header->format == ImageFormat::jpeg ? 2 : 1;
+    DecodedImage image;
+    decode_image(bytes, *header, denominator,
+                 {.x = 0,
+                  .y = 0,
+                  .width = scaled_size(header->width, denominator),
+                  .height = scaled_size(header->height, denominator)},
+                 image);
+  });
+}
+
+std::vector<Bytes> image_seeds() { return {make_jpeg(19, 13, 1), make_png(19, 13, 1)}; }
+
+void read_shard(std::span<const std::uint8_t> bytes) {
+  ends_in_error_at_most([&] {
+    const auto all = std::as_bytes(bytes);
+    const Shard shard({all.begin(), all.end()}, "shard");
+    std::size_t sum = 0;
+    for (std::size_t i = 0; i < shard.entries().size(); ++i) sum += shard.bytes_of(i).size();
+    if (sum > bytes.size()) __builtin_trap();
+  });
+}
+
+std::vector<Bytes> shard_seeds() {
+  ShardImage image;
+  image.lay_out(
+      {{.name = "head", .type = 1, .size = 5}, {.name = "weights", .type = 2, .size = 40}});
+  for (std::size_t i = 0; i < 2; ++i) std::ranges::fill(image.bytes_of(i), std::byte{7});
+  const auto file = image.seal();
+  Bytes seed;
+  for (const std::byte byte : file) seed.push_back(static_cast<std::uint8_t>(byte));
+  return {seed};
+}
+
+void read_codec_spec(std::span<const std::uint8_t> bytes) {
+  ends_in_error_at_most([&] { static_cast<void>(parse_codec_spec(text_of(bytes))); });
+}
+
+std::vector<Bytes> codec_spec_seeds() {
+  return {bytes_of("q4:block=256,ef=on"), bytes_of("topk:ratio=0.01"), bytes_of("powersgd:rank=4"),
+          bytes_of("dgc:ratio=0.001"), bytes_of("none")};
+}
+
+void read_config(std::span<const std::uint8_t> bytes) {
+  static const OptionContext context;
+  ends_in_error_at_most(
+      [&] { static_cast<void>(parse_config_text(text_of(bytes), "a.ini", context)); });
+}
+
+std::vector<Bytes> config_seeds() {
+  return {
+      bytes_of("model=resnet20\nlr = 0.1\n# a comment\nepochs=3\n"),
+      bytes_of("batch-schedule=30:512,60:1024\nlr-milestones=0.5,1,7\nthrottle=100mbit\n"),
+      bytes_of(
+          "no-decay=bn,bias\nlr-factors=bias=64\nlookahead=5:0.5\nseed=18446744073709551615\n")};
+}
+
+constexpr Target kTargets[] = {{"image", read_image, image_seeds},
+                               {"shard", read_shard, shard_seeds},
+                               {"codec_spec", read_codec_spec, codec_spec_seeds},
+                               {"config", read_config, config_seeds}};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+}  // namespace dp::fuzz
