@@ -26,6 +26,8 @@ void set_device_fault(cudaError_t code);
 [[nodiscard]] cudaError_t unsafe_verdict_locked();
 
 // Appends to a stream, or to the capture that it takes part in.
-cudaError_t submit(cudaStream_t stream, std::function<void()> work, RecordPtr* record = nullptr);
+// A function of the host runs on a thread of its own.
+cudaError_t submit(cudaStream_t stream, std::function<void()> work, RecordPtr* record = nullptr,
+                   bool is_host = false);
 
 }  // namespace dp::cuda_on_cpu

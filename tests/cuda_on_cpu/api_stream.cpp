@@ -135,17 +135,20 @@ cudaError_t unsafe_verdict_locked() {
   return cudaErrorStreamCaptureUnsupported;
 }
 
-cudaError_t submit(cudaStream_t stream, std::function<void()> work, RecordPtr* record) {
+cudaError_t submit(cudaStream_t stream, std::function<void()> work, RecordPtr* record,
+                   bool is_host) {
   Queue& queue = Queue::get();
   std::unique_lock lock(queue.mutex);
   if (const cudaError_t code = find_for_work_locked(stream); code != cudaSuccess) return code;
   if (stream->capture) {
     Node node;
     node.work = std::move(work);
+    node.is_host = is_host;
     return capture_locked(*stream, std::move(node));
   }
   Operation operation;
   operation.work = std::move(work);
+  operation.is_host = is_host;
   const RecordPtr appended = queue.append_locked(stream, std::move(operation));
   if (record != nullptr) *record = appended;
   queue.after_enqueue(lock);
@@ -241,7 +244,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return enqueue(stream, [=] { function(data); });
+  return note(submit(
+      stream, [=] { function(data); }, nullptr, true));
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {

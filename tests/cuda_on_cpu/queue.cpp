@@ -24,6 +24,8 @@ std::uint64_t environment_seed() {
 
 Queue::Queue() : seed_(environment_seed()), choices_(seed_) {}
 
+thread_local bool Queue::is_in_host_function = false;
+
 // Never destroyed: the worker may still look at it while the process ends.
 Queue& Queue::get() {
   static Queue& queue = *new Queue;
@@ -131,7 +133,12 @@ std::shared_ptr<Capture> Queue::forbidding_locked() const {
 // ---- the worker ---------------------------------------------------------------------------------
 
 bool Queue::is_ready_locked(const CUstream_st& stream) const {
-  return !stream.operations.empty() && all_done(stream.operations.front().waits);
+  if (stream.operations.empty()) return false;
+  const Operation& first = stream.operations.front();
+  if (first.is_running || (first.graph && first.graph->left > 0 && first.graph->ready.empty())) {
+    return false;
+  }
+  return all_done(first.waits);
 }
 
 // A stream's operations and, over what they wait for, those of other streams.
@@ -212,24 +219,55 @@ void Queue::run_one(std::unique_lock<std::mutex>& lock, CUstream_st& stream) {
     const std::size_t pick = choices_.below(run.ready.size());
     const std::size_t node = run.ready[pick];
     run.ready.erase(run.ready.begin() + static_cast<std::ptrdiff_t>(pick));
-    lock.unlock();
-    if ((*run.nodes)[node].work) (*run.nodes)[node].work();
-    lock.lock();
-    if (run.records[node]) finish_locked(*run.records[node]);
-    for (const std::size_t other : (*run.nodes)[node].before) {
-      if (--run.missing[other] == 0) run.ready.push_back(other);
-    }
-    if (--run.left > 0) {
-      done_.notify_all();
+    const Node& what = (*run.nodes)[node];
+    if (what.is_host) {
+      run_host_function(stream, what.work, node);
       return;
     }
+    lock.unlock();
+    if (what.work) what.work();
+    lock.lock();
+    finish_node_locked(stream, node);
+    if (run.left > 0) return;
+  } else if (operation.is_host) {
+    operation.is_running = true;
+    run_host_function(stream, operation.work, kNoNode);
+    return;
   } else if (operation.work) {
     lock.unlock();
     operation.work();
     lock.lock();
   }
-  finish_locked(*operation.record);
-  Operation ended = std::move(operation);
+  finish_first_locked(lock, stream);
+}
+
+void Queue::run_host_function(CUstream_st& stream, std::function<void()> work, std::size_t node) {
+  std::thread([this, &stream, work = std::move(work), node] {
+    is_in_host_function = true;
+    work();
+    std::unique_lock lock(mutex);
+    bool is_last = true;
+    if (node != kNoNode) {
+      finish_node_locked(stream, node);
+      is_last = stream.operations.front().graph->left == 0;
+    }
+    if (is_last) finish_first_locked(lock, stream);
+    work_.notify_one();
+  }).detach();
+}
+
+void Queue::finish_node_locked(CUstream_st& stream, std::size_t node) {
+  GraphRun& run = *stream.operations.front().graph;
+  if (run.records[node]) finish_locked(*run.records[node]);
+  for (const std::size_t other : (*run.nodes)[node].before) {
+    if (--run.missing[other] == 0) run.ready.push_back(other);
+  }
+  if (--run.left > 0) done_.notify_all();
+}
+
+void Queue::finish_first_locked(std::unique_lock<std::mutex>& lock, CUstream_st& stream) {
+  finish_locked(*stream.operations.front().record);
+  Operation ended = std::move(stream.operations.front());
   stream.operations.pop_front();
   if (stream.is_destroyed && stream.operations.empty()) destroy_locked(&stream);
   done_.notify_all();

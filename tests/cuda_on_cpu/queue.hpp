@@ -47,6 +47,7 @@ struct EventState {
 // A node of a graph: work, or the marking of an event (or neither: a join).
 struct Node {
   std::function<void()> work;
+  bool is_host = false;  // a function of the host
   std::shared_ptr<EventState> event;
   std::vector<std::size_t> after, before;  // before: filled in when the graph is instantiated
   int priority = 0;                        // of the stream that it was captured from
@@ -73,6 +74,8 @@ struct GraphRun {
 struct Operation {
   std::vector<RecordPtr> waits;
   std::function<void()> work;
+  bool is_host = false;     // a function of the host
+  bool is_running = false;  // it runs on its own thread
   std::unique_ptr<GraphRun> graph;
   RecordPtr record;
 };
@@ -131,7 +134,10 @@ class Queue {
   [[nodiscard]] std::shared_ptr<Capture> forbidding_locked() const;
   std::vector<std::shared_ptr<Capture>> captures;  // that are open
 
-  [[nodiscard]] bool is_worker() const { return std::this_thread::get_id() == worker_.get_id(); }
+  // Whether the calling thread runs operations, which must not call CUDA.
+  [[nodiscard]] bool is_worker() const {
+    return is_in_host_function || std::this_thread::get_id() == worker_.get_id();
+  }
 
  private:
   Queue();
@@ -141,9 +147,17 @@ class Queue {
   void finish_locked(Record& record);
   // Runs the first operation, or one node of it.
   void run_one(std::unique_lock<std::mutex>& lock, CUstream_st& stream);
+  // Functions of the host run on threads of their own, since they may wait for what other streams
+  // or threads do. `node` is the place in the stream's graph.
+  void run_host_function(CUstream_st& stream, std::function<void()> work, std::size_t node);
+  void finish_node_locked(CUstream_st& stream, std::size_t node);
+  void finish_first_locked(std::unique_lock<std::mutex>& lock, CUstream_st& stream);
   [[nodiscard]] bool is_ready_locked(const CUstream_st& stream) const;
   void find_needed_locked(const CUstream_st* stream, std::vector<const CUstream_st*>& needed) const;
   void stop();
+
+  static constexpr std::size_t kNoNode = static_cast<std::size_t>(-1);
+  static thread_local bool is_in_host_function;
 
   std::vector<std::unique_ptr<CUstream_st>> streams_;
   CUstream_st legacy_;
