@@ -61,6 +61,12 @@ void ExchangeMeter::account(std::size_t first, std::size_t end) {
   }
 }
 
+void ExchangeMeter::account_gathering() {
+  const Clock::time_point now = now_();
+  times_.total.comm_s += std::chrono::duration<double>(now - accounted_).count();
+  accounted_ = now;
+}
+
 void ExchangeMeter::add_hook(std::size_t bucket, double hook_s) {
   hook_s_[bucket] += hook_s;
   if (exchanges_[bucket]->done()) times_.buckets[bucket].comm_s += hook_s;
@@ -144,7 +150,9 @@ void ExchangeMeter::trace_wait(std::size_t first, std::size_t end, Clock::time_p
   std::int64_t at_ns = trace_ns(accounted_);
   for (const std::size_t all = track.events().size(); traced_ < all; ++traced_) {
     const TraceEvent event = track.events()[traced_];
-    if (event.kind == TraceKind::bucket || event.begin_ns < at_ns) continue;
+    if (event.kind == TraceKind::bucket || event.kind == TraceKind::gather ||
+        event.begin_ns < at_ns)
+      continue;
     wait(at_ns, event.begin_ns);
     at_ns = event.end_ns;
   }

@@ -23,6 +23,7 @@
 #include "comm/encode_sample.hpp"
 #include "comm/error_sample.hpp"
 #include "comm/exchange.hpp"
+#include "comm/prompt_gather.hpp"
 #include "kernels/base/trace.hpp"
 
 namespace dp {
@@ -46,6 +47,9 @@ struct CommCost {
   double delivered_error_squares = 0.0;
   double delivered_value_squares = 0.0;
   std::uint64_t sample_bytes = 0;
+  // Of all buckets' total alone: what operations have gathered. Its time is part of comm_s, its
+  // bytes are not part of sent_bytes.
+  GatherCost gathered;
 
   [[nodiscard]] double relative_error() const;  // sqrt(error squares / value squares)
   [[nodiscard]] double saturation() const;      // the share of values; 0 if none was examined
@@ -73,6 +77,9 @@ class ExchangeMeter {
   // The time since the last skip() or account() belongs to the buckets of [first, end) that are not
   // done, and to the total.
   void account(std::size_t first, std::size_t end);
+  // The same time, in which no bucket was in flight and an operation has gathered, belongs to the
+  // total.
+  void account_gathering();
   // Adds the time of the caller's work on a bucket. Call it before the account() that covers that
   // time. A bucket that is done counts as in flight again for this time.
   void add_hook(std::size_t bucket, double hook_s);

@@ -89,9 +89,12 @@ void JobThread::main_loop() {
       to_callers_.notify_all();
     }
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    failure_ = std::current_exception();
-    to_callers_.notify_all();
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+      to_callers_.notify_all();
+    }
+    if (options_.failed) options_.failed(std::current_exception());
   }
 }
 

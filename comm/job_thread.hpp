@@ -34,6 +34,7 @@ struct JobThreadOptions {
   const char* name = "dp-jobs";      // for debuggers and top; at most 15 characters
   std::function<void()> start = {};  // called once, before all jobs
   std::function<void()> idle = {};   // called between jobs whenever `rest` has passed, or earlier
+  std::function<void(const std::exception_ptr&)> failed = {};  // called when a failure ends it
   std::chrono::milliseconds rest{100};  // the longest sleep between two calls of idle
 };
 

@@ -15,6 +15,9 @@ using namespace std::chrono_literals;
 // messages may come, and between steps, when only other ranks' questions may come.
 constexpr auto kRestInStep = 1ms;
 constexpr auto kRestBetweenSteps = 100ms;
+// Sleeps while an operation waits for other ranks' floats: an eighth of what it has waited already,
+// but at least the first and at most the second.
+constexpr auto kRestInGather = 20us, kMostRestInGather = 500us;
 // How often other ranks' questions are answered in a step.
 constexpr auto kServe = 20ms;
 
@@ -54,13 +57,22 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   specs_.resize(buckets_.size());
   codecs_.resize(buckets_.size());
   make_exchanges(specs);
+  if (options_.desk != nullptr) {
+    Transport& transport = throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
+    gather_.emplace(transport, *options_.desk, options_.trace);
+  }
   communicator_.set_timeout_s(options_.comm_timeout_s);
   // When every rank has come here, all last messages of an earlier reducer have been received.
   communicator_.barrier();
   thread_.emplace(JobThreadOptions{.name = "dp-reducer",
                                    .start = options_.thread_start,
                                    .idle = [this] { communicator_.serve(); },
+                                   .failed =
+                                       [this](const std::exception_ptr& why) {
+                                         if (options_.desk != nullptr) options_.desk->close(why);
+                                       },
                                    .rest = kRestBetweenSteps});
+  if (options_.desk != nullptr) options_.desk->open([this] { thread_->wake(); });
 }
 
 Reducer::~Reducer() {
@@ -73,10 +85,13 @@ Reducer::~Reducer() {
     }
   }
   thread_->stop();
+  // An operation that still waits goes on, with an error.
+  if (options_.desk != nullptr) options_.desk->close(nullptr);
   try {
     thread_->throw_failure();
     // The others need what has been sent for a step that this rank may have finished. MPI brings it
     // to them until MPI_Finalize.
+    if (gather_) gather_->let_go();
     for (const auto& exchange : pipeline_.exchanges()) exchange->let_go();
   } catch (...) {
     // Messages cannot be handed over after a failure, and others will have seen it.
@@ -108,6 +123,7 @@ StepVerdict Reducer::wait_step() {
 CommTimes Reducer::take_times() {
   return run([this](Communicator&) {
     CommTimes taken = meter_.take();
+    if (gather_) taken.total.gathered = gather_->take_cost();
     if (residual_.empty()) return taken;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!specs_[b].feedback) continue;
@@ -160,16 +176,23 @@ void Reducer::exchange_until(IsReached is_reached) {
   while (!is_reached() && !thread_->must_stop()) {
     // The look that starts a bucket counts; time without one does not.
     const bool was_in_flight = pipeline_.is_in_flight();
-    if (!was_in_flight) meter_.skip();
+    const bool was_gathering = gather_ && gather_->is_under_way();
+    if (!was_in_flight && !was_gathering) meter_.skip();
     if (options_.on_look) options_.on_look();
+    // First, because the computation waits for it.
+    const bool has_gathered = gather_ && gather_->look();
     const bool has_moved = pipeline_.look();
     if (has_moved) pace_.moved(seconds_now());
-    if (was_in_flight || pipeline_.is_in_flight()) account();
+    if (was_in_flight || pipeline_.is_in_flight()) {
+      account();
+    } else if (was_gathering) {
+      meter_.account_gathering();
+    }
     while (const auto bucket = pipeline_.next_delivered()) hand_over(*bucket);
-    if (has_moved || !pipeline_.is_in_flight()) deadline.moved();
-    if (has_moved) continue;
+    if (has_moved || has_gathered || !is_busy()) deadline.moved();
+    if (has_moved || has_gathered) continue;
     rest();
-    if (pipeline_.is_in_flight()) {
+    if (is_busy()) {
       deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
     }
   }
@@ -221,14 +244,26 @@ void Reducer::rest() {
     communicator_.serve();
     served_at_ = Clock::now();
   }
-  if (pipeline_.is_in_flight() || options_.is_final) {
-    const std::chrono::duration<double> by_pace(pace_.sleep_s());
+  if (gather_ && gather_->is_under_way()) {
+    const auto by_wait = std::chrono::duration<double>(gather_->waited_s() / 8);
     std::this_thread::sleep_for(
-        options_.sleep_us > 0 ? std::chrono::microseconds(options_.sleep_us)
-                              : std::chrono::duration_cast<std::chrono::microseconds>(by_pace));
+        std::clamp<std::chrono::duration<double>>(by_wait, kRestInGather, kMostRestInGather));
     return;
   }
-  thread_->nap(kRestInStep, [this] { return pipeline_.can_start(); });
+  if (pipeline_.is_in_flight() || options_.is_final) {
+    const std::chrono::duration<double> by_pace(pace_.sleep_s());
+    const auto sleep = options_.sleep_us > 0
+                           ? std::chrono::microseconds(options_.sleep_us)
+                           : std::chrono::duration_cast<std::chrono::microseconds>(by_pace);
+    if (gather_) {
+      thread_->nap(sleep, [this] { return gather_->has_work(); });
+    } else {
+      std::this_thread::sleep_for(sleep);
+    }
+    return;
+  }
+  thread_->nap(kRestInStep,
+               [this] { return pipeline_.can_start() || (gather_ && gather_->has_work()); });
 }
 
 void Reducer::tell_whereabouts(std::size_t buckets_begun, bool is_in_step) {
@@ -238,6 +273,9 @@ void Reducer::tell_whereabouts(std::size_t buckets_begun, bool is_in_step) {
 }
 
 std::string Reducer::describe_wait() const {
+  if (gather_ && gather_->is_under_way()) {
+    return fmt::format("{} in step {}", gather_->describe(), running_step_);
+  }
   return fmt::format("the exchange of bucket {} in step {}", pipeline_.first_open(), running_step_);
 }
 

@@ -47,6 +47,7 @@
 #include "comm/job_thread.hpp"
 #include "comm/look_pace.hpp"
 #include "comm/mpi_transport.hpp"
+#include "comm/prompt_gather.hpp"
 #include "comm/throttled_transport.hpp"
 #include "comm/topology.hpp"
 #include "kernels/base/state.hpp"
@@ -85,6 +86,9 @@ struct ReducerOptions {
   std::function<void(std::size_t bucket)> on_delivered = {};
   // The thread calls it first, to make a GPU its current one.
   std::function<void()> thread_start = {};
+  // Operations that gather floats of all ranks in a step do it here: between begin_step and the
+  // step's last bucket. It outlives the reducer and no longer changes its reserve(). Null: none do.
+  GatherDesk* desk = nullptr;
   // Gets the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
   TraceTrack* trace = nullptr;
   // Set once this rank wishes to stop after the running step. Outlives the reducer; null: never.
@@ -179,6 +183,9 @@ class Reducer {
   void hand_over(std::size_t bucket);
   void account();
   void compare_samples();
+  [[nodiscard]] bool is_busy() const {
+    return pipeline_.is_in_flight() || (gather_ && gather_->is_under_way());
+  }
   void rest();
   void tell_whereabouts(std::size_t buckets_begun, bool is_in_step);
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
@@ -199,6 +206,7 @@ class Reducer {
   std::span<float> residual_;
   // The exchanges use all of the above.
   BucketPipeline pipeline_;
+  std::optional<PromptGather> gather_;  // with a desk
 
   // The caller writes these before the step's jobs come, and reads the verdict after them; only
   // is_ready_ changes meanwhile.

@@ -12,9 +12,10 @@ namespace dp {
 
 inline constexpr int kLargestTag = 32767;  // the largest that MPI guarantees
 
-inline constexpr int kClockTag = 0;  // clock_offset.hpp
-inline constexpr int kProbeTag = 1;  // and the two after it; link_probe.hpp
-inline constexpr int kBytesTag = 4;  // send_bytes.hpp
+inline constexpr int kClockTag = 0;   // clock_offset.hpp
+inline constexpr int kProbeTag = 1;   // and the two after it; link_probe.hpp
+inline constexpr int kBytesTag = 4;   // send_bytes.hpp
+inline constexpr int kGatherTag = 5;  // prompt_gather.hpp
 inline constexpr int kFirstStreamTag = 8;
 
 inline constexpr int kTagsOfAStream = 4;

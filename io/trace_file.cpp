@@ -15,14 +15,15 @@ namespace dp {
 namespace {
 
 // Each process has this many numbers: one of its own, one each for the threads compute and
-// exchange, and one per bucket.
+// exchange, one per bucket, and the last one for gatherings beside the buckets.
 constexpr std::size_t kNumbersPerRank = 10'000;
-enum Thread : std::size_t { kCompute, kExchange, kFirstBucket };
+enum Thread : std::size_t { kCompute, kExchange, kFirstBucket, kGather = kNumbersPerRank - 1 };
 
 std::size_t process_of(std::size_t rank) { return (rank + 1) * kNumbersPerRank; }
 
 std::size_t thread_of(const TraceEvent& event) {
   if (event.kind == TraceKind::bucket) return kFirstBucket + event.id;
+  if (event.kind == TraceKind::gather) return kGather;
   return event.kind < TraceKind::bucket ? kCompute : kExchange;
 }
 
@@ -34,14 +35,17 @@ struct KindText {
 const KindText& text_of(TraceKind kind) {
   // In the order of TraceKind.
   static constexpr KindText kTexts[] = {
-      {"step", "step"},      {"data", "part"},         {"forward", "part"},
-      {"backward", "part"},  {"exposed wait", "part"}, {"optimizer", "part"},
-      {"loss", "forward"},   {"", "forward"},  // layers have names of their own
-      {"", "backward"},      {"bucket", "bucket"},     {"encode", "encode"},
-      {"decode", "decode"},  {"wait: wire", "wait"},   {"wait: peer", "wait"},
-      {"P = M Q", "encode"}, {"Q = M^T P", "encode"},  {"P Q^T", "decode"},
-      {"hook", "hook"}};
-  static_assert(std::size(kTexts) == static_cast<std::size_t>(TraceKind::hook) + 1);
+      {"step", "step"},         {"data", "part"},
+      {"forward", "part"},      {"backward", "part"},
+      {"exposed wait", "part"}, {"optimizer", "part"},
+      {"loss", "forward"},      {"", "forward"},  // layers have names of their own
+      {"", "backward"},         {"wait: statistics", "wait"},
+      {"bucket", "bucket"},     {"encode", "encode"},
+      {"decode", "decode"},     {"wait: wire", "wait"},
+      {"wait: peer", "wait"},   {"P = M Q", "encode"},
+      {"Q = M^T P", "encode"},  {"P Q^T", "decode"},
+      {"hook", "hook"},         {"statistics", "statistics"}};
+  static_assert(std::size(kTexts) == static_cast<std::size_t>(TraceKind::gather) + 1);
   return kTexts[static_cast<std::size_t>(kind)];
 }
 
@@ -98,6 +102,7 @@ void TraceFile::append_header() {
     for (std::size_t b = 0; b < info_.bucket_elements.size(); ++b) {
       append_name("thread", process, process + kFirstBucket + b, fmt::format("bucket {}", b));
     }
+    if (info_.has_gatherings) append_name("thread", process, process + kGather, "statistics");
   }
 }
 
@@ -150,11 +155,15 @@ void TraceFile::append_event(std::size_t rank, const TraceEvent& event) {
                  "\"args\":{{\"step\":{}",
                  text.category, process, process + thread_of(event), us(event.begin_ns),
                  us(event.end_ns - event.begin_ns), step);
-  if (event.kind >= TraceKind::bucket) fmt::format_to(out, ",\"bucket\":{}", event.id);
+  if (event.kind >= TraceKind::bucket && event.kind != TraceKind::gather)
+    fmt::format_to(out, ",\"bucket\":{}", event.id);
   switch (event.kind) {
     case TraceKind::bucket:
       fmt::format_to(out, ",\"codec\":\"{}\",\"elements\":{},\"sent_bytes\":{}",
                      escaped(codec_of(event)), info_.bucket_elements.at(event.id), event.bytes);
+      break;
+    case TraceKind::gather:
+      fmt::format_to(out, ",\"sent_bytes\":{}", event.bytes);
       break;
     case TraceKind::encode:
     case TraceKind::decode:

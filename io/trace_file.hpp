@@ -33,6 +33,7 @@ struct TraceInfo {
   std::vector<std::uint64_t> left_out = {};                     // by rank: slices without room
   std::vector<std::string> layers = {};                         // by TraceEvent::id
   std::vector<std::size_t> bucket_elements = {};
+  bool has_gatherings = false;  // TraceKind::gather
   // Codecs by bucket, each list valid from a step on, because a warm-up changes them. The first is
   // valid from step 0.
   struct Codecs {

@@ -23,7 +23,7 @@ ARROWS = {
     "device": [],
 }
 DEVICE = {f"kernels/{name}" for name in (
-    "device.hpp", "device.cpp", "bucket_link.hpp", "gpu_needs.hpp", "tensor.hpp", "tuning.hpp", "tuning.cpp",
+    "device.hpp", "device.cpp", "bucket_link.hpp", "gpu_needs.hpp", "rank_gather.hpp", "tensor.hpp", "tuning.hpp", "tuning.cpp",
     "cuda/bucket_link.cu", "cuda/check.cpp", "cuda/check.hpp", "cuda/device.cpp", "cuda/device.hpp", "cuda/handles.hpp",
     "cuda/launch.cuh", "cuda/libraries.cpp", "cuda/libraries.hpp", "cuda/library_check.hpp",
     "cuda/library_handles.cpp")}
@@ -32,7 +32,7 @@ EXCHANGES = [
     f"comm/{name}.cpp"
     for name in (
         *("ring", "direct", "tree", "hierarchical", "parameter_server", "topology", "segment_coder", "segment_exchange"),
-        *("powersgd", "dgc_exchange", "exchange_kinds", "throttled_transport"),
+        *("powersgd", "dgc_exchange", "exchange_kinds", "prompt_gather", "throttled_transport"),
     )
 ]
 EVERYONES = "kernels/base"

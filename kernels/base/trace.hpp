@@ -29,6 +29,7 @@ enum class TraceKind : std::uint8_t {
   loss,
   layer_forward,  // id: the node of the graph
   layer_backward,
+  gather_wait,  // a layer waits for floats of all ranks (comm/prompt_gather.hpp)
   // the reducer's thread; id: the bucket
   bucket,  // from its start until the sum is in place
   encode,
@@ -38,7 +39,8 @@ enum class TraceKind : std::uint8_t {
   p_factor,     // powersgd: P = M Q of one tensor, its number in the bucket in `segment`
   q_factor,     // Q = M^T P, with P made orthonormal before
   p_q_product,  // the delivered P Q^T
-  hook          // what the caller of the exchange does before it or after it
+  hook,         // what the caller of the exchange does before it or after it
+  gather        // of floats of all ranks, beside the buckets
 };
 
 struct TraceEvent {

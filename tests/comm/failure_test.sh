@@ -42,7 +42,9 @@ expect_one_voice() {
 case $what in
   stop)
     expect_code 4
-    expect_text '^victim: rank 2 on host [^ ]+ has been silent for [0-9]+ s in the exchange of bucket [01] in step [0-9]+: '
+    where='the exchange of bucket [01]'
+    [[ $topology != gather ]] || where="($where|gathering [0-9]+ of all ranks' statistics [(]batch normalisation[)])"
+    expect_text "^victim: rank 2 on host [^ ]+ has been silent for [0-9]+ s in $where in step [0-9]+: "
     expect_one_voice
     ;;
   kill)

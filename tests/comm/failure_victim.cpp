@@ -1,5 +1,6 @@
 // A small run that something happens to: failure_test.sh looks at what is said and how it ends.
 //     failure_victim CASE PID_FOLDER [TOPOLOGY]
+// The topology "gather" is a ring with a gathering in each step.
 #include <unistd.h>
 
 #include <chrono>
@@ -45,11 +46,15 @@ void run(const std::string& what, const std::string& folder, const std::string& 
                                            {kElements, 100, kElements / 100, false}};
   // So slow that the server has its sums long before the others have them.
   const double throttle = what == "throttle" ? 2e6 : 0.0;
+  const bool gathers = topology == "gather";
+  GatherDesk desk(static_cast<std::size_t>(comm.size()));
+  desk.reserve(1);
   Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
-                  {.topology = topology,
+                  {.topology = gathers ? "ring" : topology,
                    .segment_bytes = kSegment * sizeof(float),
                    .comm_timeout_s = 2.0,
-                   .throttle_bits_per_s = throttle});
+                   .throttle_bits_per_s = throttle,
+                   .desk = gathers ? &desk : nullptr});
   for (std::uint64_t step = 0;; ++step) {
     reducer.begin_step(step);
     if (step == 20) {
@@ -66,6 +71,10 @@ void run(const std::string& what, const std::string& folder, const std::string& 
     }
     // Longer than the timeout: whoever computes is not silent.
     if (what == "late" && step == 30 && comm.rank() == 1) std::this_thread::sleep_for(5s);
+    if (gathers) {
+      std::vector<float> mine(1), all(desk.ranks());
+      desk.gather(Pass::forward, mine, all);
+    }
     for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
     (void)reducer.wait_step();
     if (what == "late" && step == 40) return;
