@@ -6,12 +6,17 @@
 // Ioffe and Szegedy 2015. Statistics and gradients are those of torch.nn.BatchNorm2d: training
 // normalises with the biased variance of the batch, running_var gets the unbiased one, and
 // running = (1 - momentum) * running + momentum * batch.
+//
+// With a RankGather, the batch is that of all ranks: each pass gathers two floats per channel of
+// every rank (batch_moments.hpp). The running statistics are then the same on all ranks, to the
+// bit. d_gamma and d_beta are this rank's part of the sum over ranks.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 
 #include "kernels/device.hpp"
+#include "kernels/rank_gather.hpp"
 #include "kernels/tensor.hpp"
 
 namespace dp {
@@ -22,6 +27,7 @@ struct BatchNormDesc {
   bool has_addend = false;
   float epsilon = 1e-5f;
   float momentum = 0.1f;
+  RankGather* gather = nullptr;  // in training, statistics are those of all ranks; outlives this
 };
 
 class BatchNorm {
@@ -51,6 +57,10 @@ class BatchNorm {
   // addend, where the ReLU's mask cannot be computed from x.
   virtual void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
                         const Gradients& gradients) = 0;
+
+  // With a RankGather, on a rank that has no images: instead of forward_training and backward.
+  virtual void forward_without_images(const Parameters& parameters) = 0;
+  virtual void backward_without_images() = 0;
 };
 
 [[nodiscard]] std::unique_ptr<BatchNorm> make_batch_norm(Device& device, const BatchNormDesc& desc);

@@ -40,7 +40,8 @@ void Executor::plan_layers(const std::vector<std::vector<BoundParameter>>& param
                                         .activation_type = options_.activation_type,
                                         .is_training = options_.is_training,
                                         .needs_input_gradient = !reads_images,
-                                        .position = options_.position},
+                                        .position = options_.position,
+                                        .gather = options_.gather},
                                        inputs);
     layers_[i]->bind(parameters[i]);
     inputs_[i].resize(inputs.size());
@@ -137,6 +138,11 @@ void Executor::backward(const TensorView& images, const NodeCallback& gradients_
     backward_node(i);
     if (gradients_final) gradients_final(i);
   }
+}
+
+void Executor::take_part_without_images() {
+  for (std::size_t i = 1; i < layers_.size(); ++i) layers_[i]->forward_without_images();
+  for (std::size_t i = layers_.size() - 1; i >= 1; --i) layers_[i]->backward_without_images();
 }
 
 void Executor::backward_node(std::size_t node) {

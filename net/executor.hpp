@@ -22,6 +22,7 @@ struct ExecutorOptions {
   bool is_training;
   DataType activation_type = DataType::f32;
   const StepPosition* position = nullptr;  // for layers that draw random numbers
+  RankGather* gather = nullptr;            // for layers that work on the images of all ranks
   TraceTrack* trace = nullptr;             // gets each layer's forward and backward; null: no trace
 };
 
@@ -41,6 +42,8 @@ class Executor {
   [[nodiscard]] const TensorView& logit_gradient() const { return gradients_.back().view; }
   // After forward, when logit_gradient() is filled. `images` are those of forward.
   void backward(const TensorView& images, const NodeCallback& gradients_final);
+  // Instead of both, with a RankGather, on a rank that has no images.
+  void take_part_without_images();
 
   // "layer1.0.conv1: forward winograd, ..." for each layer that has a choice.
   [[nodiscard]] std::vector<std::string> algorithms() const;

@@ -26,6 +26,7 @@
 
 #include "kernels/device.hpp"
 #include "kernels/dropout.hpp"
+#include "kernels/rank_gather.hpp"
 #include "kernels/tensor.hpp"
 #include "net/parameters.hpp"
 
@@ -38,6 +39,8 @@ struct PlanContext {
   bool needs_input_gradient;  // false if the layer reads the images
   // Which step and which images, for layers that draw random numbers; read when operations run.
   const StepPosition* position = nullptr;
+  // In training, for layers that work on the images of all ranks; null: on this rank's alone.
+  RankGather* gather = nullptr;
 
   // The layout and type in which activations of a shape are stored.
   [[nodiscard]] TensorDesc activation(const Shape& shape) const {
@@ -81,6 +84,9 @@ class Layer {
 
   virtual void forward(const ForwardArguments& arguments) = 0;
   virtual void backward(const BackwardArguments& arguments) = 0;
+  // Instead of these, on a rank without images, for layers that gather values of all ranks.
+  virtual void forward_without_images() {}
+  virtual void backward_without_images() {}
 
   // Whether backward reads these; the memory plan then keeps them until backward.
   [[nodiscard]] virtual bool backward_reads_input(std::size_t) const { return false; }

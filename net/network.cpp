@@ -97,6 +97,7 @@ void Network::prepare(std::size_t batch, Mode mode) {
                                                          .is_training = is_training,
                                                          .activation_type = activation_type_,
                                                          .position = position_,
+                                                         .gather = gather_,
                                                          .trace = is_training ? trace_ : nullptr},
                                          bound_parameters(mode));
   if (made->arena_bytes() > arena_bytes_) {
@@ -137,6 +138,7 @@ void Network::check_memory(std::size_t batch, std::size_t processes) {
                       .is_training = true,
                       .activation_type = activation_type_,
                       .position = position_,
+                      .gather = nullptr,
                       .trace = nullptr},
                      bound_parameters(Mode::training));
   const std::size_t bytes = one.arena_bytes() * batch;
@@ -182,6 +184,14 @@ void Network::backward(const TensorView& images, const TensorCallback& tensor_fi
       if (slot.is_trained()) tensor_final(slot.index);
     }
   });
+}
+
+// Layers gather the same for every batch size, so any executor will do.
+void Network::take_part_without_images() {
+  const auto it = std::ranges::find_if(
+      executors_, [](const auto& entry) { return entry.first.second == Mode::training; });
+  DP_ASSERT(it != executors_.end(), "no batch size was prepared for training");
+  it->second->take_part_without_images();
 }
 
 std::vector<std::string> Network::layer_names() const {

@@ -50,6 +50,11 @@ class Network {
   // Call it before prepare(). The trace gets a slice for each layer in training; its `id` is an
   // index into layer_names(). Only for a CPU, because a GPU runs layers after they are called.
   void set_trace(TraceTrack* trace) { trace_ = trace; }
+  // Call it before prepare(). In training, batch normalisation then works on the images of all
+  // ranks, which all pass through the network together; a rank without images calls
+  // take_part_without_images() instead of forward and backward.
+  void set_gather(RankGather* gather) { gather_ = gather; }
+  void take_part_without_images();
   // The model's names, in the order of execution; the first is the images.
   [[nodiscard]] std::vector<std::string> layer_names() const;
 
@@ -90,6 +95,7 @@ class Network {
 
   Device& device_;
   Graph graph_;
+  RankGather* gather_ = nullptr;
   DataType activation_type_;
   std::size_t classes_ = 0;
   std::unique_ptr<Parameters> parameters_;

@@ -5,10 +5,12 @@
 //
 // Work is cut into planes: one image, one channel block, all pixels. The results of planes are
 // combined over images in a fixed order, so the bits do not depend on the number of threads.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "kernels/base/error.hpp"
+#include "kernels/batch_moments.hpp"
 #include "kernels/cpu/channel_slices.hpp"
 #include "kernels/cpu/twins.hpp"
 
@@ -33,7 +35,12 @@ class CpuBatchNorm final : public BatchNorm {
         mean_(channels_),
         inverse_deviation_(channels_),
         scale_(channels_),
-        shift_(channels_) {}
+        shift_(channels_) {
+    if (desc.gather == nullptr) return;
+    mine_.resize(moments_floats(channels_));
+    all_.resize(mine_.size() * desc.gather->ranks());
+    desc.gather->reserve(mine_.size());
+  }
 
   void forward_training(const TensorView& x, const TensorView& addend, const Parameters& parameters,
                         const TensorView& y) override {
@@ -75,6 +82,16 @@ class CpuBatchNorm final : public BatchNorm {
         backward_with<T, width, false>(t, parameters, gradients);
       }
     });
+  }
+
+  void forward_without_images(const Parameters& parameters) override {
+    std::fill(mine_.begin(), mine_.end(), 0.0f);
+    gather_statistics(parameters);
+  }
+
+  void backward_without_images() override {
+    std::fill(mine_.begin(), mine_.end(), 0.0f);
+    desc_.gather->gather(Pass::backward, mine_, all_);
   }
 
  private:
@@ -119,11 +136,10 @@ class CpuBatchNorm final : public BatchNorm {
     });
   }
 
-  // Images are merged in double, in order (Chan, Golub, LeVeque 1983, eq. 2.1).
+  // Images are merged in double, in order (Chan, Golub, LeVeque 1983, eq. 2.1), and then ranks.
   void combine_statistics(const Parameters& parameters) {
     const auto per_plane = static_cast<double>(desc_.x.shape.pixels());
     const double count = per_plane * static_cast<double>(images_);
-    const auto momentum = static_cast<double>(desc_.momentum);
     for (std::size_t c = 0; c < channels_; ++c) {
       double mean = 0, squares = 0;
       for (std::size_t n = 0; n < images_; ++n) {
@@ -134,23 +150,44 @@ class CpuBatchNorm final : public BatchNorm {
         const double d = static_cast<double>(partial_a_[n * channels_ + c]) - mean;
         squares += static_cast<double>(partial_b_[n * channels_ + c]) + per_plane * d * d;
       }
-      const double variance = squares / count;
-      const double unbiased = count > 1 ? squares / (count - 1) : variance;
-      mean_[c] = static_cast<float>(mean);
-      inverse_deviation_[c] =
-          static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(desc_.epsilon)));
-      scale_[c] = gamma_of(parameters, c) * inverse_deviation_[c];
-      shift_[c] = parameters.beta[c] - mean_[c] * scale_[c];
-      // The step of a batch that is not finite is skipped, and must leave these statistics as they
-      // are.
-      if (!std::isfinite(mean) || !std::isfinite(unbiased)) continue;
-      const auto update = [&](float& running, double batch) {
-        running =
-            static_cast<float>((1 - momentum) * static_cast<double>(running) + momentum * batch);
-      };
-      update(parameters.running_mean[c], mean);
-      update(parameters.running_var[c], unbiased);
+      if (desc_.gather == nullptr) {
+        finish_channel(c, {.count = count, .mean = mean, .squares = squares}, parameters);
+      } else {
+        mine_[1 + c] = static_cast<float>(mean);
+        mine_[1 + channels_ + c] = static_cast<float>(squares);
+      }
     }
+    if (desc_.gather == nullptr) return;
+    mine_[0] = static_cast<float>(count);
+    gather_statistics(parameters);
+  }
+
+  void gather_statistics(const Parameters& parameters) {
+    desc_.gather->gather(Pass::forward, mine_, all_);
+    for (std::size_t c = 0; c < channels_; ++c) {
+      finish_channel(c, merge_moments(all_.data(), desc_.gather->ranks(), channels_, c),
+                     parameters);
+    }
+  }
+
+  void finish_channel(std::size_t c, const BatchMoments& batch, const Parameters& parameters) {
+    const auto momentum = static_cast<double>(desc_.momentum);
+    const double variance = batch.squares / batch.count;
+    const double unbiased = batch.count > 1 ? batch.squares / (batch.count - 1) : variance;
+    mean_[c] = static_cast<float>(batch.mean);
+    inverse_deviation_[c] =
+        static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(desc_.epsilon)));
+    scale_[c] = gamma_of(parameters, c) * inverse_deviation_[c];
+    shift_[c] = parameters.beta[c] - mean_[c] * scale_[c];
+    // The step of a batch that is not finite is skipped, and must leave these statistics as they
+    // are.
+    if (!std::isfinite(batch.mean) || !std::isfinite(unbiased)) return;
+    const auto update = [&](float& running, double value) {
+      running =
+          static_cast<float>((1 - momentum) * static_cast<double>(running) + momentum * value);
+    };
+    update(parameters.running_mean[c], batch.mean);
+    update(parameters.running_var[c], unbiased);
   }
 
   void normalise(const TensorView& x, const TensorView& addend, const TensorView& y) {
@@ -238,21 +275,37 @@ class CpuBatchNorm final : public BatchNorm {
   void combine_sums(const Parameters& parameters, const Gradients& gradients) {
     const double count = static_cast<double>(images_) * static_cast<double>(desc_.x.shape.pixels());
     for (std::size_t c = 0; c < channels_; ++c) {
-      double sum = 0, product = 0;
+      GradientSums mine = {.count = count};
       for (std::size_t n = 0; n < images_; ++n) {
-        sum += static_cast<double>(partial_a_[n * channels_ + c]);
-        product += static_cast<double>(partial_b_[n * channels_ + c]);
+        mine.sum += static_cast<double>(partial_a_[n * channels_ + c]);
+        mine.product += static_cast<double>(partial_b_[n * channels_ + c]);
       }
-      const auto inverse = static_cast<double>(inverse_deviation_[c]);
-      gradients.d_beta[c] = static_cast<float>(sum);
+      gradients.d_beta[c] = static_cast<float>(mine.sum);
       if (gradients.d_gamma != nullptr) {
-        gradients.d_gamma[c] = static_cast<float>(product * inverse);
+        gradients.d_gamma[c] =
+            static_cast<float>(mine.product * static_cast<double>(inverse_deviation_[c]));
       }
-      // dx = factor * g - slope * (x - mean) - offset
-      const double factor = static_cast<double>(gamma_of(parameters, c)) * inverse;
-      partial_a_[c] = static_cast<float>(factor * sum / count);
-      partial_b_[c] = static_cast<float>(factor * product * inverse * inverse / count);
+      if (desc_.gather == nullptr) {
+        set_coefficients(c, mine, parameters);
+      } else {
+        mine_[1 + c] = static_cast<float>(mine.sum);
+        mine_[1 + channels_ + c] = static_cast<float>(mine.product);
+      }
     }
+    if (desc_.gather == nullptr) return;
+    mine_[0] = static_cast<float>(count);
+    desc_.gather->gather(Pass::backward, mine_, all_);
+    for (std::size_t c = 0; c < channels_; ++c) {
+      set_coefficients(c, merge_sums(all_.data(), desc_.gather->ranks(), channels_, c), parameters);
+    }
+  }
+
+  // dx = factor * g - slope * (x - mean) - offset
+  void set_coefficients(std::size_t c, const GradientSums& sums, const Parameters& parameters) {
+    const auto inverse = static_cast<double>(inverse_deviation_[c]);
+    const double factor = static_cast<double>(gamma_of(parameters, c)) * inverse;
+    partial_a_[c] = static_cast<float>(factor * sums.sum / sums.count);
+    partial_b_[c] = static_cast<float>(factor * sums.product * inverse * inverse / sums.count);
   }
 
   template <class T, std::size_t W, bool has_two, Mask mask>
@@ -276,6 +329,7 @@ class CpuBatchNorm final : public BatchNorm {
   BatchNormDesc desc_;
   std::size_t channels_, images_;
   std::vector<float> partial_a_, partial_b_;  // images x C
+  std::vector<float> mine_, all_;  // messages of this rank and of all (batch_moments.hpp)
   // From the last forward pass: batch mean, 1 / sqrt(var + epsilon), and y = x * scale + shift.
   std::vector<float> mean_, inverse_deviation_, scale_, shift_;
 };

@@ -13,11 +13,19 @@
 // Sums over the rows are made in three levels: a thread adds a few values in fp32, a block adds the
 // sums of its threads by a tree, and a second kernel adds those of the blocks in double. The order
 // is fixed, so the bits are the same every time.
+//
+// With statistics of all ranks, that second kernel writes this rank's part into memory of the host,
+// a function of the host gathers those of all ranks, and a third kernel merges them. The device
+// stands still meanwhile; a recording has the function as a node.
 #include "kernels/batch_norm.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
+#include <span>
 
+#include "kernels/batch_moments.hpp"
 #include "kernels/cuda/batch_norm_sweeps.cuh"
 #include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/device.hpp"
@@ -42,21 +50,18 @@ DP_HD inline float gamma_of(const float* gamma, std::size_t channel) {
 
 // ---- from sums to what the second sweep needs ---------------------------------------------------
 
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    finish_statistics_kernel(const float* partials, unsigned bands, Channels channels, const T* x,
-                             std::size_t rows, float epsilon, float momentum,
-                             BatchNorm::Parameters parameters) {
-  const Sums sums = add_partials(partials, bands, channels.count);
-  const std::size_t c = channel_to_finish(channels.count);
-  if (c == channels.count) return;
-  const double count = static_cast<double>(rows);
-  const double distance = sums.a / count;  // of the mean from the pivot
-  const double mean = static_cast<double>(to_float(x[c])) + distance;
-  const double squares = sums.b - distance * sums.a;
+// How a channel is normalised, and what its running statistics become.
+struct Update {
+  float epsilon, momentum;
+  BatchNorm::Parameters parameters;
+};
+
+__device__ inline void set_statistics(Channels channels, std::size_t c, double count, double mean,
+                                      double squares, const Update& update) {
+  const BatchNorm::Parameters& parameters = update.parameters;
   const double variance = squares < 0 ? 0.0 : squares / count;  // a NaN stays one
-  const double unbiased = rows > 1 ? variance * (count / (count - 1)) : variance;
-  const double inverse = 1.0 / sqrt(variance + static_cast<double>(epsilon));
+  const double unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
+  const double inverse = 1.0 / sqrt(variance + static_cast<double>(update.epsilon));
   const float scale = gamma_of(parameters.gamma, c) * static_cast<float>(inverse);
   channels.mean()[c] = static_cast<float>(mean);
   channels.inverse_deviation()[c] = static_cast<float>(inverse);
@@ -64,12 +69,41 @@ __global__ void __launch_bounds__(kThreads)
   channels.shift()[c] = parameters.beta[c] - static_cast<float>(mean) * scale;
   // The step of a batch that is not finite is skipped, and must leave these statistics as they are.
   if (!std::isfinite(mean) || !std::isfinite(unbiased)) return;
-  const double part = static_cast<double>(momentum);
+  const double part = static_cast<double>(update.momentum);
   float* running_mean = parameters.running_mean + c;
   float* running_var = parameters.running_var + c;
   *running_mean = static_cast<float>((1 - part) * static_cast<double>(*running_mean) + part * mean);
   *running_var =
       static_cast<float>((1 - part) * static_cast<double>(*running_var) + part * unbiased);
+}
+
+// With a message (batch_moments.hpp) the sums go there, and else they are those of the batch.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    finish_statistics_kernel(const float* partials, unsigned bands, Channels channels, const T* x,
+                             std::size_t rows, Update update, float* message) {
+  const Sums sums = add_partials(partials, bands, channels.count);
+  const std::size_t c = channel_to_finish(channels.count);
+  if (c == channels.count) return;
+  const double count = static_cast<double>(rows);
+  const double distance = sums.a / count;  // of the mean from the pivot
+  const double mean = static_cast<double>(to_float(x[c])) + distance;
+  const double squares = sums.b - distance * sums.a;
+  if (message == nullptr) {
+    set_statistics(channels, c, count, mean, squares, update);
+    return;
+  }
+  if (c == 0) message[0] = static_cast<float>(count);
+  message[1 + c] = static_cast<float>(mean);
+  message[1 + channels.count + c] = squares < 0 ? 0.0f : static_cast<float>(squares);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    merge_statistics_kernel(const float* all, std::size_t ranks, Channels channels, Update update) {
+  for (std::size_t c = first_item(); c < channels.count; c += item_stride()) {
+    const BatchMoments batch = merge_moments(all, ranks, channels.count, c);
+    set_statistics(channels, c, batch.count, batch.mean, batch.squares, update);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -83,21 +117,43 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// d_beta = sum g, d_gamma = sum g * xhat, and the two coefficients of
-// dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat)).
+// The two coefficients of dx = gamma / deviation * (g - mean(g) - xhat * mean(g * xhat)).
+__device__ inline void set_coefficients(Channels channels, std::size_t c, double count, double sum,
+                                        double product, const float* gamma) {
+  const double inverse = static_cast<double>(channels.inverse_deviation()[c]);
+  const double factor = static_cast<double>(gamma_of(gamma, c)) * inverse;
+  channels.offset()[c] = static_cast<float>(factor * sum / count);
+  channels.slope()[c] = static_cast<float>(factor * product * inverse * inverse / count);
+}
+
+// d_beta = sum g, d_gamma = sum g * xhat. A message, if given, takes the sums.
 __global__ void __launch_bounds__(kThreads)
     finish_gradients_kernel(const float* partials, unsigned bands, Channels channels,
-                            std::size_t rows, const float* gamma, float* d_gamma, float* d_beta) {
+                            std::size_t rows, const float* gamma, float* d_gamma, float* d_beta,
+                            float* message) {
   const Sums sums = add_partials(partials, bands, channels.count);
   const std::size_t c = channel_to_finish(channels.count);
   if (c == channels.count) return;
   const double count = static_cast<double>(rows);
   const double inverse = static_cast<double>(channels.inverse_deviation()[c]);
-  const double factor = static_cast<double>(gamma_of(gamma, c)) * inverse;
   d_beta[c] = static_cast<float>(sums.a);
   if (d_gamma != nullptr) d_gamma[c] = static_cast<float>(sums.b * inverse);
-  channels.offset()[c] = static_cast<float>(factor * sums.a / count);
-  channels.slope()[c] = static_cast<float>(factor * sums.b * inverse * inverse / count);
+  if (message == nullptr) {
+    set_coefficients(channels, c, count, sums.a, sums.b, gamma);
+    return;
+  }
+  if (c == 0) message[0] = static_cast<float>(count);
+  message[1 + c] = static_cast<float>(sums.a);
+  message[1 + channels.count + c] = static_cast<float>(sums.b);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    merge_gradients_kernel(const float* all, std::size_t ranks, Channels channels,
+                           const float* gamma) {
+  for (std::size_t c = first_item(); c < channels.count; c += item_stride()) {
+    const GradientSums sums = merge_sums(all, ranks, channels.count, c);
+    set_coefficients(channels, c, sums.count, sums.sum, sums.product, gamma);
+  }
 }
 
 // ---- the operation -----------------------------------------------------------------------------
@@ -125,6 +181,15 @@ class CudaBatchNorm final : public BatchNorm {
     // The form that reads single elements has the most blocks below one another.
     const std::size_t bands = sum_grid(1, std::max(kForwardBlocks, kBackwardBlocks)).bands;
     device.reserve_scratch(bands * 2 * channels_.count * sizeof(float));
+    if (desc.gather == nullptr) return;
+    const std::size_t floats = moments_floats(channels_.count), ranks = desc.gather->ranks();
+    messages_ = device.allocate_host((1 + ranks) * floats * sizeof(float));
+    float* const first = reinterpret_cast<float*>(messages_.get());
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      gathers_[static_cast<std::size_t>(pass)] = {
+          desc.gather, pass, {first, floats}, {first + floats, ranks * floats}};
+    }
+    desc.gather->reserve(floats);
   }
 
   void forward_training(const TensorView& x, const TensorView& addend, const Parameters& parameters,
@@ -137,9 +202,10 @@ class CudaBatchNorm final : public BatchNorm {
       launch(statistics_kernel<T, kN>, Launch{.blocks = grid.blocks()}, device_.stream(), grid,
              x.as<const T>(), partials());
       launch(finish_statistics_kernel<T>, Launch{.blocks = finish_blocks()}, device_.stream(),
-             partials(), grid.bands, channels_, x.as<const T>(), rows_, desc_.epsilon,
-             desc_.momentum, parameters);
+             partials(), grid.bands, channels_, x.as<const T>(), rows_, update(parameters),
+             message());
     });
+    if (desc_.gather != nullptr) gather_statistics(parameters);
     normalise(x, addend, channels_.scale(), channels_.shift(), y);
   }
 
@@ -149,6 +215,16 @@ class CudaBatchNorm final : public BatchNorm {
     launch(running_statistics_kernel, Launch{.blocks = blocks_for(channels_.count)},
            device_.stream(), channels_, desc_.epsilon, parameters);
     normalise(x, addend, channels_.running_scale(), channels_.running_shift(), y);
+  }
+
+  void forward_without_images(const Parameters& parameters) override {
+    clear_message();
+    gather_statistics(parameters);
+  }
+
+  void backward_without_images() override {
+    clear_message();
+    gather(Pass::backward);
   }
 
   void backward(const TensorView& x, const TensorView& y, const Parameters& parameters,
@@ -178,6 +254,52 @@ class CudaBatchNorm final : public BatchNorm {
   }
 
  private:
+  // What the function of the host needs, in one place.
+  struct Gather {
+    RankGather* desk = nullptr;
+    Pass pass = Pass::forward;
+    std::span<float> mine, all;
+  };
+
+  [[nodiscard]] Update update(const Parameters& parameters) const {
+    return {desc_.epsilon, desc_.momentum, parameters};
+  }
+  [[nodiscard]] float* message() const { return reinterpret_cast<float*>(messages_.get()); }
+
+  // Calls function(data) on a thread of CUDA's, which must not call CUDA. It may wait for other
+  // threads; operations of other streams go on.
+  void call_host(cudaHostFn_t function, void* data) const {
+    DP_CHECK_CUDA(cudaLaunchHostFunc(device_.stream(), function, data));
+  }
+
+  void gather(Pass pass) {
+    const auto wait_for_ranks = [](void* data) {
+      const auto& given = *static_cast<Gather*>(data);
+      try {
+        given.desk->gather(given.pass, given.mine, given.all);
+      } catch (...) {
+        // CUDA's thread cannot throw it. Who waits for the exchange gets the same error.
+        std::ranges::fill(given.all, std::numeric_limits<float>::quiet_NaN());
+      }
+    };
+    call_host(wait_for_ranks, &gathers_[static_cast<std::size_t>(pass)]);
+  }
+
+  void gather_statistics(const Parameters& parameters) {
+    gather(Pass::forward);
+    launch(merge_statistics_kernel, Launch{.blocks = blocks_for(channels_.count)}, device_.stream(),
+           all(), desc_.gather->ranks(), channels_, update(parameters));
+  }
+  [[nodiscard]] const float* all() const { return gathers_[0].all.data(); }
+
+  // As an operation, since earlier ones may still use the message.
+  void clear_message() {
+    const auto clear = [](void* data) {
+      std::ranges::fill(static_cast<Gather*>(data)->mine, 0.0f);
+    };
+    call_host(clear, gathers_.data());
+  }
+
   [[nodiscard]] RowGrid sum_grid(int width, unsigned blocks) const {
     const std::size_t packs = channels_.count / static_cast<std::size_t>(width);
     return row_grid(rows_, packs, Walk::side_by_side, device_.multiprocessors() * blocks,
@@ -222,7 +344,13 @@ class CudaBatchNorm final : public BatchNorm {
     launch(gradient_sums_kernel<T, N, mask, has_two, has_addend>, Launch{.blocks = sums.blocks()},
            device_.stream(), sums, channels_, t, partials());
     launch(finish_gradients_kernel, Launch{.blocks = finish_blocks()}, device_.stream(), partials(),
-           sums.bands, channels_, rows_, parameters.gamma, gradients.d_gamma, gradients.d_beta);
+           sums.bands, channels_, rows_, parameters.gamma, gradients.d_gamma, gradients.d_beta,
+           message());
+    if (desc_.gather != nullptr) {
+      gather(Pass::backward);
+      launch(merge_gradients_kernel, Launch{.blocks = blocks_for(channels_.count)},
+             device_.stream(), all(), desc_.gather->ranks(), channels_, parameters.gamma);
+    }
     if constexpr (has_addend) {
       const Tensors<T> masked{t.x, nullptr, t.d_addend, nullptr, t.dx, nullptr};
       launch(input_gradient_kernel<T, N, Mask::none, false>, Launch{.blocks = map.blocks()},
@@ -238,6 +366,8 @@ class CudaBatchNorm final : public BatchNorm {
   std::size_t rows_;
   Device::Memory memory_;
   Channels channels_;
+  Device::Memory messages_;          // of this rank and of all, with a RankGather
+  std::array<Gather, 2> gathers_{};  // by pass
 };
 
 }  // namespace

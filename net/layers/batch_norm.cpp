@@ -36,7 +36,8 @@ TensorDesc BatchNormLayer::plan(const PlanContext& context, std::span<const Tens
                                            .has_relu = options_.has_relu,
                                            .has_addend = options_.has_addend,
                                            .epsilon = options_.epsilon,
-                                           .momentum = options_.momentum});
+                                           .momentum = options_.momentum,
+                                           .gather = is_training_ ? context.gather : nullptr});
   return inputs[0];
 }
 

@@ -27,6 +27,8 @@ class BatchNormLayer final : public Layer {
                                 std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
+  void forward_without_images() override { norm_->forward_without_images(kernel_parameters()); }
+  void backward_without_images() override { norm_->backward_without_images(); }
   [[nodiscard]] bool backward_reads_input(std::size_t i) const override { return i == 0; }
   [[nodiscard]] bool backward_reads_output() const override {
     return options_.has_relu && options_.has_addend;

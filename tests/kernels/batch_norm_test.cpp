@@ -3,6 +3,9 @@
 // bits for 1 and 2 threads.
 #include "kernels/batch_norm.hpp"
 
+#include <barrier>
+#include <thread>
+
 #include "kernels/reference/batch_norm.hpp"
 #include "tests/kernels/kernel_testing.hpp"
 
@@ -270,6 +273,178 @@ TEST(BatchNorm, BatchThatIsNotFinite) {
     EXPECT_EQ(means[c] != before[c], is_finite) << c;
     EXPECT_EQ(variances[c] != before[c], is_finite) << c;
     EXPECT_EQ(std::isnan(outputs[c]), !is_finite) << "what is wrong shows, channel " << c;
+  }
+}
+
+// ---- over the images of all ranks ---------------------------------------------------------------
+
+// Ranks that are threads of this process.
+class ThreadGather {
+ public:
+  explicit ThreadGather(std::size_t ranks)
+      : barrier_(static_cast<std::ptrdiff_t>(ranks)), places_(ranks) {
+    for (std::size_t r = 0; r < ranks; ++r) places_[r] = std::make_unique<Place>(*this, r);
+  }
+  [[nodiscard]] RankGather* of(std::size_t rank) { return places_[rank].get(); }
+  [[nodiscard]] std::size_t most_floats() const { return places_[0]->most_floats; }
+
+ private:
+  struct Place final : RankGather {
+    Place(ThreadGather& all, std::size_t r) : group(all), rank(r) {}
+    [[nodiscard]] std::size_t ranks() const override { return group.places_.size(); }
+    void reserve(std::size_t floats) override { most_floats = std::max(most_floats, floats); }
+    void gather(Pass, std::span<const float> mine, std::span<float> all) override {
+      floats = mine;
+      group.barrier_.arrive_and_wait();
+      for (std::size_t r = 0; r < ranks(); ++r) {
+        const std::span<const float> theirs = group.places_[r]->floats;
+        std::ranges::copy(theirs, all.begin() + static_cast<std::ptrdiff_t>(r * mine.size()));
+      }
+      group.barrier_.arrive_and_wait();
+    }
+    ThreadGather& group;
+    std::size_t rank, most_floats = 0;
+    std::span<const float> floats;
+  };
+  std::barrier<> barrier_;
+  std::vector<std::unique_ptr<Place>> places_;
+};
+
+// A rank's part of a batch, its operation and what it wrote.
+struct RankPart {
+  RankPart(const NormCase& c, std::size_t first_image, std::size_t images, RankGather* gather,
+           const Doubles& all_x, const Doubles& all_addend, const Doubles& all_dy,
+           const Doubles& gamma_values, const Doubles& beta_values)
+      : count(images),
+        device(make_test_device({.threads = 1, .tune = false})),
+        desc{{std::max<std::size_t>(images, 1), c.shape.h, c.shape.w, c.shape.c}, c.type, c.block},
+        norm(make_batch_norm(
+            *device,
+            {.x = desc, .has_relu = true, .has_addend = !all_addend.empty(), .gather = gather})),
+        x(desc, part(all_x, first_image)),
+        addend(desc, part(all_addend.empty() ? all_x : all_addend, first_image)),
+        y(desc),
+        dy(desc, part(all_dy, first_image)),
+        dx(desc),
+        d_addend(desc),
+        gamma(gamma_values),
+        beta(beta_values),
+        mean(Doubles(c.shape.c, 0.25)),
+        variance(Doubles(c.shape.c, 1.5)),
+        d_gamma(Doubles(c.shape.c, 0.0)),
+        d_beta(Doubles(c.shape.c, 0.0)),
+        has_addend(!all_addend.empty()) {}
+
+  [[nodiscard]] Doubles part(const Doubles& all, std::size_t first_image) const {
+    const std::size_t size = desc.shape.elements() / desc.shape.n;
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first_image * size);
+    return {begin, begin + static_cast<std::ptrdiff_t>(desc.shape.elements())};
+  }
+
+  void run() {
+    device->make_current();
+    const BatchNorm::Parameters parameters{gamma.floats(), beta.floats(), mean.floats(),
+                                           variance.floats()};
+    if (count == 0) {
+      norm->forward_without_images(parameters);
+      norm->backward_without_images();
+    } else {
+      const TensorView none{};
+      norm->forward_training(x.view(), has_addend ? addend.view() : none, parameters, y.view());
+      norm->backward(x.view(), y.view(), parameters,
+                     {.dy = dy.view(),
+                      .dy2 = {},
+                      .dx = dx.view(),
+                      .d_addend = has_addend ? d_addend.view() : none,
+                      .d_gamma = d_gamma.floats(),
+                      .d_beta = d_beta.floats()});
+    }
+    device->synchronize();
+  }
+
+  std::size_t count;
+  TestDevice device;
+  TensorDesc desc;
+  std::unique_ptr<BatchNorm> norm;
+  GuardedTensor x, addend, y, dy, dx, d_addend, gamma, beta, mean, variance, d_gamma, d_beta;
+  bool has_addend;
+};
+
+// Parts of a batch on ranks, some with fewer images and one with none, are the whole batch in
+// double; the running statistics have the same bits on all ranks, also on the one without images,
+// and everything has the same bits again.
+TEST(BatchNorm, ImagesOfAllRanks) {
+  const NormCase c{{6, 5, 4, 24}, on_gpu() ? 24u : 8u};
+  const std::size_t count = c.shape.elements(), channels = c.shape.c;
+  Doubles x = random_values(count, 1);
+  // Ranks differ much more than the images of one.
+  for (std::size_t i = 0; i < count; ++i) {
+    const double place = i < count / 2 ? 20.0 : 23.0;
+    x[i] = static_cast<double>(static_cast<float>(x[i] + place));
+  }
+  const Doubles addend_values = random_values(count, 2), dy = random_values(count, 3);
+  Doubles gamma = random_values(channels, 4);
+  for (double& g : gamma) g = static_cast<double>(static_cast<float>(g + 2.0));
+  const Doubles beta = random_values(channels, 5);
+  for (const bool has_addend : {false, true}) {
+    const Doubles addend = has_addend ? addend_values : Doubles();
+    reference::BatchNorm<double> whole{
+        .rows = count / channels, .channels = channels, .has_relu = true, .has_addend = has_addend};
+    Doubles mean(channels, 0.25), variance(channels, 1.5), y(count), dx(count), d_addend(count),
+        d_gamma(channels), d_beta(channels);
+    whole.forward_training(x.data(), addend_values.data(), gamma.data(), beta.data(), mean.data(),
+                           variance.data(), y.data());
+    whole.backward(x.data(), y.data(), dy.data(), gamma.data(), dx.data(), d_addend.data(),
+                   d_gamma.data(), d_beta.data());
+    std::vector<std::vector<std::byte>> first_bits;
+    for (const int round : {0, 1}) {
+      constexpr std::size_t kImages[] = {3, 2, 0, 1};
+      ThreadGather gather(std::size(kImages));
+      std::vector<std::unique_ptr<RankPart>> ranks;
+      std::size_t at = 0;
+      for (std::size_t r = 0; r < std::size(kImages); ++r) {
+        ranks.push_back(std::make_unique<RankPart>(c, at, kImages[r], gather.of(r), x, addend, dy,
+                                                   gamma, beta));
+        at += kImages[r];
+      }
+      EXPECT_EQ(gather.most_floats(), 1 + 2 * channels);
+      {
+        std::vector<std::jthread> threads;
+        for (const auto& rank : ranks) threads.emplace_back([&] { rank->run(); });
+      }
+      Doubles all_y, all_dx, all_d_addend, sum_gamma(channels, 0.0), sum_beta(channels, 0.0);
+      std::vector<std::vector<std::byte>> bits;
+      const auto append = [](Doubles& all, const Doubles& more) {
+        all.insert(all.end(), more.begin(), more.end());
+      };
+      for (const auto& rank : ranks) {
+        EXPECT_EQ(rank->mean.raw(), ranks[0]->mean.raw());
+        EXPECT_EQ(rank->variance.raw(), ranks[0]->variance.raw());
+        const Doubles gammas = rank->d_gamma.values(), betas = rank->d_beta.values();
+        for (std::size_t i = 0; i < channels; ++i) {
+          sum_gamma[i] += gammas[i];
+          sum_beta[i] += betas[i];
+        }
+        if (rank->count == 0) continue;
+        append(all_y, rank->y.values());
+        append(all_dx, rank->dx.values());
+        if (has_addend) append(all_d_addend, rank->d_addend.values());
+        for (GuardedTensor* tensor : {&rank->y, &rank->dx, &rank->mean, &rank->d_gamma}) {
+          bits.push_back(tensor->raw());
+        }
+      }
+      // Values near 20 with a deviation of 1.6: x * scale + shift rounds at 20 / 1.6 x gamma of up
+      // to 3, so 40 * 2^-24 = 2e-6 in values of about 2, and a mean in fp32 adds as much.
+      EXPECT_LE(normalised_error(all_y, y), 1e-5);
+      EXPECT_LE(normalised_error(all_dx, dx), 1e-5);
+      if (has_addend) EXPECT_LE(normalised_error(all_d_addend, d_addend), 0.0);
+      EXPECT_LE(normalised_error(sum_gamma, d_gamma), 1e-5);
+      EXPECT_LE(normalised_error(sum_beta, d_beta), 1e-5);
+      EXPECT_LE(normalised_error(ranks[2]->mean.values(), mean), 1e-6);
+      EXPECT_LE(normalised_error(ranks[2]->variance.values(), variance), 1e-6);
+      if (round == 0) first_bits = bits;
+      EXPECT_EQ(bits, first_bits) << "again";
+    }
   }
 }
 
