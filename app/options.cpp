@@ -47,6 +47,7 @@ class Builder {
   void resolve_schedule();
   void resolve_trace();
   void resolve_checkpoint();
+  void resolve_sync_bn();
   void resolve_init();
 
   const OptionContext& context_;
@@ -129,6 +130,7 @@ Options Builder::resolve() {
   resolve_schedule();
   resolve_trace();
   resolve_checkpoint();
+  resolve_sync_bn();
   resolve_init();
   return options_;
 }
@@ -244,6 +246,15 @@ void Builder::resolve_schedule() {
                   options_.compress_warmup, options_.epochs, options_.compress);
     }
   }
+}
+
+void Builder::resolve_sync_bn() {
+  if (!options_.sync_bn || options_.exchange) return;
+  if (layer_of("sync-bn") >= layer_of("exchange")) {
+    throw_error(ErrorKind::usage,
+                "--sync-bn on: not with --exchange off, which trains a model on each rank alone");
+  }
+  options_.sync_bn = false;
 }
 
 void Builder::resolve_trace() {

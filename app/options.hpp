@@ -67,6 +67,7 @@ struct Options {
   std::int64_t global_batch = 0;         // 0: batch_size x ranks x accumulate
   std::int64_t accumulate = 1;           // parts of a rank's batch
   std::string batch_schedule = "fixed";  // parse_batch_schedule
+  bool sync_bn = false;
   std::int64_t seed = 1;
 
   Optimizer optimizer = Optimizer::sgd;

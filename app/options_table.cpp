@@ -294,6 +294,10 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "before gradients are exchanged once; --batch-size is then the size of a part, "
                   "so that a step has N times as many images"),
         batch_schedule_row(options),
+        on_off_row("sync-bn", options.sync_bn,
+                   "on: batch normalisation takes mean and deviation over the images of all ranks "
+                   "instead of each rank's own, which costs two short messages to every rank for "
+                   "each such layer and step; for small batches"),
         whole_row("seed", options.seed, {0, 4294967295},
                   "all random numbers follow from the seed; a run is repeated bit for "
                   "bit if its algorithms are the same, too: give --autotune off to both "

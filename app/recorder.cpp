@@ -32,6 +32,9 @@ void add_cost(CommCost& sum, const CommCost& more) {
   sum.delivered_error_squares += more.delivered_error_squares;
   sum.delivered_value_squares += more.delivered_value_squares;
   sum.sample_bytes += more.sample_bytes;
+  sum.gathered.gather_s += more.gathered.gather_s;
+  sum.gathered.gatherings += more.gathered.gatherings;
+  sum.gathered.sent_bytes += more.gathered.sent_bytes;
 }
 
 // Adds costs of one step after the other; the residual's norm is the last one.
@@ -192,7 +195,9 @@ TimesAndBytes Recorder::times_of(const RankRecord& r) {
           .checkpoint_s = r.checkpoint_s,
           .sent_bytes = static_cast<std::int64_t>(r.comm.sent_bytes),
           .received_bytes = static_cast<std::int64_t>(r.comm.received_bytes),
-          .control_bytes = static_cast<std::int64_t>(r.control_bytes)};
+          .control_bytes = static_cast<std::int64_t>(r.control_bytes),
+          .statistics_s = r.loop.statistics,
+          .statistics_bytes = static_cast<std::int64_t>(r.comm.gathered.sent_bytes)};
 }
 
 void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& result,
@@ -226,7 +231,8 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
         &TimesAndBytes::backward_s, &TimesAndBytes::optimizer_s, &TimesAndBytes::compute_s,
         &TimesAndBytes::encode_s, &TimesAndBytes::wire_s, &TimesAndBytes::decode_s,
         &TimesAndBytes::peer_wait_s, &TimesAndBytes::comm_s, &TimesAndBytes::exposed_comm_s,
-        &TimesAndBytes::other_s, &TimesAndBytes::eval_s, &TimesAndBytes::checkpoint_s}) {
+        &TimesAndBytes::other_s, &TimesAndBytes::eval_s, &TimesAndBytes::checkpoint_s,
+        &TimesAndBytes::statistics_s}) {
     mean.*time /= count;
   }
   const auto epoch = static_cast<std::int64_t>(tally.epoch);

@@ -306,6 +306,20 @@ void Recorder::print_end() {
          format_percent(row.delivered_relative_error)});
   }
   console_.table("what each epoch cost (mean over ranks; bytes: sum over ranks)", table);
+  const bool has_statistics = std::ranges::any_of(
+      epochs_, [](const EpochRow& row) { return row.times.statistics_bytes > 0; });
+  if (has_statistics) {
+    double statistics_s = 0, bytes = 0;
+    for (const EpochRow& row : epochs_) {
+      statistics_s += row.times.statistics_s;
+      bytes += static_cast<double>(row.times.statistics_bytes);
+    }
+    const auto count = static_cast<double>(epochs_.size());
+    console_.print(fmt::format(
+        "Statistics of all ranks for batch normalisation: {} an epoch, which are not in \"sent\", "
+        "and {} of \"exposed\".",
+        format_bytes(bytes / count), format_seconds(statistics_s / count)));
+  }
   if (!run_.buckets.empty() && run_.comm->size() > 1) {
     console_.print(
         "time = compute + exposed + data + other; evaluation is not in it. comm: a bucket was in\n"

@@ -56,6 +56,7 @@ void Replica::compute(std::uint64_t step, bool is_last_part) {
                          .step = step,
                          .first_image = batch_.first_image,
                          .image_stride = batch_.image_stride};
+  if (batch_.samples == 0 && desk_) network_.take_part_without_images();
   if (batch_.samples > 0) {
     bring_in(batch_);
     // Recorded when the first batch of this size comes, and replayed from then on.
@@ -79,7 +80,8 @@ void Replica::await_loaded() {
 
 StepVerdict Replica::await_sums(double data_s) {
   const StepVerdict verdict = sync_->finish_step();
-  clock_.exchanged(data_s);
+  const GatherDesk::Waits waits = desk_ ? desk_->take_waits() : GatherDesk::Waits{};
+  clock_.exchanged(data_s, waits.forward_s, waits.backward_s);
   // Only here the device has certainly ended the step's computation, because without an exchange
   // nothing has waited for it before.
   loss_sums_ = earlier_loss_;
@@ -217,6 +219,9 @@ void Replica::list_state(StateVisitor& visitor) {
 Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options)
     : device_(device),
       options_(options),
+      desk_(options.batch_norm_ranks > 1 && options.exchange
+                ? std::make_unique<GatherDesk>(options.batch_norm_ranks, host_trace())
+                : nullptr),
       network_(device, std::move(graph), options.activation_type, options.seed),
       optimizer_(net::make_optimizer(device, network_.parameters(), options.optimizer)),
       loss_memory_(device.allocate_host(sizeof(LossSums))),
@@ -225,6 +230,7 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       squares_(new (squares_memory_.get()) double(0.0)),
       clock_(device, options.trace) {
   network_.set_trace(host_trace());
+  network_.set_gather(desk_.get());
   loaded_.reserve(2);
   net::Parameters& parameters = network_.parameters();
   if (options_.accumulates) {
@@ -274,6 +280,7 @@ void Replica::plan_exchange() {
   GradientSyncOptions sync = options_.sync;
   sync.weight_decay = options_.optimizer.weight_decay;
   sync.has_nesterov = options_.optimizer.has_nesterov;
+  sync.reducer.desk = desk_.get();
   if (!is_gpu()) sync.parameters = parameters.values();
   sync_ = std::make_unique<GradientSync>(&device_, parameters.gradients(), std::move(slots),
                                          std::move(sync));

@@ -28,6 +28,7 @@
 
 #include "app/step_clock.hpp"
 #include "comm/gradient_sync.hpp"
+#include "comm/prompt_gather.hpp"
 #include "io/augment.hpp"
 #include "io/loader.hpp"
 #include "kernels/device.hpp"
@@ -52,6 +53,8 @@ struct ReplicaOptions {
   std::uint64_t lookahead_every = 0;  // 0: no Lookahead
   double lookahead_share = 0.5;       // 0: falling (net/weight_average.hpp)
   bool exchange = true;               // false: every rank trains its own model
+  // Of all ranks, if batch normalisation works on the images of all; 1: on each rank's own.
+  std::size_t batch_norm_ranks = 1;
   // Fields that depend on the optimiser's settings are filled in here.
   GradientSyncOptions sync = {};
   // Gets the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward and
@@ -141,6 +144,7 @@ class Replica {
 
   Device& device_;
   ReplicaOptions options_;
+  std::unique_ptr<GatherDesk> desk_;  // where layers of the network gather; null: none do
   net::Network network_;
   std::unique_ptr<net::Optimizer> optimizer_;
 

@@ -219,6 +219,7 @@ void make_replica(Run& run) {
       .lookahead_every = checked_cast<std::uint64_t>(options.lookahead_every),
       .lookahead_share = options.lookahead_share,
       .exchange = options.exchange,
+      .batch_norm_ranks = options.sync_bn ? static_cast<std::size_t>(run.comm.size()) : 1,
       .sync = sync_options(run),
       .trace = run.trace ? run.trace->loop() : nullptr};
   const ImageSource& images = *run.data.train;
@@ -371,7 +372,10 @@ Run::Run(const Options& run_options, Communicator& communicator)
   replica->connect(comm);
   recorder->attach(replica->sync().reducer());
   replica->sync().reducer().run([](Communicator& c) { c.set_activity({}); });
-  if (trace) trace->start(replica->network(), resume ? resume->checkpoint.step : 0);
+  if (trace) {
+    trace->start(replica->network(), resume ? resume->checkpoint.step : 0,
+                 parts_of(batches.all(global_batch).back()));
+  }
 }
 
 }  // namespace dp

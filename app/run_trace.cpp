@@ -45,13 +45,14 @@ class RunTrace::Target {
 
 RunTrace::RunTrace(const Options& options) : options_(options) {}
 
-void RunTrace::start(const net::Network& network, std::uint64_t step) {
+void RunTrace::start(const net::Network& network, std::uint64_t step, std::size_t parts) {
   layers_ = network.layer_names();
   const auto steps = static_cast<std::uint64_t>(options_.trace_steps);
   begin_ = step + static_cast<std::uint64_t>(options_.trace_first);
   end_ = begin_ + steps;
-  // Each layer twice, the loss, the step and its five parts.
-  loop_.reserve(steps * (2 * layers_.size() + 7));
+  // Each layer and its wait for other ranks twice, forward, loss and backward: in each part of a
+  // step; and the step, data, exposed communication and the optimiser.
+  loop_.reserve(steps * (parts * (4 * layers_.size() + 3) + 4));
   exchange_.reserve(kMostExchangeSlices);
   loop_.set_window(begin_, steps);
   exchange_.set_window(begin_, steps);
@@ -160,6 +161,7 @@ TraceInfo RunTrace::describe(const Communicator& communicator) const {
   info.hosts = communicator.hosts();
   info.layers = layers_;
   info.bucket_elements = bucket_elements_;
+  info.has_gatherings = options_.sync_bn;
   info.codecs = codecs_;
   return info;
 }

@@ -33,8 +33,8 @@ class RunTrace {
   [[nodiscard]] TraceTrack* loop() { return &loop_; }
   [[nodiscard]] TraceTrack* exchange() { return &exchange_; }
 
-  // Call it before the first step, which has that number.
-  void start(const net::Network& network, std::uint64_t step);
+  // Call it before the first step, which has that number. A step has at most that many parts.
+  void start(const net::Network& network, std::uint64_t step, std::size_t parts);
   // Collective. Call it before the times of an epoch of that many steps begin.
   void begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t steps);
   // Whether the window ends when that many steps of the run are over.

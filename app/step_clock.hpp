@@ -12,6 +12,9 @@
 // ends when its marks were made. A GPU's marks only tell how much time is between them, so its
 // slices follow each other from the begin of the window or of the epoch, when the host has waited
 // for the GPU.
+//
+// A step in several parts has forward and backward of each part on a CPU's trace, and on a GPU's
+// one slice of each for all parts.
 #pragma once
 
 #include <algorithm>
@@ -47,6 +50,7 @@ class StepClock {
       begin();
     }
     mark(kBegin);
+    first_begin_ns_ = host_ns_[kBegin];
     earlier_ = {};
     between_ = 0;
   }
@@ -57,6 +61,7 @@ class StepClock {
     if (between_ == 0) before_first_ = marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
     earlier_.forward += marks_->seconds(kBegin, kForward);
     earlier_.backward += marks_->seconds(kForward, kBackward);
+    if (trace_ != nullptr && is_cpu()) add_part();
     mark(kBegin);
     device_.synchronize();
     between_ += std::max(marks_->seconds(kBackward, kBegin), kLeast_s);
@@ -70,14 +75,21 @@ class StepClock {
     backward_ended();
   }
   // The host knows that backward has ended and the sums are in place. data_s is how long the loop
-  // waited for the batch.
-  void exchanged(double data_s) {
+  // waited for the batch. The others are how long forward and backward stood still until they had
+  // values of all ranks: that is exposed communication, not computation.
+  void exchanged(double data_s, double forward_wait_s, double backward_wait_s) {
     complete();
     before_ = between_ > 0 ? before_first_ + between_
                            : marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
+    double forward = earlier_.forward + marks_->seconds(kBegin, kForward) - forward_wait_s;
+    double backward = earlier_.backward + marks_->seconds(kForward, kBackward) - backward_wait_s;
+    // Without images a rank waits in both passes before both marks.
+    forward += std::min(backward, 0.0);
+    backward = std::max(backward, 0.0);
     current_ = {.data = std::min(data_s, before_),
-                .forward = earlier_.forward + marks_->seconds(kBegin, kForward),
-                .backward = earlier_.backward + marks_->seconds(kForward, kBackward)};
+                .forward = std::max(forward, 0.0),
+                .backward = backward,
+                .statistics = forward_wait_s + backward_wait_s};
     mark(kExchanged + parity_);
   }
   void updated() {
@@ -136,22 +148,33 @@ class StepClock {
     host_ns_[kUpdated + last] = end;
   }
 
-  // Start, begin of the computation, end of forward, of backward, sums in place, end.
+  void add_slice(std::uint64_t step, TraceKind kind, std::int64_t begin_ns, std::int64_t end_ns) {
+    trace_->add({.begin_ns = begin_ns,
+                 .end_ns = end_ns,
+                 .step = static_cast<std::uint32_t>(step),
+                 .kind = kind});
+  }
+
+  // A part of a CPU's step that is not the last one.
+  void add_part() {
+    add_slice(step_, TraceKind::forward, host_ns_[kBegin], host_ns_[kForward]);
+    add_slice(step_, TraceKind::backward, host_ns_[kForward], host_ns_[kBackward]);
+  }
+
+  // Start, begin of the computation (of the last part), end of forward, of backward, sums in place,
+  // end.
   void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at) {
-    const auto add = [&](TraceKind kind, std::int64_t begin_ns, std::int64_t end_ns) {
-      trace_->add({.begin_ns = begin_ns,
-                   .end_ns = end_ns,
-                   .step = static_cast<std::uint32_t>(step),
-                   .kind = kind});
-    };
-    add(TraceKind::step, at[0], at[5]);
-    // The loop waited for the batch just before the computation began.
-    const std::int64_t data_ns = ns(current_.data);
-    if (data_ns > 0) add(TraceKind::data, std::max(at[0], at[1] - data_ns), at[1]);
-    add(TraceKind::forward, at[1], at[2]);
-    add(TraceKind::backward, at[2], at[3]);
-    add(TraceKind::exposed_comm, at[3], at[4]);
-    add(TraceKind::optimizer, at[4], at[5]);
+    add_slice(step, TraceKind::step, at[0], at[5]);
+    // The loop waited for the batch just before the computation began; waits for later parts are
+    // not told apart.
+    const std::int64_t begin_ns = is_cpu() ? first_begin_ns_ : at[1], data_ns = ns(current_.data);
+    if (data_ns > 0) {
+      add_slice(step, TraceKind::data, std::max(at[0], begin_ns - data_ns), begin_ns);
+    }
+    add_slice(step, TraceKind::forward, at[1], at[2]);
+    add_slice(step, TraceKind::backward, at[2], at[3]);
+    add_slice(step, TraceKind::exposed_comm, at[3], at[4]);
+    add_slice(step, TraceKind::optimizer, at[4], at[5]);
   }
 
   // Two sets of marks, which are read one step later.
@@ -163,6 +186,7 @@ class StepClock {
   TraceTrack* trace_;
   // With a trace: when the marks were made. On a GPU only those of updates, when they were reached.
   std::array<std::int64_t, kMarks> host_ns_ = {};
+  std::int64_t first_begin_ns_ = 0;  // of the step's first part
   std::uint64_t step_ = 0, pending_step_ = 0;
   std::size_t parity_ = 0;
   bool is_pending_ = false;

@@ -29,9 +29,10 @@ struct LoopTimes {
   double data = 0;          // waiting for a batch
   double forward = 0;       // with the loss
   double backward = 0;      // until the last gradient is computed
-  double exposed_comm = 0;  // training stands still for the exchange after backward
+  double exposed_comm = 0;  // training stands still for the exchange
   double optimizer = 0;     // with clipping
   double other = 0;
+  double statistics = 0;  // of exposed_comm, within forward and backward: statistics of all ranks
 
   [[nodiscard]] double step() const {
     return data + forward + backward + exposed_comm + optimizer + other;
@@ -43,6 +44,7 @@ struct LoopTimes {
   [[nodiscard]] LoopTimes as_parts_of(double whole_s, double comm_s) const {
     LoopTimes parts = *this;
     parts.exposed_comm = std::min(exposed_comm, comm_s);
+    parts.statistics = std::min(statistics, parts.exposed_comm);
     parts.other = 0;
     parts.other = whole_s - parts.step();
     return parts;
@@ -54,6 +56,7 @@ struct LoopTimes {
     exposed_comm += more.exposed_comm;
     optimizer += more.optimizer;
     other += more.other;
+    statistics += more.statistics;
     return *this;
   }
 };

@@ -72,7 +72,11 @@ std::vector<LogField> times_and_bytes() {
 // Columns that were added later, which stand at the end of a row.
 std::vector<LogField> later_bytes() {
   using T = TimesAndBytes;
-  return Columns<T>().add("control_bytes", &T::control_bytes, "byte").take();
+  return Columns<T>()
+      .add("control_bytes", &T::control_bytes, "byte")
+      .add("statistics_s", &T::statistics_s, "s")
+      .add("statistics_bytes", &T::statistics_bytes, "byte")
+      .take();
 }
 
 }  // namespace

@@ -37,6 +37,11 @@ struct TimesAndBytes {
   // liveness notices. Only the sample of the delivered sums' error is counted by itself, in
   // EpochRow::sample_bytes.
   std::int64_t control_bytes = 0;
+  // With batch normalisation over the images of all ranks: how long layers waited for the others'
+  // statistics, which is part of exposed_comm_s, and the bytes of these, which are not part of
+  // sent_bytes.
+  double statistics_s = 0;
+  std::int64_t statistics_bytes = 0;
 };
 
 struct EpochRow {

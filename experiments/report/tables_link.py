@@ -9,6 +9,8 @@ from .table import Column, Row, Table, name
 
 # Each kind of bytes and its name in the log.
 KINDS = {"gradient": "sent_bytes", "sample": "sample_bytes", "control": "control_bytes"}
+# Only where a run has them.
+STATISTICS = {"statistics": "statistics_bytes"}
 
 
 def _yes_or_no(value: bool | None) -> str:
@@ -56,10 +58,12 @@ def _scaled(value: float | None, factor: float) -> float | None:
 def sent_table(runs: list[Run]) -> Table | None:
     """What all ranks sent in all epochs, and the shares of it that are not gradients."""
     rows: list[Row] = []
+    has_statistics = any(_sum(run.epochs, "statistics_bytes") for run in runs)
+    kinds = KINDS | (STATISTICS if has_statistics else {})
     for run in runs:
         if not run.exchanges or not len(run.epochs) or "sent_bytes" not in run.epochs:
             continue
-        sums = {kind: _sum(run.epochs, column) for kind, column in KINDS.items()}
+        sums = {kind: _sum(run.epochs, column) for kind, column in kinds.items()}
         total = sum(value for value in sums.values() if value is not None)
         rows.append({
             "run": run.label, "codec": run.codec, "all_mb": total / 1e6,
@@ -69,13 +73,15 @@ def sent_table(runs: list[Run]) -> Table | None:
     if not rows:
         return None
     columns = [name("run", "run"), name("codec", "codec", True), Column("all_mb", "all, MB")]
-    for kind in KINDS:
+    for kind in kinds:
         columns += [Column(f"{kind}_mb", f"{kind}, MB"), Column(f"{kind}_share", f"{kind}, %", _share)]
     notes = [
         "Bytes that all ranks sent in all epochs. Gradient: the exchange itself. Sample: one step's exact sums, by which "
         "the error of the delivered sum is measured. Control: everything else, such as statistics, hashes, loss sums, "
         "rows of the log and signs of life. Shares are of all bytes."
     ]
+    if has_statistics:
+        notes.append("Statistics: mean and deviation over all ranks, for batch normalisation (--sync-bn).")
     if any(row["control_mb"] is None for row in rows):
         notes.append("A dash: the log is of a dptrain that did not count these bytes, so they are in no share.")
     return Table("sent", "What was sent", columns, rows, notes)

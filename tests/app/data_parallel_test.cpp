@@ -1,6 +1,6 @@
 // P ranks on parts of a batch are one rank on the whole batch: same losses, same parameters up to
-// the order of additions. The network has no batch normalisation, whose statistics would be those
-// of a part. The images are not square. The last step of the epoch is uneven, and with more than
+// the order of additions. The network has batch normalisation only where its statistics are those
+// of all ranks. The images are not square. The last step of the epoch is uneven, and with more than
 // two ranks some have no sample in it.
 #include <gtest/gtest.h>
 
@@ -29,13 +29,21 @@ namespace {
 constexpr std::size_t kSamples = 26, kGlobalBatch = 12;  // steps of 12, 12 and 2
 constexpr ImageShape kImage{.height = 24, .width = 40};
 
-net::Graph plain_network() {
+net::Graph plain_network(bool has_norm = false) {
   net::Graph graph(kImage);
   net::Value x =
       graph.add<net::Conv2dLayer>("conv1", {.channels = 16, .stride = 2}, {graph.images()});
-  x = graph.add<net::ReluLayer>("relu1", {}, {x});
+  if (has_norm) {
+    x = graph.add<net::BatchNormLayer>("norm1", {.has_relu = true}, {x});
+  } else {
+    x = graph.add<net::ReluLayer>("relu1", {}, {x});
+  }
   const net::Value y = graph.add<net::Conv2dLayer>("conv2", {.channels = 16}, {x});
-  x = graph.add<net::AddLayer>("add", {}, {x, y});
+  if (has_norm) {
+    x = graph.add<net::BatchNormLayer>("norm2", {.has_relu = true, .has_addend = true}, {y, x});
+  } else {
+    x = graph.add<net::AddLayer>("add", {}, {x, y});
+  }
   x = graph.add<net::AveragePoolLayer>("pool", {}, {x});
   x = graph.add<net::GlobalAveragePoolLayer>("mean", {}, {x});
   // Its mask depends on a sample's place in the batch of all ranks, not on the rank.
@@ -59,9 +67,9 @@ ImageSet random_images() {
 
 // One rank's work without any exchange: forward, loss, backward, update.
 struct Alone {
-  explicit Alone(const ImageSet& set)
+  Alone(const ImageSet& set, bool has_norm)
       : device(make_device({.tune = false})),
-        network(*device, plain_network(), DataType::f32, 3),
+        network(*device, plain_network(has_norm), DataType::f32, 3),
         loader(set, {.global_batch = kGlobalBatch, .seed = 5}),
         velocity(network.parameters().size()) {
     for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
@@ -102,7 +110,18 @@ DeviceOptions part_device(const Communicator& comm) {
           .index = comm.local_rank()};
 }
 
-class DataParallel : public testing::TestWithParam<ExchangePath> {};
+struct ParallelCase {
+  ExchangePath path = ExchangePath::host;
+  bool has_norm = false;
+  std::string topology = "ring";
+};
+
+void PrintTo(const ParallelCase& c, std::ostream* out) {
+  *out << (c.path == ExchangePath::host ? "host" : "device") << ", " << c.topology
+       << (c.has_norm ? ", statistics of all ranks" : "");
+}
+
+class DataParallel : public testing::TestWithParam<ParallelCase> {};
 
 // norm(a - b) / norm(b)
 double relative_difference(std::span<const float> a, std::span<const float> b) {
@@ -120,18 +139,21 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   const auto rank = static_cast<std::size_t>(comm.rank());
   const auto ranks = static_cast<std::size_t>(comm.size());
   const ImageSet set = random_images();
-  Alone alone(set);
+  const ParallelCase& setting = GetParam();
+  Alone alone(set, setting.has_norm);
 
   const std::unique_ptr<Device> device = make_device(part_device(comm));
   const bool is_gpu = device->kind() == DeviceKind::cuda;
-  if (!is_gpu && GetParam() != ExchangePath::host) GTEST_SKIP() << "a CPU has one path";
+  if (!is_gpu && setting.path != ExchangePath::host) GTEST_SKIP() << "a CPU has one path";
   ReplicaOptions options;
   options.seed = 3;
   options.optimizer = {.weight_decay = 5e-4f};
   options.sync.bucket_bytes = 4096;
-  options.sync.path = GetParam();
+  options.sync.path = setting.path;
+  options.sync.reducer.topology = setting.topology;
+  options.batch_norm_ranks = setting.has_norm ? ranks : 1;
   options.sync.reducer.comm_timeout_s = 30;
-  Replica replica(*device, plain_network(), options);
+  Replica replica(*device, plain_network(setting.has_norm), options);
   LoaderOptions loading = {.global_batch = kGlobalBatch, .rank = rank, .ranks = ranks, .seed = 5};
   if (is_gpu) {
     loading.is_raw = true;
@@ -171,7 +193,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
       replica.update(0.1);
       const double loss = replica.loss().loss;
       const double sum =
-          replica.sync().reducer().run([&](Communicator& c) { return c.all_sum(loss); });
+          replica.sync().reducer().run([&](Communicator& all) { return all.all_sum(loss); });
       EXPECT_NEAR(sum, whole_loss, 1e-4 * std::abs(whole_loss)) << "step " << step;
     }
     const LoopTimes times = replica.take_times(true);
@@ -185,6 +207,19 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   const std::uint64_t hash =
       replica.sync().reducer().run([&](Communicator& c) { return agree_on_hash(c, values); });
   EXPECT_NE(hash, 0u);
+
+  if (setting.has_norm) {
+    // Also on the ranks that had no sample in the last steps.
+    const std::vector<float> statistics = to_host(*device, parameters.training_statistics());
+    replica.sync().reducer().run([&](Communicator& all) { return agree_on_hash(all, statistics); });
+    EXPECT_LT(relative_difference(statistics, alone.network.parameters().training_statistics()),
+              1e-4);
+    const CommCost cost = replica.sync().reducer().take_times().total;
+    // Of each step: two layers of 16 channels, two passes.
+    const std::size_t gatherings = ranks > 1 ? 4 * step : 0;
+    EXPECT_EQ(cost.gathered.gatherings, gatherings);
+    EXPECT_EQ(cost.gathered.sent_bytes, gatherings * (ranks - 1) * (16 + 4 * 33));
+  }
 
   // Later a unit near the ReLU's kink may fall on its other side, and 9 steps accumulate it.
   EXPECT_LT(relative_difference(values, alone.network.parameters().values()), 5e-4);
@@ -245,9 +280,17 @@ TEST(TrainedEpochs, ParameterStaysAfterItsLast) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, DataParallel,
-                         testing::Values(ExchangePath::host, ExchangePath::device),
+                         testing::Values(ParallelCase{}, ParallelCase{ExchangePath::device},
+                                         ParallelCase{ExchangePath::host, true},
+                                         ParallelCase{ExchangePath::device, true},
+                                         ParallelCase{ExchangePath::host, true, "direct"},
+                                         ParallelCase{ExchangePath::host, true, "tree"},
+                                         ParallelCase{ExchangePath::host, true, "hierarchical"},
+                                         ParallelCase{ExchangePath::host, true, "ps"}),
                          [](const auto& row) {
-                           return row.param == ExchangePath::host ? "host" : "device";
+                           const ParallelCase& c = row.param;
+                           return std::string(c.path == ExchangePath::host ? "host" : "device") +
+                                  (c.has_norm ? "_norm_" + c.topology : "");
                          });
 
 // The batches of P ranks, computed by one rank in P parts. With two ranks both add the same two

@@ -117,6 +117,45 @@ def batches_in_parts_and_by_schedule() -> None:
     assert batches[-1] > 8, (losses, batches)
 
 
+def sync_bn() -> None:
+    # Two steps of 3 x 16 and one of 2, which leaves a rank without images: twice the same bits.
+    options = ("--limit-train", "98", "--sync-bn", "on", "--compress", "q8")
+    first = run(3, "a.h5", *options)
+    again = run(3, "b.h5", *options)
+    for field in ("replica_hash", "train_loss", "test_loss", "statistics_bytes"):
+        assert np.array_equal(first["epochs"][field], again["epochs"][field]), field
+    epochs = first["epochs"][:]
+    # 19 layers with 688 channels, twice: 2 x 688 + 19 floats and 19 headers to each of two others, on 3 ranks.
+    bytes_per_step = 2 * (4 * (2 * 688 + 19) + 16 * 19) * 2 * 3
+    assert (epochs["statistics_bytes"] == 3 * bytes_per_step).all(), epochs["statistics_bytes"]
+    assert (epochs["statistics_s"] > 0).all() and (epochs["statistics_s"] <= epochs["exposed_comm_s"]).all()
+    # One rank on the same batches, whose statistics are those of all images anyway.
+    whole = run(1, "c.h5", "--limit-train", "98", "--batch-size", "48", "--sync-bn", "on")["epochs"][:]
+    same = run(1, "d.h5", "--limit-train", "98", "--batch-size", "48")["epochs"][:]
+    for field in ("replica_hash", "train_loss", "test_loss"):
+        assert np.array_equal(whole[field], same[field]), field
+    assert not whole["statistics_bytes"].any() and not whole["statistics_s"].any()
+    exact = run(3, "e.h5", "--limit-train", "98", "--sync-bn", "on")["epochs"][:]
+    # Until the two have drifted apart, as any two roundings do.
+    assert np.allclose(exact["train_loss"][0], whole["train_loss"][0], rtol=1e-4), (exact["train_loss"], whole["train_loss"])
+    off = run(3, "f.h5", "--limit-train", "98")["epochs"][:]
+    assert not off["statistics_bytes"].any() and off["replica_hash"][-1] != exact["replica_hash"][-1]
+
+
+def gpu_sync_bn() -> None:
+    # As on a CPU, with the gradients on both paths: the same bits on both, and what the CPU learns.
+    # 13 images in steps of 3 x 2: the last one has one, so that two ranks have none.
+    gpu = (*GPU, "--limit-train", "13", "--limit-test", "4", "--batch-size", "2", "--epochs", "1", "--sync-bn", "on",
+           "--bucket-mb", "0.1")
+    logs = [run(3, f"{path}.h5", *gpu, "--gpu-exchange", path)["epochs"][:] for path in ("host", "device")]
+    for field in ("replica_hash", "train_loss", "test_loss"):
+        assert np.array_equal(logs[0][field], logs[1][field]), field
+    assert logs[0]["statistics_s"][0] > 0, logs[0]
+    cpu = run(3, "cpu.h5", *gpu, "--device", "cpu")["epochs"][:]
+    assert np.array_equal(cpu["statistics_bytes"], logs[0]["statistics_bytes"])
+    assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
+
+
 def without_exchange() -> None:
     log = run(2, "off.h5", "--exchange", "off", "--compress", "q8", "--epochs", "20", "--augment", "off",
               "--limit-train", "96", "--batch-size", "8")

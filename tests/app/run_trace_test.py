@@ -238,6 +238,52 @@ def powersgd_and_warm_up() -> None:
             assert {s.args["bucket"] for s in trace.of(rank, step, "encode", "decode")} == {0, 1}
 
 
+def accumulated_steps() -> None:
+    # 100 images in steps of 2 ranks x 3 parts x 8: the last one has 4, so that some parts have none.
+    run(2, "--accumulate", "3", "--batch-size", "8", "--limit-train", "100", "--epochs", "1", "--log", "a.h5",
+        "--trace", "t.json", "--trace-steps", "0:3")
+    trace, rows = Trace("t.json"), rows_of(h5py.File("a.h5", "r"))
+    assert trace.steps == [1, 2, 3]
+    for rank in trace.ranks:
+        for step in trace.steps:
+            (whole,) = trace.of(rank, step, "step")
+            parts = trace.of(rank, step, "part")
+            names = [p.name for p in parts if p.name != "data"]
+            assert names == ["forward", "backward"] * 3 + ["exposed wait", "optimizer"], names
+            assert all(whole.begin <= p.begin and p.end <= whole.end for p in parts)
+            layers = Counter(s.name for s in trace.of(rank, step, "forward"))
+            assert all(layers[n] == (3 if step < 3 else layers["linear"]) for n in CONVOLUTIONS), (step, layers)
+            assert step < 3 or layers["linear"] < 3, layers
+            for name in ("forward", "backward") if rank == 0 else ():
+                found, logged = sum(p.length_s for p in parts if p.name == name), rows[step][name + "_s"]
+                assert abs(found - logged) <= max(1e-3, 0.03 * logged), (step, name, found, logged)
+
+
+def statistics_of_all_ranks() -> None:
+    # As in the case above, the last step leaves one of three ranks without images; it gathers, too.
+    run(3, "--sync-bn", "on", "--limit-train", "50", "--epochs", "1", "--log", "a.h5", "--trace", "t.json",
+        "--trace-steps", "0:2")
+    trace, log = Trace("t.json"), h5py.File("a.h5", "r")
+    rows, channels = rows_of(log), [16] * 7 + [32] * 6 + [64] * 6  # of the layers of normalisation
+    for rank in trace.ranks:
+        for step in trace.steps:
+            waits = [s for s in trace.of(rank, step, "wait") if s.name == "wait: statistics"]
+            gathers = trace.of(rank, step, "statistics")
+            assert len(waits) == len(gathers) == 2 * len(channels), (rank, step, len(waits), len(gathers))
+            sent = [g.args["sent_bytes"] for g in gathers]
+            assert sorted(sent) == sorted(2 * [2 * (16 + 4 * (1 + 2 * c)) for c in channels]), sent
+            if rank != 0:
+                continue
+            for name in ("forward", "backward"):
+                (part,) = [p for p in trace.of(rank, step, "part") if p.name == name]
+                inside = sum(w.length_s for w in waits if part.begin <= w.begin and w.end <= part.end)
+                found, logged = part.length_s - inside, rows[step][name + "_s"]
+                assert abs(found - logged) <= max(1e-3, 0.03 * logged), (step, name, found, logged)
+    (epoch,) = log["epochs"][:]
+    assert epoch["statistics_bytes"] == 3 * sum(trace_bytes for trace_bytes in sent) * 2, epoch["statistics_bytes"]
+    assert 0 < epoch["statistics_s"] <= epoch["exposed_comm_s"] <= epoch["comm_s"], epoch
+
+
 def killed_run_leaves_no_trace() -> None:
     process = subprocess.Popen(command(2, "--epochs", "1000", "--log", "a.h5", "--trace", "t.json", "--trace-steps", "0:1000"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

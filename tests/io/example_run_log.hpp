@@ -42,6 +42,8 @@ inline TimesAndBytes example_times(double base) {
   t.sent_bytes = 5'000'000'000 + static_cast<std::int64_t>(base);
   t.received_bytes = 6'000'000'000 + static_cast<std::int64_t>(base);
   t.control_bytes = 9;
+  t.statistics_s = 0.125;
+  t.statistics_bytes = 11;
   return t;
 }
 

@@ -31,8 +31,9 @@ const std::string kEpochFields =
     "epoch samples global_batch learning_rate train_loss train_accuracy test_loss test_accuracy " +
     kTimes +
     " codec_relative_error residual_norm replica_hash skipped_steps delivered_relative_error "
-    "sample_bytes saturation control_bytes";
-const std::string kRankFields = "epoch rank host device " + kTimes + " control_bytes";
+    "sample_bytes saturation control_bytes statistics_s statistics_bytes";
+const std::string kRankFields =
+    "epoch rank host device " + kTimes + " control_bytes statistics_s statistics_bytes";
 const std::string kBucketFields =
     "epoch bucket elements codec topology sent_bytes encode_s wire_s decode_s peer_wait_s "
     "relative_error residual_norm delivered_relative_error saturation";

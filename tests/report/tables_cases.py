@@ -200,6 +200,13 @@ def bytes_sent(folder: pathlib.Path) -> None:
     lines = [" ".join(line.split()) for line in sent.splitlines()]
     assert "new 20.0 16.0 80.0 2.00 10.0 2.00 10.0" in lines and "old 18.0 16.0 88.9 2.00 11.1 - -" in lines, sent
     has(words_of(answer), "A dash: the log is of a dptrain that did not count these bytes")
+    assert "statistics, MB" not in sent, sent
+    with_statistics = [epoch | {"statistics_bytes": 10e6} for epoch in epochs]
+    write_log(folder / "sync.h5", ranks=2, epochs=with_statistics)
+    answer = quick(folder, "sync.h5")
+    sent = answer.stdout[answer.stdout.index("\nWhat was sent\n"):].split("\n\n")[0]
+    assert "40.0 16.0 40.0 2.00 5.00 2.00 5.00 20.0 50.0" in " ".join(sent.split()), sent
+    has(words_of(answer), "Statistics: mean and deviation over all ranks")
 
 
 def codecs_compared(folder: pathlib.Path) -> None:
