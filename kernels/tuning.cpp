@@ -7,6 +7,42 @@
 
 namespace dp {
 
+namespace {
+
+// The minimum of up to three interleaved runs after a warm-up: other work on the machine only ever
+// adds time. A candidate must win by 3 % to displace the fixed rule's choice. One that is far
+// behind after a round is not run again, and operations that take long, whose times differ little
+// from run to run, have fewer rounds.
+std::size_t fastest_of(std::size_t candidates, const std::function<double(std::size_t)>& seconds) {
+  constexpr int kRounds = 3;
+  constexpr double kFarBehind = 1.3, kLong_s = 0.25;
+  double spent_s = 0;
+  const auto run = [&](std::size_t i) {
+    const double taken_s = seconds(i);
+    spent_s += taken_s;
+    return taken_s;
+  };
+  std::vector<double> least(candidates, std::numeric_limits<double>::infinity());
+  for (std::size_t i = 0; i < candidates; ++i) run(i);
+  std::vector<bool> is_behind(candidates, false);
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < candidates; ++i) {
+      if (!is_behind[i]) least[i] = std::min(least[i], run(i));
+    }
+    const double fastest = *std::min_element(least.begin(), least.end());
+    for (std::size_t i = 0; i < candidates; ++i) is_behind[i] = least[i] > kFarBehind * fastest;
+    if (std::count(is_behind.begin(), is_behind.end(), false) < 2) break;
+    if (spent_s > kLong_s) break;
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < candidates; ++i) {
+    if (least[i] < 0.97 * least[0] && least[i] < least[best]) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
 std::size_t Tuning::choose(const std::string& key, std::span<const std::string> candidates,
                            const std::function<double(std::size_t)>& seconds) {
   DP_ASSERT(!candidates.empty(), "no way to compute {}", key);
@@ -17,16 +53,7 @@ std::size_t Tuning::choose(const std::string& key, std::span<const std::string> 
   }
   std::size_t best = 0;
   if (measure_ && candidates.size() > 1) {
-    // The minimum of three interleaved runs after a warm-up: other work on the machine only ever
-    // adds time. A candidate must win by 3 % to displace the fixed rule's choice.
-    std::vector<double> least(candidates.size(), std::numeric_limits<double>::infinity());
-    for (std::size_t i = 0; i < candidates.size(); ++i) seconds(i);
-    for (int round = 0; round < 3; ++round) {
-      for (std::size_t i = 0; i < candidates.size(); ++i) least[i] = std::min(least[i], seconds(i));
-    }
-    for (std::size_t i = 1; i < candidates.size(); ++i) {
-      if (least[i] < 0.97 * least[0] && least[i] < least[best]) best = i;
-    }
+    best = fastest_of(candidates.size(), seconds);
   }
   choices_[key] = candidates[best];
   return best;

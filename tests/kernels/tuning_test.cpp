@@ -38,6 +38,20 @@ TEST(Tuning, FixedRuleComesFirstWithinNoise) {
   EXPECT_EQ(tuning.choose("k", kNames, std::ref(clock)), 0u);
 }
 
+// What is far behind after the first round is not run again, and neither is what then wins alone.
+TEST(Tuning, SkipsWhatCannotWin) {
+  Tuning tuning(true);
+  Clock clock{{1.0e-3, 0.95e-3, 2.0e-3}};
+  EXPECT_EQ(tuning.choose("k", kNames, std::ref(clock)), 1u);
+  EXPECT_EQ(clock.calls, 3 + 3 + 2 + 2) << "a warm-up, then three rounds, two of them without c";
+  clock = {{3.0e-3, 1.0e-3, 9.0e-3}};
+  EXPECT_EQ(tuning.choose("clear", kNames, std::ref(clock)), 1u);
+  EXPECT_EQ(clock.calls, 3 + 3);
+  clock = {{0.50, 0.45, 0.47}};
+  EXPECT_EQ(tuning.choose("long", kNames, std::ref(clock)), 1u);
+  EXPECT_EQ(clock.calls, 3 + 3) << "one round of long runs";
+}
+
 TEST(Tuning, OffMeasuresNothing) {
   Tuning tuning(false);
   Clock clock{{3.0, 1.0, 2.0}};
