@@ -214,6 +214,7 @@ GoldenSettings small_images(const char* model, std::size_t size, std::vector<std
           .is_large = is_large};
 }
 const GoldenSettings kImagenet18 = small_images("resnet18-imagenet", 48, {8, 8}, 0.5);
+const GoldenSettings kImagenet50 = small_images("resnet50-imagenet", 48, {8}, 2.0, true);
 const GoldenSettings kPreAct18 = small_images("preact-resnet18", 16, {8, 8}, 2.0);
 const GoldenSettings kPreAct50 = small_images("preact-resnet50", 16, {8}, 2.0, true);
 const GoldenSettings kInception = small_images("inception-v4", 12, {8}, 2.0);
@@ -238,14 +239,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{kResNet20, "fixed", DataType::bf16}, Case{kResNet20b, "winograd", DataType::bf16},
         Case{kResNet18, "fixed", DataType::bf16}, Case{kResNet18, "winograd", DataType::bf16},
         Case{kImagenet18, "fixed"}, Case{kImagenet18, "fixed", DataType::f32, 2},
-        Case{kImagenet18, "fixed", DataType::bf16}, Case{kPreAct18, "fixed"},
-        Case{kPreAct50, "fixed"}, Case{kPreAct18, "fixed", DataType::f32, 2},
-        Case{kPreAct18, "fixed", DataType::bf16}, Case{kInception, "fixed"},
-        Case{kInceptionImagenet, "fixed"}, Case{kInception, "fixed", DataType::bf16},
-        Case{kResNet9, "fixed"}, Case{kAirbench, "fixed"},
-        Case{kAirbench, "direct", DataType::f32, 2}, Case{kVggNorm, "fixed"},
-        Case{kVggImagenet, "fixed"}, Case{kResNet9, "fixed", DataType::bf16},
-        Case{kAirbench, "fixed", DataType::bf16}, Case{kVggNorm, "fixed", DataType::bf16}),
+        Case{kImagenet18, "fixed", DataType::bf16}, Case{kImagenet50, "fixed"},
+        Case{kPreAct18, "fixed"}, Case{kPreAct50, "fixed"},
+        Case{kPreAct18, "fixed", DataType::f32, 2}, Case{kPreAct18, "fixed", DataType::bf16},
+        Case{kInception, "fixed"}, Case{kInceptionImagenet, "fixed"},
+        Case{kInception, "fixed", DataType::bf16}, Case{kResNet9, "fixed"},
+        Case{kAirbench, "fixed"}, Case{kAirbench, "direct", DataType::f32, 2},
+        Case{kVggNorm, "fixed"}, Case{kVggImagenet, "fixed"},
+        Case{kResNet9, "fixed", DataType::bf16}, Case{kAirbench, "fixed", DataType::bf16},
+        Case{kVggNorm, "fixed", DataType::bf16}),
     name_of_case);
 
 }  // namespace

@@ -243,6 +243,8 @@ if __name__ == "__main__":
     # Deep networks on small images, so that tests are quick.
     golden("resnet18-imagenet", lambda: torchvision.models.resnet18(num_classes=10), lr=0.02, beta=0.5, steps=2,
            size=48)
+    golden("resnet50-imagenet", lambda: torchvision.models.resnet50(num_classes=10), lr=0.02, beta=2.0, steps=1,
+           size=48, stored=2)
     golden("preact-resnet18", lambda: PreActResNet([2, 2, 2, 2]), lr=0.02, beta=2.0, steps=2, size=16)
     golden("preact-resnet50", lambda: PreActResNet([3, 4, 6, 3], expansion=4), lr=0.02, beta=2.0, steps=1, size=16)
     inception = {"lr": 0.02, "beta": 2.0, "steps": 1, "stored": 3}
