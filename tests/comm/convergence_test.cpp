@@ -176,6 +176,7 @@ struct Training {
   const Codec* own = nullptr;   // instead of `codec`
   std::size_t exact_steps = 0;  // that many first steps are exchanged in fp32
   bool is_masking = true;       // dgc
+  bool is_adam = false;         // instead of momentum
 };
 
 // One rank's part of one way to exchange the network's gradient.
@@ -224,9 +225,24 @@ struct Member {
   Network network;
   std::vector<float> residual = std::vector<float>(kWeights);
   std::vector<float> velocity = std::vector<float>(kWeights);
+  std::vector<float> squares = std::vector<float>(kWeights);  // Adam's second moment
   Way exact, chosen;
   DgcMomentum dgc{kWeights, {.momentum = kMomentum, .ranks = kRanks}};
 };
+
+// Kingma and Ba 2015, algorithm 1, with their constants.
+void adam_step(Member& member, std::uint64_t step, float rate) {
+  constexpr float kBeta1 = 0.9f, kBeta2 = 0.999f, kEpsilon = 1e-8f;
+  const auto count = static_cast<float>(step + 1);
+  const float first = 1.0f - std::pow(kBeta1, count), second = 1.0f - std::pow(kBeta2, count);
+  for (std::size_t i = 0; i < kWeights; ++i) {
+    const float g = member.network.gradient[i];
+    float &mean = member.velocity[i], &square = member.squares[i];
+    mean = kBeta1 * mean + (1.0f - kBeta1) * g;
+    square = kBeta2 * square + (1.0f - kBeta2) * g * g;
+    member.network.weights[i] -= rate * (mean / first) / (std::sqrt(square / second) + kEpsilon);
+  }
+}
 
 // Runs one exchange of all ranks to its end.
 void run_exchange(PlannedNetwork& network, std::span<const std::unique_ptr<Member>> members,
@@ -282,6 +298,10 @@ double final_loss(const Training& run) {
       if (is_dgc && run.is_masking && step >= run.exact_steps) {
         member->dgc.mask(0, member->residual);
       }
+      if (run.is_adam) {
+        adam_step(*member, step, rate);
+        continue;
+      }
       Network& replica = member->network;
       for (std::size_t i = 0; i < kWeights; ++i) {
         float& velocity = member->velocity[i];
@@ -320,6 +340,20 @@ TEST(Convergence, FineCodecsEndWhereFp32Does) {
     for (const char* codec :
          {"fp16", "bf16", "q8", "q8n", "q4", "q4n", "threshold", "powersgd:rank=4"}) {
       const double loss = loss_of({.codec = codec, .topology = topology});
+      EXPECT_NEAR(loss, exact, 0.15 * exact) << codec << " on " << topology;
+    }
+  }
+}
+
+// Adam divides by the gradient's own size, so that the error of a codec does not shrink with the
+// gradient.
+TEST(Convergence, AdamEndsWhereItsFp32Does) {
+  const double exact = loss_of({.peak = 0.01, .is_adam = true}, "adam");
+  EXPECT_LT(exact, 0.4);
+  for (const char* topology : kTopologies) {
+    for (const char* codec : {"q8", "q4"}) {
+      const double loss =
+          loss_of({.codec = codec, .topology = topology, .peak = 0.01, .is_adam = true}, "adam");
       EXPECT_NEAR(loss, exact, 0.15 * exact) << codec << " on " << topology;
     }
   }
