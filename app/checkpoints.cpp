@@ -184,11 +184,7 @@ void Checkpoints::tidy_up() {
       const ShardFile final_name = mine(written_.checkpoint, true);
       rename_durably(path(name_of(written_)), path(name_of(final_name)));
     }
-    remove_checkpoints(options_.folder, options_.attempt, [&](const CheckpointId& id) {
-      return std::ranges::any_of(kept_, [&](const CheckpointId& kept) {
-        return kept.step == id.step && kept.attempt == id.attempt;
-      });
-    });
+    remove_checkpoints(options_.folder, kept_, written_.checkpoint);
   } catch (const Error&) {
     // A folder that is gone is told when the next one cannot be written.
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -122,14 +123,19 @@ std::vector<ShardFile> list_shards(const std::string& folder) {
   return shards;
 }
 
-void remove_checkpoints(const std::string& folder, std::uint32_t attempt,
-                        const std::function<bool(const CheckpointId&)>& is_kept) {
+void remove_checkpoints(const std::string& folder, std::span<const CheckpointId> kept,
+                        const CheckpointId& last) {
+  const auto is_kept = [&](const AnyFile& file) {
+    const CheckpointId& id = file.checkpoint;
+    if (id.attempt == last.attempt && id.step > last.step) return true;
+    if (file.ending.ends_with(".part")) return id.attempt == last.attempt;
+    return std::ranges::any_of(kept, [&](const CheckpointId& one) {
+      return one.step == id.step && one.attempt == id.attempt;
+    });
+  };
   std::vector<std::string> names;
   for_each_file(folder, [&](const std::string& name, const AnyFile& file) {
-    const bool is_part = file.ending.ends_with(".part");
-    if (is_part ? file.checkpoint.attempt != attempt : !is_kept(file.checkpoint)) {
-      names.push_back(name);
-    }
+    if (!is_kept(file)) names.push_back(name);
   });
   // A rank beside this one may remove the same.
   for (const std::string& name : names) ::unlink((fs::path(folder) / name).c_str());

@@ -12,8 +12,8 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,9 +47,10 @@ void prepare_checkpoint_folder(const std::string& folder);
 // The shards in the folder that are written; none if there is no such folder.
 [[nodiscard]] std::vector<ShardFile> list_shards(const std::string& folder);
 
-// Removes the files of checkpoints that must not be kept, and what was left half-written by other
-// attempts. What cannot be removed stays.
-void remove_checkpoints(const std::string& folder, std::uint32_t attempt,
-                        const std::function<bool(const CheckpointId&)>& is_kept);
+// Removes what belongs to no checkpoint of the list, also what other attempts have left
+// half-written. Whatever the attempt of `last` has begun after it stays: another rank of the host
+// may be writing the next checkpoint already. What cannot be removed stays.
+void remove_checkpoints(const std::string& folder, std::span<const CheckpointId> kept,
+                        const CheckpointId& last);
 
 }  // namespace dp

@@ -156,17 +156,21 @@ TEST(CheckpointFolder, KeepsWhatItMust) {
   };
   const std::vector<std::string> kept = {name_of(shard(id(20, 2), true)), log_name_of(id(20, 2)),
                                          name_of(shard(id(10, 1), true)),
-                                         part_name_of(shard(id(30, 2), false)), "notes.txt"};
-  const std::vector<std::string> removed = {
-      name_of(shard(id(5, 1), true)), log_name_of(id(5, 1)), name_of(shard(id(20, 1), false)),
-      part_name_of(shard(id(30, 1), false)), log_name_of(id(30, 1)) + ".part"};
+                                         part_name_of(shard(id(30, 2), false)), "notes.txt",
+                                         // Another rank has begun the next one.
+                                         name_of(shard(id(30, 2), false)), log_name_of(id(30, 2))};
+  const std::vector<std::string> removed = {name_of(shard(id(5, 1), true)),
+                                            log_name_of(id(5, 1)),
+                                            log_name_of(id(15, 2)),
+                                            name_of(shard(id(20, 1), false)),
+                                            part_name_of(shard(id(30, 1), false)),
+                                            log_name_of(id(30, 1)) + ".part"};
   for (const auto* names : {&kept, &removed}) {
     for (const std::string& name : *names) folder.write(name, {1});
   }
-  EXPECT_EQ(list_shards(folder.path().string()).size(), 4u);
-  remove_checkpoints(folder.path().string(), 2, [&](const CheckpointId& of) {
-    return (of.step == 20 && of.attempt == 2) || (of.step == 10 && of.attempt == 1);
-  });
+  EXPECT_EQ(list_shards(folder.path().string()).size(), 5u);
+  const std::vector<CheckpointId> kept_ids = {id(10, 1), id(20, 2)};
+  remove_checkpoints(folder.path().string(), kept_ids, id(20, 2));
   for (const std::string& name : kept) EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
   for (const std::string& name : removed) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
