@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -115,6 +116,30 @@ def batches_in_parts_and_by_schedule() -> None:
         factor = max(1, 2.0 ** (losses[0] // losses[epoch - 1] - 1))
         assert batches[epoch] == min(48, 8 * factor), (epoch, losses, batches)
     assert batches[-1] > 8, (losses, batches)
+
+
+def batch_beyond_the_memory_comes_in_parts() -> None:
+    options = {"--model": "resnet20", "--dataset": "synthetic", "--limit-train": "512", "--limit-test": "8",
+               "--batch-size": "32", "--lr": "0.01", "--threads": "1", "--autotune": "off", "--log": "none"}
+
+    def limited(kilobytes: int, *more: str) -> subprocess.CompletedProcess:
+        chosen = options | dict(zip(more[::2], more[1::2]))
+        words = shlex.join([DPTRAIN, *(word for pair in chosen.items() for word in pair)])
+        return subprocess.run(["bash", "-c", f"ulimit -v {kilobytes}; exec {words}"], capture_output=True, text=True,
+                              timeout=200)
+
+    # A batch that does not fit tells at once how much a limit leaves. 512 images take 0.74 GiB, half of them 0.37.
+    for tight in range(500_000, 3_000_000, 50_000):
+        left = re.search(r"ulimit -v leaves ([0-9.]+) GiB", limited(tight, "--batch-size", "512").stderr)
+        if left and float(left[1]) >= 0.5:
+            break
+    assert left and float(left[1]) < 0.7, left
+    done = limited(tight, "--batch-schedule", "2:512", "--epochs", "2")
+    assert done.returncode == 0, done
+    assert "epoch 2: 512 images per step instead of 32 (1 ranks, 2 parts each)" in done.stdout, done.stdout
+    done = limited(6_000_000, "--batch-schedule", "2:512", "--epochs", "2")
+    assert done.returncode == 0, done
+    assert "epoch 2: 512 images per step instead of 32 (1 ranks, 1 part each)" in done.stdout, done.stdout
 
 
 def sync_bn() -> None:
