@@ -1,7 +1,5 @@
 #include "app/checkpoints.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 
@@ -108,28 +106,36 @@ void Checkpoints::ask(std::uint64_t step) {
 
 void Checkpoints::settle(const std::vector<Report>& reports) {
   if (!std::ranges::all_of(reports, [](const Report& r) { return r.is_written == 1; })) return;
+  std::string differing;
+  is_complete_ = false;
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
     tell_failures();
-    is_complete_ = false;
   } else {
-    complete(reports);
-    is_complete_ = true;
+    differing = difference_of(reports);
+    is_complete_ = differing.empty();
+    if (is_complete_) complete();
   }
   kept_.assign(complete_.begin(), complete_.end());
   pending_.reset();
   job_ = thread_.post([](void* self) { static_cast<Checkpoints*>(self)->tidy_up(); }, this);
+  if (differing.empty()) return;
+  thread_.wait(job_);  // or the run would go on from it
+  throw AgreedError(ErrorKind::internal, differing);
 }
 
-void Checkpoints::complete(const std::vector<Report>& reports) {
+// A sentence if not all replicas are the same.
+std::string Checkpoints::difference_of(const std::vector<Report>& reports) const {
   for (std::size_t r = 1; options_.compares_replicas && r < reports.size(); ++r) {
     if (reports[r].replicated_hash == reports[0].replicated_hash) continue;
-    throw AgreedError(
-        ErrorKind::internal,
-        fmt::format("the replicas differ in the checkpoint of step {}: rank {} ({:016x}) against "
-                    "{:016x} on rank 0. It is not kept; this is a bug of dptrain or a fault of a "
-                    "host's memory",
-                    pending_->step, r, reports[r].replicated_hash, reports[0].replicated_hash));
+    return fmt::format(
+        "the replicas differ in the checkpoint of step {}: rank {} ({:016x}) against {:016x} on "
+        "rank 0. It is not kept; this is a bug of dptrain or a fault of a host's memory",
+        pending_->step, r, reports[r].replicated_hash, reports[0].replicated_hash);
   }
+  return {};
+}
+
+void Checkpoints::complete() {
   // A run that was resumed may come to the same step again.
   std::erase_if(complete_, [&](const CheckpointId& id) { return id.step == pending_->step; });
   complete_.push_back(*pending_);

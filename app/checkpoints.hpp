@@ -80,7 +80,8 @@ class Checkpoints {
   };
   void ask(std::uint64_t step);
   void settle(const std::vector<Report>& reports);
-  void complete(const std::vector<Report>& reports);
+  [[nodiscard]] std::string difference_of(const std::vector<Report>& reports) const;
+  void complete();
   void tell_failures();
   // Of the thread.
   void write_files();

@@ -23,9 +23,10 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kLook = 100ms;
-// mpirun gets this time to end after a rank has said that it ends, and after a signal to end.
+// mpirun gets this time to end after a rank has said that it ends.
 constexpr auto kPatience = 10s;
-constexpr auto kPatienceAfterSecondSignal = 4s;
+// And this time after SIGTERM.
+constexpr auto kPatienceAfterSignal = 4s;
 
 void write_all(int stream, std::string_view text) {
   while (!text.empty()) {
@@ -94,7 +95,10 @@ class Attempt {
     if (count <= 0) return false;
     const std::string text = stream.filter.pass({piece.data(), static_cast<std::size_t>(count)});
     if (&stream == &errors_) look_for_victim(text);
+    // While nobody reads the output, marks wait unread: that is no silence.
+    const Clock::time_point before = Clock::now();
     write_all(stream.to, text);
+    last_mark_ += Clock::now() - before;
     return true;
   }
 
@@ -136,7 +140,7 @@ class Attempt {
       return;
     }
     session_.send(SIGTERM);
-    kill_at(Clock::now() + kPatienceAfterSecondSignal);
+    kill_at(Clock::now() + kPatienceAfterSignal);
   }
 
   void kill_at(Clock::time_point when) {
@@ -157,8 +161,11 @@ class Attempt {
   void explain(int status) {
     const bool is_signal = WIFSIGNALED(status);
     const int code = is_signal ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    report_.exit_code = code != 0 && said_end_.value_or(0) != 0 ? *said_end_ : code;
-    report_.is_killed = is_signal || report_.exit_code == 128 + SIGKILL;
+    // Where mpirun had to be killed after the end, what dptrain said counts.
+    const bool counts_what_was_said =
+        said_end_ && (has_been_killed_late_ || (code != 0 && *said_end_ != 0));
+    report_.exit_code = counts_what_was_said ? *said_end_ : code;
+    report_.is_killed = !counts_what_was_said && (is_signal || report_.exit_code == 128 + SIGKILL);
     if (has_been_killed_for_silence_) {
       report_.why = fmt::format("no sign of life for {:g} s", request_.silence_s);
     } else if (has_been_killed_late_ && said_end_) {

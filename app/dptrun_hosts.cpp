@@ -2,11 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <sstream>
@@ -40,12 +44,30 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
+bool is_own_address(const std::string& name) {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return false;
+  bool is_own = false;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    const bool is_4 = one->ifa_addr->sa_family == AF_INET;
+    if (!is_4 && one->ifa_addr->sa_family != AF_INET6) continue;
+    std::array<char, NI_MAXHOST> text{};
+    const auto length = static_cast<socklen_t>(is_4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    is_own |= ::getnameinfo(one->ifa_addr, length, text.data(), text.size(), nullptr, 0,
+                            NI_NUMERICHOST) == 0 &&
+              name == text.data();
+  }
+  ::freeifaddrs(all);
+  return is_own;
+}
+
 bool is_this_host(const std::string& name) {
   char own[256] = {};
   ::gethostname(own, sizeof own - 1);
   const std::string full = own;
   return name == "localhost" || name.starts_with("127.") || name == full ||
-         name == full.substr(0, full.find('.'));
+         name == full.substr(0, full.find('.')) || is_own_address(name);
 }
 
 pid_t start_question(const std::vector<std::string>& agent, const std::string& host) {

@@ -69,8 +69,8 @@ OptionTable table_of(DptrunOptions& options, Texts& texts) {
         text_row("hostfile", texts.hostfile, "FILE", "a path",
                  "the same from a file, a line for each: NAME slots=N"),
         whole_row("min-hosts", options.min_hosts, {1, 65536},
-                  "the run goes on with so many hosts, if the others do not answer; with fewer it "
-                  "waits for them"),
+                  "the run goes on with so many hosts, if the others do not answer; it begins with "
+                  "all of them"),
         text_row("agent", options.agent, "COMMAND", "a command",
                  "how other hosts are asked and reached: COMMAND HOST WORDS...; mpirun gets it as "
                  "its plm_rsh_agent"),
@@ -162,6 +162,12 @@ DptrunOptions parse_dptrun(const std::vector<std::string>& arguments) {
       static_cast<std::int64_t>(std::max<std::size_t>(options.hosts.size(), 1))) {
     throw_error(ErrorKind::usage, "--min-hosts {}: there are only {} hosts", options.min_hosts,
                 options.hosts.size());
+  }
+  if (!options.hosts.empty() && options.ranks > ranks_on({.hosts = options.hosts}, options.hosts)) {
+    throw_error(ErrorKind::usage,
+                "-np {}: the hosts have {} slots; name more with HOST:SLOTS, such as {}:{}",
+                options.ranks, ranks_on({.hosts = options.hosts}, options.hosts),
+                options.hosts.front().name, options.ranks);
   }
   if (!texts.signal.empty()) options.stop_signals.push_back(parse_signal(texts.signal));
   options.mpirun = words_of(texts.mpirun);

@@ -122,7 +122,8 @@ std::vector<std::string> compare_facts(const CheckpointHead& head, const Options
     told.push_back(fmt::format("{} {} instead of {}", what, fact(name), fact_then(name)));
   };
   if (fact("ranks") != fact_then("ranks")) {
-    told.push_back(fmt::format("{} ranks instead of {}", fact("ranks"), fact_then("ranks")));
+    told.push_back(fmt::format("{} rank{} instead of {}", fact("ranks"),
+                               fact("ranks") == "1" ? "" : "s", fact_then("ranks")));
   } else {
     tell("hosts", "ranks on hosts");
   }

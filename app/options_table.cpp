@@ -182,7 +182,6 @@ OptionRow comm_timeout_row(Options& options) {
   return row;
 }
 
-// Its value is read before all others: options.cpp.
 OptionRow device_row(Options& options) {
   OptionRow row = choice_row("device", options.device, {"auto", "cpu", "cuda"},
                              "where to compute; auto: on a GPU if there is one");
@@ -195,6 +194,7 @@ OptionRow device_row(Options& options) {
   return row;
 }
 
+// Its value is read before all others: options.cpp.
 OptionRow config_row() {
   OptionRow row =
       call_row("config",

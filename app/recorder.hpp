@@ -146,6 +146,8 @@ class Recorder {
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
   void take_earlier_lists();
   [[nodiscard]] RunLog make_log(RunInfo& info);
+  // Gives a file of that name another one, and says so.
+  void keep_earlier_log(const std::string& path);
   [[nodiscard]] std::string topology_of(const Bucket& bucket) const;
   // These are in recorder_log.cpp and for rank 0 only.
   void open_log();

@@ -106,13 +106,15 @@ RunLog Recorder::make_log(RunInfo& info) {
       return RunLog::resume(wanted, point.log, info);
     }
   }
-  if (run_.options->resume && wanted != "auto") {
-    const std::string moved = move_aside(Setting::log, wanted);
-    if (!moved.empty()) {
-      console_.print(fmt::format("the log {} of an earlier start is now {}", wanted, moved));
-    }
-  }
+  if (run_.options->resume && wanted != "auto") keep_earlier_log(wanted);
   return RunLog::create(wanted, info);
+}
+
+void Recorder::keep_earlier_log(const std::string& path) {
+  const std::string moved = move_aside(Setting::log, path);
+  if (!moved.empty()) {
+    console_.print(fmt::format("the log {} of an earlier start is now {}", path, moved));
+  }
 }
 
 std::vector<std::byte> Recorder::log_image(CheckpointHead& head) const {

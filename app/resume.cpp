@@ -77,6 +77,7 @@ class Inventory {
     return choice;
   }
 
+  void remove(const CheckpointId& id) { found_.erase(id); }
   void remove(const CheckpointId& id, std::uint32_t rank, int holder) {
     auto& holders = found_[id].holders;
     holders[rank].erase(holder);
@@ -121,7 +122,7 @@ class PartReader {
     return Shard::read(path(name_of(file)));
   }
 
-  // Empty where it is not the one that the head names.
+  // Empty where it is not the one that the head names; a line says so.
   [[nodiscard]] std::vector<std::byte> read_log(const CheckpointId& id,
                                                 const CheckpointHead& head) const {
     if (!head.has("log.hash")) return {};
@@ -131,6 +132,10 @@ class PartReader {
     } catch (const Error&) {
       // As if it were not there.
     }
+    std::fprintf(stderr,
+                 "dptrain: %s is lost or damaged: the log begins again, without the epochs so "
+                 "far\n",
+                 path(log_name_of(id)).c_str());
     return {};
   }
 
@@ -143,6 +148,16 @@ class PartReader {
 
 // What has been read of the chosen checkpoint on this rank, by the part's rank.
 using Parts = std::map<std::uint32_t, Shard>;
+
+// Whether all lines of all texts are the same.
+bool are_same(const std::vector<std::string>& texts) {
+  std::set<std::string> lines;
+  for (const std::string& text : texts) {
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.insert(line);
+  }
+  return lines.size() <= 1;
+}
 
 // Collective: reads the parts of the choice, and chooses again without those that are not whole.
 Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts) {
@@ -162,11 +177,13 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
     const Choice choice = choice_of(text);
     parts.clear();
     std::string failures;  // "RANK message", a line each
+    std::string hashes;    // of what is the same on all ranks, a line for each part
     comm.busy([&] {
       for (std::uint32_t r = 0; r < choice.readers.size(); ++r) {
         if (choice.readers[r] != comm.rank()) continue;
         try {
-          parts.emplace(r, reader.read(choice.id(), r));
+          const Shard& part = parts.emplace(r, reader.read(choice.id(), r)).first->second;
+          hashes += fmt::format("{:016x}\n", replicated_hash(part));
         } catch (const Error& error) {
           failures += fmt::format("{} {}\n", r, error.what());
         }
@@ -184,6 +201,16 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
         std::fprintf(stderr, "dptrain: on %s:%s; it counts as not there\n",
                      comm.hosts()[holder].c_str(), message.c_str());
       }
+    }
+    // A run may have ended when its replicas differed, before it could remove the files.
+    if (const std::vector<std::string> of_all_parts = comm.gather(hashes);
+        comm.rank() == 0 && is_good && options.exchange && !are_same(of_all_parts)) {
+      is_good = false;
+      inventory->remove(choice.id());
+      std::fprintf(stderr,
+                   "dptrain: in the checkpoint of step %llu the replicas differ; it counts as not "
+                   "there\n",
+                   static_cast<unsigned long long>(choice.id().step));
     }
     if (comm.all_gather(std::uint8_t{is_good}).front() != 0) return choice;
   }

@@ -33,7 +33,7 @@ struct ResumePoint {
   [[nodiscard]] bool epoch_is_over() const { return head.number("epoch_is_over") != 0; }
 };
 
-// Collective. Nothing where there is no checkpoint to go on from, which rank 0 says. Without
+// Collective. Nothing where there is no checkpoint to go on from. Without
 // --resume it throws Error(data) where the folder holds checkpoints of another run.
 [[nodiscard]] std::optional<ResumePoint> find_resume_point(const Options& options,
                                                            Communicator& comm);

@@ -298,7 +298,9 @@ void make_schedule(Run& run) {
 void make_exporter(Run& run) {
   if (run.options.export_file == "none" || run.comm.rank() != 0) return;
   const ImageSource& images = *run.data.train;
-  const auto earlier = run.resume           ? WeightsExporter::Earlier::continued
+  const bool is_of_run = run.resume && run.resume->head.has("option.export") &&
+                         run.resume->head.get("option.export") == run.options.export_file;
+  const auto earlier = is_of_run            ? WeightsExporter::Earlier::continued
                        : run.options.resume ? WeightsExporter::Earlier::moved
                                             : WeightsExporter::Earlier::refused;
   run.exporter =
@@ -346,7 +348,8 @@ Run::Run(const Options& run_options, Communicator& communicator)
   together_on_hosts(comm, [&] { load_data(*this); });
   agree_on_data(*this);
   if (resume) compare_with_checkpoint(*this);
-  if (options.takes_choices_from_a_log()) {
+  // A run that goes on keeps its own choices.
+  if (!resume && options.takes_choices_from_a_log()) {
     choices = agree_on_earlier_choices(options, comm, *device, test_batch());
   }
   comm.set_activity("the measurement of the network");

@@ -134,15 +134,31 @@ void copy_state(Device& device, const StateList& list,
 
 bool is_own_entry(const ShardEntry& entry) { return (entry.type & kOwn) != 0; }
 
-std::uint64_t replicated_hash(const ShardImage& image) {
+namespace {
+
+// hash_of(i): the hash of entry i's bytes.
+template <class HashOf>
+std::uint64_t hash_of_replicated(const std::vector<ShardEntry>& entries, HashOf hash_of) {
   std::uint64_t hash = 0;
-  for (std::size_t i = 0; i < image.entries().size(); ++i) {
-    if (!is_own_entry(image.entries()[i])) {
-      const auto more = std::array{hash, image.hash_of(i)};
-      hash = XXH3_64bits(more.data(), sizeof(more));
-    }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (is_own_entry(entries[i])) continue;
+    const auto more = std::array{hash, hash_of(i)};
+    hash = XXH3_64bits(more.data(), sizeof(more));
   }
   return hash;
+}
+
+}  // namespace
+
+std::uint64_t replicated_hash(const ShardImage& image) {
+  return hash_of_replicated(image.entries(), [&](std::size_t i) { return image.hash_of(i); });
+}
+
+std::uint64_t replicated_hash(const Shard& shard) {
+  return hash_of_replicated(shard.entries(), [&](std::size_t i) -> std::uint64_t {
+    const std::span<const std::byte> bytes = shard.bytes_of(i);
+    return XXH3_64bits(bytes.data(), bytes.size());
+  });
 }
 
 std::vector<std::string> restore_state(Device& device, const StateList& list,
@@ -156,7 +172,7 @@ std::vector<std::string> restore_state(Device& device, const StateList& list,
       const std::string why = mismatch(*shard, name, bytes);
       if (why.empty()) continue;
       if (sources.is_same_run) throw Error(ErrorKind::data, why);
-      unused.insert(name);
+      if (shard->find(name)) unused.insert(name);
       return false;
     }
     return !shards.empty();

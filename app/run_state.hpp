@@ -25,8 +25,9 @@ void copy_state(Device& device, const StateList& list,
 // Whether an entry that copy_state() made is a rank's own.
 [[nodiscard]] bool is_own_entry(const ShardEntry& entry);
 
-// A hash of what is the same on all ranks, of a sealed image.
+// A hash of what is the same on all ranks, of a sealed image, or of the file that it became.
 [[nodiscard]] std::uint64_t replicated_hash(const ShardImage& image);
+[[nodiscard]] std::uint64_t replicated_hash(const Shard& shard);
 
 // Where each part of a rank's state comes from.
 struct StateSources {

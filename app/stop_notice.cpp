@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -109,6 +110,7 @@ void end(int code) {
 }
 
 void handle(int signal) {
+  const int error = errno;
   const bool is_second = has_wish.exchange(true);
   const bool at_once = is_second || epoch_now == 0;
   if (speaks && pending_code == 0) say(signal, at_once);
@@ -117,6 +119,7 @@ void handle(int signal) {
   } else if (at_once) {
     end(static_cast<int>(ErrorKind::stopped));
   }
+  errno = error;
 }
 
 // mpirun sometimes loses what a rank writes just before it is killed. So if mpirun's own standard

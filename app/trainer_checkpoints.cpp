@@ -5,6 +5,7 @@
 
 #include "app/option_names.hpp"
 #include "app/restore.hpp"
+#include "app/stop_notice.hpp"
 #include "app/trainer.hpp"
 #include "kernels/base/error.hpp"
 
@@ -28,6 +29,7 @@ void Trainer::begin_checkpoints() {
       .attempt = run_.attempt,
       .compares_replicas = options_.exchange};
   if (run_.resume) checkpoints.resumed_from = run_.resume->checkpoint;
+  StopNotice::set_checkpoints(options_.checkpoint);
   checkpoints.on_complete = [this](const CheckpointId& id) {
     if (options_.verbose) {
       recorder_.say(fmt::format("checkpoint of step {} in {}", id.step, options_.checkpoint));
@@ -79,7 +81,8 @@ void Trainer::checkpoint_if_due(bool ends_epoch) {
 
 // Training stands still while the state is copied.
 void Trainer::write_checkpoint() {
-  if (!is_between_epochs_) tally_.earlier_s += epoch_clock_.lap();
+  const double before_s = epoch_clock_.lap();
+  if (!is_between_epochs_) tally_.earlier_s += before_s;
   StateList state;
   list_state(state);
   CheckpointExtras extras;

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -144,7 +145,9 @@ WeightsExporter::WeightsExporter(std::string path, WeightsFile head, Earlier ear
 
 void WeightsExporter::write(WeightSet after_epoch) {
   file_.last = std::move(after_epoch);
-  const bool is_best = !has_best_ || file_.last.test_accuracy > best_.test_accuracy;
+  // Weights of a run that was stopped in its first epoch have no accuracy.
+  const bool is_best = !has_best_ || std::isnan(best_.test_accuracy) ||
+                       file_.last.test_accuracy > best_.test_accuracy;
   if (is_best) {
     best_ = file_.last;
     has_best_ = true;

@@ -44,7 +44,11 @@ int open_launcher() {
 // Whether the process has ended within that time.
 bool has_ended(int process, int limit_ms) {
   pollfd event = {.fd = process, .events = POLLIN, .revents = 0};
-  return ::poll(&event, 1, limit_ms) != 0;
+  int events = 0;
+  do {
+    events = ::poll(&event, 1, limit_ms);
+  } while (events < 0 && errno == EINTR);
+  return events > 0;
 }
 
 // The small process. Between fork and its end it makes system calls only, since the threads of the

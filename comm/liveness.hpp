@@ -6,10 +6,8 @@
 // every other rank directly ("ping"), again and again. On the other rank, the thread that makes MPI
 // calls answers with its place in the run. What the answers say:
 //
-//     no answer for half of the timeout   that rank is silent: the run ends, and the message names
-//     it
-//                                         and says what the kernel knows of the link
-//                                         (peer_links.hpp)
+//     no answer for half of the timeout   that rank is silent: the run ends; the message names the
+//                                         rank and what the kernel knows of the link to it
 //     all answer, one of them is busy     it loads or measures alone: it is waited for
 //     all answer, nothing moves           after ten timeouts the run ends
 //

@@ -7,8 +7,7 @@
 //     u64      number of entries
 //     u64      hash of the 32 bytes above and the table
 //     table    for each entry: u64 size, u64 hash of its bytes, u32 type, u32 length of the name,
-//     the
-//              name
+//              the name
 //     the entries' bytes, in the table's order, without gaps
 //
 // ShardImage builds such a file in memory, in two steps: the sizes of all entries, then their

@@ -218,8 +218,7 @@ def damaged_or_missing() -> None:
     assert "checkpoint of step 6 in ck" in done.stdout, done.stdout
     there = steps_in("0/ck")
     assert there[-1] == 6 and steps_in("1/ck") == there
-    newest, before = there[-2:]
-    newest, before = before, newest
+    before, newest = there[-2:]
     for rank in (0, 1):
         for step in there[:-3]:
             for path in pathlib.Path(f"{rank}/ck").glob(f"step{step:09d}.*"):
@@ -255,7 +254,7 @@ def other_number_of_ranks() -> None:
     # 44 images in steps of 12: 4 an epoch. On from the middle of an epoch, if there is a checkpoint.
     keep_only("ck", sorted(steps_in("ck"), key=lambda step: (step % 4 == 0, step))[0])
     whole = h5py.File("a.h5", "r")
-    for ranks, other in ((2, "2 ranks instead of 3"), (5, "5 ranks instead of 2"), (1, "1 ranks instead of 5")):
+    for ranks, other in ((2, "2 ranks instead of 3"), (5, "5 ranks instead of 2"), (1, "1 rank instead of 5")):
         done = run(ranks, f"on{ranks}.h5", *words, "--resume")
         assert f"it goes on with {other}" in done.stdout, done.stdout
         with h5py.File(f"on{ranks}.h5", "r") as log:

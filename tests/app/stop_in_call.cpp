@@ -1,7 +1,8 @@
 // A library that is loaded before all others (LD_PRELOAD). It stops this rank inside a call, as
 // SIGSTOP would at that moment, or makes it slow there:
-//     DP_STOP_IN=RANK:CALL            CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, or the end of
-//     the DP_PAUSE_IN=RANK:CALL:SECONDS   path of a file that is opened
+//     DP_STOP_IN=RANK:CALL
+//     DP_PAUSE_IN=RANK:CALL:SECONDS
+// CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, or the end of the path of a file that is opened.
 #include <dlfcn.h>
 #include <mpi.h>
 #include <unistd.h>

@@ -9,10 +9,9 @@
 // Or a test program links to it and calls set_file_faults() in a process that it forks. The
 // variables are
 //
-//     DP_FAULTS_BELOW  paths that begin with this text count. A folder ends with "/" and counts,
-//     too. DP_FAULTS_AT     the number of the call that goes wrong, from 1 on; 0 or unset: calls
-//     are only
-//                      counted
+//     DP_FAULTS_BELOW  paths that begin with this text count, and a folder itself that ends it
+//                      with "/"
+//     DP_FAULTS_AT     the number of the call that goes wrong, from 1 on; 0 or unset: none
 //     DP_FAULTS_KIND   what happens there, see FileFault
 //     DP_FAULTS_LIST   a file elsewhere that gets a line before each counted call is made, such as
 //                      "7 rename /tmp/x/log.h5". Its length is the number of calls, after a kill,
