@@ -42,7 +42,7 @@ struct StateSources {
 // Sets all that is listed. Of several ranks' own parts it makes what StateMerge says; without any,
 // it leaves these as they are. If an entry is missing or has another size, or is not listed, it
 // throws Error(data) in the same run; otherwise it leaves what it was for as it is. Returns the
-// names of such entries.
+// names of the entries that are there and were not used.
 std::vector<std::string> restore_state(Device& device, const StateList& list,
                                        const StateSources& sources);
 

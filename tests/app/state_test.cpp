@@ -387,7 +387,7 @@ TEST(OwnState, WhatHasNoPlaceIsNamed) {
   const Shard shard({file.begin(), file.end()}, "part");
   EXPECT_EQ(
       restore_state(*device, now, {.replicated = &shard, .own = {&shard}, .is_same_run = false}),
-      (std::vector<std::string>{"b", "c", "d"}));
+      (std::vector<std::string>{"b", "c"}));
   EXPECT_THROW(
       static_cast<void>(restore_state(*device, now, {.replicated = &shard, .own = {&shard}})),
       Error);
