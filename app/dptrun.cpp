@@ -64,7 +64,6 @@ class Supervisor {
            .on_first_step = [&](std::uint64_t steps) { note_recovery(steps, *hosts); }},
           signals_);
       has_lived_ = has_lived_ || report.has_lived;
-      has_trained_ = has_trained_ || report.first_step.has_value();
       if (const int signals = signals_.count(); signals > 0 && report.exit_code != 0) {
         if (signals > 1 || !report.first_step) return stop_code();
         if (report.exit_code != static_cast<int>(dp::ErrorKind::stopped)) {
@@ -99,14 +98,11 @@ class Supervisor {
         silent += (silent.empty() ? "" : ", ") + options_.hosts[i].name;
       }
     }
-    // The first run decides the global batch, so that it needs all hosts.
-    const auto all = static_cast<std::int64_t>(options_.hosts.size());
-    const std::int64_t needed = has_trained_ ? options_.min_hosts : all;
     if (!silent.empty()) {
-      say("no answer from {}; {} of {} hosts are there, {} are needed ({})", silent, hosts.size(),
-          all, needed, has_trained_ ? "--min-hosts" : "the first run needs all");
+      say("no answer from {}; {} of {} hosts are there, {} are needed (--min-hosts)", silent,
+          hosts.size(), options_.hosts.size(), options_.min_hosts);
     }
-    if (static_cast<std::int64_t>(hosts.size()) < needed) return std::nullopt;
+    if (static_cast<std::int64_t>(hosts.size()) < options_.min_hosts) return std::nullopt;
     return hosts;
   }
 
@@ -192,7 +188,7 @@ class Supervisor {
   std::int64_t attempts_ = 0, restarts_ = 0;
   std::int64_t without_progress_ = 0;  // restarts, since the last progress
   int doubtful_restarts_ = 0;          // after errors that will probably come again
-  bool has_lived_ = false, has_trained_ = false;
+  bool has_lived_ = false;
   std::optional<std::uint64_t> furthest_start_;
   std::optional<Clock::time_point> down_since_;
   std::vector<double> recoveries_s_;

@@ -69,8 +69,8 @@ OptionTable table_of(DptrunOptions& options, Texts& texts) {
         text_row("hostfile", texts.hostfile, "FILE", "a path",
                  "the same from a file, a line for each: NAME slots=N"),
         whole_row("min-hosts", options.min_hosts, {1, 65536},
-                  "the run goes on with so many hosts, if the others do not answer; it begins with "
-                  "all of them"),
+                  "the run goes on with so many hosts, if the others do not answer; with fewer it "
+                  "waits for them"),
         text_row("agent", options.agent, "COMMAND", "a command",
                  "how other hosts are asked and reached: COMMAND HOST WORDS...; mpirun gets it as "
                  "its plm_rsh_agent"),
