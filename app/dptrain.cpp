@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "app/agreement.hpp"
+#include "app/check.hpp"
 #include "app/options.hpp"
 #include "app/process.hpp"
 #include "app/rank_main.hpp"
@@ -88,7 +90,8 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   dp::together(comm, dp::kDptrainNames, [&] {
     if (comm.rank() != 0) return;
     options = dp::parse_options(arguments, context);
-    if (options.action == dp::Options::Action::train) {
+    if (options.action == dp::Options::Action::train ||
+        options.action == dp::Options::Action::check) {
       if (options.log != "none" && !options.resume) dp::check_log_path(options.log);
       check_new_files(options);
       leave_earlier_trace(options);
@@ -103,11 +106,13 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   comm.broadcast(text);
   if (comm.rank() != 0) options = dp::parse_config_text(text, "the options of rank 0", context);
   options.action = static_cast<dp::Options::Action>(std::stoi(action));
+  dp::agree_on_options(comm, options, arguments, context);
   return options;
 }
 
 int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
-  comm.set_activity("the reading of options");
+  comm.set_activity("the comparison of programs and options");
+  dp::agree_on_program(comm);
   const dp::Options options = agreed_options(comm, arguments);
   comm.set_timeout_s(options.comm_timeout_s);
   const auto say = [&](const std::string& text) {
@@ -123,6 +128,8 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
     case dp::Options::Action::print_config:
       say(dp::config_text(options));
       break;
+    case dp::Options::Action::check:
+      return dp::check_run(options, comm);
     case dp::Options::Action::train: {
       if (comm.rank() == 0) dp::StopNotice::speak();
       const std::string missing = dp::Trainer(options, comm).run();

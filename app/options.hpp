@@ -37,7 +37,7 @@ struct Options {
   enum class Crop { automatic, pad, resized };
   enum class CropFill { black, reflect };
   enum class BadImages { fail, skip };
-  enum class Action { train, help, version, print_config };
+  enum class Action { train, check, help, version, print_config };
 
   std::string recipe;  // empty: none
   std::string model = "resnet18";

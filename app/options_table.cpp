@@ -361,6 +361,11 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         flag_row("quiet", options.quiet,
                  "print nothing but warnings, errors and, with --epochs 0, the result"),
         flag_row("verbose", options.verbose, "print also a line for each checkpoint"), config_row(),
+        action_row(
+            "check", Options::Action::check,
+            "try out hosts, network, memory, disk and data for a run with these options, say "
+            "in a table what was found and what it means for --compress, then end",
+            options),
         action_row("print-config", Options::Action::print_config,
                    "print all options with their final values as a file for --config, "
                    "then end",

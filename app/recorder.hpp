@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -103,7 +104,8 @@ class Recorder {
   }
   // Collective if --log-steps asks for a row; `times` are then that step's.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
-  void note_skipped_step(std::uint64_t global_step);
+  // `where` says whose gradient was not finite.
+  void note_skipped_step(std::uint64_t global_step, const std::string& where);
   // Rank 0 prints the result of an evaluation that belongs to no epoch.
   void say_evaluation(const EvaluationResult& result);
   // Rank 0 prints and logs the result with test-time augmentation, which stands beside the others.
@@ -170,6 +172,7 @@ class Recorder {
   [[nodiscard]] std::string describe_buckets() const;
   void print_step(const EpochTally& tally);
   void print_epoch(const EpochRow& row);
+  void note_loss(const EpochRow& row);
   void print_end();
   void print_place_of_log();
 
@@ -191,6 +194,8 @@ class Recorder {
   std::set<std::string> warnings_;              // of warn_once()
   std::int64_t logged_epochs_ = 0;              // that are on the disk
   std::set<std::string> replaced_images_;       // what note_images() was told
+  bool has_skipped_ = false, has_exploded_ = false;  // it was said what to try
+  double least_loss_ = std::numeric_limits<double>::infinity();
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each
 };

@@ -1,5 +1,7 @@
 // What the recorder prints on the console: start, steps, epochs, end.
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "app/recipes.hpp"
 #include "app/recorder.hpp"
@@ -157,11 +159,34 @@ std::string Recorder::note_of(const Bucket& bucket) const {
                      has_ladder ? "at 25 %, 6.25 %, ..." : "in fp32");
 }
 
-void Recorder::note_skipped_step(std::uint64_t global_step) {
+void Recorder::note_skipped_step(std::uint64_t global_step, const std::string& where) {
   if (!is_speaker()) return;
-  console_.warn(fmt::format("dptrain: step {}: the gradient is not finite on {}", global_step,
-                            run_.options->exchange ? "some rank; all ranks skip this step"
-                                                   : "rank 0, which skips this step"));
+  const bool is_first = !std::exchange(has_skipped_, true);
+  console_.warn(
+      fmt::format("dptrain: step {}: the gradient is not finite on {}{}{}", global_step, where,
+                  run_.options->exchange ? "; all ranks skip this step" : "; it skips this step",
+                  is_first ? "; if it happens again, try a smaller --lr, --clip-norm or "
+                             "--warmup-epochs"
+                           : ""));
+}
+
+// A loss that grows again, far above what it was, or that is far above that of guessing.
+void Recorder::note_loss(const EpochRow& row) {
+  constexpr double kTimes = 2.0, kLeastRise = 0.5;
+  const double guessing = std::log(static_cast<double>(run_.data->train->classes()));
+  const double before = least_loss_;
+  if (std::isfinite(row.train_loss)) least_loss_ = std::min(least_loss_, row.train_loss);
+  const double usual = std::min(before, guessing);
+  if (has_exploded_ || !(row.train_loss > std::max(kTimes * usual, usual + kLeastRise))) return;
+  has_exploded_ = true;
+  console_.warn(
+      fmt::format("dptrain: epoch {}: the training loss is {:.3g}, {}: try a smaller --lr, "
+                  "--warmup-epochs 1 or "
+                  "--clip-norm 1{}",
+                  row.epoch + 1, row.train_loss,
+                  before < guessing ? fmt::format("after {:.3g} in an earlier epoch", before)
+                                    : fmt::format("far above that of guessing ({:.3g})", guessing),
+                  run_.options->compress == "none" ? "" : ", or a finer --compress"));
 }
 
 void Recorder::say(const std::string& line) {
@@ -272,6 +297,7 @@ void Recorder::print_step(const EpochTally& tally) {
 }
 
 void Recorder::print_epoch(const EpochRow& row) {
+  note_loss(row);
   console_.epoch({.epoch = static_cast<std::size_t>(row.epoch) + 1,
                   .epochs = static_cast<std::size_t>(run_.options->epochs),
                   .train_loss = row.train_loss,

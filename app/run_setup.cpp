@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "app/agreement.hpp"
 #include "app/earlier_choices.hpp"
 #include "app/initial_values.hpp"
 #include "app/options_values.hpp"
@@ -341,6 +342,7 @@ Run::Run(const Options& run_options, Communicator& communicator)
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
   together_on_hosts(comm, [&] { choose_device(*this); });
   agree_on_device(*this);
+  agree_on_processors(comm, options, *device);
   planned_ranks = static_cast<std::size_t>(comm.size());
   comm.set_activity("the search for a checkpoint");
   if (options.has_checkpoints()) find_checkpoint(*this);

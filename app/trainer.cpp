@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "app/evaluation.hpp"
+#include "app/not_finite.hpp"
 #include "app/option_names.hpp"
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
@@ -185,11 +186,11 @@ bool Trainer::judge(const StepVerdict& verdict) {
       options_.exchange ? verdict.finite
                         : std::isfinite(tally_.step_loss.loss) && replica_.gradient_is_finite();
   if (is_finite) {
-    tally_.loss += tally_.step_loss;
+    if (std::isfinite(tally_.step_loss.loss)) tally_.loss += tally_.step_loss;
     skipped_in_a_row_ = 0;
     return true;
   }
-  recorder_.note_skipped_step(global_step_);
+  recorder_.note_skipped_step(global_step_, describe_not_finite(run_, verdict));
   ++tally_.skipped_steps;
   if (++skipped_in_a_row_ < kMostSkippedSteps) return false;
   const std::string message = fmt::format(

@@ -46,6 +46,7 @@ class DgcExchange final : public Exchange {
   [[nodiscard]] bool delivered() const override { return is_masked_; }
   [[nodiscard]] bool done() const override { return is_masked_ && inner().done(); }
   [[nodiscard]] bool finite() const override { return inner().finite(); }
+  [[nodiscard]] std::size_t first_not_finite() const override { return inner().first_not_finite(); }
   [[nodiscard]] bool stop_is_wished() const override { return inner().stop_is_wished(); }
   [[nodiscard]] bool waits_for_peer() const override { return inner().waits_for_peer(); }
   void put_back_delivered() override { inner().put_back_delivered(); }

@@ -107,6 +107,10 @@ class Exchange {
   [[nodiscard]] virtual bool done() const = 0;
   // After delivered(): false if any rank's input was not finite. The same on all ranks.
   [[nodiscard]] virtual bool finite() const = 0;
+  // After delivered(): where this rank's own values are not finite first, counted from the start of
+  // the bucket; kAllFinite if they are. On a GPU it may be the start of a segment.
+  static constexpr std::size_t kAllFinite = static_cast<std::size_t>(-1);
+  [[nodiscard]] virtual std::size_t first_not_finite() const { return kAllFinite; }
   // After delivered(): whether a rank that wishes to stop has said so in this exchange. The same on
   // all ranks. False for exchanges that send nothing.
   [[nodiscard]] virtual bool stop_is_wished() const = 0;

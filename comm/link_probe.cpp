@@ -28,6 +28,7 @@ struct Neighbours {
   static constexpr int kNobody = -1;
   int left = kNobody, right = kNobody;
 
+  explicit Neighbours(int partner) : left(partner), right(partner) {}
   explicit Neighbours(const Communicator& communicator) {
     const int size = communicator.size(), rank = communicator.rank();
     const auto& hosts = communicator.hosts();
@@ -127,6 +128,11 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
 // Streams of messages, to the right neighbour and from the left one.
 class Streams {
  public:
+  // How long a stream takes at least, and when no further one begins.
+  struct Limits {
+    double long_s = 0.3, longest_s = 8.0, most_trips = 40.0;
+  };
+
   Streams(Communicator& communicator, const Neighbours& neighbours)
       : communicator_(communicator),
         neighbours_(neighbours),
@@ -136,8 +142,8 @@ class Streams {
         incoming_(receives_.size() * kMostMessage) {}
 
   // The rate and uncertainty of the slowest link, the same on all ranks.
-  RateEstimate run(double round_trip_s) {
-    const double long_s = std::max(kLong_s, kTrips * round_trip_s);
+  RateEstimate run(double round_trip_s, const Limits& limits) {
+    const double long_s = std::max(limits.long_s, kTrips * round_trip_s);
     const double begin_s = now_s();
     std::uint64_t bytes = kFirstStream;
     std::vector<WindowRates> mine;
@@ -152,10 +158,16 @@ class Streams {
       mine.push_back(window_rates(arrivals_));
       const RateEstimate slowest = slowest_of_all(mine);
       const bool is_certain = mine.size() >= kFewestStreams && slowest.uncertainty <= kEnough;
-      const bool is_late = now_s() - begin_s > kLongest_s + kMostTrips * round_trip_s;
-      if (largest_of_all(is_certain || is_late ? 1.0 : 0.0) > 0.0) return slowest;
+      const bool is_late = now_s() - begin_s > limits.longest_s + limits.most_trips * round_trip_s;
+      if (largest_of_all(is_certain || is_late ? 1.0 : 0.0) > 0.0) {
+        own_ = receives_.empty() ? RateEstimate{} : estimate_rate(mine);
+        return slowest;
+      }
     }
   }
+
+  // After run(): of the link on which this rank received.
+  [[nodiscard]] const RateEstimate& own() const { return own_; }
 
   // The same where all ranks are on one host. There is no network to wait for, only processors that
   // may be busy with something else, so the fastest of a few streams counts.
@@ -174,10 +186,10 @@ class Streams {
   static constexpr std::size_t kLeastMessage = 4096, kMostMessage = std::size_t{1} << 18;
   static constexpr std::uint64_t kFirstStream = 32 * kLeastMessage, kMessages = 128;
   static constexpr double kLeastGrowth = 1.5, kMostGrowth = 8.0;
-  static constexpr double kLong_s = 0.3, kTrips = 8.0;
+  static constexpr double kTrips = 8.0;
   static constexpr std::size_t kFewestStreams = 2, kStreamsInMemory = 3;
   static constexpr std::uint64_t kStreamInMemory = 8u << 20;
-  static constexpr double kEnough = 0.05, kLongest_s = 8.0, kMostTrips = 40.0;
+  static constexpr double kEnough = 0.05;
 
   double largest_of_all(double mine) {
     const std::vector<double> all = communicator_.all_gather(mine);
@@ -238,9 +250,11 @@ class Streams {
   std::vector<MPI_Request> sends_, receives_;
   std::vector<std::byte> outgoing_, incoming_;
   std::vector<Arrival> arrivals_;  // of the last stream
+  RateEstimate own_;
 };
 
-// What the codec sends of fp32, in segments of the usual size.
+}  // namespace
+
 double payload_share(const CodecSpec& spec, std::span<const TensorSlot> tensors) {
   if (!find_codec(spec.name)->is_exchange) {
     constexpr std::size_t kSegment = std::size_t{1} << 16;
@@ -260,7 +274,18 @@ double payload_share(const CodecSpec& spec, std::span<const TensorSlot> tensors)
   return static_cast<double>(sent) / static_cast<double>(floats);
 }
 
-}  // namespace
+LinkProbe probe_pair(Communicator& communicator, std::optional<int> partner) {
+  const Neighbours neighbours(partner.value_or(Neighbours::kNobody));
+  const double mine_s = estimate_latency(measure_round_trips(communicator, neighbours));
+  const std::vector<double> all_s = communicator.all_gather(mine_s);
+  Streams streams(communicator, neighbours);
+  static_cast<void>(streams.run(2.0 * *std::max_element(all_s.begin(), all_s.end()),
+                                {.long_s = 0.15, .longest_s = 0.3, .most_trips = 16.0}));
+  if (!partner) return {};
+  return {.bytes_per_s = streams.own().bytes_per_s,
+          .latency_s = mine_s,
+          .uncertainty = streams.own().uncertainty};
+}
 
 LinkProbe probe_link(Communicator& communicator) {
   if (communicator.size() == 1) return {};
@@ -270,7 +295,8 @@ LinkProbe probe_link(Communicator& communicator) {
   const double latency_s = *std::max_element(all_s.begin(), all_s.end());
   Streams streams(communicator, neighbours);
   const bool is_one_host = communicator.local_size() == communicator.size();
-  const RateEstimate rate = is_one_host ? streams.run_in_memory() : streams.run(2.0 * latency_s);
+  const RateEstimate rate =
+      is_one_host ? streams.run_in_memory() : streams.run(2.0 * latency_s, {});
   return {.bytes_per_s = rate.bytes_per_s, .latency_s = latency_s, .uncertainty = rate.uncertainty};
 }
 

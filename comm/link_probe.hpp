@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "comm/buckets.hpp"
@@ -45,6 +46,14 @@ struct LinkProbe {
 
 // Collective; the result is the same on all ranks. One rank has nothing to measure and gets zeros.
 [[nodiscard]] LinkProbe probe_link(Communicator& communicator);
+
+// Collective, in half a second where round trips are short: measures in the same way between pairs
+// of ranks, all pairs at the same time. A rank's partner names this rank as its own; a rank without
+// one only waits. The result is of the direction from the partner to this rank; zeros without one.
+[[nodiscard]] LinkProbe probe_pair(Communicator& communicator, std::optional<int> partner);
+
+// What the codec sends, as a fraction of fp32, in segments of the usual size; `tensors` as below.
+[[nodiscard]] double payload_share(const CodecSpec& codec, std::span<const TensorSlot> tensors);
 
 // The size of buckets, in bytes of fp32. It is the least size with which a bucket spends twice as
 // much time on the wire as it waits for messages to arrive and threads to wake up,

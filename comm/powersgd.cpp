@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "comm/powersgd_factors.hpp"
+#include "comm/segment_coder.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 
@@ -74,6 +75,7 @@ class PowerSgd final : public Exchange {
     step_ = step;
     phase_ = Phase::waiting;
     is_finite_ = true;
+    first_not_finite_ = kAllFinite;
     if (is_idle()) return;
     first_.exchange->post_receives(*first_.buffers, step);
     second_.exchange->post_receives(*second_.buffers, step);
@@ -82,7 +84,7 @@ class PowerSgd final : public Exchange {
   void start() override {
     enter(Phase::first_factors);
     if (!is_idle()) return;
-    is_finite_ = setup_.codec->memory().is_finite(setup_.gradient.data(), setup_.gradient.size());
+    is_finite_ = gradient_is_finite();
     enter(Phase::over);
   }
 
@@ -109,7 +111,10 @@ class PowerSgd final : public Exchange {
         if (!first_.exchange->delivered()) return has_moved;
         is_finite_ = first_.exchange->finite();
         enter(Phase::second_factors);
-        if (!is_finite_) std::ranges::fill(own_q_, 0.0f);
+        if (!is_finite_) {
+          static_cast<void>(gradient_is_finite());
+          std::ranges::fill(own_q_, 0.0f);
+        }
         break;
       case Phase::second_factors:
         spent_s = &stats_.encode_s;
@@ -152,6 +157,7 @@ class PowerSgd final : public Exchange {
     return delivered() && (is_idle() || (first_.exchange->done() && second_.exchange->done()));
   }
   [[nodiscard]] bool finite() const override { return is_finite_; }
+  [[nodiscard]] std::size_t first_not_finite() const override { return first_not_finite_; }
   [[nodiscard]] bool stop_is_wished() const override {
     return first_.exchange->stop_is_wished() || second_.exchange->stop_is_wished();
   }
@@ -186,6 +192,13 @@ class PowerSgd final : public Exchange {
   }
 
  private:
+  // Of this rank; notes where it is not.
+  [[nodiscard]] bool gradient_is_finite() {
+    const SegmentMemory& memory = setup_.codec->memory();
+    const bool is_finite = memory.is_finite(setup_.gradient.data(), setup_.gradient.size());
+    if (!is_finite) first_not_finite_ = find_not_finite(memory, setup_.gradient);
+    return is_finite;
+  }
   [[nodiscard]] static std::size_t elements(const Tensor& t) { return t.rows * t.columns; }
   [[nodiscard]] static powersgd::Matrix shape(const Tensor& t) { return {t.rows, t.columns}; }
   [[nodiscard]] bool is_idle() const {
@@ -312,6 +325,7 @@ class PowerSgd final : public Exchange {
   std::size_t at_ = 0;  // the tensor that is next in this phase
   std::uint64_t step_ = 0;
   bool is_finite_ = true;
+  std::size_t first_not_finite_ = kAllFinite;
 };
 
 }  // namespace

@@ -155,7 +155,12 @@ void Reducer::deliver_sums() {
                       : std::ranges::any_of(pipeline_.exchanges(), [](const auto& exchange) {
                           return exchange->stop_is_wished();
                         });
+  verdict_.first_not_finite = Exchange::kAllFinite;
   if (!verdict_.finite) {
+    for (std::size_t b = buckets_.size(); b-- > 0;) {
+      const std::size_t place = pipeline_.exchanges()[b]->first_not_finite();
+      if (place != Exchange::kAllFinite) verdict_.first_not_finite = buckets_[b].offset + place;
+    }
     for (const auto& exchange : pipeline_.exchanges()) exchange->put_back_delivered();
   }
   tell_whereabouts(buckets_.size(), false);

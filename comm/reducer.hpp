@@ -99,6 +99,9 @@ struct ReducerOptions {
 
 struct StepVerdict {
   bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
+  // If it is false: where this rank's own gradient was not finite first, in the order of the
+  // buckets; kAllFinite if it was.
+  std::size_t first_not_finite = Exchange::kAllFinite;
   // Some rank wishes to stop after this step: all ranks do. Without buckets a rank knows only its
   // own wish.
   bool stop = false;

@@ -32,7 +32,8 @@ std::uint64_t agree(Communicator& communicator, std::uint64_t mine, Where where)
   std::string others;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == usual) continue;
-    others += fmt::format("{}rank {} ({:016x})", others.empty() ? "" : ", ", rank, all[rank]);
+    others += fmt::format("{}rank {} on host {} ({:016x})", others.empty() ? "" : ", ", rank,
+                          communicator.hosts()[rank], all[rank]);
   }
   if (others.empty()) return usual;
   throw AgreedError(

@@ -25,6 +25,20 @@ std::size_t encodes_per_step(const ExchangePlan& plan) {
 
 }  // namespace
 
+std::size_t find_not_finite(const SegmentMemory& memory, std::span<const float> values) {
+  std::size_t begin = 0, end = values.size();
+  if (memory.is_finite(values.data(), end)) return 0;
+  while (end - begin > 1) {
+    const std::size_t middle = begin + (end - begin) / 2;
+    if (memory.is_finite(values.data() + begin, middle - begin)) {
+      begin = middle;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
 SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
                            ExchangeStats& stats)
     : setup_(setup),
@@ -51,6 +65,7 @@ std::size_t SegmentCoder::max_payload_bytes() const {
 void SegmentCoder::begin_step(std::uint64_t step) {
   step_ = step;
   is_finite_ = true;
+  first_not_finite_ = Exchange::kAllFinite;
   std::ranges::fill(is_flagged_, std::uint8_t{0});
   sample_.begin_step(step);
 }
@@ -60,6 +75,7 @@ void SegmentCoder::add(const PlanTask& task, std::span<const std::byte> received
   const std::span<float> sum = values(task);
   if (task.holds_only_own_values && !memory().is_finite(sum.data(), sum.size())) {
     flag(task.segment);
+    note_own(sum, plan_.segments[task.segment].begin);
     incoming_codec(task).decode(received, sum);
   } else {
     incoming_codec(task).decode_add(received, sum);
@@ -101,6 +117,7 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
                          : codec.encode(sum, residual, payload, context);
     if (!result.finite) {
       flag(task.segment);
+      note_own(sum, begin);
       if (has_received && task.holds_only_own_values) {
         incoming_codec(task).decode(received, sum);
         result = codec.encode(sum, residual, payload, context);
@@ -125,6 +142,11 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
 
 void SegmentCoder::judge_own_values() {
   is_finite_ = memory().is_finite(setup_.gradient.data(), setup_.gradient.size());
+  if (!is_finite_) note_own(setup_.gradient, 0);
+}
+
+void SegmentCoder::note_own(std::span<const float> values, std::size_t begin) {
+  first_not_finite_ = std::min(first_not_finite_, begin + find_not_finite(memory(), values));
 }
 
 void SegmentCoder::put_back_delivered() {

@@ -29,6 +29,11 @@ namespace dp {
 
 class Stopwatch;
 
+// The index of the first value that is not finite, in the memory that the segments lie in; 0 if all
+// are. Asks for halves, so that it is for failures only.
+[[nodiscard]] std::size_t find_not_finite(const SegmentMemory& memory,
+                                          std::span<const float> values);
+
 class SegmentCoder {
  public:
   // For the tasks of `plan`. Adds its costs to `stats`. Both outlive it.
@@ -45,6 +50,8 @@ class SegmentCoder {
   [[nodiscard]] bool is_flagged(std::uint32_t segment) const { return is_flagged_[segment] != 0; }
   // Whether all segments whose total this rank holds were finite on all ranks.
   [[nodiscard]] bool is_finite() const { return is_finite_; }
+  // Exchange::first_not_finite.
+  [[nodiscard]] std::size_t first_not_finite() const { return first_not_finite_; }
 
   // For a task that takes a payload and sends nothing: adds a partial sum, or assigns the total.
   void add(const PlanTask& task, std::span<const std::byte> received);
@@ -65,6 +72,7 @@ class SegmentCoder {
   [[nodiscard]] const Codec& incoming_codec(const PlanTask& task) const {
     return task.takes_exact ? *setup_.exact : *setup_.codec;
   }
+  void note_own(std::span<const float> values, std::size_t begin);
   [[nodiscard]] Stopwatch encode_watch(const PlanTask& task);
   [[nodiscard]] Stopwatch decode_watch(const PlanTask& task, bool is_total, std::size_t bytes);
   [[nodiscard]] TraceEvent slice(TraceKind kind, const PlanTask& task, bool is_total,
@@ -78,6 +86,7 @@ class SegmentCoder {
   EncodeSample sample_;
   std::uint64_t step_ = 0;
   bool is_finite_ = true;
+  std::size_t first_not_finite_ = Exchange::kAllFinite;
   std::vector<std::uint8_t> is_flagged_;  // by segment
 };
 

@@ -108,6 +108,7 @@ class SegmentExchange final : public Exchange {
   }
 
   [[nodiscard]] bool finite() const override { return coder_.is_finite(); }
+  [[nodiscard]] std::size_t first_not_finite() const override { return coder_.first_not_finite(); }
   [[nodiscard]] bool stop_is_wished() const override { return stop_is_wished_; }
 
   [[nodiscard]] bool waits_for_peer() const override {

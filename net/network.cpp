@@ -126,8 +126,8 @@ constexpr double kShareForActivations = 0.95;
       std::floor(fits)));
 }
 
-void Network::check_memory(std::size_t batch, std::size_t processes) {
-  if (device_.kind() != DeviceKind::cpu || batch == 0) return;
+std::size_t Network::planned_bytes(std::size_t batch) {
+  if (device_.kind() != DeviceKind::cpu || batch == 0) return 0;
   // A plan for one image is enough, because everything in the arena grows with the batch. It gets
   // its own device, so that it changes neither the chosen algorithms nor the scratch memory of this
   // one.
@@ -141,7 +141,12 @@ void Network::check_memory(std::size_t batch, std::size_t processes) {
                       .gather = nullptr,
                       .trace = nullptr},
                      bound_parameters(Mode::training));
-  const std::size_t bytes = one.arena_bytes() * batch;
+  return one.arena_bytes() * batch;
+}
+
+void Network::check_memory(std::size_t batch, std::size_t processes) {
+  const std::size_t bytes = planned_bytes(batch);
+  if (bytes == 0) return;
   const FreeMemory free = free_host_memory(processes);
   if (static_cast<double>(bytes) > kShareForActivations * static_cast<double>(free.bytes)) {
     throw_too_large(batch, bytes, free);

@@ -116,7 +116,7 @@ def job_command(settings: Settings, ranks_per_node: int, command: list[str]) -> 
                        f"alone, or use dplab exec 1 -- {command[0]} ..., where Open MPI knows the hosts", 2)
     if shutil.which("mpirun") is None:
         raise LabError("run: mpirun is missing; apt-get install openmpi-bin")
-    cut = [name for name, link in zip(settings.names(), settings.links) if link.is_cut]
+    cut = [name for name, link in zip(settings.names(), settings.links) if link.state() != "up"]
     if cut:
         raise LabError(f"run: {', '.join(cut)} cannot be reached: the cable is cut (dplab mend {cut[0][4:]})")
     return ["mpirun", "-np", str(ranks), "-H", hosts, *_with_threads(command, ranks)]

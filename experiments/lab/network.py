@@ -289,10 +289,34 @@ def set_rate(settings: Settings, rate_bit_per_s: int, node: str | None) -> str:
     return f"{what}: {rate_text(rate_bit_per_s)}"
 
 
+def set_one_way(settings: Settings, node: str, dead: str) -> str:
+    """Loses at the switch all that a host sends ("up") or all that is sent to it ("down"); the carrier stays. ""
+    mends it."""
+    index = settings.index(node)
+    name, link = f"node{index + 1}", settings.links[index]
+    if link.is_cut:
+        return f"{name}: is cut already"
+    _can("tc", f"filter del dev {name} parent ffff: protocol all prio 1")
+    _can("tc", f"qdisc del dev {name} root")
+    if not settings.is_shared:
+        _set_tbf(name, link.rate_bit_per_s)
+    if dead == "up":  # where frames come in; the switch's lo takes none that are for others
+        _can("tc", f"qdisc add dev {name} ingress")  # with a shared medium it is there
+        _batch("tc", f"filter add dev {name} parent ffff: protocol all prio 1 u32 match u32 0 0 "
+               "action mirred egress redirect dev lo")
+    elif dead == "down":  # a queue into which no frame fits
+        _batch("tc", f"qdisc replace dev {name} root bfifo limit 1")
+    link.dead = dead
+    return f"{name}: cut, only {'what it sends' if dead == 'up' else 'what it receives'}"
+
+
 def set_cut(settings: Settings, node: str, is_cut: bool) -> str:
     """Pulls the cable at the switch, so that the host's interface has no carrier, or puts it back."""
     index = settings.index(node)
     name = f"node{index + 1}"
+    if not is_cut and settings.links[index].dead:
+        set_one_way(settings, node, "")
+        return f"{name}: mended"
     if settings.links[index].is_cut == is_cut:
         return f"{name}: {'is cut' if is_cut else 'is not cut'} already"
     _batch("ip", f"link set {name} {'down' if is_cut else 'up'}")

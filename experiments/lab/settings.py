@@ -96,6 +96,10 @@ class Link:
 
     rate_bit_per_s: int
     is_cut: bool = False
+    dead: str = ""  # "up" or "down": the only direction in which nothing arrives
+
+    def state(self) -> str:
+        return "cut" if self.is_cut else f"no way {self.dead}" if self.dead else "up"
 
 
 @dataclasses.dataclass

@@ -347,6 +347,82 @@ def restarts() -> None:
             assert list(log["epochs"]["epoch"]) == [0, 1, 2] and set(log["epochs"]["samples"]) == {768}
 
 
+def in_a_cut_training(cut: tuple[str, ...], mend_s: float | None, log: str, timeout_s: str) -> tuple[int, str]:
+    """Trains on three hosts and pulls a cable, for a while or for good. The exit code and what was said."""
+    words = [*TINY, "--limit-train", "1536", "--epochs", "6", "--compress", "q8", "--comm-timeout", timeout_s]
+    words = [word for pair in dict(zip(words[::2], words[1::2])).items() for word in pair]
+    before = received_bytes(1)
+    job = started("run", "--", DPTRAIN, *words, "--log", log, stderr=subprocess.PIPE)
+    wait_for(lambda: received_bytes(1) > before + 1_000_000, "some steps of the training")
+    if cut:
+        dplab("cut", *cut)
+    if mend_s is not None:
+        time.sleep(mend_s)
+        dplab("mend", cut[0])
+    said = job.communicate(timeout=90)[1]
+    if cut and mend_s is None:
+        dplab("mend", cut[0])
+    return job.returncode, said
+
+
+def cuts_and_their_ends() -> None:
+    """Shorter than half of the time-out: the same bits. For ever, or in one direction: named, exit 4, all ended."""
+    up("--nodes", "3", "--rate", "20mbit")
+    if shutil.which("mpirun") is None:
+        skip("no mpirun")
+    try:
+        import h5py
+    except ImportError:
+        skip("no h5py")
+    with tempfile.TemporaryDirectory() as folder:
+        hashes = []
+        for name, cut in (("whole", ()), ("short", ("3",))):
+            code, said = in_a_cut_training(cut, 2.0 if cut else None, f"{folder}/{name}.h5", "60")
+            assert code == 0, said
+            with h5py.File(f"{folder}/{name}.h5") as log:
+                hashes.append(list(log["epochs"]["replica_hash"]))
+        assert hashes[0] == hashes[1], hashes
+
+        for name, cut, finding in (
+                ("ever", ("3",), "nothing has arrived from node3 at node1 meanwhile"),
+                ("up", ("3", "--only", "up"), "nothing has arrived from node3 at node1 meanwhile, so host node3 is down, "
+                 "or the link between node1 and node3 is dead, in both directions or from node3 to node1"),
+                ("down", ("3", "--only", "down"), "the link from node1 to node3 is dead in this direction")):
+            code, said = in_a_cut_training(cut, None, f"{folder}/{name}.h5", "4")
+            lines = [line for line in said.splitlines() if line.startswith("dptrain: ") and "silent" in line]
+            assert code == 4 and len(lines) == 1, (name, code, said)
+            assert re.match(r"dptrain: rank 2 on host node3 has been silent for \d+ s in the exchange of bucket \d+ in "
+                            r"step \d+: ", lines[0]) and finding in lines[0], (name, lines)
+            wait_for(lambda: not processes(f"{name}.h5"), "a rank is left")
+
+
+def check() -> None:
+    """dptrain --check on four hosts, one with a slow link: every pair, advice, and go; then hosts that differ."""
+    up("--nodes", "4", "--rate", "100mbit")
+    if shutil.which("mpirun") is None:
+        skip("no mpirun")
+    dplab("rate", "10mbit", "--node", "3")
+    text = dplab("run", "--", DPTRAIN, "--check", *TINY, "--log", "none")
+    pairs = {tuple(words[:2]): [float(words[2]), float(words[4])] for words in map(str.split, text.splitlines())
+             if len(words) > 5 and words[0].startswith("node") and words[1].startswith("node")}
+    assert set(pairs) == {(f"node{a}", f"node{b}") for a in range(1, 5) for b in range(a + 1, 5)}, text
+    for pair, rates in pairs.items():
+        expected = 10 if "node3" in pair else 100
+        for rate in rates:
+            between(expected / 2, rate, 2 * expected, f"Mbit/s of {pair}")
+    assert re.search(r"advice: --compress \S+: a step takes about", text) and "go: this run can start" in text, text
+    # Other data on one host, and a disk that cannot be written.
+    with tempfile.TemporaryDirectory() as top:
+        for node in range(1, 5):
+            folder = pathlib.Path(top) / f"node{node}" / "data"
+            folder.mkdir(parents=True)
+            for name in [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]:
+                (folder / name).write_bytes(bytes([node // 4]) + bytes(4 * 3073 - 1))
+        program = shlex.join([DPTRAIN, "--check", *TINY, "--data-dir", "data", "--log", "none"])
+        text = dplab("run", "--", "sh", "-c", f"cd {top}/$(hostname) && exec {program}", code=3)
+        assert "the data of rank 3 on node4 differ" in text and "no go" in text and "latency" in text, text
+
+
 def leftovers() -> None:
     """Nothing of a lab remains after down, after an interrupted up, and after all of it was killed."""
     interfaces = set(os.listdir("/sys/class/net"))

@@ -1,0 +1,320 @@
+#include "app/check.hpp"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "app/build_info.hpp"
+#include "app/check_network.hpp"
+#include "app/options_values.hpp"
+#include "app/rank_main.hpp"
+#include "app/run_setup.hpp"
+#include "comm/clock_offset.hpp"
+#include "comm/network_interface.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/host_memory.hpp"
+
+namespace dp {
+namespace {
+
+// A step is measured with no more images than this, and its time multiplied.
+constexpr std::int64_t kMostImages = 16;
+constexpr double kLateClock_s = 1.0;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::int64_t wall_clock_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// A rank's row in the table of ranks.
+struct RankFacts {
+  double cores = 0, threads = 0, needed_bytes = 0, free_bytes = 0, compute_s = 0;
+  double clock_s = 0, clock_error_s = 0;  // this rank's minus rank 0's
+};
+
+struct Findings {
+  std::vector<std::string> problems;
+  int exit_code = 0;
+  void add(int code, const std::string& text) {
+    if (exit_code == 0) exit_code = code;
+    problems.push_back(text);
+  }
+};
+
+// The options of a short run that trains nothing but computes a step as the real one would.
+Options trial_options(const Options& options, int ranks) {
+  Options trial = options;
+  const std::int64_t batch =
+      (options.global_batch_of(ranks) / options.accumulate + ranks - 1) / ranks;
+  trial.batch_size = std::clamp<std::int64_t>(batch, 1, kMostImages);
+  trial.global_batch = 0;
+  trial.accumulate = 1;
+  trial.batch_schedule = "fixed";
+  trial.exchange = false;
+  trial.autotune = "off";
+  trial.log = trial.trace = trial.export_file = trial.init = "none";
+  trial.quiet = true;
+  trial.epochs = std::max<std::int64_t>(1, options.epochs);
+  return trial;
+}
+
+// Seconds for the images of a rank's step, from a step with fewer; the second of two counts.
+double measure_step(Run& run, double images) {
+  run.train_loader->start_epoch(0);
+  run.replica->begin_epoch(0);
+  double step_s = 0;
+  std::size_t samples = 1;
+  for (std::uint64_t step = 0; step < std::min<std::size_t>(2, run.train_loader->steps()); ++step) {
+    const Batch& batch = run.train_loader->next();
+    samples = std::max<std::size_t>(1, batch.samples);
+    const double begin_s = now_s();
+    run.replica->load(batch);
+    run.replica->compute(step);
+    run.replica->await_loaded();
+    static_cast<void>(run.replica->await_sums(0));
+    run.replica->skip_update();
+    step_s = now_s() - begin_s;
+  }
+  return step_s * images / static_cast<double>(samples);
+}
+
+// Memory of a whole run: activations, and for each weight its value, gradient, the optimiser's
+// numbers and the residual.
+double needed_bytes(Run& run, const Options& options, std::size_t images) {
+  const double weights = static_cast<double>(run.replica->network().parameters().size());
+  const double of_optimizer = options.optimizer == Options::Optimizer::adam ||
+                                      options.optimizer == Options::Optimizer::adamw
+                                  ? 2.0
+                                  : 1.0;
+  const double residual = options.compress == "none" ? 0.0 : 1.0;
+  const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
+  const double numbers = 2.0 + of_optimizer + residual + averages;
+  return static_cast<double>(run.replica->network().planned_bytes(images)) +
+         sizeof(float) * numbers * weights;
+}
+
+// "12.3 GB free", or what is wrong with a folder in which the run writes.
+std::string describe_folder(const std::filesystem::path& file, bool* is_bad) {
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const std::string probe = (folder / fmt::format(".dptrain-check-{}", ::getpid())).string();
+  std::FILE* opened = std::fopen(probe.c_str(), "wx");
+  if (opened == nullptr) {
+    *is_bad = true;
+    return fmt::format("{}: cannot be written", folder.string());
+  }
+  std::fclose(opened);
+  std::remove(probe.c_str());
+  struct statvfs space {};
+  if (::statvfs(folder.c_str(), &space) != 0) return fmt::format("{}: writable", folder.string());
+  const double free = static_cast<double>(space.f_bavail) * static_cast<double>(space.f_frsize);
+  constexpr double kLeast = 100e6;
+  *is_bad = free < kLeast;
+  return fmt::format("{}: writable, {} free", folder.string(), format_bytes(free));
+}
+
+// What this rank writes and where; only rank 0 writes logs, every rank its checkpoints.
+std::string describe_disk(const Options& options, bool is_rank_0, bool* is_bad) {
+  std::string text;
+  const auto add = [&](const char* what, const std::filesystem::path& file) {
+    bool bad = false;
+    text += fmt::format("{}{} in {}", text.empty() ? "" : "; ", what, describe_folder(file, &bad));
+    *is_bad = *is_bad || bad;
+  };
+  if (is_rank_0) {
+    if (options.log != "none") add("log", options.log == "auto" ? "log.h5" : options.log);
+    if (options.trace != "none") add("trace", options.trace);
+    if (options.export_file != "none") add("weights", options.export_file);
+  }
+  for (const auto& [name, value] : options.resolved()) {
+    if (name != "checkpoint" || value.empty() || value == "none") continue;
+    std::error_code code;
+    const bool is_there = std::filesystem::is_directory(value, code);
+    add("checkpoints", is_there ? value + "/x" : value);
+  }
+  return text.empty() ? "nothing is written" : text;
+}
+
+std::string signed_seconds(double seconds) {
+  return (seconds < 0 ? "-" : "+") + format_seconds(std::abs(seconds));
+}
+
+TextTable rank_table(const Communicator& comm, const std::vector<RankFacts>& all,
+                     const std::vector<std::string>& interfaces, Findings& found) {
+  TextTable table;
+  table.header = {"rank",          "host", "network",         "threads",
+                  "memory needed", "free", "a step computes", "clock"};
+  table.align = {Align::right, Align::left,  Align::left,  Align::right,
+                 Align::right, Align::right, Align::right, Align::right};
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const RankFacts& facts = all[rank];
+    const bool is_known = facts.needed_bytes > 0;
+    table.rows.push_back({std::to_string(rank), comm.hosts()[rank], interfaces[rank],
+                          format_number(facts.threads, 0),
+                          is_known ? format_bytes(facts.needed_bytes) : "-",
+                          facts.free_bytes > 0 ? format_bytes(facts.free_bytes) : "-",
+                          facts.compute_s > 0 ? format_seconds(facts.compute_s) : "-",
+                          rank == 0 ? "0" : signed_seconds(facts.clock_s)});
+    const std::string who = fmt::format("rank {} on host {}", rank, comm.hosts()[rank]);
+    if (facts.needed_bytes > facts.free_bytes && facts.free_bytes > 0) {
+      found.add(static_cast<int>(ErrorKind::device),
+                fmt::format("memory: {} needs {} and has {}: a smaller --batch-size or --model, or "
+                            "--accumulate",
+                            who, format_bytes(facts.needed_bytes), format_bytes(facts.free_bytes)));
+    }
+  }
+  return table;
+}
+
+TextTable pair_table(const Communicator& comm, const std::vector<HostPair>& pairs) {
+  TextTable table;
+  table.header = {"from", "to", "there", "back", "latency", "uncertain by"};
+  table.align = {Align::left, Align::left, Align::right, Align::right, Align::right, Align::right};
+  for (const HostPair& pair : pairs) {
+    const auto host = [&](int rank) { return comm.hosts()[static_cast<std::size_t>(rank)]; };
+    table.rows.push_back(
+        {host(pair.first_rank), host(pair.second_rank),
+         format_bit_rate(8 * pair.to_second.bytes_per_s),
+         format_bit_rate(8 * pair.to_first.bytes_per_s),
+         format_seconds(std::min(pair.to_first.latency_s, pair.to_second.latency_s)),
+         format_percent(std::max(pair.to_first.uncertainty, pair.to_second.uncertainty))});
+  }
+  return table;
+}
+
+// Everything that is measured, on all ranks.
+struct Measured {
+  RankFacts mine;
+  double gradient_bytes = 0;
+  std::string data, model;
+  std::vector<HostPair> pairs;
+  double one_host_bytes_per_s = 0;
+};
+
+Measured measure(const Options& options, Communicator& comm, Findings& found) {
+  Measured result;
+  const Options trial = trial_options(options, comm.size());
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const std::size_t images =
+      (static_cast<std::size_t>(options.global_batch_of(comm.size()) / options.accumulate) + ranks -
+       1) /
+      ranks;
+  try {
+    Run run(trial, comm);
+    const auto ranks_here =
+        static_cast<std::size_t>(std::lround(run.share.cores_on_host / run.share.cores_per_rank));
+    result.mine.cores = run.share.cores_per_rank;
+    result.mine.threads = run.share.threads;
+    result.mine.needed_bytes = needed_bytes(run, options, images);
+    result.mine.free_bytes = run.device->kind() == DeviceKind::cpu
+                                 ? static_cast<double>(free_host_memory(ranks_here).bytes) +
+                                       static_cast<double>(run.replica->network().arena_bytes())
+                                 : static_cast<double>(run.device->free_bytes());
+    result.gradient_bytes =
+        sizeof(float) * static_cast<double>(run.replica->network().parameters().size());
+    result.data =
+        fmt::format("{} training and {} test images, the same on all ranks (hash {:016x})",
+                    format_count(static_cast<std::int64_t>(run.data.train->count())),
+                    format_count(static_cast<std::int64_t>(run.data.test->count())), run.data_hash);
+    result.mine.compute_s =
+        static_cast<double>(options.accumulate) * measure_step(run, static_cast<double>(images));
+  } catch (const AgreedError& error) {
+    found.add(error.exit_code(), error.what());
+  }
+  // The communicator is the main thread's again, and waits are this program's.
+  comm.set_activity("the measurement of the network");
+  const bool is_one_host = comm.local_size() == comm.size();
+  if (comm.size() > 1 && is_one_host) result.one_host_bytes_per_s = probe_link(comm).bytes_per_s;
+  if (!is_one_host) result.pairs = probe_hosts(comm);
+  comm.set_activity("the comparison of clocks");
+  const ClockReading clock = read_clock_offset(comm, wall_clock_ns);
+  result.mine.clock_s = 1e-9 * static_cast<double>(clock.offset_ns);
+  result.mine.clock_error_s = 1e-9 * static_cast<double>(clock.error_ns);
+  comm.set_activity("the end of the check");
+  return result;
+}
+
+void print(const std::string& title, const TextTable& table) {
+  std::fputs((title + "\n" + format_table(table, 2)).c_str(), stdout);
+}
+
+}  // namespace
+
+int check_run(const Options& options, Communicator& comm) {
+  Findings found;
+  const Measured here = measure(options, comm, found);
+  const std::vector<RankFacts> all = comm.all_gather(here.mine);
+  const std::vector<std::string> interfaces = comm.gather(describe_network(format_bit_rate));
+  bool is_bad = false;
+  std::string disk;
+  comm.busy([&] { disk = describe_disk(options, comm.rank() == 0, &is_bad); });
+  const std::vector<std::string> disks = comm.gather(disk);
+  const std::vector<int> bad = comm.all_gather(is_bad ? 1 : 0);
+
+  int exit_code = 0;
+  if (comm.rank() == 0) {
+    std::printf("dptrain %s --check: %s on %s, %d rank%s, --compress %s\n", DP_VERSION,
+                options.model.c_str(), options.dataset.c_str(), comm.size(),
+                comm.size() == 1 ? "" : "s", options.compress.c_str());
+    std::printf("program: revision %s, build %s, %s: the same on all ranks\n",
+                git_revision().c_str(), build_id().c_str(), mpi_version().c_str());
+    if (!here.data.empty()) std::printf("data: %s\n", here.data.c_str());
+    print("ranks", rank_table(comm, all, interfaces, found));
+    for (std::size_t rank = 0; rank < disks.size(); ++rank) {
+      if (rank > 0 && disks[rank] == "nothing is written") continue;
+      std::printf("disk of rank %zu: %s\n", rank, disks[rank].c_str());
+      if (bad[rank] != 0) {
+        found.add(
+            static_cast<int>(ErrorKind::data),
+            fmt::format("disk: rank {} on host {}: {}", rank, comm.hosts()[rank], disks[rank]));
+      }
+    }
+    double bytes_per_s = here.one_host_bytes_per_s;
+    if (!here.pairs.empty()) {
+      print("links between hosts, in both directions at the same time",
+            pair_table(comm, here.pairs));
+      const HostPair& slowest =
+          *std::ranges::min_element(here.pairs, {}, &HostPair::slower_bytes_per_s);
+      bytes_per_s = slowest.slower_bytes_per_s();
+    }
+    const double compute_s = std::ranges::max_element(all, {}, &RankFacts::compute_s)->compute_s;
+    if (bytes_per_s > 0 && compute_s > 0) {
+      const CodecAdvice advice = advise_codec({.compute_s = compute_s,
+                                               .gradient_bytes = here.gradient_bytes,
+                                               .ranks = all.size(),
+                                               .chosen = options.compress},
+                                              bytes_per_s);
+      print(fmt::format("a step at {}, the slowest link (estimates)",
+                        format_bit_rate(8 * bytes_per_s)),
+            advice.table);
+      std::printf("advice: %s\n", advice.text.c_str());
+    }
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (std::abs(all[rank].clock_s) < kLateClock_s) continue;
+      std::printf(
+          "note: the clock of host %s is off by %s: times in logs and names will not fit "
+          "together; training does not mind\n",
+          comm.hosts()[rank].c_str(), signed_seconds(all[rank].clock_s).c_str());
+    }
+    for (const std::string& problem : found.problems) {
+      std::fflush(stdout);
+      std::fprintf(stderr, "dptrain: %s\n", problem.c_str());
+    }
+    std::printf("%s\n", found.problems.empty() ? "go: this run can start"
+                                               : "no go: see the messages above");
+    exit_code = found.exit_code;
+  }
+  return comm.all_gather(exit_code).front();
+}
+
+}  // namespace dp

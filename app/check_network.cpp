@@ -1,0 +1,131 @@
+#include "app/check_network.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp {
+namespace {
+
+// Backward takes about two thirds of a step's computation, and gradients leave while it computes.
+constexpr double kBackwardShare = 2.0 / 3.0;
+
+struct Candidate {
+  const char* spec;
+  const char* remark;
+};
+
+constexpr std::array<Candidate, 5> kCandidates = {{{"none", "exact"},
+                                                   {"fp16", "half precision"},
+                                                   {"q8", "trains like fp32"},
+                                                   {"q4", "nearly as well"},
+                                                   {"powersgd:rank=4", "a long way below"}}};
+
+// What a rank sends in one step on a ring.
+double bytes_of(const StepFigures& step, const std::string& spec) {
+  const double ranks = static_cast<double>(step.ranks);
+  // The factors of PowerSGD depend on shapes; a twentieth is what ResNets have.
+  const CodecSpec codec = parse_codec_spec(spec);
+  const double share = find_codec(codec.name)->is_exchange ? 0.05 : payload_share(codec, {});
+  return 2.0 * (ranks - 1.0) / ranks * step.gradient_bytes * share;
+}
+
+}  // namespace
+
+double HostPair::slower_bytes_per_s() const {
+  return std::min(to_first.bytes_per_s, to_second.bytes_per_s);
+}
+
+// The circle method: host 0 stays, the others move on by one place in each round.
+std::vector<std::vector<std::pair<std::size_t, std::size_t>>> tournament(std::size_t hosts) {
+  std::vector<std::vector<std::pair<std::size_t, std::size_t>>> rounds;
+  const std::size_t places = hosts + hosts % 2;  // with an odd number one host rests
+  for (std::size_t round = 0; round + 1 < places; ++round) {
+    const auto at = [&](std::size_t place) {
+      return place == 0 ? 0 : 1 + (place - 1 + round) % (places - 1);
+    };
+    auto& pairs = rounds.emplace_back();
+    for (std::size_t i = 0; i < places / 2; ++i) {
+      const std::size_t a = at(i), b = at(places - 1 - i);
+      if (std::max(a, b) < hosts) pairs.emplace_back(std::min(a, b), std::max(a, b));
+    }
+  }
+  return rounds;
+}
+
+std::vector<HostPair> probe_hosts(Communicator& comm) {
+  std::vector<int> leaders;  // the lowest rank of each host
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const std::string& host = comm.hosts()[static_cast<std::size_t>(rank)];
+    const auto is_here = [&](int leader) {
+      return comm.hosts()[static_cast<std::size_t>(leader)] == host;
+    };
+    if (std::ranges::none_of(leaders, is_here)) leaders.push_back(rank);
+  }
+  std::vector<HostPair> all;
+  for (const auto& round : tournament(leaders.size())) {
+    std::optional<int> partner;
+    for (const auto& [a, b] : round) {
+      if (comm.rank() == leaders[a]) partner = leaders[b];
+      if (comm.rank() == leaders[b]) partner = leaders[a];
+    }
+    const std::vector<LinkProbe> found = comm.all_gather(probe_pair(comm, partner));
+    for (const auto& [a, b] : round) {
+      all.push_back({.first_rank = leaders[a],
+                     .second_rank = leaders[b],
+                     .to_first = found[static_cast<std::size_t>(leaders[a])],
+                     .to_second = found[static_cast<std::size_t>(leaders[b])]});
+    }
+  }
+  std::ranges::sort(
+      all, {}, [](const HostPair& pair) { return std::pair(pair.first_rank, pair.second_rank); });
+  return all;
+}
+
+CodecAdvice advise_codec(const StepFigures& step, double bytes_per_s) {
+  CodecAdvice advice;
+  advice.table.header = {"--compress", "a rank sends a step", "takes", "a step then takes", ""};
+  advice.table.align = {Align::left, Align::right, Align::right, Align::right, Align::left};
+  const double hidden_s = kBackwardShare * step.compute_s;
+  std::vector<std::string> specs;
+  for (const Candidate& one : kCandidates) specs.emplace_back(one.spec);
+  const bool is_known = std::ranges::find(specs, step.chosen) != specs.end();
+  if (!is_known) specs.push_back(step.chosen);
+  std::string best;
+  double best_s = 0, chosen_s = 0, exact_s = 0;
+  for (const std::string& spec : specs) {
+    const double bytes = bytes_of(step, spec), wire_s = bytes / bytes_per_s;
+    const double step_s = step.compute_s + std::max(0.0, wire_s - hidden_s);
+    const auto candidate = std::ranges::find(kCandidates, spec, &Candidate::spec);
+    std::string note = candidate == kCandidates.end() ? "" : candidate->remark;
+    if (spec == step.chosen) note += note.empty() ? "the run's" : ", the run's";
+    advice.table.rows.push_back(
+        {spec, format_bytes(bytes), format_seconds(wire_s), format_seconds(step_s), note});
+    if (spec == step.chosen) chosen_s = step_s;
+    if (spec == "none") exact_s = step_s;
+    // The finest codec that costs less than a tenth of the computation, or else the quickest.
+    const bool costs_little = best_s > 0 && best_s <= 1.1 * step.compute_s;
+    if (candidate != kCandidates.end() && !costs_little && (best.empty() || step_s < best_s)) {
+      best = spec;
+      best_s = step_s;
+    }
+  }
+  advice.text = fmt::format("--compress {}: a step takes about {}, of which {} is computation",
+                            best, format_seconds(best_s), format_seconds(step.compute_s));
+  if (best != "none")
+    advice.text += fmt::format("; without compression {}", format_seconds(exact_s));
+  if (best != step.chosen) {
+    advice.text +=
+        fmt::format("; with the run's {} about {}", step.chosen, format_seconds(chosen_s));
+  }
+  if (best_s > 2.0 * step.compute_s) {
+    advice.text += ". The network is the limit even so: a larger batch or --accumulate helps";
+  }
+  return advice;
+}
+
+}  // namespace dp

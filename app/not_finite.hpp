@@ -1,0 +1,16 @@
+// Whose gradient was not finite, and where, for the message about a step that is skipped.
+#pragma once
+
+#include <string>
+
+#include "app/run_setup.hpp"
+#include "comm/reducer.hpp"
+
+namespace dp {
+
+// Collective if the run exchanges gradients. "rank 2 on host node3, first in
+// layer1.0.conv1.weight": the lowest such rank, and the first tensor in the order in which
+// gradients are sent (the last layer's first). Without an exchange it is this rank's own.
+[[nodiscard]] std::string describe_not_finite(Run& run, const StepVerdict& verdict);
+
+}  // namespace dp
