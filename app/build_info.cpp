@@ -3,10 +3,8 @@
 #include <elf.h>
 #include <fmt/format.h>
 #include <link.h>
-#include <mpi.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -50,14 +48,6 @@ std::string build_id() {
     id.assign(std::istreambuf_iterator<char>(program), {});
   }
   return fmt::format("{:016x}", XXH3_64bits(id.data(), id.size()));
-}
-
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string all(text, static_cast<std::size_t>(std::max(length, 0)));
-  return all.substr(0, all.find(','));
 }
 
 }  // namespace dp

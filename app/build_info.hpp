@@ -12,7 +12,4 @@ namespace dp {
 // by the same compiler: from the linker's build id or, without it, from the bytes of the program.
 [[nodiscard]] std::string build_id();
 
-// "Open MPI v4.1.4".
-[[nodiscard]] std::string mpi_version();
-
 }  // namespace dp

@@ -14,6 +14,7 @@
 #include "app/check_network.hpp"
 #include "app/options_values.hpp"
 #include "app/rank_main.hpp"
+#include "app/recorder.hpp"
 #include "app/run_setup.hpp"
 #include "comm/clock_offset.hpp"
 #include "comm/network_interface.hpp"
