@@ -189,11 +189,11 @@ class Recorder {
   // By bucket, the bytes that this rank sends in a step; nothing if they depend on the values.
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes epoch_comm_;
-  std::uint64_t counted_control_bytes_ = 0;     // of earlier epochs and of the set-up
-  std::map<std::string, std::string> missing_;  // what the run could not write, and why
-  std::set<std::string> warnings_;              // of warn_once()
-  std::int64_t logged_epochs_ = 0;              // that are on the disk
-  std::set<std::string> replaced_images_;       // what note_images() was told
+  std::uint64_t counted_control_bytes_ = 0;          // of earlier epochs and of the set-up
+  std::map<std::string, std::string> missing_;       // what the run could not write, and why
+  std::set<std::string> warnings_;                   // of warn_once()
+  std::int64_t logged_epochs_ = 0;                   // that are on the disk
+  std::set<std::string> replaced_images_;            // what note_images() was told
   bool has_skipped_ = false, has_exploded_ = false;  // it was said what to try
   double least_loss_ = std::numeric_limits<double>::infinity();
   std::vector<EpochRow> epochs_;
