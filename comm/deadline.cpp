@@ -22,6 +22,9 @@ constexpr double kQuestions = 8.0;
 // All ranks notice a silent one at about the same time. The lowest of them reports it. If the job
 // has not ended after this time, the next one does, and so on.
 constexpr double kTurn_s = 0.5, kMostTurns_s = 5.0;
+// A rank that hears fewer ranks than it does not hear is probably cut off itself. The others speak,
+// and by then mpirun has been ended (job_end.hpp).
+constexpr double kCutOff_s = 6.5;
 
 double between_s(Liveness::Clock::time_point from, Liveness::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -139,9 +142,11 @@ std::string Deadline::about_link(int silent_rank) const {
 }
 
 // While the others have their turn, this rank still answers them.
-void Deadline::await_turn(const Whereabouts& mine) {
+void Deadline::await_turn(const Whereabouts& mine, int silent_ranks) {
   const Clock::time_point began = Clock::now();
+  const bool is_cut_off = 2 * silent_ranks > static_cast<int>(hosts_->size());
   const auto turn_s = [&] {
+    if (is_cut_off) return kCutOff_s;
     return liveness_->is_ending() ? kMostTurns_s : std::min(rank_ * kTurn_s, kMostTurns_s);
   };
   for (liveness_->serve(mine); seconds_since(began) < turn_s(); liveness_->serve(mine)) {
@@ -162,7 +167,7 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
   }
   const int slowest = furthest_behind(mine);
   const Whereabouts& where = slowest == rank_ ? mine : liveness_->whereabouts(slowest);
-  await_turn(mine);
+  await_turn(mine, silent_ranks);
   if (silent_ranks > 0) {
     throw SettingError(
         ErrorKind::communication,

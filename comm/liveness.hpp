@@ -132,7 +132,7 @@ class Deadline {
   [[nodiscard]] std::string name(int rank) const;
   [[nodiscard]] std::string place(const Whereabouts& where) const;
   [[nodiscard]] std::string about_link(int silent_rank) const;
-  void await_turn(const Whereabouts& mine);
+  void await_turn(const Whereabouts& mine, int silent_ranks);
   [[noreturn]] void fail(const Whereabouts& mine, const std::string& what);
   void warn(const Whereabouts& mine, const std::string& what);
   void tell_moved();

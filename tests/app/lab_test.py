@@ -349,7 +349,7 @@ def restarts() -> None:
 
 def in_a_cut_training(cut: tuple[str, ...], mend_s: float | None, log: str, timeout_s: str) -> tuple[int, str]:
     """Trains on three hosts and pulls a cable, for a while or for good. The exit code and what was said."""
-    words = [*TINY, "--limit-train", "1536", "--epochs", "6", "--compress", "q8", "--comm-timeout", timeout_s]
+    words = [*TINY, "--limit-train", "480", "--epochs", "3", "--compress", "q8", "--comm-timeout", timeout_s]
     words = [word for pair in dict(zip(words[::2], words[1::2])).items() for word in pair]
     before = received_bytes(1)
     job = started("run", "--", DPTRAIN, *words, "--log", log, stderr=subprocess.PIPE)
@@ -359,7 +359,7 @@ def in_a_cut_training(cut: tuple[str, ...], mend_s: float | None, log: str, time
     if mend_s is not None:
         time.sleep(mend_s)
         dplab("mend", cut[0])
-    said = job.communicate(timeout=90)[1]
+    said = job.communicate(timeout=150)[1]
     if cut and mend_s is None:
         dplab("mend", cut[0])
     return job.returncode, said
@@ -559,8 +559,8 @@ def sweep() -> None:
 
 
 if __name__ == "__main__":
-    cases = {case.__name__: case for case in (options, links, media, delay_and_loss, training, cut_in_training, restarts,
-                                                  leftovers, ordinary_user, sweep)}
+    cases = {case.__name__: case for case in (options, links, media, delay_and_loss, training, cut_in_training,
+                                              cuts_and_their_ends, check, restarts, leftovers, ordinary_user, sweep)}
     try:
         cases[CASE]()
     finally:
