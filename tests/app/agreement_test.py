@@ -19,7 +19,7 @@ SMALL = ["--model", "resnet20", "--limit-train", "64", "--limit-test", "16", "--
 def job(*ranks: list[str]) -> subprocess.CompletedProcess:
     """A rank for each list of words: what comes before dptrain's options is mpirun's."""
     words = [word for rank in ranks for word in (":", "-np", "1", *rank)][1:]
-    return subprocess.run([MPIRUN, *words], capture_output=True, text=True, timeout=100)
+    return subprocess.run([MPIRUN, *words], capture_output=True, text=True, timeout=400)
 
 
 def complaint(done: subprocess.CompletedProcess, code: int) -> str:
@@ -151,7 +151,7 @@ def strangers_at_the_ports() -> None:
         place = words.index("--log") + 1
         return [*words[:place], log, *words[place + 1:]]
 
-    done = subprocess.run(with_log("alone.h5"), capture_output=True, text=True, timeout=100)
+    done = subprocess.run(with_log("alone.h5"), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done
     process = subprocess.Popen(with_log("bothered.h5"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ports: set[tuple[int, int]] = set()
@@ -165,7 +165,7 @@ def strangers_at_the_ports() -> None:
     assert len(ports) >= 3, f"the ranks listen on {ports}"
     strangers = bother(ports)
     try:
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate(timeout=400)
     finally:
         for link in strangers:
             link.close()

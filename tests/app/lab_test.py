@@ -398,16 +398,16 @@ def cuts_and_their_ends() -> None:
 
 def check() -> None:
     """dptrain --check on four hosts, one with a slow link: every pair, advice, and go; then hosts that differ."""
-    up("--nodes", "4", "--rate", "100mbit")
+    up("--nodes", "4", "--rate", "20mbit")
     if shutil.which("mpirun") is None:
         skip("no mpirun")
-    dplab("rate", "10mbit", "--node", "3")
+    dplab("rate", "5mbit", "--node", "3")
     text = dplab("run", "--", DPTRAIN, "--check", *TINY, "--log", "none")
     pairs = {tuple(words[:2]): [float(words[2]), float(words[4])] for words in map(str.split, text.splitlines())
              if len(words) > 5 and words[0].startswith("node") and words[1].startswith("node")}
     assert set(pairs) == {(f"node{a}", f"node{b}") for a in range(1, 5) for b in range(a + 1, 5)}, text
     for pair, rates in pairs.items():
-        expected = 10 if "node3" in pair else 100
+        expected = 5 if "node3" in pair else 20
         for rate in rates:
             between(expected / 2, rate, 2 * expected, f"Mbit/s of {pair}")
     assert re.search(r"advice: --compress \S+: a step takes about", text) and "go: this run can start" in text, text

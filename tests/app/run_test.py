@@ -388,6 +388,8 @@ def diverging_run_stops() -> None:
                           text=True, timeout=200)
     assert done.returncode == 3, (done.returncode, done.stderr)
     assert done.stderr.count("all ranks skip this step") == 5, done.stderr
+    assert re.search(r"dptrain: step \d+: the gradient is not finite on rank \d on host \S+, first in \S+( \(and on 1 more\))"
+                     "?; all ranks skip this step; if it happens again, try a smaller --lr, ", done.stderr), done.stderr
     assert done.stderr.count("was not finite in 5 steps in a row") == 1, done.stderr
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 0

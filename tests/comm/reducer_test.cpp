@@ -175,6 +175,33 @@ TEST(Reducer, AStepThatIsNotFiniteIsSeenByAllAndPutBack) {
   EXPECT_TRUE(run_step(2, false));
 }
 
+// The rank whose own values are bad knows where the first one is, and the others that theirs are
+// not.
+TEST(Reducer, TheFirstValueThatIsNotFiniteIsFound) {
+  Communicator comm;
+  for (const Topology& topology : topology_list()) {
+    for (const char* spec : {"none", "q8:block=64", "powersgd:rank=2"}) {
+      std::vector<float> gradient(kElements);
+      Reducer reducer(comm, gradient, five_buckets(spec),
+                      {.topology = std::string(topology.name), .segment_bytes = 1024});
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        const bool is_mine = step == 1 && comm.rank() == comm.size() - 1;
+        reducer.begin_step(step);
+        fill(gradient, comm.rank(), step);
+        if (is_mine) {
+          gradient[1777] = std::numeric_limits<float>::quiet_NaN();
+          gradient[1901] = gradient[9000] = std::numeric_limits<float>::infinity();
+        }
+        for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+        const StepVerdict verdict = reducer.wait_step();
+        EXPECT_EQ(verdict.finite, step != 1) << topology.name << " " << spec;
+        EXPECT_EQ(verdict.first_not_finite, is_mine ? 1777 : Exchange::kAllFinite)
+            << topology.name << " " << spec;
+      }
+    }
+  }
+}
+
 TEST(Reducer, AThrottledLinkIsSlowAndChangesNothing) {
   Communicator comm;
   DP_NEEDS_RANKS(comm, 2);
