@@ -1,6 +1,7 @@
 """Runs points, one after the other."""
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -36,8 +37,10 @@ def _full_memory(code: int, text: str) -> str:
     return ""
 
 
-def _need_space(folder: Folder) -> None:
-    """Stops if the disk is full, because the next points would fail, too."""
+def _need_space(folder: Folder, text: str) -> None:
+    """Stops if the disk is full, or was for the run that printed the text, because the next points would fail, too."""
+    if os.strerror(errno.ENOSPC) in text:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.path))
     with tempfile.TemporaryFile(dir=folder.path) as file:
         file.write(bytes(_LEAST_SPACE_BYTES))
         file.flush()
@@ -73,7 +76,8 @@ def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -
         if code == 0 and part.exists():
             part.rename(folder.log(point))
             continue
-        why = _full_memory(code, text.read_text(encoding="utf-8", errors="replace")) if point.may_fill_memory else ""
+        printed = text.read_text(encoding="utf-8", errors="replace")
+        why = _full_memory(code, printed) if point.may_fill_memory else ""
         if why:
             folder.full(point).write_text(why + "\n", encoding="utf-8")
             left = [other for other in left if other.section != point.section]
@@ -81,5 +85,5 @@ def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -
         else:
             failures.append(point.name)
             say(f"    ended with exit code {code}{'' if code else ', but without a log'}: see {text}")
-            _need_space(folder)
+            _need_space(folder, printed)
     return failures

@@ -100,10 +100,10 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     merge_statistics_kernel(const float* all, std::size_t ranks, Channels channels, Update update) {
-  for (std::size_t c = first_item(); c < channels.count; c += item_stride()) {
-    const BatchMoments batch = merge_moments(all, ranks, channels.count, c);
-    set_statistics(channels, c, batch.count, batch.mean, batch.squares, update);
-  }
+  const std::size_t c = first_item();  // without a loop, whose state would be kept on a stack
+  if (c >= channels.count) return;
+  const BatchMoments batch = merge_moments(all, ranks, channels.count, c);
+  set_statistics(channels, c, batch.count, batch.mean, batch.squares, update);
 }
 
 __global__ void __launch_bounds__(kThreads)

@@ -24,8 +24,8 @@ constexpr std::size_t kWeights = 30, kBiases = 10, kStepsPerEpoch = 3;
 
 std::unique_ptr<const ImageSource> no_images() {
   return std::make_unique<const ImageSet>(
-      ImageFacts{.name = "none", .class_names = {}, .shape = {}}, std::vector<std::uint8_t>(),
-      std::vector<std::int32_t>());
+      ImageFacts{.name = "none", .class_names = std::vector<std::string>(10, "class"), .shape = {}},
+      std::vector<std::uint8_t>(), std::vector<std::int32_t>());
 }
 
 net::Graph small_network() {
@@ -399,7 +399,7 @@ TEST_F(RecorderTest, RankZeroAloneSpeaks) {
   const Printed epoch = printed([&] { record_epoch(); });
   const Printed warned = printed([&] {
     recorder_->say("a line");
-    recorder_->note_skipped_step(12);
+    recorder_->note_skipped_step(12, "the gradient");
     recorder_->note_missing("the trace", "t.json cannot be written");
   });
   const Printed end = printed([&] { recorder_->finish(); });
@@ -440,7 +440,7 @@ TEST_F(RecorderTest, QuietRunsWarnAlone) {
   const Printed text = printed([&] {
     recorder_->say("a line");
     record_epoch();
-    recorder_->note_skipped_step(3);
+    recorder_->note_skipped_step(3, "the gradient");
     recorder_->finish();
   });
   EXPECT_EQ(start_text_.out + text.out, "");

@@ -362,7 +362,7 @@ def list_of_tensors(file: h5py.File) -> list[str]:
 
 def second_signal_stops_at_once() -> None:
     # A step of a second and more: the first signal waits for its end, the second does not.
-    words = command(1, "alone.h5", "--epochs", "1000", "--batch-size", "200", "--limit-train", "20000", "--model",
+    words = command(1, "alone.h5", "--epochs", "1000", "--batch-size", "200", "--limit-train", "400", "--model",
                     "resnet18")[3:]
 
     def twice(process: subprocess.Popen) -> None:
@@ -370,7 +370,7 @@ def second_signal_stops_at_once() -> None:
         process.stderr.readline()
         process.send_signal(signal.SIGINT)
 
-    exit_code, said, _ = stop_in_an_epoch(words, twice, "options that are not")
+    exit_code, said, _ = stop_in_an_epoch(words, twice)
     assert exit_code == 130, (exit_code, said)
     # Before the first step there is nothing to keep: the first signal ends the run at once, as one that was stopped.
     process = subprocess.Popen(words[:-4] + ["--log", "none"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
