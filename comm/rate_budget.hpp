@@ -1,0 +1,61 @@
+// How many bits per value the exchange may send so that it hides behind backward: pure arithmetic,
+// without clock or network.
+//
+// Model: a host's port carries `goodput_bytes_per_s` in each direction, and buckets go over it one
+// after the other, in their order. Bucket j begins when its gradients and those of all buckets
+// before it are ready, and when the port is free. At b bits per value it puts
+//
+//     w_j(b) = wire_factor x (elements_j x b / 8 + fixed_bytes_j)
+//
+// bytes on the port, both legs together (partial sums and totals). The port is busy without a gap
+// from the readiness r_i of some bucket i until the end, so the last byte has left at
+//
+//     max over i of (r_i + sum of w_j(b) for j >= i, divided by the goodput),   r_i = max of
+//     ready_s
+//                                                                               up to bucket i.
+//
+// It must have left `hops` latencies before the deadline, which is the end of backward and the
+// slack: the last message arrives that much later. Each i is one limit of b, and the least counts.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+
+namespace dp {
+
+struct BudgetBucket {
+  std::size_t elements = 0;
+  double ready_s = 0.0;      // when its gradients are final, on the clock of backward_end_s
+  double fixed_bytes = 0.0;  // of its payload (once, not per leg), whatever the rate is
+};
+
+struct RateBudgetSetup {
+  std::span<const BudgetBucket> buckets;  // in the order in which they are exchanged
+  double backward_end_s = 0.0;
+  double slack_s = 0.0;              // may still be exposed, for example 3 % of the step
+  double goodput_bytes_per_s = 0.0;  // of a host's port in one direction
+  double latency_s = 0.0;            // of one message, one way
+  std::size_t hops = 2;              // latencies one after the other (Topology::hops); direct: 2
+  // The bytes that a rank sends per byte of payload of the whole bucket.
+  double wire_factor = 0.0;
+};
+
+// What ring and direct send: 2(P-1)/P. 0 for one rank.
+[[nodiscard]] double two_leg_wire_factor(std::size_t ranks);
+
+struct RateBudget {
+  // The largest number of bits per value, the same for all buckets, at which the exchange ends in
+  // time. Infinity if nothing limits it (one rank, or no values). 0 if even the fixed bytes and the
+  // latencies come too late.
+  double bits_per_value = 0.0;
+  bool fits = true;  // false: at 0 bits it is too late, too
+  // From the readiness of this bucket on the port is busy until the end; so this bucket, and those
+  // after it, limit the rate. Nothing if nothing limits it.
+  std::optional<std::size_t> binding = std::nullopt;
+};
+
+// Asserts that the goodput is positive if there is anything to send.
+[[nodiscard]] RateBudget hidden_rate(const RateBudgetSetup& setup);
+
+}  // namespace dp
