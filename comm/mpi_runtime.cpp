@@ -1,13 +1,17 @@
 #include "comm/mpi_runtime.hpp"
 
 #include <mpi.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 
 #include "comm/communicator.hpp"
+#include "comm/host_ranks.hpp"
 #include "comm/job_end.hpp"
 #include "comm/network_interface.hpp"
 #include "comm/stale_segments.hpp"
@@ -25,10 +29,32 @@ void say(std::string_view program, std::string_view message) {
   std::fflush(stderr);
 }
 
+// A stranger holds a rank until the next look. The others must not take it for silent meanwhile.
+std::chrono::milliseconds between_looks(double timeout_s) {
+  return std::chrono::milliseconds(static_cast<int>(1000 * std::clamp(timeout_s / 8, 0.05, 1.0)));
+}
+
+void tell_stranger(const std::string& program, const std::string& address) {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  const int rank = rank_from_launcher();
+  say(program,
+      fmt::format("a connection from {} to Open MPI's port{} was closed: it had sent less than a "
+                  "greeting, and held the rank. Nothing is lost; let nobody but the run's hosts "
+                  "reach these ports",
+                  address,
+                  rank < 0 ? std::string() : fmt::format(" of rank {} on host {}", rank, host)));
+}
+
 }  // namespace
 
 MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog)
-    : watchdog_(std::move(watchdog)), exceptions_at_start_(std::uncaught_exceptions()) {
+    : watchdog_(watchdog),
+      strangers_(between_looks(watchdog.timeout_s),
+                 [program = watchdog.program](const std::string& address) {
+                   tell_stranger(program, address);
+                 }),
+      exceptions_at_start_(std::uncaught_exceptions()) {
   constexpr int kKeepTheUsers = 0;
   setenv("OMPI_MCA_pml", "ob1", kKeepTheUsers);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", kKeepTheUsers);

@@ -4,11 +4,13 @@
 // job. So only the normal path calls it; a destructor that runs because of an exception aborts the
 // job instead. Errors end in one of two ways, see end_with_error.
 //
-// A watchdog waits beside the calls of MPI that have no deadline of their own (watchdog.hpp).
+// A watchdog waits beside the calls of MPI that have no deadline of their own (watchdog.hpp), and
+// strangers' connections do not hold a rank (strangers.hpp).
 #pragma once
 
 #include <string_view>
 
+#include "comm/strangers.hpp"
 #include "comm/watchdog.hpp"
 
 namespace dp {
@@ -52,6 +54,7 @@ class MpiRuntime {
 
  private:
   Watchdog watchdog_;
+  StrangerWatch strangers_;
   int exceptions_at_start_;
 };
 

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""What ranks compare before the first step, and --check: agreement_test.py DPTRAIN MPIRUN CASE [OTHER]."""
+"""What ranks compare before the first step, --check, and strangers: agreement_test.py DPTRAIN MPIRUN CASE [OTHER]."""
 import os
 import pathlib
+import random
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 DPTRAIN, MPIRUN, CASE, *OTHER = sys.argv[1:]
 SMALL = ["--model", "resnet20", "--limit-train", "64", "--limit-test", "16", "--epochs", "1", "--batch-size", "16",
@@ -73,6 +77,100 @@ def check_finds_problems() -> None:
     assert done.returncode in (2, 3) and "nowhere" in done.stderr and "epoch" not in done.stdout, done
     done = job([DPTRAIN, "--check", *SMALL, "--data-dir", "nowhere"])
     assert done.returncode in (2, 3) and "nowhere" in done.stderr, done
+
+
+# ---- strangers ----
+
+def descendants(ancestor: int) -> list[int]:
+    parents = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(") ", 1)[1].split()[1])
+        except OSError:
+            continue
+    family = [ancestor]
+    for member in family:
+        family += [process for process, parent in parents.items() if parent == member]
+    return family[1:]
+
+
+def listening_ports(process: int) -> set[tuple[int, int]]:
+    """(address family, port) of the sockets on which the process listens."""
+    inodes, ports = set(), set()
+    try:
+        for file in pathlib.Path(f"/proc/{process}/fd").iterdir():
+            inodes.update(re.findall(r"socket:\[(\d+)\]", os.readlink(file)))
+    except OSError:
+        pass
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        path = pathlib.Path(f"/proc/net/{name}")
+        for line in path.read_text(encoding="ascii").splitlines()[1:] if path.exists() else []:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                ports.add((family, int(words[1].rsplit(":", 1)[1], 16)))
+    return ports
+
+
+def bother(ports: set[tuple[int, int]]) -> list[socket.socket]:
+    """Connects to each port with a part of Open MPI's greeting, with noise, and with nothing, and stays there."""
+    noise, sockets = random.Random(1), []
+    for family, port in sorted(ports):
+        for text in (b"OMPI-", noise.randbytes(23), noise.randbytes(4096), b""):
+            link = socket.socket(family, socket.SOCK_STREAM)
+            link.settimeout(5)
+            sockets.append(link)
+            try:
+                link.connect(("127.0.0.1" if family == socket.AF_INET else "::1", port))
+                link.sendall(text)
+            except OSError:
+                continue  # MPI has closed it meanwhile, or listens on another address
+    return sockets
+
+
+def strangers_hold_nobody() -> None:
+    """They connect to every port of both ranks, and stay: the run ends with the same bits and says who it was."""
+    try:
+        import h5py
+    except ImportError as missing:
+        print(f"skipped: {missing}")
+        sys.exit(77)
+
+    def start(log: str) -> subprocess.Popen:
+        options = [*SMALL, "--limit-train", "320", "--compress", "q8", "--comm-timeout", "4", "--log", log]
+        for name in ("--limit-train", "--log"):  # the first ones
+            at = options.index(name)
+            del options[at:at + 2]
+        return subprocess.Popen([MPIRUN, "-np", "2", "--mca", "btl", "tcp,self", DPTRAIN, *options],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def hashes(log: str) -> list[int]:
+        with h5py.File(log) as file:
+            return list(file["epochs"]["replica_hash"])
+
+    alone = start("alone.h5")
+    _, err = alone.communicate(timeout=100)
+    assert alone.returncode == 0, err
+    run, strangers = start("bothered.h5"), []
+    try:
+        # Both ranks listen before they exchange anything.
+        by_rank: list[set[tuple[int, int]]] = []
+        end = time.monotonic() + 30
+        while len(by_rank) < 2:
+            assert time.monotonic() < end and run.poll() is None, by_rank
+            by_rank = [ports for ports in map(listening_ports, descendants(run.pid)) if ports]
+        strangers = bother(set().union(*by_rank))
+        _, err = run.communicate(timeout=100)
+    finally:
+        for link in strangers:
+            link.close()
+        if run.poll() is None:
+            run.send_signal(signal.SIGTERM)
+            run.communicate()
+    assert run.returncode == 0, (run.returncode, err)
+    assert hashes("bothered.h5") == hashes("alone.h5")
+    told = re.findall(r"^dptrain: a connection from (127.0.0.1|::1) to Open MPI's port of rank (\d) on host \S+ was closed: "
+                      r"it had sent less than a greeting", err, re.MULTILINE)
+    assert ("127.0.0.1", "0") in told and ("127.0.0.1", "1") in told and len(told) == len(set(told)), err
 
 
 with tempfile.TemporaryDirectory() as scratch:

@@ -1,11 +1,18 @@
-// Which network interface is taken, on made-up hosts and on this one.
+// Which network interface is taken, on made-up hosts and on this one; and which of a process'
+// connections are strangers'.
 #include "comm/network_interface.hpp"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <string>
+
+#include "comm/strangers.hpp"
 
 namespace dp {
 namespace {
@@ -109,6 +116,84 @@ TEST(NetworkInterface, ThisHost) {
     EXPECT_EQ(text.find(std::string(chosen) + ", "), 0u) << text;
   }
   unsetenv("OMPI_MCA_btl_tcp_if_include");
+}
+
+// A port of this process, and connections to it with both ends here.
+class Port {
+ public:
+  Port() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::bind(listening_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listening_, 8), 0);
+  }
+  ~Port() {
+    for (const int file : files_) ::close(file);
+    ::close(listening_);
+  }
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  // The accepted end; the other one has sent so many bytes, which have come.
+  int accept_with(std::size_t bytes) {
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    ::getsockname(listening_, reinterpret_cast<sockaddr*>(&address), &length);
+    const int other = ::socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(::connect(other, reinterpret_cast<sockaddr*>(&address), length), 0);
+    const std::string text(bytes, 'x');
+    EXPECT_EQ(::send(other, text.data(), bytes, 0), static_cast<ssize_t>(bytes));
+    files_.push_back(other);
+    files_.push_back(::accept(listening_, nullptr, nullptr));
+    char come[64];
+    while (bytes > 0 &&
+           ::recv(files_.back(), come, sizeof come, MSG_PEEK) < static_cast<ssize_t>(bytes)) {
+    }
+    return files_.back();
+  }
+
+ private:
+  int listening_ = ::socket(AF_INET, SOCK_STREAM, 0);
+  std::vector<int> files_;
+};
+
+// The next byte; 0 at the end of the connection.
+ssize_t bytes_left(int file) {
+  char byte = 0;
+  return ::recv(file, &byte, 1, MSG_DONTWAIT);
+}
+
+TEST(Strangers, AreConnectionsWithHalfAGreeting) {
+  Port port;
+  const int peer = port.accept_with(24), silent = port.accept_with(0);
+  const int first = port.accept_with(1), last = port.accept_with(23);
+  // A connection of ours to somebody else's port.
+  int pair[2] = {};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  Strangers strangers;
+  EXPECT_TRUE(strangers.look().empty());
+  EXPECT_TRUE(strangers.has_seen());
+  EXPECT_EQ(strangers.look(), (std::vector<std::string>(2, "127.0.0.1")));
+  EXPECT_EQ(bytes_left(peer), 1);
+  EXPECT_EQ(bytes_left(silent), -1);  // it is open
+  EXPECT_EQ(bytes_left(first) + bytes_left(first), 1);
+  for (int byte = 0; byte < 23; ++byte) EXPECT_EQ(bytes_left(last), 1);
+  EXPECT_EQ(bytes_left(last), 0);
+  for (const int end : pair) ::close(end);
+}
+
+TEST(Strangers, DoNotHoldAReader) {
+  Port port;
+  const int file = port.accept_with(5);
+  std::vector<std::string> told;
+  {
+    const StrangerWatch watch(std::chrono::milliseconds(10),
+                              [&](const std::string& address) { told.push_back(address); });
+    char greeting[24];
+    EXPECT_EQ(::recv(file, greeting, sizeof greeting, MSG_WAITALL), 5);
+  }
+  EXPECT_EQ(told, (std::vector<std::string>{"127.0.0.1"}));
 }
 
 }  // namespace
