@@ -23,6 +23,9 @@ struct Topology {
   // The number of message latencies that one exchange of a bucket takes one after the other: the
   // longest chain of messages in which each waits for the one before. 0 for one rank.
   std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
+  // The list of messages that `rank` carries out for a bucket; `hosts` as above.
+  ExchangePlan (*plan)(const ExchangeShape& shape, std::span<const int> hosts, std::size_t rank,
+                       std::size_t window);
   // Whether every rank encodes its own values, so that its residual shows what it has sent.
   bool encodes_on_all_ranks = true;
 };

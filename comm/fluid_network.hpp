@@ -1,0 +1,82 @@
+// A model of a network that carries messages at the rates of its ports: pure arithmetic.
+//
+// Every host has one port, which sends and receives at the same time. Messages from one rank to
+// another are carried one after the other, in the order in which they were sent; those of different
+// pairs at the same time. They share the ports as TCP's flows do in the long run: rates are
+// *max-min fair*, so that no flow could be faster without slowing down one that is not faster
+// (Bertsekas, Gallager: Data Networks, 6.5.2). The rates follow by filling: all flows grow
+// together until a port is full, its flows keep that rate, and the rest goes on growing.
+//
+// Between ranks of one host nothing passes a port; each pair has a rate of its own.
+//
+// A message's last byte leaves at the end of its transfer and arrives `latency_s` later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <queue>
+#include <vector>
+
+namespace dp {
+
+struct NetworkPorts {
+  std::vector<double> send_bytes_per_s, receive_bytes_per_s;            // by host
+  double latency_s = 0.0;                                               // one way, between hosts
+  double inside_bytes_per_s = std::numeric_limits<double>::infinity();  // on one host
+
+  // The same port for each of `hosts`.
+  [[nodiscard]] static NetworkPorts alike(std::size_t hosts, double bytes_per_s, double latency_s);
+};
+
+class FluidNetwork {
+ public:
+  struct Message {
+    std::size_t from = 0, to = 0;  // ranks
+    double bytes = 0.0;
+    std::uint64_t id = 0;  // the caller's
+  };
+  struct Sent {
+    Message message;
+    double left_s = 0.0;     // the time of its last byte
+    double arrives_s = 0.0;  // at the other rank
+  };
+
+  // `hosts` has each rank's host as a number from 0.
+  FluidNetwork(NetworkPorts ports, std::vector<int> hosts);
+
+  // Time does not go backwards: `now_s` is not before any time used so far.
+  void send(double now_s, const Message& message);
+  // When the next message's last byte leaves; infinity if none is under way.
+  [[nodiscard]] double next_s();
+  // The next message whose last byte leaves at `now_s` or before.
+  [[nodiscard]] std::optional<Sent> take(double now_s);
+
+ private:
+  static constexpr std::size_t kNoPort = static_cast<std::size_t>(-1);
+  struct Flow {  // from one rank to another
+    std::queue<Message> waiting;
+    double left_bytes = 0.0;  // of the first message
+    double bytes_per_s = 0.0;
+    std::size_t send_port = kNoPort, receive_port = kNoPort;
+    bool is_active = false;
+    // Of the first message, at this rate.
+    [[nodiscard]] double left_s() const;
+  };
+
+  [[nodiscard]] Flow& flow(std::size_t from, std::size_t to) {
+    return flows_[from * hosts_.size() + to];
+  }
+  void go_on(double now_s);
+  void share_ports();
+
+  NetworkPorts ports_;
+  std::vector<int> hosts_;
+  std::vector<Flow> flows_;
+  std::vector<std::size_t> active_;  // of the flows
+  double now_s_ = 0.0, next_s_ = std::numeric_limits<double>::infinity();
+  bool is_shared_ = true;  // rates and next_s_ are those of the active flows
+};
+
+}  // namespace dp

@@ -1,0 +1,233 @@
+// The simulated step, against cases that are worked out by hand: the processor costs nothing unless
+// a test says so, ports carry 1 MB/s, and times are exact.
+#include "comm/step_simulation.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "comm/segment_exchange.hpp"
+
+namespace dp {
+namespace {
+
+constexpr double kRate = 1e6;
+
+StepSetup setup_of(const std::string& topology, std::size_t ranks,
+                   const std::vector<std::size_t>& elements, double latency_s = 0.0) {
+  StepSetup setup;
+  for (const std::size_t n : elements) setup.buckets.push_back({.sums = {{.elements = n}}});
+  setup.topology = &find_topology(topology);
+  setup.ports = NetworkPorts::alike(ranks, kRate, latency_s);
+  for (std::size_t rank = 0; rank < ranks; ++rank) setup.hosts.push_back(static_cast<int>(rank));
+  return setup;
+}
+
+// The same times on all ranks.
+StepForecast simulate(const StepSetup& setup, const ComputeTimes& times, std::size_t steps = 1) {
+  const std::vector all(steps, std::vector(setup.hosts.size(), times));
+  return simulate_steps(setup, all);
+}
+StepForecast simulate(const StepSetup& setup) {
+  return simulate(setup, {.ready_s = std::vector(setup.buckets.size(), 0.0)});
+}
+
+// Seconds of a message of so many floats on a port.
+double message_s(std::size_t floats) {
+  return static_cast<double>(floats * sizeof(float) + kMessageHeaderBytes) / kRate;
+}
+
+TEST(StepSimulation, OneBucketGoesThereAndBack) {
+  for (const char* topology : {"ring", "direct"}) {
+    // Two ranks: a half as a partial sum, then a half as a total.
+    EXPECT_NEAR(simulate(setup_of(topology, 2, {2000})).delivered_s[0], 2 * message_s(1000), 1e-12);
+    EXPECT_NEAR(simulate(setup_of(topology, 2, {2000}, 0.02)).delivered_s[0],
+                2 * message_s(1000) + 2 * 0.02, 1e-12);
+  }
+  // 2(P-1) messages one after the other, each over a free link.
+  EXPECT_NEAR(simulate(setup_of("ring", 4, {4000}, 0.02)).delivered_s[0],
+              6 * (message_s(1000) + 0.02), 1e-12);
+}
+
+TEST(StepSimulation, FlowsOfDirectShareThePorts) {
+  // Each port sends 2 messages and receives 2, at half of its rate each.
+  EXPECT_NEAR(simulate(setup_of("direct", 3, {3000}, 0.02)).delivered_s[0],
+              2 * (2 * message_s(1000) + 0.02), 1e-9);
+  // The same bytes as on the ring, and the same time where there is no latency.
+  EXPECT_NEAR(simulate(setup_of("direct", 8, {8000})).delivered_s[0],
+              simulate(setup_of("ring", 8, {8000})).delivered_s[0], 1e-9);
+}
+
+TEST(StepSimulation, AServersPortCarriesAll) {
+  EXPECT_NEAR(simulate(setup_of("ps", 4, {1000})).delivered_s[0],
+              3 * message_s(1000) + 3 * message_s(1000) * 3 / 4, 1e-9);
+}
+
+TEST(StepSimulation, ATreeGoesUpAndDown) {
+  // 1 -> 0 and 3 -> 2, then 2 -> 0, then 0 -> 2 and 0 -> 1 at half of the rate, then 2 -> 3. Rank 0
+  // has the sum after two messages, ranks 1 and 2 after four, rank 3 after five.
+  EXPECT_NEAR(simulate(setup_of("tree", 4, {1000})).delivered_s[0],
+              (2 + 4 + 4 + 5) * message_s(1000) / 4, 1e-9);
+}
+
+TEST(StepSimulation, RanksOfAHostUseNoPort) {
+  StepSetup setup = setup_of("hierarchical", 4, {2000});
+  setup.hosts = {0, 0, 1, 1};
+  setup.ports = NetworkPorts::alike(2, kRate, 0.0);
+  // Two leaders, each of which sends a half twice.
+  EXPECT_NEAR(simulate(setup).delivered_s[0], 2 * message_s(1000), 1e-9);
+  setup.hosts = {0, 0, 0, 0};
+  EXPECT_EQ(simulate(setup).delivered_s[0], 0.0);
+}
+
+TEST(StepSimulation, SegmentsKeepTheLinkBusy) {
+  for (const char* topology : {"ring", "direct"}) {
+    for (const std::size_t ranks : {2, 3, 4}) {
+      StepSetup setup = setup_of(topology, ranks, {ranks * 16 * 1000});
+      setup.buckets[0].sums[0].segment = 1000;
+      const double busy_s = 2.0 * static_cast<double>(ranks - 1) * 16 * message_s(1000);
+      EXPECT_NEAR(simulate(setup).delivered_s[0], busy_s, 2 * message_s(1000)) << topology << ranks;
+    }
+  }
+  // Two ranks have nothing to wait for.
+  StepSetup setup = setup_of("ring", 2, {2 * 16 * 1000});
+  setup.buckets[0].sums[0].segment = 1000;
+  EXPECT_NEAR(simulate(setup).delivered_s[0], 2 * 16 * message_s(1000), 1e-9);
+  // A window of one message waits for each answer.
+  setup.window = 1;
+  setup.ports.latency_s = 0.02;
+  EXPECT_GT(simulate(setup).delivered_s[0], 2 * 16 * message_s(1000) + 15 * 0.02);
+}
+
+TEST(StepSimulation, BucketsFollowEachOtherOnTheLink) {
+  const StepSetup setup = setup_of("ring", 2, {2000, 2000});
+  const double alone_s = 2 * message_s(1000);
+  const StepForecast forecast = simulate(
+      setup, {.ready_s = {0.0, 0.75 * alone_s}, .backward_end_s = 1.2 * alone_s, .after_s = 0.1});
+  EXPECT_NEAR(forecast.delivered_s[0], alone_s, 1e-12);
+  EXPECT_NEAR(forecast.delivered_s[1], 2 * alone_s, 1e-12);
+  EXPECT_NEAR(forecast.exposed_s, 0.8 * alone_s, 1e-12);
+  EXPECT_NEAR(forecast.step_s, 2 * alone_s + 0.1, 1e-12);
+  // All of it behind backward.
+  const StepForecast hidden =
+      simulate(setup, {.ready_s = {0.0, 0.75 * alone_s}, .backward_end_s = 3 * alone_s}, 3);
+  EXPECT_EQ(hidden.exposed_s, 0.0);
+  EXPECT_NEAR(hidden.step_s, 3 * alone_s, 1e-12);
+}
+
+TEST(StepSimulation, ABucketWaitsForTheOneBeforeItAndForBuffers) {
+  const double alone_s = 2 * message_s(1000);
+  StepSetup setup = setup_of("ring", 2, {2000, 2000});
+  const StepForecast in_order = simulate(setup, {.ready_s = {alone_s, 0.0}});
+  // Both partial sums go before both totals.
+  EXPECT_NEAR(in_order.delivered_s[0], 2.5 * alone_s, 1e-12);
+  EXPECT_NEAR(in_order.delivered_s[1], 3 * alone_s, 1e-12);
+  // One after the other pays both latencies twice; both at once share them.
+  setup.ports.latency_s = 1.0;
+  EXPECT_NEAR(simulate(setup).delivered_s[1], 3 * message_s(1000) + 2.0, 1e-12);
+  setup.buckets_in_flight = 1;
+  EXPECT_NEAR(simulate(setup).delivered_s[1], 2 * alone_s + 4.0, 1e-9);
+}
+
+TEST(StepSimulation, CodecsCostTime) {
+  StepSetup setup = setup_of("ring", 2, {2000});
+  CodecCosts& costs = setup.buckets[0].sums[0].costs;
+  costs = {.encode_s_per_float = 3e-6,
+           .decode_s_per_float = 1e-6,
+           .payload_bytes = [](std::size_t floats) { return static_cast<double>(floats) / 2; }};
+  // Encode; add, encode the total, decode it; decode: 2 encodes and 3 decodes of 1,000 floats.
+  const double codec_s = 2 * 3e-3 + 3 * 1e-3, wire_s = 2 * (500 + 16) / kRate;
+  EXPECT_NEAR(simulate(setup).delivered_s[0], codec_s + wire_s, 1e-12);
+  // Four messages sent or taken.
+  setup.message_s = 1e-4;
+  setup.byte_s = 1e-8;
+  EXPECT_NEAR(simulate(setup).delivered_s[0], codec_s + wire_s + 4 * (1e-4 + 516 * 1e-8), 1e-12);
+}
+
+TEST(StepSimulation, TheThreadTakesTimeFromTheComputation) {
+  StepSetup setup = setup_of("ring", 2, {2000});
+  setup.buckets[0].sums[0].costs.encode_s_per_float = 1e-6;
+  setup.stolen = 0.5;
+  const StepForecast forecast = simulate(setup, {.ready_s = {0.0}, .backward_end_s = 1.0});
+  EXPECT_NEAR(forecast.backward_end_s, 1.0 + 0.5 * 2 * 1e-3, 1e-12);
+  // It also makes later buckets ready later.
+  setup.buckets.push_back(setup.buckets[0]);
+  const StepForecast two = simulate(setup, {.ready_s = {0.0, 0.5}, .backward_end_s = 1.0});
+  const double alone_s = 2 * message_s(1000) + 2 * 1e-3;
+  EXPECT_NEAR(two.delivered_s[1], 0.5 + 0.5 * 2e-3 + alone_s, 1e-12);
+  EXPECT_NEAR(two.backward_end_s, 1.0 + 0.5 * 4e-3, 1e-12);
+}
+
+TEST(StepSimulation, TwoSumsFollowEachOther) {
+  StepSetup setup = setup_of("ring", 2, {});
+  setup.buckets = {
+      {.sums = {{.elements = 2000, .before_s = 0.5}, {.elements = 1000, .before_s = 0.25}},
+       .after_s = 0.125}};
+  EXPECT_NEAR(simulate(setup).delivered_s[0],
+              0.5 + 2 * message_s(1000) + 0.25 + 2 * message_s(500) + 0.125, 1e-12);
+}
+
+TEST(StepSimulation, TheSlowestPortAndTheSlowestRankDecide) {
+  StepSetup setup = setup_of("ring", 2, {2000});
+  setup.ports.send_bytes_per_s[1] = kRate / 4;
+  // Rank 1's messages take four times as long: rank 0 has both after 8, and rank 1 gets its second
+  // one after 5.
+  EXPECT_NEAR(simulate(setup).delivered_s[0], 6.5 * message_s(1000), 1e-12);
+  // Rank 1 computes longer: rank 0 waits, and both begin the next step together.
+  const StepSetup even = setup_of("ring", 2, {2000});
+  const std::vector<ComputeTimes> ranks = {{.ready_s = {1.0}, .backward_end_s = 1.0},
+                                           {.ready_s = {3.0}, .backward_end_s = 3.0}};
+  const std::vector steps(4, ranks);
+  const StepForecast forecast = simulate_steps(even, steps);
+  EXPECT_NEAR(forecast.step_s, 3.0 + 2 * message_s(1000), 1e-9);
+  EXPECT_NEAR(forecast.exposed_s, 1.0 + 2 * message_s(1000), 1e-9);
+}
+
+// With costs of processor and pauses nothing gets faster, and every exchange ends.
+TEST(StepSimulation, PausesOnlyDelay) {
+  for (const Topology& topology : topology_list()) {
+    StepSetup setup = setup_of(std::string(topology.name), 5, {70'000, 10, 3000}, 1e-3);
+    for (SimulatedBucket& bucket : setup.buckets) bucket.sums[0].segment = 2048;
+    const ComputeTimes times = {.ready_s = {0.01, 0.03, 0.02}, .backward_end_s = 0.04};
+    const double at_once_s = simulate(setup, times).step_s;
+    setup.sleeps = true;
+    const double with_pauses_s = simulate(setup, times).step_s;
+    EXPECT_GE(with_pauses_s, 0.999 * at_once_s) << topology.name;
+    EXPECT_LE(with_pauses_s, 1.5 * at_once_s) << topology.name;
+  }
+}
+
+TEST(StepSimulation, BytesAreThoseOfTheTopologysFormula) {
+  const auto codec = make_codec(parse_codec_spec("q8"));
+  for (const Topology& topology : topology_list()) {
+    for (const std::size_t ranks : {1, 2, 3, 5, 8}) {
+      StepSetup setup = setup_of(std::string(topology.name), ranks, {100'000, 7});
+      double most = 0.0, all = 0.0;
+      for (SimulatedBucket& bucket : setup.buckets) {
+        bucket.sums[0].segment = 4096;
+        bucket.sums[0].costs.payload_bytes = [&](std::size_t floats) {
+          return static_cast<double>(*codec->fixed_payload_bytes(floats));
+        };
+      }
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        double mine = 0.0;
+        for (const SimulatedBucket& bucket : setup.buckets) {
+          mine += static_cast<double>(topology.wire_bytes({bucket.sums[0].elements, ranks, 4096},
+                                                          setup.hosts, rank, *codec));
+        }
+        all += mine;
+        most = std::max(most, mine);
+      }
+      const StepForecast forecast = simulate(setup);
+      EXPECT_NEAR(forecast.sent_bytes, all / static_cast<double>(ranks), 1e-6)
+          << topology.name << ranks;
+      EXPECT_NEAR(forecast.most_sent_bytes, most, 1e-6) << topology.name << ranks;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dp
