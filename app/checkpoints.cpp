@@ -55,7 +55,7 @@ bool Checkpoints::is_due(std::uint64_t step, bool ends_epoch) {
 void Checkpoints::write(std::uint64_t step, const StateList& state,
                         const CheckpointExtras& extras) {
   DP_ASSERT(!pending_, "the checkpoint of step {} is not complete", pending_->step);
-  thread_.wait(job_);
+  wait_for_thread();
   copy_state(device_, state, extras.texts, image_);
   log_ = extras.log;
   pending_ = CheckpointId{.step = step, .attempt = options_.attempt, .ranks = ranks_};
@@ -72,9 +72,14 @@ void Checkpoints::write(std::uint64_t step, const StateList& state,
 }
 
 void Checkpoints::finish() {
-  thread_.wait(job_);
+  wait_for_thread();
   if (pending_) ask(last_step_);
-  thread_.wait(job_);
+  wait_for_thread();
+}
+
+void Checkpoints::wait_for_thread() {
+  if (thread_.is_over(job_)) return;
+  reducer_.run([this](Communicator& comm) { comm.busy([this] { thread_.wait(job_); }); });
 }
 
 std::optional<CheckpointId> Checkpoints::newest() const {
@@ -119,7 +124,7 @@ void Checkpoints::settle(const std::vector<Report>& reports) {
   pending_.reset();
   job_ = thread_.post([](void* self) { static_cast<Checkpoints*>(self)->tidy_up(); }, this);
   if (differing.empty()) return;
-  thread_.wait(job_);  // or the run would go on from it
+  wait_for_thread();  // or the run would go on from it
   throw AgreedError(ErrorKind::internal, differing);
 }
 

@@ -7,7 +7,7 @@
 // rank that cannot write is told once for each cause; the checkpoints before stay as they are.
 //
 // All ranks make the same calls at the same steps. Those marked "collective" exchange a few bytes
-// through the reducer's thread.
+// through the reducer's thread. A rank whose disk is slow tells the others that it is busy.
 #pragma once
 
 #include <cstddef>
@@ -83,6 +83,7 @@ class Checkpoints {
   [[nodiscard]] std::string difference_of(const std::vector<Report>& reports) const;
   void complete();
   void tell_failures();
+  void wait_for_thread();
   // Of the thread.
   void write_files();
   void tidy_up();

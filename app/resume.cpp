@@ -258,7 +258,8 @@ void hand_over(const Options& options, Communicator& comm, const Choice& choice,
   comm.broadcast(head, first_reader);
   point.head = CheckpointHead(head);
   if (me == first_reader) {
-    point.log = PartReader(options.checkpoint).read_log(choice.id(), point.head);
+    comm.busy(
+        [&] { point.log = PartReader(options.checkpoint).read_log(choice.id(), point.head); });
     if (me != 0) {
       send_bytes(comm, point.log, 0);
       point.log.clear();

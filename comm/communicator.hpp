@@ -78,8 +78,10 @@ class Communicator {
     liveness_.set_warn(std::move(warn));
   }
 
+  void set_patience(const Patience& patience) { liveness_.set_patience(patience); }
+
   // Runs f, which may take long and does not use MPI. Meanwhile another thread answers the other
-  // ranks' questions, so that they wait for this one as long as it takes.
+  // ranks' questions, so that they wait for this one (up to Patience::with_busy).
   template <class F>
   void busy(F f) {
     const Beats beats(*this);
@@ -149,6 +151,26 @@ class Communicator {
   // What serve() tells them.
   void set_whereabouts(const Whereabouts& whereabouts) { whereabouts_ = whereabouts; }
   [[nodiscard]] const Whereabouts& whereabouts() const { return whereabouts_; }
+
+  // While it lives, the others hear that this rank is busy, with what they do not take part in, and
+  // wait as long as it comes on. It may use MPI, and calls comes_on() often.
+  class Busy {
+   public:
+    explicit Busy(Communicator& owner) : owner_(owner), before_(owner.whereabouts_) {
+      owner_.whereabouts_.is_busy = 1;
+    }
+    ~Busy() { owner_.whereabouts_ = before_; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+    void comes_on() {
+      ++owner_.whereabouts_.buckets_begun;
+      owner_.serve();
+    }
+
+   private:
+    Communicator& owner_;
+    Whereabouts before_;
+  };
 
  private:
   // The thread of busy().

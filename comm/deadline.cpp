@@ -13,8 +13,6 @@
 namespace dp {
 namespace {
 
-// A rank that answers but does not move is given this many timeouts.
-constexpr double kPatienceWithTheLiving = 10.0;
 // Nothing has moved for so long: the others are asked, and a slow one is told a little later.
 constexpr double kAsk_s = 5.0, kAnswer_s = 0.5;
 // The parts of a timeout in which a rank is asked again.
@@ -45,6 +43,22 @@ bool Deadline::is_silent(int rank) const {
   return seconds_since(heard) > 0.5 * timeout_s_;
 }
 
+// All ranks answer, and nothing moves.
+bool Deadline::is_patience_over() {
+  std::uint64_t done = 0;
+  bool is_busy = false;
+  for (int rank = 0; rank < static_cast<int>(hosts_->size()); ++rank) {
+    const Whereabouts& where = liveness_->whereabouts(rank);
+    if (rank == rank_ || where.is_busy == 0) continue;
+    is_busy = true;
+    done += where.buckets_begun + std::uint64_t{1};
+  }
+  if (std::exchange(work_done_, done) != done) came_on_ = Clock::now();
+  const Patience& patience = liveness_->patience();
+  return seconds_since(came_on_) >
+         timeout_s_ * (is_busy ? patience.with_busy : patience.with_living);
+}
+
 Deadline::State Deadline::look(const Whereabouts& mine) {
   const Clock::time_point now = Clock::now();
   const double waited_s = between_s(since_, now);
@@ -66,14 +80,12 @@ Deadline::State Deadline::look(const Whereabouts& mine) {
     asked_again_ = now;
   }
   const auto size = static_cast<int>(hosts_->size());
-  bool all_answer = true, is_busy = false;
+  bool all_answer = true;
   for (int rank = 0; rank < size; ++rank) {
     if (is_silent(rank)) return State::over;
-    if (rank == rank_) continue;
-    all_answer = all_answer && liveness_->has_answered(rank);
-    is_busy = is_busy || liveness_->whereabouts(rank).is_busy != 0;
+    if (rank != rank_) all_answer = all_answer && liveness_->has_answered(rank);
   }
-  if (waited_s > kPatienceWithTheLiving * timeout_s_ && !is_busy) return State::over;
+  if (is_patience_over()) return State::over;
   const bool is_due = waited_s > kAsk_s + kAnswer_s || all_answer;
   if (!has_warned_ && waited_s > kAsk_s && is_due && liveness_->may_warn()) return State::slow;
   return State::going;
@@ -181,8 +193,9 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
       fmt::format(
           "{} has made no progress for {:.0f} s, although every rank answers when it is asked; "
           "{} is the furthest behind: {}; if one step may take so long, raise the timeout, now "
-          "{:g} s (ranks that answer are waited for {:g} times as long)",
-          what, waited_s, name(slowest), place(where), timeout_s_, kPatienceWithTheLiving),
+          "{:g} s (ranks that answer are waited for {:g} times as long; one at work, {:g} times)",
+          what, waited_s, name(slowest), place(where), timeout_s_,
+          liveness_->patience().with_living, liveness_->patience().with_busy),
       Setting::timeout);
 }
 

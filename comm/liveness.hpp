@@ -8,7 +8,8 @@
 //
 //     no answer for half of the timeout   that rank is silent: the run ends; the message names the
 //                                         rank and what the kernel knows of the link to it
-//     all answer, one of them is busy     it loads or measures alone: it is waited for
+//     all answer, one of them is busy     it loads, measures or sends to one rank: it is waited for
+//                                         while it comes on, and 60 timeouts when it does not
 //     all answer, nothing moves           after ten timeouts the run ends
 //
 // Meanwhile a slow rank is named in a warning. Of several ranks that notice the same, the lowest
@@ -30,12 +31,19 @@
 
 namespace dp {
 
-// A rank's place in the run, as it tells others. `buckets_begun` counts within `step`.
+// A rank's place in the run, as it tells others. `buckets_begun` counts within `step`; while
+// `is_busy`, it counts what else the rank has done, if it knows.
 struct Whereabouts {
   std::uint64_t step = 0;
   std::uint32_t buckets_begun = 0;
   std::uint32_t is_in_step = 0;
-  std::uint32_t is_busy = 0;  // works alone, for as long as it takes
+  std::uint32_t is_busy = 0;  // works without the others
+};
+
+// How long ranks that answer are waited for, in timeouts.
+struct Patience {
+  double with_living = 10.0;
+  double with_busy = 60.0;  // since it has come on
 };
 
 class Liveness {
@@ -72,6 +80,9 @@ class Liveness {
   void warn(const std::string& text);
   void say(const std::string& text) const { warn_(text); }  // what follows a warning
 
+  void set_patience(const Patience& patience) { patience_ = patience; }
+  [[nodiscard]] const Patience& patience() const { return patience_; }
+
  private:
   enum class Kind : std::uint32_t { question, answer, end };
   struct Message {
@@ -100,6 +111,7 @@ class Liveness {
   std::function<void(const std::string&)> warn_;
   Clock::time_point next_warning_;
   Clock::duration between_warnings_;
+  Patience patience_;
 };
 
 // A wait's deadline. Call moved() whenever something has happened and check() when nothing has.
@@ -110,7 +122,7 @@ class Deadline {
            double timeout_s);
 
   void moved() {
-    since_ = Clock::now();
+    since_ = came_on_ = Clock::now();
     has_asked_ = false;
     if (has_warned_) tell_moved();
   }
@@ -128,6 +140,7 @@ class Deadline {
   enum class State { going, slow, over };
   [[nodiscard]] State look(const Whereabouts& mine);
   [[nodiscard]] bool is_silent(int rank) const;
+  [[nodiscard]] bool is_patience_over();
   [[nodiscard]] int furthest_behind(const Whereabouts& mine) const;
   [[nodiscard]] std::string name(int rank) const;
   [[nodiscard]] std::string place(const Whereabouts& where) const;
@@ -145,6 +158,9 @@ class Deadline {
   // `asked_` is when the others were first asked, or when this process went on after it had been
   // stopped itself.
   Clock::time_point since_ = Clock::now(), asked_ = since_, asked_again_ = since_, looked_ = since_;
+  // When busy ranks were last seen to come on, or to become or end being busy; what they had done.
+  Clock::time_point came_on_ = since_;
+  std::uint64_t work_done_ = 0;
   bool has_asked_ = false, has_warned_ = false;
   std::string warned_of_;
   Clock::time_point warned_since_;

@@ -10,7 +10,8 @@
 namespace dp {
 
 // One rank sends and the other receives. Of any length; several between the same two ranks arrive
-// in the order in which they were sent. Fails as Communicator does.
+// in the order in which they were sent. The other ranks wait meanwhile, however slow the link is
+// between these two. Fails as Communicator does.
 void send_bytes(Communicator& comm, std::span<const std::byte> bytes, int to);
 [[nodiscard]] std::vector<std::byte> receive_bytes(Communicator& comm, int from);
 

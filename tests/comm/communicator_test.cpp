@@ -2,8 +2,25 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "comm/replica_hash.hpp"
+#include "comm/send_bytes.hpp"
 #include "tests/support/skipped.hpp"
+
+namespace {
+
+std::chrono::milliseconds pause_of_a_piece{0};
+
+}  // namespace
+
+// A slow link between two ranks.
+extern "C" int MPI_Issend(const void* data, int count, MPI_Datatype type, int to, int tag,
+                          MPI_Comm comm, MPI_Request* request) {
+  std::this_thread::sleep_for(pause_of_a_piece);
+  return PMPI_Issend(data, count, type, to, tag, comm, request);
+}
 
 namespace dp {
 namespace {
@@ -156,6 +173,28 @@ TEST(ReplicaHash, OtherBitsAreNamed) {
     EXPECT_EQ(text.find("rank 2"), std::string::npos) << text;
     EXPECT_EQ(text.find("rank 0"), std::string::npos) << text;
   }
+}
+
+// The bytes take longer than ranks that answer are waited for.
+TEST(SendBytes, TheOthersWaitForASlowLink) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  comm.set_timeout_s(1);
+  comm.set_patience({.with_living = 1.5, .with_busy = 60});
+  std::vector<std::byte> bytes(1'250'000);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
+  comm.barrier();
+  if (comm.rank() == 0) {
+    pause_of_a_piece = std::chrono::milliseconds(100);
+    send_bytes(comm, bytes, comm.size() - 1);
+    pause_of_a_piece = {};
+    send_bytes(comm, {}, comm.size() - 1);
+  } else if (comm.rank() == comm.size() - 1) {
+    EXPECT_EQ(receive_bytes(comm, 0), bytes);
+    EXPECT_TRUE(receive_bytes(comm, 0).empty());
+  }
+  EXPECT_EQ(comm.whereabouts().is_busy, 0u);
+  comm.barrier();
 }
 
 }  // namespace

@@ -83,6 +83,54 @@ TEST(Deadline, SaysWhoIsBehindThoughAllAnswer) {
   }
 }
 
+// A rank that is busy is waited for while it comes on, and for a while when it does not.
+TEST(Deadline, WaitsForABusyRankWhileItComesOn) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  Liveness liveness(MPI_COMM_WORLD);
+  liveness.set_patience({.with_living = 1.0, .with_busy = 3.0});
+  const std::vector<std::string> hosts(static_cast<std::size_t>(comm.size()), "h");
+  constexpr double kTimeout_s = 0.25;
+  constexpr std::uint32_t kWork = 3;  // pieces, each of which takes longer than the first patience
+  MPI_Request over = MPI_REQUEST_NULL;
+  Whereabouts mine = {.is_busy = comm.rank() == 1 ? 1u : 0u};
+  std::uint32_t seen = 0;
+  std::string said;
+  comm.barrier();
+  while (comm.rank() == 0 && !said.starts_with("the start")) {
+    said.clear();
+    Deadline deadline(liveness, hosts, nullptr, 0, kTimeout_s);
+    while (said.empty()) {
+      std::this_thread::sleep_for(milliseconds(1));
+      try {
+        deadline.check(mine, [] { return std::string("the start"); });
+        seen = liveness.whereabouts(1).buckets_begun;
+      } catch (const Error& error) {
+        said = error.what();
+      }
+    }
+  }
+  MPI_Ibarrier(comm.handle(), &over);
+  auto next = Liveness::Clock::now();
+  for (int is_over = 0; is_over == 0;) {
+    liveness.serve(mine);
+    if (Liveness::Clock::now() > next && mine.buckets_begun < kWork) {
+      ++mine.buckets_begun;
+      next += milliseconds(300);
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+    MPI_Test(&over, &is_over, MPI_STATUS_IGNORE);
+  }
+  if (comm.rank() == 0) {
+    EXPECT_EQ(seen, kWork);
+    EXPECT_NE(said.find("rank 1 on host h is the furthest behind: it is at work"),
+              std::string::npos)
+        << said;
+    EXPECT_NE(said.find("waited for 1 times as long; one at work, 3 times"), std::string::npos)
+        << said;
+  }
+}
+
 // Questions and answers are under way when their owner goes, again and again. The last test: what
 // was not taken comes to those who get the same context of MPI later.
 TEST(LivenessAtItsEnd, MayHaveQuestionsUnderWay) {
