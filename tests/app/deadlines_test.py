@@ -48,7 +48,7 @@ def is_stopped(process: int) -> bool:
 
 
 def check(marker: str, done: subprocess.Popen, out: str, err: str, rank: int, place: str) -> None:
-    """One sentence names the rank and the place; exit code 4; nothing is left."""
+    """One sentence names the rank and the place; exit code 4; no process is left."""
     said = [line for line in err.splitlines() if line.startswith("dptrain: ") and "silent" in line]
     assert len(said) == 1, (rank, place, out, err)
     assert re.fullmatch(rf"dptrain: rank {rank} on host \S+ has been silent for \d+ s in {place}: its process \d+ is "
@@ -96,7 +96,8 @@ def run(marker: str, words: list[str]) -> tuple[subprocess.Popen, str, str]:
 def stopped_in(call: str, place: str, *options: str) -> None:
     def one(rank: int) -> None:
         marker = marker_of(rank)
-        words = command(marker, *options, "--log", "none", environment={"DP_STOP_IN": f"{rank}:{call}"})
+        own = [word.replace("RANK", str(rank)) for word in options]
+        words = command(marker, *own, "--log", "none", environment={"DP_STOP_IN": f"{rank}:{call}"})
         check(marker, *run(marker, words), rank, place)
 
     in_parallel(one)
@@ -124,6 +125,15 @@ def stopped_in_loading() -> None:
 def stopped_in_finalize() -> None:
     data()
     stopped_in("MPI_Finalize", "MPI_(Finalize|Comm_free)", "--data-dir", "data", "--epochs", "1")
+
+
+def stopped_in_checkpoint() -> None:
+    # The thread that writes it is stopped with the rank. The others wait in a step, or for its report.
+    stopped_in("fsync .part", r"(the exchange of bucket \d+ in step \d+|a \w+ .*after step \d+|an agreement.*)",
+               "--limit-train", "480", "--epochs", "1", "--checkpoint", "ckRANK", "--checkpoint-every", "2steps")
+    # The first checkpoint never became complete: nothing says that it did.
+    for rank in range(RANKS):
+        assert not [name for name in os.listdir(f"ck{rank}") if name.endswith(".ckpt")], os.listdir(f"ck{rank}")
 
 
 def stopped_in_training() -> None:

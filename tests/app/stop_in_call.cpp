@@ -2,11 +2,14 @@
 // SIGSTOP would at that moment, or makes it slow there:
 //     DP_STOP_IN=RANK:CALL
 //     DP_PAUSE_IN=RANK:CALL:SECONDS
-// CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, or the end of the path of a file that is opened.
+// CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, the end of the path of a file that is opened by
+// fopen, or "fsync ..." with a part of the path of a file or folder that is brought to the disk.
 #include <dlfcn.h>
+#include <limits.h>
 #include <mpi.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -62,6 +65,18 @@ int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
 int MPI_Finalize() {
   in_call("MPI_Finalize");
   return PMPI_Finalize();
+}
+
+int fsync(int file) {
+  std::array<char, PATH_MAX> path = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(file);
+  const ssize_t length = ::readlink(link.c_str(), path.data(), path.size());
+  const std::string_view name(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  obey([name](std::string_view call) {
+    constexpr std::string_view kCall = "fsync ";
+    return call.starts_with(kCall) && name.find(call.substr(kCall.size())) != name.npos;
+  });
+  return ::fdatasync(file);
 }
 
 std::FILE* fopen(const char* path, const char* mode) { return open_file("fopen", path, mode); }
