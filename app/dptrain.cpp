@@ -12,6 +12,7 @@
 #include "app/agreement.hpp"
 #include "app/check.hpp"
 #include "app/options.hpp"
+#include "app/plan.hpp"
 #include "app/process.hpp"
 #include "app/rank_main.hpp"
 #include "app/run_status.hpp"
@@ -130,6 +131,9 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
       break;
     case dp::Options::Action::check:
       return dp::check_run(options, comm);
+    case dp::Options::Action::plan:
+      dp::plan_run(options, comm);
+      break;
     case dp::Options::Action::train: {
       if (comm.rank() == 0) dp::StopNotice::speak();
       const std::string missing = dp::Trainer(options, comm).run();

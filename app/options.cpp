@@ -47,6 +47,7 @@ class Builder {
   void resolve_schedule();
   void resolve_trace();
   void resolve_checkpoint();
+  void resolve_plan();
   void resolve_sync_bn();
   void resolve_init();
 
@@ -130,6 +131,7 @@ Options Builder::resolve() {
   resolve_schedule();
   resolve_trace();
   resolve_checkpoint();
+  resolve_plan();
   resolve_sync_bn();
   resolve_init();
   return options_;
@@ -265,6 +267,16 @@ void Builder::resolve_trace() {
   }
   options_.trace_first = Options().trace_first;
   options_.trace_steps = Options().trace_steps;
+}
+
+void Builder::resolve_plan() {
+  if (options_.action == Options::Action::plan) return;
+  for (const char* name : {"plan-ranks", "plan-batches", "plan-rates", "plan-delay-ms",
+                           "plan-codecs", "plan-topologies", "plan-accuracy"}) {
+    if (layer_of(name) == Layer::command_line) {
+      throw_error(ErrorKind::usage, "--{}: only with --plan", name);
+    }
+  }
 }
 
 void Builder::resolve_checkpoint() {

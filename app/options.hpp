@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/options_plan.hpp"
 #include "io/augment.hpp"
 
 namespace dp {
@@ -37,7 +38,7 @@ struct Options {
   enum class Crop { automatic, pad, resized };
   enum class CropFill { black, reflect };
   enum class BadImages { fail, skip };
-  enum class Action { train, check, help, version, print_config };
+  enum class Action { train, check, plan, help, version, print_config };
 
   std::string recipe;  // empty: none
   std::string model = "resnet18";
@@ -124,6 +125,7 @@ struct Options {
   std::int64_t checkpoint_keep = 2;
   bool resume = false, accept_build = false;
   bool quiet = false, verbose = false;
+  PlanOptions plan;
   Action action = Action::train;
 
   // The global batch with that many ranks; throws Error(usage) where a given --global-batch leaves

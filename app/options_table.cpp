@@ -8,6 +8,7 @@
 #include "app/option_names.hpp"
 #include "app/options_checkpoint.hpp"
 #include "app/options_optimizer.hpp"
+#include "app/options_plan.hpp"
 #include "app/options_schedule.hpp"
 #include "app/options_values.hpp"
 #include "app/recipes.hpp"
@@ -343,6 +344,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "the start; off: by a fixed rule; FILE.h5: as in the run that wrote this "
                  "log, which must have had the same model, precision, device and batch size")}},
       {"Checkpoints", checkpoint_rows(options)},
+      {"Prediction (--plan)", plan_rows(context, options)},
       {"Output and configuration",
        {text_row("log", options.log, "FILE.h5", "a path, auto or none",
                  "the file of the run's log, which must not exist yet; auto: "
@@ -365,6 +367,12 @@ OptionTable option_table(const OptionContext& context, Options& options) {
             "check", Options::Action::check,
             "try out hosts, network, memory, disk and data for a run with these options, say "
             "in a table what was found and what it means for --compress, then end",
+            options),
+        action_row(
+            "plan", Options::Action::plan,
+            "compute a few steps of this run, measure codecs and the network, predict "
+            "from that how long a step takes with other codecs, topologies, ranks and links, "
+            "say in tables what to take and why, then end",
             options),
         action_row("print-config", Options::Action::print_config,
                    "print all options with their final values as a file for --config, "

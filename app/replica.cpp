@@ -74,6 +74,44 @@ void Replica::compute(std::uint64_t step, bool is_last_part) {
   }
 }
 
+void Replica::rehearse(TimeMarks& marks, std::uint64_t step) {
+  using Marks = RehearsalMarks;
+  batch_ = take_loaded();
+  network_.position() = {.seed = options_.seed,
+                         .step = step,
+                         .first_image = batch_.first_image,
+                         .image_stride = batch_.image_stride};
+  const std::size_t tensors = network_.parameters().tensors().size();
+  if (batch_.samples == 0) {
+    for (std::size_t i = 0; i < Marks::kFirstTensor + tensors; ++i) marks.mark(i);
+    return;
+  }
+  bring_in(batch_);
+  std::unique_ptr<Recording>& passes = rehearsals_[{batch_.samples, batch_.global_samples}];
+  const auto operations = [this, &marks] {
+    marks.mark(Marks::kBegin);
+    const TensorView images = images_of(batch_);
+    const TensorView logits = network_.forward(images, net::Mode::training);
+    softmax_cross_entropy(device_, logits, input_ ? input_->labels() : batch_.labels,
+                          static_cast<float>(options_.label_smoothing),
+                          static_cast<double>(batch_.global_samples), network_.logit_gradient(),
+                          loss_);
+    network_.backward(images,
+                      [&marks](std::size_t tensor) { marks.mark(Marks::kFirstTensor + tensor); });
+    marks.mark(Marks::kBackwardEnd);
+  };
+  if (!passes) passes = device_.record(operations);
+  passes->replay();
+  device_.synchronize();
+}
+
+void Replica::rehearse_update() {
+  optimizer_->step(0.0);
+  if (lookahead_) lookahead_->update(0.0);
+  if (ema_) ema_->update(0.0);
+  device_.synchronize();
+}
+
 void Replica::await_loaded() {
   if (input_) input_->await_sent();
 }
@@ -267,16 +305,7 @@ void Replica::plan_exchange() {
   if (sync_) return;
   net::Parameters& parameters = network_.parameters();
   std::vector<TensorSlot> slots;
-  if (options_.exchange) {
-    for (const net::Parameter& tensor : parameters.tensors()) {
-      const std::size_t rows = tensor.shape[0];
-      slots.push_back({.offset = tensor.offset,
-                       .rows = rows,
-                       .columns = tensor.elements / rows,
-                       .is_1d = tensor.kind == net::ParameterKind::vector,
-                       .name = tensor.name});
-    }
-  }
+  if (options_.exchange) slots = tensor_slots();
   GradientSyncOptions sync = options_.sync;
   sync.weight_decay = options_.optimizer.weight_decay;
   sync.has_nesterov = options_.optimizer.has_nesterov;
@@ -292,6 +321,19 @@ void Replica::plan_exchange() {
     add_earlier(all.gradients().subspan(place.offset, place.elements));
     sync_->tensor_final(tensor);
   };
+}
+
+std::vector<TensorSlot> Replica::tensor_slots() {
+  std::vector<TensorSlot> slots;
+  for (const net::Parameter& tensor : network_.parameters().tensors()) {
+    const std::size_t rows = tensor.shape[0];
+    slots.push_back({.offset = tensor.offset,
+                     .rows = rows,
+                     .columns = tensor.elements / rows,
+                     .is_1d = tensor.kind == net::ParameterKind::vector,
+                     .name = tensor.name});
+  }
+  return slots;
 }
 
 // Factors by name, which tensors are trained no more, and what the exchange does instead of the

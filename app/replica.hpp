@@ -97,6 +97,19 @@ class Replica {
   // Instead of update(), for a step that is skipped.
   void skip_update();
 
+  // Forward and backward of the loaded batch, as in a step, but nothing is exchanged. The moments:
+  // kBegin, kBackwardEnd, and kFirstTensor + t when tensor t's gradient is final. A batch without
+  // images marks them all at once. Call it between steps, with the same marks, which must exist
+  // until end_rehearsals(); it waits for the device. It changes gradients and running statistics.
+  struct RehearsalMarks {
+    static constexpr std::size_t kBegin = 0, kBackwardEnd = 1, kFirstTensor = 2;
+  };
+  void rehearse(TimeMarks& marks, std::uint64_t step);
+  // The optimiser's work with a learning rate of 0, which changes its state alone; it waits for the
+  // device.
+  void rehearse_update();
+  void end_rehearsals() { rehearsals_.clear(); }
+
   // The loss of the step's batch, in all its parts; call it after await_sums().
   [[nodiscard]] const LossSums& loss() const { return loss_sums_; }
   // Whether this rank's gradient is finite; call it after await_sums(). It is for runs without an
@@ -115,6 +128,8 @@ class Replica {
   // See StepClock::take.
   LoopTimes take_times(bool all) { return clock_.take(all); }
 
+  // The parameters as an exchange sees them.
+  [[nodiscard]] std::vector<TensorSlot> tensor_slots();
   [[nodiscard]] net::Network& network() { return network_; }
   [[nodiscard]] Device& device() { return device_; }
   [[nodiscard]] GradientSync& sync() { return *sync_; }
@@ -169,6 +184,7 @@ class Replica {
   // added, and whether this is the last part.
   std::map<std::tuple<std::size_t, std::size_t, bool, bool>, std::unique_ptr<Recording>>
       recordings_;
+  std::map<std::pair<std::size_t, std::size_t>, std::unique_ptr<Recording>> rehearsals_;
 
   // The sums over the parts of a step that come before the running one.
   Device::Memory earlier_gradients_;

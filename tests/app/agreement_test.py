@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ranks compare before the first step, --check, and strangers: agreement_test.py DPTRAIN MPIRUN CASE [OTHER]."""
+"""What ranks compare before the first step, --check, --plan, and strangers: agreement_test.py DPTRAIN MPIRUN CASE [OTHER]."""
 import os
 import pathlib
 import random
@@ -77,6 +77,31 @@ def check_finds_problems() -> None:
     assert done.returncode in (2, 3) and "nowhere" in done.stderr and "epoch" not in done.stdout, done
     done = job([DPTRAIN, "--check", *SMALL, "--data-dir", "nowhere"])
     assert done.returncode in (2, 3) and "nowhere" in done.stderr, done
+
+
+def plan() -> None:
+    done = job(*[[DPTRAIN, "--plan", *SMALL, "--compress", "q4", "--plan-accuracy", "on"]] * 2)
+    assert done.returncode == 0 and not done.stderr, done
+    assert re.match(r"dptrain \S+ --plan: resnet20 on synthetic, from \d steps of 2 ranks, which compute \S+ m?s each\n",
+                    done.stdout), done.stdout
+    assert "2 ranks x 16 images, one host, " in done.stdout, done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if re.match(r"  (ring|direct) ", line)]
+    codecs = ["none", "fp16", "q8", "q4", "powersgd:rank=4", "topk:ratio=0.01"]
+    assert [row[:2] for row in rows] == [[t, c] for c in codecs for t in ("ring", "direct")], rows
+    assert [row[-2] for row in rows if row[0] == "direct"] == ["+0.0", "-2.0", "-1.8", "+1.4", "+6.9", "+26.4"], rows
+    # Bytes as in the topologies' formulas: fp32 sends 4 bytes of each of 269,722 values.
+    assert rows[0][-4:-2] == ["1.08", "MB"], rows[0]
+    assert re.search(r"^take: --topology (ring|direct) --compress (none|fp16|q8|q4): ", done.stdout, re.M), done.stdout
+    # One rank and a stated network: 1.5 times the gradient on a link that carries 9.56 Mbit/s takes 1.35 s.
+    done = job([DPTRAIN, "--plan", *SMALL, "--plan-ranks", "1,4", "--plan-rates", "10mbit,1gbit", "--plan-delay-ms", "5",
+                "--plan-codecs", "none,topk:ratio=0.1,ef=off,q8", "--plan-topologies", "ring", "--plan-batches", "8,16"])
+    assert done.returncode == 0 and not done.stderr, done
+    assert len(re.findall(r"^take: ", done.stdout, re.M)) == 8, done.stdout
+    table = done.stdout.split("4 ranks x 16 images, 10mbit and 5.00 ms one way\n")[1].splitlines()
+    assert [line.split()[1] for line in table[2:5]] == ["none", "topk:ratio=0.1,ef=off", "q8"], table
+    waits = float(table[2].split()[6])
+    assert table[2].split()[7] == "s" and 1.2 < waits < 1.6, table
+    assert os.listdir(".") == [], "something is left"
 
 
 # ---- strangers ----

@@ -1,0 +1,160 @@
+#include "app/codec_costs.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "comm/exchange_kinds.hpp"
+#include "comm/powersgd_factors.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMostFloats = 1u << 20;  // of the gradient are tried
+constexpr std::size_t kPasses = 3;             // the median counts
+
+template <class F>
+double seconds_of(F f) {
+  const Clock::time_point begin = Clock::now();
+  f();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+// The compressed region: everything up to the first one-dimensional tensor.
+std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t all) {
+  const auto first = std::ranges::find_if(tensors, &TensorSlot::is_1d);
+  return first == tensors.end() ? all : std::max<std::size_t>(first->offset, 1);
+}
+
+CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> gradient,
+                              std::size_t segment_bytes) {
+  const auto codec = make_codec(spec);
+  const std::size_t segment = segment_floats(segment_bytes, *codec);
+  const std::span<const float> values = gradient.first(std::min(gradient.size(), kMostFloats));
+  std::vector<float> residual(values.size()), sums(values.begin(), values.end());
+  std::vector<std::byte> payload(codec->max_payload_bytes(std::min(segment, values.size())));
+  std::vector<double> encode_s, decode_s;
+  double bytes = 0.0;
+  // The first pass brings memory in.
+  for (std::size_t pass = 0; pass <= kPasses; ++pass) {
+    double encode = 0.0, decode = 0.0;
+    bytes = 0.0;
+    for (std::size_t at = 0; at < values.size(); at += segment) {
+      const std::size_t n = std::min(segment, values.size() - at);
+      EncodeResult result;
+      encode += seconds_of([&] {
+        result =
+            codec->encode(values.subspan(at, n), spec.feedback ? residual.data() + at : nullptr,
+                          payload, {.step = pass, .offset = at});
+      });
+      bytes += static_cast<double>(result.payload_bytes);
+      decode += seconds_of([&] {
+        codec->decode_add(std::span<const std::byte>(payload).first(result.payload_bytes),
+                          std::span(sums).subspan(at, n));
+      });
+    }
+    if (pass == 0) continue;
+    encode_s.push_back(encode);
+    decode_s.push_back(decode);
+  }
+  const double floats = static_cast<double>(values.size());
+  return {.encode_s = median(encode_s) / floats,
+          .decode_s = median(decode_s) / floats,
+          .payload_bytes = bytes / floats};
+}
+
+CodecFigures measure_factors(std::size_t rank, std::span<const float> gradient,
+                             std::span<const TensorSlot> tensors) {
+  std::vector<float> residual(gradient.size()), values(gradient.begin(), gradient.end());
+  double first = 0.0, second = 0.0, deliver = 0.0, floats = 0.0;
+  for (const TensorSlot& tensor : tensors) {
+    const powersgd::Matrix shape = {tensor.rows, tensor.columns};
+    if (tensor.is_1d || rank * (shape.rows + shape.columns) >= tensor.elements()) continue;
+    std::vector<float> p(rank * shape.rows), q(rank * shape.columns), next_q(q.size());
+    const CounterRng rng(1, RandomStream::test);
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(rng.uniform(i));
+    std::vector<double> work(powersgd::orthonormalise_work(shape.rows, rank));
+    float* const m = values.data() + tensor.offset;
+    float* const rest = residual.data() + tensor.offset;
+    std::vector<double> first_s, second_s, deliver_s;
+    for (std::size_t pass = 0; pass < kPasses; ++pass) {
+      first_s.push_back(
+          seconds_of([&] { powersgd::multiply(shape, m, rest, q.data(), rank, p.data()); }));
+      second_s.push_back(seconds_of([&] {
+        powersgd::orthonormalise(shape.rows, rank, p.data(), work.data());
+        powersgd::multiply_transposed(shape, m, rest, p.data(), rank, next_q.data());
+      }));
+      deliver_s.push_back(seconds_of([&] {
+        powersgd::deliver(shape, m, rest, p.data(), next_q.data(), next_q.data(), rank);
+      }));
+    }
+    first += median(first_s);
+    second += median(second_s);
+    deliver += median(deliver_s);
+    floats += static_cast<double>(tensor.elements());
+    if (floats > static_cast<double>(4 * kMostFloats)) break;
+  }
+  if (floats == 0.0) return {};
+  return {.first_s = first / floats, .second_s = second / floats, .deliver_s = deliver / floats};
+}
+
+}  // namespace
+
+CodecFigures measure_codec(const CodecSpec& spec, std::span<const float> gradient,
+                           std::span<const TensorSlot> tensors, std::size_t segment_bytes) {
+  if (find_codec(spec.name)->is_exchange) {
+    return measure_factors(spec.whole("rank"), gradient, tensors);
+  }
+  return measure_encoding(spec, gradient.first(compressed_floats(tensors, gradient.size())),
+                          segment_bytes);
+}
+
+CodecCosts exact_costs(const CodecFigures& exact) {
+  CodecCosts costs = CodecCosts::exact();
+  costs.encode_s_per_float = exact.encode_s;
+  costs.decode_s_per_float = exact.decode_s;
+  return costs;
+}
+
+SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figures,
+                                 const CodecFigures& exact, std::size_t segment_bytes) {
+  const CodecSpec spec = parse_codec_spec(bucket.codec);
+  const auto floats = static_cast<double>(bucket.elements);
+  SimulatedBucket simulated;
+  const bool is_factored = find_codec(spec.name)->is_exchange;
+  const std::shared_ptr<const Codec> codec =
+      make_codec(is_factored ? parse_codec_spec("none") : spec);
+  CodecCosts costs = exact_costs(exact);
+  if (!is_factored) {
+    costs = {.encode_s_per_float = figures.encode_s,
+             .decode_s_per_float = figures.decode_s,
+             .payload_bytes = [codec, per_float = figures.payload_bytes](std::size_t n) {
+               const auto fixed = codec->fixed_payload_bytes(n);
+               return fixed ? static_cast<double>(*fixed) : per_float * static_cast<double>(n);
+             }};
+  }
+  for (const std::size_t elements :
+       exchange_kind(spec).sums(spec, bucket.elements, bucket.tensors)) {
+    const bool is_second = !simulated.sums.empty();
+    simulated.sums.push_back(
+        {.elements = elements,
+         .segment = segment_floats(segment_bytes, *codec),
+         .costs = costs,
+         .before_s = floats * (is_second ? figures.second_s : figures.first_s)});
+  }
+  simulated.after_s = floats * figures.deliver_s;
+  return simulated;
+}
+
+}  // namespace dp

@@ -1,0 +1,352 @@
+#include "app/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "app/check_network.hpp"
+#include "app/codec_accuracy.hpp"
+#include "app/prediction.hpp"
+#include "app/recorder.hpp"
+#include "comm/hierarchical.hpp"
+#include "comm/link_model.hpp"
+#include "comm/rate_budget.hpp"
+#include "io/text_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// From fine to coarse.
+constexpr const char* kCodecs[] = {"none",           "fp16", "q8", "q4", "powersgd:rank=4",
+                                   "topk:ratio=0.01"};
+
+Options rehearsal_options(const Options& options) {
+  Options trial = options;
+  trial.exchange = false;
+  trial.log = trial.trace = trial.export_file = trial.init = trial.checkpoint = "none";
+  trial.resume = false;
+  trial.quiet = true;
+  trial.epochs = std::max<std::int64_t>(1, options.epochs);
+  return trial;
+}
+
+// The codecs of the table, each once.
+std::vector<std::string> codecs_of(const Options& options) {
+  std::vector<std::string> texts = options.plan.codecs;
+  if (texts.empty()) {
+    texts.assign(std::begin(kCodecs), std::end(kCodecs));
+    texts.push_back(options.compress);
+  }
+  std::vector<std::string> once;
+  std::set<std::string> seen;
+  for (const std::string& text : texts) {
+    if (seen.insert(parse_codec_spec(text).text()).second) once.push_back(text);
+  }
+  return once;
+}
+
+// A network between ranks.
+struct Network {
+  std::string name;
+  NetworkPorts ports;      // by host
+  std::vector<int> hosts;  // by rank
+  LinkProbe slowest;
+};
+
+// The network as it was measured.
+struct MeasuredNetwork {
+  LinkProbe ring;               // all ranks send at the same time
+  std::vector<HostPair> pairs;  // empty on one host
+  std::vector<int> hosts;
+};
+
+MeasuredNetwork measure(Communicator& comm) {
+  MeasuredNetwork measured;
+  measured.hosts = host_numbers(comm.hosts());
+  comm.set_activity("the measurement of the network");
+  if (comm.size() > 1) measured.ring = probe_link(comm);
+  if (comm.local_size() < comm.size()) measured.pairs = probe_hosts(comm);
+  comm.set_activity("the end of the plan");
+  return measured;
+}
+
+// The ranks that were started: every port carries what its quickest pair does, but no more than the
+// ring's slowest link where all links are alike.
+Network as_measured(const MeasuredNetwork& measured) {
+  Network network;
+  network.hosts = measured.hosts;
+  network.slowest = measured.ring;
+  const auto hosts = static_cast<std::size_t>(*std::ranges::max_element(measured.hosts)) + 1;
+  network.ports = NetworkPorts::alike(hosts, measured.ring.bytes_per_s, measured.ring.latency_s);
+  if (measured.pairs.empty()) {
+    network.ports.inside_bytes_per_s = measured.ring.bytes_per_s;
+    network.name =
+        fmt::format("one host, {} measured", format_bit_rate(8 * measured.ring.bytes_per_s));
+    return network;
+  }
+  std::vector<double> send(hosts), receive(hosts);
+  for (const HostPair& pair : measured.pairs) {
+    const auto first =
+        static_cast<std::size_t>(measured.hosts[static_cast<std::size_t>(pair.first_rank)]);
+    const auto second =
+        static_cast<std::size_t>(measured.hosts[static_cast<std::size_t>(pair.second_rank)]);
+    send[first] = std::max(send[first], pair.to_second.bytes_per_s);
+    receive[second] = std::max(receive[second], pair.to_second.bytes_per_s);
+    send[second] = std::max(send[second], pair.to_first.bytes_per_s);
+    receive[first] = std::max(receive[first], pair.to_first.bytes_per_s);
+  }
+  // A link that is clearly faster than the ring's slowest one has a rate of its own; small
+  // differences are the measurement's.
+  constexpr double kClearly = 1.25;
+  for (std::size_t host = 0; host < hosts; ++host) {
+    if (send[host] > kClearly * measured.ring.bytes_per_s)
+      network.ports.send_bytes_per_s[host] = send[host];
+    if (receive[host] > kClearly * measured.ring.bytes_per_s) {
+      network.ports.receive_bytes_per_s[host] = receive[host];
+    }
+  }
+  network.name =
+      fmt::format("{} and {} one way, as measured", format_bit_rate(8 * measured.ring.bytes_per_s),
+                  format_seconds(measured.ring.latency_s));
+  return network;
+}
+
+// Every rank on a host of its own, all links alike.
+Network alike(std::string name, std::size_t ranks, double bytes_per_s, double latency_s) {
+  Network network;
+  network.name = std::move(name);
+  network.ports = NetworkPorts::alike(ranks, bytes_per_s, latency_s);
+  network.hosts.resize(ranks);
+  std::iota(network.hosts.begin(), network.hosts.end(), 0);
+  network.slowest = {.bytes_per_s = bytes_per_s, .latency_s = latency_s, .uncertainty = 0.0};
+  return network;
+}
+
+std::vector<Network> networks_for(const Options& options, const MeasuredNetwork& measured,
+                                  std::size_t ranks) {
+  if (options.plan.rates.empty()) {
+    if (ranks == measured.hosts.size()) return {as_measured(measured)};
+    return {alike(fmt::format("{} and {} one way, as measured between {} ranks",
+                              format_bit_rate(8 * measured.ring.bytes_per_s),
+                              format_seconds(measured.ring.latency_s), measured.hosts.size()),
+                  ranks, measured.ring.bytes_per_s, measured.ring.latency_s)};
+  }
+  std::vector<Network> networks;
+  for (const std::string& rate : options.plan.rates) {
+    const double latency_s = 1e-3 * options.plan.delay_ms;
+    // Of a nominal rate, the headers of TCP over Ethernet take a part.
+    const double bytes_per_s = parse_bit_rate("--plan-rates", rate) / 8 /
+                               (1.0 + LinkModel::kFrameOverheadBytes / LinkModel::kFrameBytes);
+    networks.push_back(alike(
+        latency_s > 0 ? fmt::format("{} and {} one way", rate, format_seconds(latency_s)) : rate,
+        ranks, bytes_per_s, latency_s));
+  }
+  return networks;
+}
+
+StepChoice choice_for(const Options& options, const Calibration& calibration,
+                      const Network& network, const std::string& topology,
+                      const std::string& codec) {
+  const CodecSpec spec = parse_codec_spec(codec);
+  StepChoice choice;
+  choice.topology = topology;
+  choice.ports = network.ports;
+  choice.hosts = network.hosts;
+  choice.overlaps = options.overlap;
+  choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
+  const std::size_t bucket_bytes =
+      options.bucket_mb > 0
+          ? static_cast<std::size_t>(options.bucket_mb * 1e6)
+          : choose_bucket_bytes(network.slowest, network.hosts.size(), spec, calibration.tensors);
+  choice.buckets =
+      plan_buckets(calibration.tensors, {.bucket_bytes = bucket_bytes, .codec = codec});
+  return choice;
+}
+
+// The bits per value that would hide behind backward, all buckets of matrices alike.
+std::string hidden_bits(const Calibration& calibration, const StepChoice& choice) {
+  std::vector<BudgetBucket> buckets;
+  double backward_end_s = 0.0;
+  const double count = static_cast<double>(calibration.steps.size() * calibration.steps[0].size());
+  for (const Bucket& bucket : choice.buckets) {
+    const bool is_exact = bucket.codec == "none";
+    buckets.push_back({.elements = is_exact ? 0 : bucket.elements,
+                       .fixed_bytes = is_exact ? 4.0 * static_cast<double>(bucket.elements) : 0.0});
+  }
+  for (const std::vector<RehearsedStep>& step : calibration.steps) {
+    for (const RehearsedStep& rank : step) {
+      backward_end_s += choice.batch_factor * rank.backward_end_s / count;
+      for (std::size_t b = 0; b < buckets.size(); ++b) {
+        const Bucket& bucket = choice.buckets[b];
+        const auto begin = rank.ready_s.begin();
+        buckets[b].ready_s +=
+            choice.batch_factor / count *
+            *std::max_element(begin + static_cast<std::ptrdiff_t>(bucket.first_tensor),
+                              begin + static_cast<std::ptrdiff_t>(bucket.end_tensor));
+      }
+    }
+  }
+  const std::vector<double>& ports = choice.ports.send_bytes_per_s;
+  const RateBudget budget =
+      hidden_rate({.buckets = buckets,
+                   .backward_end_s = backward_end_s,
+                   .slack_s = 0.03 * choice.batch_factor * calibration.compute_s(),
+                   .goodput_bytes_per_s = *std::ranges::min_element(ports),
+                   .latency_s = choice.ports.latency_s,
+                   .hops = find_topology("direct").hops(choice.hosts.size(), choice.hosts),
+                   .wire_factor = two_leg_wire_factor(choice.hosts.size())});
+  if (!budget.binding) return {};
+  if (budget.bits_per_value == 0.0) {
+    return "no rate hides behind backward: what is sent in fp32 and the latency alone take longer";
+  }
+  return fmt::format(
+      "{:.2g} bits a value would hide behind backward on direct (bucket {} of {} "
+      "limits them)",
+      budget.bits_per_value, *budget.binding + 1, buckets.size());
+}
+
+std::string loss_text(const PlanRow& row) {
+  const auto loss = loss_of_studies(parse_codec_spec(row.codec), row.topology);
+  if (!loss) return "not tried";
+  return fmt::format("{:+.1f} %", 100.0 * (*loss - 1.0));
+}
+
+TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {
+  TextTable table;
+  table.header = {"--topology", "--compress", "step", "computes", "waits", "a rank sends"};
+  table.align = {Align::left, Align::left, Align::right, Align::right, Align::right, Align::right};
+  if (has_accuracy) {
+    table.header.emplace_back("loss in studies");
+    table.align.push_back(Align::right);
+  }
+  for (const PlanRow& row : rows) {
+    table.rows.push_back({row.topology, row.codec, format_seconds(row.step_s),
+                          format_seconds(row.compute_s), format_seconds(row.exposed_s),
+                          format_bytes(row.sent_bytes)});
+    if (has_accuracy) table.rows.back().push_back(loss_text(row));
+  }
+  return table;
+}
+
+void print_plans(const Options& options, const Calibration& calibration,
+                 const MeasuredNetwork& measured) {
+  std::vector<std::int64_t> all_ranks = options.plan.ranks, batches = options.plan.batches;
+  const double images = static_cast<double>(options.global_batch_of(
+                            static_cast<std::int64_t>(measured.hosts.size()))) /
+                        static_cast<double>(measured.hosts.size());
+  if (all_ranks.empty()) all_ranks = {static_cast<std::int64_t>(measured.hosts.size())};
+  if (batches.empty()) batches = {static_cast<std::int64_t>(images)};
+  for (const std::int64_t ranks : all_ranks) {
+    for (const std::int64_t batch : batches) {
+      for (const Network& network :
+           networks_for(options, measured, static_cast<std::size_t>(ranks))) {
+        std::vector<PlanRow> rows;
+        const double factor = static_cast<double>(batch) / images;
+        std::string hidden;
+        for (const std::string& codec : codecs_of(options)) {
+          for (const std::string& topology : options.plan.topologies) {
+            StepChoice choice = choice_for(options, calibration, network, topology, codec);
+            choice.batch_factor = factor;
+            const StepForecast forecast = predict_step(calibration, choice);
+            rows.push_back({.topology = topology,
+                            .codec = codec,
+                            .step_s = forecast.step_s,
+                            .exposed_s = forecast.exposed_s,
+                            .compute_s = forecast.step_s - forecast.exposed_s,
+                            .sent_bytes = forecast.most_sent_bytes});
+          }
+        }
+        if (ranks > 1) {
+          hidden =
+              hidden_bits(calibration, choice_for(options, calibration, network, "direct", "q8"));
+        }
+        std::printf("\n%lld rank%s x %lld images, %s\n%s", static_cast<long long>(ranks),
+                    ranks == 1 ? "" : "s", static_cast<long long>(batch), network.name.c_str(),
+                    format_table(table_of(rows, options.plan.has_accuracy), 2).c_str());
+        std::printf("take: %s\n", advise(rows).text.c_str());
+        if (!hidden.empty()) std::printf("rate: %s\n", hidden.c_str());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PlanAdvice advise(const std::vector<PlanRow>& rows) {
+  const auto trains_well = [](const PlanRow& row) {
+    const auto loss = loss_of_studies(parse_codec_spec(row.codec), row.topology);
+    return loss && *loss <= 1.0 + kSpreadOfSeeds;
+  };
+  const bool has_good = std::ranges::any_of(rows, trains_well);
+  double least_s = std::numeric_limits<double>::infinity();
+  for (const PlanRow& row : rows) {
+    if (!has_good || trains_well(row)) least_s = std::min(least_s, row.step_s);
+  }
+  PlanAdvice advice;
+  while ((has_good && !trains_well(rows[advice.row])) ||
+         rows[advice.row].step_s > kNearFastest * least_s) {
+    ++advice.row;
+  }
+  const PlanRow& best = rows[advice.row];
+  advice.text = fmt::format(
+      "--topology {} --compress {}: {} a step, of which it waits {} for the "
+      "network",
+      best.topology, best.codec, format_seconds(best.step_s), format_seconds(best.exposed_s));
+  advice.text += has_good ? fmt::format(
+                                "; the finest of those that train as fp32 does within the "
+                                "spread of seeds and take at most {:.0f} % longer than the "
+                                "quickest of these",
+                                100.0 * (kNearFastest - 1.0))
+                          : std::string("; no study has tried any of these codecs");
+  if (best.exposed_s <= 0.1 * best.step_s) return advice;
+  const PlanRow& quickest = *std::ranges::min_element(rows, {}, &PlanRow::step_s);
+  if (quickest.step_s < 0.95 * best.step_s) {
+    const auto loss = loss_of_studies(parse_codec_spec(quickest.codec), quickest.topology);
+    advice.text +=
+        fmt::format(". {} would take {}", quickest.codec, format_seconds(quickest.step_s));
+    if (loss) advice.text += fmt::format(", with {:+.0f} % loss in the study", 100 * (*loss - 1));
+  }
+  advice.text += ". A larger batch or --accumulate waits less often";
+  return advice;
+}
+
+void plan_run(const Options& options, Communicator& comm) {
+  if (comm.size() == 1 && options.plan.rates.empty()) {
+    throw AgreedError(ErrorKind::usage,
+                      "--plan: one rank has no network to measure; start several ranks, or give "
+                      "--plan-rates and --plan-ranks");
+  }
+  Calibration calibration;
+  {
+    const Options trial = rehearsal_options(options);
+    Run run(trial, comm);
+    calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
+    calibration.tensors = run.replica->tensor_slots();
+    calibration.steps = rehearse_steps(run, {.steps = 6, .seconds = 10.0});
+    std::vector<std::string> codecs = codecs_of(options);
+    codecs.insert(codecs.begin(), {"none", "q8"});
+    measure_codecs(run, codecs, calibration);
+  }
+  // The communicator is the main thread's again.
+  MeasuredNetwork measured;
+  measured.hosts = host_numbers(comm.hosts());
+  if (options.plan.rates.empty()) measured = measure(comm);
+  comm.busy([&] {
+    if (comm.rank() != 0) return;
+    std::printf(
+        "dptrain %s --plan: %s on %s, from %zu step%s of %d rank%s, which compute%s %s "
+        "each\n",
+        DP_VERSION, options.model.c_str(), options.dataset.c_str(), calibration.steps.size(),
+        calibration.steps.size() == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "" : "s",
+        comm.size() == 1 ? "s" : "", format_seconds(calibration.compute_s()).c_str());
+    print_plans(options, calibration, measured);
+  });
+}
+
+}  // namespace dp

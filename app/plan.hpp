@@ -1,0 +1,39 @@
+// dptrain --plan: predicts how long a step takes with other codecs, topologies, numbers of ranks,
+// batches and links, and says which to take and why.
+//
+// It computes a few steps of this run on the ranks that were started, measures the codecs on their
+// gradient and the links between hosts, and simulates the rest (prediction.hpp). Nothing is
+// trained, and nothing is written.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "app/options.hpp"
+#include "comm/communicator.hpp"
+
+namespace dp {
+
+// Collective. Programs and options were compared before.
+void plan_run(const Options& options, Communicator& comm);
+
+// One line of a plan's table.
+struct PlanRow {
+  std::string topology, codec;
+  double step_s = 0.0, exposed_s = 0.0, compute_s = 0.0, sent_bytes = 0.0;
+};
+
+struct PlanAdvice {
+  std::size_t row = 0;
+  std::string text;
+};
+
+// Of the rows whose codec trains as fp32 within the spread of seeds (codec_accuracy.hpp), those
+// that take at most kNearFastest times as long as the fastest of them; of these the first in the
+// order of the list, which goes from fine codecs to coarse ones. If it still waits for the network,
+// the text says what would help. At least one row.
+inline constexpr double kNearFastest = 1.05;
+[[nodiscard]] PlanAdvice advise(const std::vector<PlanRow>& rows);
+
+}  // namespace dp

@@ -1,0 +1,103 @@
+#include "app/prediction.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// What a message and its bytes cost the reducer's thread beside the codec: calls of MPI, and copies
+// into and out of the kernel's buffers. A core carries about 1 GB/s over TCP in one direction.
+constexpr double kMessage_s = 20e-6;
+constexpr double kByte_s = 1e-9;
+
+CodecFigures mean_of(const std::vector<CodecFigures>& all) {
+  CodecFigures mean;
+  for (double CodecFigures::*field :
+       {&CodecFigures::encode_s, &CodecFigures::decode_s, &CodecFigures::payload_bytes,
+        &CodecFigures::first_s, &CodecFigures::second_s, &CodecFigures::deliver_s}) {
+    for (const CodecFigures& one : all) mean.*field += one.*field / static_cast<double>(all.size());
+  }
+  return mean;
+}
+
+// A rank's times for these buckets. Waiting for the batch does not grow with it.
+ComputeTimes times_of(const RehearsedStep& step, const StepChoice& choice) {
+  ComputeTimes times;
+  times.backward_end_s = choice.batch_factor * step.backward_end_s;
+  for (const Bucket& bucket : choice.buckets) {
+    double ready_s = 0.0;
+    for (std::size_t t = bucket.first_tensor; t < bucket.end_tensor; ++t) {
+      ready_s = std::max(ready_s, choice.batch_factor * step.ready_s[t]);
+    }
+    times.ready_s.push_back(choice.overlaps ? ready_s : times.backward_end_s);
+  }
+  times.after_s = step.update_s;
+  return times;
+}
+
+}  // namespace
+
+double Calibration::compute_s() const {
+  double slowest_s = 0.0;
+  for (std::size_t rank = 0; rank < steps.front().size(); ++rank) {
+    double sum_s = 0.0;
+    for (const std::vector<RehearsedStep>& step : steps) {
+      sum_s += step[rank].backward_end_s + step[rank].update_s;
+    }
+    slowest_s = std::max(slowest_s, sum_s / static_cast<double>(steps.size()));
+  }
+  return slowest_s;
+}
+
+void measure_codecs(Run& run, const std::vector<std::string>& specs, Calibration& calibration) {
+  const std::vector<float> gradient =
+      to_host(*run.device, run.replica->network().parameters().gradients());
+  Reducer& reducer = run.replica->sync().reducer();
+  for (const std::string& text : specs) {
+    const CodecSpec spec = parse_codec_spec(text);
+    if (calibration.codecs.contains(spec.text())) continue;
+    reducer.run([](Communicator& comm) { comm.barrier(); });
+    const CodecFigures mine =
+        measure_codec(spec, gradient, calibration.tensors, ReducerOptions().segment_bytes);
+    calibration.codecs[spec.text()] =
+        mean_of(reducer.run([&](Communicator& comm) { return comm.all_gather(mine); }));
+  }
+}
+
+StepForecast predict_step(const Calibration& calibration, const StepChoice& choice) {
+  const auto figures_of = [&](const std::string& spec) {
+    const auto found = calibration.codecs.find(spec);
+    DP_ASSERT(found != calibration.codecs.end(), "codec {} was not measured", spec);
+    return found->second;
+  };
+  const CodecFigures exact = figures_of("none");
+  StepSetup setup;
+  for (const Bucket& bucket : choice.buckets) {
+    setup.buckets.push_back(
+        simulated_bucket(bucket, figures_of(bucket.codec), exact, choice.segment_bytes));
+  }
+  setup.topology = &find_topology(choice.topology);
+  setup.ports = choice.ports;
+  setup.hosts = choice.hosts;
+  setup.window = choice.window;
+  setup.buckets_in_flight = choice.buckets_in_flight;
+  setup.exact = exact_costs(exact);
+  setup.message_s = kMessage_s;
+  setup.byte_s = kByte_s;
+  setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
+  setup.sleeps = true;
+  std::vector<std::vector<ComputeTimes>> steps;
+  for (const std::vector<RehearsedStep>& step : calibration.steps) {
+    std::vector<ComputeTimes>& ranks = steps.emplace_back();
+    for (std::size_t rank = 0; rank < choice.hosts.size(); ++rank) {
+      ranks.push_back(times_of(step[rank % step.size()], choice));
+    }
+  }
+  return simulate_steps(setup, steps);
+}
+
+}  // namespace dp

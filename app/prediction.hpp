@@ -1,0 +1,52 @@
+// Predicts a step from what was measured before: the computation (rehearsal.hpp), the codecs
+// (codec_costs.hpp) and the link (comm/link_probe.hpp). comm/step_simulation.hpp puts them
+// together.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "app/codec_costs.hpp"
+#include "app/rehearsal.hpp"
+#include "comm/fluid_network.hpp"
+#include "comm/step_simulation.hpp"
+
+namespace dp {
+
+// What was measured on the ranks of this program.
+struct Calibration {
+  std::vector<TensorSlot> tensors;
+  std::vector<std::vector<RehearsedStep>> steps;  // [step][rank]
+  std::map<std::string, CodecFigures> codecs;     // by spec, in canonical form; means over ranks
+  // Whether the ranks compute on processors that their exchange needs, too.
+  bool shares_processor = true;
+
+  // From the begin of a step to the begin of the next, without an exchange: the slowest rank's
+  // mean.
+  [[nodiscard]] double compute_s() const;
+};
+
+// Collective, between steps: measures the codecs of these specs on the gradient of the last step,
+// on all ranks at the same time, as in an exchange.
+void measure_codecs(Run& run, const std::vector<std::string>& specs, Calibration& calibration);
+
+// What is to be predicted.
+struct StepChoice {
+  std::vector<Bucket> buckets;
+  std::string topology = "ring";
+  NetworkPorts ports;
+  std::vector<int> hosts;  // by rank; ranks beyond those measured compute as these do, by turns
+  std::size_t segment_bytes = ReducerOptions().segment_bytes;
+  std::size_t window = ReducerOptions().window;
+  std::size_t buckets_in_flight = ReducerOptions().buckets_in_flight;
+  bool overlaps = true;
+  double batch_factor = 1.0;  // images of a step over those measured
+};
+
+// Asserts that the codecs of all buckets were measured.
+[[nodiscard]] StepForecast predict_step(const Calibration& calibration, const StepChoice& choice);
+
+}  // namespace dp
