@@ -299,7 +299,6 @@ void hand_over(const Options& options, Communicator& comm, const Choice& choice,
 
 std::optional<ResumePoint> find_resume_point(const Options& options, Communicator& comm) {
   together(comm, kDptrainNames, [&] {
-    prepare_checkpoint_folder(options.checkpoint);
     if (options.resume || list_shards(options.checkpoint).empty()) return;
     throw SettingError(Setting::checkpoint, options.checkpoint,
                        "holds the checkpoints of another run: give --resume to go on with that "

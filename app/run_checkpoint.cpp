@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "app/rank_main.hpp"
 #include "app/recorder.hpp"
@@ -31,7 +32,14 @@ void check_own_models(const Run& run) {
 }  // namespace
 
 void find_checkpoint(Run& run) {
+  // Ranks of an earlier run may take so long to notice that it has ended.
+  const double patience_s = std::min(15.0, run.options.comm_timeout_s);
+  const std::string& folder = run.options.checkpoint;
   run.attempt = draw_attempt(run.comm);
+  together(run.comm, kDptrainNames, [&] {
+    prepare_checkpoint_folder(folder);
+    run.checkpoint_lock.emplace(folder, run.attempt, std::chrono::duration<double>(patience_s));
+  });
   run.resume = find_resume_point(run.options, run.comm);
   if (!run.resume) return;
   const CheckpointHead& head = run.resume->head;

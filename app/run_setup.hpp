@@ -70,7 +70,8 @@ struct Run {
   std::uint64_t data_hash = 0;        // content_hash(data)
   std::optional<ResumePoint> resume;  // where the run goes on; until its state is restored
   std::uint32_t attempt = 0;          // the number of this start of the program
-  std::size_t planned_ranks = 1;      // with which the run was begun: decides the learning rate
+  std::optional<CheckpointLock> checkpoint_lock;
+  std::size_t planned_ranks = 1;  // with which the run was begun: decides the learning rate
   std::vector<std::string> resume_notes = {};  // on rank 0: what differs from the checkpoint's run
   std::size_t global_batch = 0;                // before --batch-schedule changes it
   BatchSchedule batches;                       // the sizes of all epochs

@@ -1,5 +1,6 @@
 #include "io/checkpoint_folder.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "kernels/base/setting_error.hpp"
 
@@ -113,6 +115,52 @@ void prepare_checkpoint_folder(const std::string& folder) {
   if (::access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
     refuse(fmt::format("cannot be written: {}", std::strerror(errno)));
   }
+}
+
+namespace {
+
+// A run's ranks share a lock of one byte of the folder, at the place that the attempt says. (Linux
+// locks folders, too, by any numbers; a lock of an open file is not lost when another descriptor of
+// the folder is closed.)
+struct flock byte_lock(short type, off_t start, off_t length) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = start;
+  lock.l_len = length;  // 0: up to the end
+  return lock;
+}
+
+bool is_locked_by_others(int folder, off_t start, off_t length) {
+  struct flock lock = byte_lock(F_WRLCK, start, length);
+  return ::fcntl(folder, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+}  // namespace
+
+CheckpointLock::CheckpointLock(const std::string& folder, std::uint32_t attempt,
+                               std::chrono::duration<double> patience)
+    : folder_(open_file(folder, O_RDONLY | O_DIRECTORY)) {
+  using Clock = std::chrono::steady_clock;
+  const off_t place = off_t{attempt} + 1;
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(patience);
+  for (;;) {
+    struct flock mine = byte_lock(F_RDLCK, place, 1);
+    if (::fcntl(folder_.get(), F_OFD_SETLK, &mine) != 0) return;  // the file system has no locks
+    if (!is_locked_by_others(folder_.get(), 0, place) &&
+        !is_locked_by_others(folder_.get(), place + 1, 0)) {
+      return;
+    }
+    if (Clock::now() >= end) break;
+    // Of two runs that have begun at the same moment, one finds the folder without the other.
+    mine.l_type = F_UNLCK;
+    ::fcntl(folder_.get(), F_OFD_SETLK, &mine);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + attempt % 80));
+  }
+  throw SettingError(Setting::checkpoint, folder,
+                     "is in use by another run on this host: wait until it has ended, or give "
+                     "another folder",
+                     ErrorKind::data);
 }
 
 std::vector<ShardFile> list_shards(const std::string& folder) {

@@ -9,6 +9,7 @@
 // alone. Several ranks of a host share a folder. Failures are Error(data).
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "io/saved_file.hpp"
 
 namespace dp {
 
@@ -43,6 +46,20 @@ struct ShardFile {
 
 // Makes the folder, with those above it, if it is not there, and checks that files can be made.
 void prepare_checkpoint_folder(const std::string& folder);
+
+// Keeps other runs of this host away from the folder for as long as it lives; the ranks of one run,
+// which have the same attempt, share it. The end of the process ends it, whatever its end is.
+// Nothing is written: the kernel holds the lock. Another host's run is not seen, also on a disk
+// that both share.
+class CheckpointLock {
+ public:
+  // Waits so long for ranks of an earlier run that are about to end, then throws.
+  CheckpointLock(const std::string& folder, std::uint32_t attempt,
+                 std::chrono::duration<double> patience);
+
+ private:
+  FileDescriptor folder_;
+};
 
 // The shards in the folder that are written; none if there is no such folder.
 [[nodiscard]] std::vector<ShardFile> list_shards(const std::string& folder);

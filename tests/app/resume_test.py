@@ -296,6 +296,28 @@ def refusals() -> None:
     assert steps_in("ck") == [4], steps_in("ck")
 
 
+def two_at_once() -> None:
+    """A second run is kept away from the folder of one that runs, and not when that has been killed."""
+    words = ("--epochs", "1000", "--comm-timeout", "2")
+    first = subprocess.Popen(command(2, "first.h5", *words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                             start_new_session=True)
+    try:
+        end = time.monotonic() + 60
+        while not (os.path.isdir("ck") and steps_in("ck")) and time.monotonic() < end:
+            time.sleep(0.02)
+        done = run(2, "second.h5", *words, "--resume", code=3)
+        said = [line for line in done.stderr.splitlines()
+                if line.startswith("dptrain: ") and not line.startswith("dptrain: stopped by SIGTERM")]
+        assert said == ["dptrain: --checkpoint ck: is in use by another run on this host: wait until it has ended, or "
+                        "give another folder"], done.stderr
+        assert not os.path.exists("second.h5") and first.poll() is None
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    done = run(2, "third.h5", "--epochs", "1", "--comm-timeout", "10", "--resume")
+    assert "resumed from step " in done.stdout, done.stdout
+
+
 def other_data() -> None:
     def write(label: int) -> None:
         os.makedirs("data", exist_ok=True)
@@ -336,7 +358,7 @@ def folder_goes_away() -> None:
 
 CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
          without_exchange, by_time, exported_weights, killed,
-         damaged_or_missing, other_number_of_ranks, refusals, other_data, folder_goes_away]
+         damaged_or_missing, other_number_of_ranks, refusals, two_at_once, other_data, folder_goes_away]
 
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)

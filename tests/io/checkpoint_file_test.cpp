@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
+#include <sys/wait.h>
+
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -176,6 +180,42 @@ TEST(CheckpointFolder, KeepsWhatItMust) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
   }
   EXPECT_TRUE(list_shards(folder / "nothing").empty());
+}
+
+TEST(CheckpointLock, KeepsOtherRunsAwayUntilItsProcessEnds) {
+  const TempFolder folder;
+  const std::string path = folder.path().string();
+  const auto message = [&](std::uint32_t attempt) {
+    try {
+      const CheckpointLock lock(path, attempt, std::chrono::milliseconds(10));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  int ready[2] = {};
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t other = ::fork();
+  if (other == 0) {  // a rank of another run
+    const CheckpointLock lock(path, 7, std::chrono::seconds(1));
+    // As the writing of a checkpoint does.
+    sync_folder_of(path + "/file");
+    static_cast<void>(!::write(ready[1], "x", 1));
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  for (const std::uint32_t attempt : {0u, 6u, 8u, 0xffffffffu}) {
+    EXPECT_NE(message(attempt).find("is in use by another run on this host"), std::string::npos)
+        << attempt;
+  }
+  EXPECT_EQ(message(7), "");  // a rank of the same one
+  ::kill(other, SIGKILL);
+  ASSERT_EQ(::waitpid(other, nullptr, 0), other);
+  EXPECT_EQ(message(8), "");
+  EXPECT_TRUE(std::filesystem::is_empty(path));
+  for (const int end : ready) ::close(end);
 }
 
 }  // namespace
