@@ -27,6 +27,8 @@ constexpr auto kLook = 100ms;
 constexpr auto kPatience = 10s;
 // And this time after SIGTERM.
 constexpr auto kPatienceAfterSignal = 4s;
+// A run that is not known to train gets this time to end, or to say that it trains.
+constexpr auto kPatienceBeforeTraining = 2s;
 
 void write_all(int stream, std::string_view text) {
   while (!text.empty()) {
@@ -135,10 +137,18 @@ class Attempt {
     if (count == 0 || count == obeyed_) return;
     const bool is_first = obeyed_ == 0 && count == 1;
     obeyed_ = count;
-    if (is_first && report_.first_step) {
-      session_.send(SIGUSR1);  // mpirun passes it on to all ranks
+    if (is_first) {
+      // mpirun passes it on to all ranks, and gives them time. A rank that has not begun ends at
+      // once. Training may have begun without this program's knowing it yet.
+      session_.send(SIGUSR1);
+      if (!report_.first_step) terminate_at_ = Clock::now() + kPatienceBeforeTraining;
       return;
     }
+    terminate();
+  }
+
+  void terminate() {
+    terminate_at_.reset();
     session_.send(SIGTERM);
     kill_at(Clock::now() + kPatienceAfterSignal);
   }
@@ -149,6 +159,8 @@ class Attempt {
 
   void check_deadlines() {
     const Clock::time_point now = Clock::now();
+    if (report_.first_step) terminate_at_.reset();
+    if (terminate_at_ && now > *terminate_at_) terminate();
     if (now - last_mark_ > std::chrono::duration<double>(request_.silence_s)) {
       has_been_killed_for_silence_ = true;
       session_.end();
@@ -186,7 +198,7 @@ class Attempt {
   Session session_;
   AttemptReport report_;
   Clock::time_point last_mark_ = Clock::now();
-  std::optional<Clock::time_point> kill_at_;
+  std::optional<Clock::time_point> terminate_at_, kill_at_;
   std::optional<int> said_end_;
   std::string victim_ = "a rank";
   int obeyed_ = 0;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "app/run_status.hpp"
+#include "app/stop_notice.hpp"
 #include "comm/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
 
@@ -25,12 +26,14 @@ int run_ranks(const char* program, const OptionNames& names, int argc, char** ar
         std::fprintf(stderr, "%s: %s\n", program, text.c_str());
       });
       const int exit_code = with_option_names(names, [&] { return body(*comm); });
+      StopNotice::run_is_over();
       RunStatus::say_end(exit_code);
       mpi.watchdog().set_timeout_s(comm->timeout_s());
       mpi.watchdog().watch("MPI_Comm_free", [&] { comm.reset(); });
       return exit_code;
     } catch (...) {
       std::string message;
+      StopNotice::run_is_over();
       RunStatus::say_end(exit_code_of_current_exception(message));
       return mpi.end_with_error(program);
     }

@@ -35,7 +35,8 @@ struct Path {
 };
 Path log_path, checkpoint_path;
 std::atomic<std::size_t> epoch_now = 0, all_epochs = 0, step_now = 0, all_steps = 0;
-std::atomic<bool> has_wish = false, speaks = false, is_on_terminal = false, is_under_mpirun = false;
+std::atomic<bool> has_wish = false, is_over = false, speaks = false, is_on_terminal = false,
+                  is_under_mpirun = false;
 std::atomic<int> holds = 0, pending_code = 0;
 std::atomic<int> line_stream = STDERR_FILENO;  // where the line goes
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGUSR1};
@@ -112,6 +113,10 @@ void end(int code) {
 void handle(int signal) {
   const int error = errno;
   const bool is_second = has_wish.exchange(true);
+  if (is_over) {
+    if (is_second) ::_exit(128 + signal);
+    return;
+  }
   const bool at_once = is_second || epoch_now == 0;
   if (speaks && pending_code == 0) say(signal, at_once);
   if (is_second) {
@@ -157,6 +162,8 @@ void StopNotice::speak() {
   is_on_terminal = ::isatty(line_stream) != 0;
   speaks = true;
 }
+
+void StopNotice::run_is_over() { is_over = true; }
 
 const std::atomic<bool>& StopNotice::wish() { return has_wish; }
 

@@ -28,6 +28,10 @@ class StopNotice {
   // This rank prints the lines.
   static void speak();
 
+  // The run's result is known and said: from now on the first signal does nothing, since mpirun
+  // sends one to ranks that end a little later than others.
+  static void run_is_over();
+
   // Becomes true when a signal has asked this rank to stop.
   [[nodiscard]] static const std::atomic<bool>& wish();
 
