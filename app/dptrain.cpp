@@ -39,6 +39,9 @@ dp::OptionContext option_context() {
   for (const dp::Topology& topology : dp::topology_list()) {
     context.topologies.emplace_back(topology.name);
   }
+  context.topology_for = [](const std::string& spec) {
+    return std::string(dp::find_codec(dp::parse_codec_spec(spec).name)->topology);
+  };
   context.check_compress = [](const std::string& spec) {
     static_cast<void>(dp::parse_codec_spec(spec));
   };

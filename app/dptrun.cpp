@@ -65,7 +65,9 @@ class Supervisor {
           signals_);
       has_lived_ = has_lived_ || report.has_lived;
       if (const int signals = signals_.count(); signals > 0 && report.exit_code != 0) {
-        if (signals > 1 || !report.first_step) return stop_code();
+        // SIGUSR1 ends an mpirun that has not begun, or is about to end.
+        const bool is_by_wish = report.exit_code == 128 + SIGUSR1;
+        if (signals > 1 || !report.first_step || is_by_wish) return stop_code();
         if (report.exit_code != static_cast<int>(dp::ErrorKind::stopped)) {
           say("{}; it is not started again, since it was to stop", what_ended(report));
         }

@@ -49,6 +49,7 @@ class Builder {
   void resolve_checkpoint();
   void resolve_plan();
   void resolve_sync_bn();
+  void resolve_topology();
   void resolve_init();
 
   const OptionContext& context_;
@@ -133,6 +134,7 @@ Options Builder::resolve() {
   resolve_checkpoint();
   resolve_plan();
   resolve_sync_bn();
+  resolve_topology();
   resolve_init();
   return options_;
 }
@@ -257,6 +259,12 @@ void Builder::resolve_sync_bn() {
                 "--sync-bn on: not with --exchange off, which trains a model on each rank alone");
   }
   options_.sync_bn = false;
+}
+
+void Builder::resolve_topology() {
+  if (is_given("topology") || !context_.topology_for) return;
+  const std::string topology = context_.topology_for(options_.compress);
+  if (!topology.empty()) options_.topology = topology;
 }
 
 void Builder::resolve_trace() {

@@ -165,6 +165,8 @@ struct OptionContext {
   std::vector<std::string> topologies = {"ring"};  // for --topology
   // Throws Error(usage) for a bad --compress value; empty: everything is accepted.
   std::function<void(const std::string& spec)> check_compress = nullptr;
+  // The topology that suits a --compress value, where none is given; empty: the usual one.
+  std::function<std::string(const std::string& spec)> topology_for = nullptr;
   // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
   // without --dataset.
   std::function<std::string(const std::string& folder)> detect_dataset = nullptr;

@@ -38,10 +38,10 @@ void Replica::load(const Batch& batch) {
   if (input_ && batch.samples > 0) input_->send(batch.bytes, batch.crops, batch.labels);
 }
 
-void Replica::compute(std::uint64_t step, bool is_last_part) {
+void Replica::compute(std::uint64_t step, bool is_last_part, double progress) {
   batch_ = take_loaded();
   if (batch_.part == 0) {
-    sync_->begin_step(step);
+    sync_->begin_step(step, progress);
     if (options_.trace != nullptr) options_.trace->begin_step(step);
     clock_.step_begins(step);
     has_earlier_ = false;

@@ -87,8 +87,8 @@ class Replica {
   void load(const Batch& batch);
   // A step of several parts calls load() and compute() for each, is_last_part with the last one,
   // and the rest once. The gradients of earlier parts are added to the last one's as these become
-  // final.
-  void compute(std::uint64_t step, bool is_last_part = true);
+  // final. progress: the share of the run that lies before this step; below 0: not known.
+  void compute(std::uint64_t step, bool is_last_part = true, double progress = -1.0);
   void await_loaded();
   // data_s is how long the loop waited for this step's batch (for take_times).
   StepVerdict await_sums(double data_s);

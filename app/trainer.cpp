@@ -130,7 +130,7 @@ void Trainer::step(bool is_last) {
   for (std::size_t part = 0; part < parts; ++part) {
     const bool is_last_part = part + 1 == parts;
     data_s += take_batch(part == 0);
-    replica_.compute(global_step_, is_last_part);
+    replica_.compute(global_step_, is_last_part, place_in_run(0) / all_steps());
     load_ahead(is_last && is_last_part);
   }
   const StepVerdict verdict = replica_.await_sums(data_s);

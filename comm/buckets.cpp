@@ -9,6 +9,8 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
                                  const BucketOptions& options) {
   const std::string codec = parse_codec_spec(options.codec).text();
   const std::string exact = parse_codec_spec("none").text();
+  const std::string small =
+      parse_codec_spec(find_codec(parse_codec_spec(codec).name)->small_codec).text();
   std::vector<Bucket> buckets;
   bool is_open = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -22,7 +24,9 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
     if (!is_open || is_first_1d || changes) {
       buckets.push_back({.offset = tensor.offset,
                          .elements = 0,
-                         .codec = tensor.is_1d || tensor.is_exact ? exact : codec,
+                         .codec = tensor.is_exact ? exact
+                                  : tensor.is_1d  ? small
+                                                  : codec,
                          .first_tensor = i,
                          .end_tensor = i});
       if (codec != exact && tensor.is_exact) buckets.back().why = "excluded by name";
@@ -36,8 +40,9 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
     if (!tensor.is_1d) is_open = bucket.elements * sizeof(float) < options.bucket_bytes;
   }
   for (Bucket& bucket : buckets) {
-    if (bucket.codec != exact && bucket.elements * sizeof(float) < options.min_compress_bytes) {
-      bucket.codec = exact;
+    if (bucket.codec == codec && codec != exact &&
+        bucket.elements * sizeof(float) < options.min_compress_bytes) {
+      bucket.codec = small;
       bucket.why = "too small to gain";
     }
   }

@@ -4,7 +4,8 @@
 // backward finishes them, then all one-dimensional ones (batch norm, bias). A *bucket* is a
 // contiguous slice of it. It is small enough that its exchange starts while backward still runs,
 // and large enough that headers and latency do not matter. The one-dimensional region is the last
-// bucket, in fp32: it is small, and its values tolerate no coarse bins.
+// bucket, in fp32 or what the codec has for small tensors (CodecInfo::small_codec): it is small,
+// and its values tolerate no coarse bins.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,8 @@ struct TensorSlot {
 struct BucketOptions {
   std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has this many bytes of fp32
   std::string codec = "none";           // a codec spec
-  // Smaller buckets are sent in fp32, because their cost is headers and latency, not bytes.
+  // Smaller buckets are sent as one-dimensional tensors are, because their cost is headers and
+  // latency, not bytes.
   std::size_t min_compress_bytes = 16u << 10;
 };
 

@@ -26,6 +26,7 @@
 #include <string>
 
 #include "comm/encode_sample.hpp"
+#include "comm/rate_control.hpp"
 #include "comm/transport.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/base/trace.hpp"
@@ -53,6 +54,9 @@ struct ExchangeSetup {
   // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
   TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
+  // How finely to round, for codecs that can be told; it may change between steps. Null: they
+  // decide alone. With it, messages carry rate notes (rate_control.hpp). The same on all ranks.
+  const RateOrder* rate = nullptr;
   // Set once this rank wishes to stop, at any time and by any thread; null: never.
   const std::atomic<bool>* stop_wish = nullptr;
 };
@@ -114,6 +118,9 @@ class Exchange {
   // After delivered(): whether a rank that wishes to stop has said so in this exchange. The same on
   // all ranks. False for exchanges that send nothing.
   [[nodiscard]] virtual bool stop_is_wished() const = 0;
+  // After delivered(): what this exchange has sent in this step, over all ranks. Empty without
+  // ExchangeSetup::rate, and where nothing is sent.
+  [[nodiscard]] virtual RateTally rate_tally() const { return {}; }
   // True while this rank has nothing in flight and some rank has not started this bucket.
   [[nodiscard]] virtual bool waits_for_peer() const = 0;
   // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so

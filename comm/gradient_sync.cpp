@@ -12,7 +12,11 @@ namespace dp {
 
 // ---- a step -------------------------------------------------------------------------------------
 
-void GradientSync::begin_step(std::uint64_t step) {
+void GradientSync::begin_step(std::uint64_t step, double progress) {
+  if (mean_bits_ > 0.0) {
+    planned_bits_ = planned_bits(mean_bits_, progress);
+    order_rate();
+  }
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
@@ -36,8 +40,47 @@ void GradientSync::all_final() {
 
 StepVerdict GradientSync::finish_step() {
   const StepVerdict verdict = reducer_->wait_step();
+  if (mean_bits_ > 0.0) steer_rate(verdict);
   if (link_) link_->await_sums();
   return verdict;
+}
+
+// ---- codecs with a rate -------------------------------------------------------------------------
+
+void GradientSync::order_rate() {
+  if (!rate_.is_started() && !histograms_) {
+    histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
+  }
+  reducer_->set_rate({.steps = rate_.steps(), .histograms = histograms_.get()});
+}
+
+void GradientSync::steer_rate(const StepVerdict& verdict) {
+  // Without values, a warm-up sends them with another codec.
+  if (!verdict.finite || verdict.rate.is_empty()) return;
+  if (histograms_) {
+    reducer_->run([&](Communicator& communicator) {
+      for (MagnitudeHistogram& histogram : *histograms_) communicator.all_sum(histogram.counts());
+    });
+    rate_.start(*histograms_, planned_bits_);
+    histograms_.reset();
+  } else {
+    rate_.update(verdict.rate, planned_bits_);
+  }
+  rate_report_ = {.planned_bits = planned_bits_};
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    rate_report_.bits[s] = verdict.rate.sites[s].bits();
+    rate_report_.next_steps[s] = static_cast<double>(rate_.steps()[s]);
+  }
+}
+
+std::optional<RateReport> GradientSync::rate_report() const {
+  if (mean_bits_ == 0.0) return std::nullopt;
+  return rate_report_;
+}
+
+void GradientSync::list_state(StateVisitor& visitor) {
+  reducer_->list_state(visitor);
+  if (mean_bits_ > 0.0) rate_.list_state(visitor, "exchange/rate");
 }
 
 void GradientSync::bucket_final(std::size_t bucket) {
@@ -70,6 +113,10 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
       bucket.codec = "none";
     }
   }
+  for (const Bucket& bucket : buckets_) {
+    const CodecSpec spec = parse_codec_spec(bucket.codec);
+    if (has_rate(spec)) mean_bits_ = spec.number("bits");
+  }
   check_streams(buckets_.size());
   bucket_of_tensor_.resize(tensors.size());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -81,6 +128,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     if (has_momentum(t)) check_momentum();
   }
+  check_rate();
   if (is_gpu()) choose_path();
 }
 
@@ -125,6 +173,14 @@ void GradientSync::check_momentum() const {
     throw SettingError(Setting::codec, options_.compress,
                        "dgc gathers what it does not send in the residual; allowed: ef=on");
   }
+}
+
+void GradientSync::check_rate() const {
+  if (mean_bits_ == 0.0 || options_.reducer.topology != "hierarchical") return;
+  throw SettingError(Setting::codec, options_.compress,
+                     "bits= needs a topology on which all sums are encoded; allowed: direct, ring, "
+                     "tree, ps",
+                     ErrorKind::usage, Setting::topology);
 }
 
 void GradientSync::connect(Communicator& communicator) {

@@ -18,15 +18,18 @@
 // options is Error(usage).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "comm/bucket_tracker.hpp"
 #include "comm/buckets.hpp"
+#include "comm/rate_control.hpp"
 #include "comm/reducer.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/bucket_link.hpp"
@@ -57,6 +60,13 @@ struct GradientSyncOptions {
   ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
 };
 
+// Of the last step, the same on all ranks.
+struct RateReport {
+  double planned_bits = 0.0;                       // a value
+  std::array<double, kRateSites> bits = {};        // that were sent
+  std::array<double, kRateSites> next_steps = {};  // of the quantiser, for the next step
+};
+
 class GradientSync {
  public:
   // Plans the buckets and, on a GPU, the path. `gradient` is memory of the device, or of the host
@@ -73,11 +83,15 @@ class GradientSync {
   // Collective. Sets the codecs of that epoch, which a warm-up changes.
   void begin_epoch(std::size_t epoch);
 
-  void begin_step(std::uint64_t step);
+  // progress: the share of the run that lies before this step, for codecs with a rate
+  // (planned_bits); below 0: not known.
+  void begin_step(std::uint64_t step, double progress = -1.0);
   void tensor_final(std::size_t tensor);
   // Reports all tensors as final, for example the zeros of a rank without samples.
   void all_final();
   [[nodiscard]] StepVerdict finish_step();
+  // What codecs with a rate do; nothing where no bucket has one.
+  [[nodiscard]] std::optional<RateReport> rate_report() const;
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
@@ -90,7 +104,7 @@ class GradientSync {
   // optimiser must not.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
   // Call it between steps. Lists residuals and what exchanges keep from step to step.
-  void list_state(StateVisitor& visitor) { reducer_->list_state(visitor); }
+  void list_state(StateVisitor& visitor);
 
  private:
   [[nodiscard]] bool is_gpu() const {
@@ -100,6 +114,9 @@ class GradientSync {
   void check_momentum() const;
   void choose_path();
   [[nodiscard]] double seconds_of_path(bool on_device);
+  void check_rate() const;
+  void order_rate();
+  void steer_rate(const StepVerdict& verdict);
   void bucket_final(std::size_t bucket);
   void end_of_gradients();
 
@@ -112,6 +129,11 @@ class GradientSync {
   bool is_on_device_ = false;     // the exchange's path
   Device::Memory host_gradient_;  // of the host path
   std::unique_ptr<BucketLink> link_;
+  // Of codecs with a rate: the mean of the run, 0 without one, and what steers it.
+  double mean_bits_ = 0.0, planned_bits_ = 0.0;
+  RateController rate_;
+  RateReport rate_report_;
+  std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;  // of the first step
   std::unique_ptr<Reducer> reducer_;
 };
 

@@ -155,6 +155,8 @@ void Reducer::deliver_sums() {
                       : std::ranges::any_of(pipeline_.exchanges(), [](const auto& exchange) {
                           return exchange->stop_is_wished();
                         });
+  verdict_.rate = {};
+  for (const auto& exchange : pipeline_.exchanges()) verdict_.rate += exchange->rate_tally();
   verdict_.first_not_finite = Exchange::kAllFinite;
   if (!verdict_.finite) {
     for (std::size_t b = buckets_.size(); b-- > 0;) {

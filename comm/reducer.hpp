@@ -97,11 +97,16 @@ struct ReducerOptions {
   std::function<void()> on_look = {};
 };
 
+// Whether a codec's step is chosen by a rate that all ranks agree on (rate_control.hpp).
+[[nodiscard]] bool has_rate(const CodecSpec& spec);
+
 struct StepVerdict {
   bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
   // If it is false: where this rank's own gradient was not finite first, in the order of the
   // buckets; kAllFinite if it was.
   std::size_t first_not_finite = Exchange::kAllFinite;
+  // What buckets with a rate (Reducer::set_rate) have sent.
+  RateTally rate;
   // Some rank wishes to stop after this step: all ranks do. Without buckets a rank knows only its
   // own wish.
   bool stop = false;
@@ -132,6 +137,10 @@ class Reducer {
   // whose spec does not change keep their exchange and its state. Throws Error(usage) for a bad
   // spec, with nothing changed.
   void replace_codecs(const std::vector<std::string>& specs);
+
+  // Between steps: how finely buckets whose codec has a rate (has_rate) are rounded from the next
+  // step on. What `order` refers to must live until that step is over.
+  void set_rate(const RateOrder& order) { rate_ = order; }
 
   // Collective, between steps. In the next step, after wait_step has returned, the sums are
   // compared with the exact ones on a sample (error_sample.hpp), and saturated values are counted
@@ -204,6 +213,7 @@ class Reducer {
   std::unique_ptr<Codec> exact_;                // none, on the gradient's memory
   std::vector<CodecSpec> specs_;                // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
+  RateOrder rate_;                              // of buckets whose codec has a rate
   std::unique_ptr<DgcMomentum> momentum_;       // of the whole gradient, where an exchange wants it
   std::shared_ptr<float> residual_memory_;
   std::span<float> residual_;

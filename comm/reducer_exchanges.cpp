@@ -18,6 +18,11 @@ void check_streams(std::size_t buckets) {
       Setting::bucket_size);
 }
 
+bool has_rate(const CodecSpec& spec) {
+  const auto bits = spec.settings.find("bits");
+  return bits != spec.settings.end() && bits->second > 0.0;
+}
+
 // Makes what differs from what there is, and buffers that suffice.
 void Reducer::make_exchanges(const std::vector<std::string>& specs) {
   DP_ASSERT(specs.size() == buckets_.size(), "{} codecs for {} buckets", specs.size(),
@@ -71,6 +76,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
                               .window = options_.window,
                               .hosts = hosts_,
                               .trace = options_.trace,
+                              .rate = has_rate(spec) ? &rate_ : nullptr,
                               .stop_wish = options_.stop_wish},
                     .segment_bytes = options_.segment_bytes,
                     .spec = &spec,

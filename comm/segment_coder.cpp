@@ -98,7 +98,8 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
                               .step = step_,
                               .bucket = setup_.bucket,
                               .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
-                              .offset = setup_.offset + begin};
+                              .offset = setup_.offset + begin,
+                              .quantiser_step = step_of(task)};
   float* residual =
       setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
   const bool is_sampled = !task.gives_exact && sample_.is_next();
@@ -113,6 +114,9 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
   {
     Stopwatch watch = encode_watch(task);
     if (is_sampled) sample_.before(sum, residual);
+    if (setup_.rate != nullptr && setup_.rate->histograms != nullptr && !task.gives_exact) {
+      (*setup_.rate->histograms)[static_cast<std::size_t>(site_of(task))].add(sum, residual);
+    }
     result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, context)
                          : codec.encode(sum, residual, payload, context);
     if (!result.finite) {
@@ -157,6 +161,14 @@ void SegmentCoder::put_back_delivered() {
     const std::size_t begin = plan_.segments[task.segment].begin;
     memory().add(sum.data(), setup_.residual + begin, sum.size());
   }
+}
+
+RateSite SegmentCoder::site_of(const PlanTask& task) {
+  return task.give == Give::total ? RateSite::total : RateSite::partial;
+}
+
+float SegmentCoder::step_of(const PlanTask& task) const {
+  return setup_.rate == nullptr ? 0.0f : setup_.rate->step(site_of(task));
 }
 
 std::span<float> SegmentCoder::values(const PlanTask& task) const {

@@ -72,6 +72,8 @@ class SegmentCoder {
   [[nodiscard]] const Codec& incoming_codec(const PlanTask& task) const {
     return task.takes_exact ? *setup_.exact : *setup_.codec;
   }
+  [[nodiscard]] static RateSite site_of(const PlanTask& task);
+  [[nodiscard]] float step_of(const PlanTask& task) const;
   void note_own(std::span<const float> values, std::size_t begin);
   [[nodiscard]] Stopwatch encode_watch(const PlanTask& task);
   [[nodiscard]] Stopwatch decode_watch(const PlanTask& task, bool is_total, std::size_t bytes);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/rate_notes.hpp"
 #include "comm/segment_coder.hpp"
 #include "comm/tags.hpp"
 #include "kernels/base/error.hpp"
@@ -37,7 +38,8 @@ class SegmentExchange final : public Exchange {
         plan_(std::move(plan)),
         rank_(setup.transport->rank()),
         ranks_(static_cast<std::size_t>(setup.transport->size())),
-        coder_(setup, plan_, stats_) {
+        coder_(setup, plan_, stats_),
+        notes_(setup.rate, plan_) {
     DP_ASSERT(setup.window > 0 && setup.segment > 0, "window {}, segment {}", setup.window,
               setup.segment);
     DP_ASSERT(setup.segment % setup.codec->block() == 0, "segment {} and block {}", setup.segment,
@@ -54,7 +56,7 @@ class SegmentExchange final : public Exchange {
 
   [[nodiscard]] BufferNeeds needs() const override {
     if (is_idle()) return {};
-    return {receives_.size() + sends_.size(), kMessageHeaderBytes + coder_.max_payload_bytes()};
+    return {receives_.size() + sends_.size(), head_bytes() + coder_.max_payload_bytes()};
   }
 
   void post_receives(BufferSet& buffers, std::uint64_t step) override {
@@ -65,6 +67,7 @@ class SegmentExchange final : public Exchange {
     ranks_started_ = 1;
     under_way_ = sends_under_way_ = arrival_head_ = arrival_count_ = 0;
     coder_.begin_step(step);
+    notes_.begin_step();
     if (is_idle()) return;
     next_posted_ = next_receive(0);
     next_handled_ = next_posted_;
@@ -111,6 +114,8 @@ class SegmentExchange final : public Exchange {
   [[nodiscard]] std::size_t first_not_finite() const override { return coder_.first_not_finite(); }
   [[nodiscard]] bool stop_is_wished() const override { return stop_is_wished_; }
 
+  [[nodiscard]] RateTally rate_tally() const override { return notes_.tally(); }
+
   [[nodiscard]] bool waits_for_peer() const override {
     return is_started_ && !is_idle() && ranks_started_ < ranks_ && sends_under_way_ == 0;
   }
@@ -137,6 +142,7 @@ class SegmentExchange final : public Exchange {
     std::size_t forwards = kNone;  // the receive slot whose buffer it sends
   };
 
+  [[nodiscard]] std::size_t head_bytes() const { return kMessageHeaderBytes + notes_.bytes(); }
   [[nodiscard]] bool is_idle() const { return ranks_ < 2 || setup_.gradient.empty(); }
   [[nodiscard]] std::size_t next_receive(std::size_t at) const {
     while (at < plan_.tasks.size() && !plan_.tasks[at].takes()) ++at;
@@ -262,7 +268,7 @@ class SegmentExchange final : public Exchange {
 
     const std::span<const std::byte> message = receive_buffer(slot).first(receives_[slot].bytes);
     MessageHeader got;
-    if (message.size() >= sizeof got) std::memcpy(&got, message.data(), sizeof got);
+    if (message.size() >= head_bytes()) std::memcpy(&got, message.data(), sizeof got);
     check_header(got,
                  header(kSegmentKind, number(task.segment, task.take == PlanTask::Take::total)),
                  task.from);
@@ -288,7 +294,8 @@ class SegmentExchange final : public Exchange {
   // task encodes, in the buffer of that send; empty if it encodes none.
   std::span<const std::byte> handle_payload(const PlanTask& task, std::size_t send_at,
                                             std::span<const std::byte> message) {
-    const std::span<const std::byte> payload = message.subspan(kMessageHeaderBytes);
+    const std::span<const std::byte> payload = message.subspan(head_bytes());
+    notes_.take(task, message.data() + kMessageHeaderBytes, payload.size());
     try {
       if (task.encodes()) return write_message(task, send_at, payload);
       if (task.take == PlanTask::Take::partial) {
@@ -310,15 +317,15 @@ class SegmentExchange final : public Exchange {
   std::span<const std::byte> write_message(const PlanTask& task, std::size_t send_at,
                                            std::span<const std::byte> received) {
     const std::span<std::byte> message = send_buffer(send_at);
-    const std::size_t bytes =
-        coder_.add_and_encode(task, received, message.subspan(kMessageHeaderBytes));
+    const std::size_t bytes = coder_.add_and_encode(task, received, message.subspan(head_bytes()));
     if (setup_.stop_wish != nullptr && *setup_.stop_wish) stop_is_wished_ = true;
     const std::uint32_t flags =
         (coder_.is_flagged(task.segment) ? kNotFinite : 0) | (stop_is_wished_ ? kStopWished : 0);
     const MessageHeader h =
         header(kSegmentKind | flags, number(task.segment, task.give == PlanTask::Give::total));
     std::memcpy(message.data(), &h, sizeof h);
-    return message.first(kMessageHeaderBytes + bytes);
+    notes_.write(task, message.data() + kMessageHeaderBytes, bytes);
+    return message.first(head_bytes() + bytes);
   }
 
   void send(const PlanTask& task, std::size_t at, std::size_t forwards,
@@ -339,6 +346,7 @@ class SegmentExchange final : public Exchange {
   int rank_;
   std::size_t ranks_;
   SegmentCoder coder_;
+  RateNotes notes_;
   std::unique_ptr<Channel> channel_;  // null if nothing is exchanged
   std::size_t most_targets_ = 1;      // of a message
   BufferSet* buffers_ = nullptr;

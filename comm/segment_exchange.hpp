@@ -18,6 +18,10 @@
 // A flag in the header marks a segment that is not finite on some rank, or whose sum is more than
 // the codec can carry. segment_coder.hpp says what is sent then.
 //
+// With ExchangeSetup::rate a rate note of 8 bytes (rate_control.hpp) stands between header and
+// payload of a segment. The note of a partial sum counts it and those that are in it; that of a
+// total is complete.
+//
 // Another flag says that some rank wishes to stop (ExchangeSetup::stop_wish). A rank that wishes
 // it, or has got it, puts it into every header that it writes. Both flags are set in the header of
 // a segment's total if they were in one of its partial sums, and all ranks get the same totals. So

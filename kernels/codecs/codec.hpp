@@ -62,6 +62,8 @@ class Codec {
   [[nodiscard]] virtual const SegmentMemory& memory() const { return host_memory(); }
   // The length of a segment is a multiple of it.
   [[nodiscard]] std::size_t block() const { return spec_.block; }
+  // Whether EncodeContext::quantiser_step has an effect.
+  [[nodiscard]] virtual bool takes_step() const { return false; }
   // True where decode(encode(x)) is x, bit for bit, for every finite x.
   [[nodiscard]] virtual bool is_lossless() const = 0;
   // No payload of n floats is longer.

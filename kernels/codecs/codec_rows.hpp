@@ -80,6 +80,10 @@ inline constexpr CodecParameter kPowerSgdParameters[] = {
 inline constexpr CodecParameter kEcqParameters[] = {
     number_parameter("step", "distance of neighbouring values, in root mean squares of a segment",
                      3.0, 0.02, 16.0),
+    number_parameter("bits",
+                     "mean bits a value of the run, with one step for all tensors that is chosen "
+                     "for it (then step= is that of the first step alone); 0: step= decides",
+                     0.0, 0.0, 8.0),
     feedback_parameter()};
 inline constexpr CodecParameter kRandKParameters[] = {
     ratio_parameter(0.01),
@@ -123,7 +127,9 @@ inline constexpr std::tuple kCodecRows{
     HostCodecRow<Ecq>{{.name = "ecq",
                        .help = "multiples of a large step, most of them zero, entropy-coded",
                        .is_biased = true,
-                       .parameters = kEcqParameters}},
+                       .parameters = kEcqParameters,
+                       .small_codec = "q8:block=256",
+                       .topology = "direct"}},
     HostCodecRow<Threshold>{{.name = "threshold",
                              .help = "values from a magnitude on, the rest accumulates",
                              .is_biased = true,

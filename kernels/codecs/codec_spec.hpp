@@ -89,6 +89,11 @@ struct CodecInfo {
   std::string_view unbiased_when = {};
   // In the order of the canonical form. They are constants and are never freed.
   std::span<const CodecParameter> parameters = {};
+  // What one-dimensional tensors, and buckets too small to gain, are sent as: fp32, unless they
+  // would cost as much as all the rest.
+  std::string_view small_codec = "none";
+  // The topology that suits it where none is chosen; empty: the usual one.
+  std::string_view topology = {};
   // The codec is an exchange of its own and not a way to write segments: make_codec returns null.
   bool is_exchange = false;
 

@@ -35,6 +35,7 @@ class Ecq final : public Codec {
 
   explicit Ecq(const CodecSpec& codec_spec);
 
+  [[nodiscard]] bool takes_step() const override { return true; }
   [[nodiscard]] bool is_lossless() const override { return false; }
   // Includes the room that encoding needs. No payload is longer than n + 5 bytes.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override;

@@ -1,0 +1,142 @@
+#include "comm/rate_control.hpp"
+
+#include <algorithm>
+#include <numbers>
+
+namespace dp {
+namespace {
+
+constexpr double kCodesPerOctave = 2048.0, kLeastOctave = -12.0;
+
+// A run's first step is so many times as fine, in bits, as its second half.
+constexpr double kFirst = 6.0;
+
+constexpr std::size_t kMostCode = 127;  // of the codec
+
+constexpr int kBinShift = 21;  // sign, exponent and two bits of the mantissa remain
+constexpr std::uint32_t kMagnitude = 0x7fffffffu, kNotFinite = 0x7f800000u;
+
+// The middle of a bin's magnitudes.
+double magnitude_of(std::size_t bin) {
+  const auto bits = (static_cast<std::uint32_t>(bin) << kBinShift) | (1u << (kBinShift - 1));
+  return static_cast<double>(std::bit_cast<float>(bits));
+}
+
+}  // namespace
+
+RateWish RateWish::of_bits(double bits) {
+  const double code = std::floor((std::log2(bits) - kLeastOctave) * kCodesPerOctave);
+  if (!(code < kNone)) return {};
+  return RateWish(static_cast<std::uint16_t>(std::max(code, 0.0)));
+}
+
+double RateWish::bits() const { return std::exp2(code_ / kCodesPerOctave + kLeastOctave); }
+
+RateTally& RateTally::operator+=(const RateTally& more) {
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    sites[s].bytes += more.sites[s].bytes;
+    sites[s].values += more.sites[s].values;
+  }
+  wish.meet(more.wish);
+  return *this;
+}
+
+double RateTally::bits() const {
+  return (*this)[RateSite::partial].values == 0
+             ? (*this)[RateSite::total].bits()
+             : ((*this)[RateSite::partial].bits() + (*this)[RateSite::total].bits()) / 2;
+}
+
+void MagnitudeHistogram::add(std::span<const float> values, const float* residual) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float v = residual == nullptr ? values[i] : values[i] + residual[i];
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(v) & kMagnitude;
+    if (magnitude < kNotFinite) ++counts_[magnitude >> kBinShift];
+  }
+}
+
+double MagnitudeHistogram::bits(double step) const {
+  // How many values become 0, +-1, +-2 ...
+  std::array<double, kMostCode + 1> codes = {};
+  double all = 0;
+  for (std::size_t bin = 0; bin < kBins; ++bin) {
+    if (counts_[bin] == 0) continue;
+    const auto count = static_cast<double>(counts_[bin]);
+    const double code = std::min(std::nearbyint(magnitude_of(bin) / step), double{kMostCode});
+    codes[static_cast<std::size_t>(code)] += count;
+    all += count;
+  }
+  double sum = 0;
+  for (std::size_t code = 0; code <= kMostCode; ++code) {
+    if (codes[code] == 0) continue;
+    const double share = codes[code] / all;
+    sum += share * ((code == 0 ? 0.0 : 1.0) - std::log2(share));
+  }
+  return sum;
+}
+
+double MagnitudeHistogram::step_for(double bits_wanted) const {
+  std::size_t last = kBins;
+  while (last > 1 && counts_[last - 1] == 0) --last;
+  if (last <= 1) return 0.0;  // bin 0 holds zeros and what is nearly zero
+  // With a step above twice the largest value all become zero. A step so small that the largest
+  // one has no code is not wanted.
+  const double largest = magnitude_of(last - 1);
+  double most = std::log(2.2 * largest), least = std::log(largest / kMostCode);
+  while (most - least > 0.01) {
+    const double middle = (most + least) / 2;
+    (bits(std::exp(middle)) <= bits_wanted ? most : least) = middle;
+  }
+  return std::exp(most);
+}
+
+double planned_bits(double mean, double progress) {
+  if (progress < 0.0) return mean;
+  static const double factor = 2.0 / ((kFirst - 1.0) / std::log(kFirst) + 1.0);
+  return mean * factor * std::pow(kFirst, std::max(0.0, 1.0 - 2.0 * progress));
+}
+
+void RateController::start(const std::array<MagnitudeHistogram, kRateSites>& histograms,
+                           double bits) {
+  std::array<double, kRateSites> steps = {};
+  for (std::size_t s = 0; s < kRateSites; ++s) steps[s] = histograms[s].step_for(bits);
+  // A site without values, or with zeros alone, follows the other.
+  if (steps[0] == 0.0) steps[0] = steps[1];
+  if (steps[1] == 0.0) steps[1] = steps[0];
+  if (steps[0] == 0.0) return;
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    log_steps_[s] = std::llround(std::log2(steps[s]) / kUnit);
+  }
+  is_started_ = 1;
+}
+
+void RateController::update(const RateTally& tally, double bits) {
+  constexpr double kLog2E = std::numbers::log2e;
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    if (tally.sites[s].values == 0 || !is_started()) continue;
+    const double sent = tally.sites[s].bits();
+    debts_[s] += std::llround((sent / bits - 1.0) / kUnit);
+    const double debt = static_cast<double>(debts_[s]) * kUnit / kHorizon;
+    const double wanted = bits * (1.0 - std::clamp(debt, -kMostDebt, kMostDebt));
+    const double change = std::min(kMostGain, bits / 2) * (sent / wanted - 1.0);
+    log_steps_[s] += std::llround(std::clamp(change, -kMostChange, kMostChange) * kLog2E / kUnit);
+  }
+}
+
+std::array<float, kRateSites> RateController::steps() const {
+  if (!is_started()) return {};
+  std::array<float, kRateSites> steps = {};
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    steps[s] = static_cast<float>(std::exp2(static_cast<double>(log_steps_[s]) * kUnit));
+  }
+  return steps;
+}
+
+void RateController::list_state(StateVisitor& visitor, const std::string& prefix) {
+  visitor.values(prefix + "/log_steps", std::span<std::int64_t>(log_steps_),
+                 StateShare::replicated);
+  visitor.values(prefix + "/debts", std::span<std::int64_t>(debts_), StateShare::replicated);
+  visitor.value(prefix + "/is_started", is_started_);
+}
+
+}  // namespace dp

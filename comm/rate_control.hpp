@@ -1,0 +1,162 @@
+// How finely the gradients of a run are rounded: one quantiser step for all tensors and ranks,
+// chosen anew before every training step.
+//
+// Gradients pass two *sites* where they are rounded: a rank's own values on their way to the rank
+// that adds them (partial sums), and the sum on its way to all (totals). Each site has a step of
+// its own, since sums are larger. One step for all tensors gives the least squared error at a given
+// number of bits ("equal slope").
+//
+// Every message of such an exchange carries a *rate note* behind its header: the bytes that the
+// segment's partial sums took so far, and a wish. The note of a total is complete, and every rank
+// gets every total. So all ranks know the same bytes and wishes after a step and compute the same
+// steps for the next one, without a message more. Nothing here communicates, reads a clock, or
+// fails.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/base/state.hpp"
+
+namespace dp {
+
+enum class RateSite : std::uint8_t { partial = 0, total = 1 };
+inline constexpr std::size_t kRateSites = 2;
+
+// The rate that a rank can carry, as a message tells it: a whole number that grows with the
+// logarithm of the bits a value. The least of all ranks' counts.
+class RateWish {
+ public:
+  static constexpr std::uint16_t kNone = 0xffff;
+
+  RateWish() = default;
+  // From 2^-12 bits a value on, in steps of 2^(1/2048); more than 2^18 or not a number: no wish.
+  static RateWish of_bits(double bits);
+  static RateWish of_code(std::uint16_t code) { return RateWish(code); }
+
+  [[nodiscard]] std::uint16_t code() const { return code_; }
+  [[nodiscard]] bool is_given() const { return code_ != kNone; }
+  [[nodiscard]] double bits() const;
+  void meet(RateWish other) { code_ = std::min(code_, other.code_); }
+
+ private:
+  explicit RateWish(std::uint16_t code) : code_(code) {}
+  std::uint16_t code_ = kNone;
+};
+
+// Behind the header of each message of an exchange with a rate, little-endian.
+struct RateNote {
+  std::uint32_t partial_bytes = 0;  // of the payloads of this segment's partial sums so far
+  std::uint16_t partials = 0;       // how many there were
+  std::uint16_t wish = RateWish::kNone;
+
+  void add(const RateNote& other) {
+    partial_bytes += other.partial_bytes;
+    partials = static_cast<std::uint16_t>(partials + other.partials);
+    wish = std::min(wish, other.wish);
+  }
+};
+static_assert(sizeof(RateNote) == 8 && std::endian::native == std::endian::little);
+
+// What one step has sent, over all ranks: the same on all of them.
+struct RateTally {
+  struct Site {
+    std::uint64_t bytes = 0;   // of payloads, each counted once
+    std::uint64_t values = 0;  // that they stand for
+
+    [[nodiscard]] double bits() const {
+      return values == 0 ? 0.0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(values);
+    }
+  };
+  std::array<Site, kRateSites> sites;
+  RateWish wish;
+
+  [[nodiscard]] Site& operator[](RateSite site) { return sites[static_cast<std::size_t>(site)]; }
+  [[nodiscard]] const Site& operator[](RateSite site) const {
+    return sites[static_cast<std::size_t>(site)];
+  }
+  RateTally& operator+=(const RateTally& more);
+  [[nodiscard]] bool is_empty() const { return (*this)[RateSite::total].values == 0; }
+  // The mean of both sites.
+  [[nodiscard]] double bits() const;
+};
+
+// How many values have which magnitude, in quarters of an octave.
+class MagnitudeHistogram {
+ public:
+  static constexpr std::size_t kBins = 1024;
+
+  MagnitudeHistogram() : counts_(kBins) {}
+  // residual: null: there is none. Values that are not finite are left out.
+  void add(std::span<const float> values, const float* residual);
+  [[nodiscard]] std::span<std::int64_t> counts() { return counts_; }
+  // The entropy, in bits a value, of these values in whole multiples of `step`.
+  [[nodiscard]] double bits(double step) const;
+  // The least step, to 1 %, with which they take at most so many bits; 0 if all values are 0.
+  [[nodiscard]] double step_for(double bits) const;
+
+ private:
+  std::vector<std::int64_t> counts_;
+};
+
+// The steps in force. The exchange's thread reads it while a training step runs.
+struct RateOrder {
+  std::array<float, kRateSites> steps = {};  // 0: each segment has its codec's own
+  std::uint16_t wish = RateWish::kNone;      // of this rank
+  // If set, the values that are encoded are counted, by site.
+  std::array<MagnitudeHistogram, kRateSites>* histograms = nullptr;
+
+  [[nodiscard]] float step(RateSite site) const { return steps[static_cast<std::size_t>(site)]; }
+};
+
+// The bits a value at a place of a run, of which `mean` is the mean over the run: `mean` times
+//
+//     c * kFirst^max(0, 1 - 2 progress)     with c so that the mean over the run is 1.
+//
+// A run begins finer than it ends, since feedback delivers late what was dropped, and a short run
+// ends before that. Without a known length (progress below 0) it is `mean` throughout.
+[[nodiscard]] double planned_bits(double mean, double progress);
+
+// Chooses the steps so that a mean of so many bits a value is sent.
+//
+// The first step's values are counted, and from this histogram come the steps of the second one.
+// From then on, for each site, with b the bits that a training step has taken and B those planned
+// for it,
+//
+//     log step += clamp(gain * (b / B' - 1), +-kMostChange),   gain = min(kMostGain, B / 2)
+//     B' = B * (1 - clamp(debt / kHorizon, +-kMostDebt))
+//
+// where debt is the sum of b / B - 1 so far: so the mean of the run comes right, too. The gain
+// falls with the bits, because residuals answer later then: a larger step first lowers the bits by
+// far more than in the long run, when residuals have grown. The error is b / B - 1 and not log(b /
+// B), since the mean of b is what counts: at low bits a log has a limit cycle with 1.6 times the
+// bits.
+class RateController {
+ public:
+  static constexpr double kMostGain = 0.15, kMostChange = 0.14;  // 15 % a step
+  static constexpr double kHorizon = 30.0, kMostDebt = 0.25;
+
+  // After the first step: the histograms of all ranks together.
+  void start(const std::array<MagnitudeHistogram, kRateSites>& histograms, double bits);
+  [[nodiscard]] bool is_started() const { return is_started_ != 0; }
+  // After each other step; `bits` is what was planned for it.
+  void update(const RateTally& tally, double bits);
+  [[nodiscard]] std::array<float, kRateSites> steps() const;
+  void list_state(StateVisitor& visitor, const std::string& prefix);
+
+ private:
+  // Whole numbers, so that ranks whose logarithms differ in the last bit agree: the logarithm of
+  // the step to base 2, and the debt, in units of kUnit.
+  static constexpr double kUnit = 1.0 / 4096.0;
+  std::array<std::int64_t, kRateSites> log_steps_ = {}, debts_ = {};
+  std::int64_t is_started_ = 0;
+};
+
+}  // namespace dp
