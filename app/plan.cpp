@@ -328,7 +328,8 @@ void plan_run(const Options& options, Communicator& comm) {
     Run run(trial, comm);
     calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
     calibration.tensors = run.replica->tensor_slots();
-    calibration.steps = rehearse_steps(run, {.steps = 6, .seconds = 10.0});
+    calibration.steps =
+        rehearse_steps(*run.replica, *run.train_loader, {.steps = 6, .seconds = 10.0});
     std::vector<std::string> codecs = codecs_of(options);
     codecs.insert(codecs.begin(), {"none", "q8"});
     measure_codecs(run, codecs, calibration);

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "app/options_values.hpp"
+#include "comm/link_model.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -37,6 +39,13 @@ ComputeTimes times_of(const RehearsedStep& step, const StepChoice& choice) {
   }
   times.after_s = step.update_s;
   return times;
+}
+
+// The rate of the run's link for what it sends; --throttle counts the headers of frames, too.
+double run_rate(const Run& run) {
+  const double throttle = parse_bit_rate("--throttle", run.options.throttle);
+  if (throttle == 0.0) return run.link.bytes_per_s;
+  return std::min(run.link.bytes_per_s, LinkModel::goodput(throttle));
 }
 
 }  // namespace
@@ -98,6 +107,38 @@ StepForecast predict_step(const Calibration& calibration, const StepChoice& choi
     }
   }
   return simulate_steps(setup, steps);
+}
+
+std::optional<StepForecast> predict_run(Run& run) {
+  const auto ranks = static_cast<std::size_t>(run.comm.size());
+  if (!run.exchanges() || run.link.bytes_per_s == 0.0 || run.options.sync_bn ||
+      run.schedule.epochs == 0 || ranks > kMostPredictedRanks) {
+    return std::nullopt;
+  }
+  Calibration calibration;
+  calibration.tensors = run.replica->tensor_slots();
+  calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
+  calibration.steps = rehearse_steps(*run.replica, *run.train_loader, {.steps = 3, .seconds = 2.0});
+  StepChoice choice;
+  choice.buckets = run.replica->sync().buckets();
+  std::vector<std::string> codecs = {"none"};
+  for (const Bucket& bucket : choice.buckets) codecs.push_back(bucket.codec);
+  measure_codecs(run, codecs, calibration);
+  const Reducer& reducer = run.replica->sync().reducer();
+  choice.topology = run.options.topology;
+  choice.hosts.assign(reducer.hosts().begin(), reducer.hosts().end());
+  // --throttle gives each rank a link of its own.
+  if (run.options.throttle != "off") {
+    std::iota(choice.hosts.begin(), choice.hosts.end(), 0);
+  }
+  const auto hosts = static_cast<std::size_t>(*std::ranges::max_element(choice.hosts)) + 1;
+  choice.ports = NetworkPorts::alike(hosts, run_rate(run), run.link.latency_s);
+  // On one host the link is that between its ranks.
+  if (hosts == 1) choice.ports.inside_bytes_per_s = run.link.bytes_per_s;
+  choice.window = reducer.window();
+  choice.overlaps = run.options.overlap;
+  if (run.comm.rank() != 0) return std::nullopt;
+  return predict_step(calibration, choice);
 }
 
 }  // namespace dp

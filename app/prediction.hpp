@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "app/codec_costs.hpp"
 #include "app/rehearsal.hpp"
+#include "app/run_setup.hpp"
 #include "comm/fluid_network.hpp"
 #include "comm/step_simulation.hpp"
 
@@ -48,5 +50,12 @@ struct StepChoice {
 
 // Asserts that the codecs of all buckets were measured.
 [[nodiscard]] StepForecast predict_step(const Calibration& calibration, const StepChoice& choice);
+
+// Collective, before the first step of a run that has measured its link: what the run's own steps
+// will be like, with its codec (after a warm-up) and its first batch size. On rank 0; nothing on
+// the others, and nothing where the link was not measured, where layers gather floats of all ranks
+// (--sync-bn), and with more ranks than kMostPredictedRanks, which would take long to simulate.
+inline constexpr std::size_t kMostPredictedRanks = 64;
+[[nodiscard]] std::optional<StepForecast> predict_run(Run& run);
 
 }  // namespace dp

@@ -100,6 +100,17 @@ void Recorder::write_nominal_link() {
   if (std::isfinite(rate)) log_->set_attribute("/", "nominal_bit_per_s", rate);
 }
 
+void Recorder::record_prediction(const StepForecast& forecast) {
+  if (!is_speaker()) return;
+  say(fmt::format("prediction: a step takes {}, of which it waits {} for the exchange",
+                  format_seconds(forecast.step_s), format_seconds(forecast.exposed_s)));
+  if (!log_) return;
+  log_->set_attribute("/", "predicted_step_s", forecast.step_s);
+  log_->set_attribute("/", "predicted_exposed_comm_s", forecast.exposed_s);
+  log_->set_attribute("/", "predicted_sent_bytes", forecast.sent_bytes);
+  save_log();
+}
+
 void Recorder::note_log_failure(const std::string& why) {
   missing_[kLogName] = why;
   warn_once(why + "; training goes on, and the next epoch tries again");

@@ -62,19 +62,18 @@ RehearsedStep step_of(std::span<const double> numbers) {
           .update_s = numbers[tensors + 1]};
 }
 
-RehearsedStep rehearse_step(Run& run, TimeMarks& marks, std::uint64_t step) {
+RehearsedStep rehearse_step(Replica& replica, const RehearsalOptions& options, TimeMarks& marks,
+                            std::uint64_t step) {
   using Marks = Replica::RehearsalMarks;
-  Replica& replica = *run.replica;
   RehearsedStep times;
   double before_s = 0.0;  // waits for the batch, and the parts before the last one
-  const std::size_t parts = run.train_loader->parts();
-  for (std::size_t part = 0; part < parts; ++part) {
+  for (std::size_t part = 0; part < options.parts; ++part) {
     const double begin_s = now_s();
-    replica.load(run.train_loader->next());
+    replica.load(options.next());
     before_s += now_s() - begin_s;
     replica.rehearse(marks, step);
     replica.await_loaded();
-    if (part + 1 < parts) before_s += marks.seconds(Marks::kBegin, Marks::kBackwardEnd);
+    if (part + 1 < options.parts) before_s += marks.seconds(Marks::kBegin, Marks::kBackwardEnd);
   }
   for (std::size_t t = 0; t < replica.network().parameters().tensors().size(); ++t) {
     times.ready_s.push_back(before_s + marks.seconds(Marks::kBegin, Marks::kFirstTensor + t));
@@ -88,38 +87,46 @@ RehearsedStep rehearse_step(Run& run, TimeMarks& marks, std::uint64_t step) {
 
 }  // namespace
 
-std::vector<std::vector<RehearsedStep>> rehearse_steps(Run& run, const RehearsalLimits& limits) {
-  Replica& replica = *run.replica;
-  Reducer& reducer = replica.sync().reducer();
-  const auto ranks = static_cast<std::size_t>(run.comm.size());
+std::vector<std::vector<RehearsedStep>> rehearse_steps(Replica& replica,
+                                                       const RehearsalOptions& options) {
   const std::size_t tensors = replica.network().parameters().tensors().size();
   const auto marks =
       replica.device().make_time_marks(Replica::RehearsalMarks::kFirstTensor + tensors);
   const KeptState kept(replica);
-  run.train_loader->start_epoch(0);
   std::vector<std::vector<RehearsedStep>> all;
   const double begin_s = now_s();
-  // The last step of an epoch is a smaller one.
-  const std::size_t steps_of_epoch =
-      std::max<std::size_t>(1, run.train_loader->steps() - (run.train_loader->steps() > 1 ? 1 : 0));
-  for (std::size_t step = 0; step <= limits.steps; ++step) {
-    if (step > 0 && step % steps_of_epoch == 0) run.train_loader->start_epoch(step);
-    const std::vector<double> mine = numbers_of(rehearse_step(run, *marks, step));
-    std::vector<double> theirs(ranks * mine.size());
-    const bool is_late = reducer.run([&](Communicator& comm) {
+  for (std::size_t step = 0; step <= options.steps; ++step) {
+    const std::vector<double> mine = numbers_of(rehearse_step(replica, options, *marks, step));
+    std::vector<double> theirs;
+    const bool is_late = replica.sync().reducer().run([&](Communicator& comm) {
+      theirs.resize(static_cast<std::size_t>(comm.size()) * mine.size());
       comm.all_gather(std::span<const double>(mine), std::span<double>(theirs));
-      return comm.all_gather(now_s() - begin_s > limits.seconds ? 1 : 0).front() != 0;
+      return comm.all_gather(now_s() - begin_s > options.seconds ? 1 : 0).front() != 0;
     });
-    if (step > 0) {
-      std::vector<RehearsedStep>& ranks_steps = all.emplace_back();
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
-        ranks_steps.push_back(step_of(std::span(theirs).subspan(rank * mine.size(), mine.size())));
-      }
-      if (is_late) break;
+    if (step == 0) continue;
+    std::vector<RehearsedStep>& ranks = all.emplace_back();
+    for (std::size_t at = 0; at < theirs.size(); at += mine.size()) {
+      ranks.push_back(step_of(std::span(theirs).subspan(at, mine.size())));
     }
+    if (is_late) break;
   }
   replica.end_rehearsals();
   return all;
+}
+
+std::vector<std::vector<RehearsedStep>> rehearse_steps(Replica& replica, Loader& loader,
+                                                       RehearsalOptions options) {
+  const std::size_t parts = loader.parts();
+  const std::size_t whole_steps = std::max<std::size_t>(loader.steps(), 2) - 1;
+  std::size_t taken = 0;
+  options.parts = parts;
+  options.next = [&]() -> const Batch& {
+    const std::size_t in_epoch = taken % (whole_steps * parts);
+    if (in_epoch == 0) loader.start_epoch(taken / (whole_steps * parts));
+    ++taken;
+    return loader.next();
+  };
+  return rehearse_steps(replica, options);
 }
 
 }  // namespace dp

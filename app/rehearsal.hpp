@@ -1,14 +1,16 @@
 // Rehearses steps: computes a few, without any exchange, and notes when each tensor's gradient is
 // final. --plan and a run's own prediction begin with it (comm/step_simulation.hpp).
 //
-// A rehearsal leaves no trace in the run: parameters, running statistics and the optimiser's state
-// are afterwards what they were before, bit for bit, and the loader begins its epoch anew.
+// A rehearsal leaves no trace in the replica: all state that a run has is afterwards what it was
+// before, bit for bit.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
-#include "app/run_setup.hpp"
+#include "app/replica.hpp"
+#include "io/loader.hpp"
 
 namespace dp {
 
@@ -19,15 +21,24 @@ struct RehearsedStep {
   double update_s = 0.0;  // of the optimiser
 };
 
-struct RehearsalLimits {
+struct RehearsalOptions {
   std::size_t steps = 5;  // besides the first one, which warms up
   double seconds = 5.0;   // at least one step is measured, however long it takes
+  std::size_t parts = 1;  // of a step: that many batches
+  // The next batch, valid until the next call; one after the other, for as many steps as needed.
+  std::function<const Batch&()> next = nullptr;
 };
 
-// Collective, between steps, with a batch of the run's usual size: the steps of all ranks,
-// [step][rank], the same on all of them. The ranks begin each step together. A step in several
-// parts (--accumulate) has the computation of all parts; gradients are final in the last one.
-[[nodiscard]] std::vector<std::vector<RehearsedStep>> rehearse_steps(Run& run,
-                                                                     const RehearsalLimits& limits);
+// Collective, between steps: the steps of all ranks, [step][rank], the same on all of them. The
+// ranks begin each step together. A step in several parts has the computation of all parts, and
+// gradients are final in the last one.
+[[nodiscard]] std::vector<std::vector<RehearsedStep>> rehearse_steps(
+    Replica& replica, const RehearsalOptions& options);
+
+// With the batches of the loader's first epochs, but for their last and smaller ones. The loader's
+// next epoch must be started anew.
+[[nodiscard]] std::vector<std::vector<RehearsedStep>> rehearse_steps(Replica& replica,
+                                                                     Loader& loader,
+                                                                     RehearsalOptions options);
 
 }  // namespace dp

@@ -8,6 +8,7 @@
 #include "app/evaluation.hpp"
 #include "app/not_finite.hpp"
 #include "app/option_names.hpp"
+#include "app/prediction.hpp"
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "comm/replica_hash.hpp"
@@ -29,6 +30,7 @@ Trainer::Trainer(const Options& options, Communicator& comm)
 
 std::string Trainer::run() {
   recorder_.print_start();
+  if (const auto forecast = predict_run(run_)) recorder_.record_prediction(*forecast);
   if (options_.has_checkpoints()) begin_checkpoints();
   const std::size_t first_epoch = resume();
   RunStatus::say_start(global_step_);

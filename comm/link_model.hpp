@@ -21,8 +21,12 @@ class LinkModel {
   static constexpr double kSlack_s = 3e-3;
   static constexpr double kFrameBytes = 1448.0, kFrameOverheadBytes = 66.0;
 
-  explicit LinkModel(double bits_per_s)
-      : seconds_per_byte_(8.0 / bits_per_s * (1.0 + kFrameOverheadBytes / kFrameBytes)) {}
+  explicit LinkModel(double bits_per_s) : seconds_per_byte_(1.0 / goodput(bits_per_s)) {}
+
+  // The bytes of messages per second that such a link carries.
+  [[nodiscard]] static constexpr double goodput(double bits_per_s) {
+    return bits_per_s / 8.0 / (1.0 + kFrameOverheadBytes / kFrameBytes);
+  }
 
   // The time when a message that is given to the link now has left it.
   [[nodiscard]] double transmit(std::size_t bytes, double now_s) {

@@ -160,6 +160,7 @@ class Reducer {
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
+  [[nodiscard]] std::size_t window() const { return options_.window; }
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   // The bytes that this rank sends for one exchange of that bucket; nothing if they depend on the
   // values.

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from . import (advice, output, read_log, tables_codecs, tables_detail, tables_link, tables_network, tables_runs,
-               tables_scaling)
+from . import (advice, output, read_log, tables_codecs, tables_detail, tables_link, tables_network, tables_prediction,
+               tables_runs, tables_scaling)
 from .run import Run
 from .table import Table
 
@@ -71,7 +71,8 @@ def tables_of(runs: list[Run], with_details: bool) -> list[Table]:
         tables_scaling.communication_table(runs),
         tables_network.bandwidth_table(runs),
         tables_link.sent_table(runs),
-        tables_link.links_table(runs), *tables_network.network_tables(runs),
+        tables_link.links_table(runs),
+        tables_prediction.prediction_table(runs), *tables_network.network_tables(runs),
         tables_codecs.codecs_table(runs),
         tables_runs.learning_table(runs)
     ]

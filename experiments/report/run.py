@@ -126,7 +126,7 @@ class Run:
 
     # The link of a rank.
 
-    def _given(self, attribute: str) -> float | None:
+    def given(self, attribute: str) -> float | None:
         """An attribute of the log that is a number, or None."""
         value = self.attributes.get(attribute)
         return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
@@ -138,38 +138,38 @@ class Run:
     @cached_property
     def nominal_bits(self) -> float | None:
         """The rate to which a lab or --throttle set the link, in bit/s; None if it was not set."""
-        rates = [self._given("nominal_bit_per_s") or 0.0, self.throttle_bits or 0.0]
+        rates = [self.given("nominal_bit_per_s") or 0.0, self.throttle_bits or 0.0]
         return min((rate for rate in rates if rate > 0), default=None)
 
     @property
     def nominal_delay_s(self) -> float | None:
         """The delay from host to host, one way, as a lab set it."""
-        return self._given("nominal_delay_s")
+        return self.given("nominal_delay_s")
 
     @property
     def nominal_loss(self) -> float | None:
-        return self._given("nominal_loss")
+        return self.given("nominal_loss")
 
     @property
     def is_shared(self) -> bool:
         """Whether all hosts send over one medium in turn."""
-        return bool(self._given("nominal_is_shared"))
+        return bool(self.given("nominal_is_shared"))
 
     @property
     def measured_bits(self) -> float | None:
         """The rate in bit/s as measured when the program started."""
-        return 8 * (self._given("link_bytes_per_s") or 0.0) or None
+        return 8 * (self.given("link_bytes_per_s") or 0.0) or None
 
     @property
     def uncertain_share(self) -> float | None:
         """By which share the measured rate may be wrong, where link_bits is that rate and it did not become steady."""
-        share = self._given("link_uncertainty") or 0.0
+        share = self.given("link_uncertainty") or 0.0
         return share if share > CERTAIN and self.link_bits is not None and self.link_bits == self.measured_bits else None
 
     @property
     def bucket_mb(self) -> str:
         """--bucket-mb, and with auto also what was chosen."""
-        said, chosen = self.config.get("bucket-mb", ""), self._given("bucket_bytes")
+        said, chosen = self.config.get("bucket-mb", ""), self.given("bucket_bytes")
         return f"auto ({units.digits(chosen / 1e6)})" if said == "auto" and chosen else said
 
     @property
@@ -191,7 +191,7 @@ class Run:
         """The latency of one message. If a lab has a delay, it is that, since loss disturbs the measurement."""
         if not self.exchanges:
             return None
-        return self.nominal_delay_s or self._given("link_latency_s")
+        return self.nominal_delay_s or self.given("link_latency_s")
 
     @cached_property
     def hops(self) -> float | None:

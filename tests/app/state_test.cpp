@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/checkpoint_head.hpp"
+#include "app/rehearsal.hpp"
 #include "app/replica.hpp"
 #include "app/restore.hpp"
 #include "app/run_state.hpp"
@@ -110,6 +111,19 @@ class TrainingRun {
     replica_->sync().reducer().run([](Communicator&) {});
   }
 
+  // Computes steps without an exchange, on other images.
+  std::vector<std::vector<RehearsedStep>> rehearse() {
+    std::vector<float> images(kBatch * kImage.values(), 0.25f);
+    const std::vector<std::int32_t> labels = {1, 3};
+    Batch batch;
+    batch.images = images;
+    batch.labels = labels;
+    batch.samples = kBatch;
+    batch.global_samples = kBatch * static_cast<std::size_t>(comm_.size());
+    return rehearse_steps(
+        *replica_, {.steps = 2, .parts = 2, .next = [&]() -> const Batch& { return batch; }});
+  }
+
   [[nodiscard]] StateList list() {
     StateList list;
     replica_->list_state(list);
@@ -172,6 +186,37 @@ TEST_P(RunState, GivenBackTheSameStepsGiveTheSameBits) {
       resumed.train(kBefore, kAfter);
       EXPECT_TRUE(resumed.copy() == after);
     }
+  }
+}
+
+// What a prediction computes before the first step, or between steps, changes nothing.
+TEST_P(RunState, ARehearsalLeavesNoTrace) {
+  Communicator comm;
+  for (const net::OptimizerKind kind : {net::OptimizerKind::sgd, net::OptimizerKind::adam}) {
+    const bool is_dgc = GetParam().starts_with("dgc");
+    if (is_dgc && kind != net::OptimizerKind::sgd) continue;  // the codec keeps the momentum
+    const net::OptimizerOptions options = {
+        .kind = kind, .momentum = is_dgc ? 0.5f : 0.9f, .weight_decay = 5e-4f};
+    TrainingRun run(comm, GetParam(), "ring", true, options, true);
+    run.train(0, kBefore);
+    const StateCopy before = run.copy();
+    const auto steps = run.rehearse();
+    EXPECT_TRUE(run.copy() == before);
+    ASSERT_EQ(steps.size(), 2u);
+    for (const std::vector<RehearsedStep>& step : steps) {
+      ASSERT_EQ(step.size(), static_cast<std::size_t>(comm.size()));
+      for (const RehearsedStep& rank : step) {
+        // Backward goes from the last layer to the first one.
+        EXPECT_GT(rank.ready_s.front(), 0.0);
+        for (const double ready_s : rank.ready_s) EXPECT_LE(ready_s, rank.backward_end_s);
+        EXPECT_GT(rank.update_s, 0.0);
+      }
+    }
+    run.train(kBefore, kAfter);
+    TrainingRun other(comm, GetParam(), "ring", true, options, true);
+    other.train(0, kBefore);
+    other.train(kBefore, kAfter);
+    EXPECT_TRUE(run.copy() == other.copy());
   }
 }
 

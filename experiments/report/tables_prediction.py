@@ -1,0 +1,64 @@
+"""What a run predicted of its steps before the first one, beside what it measured."""
+from __future__ import annotations
+
+from . import units
+from .run import Run
+from .table import Column, Row, Table, count, name
+
+
+def prediction_row(run: Run) -> Row | None:
+    """None if the log has no prediction, or nothing to compare it with."""
+    predicted, waits = run.given("predicted_step_s"), run.given("predicted_exposed_comm_s")
+    if not predicted or waits is None:
+        return None
+    step, exposed = _measured(run)
+    if not step or exposed is None:
+        return None
+    return {
+        "run": run.label, "ranks": run.world_size, "link": run.link_name, "codec": run.codec, "topology": run.topology,
+        "predicted_ms": 1e3 * predicted, "step_ms": 1e3 * step, "error": predicted / step - 1,
+        "predicted_waits_ms": 1e3 * waits, "waits_ms": 1e3 * exposed
+    }
+
+
+def _measured(run: Run) -> tuple[float | None, float | None]:
+    """A step's time and exposed communication: medians over the logged steps but the first five, or else means over
+    the typical epoch."""
+    steps = run.steps
+    if steps is not None and {"step_s", "exposed_comm_s"} <= set(steps.columns):
+        steps = steps[steps["step"] >= 5]
+        if len(steps):
+            return float(steps["step_s"].median()), float(steps["exposed_comm_s"].median())
+    epoch_s, exposed_s, count_ = run.epoch_s, run.time("exposed_comm_s"), run.steps_per_epoch
+    if not epoch_s or exposed_s is None or not count_:
+        return None, None
+    return epoch_s / count_, exposed_s / count_
+
+
+def prediction_table(runs: list[Run]) -> Table | None:
+    """None if no run has predicted its steps."""
+    rows = [row for row in map(prediction_row, runs) if row is not None]
+    if not rows:
+        return None
+    errors = sorted(abs(row["error"]) for row in rows)
+    columns = [
+        name("run", "run"),
+        count("ranks", "P", True),
+        name("link", "link", True),
+        name("codec", "codec", True),
+        name("topology", "topology", True),
+        Column("predicted_ms", "predicted step, ms"),
+        Column("step_ms", "measured, ms"),
+        Column("error", "off by, %", units.percent),
+        Column("predicted_waits_ms", "predicted waits, ms"),
+        Column("waits_ms", "measured, ms")
+    ]
+    notes = [
+        "Predicted: by the run itself before its first step, from a few steps without an exchange, the speed of the codec "
+        "and the measured link. Measured: the median of the steps in the log (--log-steps) but the first five, of rank 0, or "
+        "else the typical epoch's mean. Waits: exposed communication."
+    ]
+    if len(rows) > 4:
+        within = sum(error <= 0.05 for error in errors)
+        notes.append(f"Off by {100 * errors[len(errors) // 2]:.1f} % in the median; {within} of {len(rows)} are within 5 %.")
+    return Table("prediction", "Prediction", columns, rows, notes)
