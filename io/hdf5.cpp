@@ -161,9 +161,14 @@ H5Handle open_attribute(hid_t object, const std::string& name) {
   return {DP_CHECK_HDF5(H5Aopen(object, name.c_str(), H5P_DEFAULT)), H5Aclose};
 }
 
+// A damaged file may claim any length; no attribute of ours has more than a value for each rank.
 std::size_t length_of(const H5Handle& attribute) {
+  constexpr std::size_t kMost = 1u << 20;
   const H5Handle space(DP_CHECK_HDF5(H5Aget_space(attribute.get())), H5Sclose);
-  return static_cast<std::size_t>(DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get())));
+  const auto length =
+      static_cast<std::size_t>(DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get())));
+  if (length > kMost) throw_error(ErrorKind::data, "HDF5: an attribute of {} values", length);
+  return length;
 }
 
 std::vector<std::string> read_strings(const H5Handle& attribute) {
@@ -194,9 +199,10 @@ std::string read_text_attribute(hid_t object, const std::string& name) {
 
 double read_number_attribute(hid_t object, const std::string& name) {
   const H5Handle attribute = open_attribute(object, name);
-  double value = 0;
-  DP_CHECK_HDF5(H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value));
-  return value;
+  if (length_of(attribute) != 1) {
+    throw_error(ErrorKind::data, "HDF5: the attribute {} is not one number", name);
+  }
+  return read_numbers<double>(attribute, H5T_NATIVE_DOUBLE).front();
 }
 
 AttributeValue read_attribute(hid_t object, const std::string& name) {

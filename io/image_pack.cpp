@@ -13,6 +13,7 @@
 
 #include "io/hdf5.hpp"
 #include "io/image_pack_columns.hpp"
+#include "io/trial.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
@@ -171,6 +172,33 @@ ImageTree read_part(const std::string& path, hid_t file, const PackPart& part,
   return tree;
 }
 
+std::vector<ImageTree> read_pack(const std::string& path) {
+  const H5Handle file(DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)), H5Fclose);
+  if (DP_CHECK_HDF5(H5Aexists(file.get(), "format")) <= 0 ||
+      read_text_attribute(file.get(), "format") != kPackFormat) {
+    throw Error(ErrorKind::data, "is an HDF5 file, but no pack that dptrain-pack made");
+  }
+  const double version = read_number_attribute(file.get(), "format_version");
+  if (version != kPackVersion) {
+    throw_error(ErrorKind::data, "is a pack of version {}; this program reads version {}", version,
+                kPackVersion);
+  }
+  const std::vector<std::string> classes =
+      split_texts(read_column<std::uint8_t>(file.get(), "classes", kMostFileBytes));
+  std::vector<ImageTree> trees;
+  for (const PackPart& part : kPackParts) {
+    if (DP_CHECK_HDF5(H5Lexists(file.get(), part.group, H5P_DEFAULT)) > 0) {
+      trees.push_back(read_part(path, file.get(), part, classes));
+    }
+  }
+  const bool is_right = trees.size() == 1 ? trees[0].name.empty() || trees[0].name == "train"
+                                          : trees.size() == 2 && trees[0].name == "train";
+  if (!is_right)
+    throw Error(ErrorKind::data,
+                "its parts are not those of a pack: all, train alone, or train with val or test");
+  return trees;
+}
+
 }  // namespace
 
 bool is_image_pack(const std::string& path) {
@@ -183,31 +211,9 @@ bool is_image_pack(const std::string& path) {
 std::vector<ImageTree> open_image_pack(const std::string& path) {
   prepare_hdf5();
   try {
-    const H5Handle file(DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)),
-                        H5Fclose);
-    if (DP_CHECK_HDF5(H5Aexists(file.get(), "format")) <= 0 ||
-        read_text_attribute(file.get(), "format") != kPackFormat) {
-      throw Error(ErrorKind::data, "is an HDF5 file, but no pack that dptrain-pack made");
-    }
-    const double version = read_number_attribute(file.get(), "format_version");
-    if (version != kPackVersion) {
-      throw_error(ErrorKind::data, "is a pack of version {}; this program reads version {}",
-                  version, kPackVersion);
-    }
-    const std::vector<std::string> classes =
-        split_texts(read_column<std::uint8_t>(file.get(), "classes", kMostFileBytes));
-    std::vector<ImageTree> trees;
-    for (const PackPart& part : kPackParts) {
-      if (DP_CHECK_HDF5(H5Lexists(file.get(), part.group, H5P_DEFAULT)) > 0) {
-        trees.push_back(read_part(path, file.get(), part, classes));
-      }
-    }
-    const bool is_right = trees.size() == 1 ? trees[0].name.empty() || trees[0].name == "train"
-                                            : trees.size() == 2 && trees[0].name == "train";
-    if (!is_right)
-      throw Error(ErrorKind::data,
-                  "its parts are not those of a pack: all, train alone, or train with val or test");
-    return trees;
+    // Of a large pack, most of the bytes are images, which HDF5 does not read.
+    try_in_child(path, [&] { static_cast<void>(read_pack(path)); });
+    return read_pack(path);
   } catch (const SettingError&) {
     throw;
   } catch (const Error& error) {

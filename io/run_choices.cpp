@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "io/hdf5.hpp"
+#include "io/trial.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
@@ -48,6 +49,7 @@ RunChoices read(const std::string& path) {
 RunChoices read_run_choices(const std::string& path) {
   prepare_hdf5();
   try {
+    try_in_child(path, [&] { static_cast<void>(read(path)); });
     return read(path);
   } catch (const Error& error) {
     const std::string reason = error.what();

@@ -1,5 +1,6 @@
 #include "io/run_log_earlier.hpp"
 
+#include "io/trial.hpp"
 #include "io/whole_file.hpp"
 #include "kernels/base/error.hpp"
 
@@ -33,7 +34,9 @@ std::optional<LogContents> read_run_log(std::span<const std::byte> bytes) {
 
 std::optional<LogContents> read_run_log(const std::string& path) {
   try {
-    return read_run_log(read_whole_file(path));
+    const std::vector<std::byte> bytes = read_whole_file(path);
+    try_in_child(path, [&] { static_cast<void>(read_run_log(bytes)); });
+    return read_run_log(bytes);
   } catch (const Error&) {
     return std::nullopt;
   }

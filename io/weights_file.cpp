@@ -7,6 +7,7 @@
 
 #include "io/hdf5.hpp"
 #include "io/new_file.hpp"
+#include "io/trial.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
@@ -55,7 +56,7 @@ void write(const std::string& path, const WeightsFile& weights) {
   file.close();
 }
 
-WeightTensor read_tensor(hid_t group, const std::string& name) {
+WeightTensor read_tensor(hid_t group, const std::string& name, std::uint64_t file_bytes) {
   const H5Handle data(DP_CHECK_HDF5(H5Dopen2(group, name.c_str(), H5P_DEFAULT)), H5Dclose);
   const H5Handle space(DP_CHECK_HDF5(H5Dget_space(data.get())), H5Sclose);
   const int dimensions = DP_CHECK_HDF5(H5Sget_simple_extent_ndims(space.get()));
@@ -63,7 +64,7 @@ WeightTensor read_tensor(hid_t group, const std::string& name) {
   DP_CHECK_HDF5(H5Sget_simple_extent_dims(space.get(), shape.data(), nullptr));
   WeightTensor tensor{.name = name, .shape = {shape.begin(), shape.end()}, .values = {}};
   // A damaged file may claim any shape; what it stores bounds what is worth reading.
-  const hsize_t stored = H5Dget_storage_size(data.get());
+  const hsize_t stored = std::min<hsize_t>(H5Dget_storage_size(data.get()), file_bytes);
   hsize_t elements = 1;
   for (const hsize_t length : shape) {
     if (length > stored || elements > stored) throw_error(ErrorKind::data, "HDF5: {}", name);
@@ -104,8 +105,9 @@ WeightsFile read(const std::string& path, WhichWeights which) {
   weights.last.epoch = static_cast<std::int64_t>(read_number_attribute(group.get(), "epoch"));
   weights.last.test_accuracy = read_number_attribute(group.get(), "test_accuracy");
   weights.last.test_loss = read_number_attribute(group.get(), "test_loss");
+  const std::uint64_t file_bytes = std::filesystem::file_size(path);
   for (const std::string& name : names_in(group.get())) {
-    weights.last.tensors.push_back(read_tensor(group.get(), name));
+    weights.last.tensors.push_back(read_tensor(group.get(), name, file_bytes));
   }
   return weights;
 }
@@ -132,6 +134,7 @@ void write_weights(const std::string& path, const WeightsFile& weights, bool rep
 WeightsFile read_weights(const std::string& path, WhichWeights which) {
   prepare_hdf5();
   try {
+    try_in_child(path, [&] { static_cast<void>(read(path, which)); });
     return read(path, which);
   } catch (const Error& error) {
     const std::string reason = error.what();

@@ -6,20 +6,11 @@
 #include "app/options.hpp"
 #include "io/checkpoint_file.hpp"
 #include "io/encoded_image.hpp"
-#include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "tests/io/image_files.hpp"
 
 namespace dp::fuzz {
 namespace {
-
-template <class Work>
-void ends_in_error_at_most(Work work) {
-  try {
-    work();
-  } catch (const Error&) {
-  }
-}
 
 std::string text_of(std::span<const std::uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -95,6 +86,15 @@ constexpr Target kTargets[] = {{"image", read_image, image_seeds},
 
 }  // namespace
 
-std::span<const Target> targets() { return kTargets; }
+const std::vector<Target>& targets() {
+  static const std::vector<Target> all = [] {
+    std::vector<Target> made(std::begin(kTargets), std::end(kTargets));
+    for (const auto& more : {file_targets(), exchange_targets()}) {
+      made.insert(made.end(), more.begin(), more.end());
+    }
+    return made;
+  }();
+  return all;
+}
 
 }  // namespace dp::fuzz

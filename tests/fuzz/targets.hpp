@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/error.hpp"
+
 namespace dp::fuzz {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -18,9 +20,22 @@ struct Target {
   std::string_view name;
   void (*run)(std::span<const std::uint8_t> bytes);
   std::vector<Bytes> (*seeds)();
+  std::size_t cost = 1;  // of a run, roughly: fuzz_test makes fewer of an expensive one
 };
 
-// image, shard, codec_spec, config
-[[nodiscard]] std::span<const Target> targets();
+template <class Work>
+void ends_in_error_at_most(Work work) {
+  try {
+    work();
+  } catch (const Error&) {
+  }
+}
+
+// All of them: image, shard, codec_spec, config,
+[[nodiscard]] const std::vector<Target>& targets();
+// run_log, weights, pack, cifar, hosts (file_targets.cpp),
+[[nodiscard]] std::span<const Target> file_targets();
+// payload, message (exchange_targets.cpp).
+[[nodiscard]] std::span<const Target> exchange_targets();
 
 }  // namespace dp::fuzz

@@ -3,19 +3,21 @@
 #include "io/checkpoint_file.hpp"
 
 #include <gtest/gtest.h>
-#include <xxhash.h>
-
 #include <sys/wait.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "io/checkpoint_folder.hpp"
+#include "io/trial.hpp"
 #include "io/whole_file.hpp"
 #include "kernels/base/error.hpp"
 #include "tests/io/temp_folder.hpp"
@@ -216,6 +218,26 @@ TEST(CheckpointLock, KeepsOtherRunsAwayUntilItsProcessEnds) {
   EXPECT_EQ(message(8), "");
   EXPECT_TRUE(std::filesystem::is_empty(path));
   for (const int end : ready) ::close(end);
+}
+
+// A library that crashes on a damaged file, or does not come back, does it in another process.
+TEST(Trial, EndsInAnErrorAtMost) {
+  const auto message = [](const std::function<void()>& read) {
+    try {
+      try_in_child("/dev/null", read);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message([] {}), "");
+  EXPECT_EQ(message([] { throw Error(ErrorKind::data, "damaged"); }), "");
+  EXPECT_EQ(message([] { std::raise(SIGSEGV); }), "HDF5: reading ends by a fault");
+  EXPECT_EQ(message([] {
+              for (volatile int round = 0;;) round = round ^ 1;
+            }),
+            "HDF5: reading does not end");
 }
 
 }  // namespace

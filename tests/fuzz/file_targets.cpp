@@ -1,0 +1,240 @@
+// Files: logs, weights, packs, CIFAR's records, lists of hosts.
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "app/dptrun_hosts.hpp"
+#include "io/cifar.hpp"
+#include "io/image_pack.hpp"
+#include "io/run_choices.hpp"
+#include "io/run_log.hpp"
+#include "io/run_log_earlier.hpp"
+#include "io/weights_file.hpp"
+#include "kernels/base/error.hpp"
+#include "tests/fuzz/targets.hpp"
+#include "tests/io/image_files.hpp"
+
+namespace dp::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file that has a path, and is nowhere on a disk.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::span<const std::uint8_t> bytes)
+      : file_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    if (::write(file_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+      std::abort();
+    }
+  }
+  ~MemoryFile() { ::close(file_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  [[nodiscard]] std::string path() const { return fmt::format("/proc/self/fd/{}", file_); }
+
+ private:
+  int file_;
+};
+
+// A folder that goes with the object.
+class Folder {
+ public:
+  Folder() : path_((fs::temp_directory_path() / "dptrain-fuzz-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) std::abort();
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] fs::path operator/(const std::string& name) const { return fs::path(path_) / name; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+Bytes content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write(const fs::path& path, std::span<const std::uint8_t> bytes) {
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+
+Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+// The log of an earlier run: to go on with, and to choose by.
+void read_log(std::span<const std::uint8_t> bytes) {
+  const MemoryFile file(bytes);
+  ends_in_error_at_most([&] {
+    auto log = read_run_log(file.path());
+    if (!log) return;
+    static_cast<void>(is_same_run(*log, *log));
+    put_back(*log, {.has_steps = true, .first_epoch = 1, .first_step = 3});
+  });
+  ends_in_error_at_most([&] { static_cast<void>(read_run_choices(file.path())); });
+}
+
+std::vector<Bytes> log_seeds() {
+  const Folder folder;
+  const RunInfo info = {.hosts = {"alpha", "beta"},
+                        .devices = {"cpu"},
+                        .codec_names = {"none", "q8"},
+                        .topology_names = {"ring"},
+                        .config = {{"batch-size", "32"}, {"precision", "fp32"}},
+                        .model_name = "resnet20",
+                        .has_steps = true};
+  RunLog log = RunLog::create(folder / "log.h5", info);
+  log.append(EpochRow{.epoch = 0});
+  log.append(EpochRow{.epoch = 1});
+  const StepRow step{.step = 1};
+  log.append(std::span(&step, 1));
+  log.close(true);
+  return {content(folder / "log.h5")};
+}
+
+void read_weights_file(std::span<const std::uint8_t> bytes) {
+  const MemoryFile file(bytes);
+  for (const WhichWeights which : {WhichWeights::best, WhichWeights::last}) {
+    ends_in_error_at_most([&] {
+      const WeightsFile weights = read_weights(file.path(), which);
+      for (const WeightTensor& tensor : weights.last.tensors) {
+        std::size_t elements = 1;
+        for (const std::size_t length : tensor.shape) elements *= length;
+        if (elements != tensor.values.size()) __builtin_trap();
+      }
+    });
+  }
+}
+
+std::vector<Bytes> weights_seeds() {
+  const Folder folder;
+  WeightsFile weights = {.model = "resnet20",
+                         .classes = 10,
+                         .image = {.channels = 3, .height = 32, .width = 32},
+                         .normalization = {},
+                         .last = {.tensors = {{"conv1.weight", {2, 3, 1, 1}, {1, 2, 3, 4, 5, 6}},
+                                              {"bn1.bias", {2}, {7, 8}}}},
+                         .best = {}};
+  write_weights(folder / "one.h5", weights, false);
+  weights.best = weights.last;
+  write_weights(folder / "two.h5", weights, false);
+  return {content(folder / "one.h5"), content(folder / "two.h5")};
+}
+
+void read_pack(std::span<const std::uint8_t> bytes) {
+  const MemoryFile file(bytes);
+  ends_in_error_at_most([&] {
+    if (!is_image_pack(file.path())) return;
+    for (const ImageTree& tree : open_image_pack(file.path())) {
+      std::vector<std::uint8_t> image;
+      for (std::size_t i = 0; i < std::min<std::size_t>(tree.index->images.size(), 4); ++i) {
+        const IndexedImage& entry = tree.index->images[i];
+        if (tree.files->name_of(*tree.index, entry).empty()) __builtin_trap();
+        ends_in_error_at_most([&] {
+          try {
+            tree.files->read(*tree.index, entry, image);
+          } catch (const BadImage&) {
+          }
+        });
+        if (image.size() > bytes.size()) __builtin_trap();
+      }
+    }
+  });
+}
+
+std::vector<Bytes> pack_seeds() {
+  std::vector<Bytes> seeds;
+  for (const bool is_divided : {false, true}) {
+    const Folder folder;
+    for (const char* part : {"train/", "val/"}) {
+      for (const char* name : {"cat", "dog"}) {
+        const fs::path place = folder / "in" / (is_divided ? part : "") / name;
+        fs::create_directories(place);
+        write(place / "a.jpg", make_jpeg(19, 13, 1));
+        write(place / "b.png", make_png(5, 7, 2));
+      }
+    }
+    static_cast<void>(write_image_pack({.folder = folder / "in", .path = folder / "pack.h5"}));
+    seeds.push_back(content(folder / "pack.h5"));
+  }
+  return seeds;
+}
+
+// The first byte says which of a data set's files is damaged; the others have a record each.
+void read_cifar(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t kPixels = 3072;
+  struct Layout {
+    Layout(std::size_t head, std::vector<std::string> its_names)
+        : record(head + kPixels, 1), names(std::move(its_names)) {
+      for (const std::string& name : names) write(folder / name, record);
+    }
+    Folder folder;
+    Bytes record;
+    std::vector<std::string> names;
+  };
+  static const Layout ten(1, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                              "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"});
+  static const Layout hundred(2, {"train.bin", "test.bin", "fine_label_names.txt"});
+  if (bytes.empty()) return;
+  const Layout& layout = bytes[0] % 2 == 0 ? ten : hundred;
+  const std::string& name = layout.names[bytes[0] / 2 % layout.names.size()];
+  write(layout.folder / name, bytes.subspan(1));
+  ends_in_error_at_most([&] {
+    const DatasetRequest request = {.data_dir = layout.folder.path(),
+                                    .limit_train = bytes[0] % 3 == 0 ? 2u : 0u};
+    const Dataset data = &layout == &ten ? load_cifar10(request) : load_cifar100(request);
+    if (data.train->count() * kPixels > bytes.size() + 6 * kPixels) __builtin_trap();
+  });
+  write(layout.folder / name, layout.record);
+}
+
+std::vector<Bytes> cifar_seeds() {
+  std::vector<Bytes> seeds;
+  for (std::uint8_t which = 0; which < 4; ++which) {
+    Bytes seed(1 + 2 * (which % 2 == 0 ? 3073u : 3074u), 3);
+    seed[0] = which;
+    seeds.push_back(seed);
+  }
+  return seeds;
+}
+
+void read_hosts(std::span<const std::uint8_t> bytes) {
+  const MemoryFile file(bytes);
+  const auto agree = [](const std::vector<RunHost>& hosts) {
+    if (hosts.empty()) __builtin_trap();
+  };
+  ends_in_error_at_most([&] { agree(read_hostfile(file.path())); });
+  ends_in_error_at_most([&] { agree(parse_hosts(std::string(bytes.begin(), bytes.end()))); });
+}
+
+std::vector<Bytes> hosts_seeds() {
+  return {
+      bytes_of("node1 slots=2\n# a comment\nnode2 max_slots=4 # more\n\n10.0.0.7 slots=65536\n"),
+      bytes_of("alpha:2,beta,10.0.0.7:1")};
+}
+
+constexpr Target kTargets[] = {{"run_log", read_log, log_seeds, 100},
+                               {"weights", read_weights_file, weights_seeds, 100},
+                               {"pack", read_pack, pack_seeds, 100},
+                               {"cifar", read_cifar, cifar_seeds, 10},
+                               {"hosts", read_hosts, hosts_seeds}};
+
+}  // namespace
+
+std::span<const Target> file_targets() { return kTargets; }
+
+}  // namespace dp::fuzz
