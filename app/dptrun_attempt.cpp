@@ -27,6 +27,7 @@ constexpr auto kLook = 100ms;
 constexpr auto kPatience = 10s;
 // And this time after SIGTERM.
 constexpr auto kPatienceAfterSignal = 4s;
+constexpr auto kHangup = 2s;
 // A run that is not known to train gets this time to end, or to say that it trains.
 constexpr auto kPatienceBeforeTraining = 2s;
 
@@ -231,6 +232,14 @@ StopSignals::~StopSignals() { ::close(stream_); }
 int StopSignals::count() {
   signalfd_siginfo signal;
   while (::read(stream_, &signal, sizeof signal) == sizeof signal) {
+    // The kernel, the shell and what ends the user's session each tell that a terminal is closed:
+    // together they are one wish.
+    if (signal.ssi_signo == SIGHUP) {
+      if (count_ > 0) continue;
+      hangup_ = Clock::now();
+    } else if (hangup_ && Clock::now() - *hangup_ < kHangup) {
+      continue;
+    }
     ++count_;
     last_ = static_cast<int>(signal.ssi_signo);
   }

@@ -30,6 +30,7 @@ class StopSignals {
 
  private:
   int stream_ = -1, count_ = 0, last_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> hangup_;
 };
 
 struct AttemptReport {

@@ -9,6 +9,7 @@
 
 #include "app/recorder.hpp"
 #include "io/new_file.hpp"
+#include "kernels/base/error.hpp"
 
 namespace dp {
 namespace {
@@ -23,15 +24,20 @@ void add_bytes(CommCost& sum, const CommCost& more) {
 
 // Rows of numbers as a text, and back.
 template <class Row>
-StateText rows_text(std::string name, std::vector<Row>& rows) {
-  return {.name = std::move(name),
+StateText rows_text(const std::string& name, std::vector<Row>& rows) {
+  return {.name = name,
           .get =
               [&rows] {
                 return std::string(reinterpret_cast<const char*>(rows.data()),
                                    rows.size() * sizeof(Row));
               },
           .set =
-              [&rows](const std::string& text) {
+              [&rows, name](const std::string& text) {
+                if (text.size() % sizeof(Row) != 0) {
+                  throw_error(ErrorKind::data,
+                              "the checkpoint's entry {} has {} bytes, which are no rows of {}",
+                              name, text.size(), sizeof(Row));
+                }
                 rows.resize(text.size() / sizeof(Row));
                 std::memcpy(static_cast<void*>(rows.data()), text.data(),
                             rows.size() * sizeof(Row));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "app/option_names.hpp"
 #include "io/text_table.hpp"
@@ -74,16 +75,10 @@ void RunTrace::begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t s
 }
 
 RunTrace::Report RunTrace::write(Reducer& reducer) {
-  is_written_ = true;
   return reducer.run([this](Communicator& communicator) {
-    const ClockReading last_reading = read_clock_offset(communicator, trace_clock_ns);
-    const ClockLine line(first_reading_, last_reading);
-    const std::int64_t zero_ns = communicator.all_gather(first_reading_.at_ns).front();
-    for (TraceTrack* track : {&loop_, &exchange_}) put_on_one_clock(track->events(), line, zero_ns);
-
+    if (!std::exchange(is_on_one_clock_, true)) put_on_one_clock(communicator);
     TraceInfo info = describe(communicator);
-    info.clock_errors_ns =
-        communicator.all_gather(std::max(first_reading_.error_ns, last_reading.error_ns));
+    info.clock_errors_ns = communicator.all_gather(clock_error_ns_);
     info.left_out = communicator.all_gather(std::uint64_t{loop_.left_out()} + exchange_.left_out());
     const double error_s = 1e-9 * static_cast<double>(std::ranges::max(info.clock_errors_ns));
     const std::uint64_t left_out = std::ranges::max(info.left_out);
@@ -99,6 +94,7 @@ RunTrace::Report RunTrace::write(Reducer& reducer) {
       slices += gather(communicator, track->events(), target);
     }
     target.close();
+    is_written_ = communicator.all_gather(std::uint8_t{target.failure().empty()}).front() != 0;
     if (communicator.rank() != 0 || !target.failure().empty()) return Report{{}, target.failure()};
     const std::string clocks =
         communicator.size() > 1 ? ", on clocks that agree within " + format_seconds(error_s) : "";
@@ -114,15 +110,20 @@ RunTrace::Report RunTrace::write(Reducer& reducer) {
 
 // Converts times to rank 0's clock, counted from the trace's zero, and sorts slices as the file
 // needs them.
-void RunTrace::put_on_one_clock(std::span<TraceEvent> events, const ClockLine& line,
-                                std::int64_t zero_ns) const {
-  for (TraceEvent& event : events) {
-    event.begin_ns = line.to_rank_0(event.begin_ns) - zero_ns;
-    event.end_ns = line.to_rank_0(event.end_ns) - zero_ns;
+void RunTrace::put_on_one_clock(Communicator& communicator) {
+  const ClockReading last_reading = read_clock_offset(communicator, trace_clock_ns);
+  const ClockLine line(first_reading_, last_reading);
+  const std::int64_t zero_ns = communicator.all_gather(first_reading_.at_ns).front();
+  clock_error_ns_ = std::max(first_reading_.error_ns, last_reading.error_ns);
+  for (TraceTrack* track : {&loop_, &exchange_}) {
+    for (TraceEvent& event : track->events()) {
+      event.begin_ns = line.to_rank_0(event.begin_ns) - zero_ns;
+      event.end_ns = line.to_rank_0(event.end_ns) - zero_ns;
+    }
+    std::ranges::sort(track->events(), [](const TraceEvent& a, const TraceEvent& b) {
+      return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
+    });
   }
-  std::ranges::sort(events, [](const TraceEvent& a, const TraceEvent& b) {
-    return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
-  });
 }
 
 // Sends chunk after chunk to rank 0, which alone has a file. Returns how many slices rank 0 got.

@@ -45,14 +45,13 @@ class RunTrace {
     std::string text;     // of a trace that was written
     std::string failure;  // why it could not be written
   };
-  // Collective. Call it once, between steps. A file that cannot be written is reported and does not
-  // end the run.
+  // Collective, between steps, when the window is over. A file that cannot be written is reported
+  // and does not end the run; the slices are kept, and another call tries again.
   Report write(Reducer& reducer);
   [[nodiscard]] bool is_written() const { return is_written_; }
 
  private:
-  void put_on_one_clock(std::span<TraceEvent> events, const ClockLine& line,
-                        std::int64_t zero_ns) const;
+  void put_on_one_clock(Communicator& communicator);
   class Target;
   std::size_t gather(Communicator& communicator, std::span<const TraceEvent> mine, Target& target);
   [[nodiscard]] TraceInfo describe(const Communicator& communicator) const;
@@ -60,7 +59,8 @@ class RunTrace {
   const Options& options_;
   TraceTrack loop_, exchange_;
   std::uint64_t begin_ = 0, end_ = 0;  // of the window
-  bool is_written_ = false;
+  bool is_written_ = false, is_on_one_clock_ = false;
+  std::int64_t clock_error_ns_ = 0;
   ClockReading first_reading_;
   std::vector<std::string> layers_;
   std::vector<std::size_t> bucket_elements_;

@@ -135,6 +135,15 @@ def stops_on_request() -> None:
     process.send_signal(signal.SIGINT)
     code, said, printed = finish(process)
     assert code == 75 and sorted(printed[-2:]) == ["rank 0 stops", "rank 1 stops"], (code, said, printed)
+    # A terminal that is closed: the kernel and the shell both say so, and what ends the session says more.
+    pathlib.Path("state").unlink()
+    process = start()
+    wait_for_step(3)
+    for number in (signal.SIGHUP, signal.SIGCONT, signal.SIGHUP, signal.SIGTERM):
+        process.send_signal(number)
+        time.sleep(0.02)
+    code, said, printed = finish(process)
+    assert code == 75 and sorted(printed[-2:]) == ["rank 0 stops", "rank 1 stops"], (code, said, printed)
     # A signal of one's own; the second one does not wait for a step that never ends.
     pathlib.Path("state").unlink()
     die(3, "trap '' USR1")

@@ -463,6 +463,30 @@ TEST_F(RecorderTest, WithoutALogThereIsNoFile) {
 }
 
 // On rank 0 alone something fails, and all ranks are told.
+TEST_F(RecorderTest, RowsOfADamagedCheckpointAreRefused) {
+  start();
+  StateList state;
+  recorder_->list_state(state);
+  int texts = 0;
+  for (const StateText& text : state.texts) {
+    if (!text.name.starts_with("epochs/")) continue;
+    ++texts;
+    const std::string good = text.get();
+    for (const std::size_t bytes : {1u, 9u, 1001u}) {
+      try {
+        text.set(std::string(bytes, 'x'));
+        ADD_FAILURE() << text.name << " takes " << bytes << " bytes";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::data);
+        EXPECT_NE(std::string(error.what()).find(text.name), std::string::npos) << error.what();
+      }
+    }
+    EXPECT_EQ(text.get(), good);  // as it was
+    text.set(good);
+  }
+  EXPECT_EQ(texts, 2);
+}
+
 TEST_F(RecorderTest, LogThatCannotBeMadeEndsAllRanks) {
   options_.log = folder_ / "missing/log.h5";
   try {

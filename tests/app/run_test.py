@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Whole runs of dptrain, seen through their logs: run_test.py DPTRAIN MPIRUN CASE."""
+import json
 import os
 import pathlib
 import re
@@ -467,6 +468,26 @@ def unwritable_trace_ends_nothing() -> None:
     assert err.count("the training is complete, but not all of its files: the trace is missing (--trace ") == 1, err
     with h5py.File("a.h5", "r") as log:
         assert log.attrs["finished"] == 1 and len(log["epochs"]) == 4
+
+
+def unwritable_trace_is_tried_again() -> None:
+    # The folder is gone when the trace is to be written, and there again at the end.
+    os.makedirs("traces")
+    process = subprocess.Popen(command(2, "a.h5", "--trace", "traces/t.json", "--trace-steps", "20:2", "--epochs", "30",
+                                       "--limit-train", "64", "--limit-test", "8"),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert any("  steps  " in line for line in process.stdout)
+    os.rmdir("traces")
+    warning = next(line for line in process.stderr if "training goes on without it" in line)
+    assert process.poll() is None, "the run is over already"
+    os.makedirs("traces")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0 and "missing" not in err, (process.returncode, err)
+    assert "traces/t.json" in warning and "The trace is traces/t.json: " in out, (warning, out)
+    with open("traces/t.json", encoding="utf-8") as file:
+        events = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+    steps = {event["args"]["step"] for event in events}
+    assert steps == {21, 22}, steps
 
 
 def log_folder_that_vanishes_ends_nothing() -> None:
