@@ -30,6 +30,11 @@ FileDescriptor::~FileDescriptor() {
   if (number_ >= 0) ::close(number_);
 }
 
+void FileDescriptor::close() {
+  const int number = std::exchange(number_, -1);
+  if (number >= 0 && ::close(number) != 0) throw_reason(errno);
+}
+
 FileDescriptor open_file(const std::string& path, int flags, unsigned mode) {
   const int number = ::open(path.c_str(), flags | O_CLOEXEC, mode);
   if (number < 0) throw_reason(errno);

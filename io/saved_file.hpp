@@ -1,4 +1,5 @@
-// Writing files so that neither a kill, a full disk nor a loss of power leaves half of one.
+// The steps of writing files so that neither a kill, a full disk nor a loss of power leaves half of
+// one. whole_file.hpp does them for a file that is written at once; the run log does them itself.
 //
 // The functions throw Error(data) with the system's reason, such as "No space left on device". None
 // uses the C library's streams, whose buffers would hide where a write failed.
@@ -24,6 +25,7 @@ class FileDescriptor {
 
   [[nodiscard]] int get() const noexcept { return number_; }
   [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
+  void close();  // now; some file systems report a failure to write only here
 
  private:
   int number_ = -1;

@@ -41,7 +41,7 @@ def result(folder: str) -> tuple:
 
 
 def calls_of(lines: list[str]) -> list[str]:
-    """"write step000000003.4a725912.log.h5.part" of "33 write /tmp/x/ck/step000000003.4a725912.log.h5.part"."""
+    """"pwrite step000000003.4a725912.log.h5.part" of "33 pwrite /tmp/x/ck/step000000003.4a725912.log.h5.part"."""
     return [line.split(" ", 1)[1].split("/")[0].strip() + " " + line.rsplit("/", 1)[-1] for line in lines]
 
 
@@ -78,7 +78,7 @@ def try_point(point: tuple[int, str, str], wanted: tuple) -> str | None:
             return f"{name}: exit {done.returncode}\n{done.stderr}"
         elif result(folder) != wanted:
             return f"{name}: the run itself came to another result"
-        elif call.startswith(("create", "write")) and "training goes on without it" not in done.stderr:
+        elif call.startswith(("create", "pwrite")) and "training goes on without it" not in done.stderr:
             return f"{name}: no warning\n{done.stderr}"
         again = train(folder)
         if again.returncode != 0:
@@ -101,7 +101,7 @@ def main() -> int:
         calls = calls_of(pathlib.Path(folder, "calls").read_text().splitlines())
         assert len(calls) > 30, calls
     points = [(at, kind, call) for at, call in enumerate(calls, 1)
-              for kind in ("kill-before", "full", *(("kill-within", "short") if call.startswith("write") else ()))]
+              for kind in ("kill-before", "full", *(("kill-within", "short") if call.startswith("pwrite") else ()))]
     points.append((len(calls), "kill-after", calls[-1]))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         wrong = [text for text in pool.map(lambda point: check(point, wanted), points) if text]

@@ -75,9 +75,7 @@ class PlannedNetwork {
     if (ready.empty()) return false;
     if (!is_plain_ && draw(64) > 0) {
       // Some lines are slow, whatever else there is to do.
-      const auto slow =
-          std::ranges::stable_partition(ready, [](const auto& one) { return !one.first->is_slow; });
-      ready.erase(slow.begin(), slow.end());
+      std::erase_if(ready, [](const auto& one) { return one.first->is_slow; });
       if (ready.empty()) return true;
     }
     const auto [line, place] = ready[is_plain_ ? 0 : draw(ready.size())];
