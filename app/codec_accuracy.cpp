@@ -53,7 +53,9 @@ std::optional<double> loss_at(double bits) {
 std::optional<double> loss_of_studies(const CodecSpec& codec, const std::string& topology) {
   if (codec.name == "ecq") {
     const auto bits = codec.settings.find("bits");
-    if (bits == codec.settings.end() || bits->second <= 0.0) return std::nullopt;
+    if (topology != "direct" || bits == codec.settings.end() || bits->second <= 0.0) {
+      return std::nullopt;
+    }
     const std::optional<double> loss = loss_at(bits->second);
     return loss ? std::optional(*loss / kExact) : std::nullopt;
   }

@@ -37,6 +37,28 @@ std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t a
   return first == tensors.end() ? all : std::max<std::size_t>(first->offset, 1);
 }
 
+// The step at which a codec with `bits=` sends that many bits a value of the first segment; 0: the
+// codec's own choice.
+float step_for(const Codec& codec, std::span<const float> values, std::span<std::byte> payload,
+               std::size_t segment) {
+  const auto bits = codec.spec().settings.find("bits");
+  if (!codec.takes_step() || bits == codec.spec().settings.end() || bits->second <= 0.0) return 0;
+  const std::span<const float> some = values.first(std::min(segment, values.size()));
+  const double wanted = bits->second / 8.0 * static_cast<double>(some.size());
+  double squares = 0.0;
+  for (const float value : some) squares += static_cast<double>(value) * static_cast<double>(value);
+  const double rms = std::sqrt(squares / static_cast<double>(some.size()));
+  if (!(rms > 0.0)) return 0;
+  double fine = 0.01 * rms, coarse = 100.0 * rms;  // more bytes than wanted, and fewer
+  for (int i = 0; i < 12; ++i) {
+    const double step = std::sqrt(fine * coarse);
+    const EncodeResult result =
+        codec.encode(some, nullptr, payload, {.quantiser_step = static_cast<float>(step)});
+    (static_cast<double>(result.payload_bytes) > wanted ? fine : coarse) = step;
+  }
+  return static_cast<float>(std::sqrt(fine * coarse));
+}
+
 CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> gradient,
                               std::size_t segment_bytes) {
   const auto codec = make_codec(spec);
@@ -44,6 +66,7 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
   const std::span<const float> values = gradient.first(std::min(gradient.size(), kMostFloats));
   std::vector<float> residual(values.size()), sums(values.begin(), values.end());
   std::vector<std::byte> payload(codec->max_payload_bytes(std::min(segment, values.size())));
+  const float step = step_for(*codec, values, payload, segment);
   std::vector<double> encode_s, decode_s;
   double bytes = 0.0;
   // The first pass brings memory in.
@@ -56,7 +79,7 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
       encode += seconds_of([&] {
         result =
             codec->encode(values.subspan(at, n), spec.feedback ? residual.data() + at : nullptr,
-                          payload, {.step = pass, .offset = at});
+                          payload, {.step = pass, .offset = at, .quantiser_step = step});
       });
       bytes += static_cast<double>(result.payload_bytes);
       decode += seconds_of([&] {
@@ -69,6 +92,8 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
     decode_s.push_back(decode);
   }
   const double floats = static_cast<double>(values.size());
+  // A codec with `bits=` keeps to them in the mean over steps, whatever this gradient is.
+  if (step > 0.0f) bytes = codec->spec().number("bits") / 8.0 * floats;
   return {.encode_s = median(encode_s) / floats,
           .decode_s = median(decode_s) / floats,
           .payload_bytes = bytes / floats};

@@ -23,8 +23,12 @@ namespace dp {
 namespace {
 
 // From fine to coarse.
-constexpr const char* kCodecs[] = {"none",           "fp16", "q8", "q4", "powersgd:rank=4",
-                                   "topk:ratio=0.01"};
+constexpr const char* kCodecs[] = {
+    "none",           "fp16",          "q8",           "q4",
+    "ecq:bits=0.6",   "ecq:bits=0.35", "ecq:bits=0.1", "powersgd:rank=4",
+    "topk:ratio=0.01"};
+// What `rate` is about: its small tensors have a codec of their own.
+constexpr const char* kCodecOfRate = "ecq:bits=0.35";
 
 Options rehearsal_options(const Options& options) {
   Options trial = options;
@@ -175,9 +179,13 @@ std::string hidden_bits(const Calibration& calibration, const StepChoice& choice
   double backward_end_s = 0.0;
   const double count = static_cast<double>(calibration.steps.size() * calibration.steps[0].size());
   for (const Bucket& bucket : choice.buckets) {
-    const bool is_exact = bucket.codec == "none";
-    buckets.push_back({.elements = is_exact ? 0 : bucket.elements,
-                       .fixed_bytes = is_exact ? 4.0 * static_cast<double>(bucket.elements) : 0.0});
+    // Small tensors are not subject to the rate.
+    const bool is_fixed = !bucket.why.empty();
+    const CodecFigures& figures = calibration.codecs.at(bucket.codec);
+    buckets.push_back(
+        {.elements = is_fixed ? 0 : bucket.elements,
+         .fixed_bytes =
+             is_fixed ? figures.payload_bytes * static_cast<double>(bucket.elements) : 0.0});
   }
   for (const std::vector<RehearsedStep>& step : calibration.steps) {
     for (const RehearsedStep& rank : step) {
@@ -263,8 +271,8 @@ void print_plans(const Options& options, const Calibration& calibration,
           }
         }
         if (ranks > 1) {
-          hidden =
-              hidden_bits(calibration, choice_for(options, calibration, network, "direct", "q8"));
+          hidden = hidden_bits(calibration,
+                               choice_for(options, calibration, network, "direct", kCodecOfRate));
         }
         std::printf("\n%lld rank%s x %lld images, %s\n%s", static_cast<long long>(ranks),
                     ranks == 1 ? "" : "s", static_cast<long long>(batch), network.name.c_str(),
@@ -329,9 +337,17 @@ void plan_run(const Options& options, Communicator& comm) {
     calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
     calibration.tensors = run.replica->tensor_slots();
     calibration.steps =
-        rehearse_steps(*run.replica, *run.train_loader, {.steps = 6, .seconds = 10.0});
-    std::vector<std::string> codecs = codecs_of(options);
-    codecs.insert(codecs.begin(), {"none", "q8"});
+        rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
+    calibration.cores_per_rank = run.share.cores_per_rank;
+    // Small tensors may have another codec than the rest.
+    std::vector<std::string> codecs = {"none"};
+    std::vector<std::string> specs = codecs_of(options);
+    specs.emplace_back(kCodecOfRate);
+    for (const std::string& codec : specs) {
+      for (const Bucket& bucket : plan_buckets(calibration.tensors, {.codec = codec})) {
+        codecs.push_back(bucket.codec);
+      }
+    }
     measure_codecs(run, codecs, calibration);
   }
   // The communicator is the main thread's again.

@@ -95,8 +95,10 @@ StepForecast predict_step(const Calibration& calibration, const StepChoice& choi
   setup.window = choice.window;
   setup.buckets_in_flight = choice.buckets_in_flight;
   setup.exact = exact_costs(exact);
-  setup.message_s = kMessage_s;
-  setup.byte_s = kByte_s;
+  // Where ranks share a core, their threads share it, too. The codecs were measured like that.
+  const double share = std::max(1.0, 1.0 / calibration.cores_per_rank);
+  setup.message_s = share * kMessage_s;
+  setup.byte_s = share * kByte_s;
   setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
   setup.sleeps = true;
   std::vector<std::vector<ComputeTimes>> steps;
@@ -118,7 +120,8 @@ std::optional<StepForecast> predict_run(Run& run) {
   Calibration calibration;
   calibration.tensors = run.replica->tensor_slots();
   calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
-  calibration.steps = rehearse_steps(*run.replica, *run.train_loader, {.steps = 3, .seconds = 2.0});
+  calibration.cores_per_rank = run.share.cores_per_rank;
+  calibration.steps = rehearse_steps(*run.replica, *run.train_loader, {.steps = 5, .seconds = 2.0});
   StepChoice choice;
   choice.buckets = run.replica->sync().buckets();
   std::vector<std::string> codecs = {"none"};

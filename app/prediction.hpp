@@ -25,6 +25,7 @@ struct Calibration {
   std::map<std::string, CodecFigures> codecs;     // by spec, in canonical form; means over ranks
   // Whether the ranks compute on processors that their exchange needs, too.
   bool shares_processor = true;
+  double cores_per_rank = 1.0;
 
   // From the begin of a step to the begin of the next, without an exchange: the slowest rank's
   // mean.
