@@ -62,18 +62,17 @@ RehearsedStep step_of(std::span<const double> numbers) {
           .update_s = numbers[tensors + 1]};
 }
 
+// `begin_s` is when the ranks began together: where they share cores, some get one late.
 RehearsedStep rehearse_step(Replica& replica, const RehearsalOptions& options, TimeMarks& marks,
-                            std::uint64_t step) {
+                            std::uint64_t step, double begin_s) {
   using Marks = Replica::RehearsalMarks;
   RehearsedStep times;
   double before_s = 0.0;  // waits for the batch, and the parts before the last one
   for (std::size_t part = 0; part < options.parts; ++part) {
-    const double begin_s = now_s();
     replica.load(options.next());
-    before_s += now_s() - begin_s;
+    before_s = now_s() - begin_s;
     replica.rehearse(marks, step);
     replica.await_loaded();
-    if (part + 1 < options.parts) before_s += marks.seconds(Marks::kBegin, Marks::kBackwardEnd);
   }
   for (std::size_t t = 0; t < replica.network().parameters().tensors().size(); ++t) {
     times.ready_s.push_back(before_s + marks.seconds(Marks::kBegin, Marks::kFirstTensor + t));
@@ -94,14 +93,19 @@ std::vector<std::vector<RehearsedStep>> rehearse_steps(Replica& replica,
       replica.device().make_time_marks(Replica::RehearsalMarks::kFirstTensor + tensors);
   const KeptState kept(replica);
   std::vector<std::vector<RehearsedStep>> all;
-  const double begin_s = now_s();
+  const double first_s = now_s();
+  double begin_s = first_s;
   for (std::size_t step = 0; step <= options.steps; ++step) {
-    const std::vector<double> mine = numbers_of(rehearse_step(replica, options, *marks, step));
+    const std::vector<double> mine =
+        numbers_of(rehearse_step(replica, options, *marks, step, begin_s));
     std::vector<double> theirs;
     const bool is_late = replica.sync().reducer().run([&](Communicator& comm) {
       theirs.resize(static_cast<std::size_t>(comm.size()) * mine.size());
       comm.all_gather(std::span<const double>(mine), std::span<double>(theirs));
-      return comm.all_gather(now_s() - begin_s > options.seconds ? 1 : 0).front() != 0;
+      const int late = now_s() - first_s > options.seconds ? 1 : 0;
+      const bool is_rank_0_late = comm.all_gather(late).front() != 0;
+      begin_s = now_s();
+      return is_rank_0_late;
     });
     if (step == 0) continue;
     std::vector<RehearsedStep>& ranks = all.emplace_back();
