@@ -1,6 +1,6 @@
 // Every target on its seeds, whole and damaged. The damage is the same in each run.
 //
-// DP_FUZZ_MUTATIONS says how many damaged inputs each target gets, and an expensive one a part of;
+// DP_FUZZ_INPUTS says how many damaged inputs each target gets, and an expensive one a part of;
 // default 3,000.
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace dp::fuzz {
 namespace {
 
 std::size_t mutations() {
-  const char* text = std::getenv("DP_FUZZ_MUTATIONS");
+  const char* text = std::getenv("DP_FUZZ_INPUTS");
   return text == nullptr ? 3'000 : static_cast<std::size_t>(std::strtoull(text, nullptr, 10));
 }
 
