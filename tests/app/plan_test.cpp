@@ -1,0 +1,66 @@
+// What --plan advises, on tables made by hand, and what it reads from its options.
+#include "app/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include "app/codec_accuracy.hpp"
+
+namespace dp {
+namespace {
+
+PlanRow row(const char* topology, const char* codec, double step_s, double exposed_s) {
+  return {.topology = topology, .codec = codec, .step_s = step_s, .exposed_s = exposed_s};
+}
+
+TEST(PlanAdvice, TheFinestThatIsNearlyTheFastest) {
+  // topk is faster, but no study had it near fp32.
+  const std::vector<PlanRow> rows = {row("ring", "none", 2.0, 1.0), row("ring", "fp16", 1.04, 0.05),
+                                     row("ring", "q8", 1.0, 0.01),
+                                     row("ring", "topk:ratio=0.01", 0.5, 0.0)};
+  const PlanAdvice advice = advise(rows);
+  EXPECT_EQ(advice.row, 1u);
+  EXPECT_TRUE(advice.text.starts_with("--topology ring --compress fp16: 1.04 s a step"))
+      << advice.text;
+  EXPECT_EQ(advice.text.find("topk"), std::string::npos) << "hardly waits";
+}
+
+TEST(PlanAdvice, SaysWhatACoarserCodecWouldTakeAndCost) {
+  const PlanAdvice advice = advise(
+      {row("ring", "none", 9.0, 8.0), row("ring", "q8", 3.0, 2.0), row("direct", "q2", 1.1, 0.1)});
+  EXPECT_EQ(advice.row, 1u);
+  EXPECT_NE(advice.text.find("q2 would take 1.10 s, with +16 % loss"), std::string::npos)
+      << advice.text;
+  EXPECT_NE(advice.text.find("A larger batch"), std::string::npos) << advice.text;
+}
+
+TEST(PlanAdvice, WithoutAStudyTheFastestCounts) {
+  const PlanAdvice advice = advise({row("ring", "q16", 2.0, 0.0), row("ring", "fp8", 1.0, 0.0)});
+  EXPECT_EQ(advice.row, 1u);
+  EXPECT_NE(advice.text.find("no study has tried"), std::string::npos) << advice.text;
+}
+
+TEST(PlanOptions, SpecsAreJoinedByCommasAndHaveSome) {
+  EXPECT_EQ(split_specs("q8"), std::vector<std::string>{"q8"});
+  EXPECT_EQ(split_specs("q8:block=512,ef=off,none,topk:ratio=0.1"),
+            (std::vector<std::string>{"q8:block=512,ef=off", "none", "topk:ratio=0.1"}));
+}
+
+TEST(LossOfStudies, IsThatOfTheTable) {
+  const auto loss = [](const char* spec, const char* topology) {
+    return loss_of_studies(parse_codec_spec(spec), topology);
+  };
+  EXPECT_EQ(loss("none", "tree"), 1.0);
+  EXPECT_NEAR(*loss("q2", "ring"), 1.004 / 0.855, 1e-12);
+  EXPECT_NEAR(*loss("q2", "direct"), 0.992 / 0.855, 1e-12);
+  EXPECT_FALSE(loss("q2:block=512", "ring").has_value());
+  // The rate's points, between them, and beyond them.
+  EXPECT_NEAR(*loss("ecq:bits=0.35", "direct"), 0.861 / 0.855, 1e-12);
+  EXPECT_GT(*loss("ecq:bits=0.2", "direct"), *loss("ecq:bits=0.35", "direct"));
+  EXPECT_LT(*loss("ecq:bits=0.2", "direct"), *loss("ecq:bits=0.12", "direct"));
+  EXPECT_EQ(loss("ecq:bits=2", "direct"), 1.0);
+  EXPECT_FALSE(loss("ecq:bits=0.05", "direct").has_value());
+  EXPECT_FALSE(loss("ecq:bits=0.35", "ring").has_value());
+}
+
+}  // namespace
+}  // namespace dp
