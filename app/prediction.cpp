@@ -101,8 +101,12 @@ StepForecast predict_step(const Calibration& calibration, const StepChoice& choi
   setup.byte_s = share * kByte_s;
   setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
   setup.sleeps = true;
+  // The last steps, and of many ranks only few: each rank's step takes some ten milliseconds.
+  constexpr std::size_t kMostRankSteps = 40;
+  const std::size_t count =
+      std::clamp<std::size_t>(kMostRankSteps / choice.hosts.size(), 1, calibration.steps.size());
   std::vector<std::vector<ComputeTimes>> steps;
-  for (const std::vector<RehearsedStep>& step : calibration.steps) {
+  for (const std::vector<RehearsedStep>& step : std::span(calibration.steps).last(count)) {
     std::vector<ComputeTimes>& ranks = steps.emplace_back();
     for (std::size_t rank = 0; rank < choice.hosts.size(); ++rank) {
       ranks.push_back(times_of(step[rank % step.size()], choice));

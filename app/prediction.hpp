@@ -56,7 +56,7 @@ struct StepChoice {
 // will be like, with its codec (after a warm-up) and its first batch size. On rank 0; nothing on
 // the others, and nothing where the link was not measured, where layers gather floats of all ranks
 // (--sync-bn), and with more ranks than kMostPredictedRanks, which would take long to simulate.
-inline constexpr std::size_t kMostPredictedRanks = 64;
+inline constexpr std::size_t kMostPredictedRanks = 32;
 [[nodiscard]] std::optional<StepForecast> predict_run(Run& run);
 
 }  // namespace dp
