@@ -18,6 +18,7 @@
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "app/trainer.hpp"
+#include "comm/auto_rate.hpp"
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
 #include "io/dataset.hpp"
@@ -40,10 +41,11 @@ dp::OptionContext option_context() {
     context.topologies.emplace_back(topology.name);
   }
   context.topology_for = [](const std::string& spec) {
-    return std::string(dp::find_codec(dp::parse_codec_spec(spec).name)->topology);
+    return std::string(
+        dp::find_codec(dp::parse_codec_spec(dp::parse_compress(spec).codec).name)->topology);
   };
   context.check_compress = [](const std::string& spec) {
-    static_cast<void>(dp::parse_codec_spec(spec));
+    static_cast<void>(dp::parse_compress(spec));
   };
   context.datasets.clear();
   for (const dp::DatasetRow& row : dp::dataset_list()) {

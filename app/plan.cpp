@@ -13,6 +13,7 @@
 #include "app/codec_accuracy.hpp"
 #include "app/prediction.hpp"
 #include "app/recorder.hpp"
+#include "comm/auto_rate.hpp"
 #include "comm/hierarchical.hpp"
 #include "comm/link_model.hpp"
 #include "comm/rate_budget.hpp"
@@ -45,7 +46,7 @@ std::vector<std::string> codecs_of(const Options& options) {
   std::vector<std::string> texts = options.plan.codecs;
   if (texts.empty()) {
     texts.assign(std::begin(kCodecs), std::end(kCodecs));
-    texts.push_back(options.compress);
+    texts.push_back(parse_compress(options.compress).codec);
   }
   std::vector<std::string> once;
   std::set<std::string> seen;

@@ -141,7 +141,14 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                              .decode_s = comm.decode_s,
                              .peer_wait_s = comm.peer_wait_s,
                              .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
-                             .received_bytes = static_cast<std::int64_t>(comm.received_bytes)});
+                             .received_bytes = static_cast<std::int64_t>(comm.received_bytes),
+                             .planned_bits = tally.rate.planned_bits,
+                             .partial_bits = tally.rate.bits[0],
+                             .total_bits = tally.rate.bits[1],
+                             .partial_step = tally.rate.next_steps[0],
+                             .total_step = tally.rate.next_steps[1],
+                             .link_bytes_per_s = tally.rate.link_bytes_per_s,
+                             .hidden_bits = tally.rate.hidden_bits});
         if (log_->is_save_due()) save_log();
       }
     }
@@ -270,7 +277,8 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     write_buckets(epoch, buckets);
     save_log();
   }
-  print_epoch(row);
+  print_epoch(row, tally);
+  note_rate(tally);
 }
 
 void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks) {

@@ -20,6 +20,7 @@
 #include "app/times.hpp"
 #include "comm/communicator.hpp"
 #include "comm/link_probe.hpp"
+#include "comm/rate_control.hpp"
 #include "comm/reducer.hpp"
 #include "comm/step_simulation.hpp"
 #include "io/console.hpp"
@@ -66,10 +67,18 @@ struct EpochTally {
   double checkpoint_s = 0;   // for which checkpoints have held training up
   double earlier_s = 0;      // what the epoch took before the run was resumed
   double learning_rate = 0;  // of the last step
+  RateReport rate = {};      // of the last step
+  // Of codecs with a rate: the sum over the steps that had one, and how many.
+  double bits_sum = 0;
+  std::int64_t rated_steps = 0;
   std::int64_t skipped_steps = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
 
+  // NaN without a rate.
+  [[nodiscard]] double bits_per_value() const {
+    return rated_steps == 0 ? RateReport::kNothing : bits_sum / static_cast<double>(rated_steps);
+  }
   void list_state(StateVisitor& visitor);
 };
 
@@ -174,7 +183,8 @@ class Recorder {
   void print_start_of_evaluation();
   [[nodiscard]] std::string describe_buckets() const;
   void print_step(const EpochTally& tally);
-  void print_epoch(const EpochRow& row);
+  void print_epoch(const EpochRow& row, const EpochTally& tally);
+  void note_rate(const EpochTally& tally);
   void note_loss(const EpochRow& row);
   void print_end();
   void print_place_of_log();
@@ -192,12 +202,13 @@ class Recorder {
   // By bucket, the bytes that this rank sends in a step; nothing if they depend on the values.
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes epoch_comm_;
-  std::uint64_t counted_control_bytes_ = 0;          // of earlier epochs and of the set-up
-  std::map<std::string, std::string> missing_;       // what the run could not write, and why
-  std::set<std::string> warnings_;                   // of warn_once()
-  std::int64_t logged_epochs_ = 0;                   // that are on the disk
-  std::set<std::string> replaced_images_;            // what note_images() was told
-  bool has_skipped_ = false, has_exploded_ = false;  // it was said what to try
+  std::uint64_t counted_control_bytes_ = 0;     // of earlier epochs and of the set-up
+  std::map<std::string, std::string> missing_;  // what the run could not write, and why
+  std::set<std::string> warnings_;              // of warn_once()
+  std::int64_t logged_epochs_ = 0;              // that are on the disk
+  std::set<std::string> replaced_images_;       // what note_images() was told
+  bool has_skipped_ = false, has_exploded_ = false,
+       has_met_floor_ = false;  // it was said what to try
   double least_loss_ = std::numeric_limits<double>::infinity();
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each

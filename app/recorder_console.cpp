@@ -6,6 +6,7 @@
 #include "app/recipes.hpp"
 #include "app/recorder.hpp"
 #include "app/stop_notice.hpp"
+#include "comm/auto_rate.hpp"
 #include "comm/network_interface.hpp"
 #include "io/text_table.hpp"
 
@@ -296,7 +297,7 @@ void Recorder::print_step(const EpochTally& tally) {
                  .left_s = left_s});
 }
 
-void Recorder::print_epoch(const EpochRow& row) {
+void Recorder::print_epoch(const EpochRow& row, const EpochTally& tally) {
   note_loss(row);
   console_.epoch({.epoch = static_cast<std::size_t>(row.epoch) + 1,
                   .epochs = static_cast<std::size_t>(run_.options->epochs),
@@ -307,7 +308,22 @@ void Recorder::print_epoch(const EpochRow& row) {
                   .epoch_s = row.times.epoch_s,
                   .images_per_s = per_second(static_cast<double>(row.samples), row.times.epoch_s),
                   .sent_bytes = static_cast<double>(row.times.sent_bytes),
-                  .exposed_comm_s = row.times.exposed_comm_s});
+                  .exposed_comm_s = row.times.exposed_comm_s,
+                  .bits_per_value = tally.bits_per_value()});
+}
+
+// The link carries less than the floor of quality.
+void Recorder::note_rate(const EpochTally& tally) {
+  const std::optional<RateLimits> limits = parse_compress(run_.options->compress).limits;
+  if (!limits || has_met_floor_ || !(tally.rate.hidden_bits < limits->least_bits)) return;
+  has_met_floor_ = true;
+  console_.warn(fmt::format(
+      "dptrain: epoch {}: rank 0's link carries {}/s, which hides {:.2g} bits a value behind "
+      "backward; the least, min={:g}, is sent, and training waits for the rest: try a larger "
+      "--batch-size or --accumulate, fewer hosts, or --compress auto:min={:.2g} at the price of "
+      "accuracy",
+      tally.epoch + 1, format_bytes(tally.rate.link_bytes_per_s), tally.rate.hidden_bits,
+      limits->least_bits, std::max(limits->least_bits / 2, 0.01)));
 }
 
 void Recorder::print_end() {

@@ -67,6 +67,8 @@ void EpochTally::list_state(StateVisitor& visitor) {
   visitor.value("epoch/images", samples);
   visitor.value("epoch/learning_rate", learning_rate);
   visitor.value("epoch/skipped_steps", skipped_steps);
+  visitor.value("epoch/bits_sum", bits_sum);
+  visitor.value("epoch/rated_steps", rated_steps);
   visitor.value("epoch/replica_hash", replica_hash);
   visitor.value("epoch/global_batch", global_batch);
   visitor.value("epoch/steps_of_epoch", steps_of_epoch);

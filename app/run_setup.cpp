@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <string_view>
@@ -168,8 +169,16 @@ std::size_t choose_buckets(const Run& run, std::span<const TensorSlot> tensors) 
   if (run.options.bucket_mb > 0) return static_cast<std::size_t>(run.options.bucket_mb * 1e6);
   if (run.choices.bucket_bytes > 0) return run.choices.bucket_bytes;
   if (run.link.bytes_per_s == 0) return 1'000'000;  // --help of --bucket-mb says it
-  return choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()),
-                             parse_codec_spec(run.options.compress), tensors);
+  const CodecSpec codec = parse_codec_spec(parse_compress(run.options.compress).codec);
+  const std::size_t bytes =
+      choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()), codec, tensors);
+  if (!has_rate(codec)) return bytes;
+  // So few bits would make one bucket of the whole model, which is ready when backward ends. At
+  // least kFewest hide most of it.
+  constexpr std::size_t kFewest = 6, kLeast = 256u << 10;
+  std::size_t all = 0;
+  for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);
+  return std::min(bytes, std::max(std::bit_floor(all / kFewest), kLeast));
 }
 
 // Where a GPU's gradients are encoded, if an option or an earlier run decides it.
@@ -192,10 +201,13 @@ GradientSyncOptions sync_options(const Run& run) {
   };
   sync.overlap = options.overlap;
   sync.path = exchange_path(run);
+  sync.link_bytes_per_s = run.link.bytes_per_s;
+  sync.link_latency_s = run.link.latency_s;
   sync.reducer.topology = options.topology;
   if (run.link.bytes_per_s > 0) {
     sync.reducer.window =
-        choose_window(run.link, parse_codec_spec(options.compress), sync.reducer.segment_bytes);
+        choose_window(run.link, parse_codec_spec(parse_compress(options.compress).codec),
+                      sync.reducer.segment_bytes);
   }
   sync.reducer.seed = run.seed();
   sync.reducer.comm_timeout_s = options.comm_timeout_s;

@@ -213,6 +213,11 @@ void Trainer::record_step(bool is_last) {
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace;
+  tally_.rate = replica_.sync().rate_report();
+  if (std::isfinite(tally_.rate.mean_bits())) {
+    tally_.bits_sum += tally_.rate.mean_bits();
+    ++tally_.rated_steps;
+  }
   const LoopTimes times = replica_.take_times(is_due);
   tally_.times += times;
   recorder_.record_step(tally_, times, global_step_);

@@ -89,6 +89,9 @@ class ExchangeMeter {
   void bucket_starts(std::size_t bucket);
   void bucket_delivered(std::size_t bucket);
 
+  // The total's peer wait since the last take().
+  [[nodiscard]] double peer_wait_s() const { return times_.total.peer_wait_s; }
+
   // Returns all that was measured since the last call, without residual_squares. Clears the
   // exchanges' statistics.
   [[nodiscard]] CommTimes take();

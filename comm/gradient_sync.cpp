@@ -3,20 +3,25 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
 
 // ---- a step -------------------------------------------------------------------------------------
 
 void GradientSync::begin_step(std::uint64_t step, double progress) {
-  if (mean_bits_ > 0.0) {
-    planned_bits_ = planned_bits(mean_bits_, progress);
-    order_rate();
-  }
+  if (has_rate()) order_rate(progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
@@ -39,24 +44,48 @@ void GradientSync::all_final() {
 }
 
 StepVerdict GradientSync::finish_step() {
+  const double waits_since_s = seconds_now();
   const StepVerdict verdict = reducer_->wait_step();
-  if (mean_bits_ > 0.0) steer_rate(verdict);
+  if (auto_rate_) {
+    times_.exposed_s = seconds_now() - waits_since_s;
+    times_.busy = verdict.busy;
+    has_times_ = true;
+  }
+  if (has_rate()) steer_rate(verdict);
   if (link_) link_->await_sums();
   return verdict;
 }
 
 // ---- codecs with a rate -------------------------------------------------------------------------
 
-void GradientSync::order_rate() {
+void GradientSync::order_rate(double progress) {
+  if (!limits_) planned_bits_ = planned_bits(mean_bits_, progress);
+  if (auto_rate_) {
+    const double now_s = seconds_now();
+    if (std::exchange(has_times_, false)) {
+      times_.ready_s = is_gpu() ? reducer_->started_s() : ready_s_;
+      times_.next_begin_s = now_s;
+      auto_rate_->add(times_);
+    }
+    times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
+  }
   if (!rate_.is_started() && !histograms_) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
   }
-  reducer_->set_rate({.steps = rate_.steps(), .histograms = histograms_.get()});
+  const bool wishes = auto_rate_ && auto_rate_->is_known();
+  const double bits = wishes ? limits_->limited(auto_rate_->budget().bits_per_value) : 0.0;
+  reducer_->set_rate({.steps = rate_.steps(),
+                      .wish = wishes ? RateWish::of_bits(bits).code() : RateWish::kNone,
+                      .histograms = histograms_.get()});
 }
 
 void GradientSync::steer_rate(const StepVerdict& verdict) {
   // Without values, a warm-up sends them with another codec.
   if (!verdict.finite || verdict.rate.is_empty()) return;
+  // The least wish of all ranks is the plan of the next step.
+  const RateWish wish = verdict.rate.wish;
+  const double next_bits =
+      limits_ && wish.is_given() ? limits_->limited(wish.bits()) : planned_bits_;
   if (histograms_) {
     reducer_->run([&](Communicator& communicator) {
       for (MagnitudeHistogram& histogram : *histograms_) communicator.all_sum(histogram.counts());
@@ -64,26 +93,29 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
     rate_.start(*histograms_, planned_bits_);
     histograms_.reset();
   } else {
-    rate_.update(verdict.rate, planned_bits_);
+    rate_.update(verdict.rate, planned_bits_, next_bits);
   }
   rate_report_ = {.planned_bits = planned_bits_};
+  if (auto_rate_ && auto_rate_->is_known()) {
+    rate_report_.link_bytes_per_s = auto_rate_->bytes_per_s();
+    rate_report_.hidden_bits = auto_rate_->budget().bits_per_value;
+  }
+  planned_bits_ = next_bits;
   for (std::size_t s = 0; s < kRateSites; ++s) {
     rate_report_.bits[s] = verdict.rate.sites[s].bits();
     rate_report_.next_steps[s] = static_cast<double>(rate_.steps()[s]);
   }
 }
 
-std::optional<RateReport> GradientSync::rate_report() const {
-  if (mean_bits_ == 0.0) return std::nullopt;
-  return rate_report_;
-}
-
 void GradientSync::list_state(StateVisitor& visitor) {
   reducer_->list_state(visitor);
-  if (mean_bits_ > 0.0) rate_.list_state(visitor, "exchange/rate");
+  if (!has_rate()) return;
+  rate_.list_state(visitor, "exchange/rate");
+  visitor.value("exchange/rate/planned_bits", planned_bits_);
 }
 
 void GradientSync::bucket_final(std::size_t bucket) {
+  if (auto_rate_) ready_s_[bucket] = seconds_now();
   if (link_) {
     link_->bucket_final(bucket);
   } else {
@@ -92,6 +124,7 @@ void GradientSync::bucket_final(std::size_t bucket) {
 }
 
 void GradientSync::end_of_gradients() {
+  if (auto_rate_) times_.backward_end_s = seconds_now();
   if (link_) link_->end_backward();
   tracker_.begin_step();
 }
@@ -101,6 +134,9 @@ void GradientSync::end_of_gradients() {
 GradientSync::GradientSync(Device* device, std::span<float> gradient,
                            std::vector<TensorSlot> tensors, GradientSyncOptions options)
     : device_(device), gradient_(gradient), options_(std::move(options)) {
+  const CompressChoice choice = parse_compress(options_.compress);
+  options_.compress = choice.codec;
+  limits_ = choice.limits;
   if (tensors.empty()) return;
   mark_exact_tensors(tensors);
   if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
@@ -115,7 +151,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   }
   for (const Bucket& bucket : buckets_) {
     const CodecSpec spec = parse_codec_spec(bucket.codec);
-    if (has_rate(spec)) mean_bits_ = spec.number("bits");
+    if (dp::has_rate(spec)) mean_bits_ = planned_bits_ = spec.number("bits");
   }
   check_streams(buckets_.size());
   bucket_of_tensor_.resize(tensors.size());
@@ -176,7 +212,7 @@ void GradientSync::check_momentum() const {
 }
 
 void GradientSync::check_rate() const {
-  if (mean_bits_ == 0.0 || options_.reducer.topology != "hierarchical") return;
+  if (!has_rate() || options_.reducer.topology != "hierarchical") return;
   throw SettingError(Setting::codec, options_.compress,
                      "bits= needs a topology on which all sums are encoded; allowed: direct, ring, "
                      "tree, ps",
@@ -207,6 +243,28 @@ void GradientSync::connect(Communicator& communicator) {
     }
   }
   reducer_ = std::make_unique<Reducer>(communicator, gradient, buckets_, options);
+  if (limits_) watch_link(static_cast<std::size_t>(communicator.size()));
+}
+
+void GradientSync::watch_link(std::size_t ranks) {
+  constexpr double kUnknownLink = 125e6;  // soon corrected
+  const double wire_factor = two_leg_wire_factor(ranks);
+  if (wire_factor == 0.0) return;
+  std::vector<BudgetBucket> shares;
+  std::size_t hops = 0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const bool is_rated = dp::has_rate(parse_codec_spec(buckets_[b].codec));
+    const std::optional<std::uint64_t> bytes = reducer_->wire_bytes(b);
+    shares.push_back({.elements = is_rated ? buckets_[b].elements : 0,
+                      .fixed_bytes = static_cast<double>(bytes.value_or(0)) / wire_factor});
+    hops = std::max(hops, reducer_->hops(b));
+  }
+  ready_s_.resize(buckets_.size());
+  auto_rate_.emplace(
+      std::move(shares), hops, wire_factor,
+      AutoRateOptions{
+          .bytes_per_s = options_.link_bytes_per_s > 0 ? options_.link_bytes_per_s : kUnknownLink,
+          .latency_s = options_.link_latency_s});
 }
 
 void GradientSync::begin_epoch(std::size_t epoch) {

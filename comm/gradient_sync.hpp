@@ -21,12 +21,14 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "comm/auto_rate.hpp"
 #include "comm/bucket_tracker.hpp"
 #include "comm/buckets.hpp"
 #include "comm/rate_control.hpp"
@@ -42,7 +44,9 @@ namespace dp {
 enum class ExchangePath { automatic, host, device };
 
 struct GradientSyncOptions {
-  std::string compress = "none";                // a codec spec
+  std::string compress = "none";  // as parse_compress() reads it
+  // The measured link of this rank, for auto; zeros: not known.
+  double link_bytes_per_s = 0.0, link_latency_s = 0.0;
   std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
   std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
   bool is_one_host = false;                     // all ranks are on the same one
@@ -58,13 +62,6 @@ struct GradientSyncOptions {
   float weight_decay = 0.0f;
   bool has_nesterov = false;
   ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
-};
-
-// Of the last step, the same on all ranks.
-struct RateReport {
-  double planned_bits = 0.0;                       // a value
-  std::array<double, kRateSites> bits = {};        // that were sent
-  std::array<double, kRateSites> next_steps = {};  // of the quantiser, for the next step
 };
 
 class GradientSync {
@@ -90,8 +87,9 @@ class GradientSync {
   // Reports all tensors as final, for example the zeros of a rank without samples.
   void all_final();
   [[nodiscard]] StepVerdict finish_step();
-  // What codecs with a rate do; nothing where no bucket has one.
-  [[nodiscard]] std::optional<RateReport> rate_report() const;
+  // What codecs with a rate do; NaN where no bucket has one, and before the first step.
+  [[nodiscard]] const RateReport& rate_report() const { return rate_report_; }
+  [[nodiscard]] bool has_rate() const { return mean_bits_ > 0.0; }
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
@@ -115,7 +113,8 @@ class GradientSync {
   void choose_path();
   [[nodiscard]] double seconds_of_path(bool on_device);
   void check_rate() const;
-  void order_rate();
+  void watch_link(std::size_t ranks);
+  void order_rate(double progress);
   void steer_rate(const StepVerdict& verdict);
   void bucket_final(std::size_t bucket);
   void end_of_gradients();
@@ -133,6 +132,12 @@ class GradientSync {
   double mean_bits_ = 0.0, planned_bits_ = 0.0;
   RateController rate_;
   RateReport rate_report_;
+  // Of auto: what this rank would like, and the times of the step that it has not been told yet.
+  std::optional<RateLimits> limits_;
+  std::optional<AutoRate> auto_rate_;
+  std::vector<double> ready_s_;  // by bucket
+  StepTimes times_;
+  bool has_times_ = false;
   std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;  // of the first step
   std::unique_ptr<Reducer> reducer_;
 };

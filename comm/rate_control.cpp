@@ -110,15 +110,18 @@ void RateController::start(const std::array<MagnitudeHistogram, kRateSites>& his
   is_started_ = 1;
 }
 
-void RateController::update(const RateTally& tally, double bits) {
+void RateController::update(const RateTally& tally, double bits, double next_bits) {
   constexpr double kLog2E = std::numbers::log2e;
   for (std::size_t s = 0; s < kRateSites; ++s) {
     if (tally.sites[s].values == 0 || !is_started()) continue;
     const double sent = tally.sites[s].bits();
-    debts_[s] += std::llround((sent / bits - 1.0) / kUnit);
+    const std::int64_t most_debt = std::llround(kMostDebt * kHorizon / kUnit);
+    debts_[s] = std::clamp<std::int64_t>(debts_[s] + std::llround((sent / bits - 1.0) / kUnit),
+                                         -most_debt, most_debt);
     const double debt = static_cast<double>(debts_[s]) * kUnit / kHorizon;
     const double wanted = bits * (1.0 - std::clamp(debt, -kMostDebt, kMostDebt));
-    const double change = std::min(kMostGain, bits / 2) * (sent / wanted - 1.0);
+    const double change =
+        std::min(kMostGain, bits / 2) * (sent / wanted - 1.0) - std::log(next_bits / bits) / 2;
     log_steps_[s] += std::llround(std::clamp(change, -kMostChange, kMostChange) * kLog2E / kUnit);
   }
 }

@@ -116,6 +116,19 @@ struct RateOrder {
   [[nodiscard]] float step(RateSite site) const { return steps[static_cast<std::size_t>(site)]; }
 };
 
+// What a step's rate was. The same on all ranks but for what is said to be this rank's own; NaN
+// without a rate.
+struct RateReport {
+  double planned_bits = kNothing;                                    // a value
+  std::array<double, kRateSites> bits = {kNothing, kNothing};        // that were sent
+  std::array<double, kRateSites> next_steps = {kNothing, kNothing};  // of the quantiser
+  // Of auto, this rank's own: what its link carries, and the bits that would hide.
+  double link_bytes_per_s = kNothing, hidden_bits = kNothing;
+
+  static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+  [[nodiscard]] double mean_bits() const { return (bits[0] + bits[1]) / 2; }
+};
+
 // The bits a value at a place of a run, of which `mean` is the mean over the run: `mean` times
 //
 //     c * kFirst^max(0, 1 - 2 progress)     with c so that the mean over the run is 1.
@@ -130,10 +143,13 @@ struct RateOrder {
 // From then on, for each site, with b the bits that a training step has taken and B those planned
 // for it,
 //
-//     log step += clamp(gain * (b / B' - 1), +-kMostChange),   gain = min(kMostGain, B / 2)
+//     log step += clamp(gain * (b / B' - 1) - log(next B / B) / 2, +-kMostChange)
+//     gain = min(kMostGain, B / 2)
 //     B' = B * (1 - clamp(debt / kHorizon, +-kMostDebt))
 //
-// where debt is the sum of b / B - 1 so far: so the mean of the run comes right, too. The gain
+// where debt is the sum of b / B - 1 so far, kept within what counts: so the mean of the run comes
+// right, too. The second term foresees a change of the plan: in the long run bits fall about as the
+// inverse square of the step. The gain
 // falls with the bits, because residuals answer later then: a larger step first lowers the bits by
 // far more than in the long run, when residuals have grown. The error is b / B - 1 and not log(b /
 // B), since the mean of b is what counts: at low bits a log has a limit cycle with 1.6 times the
@@ -146,8 +162,8 @@ class RateController {
   // After the first step: the histograms of all ranks together.
   void start(const std::array<MagnitudeHistogram, kRateSites>& histograms, double bits);
   [[nodiscard]] bool is_started() const { return is_started_ != 0; }
-  // After each other step; `bits` is what was planned for it.
-  void update(const RateTally& tally, double bits);
+  // After each other step; `bits` is what was planned for it, `next_bits` for the next one.
+  void update(const RateTally& tally, double bits, double next_bits);
   [[nodiscard]] std::array<float, kRateSites> steps() const;
   void list_state(StateVisitor& visitor, const std::string& prefix);
 

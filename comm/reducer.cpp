@@ -56,6 +56,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   }
   specs_.resize(buckets_.size());
   codecs_.resize(buckets_.size());
+  started_s_.resize(buckets_.size());
   make_exchanges(specs);
   if (options_.desk != nullptr) {
     Transport& transport = throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
@@ -155,6 +156,7 @@ void Reducer::deliver_sums() {
                       : std::ranges::any_of(pipeline_.exchanges(), [](const auto& exchange) {
                           return exchange->stop_is_wished();
                         });
+  verdict_.busy = busy_until_now();
   verdict_.rate = {};
   for (const auto& exchange : pipeline_.exchanges()) verdict_.rate += exchange->rate_tally();
   verdict_.first_not_finite = Exchange::kAllFinite;
@@ -188,6 +190,7 @@ void Reducer::exchange_until(IsReached is_reached) {
     if (options_.on_look) options_.on_look();
     // First, because the computation waits for it.
     const bool has_gathered = gather_ && gather_->look();
+    if (!was_in_flight) busy_begins();
     const bool has_moved = pipeline_.look();
     if (has_moved) pace_.moved(seconds_now());
     if (was_in_flight || pipeline_.is_in_flight()) {
@@ -209,6 +212,7 @@ void Reducer::exchange_until(IsReached is_reached) {
 void Reducer::bucket_starts(std::size_t bucket) {
   if (is_sampling_) sample_->take_input(bucket);
   meter_.bucket_starts(bucket);
+  started_s_[bucket] = seconds_now();
   tell_whereabouts(bucket + 1, true);
 }
 
@@ -230,6 +234,27 @@ void Reducer::hand_over(std::size_t bucket) {
 }
 
 void Reducer::account() { meter_.account(pipeline_.first_open(), pipeline_.started()); }
+
+// Nothing is in flight before.
+void Reducer::busy_begins() {
+  busy_ = {};
+  busy_ = busy_until_now();
+  busy_.begin_s = busy_.end_s;
+}
+
+BusyPeriod Reducer::busy_until_now() const {
+  BusyPeriod period{.begin_s = busy_.begin_s,
+                    .end_s = seconds_now(),
+                    .peer_wait_s = meter_.peer_wait_s() - busy_.peer_wait_s};
+  for (const auto& exchange : pipeline_.exchanges()) {
+    const ExchangeStats& stats = exchange->stats();
+    period.sent_bytes += stats.sent_bytes;
+    period.codec_s += stats.encode_s + stats.decode_s;
+  }
+  period.sent_bytes -= busy_.sent_bytes;
+  period.codec_s -= busy_.codec_s;
+  return period;
+}
 
 // Every rank has all sums by now, or soon, so the comparison delays nobody's next computation.
 void Reducer::compare_samples() {

@@ -37,6 +37,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "comm/auto_rate.hpp"
 #include "comm/bucket_pipeline.hpp"
 #include "comm/buckets.hpp"
 #include "comm/communicator.hpp"
@@ -107,6 +108,7 @@ struct StepVerdict {
   std::size_t first_not_finite = Exchange::kAllFinite;
   // What buckets with a rate (Reducer::set_rate) have sent.
   RateTally rate;
+  BusyPeriod busy;  // on steady_clock
   // Some rank wishes to stop after this step: all ranks do. Without buckets a rank knows only its
   // own wish.
   bool stop = false;
@@ -161,6 +163,8 @@ class Reducer {
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
   [[nodiscard]] std::size_t window() const { return options_.window; }
+  // Between steps: when the last step's exchange of each bucket began, on steady_clock.
+  [[nodiscard]] std::span<const double> started_s() const { return started_s_; }
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   // The bytes that this rank sends for one exchange of that bucket; nothing if they depend on the
   // values.
@@ -195,6 +199,8 @@ class Reducer {
   void bucket_starts(std::size_t bucket);
   void hand_over(std::size_t bucket);
   void account();
+  void busy_begins();
+  [[nodiscard]] BusyPeriod busy_until_now() const;
   void compare_samples();
   [[nodiscard]] bool is_busy() const {
     return pipeline_.is_in_flight() || (gather_ && gather_->is_under_way());
@@ -232,6 +238,8 @@ class Reducer {
   // The thread's own.
   std::uint64_t running_step_ = 0;
   ExchangeMeter meter_;
+  std::vector<double> started_s_;  // by bucket
+  BusyPeriod busy_;                // when it began, and what all steps had cost by then
   std::unique_ptr<ErrorSample> sample_;
   bool must_sample_ = false;  // the next step
   bool is_sampling_ = false;  // the running one

@@ -50,6 +50,7 @@ struct EpochProgress {
   double images_per_s = std::numeric_limits<double>::quiet_NaN();
   double sent_bytes = std::numeric_limits<double>::quiet_NaN();      // of all ranks
   double exposed_comm_s = std::numeric_limits<double>::quiet_NaN();  // training stood still
+  double bits_per_value = std::numeric_limits<double>::quiet_NaN();  // of codecs with a rate
 };
 
 class Console {

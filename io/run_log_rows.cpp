@@ -179,6 +179,13 @@ std::span<const LogField> log_fields<StepRow>() {
                                                   .add("peer_wait_s", &T::peer_wait_s, "s")
                                                   .add("sent_bytes", &T::sent_bytes, "byte")
                                                   .add("received_bytes", &T::received_bytes, "byte")
+                                                  .add("planned_bits", &T::planned_bits)
+                                                  .add("partial_bits", &T::partial_bits)
+                                                  .add("total_bits", &T::total_bits)
+                                                  .add("partial_step", &T::partial_step)
+                                                  .add("total_step", &T::total_step)
+                                                  .add("link_bytes_per_s", &T::link_bytes_per_s)
+                                                  .add("hidden_bits", &T::hidden_bits)
                                                   .take();
   return fields;
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "comm/auto_rate.hpp"
 #include "comm/gradient_sync.hpp"
 #include "comm/replica_hash.hpp"
 #include "kernels/base/random.hpp"
@@ -156,7 +157,7 @@ TEST(RateController, BringsTheMeanToWhatIsPlanned) {
       }
       sum += tally.bits();
       if (i >= kSteps / 2) sum_of_last += tally.bits();
-      controller.update(tally, bits);
+      controller.update(tally, bits, bits);
       largest_change =
           std::max(largest_change,
                    std::abs(std::log(static_cast<double>(controller.steps()[0] / steps[0]))));
@@ -165,6 +166,105 @@ TEST(RateController, BringsTheMeanToWhatIsPlanned) {
     EXPECT_NEAR(sum_of_last / (kSteps / 2), bits, 0.03 * bits);
     EXPECT_LE(largest_change, RateController::kMostChange + 1e-3);
   }
+}
+
+// ---- auto ---------------------------------------------------------------------------------------
+
+TEST(ParseCompress, KnowsAutoAndItsLimits) {
+  EXPECT_FALSE(parse_compress("q8").is_auto());
+  EXPECT_EQ(parse_compress("q8").codec, parse_codec_spec("q8").text());
+  const CompressChoice plain = parse_compress("auto");
+  ASSERT_TRUE(plain.is_auto());
+  EXPECT_EQ(plain.codec, parse_codec_spec("ecq:bits=0.35").text());
+  const CompressChoice limited = parse_compress("auto:min=0.5,max=0.75");
+  EXPECT_EQ(limited.limits->least_bits, 0.5);
+  EXPECT_EQ(limited.limits->most_bits, 0.75);
+  EXPECT_EQ(limited.codec, parse_codec_spec("ecq:bits=0.5").text());
+  for (const char* bad :
+       {"auto:", "auto:min", "auto:min=", "auto:min=0", "auto:min=x", "auto:max=7",
+        "auto:min=1,max=0.5", "auto:bits=1", "auto:min=nan", "automatic", "auto:min=0.1,,max=1"}) {
+    if (std::string_view(bad) == "auto:") {
+      EXPECT_TRUE(parse_compress(bad).is_auto());
+    } else {
+      EXPECT_THROW(static_cast<void>(parse_compress(bad)), Error) << bad;
+    }
+  }
+}
+
+BusyPeriod period_of(std::uint64_t bytes, double wire_s) {
+  return {.begin_s = 10.0,
+          .end_s = 10.0 + wire_s + 0.5,
+          .sent_bytes = bytes,
+          .codec_s = 0.3,
+          .peer_wait_s = 0.2};
+}
+
+TEST(LinkRateEstimate, IsBetweenWhatPeriodsAllow) {
+  LinkRateEstimate link(1e6);
+  // 1 MB in 1.1 s, of which 0.1 s may be latency: 0.91 to 1 MB/s allow what was there.
+  for (int i = 0; i < 5; ++i) link.add(period_of(1'000'000, 1.1), 0.1);
+  EXPECT_EQ(link.bytes_per_s(), 1e6);
+  // Now it is ten times slower: the median follows when three of five say so.
+  for (int i = 0; i < 2; ++i) link.add(period_of(1'000'000, 10.1), 0.1);
+  EXPECT_NEAR(link.bytes_per_s(), 1e6, 1e-3);
+  link.add(period_of(1'000'000, 10.1), 0.1);
+  EXPECT_NEAR(link.bytes_per_s(), 1e5, 1e-3);
+  // Few bytes say nothing that contradicts it; and a period without bytes says nothing at all.
+  for (int i = 0; i < 5; ++i) link.add(period_of(10, 0.01), 0.01);
+  EXPECT_NEAR(link.bytes_per_s(), 1e5, 1e-3);
+  link.add(period_of(0, 1.0), 0.0);
+  EXPECT_NEAR(link.bytes_per_s(), 1e5, 1e-3);
+  // Fast again: w / t is a bound from below.
+  for (int i = 0; i < 3; ++i) link.add(period_of(1'000'000, 0.1), 0.0);
+  EXPECT_NEAR(link.bytes_per_s(), 1e7, 1e-3);
+}
+
+// A step of 1 s of backward and 0.2 s besides, over a link of `rate` bytes per second. Its only
+// bucket is ready after 0.1 s and takes `bits` a value.
+StepTimes step_at(double bits, double rate, std::span<const double> ready_s, double elements) {
+  const double bytes = 1.5 * elements * bits / 8;
+  const double end_s = 0.1 + bytes / rate;
+  return {
+      .begin_s = 0.0,
+      .ready_s = ready_s,
+      .backward_end_s = 1.0,
+      .next_begin_s = 1.2 + std::max(0.0, end_s - 1.0),
+      .exposed_s = std::max(0.0, end_s - 1.0),
+      .busy = {.begin_s = 0.1, .end_s = end_s, .sent_bytes = static_cast<std::uint64_t>(bytes)}};
+}
+
+TEST(AutoRate, FollowsTheLink) {
+  constexpr double kElements = 1e7;
+  const std::vector<double> ready_s = {0.1};
+  AutoRate rate({{.elements = static_cast<std::size_t>(kElements)}}, 2, 1.5,
+                {.bytes_per_s = 1.25e7, .latency_s = 0.0});
+  EXPECT_FALSE(rate.is_known());
+  double bits = 0.35;
+  const auto run = [&](double bytes_per_s, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      rate.add(step_at(bits, bytes_per_s, ready_s, kElements));
+      bits = RateLimits{.least_bits = 0.01, .most_bits = 6.0}.limited(rate.budget().bits_per_value);
+    }
+    return bits;
+  };
+  // 0.9 s and a slack of 0.036 s carry 1.17e6 bytes, which are 1.5 x 1e7 x bits / 8.
+  const double hidden = (0.9 + 0.036 - 2 * AutoRate::kWakeUp_s) * 1.25e6 * 8 / 1.5 / kElements;
+  EXPECT_NEAR(run(1.25e6, 20), hidden, 0.08 * hidden);
+  EXPECT_NEAR(run(1.25e5, 20), hidden / 10, 0.008 * hidden);
+  EXPECT_NEAR(run(1.25e6, 20), hidden, 0.08 * hidden);
+}
+
+TEST(AutoRate, IsFrozenWhileAnotherRankIsLate) {
+  const std::vector<double> ready_s = {0.1};
+  AutoRate rate({{.elements = 1'000'000}}, 2, 1.5, {.bytes_per_s = 1e6, .latency_s = 0.0});
+  rate.add(step_at(1.0, 1e6, ready_s, 1e6));
+  const double before = rate.budget().bits_per_value;
+  StepTimes late = step_at(1.0, 1e6, ready_s, 1e6);
+  late.busy.end_s += 5.0;
+  late.busy.peer_wait_s = 5.0;
+  rate.add(late);
+  EXPECT_EQ(rate.budget().bits_per_value, before);
+  EXPECT_NEAR(rate.bytes_per_s(), 1e6, 2e5);
 }
 
 // ---- in an exchange -----------------------------------------------------------------------------
@@ -205,7 +305,8 @@ Trained train(Communicator& comm, const std::string& topology, int count) {
   std::vector<float> gradient(2 * kRows * kColumns + kSmall);
   GradientSync sync(nullptr, gradient, tensors(), options_of(topology));
   sync.connect(comm);
-  Trained trained{.sums = std::vector<double>(gradient.size())};
+  Trained trained;
+  trained.sums.resize(gradient.size());
   for (int i = 0; i < count; ++i) {
     const auto step = static_cast<std::uint64_t>(i);
     sync.begin_step(step);
@@ -215,8 +316,8 @@ Trained train(Communicator& comm, const std::string& topology, int count) {
     for (std::size_t k = 0; k < gradient.size(); ++k) {
       trained.sums[k] += static_cast<double>(gradient[k]);
     }
-    const RateReport report = sync.rate_report().value_or(RateReport{});
-    if (i > 0) trained.bits.push_back((report.bits[0] + report.bits[1]) / 2);
+    const RateReport& report = sync.rate_report();
+    if (i > 0) trained.bits.push_back(report.mean_bits());
     for (const double next : report.next_steps) trained.steps.push_back(next);
     sync.reducer().run([&](Communicator& c) { static_cast<void>(agree_on_hash(c, gradient)); });
   }

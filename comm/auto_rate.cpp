@@ -1,0 +1,106 @@
+#include "comm/auto_rate.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include "kernels/base/setting_error.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp {
+namespace {
+
+constexpr std::uint64_t kFirstSteps = 3;
+
+double number_in(std::string_view text, std::string_view value, double least, double most) {
+  double number = 0.0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() ||
+      !(number >= least && number <= most)) {
+    throw SettingError(
+        Setting::codec, text,
+        fmt::format("{} must be a number of bits a value from {:g} to {:g}", value, least, most));
+  }
+  return number;
+}
+
+}  // namespace
+
+CompressChoice parse_compress(std::string_view text) {
+  constexpr double kLeast = 0.01, kMost = 6.0;
+  if (text != "auto" && !text.starts_with("auto:")) {
+    return {.codec = parse_codec_spec(text).text(), .limits = std::nullopt};
+  }
+  RateLimits limits;
+  std::string_view keys = text.substr(std::min(text.size(), std::size_t{5}));
+  while (!keys.empty()) {
+    const std::string_view key = keys.substr(0, keys.find(','));
+    keys.remove_prefix(std::min(keys.size(), key.size() + 1));
+    if (key.starts_with("min=")) {
+      limits.least_bits = number_in(text, key.substr(4), kLeast, kMost);
+    } else if (key.starts_with("max=")) {
+      limits.most_bits = number_in(text, key.substr(4), kLeast, kMost);
+    } else {
+      throw SettingError(Setting::codec, text,
+                         fmt::format("{} is not a key of auto; allowed: min=, max=", key));
+    }
+  }
+  if (limits.least_bits > limits.most_bits) {
+    throw SettingError(Setting::codec, text, "min= must not be above max=");
+  }
+  return {.codec = parse_codec_spec(fmt::format("ecq:bits={}", limits.limited(0.35))).text(),
+          .limits = limits};
+}
+
+void LinkRateEstimate::add(const BusyPeriod& period, double overhead_s) {
+  const double wire_s = period.wire_s();
+  if (period.sent_bytes == 0 || wire_s <= 0.0) return;
+  const auto bytes = static_cast<double>(period.sent_bytes);
+  const double least = bytes / wire_s;
+  // Where latency is nearly all, the time says nothing of an upper bound.
+  constexpr double kLeastShare = 0.2;
+  const double most = wire_s - overhead_s > kLeastShare * wire_s
+                          ? bytes / (wire_s - overhead_s)
+                          : std::numeric_limits<double>::infinity();
+  last_.push_back(std::clamp(bytes_per_s_, least, most));
+  if (last_.size() > kPeriods) last_.pop_front();
+  std::vector<double> sorted(last_.begin(), last_.end());
+  std::ranges::nth_element(sorted, sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2));
+  bytes_per_s_ = sorted[sorted.size() / 2];
+}
+
+AutoRate::AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double wire_factor,
+                   const AutoRateOptions& options)
+    : buckets_(std::move(buckets)),
+      hops_(hops),
+      wire_factor_(wire_factor),
+      options_(options),
+      link_(options.bytes_per_s) {}
+
+void AutoRate::add(const StepTimes& step) {
+  const double busy_s = step.busy.end_s - step.busy.begin_s;
+  // Another rank is late: what this one has waited for is not the link.
+  const bool is_frozen = step.busy.peer_wait_s > kMostPeerWait * busy_s;
+  if (!is_frozen) {
+    link_.add(step.busy, static_cast<double>(hops_) * (options_.latency_s + kWakeUp_s));
+  }
+  const double weight = steps_ < kFirstSteps ? 1.0 : 0.25;  // the first ones are unlike the rest
+  const auto approach = [&](double& mean, double value) { mean += weight * (value - mean); };
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    approach(buckets_[b].ready_s, step.ready_s[b] - step.begin_s);
+  }
+  approach(backward_end_s_, step.backward_end_s - step.begin_s);
+  approach(compute_s_, step.next_begin_s - step.begin_s - step.exposed_s);
+  ++steps_;
+  if (is_frozen && steps_ > 1) return;
+  budget_ = hidden_rate({.buckets = buckets_,
+                         .backward_end_s = backward_end_s_,
+                         .slack_s = kSlack * compute_s_,
+                         .goodput_bytes_per_s = link_.bytes_per_s(),
+                         .latency_s = options_.latency_s + kWakeUp_s,
+                         .hops = hops_,
+                         .wire_factor = wire_factor_});
+}
+
+}  // namespace dp

@@ -1,0 +1,119 @@
+// What a rank wishes the rate to be, from the times of its own steps: pure arithmetic, without
+// clock or network. GradientSync feeds it; RateController obeys the least wish of all ranks.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/rate_budget.hpp"
+
+namespace dp {
+
+// The last time of a step in which the exchange was under way without a gap. It ends when all sums
+// are in place.
+struct BusyPeriod {
+  double begin_s = 0.0, end_s = 0.0;  // of any clock
+  std::uint64_t sent_bytes = 0;       // in it, by this rank
+  double codec_s = 0.0;               // of it, in encoders and decoders
+  double peer_wait_s = 0.0;           // of it, while another rank had not begun
+
+  [[nodiscard]] double wire_s() const { return end_s - begin_s - codec_s - peer_wait_s; }
+};
+
+// Estimates what a link carries from busy periods. With w the bytes of a period, t its time on the
+// wire and a the part of t that is latency,
+//
+//     w / t <= rate <= w / (t - a)
+//
+// so an estimate outside of these bounds moves to the nearer one, and one inside stays: a period of
+// few bytes says little, and changes little. The result is the median of the last kPeriods.
+class LinkRateEstimate {
+ public:
+  static constexpr std::size_t kPeriods = 5;
+
+  // What was measured before the first step.
+  explicit LinkRateEstimate(double bytes_per_s) : bytes_per_s_(bytes_per_s) {}
+
+  // overhead_s: what passes without a byte on the wire, such as latencies and wake-ups.
+  void add(const BusyPeriod& period, double overhead_s);
+  [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
+
+ private:
+  double bytes_per_s_;
+  std::deque<double> last_;
+};
+
+// Bits a value. The least are the floor of quality; more than the most gain nothing.
+struct RateLimits {
+  double least_bits = 0.1, most_bits = 2.0;
+
+  [[nodiscard]] double limited(double bits) const {
+    return std::clamp(bits, least_bits, most_bits);
+  }
+};
+
+// What is asked of an exchange: a codec, or "auto", which is ecq with a rate that follows the link.
+struct CompressChoice {
+  std::string codec;                                // in canonical form
+  std::optional<RateLimits> limits = std::nullopt;  // of auto
+
+  [[nodiscard]] bool is_auto() const { return limits.has_value(); }
+};
+
+// Reads a codec spec or "auto[:min=BITS,max=BITS]". Throws Error(usage).
+[[nodiscard]] CompressChoice parse_compress(std::string_view text);
+
+struct AutoRateOptions {
+  double bytes_per_s = 0.0;  // of this rank's link, before the first step
+  double latency_s = 0.0;    // one way
+};
+
+// One step of this rank. Times are of one clock.
+struct StepTimes {
+  double begin_s = 0.0;             // the gradient may be written
+  std::span<const double> ready_s;  // by bucket: its gradients are final
+  double backward_end_s = 0.0;      // all are
+  double next_begin_s = 0.0;        // the next step's begin
+  double exposed_s = 0.0;           // computation stood still for the exchange
+  BusyPeriod busy;
+};
+
+class AutoRate {
+ public:
+  // What may stay exposed, as a share of the step's computation.
+  static constexpr double kSlack = 0.03;
+  // A wait for another rank of more than this share of a period says nothing of the link.
+  static constexpr double kMostPeerWait = 0.2;
+  // Threads wake up and messages are handled in about this time, for each message that follows from
+  // another one.
+  static constexpr double kWakeUp_s = 0.3e-3;
+
+  // `buckets` say elements and fixed bytes; hops and wire_factor are those of the topology.
+  AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double wire_factor,
+           const AutoRateOptions& options);
+
+  void add(const StepTimes& step);
+  // Without limits; nothing is known before the first step.
+  [[nodiscard]] RateBudget budget() const { return budget_; }
+  [[nodiscard]] bool is_known() const { return steps_ > 0; }
+  [[nodiscard]] double bytes_per_s() const { return link_.bytes_per_s(); }
+
+ private:
+  std::vector<BudgetBucket> buckets_;  // with mean times of the last steps
+  std::size_t hops_;
+  double wire_factor_;
+  AutoRateOptions options_;
+  LinkRateEstimate link_;
+  double backward_end_s_ = 0.0, compute_s_ = 0.0;  // from a step's begin, means
+  std::uint64_t steps_ = 0;
+  RateBudget budget_;
+};
+
+}  // namespace dp
