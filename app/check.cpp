@@ -16,6 +16,7 @@
 #include "app/rank_main.hpp"
 #include "app/recorder.hpp"
 #include "app/run_setup.hpp"
+#include "comm/auto_rate.hpp"
 #include "comm/clock_offset.hpp"
 #include "comm/network_interface.hpp"
 #include "kernels/base/error.hpp"
@@ -290,11 +291,13 @@ int check_run(const Options& options, Communicator& comm) {
     }
     const double compute_s = std::ranges::max_element(all, {}, &RankFacts::compute_s)->compute_s;
     if (bytes_per_s > 0 && compute_s > 0) {
-      const CodecAdvice advice = advise_codec({.compute_s = compute_s,
-                                               .gradient_bytes = here.gradient_bytes,
-                                               .ranks = all.size(),
-                                               .chosen = options.compress},
-                                              bytes_per_s);
+      const CompressChoice choice = parse_compress(options.compress);
+      const CodecAdvice advice =
+          advise_codec({.compute_s = compute_s,
+                        .gradient_bytes = here.gradient_bytes,
+                        .ranks = all.size(),
+                        .chosen = choice.is_auto() ? choice.codec : options.compress},
+                       bytes_per_s);
       print(fmt::format("a step at {}, the slowest link (estimates)",
                         format_bit_rate(8 * bytes_per_s)),
             advice.table);

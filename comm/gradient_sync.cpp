@@ -63,7 +63,12 @@ void GradientSync::order_rate(double progress) {
   if (auto_rate_) {
     const double now_s = seconds_now();
     if (std::exchange(has_times_, false)) {
-      times_.ready_s = is_gpu() ? reducer_->started_s() : ready_s_;
+      times_.ready_s = ready_s_;
+      if (is_gpu()) {
+        // The host is not told; the thread that exchanges sees it.
+        times_.ready_s = reducer_->started_s();
+        times_.backward_end_s = std::ranges::max(times_.ready_s);
+      }
       times_.next_begin_s = now_s;
       auto_rate_->add(times_);
     }

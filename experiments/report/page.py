@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import html
 
-from . import compare, output, plots_learning, plots_network, plots_time, svg
+from . import compare, output, plots_learning, plots_network, plots_rate, plots_time, svg
 from .run import Run
 from .table import Table
 
@@ -52,7 +52,7 @@ def plots_of(runs: list[Run]) -> dict[str, list[str]]:
         "time": _list(plots_time.time_plot(runs)), "scaling": plots_network.scaling_plots(runs),
         "bandwidth": plots_network.bandwidth_plots(runs), "network": plots_network.network_plots(runs),
         "learning": plots_learning.learning_plots(runs), "ranks": _list(plots_time.ranks_plot(runs)),
-        "errors": plots_learning.error_plots(runs)
+        "rate": plots_rate.rate_plots(runs), "errors": plots_learning.error_plots(runs)
     }
 
 
@@ -88,6 +88,7 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
         ("network", "Link rate, codec, topology", plots["network"], some("links", "network", "link_x_codec", "codecs"), []),
         ("learning", "Loss and accuracy", plots["learning"], some("learning"), []),
         ("ranks", "Ranks", plots["ranks"], [], some("ranks") if has_details else []),
+        ("rate", "Rate of the codec", plots["rate"], [], []),
         ("errors", "Errors and residuals", plots["errors"], [], some("buckets") if has_details else [])
     ]
     if len(runs) > plots_time.MOST:

@@ -11,7 +11,7 @@ from run_log_fixture import write_log
 
 sys.path.insert(0, str(pathlib.Path(DPREPORT).parent))
 
-from report import command, page, plots_learning, plots_lines, plots_network, plots_time, svg  # noqa: E402
+from report import command, page, plots_learning, plots_lines, plots_network, plots_rate, plots_time, svg  # noqa: E402
 
 
 def _laid_out(folder: pathlib.Path, draw=page.plots_of) -> dict[str, object]:
@@ -165,3 +165,24 @@ def one_colour_a_run(folder: pathlib.Path) -> None:
             assert line.is_of_several or line.color == color[line.label.split(",")[0]], f"{name}: {line}"
         colors = [line.color for line in lines]
         assert len(colors) == len(set(colors)), f"{name}: two lines have one colour"
+
+
+def rate_over_steps(folder: pathlib.Path) -> None:
+    """Bits and links of runs with a rate, in at most plots_rate.MOST_POINTS points; runs without one have no line."""
+    def steps(bits: float, link: float) -> list[dict[str, float]]:
+        return [{"step": s, "comm_s": 1, "step_s": 2, "partial_bits": 0.9 * bits, "total_bits": 1.1 * bits,
+                 "link_bytes_per_s": link, "hidden_bits": bits} for s in range(1, 201)]
+
+    write_log(folder / "auto.h5", ranks=4, epochs=[EPOCH] * 2, config={"compress": "auto"}, steps=steps(0.5, 1.25e6))
+    write_log(folder / "fixed.h5", ranks=4, epochs=[EPOCH] * 2, config={"compress": "ecq:bits=0.1"},
+              steps=[row | {"link_bytes_per_s": float("nan"), "hidden_bits": float("nan")} for row in steps(0.1, 0.0)])
+    write_log(folder / "none.h5", ranks=4, epochs=[EPOCH] * 2, steps=[{"step": s, "comm_s": 1} for s in range(1, 5)])
+    write_log(folder / "old.h5", ranks=4, epochs=[EPOCH] * 2, config={"compress": "q8"})
+    figures = _laid_out(folder, lambda runs: plots_rate.rate_plots(runs))
+    assert set(figures) == {"rate", "link-rate", "rate-narrow", "link-rate-narrow"}, figures.keys()
+    lines = {len(line.get_xdata()): line for line in figures["rate"].axes[0].lines}
+    assert len(figures["rate"].axes[0].lines) == 2 and max(lines) <= plots_rate.MOST_POINTS, lines
+    values = sorted(set(round(float(y), 9) for line in figures["rate"].axes[0].lines for y in line.get_ydata()))
+    assert values == [0.1, 0.5], values  # the means of both sites
+    (link,) = figures["link-rate"].axes[0].lines
+    assert set(round(float(y), 9) for y in link.get_ydata()) == {10.0}, link.get_ydata()  # Mbit/s

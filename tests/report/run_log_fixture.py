@@ -21,7 +21,10 @@ COLUMNS = {
         "epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
         "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation"
     ], "sessions": ["start", "first_epoch", "first_step", "world_size"],
-    "steps": ["step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s"]
+    "steps": [
+        "step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "planned_bits", "partial_bits",
+        "total_bits", "link_bytes_per_s", "hidden_bits"
+    ]
 }
 WHOLE = {
     "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "statistics_bytes", "rank", "host", "device",
@@ -29,7 +32,8 @@ WHOLE = {
 }
 NOT_MEASURED = {
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
-    "relative_error", "delivered_relative_error", "saturation"
+    "relative_error", "delivered_relative_error", "saturation", "planned_bits", "partial_bits", "total_bits",
+    "link_bytes_per_s", "hidden_bits"
 }
 Rows = list[dict[str, Any]]
 

@@ -1,0 +1,61 @@
+"""What a codec with a rate did over a run's steps: the bits it sent, and what the link carried (--log-steps)."""
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from .plots_learning import Naming, naming_of
+from .plots_lines import Form, Line, finite, lines_plot, log_y
+from .run import Run
+
+MOST_POINTS = 80
+
+
+def _has_rate(run: Run) -> bool:
+    return run.steps is not None and {"partial_bits", "total_bits"} <= set(run.steps) and bool(
+        run.steps["total_bits"].notna().any())
+
+
+def _thinned(steps: pd.DataFrame) -> pd.DataFrame:
+    """Medians of groups of neighbouring steps, MOST_POINTS at most."""
+    size = -(-len(steps) // MOST_POINTS)
+    return steps.groupby(pd.RangeIndex(len(steps)) // size).median()
+
+
+def _over_steps(runs: list[Run], naming: Naming, value) -> list[Line]:
+    lines = []
+    for run in runs:
+        steps = _thinned(run.steps.reset_index(drop=True))
+        xs, ys = finite(list(steps["step"]), list(value(steps)))
+        if ys:
+            lines.append(naming.line(run, xs, ys))
+    return lines
+
+
+def rate_plots(runs: list[Run]) -> list[str]:
+    rated = [run for run in runs if _has_rate(run)]
+    if not rated:
+        return []
+    naming = naming_of([run for run in runs if run.has_one_model])
+    bits = _over_steps(rated, naming, lambda steps: (steps["partial_bits"] + steps["total_bits"]) / 2)
+    links = _over_steps([run for run in rated if "link_bytes_per_s" in run.steps], naming,
+                        lambda steps: 8e-6 * steps["link_bytes_per_s"])
+
+    def form(title: str, lines: list[Line]) -> Form:
+        scale = log_y([y for line in lines for y in line.y])
+
+        def prepare(ax: Axes) -> None:
+            scale(ax)
+            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+
+        return Form("steps", title, prepare, are_many=naming.are_many)
+
+    plots = []
+    for name, alt, title, lines in (
+        ("rate", "Bits a value over steps", "bits a value that were sent (logarithmic)", bits),
+        ("link-rate", "Rate of rank 0's link over steps", "what rank 0's link was taken to carry, Mbit/s (logarithmic)", links)):
+        lines = [line for line in lines if min(line.y) > 0]
+        if lines:
+            plots.append(lines_plot(name, alt, lines, form(title, lines)))
+    return [plot for plot in plots if plot is not None]
