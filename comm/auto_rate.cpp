@@ -30,7 +30,8 @@ double number_in(std::string_view text, std::string_view value, double least, do
 CompressChoice parse_compress(std::string_view text) {
   constexpr double kLeast = 0.01, kMost = 6.0;
   if (text != "auto" && !text.starts_with("auto:")) {
-    return {.codec = parse_codec_spec(text).text(), .limits = std::nullopt};
+    static_cast<void>(parse_codec_spec(text));
+    return {.codec = std::string(text), .limits = std::nullopt};
   }
   RateLimits limits;
   std::string_view keys = text.substr(std::min(text.size(), std::size_t{5}));

@@ -61,7 +61,7 @@ struct RateLimits {
 
 // What is asked of an exchange: a codec, or "auto", which is ecq with a rate that follows the link.
 struct CompressChoice {
-  std::string codec;                                // in canonical form
+  std::string codec;                                // a spec, as it was given
   std::optional<RateLimits> limits = std::nullopt;  // of auto
 
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
