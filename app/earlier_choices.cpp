@@ -1,9 +1,11 @@
 #include "app/earlier_choices.hpp"
 
+#include <cstring>
 #include <set>
 #include <sstream>
 
 #include "app/rank_main.hpp"
+#include "comm/auto_rate.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -41,11 +43,23 @@ RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm, 
   together(comm, kDptrainNames, [&] {
     if (comm.rank() != 0) return;
     choices = read_run_choices(options.autotune);
+    if (parse_compress(options.compress).is_auto() && choices.planned_bits.empty()) {
+      throw_error(ErrorKind::usage,
+                  "--autotune {}: that log does not have the rate of every step, which --compress "
+                  "auto would repeat; use --autotune on, or the log of a run with --compress auto "
+                  "and --log-steps 1",
+                  options.autotune);
+    }
     check_fit(choices, options, device.description(), (batch_at_once + ranks - 1) / ranks);
   });
   choices.bucket_bytes = comm.all_gather(choices.bucket_bytes).front();
   comm.broadcast(choices.exchange_path);
   comm.broadcast(choices.algorithms);
+  std::string bits(reinterpret_cast<const char*>(choices.planned_bits.data()),
+                   choices.planned_bits.size() * sizeof(double));
+  comm.broadcast(bits);
+  choices.planned_bits.resize(bits.size() / sizeof(double));
+  std::memcpy(choices.planned_bits.data(), bits.data(), bits.size());
   together(comm, kDptrainNames, [&] { device.tuning().import_text(choices.algorithms); });
   return choices;
 }

@@ -1,6 +1,6 @@
 // --autotune FILE.h5: a run takes the choices that an earlier run made by measurement, so that it
-// can repeat that run bit for bit. These are algorithms, the size of buckets, and the path of a
-// GPU's gradients.
+// can repeat that run bit for bit. These are algorithms, the size of buckets, the path of a GPU's
+// gradients, and the rates of --compress auto.
 #pragma once
 
 #include <cstddef>

@@ -203,6 +203,7 @@ GradientSyncOptions sync_options(const Run& run) {
   sync.path = exchange_path(run);
   sync.link_bytes_per_s = run.link.bytes_per_s;
   sync.link_latency_s = run.link.latency_s;
+  sync.planned_bits = run.choices.planned_bits;
   sync.reducer.topology = options.topology;
   if (run.link.bytes_per_s > 0) {
     sync.reducer.window =

@@ -21,7 +21,7 @@ double seconds_now() {
 // ---- a step -------------------------------------------------------------------------------------
 
 void GradientSync::begin_step(std::uint64_t step, double progress) {
-  if (has_rate()) order_rate(progress);
+  if (has_rate()) order_rate(step, progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
@@ -58,7 +58,16 @@ StepVerdict GradientSync::finish_step() {
 
 // ---- codecs with a rate -------------------------------------------------------------------------
 
-void GradientSync::order_rate(double progress) {
+std::optional<double> GradientSync::bits_of_earlier_run(std::uint64_t step) const {
+  const std::vector<double>& bits = options_.planned_bits;
+  if (!limits_ || bits.empty()) return std::nullopt;
+  const double planned = bits[std::min<std::size_t>(step, bits.size() - 1)];
+  return planned > 0.0 ? std::optional(planned) : std::nullopt;
+}
+
+void GradientSync::order_rate(std::uint64_t step, double progress) {
+  step_ = step;
+  planned_bits_ = bits_of_earlier_run(step).value_or(planned_bits_);
   if (!limits_) planned_bits_ = planned_bits(mean_bits_, progress);
   if (auto_rate_) {
     const double now_s = seconds_now();
@@ -89,8 +98,9 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   if (!verdict.finite || verdict.rate.is_empty()) return;
   // The least wish of all ranks is the plan of the next step.
   const RateWish wish = verdict.rate.wish;
-  const double next_bits =
+  const double measured =
       limits_ && wish.is_given() ? limits_->limited(wish.bits()) : planned_bits_;
+  const double next_bits = bits_of_earlier_run(step_ + 1).value_or(measured);
   if (histograms_) {
     reducer_->run([&](Communicator& communicator) {
       for (MagnitudeHistogram& histogram : *histograms_) communicator.all_sum(histogram.counts());

@@ -47,6 +47,9 @@ struct GradientSyncOptions {
   std::string compress = "none";  // as parse_compress() reads it
   // The measured link of this rank, for auto; zeros: not known.
   double link_bytes_per_s = 0.0, link_latency_s = 0.0;
+  // For auto: the bits of each step (0: as measured), which are then taken instead of what is
+  // measured, so that a run repeats an earlier one. Behind the last step its bits stay.
+  std::vector<double> planned_bits = {};
   std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
   std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
   bool is_one_host = false;                     // all ranks are on the same one
@@ -114,7 +117,8 @@ class GradientSync {
   [[nodiscard]] double seconds_of_path(bool on_device);
   void check_rate() const;
   void watch_link(std::size_t ranks);
-  void order_rate(double progress);
+  void order_rate(std::uint64_t step, double progress);
+  [[nodiscard]] std::optional<double> bits_of_earlier_run(std::uint64_t step) const;
   void steer_rate(const StepVerdict& verdict);
   void bucket_final(std::size_t bucket);
   void end_of_gradients();
@@ -138,6 +142,7 @@ class GradientSync {
   std::vector<double> ready_s_;  // by bucket
   StepTimes times_;
   bool has_times_ = false;
+  std::uint64_t step_ = 0;
   std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;  // of the first step
   std::unique_ptr<Reducer> reducer_;
 };

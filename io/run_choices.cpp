@@ -1,6 +1,9 @@
 #include "io/run_choices.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <cstddef>
+#include <cstdint>
 
 #include "io/hdf5.hpp"
 #include "io/trial.hpp"
@@ -15,6 +18,35 @@ std::size_t number_of(hid_t config, const std::string& name) {
   std::size_t number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
+}
+
+// 0 for steps without any, such as those of a warm-up. Empty where a step is missing, or none has
+// any.
+std::vector<double> read_planned_bits(hid_t file) {
+  struct Row {
+    std::int64_t step;
+    double bits;
+  };
+  if (H5Lexists(file, "steps", H5P_DEFAULT) <= 0) return {};
+  const H5Handle table(DP_CHECK_HDF5(H5Dopen2(file, "steps", H5P_DEFAULT)), H5Dclose);
+  const H5Handle type(DP_CHECK_HDF5(H5Dget_type(table.get())), H5Tclose);
+  if (H5Tget_member_index(type.get(), "planned_bits") < 0) return {};
+  const H5Handle space(DP_CHECK_HDF5(H5Dget_space(table.get())), H5Sclose);
+  const hssize_t count = DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get()));
+  const H5Handle row(DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, sizeof(Row))), H5Tclose);
+  DP_CHECK_HDF5(H5Tinsert(row.get(), "step", offsetof(Row, step), H5T_NATIVE_INT64));
+  DP_CHECK_HDF5(H5Tinsert(row.get(), "planned_bits", offsetof(Row, bits), H5T_NATIVE_DOUBLE));
+  std::vector<Row> rows(static_cast<std::size_t>(count));
+  if (count > 0) {
+    DP_CHECK_HDF5(H5Dread(table.get(), row.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, rows.data()));
+  }
+  std::vector<double> bits;
+  for (const Row& each : rows) {
+    if (each.step != static_cast<std::int64_t>(bits.size()) + 1) return {};
+    bits.push_back(each.bits > 0.0 ? each.bits : 0.0);
+  }
+  if (std::ranges::all_of(bits, [](double each) { return each == 0.0; })) return {};
+  return bits;
 }
 
 RunChoices read(const std::string& path) {
@@ -41,6 +73,7 @@ RunChoices read(const std::string& path) {
   choices.exchange_path = read_text_attribute(file.get(), "exchange_path");
   choices.bucket_bytes =
       static_cast<std::size_t>(read_number_attribute(file.get(), "bucket_bytes"));
+  choices.planned_bits = read_planned_bits(file.get());
   return choices;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace dp {
 
@@ -15,6 +16,10 @@ struct RunChoices {
   std::string algorithms;     // Tuning::export_text()
   std::string exchange_path;  // "device" or "host"; empty without a GPU
   std::size_t bucket_bytes = 0;
+  // The planned bits a value of each step, from the first one on, where the log has them all
+  // (--log-steps 1), 0 where a step has none: what a rate that followed the link has decided by
+  // measurement.
+  std::vector<double> planned_bits;
 };
 
 // Throws SettingError(data) "log of an earlier run PATH: ..." if the file cannot be read or is not

@@ -81,6 +81,24 @@ def choices_of_an_earlier_run() -> None:
     assert done.returncode == 2 and "holds no choice for 'conv " in done.stderr, done
 
 
+def auto_is_repeated() -> None:
+    # The rate follows measured times, so that two runs differ; the rates of an earlier one give its bits.
+    options = ("--compress", "auto", "--limit-train", "320", "--limit-test", "8", "--epochs", "2")
+    first = run(2, "a.h5", *options, "--autotune", "on")
+    assert len(first["steps"]) == 2 * int(first["epochs"][0]["samples"] / first["epochs"][0]["global_batch"])
+    planned = first["steps"]["planned_bits"]
+    assert all(0.1 <= bits <= 2 for bits in planned) and len(set(planned)) > 3, planned
+    sent = (first["steps"]["partial_bits"] + first["steps"]["total_bits"]) / 2
+    assert all(0.01 < bits < 8.1 for bits in sent), sent
+    assert all(rate > 0 for rate in first["steps"]["link_bytes_per_s"][5:])
+    again = run(2, "b.h5", *options, "--autotune", "a.h5")
+    assert list(again["steps"]["planned_bits"]) == list(planned)
+    assert_same_training(first, again)
+    run(2, "q8.h5", "--compress", "q8", "--limit-train", "32", "--limit-test", "8", "--epochs", "1", "--autotune", "on")
+    done = subprocess.run(command(2, "d.h5", *options, "--autotune", "q8.h5"), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2 and "does not have the rate of every step" in done.stderr, done
+
+
 def overlap_changes_nothing() -> None:
     options = ("--compress", "q8", "--bucket-mb", "0.1")
     assert_same_training(run(2, "on.h5", "--overlap", "on", *options),
