@@ -8,8 +8,12 @@ namespace {
 
 constexpr double kCodesPerOctave = 2048.0, kLeastOctave = -12.0;
 
-// A run's first step is so many times as fine, in bits, as its second half.
-constexpr double kFirst = 6.0;
+// A run's first step has so many times the bits of its second half, but not so many that most
+// values are sent in full.
+constexpr double kFirst = 6.0, kMostFirstBits = 2.5;
+
+// What makes the mean of the plan 1, if the first step has `first` times the bits of the last.
+double plan_factor(double first) { return 2.0 / ((first - 1.0) / std::log(first) + 1.0); }
 
 constexpr std::size_t kMostCode = 127;  // of the codec
 
@@ -92,8 +96,9 @@ double MagnitudeHistogram::step_for(double bits_wanted) const {
 
 double planned_bits(double mean, double progress) {
   if (progress < 0.0) return mean;
-  static const double factor = 2.0 / ((kFirst - 1.0) / std::log(kFirst) + 1.0);
-  return mean * factor * std::pow(kFirst, std::max(0.0, 1.0 - 2.0 * progress));
+  double first = kFirst;
+  while (first > 1.05 && mean * plan_factor(first) * first > kMostFirstBits) first *= 0.98;
+  return mean * plan_factor(first) * std::pow(first, std::max(0.0, 1.0 - 2.0 * progress));
 }
 
 void RateController::start(const std::array<MagnitudeHistogram, kRateSites>& histograms,

@@ -131,8 +131,9 @@ struct RateReport {
 
 // The bits a value at a place of a run, of which `mean` is the mean over the run: `mean` times
 //
-//     c * kFirst^max(0, 1 - 2 progress)     with c so that the mean over the run is 1.
+//     c * first^max(0, 1 - 2 progress)     with c so that the mean over the run is 1
 //
+// and first = 6, or less where a run would begin with more than 2.5 bits.
 // A run begins finer than it ends, since feedback delivers late what was dropped, and a short run
 // ends before that. Without a known length (progress below 0) it is `mean` throughout.
 [[nodiscard]] double planned_bits(double mean, double progress);

@@ -76,9 +76,9 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
   const bool is_finite = largest_bits < BlockScales::kNonFiniteFrom;
   float step = 0.0f;
   if (is_finite && largest_bits >= BlockScales::kTiny) {
-    step = context.quantiser_step > 0.0f
-               ? context.quantiser_step
-               : own_step(partial.data(), residual, n, std::bit_cast<float>(largest_bits));
+    const float largest = std::bit_cast<float>(largest_bits);
+    step = context.quantiser_step > 0.0f ? std::max(context.quantiser_step, largest / kMostCode)
+                                         : own_step(partial.data(), residual, n, largest);
     step = std::clamp(step, kLeastStep, kMostStep);
   }
   const auto write_step = [&](float value) {

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "kernels/base/random.hpp"
+#include "kernels/codecs/codec.hpp"
 #include "kernels/codecs/entropy_tables.hpp"
 #include "tests/codecs/gradients.hpp"
 
@@ -218,6 +221,32 @@ TEST(EntropyCoder, ChangedBitsAreNoticed) {
   }
   // Signs and low bits of gaps are plain.
   EXPECT_LT(unnoticed, 4 * bytes.size());
+}
+
+// ---- ecq, which uses it -------------------------------------------------------------------------
+
+// Values of very different sizes, as one step for all tensors meets them.
+TEST(Ecq, ASetStepNeitherCutsNorExceedsItsError) {
+  const std::unique_ptr<Codec> codec = make_codec(parse_codec_spec("ecq"));
+  std::vector<float> values = test::heavy_tailed_gradient(3000, 5);
+  float largest = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i % 100 == 0) values[i] *= 300.0f;
+    largest = std::max(largest, std::abs(values[i]));
+  }
+  for (const float wanted : {largest * 2.1f, largest / 3, largest / 126, largest / 5000, 1e-30f}) {
+    const float step = std::max(wanted, largest / 127);
+    std::vector<float> residual(values.size()), decoded(values.size());
+    std::vector<std::byte> payload(codec->max_payload_bytes(values.size()));
+    const EncodeResult result =
+        codec->encode(values, residual.data(), payload, {.quantiser_step = wanted});
+    ASSERT_TRUE(result.finite);
+    codec->decode(std::span(payload).first(result.payload_bytes), decoded);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_LE(std::abs(values[i] - decoded[i]), 0.5001f * step) << wanted << " at " << i;
+      ASSERT_NEAR(values[i] - decoded[i], residual[i], 1e-6f * largest);
+    }
+  }
 }
 
 }  // namespace

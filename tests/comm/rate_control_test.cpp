@@ -111,8 +111,14 @@ TEST(PlannedBits, HasTheMeanOfTheRun) {
   constexpr int kSteps = 10'000;
   for (int i = 0; i < kSteps; ++i) sum += planned_bits(0.35, (i + 0.5) / kSteps);
   EXPECT_NEAR(sum / kSteps, 0.35, 1e-4);
-  EXPECT_NEAR(planned_bits(1.0, 0.0) / planned_bits(1.0, 0.75), 6.0, 1e-9);
+  EXPECT_NEAR(planned_bits(0.5, 0.0) / planned_bits(0.5, 0.75), 6.0, 1e-9);
   EXPECT_EQ(planned_bits(1.0, 0.5), planned_bits(1.0, 1.0));
+  // Not more than 2.5 bits at the start, where the mean is not more.
+  EXPECT_NEAR(planned_bits(2.0, 0.0), 2.5, 0.06);
+  sum = 0;
+  for (int i = 0; i < kSteps; ++i) sum += planned_bits(2.0, (i + 0.5) / kSteps);
+  EXPECT_NEAR(sum / kSteps, 2.0, 1e-3);
+  EXPECT_NEAR(planned_bits(4.0, 0.0), 4.0, 0.15);
 }
 
 // A site with feedback, as an encoder has it: v = gradient + residual, codes are multiples.
