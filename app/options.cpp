@@ -49,7 +49,7 @@ class Builder {
   void resolve_checkpoint();
   void resolve_plan();
   void resolve_sync_bn();
-  void resolve_topology();
+  void resolve_codec_defaults();
   void resolve_init();
 
   const OptionContext& context_;
@@ -134,7 +134,7 @@ Options Builder::resolve() {
   resolve_checkpoint();
   resolve_plan();
   resolve_sync_bn();
-  resolve_topology();
+  resolve_codec_defaults();
   resolve_init();
   return options_;
 }
@@ -261,7 +261,7 @@ void Builder::resolve_sync_bn() {
   options_.sync_bn = false;
 }
 
-void Builder::resolve_topology() {
+void Builder::resolve_codec_defaults() {
   // So that the run can be repeated, and its report shows what the rate did.
   const bool is_auto = options_.compress == "auto" || options_.compress.starts_with("auto:");
   if (is_auto && !is_given("log-steps")) options_.log_steps = 1;

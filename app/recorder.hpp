@@ -68,7 +68,7 @@ struct EpochTally {
   double earlier_s = 0;      // what the epoch took before the run was resumed
   double learning_rate = 0;  // of the last step
   RateReport rate = {};      // of the last step
-  // Of codecs with a rate: the sum over the steps that had one, and how many.
+  // The sum of the bits over the steps whose codec had a rate, and how many steps these were.
   double bits_sum = 0;
   std::int64_t rated_steps = 0;
   std::int64_t skipped_steps = 0;

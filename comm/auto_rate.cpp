@@ -64,11 +64,11 @@ void LinkRateEstimate::add(const BusyPeriod& period, double overhead_s) {
   const double most = wire_s - overhead_s > kLeastShare * wire_s
                           ? bytes / (wire_s - overhead_s)
                           : std::numeric_limits<double>::infinity();
-  last_.push_back(std::clamp(bytes_per_s_, least, most));
-  if (last_.size() > kPeriods) last_.pop_front();
-  std::vector<double> sorted(last_.begin(), last_.end());
-  std::ranges::nth_element(sorted, sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2));
-  bytes_per_s_ = sorted[sorted.size() / 2];
+  last_[count_++ % kPeriods] = std::clamp(bytes_per_s_, least, most);
+  std::array<double, kPeriods> sorted = last_;
+  const std::size_t size = std::min(count_, kPeriods);
+  std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(size));
+  bytes_per_s_ = sorted[size / 2];
 }
 
 AutoRate::AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double wire_factor,

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,7 +47,8 @@ class LinkRateEstimate {
 
  private:
   double bytes_per_s_;
-  std::deque<double> last_;
+  std::array<double, kPeriods> last_ = {};
+  std::size_t count_ = 0;  // so far
 };
 
 // Bits a value. The least are the floor of quality; more than the most gain nothing.

@@ -132,11 +132,11 @@ class GradientSync {
   bool is_on_device_ = false;     // the exchange's path
   Device::Memory host_gradient_;  // of the host path
   std::unique_ptr<BucketLink> link_;
-  // Of codecs with a rate: the mean of the run, 0 without one, and what steers it.
+  // Codecs with a rate have a mean of the run, which is 0 without one, and what steers it.
   double mean_bits_ = 0.0, planned_bits_ = 0.0;
   RateController rate_;
   RateReport rate_report_;
-  // Of auto: what this rank would like, and the times of the step that it has not been told yet.
+  // auto has what this rank would like, and the times of the step that it has not been told yet.
   std::optional<RateLimits> limits_;
   std::optional<AutoRate> auto_rate_;
   std::vector<double> ready_s_;  // by bucket

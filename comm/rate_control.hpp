@@ -122,7 +122,7 @@ struct RateReport {
   double planned_bits = kNothing;                                    // a value
   std::array<double, kRateSites> bits = {kNothing, kNothing};        // that were sent
   std::array<double, kRateSites> next_steps = {kNothing, kNothing};  // of the quantiser
-  // Of auto, this rank's own: what its link carries, and the bits that would hide.
+  // With auto: what this rank's link carries, and the bits that would hide there.
   double link_bytes_per_s = kNothing, hidden_bits = kNothing;
 
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();

@@ -19,7 +19,7 @@ class RateNotes {
     if (order != nullptr) notes_.resize(plan.segments.size());
   }
 
-  // Of the note in every message.
+  // The size of the note in every message.
   [[nodiscard]] std::size_t bytes() const { return order_ == nullptr ? 0 : sizeof(RateNote); }
   [[nodiscard]] const RateTally& tally() const { return tally_; }
 
