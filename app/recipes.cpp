@@ -16,6 +16,31 @@ const std::vector<Recipe>& recipe_list() {
         {"weight-decay", "0.0001"},
         {"lr-schedule", "step"},
         {"lr-milestones", "82,123"}}},
+      {"cifar-cosine",
+       "the public CIFAR-10 table of kuangliu's pytorch-cifar: 200 epochs of 128 images, the rate "
+       "falls along a cosine, epoch by epoch; the same for its other models by --model",
+       {{"model", "resnet18"},
+        {"epochs", "200"},
+        {"global-batch", "128"},
+        {"lr", "0.1"},
+        {"weight-decay", "0.0005"},
+        {"lr-schedule", "cosine"},
+        {"lr-interval", "epoch"}}},
+      {"cifar100-step",
+       "the public CIFAR-100 table of weiaicunzai's pytorch-cifar100 (with --dataset cifar100): "
+       "200 "
+       "epochs of 128 images, divided by 5 after 60, 120 and 160, a warm-up of one epoch; the same "
+       "for its other models by --model",
+       {{"model", "resnet18"},
+        {"epochs", "200"},
+        {"global-batch", "128"},
+        {"lr", "0.1"},
+        {"nesterov", "on"},
+        {"weight-decay", "0.0005"},
+        {"lr-schedule", "step"},
+        {"lr-milestones", "60,120,160"},
+        {"lr-gamma", "0.2"},
+        {"warmup-epochs", "1"}}},
       {"cifar-fast",
        "ResNet-9 of DAWNBench (Page 2018): 24 epochs of 512 images, the rate rises for 5 epochs to "
        "0.4 and falls to 0; crops of mirrored padding, cutout of 8 x 8 pixels",

@@ -487,10 +487,11 @@ TEST(Recipes, WhatIsGivenWins) {
 // A recipe whose model the program does not have.
 TEST(Recipes, AreOfferedWithTheirModels) {
   EXPECT_EQ(refusal({"--recipe", "lowband-vgg16"}),
-            "--recipe lowband-vgg16: unknown recipe; known: cifar-resnet");
+            "--recipe lowband-vgg16: unknown recipe; known: cifar-resnet, cifar-cosine, "
+            "cifar100-step");
   EXPECT_EQ(refusal({"--recipe", "cifar-resnett"}),
-            "--recipe cifar-resnett: unknown recipe; known: cifar-resnet; did you mean "
-            "cifar-resnet?");
+            "--recipe cifar-resnett: unknown recipe; known: cifar-resnet, cifar-cosine, "
+            "cifar100-step; did you mean cifar-resnet?");
 }
 
 TEST(Config, LiesBetweenDefaultsAndCommandLine) {
