@@ -4,9 +4,9 @@
 The program is killed there, or the disk is full from there on, or a write is cut short. Whatever was left is gone on
 from, and must come to the same bits. FAULTS is the library of tests/support/file_faults.hpp.
 
-With MPIRUN there are two ranks, of which one is killed; the other one and mpirun then end. A run takes seconds, so not
-all calls are tried, but one of each kind ("rename to .waiting"), in the second checkpoint or later: every other one on
-rank 0, and the rest on rank 1. With `all`, all calls of both ranks are.
+With MPIRUN there are two ranks, and it happens to one of them; when that one is killed, the other one and mpirun end. A
+run takes seconds, so not all calls are tried, but one of each kind ("rename to .waiting"), in the second checkpoint or
+later. With `all`, all calls of both ranks are, in all ways.
 """
 import concurrent.futures
 import os
@@ -14,6 +14,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import typing
 
 try:
     import h5py
@@ -56,7 +57,16 @@ def calls_of(lines: list[str]) -> list[str]:
     return [line.split(" ", 1)[1].split("/")[0].strip() + " " + line.rsplit("/", 1)[-1] for line in lines]
 
 
-def check(point: tuple[int, str, str], wanted: tuple) -> str:
+class Point(typing.NamedTuple):
+    """`kind` happens to that rank at its call number `at`."""
+
+    rank: int
+    at: int
+    kind: str
+    call: str
+
+
+def check(point: Point, wanted: tuple) -> str:
     """What is wrong at that point; empty if nothing is.
 
     A checkpoint that is due while the one before is being written comes a little later or, at the end of the run, not at
@@ -65,106 +75,84 @@ def check(point: tuple[int, str, str], wanted: tuple) -> str:
     for _ in range(10):
         wrong = try_point(point, wanted)
         if wrong is not None:
-            return wrong
+            return wrong and f"{point}: {wrong}"
     return f"{point}: never reached"
 
 
-def try_point(point: tuple[int, str, str], wanted: tuple) -> str | None:
+def try_point(point: Point, wanted: tuple) -> str | None:
     """The same for one run; nothing if it did not come so far."""
-    at, kind, call = point
     with tempfile.TemporaryDirectory() as folder:
-        done = train(folder, at, kind, f"{folder}/calls")
-        name = f"{kind} at {at} {call}"
+        done = train(folder, point.at, point.kind, f"{folder}/calls", point.rank)
         lines = pathlib.Path(folder, "calls").read_text().splitlines() if os.path.exists(f"{folder}/calls") else []
-        if len(lines) < at:
-            return None if done.returncode == 0 and result(folder) == wanted else f"{name}: not reached, {done}"
-        call = calls_of(lines)[at - 1]
-        if kind.startswith("kill"):
-            if done.returncode != -9:
-                return f"{name}: exit {done.returncode}, and not killed\n{done.stderr}"
-        elif call.startswith("mkdir"):  # before the run begins
-            if done.returncode != 3 or "ck: cannot be created: No space left on device" not in done.stderr:
-                return f"{name}: exit {done.returncode}\n{done.stderr}"
-        elif done.returncode not in (0, 3):  # 3: the last checkpoint is missing
-            return f"{name}: exit {done.returncode}\n{done.stderr}"
-        elif result(folder) != wanted:
-            return f"{name}: the run itself came to another result"
-        elif call.startswith(("create", "pwrite")) and "training goes on without it" not in done.stderr:
-            return f"{name}: no warning\n{done.stderr}"
+        if len(lines) < point.at:
+            return None if done.returncode == 0 and result(folder) == wanted else f"not reached, {done}"
+        wrong = first_run(point, calls_of(lines)[point.at - 1], done, folder, wanted)
+        if wrong:
+            return wrong
         again = train(folder)
         if again.returncode != 0:
-            return f"{name}: resumed with exit {again.returncode}\n{again.stderr}"
+            return f"resumed with exit {again.returncode}\n{again.stderr}"
         if "damaged" in again.stderr or "cut off" in again.stderr:
-            return f"{name}: a file is not whole under its final name\n{again.stderr}"
+            return f"a file is not whole under its final name\n{again.stderr}"
         if result(folder) != wanted:
-            return f"{name}: resumed to another result\n{again.stdout}"
-        left = sorted(path.name.split(".", 1)[1] for path in pathlib.Path(folder, "ck").iterdir())
-        if len(left) > 4:
-            return f"{name}: leaves {left}"
+            return f"resumed to another result\n{again.stdout}"
+        # Of each rank the last part and one that was begun; and the logs beside them.
+        left = sorted(path.name for path in pathlib.Path(folder, "ck").iterdir())
+        return f"leaves {left}" if len(left) > (6 if MPIRUN else 4) else ""
+
+
+def first_run(point: Point, call: str, done: subprocess.CompletedProcess, folder: str, wanted: tuple) -> str:
+    """What is wrong with the run in which it happened."""
+    if point.kind.startswith("kill"):
+        was_killed = "Killed" in done.stderr and done.returncode != 0 if MPIRUN else done.returncode == -9
+        return "" if was_killed else f"exit {done.returncode}, and not killed\n{done.stderr}"
+    if call.startswith("mkdir"):  # before the run begins
+        is_refused = done.returncode == 3 and "ck: cannot be created: No space left on device" in done.stderr
+        return "" if is_refused else f"exit {done.returncode}\n{done.stderr}"
+    if done.returncode not in (0, 3):  # 3: the last checkpoint is missing
+        return f"exit {done.returncode}\n{done.stderr}"
+    if result(folder) != wanted:
+        return "the run itself came to another result"
+    if call.startswith(("create", "pwrite")) and "training goes on without it" not in done.stderr:
+        return f"no warning\n{done.stderr}"
     return ""
 
 
-def check_of_two(point: tuple[int, int, str], wanted: tuple) -> str:
-    """What is wrong where that rank is killed before that call, and the run goes on."""
-    rank, at, call = point
-    name = f"rank {rank} killed at {at} {call}"
-    for _ in range(10):
-        with tempfile.TemporaryDirectory() as folder:
-            done = train(folder, at, "kill-before", f"{folder}/calls", rank)
-            if done.returncode == 0 and result(folder) == wanted:
-                continue  # it made fewer calls
-            if done.returncode == 0 or "Killed" not in done.stderr:
-                return f"{name}: exit {done.returncode}\n{done.stderr}"
-            again = train(folder)
-            if again.returncode != 0 or "damaged" in again.stderr or "cut off" in again.stderr:
-                return f"{name}: resumed with exit {again.returncode}\n{again.stderr}"
-            if result(folder) != wanted:
-                return f"{name}: resumed to another result\n{again.stdout}"
-            left = sorted(path.name for path in pathlib.Path(folder, "ck").iterdir())
-            # Of each rank the last part and one that was begun; and the logs beside them.
-            return f"{name}: leaves {left}" if len(left) > 6 else ""
-    return f"{name}: never reached"
+def kinds_at(call: str) -> tuple[str, ...]:
+    return ("kill-before", "full", *(("kill-within", "short") if call.startswith("pwrite") else ()))
 
 
-def two_ranks() -> int:
-    points: list[tuple[int, int, str]] = []
+def some_points(rank: int, calls: list[str]) -> list[Point]:
+    """One call of each kind of call: every other one is killed on rank 0 and fails on rank 1, and the rest the other way."""
+    kinds: dict[str, int] = {}
+    for at, call in enumerate(calls, 1):
+        if at > len(calls) // 3:
+            kinds.setdefault(call.split(" ")[0] + " " + call.rsplit(".", 1)[-1], at)
+    assert len(kinds) >= 7, kinds
+    return [Point(rank, at, "kill-before" if number % 2 == rank else kinds_at(calls[at - 1])[-1 if number % 4 < 2 else 1],
+                  calls[at - 1]) for number, at in enumerate(kinds.values())]
+
+
+def main() -> int:
+    points: list[Point] = []
     wanted = None
-    for rank in (0, 1):
+    for rank in (0, 1) if MPIRUN else (0,):
         with tempfile.TemporaryDirectory() as folder:
             done = train(folder, calls=f"{folder}/calls", rank=rank)
             assert done.returncode == 0, done
             calls = calls_of(pathlib.Path(folder, "calls").read_text().splitlines())
             assert wanted in (None, result(folder)), "two undisturbed runs differ"
             wanted = result(folder)
-        kinds: dict[str, int] = {}
-        for at, call in enumerate(calls, 1):
-            kind = call.split(" ")[0] + " " + call.rsplit(".", 1)[-1]
-            if at > len(calls) // 3:
-                kinds.setdefault(kind, at)
-        assert len(kinds) >= 7, kinds
-        some = [at for number, at in enumerate(kinds.values()) if number % 2 == rank]
-        chosen = range(1, len(calls) + 1) if "all" in MPIRUN else some
-        points += [(rank, at, calls[at - 1]) for at in chosen]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        wrong = [text for text in pool.map(lambda point: check_of_two(point, wanted), points) if text]
-    print("\n".join([*wrong, f"{len(points)} points, {len(wrong)} wrong", *map(str, points)]))
-    return 1 if wrong else 0
-
-
-def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        done = train(folder, calls=f"{folder}/calls")
-        assert done.returncode == 0, done
-        wanted = result(folder)
-        calls = calls_of(pathlib.Path(folder, "calls").read_text().splitlines())
-        assert len(calls) > 30, calls
-    points = [(at, kind, call) for at, call in enumerate(calls, 1)
-              for kind in ("kill-before", "full", *(("kill-within", "short") if call.startswith("pwrite") else ()))]
-    points.append((len(calls), "kill-after", calls[-1]))
+        assert len(calls) > (15 if MPIRUN else 30), calls
+        if MPIRUN and "all" not in MPIRUN:
+            points += some_points(rank, calls)
+            continue
+        points += [Point(rank, at, kind, call) for at, call in enumerate(calls, 1) for kind in kinds_at(call)]
+        points.append(Point(rank, len(calls), "kill-after", calls[-1]))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         wrong = [text for text in pool.map(lambda point: check(point, wanted), points) if text]
-    print("\n".join([*wrong, f"{len(calls)} calls, {len(points)} points, {len(wrong)} wrong"]))
+    print("\n".join([*wrong, f"{len(points)} points, {len(wrong)} wrong", *(map(str, points) if MPIRUN else ())]))
     return 1 if wrong else 0
 
 
-sys.exit(two_ranks() if MPIRUN else main())
+sys.exit(main())
