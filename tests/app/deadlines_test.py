@@ -160,19 +160,27 @@ def stopped_in_training() -> None:
     in_parallel(one)
 
 
-def slow_loading_is_waited_for() -> None:
-    # Three time-outs and more, in which the others say once who keeps them waiting.
-    data()
-    marker = marker_of(0)
-    words = command(marker, "--data-dir", "data", "--epochs", "1", "--log", "none",
-                    environment={"DP_PAUSE_IN": "1:data_batch_3.bin:10"})
-    process, out, err = run(marker, words)
+def is_waited_for(call: str, place: str, *options: str) -> str:
+    """Rank 1 takes more than two time-outs in that call, and the others say once who keeps them waiting."""
+    words = command(marker_of(0), *options, "--epochs", "1", "--log", "none", environment={"DP_PAUSE_IN": f"1:{call}:8"})
+    process, out, err = run(marker_of(0), words)
     assert process.returncode == 0, err
     said = [line for line in err.splitlines() if line.startswith("dptrain: ") and "rank" in line]
     assert len(said) == 2, said
-    assert re.fullmatch(r"dptrain: the other ranks wait for rank 1 on host \S+, for \d+ s now, in the loading of data: "
-                        "it is at work", said[0]), said
+    assert re.fullmatch(rf"dptrain: the other ranks wait for rank 1 on host \S+, for \d+ s now, in {place}: it is at work",
+                        said[0]), said
     assert re.fullmatch(r"dptrain: rank 1 on host \S+ goes on after \d+ s", said[1]), said
+    return out
+
+
+def slow_loading_is_waited_for() -> None:
+    data()
+    is_waited_for("data_batch_3.bin", "the loading of data", "--data-dir", "data")
+
+
+def slow_last_checkpoint_is_waited_for() -> None:
+    out = is_waited_for("fsync .part", "a gathering on all ranks", "--limit-train", "24", "--checkpoint", "ck")
+    assert len([name for name in os.listdir("ck") if name.endswith(".ckpt")]) == RANKS, (os.listdir("ck"), out)
 
 
 def stale_segments_are_removed() -> None:
