@@ -48,13 +48,14 @@ void tell_stranger(const std::string& program, const std::string& address) {
 
 }  // namespace
 
-MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog)
-    : watchdog_(watchdog),
-      strangers_(between_looks(watchdog.timeout_s),
-                 [program = watchdog.program](const std::string& address) {
-                   tell_stranger(program, address);
-                 }),
-      exceptions_at_start_(std::uncaught_exceptions()) {
+MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog, bool is_alone)
+    : watchdog_(watchdog), exceptions_at_start_(std::uncaught_exceptions()) {
+  if (is_alone) {
+    strangers_.emplace(between_looks(watchdog.timeout_s),
+                       [program = watchdog.program](const std::string& address) {
+                         tell_stranger(program, address);
+                       });
+  }
   constexpr int kKeepTheUsers = 0;
   setenv("OMPI_MCA_pml", "ob1", kKeepTheUsers);
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", kKeepTheUsers);
@@ -111,9 +112,9 @@ int MpiRuntime::end_with_error(std::string_view program) {
 
 void MpiRuntime::abort(int exit_code, std::string_view program, std::string_view message) {
   // Several ranks of a host notice that another one is lost.
-  if (exit_code != static_cast<int>(ErrorKind::communication) || is_first_to_speak()) {
-    say(program, message);
-  }
+  const bool may_speak =
+      exit_code != static_cast<int>(ErrorKind::communication) || is_first_to_speak();
+  if (may_speak && !message.empty()) say(program, message);
   watchdog_.end_soon(exit_code, kAbort_s);
   prepare_job_end(exit_code);
   MPI_Abort(MPI_COMM_WORLD, exit_code);

@@ -8,6 +8,7 @@
 // strangers' connections do not hold a rank (strangers.hpp).
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "comm/strangers.hpp"
@@ -35,7 +36,8 @@ class MpiRuntime {
   //   PMIX_MCA_gds=hash                   hosts that share a file system print errors otherwise
   //
   // Before that, one rank of a host removes what killed jobs have left (stale_segments.hpp).
-  MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog = {});
+  // `is_alone`: all connections of this process are MPI's, so that strangers' can be told.
+  MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog = {}, bool is_alone = true);
   ~MpiRuntime();
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;
@@ -54,7 +56,7 @@ class MpiRuntime {
 
  private:
   Watchdog watchdog_;
-  StrangerWatch strangers_;
+  std::optional<StrangerWatch> strangers_;
   int exceptions_at_start_;
 };
 

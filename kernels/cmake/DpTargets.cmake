@@ -1,5 +1,6 @@
-# dp_library(NAME SOURCES ... [LINK ...]) and dp_program(NAME SOURCES ... [LINK ...]): targets with
-# the project's standard, warnings and sanitizers. Includes are written by path from the root.
+# dp_library(NAME [FOR_SHARED] SOURCES ... [LINK ...]) and dp_program(NAME SOURCES ... [LINK ...]):
+# targets with the project's standard, warnings and sanitizers. FOR_SHARED: a shared library is made
+# of it. Includes are written by path from the root.
 
 add_library(dp_settings INTERFACE)
 target_compile_features(dp_settings INTERFACE cxx_std_20)
@@ -65,8 +66,8 @@ function(dp_list_links target result)
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
-# There are up to four precompiled headers: g++ takes one only if it was made with the same macros,
-# and -fopenmp is one. Sources of the emulator begin with a header of their own.
+# There are up to five precompiled headers: g++ takes one only if it was made with the same macros,
+# of which -fopenmp and -fPIC are some. Sources of the emulator begin with a header of their own.
 function(dp_use_precompiled target)
   set(links)
   dp_list_links(${target} links)
@@ -87,6 +88,10 @@ function(dp_use_precompiled target)
   if("GTest::gtest" IN_LIST links)
     list(PREPEND headers <gtest/gtest.h>)
   endif()
+  get_target_property(is_shared ${target} POSITION_INDEPENDENT_CODE)
+  if(is_shared)
+    string(APPEND name _shared)
+  endif()
   if(NOT TARGET ${name})
     set(empty ${PROJECT_BINARY_DIR}/precompiled.cpp)
     if(NOT EXISTS ${empty})
@@ -95,14 +100,26 @@ function(dp_use_precompiled target)
     add_library(${name} OBJECT ${empty})
     target_link_libraries(${name} PRIVATE dp_settings ${libraries})
     target_precompile_headers(${name} PRIVATE ${headers})
+    if(is_shared)
+      dp_for_shared_library(${name})
+    endif()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
 
+# What libdptrain_comm is made of. Its functions call each other directly all the same.
+function(dp_for_shared_library target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
+endfunction()
+
 function(dp_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "FOR_SHARED" "" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC dp_settings ${ARG_LINK})
+  if(ARG_FOR_SHARED)
+    dp_for_shared_library(${name})
+  endif()
   dp_use_precompiled(${name})
 endfunction()
 

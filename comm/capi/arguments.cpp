@@ -1,0 +1,101 @@
+#include "comm/capi/arguments.hpp"
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+
+#include "comm/auto_rate.hpp"
+#include "comm/link_probe.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp::capi {
+namespace {
+
+std::vector<std::string> names_in(const char* list) {
+  std::vector<std::string> names;
+  std::string_view rest = list == nullptr ? "" : list;
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    if (comma > 0) names.emplace_back(rest.substr(0, comma));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return names;
+}
+
+}  // namespace
+
+void require(bool holds, std::string_view sentence) {
+  if (!holds) throw_error(ErrorKind::usage, "{}", sentence);
+}
+
+dptrain_comm_options default_options() {
+  return {.struct_bytes = sizeof(dptrain_comm_options),
+          .compress = "auto",
+          .topology = nullptr,
+          .exact = nullptr,
+          .seed = 0,
+          .bucket_bytes = 0,
+          .timeout_s = Communicator::kDefaultTimeout_s,
+          .link_bit_per_s = 0.0};
+}
+
+Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {
+  require(slots != nullptr && count > 0, "an exchange needs one slot or more");
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_partition(order, [slots](std::size_t i) { return slots[i].is_1d == 0; });
+  Layout layout{.tensors = {}, .tensor_of_slot = std::vector<std::size_t>(count)};
+  for (const std::size_t i : order) {
+    const dptrain_comm_slot& slot = slots[i];
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+    if (slot.rows == 0 || slot.columns == 0 || slot.rows > kMost / slot.columns) {
+      throw_error(ErrorKind::usage, "slot {} has {} x {} values; allowed: 1 to 2^40", i, slot.rows,
+                  slot.columns);
+    }
+    layout.tensor_of_slot[i] = layout.tensors.size();
+    layout.tensors.push_back({.offset = layout.elements,
+                              .rows = slot.rows,
+                              .columns = slot.columns,
+                              .is_1d = slot.is_1d != 0,
+                              .name = slot.name == nullptr ? "" : slot.name});
+    layout.elements += layout.tensors.back().elements();
+  }
+  return layout;
+}
+
+GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator& comm) {
+  require(given.compress != nullptr, "compress is NULL; it must name a codec, such as q8 or auto");
+  require(given.timeout_s > 0.0, "timeout_s must be more than 0");
+  require(given.link_bit_per_s >= 0.0, "link_bit_per_s must not be negative");
+  const CodecSpec codec = parse_codec_spec(parse_compress(given.compress).codec);
+  LinkProbe link{.bytes_per_s = given.link_bit_per_s / 8.0, .uncertainty = 0.0};
+  if (given.link_bit_per_s == 0.0) link = probe_link(comm);
+
+  GradientSyncOptions options;
+  options.compress = given.compress;
+  options.exact_tensors = names_in(given.exact);
+  options.is_one_host = comm.local_size() == comm.size();
+  options.link_bytes_per_s = link.bytes_per_s;
+  options.link_latency_s = link.latency_s;
+  options.reducer.seed = given.seed;
+  options.reducer.comm_timeout_s = given.timeout_s;
+  const std::string_view suitable = find_codec(codec.name)->topology;
+  options.reducer.topology = given.topology != nullptr ? given.topology
+                             : suitable.empty()        ? "ring"
+                                                       : std::string(suitable);
+  if (given.bucket_bytes > 0) {
+    options.bucket_bytes = given.bucket_bytes;
+  } else if (link.bytes_per_s > 0.0) {
+    options.choose_bucket_bytes = [link, codec, ranks = static_cast<std::size_t>(comm.size())](
+                                      std::span<const TensorSlot> tensors) {
+      return choose_bucket_bytes(link, ranks, codec, tensors);
+    };
+  }
+  if (link.bytes_per_s > 0.0) {
+    options.reducer.window = choose_window(link, codec, options.reducer.segment_bytes);
+  }
+  return options;
+}
+
+}  // namespace dp::capi

@@ -1,0 +1,47 @@
+// What callers of the C interface give, in the terms of the library.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "comm/buckets.hpp"
+#include "comm/capi/dptrain_comm.h"
+#include "comm/communicator.hpp"
+#include "comm/gradient_sync.hpp"
+
+namespace dp::capi {
+
+// Throws Error(usage) with that sentence if it does not hold.
+void require(bool holds, std::string_view sentence);
+
+// A struct of a caller that may be older or newer than this library: what it does not have keeps
+// its default.
+template <class Struct>
+[[nodiscard]] Struct read_struct(const Struct& given, Struct defaults) {
+  require(given.struct_bytes >= sizeof given.struct_bytes && given.struct_bytes % 8 == 0,
+          "struct_bytes is not the size of the struct");
+  std::memcpy(&defaults, &given,
+              std::min<std::size_t>(sizeof(Struct), static_cast<std::size_t>(given.struct_bytes)));
+  return defaults;
+}
+
+[[nodiscard]] dptrain_comm_options default_options();
+
+// Where each slot lies in the flat gradient, which has one-dimensional tensors at its end.
+struct Layout {
+  std::vector<TensorSlot> tensors;
+  std::vector<std::size_t> tensor_of_slot;
+  std::size_t elements = 0;
+};
+
+// Throws Error(usage) for a slot without values.
+[[nodiscard]] Layout lay_out(const dptrain_comm_slot* slots, std::size_t count);
+
+// Collective: measures the link, unless it is given. Throws Error(usage).
+[[nodiscard]] GradientSyncOptions sync_options(const dptrain_comm_options& given,
+                                               Communicator& comm);
+
+}  // namespace dp::capi

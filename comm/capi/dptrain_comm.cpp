@@ -1,0 +1,317 @@
+#include "comm/capi/dptrain_comm.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/capi/arguments.hpp"
+#include "comm/capi/saved_state.hpp"
+#include "comm/communicator.hpp"
+#include "comm/gradient_sync.hpp"
+#include "comm/mpi_runtime.hpp"
+#include "comm/replica_hash.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/base/state.hpp"
+
+namespace {
+
+using dp::capi::require;
+
+constexpr const char* kLibrary = "dptrain_comm";
+
+// What the process has once. The exchange uses the communicator, which uses MPI.
+struct Process {
+  std::optional<dp::MpiRuntime> mpi;  // if this library has started it
+  std::optional<dp::Communicator> comm;
+  bool has_exchange = false;
+};
+
+Process& process() {
+  static auto* const the_one = new Process;  // never destroyed: MPI may not be ended by exit()
+  return *the_one;
+}
+
+std::string& last_error() {
+  thread_local std::string text;
+  return text;
+}
+
+// Runs f and turns what it throws into a result.
+template <class F>
+int result_of(F f) {
+  try {
+    f();
+    return DPTRAIN_COMM_OK;
+  } catch (...) {
+    return dp::exit_code_of_current_exception(last_error());
+  }
+}
+
+dp::Communicator& communicator() {
+  require(process().comm.has_value(), "dptrain_comm_init has not been called");
+  return *process().comm;
+}
+
+void start(MPI_Comm parent) {
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&provided);
+  if (provided < MPI_THREAD_SERIALIZED) {
+    dp::throw_error(
+        dp::ErrorKind::usage,
+        "MPI was started with thread level {}; dptrain_comm needs MPI_THREAD_SERIALIZED, "
+        "{}, or a higher one",
+        provided, MPI_THREAD_SERIALIZED);
+  }
+  process().comm.emplace(parent);
+  process().comm->set_warn(
+      [](const std::string& text) { std::fprintf(stderr, "%s: %s\n", kLibrary, text.c_str()); });
+}
+
+}  // namespace
+
+struct dptrain_comm {
+  dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
+               dp::Communicator& comm)
+      : layout(std::move(layout_of_slots)),
+        gradient(layout.elements),
+        sync(nullptr, gradient, layout.tensors, dp::capi::sync_options(options, comm)) {
+    comm.set_timeout_s(options.timeout_s);
+    sync.connect(comm);
+    sync.begin_epoch(0);
+  }
+
+  [[nodiscard]] std::size_t tensor(std::size_t slot) const {
+    if (slot >= layout.tensor_of_slot.size()) {
+      dp::throw_error(dp::ErrorKind::usage, "slot {}: there are {}", slot,
+                      layout.tensor_of_slot.size());
+    }
+    return layout.tensor_of_slot[slot];
+  }
+  void require_step(bool is_wanted) const {
+    require(is_in_step == is_wanted, is_wanted ? "no step has begun" : "a step is under way");
+  }
+  [[nodiscard]] dp::StateList state() {
+    require_step(false);
+    dp::StateList list;
+    list.value("step", step);
+    sync.list_state(list);
+    return list;
+  }
+
+  dp::capi::Layout layout;
+  std::vector<float> gradient;
+  dp::GradientSync sync;
+  std::vector<bool> is_ready = std::vector<bool>(layout.tensors.size());
+  std::size_t ready = 0;
+  std::uint64_t step = 0;
+  bool is_in_step = false;
+  std::string description;
+};
+
+// ---- the process --------------------------------------------------------------------------------
+
+int dptrain_comm_init() {
+  return result_of([] {
+    require(!process().comm, "dptrain_comm_init was called before");
+    int is_running = 0;
+    MPI_Initialized(&is_running);
+    if (is_running == 0) {
+      constexpr bool kIsAlone = false;  // the program may have connections of its own
+      process().mpi.emplace(nullptr, nullptr,
+                            dp::WatchdogOptions{.program = kLibrary, .timeout_option = {}},
+                            kIsAlone);
+    }
+    start(MPI_COMM_WORLD);
+  });
+}
+
+int dptrain_comm_init_with(std::int32_t fortran_handle) {
+  return result_of([fortran_handle] {
+    require(!process().comm, "dptrain_comm_init was called before");
+    int is_running = 0;
+    MPI_Initialized(&is_running);
+    require(is_running != 0, "MPI is not running; dptrain_comm_init starts it");
+    start(MPI_Comm_f2c(fortran_handle));
+  });
+}
+
+int dptrain_comm_finalize() {
+  return result_of([] {
+    require(!process().has_exchange, "the exchange must be destroyed before");
+    process().comm.reset();
+    process().mpi.reset();
+  });
+}
+
+void dptrain_comm_abort(int exit_code, const char* reason) {
+  if (process().mpi) process().mpi->abort(exit_code, kLibrary, reason == nullptr ? "" : reason);
+  if (reason != nullptr) std::fprintf(stderr, "%s: %s\n", kLibrary, reason);
+  int is_running = 0;
+  MPI_Initialized(&is_running);
+  if (is_running != 0) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::_Exit(exit_code);
+}
+
+int dptrain_comm_rank() { return process().comm ? process().comm->rank() : -1; }
+int dptrain_comm_size() { return process().comm ? process().comm->size() : -1; }
+
+int dptrain_comm_broadcast(void* bytes, std::size_t size) {
+  return result_of([=] {
+    require(!process().has_exchange, "an exchange exists; broadcast before it is made");
+    std::string text(static_cast<const char*>(bytes), size);
+    communicator().broadcast(text);
+    if (text.size() != size) {
+      dp::throw_error(dp::ErrorKind::usage, "rank 0 broadcasts {} bytes, this rank wants {}",
+                      text.size(), size);
+    }
+    std::memcpy(bytes, text.data(), size);
+  });
+}
+
+// ---- an exchange --------------------------------------------------------------------------------
+
+void dptrain_comm_defaults(dptrain_comm_options* options) {
+  if (options != nullptr) *options = dp::capi::default_options();
+}
+
+int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
+                        const dptrain_comm_options* options, dptrain_comm** exchange) {
+  return result_of([&] {
+    require(exchange != nullptr, "exchange is NULL");
+    *exchange = nullptr;
+    dp::Communicator& comm = communicator();
+    require(!process().has_exchange, "there is an exchange already; destroy it before");
+    const dptrain_comm_options chosen =
+        options == nullptr ? dp::capi::default_options()
+                           : dp::capi::read_struct(*options, dp::capi::default_options());
+    *exchange = new dptrain_comm(dp::capi::lay_out(slots, count), chosen, comm);
+    process().has_exchange = true;
+  });
+}
+
+void dptrain_comm_destroy(dptrain_comm* exchange) {
+  if (exchange == nullptr) return;
+  delete exchange;
+  process().has_exchange = false;
+}
+
+float* dptrain_comm_values(dptrain_comm* exchange, std::size_t slot) {
+  float* values = nullptr;
+  static_cast<void>(result_of([&] {
+    values = exchange->gradient.data() + exchange->layout.tensors[exchange->tensor(slot)].offset;
+  }));
+  return values;
+}
+
+int dptrain_comm_begin_step(dptrain_comm* exchange, double progress) {
+  return result_of([=] {
+    exchange->require_step(false);
+    exchange->sync.begin_step(exchange->step, progress);
+    exchange->is_in_step = true;
+    exchange->ready = 0;
+    exchange->is_ready.assign(exchange->is_ready.size(), false);
+  });
+}
+
+int dptrain_comm_ready(dptrain_comm* exchange, std::size_t slot) {
+  return result_of([=] {
+    exchange->require_step(true);
+    const std::size_t tensor = exchange->tensor(slot);
+    if (exchange->is_ready[tensor]) {
+      dp::throw_error(dp::ErrorKind::usage, "slot {} was reported as ready before in this step",
+                      slot);
+    }
+    exchange->is_ready[tensor] = true;
+    ++exchange->ready;
+    exchange->sync.tensor_final(tensor);
+  });
+}
+
+int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite) {
+  return result_of([=] {
+    exchange->require_step(true);
+    const std::size_t count = exchange->is_ready.size();
+    if (exchange->ready < count) {
+      dp::throw_error(dp::ErrorKind::usage, "only {} of {} slots have been reported as ready",
+                      exchange->ready, count);
+    }
+    const dp::StepVerdict verdict = exchange->sync.finish_step();
+    exchange->is_in_step = false;
+    ++exchange->step;
+    if (all_finite != nullptr) *all_finite = verdict.finite ? 1 : 0;
+  });
+}
+
+int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics) {
+  return result_of([=] {
+    require(statistics != nullptr, "statistics is NULL");
+    exchange->require_step(false);
+    const std::uint64_t size = dp::capi::read_struct(*statistics, {}).struct_bytes;
+    const dp::CommCost cost = exchange->sync.reducer().take_times().total;
+    const dptrain_comm_statistics taken = {.struct_bytes = size,
+                                           .sent_bytes = cost.sent_bytes,
+                                           .received_bytes = cost.received_bytes,
+                                           .comm_s = cost.comm_s,
+                                           .encode_s = cost.encode_s,
+                                           .decode_s = cost.decode_s,
+                                           .peer_wait_s = cost.peer_wait_s,
+                                           .wire_s = cost.wire_s,
+                                           .bits = exchange->sync.rate_report().mean_bits()};
+    std::memcpy(statistics, &taken, std::min<std::size_t>(sizeof taken, size));
+  });
+}
+
+const char* dptrain_comm_describe(dptrain_comm* exchange) {
+  const int result = result_of([exchange] {
+    std::string text;
+    for (const dp::Bucket& bucket : exchange->sync.buckets()) {
+      text += fmt::format(
+          "{} to {}, {} values, {}, {}{}{}\n", exchange->layout.tensors[bucket.first_tensor].name,
+          exchange->layout.tensors[bucket.end_tensor - 1].name, bucket.elements, bucket.codec,
+          exchange->sync.reducer().topology_of(0).name, bucket.why.empty() ? "" : ", ", bucket.why);
+    }
+    exchange->description = std::move(text);
+  });
+  return result == DPTRAIN_COMM_OK ? exchange->description.c_str() : nullptr;
+}
+
+int dptrain_comm_compare(dptrain_comm* exchange, const float* values, std::size_t count) {
+  return result_of([=] {
+    exchange->require_step(false);
+    exchange->sync.reducer().run([=](dp::Communicator& comm) {
+      static_cast<void>(dp::agree_on_hash(comm, {values, count}));
+    });
+  });
+}
+
+// ---- its state ----------------------------------------------------------------------------------
+
+std::size_t dptrain_comm_state_bytes(dptrain_comm* exchange) {
+  std::size_t size = 0;
+  static_cast<void>(result_of([&] { size = dp::saved_bytes(exchange->state()); }));
+  return size;
+}
+
+int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, std::size_t size) {
+  return result_of([=] {
+    dp::save_state(exchange->state(), {static_cast<std::byte*>(bytes), size});
+  });
+}
+
+int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size_t size) {
+  return result_of([=] {
+    dp::load_state(exchange->state(), {static_cast<const std::byte*>(bytes), size});
+  });
+}
+
+const char* dptrain_comm_last_error() { return last_error().c_str(); }
+
+const char* dptrain_comm_version() { return DPTRAIN_COMM_VERSION; }

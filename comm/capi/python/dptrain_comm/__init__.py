@@ -1,0 +1,203 @@
+"""dptrain's exchange of gradients for PyTorch: compressed for slow networks, with two more lines in a program.
+
+With DistributedDataParallel, started by mpirun:
+
+    state = dptrain_comm.init("auto")
+    ddp.register_comm_hook(state, dptrain_comm.hook)
+
+Without it:
+
+    state = dptrain_comm.init("auto")
+    dptrain_comm.broadcast_parameters(model)
+    ...
+    loss.backward()
+    state.allreduce_gradients(model)        # each gradient becomes the mean of all ranks'
+    optimizer.step()
+
+What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose functions this module calls.
+"""
+from __future__ import annotations
+
+import ctypes
+
+from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, start, version
+from ._library import broadcast as _broadcast
+
+__all__ = ["Error", "Exchange", "Slot", "State", "broadcast_parameters", "finalize", "hook", "init", "init_process_group",
+           "rank", "size", "start", "version"]
+
+
+def init(compress: str = "auto", **options) -> "State":
+    """Starts MPI, if the program has not, and makes the state of hook() and allreduce_gradients().
+
+    options: topology, exact (names of parameters that are sent in fp32, with * and ?), seed, bucket_bytes, timeout_s,
+    link_bit_per_s (dptrain_comm_options in dptrain_comm.h);
+    total_steps: how many steps the training has, so that ecq:bits=X spends more bits at its beginning;
+    model: whose parameters have the names that messages and `exact` use.
+    """
+    start()
+    return State(compress, **options)
+
+
+def init_process_group(backend: str = "gloo", **arguments) -> None:
+    """torch.distributed.init_process_group() for the ranks that mpirun has started, which DDP needs."""
+    import torch.distributed
+    start()
+    torch.distributed.init_process_group(backend, init_method=f"tcp://{process_group_address()}", rank=rank(),
+                                         world_size=size(), **arguments)
+
+
+def broadcast_parameters(model) -> None:
+    """Rank 0's parameters and buffers on all ranks. Before the first step."""
+    import torch
+    start()
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            values = tensor.detach().cpu().contiguous()
+            if values.numel() > 0:
+                _broadcast(values.data_ptr(), values.numel() * values.element_size())
+                tensor.copy_(values)
+
+
+def hook(state: "State", bucket):
+    """DistributedDataParallel's communication hook: a bucket leaves while backward goes on.
+
+    The last bucket's call waits for all sums, since backward ends there.
+    """
+    return state.reduce_bucket(bucket)
+
+
+class State:
+    """What is kept from step to step. Its exchange is made in the first step, when all parameters are known."""
+
+    def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, **options):
+        if total_steps is not None and total_steps < 1:
+            raise Error(2, f"total_steps {total_steps}: must be 1 or more")
+        self._options = {"compress": compress, **options}
+        self._total_steps = total_steps
+        self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        self._exchange: Exchange | None = None
+        self._parameters: list = []  # keeps them alive, so that their ids stay theirs
+        self._slots: dict[int, int] = {}  # by id of the parameter
+        self._values: list = []
+        self._held: list = []  # of this step: (parameter, gradient)
+        self._futures: list = []
+        self._saved: bytes | None = None
+        self.step = 0
+
+    # ---- for users
+
+    def allreduce_gradients(self, model) -> None:
+        """Each gradient of the model becomes the mean of all ranks'. After backward, before the optimiser's step.
+
+        A parameter without a gradient counts as zeros, and gets a gradient if another rank may have one.
+        """
+        import torch
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        pairs = []
+        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            pairs.append((parameter, parameter.grad))
+        if self._exchange is None:
+            self._make_exchange([parameter for parameter, _ in pairs])
+        self._begin_step()
+        self._send(pairs)
+        self._finish_step()
+
+    @property
+    def exchange(self) -> "Exchange | None":
+        """For statistics(), describe() and compare(); None before the first step."""
+        return self._exchange
+
+    def state_dict(self) -> dict:
+        """For this rank's checkpoint: what codecs have not sent yet, and the step. Each rank has its own."""
+        import torch
+        saved = self._exchange.save() if self._exchange else self._saved
+        return {"step": self.step, "exchange": torch.frombuffer(bytearray(saved), dtype=torch.uint8) if saved else None}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.step = state["step"]
+        self._saved = None if state["exchange"] is None else state["exchange"].cpu().numpy().tobytes()
+        if self._exchange and self._saved:
+            self._exchange.load(self._saved)
+            self._saved = None
+
+    def close(self) -> None:
+        if self._exchange:
+            self._values = []
+            self._exchange.close()
+            self._exchange = None
+
+    # ---- a step
+
+    def reduce_bucket(self, bucket):
+        import torch
+        parameters, gradients = bucket.parameters(), bucket.gradients()
+        future = torch.futures.Future(devices=[bucket.buffer().device] if bucket.buffer().is_cuda else None)
+        self._futures.append((future, bucket.buffer()))
+        pairs = list(zip(parameters, gradients))
+        if self._exchange is not None:
+            if bucket.index() == 0:
+                self._begin_step()
+            self._send(pairs)
+        else:
+            self._held += pairs
+        if not bucket.is_last():
+            return future
+        if self._exchange is None:
+            held, self._held = self._held, []
+            self._make_exchange([parameter for parameter, _ in held])
+            self._begin_step()
+            self._send(held)
+        self._finish_step()
+        futures, self._futures = self._futures, []
+        for waiting, buffer in futures:
+            waiting.set_result(buffer)
+        return future
+
+    def _make_exchange(self, parameters: list) -> None:
+        import torch
+        slots = []
+        for number, parameter in enumerate(parameters):
+            rows = parameter.shape[0] if parameter.dim() > 1 else 1
+            slots.append(Slot(self._names.get(id(parameter), f"parameter {number}"), rows, parameter.numel() // max(rows, 1),
+                              parameter.dim() < 2))
+        self._exchange = Exchange(slots, **self._options)
+        self._parameters = parameters
+        self._slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
+        self._values = [torch.frombuffer((ctypes.c_float * p.numel()).from_address(self._exchange.address(slot)),
+                                         dtype=torch.float32).view(p.shape) for slot, p in enumerate(parameters)]
+        if self._saved:
+            self._exchange.load(self._saved)
+            self._saved = None
+
+    def _begin_step(self) -> None:
+        progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
+        self._exchange.begin_step(progress)
+
+    def _send(self, pairs: list) -> None:
+        import torch
+        share = 1.0 / size()
+        with torch.no_grad():
+            for parameter, gradient in pairs:
+                slot = self._slots.get(id(parameter))
+                if slot is None:
+                    raise Error(2, "a parameter was not there in the first step; the exchange needs the same ones always")
+                values = self._values[slot]
+                if gradient.device.type == "cpu" and gradient.dtype == torch.float32:
+                    torch.mul(gradient, share, out=values)
+                else:
+                    values.copy_(gradient).mul_(share)
+                self._held.append((slot, gradient))
+                self._exchange.ready(slot)
+
+    def _finish_step(self) -> None:
+        import torch
+        all_finite = self._exchange.finish_step()
+        self.step += 1
+        with torch.no_grad():
+            for slot, gradient in self._held:
+                # All ranks must see that the step is to be skipped, as gradient scalers do.
+                gradient.copy_(self._values[slot]) if all_finite else gradient.fill_(float("nan"))
+        self._held = []

@@ -1,0 +1,224 @@
+"""The functions of libdptrain_comm (dptrain_comm.h) in Python, without PyTorch."""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import ctypes.util
+import dataclasses
+import os
+import pathlib
+import socket
+import sys
+import traceback
+
+_SONAME = "libdptrain_comm.so.0"
+
+
+class Error(RuntimeError):
+    """`code` is one of dptrain's exit codes: 2 usage, 3 data, 4 communication, 5 memory, 70 internal."""
+
+    def __init__(self, code: int, message: str):
+        super().__init__(message)
+        self.code = code
+
+
+@dataclasses.dataclass
+class Slot:
+    """A tensor of the model, as a matrix of rows x columns floats."""
+
+    name: str
+    rows: int
+    columns: int
+    is_1d: bool = False
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("rows", ctypes.c_uint64), ("columns", ctypes.c_uint64), ("is_1d", ctypes.c_int32),
+                ("reserved", ctypes.c_int32)]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_uint64), ("compress", ctypes.c_char_p), ("topology", ctypes.c_char_p),
+                ("exact", ctypes.c_char_p), ("seed", ctypes.c_uint64), ("bucket_bytes", ctypes.c_uint64),
+                ("timeout_s", ctypes.c_double), ("link_bit_per_s", ctypes.c_double)]
+
+
+class _Statistics(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_uint64), ("sent_bytes", ctypes.c_uint64), ("received_bytes", ctypes.c_uint64),
+                ("comm_s", ctypes.c_double), ("encode_s", ctypes.c_double), ("decode_s", ctypes.c_double),
+                ("peer_wait_s", ctypes.c_double), ("wire_s", ctypes.c_double), ("bits", ctypes.c_double)]
+
+
+def _load() -> ctypes.CDLL:
+    here = pathlib.Path(__file__).parent
+    places = [os.environ.get("DPTRAIN_COMM_LIBRARY", ""), str(here / _SONAME), _SONAME]
+    failures = []
+    for place in filter(None, places):
+        if "/" in place and not os.path.exists(place):
+            failures.append(f"{place} is not there")
+            continue
+        try:
+            # Open MPI's plug-ins look for its symbols among those of the whole process.
+            return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            failures.append(str(error))
+    raise ImportError(f"libdptrain_comm cannot be loaded ({'; '.join(failures)}): install it, or set DPTRAIN_COMM_LIBRARY to it")
+
+
+_library = _load()
+_POINTER = ctypes.c_void_p
+for _name, _result, _arguments in (
+        ("init", ctypes.c_int, []), ("init_with", ctypes.c_int, [ctypes.c_int32]), ("finalize", ctypes.c_int, []),
+        ("abort", None, [ctypes.c_int, ctypes.c_char_p]), ("rank", ctypes.c_int, []), ("size", ctypes.c_int, []),
+        ("broadcast", ctypes.c_int, [_POINTER, ctypes.c_size_t]), ("defaults", None, [ctypes.POINTER(_Options)]),
+        ("create", ctypes.c_int, [ctypes.POINTER(_Slot), ctypes.c_size_t, ctypes.POINTER(_Options), ctypes.POINTER(_POINTER)]),
+        ("destroy", None, [_POINTER]), ("values", _POINTER, [_POINTER, ctypes.c_size_t]),
+        ("begin_step", ctypes.c_int, [_POINTER, ctypes.c_double]), ("ready", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
+        ("finish_step", ctypes.c_int, [_POINTER, ctypes.POINTER(ctypes.c_int)]),
+        ("get_statistics", ctypes.c_int, [_POINTER, ctypes.POINTER(_Statistics)]),
+        ("describe", ctypes.c_char_p, [_POINTER]), ("compare", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
+        ("state_bytes", ctypes.c_size_t, [_POINTER]), ("save_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
+        ("load_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]), ("last_error", ctypes.c_char_p, []),
+        ("version", ctypes.c_char_p, [])):
+    _function = getattr(_library, f"dptrain_comm_{_name}")
+    _function.restype, _function.argtypes = _result, _arguments
+
+
+def _call(name: str, *arguments) -> None:
+    code = getattr(_library, f"dptrain_comm_{name}")(*arguments)
+    if code != 0:
+        raise Error(code, _library.dptrain_comm_last_error().decode())
+
+
+def version() -> str:
+    return _library.dptrain_comm_version().decode()
+
+
+_is_started = False
+_open_exchange: "Exchange | None" = None
+
+
+def start() -> None:
+    """Starts MPI, or joins what mpi4py or another library has started. A second call does nothing."""
+    global _is_started
+    if _is_started:
+        return
+    _call("init")
+    _is_started = True
+    atexit.register(finalize)
+    sys.excepthook = _end_all_ranks
+
+
+def _end_all_ranks(kind, error, trace) -> None:
+    """An error that nobody handles: the others would wait for this rank for ever."""
+    traceback.print_exception(kind, error, trace)
+    sys.stderr.flush()
+    sys.stdout.flush()
+    _library.dptrain_comm_abort(error.code if isinstance(error, Error) else 1, None)
+
+
+def finalize() -> None:
+    """Ends MPI, if start() has started it. Comes by itself at the end of the program."""
+    global _is_started
+    if not _is_started:
+        return
+    _is_started = False
+    if _open_exchange is not None:
+        _open_exchange.close()
+    _call("finalize")
+
+
+def rank() -> int:
+    return _library.dptrain_comm_rank()
+
+
+def size() -> int:
+    return _library.dptrain_comm_size()
+
+
+def broadcast(address: int, count: int) -> None:
+    """Rank 0's `count` bytes at that address on all ranks."""
+    _call("broadcast", address, count)
+
+
+def process_group_address() -> str:
+    """host:port of rank 0 for torch.distributed, the same on all ranks."""
+    text = ctypes.create_string_buffer(300)
+    if rank() == 0:
+        with socket.socket() as free:
+            free.bind(("", 0))
+            host = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if _is_one_host() else socket.gethostbyname(socket.gethostname()))
+            text.value = f"{host}:{os.environ.get('MASTER_PORT') or free.getsockname()[1]}".encode()
+    broadcast(ctypes.addressof(text), len(text))
+    return text.value.decode()
+
+
+def _is_one_host() -> bool:
+    return os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
+
+
+class Exchange:
+    """dptrain_comm_create() and what belongs to it. There is one at a time."""
+
+    def __init__(self, slots: list[Slot], compress: str = "auto", topology: str | None = None, exact: str | list[str] = "",
+                 seed: int = 0, bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0):
+        global _open_exchange
+        start()
+        options = _Options()
+        _library.dptrain_comm_defaults(ctypes.byref(options))
+        options.compress = compress.encode()
+        options.topology = topology.encode() if topology else None
+        options.exact = (exact if isinstance(exact, str) else ",".join(exact)).encode() or None
+        options.seed, options.bucket_bytes = seed, bucket_bytes
+        options.timeout_s, options.link_bit_per_s = timeout_s, link_bit_per_s
+        rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
+        self._handle = _POINTER()
+        _call("create", rows, len(slots), ctypes.byref(options), ctypes.byref(self._handle))
+        _open_exchange = self
+
+    def close(self) -> None:
+        global _open_exchange
+        if self._handle:
+            _library.dptrain_comm_destroy(self._handle)
+            self._handle = _POINTER()
+            _open_exchange = None
+
+    def address(self, slot: int) -> int:
+        """Where the slot's floats lie, until close()."""
+        found = _library.dptrain_comm_values(self._handle, slot)
+        if not found:
+            raise Error(2, _library.dptrain_comm_last_error().decode())
+        return found
+
+    def begin_step(self, progress: float = -1.0) -> None:
+        _call("begin_step", self._handle, progress)
+
+    def ready(self, slot: int) -> None:
+        _call("ready", self._handle, slot)
+
+    def finish_step(self) -> bool:
+        """Whether all ranks' values were finite. If not, the values are no sums, and the step is to be skipped."""
+        all_finite = ctypes.c_int()
+        _call("finish_step", self._handle, ctypes.byref(all_finite))
+        return all_finite.value == 1
+
+    def statistics(self) -> dict[str, float]:
+        """Bytes and seconds of this rank since the last call; bits a value of codecs that have a rate."""
+        taken = _Statistics(struct_bytes=ctypes.sizeof(_Statistics))
+        _call("get_statistics", self._handle, ctypes.byref(taken))
+        return {name: getattr(taken, name) for name, _ in _Statistics._fields_ if name != "struct_bytes"}
+
+    def describe(self) -> str:
+        return _library.dptrain_comm_describe(self._handle).decode()
+
+    def compare(self, address: int, count: int) -> None:
+        """An Error where not all ranks hold the same bits of these floats."""
+        _call("compare", self._handle, address, count)
+
+    def save(self) -> bytes:
+        buffer = ctypes.create_string_buffer(_library.dptrain_comm_state_bytes(self._handle))
+        _call("save_state", self._handle, buffer, len(buffer))
+        return buffer.raw
+
+    def load(self, saved: bytes) -> None:
+        _call("load_state", self._handle, saved, len(saved))

@@ -1,0 +1,127 @@
+#include "comm/capi/saved_state.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+constexpr std::string_view kMark = "dptrain_comm state 1\n";
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> from) : from_(from) {}
+
+  std::span<const std::byte> take(std::uint64_t size) {
+    if (size > from_.size()) {
+      throw_error(ErrorKind::data, "the saved state of the exchange ends too early");
+    }
+    const std::span<const std::byte> taken = from_.first(size);
+    from_ = from_.subspan(size);
+    return taken;
+  }
+  std::uint64_t take_number() {
+    std::uint64_t number = 0;
+    std::memcpy(&number, take(sizeof number).data(), sizeof number);
+    return number;
+  }
+  std::string take_text() {
+    const std::span<const std::byte> taken = take(take_number());
+    return {reinterpret_cast<const char*>(taken.data()), taken.size()};
+  }
+  [[nodiscard]] bool is_at_end() const { return from_.empty(); }
+
+ private:
+  std::span<const std::byte> from_;
+};
+
+void require_same(const std::string& wanted, const std::string& found) {
+  if (wanted == found) return;
+  throw_error(ErrorKind::data,
+              "the saved state of the exchange has {} where {} is expected: it is of other slots, "
+              "another codec or another number of ranks",
+              found, wanted);
+}
+
+// Calls f with all that is saved, piece by piece.
+template <class F>
+void for_each_piece(const StateList& state, F f) {
+  const auto number = [&f](std::uint64_t value) { f(std::as_bytes(std::span(&value, 1))); };
+  const auto counted = [&](std::span<const std::byte> bytes) {
+    number(bytes.size());
+    f(bytes);
+  };
+  f(bytes_of(kMark));
+  number(state.blocks.size() + state.texts.size());
+  for (const StateBlock& block : state.blocks) {
+    counted(bytes_of(block.name));
+    counted(block.bytes);
+  }
+  for (const StateText& text : state.texts) {
+    counted(bytes_of(text.name));
+    counted(bytes_of(text.get()));
+  }
+}
+
+}  // namespace
+
+std::size_t saved_bytes(const StateList& state) {
+  std::size_t size = 0;
+  for_each_piece(state, [&size](std::span<const std::byte> piece) { size += piece.size(); });
+  return size;
+}
+
+void save_state(const StateList& state, std::span<std::byte> to) {
+  const std::size_t size = saved_bytes(state);
+  if (to.size() != size) {
+    throw_error(ErrorKind::usage, "{} bytes for a state of {} bytes", to.size(), size);
+  }
+  std::byte* at = to.data();
+  for_each_piece(state, [&at](std::span<const std::byte> piece) {
+    if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
+    at += piece.size();
+  });
+}
+
+void load_state(const StateList& state, std::span<const std::byte> from) {
+  Reader reader(from);
+  const std::span<const std::byte> mark = reader.take(std::min(kMark.size(), from.size()));
+  if (std::string_view(reinterpret_cast<const char*>(mark.data()), mark.size()) != kMark) {
+    throw_error(ErrorKind::data, "these {} bytes are no saved state of an exchange", from.size());
+  }
+  const std::size_t parts = state.blocks.size() + state.texts.size();
+  require_same(fmt::format("{} parts", parts), fmt::format("{} parts", reader.take_number()));
+  // Everything is looked at before anything is changed.
+  std::vector<std::span<const std::byte>> bytes;
+  for (const StateBlock& block : state.blocks) {
+    require_same(block.name, reader.take_text());
+    bytes.push_back(reader.take(reader.take_number()));
+    require_same(fmt::format("{} of {} bytes", block.name, block.bytes.size()),
+                 fmt::format("{} of {} bytes", block.name, bytes.back().size()));
+  }
+  std::vector<std::string> texts;
+  for (const StateText& text : state.texts) {
+    require_same(text.name, reader.take_text());
+    texts.push_back(reader.take_text());
+  }
+  if (!reader.is_at_end()) {
+    throw_error(ErrorKind::data, "the saved state of the exchange goes on behind its end");
+  }
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (!bytes[i].empty()) {
+      std::memcpy(state.blocks[i].bytes.data(), bytes[i].data(), bytes[i].size());
+    }
+  }
+  for (std::size_t i = 0; i < texts.size(); ++i) state.texts[i].set(texts[i]);
+}
+
+}  // namespace dp

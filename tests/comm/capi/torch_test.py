@@ -1,0 +1,143 @@
+"""The hook of PyTorch's DistributedDataParallel, and allreduce_gradients, on every rank: torch_test.py PACKAGES.
+
+Exit code 77: this Python has no torch.
+"""
+import sys
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+except ImportError as missing:
+    print(f"skipped: {missing}; pip install torch")
+    sys.exit(77)
+
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+import dptrain_comm  # noqa: E402
+
+torch.set_num_threads(1)
+LINK = {"link_bit_per_s": 1e8, "bucket_bytes": 65536}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+                         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 64),
+                         nn.ReLU(), nn.Linear(64, 10)).to(memory_format=torch.channels_last)
+
+
+class Training:
+    """SGD on this rank's part of drawn images."""
+
+    def __init__(self, state, through_ddp: bool = True):
+        self.state, self.net = state, network()
+        self.ddp = DistributedDataParallel(self.net, bucket_cap_mb=0.05) if through_ddp else self.net
+        if through_ddp and state is not None:
+            self.ddp.register_comm_hook(state, dptrain_comm.hook)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
+        draw = torch.Generator().manual_seed(100 + dptrain_comm.rank())
+        self.images = torch.randn(160, 3, 8, 8, generator=draw)
+        self.labels = (self.images.mean((1, 2, 3)) * 60).long().clamp(-5, 4) + 5
+
+    def backward(self, step: int) -> None:
+        part = slice(16 * (step % 10), 16 * (step % 10) + 16)
+        self.optimizer.zero_grad()
+        F.cross_entropy(self.ddp(self.images[part]), self.labels[part]).backward()
+        if self.ddp is self.net:
+            self.state.allreduce_gradients(self.net)
+
+    def run(self, steps: range) -> torch.Tensor:
+        for step in steps:
+            self.backward(step)
+            self.optimizer.step()
+        return self.parameters()
+
+    def parameters(self) -> torch.Tensor:
+        return torch.cat([p.detach().reshape(-1) for p in self.net.parameters()])
+
+
+def fp32_is_what_ddp_computes() -> None:
+    expected = Training(None).run(range(12))
+    for through_ddp in (True, False):
+        state = dptrain_comm.init("none", **LINK)
+        found = Training(state, through_ddp).run(range(12))
+        # Two sums have the same bits in any order; more have not.
+        most = 0 if dptrain_comm.size() <= 2 else 1e-5
+        assert (found - expected).abs().max().item() <= most, (through_ddp, (found - expected).abs().max())
+        state.close()
+
+
+def replicas_are_the_same(codec: str) -> None:
+    state = dptrain_comm.init(codec, total_steps=20, **LINK)
+    training = Training(state)
+    start = training.parameters()
+    found = training.run(range(20))
+    state.exchange.compare(found.data_ptr(), found.numel())
+    assert not torch.equal(start, found) and torch.isfinite(found).all()
+    taken = state.exchange.statistics()
+    exact = 20 * 4 * found.numel() * 2 * (dptrain_comm.size() - 1) / dptrain_comm.size()
+    assert taken["sent_bytes"] <= (1.02 if codec == "none" else 0.3) * exact, (taken, exact)
+    assert (0.01 < taken["bits"] < 4) == (dptrain_comm.size() > 1 and codec != "q8"), taken
+    state.close()
+
+
+def a_checkpoint_goes_on(codec: str) -> None:
+    state = dptrain_comm.init(codec, total_steps=12, **LINK)
+    training = Training(state)
+    training.run(range(6))
+    saved = {"net": {k: v.clone() for k, v in training.net.state_dict().items()}, "exchange": state.state_dict(),
+             "optimizer": training.optimizer.state_dict()}
+    saved["optimizer"]["state"] = {k: {"momentum_buffer": v["momentum_buffer"].clone()} for k, v in saved["optimizer"]["state"].items()}
+    expected = training.run(range(6, 12))
+    state.close()
+
+    state = dptrain_comm.init(codec, total_steps=12, **LINK)
+    training = Training(state)
+    training.net.load_state_dict(saved["net"])
+    training.optimizer.load_state_dict(saved["optimizer"])
+    state.load_state_dict(saved["exchange"])
+    assert torch.equal(training.run(range(6, 12)), expected), codec
+    state.close()
+
+
+def a_gradient_that_is_not_finite_is_seen_by_all() -> None:
+    state = dptrain_comm.init("q8", **LINK)
+    training = Training(state)
+    training.run(range(2))
+    if dptrain_comm.rank() == dptrain_comm.size() - 1:
+        training.images[32, 0, 0, 0] = float("inf")
+    training.backward(2)
+    assert all(torch.isnan(p.grad).all() for p in training.net.parameters())
+    training.optimizer.zero_grad()
+    for module in training.net:
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+    training.backward(3)
+    assert all(torch.isfinite(p.grad).all() for p in training.net.parameters())
+    state.close()
+
+
+def other_parameters_are_refused() -> None:
+    state = dptrain_comm.init("none", **LINK)
+    Training(state, through_ddp=False).run(range(1))
+    try:
+        state.allreduce_gradients(network())
+    except dptrain_comm.Error as error:
+        assert "was not there in the first step" in str(error)
+    else:
+        raise AssertionError("other parameters were taken")
+
+
+dptrain_comm.init_process_group()
+fp32_is_what_ddp_computes()
+for spec in ("q8", "ecq:bits=0.5", "auto"):
+    replicas_are_the_same(spec)
+for spec in ("q8", "ecq:bits=0.5"):
+    a_checkpoint_goes_on(spec)
+a_gradient_that_is_not_finite_is_seen_by_all()
+torch.distributed.destroy_process_group()
+if dptrain_comm.size() == 1:
+    other_parameters_are_refused()
+print(f"rank {dptrain_comm.rank()} of {dptrain_comm.size()}: all passed")
