@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <optional>
 #include <string_view>
@@ -170,15 +169,7 @@ std::size_t choose_buckets(const Run& run, std::span<const TensorSlot> tensors) 
   if (run.choices.bucket_bytes > 0) return run.choices.bucket_bytes;
   if (run.link.bytes_per_s == 0) return 1'000'000;  // --help of --bucket-mb says it
   const CodecSpec codec = parse_codec_spec(parse_compress(run.options.compress).codec);
-  const std::size_t bytes =
-      choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()), codec, tensors);
-  if (!has_rate(codec)) return bytes;
-  // So few bits would make one bucket of the whole model, which is ready when backward ends. At
-  // least kFewest hide most of it.
-  constexpr std::size_t kFewest = 6, kLeast = 256u << 10;
-  std::size_t all = 0;
-  for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);
-  return std::min(bytes, std::max(std::bit_floor(all / kFewest), kLeast));
+  return choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()), codec, tensors);
 }
 
 // Where a GPU's gradients are encoded, if an option or an earlier run decides it.

@@ -1,6 +1,7 @@
 #include "comm/link_probe.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -11,6 +12,7 @@
 #include "comm/check.hpp"
 #include "comm/exchange_kinds.hpp"
 #include "comm/link_estimate.hpp"
+#include "comm/reducer.hpp"
 #include "comm/tags.hpp"
 #include "kernels/codecs/codec.hpp"
 
@@ -307,7 +309,14 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   const double bytes = kTimesTheWait * static_cast<double>(ranks) * (link.latency_s + kWakeUp_s) *
                        link.bytes_per_s / payload_share(codec, tensors);
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
-  return static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
+  const auto chosen = static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
+  if (!has_rate(codec)) return chosen;
+  // So few bits would make one bucket of the whole model, which is ready when backward ends. At
+  // least kFewest hide most of it.
+  constexpr std::size_t kFewest = 6, kLeast = 256u << 10;
+  std::size_t all = 0;
+  for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);
+  return all == 0 ? chosen : std::min(chosen, std::max(std::bit_floor(all / kFewest), kLeast));
 }
 
 std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,

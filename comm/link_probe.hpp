@@ -64,7 +64,7 @@ struct LinkProbe {
 // two times 1 MiB, from 1/4 to 8, so that slightly different measurements give the same buckets.
 // Smaller buckets leave earlier and end sooner after backward; larger ones wait less. `tensors` are
 // the model's, for codecs that factor matrices: their share follows from the shapes, and is 1 of no
-// tensors.
+// tensors. A codec with a rate makes six buckets of them or more.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/auto_rate.hpp"
+#include "comm/exchange_kinds.hpp"
 #include "comm/link_probe.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec_spec.hpp"
@@ -69,6 +70,12 @@ GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator
   require(given.timeout_s > 0.0, "timeout_s must be more than 0");
   require(given.link_bit_per_s >= 0.0, "link_bit_per_s must not be negative");
   const CodecSpec codec = parse_codec_spec(parse_compress(given.compress).codec);
+  if (exchange_kind(codec).has_momentum) {
+    throw_error(ErrorKind::usage,
+                "{} replaces the optimiser's momentum, which this interface does not know; topk "
+                "sends the same values without it",
+                codec.name);
+  }
   LinkProbe link{.bytes_per_s = given.link_bit_per_s / 8.0, .uncertainty = 0.0};
   if (given.link_bit_per_s == 0.0) link = probe_link(comm);
 

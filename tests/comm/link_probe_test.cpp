@@ -74,6 +74,20 @@ TEST(BucketSize, FollowsTheFactorsOfPowerSgd) {
   EXPECT_EQ(size("powersgd:rank=16"), kMiB / 4) << "nothing is factored: fp32";
 }
 
+// So few bits would make one bucket of all. A sixth of 10 MB is below 2 MiB; of a small model, a
+// quarter of 1 MiB is the least.
+TEST(BucketSize, IsASixthAtMostOfCodecsWithARate) {
+  constexpr std::size_t kMiB = 1 << 20;
+  const auto size = [&](std::size_t rows, const char* codec) {
+    const std::vector<TensorSlot> tensors = {{0, rows, 1000}};
+    return choose_bucket_bytes({.bytes_per_s = 1e9 / 8, .latency_s = 1e-4}, 4,
+                               parse_codec_spec(codec), tensors);
+  };
+  EXPECT_EQ(size(2500, "ecq:bits=0.35"), kMiB);
+  EXPECT_EQ(size(250, "ecq:bits=0.35"), kMiB / 4);
+  EXPECT_EQ(size(2500, "topk"), 8 * kMiB);
+}
+
 TEST(Window, FollowsTheBytesUnderWay) {
   constexpr std::size_t kSegment = 256u << 10;
   const auto window = [&](double mbit, double latency_s, const char* codec) {

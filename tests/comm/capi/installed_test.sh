@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# The library as others find it when it is installed: installed_test.sh CMAKE BUILD SOURCE_OF_A_PROGRAM MPIRUN
+# A project of its own uses it by find_package, and the same program is built with pkg-config.
+set -euo pipefail
+cmake=$1 build=$2 source=$3 mpirun=$4
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$cmake" --install "$build" --component library --prefix "$folder/prefix" > "$folder/installed"
+mkdir "$folder/project"
+sed 's|"comm/capi/dptrain_comm.h"|<dptrain_comm.h>|' "$source" > "$folder/project/program.c"
+cat > "$folder/project/CMakeLists.txt" << 'END'
+cmake_minimum_required(VERSION 3.16)
+project(foreign LANGUAGES C)
+find_package(dptrain 0.1 REQUIRED)
+add_executable(program program.c)
+target_link_libraries(program PRIVATE dptrain::comm m)
+END
+"$cmake" -S "$folder/project" -B "$folder/project/build" -DCMAKE_PREFIX_PATH="$folder/prefix" > "$folder/configured"
+"$cmake" --build "$folder/project/build" > "$folder/built"
+"$mpirun" -np 2 "$folder/project/build/program"
+if command -v pkg-config > "$folder/found"; then
+  pc=$(dirname "$(find "$folder/prefix" -name dptrain_comm.pc)")
+  # The words of pkg-config are several arguments.
+  # shellcheck disable=SC2046
+  cc -std=c99 "$folder/project/program.c" -o "$folder/by_pkg_config" \
+    $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs dptrain_comm) -lm
+  LD_LIBRARY_PATH=$(PKG_CONFIG_PATH=$pc pkg-config --variable=libdir dptrain_comm) \
+    "$mpirun" -np 2 "$folder/by_pkg_config"
+fi
+# What the library shows is what its header says.
+library=$(find "$folder/prefix" -name 'libdptrain_comm.so.0')
+nm -D --defined-only "$library" | awk '$2 == "T" {sub(/@.*/, "", $3); print $3}' | sort > "$folder/shown"
+grep -o 'dptrain_comm_[a-z_]*(' "$folder/prefix/include/dptrain_comm.h" | tr -d '(' | sort -u > "$folder/said"
+diff "$folder/shown" "$folder/said"
