@@ -437,7 +437,9 @@ TEST(BatchNorm, ImagesOfAllRanks) {
       // to 3, so 40 * 2^-24 = 2e-6 in values of about 2, and a mean in fp32 adds as much.
       EXPECT_LE(normalised_error(all_y, y), 1e-5);
       EXPECT_LE(normalised_error(all_dx, dx), 1e-5);
-      if (has_addend) EXPECT_LE(normalised_error(all_d_addend, d_addend), 0.0);
+      if (has_addend) {
+        EXPECT_LE(normalised_error(all_d_addend, d_addend), 0.0);
+      }
       EXPECT_LE(normalised_error(sum_gamma, d_gamma), 1e-5);
       EXPECT_LE(normalised_error(sum_beta, d_beta), 1e-5);
       EXPECT_LE(normalised_error(ranks[2]->mean.values(), mean), 1e-6);
