@@ -255,6 +255,35 @@ TEST(ExchangePlan, EveryTopologyDeliversEveryTotalOnce) {
   }
 }
 
+// On direct, as on a ring, each message's place in the lists of sends is a round in which every
+// rank sends to another one: no port gets the flows of several ranks at once, however many ranks
+// there are.
+TEST(ExchangePlan, InEachRoundOfDirectEveryRankSendsToAnotherOne) {
+  for (const std::size_t p : {std::size_t{2}, std::size_t{5}, std::size_t{16}}) {
+    const ExchangeShape shape = {p * 70, p, 8};  // all chunks have the same number of segments
+    std::vector<std::vector<int>> targets(p);    // by rank, in the order of its sends
+    for (std::size_t r = 0; r < p; ++r) {
+      const ExchangePlan plan = direct_plan(shape, r, 4);
+      for (const PlanTask& task : plan.tasks) {
+        if (!task.gives()) continue;
+        for (const int to : plan.targets_of(task)) targets[r].push_back(to);
+      }
+    }
+    for (std::size_t round = 0; round < targets[0].size(); ++round) {
+      std::vector<int> senders(p);
+      for (std::size_t r = 0; r < p; ++r) {
+        ASSERT_EQ(targets[r].size(), targets[0].size());
+        ++senders[static_cast<std::size_t>(targets[r][round])];
+        // Rank r sends to rank r + k for one k of the round.
+        EXPECT_EQ((targets[r][round] + static_cast<int>(p - r)) % static_cast<int>(p),
+                  targets[0][round]);
+      }
+      EXPECT_EQ(std::ranges::count(senders, 1), static_cast<std::ptrdiff_t>(p))
+          << p << " " << round;
+    }
+  }
+}
+
 // On a ring and direct every rank encodes every value once: one residual is enough, and all of it
 // is in use.
 TEST(ExchangePlan, EveryRankEncodesEveryValueOnce) {
