@@ -39,6 +39,8 @@ struct EncodeContext {
   // The distance of neighbouring values of a uniform quantiser, for codecs whose step can be set;
   // 0: the codec's own choice.
   float quantiser_step = 0.0f;
+  // For the same codecs: 16 or 32: values are sent as bf16 or fp32, without a step; 0: as usual.
+  unsigned float_bits = 0;
 };
 
 struct [[nodiscard]] EncodeResult {
@@ -62,7 +64,7 @@ class Codec {
   [[nodiscard]] virtual const SegmentMemory& memory() const { return host_memory(); }
   // The length of a segment is a multiple of it.
   [[nodiscard]] std::size_t block() const { return spec_.block; }
-  // Whether EncodeContext::quantiser_step has an effect.
+  // Whether EncodeContext::quantiser_step and float_bits have an effect.
   [[nodiscard]] virtual bool takes_step() const { return false; }
   // True where decode(encode(x)) is x, bit for bit, for every finite x.
   [[nodiscard]] virtual bool is_lossless() const = 0;

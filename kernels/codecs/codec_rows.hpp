@@ -84,6 +84,16 @@ inline constexpr CodecParameter kEcqParameters[] = {
                      "mean bits a value of the run, with one step for all tensors that is chosen "
                      "for it (then step= is that of the first step alone); 0: step= decides",
                      0.0, 0.0, 8.0),
+    number_parameter("error",
+                     "the same, with a step that makes so large a relative error of what a rank "
+                     "encodes, its residual included, in place of bits=; 0: none",
+                     0.0, 0.0, 0.95),
+    choice_parameter("blend", "exponent of a segment's own step in a step that is chosen for all",
+                     "0|0.25|0.5"),
+    number_parameter("growth",
+                     "residual over gradient (norms) from which more bits than bits= are sent; 0: "
+                     "never",
+                     8.0, 0.0, 1000.0),
     feedback_parameter()};
 inline constexpr CodecParameter kRandKParameters[] = {
     ratio_parameter(0.01),

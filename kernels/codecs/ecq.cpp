@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/base/error.hpp"
+#include "kernels/codecs/bf16.hpp"
 #include "kernels/codecs/code_layout.hpp"
 #include "kernels/codecs/cpu_driver.hpp"
 #include "kernels/codecs/entropy_coder.hpp"
@@ -20,12 +21,60 @@ namespace {
 constexpr float kMostCode = 127.0f;
 constexpr float kLeastStep = 0x1p-100f, kMostStep = 0x1p119f;
 constexpr std::size_t kHeadBytes = sizeof(float) + 1;
-enum class Form : std::uint8_t { plain = 0, coded = 1 };
+enum class Form : std::uint8_t { plain = 0, coded = 1, bf16 = 2, fp32 = 3 };
+
+void write_head(std::byte* payload, float step, Form form) {
+  std::memcpy(payload, &step, sizeof step);
+  payload[sizeof step] = std::byte{static_cast<std::uint8_t>(form)};
+}
+
+// Returns the length of the payload.
+std::size_t write_floats(const float* partial, float* residual, std::size_t n, bool is_half,
+                         std::byte* payload) {
+  write_head(payload, 1.0f, is_half ? Form::bf16 : Form::fp32);
+  std::byte* const body = payload + kHeadBytes;
+  if (is_half) {
+    code_layout::encode<16, 0>(body, partial, residual, n, [](float v, std::size_t) {
+      return bfloat16::Format::code_of(v, {});
+    });
+    return kHeadBytes + 2 * n;
+  }
+  if (residual == nullptr) {
+    std::memcpy(body, partial, n * sizeof(float));
+  } else {
+    for (std::size_t i = 0; i < n; ++i) {
+      const float v = partial[i] + residual[i];
+      std::memcpy(body + i * sizeof v, &v, sizeof v);
+      residual[i] = 0.0f;
+    }
+  }
+  return kHeadBytes + n * sizeof(float);
+}
+
+// False where a value is not finite.
+bool add_floats(std::span<const std::byte> body, bool is_half, std::span<float> out) {
+  const std::size_t n = out.size();
+  if (is_half) {
+    return code_layout::decode_halves<true>(body.data(), n, out.data(), [](std::uint16_t half) {
+             return bfloat16::to_float(half);
+           }) < 0x7F80u;
+  }
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    float v = 0.0f;
+    std::memcpy(&v, body.data() + i * sizeof v, sizeof v);
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(v) & 0x7FFFFFFFu);
+    out[i] += v;
+  }
+  return largest < BlockScales::kNonFiniteFrom;
+}
 
 }  // namespace
 
 Ecq::Ecq(const CodecSpec& codec_spec)
-    : Codec(codec_spec), step_(static_cast<float>(codec_spec.number("step"))) {}
+    : Codec(codec_spec),
+      step_(static_cast<float>(codec_spec.number("step"))),
+      quarters_(codec_spec.whole("blend")) {}
 
 // The payload, the codes, and what the entropy coder needs.
 std::size_t Ecq::max_payload_bytes(std::size_t n) const {
@@ -66,6 +115,12 @@ float Ecq::own_step(const float* partial, const float* residual, std::size_t n,
   return std::clamp(step_ * share, 1.0f / kMostCode, 1.0f) * largest;
 }
 
+float Ecq::blended(float set, float own) const {
+  // Roots of each, since a product of both might overflow.
+  const float half = std::sqrt(set) * std::sqrt(own);
+  return quarters_ == 1 ? std::sqrt(set) * std::sqrt(half) : half;
+}
+
 EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
                          std::span<std::byte> payload, const EncodeContext& context) const {
   const std::size_t n = partial.size();
@@ -74,11 +129,19 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
             payload.size(), max_payload_bytes(n));
   const std::uint32_t largest_bits = largest_magnitude_bits(partial.data(), residual, n);
   const bool is_finite = largest_bits < BlockScales::kNonFiniteFrom;
+  if (is_finite && largest_bits > 0 && context.float_bits != 0) {
+    return {.payload_bytes =
+                write_floats(partial.data(), residual, n, context.float_bits == 16, payload.data()),
+            .finite = true};
+  }
   float step = 0.0f;
   if (is_finite && largest_bits >= BlockScales::kTiny) {
     const float largest = std::bit_cast<float>(largest_bits);
-    step = context.quantiser_step > 0.0f ? std::max(context.quantiser_step, largest / kMostCode)
-                                         : own_step(partial.data(), residual, n, largest);
+    const float set = context.quantiser_step;
+    if (set <= 0.0f || quarters_ > 0) step = own_step(partial.data(), residual, n, largest);
+    if (set > 0.0f) {
+      step = std::max(quarters_ > 0 ? blended(set, step) : set, largest / kMostCode);
+    }
     step = std::clamp(step, kLeastStep, kMostStep);
   }
   const auto write_step = [&](float value) {
@@ -105,8 +168,7 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
   const std::span signed_codes(reinterpret_cast<const std::int8_t*>(codes), n);
   const auto coded = entropy::encode(signed_codes, body, codes + n);
   if (!coded) std::memcpy(body, codes, n);
-  static_cast<void>(write_step(step));
-  payload[sizeof step] = std::byte{static_cast<std::uint8_t>(coded ? Form::coded : Form::plain)};
+  write_head(payload.data(), step, coded ? Form::coded : Form::plain);
   return {.payload_bytes = kHeadBytes + coded.value_or(n), .finite = true};
 }
 
@@ -131,6 +193,14 @@ void Ecq::decode_add(std::span<const std::byte> payload, std::span<float> out) c
     code_layout::decode<8, true>(body.data(), out.size(), out.data(), [=](std::uint32_t code) {
       return static_cast<float>(static_cast<std::int8_t>(code)) * step;
     });
+    return;
+  }
+  const bool is_half = form == static_cast<std::uint8_t>(Form::bf16);
+  if (is_half || form == static_cast<std::uint8_t>(Form::fp32)) {
+    const std::size_t bytes = out.size() * (is_half ? sizeof(std::uint16_t) : sizeof(float));
+    if (step != 1.0f || body.size() != bytes || !add_floats(body, is_half, out)) {
+      throw_payload_content(spec());
+    }
     return;
   }
   if (form != static_cast<std::uint8_t>(Form::coded) || body.size() > out.size() ||

@@ -5,15 +5,23 @@
 // Wire format of a segment of n floats:
 //     float32 step               little-endian, 2^-100 to 2^119; or 0: all values are zero, and
 //                                nothing follows
-//     u8 form                    0: plain, 1: coded
+//     u8 form                    0: plain, 1: coded, 2: bf16, 3: fp32
 //     plain: int8 code[n]; coded: see entropy_coder.hpp. Plain where coded would be longer.
+//     bf16: see bf16.hpp; fp32: float32 value[n]. Their step is 1.
 // value = code * step; code = v / step rounded to the nearest whole number, ties to even, and
-// -127..127. A payload is never longer than n + 5 bytes.
+// -127..127. A payload is never longer than n + 5 bytes; of floats, 2 n + 5 or 4 n + 5.
 //
-// The step is EncodeContext::quantiser_step where that is set. Otherwise it is the key `step` times
-// the root mean square of v in the segment, but at most the largest magnitude. In both cases it is
-// at least 1/127 of the largest magnitude: to cut large values off trains badly, even with feedback
-// (last loss 1.96 against 1.51, at 2 bits).
+// Floats are sent where EncodeContext::float_bits asks for them, as it does where a link carries
+// them anyway. Else the step is EncodeContext::quantiser_step where that is set, or the key `step`
+// times the root mean square of v in the segment, but at most the largest magnitude (the segment's
+// own step). In both cases it is at least 1/127 of the largest magnitude: to cut large values off
+// trains badly, even with feedback (last loss 1.96 against 1.51, at 2 bits).
+//
+// The key `blend` = a makes of a step that is set, and of the segment's own one,
+//
+//     set^(1 - a) * own^a                a = 0, 1/4 or 1/2, by square roots
+//
+// so that segments of small values get a finer step than they would with one step for all.
 //
 // Plain rounding is used, without a wider zone around zero. That zone has the smaller error on one
 // vector, but with feedback it trained worse (last loss 0.939 at 0.89 bits against 0.858 at 0.66).
@@ -38,7 +46,7 @@ class Ecq final : public Codec {
 
   [[nodiscard]] bool takes_step() const override { return true; }
   [[nodiscard]] bool is_lossless() const override { return false; }
-  // Includes the room that encoding needs. No payload is longer than n + 5 bytes.
+  // Includes the room that encoding needs. No payload is longer than n + 5 bytes, but for floats.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override;
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const override {
     return std::nullopt;
@@ -55,8 +63,10 @@ class Ecq final : public Codec {
  private:
   [[nodiscard]] float own_step(const float* partial, const float* residual, std::size_t n,
                                float largest) const;
+  [[nodiscard]] float blended(float set, float own) const;
 
-  float step_;  // in root mean squares
+  float step_;            // in root mean squares
+  std::size_t quarters_;  // of `blend`
 };
 
 }  // namespace dp
