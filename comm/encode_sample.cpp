@@ -9,9 +9,20 @@ namespace dp {
 EncodeSample::Sums& EncodeSample::Sums::operator+=(const Sums& more) {
   error_squares += more.error_squares;
   value_squares += more.value_squares;
+  gradient_squares += more.gradient_squares;
+  delivered_squares += more.delivered_squares;
+  waiting_squares += more.waiting_squares;
   values += more.values;
   saturated += more.saturated;
   return *this;
+}
+
+double EncodeSample::Sums::residual_growth() const {
+  return gradient_squares > 0.0 ? std::sqrt(waiting_squares / gradient_squares) : std::nan("");
+}
+
+double EncodeSample::Sums::residual_age() const {
+  return delivered_squares > 0.0 ? waiting_squares / delivered_squares : std::nan("");
 }
 
 EncodeSample::EncodeSample(const Codec& codec, std::size_t encodes_per_step, std::size_t longest)
@@ -24,13 +35,18 @@ EncodeSample::EncodeSample(const Codec& codec, std::size_t encodes_per_step, std
 
 void EncodeSample::begin_step(std::uint64_t step) {
   encode_ = 0;
-  if (encodes_per_step_ > 0) chosen_ = step % encodes_per_step_;
+  if (encodes_per_step_ == 0) return;
+  chosen_ = step % encodes_per_step_;
+  wants_residual_ = step / encodes_per_step_ % 2 == 0;
 }
 
 bool EncodeSample::is_next() { return encodes_per_step_ > 0 && encode_++ == chosen_; }
 
 void EncodeSample::before(std::span<const float> sum, const float* residual) {
   value_squares_ = codec_.memory().squares_of_sum(sum.data(), residual, sum.size());
+  if (wants_residual_ && residual != nullptr) {
+    gradient_squares_ = codec_.memory().squares_of_sum(sum.data(), nullptr, sum.size());
+  }
 }
 
 void EncodeSample::after(std::span<const float> sum, const float* residual,
@@ -39,11 +55,20 @@ void EncodeSample::after(std::span<const float> sum, const float* residual,
   const SegmentMemory& memory = codec_.memory();
   const std::size_t n = sum.size();
   const bool must_count = std::exchange(wants_saturation_, false);
-  if (residual == nullptr || must_count) codec_.decode(payload, {decoded_.get(), n});
+  const bool is_thorough = wants_residual_ && residual != nullptr;
+  if (residual == nullptr || must_count || is_thorough) {
+    codec_.decode(payload, {decoded_.get(), n});
+  }
+  const double dropped = residual != nullptr
+                             ? memory.squares_of_sum(residual, nullptr, n)
+                             : memory.squares_of_difference(decoded_.get(), sum.data(), n);
   sums.value_squares += value_squares_;
-  sums.error_squares += residual != nullptr
-                            ? memory.squares_of_sum(residual, nullptr, n)
-                            : memory.squares_of_difference(decoded_.get(), sum.data(), n);
+  sums.error_squares += dropped;
+  if (is_thorough) {
+    sums.gradient_squares += gradient_squares_;
+    sums.delivered_squares += memory.squares_of_sum(decoded_.get(), nullptr, n);
+    sums.waiting_squares += dropped;
+  }
   if (must_count) look_at_values(sum, residual, sums);
 }
 

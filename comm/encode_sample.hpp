@@ -3,6 +3,10 @@
 // Error: in one encode per step, a different one in each step, it sums the squares of what was
 // dropped and of what was to be encoded.
 //
+// Residual: in every second round of such encodes, the squares of the gradient, of what was
+// delivered of it and its residual, and of the residual that is left. If what steps deliver is
+// independent, left / delivered is the mean number of steps for which a residual waits (its age).
+//
 // Saturation: in one encode after measure_saturation(), it counts saturated values among at most
 // 16,384. A value is saturated if it was sent as the largest magnitude of its block (of the
 // segment, for codecs without blocks) and exceeds that magnitude by more than 2^-7 of it, which is
@@ -30,10 +34,17 @@ class EncodeSample {
   struct Sums {
     double error_squares = 0.0;
     double value_squares = 0.0;
+    double gradient_squares = 0.0;
+    double delivered_squares = 0.0;
+    double waiting_squares = 0.0;
     std::uint64_t values = 0;  // examined for saturation
     std::uint64_t saturated = 0;
 
     Sums& operator+=(const Sums& more);
+    // The norm of the residual over that of the gradient, and its age in steps; NaN where nothing
+    // was measured.
+    [[nodiscard]] double residual_growth() const;
+    [[nodiscard]] double residual_age() const;
   };
 
   // Segments have up to `longest` floats. With a lossless codec there is nothing to measure.
@@ -54,8 +65,8 @@ class EncodeSample {
 
   const Codec& codec_;
   std::size_t encodes_per_step_, encode_ = 0, chosen_ = 0;
-  bool wants_saturation_ = false;
-  double value_squares_ = 0.0;
+  bool wants_saturation_ = false, wants_residual_ = false;
+  double value_squares_ = 0.0, gradient_squares_ = 0.0;
   std::shared_ptr<float> decoded_;          // a segment, in the codec's memory
   std::vector<float> values_, their_rest_;  // it on the host: as decoded, and what was dropped
 };

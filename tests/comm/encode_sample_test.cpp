@@ -87,6 +87,30 @@ TEST(EncodeSample, SquaresAreThoseOfEveryValue) {
                    3.0 * static_cast<double>(1e38f) * static_cast<double>(1e38f));
 }
 
+// A residual that is sent only once in a while: the mean of what waits, over what a step delivers.
+TEST(EncodeSample, ResidualsHaveAnAge) {
+  const auto codec = make_codec(parse_codec_spec("ecq"));
+  constexpr std::size_t kValues = 4096;
+  std::vector<float> values(kValues), residual(kValues);
+  std::vector<std::byte> payload(codec->max_payload_bytes(kValues));
+  EncodeSample sample(*codec, 1, kValues);
+  EncodeSample::Sums sums;
+  EXPECT_TRUE(std::isnan(sums.residual_age()) && std::isnan(sums.residual_growth()));
+  // Ones, in steps of 8: what waits is 1, 2, 3, 4, then 8 are delivered of 5, then -3, -2, -1, 0.
+  // Every second of these steps is examined: squares of 1, 9, 9 and 1, and 64 delivered.
+  for (std::uint64_t step = 0; step < 160; ++step) {
+    std::ranges::fill(values, 1.0f);
+    sample.begin_step(step);
+    ASSERT_TRUE(sample.is_next());
+    sample.before(values, residual.data());
+    const EncodeResult result =
+        codec->encode(values, residual.data(), payload, {.quantiser_step = 8.0f});
+    sample.after(values, residual.data(), std::span(payload).first(result.payload_bytes), sums);
+  }
+  EXPECT_DOUBLE_EQ(sums.residual_growth(), std::sqrt(5.0));
+  EXPECT_DOUBLE_EQ(sums.residual_age(), 5.0 / 16.0);
+}
+
 TEST(EncodeSample, LooksAtOneEncodeOfAStep) {
   const auto codec = make_codec(parse_codec_spec("q8"));
   EncodeSample sample(*codec, 3, 64);
