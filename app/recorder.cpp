@@ -148,12 +148,18 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                              .partial_step = tally.rate.next_steps[0],
                              .total_step = tally.rate.next_steps[1],
                              .link_bytes_per_s = tally.rate.link_bytes_per_s,
-                             .hidden_bits = tally.rate.hidden_bits});
+                             .hidden_bits = tally.rate.hidden_bits,
+                             .relative_error = tally.rate.relative_error,
+                             .residual_growth = tally.rate.residual_growth,
+                             .guard_factor = tally.rate.guard_factor});
         if (log_->is_save_due()) save_log();
       }
     }
   }
-  if (is_speaker()) print_step(tally);
+  if (is_speaker()) {
+    note_guard(tally);
+    print_step(tally);
+  }
 }
 
 void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
@@ -305,7 +311,9 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
          .relative_error = sum.relative_error(),
          .residual_norm = sum.residual_norm(),
          .delivered_relative_error = sum.delivered_relative_error(),
-         .saturation = sum.saturation()});
+         .saturation = sum.saturation(),
+         .residual_growth = sum.sampled.residual_growth(),
+         .residual_age = sum.sampled.residual_age()});
   }
   // A warm-up has its own codecs.
   if (codec_names_.size() > names) log_->set_list("codec_names", codec_names_);

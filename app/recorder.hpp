@@ -94,6 +94,12 @@ struct EvaluationResult {
   }
 };
 
+// What is said of a codec with a rate: the link carries less than the least; the guard sends more.
+// Empty where it is not so.
+[[nodiscard]] std::string floor_clash(const RateReport& rate, const RateLimits& limits,
+                                      const std::vector<Bucket>& buckets);
+[[nodiscard]] std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buckets);
+
 class Recorder {
  public:
   static constexpr const char* kLogName = "the log";  // among the missing files
@@ -185,6 +191,7 @@ class Recorder {
   void print_step(const EpochTally& tally);
   void print_epoch(const EpochRow& row, const EpochTally& tally);
   void note_rate(const EpochTally& tally);
+  void note_guard(const EpochTally& tally);
   void note_loss(const EpochRow& row);
   void print_end();
   void print_place_of_log();
@@ -208,7 +215,8 @@ class Recorder {
   std::int64_t logged_epochs_ = 0;              // that are on the disk
   std::set<std::string> replaced_images_;       // what note_images() was told
   bool has_skipped_ = false, has_exploded_ = false,
-       has_met_floor_ = false;  // it was said what to try
+       has_met_floor_ = false,  // it was said what to try
+      has_seen_guard_ = false;
   double least_loss_ = std::numeric_limits<double>::infinity();
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each

@@ -312,20 +312,6 @@ void Recorder::print_epoch(const EpochRow& row, const EpochTally& tally) {
                   .bits_per_value = tally.bits_per_value()});
 }
 
-// The link carries less than the floor of quality.
-void Recorder::note_rate(const EpochTally& tally) {
-  const std::optional<RateLimits> limits = parse_compress(run_.options->compress).limits;
-  if (!limits || has_met_floor_ || !(tally.rate.hidden_bits < limits->least_bits)) return;
-  has_met_floor_ = true;
-  console_.warn(fmt::format(
-      "dptrain: epoch {}: rank 0's link carries {}/s, which hides {:.2g} bits a value behind "
-      "backward; the least, min={:g}, is sent, and training waits for the rest: try a larger "
-      "--batch-size or --accumulate, fewer hosts, or --compress auto:min={:.2g} at the price of "
-      "accuracy",
-      tally.epoch + 1, format_bytes(tally.rate.link_bytes_per_s), tally.rate.hidden_bits,
-      limits->least_bits, std::max(limits->least_bits / 2, 0.01)));
-}
-
 void Recorder::print_end() {
   if (epochs_.empty()) return print_place_of_log();  // nothing was trained
   TextTable table;

@@ -42,6 +42,7 @@ CompressChoice parse_compress(std::string_view text) {
       limits.least_bits = number_in(text, key.substr(4), kLeast, kMost);
     } else if (key.starts_with("max=")) {
       limits.most_bits = number_in(text, key.substr(4), kLeast, kMost);
+      limits.allows_floats = false;
     } else {
       throw SettingError(Setting::codec, text,
                          fmt::format("{} is not a key of auto; allowed: min=, max=", key));
@@ -52,6 +53,30 @@ CompressChoice parse_compress(std::string_view text) {
   }
   return {.codec = parse_codec_spec(fmt::format("ecq:bits={}", limits.limited(0.35))).text(),
           .limits = limits};
+}
+
+double FloatChoice::next(double wished, const RateLimits& limits) {
+  const auto fitting = [&](double margin) -> std::int64_t {
+    if (!limits.allows_floats) return 0;
+    return wished >= 32 * margin ? 32 : wished >= 16 * margin ? 16 : 0;
+  };
+  if (fitting(1.0) < bits_) {
+    bits_ = fitting(1.0);
+    steps_ = 0;
+    patience_ = std::min(2 * patience_, kMostPatience);
+  } else if (fitting(kMargin) <= bits_) {
+    steps_ = 0;
+  } else if (++steps_ >= patience_) {
+    bits_ = fitting(kMargin);
+    steps_ = 0;
+  }
+  return bits_ > 0 ? static_cast<double>(bits_) : limits.limited(wished);
+}
+
+void FloatChoice::list_state(StateVisitor& visitor, const std::string& prefix) {
+  visitor.value(prefix + "/float_bits", bits_);
+  visitor.value(prefix + "/float_steps", steps_);
+  visitor.value(prefix + "/float_patience", patience_);
 }
 
 void LinkRateEstimate::add(const BusyPeriod& period, double overhead_s) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/rate_budget.hpp"
+#include "kernels/base/state.hpp"
 
 namespace dp {
 
@@ -54,6 +55,8 @@ class LinkRateEstimate {
 // Bits a value. The least are the floor of quality; more than the most gain nothing.
 struct RateLimits {
   double least_bits = 0.1, most_bits = 2.0;
+  bool allows_floats =
+      true;  // bf16 or fp32 where the link carries them; not with a most that is given
 
   [[nodiscard]] double limited(double bits) const {
     return std::clamp(bits, least_bits, most_bits);
@@ -66,6 +69,22 @@ struct CompressChoice {
   std::optional<RateLimits> limits = std::nullopt;  // of auto
 
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
+};
+
+// Whether auto sends floats: bf16 or fp32 where the link has carried more than these for some
+// steps. It goes back at once where the link carries less, and then waits twice as long. The same
+// on all ranks, since it follows from what they have agreed on.
+class FloatChoice {
+ public:
+  static constexpr double kMargin = 1.25;
+  static constexpr std::int64_t kPatience = 8, kMostPatience = 1024;  // steps
+
+  // The bits of the next step: 16, 32, or within the limits. `wished`: what all links carry.
+  double next(double wished, const RateLimits& limits);
+  void list_state(StateVisitor& visitor, const std::string& prefix);
+
+ private:
+  std::int64_t bits_ = 0, steps_ = 0, patience_ = kPatience;
 };
 
 // Reads a codec spec or "auto[:min=BITS,max=BITS]". Throws Error(usage).

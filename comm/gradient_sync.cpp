@@ -3,21 +3,12 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
-namespace {
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 // ---- a step -------------------------------------------------------------------------------------
 
 void GradientSync::begin_step(std::uint64_t step, double progress) {
@@ -56,77 +47,9 @@ StepVerdict GradientSync::finish_step() {
   return verdict;
 }
 
-// ---- codecs with a rate -------------------------------------------------------------------------
-
-std::optional<double> GradientSync::bits_of_earlier_run(std::uint64_t step) const {
-  const std::vector<double>& bits = options_.planned_bits;
-  if (!limits_ || bits.empty()) return std::nullopt;
-  const double planned = bits[std::min<std::size_t>(step, bits.size() - 1)];
-  return planned > 0.0 ? std::optional(planned) : std::nullopt;
-}
-
-void GradientSync::order_rate(std::uint64_t step, double progress) {
-  step_ = step;
-  planned_bits_ = bits_of_earlier_run(step).value_or(planned_bits_);
-  if (!limits_) planned_bits_ = planned_bits(mean_bits_, progress);
-  if (auto_rate_) {
-    const double now_s = seconds_now();
-    if (std::exchange(has_times_, false)) {
-      times_.ready_s = ready_s_;
-      if (is_gpu()) {
-        // The host is not told; the thread that exchanges sees it.
-        times_.ready_s = reducer_->started_s();
-        times_.backward_end_s = std::ranges::max(times_.ready_s);
-      }
-      times_.next_begin_s = now_s;
-      auto_rate_->add(times_);
-    }
-    times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
-  }
-  if (!rate_.is_started() && !histograms_) {
-    histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
-  }
-  const bool wishes = auto_rate_ && auto_rate_->is_known();
-  const double bits = wishes ? limits_->limited(auto_rate_->budget().bits_per_value) : 0.0;
-  reducer_->set_rate({.steps = rate_.steps(),
-                      .wish = wishes ? RateWish::of_bits(bits).code() : RateWish::kNone,
-                      .histograms = histograms_.get()});
-}
-
-void GradientSync::steer_rate(const StepVerdict& verdict) {
-  // Without values, a warm-up sends them with another codec.
-  if (!verdict.finite || verdict.rate.is_empty()) return;
-  // The least wish of all ranks is the plan of the next step.
-  const RateWish wish = verdict.rate.wish;
-  const double measured =
-      limits_ && wish.is_given() ? limits_->limited(wish.bits()) : planned_bits_;
-  const double next_bits = bits_of_earlier_run(step_ + 1).value_or(measured);
-  if (histograms_) {
-    reducer_->run([&](Communicator& communicator) {
-      for (MagnitudeHistogram& histogram : *histograms_) communicator.all_sum(histogram.counts());
-    });
-    rate_.start(*histograms_, planned_bits_);
-    histograms_.reset();
-  } else {
-    rate_.update(verdict.rate, planned_bits_, next_bits);
-  }
-  rate_report_ = {.planned_bits = planned_bits_};
-  if (auto_rate_ && auto_rate_->is_known()) {
-    rate_report_.link_bytes_per_s = auto_rate_->bytes_per_s();
-    rate_report_.hidden_bits = auto_rate_->budget().bits_per_value;
-  }
-  planned_bits_ = next_bits;
-  for (std::size_t s = 0; s < kRateSites; ++s) {
-    rate_report_.bits[s] = verdict.rate.sites[s].bits();
-    rate_report_.next_steps[s] = static_cast<double>(rate_.steps()[s]);
-  }
-}
-
 void GradientSync::list_state(StateVisitor& visitor) {
   reducer_->list_state(visitor);
-  if (!has_rate()) return;
-  rate_.list_state(visitor, "exchange/rate");
-  visitor.value("exchange/rate/planned_bits", planned_bits_);
+  if (has_rate()) list_rate_state(visitor);
 }
 
 void GradientSync::bucket_final(std::size_t bucket) {
@@ -166,7 +89,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   }
   for (const Bucket& bucket : buckets_) {
     const CodecSpec spec = parse_codec_spec(bucket.codec);
-    if (dp::has_rate(spec)) mean_bits_ = planned_bits_ = spec.number("bits");
+    if (dp::has_rate(spec)) take_rate(spec);
   }
   check_streams(buckets_.size());
   bucket_of_tensor_.resize(tensors.size());
@@ -226,14 +149,6 @@ void GradientSync::check_momentum() const {
   }
 }
 
-void GradientSync::check_rate() const {
-  if (!has_rate() || options_.reducer.topology != "hierarchical") return;
-  throw SettingError(Setting::codec, options_.compress,
-                     "bits= needs a topology on which all sums are encoded; allowed: direct, ring, "
-                     "tree, ps",
-                     ErrorKind::usage, Setting::topology);
-}
-
 void GradientSync::connect(Communicator& communicator) {
   std::span<float> gradient = gradient_;
   ReducerOptions options = options_.reducer;
@@ -259,27 +174,6 @@ void GradientSync::connect(Communicator& communicator) {
   }
   reducer_ = std::make_unique<Reducer>(communicator, gradient, buckets_, options);
   if (limits_) watch_link(static_cast<std::size_t>(communicator.size()));
-}
-
-void GradientSync::watch_link(std::size_t ranks) {
-  constexpr double kUnknownLink = 125e6;  // soon corrected
-  const double wire_factor = two_leg_wire_factor(ranks);
-  if (wire_factor == 0.0) return;
-  std::vector<BudgetBucket> shares;
-  std::size_t hops = 0;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const bool is_rated = dp::has_rate(parse_codec_spec(buckets_[b].codec));
-    const std::optional<std::uint64_t> bytes = reducer_->wire_bytes(b);
-    shares.push_back({.elements = is_rated ? buckets_[b].elements : 0,
-                      .fixed_bytes = static_cast<double>(bytes.value_or(0)) / wire_factor});
-    hops = std::max(hops, reducer_->hops(b));
-  }
-  ready_s_.resize(buckets_.size());
-  auto_rate_.emplace(
-      std::move(shares), hops, wire_factor,
-      AutoRateOptions{
-          .bytes_per_s = options_.link_bytes_per_s > 0 ? options_.link_bytes_per_s : kUnknownLink,
-          .latency_s = options_.link_latency_s});
 }
 
 void GradientSync::begin_epoch(std::size_t epoch) {

@@ -92,7 +92,7 @@ class GradientSync {
   [[nodiscard]] StepVerdict finish_step();
   // What codecs with a rate do; NaN where no bucket has one, and before the first step.
   [[nodiscard]] const RateReport& rate_report() const { return rate_report_; }
-  [[nodiscard]] bool has_rate() const { return mean_bits_ > 0.0; }
+  [[nodiscard]] bool has_rate() const { return mean_bits_ > 0.0 || wanted_error_ > 0.0; }
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
@@ -115,11 +115,18 @@ class GradientSync {
   void check_momentum() const;
   void choose_path();
   [[nodiscard]] double seconds_of_path(bool on_device);
+  // gradient_sync_rate.cpp
+  [[nodiscard]] static double seconds_now();
+  void take_rate(const CodecSpec& spec);
   void check_rate() const;
   void watch_link(std::size_t ranks);
   void order_rate(std::uint64_t step, double progress);
   [[nodiscard]] std::optional<double> bits_of_earlier_run(std::uint64_t step) const;
+  [[nodiscard]] double guarded(double bits) const;
   void steer_rate(const StepVerdict& verdict);
+  void take_squares(const StepVerdict& verdict);
+  void report_rate(const StepVerdict& verdict);
+  void list_rate_state(StateVisitor& visitor);
   void bucket_final(std::size_t bucket);
   void end_of_gradients();
 
@@ -132,10 +139,17 @@ class GradientSync {
   bool is_on_device_ = false;     // the exchange's path
   Device::Memory host_gradient_;  // of the host path
   std::unique_ptr<BucketLink> link_;
-  // Codecs with a rate have a mean of the run, which is 0 without one, and what steers it.
-  double mean_bits_ = 0.0, planned_bits_ = 0.0;
+  // Codecs with a rate have a mean of the run or a wanted error (0 without one), and what steers
+  // it.
+  double mean_bits_ = 0.0, planned_bits_ = 0.0, wanted_error_ = 0.0;
   RateController rate_;
+  double most_growth_ = 0.0;  // of the residual over the gradient; 0: any
+  ResidualGuard guard_;
+  // Of this rank, from the last step that it has measured: the code of its errors, and whether its
+  // residual has grown beyond the most.
+  std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   RateReport rate_report_;
+  FloatChoice float_choice_;
   // auto has what this rank would like, and the times of the step that it has not been told yet.
   std::optional<RateLimits> limits_;
   std::optional<AutoRate> auto_rate_;

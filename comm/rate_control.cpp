@@ -41,7 +41,11 @@ RateTally& RateTally::operator+=(const RateTally& more) {
     sites[s].bytes += more.sites[s].bytes;
     sites[s].values += more.sites[s].values;
   }
-  wish.meet(more.wish);
+  if (more.word.code != RateNote::kNoWord) word.kind = more.word.kind;
+  RateNote note;
+  more.word.write(note);
+  word.meet(note);
+  for (std::size_t s = 0; s < kRateSites; ++s) own_squares[s] += more.own_squares[s];
   return *this;
 }
 
@@ -79,19 +83,50 @@ double MagnitudeHistogram::bits(double step) const {
   return sum;
 }
 
-double MagnitudeHistogram::step_for(double bits_wanted) const {
+std::optional<double> MagnitudeHistogram::largest() const {
   std::size_t last = kBins;
   while (last > 1 && counts_[last - 1] == 0) --last;
-  if (last <= 1) return 0.0;  // bin 0 holds zeros and what is nearly zero
+  if (last <= 1) return std::nullopt;  // bin 0 holds zeros and what is nearly zero
+  return magnitude_of(last - 1);
+}
+
+double MagnitudeHistogram::step_for(double bits_wanted) const {
+  const std::optional<double> most_value = largest();
+  if (!most_value) return 0.0;
   // With a step above twice the largest value all become zero. A step so small that the largest
   // one has no code is not wanted.
-  const double largest = magnitude_of(last - 1);
-  double most = std::log(2.2 * largest), least = std::log(largest / kMostCode);
+  double most = std::log(2.2 * *most_value), least = std::log(*most_value / kMostCode);
   while (most - least > 0.01) {
     const double middle = (most + least) / 2;
     (bits(std::exp(middle)) <= bits_wanted ? most : least) = middle;
   }
   return std::exp(most);
+}
+
+double MagnitudeHistogram::relative_error(double step) const {
+  double dropped = 0, all = 0;
+  for (std::size_t bin = 1; bin < kBins; ++bin) {
+    if (counts_[bin] == 0) continue;
+    const auto count = static_cast<double>(counts_[bin]);
+    const double value = magnitude_of(bin);
+    const double code = std::min(std::nearbyint(value / step), double{kMostCode});
+    // A bin is a quarter of an octave wide: over several codes the error is evenly distributed.
+    const double error = value > 4 * step ? step / std::sqrt(12.0) : std::abs(value - code * step);
+    dropped += count * error * error;
+    all += count * value * value;
+  }
+  return all > 0 ? std::sqrt(dropped / all) : 0.0;
+}
+
+double MagnitudeHistogram::step_for_error(double wanted) const {
+  const std::optional<double> most_value = largest();
+  if (!most_value) return 0.0;
+  double most = std::log(2.2 * *most_value), least = std::log(*most_value / kMostCode);
+  while (most - least > 0.01) {
+    const double middle = (most + least) / 2;
+    (relative_error(std::exp(middle)) <= wanted ? least : most) = middle;
+  }
+  return std::exp(least);
 }
 
 double planned_bits(double mean, double progress) {
@@ -105,6 +140,17 @@ void RateController::start(const std::array<MagnitudeHistogram, kRateSites>& his
                            double bits) {
   std::array<double, kRateSites> steps = {};
   for (std::size_t s = 0; s < kRateSites; ++s) steps[s] = histograms[s].step_for(bits);
+  start_with(steps);
+}
+
+void RateController::start_for_error(const std::array<MagnitudeHistogram, kRateSites>& histograms,
+                                     double error) {
+  std::array<double, kRateSites> steps = {};
+  for (std::size_t s = 0; s < kRateSites; ++s) steps[s] = histograms[s].step_for_error(error);
+  start_with(steps);
+}
+
+void RateController::start_with(std::array<double, kRateSites> steps) {
   // A site without values, or with zeros alone, follows the other.
   if (steps[0] == 0.0) steps[0] = steps[1];
   if (steps[1] == 0.0) steps[1] = steps[0];
@@ -128,6 +174,15 @@ void RateController::update(const RateTally& tally, double bits, double next_bit
     const double change =
         std::min(kMostGain, bits / 2) * (sent / wanted - 1.0) - std::log(next_bits / bits) / 2;
     log_steps_[s] += std::llround(std::clamp(change, -kMostChange, kMostChange) * kLog2E / kUnit);
+  }
+}
+
+void RateController::update(const RateErrors& errors) {
+  for (const RateSite site : {RateSite::partial, RateSite::total}) {
+    if (!errors.is_given(site) || !is_started()) continue;
+    const double change =
+        std::clamp(-kMostGain * std::log2(errors.over_wanted(site)), -kMostChange, kMostChange);
+    log_steps_[static_cast<std::size_t>(site)] += std::llround(change / kUnit);
   }
 }
 

@@ -7,10 +7,10 @@
 // number of bits ("equal slope").
 //
 // Every message of such an exchange carries a *rate note* behind its header: the bytes that the
-// segment's partial sums took so far, and a wish. The note of a total is complete, and every rank
-// gets every total. So all ranks know the same bytes and wishes after a step and compute the same
-// steps for the next one, without a message more. Nothing here communicates, reads a clock, or
-// fails.
+// segment's partial sums took so far, a wish or what was dropped, and an alarm. The note of a total
+// is complete, and every rank gets every total. So all ranks know the same bytes and wishes after a
+// step and compute the same steps for the next one, without a message more. Nothing here
+// communicates, reads a clock, or fails.
 #pragma once
 
 #include <array>
@@ -19,16 +19,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "comm/rate_guard.hpp"
 #include "kernels/base/state.hpp"
 
 namespace dp {
-
-enum class RateSite : std::uint8_t { partial = 0, total = 1 };
-inline constexpr std::size_t kRateSites = 2;
 
 // The rate that a rank can carry, as a message tells it: a whole number that grows with the
 // logarithm of the bits a value. The least of all ranks' counts.
@@ -54,18 +53,40 @@ class RateWish {
 // Behind the header of each message of an exchange with a rate, little-endian.
 struct RateNote {
   std::uint32_t partial_bytes = 0;  // of the payloads of this segment's partial sums so far
-  std::uint16_t partials = 0;       // how many there were
-  std::uint16_t wish = RateWish::kNone;
-
-  void add(const RateNote& other) {
-    partial_bytes += other.partial_bytes;
-    partials = static_cast<std::uint16_t>(partials + other.partials);
-    wish = std::min(wish, other.wish);
-  }
+  std::uint16_t partials = 0;       // bits 0-14: how many there were; bit 15: RateWord::has_alarm
+  std::uint16_t word = kNoWord;     // RateWord::code
+  static constexpr std::uint16_t kNoWord = 0xffff, kAlarm = 0x8000;
 };
 static_assert(sizeof(RateNote) == 8 && std::endian::native == std::endian::little);
 
-// What one step has sent, over all ranks: the same on all of them.
+// What ranks tell each other of themselves.
+struct RateWord {
+  // Which of the two `code` is. The same on all ranks, always.
+  enum class Kind : std::uint8_t { wish, errors };
+
+  Kind kind = Kind::wish;
+  std::uint16_t code = RateNote::kNoWord;  // a RateWish (auto) or RateErrors (error=)
+  bool has_alarm = false;                  // a residual has grown too much (ResidualGuard)
+
+  void meet(const RateNote& note) {
+    has_alarm = has_alarm || (note.partials & RateNote::kAlarm) != 0;
+    if (kind == Kind::wish) {
+      code = std::min(code, note.word);
+    } else {
+      RateErrors errors = RateErrors::of_code(code);
+      errors.meet(RateErrors::of_code(note.word));
+      code = errors.code();
+    }
+  }
+  // Into a note.
+  void write(RateNote& note) const {
+    note.word = code;
+    if (has_alarm) note.partials |= RateNote::kAlarm;
+  }
+};
+
+// What one step has sent, over all ranks: the same on all of them but for what is said to be this
+// rank's own.
 struct RateTally {
   struct Site {
     std::uint64_t bytes = 0;   // of payloads, each counted once
@@ -76,8 +97,11 @@ struct RateTally {
     }
   };
   std::array<Site, kRateSites> sites;
-  RateWish wish;
+  RateWord word;
+  SiteSquares own_squares;  // where RateOrder asks for them
 
+  [[nodiscard]] RateWish wish() const { return RateWish::of_code(word.code); }
+  [[nodiscard]] RateErrors errors() const { return RateErrors::of_code(word.code); }
   [[nodiscard]] Site& operator[](RateSite site) { return sites[static_cast<std::size_t>(site)]; }
   [[nodiscard]] const Site& operator[](RateSite site) const {
     return sites[static_cast<std::size_t>(site)];
@@ -101,15 +125,24 @@ class MagnitudeHistogram {
   [[nodiscard]] double bits(double step) const;
   // The least step, to 1 %, with which they take at most so many bits; 0 if all values are 0.
   [[nodiscard]] double step_for(double bits) const;
+  // The norm of what rounding to whole multiples drops over that of the values; 0 if all are 0.
+  [[nodiscard]] double relative_error(double step) const;
+  // The largest step, to 1 %, with so large an error at most; 0 if all values are 0.
+  [[nodiscard]] double step_for_error(double relative_error) const;
 
  private:
+  // Nothing where all values are 0.
+  [[nodiscard]] std::optional<double> largest() const;
+
   std::vector<std::int64_t> counts_;
 };
 
 // The steps in force. The exchange's thread reads it while a training step runs.
 struct RateOrder {
   std::array<float, kRateSites> steps = {};  // 0: each segment has its codec's own
-  std::uint16_t wish = RateWish::kNone;      // of this rank
+  unsigned float_bits = 0;                   // EncodeContext::float_bits
+  RateWord word = {};                        // of this rank
+  bool measures_squares = false;             // of all that is encoded
   // If set, the values that are encoded are counted, by site.
   std::array<MagnitudeHistogram, kRateSites>* histograms = nullptr;
 
@@ -122,8 +155,15 @@ struct RateReport {
   double planned_bits = kNothing;                                    // a value
   std::array<double, kRateSites> bits = {kNothing, kNothing};        // that were sent
   std::array<double, kRateSites> next_steps = {kNothing, kNothing};  // of the quantiser
-  // With auto: what this rank's link carries, and the bits that would hide there.
+  // With auto: what this rank's link carries, the bits that would hide there, and from which bucket
+  // on they would come too late.
   double link_bytes_per_s = kNothing, hidden_bits = kNothing;
+  std::optional<std::size_t> binding_bucket = std::nullopt;
+  // As measured last, in this rank's encodes: what was dropped over what was encoded, and over the
+  // gradient (ResidualGuard), in all buckets and in the one where that is largest.
+  double relative_error = kNothing, residual_growth = kNothing;
+  std::optional<std::size_t> grown_bucket = std::nullopt;
+  double guard_factor = kNothing;  // of the bits
 
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
   [[nodiscard]] double mean_bits() const { return (bits[0] + bits[1]) / 2; }
@@ -162,13 +202,20 @@ class RateController {
 
   // After the first step: the histograms of all ranks together.
   void start(const std::array<MagnitudeHistogram, kRateSites>& histograms, double bits);
+  void start_for_error(const std::array<MagnitudeHistogram, kRateSites>& histograms, double error);
   [[nodiscard]] bool is_started() const { return is_started_ != 0; }
+  // Steps have to be found anew.
+  void stop() { is_started_ = 0; }
   // After each other step; `bits` is what was planned for it, `next_bits` for the next one.
   void update(const RateTally& tally, double bits, double next_bits);
+  // With a wanted relative error instead: log step -= kMostGain * log(error / wanted).
+  void update(const RateErrors& errors);
   [[nodiscard]] std::array<float, kRateSites> steps() const;
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
  private:
+  void start_with(std::array<double, kRateSites> steps);
+
   // Whole numbers, so that ranks whose logarithms differ in the last bit agree: the logarithm of
   // the step to base 2, and the debt, in units of kUnit.
   static constexpr double kUnit = 1.0 / 4096.0;

@@ -36,7 +36,7 @@ class RateNotes {
     if (task.take == PlanTask::Take::total) {
       count_total(task, note, payload_bytes);
     } else {
-      notes_[task.segment].add(note);
+      add(notes_[task.segment], note);
     }
   }
 
@@ -44,21 +44,36 @@ class RateNotes {
   void write(const PlanTask& task, std::byte* to, std::size_t payload_bytes) {
     if (order_ == nullptr) return;
     RateNote& note = notes_[task.segment];
-    note.wish = std::min(note.wish, order_->wish);
-    if (task.give == PlanTask::Give::total) {
-      count_total(task, note, payload_bytes);
-    } else {
-      note.add({.partial_bytes = static_cast<std::uint32_t>(payload_bytes), .partials = 1});
+    RateNote mine;
+    order_->word.write(mine);
+    if (task.give != PlanTask::Give::total) {
+      mine.partial_bytes = static_cast<std::uint32_t>(payload_bytes);
+      ++mine.partials;
     }
+    add(note, mine);
+    if (task.give == PlanTask::Give::total) count_total(task, note, payload_bytes);
     std::memcpy(to, &note, sizeof note);
   }
 
  private:
+  void add(RateNote& sum, const RateNote& more) const {
+    RateWord word{.kind = order_->word.kind};
+    word.meet(sum);
+    word.meet(more);
+    sum.partial_bytes += more.partial_bytes;
+    sum.partials = static_cast<std::uint16_t>((sum.partials + more.partials) & ~RateNote::kAlarm);
+    word.write(sum);
+  }
+
   void count_total(const PlanTask& task, const RateNote& note, std::size_t payload_bytes) {
     const std::size_t size = plan_.segments[task.segment].size;
-    tally_ += {.sites = {{{.bytes = note.partial_bytes, .values = note.partials * size},
+    const std::size_t partials = note.partials & ~RateNote::kAlarm;
+    RateWord word{.kind = order_->word.kind};
+    word.meet(note);
+    tally_ += {.sites = {{{.bytes = note.partial_bytes, .values = partials * size},
                           {.bytes = payload_bytes, .values = size}}},
-               .wish = RateWish::of_code(note.wish)};
+               .word = word,
+               .own_squares = {}};
   }
 
   const RateOrder* order_;

@@ -157,8 +157,7 @@ void Reducer::deliver_sums() {
                           return exchange->stop_is_wished();
                         });
   verdict_.busy = busy_until_now();
-  verdict_.rate = {};
-  for (const auto& exchange : pipeline_.exchanges()) verdict_.rate += exchange->rate_tally();
+  take_rate();
   verdict_.first_not_finite = Exchange::kAllFinite;
   if (!verdict_.finite) {
     for (std::size_t b = buckets_.size(); b-- > 0;) {
@@ -168,6 +167,19 @@ void Reducer::deliver_sums() {
     for (const auto& exchange : pipeline_.exchanges()) exchange->put_back_delivered();
   }
   tell_whereabouts(buckets_.size(), false);
+}
+
+void Reducer::take_rate() {
+  verdict_.rate = {};
+  verdict_.grown_bucket = std::nullopt;
+  double most = 0.0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const RateTally tally = pipeline_.exchange(b).rate_tally();
+    verdict_.rate += tally;
+    const double growth = growth_of(tally.own_squares);
+    if (growth > most) verdict_.grown_bucket = b;
+    most = std::max(most, growth);
+  }
 }
 
 // The second job of a step: the caller has its sums, and what this rank still forwards to others

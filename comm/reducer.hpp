@@ -106,8 +106,10 @@ struct StepVerdict {
   // If it is false: where this rank's own gradient was not finite first, in the order of the
   // buckets; kAllFinite if it was.
   std::size_t first_not_finite = Exchange::kAllFinite;
-  // What buckets with a rate (Reducer::set_rate) have sent.
+  // What buckets with a rate (Reducer::set_rate) have sent; and the one whose residual has grown
+  // most on this rank, where that was measured.
   RateTally rate;
+  std::optional<std::size_t> grown_bucket = std::nullopt;
   BusyPeriod busy;  // on steady_clock
   // Some rank wishes to stop after this step: all ranks do. Without buckets a rank knows only its
   // own wish.
@@ -193,6 +195,7 @@ class Reducer {
 
   // The thread: the two jobs of a step, and what they are made of.
   void deliver_sums();
+  void take_rate();
   void end_transfers();
   template <class IsReached>
   void exchange_until(IsReached is_reached);

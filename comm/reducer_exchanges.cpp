@@ -1,5 +1,6 @@
 // The reducer's exchanges: how a bucket, its codec and its topology become one.
 #include <algorithm>
+#include <array>
 
 #include "comm/reducer.hpp"
 #include "comm/tags.hpp"
@@ -19,8 +20,10 @@ void check_streams(std::size_t buckets) {
 }
 
 bool has_rate(const CodecSpec& spec) {
-  const auto bits = spec.settings.find("bits");
-  return bits != spec.settings.end() && bits->second > 0.0;
+  return std::ranges::any_of(std::array{"bits", "error"}, [&](const char* key) {
+    const auto found = spec.settings.find(key);
+    return found != spec.settings.end() && found->second > 0.0;
+  });
 }
 
 // Makes what differs from what there is, and buffers that suffice.

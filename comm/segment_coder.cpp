@@ -67,6 +67,7 @@ void SegmentCoder::begin_step(std::uint64_t step) {
   is_finite_ = true;
   first_not_finite_ = Exchange::kAllFinite;
   std::ranges::fill(is_flagged_, std::uint8_t{0});
+  squares_ = {};
   sample_.begin_step(step);
 }
 
@@ -99,7 +100,8 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
                               .bucket = setup_.bucket,
                               .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
                               .offset = setup_.offset + begin,
-                              .quantiser_step = step_of(task)};
+                              .quantiser_step = step_of(task),
+                              .float_bits = setup_.rate == nullptr ? 0 : setup_.rate->float_bits};
   float* residual =
       setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
   const bool is_sampled = !task.gives_exact && sample_.is_next();
@@ -117,6 +119,11 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
     if (setup_.rate != nullptr && setup_.rate->histograms != nullptr && !task.gives_exact) {
       (*setup_.rate->histograms)[static_cast<std::size_t>(site_of(task))].add(sum, residual);
     }
+    EncodedSquares squares;
+    if (residual != nullptr && measures_squares(task)) {
+      squares.gradient = memory().squares_of_sum(sum.data(), nullptr, sum.size());
+      squares.values = memory().squares_of_sum(sum.data(), residual, sum.size());
+    }
     result = is_one_trip ? codec.decode_add_encode(received, sum, residual, payload, context)
                          : codec.encode(sum, residual, payload, context);
     if (!result.finite) {
@@ -128,6 +135,10 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
       }
     }
     is_flagged_now = is_flagged(task.segment);
+    if (squares.values > 0.0 && !is_flagged_now) {
+      squares.dropped = memory().squares_of_sum(residual, nullptr, sum.size());
+      squares_[static_cast<std::size_t>(site_of(task))] += squares;
+    }
     if (is_sampled && !is_flagged_now) {
       sample_.after(sum, residual, payload.first(result.payload_bytes), stats_.sampled);
     }
@@ -169,6 +180,10 @@ RateSite SegmentCoder::site_of(const PlanTask& task) {
 
 float SegmentCoder::step_of(const PlanTask& task) const {
   return setup_.rate == nullptr ? 0.0f : setup_.rate->step(site_of(task));
+}
+
+bool SegmentCoder::measures_squares(const PlanTask& task) const {
+  return setup_.rate != nullptr && setup_.rate->measures_squares && !task.gives_exact;
 }
 
 std::span<float> SegmentCoder::values(const PlanTask& task) const {

@@ -52,6 +52,8 @@ class SegmentCoder {
   [[nodiscard]] bool is_finite() const { return is_finite_; }
   // Exchange::first_not_finite.
   [[nodiscard]] std::size_t first_not_finite() const { return first_not_finite_; }
+  // What this step has encoded, where RateOrder asks for it.
+  [[nodiscard]] const SiteSquares& squares() const { return squares_; }
 
   // For a task that takes a payload and sends nothing: adds a partial sum, or assigns the total.
   void add(const PlanTask& task, std::span<const std::byte> received);
@@ -74,6 +76,7 @@ class SegmentCoder {
   }
   [[nodiscard]] static RateSite site_of(const PlanTask& task);
   [[nodiscard]] float step_of(const PlanTask& task) const;
+  [[nodiscard]] bool measures_squares(const PlanTask& task) const;
   void note_own(std::span<const float> values, std::size_t begin);
   [[nodiscard]] Stopwatch encode_watch(const PlanTask& task);
   [[nodiscard]] Stopwatch decode_watch(const PlanTask& task, bool is_total, std::size_t bytes);
@@ -90,6 +93,7 @@ class SegmentCoder {
   bool is_finite_ = true;
   std::size_t first_not_finite_ = Exchange::kAllFinite;
   std::vector<std::uint8_t> is_flagged_;  // by segment
+  SiteSquares squares_ = {};
 };
 
 }  // namespace dp

@@ -114,7 +114,11 @@ class SegmentExchange final : public Exchange {
   [[nodiscard]] std::size_t first_not_finite() const override { return coder_.first_not_finite(); }
   [[nodiscard]] bool stop_is_wished() const override { return stop_is_wished_; }
 
-  [[nodiscard]] RateTally rate_tally() const override { return notes_.tally(); }
+  [[nodiscard]] RateTally rate_tally() const override {
+    RateTally tally = notes_.tally();
+    tally.own_squares = coder_.squares();
+    return tally;
+  }
 
   [[nodiscard]] bool waits_for_peer() const override {
     return is_started_ && !is_idle() && ranks_started_ < ranks_ && sends_under_way_ == 0;

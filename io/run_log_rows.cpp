@@ -140,6 +140,8 @@ std::span<const LogField> log_fields<BucketRow>() {
           .add("residual_norm", &T::residual_norm)
           .add("delivered_relative_error", &T::delivered_relative_error)
           .add("saturation", &T::saturation)
+          .add("residual_growth", &T::residual_growth)
+          .add("residual_age", &T::residual_age)
           .take();
   return fields;
 }
@@ -186,6 +188,9 @@ std::span<const LogField> log_fields<StepRow>() {
                                                   .add("total_step", &T::total_step)
                                                   .add("link_bytes_per_s", &T::link_bytes_per_s)
                                                   .add("hidden_bits", &T::hidden_bits)
+                                                  .add("relative_error", &T::relative_error)
+                                                  .add("residual_growth", &T::residual_growth)
+                                                  .add("guard_factor", &T::guard_factor)
                                                   .take();
   return fields;
 }

@@ -74,6 +74,9 @@ struct BucketRow {
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   double relative_error = kNotMeasured, residual_norm = kNotMeasured;
   double delivered_relative_error = kNotMeasured, saturation = kNotMeasured;  // as in EpochRow
+  // From a sample of encodes: the norm of the residual over that of the gradient, and the steps for
+  // which a residual waits.
+  double residual_growth = kNotMeasured, residual_age = kNotMeasured;
 };
 
 // One run of the program that wrote into the log.
@@ -88,12 +91,16 @@ struct StepRow {
   double learning_rate = 0, data_s = 0, forward_s = 0, backward_s = 0, optimizer_s = 0, other_s = 0;
   double encode_s = 0, wire_s = 0, decode_s = 0, peer_wait_s = 0;
   std::int64_t sent_bytes = 0, received_bytes = 0;
-  // Of codecs with a rate (ecq:bits=, auto): bits a value, as planned and as sent on the way to the
-  // sum and of the sum; the quantiser's steps that were chosen after it; and of auto what rank 0's
-  // link carries and the bits that would hide.
+  // Of codecs with a rate (ecq:bits=, ecq:error=, auto): bits a value, as planned and as sent on
+  // the way to the sum and of the sum; the quantiser's steps that were chosen after it; and of auto
+  // what rank 0's link carries and the bits that would hide.
   double planned_bits = kNotMeasured, partial_bits = kNotMeasured, total_bits = kNotMeasured;
   double partial_step = kNotMeasured, total_step = kNotMeasured;
   double link_bytes_per_s = kNotMeasured, hidden_bits = kNotMeasured;
+  // Of rank 0's encodes, as measured last: the relative error, and the norm of the residual over
+  // that of the gradient; and what the guard multiplies the bits by where that is too large.
+  double relative_error = kNotMeasured, residual_growth = kNotMeasured;
+  double guard_factor = kNotMeasured;
 };
 
 // The columns of a row type. It is specialised for the five types above.

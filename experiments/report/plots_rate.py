@@ -1,4 +1,5 @@
-"""What a codec with a rate did over a run's steps: the bits it sent, and what the link carried (--log-steps)."""
+"""What a codec with a rate did over a run's steps: the bits it sent, what the link carried, and what waits in residuals
+(--log-steps)."""
 from __future__ import annotations
 
 import pandas as pd
@@ -39,6 +40,8 @@ def rate_plots(runs: list[Run]) -> list[str]:
         return []
     naming = naming_of([run for run in runs if run.has_one_model])
     bits = _over_steps(rated, naming, lambda steps: (steps["partial_bits"] + steps["total_bits"]) / 2)
+    waiting = _over_steps([run for run in rated if "residual_growth" in run.steps], naming,
+                          lambda steps: steps["residual_growth"])
     links = _over_steps([run for run in rated if "link_bytes_per_s" in run.steps], naming,
                         lambda steps: 8e-6 * steps["link_bytes_per_s"])
 
@@ -54,7 +57,8 @@ def rate_plots(runs: list[Run]) -> list[str]:
     plots = []
     for name, alt, title, lines in (
         ("rate", "Bits a value over steps", "bits a value that were sent (logarithmic)", bits),
-        ("link-rate", "Rate of rank 0's link over steps", "what rank 0's link was taken to carry, Mbit/s (logarithmic)", links)):
+        ("link-rate", "Rate of rank 0's link over steps", "what rank 0's link was taken to carry, Mbit/s (logarithmic)", links),
+        ("residual", "Residual over steps", "norm of rank 0's residual over that of its gradient (logarithmic)", waiting)):
         lines = [line for line in lines if min(line.y) > 0]
         if lines:
             plots.append(lines_plot(name, alt, lines, form(title, lines)))

@@ -7,7 +7,7 @@ from .table import Column, Row, Table, count, name
 
 RANK_TIMES = ("compute_s", "data_s", "exposed_comm_s", "comm_s", "peer_wait_s", "encode_s", "decode_s", "wire_s")
 BUCKET_VALUES = ("encode_s", "wire_s", "decode_s", "peer_wait_s", "relative_error", "delivered_relative_error",
-                 "residual_norm", "saturation")
+                 "residual_norm", "residual_growth", "residual_age", "saturation")
 
 
 def ranks_table(runs: list[Run]) -> Table | None:
@@ -101,12 +101,15 @@ def buckets_table(runs: list[Run]) -> Table | None:
         Column("relative_error", "encoder error, %", units.percent),
         Column("delivered_relative_error", "error of the sum, %", units.percent),
         Column("residual_norm", "residual"),
+        Column("residual_growth", "of gradient", units.fixed(2)),
+        Column("residual_age", "waits, steps"),
         Column("saturation", "saturated, %", units.percent)
     ]
     return Table("buckets", "Buckets, in the last epoch", columns, rows, [
         "Sent: by all ranks in the epoch; of fp32: against an uncompressed ring. Encoder error: what encoders dropped, "
         "relative to what they were given. Error of the sum: the delivered sum of one step against the exact one, on a "
-        "sample. Residual: norm of what waits to be sent. Saturated: share of the values beyond the largest that their "
+        "sample. Residual: norm of what waits to be sent; of gradient: over the norm of one step's gradient; waits: the mean "
+        "number of steps, if those are independent (both on a sample). Saturated: share of the values beyond the largest that their "
         "codec can send."
     ])
 

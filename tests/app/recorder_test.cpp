@@ -311,6 +311,51 @@ TEST_F(RecorderTest, EverySecondStepHasARow) {
   recorder_->finish();
 }
 
+// Once each, by the names of buckets.
+TEST_F(RecorderTest, SaysWhatALinkAndAResidualDoToTheRate) {
+  std::vector<Bucket> buckets = small_buckets();
+  buckets[0].tensors = {{.rows = 10, .columns = 2, .name = "conv.weight"},
+                        {.rows = 10, .columns = 1, .name = "linear.weight"}};
+  RateReport rate;
+  const RateLimits limits;
+  EXPECT_EQ(floor_clash(rate, limits, buckets), "");  // nothing is known
+  rate.link_bytes_per_s = 1e5;
+  rate.hidden_bits = 0.2;
+  EXPECT_EQ(floor_clash(rate, limits, buckets), "");
+  rate.hidden_bits = 0.03;
+  rate.binding_bucket = 0;
+  EXPECT_EQ(floor_clash(rate, limits, buckets),
+            "rank 0's link carries 100 kB/s, which hides 0.03 bits a value behind backward; from "
+            "bucket 0 (conv.weight to linear.weight) on there is no time left. The least, min=0.1, "
+            "is sent, and training waits for the rest: try a larger --batch-size, fewer exchanges "
+            "(--accumulate), fewer hosts, or --compress auto:min=0.05 at the price of accuracy");
+  EXPECT_EQ(guard_at_work(rate, buckets), "");
+  rate.guard_factor = 1.0;
+  EXPECT_EQ(guard_at_work(rate, buckets), "");
+  rate.guard_factor = 1.0905;
+  rate.residual_growth = 9.5;
+  rate.grown_bucket = 1;
+  EXPECT_EQ(guard_at_work(rate, buckets),
+            "too much waits in the residual of some rank (growth= of ecq is the limit; rank 0's "
+            "residual is 9.5 times its gradient, most in bucket 1): 1.1 times the planned bits are "
+            "sent until it is less");
+
+  options_.compress = "auto";
+  start();
+  exchange();
+  EpochTally now = tally();
+  now.rate = rate;
+  const std::string text = printed([&] {
+                             for (std::uint64_t step = 1; step < 4; ++step) {
+                               recorder_->record_step(now, {}, step);
+                             }
+                           }).error;
+  const std::string wanted =
+      is_speaker() ? "dptrain: epoch 2: " + guard_at_work(rate, buckets) + "\n" : "";
+  EXPECT_EQ(text.substr(0, wanted.size()), wanted);
+  EXPECT_EQ(text.find("too much waits", wanted.size()), std::string::npos);
+}
+
 // A log that cannot be written does not end the run: rank 0 says so once, tries again with each
 // epoch, and tells at the end what is missing.
 TEST_F(RecorderTest, LogThatCannotBeWrittenIsToldOnceAndTriedAgain) {

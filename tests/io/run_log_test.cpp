@@ -36,7 +36,7 @@ const std::string kRankFields =
     "epoch rank host device " + kTimes + " control_bytes statistics_s statistics_bytes";
 const std::string kBucketFields =
     "epoch bucket elements codec topology sent_bytes encode_s wire_s decode_s peer_wait_s "
-    "relative_error residual_norm delivered_relative_error saturation";
+    "relative_error residual_norm delivered_relative_error saturation residual_growth residual_age";
 const std::string kSessionFields = "start first_epoch first_step world_size";
 const std::string kStepFields = "step epoch train_loss step_s compute_s comm_s exposed_comm_s";
 
@@ -91,7 +91,9 @@ TEST(RunLog, EveryValueIsInItsColumn) {
                        .relative_error = 9,
                        .residual_norm = 10,
                        .delivered_relative_error = 11,
-                       .saturation = 12});
+                       .saturation = 12,
+                       .residual_growth = 13,
+                       .residual_age = 14});
   log.append(StepRow{.step = 7, .epoch = 1, .train_loss = 2.5, .step_s = 3, .compute_s = 4});
   log.append(std::span<const RankRow>());
   log.save();
@@ -119,8 +121,9 @@ TEST(RunLog, EveryValueIsInItsColumn) {
   EXPECT_EQ(read_ranks.rows[1][2], 1);
   EXPECT_EQ(read_ranks.rows[1][4], 20.5);
   EXPECT_EQ(read_ranks.rows[1][20], 6'000'000'020.0);
-  EXPECT_EQ(read_table(folder / "log.h5", "buckets").rows,
-            (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10, 11, 12}}));
+  EXPECT_EQ(
+      read_table(folder / "log.h5", "buckets").rows,
+      (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}}));
   const std::vector<double> step = read_table(folder / "log.h5", "steps").rows.at(0);
   EXPECT_EQ(std::vector<double>(step.begin(), step.begin() + 6),
             (std::vector<double>{7, 1, 2.5, 3, 4, 0}));

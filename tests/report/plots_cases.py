@@ -168,10 +168,10 @@ def one_colour_a_run(folder: pathlib.Path) -> None:
 
 
 def rate_over_steps(folder: pathlib.Path) -> None:
-    """Bits and links of runs with a rate, in at most plots_rate.MOST_POINTS points; runs without one have no line."""
+    """Bits, links and residuals of runs with a rate, in at most plots_rate.MOST_POINTS points; runs without one have no line."""
     def steps(bits: float, link: float) -> list[dict[str, float]]:
         return [{"step": s, "comm_s": 1, "step_s": 2, "partial_bits": 0.9 * bits, "total_bits": 1.1 * bits,
-                 "link_bytes_per_s": link, "hidden_bits": bits} for s in range(1, 201)]
+                 "link_bytes_per_s": link, "hidden_bits": bits, "residual_growth": 2 * bits} for s in range(1, 201)]
 
     write_log(folder / "auto.h5", ranks=4, epochs=[EPOCH] * 2, config={"compress": "auto"}, steps=steps(0.5, 1.25e6))
     write_log(folder / "fixed.h5", ranks=4, epochs=[EPOCH] * 2, config={"compress": "ecq:bits=0.1"},
@@ -179,10 +179,13 @@ def rate_over_steps(folder: pathlib.Path) -> None:
     write_log(folder / "none.h5", ranks=4, epochs=[EPOCH] * 2, steps=[{"step": s, "comm_s": 1} for s in range(1, 5)])
     write_log(folder / "old.h5", ranks=4, epochs=[EPOCH] * 2, config={"compress": "q8"})
     figures = _laid_out(folder, lambda runs: plots_rate.rate_plots(runs))
-    assert set(figures) == {"rate", "link-rate", "rate-narrow", "link-rate-narrow"}, figures.keys()
+    names = {"rate", "link-rate", "residual"}
+    assert set(figures) == names | {name + "-narrow" for name in names}, figures.keys()
     lines = {len(line.get_xdata()): line for line in figures["rate"].axes[0].lines}
     assert len(figures["rate"].axes[0].lines) == 2 and max(lines) <= plots_rate.MOST_POINTS, lines
     values = sorted(set(round(float(y), 9) for line in figures["rate"].axes[0].lines for y in line.get_ydata()))
     assert values == [0.1, 0.5], values  # the means of both sites
+    waiting = sorted(set(round(float(y), 9) for line in figures["residual"].axes[0].lines for y in line.get_ydata()))
+    assert waiting == [0.2, 1.0], waiting
     (link,) = figures["link-rate"].axes[0].lines
     assert set(round(float(y), 9) for y in link.get_ydata()) == {10.0}, link.get_ydata()  # Mbit/s

@@ -19,11 +19,12 @@ COLUMNS = {
         "delivered_relative_error", "sample_bytes", "saturation", "control_bytes", "statistics_s", "statistics_bytes"
     ], "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES, "control_bytes", "statistics_s", "statistics_bytes"], "buckets": [
         "epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
-        "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation"
+        "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation",
+        "residual_growth", "residual_age"
     ], "sessions": ["start", "first_epoch", "first_step", "world_size"],
     "steps": [
         "step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "planned_bits", "partial_bits",
-        "total_bits", "link_bytes_per_s", "hidden_bits"
+        "total_bits", "link_bytes_per_s", "hidden_bits", "residual_growth"
     ]
 }
 WHOLE = {
@@ -33,7 +34,7 @@ WHOLE = {
 NOT_MEASURED = {
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
     "relative_error", "delivered_relative_error", "saturation", "planned_bits", "partial_bits", "total_bits",
-    "link_bytes_per_s", "hidden_bits"
+    "link_bytes_per_s", "hidden_bits", "residual_growth", "residual_age"
 }
 Rows = list[dict[str, Any]]
 

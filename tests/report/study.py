@@ -81,6 +81,6 @@ def make(folder: pathlib.Path) -> list[pathlib.Path]:
         ], buckets=[{
             "epoch": e, "bucket": 0, "elements": 1_000_000, "sent_bytes": 60e6, "encode_s": 1, "wire_s": 12,
             "decode_s": 1, "peer_wait_s": 1, "relative_error": 0.01, "delivered_relative_error": 0.02,
-            "residual_norm": 0.5, "saturation": 0.001
+            "residual_norm": 0.5, "saturation": 0.001, "residual_growth": 0.25, "residual_age": 1.5
         } for e in range(3)])
     return [one, one_400, plain, packed]

@@ -1,0 +1,196 @@
+// The gradient sync's part for codecs with a rate: what is ordered before a step, and what follows
+// from it (rate_control.hpp).
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "comm/gradient_sync.hpp"
+#include "kernels/base/setting_error.hpp"
+
+namespace dp {
+namespace {
+
+// From so many bits on values are sent as floats.
+constexpr double kLeastFloatBits = 16.0;
+// The guard asks for no more.
+constexpr double kMostGuardedBits = 6.0;
+
+bool are_floats(double bits) { return bits >= kLeastFloatBits; }
+
+}  // namespace
+
+double GradientSync::seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void GradientSync::take_rate(const CodecSpec& spec) {
+  mean_bits_ = planned_bits_ = spec.number("bits");
+  wanted_error_ = spec.number("error");
+  most_growth_ = spec.number("growth");
+}
+
+void GradientSync::check_rate() const {
+  if (!has_rate()) return;
+  const auto refuse = [&](const char* why, Setting allowed) {
+    throw SettingError(Setting::codec, options_.compress, why, ErrorKind::usage, allowed);
+  };
+  if (options_.reducer.topology == "hierarchical") {
+    refuse(
+        "bits= and error= need a topology on which all sums are encoded; allowed: direct, ring, "
+        "tree, ps",
+        Setting::topology);
+  }
+  if (mean_bits_ > 0.0 && wanted_error_ > 0.0) {
+    refuse("bits= and error= exclude each other", Setting::codec);
+  }
+  if (wanted_error_ > 0.0 && !parse_codec_spec(options_.compress).feedback) {
+    refuse("error= is measured in residuals; allowed: ef=on", Setting::codec);
+  }
+}
+
+void GradientSync::watch_link(std::size_t ranks) {
+  constexpr double kUnknownLink = 125e6;  // soon corrected
+  const double wire_factor = two_leg_wire_factor(ranks);
+  if (wire_factor == 0.0) return;
+  std::vector<BudgetBucket> shares;
+  std::size_t hops = 0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const bool is_rated = dp::has_rate(parse_codec_spec(buckets_[b].codec));
+    const std::optional<std::uint64_t> bytes = reducer_->wire_bytes(b);
+    shares.push_back({.elements = is_rated ? buckets_[b].elements : 0,
+                      .fixed_bytes = static_cast<double>(bytes.value_or(0)) / wire_factor});
+    hops = std::max(hops, reducer_->hops(b));
+  }
+  ready_s_.resize(buckets_.size());
+  auto_rate_.emplace(
+      std::move(shares), hops, wire_factor,
+      AutoRateOptions{
+          .bytes_per_s = options_.link_bytes_per_s > 0 ? options_.link_bytes_per_s : kUnknownLink,
+          .latency_s = options_.link_latency_s});
+}
+
+std::optional<double> GradientSync::bits_of_earlier_run(std::uint64_t step) const {
+  const std::vector<double>& bits = options_.planned_bits;
+  if (!limits_ || bits.empty()) return std::nullopt;
+  const double planned = bits[std::min<std::size_t>(step, bits.size() - 1)];
+  return planned > 0.0 ? std::optional(planned) : std::nullopt;
+}
+
+double GradientSync::guarded(double bits) const {
+  if (are_floats(bits)) return bits;
+  return std::max(bits, std::min(bits * guard_.factor(), kMostGuardedBits));
+}
+
+void GradientSync::order_rate(std::uint64_t step, double progress) {
+  step_ = step;
+  planned_bits_ = bits_of_earlier_run(step).value_or(planned_bits_);
+  if (!limits_) planned_bits_ = guarded(planned_bits(mean_bits_, progress));
+  if (auto_rate_) {
+    const double now_s = seconds_now();
+    if (std::exchange(has_times_, false)) {
+      times_.ready_s = ready_s_;
+      if (is_gpu()) {
+        // The host is not told; the thread that exchanges sees it.
+        times_.ready_s = reducer_->started_s();
+        times_.backward_end_s = std::ranges::max(times_.ready_s);
+      }
+      times_.next_begin_s = now_s;
+      auto_rate_->add(times_);
+    }
+    times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
+  }
+  const bool sends_floats = are_floats(planned_bits_);
+  if (!rate_.is_started() && !histograms_ && !sends_floats) {
+    histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
+  }
+  RateWord word{.kind = RateWord::Kind::wish, .code = RateWish::kNone, .has_alarm = told_[1] != 0};
+  if (wanted_error_ > 0.0) {
+    word.kind = RateWord::Kind::errors;
+    word.code = static_cast<std::uint16_t>(told_[0]);
+  } else if (auto_rate_ && auto_rate_->is_known()) {
+    word.code = RateWish::of_bits(auto_rate_->budget().bits_per_value).code();
+  }
+  reducer_->set_rate({.steps = rate_.steps(),
+                      .float_bits = sends_floats ? static_cast<unsigned>(planned_bits_) : 0,
+                      .word = word,
+                      .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(step),
+                      .histograms = histograms_.get()});
+}
+
+void GradientSync::steer_rate(const StepVerdict& verdict) {
+  // Without values, a warm-up sends them with another codec.
+  if (!verdict.finite || verdict.rate.is_empty()) return;
+  if (wanted_error_ == 0.0 && ResidualGuard::is_told_in(step_)) {
+    guard_.update(verdict.rate.word.has_alarm);
+  }
+  // The least wish of all ranks is the plan of the next step.
+  const RateWish wish = verdict.rate.wish();
+  double next_bits = planned_bits_;
+  if (limits_ && wish.is_given()) next_bits = guarded(float_choice_.next(wish.bits(), *limits_));
+  next_bits = bits_of_earlier_run(step_ + 1).value_or(next_bits);
+  if (are_floats(planned_bits_)) {
+    // Gradients have changed since the steps were found.
+    if (!are_floats(next_bits)) rate_.stop();
+  } else if (histograms_) {
+    reducer_->run([&](Communicator& communicator) {
+      for (MagnitudeHistogram& histogram : *histograms_) communicator.all_sum(histogram.counts());
+    });
+    if (wanted_error_ > 0.0) {
+      rate_.start_for_error(*histograms_, wanted_error_);
+    } else {
+      rate_.start(*histograms_, planned_bits_);
+    }
+    histograms_.reset();
+  } else if (wanted_error_ > 0.0) {
+    rate_.update(verdict.rate.errors());
+  } else {
+    rate_.update(verdict.rate, planned_bits_, are_floats(next_bits) ? planned_bits_ : next_bits);
+  }
+  take_squares(verdict);
+  report_rate(verdict);
+  planned_bits_ = next_bits;
+}
+
+// What this rank tells the others in the next step.
+void GradientSync::take_squares(const StepVerdict& verdict) {
+  told_ = {RateErrors::kNone, 0};
+  const SiteSquares& squares = verdict.rate.own_squares;
+  const EncodedSquares all = EncodedSquares(squares[0]) += squares[1];
+  if (all.values == 0.0) return;
+  if (wanted_error_ > 0.0) {
+    told_[0] = RateErrors::of({squares[0].relative_error() / wanted_error_,
+                               squares[1].relative_error() / wanted_error_})
+                   .code();
+  }
+  told_[1] = most_growth_ > 0.0 && all.growth() > most_growth_ ? 1 : 0;
+  rate_report_.relative_error = all.relative_error();
+  rate_report_.residual_growth = all.growth();
+  rate_report_.grown_bucket = verdict.grown_bucket;
+}
+
+void GradientSync::report_rate(const StepVerdict& verdict) {
+  rate_report_.planned_bits = planned_bits_ > 0.0 ? planned_bits_ : RateReport::kNothing;
+  rate_report_.guard_factor = guard_.factor();
+  if (auto_rate_ && auto_rate_->is_known()) {
+    rate_report_.link_bytes_per_s = auto_rate_->bytes_per_s();
+    rate_report_.hidden_bits = auto_rate_->budget().bits_per_value;
+    rate_report_.binding_bucket = auto_rate_->budget().binding;
+  }
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    rate_report_.bits[s] = verdict.rate.sites[s].bits();
+    rate_report_.next_steps[s] = static_cast<double>(rate_.steps()[s]);
+  }
+}
+
+void GradientSync::list_rate_state(StateVisitor& visitor) {
+  const std::string prefix = "exchange/rate";
+  rate_.list_state(visitor, prefix);
+  visitor.value(prefix + "/planned_bits", planned_bits_);
+  guard_.list_state(visitor, prefix);
+  float_choice_.list_state(visitor, prefix);
+  visitor.values(prefix + "/told", std::span<std::int64_t>(told_), StateShare::own,
+                 StatePlace::host, StateMerge::first);
+}
+
+}  // namespace dp
