@@ -132,7 +132,7 @@ def other_parameters_are_refused() -> None:
 
 dptrain_comm.init_process_group()
 fp32_is_what_ddp_computes()
-for spec in ("q8", "ecq:bits=0.5", "auto"):
+for spec in ("q8", "ecq:bits=0.5", "auto:max=2"):
     replicas_are_the_same(spec)
 for spec in ("q8", "ecq:bits=0.5"):
     a_checkpoint_goes_on(spec)
