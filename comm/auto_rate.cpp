@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -79,21 +80,47 @@ void FloatChoice::list_state(StateVisitor& visitor, const std::string& prefix) {
   visitor.value(prefix + "/float_patience", patience_);
 }
 
-void LinkRateEstimate::add(const BusyPeriod& period, double overhead_s) {
+void LinkRateEstimate::add(const BusyPeriod& period, double least_overhead_s) {
   const double wire_s = period.wire_s();
   if (period.sent_bytes == 0 || wire_s <= 0.0) return;
   const auto bytes = static_cast<double>(period.sent_bytes);
+  const std::size_t at = count_++ % kPeriods;
+  last_times_[at] = wire_s;
+  learn_overhead(bytes, wire_s);
+  // Less than half of the time may be an error of the slope, and matters little.
+  const bool explains = learnt_s_ > 0.5 * wire_s && learnt_s_ > least_overhead_s;
+  overhead_s_ = explains ? learnt_s_ : least_overhead_s;
   const double least = bytes / wire_s;
   // Where latency is nearly all, the time says nothing of an upper bound.
-  constexpr double kLeastShare = 0.2;
-  const double most = wire_s - overhead_s > kLeastShare * wire_s
-                          ? bytes / (wire_s - overhead_s)
-                          : std::numeric_limits<double>::infinity();
-  last_[count_++ % kPeriods] = std::clamp(bytes_per_s_, least, most);
-  std::array<double, kPeriods> sorted = last_;
+  constexpr double kLeastShare = 0.2, kRise = 1.1;
+  const bool is_bound = wire_s - overhead_s_ > kLeastShare * wire_s;
+  const double most =
+      is_bound ? bytes / (wire_s - overhead_s_) : std::numeric_limits<double>::infinity();
+  const bool rises = !is_bound && explains && bytes_per_s_ < first_;
+  const double guess = rises ? std::min(kRise * bytes_per_s_, first_) : bytes_per_s_;
+  last_[at] = std::clamp(guess, least, most);
+  bytes_per_s_ = median(last_);
+}
+
+void LinkRateEstimate::learn_overhead(double bytes, double wire_s) {
+  constexpr double kLeastDifference = 0.1, kForget = 0.8, kLeastWeight = 0.3;
+  const double more_bytes = bytes - last_bytes_, more_s = wire_s - last_wire_s_;
+  const bool is_first = std::exchange(last_bytes_, bytes) == 0.0;
+  last_wire_s_ = wire_s;
+  if (!is_first && std::abs(more_bytes) > kLeastDifference * bytes) {
+    square_sum_ = kForget * square_sum_ + more_bytes * more_bytes;
+    product_sum_ = kForget * product_sum_ + more_bytes * more_s;
+    const double s_per_byte = std::max(0.0, product_sum_ / square_sum_);
+    const double weight = std::max(kLeastWeight, more_bytes * more_bytes / square_sum_);
+    learnt_s_ += weight * (std::max(0.0, wire_s - s_per_byte * bytes) - learnt_s_);
+  }
+  learnt_s_ = std::min(learnt_s_, median(last_times_));
+}
+
+double LinkRateEstimate::median(std::array<double, kPeriods> last) const {
   const std::size_t size = std::min(count_, kPeriods);
-  std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(size));
-  bytes_per_s_ = sorted[size / 2];
+  std::sort(last.begin(), last.begin() + static_cast<std::ptrdiff_t>(size));
+  return last[size / 2];
 }
 
 AutoRate::AutoRate(std::vector<BudgetBucket> buckets, std::size_t hops, double wire_factor,
@@ -120,13 +147,16 @@ void AutoRate::add(const StepTimes& step) {
   approach(compute_s_, step.next_begin_s - step.begin_s - step.exposed_s);
   ++steps_;
   if (is_frozen && steps_ > 1) return;
-  budget_ = hidden_rate({.buckets = buckets_,
-                         .backward_end_s = backward_end_s_,
-                         .slack_s = kSlack * compute_s_,
-                         .goodput_bytes_per_s = link_.bytes_per_s(),
-                         .latency_s = options_.latency_s + kWakeUp_s,
-                         .hops = hops_,
-                         .wire_factor = wire_factor_});
+  budget_ = hidden_rate(
+      {.buckets = buckets_,
+       .backward_end_s = backward_end_s_,
+       .slack_s = kSlack * compute_s_,
+       .goodput_bytes_per_s = link_.bytes_per_s(),
+       .latency_s = hops_ == 0 ? 0.0
+                               : std::max(options_.latency_s + kWakeUp_s,
+                                          link_.overhead_s() / static_cast<double>(hops_)),
+       .hops = hops_,
+       .wire_factor = wire_factor_});
 }
 
 }  // namespace dp

@@ -35,19 +35,34 @@ struct BusyPeriod {
 //
 // so an estimate outside of these bounds moves to the nearer one, and one inside stays: a period of
 // few bytes says little, and changes little. The result is the median of the last kPeriods.
+//
+// On a busy machine threads wake up late, and a is far more than what latencies explain: fewer
+// bytes then take as long as more. So a is learnt whenever the bytes of two periods in a row differ
+// by more than a tenth, from the slope of the time over the bytes. Where this a explains the time,
+// the estimate rises again, up to what was measured before the first step.
 class LinkRateEstimate {
  public:
   static constexpr std::size_t kPeriods = 5;
 
   // What was measured before the first step.
-  explicit LinkRateEstimate(double bytes_per_s) : bytes_per_s_(bytes_per_s) {}
+  explicit LinkRateEstimate(double bytes_per_s) : bytes_per_s_(bytes_per_s), first_(bytes_per_s) {}
 
-  // overhead_s: what passes without a byte on the wire, such as latencies and wake-ups.
-  void add(const BusyPeriod& period, double overhead_s);
+  // least_overhead_s: what passes without a byte on the wire, such as latencies and wake-ups.
+  void add(const BusyPeriod& period, double least_overhead_s);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
+  // What passes without a byte on the wire, as far as it is known.
+  [[nodiscard]] double overhead_s() const { return overhead_s_; }
 
  private:
+  void learn_overhead(double bytes, double wire_s);
+  [[nodiscard]] double median(std::array<double, kPeriods> last) const;
+
   double bytes_per_s_;
+  double first_;
+  double overhead_s_ = 0.0, learnt_s_ = 0.0;
+  double last_bytes_ = 0.0, last_wire_s_ = 0.0;
+  double square_sum_ = 0.0, product_sum_ = 0.0;  // of differences: bytes^2, bytes x time
+  std::array<double, kPeriods> last_times_ = {};
   std::array<double, kPeriods> last_ = {};
   std::size_t count_ = 0;  // so far
 };

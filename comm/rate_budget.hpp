@@ -16,6 +16,9 @@
 //
 // It must have left `hops` latencies before the deadline, which is the end of backward and the
 // slack: the last message arrives that much later. Each i is one limit of b, and the least counts.
+//
+// Where the fixed bytes and the latencies come too late even at 0 bits, fewer bits make that no
+// better. The deadline is then the end that they have at 0 bits, and the slack.
 #pragma once
 
 #include <cstddef>
@@ -46,10 +49,9 @@ struct RateBudgetSetup {
 
 struct RateBudget {
   // The largest number of bits per value, the same for all buckets, at which the exchange ends in
-  // time. Infinity if nothing limits it (one rank, or no values). 0 if even the fixed bytes and the
-  // latencies come too late.
+  // time. Infinity if nothing limits it (one rank, or no values).
   double bits_per_value = 0.0;
-  bool fits = true;  // false: at 0 bits it is too late, too
+  bool fits = true;  // false: at 0 bits the exchange is too late, too
   // From the readiness of this bucket on the port is busy until the end; so this bucket, and those
   // after it, limit the rate. Nothing if nothing limits it.
   std::optional<std::size_t> binding = std::nullopt;

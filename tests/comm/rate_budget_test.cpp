@@ -80,11 +80,21 @@ TEST(RateBudget, NothingFits) {
   EXPECT_EQ(hidden_rate(setup).bits_per_value, 0.0);
   EXPECT_FALSE(hidden_rate(setup).fits);
   EXPECT_EQ(hidden_rate(setup).binding, 0u);
-  const std::vector<BudgetBucket> heavy = {{.elements = 1000, .ready_s = 0.0},
+}
+
+// The last bucket is late in any case: what others send meanwhile costs nothing.
+TEST(RateBudget, WhatIsLateAnywayTakesNoBitsFromOthers) {
+  const std::vector<BudgetBucket> heavy = {{.elements = 1'000'000, .ready_s = 0.0},
                                            {.elements = 0, .ready_s = 0.5, .fixed_bytes = 600'000}};
-  EXPECT_EQ(hidden_rate(setup_of(heavy, 1.0)).bits_per_value, 0.0);
-  EXPECT_EQ(hidden_rate(setup_of(heavy, 1.0)).binding, 1u);
-  EXPECT_FALSE(hidden_rate(setup_of(heavy, 1.0)).fits);
+  RateBudgetSetup setup = setup_of(heavy, 1.0);
+  // It ends after 1.1 s; of these, 0.5 s are left for bucket 0.
+  EXPECT_FALSE(hidden_rate(setup).fits);
+  EXPECT_NEAR(hidden_rate(setup).bits_per_value, 4.0, 1e-9);
+  EXPECT_EQ(hidden_rate(setup).binding, 0u);
+  setup.latency_s = 0.25;  // does not change it
+  EXPECT_NEAR(hidden_rate(setup).bits_per_value, 4.0, 1e-9);
+  setup.slack_s = 0.125;
+  EXPECT_NEAR(hidden_rate(setup).bits_per_value, 5.0, 1e-9);
 }
 
 // Simulates the port at the rate that was found: the last byte leaves at the deadline, no later.

@@ -333,6 +333,31 @@ TEST(AutoRate, FollowsTheLink) {
   EXPECT_NEAR(run(1.25e6, 20), hidden, 0.08 * hidden);
 }
 
+// A busy machine: every exchange takes 0.2 s more than its bytes do, and the last bucket is late by
+// that in any case. Fewer bits would not help.
+TEST(AutoRate, DoesNotTakeABusyMachineForASlowLink) {
+  constexpr double kRate = 1.25e7, kElements = 1e6, kLate_s = 0.2;
+  const std::vector<double> ready_s = {0.9, 1.0};
+  AutoRate rate({{.elements = static_cast<std::size_t>(kElements)}, {.fixed_bytes = 1000}}, 2, 1.5,
+                {.bytes_per_s = kRate, .latency_s = 0.0});
+  double bits = 0.35, least = 2.0;
+  for (int i = 0; i < 120; ++i) {
+    const double bytes = 1.5 * (kElements * bits / 8 + 1000), end_s = 1.0 + kLate_s + bytes / kRate;
+    rate.add(
+        {.begin_s = 0.0,
+         .ready_s = ready_s,
+         .backward_end_s = 1.0,
+         .next_begin_s = 1.2 + end_s - 1.0,
+         .exposed_s = end_s - 1.0,
+         .busy = {
+             .begin_s = 1.0, .end_s = end_s, .sent_bytes = static_cast<std::uint64_t>(bytes)}});
+    bits = RateLimits{}.limited(rate.budget().bits_per_value);
+    if (i > 80) least = std::min(least, bits);
+  }
+  EXPECT_GE(bits, 1.0);
+  EXPECT_GE(least, 0.5);
+}
+
 TEST(AutoRate, IsFrozenWhileAnotherRankIsLate) {
   const std::vector<double> ready_s = {0.1};
   AutoRate rate({{.elements = 1'000'000}}, 2, 1.5, {.bytes_per_s = 1e6, .latency_s = 0.0});
