@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/codecs/entropy_tables.hpp"
@@ -246,6 +248,63 @@ TEST(Ecq, ASetStepNeitherCutsNorExceedsItsError) {
       ASSERT_LE(std::abs(values[i] - decoded[i]), 0.5001f * step) << wanted << " at " << i;
       ASSERT_NEAR(values[i] - decoded[i], residual[i], 1e-6f * largest);
     }
+  }
+}
+
+// Where they are asked for: every value, or its upper half, and nothing that is not finite.
+TEST(Ecq, SendsFloats) {
+  const std::unique_ptr<Codec> codec = make_codec(parse_codec_spec("ecq"));
+  const std::vector<float> values = test::heavy_tailed_gradient(1001, 6);
+  for (const unsigned bits : {16u, 32u}) {
+    std::vector<float> residual(values.size(), 0.25f), decoded(values.size(), NAN);
+    std::vector<std::byte> payload(codec->max_payload_bytes(values.size()));
+    const EncodeResult result =
+        codec->encode(values, residual.data(), payload, {.quantiser_step = 1, .float_bits = bits});
+    ASSERT_TRUE(result.finite);
+    ASSERT_EQ(result.payload_bytes, 5 + values.size() * bits / 8);
+    payload.resize(result.payload_bytes);
+    codec->decode(payload, decoded);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float v = values[i] + 0.25f;
+      EXPECT_EQ(v - decoded[i], residual[i]);
+      EXPECT_LE(std::abs(residual[i]), bits == 32 ? 0.0f : 0x1p-8f * std::abs(v));
+    }
+    std::vector<float> sums(values.size(), 1.0f);
+    codec->decode_add(payload, sums);
+    EXPECT_EQ(sums[7], 1.0f + decoded[7]);
+    EXPECT_THROW(codec->decode(std::span(payload).first(payload.size() - 1), decoded), Error);
+    std::vector<std::byte> damaged = payload;
+    damaged[3] = std::byte{0};  // another step
+    EXPECT_THROW(codec->decode(damaged, decoded), Error);
+    damaged = payload;
+    damaged[payload.size() - 1] = std::byte{0x7F};
+    damaged[payload.size() - 2] = std::byte{0xFF};
+    EXPECT_THROW(codec->decode(damaged, decoded), Error);
+  }
+}
+
+// With blend= a segment of small values has a finer step than one step for all, and one of large
+// values a coarser one.
+TEST(Ecq, BlendsASegmentsOwnStepIntoThatOfAll) {
+  const auto step_of = [](const char* spec, float scale) {
+    const std::unique_ptr<Codec> codec = make_codec(parse_codec_spec(spec));
+    const CounterRng rng(3, RandomStream::test);
+    std::vector<float> values(2000);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = scale * static_cast<float>(normal(rng, i));
+    }
+    std::vector<std::byte> payload(codec->max_payload_bytes(values.size()));
+    static_cast<void>(codec->encode(values, nullptr, payload, {.quantiser_step = 3.0f}));
+    float step = 0.0f;
+    std::memcpy(&step, payload.data(), sizeof step);
+    return step;
+  };
+  EXPECT_EQ(step_of("ecq:blend=0", 0.01f), 3.0f);
+  for (const float scale : {0.01f, 1.0f, 16.0f}) {
+    // The segment's own step is 3 times its root mean square, which is the scale.
+    EXPECT_NEAR(step_of("ecq:blend=0.5", scale), 3 * std::sqrt(scale), 0.1f * std::sqrt(scale));
+    EXPECT_NEAR(step_of("ecq:blend=0.25", scale), 3 * std::pow(scale, 0.25f),
+                0.1f * std::pow(scale, 0.25f));
   }
 }
 
