@@ -148,6 +148,7 @@ class GradientSync {
   // Of this rank, from the last step that it has measured: the code of its errors, and whether its
   // residual has grown beyond the most.
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
+  std::uint64_t rank_ = 0, ranks_ = 1;
   RateReport rate_report_;
   FloatChoice float_choice_;
   // auto has what this rank would like, and the times of the step that it has not been told yet.

@@ -107,7 +107,8 @@ void GradientSync::order_rate(std::uint64_t step, double progress) {
   RateWord word{.kind = RateWord::Kind::wish, .code = RateWish::kNone, .has_alarm = told_[1] != 0};
   if (wanted_error_ > 0.0) {
     word.kind = RateWord::Kind::errors;
-    word.code = static_cast<std::uint16_t>(told_[0]);
+    // One rank after the other, so that the mean of all is what is steered.
+    if (step % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
   } else if (auto_rate_ && auto_rate_->is_known()) {
     word.code = RateWish::of_bits(auto_rate_->budget().bits_per_value).code();
   }

@@ -47,7 +47,7 @@ using SiteSquares = std::array<EncodedSquares, kRateSites>;
 }
 
 // The relative errors of a rank's encodes over the wanted one, as a message tells them: a byte for
-// each site, from 1/4 to 4 in steps of 1 %. The largest of all ranks count.
+// each site, from 1/4 to 4 in steps of 1 %. Of several, the largest count.
 class RateErrors {
  public:
   static constexpr std::uint16_t kNone = 0xffff;
