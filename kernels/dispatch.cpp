@@ -237,6 +237,11 @@ void blend_values(Device& device, std::span<const float> x, std::span<float> y, 
   DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());
   DP_SEND(blend_values, device, x, y, weight);
 }
+void subtract_from_values(Device& device, std::span<const float> x, std::span<float> y,
+                          float weight) {
+  DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());
+  DP_SEND(subtract_from_values, device, x, y, weight);
+}
 void swap_values(Device& device, std::span<float> x, std::span<float> y) {
   DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());
   DP_SEND(swap_values, device, x, y);

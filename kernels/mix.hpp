@@ -1,5 +1,5 @@
-// Loops over two arrays of floats: for sums of gradients over parts of a batch, and for averages of
-// weights. The same bits on every device.
+// Loops over two arrays of floats: for sums of gradients over parts of a batch, for averages of
+// weights, and for their differences. The same bits on every device.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,9 @@ namespace dp {
 void add_values(Device& device, std::span<const float> x, std::span<float> y);
 // y += weight * (x - y); with a weight of 1, y = x
 void blend_values(Device& device, std::span<const float> x, std::span<float> y, float weight);
+// y = weight * (x - y)
+void subtract_from_values(Device& device, std::span<const float> x, std::span<float> y,
+                          float weight);
 void swap_values(Device& device, std::span<float> x, std::span<float> y);
 
 }  // namespace dp

@@ -95,6 +95,8 @@ void muon_apply(CpuDevice& device, std::span<float> parameters, std::span<const 
 
 void add_values(CpuDevice& device, std::span<const float> x, std::span<float> y);
 void blend_values(CpuDevice& device, std::span<const float> x, std::span<float> y, float weight);
+void subtract_from_values(CpuDevice& device, std::span<const float> x, std::span<float> y,
+                          float weight);
 void swap_values(CpuDevice& device, std::span<float> x, std::span<float> y);
 
 }  // namespace dp::cpu

@@ -18,6 +18,10 @@ struct Blend {
     y = weight == 1.0f ? x : y + weight * (x - y);
   }
 };
+struct SubtractFrom {
+  float weight;
+  __device__ void operator()(float& x, float& y) const { y = weight * (x - y); }
+};
 struct Swap {
   __device__ void operator()(float& x, float& y) const {
     const float kept = x;
@@ -65,6 +69,10 @@ void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y
 }
 void blend_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float weight) {
   mix<false>(device, const_cast<float*>(x.data()), y, Blend{weight});
+}
+void subtract_from_values(CudaDevice& device, std::span<const float> x, std::span<float> y,
+                          float weight) {
+  mix<false>(device, const_cast<float*>(x.data()), y, SubtractFrom{weight});
 }
 void swap_values(CudaDevice& device, std::span<float> x, std::span<float> y) {
   mix<true>(device, x.data(), y, Swap{});

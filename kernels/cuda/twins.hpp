@@ -98,6 +98,8 @@ void muon_apply(CudaDevice& device, std::span<float> parameters, std::span<const
 
 void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y);
 void blend_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float weight);
+void subtract_from_values(CudaDevice& device, std::span<const float> x, std::span<float> y,
+                          float weight);
 void swap_values(CudaDevice& device, std::span<float> x, std::span<float> y);
 
 void augment_images(CudaDevice& device, const std::uint8_t* images, const ImageCrop* crops,

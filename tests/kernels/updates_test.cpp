@@ -196,13 +196,14 @@ TEST(Mix, EqualsItsFormula) {
     for (const std::size_t skipped : {0u, 1u}) {  // of 16 bytes at once and of single floats
       if (skipped > count) continue;
       const Doubles a = random_values(count, 1), b = random_values(count, 2);
-      GuardedTensor x(a), sum(b), blend(b), copied(b), swapped(b), x2(a);
+      GuardedTensor x(a), sum(b), blend(b), copied(b), less(b), swapped(b), x2(a);
       add_values(*device, x.span().subspan(skipped), sum.span().subspan(skipped));
       blend_values(*device, x.span().subspan(skipped), blend.span().subspan(skipped), 0.25f);
       blend_values(*device, x.span().subspan(skipped), copied.span().subspan(skipped), 1.0f);
+      subtract_from_values(*device, x.span().subspan(skipped), less.span().subspan(skipped), 0.25f);
       swap_values(*device, x2.span().subspan(skipped), swapped.span().subspan(skipped));
-      const Doubles s = sum.values(), m = blend.values(), c = copied.values(), w = swapped.values(),
-                    w2 = x2.values();
+      const Doubles s = sum.values(), m = blend.values(), c = copied.values(), d = less.values(),
+                    w = swapped.values(), w2 = x2.values();
       EXPECT_EQ(x.values(), a);
       for (std::size_t i = 0; i < count; ++i) {
         const auto p = static_cast<float>(a[i]), q = static_cast<float>(b[i]);
@@ -210,6 +211,7 @@ TEST(Mix, EqualsItsFormula) {
         EXPECT_EQ(s[i], static_cast<double>(is_in ? q + p : q)) << i;
         EXPECT_EQ(m[i], static_cast<double>(is_in ? q + 0.25f * (p - q) : q)) << i;
         EXPECT_EQ(c[i], is_in ? a[i] : b[i]) << i;
+        EXPECT_EQ(d[i], static_cast<double>(is_in ? 0.25f * (p - q) : q)) << i;
         EXPECT_EQ(w[i], is_in ? a[i] : b[i]) << i;
         EXPECT_EQ(w2[i], is_in ? b[i] : a[i]) << i;
       }
