@@ -64,6 +64,7 @@ Options trial_options(const Options& options, int ranks) {
   trial.accumulate = 1;
   trial.batch_schedule = "fixed";
   trial.exchange = false;
+  trial.sync_every = "off";
   trial.autotune = "off";
   trial.log = trial.trace = trial.export_file = trial.init = "none";
   trial.quiet = true;
@@ -85,7 +86,7 @@ double measure_step(Run& run, double images) {
     run.replica->compute(step);
     run.replica->await_loaded();
     static_cast<void>(run.replica->await_sums(0));
-    run.replica->skip_update();
+    run.replica->end_step();
     step_s = now_s() - begin_s;
   }
   return step_s * images / static_cast<double>(samples);

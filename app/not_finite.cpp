@@ -21,17 +21,19 @@ std::string tensor_at(const net::Parameters& parameters, std::size_t place) {
 
 }  // namespace
 
+std::string describe_own_not_finite(Run& run) {
+  net::Parameters& parameters = run.replica->network().parameters();
+  const std::string who = fmt::format("rank {}", run.comm.rank());
+  const std::vector<float> gradient = to_host(*run.device, parameters.gradients());
+  const auto first =
+      std::ranges::find_if(gradient, [](float value) { return !std::isfinite(value); });
+  if (first == gradient.end()) return who;  // the loss was not finite
+  const auto place = static_cast<std::size_t>(first - gradient.begin());
+  return fmt::format("{}, first in {}", who, tensor_at(parameters, place));
+}
+
 std::string describe_not_finite(Run& run, const StepVerdict& verdict) {
   net::Parameters& parameters = run.replica->network().parameters();
-  if (!run.options.exchange) {
-    const std::string who = fmt::format("rank {}", run.comm.rank());
-    const std::vector<float> gradient = to_host(*run.device, parameters.gradients());
-    const auto first =
-        std::ranges::find_if(gradient, [](float value) { return !std::isfinite(value); });
-    if (first == gradient.end()) return who;  // the loss was not finite
-    const auto place = static_cast<std::size_t>(first - gradient.begin());
-    return fmt::format("{}, first in {}", who, tensor_at(parameters, place));
-  }
   const std::vector<std::uint64_t> places = run.replica->sync().reducer().run(
       [&](Communicator& comm) { return comm.all_gather(std::uint64_t{verdict.first_not_finite}); });
   const auto is_bad = [](std::uint64_t place) { return place != kNowhere; };

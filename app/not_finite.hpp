@@ -8,9 +8,11 @@
 
 namespace dp {
 
-// Collective if the run exchanges gradients. "rank 2 on host node3, first in
-// layer1.0.conv1.weight": the lowest such rank, and the first tensor in the order in which
-// gradients are sent (the last layer's first). Without an exchange it is this rank's own.
+// Collective, after an exchange. "rank 2 on host node3, first in layer1.0.conv1.weight": the lowest
+// such rank, and the first tensor in the order in which gradients are sent (the last layer's
+// first).
 [[nodiscard]] std::string describe_not_finite(Run& run, const StepVerdict& verdict);
+// The same of this rank's own gradient, which was not exchanged.
+[[nodiscard]] std::string describe_own_not_finite(Run& run);
 
 }  // namespace dp

@@ -10,6 +10,7 @@
 #include "app/options_config.hpp"
 #include "app/options_layers.hpp"
 #include "app/options_optimizer.hpp"
+#include "app/options_rounds.hpp"
 #include "app/options_table.hpp"
 #include "app/options_values.hpp"
 #include "app/options_words.hpp"
@@ -134,6 +135,7 @@ Options Builder::resolve() {
   resolve_checkpoint();
   resolve_plan();
   resolve_sync_bn();
+  resolve_rounds(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_codec_defaults();
   resolve_init();
   return options_;

@@ -102,6 +102,8 @@ struct Options {
   std::int64_t compress_warmup = 0;  // epochs
   std::string topology = "ring";
   double bucket_mb = 0;  // 10^6 bytes of fp32 gradient; 0: from a measurement of the network
+  std::string sync_every = "off";  // parse_round_schedule
+  double outer_lr = 1, outer_momentum = 0;
   bool exchange = true;
   bool overlap = true;
   std::string throttle = "off";  // or a rate: parse_bit_rate

@@ -9,6 +9,7 @@
 #include "app/options_checkpoint.hpp"
 #include "app/options_optimizer.hpp"
 #include "app/options_plan.hpp"
+#include "app/options_rounds.hpp"
 #include "app/options_schedule.hpp"
 #include "app/options_values.hpp"
 #include "app/recipes.hpp"
@@ -328,6 +329,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         comm_timeout_row(options),
         choice_row("check-replicas", options.check_replicas, {"epoch", "step", "off"},
                    "how often ranks compare hashes to prove that all hold the same bits")}},
+      {"Exchange in rounds", round_rows(options)},
       {"Machine",
        {device_row(options),
         choice_row("precision", options.precision, {"fp32", "tf32", "bf16"},

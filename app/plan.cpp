@@ -13,6 +13,7 @@
 #include "app/codec_accuracy.hpp"
 #include "app/prediction.hpp"
 #include "app/recorder.hpp"
+#include "app/round_schedule.hpp"
 #include "comm/auto_rate.hpp"
 #include "comm/hierarchical.hpp"
 #include "comm/link_model.hpp"
@@ -34,6 +35,7 @@ constexpr const char* kCodecOfRate = "ecq:bits=0.35";
 Options rehearsal_options(const Options& options) {
   Options trial = options;
   trial.exchange = false;
+  trial.sync_every = "off";
   trial.log = trial.trace = trial.export_file = trial.init = trial.checkpoint = "none";
   trial.resume = false;
   trial.quiet = true;
@@ -164,6 +166,10 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
   choice.ports = network.ports;
   choice.hosts = network.hosts;
   choice.overlaps = options.overlap;
+  const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
+  if (rounds.has_rounds()) {
+    choice.round_steps = static_cast<double>(rounds.steps_at(options.lr));
+  }
   choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
   const std::size_t bucket_bytes =
       options.bucket_mb > 0
@@ -271,7 +277,8 @@ void print_plans(const Options& options, const Calibration& calibration,
                             .sent_bytes = forecast.most_sent_bytes});
           }
         }
-        if (ranks > 1) {
+        // In rounds nothing hides.
+        if (ranks > 1 && options.sync_every == "off") {
           hidden = hidden_bits(calibration,
                                choice_for(options, calibration, network, "direct", kCodecOfRate));
         }
@@ -363,6 +370,10 @@ void plan_run(const Options& options, Communicator& comm) {
         DP_VERSION, options.model.c_str(), options.dataset.c_str(), calibration.steps.size(),
         calibration.steps.size() == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "" : "s",
         comm.size() == 1 ? "s" : "", format_seconds(calibration.compute_s()).c_str());
+    if (options.sync_every != "off") {
+      std::printf("exchange %s; the losses of studies are those of an exchange at every step\n",
+                  parse_round_schedule("--sync-every", options.sync_every).text().c_str());
+    }
     print_plans(options, calibration, measured);
   });
 }

@@ -35,7 +35,8 @@ ComputeTimes times_of(const RehearsedStep& step, const StepChoice& choice) {
     for (std::size_t t = bucket.first_tensor; t < bucket.end_tensor; ++t) {
       ready_s = std::max(ready_s, choice.batch_factor * step.ready_s[t]);
     }
-    times.ready_s.push_back(choice.overlaps ? ready_s : times.backward_end_s);
+    const bool overlaps = choice.overlaps && choice.round_steps == 0.0;
+    times.ready_s.push_back(overlaps ? ready_s : times.backward_end_s);
   }
   times.after_s = step.update_s;
   return times;
@@ -112,7 +113,15 @@ StepForecast predict_step(const Calibration& calibration, const StepChoice& choi
       ranks.push_back(times_of(step[rank % step.size()], choice));
     }
   }
-  return simulate_steps(setup, steps);
+  StepForecast forecast = simulate_steps(setup, steps);
+  if (choice.round_steps > 0.0) {
+    forecast.step_s -= forecast.exposed_s;
+    for (double* shared : {&forecast.exposed_s, &forecast.sent_bytes, &forecast.most_sent_bytes}) {
+      *shared /= choice.round_steps;
+    }
+    forecast.step_s += forecast.exposed_s;
+  }
+  return forecast;
 }
 
 std::optional<StepForecast> predict_run(Run& run) {
@@ -144,6 +153,13 @@ std::optional<StepForecast> predict_run(Run& run) {
   if (hosts == 1) choice.ports.inside_bytes_per_s = run.link.bytes_per_s;
   choice.window = reducer.window();
   choice.overlaps = run.options.overlap;
+  if (run.rounds.has_rounds()) {
+    // The last round of an epoch may be shorter.
+    const std::size_t steps = run.train_loader->steps();
+    const std::size_t length = run.rounds.steps_at(run.schedule.learning_rate);
+    choice.round_steps =
+        static_cast<double>(steps) / static_cast<double>((steps + length - 1) / length);
+  }
   if (run.comm.rank() != 0) return std::nullopt;
   return predict_step(calibration, choice);
 }

@@ -47,6 +47,9 @@ struct StepChoice {
   std::size_t buckets_in_flight = ReducerOptions().buckets_in_flight;
   bool overlaps = true;
   double batch_factor = 1.0;  // images of a step over those measured
+  // The steps between two exchanges, whose forecast is then shared out among them; nothing is sent
+  // while backward computes. 0: an exchange at every step.
+  double round_steps = 0.0;
 };
 
 // Asserts that the codecs of all buckets were measured.

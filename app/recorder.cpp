@@ -122,6 +122,7 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
       const Sums sums = reducer_->run([&](Communicator& c) {
         return Sums{c.all_sum(tally.step_loss.loss), c.all_sum(tally.step_loss.samples)};
       });
+      const bool has_exchanged = tally.has_exchanged && run_.comm->size() > 1;
       if (log_) {
         log_->append(StepRow{.step = static_cast<std::int64_t>(global_step),
                              .epoch = static_cast<std::int64_t>(tally.epoch),
@@ -151,7 +152,8 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                              .hidden_bits = tally.rate.hidden_bits,
                              .relative_error = tally.rate.relative_error,
                              .residual_growth = tally.rate.residual_growth,
-                             .guard_factor = tally.rate.guard_factor});
+                             .guard_factor = tally.rate.guard_factor,
+                             .exchanged = has_exchanged ? 1 : 0});
         if (log_->is_save_due()) save_log();
       }
     }
@@ -266,7 +268,8 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
       .skipped_steps = tally.skipped_steps,
       .delivered_relative_error = comm.delivered_relative_error(),
       .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes),
-      .saturation = comm.saturation()};
+      .saturation = comm.saturation(),
+      .exchanges = tally.exchanges};
   epochs_.push_back(row);
   epoch_steps_.push_back(static_cast<double>(tally.steps_of_epoch));
   if (log_) {

@@ -72,6 +72,8 @@ struct EpochTally {
   double bits_sum = 0;
   std::int64_t rated_steps = 0;
   std::int64_t skipped_steps = 0;
+  bool has_exchanged = false;  // in the last step, or after it
+  std::int64_t exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
 
@@ -79,7 +81,8 @@ struct EpochTally {
   [[nodiscard]] double bits_per_value() const {
     return rated_steps == 0 ? RateReport::kNothing : bits_sum / static_cast<double>(rated_steps);
   }
-  void list_state(StateVisitor& visitor);
+  // judged: whether all ranks skip the same steps.
+  void list_state(StateVisitor& visitor, StateShare judged = StateShare::replicated);
 };
 
 // Sums over all ranks.
@@ -122,8 +125,11 @@ class Recorder {
   }
   // Collective if --log-steps asks for a row; `times` are then that step's.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
-  // `where` says whose gradient was not finite.
-  void note_skipped_step(std::uint64_t global_step, const std::string& where);
+  // `where` says whose gradient was not finite. Otherwise than all ranks together, a rank skips its
+  // own step.
+  void note_skipped_step(std::uint64_t global_step, const std::string& where, bool is_of_all);
+  // The same of a round, which all ranks undo.
+  void note_lost_round(std::uint64_t global_step, const std::string& where);
   // Rank 0 prints the result of an evaluation that belongs to no epoch.
   void say_evaluation(const EvaluationResult& result);
   // Rank 0 prints and logs the result with test-time augmentation, which stands beside the others.
@@ -184,7 +190,7 @@ class Recorder {
   void write_epoch(const EpochTally& tally, const EvaluationResult& result,
                    const std::vector<RankRecord>& ranks, const std::vector<CommCost>& buckets);
   void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
-  // These are in recorder_console.cpp and for rank 0 only.
+  // These are in recorder_console.cpp and recorder_notes.cpp, for rank 0 only.
   [[nodiscard]] std::string note_of(const Bucket& bucket) const;
   void print_start_of_evaluation();
   [[nodiscard]] std::string describe_buckets() const;

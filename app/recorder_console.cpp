@@ -1,12 +1,11 @@
 // What the recorder prints on the console: start, steps, epochs, end.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "app/recipes.hpp"
 #include "app/recorder.hpp"
+#include "app/round_schedule.hpp"
 #include "app/stop_notice.hpp"
-#include "comm/auto_rate.hpp"
 #include "comm/network_interface.hpp"
 #include "io/text_table.hpp"
 
@@ -49,12 +48,15 @@ void Recorder::print_start() {
   if (!is_speaker()) return;
   for (const std::string& warning : run_.data->warnings) console_.warn("dptrain: " + warning);
   const Options& o = *run_.options;
+  const RoundSchedule rounds = parse_round_schedule("--sync-every", o.sync_every);
   const std::size_t parameters = run_.network->parameters().size();
   const auto frozen = static_cast<std::int64_t>(run_.network->parameters().frozen_size());
+  const std::string codec = o.compress == "none" ? "not compressed" : "compressed by " + o.compress;
   const std::string gradients = run_.comm->size() == 1 ? "no gradients to exchange"
                                 : !o.exchange          ? "gradients not exchanged (--exchange off)"
-                                : o.compress == "none" ? "gradients not compressed"
-                                                       : "gradients compressed by " + o.compress;
+                                : rounds.has_rounds()
+                                    ? fmt::format("exchange {}, {}", rounds.text(), codec)
+                                    : "gradients " + codec;
   if (o.epochs == 0) {
     print_start_of_evaluation();
     return;
@@ -106,6 +108,12 @@ void Recorder::print_start() {
                                       ? "encoded and added on the GPU"
                                       : "encoded and added by the host's processor");
   }
+  if (rounds.has_rounds()) {
+    rows.emplace_back(
+        "rounds", fmt::format("exchange {}, and at the end of an epoch; outer learning rate {:g}, "
+                              "momentum {:g}",
+                              rounds.text(), o.outer_lr, o.outer_momentum));
+  }
   console_.settings("this run", rows);
   std::vector<std::pair<std::string, std::string>> changed;
   for (const auto& [name, value] : o.changed()) {
@@ -118,7 +126,12 @@ void Recorder::print_start() {
 
   if (!run_.buckets.empty() && run_.comm->size() > 1) {
     TextTable table;
-    table.header = {"bucket", "elements", "codec", "topology", "rank 0 sends a step", "note"};
+    table.header = {"bucket",
+                    "elements",
+                    "codec",
+                    "topology",
+                    rounds.has_rounds() ? "rank 0 sends an exchange" : "rank 0 sends a step",
+                    "note"};
     table.align = {Align::right, Align::right, Align::left, Align::left, Align::right, Align::left};
     for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
       const Bucket& bucket = run_.buckets[b];
@@ -160,79 +173,8 @@ std::string Recorder::note_of(const Bucket& bucket) const {
                      has_ladder ? "at 25 %, 6.25 %, ..." : "in fp32");
 }
 
-void Recorder::note_skipped_step(std::uint64_t global_step, const std::string& where) {
-  if (!is_speaker()) return;
-  const bool is_first = !std::exchange(has_skipped_, true);
-  console_.warn(
-      fmt::format("dptrain: step {}: the gradient is not finite on {}{}{}", global_step, where,
-                  run_.options->exchange ? "; all ranks skip this step" : "; it skips this step",
-                  is_first ? "; if it happens again, try a smaller --lr, --clip-norm or "
-                             "--warmup-epochs"
-                           : ""));
-}
-
-// A loss that grows again, far above what it was, or that is far above that of guessing.
-void Recorder::note_loss(const EpochRow& row) {
-  constexpr double kTimes = 2.0, kLeastRise = 0.5;
-  const double guessing = std::log(static_cast<double>(run_.data->train->classes()));
-  const double before = least_loss_;
-  if (std::isfinite(row.train_loss)) least_loss_ = std::min(least_loss_, row.train_loss);
-  const double usual = std::min(before, guessing);
-  if (has_exploded_ || !(row.train_loss > std::max(kTimes * usual, usual + kLeastRise))) return;
-  has_exploded_ = true;
-  console_.warn(
-      fmt::format("dptrain: epoch {}: the training loss is {:.3g}, {}: try a smaller --lr, "
-                  "--warmup-epochs 1 or "
-                  "--clip-norm 1{}",
-                  row.epoch + 1, row.train_loss,
-                  before < guessing ? fmt::format("after {:.3g} in an earlier epoch", before)
-                                    : fmt::format("far above that of guessing ({:.3g})", guessing),
-                  run_.options->compress == "none" ? "" : ", or a finer --compress"));
-}
-
 void Recorder::say(const std::string& line) {
   if (is_speaker()) console_.print(line);
-}
-
-void Recorder::note_images(const std::vector<std::string>& notes) {
-  constexpr std::size_t kMostNamed = 5;
-  if (!is_speaker()) return;
-  std::size_t unnamed = 0;
-  for (const std::string& note : notes) {
-    // Other ranks may meet an image in other epochs.
-    if (!replaced_images_.insert(note).second) continue;
-    if (replaced_images_.size() <= kMostNamed) {
-      console_.warn("dptrain: " + note);
-    } else {
-      ++unnamed;
-    }
-  }
-  if (unnamed > 0) {
-    console_.warn(
-        fmt::format("dptrain: {} more images cannot be decoded; the next ones of their "
-                    "classes stand in for them",
-                    unnamed));
-  }
-}
-
-void Recorder::warn_once(const std::string& line) {
-  if (is_speaker() && warnings_.insert(line).second) console_.warn("dptrain: " + line);
-}
-
-void Recorder::note_missing(const std::string& what, const std::string& why) {
-  missing_[what] = why;
-  warn_once(why + "; training goes on without it");
-}
-
-std::string Recorder::missing_files() const {
-  std::string files;
-  for (const auto& [what, why] : missing_) {
-    files += (files.empty() ? "" : "; ") + what;
-    if (why.empty()) continue;
-    files += fmt::format(" {} ({})", what == kLogName ? missing_part_of_log() : "is missing", why);
-  }
-  if (files.empty() || !is_speaker()) return {};
-  return "the training is complete, but not all of its files: " + files;
 }
 
 void Recorder::record_test_augmentation(const EvaluationResult& result) {
@@ -286,6 +228,7 @@ void Recorder::print_step(const EpochTally& tally) {
     for (const auto& bytes : expected_bytes_) {
       sent += bytes ? static_cast<double>(*bytes) : std::numeric_limits<double>::quiet_NaN();
     }
+    sent *= per_second(static_cast<double>(tally.exchanges), done);
   }
   console_.step({.epoch = tally.epoch + 1,
                  .epochs = epochs,

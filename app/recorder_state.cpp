@@ -61,12 +61,13 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-void EpochTally::list_state(StateVisitor& visitor) {
+void EpochTally::list_state(StateVisitor& visitor, StateShare judged) {
   visitor.value("epoch/number", epoch);
   visitor.value("epoch/steps", steps);
   visitor.value("epoch/images", samples);
   visitor.value("epoch/learning_rate", learning_rate);
-  visitor.value("epoch/skipped_steps", skipped_steps);
+  visitor.value("epoch/skipped_steps", skipped_steps, judged);
+  visitor.value("epoch/exchanges", exchanges);
   visitor.value("epoch/bits_sum", bits_sum);
   visitor.value("epoch/rated_steps", rated_steps);
   visitor.value("epoch/replica_hash", replica_hash);

@@ -15,8 +15,9 @@ float* floats(const Device::Memory& memory) { return reinterpret_cast<float*>(me
 
 }  // namespace
 
-void Replica::begin_epoch(std::size_t epoch) {
+void Replica::begin_epoch(std::size_t epoch, double learning_rate) {
   sync_->begin_epoch(epoch);
+  begin_rounds(epoch, learning_rate);
   const bool changes = std::ranges::any_of(network_.parameters().tensors(), [&](const auto& t) {
     return t.is_trained_in(epoch) != t.is_trained_in(epoch_);
   });
@@ -41,7 +42,7 @@ void Replica::load(const Batch& batch) {
 void Replica::compute(std::uint64_t step, bool is_last_part, double progress) {
   batch_ = take_loaded();
   if (batch_.part == 0) {
-    sync_->begin_step(step, progress);
+    if (!is_in_rounds_) sync_->begin_step(step, progress);
     if (options_.trace != nullptr) options_.trace->begin_step(step);
     clock_.step_begins(step);
     has_earlier_ = false;
@@ -117,7 +118,12 @@ void Replica::await_loaded() {
 }
 
 StepVerdict Replica::await_sums(double data_s) {
-  const StepVerdict verdict = sync_->finish_step();
+  StepVerdict verdict;
+  if (is_in_rounds_) {
+    device_.synchronize();
+  } else {
+    verdict = sync_->finish_step();
+  }
   const GatherDesk::Waits waits = desk_ ? desk_->take_waits() : GatherDesk::Waits{};
   clock_.exchanged(data_s, waits.forward_s, waits.backward_s);
   // Only here the device has certainly ended the step's computation, because without an exchange
@@ -131,11 +137,8 @@ StepVerdict Replica::await_sums(double data_s) {
 void Replica::update(double learning_rate, double progress) {
   optimizer_->step(learning_rate);
   if (lookahead_) lookahead_->update(progress);
-  if (ema_) ema_->update(progress);
-  clock_.updated();
+  if (ema_ && !is_in_rounds_) ema_->update(progress);
 }
-
-void Replica::skip_update() { clock_.updated(); }
 
 void Replica::reset_averages() {
   for (const auto& average : {lookahead_.get(), ema_.get()}) {
@@ -195,13 +198,16 @@ TensorView Replica::images_of(const LoadedBatch& batch) {
 void Replica::forward_and_backward(bool is_last_part) {
   const TensorView images = images_of(batch_);
   const TensorView logits = network_.forward(images, net::Mode::training);
-  // The gradient is divided by the samples of all ranks here, so the exchange only adds.
+  // The gradient is divided by the samples of all ranks here, so the exchange only adds. In rounds
+  // it is divided by a rank's part of them, so that the mean of the ranks' gradients is the same.
   {
     const TraceSlice slice(host_trace(), TraceKind::loss);
-    softmax_cross_entropy(device_, logits, input_ ? input_->labels() : batch_.labels,
-                          static_cast<float>(options_.label_smoothing),
-                          static_cast<double>(batch_.global_samples), network_.logit_gradient(),
-                          loss_);
+    const auto samples = static_cast<double>(batch_.global_samples);
+    softmax_cross_entropy(
+        device_, logits, input_ ? input_->labels() : batch_.labels,
+        static_cast<float>(options_.label_smoothing),
+        is_in_rounds_ ? samples / static_cast<double>(options_.rounds->ranks) : samples,
+        network_.logit_gradient(), loss_);
   }
   clock_.forward_ended();
   const std::span<float> gradients = network_.parameters().gradients();
@@ -219,7 +225,7 @@ void Replica::forward_and_backward(bool is_last_part) {
   }
   // An exchange looks at every value; without one nobody else does. The squares of finite floats do
   // not overflow a double.
-  if (!options_.exchange && is_last_part) sum_of_squares(device_, gradients, squares_);
+  if (!exchanges_gradients() && is_last_part) sum_of_squares(device_, gradients, squares_);
   clock_.backward_ended();
 }
 
@@ -236,20 +242,9 @@ void Replica::finish_without_batch() {
   const std::span<float> gradients = network_.parameters().gradients();
   device_.fill_zero(gradients.data(), gradients.size_bytes());
   add_earlier(gradients);
-  if (!options_.exchange) sum_of_squares(device_, gradients, squares_);
-  sync_->all_final();
+  if (!exchanges_gradients()) sum_of_squares(device_, gradients, squares_);
+  if (!is_in_rounds_) sync_->all_final();
   clock_.nothing_computed();
-}
-
-void Replica::list_state(StateVisitor& visitor) {
-  network_.parameters().list_state(visitor);
-  optimizer_->list_state(visitor);
-  if (lookahead_) lookahead_->list_state(visitor);
-  if (ema_) ema_->list_state(visitor);
-  sync_->list_state(visitor);
-  visitor.text({.name = "algorithms",
-                .get = [this] { return device_.tuning().export_text(); },
-                .set = [this](const std::string& text) { device_.tuning().import_text(text); }});
 }
 
 // ---- set-up -------------------------------------------------------------------------------------
@@ -277,6 +272,10 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
   if (options_.lookahead_every > 0) {
     lookahead_ =
         net::make_lookahead(device, parameters, options_.lookahead_every, options_.lookahead_share);
+  }
+  if (options_.rounds) {
+    rounds_ = std::make_unique<RoundSync>(device, parameters.values(), parameters.gradients(),
+                                          options_.rounds->ranks, options_.rounds->outer);
   }
   if (options_.ema_decay > 0) {
     ema_ = net::make_exponential_average(device, parameters, options_.ema_decay);
@@ -314,7 +313,12 @@ void Replica::plan_exchange() {
   sync_ = std::make_unique<GradientSync>(&device_, parameters.gradients(), std::move(slots),
                                          std::move(sync));
   set_groups();
-  if (!options_.exchange) return;
+  choose_tensor_final();
+}
+
+void Replica::choose_tensor_final() {
+  tensor_final_ = nullptr;
+  if (!exchanges_gradients()) return;
   tensor_final_ = [this](std::size_t tensor) {
     net::Parameters& all = network_.parameters();
     const net::Parameter& place = all.tensors()[tensor];

@@ -7,10 +7,15 @@
 //     await_loaded()   the loader may have the batch's memory back
 //     await_sums()     waits until the sums of all ranks are in place
 //     update(rate)     the optimiser (net/optimizer.hpp) and the averages of the weights
+//     exchange_round() in rounds (app/round_sync.hpp), after the last step of one
+//     end_step()
 // A batch may come in parts (--accumulate): load() and compute() are then called for each of them.
 // On a GPU compute() and update() return before the device has done its work. load() of the next
 // batch may be called between compute() and await_sums(). Forward and backward of a batch size run
 // as one recording (on a GPU a CUDA graph), the update as another.
+//
+// With rounds, the steps exchange nothing: await_sums() does not wait, and each rank trains alone
+// until exchange_round() makes all of them equal.
 //
 // Set-up: construct, prepare() every batch size, plan_exchange(), connect(); begin_epoch() before
 // the first step of each epoch.
@@ -26,7 +31,9 @@
 #include <utility>
 #include <vector>
 
+#include "app/round_sync.hpp"
 #include "app/step_clock.hpp"
+#include "comm/communicator.hpp"
 #include "comm/gradient_sync.hpp"
 #include "comm/prompt_gather.hpp"
 #include "io/augment.hpp"
@@ -40,6 +47,15 @@
 #include "net/weight_average.hpp"
 
 namespace dp {
+
+// Rounds instead of the exchange of gradients at every step.
+struct RoundOptions {
+  std::size_t first_epoch = 0;  // before it, gradients are exchanged at every step
+  std::size_t ranks = 1;        // that exchange
+  OuterOptions outer = {};
+  double residual_decay = 1.0;    // before each exchange
+  bool takes_mean_state = false;  // the optimiser's state becomes the mean of the ranks'
+};
 
 struct ReplicaOptions {
   DataType activation_type = DataType::f32;
@@ -55,6 +71,7 @@ struct ReplicaOptions {
   bool exchange = true;               // false: every rank trains its own model
   // Of all ranks, if batch normalisation works on the images of all; 1: on each rank's own.
   std::size_t batch_norm_ranks = 1;
+  std::optional<RoundOptions> rounds = {};
   // Fields that depend on the optimiser's settings are filled in here.
   GradientSyncOptions sync = {};
   // Gets the training loop's slices: a step's parts and, on a CPU, the layers. On a GPU forward and
@@ -77,8 +94,9 @@ class Replica {
   // Collective. From here on the reducer's thread owns the communicator.
   void connect(Communicator& comm) { sync_->connect(comm); }
 
-  // Collective. Call it before the first step of an epoch.
-  void begin_epoch(std::size_t epoch);
+  // Collective. Call it before the first step of an epoch, with that step's learning rate, which
+  // counts where rounds begin.
+  void begin_epoch(std::size_t epoch, double learning_rate = 1.0);
 
   // The weights were set from outside: averages of them begin there.
   void reset_averages();
@@ -94,8 +112,22 @@ class Replica {
   StepVerdict await_sums(double data_s);
   // progress: the share of the run that is done, with this step.
   void update(double learning_rate, double progress = 0);
-  // Instead of update(), for a step that is skipped.
-  void skip_update();
+  // Whether the steps of this epoch exchange gradients: there is an exchange, and there are no
+  // rounds. If not, update() or nothing follows from this rank's own gradient alone.
+  [[nodiscard]] bool exchanges_gradients() const { return options_.exchange && !is_in_rounds_; }
+  // After an update, or a step without one: whether a round ends here (RoundSync::ends_round).
+  // False without rounds.
+  [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
+  // The steps of the running round so far.
+  [[nodiscard]] std::size_t steps_of_round() const { return rounds_ ? rounds_->steps() : 0; }
+  // Collective: then all ranks have the same parameters. If the verdict is not finite, these are
+  // those with which the round began.
+  StepVerdict exchange_round(std::uint64_t step, double progress = -1.0);
+  // Collective, between steps, after a checkpoint in the middle of a round was read by other ranks:
+  // ends that round without codecs. This rank counts for so many of the earlier ones.
+  void end_round_of_others(Communicator& comm, std::size_t counts_for);
+  // Every step ends with it.
+  void end_step() { clock_.updated(); }
 
   // Forward and backward of the loaded batch, as in a step, but nothing is exchanged. The moments:
   // kBegin, kBackwardEnd, and kFirstTensor + t when tensor t's gradient is final. A batch without
@@ -156,6 +188,11 @@ class Replica {
   void finish_without_batch();
   void add_earlier(std::span<float> gradients);
   void set_groups();
+  void choose_tensor_final();
+  // These are in replica_rounds.cpp, like the methods for rounds and list_state().
+  void begin_rounds(std::size_t epoch, double learning_rate);
+  void after_round(std::size_t steps, double progress);
+  void take_mean_state();
 
   Device& device_;
   ReplicaOptions options_;
@@ -193,7 +230,10 @@ class Replica {
 
   std::unique_ptr<net::WeightAverage> lookahead_, ema_;
 
-  net::TensorCallback tensor_final_;  // empty if nothing is exchanged
+  std::unique_ptr<RoundSync> rounds_;  // with rounds, in any epoch
+  bool is_in_rounds_ = false;          // in the running one
+
+  net::TensorCallback tensor_final_;  // empty if no gradients are exchanged
   std::unique_ptr<GradientSync> sync_;
 };
 

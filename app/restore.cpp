@@ -34,12 +34,21 @@ void write_floats(Device& device, const StateBlock& block, const std::vector<flo
   }
 }
 
-// The ranks that have no statistics take the mean of the others'.
-void average_statistics(Device& device, Communicator& comm, const StateList& list, bool has_own) {
+// The ranks that have no part of their own take the mean of the others': of running statistics and,
+// in rounds, of parameters and the optimiser's state.
+void average_own(Device& device, Communicator& comm, const StateList& list, bool has_own) {
   const auto with = comm.all_sum(std::int64_t{has_own});
   if (with == comm.size() || with == 0) return;
   for (const StateBlock& block : list.blocks) {
     if (block.share != StateShare::own || block.merge != StateMerge::mean) continue;
+    if (block.type == StateType::u64) {  // the number of updates
+      std::uint64_t count = 0;
+      std::memcpy(&count, block.bytes.data(), sizeof(count));
+      const std::int64_t sum = comm.all_sum(has_own ? static_cast<std::int64_t>(count) : 0);
+      count = static_cast<std::uint64_t>(sum / with);
+      if (!has_own) std::memcpy(block.bytes.data(), &count, sizeof(count));
+      continue;
+    }
     std::vector<float> values = read_floats(device, block);
     std::vector<double> sums(values.size());
     if (has_own) std::ranges::copy(values, sums.begin());
@@ -92,7 +101,8 @@ std::vector<std::string> restore_run(Run& run, const StateList& list, const Resu
   reducer.run([&](Communicator& comm) {
     comm.together([&] { unused = restore_state(*run.device, list, sources); });
     if (sources.is_same_run) return;
-    average_statistics(*run.device, comm, list, !point.own.empty());
+    average_own(*run.device, comm, list, !point.own.empty());
+    run.replica->end_round_of_others(comm, point.own.size());
     if (run.options.topology == "hierarchical") {
       bring_residuals_to_leaders(*run.device, comm, list, reducer.hosts());
     }

@@ -1,5 +1,7 @@
 #include "app/run_options.hpp"
 
+#include <algorithm>
+
 #include "app/options_values.hpp"
 #include "kernels/base/error.hpp"
 
@@ -88,6 +90,37 @@ net::ScheduleOptions schedule_options(const Options& options, double scaling,
           .end = options.lr_end,
           .power = options.lr_power,
           .is_by_epoch = options.lr_interval == Options::LrInterval::epoch};
+}
+
+std::optional<RoundOptions> round_options(const Options& options, const RoundSchedule& rounds,
+                                          int ranks) {
+  if (!rounds.has_rounds()) return std::nullopt;
+  return RoundOptions{
+      .first_epoch = rounds.from - 1,
+      .ranks = checked_cast<std::size_t>(ranks),
+      .outer = {.learning_rate = options.outer_lr, .momentum = options.outer_momentum},
+      .residual_decay = rounds.decay,
+      .takes_mean_state = rounds.takes_mean_state};
+}
+
+std::optional<AugmentationRule> augmentation_rule(const Options& options, const ImageShape& shape) {
+  if (!options.augment) return std::nullopt;
+  const AugmentationRule rule{.crop_padding = static_cast<int>(options.crop_padding),
+                              .is_reflected = options.crop_fill == Options::CropFill::reflect,
+                              .flip = options.flip,
+                              .cutout = static_cast<int>(options.cutout)};
+  const std::size_t side = std::min(shape.height, shape.width);
+  if (!fits({.cutout = rule.cutout}, shape)) {
+    throw_error(ErrorKind::usage, "--cutout {}: must be at most {}, the side of the images",
+                rule.cutout, side);
+  }
+  if (!fits(rule, shape)) {
+    throw_error(ErrorKind::usage,
+                "--crop-padding {}: must be less than {}, the side of the images, with --crop-fill "
+                "reflect",
+                rule.crop_padding, side);
+  }
+  return rule;
 }
 
 }  // namespace dp

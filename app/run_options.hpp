@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/options.hpp"
+#include "app/replica.hpp"
+#include "app/round_schedule.hpp"
+#include "io/augment.hpp"
 #include "net/optimizer.hpp"
 #include "net/parameter_groups.hpp"
 #include "net/schedule.hpp"
@@ -17,6 +21,13 @@ namespace dp {
 // scaling: the factor of --lr.
 [[nodiscard]] net::ScheduleOptions schedule_options(const Options& options, double scaling,
                                                     std::size_t steps_per_epoch);
+
+// Nothing without --augment.
+[[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options,
+                                                                const ImageShape& shape);
+// Nothing where gradients are exchanged at every step.
+[[nodiscard]] std::optional<RoundOptions> round_options(const Options& options,
+                                                        const RoundSchedule& rounds, int ranks);
 
 // The names in a list with commas; empty ones are left out.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& list);

@@ -116,6 +116,7 @@ void load_data(Run& run) {
   run.global_batch = run.resume ? run.resume->head.number("global_batch")
                                 : to_size(run.options.global_batch_of(run.comm.size()));
   run.batches = parse_batch_schedule("--batch-schedule", run.options.batch_schedule);
+  run.rounds = parse_round_schedule("--sync-every", run.options.sync_every);
   const std::size_t least = ranks * to_size(run.options.accumulate);
   if (run.batches.all(run.global_batch).front() < least) {
     throw_error(ErrorKind::usage,
@@ -225,6 +226,7 @@ void make_replica(Run& run) {
       .lookahead_share = options.lookahead_share,
       .exchange = options.exchange,
       .batch_norm_ranks = options.sync_bn ? static_cast<std::size_t>(run.comm.size()) : 1,
+      .rounds = round_options(options, run.rounds, run.comm.size()),
       .sync = sync_options(run),
       .trace = run.trace ? run.trace->loop() : nullptr};
   const ImageSource& images = *run.data.train;
@@ -242,26 +244,6 @@ std::size_t loader_threads(const Run& run) {
   const double cores = run.share.cores_per_rank;
   const double wanted = run.device->kind() == DeviceKind::cuda ? cores : cores / 2;
   return static_cast<std::size_t>(std::clamp(wanted, 1.0, 16.0));
-}
-
-std::optional<AugmentationRule> augmentation_rule(const Options& options, const ImageShape& shape) {
-  if (!options.augment) return std::nullopt;
-  const AugmentationRule rule{.crop_padding = static_cast<int>(options.crop_padding),
-                              .is_reflected = options.crop_fill == Options::CropFill::reflect,
-                              .flip = options.flip,
-                              .cutout = static_cast<int>(options.cutout)};
-  const std::size_t side = std::min(shape.height, shape.width);
-  if (!fits({.cutout = rule.cutout}, shape)) {
-    throw_error(ErrorKind::usage, "--cutout {}: must be at most {}, the side of the images",
-                rule.cutout, side);
-  }
-  if (!fits(rule, shape)) {
-    throw_error(ErrorKind::usage,
-                "--crop-padding {}: must be less than {}, the side of the images, with --crop-fill "
-                "reflect",
-                rule.crop_padding, side);
-  }
-  return rule;
 }
 
 void make_loaders(Run& run) {

@@ -20,6 +20,7 @@
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
 #include "app/resume.hpp"
+#include "app/round_schedule.hpp"
 #include "app/run_trace.hpp"
 #include "app/weights.hpp"
 #include "comm/communicator.hpp"
@@ -75,8 +76,9 @@ struct Run {
   std::vector<std::string> resume_notes = {};  // on rank 0: what differs from the checkpoint's run
   std::size_t global_batch = 0;                // before --batch-schedule changes it
   BatchSchedule batches;                       // the sizes of all epochs
-  std::size_t largest_part = 0;                // images that a rank computes at once
-  RunChoices choices;                          // with --autotune FILE.h5
+  RoundSchedule rounds;
+  std::size_t largest_part = 0;     // images that a rank computes at once
+  RunChoices choices;               // with --autotune FILE.h5
   LinkProbe link;                   // zeros if nothing is exchanged, and with --autotune off
   std::unique_ptr<RunTrace> trace;  // with --trace; the replica records into it
   std::unique_ptr<Replica> replica;

@@ -13,6 +13,9 @@
 // slices follow each other from the begin of the window or of the epoch, when the host has waited
 // for the GPU.
 //
+// The last step of a round (app/round_sync.hpp) has an exchange within the update: it is taken from
+// there, and is exposed communication.
+//
 // A step in several parts has forward and backward of each part on a CPU's trace, and on a GPU's
 // one slice of each for all parts.
 #pragma once
@@ -92,12 +95,27 @@ class StepClock {
                 .statistics = forward_wait_s + backward_wait_s};
     mark(kExchanged + parity_);
   }
+  // Between exchanged() and updated(), around the exchange of a round.
+  void round_begins() {
+    has_round_ = true;
+    mark(kRoundBegin + parity_);
+  }
+  void round_ends() { mark(kRoundEnd + parity_); }
   void updated() {
     mark(kUpdated + parity_);
+    has_pending_round_ = std::exchange(has_round_, false);
     if (trace_ != nullptr && is_cpu()) {
-      add_slices(step_, {host_ns_[kUpdated + (parity_ ^ 1u)], host_ns_[kBegin], host_ns_[kForward],
-                         host_ns_[kBackward], host_ns_[kExchanged + parity_],
-                         host_ns_[kUpdated + parity_]});
+      const std::int64_t end_ns = host_ns_[kUpdated + parity_];
+      const std::int64_t round_ns = host_ns_[kRoundBegin + parity_];
+      add_slices(step_,
+                 {host_ns_[kUpdated + (parity_ ^ 1u)], host_ns_[kBegin], host_ns_[kForward],
+                  host_ns_[kBackward], host_ns_[kExchanged + parity_], end_ns},
+                 has_pending_round_ ? round_ns : end_ns);
+      if (has_pending_round_) {
+        const std::int64_t round_end_ns = host_ns_[kRoundEnd + parity_];
+        add_slice(step_, TraceKind::exposed_comm, round_ns, round_end_ns);
+        add_slice(step_, TraceKind::optimizer, round_end_ns, end_ns);
+      }
     }
     parity_ ^= 1u;
     is_pending_ = true;
@@ -122,6 +140,10 @@ class StepClock {
     const std::size_t last = parity_ ^ 1u;
     const double whole = marks_->seconds(kUpdated + parity_, kUpdated + last);
     current_.optimizer = marks_->seconds(kExchanged + last, kUpdated + last);
+    if (has_pending_round_) {
+      current_.optimizer -= marks_->seconds(kRoundBegin + last, kRoundEnd + last);
+      current_.optimizer = std::max(current_.optimizer, 0.0);
+    }
     current_.other = before_ - current_.data;
     current_.exposed_comm =
         std::max(0.0, whole - before_ - current_.forward - current_.backward - current_.optimizer);
@@ -144,7 +166,7 @@ class StepClock {
     const std::int64_t backward = forward + ns(current_.backward);
     const std::int64_t end = std::max(backward, start + ns(whole_s));
     const std::int64_t exchanged = std::max(backward, end - ns(current_.optimizer));
-    add_slices(pending_step_, {start, begin, forward, backward, exchanged, end});
+    add_slices(pending_step_, {start, begin, forward, backward, exchanged, end}, end);
     host_ns_[kUpdated + last] = end;
   }
 
@@ -162,8 +184,9 @@ class StepClock {
   }
 
   // Start, begin of the computation (of the last part), end of forward, of backward, sums in place,
-  // end.
-  void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at) {
+  // end; and the end of the optimiser's update, before the exchange of a round.
+  void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at,
+                  std::int64_t update_end) {
     add_slice(step, TraceKind::step, at[0], at[5]);
     // The loop waited for the batch just before the computation began; waits for later parts are
     // not told apart.
@@ -174,11 +197,19 @@ class StepClock {
     add_slice(step, TraceKind::forward, at[1], at[2]);
     add_slice(step, TraceKind::backward, at[2], at[3]);
     add_slice(step, TraceKind::exposed_comm, at[3], at[4]);
-    add_slice(step, TraceKind::optimizer, at[4], at[5]);
+    add_slice(step, TraceKind::optimizer, at[4], update_end);
   }
 
   // Two sets of marks, which are read one step later.
-  enum : std::size_t { kBegin, kForward, kBackward, kExchanged, kUpdated = kExchanged + 2 };
+  enum : std::size_t {
+    kBegin,
+    kForward,
+    kBackward,
+    kExchanged,
+    kRoundBegin = kExchanged + 2,
+    kRoundEnd = kRoundBegin + 2,
+    kUpdated = kRoundEnd + 2
+  };
   static constexpr std::size_t kMarks = kUpdated + 2;
 
   Device& device_;
@@ -190,6 +221,7 @@ class StepClock {
   std::uint64_t step_ = 0, pending_step_ = 0;
   std::size_t parity_ = 0;
   bool is_pending_ = false;
+  bool has_round_ = false, has_pending_round_ = false;
   double before_ = 0;
   // The times of the parts that came before. Waiting between parts counts as before the step.
   static constexpr double kLeast_s = 1e-12;

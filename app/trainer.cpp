@@ -75,7 +75,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   }
   is_between_epochs_ = false;
   loader.start_epoch(epoch, tally_.steps);
-  replica_.begin_epoch(epoch);
+  replica_.begin_epoch(epoch, learning_rate());
   if (run_.trace) {
     run_.trace->begin_epoch(replica_.sync().reducer(), global_step_, loader.steps());
   }
@@ -84,7 +84,9 @@ void Trainer::train_epoch(std::size_t epoch) {
   for (std::size_t s = tally_.steps; s < loader.steps(); ++s) {
     StopNotice::set_place(epoch + 1, run_.schedule.epochs, s + 1, loader.steps());
     // Once per epoch the sums are compared with the exact ones.
-    if (s == loader.steps() / 2 && run_.exchanges()) replica_.sync().reducer().sample_error();
+    if (s == loader.steps() / 2 && run_.exchanges() && replica_.exchanges_gradients()) {
+      replica_.sync().reducer().sample_error();
+    }
     step(s + 1 == loader.steps());
     if (must_stop_) return;
     // A checkpoint at the end of an epoch comes when the epoch has been evaluated.
@@ -136,13 +138,15 @@ void Trainer::step(bool is_last) {
     replica_.compute(global_step_, is_last_part, place_in_run(0) / all_steps());
     load_ahead(is_last && is_last_part);
   }
-  const StepVerdict verdict = replica_.await_sums(data_s);
+  StepVerdict verdict = replica_.await_sums(data_s);
+  if (judge(verdict)) replica_.update(tally_.learning_rate, place_in_run(1) / all_steps());
 
-  if (judge(verdict)) {
-    replica_.update(tally_.learning_rate, place_in_run(1) / all_steps());
-  } else {
-    replica_.skip_update();
+  // With rounds, the ranks have not exchanged anything yet, and do so after the round's last step.
+  tally_.has_exchanged = replica_.exchanges_gradients();
+  if (replica_.ends_round(run_.rounds.steps_at(tally_.learning_rate), is_last)) {
+    verdict = exchange_round();
   }
+  replica_.end_step();
 
   record_step(is_last);
   must_stop_ = agree_on_stop(verdict.stop);
@@ -172,6 +176,12 @@ double Trainer::place_in_run(std::size_t offset) const {
              (per_epoch / static_cast<double>(tally_.steps_of_epoch));
 }
 
+// Of this step.
+double Trainer::learning_rate() const {
+  return net::learning_rate_at(run_.schedule, place_in_run(0)) *
+         run_.rate_factor(static_cast<double>(batch_) / static_cast<double>(run_.global_batch));
+}
+
 double Trainer::all_steps() const {
   return static_cast<double>(run_.schedule.steps_per_epoch) *
          static_cast<double>(run_.schedule.epochs);
@@ -181,39 +191,65 @@ double Trainer::all_steps() const {
 // is skipped. All ranks have the same sums and so the same verdict.
 bool Trainer::judge(const StepVerdict& verdict) {
   tally_.step_loss = replica_.loss();
-  tally_.learning_rate =
-      net::learning_rate_at(run_.schedule, place_in_run(0)) *
-      run_.rate_factor(static_cast<double>(batch_) / static_cast<double>(run_.global_batch));
-  // Without an exchange each rank decides for its own model, also by its loss.
-  const bool is_finite =
-      options_.exchange ? verdict.finite
-                        : std::isfinite(tally_.step_loss.loss) && replica_.gradient_is_finite();
+  tally_.learning_rate = learning_rate();
+  // Where ranks train alone, each decides for its own model, also by its loss.
+  const bool is_finite = replica_.exchanges_gradients() ? verdict.finite
+                                                        : std::isfinite(tally_.step_loss.loss) &&
+                                                              replica_.gradient_is_finite();
   if (is_finite) {
     if (std::isfinite(tally_.step_loss.loss)) tally_.loss += tally_.step_loss;
     skipped_in_a_row_ = 0;
     return true;
   }
-  recorder_.note_skipped_step(global_step_, describe_not_finite(run_, verdict));
+  const bool is_of_all = replica_.exchanges_gradients();
+  recorder_.note_skipped_step(
+      global_step_, is_of_all ? describe_not_finite(run_, verdict) : describe_own_not_finite(run_),
+      is_of_all);
   ++tally_.skipped_steps;
   if (++skipped_in_a_row_ < kMostSkippedSteps) return false;
   const std::string message = fmt::format(
       "the gradient was not finite in {} steps in a row, up to step {}: try a smaller --lr, "
       "--clip-norm or --warmup-epochs",
       kMostSkippedSteps, global_step_);
-  if (options_.exchange) throw AgreedError(ErrorKind::data, message);
+  if (is_of_all) throw AgreedError(ErrorKind::data, message);
   throw Error(ErrorKind::data, message);
+}
+
+// All ranks have the same verdict on it, and go back to the round's start if it is bad.
+StepVerdict Trainer::exchange_round() {
+  const std::size_t middle = tally_.steps_of_epoch / 2, steps = replica_.steps_of_round();
+  const bool has_middle = tally_.steps >= middle && tally_.steps < middle + steps;
+  if (has_middle && run_.exchanges()) replica_.sync().reducer().sample_error();
+  const StepVerdict verdict = replica_.exchange_round(global_step_, place_in_run(1) / all_steps());
+  tally_.has_exchanged = true;
+  if (verdict.finite) {
+    lost_rounds_in_a_row_ = 0;
+    return verdict;
+  }
+  recorder_.note_lost_round(global_step_, describe_not_finite(run_, verdict));
+  tally_.skipped_steps += static_cast<std::int64_t>(steps);
+  if (++lost_rounds_in_a_row_ < kMostSkippedSteps) return verdict;
+  throw AgreedError(ErrorKind::data,
+                    fmt::format("what the parameters changed by was not finite in {} rounds in a "
+                                "row, up to step {}: try a smaller --lr or --outer-lr, or "
+                                "--clip-norm",
+                                kMostSkippedSteps, global_step_));
 }
 
 void Trainer::record_step(bool is_last) {
   ++global_step_;
   ++tally_.steps;
   RunStatus::say_step(global_step_);
-  if (options_.check_replicas == Options::ReplicaCheck::step) check_replicas();
+  // In the middle of a round they differ.
+  if (options_.check_replicas == Options::ReplicaCheck::step && tally_.has_exchanged) {
+    check_replicas();
+  }
   // A row of the log needs the times of its own step, and a trace those of its last step.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace;
-  tally_.rate = replica_.sync().rate_report();
+  tally_.exchanges += tally_.has_exchanged && run_.exchanges() ? 1 : 0;
+  tally_.rate = tally_.has_exchanged ? replica_.sync().rate_report() : RateReport{};
   if (std::isfinite(tally_.rate.mean_bits())) {
     tally_.bits_sum += tally_.rate.mean_bits();
     ++tally_.rated_steps;

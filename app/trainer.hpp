@@ -46,10 +46,12 @@ class Trainer {
   [[nodiscard]] double take_batch(bool is_first_part);
   void load_ahead(bool is_last);
   [[nodiscard]] bool judge(const StepVerdict& verdict);
+  [[nodiscard]] StepVerdict exchange_round();
   void record_step(bool is_last);
 
   [[nodiscard]] double place_in_run(std::size_t offset) const;
   [[nodiscard]] double all_steps() const;
+  [[nodiscard]] double learning_rate() const;
   double load_next();
   void tell_bad_images();
   void check_replicas();
@@ -79,7 +81,7 @@ class Trainer {
   LapClock epoch_clock_;
 
   std::uint64_t global_step_ = 0;
-  std::int64_t skipped_in_a_row_ = 0;
+  std::int64_t skipped_in_a_row_ = 0, lost_rounds_in_a_row_ = 0;
   bool must_stop_ = false;                 // all ranks have agreed on it after the last step
   StopVote stop_vote_;                     // without an exchange
   std::size_t batch_ = 0;                  // global, of the running epoch

@@ -14,11 +14,14 @@ namespace dp {
 void Trainer::list_state(StateVisitor& visitor) {
   replica_.list_state(visitor);
   recorder_.list_state(visitor);
-  tally_.list_state(visitor);
+  // In rounds each rank judges its own steps.
+  const StateShare judged = run_.rounds.has_rounds() ? StateShare::own : StateShare::replicated;
+  tally_.list_state(visitor, judged);
   visitor.value("run/step", global_step_);
   visitor.value("run/first_loss", first_loss_);
   visitor.value("run/last_loss", last_loss_);
-  visitor.value("run/skipped_in_a_row", skipped_in_a_row_);
+  visitor.value("run/skipped_in_a_row", skipped_in_a_row_, judged, StateMerge::first);
+  if (run_.rounds.has_rounds()) visitor.value("run/lost_rounds_in_a_row", lost_rounds_in_a_row_);
 }
 
 void Trainer::begin_checkpoints() {

@@ -11,8 +11,9 @@
 namespace dp {
 // ---- a step -------------------------------------------------------------------------------------
 
-void GradientSync::begin_step(std::uint64_t step, double progress) {
-  if (has_rate()) order_rate(step, progress);
+void GradientSync::begin_step(std::uint64_t step, double progress,
+                              std::optional<std::uint64_t> number) {
+  if (has_rate()) order_rate(number.value_or(step), progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
@@ -50,6 +51,25 @@ StepVerdict GradientSync::finish_step() {
 void GradientSync::list_state(StateVisitor& visitor) {
   reducer_->list_state(visitor);
   if (has_rate()) list_rate_state(visitor);
+}
+
+void GradientSync::change_scale(float factor) {
+  scale_residual(factor);
+  rate_ = {};
+  histograms_.reset();
+}
+
+void GradientSync::scale_residual(float factor) {
+  // What was sent in the last step may still be forwarded.
+  reducer_->run([](Communicator&) {});
+  const std::span<float> residual = reducer_->residual();
+  if (!is_gpu() || !is_on_device_) {
+    for (float& value : residual) value *= factor;
+    return;
+  }
+  std::vector<float> values = to_host(*device_, {residual.data(), residual.size()});
+  for (float& value : values) value *= factor;
+  device_->upload(residual.data(), values.data(), residual.size_bytes());
 }
 
 void GradientSync::bucket_final(std::size_t bucket) {

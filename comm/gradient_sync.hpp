@@ -85,7 +85,9 @@ class GradientSync {
 
   // progress: the share of the run that lies before this step, for codecs with a rate
   // (planned_bits); below 0: not known.
-  void begin_step(std::uint64_t step, double progress = -1.0);
+  // number: of this exchange, where not every step has one; nothing: the step's.
+  void begin_step(std::uint64_t step, double progress = -1.0,
+                  std::optional<std::uint64_t> number = std::nullopt);
   void tensor_final(std::size_t tensor);
   // Reports all tensors as final, for example the zeros of a rank without samples.
   void all_final();
@@ -93,6 +95,13 @@ class GradientSync {
   // What codecs with a rate do; NaN where no bucket has one, and before the first step.
   [[nodiscard]] const RateReport& rate_report() const { return rate_report_; }
   [[nodiscard]] bool has_rate() const { return mean_bits_ > 0.0 || wanted_error_ > 0.0; }
+
+  // Between steps: what exchanges get from here on is so many times as large as before, such as
+  // changes of parameters instead of gradients. Residuals follow, and codecs with a rate begin
+  // anew.
+  void change_scale(float factor);
+  // Between steps: multiplies what has not been delivered yet.
+  void scale_residual(float factor);
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }

@@ -67,7 +67,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   communicator_.barrier();
   thread_.emplace(JobThreadOptions{.name = "dp-reducer",
                                    .start = options_.thread_start,
-                                   .idle = [this] { communicator_.serve(); },
+                                   .idle = [this] { answer(); },
                                    .failed =
                                        [this](const std::exception_ptr& why) {
                                          if (options_.desk != nullptr) options_.desk->close(why);
@@ -103,6 +103,7 @@ void Reducer::begin_step(std::uint64_t step) {
   thread_->throw_failure();
   DP_ASSERT(thread_->is_over(deliver_job_), "step {} is not over", step_);
   for (std::size_t b = 0; b < buckets_.size(); ++b) is_ready_[b] = false;
+  work_done_.store(0, std::memory_order_relaxed);
   step_ = step;
   deliver_job_ =
       thread_->post([](void* self) { static_cast<Reducer*>(self)->deliver_sums(); }, this);
@@ -308,6 +309,16 @@ void Reducer::rest() {
   }
   thread_->nap(kRestInStep,
                [this] { return pipeline_.can_start() || (gather_ && gather_->has_work()); });
+}
+
+// Between steps.
+void Reducer::answer() {
+  const std::uint32_t work_done = work_done_.load(std::memory_order_relaxed);
+  if (work_done > 0) {
+    communicator_.set_whereabouts(
+        {.step = running_step_, .buckets_begun = work_done, .is_in_step = 0, .is_busy = 1});
+  }
+  communicator_.serve();
 }
 
 void Reducer::tell_whereabouts(std::size_t buckets_begun, bool is_in_step) {

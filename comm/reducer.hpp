@@ -178,6 +178,9 @@ class Reducer {
   // ReducerOptions::device if one is given, which the host must not touch. Use it only between
   // wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() const { return residual_; }
+  // Between steps: this rank works alone, and has done another piece of its work. Until the next
+  // step begins, the others hear that it is busy and comes on.
+  void note_work() { work_done_.fetch_add(1, std::memory_order_relaxed); }
   // Between steps: the residual, and what exchanges keep from step to step.
   void list_state(StateVisitor& visitor);
 
@@ -212,6 +215,7 @@ class Reducer {
   void tell_whereabouts(std::size_t buckets_begun, bool is_in_step);
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
+  void answer();
 
   Communicator& communicator_;
   std::span<float> gradient_;
@@ -237,6 +241,7 @@ class Reducer {
   std::uint64_t step_ = 0;
   JobThread::Number deliver_job_ = 0;  // of the step
   StepVerdict verdict_;
+  std::atomic<std::uint32_t> work_done_ = 0;  // since the last step
 
   // The thread's own.
   std::uint64_t running_step_ = 0;

@@ -103,6 +103,7 @@ std::span<const LogField> log_fields<EpochRow>() {
           .add("sample_bytes", &T::sample_bytes, "byte")
           .add("saturation", &T::saturation)
           .add_all(&T::times, later_bytes())
+          .add("exchanges", &T::exchanges)
           .take();
   return fields;
 }
@@ -191,6 +192,7 @@ std::span<const LogField> log_fields<StepRow>() {
                                                   .add("relative_error", &T::relative_error)
                                                   .add("residual_growth", &T::residual_growth)
                                                   .add("guard_factor", &T::guard_factor)
+                                                  .add("exchanged", &T::exchanged)
                                                   .take();
   return fields;
 }

@@ -59,6 +59,7 @@ struct EpochRow {
   std::int64_t sample_bytes = 0;
   // In the same step, the share of the sampled values that lie beyond their codec's scale.
   double saturation = kNotMeasured;
+  std::int64_t exchanges = 0;  // of gradients, one a step, or one a round
 };
 
 struct RankRow {
@@ -101,6 +102,7 @@ struct StepRow {
   // that of the gradient; and what the guard multiplies the bits by where that is too large.
   double relative_error = kNotMeasured, residual_growth = kNotMeasured;
   double guard_factor = kNotMeasured;
+  std::int64_t exchanged = 0;  // whether ranks exchanged in this step, or, in rounds, after it
 };
 
 // The columns of a row type. It is specialised for the five types above.

@@ -191,6 +191,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
                   2e-6);
       }
       replica.update(0.1);
+      replica.end_step();
       const double loss = replica.loss().loss;
       const double sum =
           replica.sync().reducer().run([&](Communicator& all) { return all.all_sum(loss); });
@@ -265,6 +266,7 @@ TEST(TrainedEpochs, ParameterStaysAfterItsLast) {
       replica.await_loaded();
       EXPECT_TRUE(replica.await_sums(0.0).finite);
       replica.update(0.1);
+      replica.end_step();
     }
     const std::vector<float> after = to_host(*device, parameters.values());
     for (const net::Parameter& t : parameters.tensors()) {
@@ -354,6 +356,7 @@ Course train(Communicator& comm, const ImageSet& set, std::size_t parts) {
       }
       EXPECT_TRUE(replica.await_sums(0.0).finite);
       replica.update(0.1);
+      replica.end_step();
       const LossSums mine = replica.loss();
       replica.sync().reducer().run([&](Communicator& c) {
         course.losses.push_back(c.all_sum(mine.loss));

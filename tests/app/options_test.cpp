@@ -14,6 +14,7 @@
 #include "app/batch_schedule.hpp"
 #include "app/options_table.hpp"
 #include "app/recipes.hpp"
+#include "app/round_schedule.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -434,6 +435,51 @@ TEST(BatchSchedule, FollowsAList) {
   EXPECT_EQ(sizes, (std::vector<std::size_t>{16, 64, 64, 64, 32, 32}));
   EXPECT_EQ(schedule.all(16), (std::vector<std::size_t>{16, 32, 64}));
   EXPECT_EQ(parse_batch_schedule("", "fixed").batch_of(7, 16, 2.0, 0.1), 16u);
+}
+
+TEST(RoundSchedule, FollowsTheQuadraticRule) {
+  const RoundSchedule schedule =
+      parse_round_schedule("", "4:alpha=0.2,from=3,decay=0.9,state=mean");
+  EXPECT_EQ(schedule.steps_at(0.2), 4u);          // (0.2 / 0.2)^2 = 1
+  EXPECT_EQ(schedule.steps_at(0.1), 4u);          // 2^2
+  EXPECT_EQ(schedule.steps_at(0.08), 6u);         // 2.5^2, rounded down
+  EXPECT_EQ(schedule.steps_at(0.02), 100u);       // 10^2
+  EXPECT_GE(schedule.steps_at(0.0), 1'000'000u);  // the epoch ends it
+  EXPECT_GE(schedule.steps_at(1e-300), 1'000'000u);
+  EXPECT_FALSE(schedule.has_rounds_in(1));
+  EXPECT_TRUE(schedule.has_rounds_in(2));
+  EXPECT_EQ(schedule.decay, 0.9);
+  EXPECT_TRUE(schedule.takes_mean_state);
+  const RoundSchedule fixed = parse_round_schedule("", "8");
+  EXPECT_EQ(fixed.steps_at(1e-9), 8u);
+  EXPECT_TRUE(fixed.has_rounds_in(0));
+  EXPECT_EQ(fixed.decay, 1.0);
+  EXPECT_FALSE(fixed.takes_mean_state);
+  EXPECT_FALSE(parse_round_schedule("", "off").has_rounds_in(0));
+  for (const char* wrong :
+       {"", "0", "-1", "1.5", "on", "4:", "4:from=0", "4:alpha=0", "4:decay=2", "4:alpha=nan",
+        "4:state=all", "4:from=2,from=3", "4:to=3", "4;from=2"}) {
+    EXPECT_THROW(static_cast<void>(parse_round_schedule("--sync-every", wrong)), Error) << wrong;
+  }
+}
+
+TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
+  const Options options = parse({"--sync-every", "8:alpha=0.1", "--outer-momentum", "0.9"});
+  EXPECT_EQ(options.sync_every, "8:alpha=0.1");
+  EXPECT_EQ(options.outer_lr, 1.0);
+  EXPECT_EQ(options.outer_momentum, 0.9);
+  const Options again = parse_config_text(config_text(options), "text", context());
+  EXPECT_EQ(again.sync_every, options.sync_every);
+  EXPECT_EQ(again.outer_momentum, 0.9);
+  EXPECT_EQ(parse({}).sync_every, "off");
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--sync-every", "4", "--exchange", "off"},
+                                             {"--sync-every", "4", "--sync-bn", "on"},
+                                             {"--sync-every", "4:from=9", "--epochs", "8"},
+                                             {"--sync-every", "4", "--outer-momentum", "1"},
+                                             {"--outer-lr", "0.7"}}) {
+    EXPECT_THROW(parse(wrong), Error) << wrong[0] << wrong[1];
+  }
 }
 
 TEST(Options, FactorsByName) {

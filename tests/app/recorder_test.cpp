@@ -444,7 +444,7 @@ TEST_F(RecorderTest, RankZeroAloneSpeaks) {
   const Printed epoch = printed([&] { record_epoch(); });
   const Printed warned = printed([&] {
     recorder_->say("a line");
-    recorder_->note_skipped_step(12, "the gradient");
+    recorder_->note_skipped_step(12, "the gradient", true);
     recorder_->note_missing("the trace", "t.json cannot be written");
   });
   const Printed end = printed([&] { recorder_->finish(); });
@@ -485,7 +485,7 @@ TEST_F(RecorderTest, QuietRunsWarnAlone) {
   const Printed text = printed([&] {
     recorder_->say("a line");
     record_epoch();
-    recorder_->note_skipped_step(3, "the gradient");
+    recorder_->note_skipped_step(3, "the gradient", true);
     recorder_->finish();
   });
   EXPECT_EQ(start_text_.out + text.out, "");

@@ -142,6 +142,24 @@ def without_exchange() -> None:
     assert "the part of rank 1 is lost, and with --exchange off nobody else has its model" in done.stderr, done.stderr
 
 
+def rounds() -> None:
+    # 6 steps an epoch: rounds of 4 and of 2. From the middle of some.
+    resumes_from_each(2, "--compress", "q4", "--sync-every", "4", "--outer-lr", "0.7", "--outer-momentum", "0.9",
+                      "--ema", "0.9", "--lookahead", "2:0.5")
+    # Another number of ranks ends the round in which the checkpoint was written.
+    words = ("--compress", "topk:ratio=0.05", "--sync-every", "3", "--epochs", "2", "--optimizer", "adam", "--lr",
+             "0.001", "--lr-schedule", "constant", "--checkpoint", "ck3")
+    run(3, "a.h5", *words)
+    # 4 steps an epoch in rounds of 3 and of 1. A busy disk may have left out a checkpoint.
+    keep_only("ck3", next(step for step in steps_in("ck3") if step in (1, 2, 5, 6)))
+    for ranks in (5, 2):
+        shutil.copytree("ck3", f"for{ranks}")
+        done = run(ranks, f"on{ranks}.h5", *words, "--resume", "--checkpoint", f"for{ranks}")
+        with h5py.File(f"on{ranks}.h5", "r") as log:
+            assert log["epochs"]["samples"].tolist() == [44] * 2 and np.isfinite(log["steps"]["train_loss"]).all(), done
+            assert len(log["steps"]) == 8 and (log["epochs"]["replica_hash"] != 0).all(), done
+
+
 def by_time() -> None:
     run(2, "a.h5", "--checkpoint-every", "0.001s", "--epochs", "4")
     steps = steps_in("ck")
@@ -357,7 +375,7 @@ def folder_goes_away() -> None:
 
 
 CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
-         without_exchange, by_time, exported_weights, killed,
+         without_exchange, rounds, by_time, exported_weights, killed,
          damaged_or_missing, other_number_of_ranks, refusals, two_at_once, other_data, folder_goes_away]
 
 with tempfile.TemporaryDirectory() as folder:

@@ -202,6 +202,27 @@ def gpu_sync_bn() -> None:
     assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
 
 
+def rounds() -> None:
+    # Five steps an epoch in rounds of two, of which the last one has one step.
+    log = run(3, "a.h5", "--compress", "q8", "--sync-every", "2", "--check-replicas", "step")
+    assert log["steps"]["exchanged"].tolist() == [0, 1, 0, 1, 1] * 2, log["steps"]["exchanged"]
+    assert log["epochs"]["exchanges"].tolist() == [3, 3]
+    assert ((log["steps"]["sent_bytes"] > 0) == (log["steps"]["exchanged"] == 1)).all(), log["steps"]["sent_bytes"]
+    assert np.isfinite(log["epochs"]["delivered_relative_error"]).all()
+    every = run(3, "b.h5", "--compress", "q8")
+    assert every["epochs"]["exchanges"].tolist() == [5, 5] and every["steps"]["exchanged"].all()
+    assert (5 * log["epochs"]["sent_bytes"] == 3 * every["epochs"]["sent_bytes"]).all()
+    for field in ("step_s", "comm_s", "exposed_comm_s", "optimizer_s"):
+        assert (log["steps"][field] >= 0).all(), field
+    # Rounds from the second epoch on: the first one is that of every-step exchange. Rounds grow as the rate falls.
+    later = run(3, "c.h5", "--compress", "ecq:bits=1", "--sync-every", "2:from=2,alpha=0.09", "--outer-lr", "0.7",
+                "--outer-momentum", "0.9")
+    same = run(3, "d.h5", "--compress", "ecq:bits=1")
+    assert later["epochs"]["replica_hash"][0] == same["epochs"]["replica_hash"][0]
+    assert later["steps"]["exchanged"].tolist() == [1] * 5 + [0, 0, 1, 0, 1], later["steps"]["exchanged"]
+    assert np.isfinite(later["epochs"]["train_loss"]).all()
+
+
 def without_exchange() -> None:
     log = run(2, "off.h5", "--exchange", "off", "--compress", "q8", "--epochs", "20", "--augment", "off",
               "--limit-train", "96", "--batch-size", "8")
@@ -357,7 +378,7 @@ def stopped_run_says_where_it_is() -> None:
 def stop_is_agreed() -> None:
     # One rank is asked to stop. All end after the same step, in every kind of run, and weights are exported.
     for name, options in (("ring", ("--compress", "q8")), ("powersgd", ("--compress", "powersgd:rank=2")),
-                          ("off", ("--exchange", "off")),
+                          ("off", ("--exchange", "off")), ("rounds", ("--sync-every", "3")),
                           # Nearly all of the time is evaluation.
                           ("evaluation", ("--limit-train", "16", "--limit-test", "1000"))):
         words = command(3, f"{name}.h5", "--epochs", "1000", "--export", f"{name}.weights.h5", *options)
@@ -373,6 +394,7 @@ def stop_is_agreed() -> None:
             want = (int(place[2]) - 1) * per_epoch + int(place[0] or per_epoch)
             assert steps[-1] == want, (name, said[-1], steps[-1])
             assert "linear.weight" in str(list_of_tensors(weights)), name
+            assert log["steps"]["exchanged"][-1] == (name != "off"), name
 
 
 def list_of_tensors(file: h5py.File) -> list[str]:

@@ -106,6 +106,7 @@ class TrainingRun {
       replica_->compute(step);
       EXPECT_TRUE(replica_->await_sums(0.0).finite);
       replica_->update(0.05);
+      replica_->end_step();
     }
     // What this rank still forwards to others has ended.
     replica_->sync().reducer().run([](Communicator&) {});

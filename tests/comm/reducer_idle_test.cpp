@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "tests/support/skipped.hpp"
 
@@ -41,6 +42,32 @@ TEST(Reducer, WaitingForTheWireTakesLittleProcessor) {
     least = std::min(least, (cpu_seconds() - cpu_start_s) / wall_s);
   }
   EXPECT_LT(least, 0.05);
+}
+
+// A rank that trains alone between two exchanges is waited for as long as it comes on, beyond what
+// ranks that only answer are given.
+TEST(Reducer, WaitsForARankThatWorksAloneAndComesOn) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  constexpr double kTimeout_s = 1.0;
+  comm.set_patience({.with_living = 0.8, .with_busy = 3.0});
+  std::vector<float> gradient(1000, 1.0f);
+  const std::vector<TensorSlot> tensors = {{0, 10, 100, false}};
+  Reducer reducer(comm, gradient, plan_buckets(tensors, {.codec = "none"}),
+                  {.comm_timeout_s = kTimeout_s});
+  for (std::uint64_t round = 0; round < 2; ++round) {
+    if (comm.rank() == 1) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1600);
+      while (std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        reducer.note_work();
+      }
+    }
+    reducer.begin_step(round);
+    reducer.bucket_ready(0);
+    EXPECT_TRUE(reducer.wait_step().finite);
+    if (round == 0) reducer.run([](Communicator& c) { c.barrier(); });
+  }
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ const std::string kEpochFields =
     "epoch samples global_batch learning_rate train_loss train_accuracy test_loss test_accuracy " +
     kTimes +
     " codec_relative_error residual_norm replica_hash skipped_steps delivered_relative_error "
-    "sample_bytes saturation control_bytes statistics_s statistics_bytes";
+    "sample_bytes saturation control_bytes statistics_s statistics_bytes exchanges";
 const std::string kRankFields =
     "epoch rank host device " + kTimes + " control_bytes statistics_s statistics_bytes";
 const std::string kBucketFields =

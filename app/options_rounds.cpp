@@ -1,0 +1,90 @@
+#include "app/options_rounds.hpp"
+
+#include <string>
+#include <utility>
+
+#include "app/options_values.hpp"
+#include "app/round_schedule.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+bool is_codec(const std::string& spec, std::string_view name) {
+  return spec == name || spec.starts_with(std::string(name) + ":");
+}
+
+// An option that a run without rounds does not have.
+OptionRow round_row(OptionRow row, const Options& options) {
+  row.shown_default = row.get();
+  row.get = [get = row.get, &options] {
+    return options.sync_every == "off" ? std::string() : get();
+  };
+  return row;
+}
+
+}  // namespace
+
+std::vector<OptionRow> round_rows(Options& options) {
+  OptionRow every = text_row(
+      "sync-every", options.sync_every, "H[:key=value,...]", kRoundSchedules,
+      "each rank trains alone for H steps, and then all exchange what their parameters have "
+      "changed "
+      "by, instead of gradients at every step; off: gradients at every step; keys: from=E: from "
+      "epoch E on; alpha=X: H grows to (X / learning rate)^2; decay=X: factor for what codecs have "
+      "not delivered yet; state=own|mean: the optimisers' states after a round");
+  every.set = [&options](std::string_view value) {
+    static_cast<void>(parse_round_schedule("--sync-every", value));
+    options.sync_every = std::string(value);
+  };
+  std::vector<OptionRow> rows = {std::move(every)};
+  rows.push_back(round_row(
+      real_row("outer-lr", options.outer_lr, {.least = 0, .most = 10, .is_least_allowed = false},
+               "with --sync-every: factor for the mean change of the parameters in a round; 1 "
+               "without --outer-momentum takes the mean of the ranks' parameters"),
+      options));
+  rows.push_back(round_row(
+      real_row("outer-momentum", options.outer_momentum,
+               {.least = 0, .most = 1, .is_most_allowed = false},
+               "with --sync-every: Nesterov's momentum of the mean change, from round to round; "
+               "DiLoCo has 0.9 with --outer-lr 0.7"),
+      options));
+  return rows;
+}
+
+void resolve_rounds(Options& options, const LayerOf& layer_of) {
+  const Layer own = layer_of("sync-every");
+  if (options.sync_every == "off") {
+    for (const char* name : {"outer-lr", "outer-momentum"}) {
+      if (layer_of(name) == Layer::preset || layer_of(name) < own) continue;
+      throw_error(ErrorKind::usage, "--{}: only with --sync-every H", name);
+    }
+    options.outer_lr = Options().outer_lr;
+    options.outer_momentum = Options().outer_momentum;
+    return;
+  }
+  const auto refuse = [&](const char* value, const char* why) {
+    throw_error(ErrorKind::usage, "--sync-every {}: not with {}, {}", options.sync_every, value,
+                why);
+  };
+  if (!options.exchange) refuse("--exchange off", "which exchanges nothing at all");
+  if (options.sync_bn) {
+    refuse("--sync-bn on", "which needs the images of all ranks at every step");
+  }
+  if (is_codec(options.compress, "dgc")) {
+    refuse("--compress dgc",
+           "which keeps the momentum of gradients that are exchanged at every step; topk has none");
+  }
+  if (is_codec(options.compress, "auto")) {
+    refuse("--compress auto",
+           "which sends what the backward pass of each step hides; give the rate, as in "
+           "ecq:bits=1");
+  }
+  const RoundSchedule schedule = parse_round_schedule("--sync-every", options.sync_every);
+  if (options.epochs > 0 && schedule.from > static_cast<std::size_t>(options.epochs)) {
+    throw_error(ErrorKind::usage, "--sync-every {}: from= must be at most the run's --epochs {}",
+                options.sync_every, options.epochs);
+  }
+}
+
+}  // namespace dp

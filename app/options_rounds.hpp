@@ -1,0 +1,18 @@
+// The options of rounds (--sync-every and what belongs to it): their rows of the table, and what
+// follows from several together.
+#pragma once
+
+#include <vector>
+
+#include "app/options.hpp"
+#include "app/options_layers.hpp"
+#include "app/options_row.hpp"
+
+namespace dp {
+
+[[nodiscard]] std::vector<OptionRow> round_rows(Options& options);
+
+// Refuses what does not go together with rounds.
+void resolve_rounds(Options& options, const LayerOf& layer_of);
+
+}  // namespace dp

@@ -1,0 +1,132 @@
+// How a replica trains in rounds (app/round_sync.hpp).
+#include <functional>
+#include <utility>
+
+#include "app/replica.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+namespace {
+
+// Lists what is the same on all ranks outside of rounds as a rank's own.
+class OwnVisitor final : public StateVisitor {
+ public:
+  OwnVisitor(StateVisitor& visitor, std::function<bool(const StateBlock&)> is_own)
+      : visitor_(visitor), is_own_(std::move(is_own)) {}
+
+  void block(const StateBlock& block) override {
+    StateBlock own = block;
+    if (block.share == StateShare::replicated && is_own_(block)) {
+      own.share = StateShare::own;
+      own.merge = StateMerge::mean;
+    }
+    visitor_.block(own);
+  }
+  void text(const StateText& text) override { visitor_.text(text); }
+
+ private:
+  StateVisitor& visitor_;
+  std::function<bool(const StateBlock&)> is_own_;
+};
+
+}  // namespace
+
+// Recordings hold what is called when a tensor is final, so they are made anew.
+void Replica::begin_rounds(std::size_t epoch, double learning_rate) {
+  const bool has_rounds = rounds_ && epoch >= options_.rounds->first_epoch;
+  if (has_rounds == is_in_rounds_) return;
+  DP_ASSERT(has_rounds, "rounds end with epoch {}", epoch);
+  is_in_rounds_ = true;
+  if (options_.rounds->first_epoch > 0) sync_->change_scale(static_cast<float>(learning_rate));
+  recordings_.clear();
+  choose_tensor_final();
+  rounds_->begin();
+}
+
+bool Replica::ends_round(std::size_t length, bool must_end) {
+  if (!is_in_rounds_) return false;
+  sync_->reducer().note_work();
+  return rounds_->ends_round(length, must_end);
+}
+
+StepVerdict Replica::exchange_round(std::uint64_t step, double progress) {
+  clock_.round_begins();
+  const std::size_t steps = rounds_->steps();
+  if (options_.rounds->residual_decay < 1.0) {
+    sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));
+  }
+  sync_->begin_step(step, progress, rounds_->number());
+  rounds_->write_difference();
+  sync_->all_final();
+  const StepVerdict verdict = sync_->finish_step();
+  if (verdict.finite) {
+    rounds_->take_sum();
+    after_round(steps, progress);
+  } else {
+    rounds_->go_back();
+  }
+  clock_.round_ends();
+  return verdict;
+}
+
+// The parameters are common again.
+void Replica::after_round(std::size_t steps, double progress) {
+  if (options_.rounds->takes_mean_state) take_mean_state();
+  if (lookahead_) lookahead_->reset();
+  // A step of the round counts as one of every-step training.
+  for (std::size_t s = 0; ema_ && s < steps; ++s) ema_->update(progress);
+}
+
+void Replica::take_mean_state() {
+  StateList state;
+  optimizer_->list_state(state);
+  device_.synchronize();
+  for (const StateBlock& block : state.blocks) {
+    if (block.type != StateType::f32 || block.share != StateShare::replicated) continue;
+    const std::span<float> values(reinterpret_cast<float*>(block.bytes.data()),
+                                  block.bytes.size() / sizeof(float));
+    std::vector<float> mine = to_host(device_, values);
+    std::vector<double> sums(mine.begin(), mine.end());
+    sync_->reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+    const auto ranks = static_cast<double>(options_.rounds->ranks);
+    for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = static_cast<float>(sums[i] / ranks);
+    device_.upload(values.data(), mine.data(), block.bytes.size());
+  }
+}
+
+void Replica::end_round_of_others(Communicator& comm, std::size_t counts_for) {
+  if (!is_in_rounds_ || rounds_->steps() == 0) return;
+  const auto all = comm.all_sum(static_cast<std::int64_t>(counts_for));
+  const double share = static_cast<double>(counts_for) / static_cast<double>(all);
+  rounds_->write_difference(share * static_cast<double>(options_.rounds->ranks));
+  const std::span<float> gradient = network_.parameters().gradients();
+  std::vector<float> values = to_host(device_, gradient);
+  std::vector<double> sums(values.begin(), values.end());
+  comm.all_sum(sums);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(sums[i]);
+  device_.upload(gradient.data(), values.data(), gradient.size_bytes());
+  rounds_->take_sum();
+  if (lookahead_) lookahead_->reset();
+}
+
+void Replica::list_state(StateVisitor& visitor) {
+  const std::span<const std::byte> values = std::as_bytes(network_.parameters().values());
+  OwnVisitor own(visitor, [&](const StateBlock& block) {
+    const bool is_parameter =
+        block.bytes.data() >= values.data() && block.bytes.data() < values.data() + values.size();
+    return is_in_rounds_ && (is_parameter || block.name.starts_with("optimizer/") ||
+                             block.name.starts_with("lookahead/weights"));
+  });
+  if (is_in_rounds_) rounds_->list_state(visitor);
+  network_.parameters().list_state(own);
+  optimizer_->list_state(own);
+  if (lookahead_) lookahead_->list_state(own);
+  if (ema_) ema_->list_state(visitor);
+  sync_->list_state(visitor);
+  visitor.text({.name = "algorithms",
+                .get = [this] { return device_.tuning().export_text(); },
+                .set = [this](const std::string& text) { device_.tuning().import_text(text); }});
+}
+
+}  // namespace dp

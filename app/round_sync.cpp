@@ -1,0 +1,67 @@
+#include "app/round_sync.hpp"
+
+#include <new>
+#include <string>
+
+#include "kernels/mix.hpp"
+
+namespace dp {
+
+RoundSync::RoundSync(Device& device, std::span<float> parameters, std::span<float> gradient,
+                     std::size_t ranks, const OuterOptions& options)
+    : device_(device),
+      parameters_(parameters),
+      gradient_(gradient),
+      ranks_(static_cast<double>(ranks)),
+      options_(options),
+      common_(device.allocate(parameters.size_bytes())),
+      velocity_(device.allocate(parameters.size_bytes())),
+      step_memory_(device.allocate_host(sizeof(SgdStep))),
+      step_(new (step_memory_.get()) SgdStep{}) {
+  const bool has_momentum = options.momentum > 0.0;
+  *step_ = {.learning_rate = static_cast<float>(options.learning_rate),
+            .momentum = static_cast<float>(options.momentum),
+            .has_nesterov = has_momentum};
+}
+
+void RoundSync::begin() {
+  blend_values(device_, parameters_, values_of(common_), 1.0f);
+  steps_ = 0;
+}
+
+bool RoundSync::ends_round(std::size_t length, bool must_end) {
+  if (steps_ == 0) length_ = length;
+  ++steps_;
+  return steps_ >= length_ || must_end;
+}
+
+void RoundSync::write_difference(double share) {
+  blend_values(device_, parameters_, gradient_, 1.0f);
+  subtract_from_values(device_, values_of(common_), gradient_, static_cast<float>(share / ranks_));
+}
+
+void RoundSync::take_sum() {
+  sgd_update(device_, values_of(common_), gradient_, values_of(velocity_), step_, nullptr);
+  go_back();
+}
+
+void RoundSync::go_back() {
+  blend_values(device_, values_of(common_), parameters_, 1.0f);
+  steps_ = 0;
+  ++number_;
+}
+
+void RoundSync::list_state(StateVisitor& visitor) {
+  // Before the parameters, so that the hash of what is common is that of these.
+  visitor.values(std::string(kParameterState) + "common", values_of(common_),
+                 StateShare::replicated, StatePlace::device);
+  if (options_.momentum > 0.0) {
+    visitor.values("rounds/velocity", values_of(velocity_), StateShare::replicated,
+                   StatePlace::device);
+  }
+  visitor.value("rounds/steps", steps_);
+  visitor.value("rounds/length", length_);
+  visitor.value("rounds/number", number_);
+}
+
+}  // namespace dp

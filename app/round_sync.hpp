@@ -1,0 +1,76 @@
+// Rounds: ranks train alone for some steps, and then exchange what their parameters have changed by
+// (--sync-every). It stands beside the exchange of gradients at every step, and the two differ in
+// three things, which are all that is here:
+//
+//   when     after the last step of a round (ends_round)
+//   what     the difference to the parameters that were common at the start of the round, by way of
+//            the gradient's memory, so that codecs, residuals and topologies are those of
+//            gradients:
+//                difference = (common - own) / P
+//   and then the step of an outer optimiser, SGD with Nesterov's momentum, for the delivered sum:
+//                velocity = momentum * velocity + sum
+//                common  -= learning_rate * (sum + momentum * velocity)
+//                own      = common
+//
+// With a learning rate of 1 and no momentum, the parameters become the mean of all ranks' (local
+// SGD, Stich 2019); with both it is DiLoCo (Douillard et al. 2023). After a round all ranks have
+// the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/base/state.hpp"
+#include "kernels/device.hpp"
+#include "kernels/sgd.hpp"
+
+namespace dp {
+
+struct OuterOptions {
+  double learning_rate = 1.0, momentum = 0.0;
+};
+
+class RoundSync {
+ public:
+  // Both spans have one length and are memory of the device. Device and memory outlive this object.
+  RoundSync(Device& device, std::span<float> parameters, std::span<float> gradient,
+            std::size_t ranks, const OuterOptions& options);
+
+  // The parameters are the same on all ranks: rounds begin here.
+  void begin();
+  // After each step: whether its round ends with it. A round has `length` steps, as it was given
+  // with the round's first step, or fewer if it must end.
+  [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
+  // The number of the running round's steps so far, also after ends_round().
+  [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
+
+  // The number of rounds before the running one.
+  [[nodiscard]] std::uint64_t number() const { return number_; }
+
+  // At the end of a round: the gradient becomes this rank's difference times `share`, which is 1
+  // where all ranks count alike.
+  void write_difference(double share = 1.0);
+  // The gradient is the sum over ranks. The next round begins.
+  void take_sum();
+  // Some rank's difference was not finite: all ranks go back to the common parameters.
+  void go_back();
+
+  // The common parameters and the velocity are the same on all ranks at any time.
+  void list_state(StateVisitor& visitor);
+
+ private:
+  [[nodiscard]] std::span<float> values_of(const Device::Memory& memory) const {
+    return {reinterpret_cast<float*>(memory.get()), parameters_.size()};
+  }
+
+  Device& device_;
+  std::span<float> parameters_, gradient_;
+  double ranks_;
+  OuterOptions options_;
+  Device::Memory common_, velocity_, step_memory_;
+  SgdStep* step_;  // an operation reads it when it runs
+  std::uint64_t steps_ = 0, length_ = 0, number_ = 0;
+};
+
+}  // namespace dp
