@@ -62,7 +62,8 @@ inline EpochRow example_epoch(std::int64_t epoch) {
           .skipped_steps = 4,
           .delivered_relative_error = 0.5,
           .sample_bytes = 7,
-          .saturation = 0.25};
+          .saturation = 0.25,
+          .exchanges = 13};
 }
 
 // The message of the Error(data) that `work` throws.
