@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import h5py
@@ -95,6 +96,8 @@ def main() -> int:
             job = started("run", "--give-up", "3600", "--", f"{os.path.dirname(DPTRAIN)}/dptrun", "--min-hosts", "3",
                           "--max-restarts", "100", "--", DPTRAIN, *WORDS, "--log", f"{folder}/run.h5", "--checkpoint",
                           f"{folder}/checkpoints", "--checkpoint-every", "5steps", stderr=errors)
+        # Nobody reads what it prints; a full pipe would stop it.
+        threading.Thread(target=job.stdout.read, daemon=True).start()
         done: collections.Counter[str] = collections.Counter()
         try:
             while job.poll() is None:
