@@ -16,7 +16,8 @@ COLUMNS = {
     "epochs": [
         "epoch", "samples", "global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss",
         "test_accuracy", *TIMES, *BYTES, "codec_relative_error", "residual_norm", "replica_hash", "skipped_steps",
-        "delivered_relative_error", "sample_bytes", "saturation", "control_bytes", "statistics_s", "statistics_bytes"
+        "delivered_relative_error", "sample_bytes", "saturation", "control_bytes", "statistics_s", "statistics_bytes",
+        "exchanges"
     ], "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES, "control_bytes", "statistics_s", "statistics_bytes"], "buckets": [
         "epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
         "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation",
@@ -28,7 +29,7 @@ COLUMNS = {
     ]
 }
 WHOLE = {
-    "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "statistics_bytes", "rank", "host", "device",
+    "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "statistics_bytes", "exchanges", "rank", "host", "device",
     "bucket", "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step"
 }
 NOT_MEASURED = {
