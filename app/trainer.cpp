@@ -176,7 +176,7 @@ double Trainer::place_in_run(std::size_t offset) const {
              (per_epoch / static_cast<double>(tally_.steps_of_epoch));
 }
 
-// Of this step.
+// The rate of the running step.
 double Trainer::learning_rate() const {
   return net::learning_rate_at(run_.schedule, place_in_run(0)) *
          run_.rate_factor(static_cast<double>(batch_) / static_cast<double>(run_.global_batch));

@@ -154,8 +154,8 @@ class GradientSync {
   RateController rate_;
   double most_growth_ = 0.0;  // of the residual over the gradient; 0: any
   ResidualGuard guard_;
-  // Of this rank, from the last step that it has measured: the code of its errors, and whether its
-  // residual has grown beyond the most.
+  // What this rank tells the others, from the last step that it has measured: the code of its
+  // errors, and whether its residual has grown beyond the most.
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   std::uint64_t rank_ = 0, ranks_ = 1;
   RateReport rate_report_;

@@ -41,7 +41,7 @@ struct EncodedSquares {
 };
 using SiteSquares = std::array<EncodedSquares, kRateSites>;
 
-// Of both sites.
+// The growth over both sites together.
 [[nodiscard]] inline double growth_of(SiteSquares squares) {
   return (squares[0] += squares[1]).growth();
 }

@@ -116,6 +116,19 @@ struct dptrain_comm {
   std::string description;
 };
 
+namespace {
+
+// The same for a function of an exchange.
+template <class F>
+int result_on(dptrain_comm* exchange, F f) {
+  return result_of([&] {
+    require(exchange != nullptr, "exchange is NULL");
+    f(*exchange);
+  });
+}
+
+}  // namespace
+
 // ---- the process --------------------------------------------------------------------------------
 
 int dptrain_comm_init() {
@@ -205,57 +218,57 @@ void dptrain_comm_destroy(dptrain_comm* exchange) {
 
 float* dptrain_comm_values(dptrain_comm* exchange, std::size_t slot) {
   float* values = nullptr;
-  static_cast<void>(result_of([&] {
-    values = exchange->gradient.data() + exchange->layout.tensors[exchange->tensor(slot)].offset;
+  static_cast<void>(result_on(exchange, [&](dptrain_comm& it) {
+    values = it.gradient.data() + it.layout.tensors[it.tensor(slot)].offset;
   }));
   return values;
 }
 
 int dptrain_comm_begin_step(dptrain_comm* exchange, double progress) {
-  return result_of([=] {
-    exchange->require_step(false);
-    exchange->sync.begin_step(exchange->step, progress);
-    exchange->is_in_step = true;
-    exchange->ready = 0;
-    exchange->is_ready.assign(exchange->is_ready.size(), false);
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    it.sync.begin_step(it.step, progress);
+    it.is_in_step = true;
+    it.ready = 0;
+    it.is_ready.assign(it.is_ready.size(), false);
   });
 }
 
 int dptrain_comm_ready(dptrain_comm* exchange, std::size_t slot) {
-  return result_of([=] {
-    exchange->require_step(true);
-    const std::size_t tensor = exchange->tensor(slot);
-    if (exchange->is_ready[tensor]) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(true);
+    const std::size_t tensor = it.tensor(slot);
+    if (it.is_ready[tensor]) {
       dp::throw_error(dp::ErrorKind::usage, "slot {} was reported as ready before in this step",
                       slot);
     }
-    exchange->is_ready[tensor] = true;
-    ++exchange->ready;
-    exchange->sync.tensor_final(tensor);
+    it.is_ready[tensor] = true;
+    ++it.ready;
+    it.sync.tensor_final(tensor);
   });
 }
 
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite) {
-  return result_of([=] {
-    exchange->require_step(true);
-    const std::size_t count = exchange->is_ready.size();
-    if (exchange->ready < count) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(true);
+    const std::size_t count = it.is_ready.size();
+    if (it.ready < count) {
       dp::throw_error(dp::ErrorKind::usage, "only {} of {} slots have been reported as ready",
-                      exchange->ready, count);
+                      it.ready, count);
     }
-    const dp::StepVerdict verdict = exchange->sync.finish_step();
-    exchange->is_in_step = false;
-    ++exchange->step;
+    const dp::StepVerdict verdict = it.sync.finish_step();
+    it.is_in_step = false;
+    ++it.step;
     if (all_finite != nullptr) *all_finite = verdict.finite ? 1 : 0;
   });
 }
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics) {
-  return result_of([=] {
+  return result_on(exchange, [=](dptrain_comm& it) {
     require(statistics != nullptr, "statistics is NULL");
-    exchange->require_step(false);
+    it.require_step(false);
     const std::uint64_t size = dp::capi::read_struct(*statistics, {}).struct_bytes;
-    const dp::CommCost cost = exchange->sync.reducer().take_times().total;
+    const dp::CommCost cost = it.sync.reducer().take_times().total;
     const dptrain_comm_statistics taken = {.struct_bytes = size,
                                            .sent_bytes = cost.sent_bytes,
                                            .received_bytes = cost.received_bytes,
@@ -264,29 +277,30 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
                                            .decode_s = cost.decode_s,
                                            .peer_wait_s = cost.peer_wait_s,
                                            .wire_s = cost.wire_s,
-                                           .bits = exchange->sync.rate_report().mean_bits()};
+                                           .bits = it.sync.rate_report().mean_bits()};
     std::memcpy(statistics, &taken, std::min<std::size_t>(sizeof taken, size));
   });
 }
 
 const char* dptrain_comm_describe(dptrain_comm* exchange) {
-  const int result = result_of([exchange] {
+  const int result = result_on(exchange, [](dptrain_comm& it) {
     std::string text;
-    for (const dp::Bucket& bucket : exchange->sync.buckets()) {
+    for (std::size_t b = 0; b < it.sync.buckets().size(); ++b) {
+      const dp::Bucket& bucket = it.sync.buckets()[b];
       text += fmt::format(
-          "{} to {}, {} values, {}, {}{}{}\n", exchange->layout.tensors[bucket.first_tensor].name,
-          exchange->layout.tensors[bucket.end_tensor - 1].name, bucket.elements, bucket.codec,
-          exchange->sync.reducer().topology_of(0).name, bucket.why.empty() ? "" : ", ", bucket.why);
+          "{} to {}, {} values, {}, {}{}{}\n", it.layout.tensors[bucket.first_tensor].name,
+          it.layout.tensors[bucket.end_tensor - 1].name, bucket.elements, bucket.codec,
+          it.sync.reducer().topology_of(b).name, bucket.why.empty() ? "" : ", ", bucket.why);
     }
-    exchange->description = std::move(text);
+    it.description = std::move(text);
   });
   return result == DPTRAIN_COMM_OK ? exchange->description.c_str() : nullptr;
 }
 
 int dptrain_comm_compare(dptrain_comm* exchange, const float* values, std::size_t count) {
-  return result_of([=] {
-    exchange->require_step(false);
-    exchange->sync.reducer().run([=](dp::Communicator& comm) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    it.sync.reducer().run([=](dp::Communicator& comm) {
       static_cast<void>(dp::agree_on_hash(comm, {values, count}));
     });
   });
@@ -296,19 +310,20 @@ int dptrain_comm_compare(dptrain_comm* exchange, const float* values, std::size_
 
 std::size_t dptrain_comm_state_bytes(dptrain_comm* exchange) {
   std::size_t size = 0;
-  static_cast<void>(result_of([&] { size = dp::saved_bytes(exchange->state()); }));
+  static_cast<void>(
+      result_on(exchange, [&](dptrain_comm& it) { size = dp::saved_bytes(it.state()); }));
   return size;
 }
 
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, std::size_t size) {
-  return result_of([=] {
-    dp::save_state(exchange->state(), {static_cast<std::byte*>(bytes), size});
+  return result_on(exchange, [=](dptrain_comm& it) {
+    dp::save_state(it.state(), {static_cast<std::byte*>(bytes), size});
   });
 }
 
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size_t size) {
-  return result_of([=] {
-    dp::load_state(exchange->state(), {static_cast<const std::byte*>(bytes), size});
+  return result_on(exchange, [=](dptrain_comm& it) {
+    dp::load_state(it.state(), {static_cast<const std::byte*>(bytes), size});
   });
 }
 

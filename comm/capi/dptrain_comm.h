@@ -1,34 +1,39 @@
-/* The exchange of dptrain for other programs: gradients of all ranks in, their sum out, compressed on the way.
+/* The exchange of dptrain for other programs: gradients of all ranks in, their sum out, compressed
+ * on the way.
  *
  * C99. A program that is started by mpirun:
  *
- *     dptrain_comm_init();                                    starts MPI, unless the program has
- *     dptrain_comm_create(slots, n, &options, &exchange);     what the gradient is made of
+ *     dptrain_comm_init();                                  starts MPI, unless the program has
+ *     dptrain_comm_create(slots, n, &options, &exchange);   what the gradient is made of
  *     for each step:
  *         dptrain_comm_begin_step(exchange, -1);
  *         for each slot, as its gradient becomes final:
  *             write dptrain_comm_values(exchange, slot)
- *             dptrain_comm_ready(exchange, slot)              its bucket leaves when it is complete
- *         dptrain_comm_finish_step(exchange, &all_finite)     the values are now the sums of all ranks
+ *             dptrain_comm_ready(exchange, slot)            a bucket leaves when it is complete
+ *         dptrain_comm_finish_step(exchange, &all_finite)   the values are now sums over ranks
  *     dptrain_comm_destroy(exchange);
  *     dptrain_comm_finalize();
  *
- * Sums, not means: divide by the number of ranks before or after. After finish_step all ranks hold the same bits. What
- * a codec drops stays in a residual on the rank that dropped it, and is sent in a later step.
+ * Sums, not means: divide by the number of ranks before or after. After finish_step all ranks hold
+ * the same bits. What a codec drops stays in a residual on the rank that dropped it, and is sent in
+ * a later step.
  *
- * Results. Functions return DPTRAIN_COMM_OK or one of the codes below, which are dptrain's exit codes, and leave one
- * sentence in dptrain_comm_last_error(). After DPTRAIN_COMM_NETWORK the exchange cannot be used any more, and other
- * ranks may be waiting: end with dptrain_comm_abort(), never with MPI_Finalize.
+ * Results. Functions return DPTRAIN_COMM_OK or one of the codes below, which are dptrain's exit
+ * codes, and leave one sentence in dptrain_comm_last_error(). After DPTRAIN_COMM_NETWORK the
+ * exchange cannot be used any more, and other ranks may be waiting: end with dptrain_comm_abort(),
+ * never with MPI_Finalize.
  *
- * Ranks. Except for dptrain_comm_ready, whose order is free, all ranks make the same calls in the same order.
+ * Ranks. Except for dptrain_comm_ready, whose order is free, all ranks make the same calls in the
+ * same order.
  *
- * Threads. One thread at a time calls. A thread of the exchange calls MPI while it exists: programs that use MPI
- * themselves in the meantime must have started it with MPI_THREAD_MULTIPLE, and need MPI_THREAD_SERIALIZED at least.
- * There is one exchange at a time. dptrain_comm_init sets parameters of Open MPI that a slow network needs, in the
- * environment and before it starts MPI (comm/mpi_runtime.hpp lists them); programs that start MPI set them themselves.
+ * Threads. One thread at a time calls. A thread of the exchange calls MPI while it exists: programs
+ * that use MPI themselves in the meantime must have started it with MPI_THREAD_MULTIPLE, and need
+ * MPI_THREAD_SERIALIZED at least. There is one exchange at a time. dptrain_comm_init sets
+ * parameters of Open MPI that a slow network needs, in the environment and before it starts MPI
+ * (comm/mpi_runtime.hpp lists them); programs that start MPI set them themselves.
  *
- * Memory. Strings and arrays that are given are copied. Values and strings that are returned belong to the library;
- * values live as long as the exchange, a string until the next call. */
+ * Memory. Strings and arrays that are given are copied. Values and strings that are returned belong
+ * to the library; values live as long as the exchange, a string until the next call. */
 #ifndef DPTRAIN_COMM_H
 #define DPTRAIN_COMM_H
 
@@ -39,8 +44,9 @@
 extern "C" {
 #endif
 
-/* What a program was compiled with; dptrain_comm_version() says what it runs with. Within a major version (within a
- * minor one as long as the major is 0) functions are added and structs grow at their end, nothing else changes. */
+/* What a program was compiled with; dptrain_comm_version() says what it runs with. Within a major
+ * version (within a minor one as long as the major is 0) functions are added and structs grow at
+ * their end, nothing else changes. */
 #define DPTRAIN_COMM_VERSION "0.1.0"
 
 enum {
@@ -54,7 +60,8 @@ enum {
 
 typedef struct dptrain_comm dptrain_comm; /* an exchange */
 
-/* A tensor of the model, as a matrix of rows x columns floats (for a convolution: outputs x the rest). */
+/* A tensor of the model, as a matrix of rows x columns floats (for a convolution: outputs x the
+ * rest). */
 typedef struct {
   const char* name; /* for messages and for `exact` below; UTF-8 */
   uint64_t rows, columns;
@@ -65,13 +72,18 @@ typedef struct {
 /* dptrain_comm_defaults() sets all fields. */
 typedef struct {
   uint64_t struct_bytes; /* sizeof(dptrain_comm_options) of the caller */
-  const char* compress;  /* as dptrain --compress: none, q8, ecq:bits=0.35, auto, ...; default: auto */
-  const char* topology;  /* ring, direct, tree, ps, hierarchical; default NULL: the codec's own, mostly ring */
-  const char* exact;     /* names of slots that are sent in fp32, separated by commas, with * and ?; default: NULL */
+  const char*
+      compress; /* as dptrain --compress: none, q8, ecq:bits=0.35, auto, ...; default: auto */
+  const char* topology;  /* ring, direct, tree, ps, hierarchical; default NULL: the codec's own,
+                            mostly ring */
+  const char* exact;     /* names of slots that are sent in fp32, separated by commas, with * and ?;
+                            default: NULL */
   uint64_t seed;         /* of codecs that draw random numbers; the same on all ranks; default: 0 */
-  uint64_t bucket_bytes; /* of fp32; slots are sent together in buckets of this size; default 0: by the network */
+  uint64_t bucket_bytes; /* of fp32; slots are sent together in buckets of this size; default 0: by
+                            the network */
   double timeout_s;      /* how long a silent rank is waited for; default: 60 */
-  double link_bit_per_s; /* what a rank's link carries; default 0: it is measured by create, which takes 1-2 s */
+  double link_bit_per_s; /* what a rank's link carries; default 0: it is measured by create, which
+                            takes 1-2 s */
 } dptrain_comm_options;
 
 /* Of this rank, since the last call. */
@@ -96,37 +108,39 @@ int dptrain_comm_finalize(void);
 void dptrain_comm_abort(int exit_code, const char* reason);
 int dptrain_comm_rank(void); /* -1 before init */
 int dptrain_comm_size(void);
-/* Rank 0's bytes on all ranks, such as the parameters at the start. Collective; not while an exchange exists. */
+/* Rank 0's bytes on all ranks, such as the parameters at the start. Collective; not while an
+ * exchange exists. */
 int dptrain_comm_broadcast(void* bytes, size_t size);
 
 void dptrain_comm_defaults(dptrain_comm_options* options);
 /* Collective; all ranks give the same slots and options. options: NULL for the defaults. */
-int dptrain_comm_create(const dptrain_comm_slot* slots, size_t count, const dptrain_comm_options* options,
-                        dptrain_comm** exchange);
+int dptrain_comm_create(const dptrain_comm_slot* slots, size_t count,
+                        const dptrain_comm_options* options, dptrain_comm** exchange);
 void dptrain_comm_destroy(dptrain_comm* exchange); /* NULL: nothing happens */
 
-/* The slot's rows x columns floats; NULL for a wrong index. Write them between begin_step and ready, read them between
- * finish_step and the next begin_step. */
+/* The slot's rows x columns floats; NULL for a wrong index. Write them between begin_step and
+ * ready, read them between finish_step and the next begin_step. */
 float* dptrain_comm_values(dptrain_comm* exchange, size_t slot);
-/* progress: the share of the training that is done, 0 to 1, so that ecq:bits=X spends more bits at the beginning; below
- * 0: not known. */
+/* progress: the share of the training that is done, 0 to 1, so that ecq:bits=X spends more bits at
+ * the beginning; below 0: not known. */
 int dptrain_comm_begin_step(dptrain_comm* exchange, double progress);
-/* Once a step for every slot, in any order. The order of the slots in create should be the one in which they become
- * ready. */
+/* Once a step for every slot, in any order. The order of the slots in create should be the one in
+ * which they become ready. */
 int dptrain_comm_ready(dptrain_comm* exchange, size_t slot);
-/* all_finite: 1, or 0 if some rank's values were not: then the values are no sums, every rank must skip the step, and
- * what had been delivered is sent again later. */
+/* all_finite: 1, or 0 if some rank's values were not: then the values are no sums, every rank must
+ * skip the step, and what had been delivered is sent again later. */
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite);
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics);
 /* The buckets, a line each: slots, values, codec, topology. NULL after an error. */
 const char* dptrain_comm_describe(dptrain_comm* exchange);
-/* Whether all ranks hold the same bits of these values; if not, DPTRAIN_COMM_INTERNAL, with the ranks that differ.
- * Collective; between steps. */
+/* Whether all ranks hold the same bits of these values; if not, DPTRAIN_COMM_INTERNAL, with the
+ * ranks that differ. Collective; between steps. */
 int dptrain_comm_compare(dptrain_comm* exchange, const float* values, size_t count);
 
-/* Residuals and what else a codec keeps from step to step, for checkpoints: each rank saves and loads its own. Between
- * steps. A state fits an exchange of the same slots, options and number of ranks. */
+/* Residuals and what else a codec keeps from step to step, for checkpoints: each rank saves and
+ * loads its own. Between steps. A state fits an exchange of the same slots, options and number of
+ * ranks. */
 size_t dptrain_comm_state_bytes(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, size_t size);
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t size);

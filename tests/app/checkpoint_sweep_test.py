@@ -96,7 +96,7 @@ def try_point(point: Point, wanted: tuple) -> str | None:
             return f"a file is not whole under its final name\n{again.stderr}"
         if result(folder) != wanted:
             return f"resumed to another result\n{again.stdout}"
-        # Of each rank the last part and one that was begun; and the logs beside them.
+        # There may be the last part of each rank and one that was begun, and the logs beside them.
         left = sorted(path.name for path in pathlib.Path(folder, "ck").iterdir())
         return f"leaves {left}" if len(left) > (6 if MPIRUN else 4) else ""
 

@@ -171,6 +171,8 @@ static void wrong_arguments_are_refused(void) {
   CHECK(dptrain_comm_finish_step(exchange, NULL) == DPTRAIN_COMM_OK);
   dptrain_comm_destroy(exchange);
   dptrain_comm_destroy(NULL);
+  check_refused(dptrain_comm_begin_step(NULL, -1), DPTRAIN_COMM_USAGE, "exchange is NULL");
+  CHECK(dptrain_comm_describe(NULL) == NULL && dptrain_comm_state_bytes(NULL) == 0);
 }
 
 int main(void) {
