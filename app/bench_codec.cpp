@@ -327,18 +327,22 @@ Entries entries_of(const std::vector<std::string>& specs) {
 
 }  // namespace
 
+std::string bench_codec_help() {
+  CodecBenchOptions options;
+  return bench_help(usage(options));
+}
+
 void bench_codec(const std::vector<std::string>& arguments, Communicator& comm) {
   using Where = Options::Device;
   CodecBenchOptions options;
   const auto specs = read_bench_options(usage(options), arguments, comm);
-  if (!specs) return;
   Entries entries;
   together(comm, kDpbenchNames, [&] {
     if (options.has_size && options.device == Where::cpu) {
       throw_error(ErrorKind::usage, "--mb {}: is for a GPU; give --device cuda or auto with it",
                   options.size_mb);
     }
-    entries = entries_of(*specs);
+    entries = entries_of(specs);
   });
   // One core or one GPU is enough; the other ranks have nothing to do.
   if (comm.rank() != 0) return;

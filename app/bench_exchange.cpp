@@ -269,11 +269,15 @@ void bench_allreduce(Communicator& communicator, Row& row) {
 
 }  // namespace
 
+std::string bench_exchange_help() {
+  ExchangeBenchOptions settings;
+  return bench_help(usage(settings));
+}
+
 void bench_exchange(const std::vector<std::string>& arguments, Communicator& communicator) {
   ExchangeBenchOptions settings;
   const auto specs = read_bench_options(usage(settings), arguments, communicator);
-  if (!specs) return;
-  together(communicator, kDpbenchNames, [&] { settings.codecs = codecs_of(*specs); });
+  together(communicator, kDpbenchNames, [&] { settings.codecs = codecs_of(specs); });
   const int p = communicator.size();
   std::vector<Row> rows;
   for (const double size_mb : settings.sizes_mb) {

@@ -60,6 +60,11 @@ BenchUsage usage(LayerBenchOptions& options) {
 
 }  // namespace
 
+std::string bench_layers_help() {
+  LayerBenchOptions options;
+  return bench_help(usage(options));
+}
+
 void bench_layers(const std::vector<std::string>& arguments, Communicator& comm) {
   LayerBenchOptions options;
   std::unique_ptr<Device> device;
@@ -68,7 +73,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
   const auto prepare = [&] {
     network->prepare(static_cast<std::size_t>(options.batch), net::Mode::training);
   };
-  if (!read_bench_options(usage(options), arguments, comm)) return;
+  static_cast<void>(read_bench_options(usage(options), arguments, comm));
   const auto size = static_cast<std::size_t>(options.image_size);
   const net::ModelInput input = {.image = {.height = size, .width = size},
                                  .classes = static_cast<std::size_t>(options.classes)};

@@ -1,27 +1,36 @@
 #include "app/bench_options.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "app/options_words.hpp"
 #include "app/rank_main.hpp"
 
 namespace dp {
 
-std::optional<std::vector<std::string>> read_bench_options(
-    BenchUsage usage, const std::vector<std::string>& arguments, Communicator& comm) {
+namespace {
+
+// dpbench answers the last row itself.
+OptionTable table_of(BenchUsage& usage) {
+  usage.rows.push_back(call_row("help", "print this help, then end", [] {}));
+  return {{"Options", std::move(usage.rows)}};
+}
+
+}  // namespace
+
+std::string bench_help(BenchUsage usage) {
+  std::string text =
+      fmt::format("dpbench {} [options]{}{}\n\n{}", usage.name,
+                  usage.other_words.empty() ? "" : " ", usage.other_words, usage.help);
+  append_options(text, table_of(usage));
+  append_entries(text, "Codecs; dptrain --help lists their keys", usage.codecs);
+  return without_trailing_blanks(text);
+}
+
+std::vector<std::string> read_bench_options(BenchUsage usage,
+                                            const std::vector<std::string>& arguments,
+                                            Communicator& comm) {
   const std::string program = "dpbench " + usage.name;
-  OptionTable table = {{"Options", std::move(usage.rows)}};
-  table.front().rows.push_back(call_row("help", "print this help, then end", [] {}));
-  if (asks_for(arguments, "--help")) {
-    std::string text =
-        fmt::format("{} [options]{}{}\n\n{}", program, usage.other_words.empty() ? "" : " ",
-                    usage.other_words, usage.help);
-    append_options(text, table);
-    append_entries(text, "Codecs; dptrain --help lists their keys", usage.codecs);
-    if (comm.rank() == 0) std::fputs(without_trailing_blanks(text).c_str(), stdout);
-    return std::nullopt;
-  }
+  const OptionTable table = table_of(usage);
   std::vector<std::string> words;
   together(comm, kDpbenchNames, [&] {
     const CommandLine line = {

@@ -1,7 +1,6 @@
 // The options of dpbench's benches: a table each, read like dptrain's (options_words.hpp).
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,10 +19,14 @@ struct BenchUsage {
   std::vector<OptionRow> rows;
 };
 
-// Collective. Sets what the arguments say and returns the words that are no options; or prints
-// --help where it is among them, and returns nothing. All ranks throw the same AgreedError(usage).
-[[nodiscard]] std::optional<std::vector<std::string>> read_bench_options(
-    BenchUsage usage, const std::vector<std::string>& arguments, Communicator& comm);
+// What --help prints of a bench.
+[[nodiscard]] std::string bench_help(BenchUsage usage);
+
+// Collective. Sets what the arguments say and returns the words that are no options. All ranks
+// throw the same AgreedError(usage).
+[[nodiscard]] std::vector<std::string> read_bench_options(BenchUsage usage,
+                                                          const std::vector<std::string>& arguments,
+                                                          Communicator& comm);
 
 // The median of some times; they may be in any order.
 [[nodiscard]] double median(std::vector<double> values);

@@ -1,6 +1,6 @@
 // dpbench: what the parts of dptrain reach on this machine, beside the limits they work against.
 //
-// A bench is a row below and a function in benches.hpp.
+// A bench is a row below and two functions in benches.hpp.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -10,7 +10,9 @@
 
 #include "app/benches.hpp"
 #include "app/options_print.hpp"
+#include "app/options_row.hpp"
 #include "app/options_values.hpp"
+#include "app/options_words.hpp"
 #include "app/process.hpp"
 #include "app/rank_main.hpp"
 #include "kernels/base/error.hpp"
@@ -21,15 +23,29 @@ struct Bench {
   const char* name;
   const char* help;
   void (*run)(const std::vector<std::string>& arguments, dp::Communicator& comm);
+  std::string (*help_text)();
 };
 
 constexpr Bench kBenches[] = {
-    {"layers", "images/s that the network alone trains, on all ranks at once", dp::bench_layers},
+    {"layers", "images/s that the network alone trains, on all ranks at once", dp::bench_layers,
+     dp::bench_layers_help},
     {"codec", "GB/s of gradients that each codec encodes and decodes, on one core or on a GPU",
-     dp::bench_codec},
+     dp::bench_codec, dp::bench_codec_help},
     {"exchange",
      "time, bandwidths, bytes and errors of topologies and codecs, beside MPI_Allreduce",
-     dp::bench_exchange}};
+     dp::bench_exchange, dp::bench_exchange_help}};
+
+std::vector<dp::OptionRow> own_rows() {
+  return {dp::call_row("version", "print the version, then end", [] {}),
+          dp::call_row("help", "print this help, then end", [] {})};
+}
+
+const Bench* find_bench(const std::string& name) {
+  for (const Bench& bench : kBenches) {
+    if (name == bench.name) return &bench;
+  }
+  return nullptr;
+}
 
 std::string help_text() {
   std::string out =
@@ -40,22 +56,25 @@ std::string help_text() {
   dp::NamedTexts entries;
   for (const Bench& bench : kBenches) entries.emplace_back(bench.name, bench.help);
   dp::append_entries(out, "Benches; dpbench BENCH --help lists a bench's options", entries);
+  dp::append_options(out, {{"Other options", own_rows()}});
   return dp::without_trailing_blanks(out);
 }
 
+// What can be answered without MPI; empty where a bench is to run.
+std::string answer(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front() == "--help") return help_text();
+  if (arguments.front() == "--version") return "dpbench " DP_VERSION "\n";
+  const Bench* chosen = find_bench(arguments.front());
+  return chosen != nullptr && dp::asks_for(arguments, "--help") ? chosen->help_text() : "";
+}
+
 int run(const std::vector<std::string>& arguments, dp::Communicator& comm) {
-  const std::string name = arguments.empty() ? "--help" : arguments.front();
-  std::vector<std::string> known;
-  const Bench* chosen = nullptr;
-  for (const Bench& bench : kBenches) {
-    known.emplace_back(bench.name);
-    if (name == bench.name) chosen = &bench;
-  }
-  if (chosen != nullptr) {
+  const std::string& name = arguments.front();
+  if (const Bench* chosen = find_bench(name); chosen != nullptr) {
     chosen->run({arguments.begin() + 1, arguments.end()}, comm);
-  } else if (name == "--help") {
-    if (comm.rank() == 0) std::fputs(help_text().c_str(), stdout);
   } else {
+    std::vector<std::string> known;
+    for (const Bench& bench : kBenches) known.emplace_back(bench.name);
     const std::string near = dp::nearest(name, known);
     throw dp::AgreedError(
         dp::ErrorKind::usage,
@@ -71,7 +90,10 @@ int run(const std::vector<std::string>& arguments, dp::Communicator& comm) {
 
 int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
-  return dp::run_ranks("dpbench", dp::kDpbenchNames, argc, argv, [&](dp::Communicator& comm) {
-    return run({argv + 1, argv + argc}, comm);
-  });
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const std::string text = answer(arguments); !text.empty()) {
+    return dp::print_without_mpi("dpbench", text);
+  }
+  return dp::run_ranks("dpbench", dp::kDpbenchNames, argc, argv,
+                       [&](dp::Communicator& comm) { return run(arguments, comm); });
 }

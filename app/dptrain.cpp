@@ -12,6 +12,7 @@
 #include "app/agreement.hpp"
 #include "app/check.hpp"
 #include "app/options.hpp"
+#include "app/options_words.hpp"
 #include "app/plan.hpp"
 #include "app/process.hpp"
 #include "app/rank_main.hpp"
@@ -125,11 +126,8 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
     if (comm.rank() == 0) std::fputs(text.c_str(), stdout);
   };
   switch (options.action) {
-    case dp::Options::Action::help:
-      say(dp::help_text(option_context()));
-      break;
+    case dp::Options::Action::help:  // main() answers these
     case dp::Options::Action::version:
-      say("dptrain " DP_VERSION "\n" + dp::gpu_needs() + "\n");
       break;
     case dp::Options::Action::print_config:
       say(dp::config_text(options));
@@ -173,6 +171,12 @@ int main(int argc, char** argv) {
   const dp::StopNotice notice;
   const dp::RunStatus status;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (dp::asks_for(arguments, "--help")) {
+    return dp::print_without_mpi("dptrain", dp::help_text(option_context()));
+  }
+  if (dp::asks_for(arguments, "--version")) {
+    return dp::print_without_mpi("dptrain", "dptrain " DP_VERSION "\n" + dp::gpu_needs() + "\n");
+  }
   return dp::run_ranks(
       "dptrain", dp::kDptrainNames, argc, argv,
       [&](dp::Communicator& comm) { return run(comm, arguments); }, timeout_of(arguments));

@@ -45,11 +45,16 @@ int run(const std::vector<std::string>& arguments) {
                        "what happens if images cannot be read; skip: they are left out and named"),
         dp::whole_row("threads", threads, {0, 1024},
                       "number of threads that decode; 0: one for each core"),
+        dp::call_row("version", "print the version, then end", [] {}),
         dp::call_row("help", "print this help, then end", [] {})}}};
   if (dp::asks_for(arguments, "--help")) {
     std::string text = kHelp;
     dp::append_options(text, table);
     std::fputs(dp::without_trailing_blanks(text).c_str(), stdout);
+    return EXIT_SUCCESS;
+  }
+  if (dp::asks_for(arguments, "--version")) {
+    std::puts("dptrain-pack " DP_VERSION);
     return EXIT_SUCCESS;
   }
   const dp::CommandLine line = {.table = table, .program = "dptrain-pack", .takes_words = true};

@@ -202,6 +202,10 @@ int run(const std::vector<std::string>& arguments) {
     std::fputs(dp::dptrun_help().c_str(), stdout);
     return EXIT_SUCCESS;
   }
+  if (options.asks_for_version) {
+    std::puts("dptrun " DP_VERSION);
+    return EXIT_SUCCESS;
+  }
   ::setenv(dp::kStatusVariable, "1", 1);
   ::signal(SIGPIPE, SIG_IGN);  // a reader that has gone does not end a training
   return Supervisor(options).run();

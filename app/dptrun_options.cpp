@@ -85,6 +85,7 @@ OptionTable table_of(DptrunOptions& options, Texts& texts) {
         text_row("signal", texts.signal, "NAME", "HUP, TERM, USR1, USR2 or XCPU",
                  "one more signal that asks the run to stop, such as Slurm sends before the end "
                  "(sbatch --signal=B:USR1@60)"),
+        call_row("version", "print the version, then end", [] {}),
         call_row("help", "print this help, then end", [] {})}}};
 }
 
@@ -141,7 +142,8 @@ DptrunOptions parse_dptrun(const std::vector<std::string>& arguments) {
     if (word.starts_with("--mpirun=--")) word.insert(word.find('=') + 1, " ");
   }
   options.asks_for_help = asks_for(own, "--help");
-  if (options.asks_for_help) return options;
+  options.asks_for_version = asks_for(own, "--version");
+  if (options.asks_for_help || options.asks_for_version) return options;
   Texts texts;
   OptionTable table = table_of(options, texts);
   const CommandLine line = {.table = table, .program = "dptrun"};

@@ -10,7 +10,7 @@
 namespace dp {
 
 struct DptrunOptions {
-  bool asks_for_help = false;
+  bool asks_for_help = false, asks_for_version = false;
   std::int64_t ranks = 0;      // 0: not given
   std::vector<RunHost> hosts;  // empty: mpirun's own choice
   std::int64_t min_hosts = 1;

@@ -1,9 +1,11 @@
 #include "app/rank_main.hpp"
 
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
+#include "app/process.hpp"
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "comm/mpi_runtime.hpp"
@@ -38,6 +40,24 @@ int run_ranks(const char* program, const OptionNames& names, int argc, char** ar
       return mpi.end_with_error(program);
     }
   } catch (...) {  // MPI itself did not start
+    std::string message;
+    const int exit_code = exit_code_of_current_exception(message);
+    std::fprintf(stderr, "%s: %s\n", program, message.c_str());
+    return exit_code;
+  }
+}
+
+int print_without_mpi(const char* program, const std::string& text) {
+  // Open MPI's mpirun, and srun with PMIx or PMI2.
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    const char* rank = std::getenv(variable);
+    if (rank != nullptr && std::string(rank) != "0") return EXIT_SUCCESS;
+  }
+  try {
+    std::fputs(text.c_str(), stdout);
+    check_output();
+    return EXIT_SUCCESS;
+  } catch (...) {
     std::string message;
     const int exit_code = exit_code_of_current_exception(message);
     std::fprintf(stderr, "%s: %s\n", program, message.c_str());

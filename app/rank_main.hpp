@@ -1,4 +1,5 @@
-// The frame of a program that runs on many ranks: it starts and ends MPI and handles errors.
+// The frame of a program that runs on many ranks: it starts and ends MPI and handles errors. --help
+// and --version are answered without MPI.
 #pragma once
 
 #include <functional>
@@ -15,6 +16,10 @@ namespace dp {
 [[nodiscard]] int run_ranks(const char* program, const OptionNames& names, int argc, char** argv,
                             const std::function<int(Communicator&)>& body,
                             double timeout_s = Communicator::kDefaultTimeout_s);
+
+// Prints a text on the first of the ranks that a launcher has started, and returns the exit code.
+// Other ranks print nothing.
+[[nodiscard]] int print_without_mpi(const char* program, const std::string& text);
 
 // Collective. Runs f on every rank; what goes wrong on one is thrown by all, with the names of
 // options.

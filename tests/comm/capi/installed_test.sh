@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The library as others find it when it is installed: installed_test.sh CMAKE BUILD SOURCE_OF_A_PROGRAM MPIRUN
+# The library as others find it when it is installed: installed_test.sh CMAKE BUILD SOURCE_OF_A_PROGRAM MPIRUN VERSION
 # A project of its own uses it by find_package, and the same program is built with pkg-config.
 set -euo pipefail
-cmake=$1 build=$2 source=$3 mpirun=$4
+cmake=$1 build=$2 source=$3 mpirun=$4 version=$5
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$cmake" --install "$build" --component library --prefix "$folder/prefix" > "$folder/installed"
 mkdir "$folder/project"
 sed 's|"comm/capi/dptrain_comm.h"|<dptrain_comm.h>|' "$source" > "$folder/project/program.c"
-cat > "$folder/project/CMakeLists.txt" << 'END'
+cat > "$folder/project/CMakeLists.txt" << END
 cmake_minimum_required(VERSION 3.16)
 project(foreign LANGUAGES C)
-find_package(dptrain 0.1 REQUIRED)
+find_package(dptrain $version EXACT REQUIRED)
 add_executable(program program.c)
 target_link_libraries(program PRIVATE dptrain::comm m)
 END
@@ -20,6 +20,7 @@ END
 "$mpirun" -np 2 "$folder/project/build/program"
 if command -v pkg-config > "$folder/found"; then
   pc=$(dirname "$(find "$folder/prefix" -name dptrain_comm.pc)")
+  [ "$(PKG_CONFIG_PATH=$pc pkg-config --modversion dptrain_comm)" = "$version" ]
   # The words of pkg-config are several arguments.
   # shellcheck disable=SC2046
   cc -std=c99 "$folder/project/program.c" -o "$folder/by_pkg_config" \
@@ -27,6 +28,7 @@ if command -v pkg-config > "$folder/found"; then
   LD_LIBRARY_PATH=$(PKG_CONFIG_PATH=$pc pkg-config --variable=libdir dptrain_comm) \
     "$mpirun" -np 2 "$folder/by_pkg_config"
 fi
+grep -q "define DPTRAIN_COMM_VERSION \"$version\"" "$folder/prefix/include/dptrain_comm.h"
 # What the library shows is what its header says.
 library=$(find "$folder/prefix" -name 'libdptrain_comm.so.0')
 nm -D --defined-only "$library" | awk '$2 == "T" {sub(/@.*/, "", $3); print $3}' | sort > "$folder/shown"
