@@ -104,8 +104,8 @@ def _read_ini(path: pathlib.Path) -> configparser.ConfigParser:
     if not ini.has_section("study"):
         fail(f"{path}: the section [study] is missing")
     for key in ini["study"]:
-        if key not in ("ranks", "rate", "options", "small"):
-            fail(f"{path}: [study] {key}: must be one of ranks, rate, options, small")
+        if key not in ("ranks", "rate", "options", "small", "seeds"):
+            fail(f"{path}: [study] {key}: must be one of ranks, rate, options, small, seeds")
     return ini
 
 
@@ -122,6 +122,14 @@ def _axes(keys: dict[str, str], where: str) -> list[list[tuple[str, str]]]:
     return axes
 
 
+def _seeds(study: configparser.SectionProxy, where: str) -> list[str]:
+    seeds = [value.strip() for value in study["seeds"].split("|")]
+    for seed in seeds:
+        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", seed) or seeds.count(seed) > 1:
+            fail(f"{where}: seeds = {shown(study['seeds'])}: must be different whole numbers, separated by |")
+    return seeds
+
+
 def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Point]:
     """The points in their order. `more` are options of the command line, which win over the study's."""
     ini = _read_ini(path)
@@ -131,8 +139,9 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
     _count_of_ranks(defaults["ranks"], where)
     common = settings_of(_words(study.get("options", ""), f"{where} options"), f"{where} options")
     of_command_line = settings_of(more, "after --")
+    seeds = _seeds(study, where) if "seeds" in study else []
     points: dict[str, Point] = {}
-    for section in ini.sections():
+    for seed, section in itertools.product(seeds[:1] if is_small and seeds else seeds or [""], ini.sections()):
         if section == "study":
             continue
         where = f"{path}: [{section}]"
@@ -144,7 +153,8 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
         added = settings_of(_words(keys.get("options", ""), f"{where} options"), f"{where} options")
         small = settings_of(_words(keys.get("small", study.get("small", "")), f"{where} small"), f"{where} small")
         for values in itertools.product(*_axes(keys, where)):
-            name = re.sub(r"[^A-Za-z0-9.+-]+", "_", "-".join([section, *(value for _, value in values)]))
+            parts = [section, *(value for _, value in values), *([f"seed{seed}"] if seed else [])]
+            name = re.sub(r"[^A-Za-z0-9.+-]+", "_", "-".join(parts))
             if name in points:
                 fail(f"{path}: two points are called {name}")
             if len(name) > _LONGEST_NAME:
@@ -154,6 +164,10 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
             ranks, rate = _count_of_ranks(chosen.pop("ranks"), where), chosen.pop("rate")
             options = common | added | {f"--{option}": value for option, value in chosen.items()}
             options |= (small if is_small else {}) | of_command_line
+            if seed:
+                if "--seed" in options:
+                    fail(f"{where}: --seed {options['--seed']}: the study sets the seed itself, by seeds")
+                options["--seed"] = seed
             if "--throttle" in options and ("rate" in study or "rate" in keys):
                 fail(f"{where}: --throttle {options['--throttle']}: the study sets the rate of links itself, by rate")
             points[name] = Point(name, section, ranks, rate, tuple(word for pair in options.items() for word in pair),

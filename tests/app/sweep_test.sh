@@ -101,6 +101,14 @@ for text in 'mpirun -np 3 .*--throttle 1gbit .*--epochs 1 ' '^epoch 1/1 '; do
   grep -q -- "$text" results/links-small/a-3-1gbit.txt || fail "a-3-1gbit: $text"
 done
 
+# The whole study with one seed, and then with the next.
+sed 's/^small/seeds = 3 | 1\nsmall/' links.ini >seeds.ini
+run seeds.ini --list || fail "seeds"
+[ "$(sed 's/^missing //; s/: .*--seed/ /' output | tr '\n' ' ')" = \
+  'a-1-1gbit-seed3  3 a-3-1gbit-seed3  3 a-1-1gbit-seed1  1 a-3-1gbit-seed1  1 ' ] || fail "the order of seeds"
+run seeds.ini --list --small
+[ "$(grep -c 'missing a-.*-seed3: ' output)" = "$(wc -l <output)" ] || fail "seeds with --small"
+
 # Whether a log is of the same run is told by its text's first line. Here nothing is run but what is missing.
 cat >same.ini <<'INI'
 [study]
@@ -152,6 +160,9 @@ refused() { # words of the sentence; arguments
 refused 'without a value are not possible' same.ini -- --quiet
 refused 'without a value are not possible' same.ini -- --lr=0.1 --seed=7
 refused '--seed: is given twice' same.ini -- --seed 1 --seed 2
+refused '[a]: --seed 7: the study sets the seed itself, by seeds' seeds.ini -- --seed 7
+sed 's/^seeds.*/seeds = 1 | 1/' seeds.ini >bad.ini
+refused 'seeds = 1 | 1: must be different whole numbers' bad.ini
 refused '--log: is set' same.ini -- --log x.h5
 refused 'the study sets the rate of links itself' same.ini -- --throttle 1mbit
 refused 'has no small form' study.ini --small
