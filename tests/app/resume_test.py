@@ -160,6 +160,38 @@ def rounds() -> None:
             assert len(log["steps"]) == 8 and (log["epochs"]["replica_hash"] != 0).all(), done
 
 
+def children(parent: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True).stdout.split()
+    return [int(process) for process in found]
+
+
+def round_that_is_lost() -> None:
+    """SIGKILL of a rank in the middle of a round, and of its exchange; dptrun goes on by itself."""
+    words = ("--compress", "q8", "--sync-every", "3", "--outer-lr", "0.7", "--outer-momentum", "0.9", "--epochs", "1")
+    run(2, "whole.h5", *words, "--checkpoint", "whole")
+    # 6 steps an epoch in two rounds. An exchange takes 0.7 s, a step of a round about a hundredth.
+    words = command(2, "killed.h5", *words, "--throttle", "3mbit", "--checkpoint-every", "2steps")
+    process = subprocess.Popen([f"{os.path.dirname(DPTRAIN)}/dptrun", "-np", "2", "--", *words[3:]],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for after, wait_s in ((2, 0.2), (4, 0.0)):  # the first one is in the exchange of step 3
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            if os.path.isdir("ck") and max(steps_in("ck"), default=0) >= after:
+                break
+            time.sleep(0.002)
+        time.sleep(wait_s)
+        assert max(steps_in("ck")) == after or wait_s == 0, steps_in("ck")
+        mpirun, = (p for p in children(process.pid) if children(p))
+        os.kill(children(mpirun)[-1], signal.SIGKILL)
+        died = f"mpirun {mpirun} has gone"
+        while time.monotonic() < deadline and os.path.exists(f"/proc/{mpirun}"):
+            time.sleep(0.01)
+        assert not os.path.exists(f"/proc/{mpirun}"), died
+    _, told = process.communicate(timeout=100)
+    assert process.returncode == 0, told
+    assert_same_training("whole.h5", "killed.h5", sessions=3)
+
+
 def by_time() -> None:
     run(2, "a.h5", "--checkpoint-every", "0.001s", "--epochs", "4")
     steps = steps_in("ck")
@@ -375,7 +407,7 @@ def folder_goes_away() -> None:
 
 
 CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
-         without_exchange, rounds, by_time, exported_weights, killed,
+         without_exchange, rounds, round_that_is_lost, by_time, exported_weights, killed,
          damaged_or_missing, other_number_of_ranks, refusals, two_at_once, other_data, folder_goes_away]
 
 with tempfile.TemporaryDirectory() as folder:

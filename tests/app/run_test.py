@@ -202,6 +202,21 @@ def gpu_sync_bn() -> None:
     assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
 
 
+def gpu_rounds() -> None:
+    # Both paths of a GPU have the same bits, whatever is overlapped, and learn what the CPU learns.
+    gpu = (*GPU, "--sync-every", "2", "--outer-lr", "0.7", "--outer-momentum", "0.5", "--compress", "q8", "--epochs", "1",
+           "--limit-train", "12", "--limit-test", "2", "--batch-size", "2", "--check-replicas", "step", "--bucket-mb",
+           "0.1")
+    logs = [run(2, f"{path}.h5", *gpu, "--gpu-exchange", path)["epochs"][:] for path in ("host", "device")]
+    for field in ("replica_hash", "train_loss", "test_loss"):
+        assert np.array_equal(logs[0][field], logs[1][field]), field
+    # 3 steps an epoch: a round of two and one of one.
+    assert logs[0]["exchanges"].tolist() == [2], logs[0]["exchanges"]
+    cpu = run(2, "cpu.h5", *gpu, "--device", "cpu")["epochs"][:]
+    assert np.array_equal(cpu["sent_bytes"], logs[0]["sent_bytes"])
+    assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
+
+
 def rounds() -> None:
     # Five steps an epoch in rounds of two, of which the last one has one step.
     log = run(3, "a.h5", "--compress", "q8", "--sync-every", "2", "--check-replicas", "step")
