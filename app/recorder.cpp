@@ -173,7 +173,8 @@ void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const Evalu
                      .checkpoint_s = tally.checkpoint_s,
                      .comm = epoch_comm_.total,
                      .loss = tally.loss,
-                     .control_bytes = 0};
+                     .control_bytes = 0,
+                     .skipped_steps = tally.skipped_steps};
   const std::vector<CommCost> my_buckets = epoch_comm_.buckets;
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
@@ -224,7 +225,9 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
   LossSums loss;
   double epoch_s = 0, eval_s = 0, checkpoint_s = 0;
   std::uint64_t control_bytes = 0;
+  std::int64_t skipped_steps = 0;
   for (const RankRecord& r : ranks) {
+    skipped_steps += r.skipped_steps;
     loop += r.loop;
     add_rank(comm, r.comm);
     loss += r.loss;
@@ -239,7 +242,8 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
                                  .checkpoint_s = checkpoint_s,
                                  .comm = comm,
                                  .loss = loss,
-                                 .control_bytes = control_bytes});
+                                 .control_bytes = control_bytes,
+                                 .skipped_steps = skipped_steps});
   const auto count = static_cast<double>(ranks.size());
   for (double TimesAndBytes::*time :
        {&TimesAndBytes::epoch_s, &TimesAndBytes::data_s, &TimesAndBytes::forward_s,
@@ -265,7 +269,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
       .codec_relative_error = comm.relative_error(),
       .residual_norm = comm.residual_norm(),
       .replica_hash = tally.replica_hash,
-      .skipped_steps = tally.skipped_steps,
+      .skipped_steps = tally.is_judged_alone ? skipped_steps : tally.skipped_steps,
       .delivered_relative_error = comm.delivered_relative_error(),
       .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes),
       .saturation = comm.saturation(),
@@ -287,6 +291,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     save_log();
   }
   print_epoch(row, tally);
+  note_skipped_by_others(tally, ranks);
   note_rate(tally);
 }
 

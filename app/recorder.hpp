@@ -71,8 +71,9 @@ struct EpochTally {
   // The sum of the bits over the steps whose codec had a rate, and how many steps these were.
   double bits_sum = 0;
   std::int64_t rated_steps = 0;
-  std::int64_t skipped_steps = 0;
-  bool has_exchanged = false;  // in the last step, or after it
+  std::int64_t skipped_steps = 0;  // by all ranks together, or by this one alone
+  bool is_judged_alone = false;    // each rank skips its own steps
+  bool has_exchanged = false;      // in the last step, or after it
   std::int64_t exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
@@ -167,6 +168,7 @@ class Recorder {
     CommCost comm;
     LossSums loss;
     std::uint64_t control_bytes;
+    std::int64_t skipped_steps;
   };
 
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
@@ -199,6 +201,7 @@ class Recorder {
   void note_rate(const EpochTally& tally);
   void note_guard(const EpochTally& tally);
   void note_loss(const EpochRow& row);
+  void note_skipped_by_others(const EpochTally& tally, const std::vector<RankRecord>& ranks);
   void print_end();
   void print_place_of_log();
 

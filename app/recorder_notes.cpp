@@ -19,6 +19,18 @@ void Recorder::note_skipped_step(std::uint64_t global_step, const std::string& w
                                      : ""));
 }
 
+// Rank 0 has told of its own steps.
+void Recorder::note_skipped_by_others(const EpochTally& tally,
+                                      const std::vector<RankRecord>& ranks) {
+  if (!tally.is_judged_alone) return;
+  for (std::size_t r = 1; r < ranks.size(); ++r) {
+    if (ranks[r].skipped_steps == 0) continue;
+    console_.warn(fmt::format(
+        "dptrain: epoch {}: rank {} has skipped {} step{}, whose gradients were not finite",
+        tally.epoch + 1, r, ranks[r].skipped_steps, ranks[r].skipped_steps == 1 ? "" : "s"));
+  }
+}
+
 void Recorder::note_lost_round(std::uint64_t global_step, const std::string& where) {
   if (!is_speaker()) return;
   console_.warn(

@@ -70,6 +70,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   if (!std::exchange(is_resumed_in_epoch_, false)) {
     tally_ = {.epoch = epoch};
     tally_.global_batch = batch_;
+    tally_.is_judged_alone = !options_.exchange || run_.rounds.has_rounds_in(epoch);
     tally_.steps_of_epoch = loader.steps();
     tally_.checkpoint_s = std::exchange(checkpoint_s_, 0.0);
   }

@@ -239,6 +239,19 @@ TEST_F(RecorderTest, EpochsRowIsMeanTimesAndSumsOverRanks) {
   recorder_->finish();
 }
 
+TEST_F(RecorderTest, StepsThatRanksSkipAloneAddUp) {
+  start();
+  exchange();
+  EpochTally alone = tally();
+  alone.is_judged_alone = true;
+  alone.skipped_steps = rank() == 0 ? 0 : rank() + 1;
+  recorder_->record_epoch(alone, 1000.0, {.loss = 30, .correct = 7, .samples = 20}, 3.0);
+  if (is_speaker()) {
+    EXPECT_EQ(table("epochs").at(0, "skipped_steps"), (ranks() + 2) * (ranks() - 1) / 2.0);
+  }
+  recorder_->finish();
+}
+
 TEST_F(RecorderTest, BucketsRowsAddUpToTheEpochs) {
   start();
   exchange();
