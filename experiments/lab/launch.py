@@ -18,9 +18,9 @@ from typing import Callable, NoReturn
 
 from lab import namespaces
 from lab.command_line import complain
+from lab.programs import programs_folder
 from lab.settings import LabError, Settings, shown
 
-ROOT = namespaces.HERE.parent.parent
 _OURS = ("dptrain", "dptrun", "dpbench")
 _WATCHED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD}
 _FROM_TERMINAL = 0x80  # si_code SI_KERNEL: the terminal has sent the signal to the whole process group
@@ -41,7 +41,7 @@ def mpi_environment(ranks_per_node: int, ranks: int) -> dict[str, str]:
         environment.pop(f"OMPI_MCA_{name}", None)
     environment |= {
         # The agent is found by PATH, since Open MPI would split a path at its spaces. PATH finds our programs, too.
-        "PATH": f"{namespaces.HERE}:{ROOT}/build/bin:{environment.get('PATH', os.defpath)}",
+        "PATH": f"{namespaces.HERE}:{programs_folder()}:{environment.get('PATH', os.defpath)}",
         "OMPI_MCA_plm": "rsh", "OMPI_MCA_plm_rsh_agent": "dplab-agent",
         "OMPI_MCA_oob_tcp_if_include": "eth0", "OMPI_MCA_btl_tcp_if_include": "eth0",
         # TCP between hosts; shared memory only if a host has several ranks.

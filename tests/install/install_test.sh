@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# What `cmake --install` and `cpack` make of a build:  install_test.sh CMAKE BUILD MPIRUN CASE
+# Cases: programs, manual, packages. Exit codes: 0 as expected, 1 not so, 77 what a case needs is not there.
+set -euo pipefail
+cmake=$1 build=$2 mpirun=$3 name=$4
+programs=(dptrain dptrun dpbench dptrain-pack)
+tools=(dplab dpreport dpsweep dptrain-weights)
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+fail() {
+  echo "install_test.sh: $*" >&2
+  exit 1
+}
+
+installed() { # COMPONENT...
+  local component
+  for component in "$@"; do
+    "$cmake" --install "$build" --component "$component" --prefix "$folder/prefix" >>"$folder/log"
+  done
+  export PATH="$folder/prefix/bin:$PATH"
+}
+
+of_installed_files() {
+  installed programs
+  local program found
+  # Nothing points into the build.
+  for program in "${programs[@]}"; do
+    found=$(objdump -p "$folder/prefix/bin/$program" | grep -E 'RPATH|RUNPATH' || true)
+    [ -z "$found" ] || fail "$program: $found"
+  done
+  [ -z "$(find "$folder/prefix" -name __pycache__)" ] || fail "compiled Python is installed"
+
+  cd "$folder"
+  "$mpirun" -np 2 "$folder/prefix/bin/dptrain" --model resnet20 --limit-train 32 --limit-test 16 --batch-size 8 --epochs 1 \
+    --threads 1 --autotune off --compress q8 --log run.h5 >trained
+  grep -q 'The log is run.h5' trained || fail "dptrain printed: $(tail -n 3 trained)"
+  dpreport run.h5 >reported
+  grep -q resnet20 reported || fail "dpreport printed: $(head -n 3 reported)"
+  dpsweep "$folder/prefix/share/dptrain/experiments/exchange.ini" --small --list >listed
+  grep -q '^missing' listed || fail "dpsweep printed: $(head -n 3 listed)"
+  dplab --help >helped
+  grep -q 'dplab up' helped || fail "dplab --help"
+  # The tools find the programs that were installed with them.
+  found=$(cd "$folder/prefix/share/dptrain/experiments" &&
+    python3 -B -c 'from lab.programs import programs_folder; print(programs_folder())')
+  [ "$found" -ef "$folder/prefix/bin" ] || fail "the tools look for programs in $found"
+}
+
+of_pages_and_completions() {
+  installed programs texts
+  local program page bash_words zsh_words option missing=()
+  for program in "${programs[@]}" "${tools[@]}"; do
+    page=$folder/prefix/share/man/man1/$program.1
+    [ -s "$page" ] || fail "there is no page of $program"
+    if command -v mandoc >/dev/null; then
+      mandoc -T lint -W warning "$page" >"$folder/lint" || fail "$(cat "$folder/lint")"
+    fi
+    if command -v man >/dev/null; then
+      LC_ALL=C.UTF-8 MANWIDTH=80 man --warnings -l "$page" >"$folder/$program" 2>"$folder/lint"
+      [ ! -s "$folder/lint" ] || fail "$program.1: $(cat "$folder/lint")"
+    fi
+    bash -n "$folder/prefix/share/bash-completion/completions/$program"
+    if command -v zsh >/dev/null; then zsh -n "$folder/prefix/share/zsh/site-functions/_$program"; fi
+  done
+  # Every option of --help is on the page and in both completions.
+  for program in "${programs[@]}" "dpbench layers" "dpbench codec" "dpbench exchange" dpreport dpsweep "dplab up"; do
+    page=$(<"$folder/prefix/share/man/man1/${program%% *}.1")
+    bash_words=$(<"$folder/prefix/share/bash-completion/completions/${program%% *}")
+    zsh_words=$(<"$folder/prefix/share/zsh/site-functions/_${program%% *}")
+    # The program's name and a command are two words.
+    # shellcheck disable=SC2086
+    for option in $($program --help | grep -oE '^ +(-h, )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+'); do
+      [[ $page == *"${option//-/\\-}\\fR"* ]] || missing+=("$program.1 $option")
+      [[ " $bash_words " == *[\ \']"$option"[\ \']* ]] || missing+=("bash: $program $option")
+      [[ $zsh_words == *"'${option}["* || $zsh_words == *"'$option="* || $zsh_words == *"'$option:"* ]] ||
+        missing+=("zsh: $program $option")
+    done
+  done
+  [ ${#missing[@]} -eq 0 ] || fail "${missing[*]}"
+
+  complete_words() { # FUNCTION WORD...: what is offered for the last word
+    local function=$1
+    shift
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+    "$function"
+    echo "${COMPREPLY[*]}"
+  }
+  local script
+  for script in "$folder"/prefix/share/bash-completion/completions/*; do
+    # shellcheck source=/dev/null
+    . "$script"
+  done
+  expect() { # WORDS FUNCTION WORD...
+    local found
+    found=$(complete_words "${@:2}")
+    [ "$found" = "$1" ] || fail "${*:3}: offered '$found', expected '$1'"
+  }
+  expect '--topology' _dptrain dptrain --topo
+  expect 'ring' _dptrain dptrain --topology ri
+  expect 'on off' _dptrain dptrain --overlap = ''
+  expect 'airbench94' _dptrain dptrain --model air
+  expect 'q8 q8n' _dptrain dptrain --compress q8
+  expect 'layers' _dpbench dpbench la
+  expect '--image-size' _dpbench dpbench layers --im
+  expect 'powersgd' _dpbench dpbench codec pow
+  expect '--hostfile' _dptrun dptrun --hostf
+  expect 'dptrain' _dptrun dptrun -np 2 -- ''
+  expect 'direct' _dptrun dptrun -np 2 -- dptrain --topology di
+  expect 'netem' _dplab dplab up --filter ne
+  expect 'to-torch' _dptrain_weights dptrain-weights to
+  cd "$folder"
+  touch run.h5
+  expect 'run.h5' _dptrain dptrain --init ru
+  expect 'run.h5' _dpreport dpreport ru
+}
+
+of_packages() {
+  if ! command -v dpkg-deb >/dev/null || ! command -v dpkg-shlibdeps >/dev/null; then
+    echo "skipped: needs dpkg-dev"
+    exit 77
+  fi
+  local deb file content
+  # The quickest compression.
+  (cd "$build" && "${cmake%/*}/cpack" -G DEB -B "$folder/debs" -D CPACK_DEBIAN_COMPRESSION_TYPE=gzip) >"$folder/log" 2>&1 ||
+    { cat "$folder/log"; fail "cpack failed"; }
+  cd "$folder/debs"
+  [ "$(for deb in ./*.deb; do dpkg-deb -f "$deb" Package; done | tr '\n' ' ')" = 'dptrain libdptrain-comm-dev libdptrain-comm0 ' ] ||
+    fail "$(echo ./*.deb)"
+  content=$(dpkg-deb -c dptrain_*.deb | awk '{ print $6 }')
+  for file in "${programs[@]/#/bin/}" "${tools[@]/#/bin/}" "${programs[@]/#/share/bash-completion/completions/}" \
+    share/zsh/vendor-completions/_dptrain share/man/man1/dptrain.1.gz share/man/man1/dplab.1.gz \
+    share/doc/dptrain/copyright share/doc/dptrain/changelog.gz share/dptrain/experiments/get_cifar.sh \
+    share/doc/dptrain/examples/cluster/slurm.sbatch; do
+    grep -qxF "./usr/$file" <<<"$content" || fail "dptrain has no /usr/$file"
+  done
+  ! grep -vE '^\./usr/(bin|share)/|^\./(usr/)?$' <<<"$content" || fail "dptrain has files elsewhere"
+  [[ $(dpkg-deb -f dptrain_*.deb Depends) == *openmpi-bin*python3*libhdf5*libopenmpi* ]] || fail "$(dpkg-deb -f dptrain_*.deb Depends)"
+  content=$(dpkg-deb -c libdptrain-comm0_*.deb | awk '{ print $6 }')
+  grep -qE '^\./usr/lib/[^/]+-linux-gnu/libdptrain_comm\.so\.0$' <<<"$content" || fail "$content"
+  content=$(dpkg-deb -c libdptrain-comm-dev_*.deb | awk '{ print $6 }')
+  for file in '/include/dptrain_comm\.h' '/libdptrain_comm\.so' '/cmake/dptrain/dptrainConfig\.cmake' '/pkgconfig/dptrain_comm\.pc'; do
+    grep -qE "$file\$" <<<"$content" || fail "libdptrain-comm-dev has no file ...$file"
+  done
+  if command -v lintian >/dev/null; then
+    # A first upload closes a request for a package in Debian itself, which these are not for. CPack calls ldconfig in
+    # scripts beside the trigger.
+    lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs,maintscript-calls-ldconfig \
+      ./*.deb ||
+      fail "lintian has complaints"
+  fi
+}
+
+case $name in
+  programs) of_installed_files ;;
+  manual) of_pages_and_completions ;;
+  packages) of_packages ;;
+  *) fail "$name: no such case" ;;
+esac
