@@ -213,7 +213,8 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
        1) /
       ranks;
   try {
-    Run run(trial, comm);
+    const std::unique_ptr<Progress> progress = make_progress(trial);
+    Run run(trial, comm, *progress);
     const auto ranks_here =
         static_cast<std::size_t>(std::lround(run.share.cores_on_host / run.share.cores_per_rank));
     result.mine.cores = run.share.cores_per_rank;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "app/options_words.hpp"
 #include "app/plan.hpp"
 #include "app/process.hpp"
+#include "app/progress.hpp"
 #include "app/rank_main.hpp"
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
@@ -117,6 +119,26 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   return options;
 }
 
+void train(dp::Communicator& comm, const dp::Options& options) {
+  if (comm.rank() == 0) dp::StopNotice::speak();
+  const std::unique_ptr<dp::Progress> progress = dp::make_progress(options);
+  const auto end = [&](int exit_code, const std::string& message) {
+    if (comm.rank() == 0) progress->end(exit_code, message);
+  };
+  try {
+    const std::string missing = dp::Trainer(options, comm, *progress).run();
+    comm.together([&] {
+      if (!missing.empty()) throw dp::Error(dp::ErrorKind::data, missing);
+    });
+  } catch (...) {
+    std::string message;
+    const int exit_code = dp::exit_code_of_current_exception(message);
+    end(exit_code, message);
+    throw;
+  }
+  end(EXIT_SUCCESS, "");
+}
+
 int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
   comm.set_activity("the comparison of programs and options");
   dp::agree_on_program(comm);
@@ -137,14 +159,9 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
     case dp::Options::Action::plan:
       dp::plan_run(options, comm);
       break;
-    case dp::Options::Action::train: {
-      if (comm.rank() == 0) dp::StopNotice::speak();
-      const std::string missing = dp::Trainer(options, comm).run();
-      comm.together([&] {
-        if (!missing.empty()) throw dp::Error(dp::ErrorKind::data, missing);
-      });
+    case dp::Options::Action::train:
+      train(comm, options);
       break;
-    }
   }
   comm.set_activity("the end of the run");
   comm.together([] { dp::check_output(); });

@@ -10,6 +10,7 @@
 #include "app/options_config.hpp"
 #include "app/options_layers.hpp"
 #include "app/options_optimizer.hpp"
+#include "app/options_output.hpp"
 #include "app/options_rounds.hpp"
 #include "app/options_table.hpp"
 #include "app/options_values.hpp"
@@ -46,7 +47,6 @@ class Builder {
   void resolve_folder();
   void resolve_batch();
   void resolve_schedule();
-  void resolve_trace();
   void resolve_checkpoint();
   void resolve_plan();
   void resolve_sync_bn();
@@ -131,7 +131,7 @@ Options Builder::resolve() {
   if (options_.is_synthetic()) resolve_synthetic_defaults();
   resolve_optimizer(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_schedule();
-  resolve_trace();
+  resolve_output(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_checkpoint();
   resolve_plan();
   resolve_sync_bn();
@@ -270,16 +270,6 @@ void Builder::resolve_codec_defaults() {
   if (is_given("topology") || !context_.topology_for) return;
   const std::string topology = context_.topology_for(options_.compress);
   if (!topology.empty()) options_.topology = topology;
-}
-
-void Builder::resolve_trace() {
-  if (options_.trace != "none" || !is_given("trace-steps")) return;
-  if (layer_of("trace-steps") >= layer_of("trace")) {
-    throw_error(ErrorKind::usage, "--trace-steps {}:{}: only with --trace FILE.json",
-                options_.trace_first, options_.trace_steps);
-  }
-  options_.trace_first = Options().trace_first;
-  options_.trace_steps = Options().trace_steps;
 }
 
 void Builder::resolve_plan() {

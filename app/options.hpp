@@ -38,6 +38,7 @@ struct Options {
   enum class Crop { automatic, pad, resized };
   enum class CropFill { black, reflect };
   enum class BadImages { fail, skip };
+  enum class ProgressForm { text, json };
   enum class Action { train, check, plan, help, version, print_config };
 
   std::string recipe;  // empty: none
@@ -127,6 +128,7 @@ struct Options {
   std::int64_t checkpoint_keep = 2;
   bool resume = false, accept_build = false;
   bool quiet = false, verbose = false;
+  ProgressForm progress = ProgressForm::text;
   PlanOptions plan;
   Action action = Action::train;
 

@@ -8,6 +8,7 @@
 #include "app/option_names.hpp"
 #include "app/options_checkpoint.hpp"
 #include "app/options_optimizer.hpp"
+#include "app/options_output.hpp"
 #include "app/options_plan.hpp"
 #include "app/options_rounds.hpp"
 #include "app/options_schedule.hpp"
@@ -101,37 +102,6 @@ OptionRow unset_at_zero(OptionRow row) {
   return row;
 }
 
-OptionRow trace_steps_row(Options& options) {
-  constexpr WholeRange kFirst{0, 1'000'000'000}, kCount{1, 1000};
-  const std::string allowed =
-      fmt::format("FIRST:COUNT, FIRST from {} and COUNT from {}", kFirst.text(), kCount.text());
-  return {.name = "trace-steps",
-          .placeholder = "FIRST:COUNT",
-          .help =
-              "the steps that --trace shows: COUNT steps after the first FIRST ones; without "
-              "this option 5:20",
-          .allowed = allowed,
-          .range = fmt::format("COUNT: {}", kCount.text()),
-          .set =
-              [=, &options](std::string_view value) {
-                const std::size_t colon = std::min(value.find(':'), value.size());
-                const std::string_view count = value.substr(std::min(colon + 1, value.size()));
-                try {
-                  options.trace_first = parse_whole("", value.substr(0, colon), kFirst);
-                  options.trace_steps = parse_whole("", count, kCount);
-                } catch (const Error&) {
-                  throw_error(ErrorKind::usage, "--trace-steps {}: must be {}", shown(value),
-                              allowed);
-                }
-              },
-          .get =
-              [&options] {
-                return options.trace == "none"
-                           ? std::string()
-                           : fmt::format("{}:{}", options.trace_first, options.trace_steps);
-              }};
-}
-
 OptionRow init_from_row(Options& options) {
   OptionRow row = choice_row("init-from", options.init_from, {"best", "last"},
                              "with --init: the weights of the epoch with the best test accuracy, "
@@ -213,6 +183,33 @@ OptionRow config_row() {
 OptionRow action_row(std::string name, Options::Action action, std::string help, Options& options) {
   return call_row(std::move(name), std::move(help),
                   [action, &options] { options.action = action; });
+}
+
+// What a run prints and writes, and what is about this call of the program.
+std::vector<OptionRow> output_and_calls(Options& options) {
+  std::vector<OptionRow> rows = output_rows(options);
+  for (OptionRow& row : std::vector<OptionRow>{
+           config_row(),
+           action_row(
+               "check", Options::Action::check,
+               "try out hosts, network, memory, disk and data for a run with these options, say "
+               "in a table what was found and what it means for --compress, then end",
+               options),
+           action_row(
+               "plan", Options::Action::plan,
+               "compute a few steps of this run, measure codecs and the network, predict "
+               "from that how long a step takes with other codecs, topologies, ranks and links, "
+               "say in tables what to take and why, then end",
+               options),
+           action_row("print-config", Options::Action::print_config,
+                      "print all options with their final values as a file for --config, "
+                      "then end",
+                      options),
+           action_row("version", Options::Action::version, "print the version, then end", options),
+           action_row("help", Options::Action::help, "print this help, then end", options)}) {
+    rows.push_back(std::move(row));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -349,41 +346,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "log, which must have had the same model, precision, device and batch size")}},
       {"Checkpoints", checkpoint_rows(options)},
       {"Prediction (--plan)", plan_rows(context, options)},
-      {"Output and configuration",
-       {text_row("log", options.log, "FILE.h5", "a path, auto or none",
-                 "the file of the run's log, which must not exist yet; auto: "
-                 "dptrain-DATE-TIME.h5 in the current folder; none: no log"),
-        whole_row("log-steps", options.log_steps, {0, kMany},
-                  "log a row every N steps; 0: only one row per epoch"),
-        text_row("export", options.export_file, "FILE.h5", "a path or none",
-                 "write the weights after each epoch to a file, which must not exist yet, under "
-                 "the names that PyTorch gives them; it holds those of the last epoch and those of "
-                 "the epoch with the best test accuracy; none: no file"),
-        text_row("trace", options.trace, "FILE.json", "a path or none",
-                 "write a file, which must not exist yet, that shows in ui.perfetto.dev or "
-                 "chrome://tracing when each rank computes layers (on a GPU only the parts of "
-                 "a step), runs codecs and waits; none: no file"),
-        trace_steps_row(options),
-        flag_row("quiet", options.quiet,
-                 "print nothing but warnings, errors and, with --epochs 0, the result"),
-        flag_row("verbose", options.verbose, "print also a line for each checkpoint"), config_row(),
-        action_row(
-            "check", Options::Action::check,
-            "try out hosts, network, memory, disk and data for a run with these options, say "
-            "in a table what was found and what it means for --compress, then end",
-            options),
-        action_row(
-            "plan", Options::Action::plan,
-            "compute a few steps of this run, measure codecs and the network, predict "
-            "from that how long a step takes with other codecs, topologies, ranks and links, "
-            "say in tables what to take and why, then end",
-            options),
-        action_row("print-config", Options::Action::print_config,
-                   "print all options with their final values as a file for --config, "
-                   "then end",
-                   options),
-        action_row("version", Options::Action::version, "print the version, then end", options),
-        action_row("help", Options::Action::help, "print this help, then end", options)}}};
+      {"Output and configuration", output_and_calls(options)}};
 }
 
 }  // namespace dp

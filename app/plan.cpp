@@ -341,7 +341,8 @@ void plan_run(const Options& options, Communicator& comm) {
   Calibration calibration;
   {
     const Options trial = rehearsal_options(options);
-    Run run(trial, comm);
+    const std::unique_ptr<Progress> progress = make_progress(trial);
+    Run run(trial, comm, *progress);
     calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
     calibration.tensors = run.replica->tensor_slots();
     calibration.steps =

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "app/rank_main.hpp"
-#include "app/stop_notice.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 
@@ -49,26 +48,20 @@ void add_rank(CommCost& sum, const CommCost& more) {
   sum.residual_squares += more.residual_squares;
 }
 
-ConsoleMode console_mode(const Options& options) {
-  const ConsoleMode mode = choose_console_mode(options.quiet);
-  return mode == ConsoleMode::live && !output_is_watched() ? ConsoleMode::lines : mode;
-}
-
 double fraction(std::int64_t part, std::int64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : kNotMeasured;
 }
 
 }  // namespace
 
-Recorder::Recorder(RunDescription run)
-    : run_(std::move(run)), console_(console_mode(*run_.options)) {
+Recorder::Recorder(RunDescription run) : run_(std::move(run)) {
   // Lists that rows refer to by index. A log that goes on keeps its lists and adds to them.
   take_earlier_lists();
   const std::vector<std::string> all = run_.comm->gather(run_.device->description());
   for (const std::string& device : all) device_of_rank_.push_back(index_in(devices_, device));
   for (const Bucket& bucket : run_.buckets) {
     index_in(codec_names_, bucket.codec);
-    index_in(topology_names_, topology_of(bucket));
+    index_in(topology_names_, run_.topology_of(bucket));
   }
   epoch_comm_.buckets.resize(run_.buckets.size());
   together(*run_.comm, kDptrainNames, [&] {
@@ -91,10 +84,6 @@ void Recorder::attach(Reducer& reducer) {
     save_log();
   }
   counted_control_bytes_ = reducer.run([](Communicator& comm) { return comm.control_bytes(); });
-}
-
-std::string Recorder::topology_of(const Bucket& bucket) const {
-  return bucket.topology.empty() ? run_.options->topology : bucket.topology;
 }
 
 CommTimes Recorder::collect_comm() {
@@ -123,44 +112,46 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
         return Sums{c.all_sum(tally.step_loss.loss), c.all_sum(tally.step_loss.samples)};
       });
       const bool has_exchanged = tally.has_exchanged && run_.comm->size() > 1;
-      if (log_) {
-        log_->append(StepRow{.step = static_cast<std::int64_t>(global_step),
-                             .epoch = static_cast<std::int64_t>(tally.epoch),
-                             .train_loss = sums.loss / static_cast<double>(sums.samples),
-                             .step_s = times.step(),
-                             .compute_s = parts.compute(),
-                             .comm_s = comm.comm_s,
-                             .exposed_comm_s = parts.exposed_comm,
-                             .learning_rate = tally.learning_rate,
-                             .data_s = parts.data,
-                             .forward_s = parts.forward,
-                             .backward_s = parts.backward,
-                             .optimizer_s = parts.optimizer,
-                             .other_s = parts.other,
-                             .encode_s = comm.encode_s,
-                             .wire_s = comm.wire_s,
-                             .decode_s = comm.decode_s,
-                             .peer_wait_s = comm.peer_wait_s,
-                             .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
-                             .received_bytes = static_cast<std::int64_t>(comm.received_bytes),
-                             .planned_bits = tally.rate.planned_bits,
-                             .partial_bits = tally.rate.bits[0],
-                             .total_bits = tally.rate.bits[1],
-                             .partial_step = tally.rate.next_steps[0],
-                             .total_step = tally.rate.next_steps[1],
-                             .link_bytes_per_s = tally.rate.link_bytes_per_s,
-                             .hidden_bits = tally.rate.hidden_bits,
-                             .relative_error = tally.rate.relative_error,
-                             .residual_growth = tally.rate.residual_growth,
-                             .guard_factor = tally.rate.guard_factor,
-                             .exchanged = has_exchanged ? 1 : 0});
-        if (log_->is_save_due()) save_log();
+      if (is_speaker()) {
+        const StepRow row{.step = static_cast<std::int64_t>(global_step),
+                          .epoch = static_cast<std::int64_t>(tally.epoch),
+                          .train_loss = sums.loss / static_cast<double>(sums.samples),
+                          .step_s = times.step(),
+                          .compute_s = parts.compute(),
+                          .comm_s = comm.comm_s,
+                          .exposed_comm_s = parts.exposed_comm,
+                          .learning_rate = tally.learning_rate,
+                          .data_s = parts.data,
+                          .forward_s = parts.forward,
+                          .backward_s = parts.backward,
+                          .optimizer_s = parts.optimizer,
+                          .other_s = parts.other,
+                          .encode_s = comm.encode_s,
+                          .wire_s = comm.wire_s,
+                          .decode_s = comm.decode_s,
+                          .peer_wait_s = comm.peer_wait_s,
+                          .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
+                          .received_bytes = static_cast<std::int64_t>(comm.received_bytes),
+                          .planned_bits = tally.rate.planned_bits,
+                          .partial_bits = tally.rate.bits[0],
+                          .total_bits = tally.rate.bits[1],
+                          .partial_step = tally.rate.next_steps[0],
+                          .total_step = tally.rate.next_steps[1],
+                          .link_bytes_per_s = tally.rate.link_bytes_per_s,
+                          .hidden_bits = tally.rate.hidden_bits,
+                          .relative_error = tally.rate.relative_error,
+                          .residual_growth = tally.rate.residual_growth,
+                          .guard_factor = tally.rate.guard_factor,
+                          .exchanged = has_exchanged ? 1 : 0};
+        run_.progress->logged_step(row);
+        if (log_) log_->append(row);
+        if (log_ && log_->is_save_due()) save_log();
       }
     }
   }
   if (is_speaker()) {
     note_guard(tally);
-    print_step(tally);
+    tell_live_step(tally);
   }
 }
 
@@ -290,7 +281,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     write_buckets(epoch, buckets);
     save_log();
   }
-  print_epoch(row, tally);
+  tell_epoch(row, tally);
   note_skipped_by_others(tally, ranks);
   note_rate(tally);
 }
@@ -309,8 +300,8 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
          .bucket = static_cast<std::int64_t>(b),
          .elements = static_cast<std::int64_t>(run_.buckets[b].elements),
          .codec = static_cast<std::int64_t>(index_in(codec_names_, reducer_->buckets()[b].codec)),
-         .topology =
-             static_cast<std::int64_t>(index_in(topology_names_, topology_of(run_.buckets[b]))),
+         .topology = static_cast<std::int64_t>(
+             index_in(topology_names_, run_.topology_of(run_.buckets[b]))),
          .sent_bytes = static_cast<std::int64_t>(sum.sent_bytes),
          .encode_s = sum.encode_s / count,
          .wire_s = sum.wire_s / count,
@@ -331,7 +322,7 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
 void Recorder::finish(bool is_complete) {
   if (!is_speaker()) return;
   if (log_) save_log(is_complete);
-  print_end();
+  tell_end();
 }
 
 }  // namespace dp

@@ -1,4 +1,5 @@
-// Reports a run: rank 0 writes the console and the run log from what all ranks have measured.
+// Reports a run: rank 0 tells its progress and writes the run log from what all ranks have
+// measured.
 //
 // All ranks have a Recorder and call the same methods. Those marked "collective" gather numbers
 // through the reducer's thread.
@@ -16,6 +17,7 @@
 
 #include "app/options.hpp"
 #include "app/process.hpp"
+#include "app/progress.hpp"
 #include "app/resume.hpp"
 #include "app/times.hpp"
 #include "comm/communicator.hpp"
@@ -23,7 +25,6 @@
 #include "comm/rate_control.hpp"
 #include "comm/reducer.hpp"
 #include "comm/step_simulation.hpp"
-#include "io/console.hpp"
 #include "io/dataset.hpp"
 #include "io/run_log.hpp"
 #include "kernels/base/state.hpp"
@@ -54,6 +55,11 @@ struct RunDescription {
   std::vector<Bucket> buckets;
   std::size_t global_batch, steps_per_epoch;
   const ResumePoint* resume = nullptr;  // where the run goes on, until the recorder exists
+  Progress* progress = nullptr;         // rank 0 tells it what happens
+
+  [[nodiscard]] std::string topology_of(const Bucket& bucket) const {
+    return bucket.topology.empty() ? options->topology : bucket.topology;
+  }
 };
 
 // The running epoch on this rank.
@@ -131,12 +137,14 @@ class Recorder {
   void note_skipped_step(std::uint64_t global_step, const std::string& where, bool is_of_all);
   // The same of a round, which all ranks undo.
   void note_lost_round(std::uint64_t global_step, const std::string& where);
-  // Rank 0 prints the result of an evaluation that belongs to no epoch.
+  // Rank 0 tells the result of an evaluation that belongs to no epoch.
   void say_evaluation(const EvaluationResult& result);
   // Rank 0 prints and logs the result with test-time augmentation, which stands beside the others.
   void record_test_augmentation(const EvaluationResult& result);
-  // Rank 0 prints the line.
+  // Rank 0 tells the line.
   void say(const std::string& line);
+  // Rank 0 tells that the checkpoint of that step is complete.
+  void say_checkpoint(std::uint64_t step, const std::string& folder);
   // Rank 0 warns of images that were replaced: once of each, and of the first few by name.
   void note_images(const std::vector<std::string>& notes);
   // A file of the run cannot be written. Rank 0 warns now, once of each reason. The file counts as
@@ -176,7 +184,6 @@ class Recorder {
   [[nodiscard]] RunLog make_log(RunInfo& info);
   // Gives a file of that name another one, and says so.
   void keep_earlier_log(const std::string& path);
-  [[nodiscard]] std::string topology_of(const Bucket& bucket) const;
   // These are in recorder_log.cpp and for rank 0 only.
   void open_log();
   // Puts what is new in the log on the disk. If that fails, training goes on, and the next call
@@ -192,21 +199,18 @@ class Recorder {
   void write_epoch(const EpochTally& tally, const EvaluationResult& result,
                    const std::vector<RankRecord>& ranks, const std::vector<CommCost>& buckets);
   void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
-  // These are in recorder_console.cpp and recorder_notes.cpp, for rank 0 only.
-  [[nodiscard]] std::string note_of(const Bucket& bucket) const;
-  void print_start_of_evaluation();
-  [[nodiscard]] std::string describe_buckets() const;
-  void print_step(const EpochTally& tally);
-  void print_epoch(const EpochRow& row, const EpochTally& tally);
+  void warn(const std::string& text) { run_.progress->warn(text); }
+  // These are in recorder_progress.cpp and recorder_notes.cpp, for rank 0 only.
+  void tell_live_step(const EpochTally& tally);
+  void tell_epoch(const EpochRow& row, const EpochTally& tally);
+  void tell_end();
+  [[nodiscard]] double fp32_bytes(double steps) const;
   void note_rate(const EpochTally& tally);
   void note_guard(const EpochTally& tally);
   void note_loss(const EpochRow& row);
   void note_skipped_by_others(const EpochTally& tally, const std::vector<RankRecord>& ranks);
-  void print_end();
-  void print_place_of_log();
 
   RunDescription run_;
-  Console console_;
   Reducer* reducer_ = nullptr;
   std::optional<RunLog> log_;
   std::vector<std::string> log_hosts_;  // of this session from first_host_ on, by rank

@@ -102,8 +102,7 @@ void Recorder::write_nominal_link() {
 
 void Recorder::record_prediction(const StepForecast& forecast) {
   if (!is_speaker()) return;
-  say(fmt::format("prediction: a step takes {}, of which it waits {} for the exchange",
-                  format_seconds(forecast.step_s), format_seconds(forecast.exposed_s)));
+  run_.progress->prediction(forecast);
   if (!log_) return;
   log_->set_attribute("/", "predicted_step_s", forecast.step_s);
   log_->set_attribute("/", "predicted_exposed_comm_s", forecast.exposed_s);
@@ -120,7 +119,7 @@ void Recorder::note_log_saved() {
   if (!epochs_.empty()) logged_epochs_ = epochs_.back().epoch + 1;
   if (missing_.erase(kLogName) == 0) return;
   warnings_.clear();
-  console_.warn(fmt::format("dptrain: the log {} is whole again", log_->path()));
+  warn(fmt::format("the log {} is whole again", log_->path()));
 }
 
 // Of a log that could not be written to the end: what its file lacks.

@@ -11,12 +11,11 @@ void Recorder::note_skipped_step(std::uint64_t global_step, const std::string& w
                                  bool is_of_all) {
   if (!is_speaker()) return;
   const bool is_first = !std::exchange(has_skipped_, true);
-  console_.warn(fmt::format("dptrain: step {}: the gradient is not finite on {}{}{}", global_step,
-                            where,
-                            is_of_all ? "; all ranks skip this step" : "; it skips this step",
-                            is_first ? "; if it happens again, try a smaller --lr, --clip-norm or "
-                                       "--warmup-epochs"
-                                     : ""));
+  warn(fmt::format("step {}: the gradient is not finite on {}{}{}", global_step, where,
+                   is_of_all ? "; all ranks skip this step" : "; it skips this step",
+                   is_first ? "; if it happens again, try a smaller --lr, --clip-norm or "
+                              "--warmup-epochs"
+                            : ""));
 }
 
 // Rank 0 has told of its own steps.
@@ -25,16 +24,16 @@ void Recorder::note_skipped_by_others(const EpochTally& tally,
   if (!tally.is_judged_alone) return;
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     if (ranks[r].skipped_steps == 0) continue;
-    console_.warn(fmt::format(
-        "dptrain: epoch {}: rank {} has skipped {} step{}, whose gradients were not finite",
-        tally.epoch + 1, r, ranks[r].skipped_steps, ranks[r].skipped_steps == 1 ? "" : "s"));
+    warn(fmt::format("epoch {}: rank {} has skipped {} step{}, whose gradients were not finite",
+                     tally.epoch + 1, r, ranks[r].skipped_steps,
+                     ranks[r].skipped_steps == 1 ? "" : "s"));
   }
 }
 
 void Recorder::note_lost_round(std::uint64_t global_step, const std::string& where) {
   if (!is_speaker()) return;
-  console_.warn(
-      fmt::format("dptrain: step {}: what the parameters changed by in this round is not finite on "
+  warn(
+      fmt::format("step {}: what the parameters changed by in this round is not finite on "
                   "{}; all ranks go back to where the round began",
                   global_step, where));
 }
@@ -48,8 +47,8 @@ void Recorder::note_loss(const EpochRow& row) {
   const double usual = std::min(before, guessing);
   if (has_exploded_ || !(row.train_loss > std::max(kTimes * usual, usual + kLeastRise))) return;
   has_exploded_ = true;
-  console_.warn(
-      fmt::format("dptrain: epoch {}: the training loss is {:.3g}, {}: try a smaller --lr, "
+  warn(
+      fmt::format("epoch {}: the training loss is {:.3g}, {}: try a smaller --lr, "
                   "--warmup-epochs 1 or "
                   "--clip-norm 1{}",
                   row.epoch + 1, row.train_loss,
@@ -66,21 +65,21 @@ void Recorder::note_images(const std::vector<std::string>& notes) {
     // Other ranks may meet an image in other epochs.
     if (!replaced_images_.insert(note).second) continue;
     if (replaced_images_.size() <= kMostNamed) {
-      console_.warn("dptrain: " + note);
+      warn(note);
     } else {
       ++unnamed;
     }
   }
   if (unnamed > 0) {
-    console_.warn(
-        fmt::format("dptrain: {} more images cannot be decoded; the next ones of their "
+    warn(
+        fmt::format("{} more images cannot be decoded; the next ones of their "
                     "classes stand in for them",
                     unnamed));
   }
 }
 
 void Recorder::warn_once(const std::string& line) {
-  if (is_speaker() && warnings_.insert(line).second) console_.warn("dptrain: " + line);
+  if (is_speaker() && warnings_.insert(line).second) warn(line);
 }
 
 void Recorder::note_missing(const std::string& what, const std::string& why) {

@@ -52,7 +52,7 @@ void Recorder::note_rate(const EpochTally& tally) {
   const std::string text = floor_clash(tally.rate, *limits, run_.buckets);
   if (text.empty()) return;
   has_met_floor_ = true;
-  console_.warn(fmt::format("dptrain: epoch {}: {}", tally.epoch + 1, text));
+  warn(fmt::format("epoch {}: {}", tally.epoch + 1, text));
 }
 
 void Recorder::note_guard(const EpochTally& tally) {
@@ -60,7 +60,7 @@ void Recorder::note_guard(const EpochTally& tally) {
   const std::string text = guard_at_work(tally.rate, run_.buckets);
   if (text.empty()) return;
   has_seen_guard_ = true;
-  console_.warn(fmt::format("dptrain: epoch {}: {}", tally.epoch + 1, text));
+  warn(fmt::format("epoch {}: {}", tally.epoch + 1, text));
 }
 
 }  // namespace dp

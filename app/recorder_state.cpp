@@ -122,7 +122,7 @@ RunLog Recorder::make_log(RunInfo& info) {
 void Recorder::keep_earlier_log(const std::string& path) {
   const std::string moved = move_aside(Setting::log, path);
   if (!moved.empty()) {
-    console_.print(fmt::format("the log {} of an earlier start is now {}", path, moved));
+    run_.progress->note(fmt::format("the log {} of an earlier start is now {}", path, moved));
   }
 }
 

@@ -317,13 +317,14 @@ void make_recorder(Run& run) {
                                                 .buckets = run.replica->sync().buckets(),
                                                 .global_batch = run.global_batch,
                                                 .steps_per_epoch = run.train_loader->steps(),
-                                                .resume = run.resume ? &*run.resume : nullptr});
+                                                .resume = run.resume ? &*run.resume : nullptr,
+                                                .progress = &run.progress});
 }
 
 }  // namespace
 
-Run::Run(const Options& run_options, Communicator& communicator)
-    : options(run_options), comm(communicator) {
+Run::Run(const Options& run_options, Communicator& communicator, Progress& run_progress)
+    : options(run_options), comm(communicator), progress(run_progress) {
   comm.set_activity("the choice of devices");
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
   together_on_hosts(comm, [&] { choose_device(*this); });

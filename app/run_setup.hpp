@@ -17,6 +17,7 @@
 #include "app/fingerprint.hpp"
 #include "app/options.hpp"
 #include "app/process.hpp"
+#include "app/progress.hpp"
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
 #include "app/resume.hpp"
@@ -35,8 +36,9 @@ namespace dp {
 
 // The parts refer to each other, so a Run cannot be moved.
 struct Run {
-  // Collective. When it returns, the thread of the replica's reducer owns the communicator.
-  Run(const Options& run_options, Communicator& communicator);
+  // Collective. When it returns, the thread of the replica's reducer owns the communicator. Rank 0
+  // tells `run_progress` what happens.
+  Run(const Options& run_options, Communicator& communicator, Progress& run_progress);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -64,6 +66,7 @@ struct Run {
 
   const Options& options;
   Communicator& comm;
+  Progress& progress;
   CpuShare share;
   std::unique_ptr<Device> device;
   std::string why_no_gpu;  // if --device auto has found no usable GPU

@@ -26,8 +26,11 @@ constexpr const char* kTrace = "the trace";
 
 }  // namespace
 
-Trainer::Trainer(const Options& options, Communicator& comm)
-    : run_(options, comm), options_(options), replica_(*run_.replica), recorder_(*run_.recorder) {}
+Trainer::Trainer(const Options& options, Communicator& comm, Progress& progress)
+    : run_(options, comm, progress),
+      options_(options),
+      replica_(*run_.replica),
+      recorder_(*run_.recorder) {}
 
 std::string Trainer::run() {
   recorder_.print_start();

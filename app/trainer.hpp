@@ -13,6 +13,7 @@
 
 #include "app/checkpoints.hpp"
 #include "app/options.hpp"
+#include "app/progress.hpp"
 #include "app/recorder.hpp"
 #include "app/replica.hpp"
 #include "app/run_setup.hpp"
@@ -24,7 +25,7 @@ namespace dp {
 class Trainer {
  public:
   // Collective: sets the run up; all ranks throw the same AgreedError if that fails.
-  Trainer(const Options& options, Communicator& comm);
+  Trainer(const Options& options, Communicator& comm, Progress& progress);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 

@@ -34,9 +34,7 @@ void Trainer::begin_checkpoints() {
   if (run_.resume) checkpoints.resumed_from = run_.resume->checkpoint;
   StopNotice::set_checkpoints(options_.checkpoint);
   checkpoints.on_complete = [this](const CheckpointId& id) {
-    if (options_.verbose) {
-      recorder_.say(fmt::format("checkpoint of step {} in {}", id.step, options_.checkpoint));
-    }
+    recorder_.say_checkpoint(id.step, options_.checkpoint);
   };
   checkpoints.on_failure = [this](const CheckpointId&, const std::string& why) {
     recorder_.warn_once("no checkpoint can be written: " + why + "; training goes on without it");

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "io/json_object.hpp"
 #include "io/new_file.hpp"
 #include "kernels/base/setting_error.hpp"
 
@@ -49,19 +50,6 @@ const KindText& text_of(TraceKind kind) {
   return kTexts[static_cast<std::size_t>(kind)];
 }
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 32) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 double us(std::int64_t ns) { return static_cast<double>(ns) / 1000.0; }
 
 }  // namespace
@@ -86,7 +74,8 @@ TraceFile::~TraceFile() {
 void TraceFile::append_header() {
   fmt::format_to(std::back_inserter(text_), "{{\"displayTimeUnit\":\"ms\",\n\"otherData\":{{");
   for (const auto& [name, value] : info_.about) {
-    fmt::format_to(std::back_inserter(text_), "\"{}\":\"{}\",", escaped(name), escaped(value));
+    fmt::format_to(std::back_inserter(text_), "\"{}\":\"{}\",", json_escaped(name),
+                   json_escaped(value));
   }
   std::vector<double> errors_us;
   for (const std::int64_t error_ns : info_.clock_errors_ns) errors_us.push_back(us(error_ns));
@@ -115,8 +104,8 @@ void TraceFile::append_name(const char* what, std::size_t process, std::size_t t
                  "\"args\":{{\"name\":\"{}\"}}}},\n"
                  "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"{}_sort_index\","
                  "\"args\":{{\"sort_index\":{}}}}}",
-                 is_first ? "" : ",", process, thread, what, escaped(name), process, thread, what,
-                 thread);
+                 is_first ? "" : ",", process, thread, what, json_escaped(name), process, thread,
+                 what, thread);
 }
 
 void TraceFile::append(std::size_t rank, std::span<const TraceEvent> events) {
@@ -147,7 +136,7 @@ void TraceFile::append_event(std::size_t rank, const TraceEvent& event) {
     const std::string& codec = codec_of(event);
     fmt::format_to(out, " {}, {}", event.id, codec.substr(0, codec.find(':')));
   } else if (event.kind == TraceKind::layer_forward || event.kind == TraceKind::layer_backward) {
-    fmt::format_to(out, "{}", escaped(info_.layers.at(event.id)));
+    fmt::format_to(out, "{}", json_escaped(info_.layers.at(event.id)));
   }
   const std::size_t process = process_of(rank);
   fmt::format_to(out,
@@ -160,7 +149,8 @@ void TraceFile::append_event(std::size_t rank, const TraceEvent& event) {
   switch (event.kind) {
     case TraceKind::bucket:
       fmt::format_to(out, ",\"codec\":\"{}\",\"elements\":{},\"sent_bytes\":{}",
-                     escaped(codec_of(event)), info_.bucket_elements.at(event.id), event.bytes);
+                     json_escaped(codec_of(event)), info_.bucket_elements.at(event.id),
+                     event.bytes);
       break;
     case TraceKind::gather:
       fmt::format_to(out, ",\"sent_bytes\":{}", event.bytes);

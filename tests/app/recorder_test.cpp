@@ -86,6 +86,8 @@ class RecorderTest : public testing::Test {
       run.buckets = small_buckets();
       run.global_batch = static_cast<std::size_t>(4 * ranks());
       run.steps_per_epoch = kStepsPerEpoch;
+      progress_ = make_progress(options_);
+      run.progress = progress_.get();
       recorder_ = std::make_unique<Recorder>(run);
       reducer_ = std::make_unique<Reducer>(comm_, network_->parameters().gradients(),
                                            small_buckets(), ReducerOptions{.comm_timeout_s = 30});
@@ -153,6 +155,7 @@ class RecorderTest : public testing::Test {
   std::unique_ptr<net::Network> network_;
   const Dataset data_ = {.train = no_images(), .test = no_images()};
   std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<Progress> progress_;
   std::unique_ptr<Recorder> recorder_;
   Printed start_text_;
   std::uint64_t steps_done_ = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "io/json_object.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -186,6 +187,40 @@ TEST(Console, SettingsWrapLongValues) {
             "  log\n");
   f.console.table("costs", {.header = {"epoch", "s"}, .rows = {{"1", "2"}}});
   EXPECT_EQ(f.take(), "costs\n  epoch  s\n  -----  -\n  1      2\n");
+}
+
+TEST(JsonObject, IsValidWhateverItHolds) {
+  EXPECT_EQ(JsonObject().str(), "{}");
+  const std::string texts[] = {"a", "b\"c"};
+  const JsonObject inner[] = {JsonObject().whole("n", std::int64_t{-3}), JsonObject()};
+  EXPECT_EQ(
+      JsonObject()
+          .text("a \"b\"", "line\n\t\\\x7f")
+          .real("half", 0.5)
+          .real("nan", std::nan(""))
+          .real("inf", -INFINITY)
+          .real("large", 1e300)
+          .whole("most", std::uint64_t{18446744073709551615u})
+          .hash("hash", 255)
+          .flag("yes", true)
+          .text_or_null("none", "")
+          .texts("texts", texts)
+          .objects("objects", inner)
+          .object("object", inner[0])
+          .str(),
+      R"({"a \"b\"":"line\u000a\u0009\\\u007f","half":0.5,"nan":null,"inf":null,"large":1e+300,)"
+      R"("most":18446744073709551615,"hash":"00000000000000ff","yes":true,"none":null,)"
+      R"("texts":["a","b\"c"],"objects":[{"n":-3},{}],"object":{"n":-3}})");
+}
+
+TEST(JsonObject, ReplacesWhatIsNoUtf8) {
+  const std::string good = "\xc3\xa4\xe2\x82\xac\xf0\x9f\x99\x82";  // 2, 3 and 4 bytes
+  EXPECT_EQ(json_escaped(good), good);
+  EXPECT_EQ(json_escaped("a\xff\x62"), "a\\ufffdb");
+  EXPECT_EQ(json_escaped("\xc3"), "\\ufffd");                           // cut off
+  EXPECT_EQ(json_escaped("\xc0\x80"), "\\ufffd\\ufffd");                // too long
+  EXPECT_EQ(json_escaped("\xed\xa0\x80"), "\\ufffd\\ufffd\\ufffd");     // a surrogate
+  EXPECT_EQ(json_escaped("\xf4\x90\x80\x80").substr(0, 6), "\\ufffd");  // above U+10FFFF
 }
 
 }  // namespace
