@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "kernels/base/error.hpp"
@@ -18,21 +19,33 @@ struct BlockCounts {
   std::uint16_t count, level_sum;
 };
 
+// Bit k is set where code k of eight is not zero.
+std::uint64_t not_zero(const std::int8_t* eight) {
+  constexpr std::uint64_t kLow = 0x7F7F'7F7F'7F7F'7F7F, kHigh = ~kLow;
+  std::uint64_t codes = 0;
+  std::memcpy(&codes, eight, sizeof codes);
+  const std::uint64_t flags = (((codes & kLow) + kLow) | codes) & kHigh;  // in each byte's top bit
+  return (flags >> 7) * 0x0102'0408'1020'4080 >> 56;
+}
+
 // The places of the codes that are not zero, ascending; returns how many.
 std::size_t find_places(std::span<const std::int8_t> block, std::uint8_t* places) {
-  std::size_t count = 0, i = 0;
-  for (; i + 8 <= block.size(); i += 8) {
-    std::uint64_t eight = 0;
-    std::memcpy(&eight, block.data() + i, sizeof eight);
-    if (eight == 0) continue;
-    for (std::size_t k = i; k < i + 8; ++k) {
-      places[count] = static_cast<std::uint8_t>(k);
-      count += block[k] != 0 ? 1 : 0;
-    }
+  constexpr std::size_t kWord = 64;
+  std::array<std::int8_t, kBlock> padded;
+  const std::int8_t* codes = block.data();
+  if (block.size() % kWord != 0) {
+    padded.fill(0);
+    std::memcpy(padded.data(), block.data(), block.size());
+    codes = padded.data();
   }
-  for (; i < block.size(); ++i) {
-    places[count] = static_cast<std::uint8_t>(i);
-    count += block[i] != 0 ? 1 : 0;
+  std::size_t count = 0;
+  for (std::size_t begin = 0; begin < block.size(); begin += kWord) {
+    std::uint64_t flags = 0;
+    for (std::size_t k = 0; k < kWord; k += 8) flags |= not_zero(codes + begin + k) << k;
+    for (; flags != 0; flags &= flags - 1) {
+      places[count++] =
+          static_cast<std::uint8_t>(begin + static_cast<std::size_t>(std::countr_zero(flags)));
+    }
   }
   return count;
 }
@@ -58,15 +71,41 @@ void put_long(Encoder& encoder, const Table& table, std::uint32_t value) {
   for (; value >= kSymbols - 1; value -= kSymbols - 1) encoder.put(table, kSymbols - 1);
 }
 
-// A value above `most` is returned as one above it.
-template <std::uint32_t kSymbols>
-std::uint32_t get_long(Decoder& decoder, const Table& table, std::uint32_t most) {
-  std::uint32_t value = 0;
-  while (true) {
-    const auto symbol = static_cast<std::uint32_t>(decoder.get(table));
-    value += symbol;
-    if (symbol < kSymbols - 1 || value > most) return std::min(value, most + 1);
+// How a block's codes are written.
+struct CodeTables {
+  const Table& gap;
+  const Table* level;  // null: all levels are 0
+  unsigned shift;      // of gaps, so many bits are plain
+};
+
+// The codes that are not zero, the last one first.
+void put_codes(Encoder& encoder, std::span<const std::int8_t> block, const CodeTables& t) {
+  std::array<std::uint8_t, kBlock> places;
+  const std::size_t count = find_places(block, places.data());
+  const std::uint32_t plain_gaps = (1u << t.shift) - 1;
+  bool has_room = encoder.has_room(count);
+  Encoder::Fast fast = encoder.fast();
+  for (std::size_t j = count; j-- > 0;) {
+    const int code = block[places[j]];
+    const std::uint32_t gap =
+        j == 0 ? places[0] : static_cast<std::uint32_t>(places[j] - places[j - 1] - 1);
+    const std::uint32_t high = gap >> t.shift;
+    const auto level = static_cast<std::uint32_t>((code < 0 ? -code : code) - 1);
+    const std::uint32_t plain = (gap & plain_gaps) << 1 | (code < 0 ? 1u : 0u);
+    if (level < kLevelSymbols - 1 && high < kGapSymbols - 1 && has_room) [[likely]] {
+      if (t.level != nullptr) fast.put(t.level->symbols[level]);
+      fast.put_plain(plain, t.shift + 1);
+      fast.put(t.gap.symbols[high]);
+      continue;
+    }
+    encoder.go_on_from(fast);
+    if (t.level != nullptr) put_long<kLevelSymbols>(encoder, *t.level, level);
+    encoder.put_plain(plain, t.shift + 1);
+    put_long<kGapSymbols>(encoder, t.gap, high);
+    has_room = encoder.has_room(j);
+    fast = encoder.fast();
   }
+  encoder.go_on_from(fast);
 }
 
 // The contexts in which a block is coded: buckets of the blocks before it.
@@ -80,23 +119,73 @@ void put_block(Encoder& encoder, std::span<const std::int8_t> block, BlockCounts
   const std::size_t bucket = t.bucket_of_count[counts.count];
   if (counts.count > 0) {
     const std::size_t size = size_bucket(counts.count, counts.level_sum);
-    const unsigned shift = t.shift[bucket];
-    std::array<std::uint8_t, kBlock + 8> places;
-    const std::size_t count = find_places(block, places.data());
-    for (std::size_t j = count; j-- > 0;) {
-      const int code = block[places[j]];
-      const std::uint32_t gap =
-          j == 0 ? places[0] : static_cast<std::uint32_t>(places[j] - places[j - 1] - 1);
-      const auto level = static_cast<std::uint32_t>((code < 0 ? -code : code) - 1);
-      if (size > 0) put_long<kLevelSymbols>(encoder, t.level[size], level);
-      encoder.put_plain((gap & ((1u << shift) - 1)) << 1 | (code < 0 ? 1u : 0u), shift + 1);
-      put_long<kGapSymbols>(encoder, t.gap[bucket], gap >> shift);
-    }
+    put_codes(encoder, block,
+              {t.gap[bucket], size > 0 ? &t.level[size] : nullptr, t.shift[bucket]});
     encoder.put(t.size[before.size], size);
   }
   const auto [first, bits] = kCountBuckets[bucket];
   encoder.put_plain(static_cast<std::uint32_t>(counts.count - first), bits);
   encoder.put(t.count[before.count], bucket);
+}
+
+// A value above `most` is returned as one above it.
+template <std::uint32_t kSymbols>
+std::uint32_t get_long(Decoder& decoder, const Table& table, std::uint32_t most) {
+  std::uint32_t value = 0;
+  while (true) {
+    const std::uint32_t symbol = decoder.get(table);
+    value += symbol;
+    if (symbol < kSymbols - 1 || value > most) return std::min(value, most + 1);
+  }
+}
+
+float value_of(std::uint32_t level, std::uint32_t sign, float step) {
+  const auto magnitude = static_cast<float>(static_cast<std::int32_t>(level) + 1) * step;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) ^ sign << 31);
+}
+
+// The next codes of a block as long as there is room and they have no symbol that others follow.
+// Returns the place behind the last one; `count` falls with each.
+template <bool kHasLevels>
+std::size_t add_usual_codes(Decoder& decoder, const CodeTables& t, std::size_t next, float step,
+                            std::span<float> out, std::size_t& count) {
+  Decoder::Fast fast = decoder.fast();
+  for (; count > 0 && decoder.has_room(fast); --count) {
+    Decoder::Fast then = fast;
+    const std::uint32_t high = then.get(t.gap);
+    const std::uint32_t plain = then.get_plain(t.shift + 1);
+    const std::uint32_t level = kHasLevels ? then.get(*t.level) : 0;
+    const std::size_t place = next + (high << t.shift | plain >> 1);
+    if (high == kGapSymbols - 1 || (kHasLevels && level == kLevelSymbols - 1) ||
+        place >= out.size()) [[unlikely]] {
+      break;
+    }
+    out[place] += value_of(level, plain & 1u, step);
+    next = place + 1;
+    fast = then;
+  }
+  decoder.go_on_from(fast);
+  return next;
+}
+
+// `count` codes. False for bytes that no encoder writes.
+bool add_codes(Decoder& decoder, const CodeTables& t, std::size_t count, float step,
+               std::span<float> out) {
+  std::size_t next = 0;  // the first place that may come
+  while (true) {
+    next = t.level != nullptr ? add_usual_codes<true>(decoder, t, next, step, out, count)
+                              : add_usual_codes<false>(decoder, t, next, step, out, count);
+    if (count == 0) return !decoder.has_failed();
+    const std::uint32_t high = get_long<kGapSymbols>(decoder, t.gap, kBlock);
+    const std::uint32_t plain = decoder.get_plain(t.shift + 1);
+    const std::uint32_t level =
+        t.level != nullptr ? get_long<kLevelSymbols>(decoder, *t.level, kMostLevel) : 0;
+    const std::size_t place = next + (high << t.shift | plain >> 1);
+    if (place >= out.size() || level > kMostLevel) return false;
+    out[place] += value_of(level, plain & 1u, step);
+    next = place + 1;
+    --count;
+  }
 }
 
 // False for bytes that no encoder writes.
@@ -110,20 +199,8 @@ bool add_block(Decoder& decoder, Context& context, float step, std::span<float> 
   if (count == 0) return true;
   const std::size_t size = decoder.get(t.size[context.size]);
   context.size = size;
-  const unsigned shift = t.shift[bucket];
-  std::size_t next = 0;  // the first place that may come
-  for (std::size_t j = 0; j < count; ++j) {
-    const std::uint32_t high = get_long<kGapSymbols>(decoder, t.gap[bucket], kBlock);
-    const std::uint32_t plain = decoder.get_plain(shift + 1);
-    const std::size_t place = next + (high << shift | plain >> 1);
-    const std::uint32_t level =
-        size > 0 ? get_long<kLevelSymbols>(decoder, t.level[size], kMostLevel) : 0;
-    if (place >= out.size() || level > kMostLevel) return false;
-    const auto magnitude = static_cast<float>(static_cast<std::int32_t>(level) + 1);
-    out[place] += ((plain & 1u) != 0 ? -magnitude : magnitude) * step;
-    next = place + 1;
-  }
-  return !decoder.has_failed();
+  return add_codes(decoder, {t.gap[bucket], size > 0 ? &t.level[size] : nullptr, t.shift[bucket]},
+                   count, step, out);
 }
 
 }  // namespace

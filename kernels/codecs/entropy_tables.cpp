@@ -22,7 +22,7 @@ void fill(Table& table, const std::array<double, kCount>& weights) {
   std::uint32_t start = 0;
   for (std::size_t s = 0; s < kCount; ++s) {
     const auto share = static_cast<std::uint32_t>(shares[s]);
-    table.symbols[s] = {.start = start, .share = share};
+    table.symbols[s] = Symbol(start, share);
     for (std::uint32_t place = 0; place < share; ++place) {
       table.places[start + place] = static_cast<std::uint32_t>(s) | share << 8 | place << 20;
     }
@@ -53,6 +53,12 @@ std::array<double, kCount> near(std::size_t middle, double ratio, double least) 
 }
 
 }  // namespace
+
+Symbol::Symbol(std::uint32_t start, std::uint32_t share)
+    : reciprocal(share == 1 ? ~std::uint64_t{0} : ~std::uint64_t{0} / share + 1),
+      limit(share << (32 - kTableBits)),
+      bias(share == 1 ? start + kTableSize - 1 : start),
+      complement(kTableSize - share) {}
 
 Tables::Tables() {
   for (std::size_t b = 0; b < kCountBuckets.size(); ++b) {

@@ -38,9 +38,29 @@ inline constexpr std::array<CountBucket, 18> kCountBuckets{{{0, 0},
                                                             {193, 6}}};
 static_assert(kCountBuckets.back().first + (1u << kCountBuckets.back().bits) == kBlock + 1);
 
-// A symbol's share of the table: [start, start + share).
+// A symbol's share of the table: [start, start + share), 1 <= share < kTableSize. A state x becomes
+//
+//     (x / share << kTableBits) + x % share + start = x + x / share * (kTableSize - share) + start
+//
+// with x / share = x * reciprocal >> 64, which is exact for states of 32 bits (Granlund and
+// Montgomery 1994): reciprocal = ceil(2^64 / share). For a share of 1 this would take 65 bits;
+// 2^64 - 1 gives x - 1 instead, and `bias` makes up for it.
 struct Symbol {
-  std::uint32_t start = 0, share = 0;
+  Symbol() = default;
+  Symbol(std::uint32_t start, std::uint32_t share);
+  [[nodiscard]] std::uint32_t share() const { return kTableSize - complement; }
+  // The state after the symbol; `state` < limit.
+  [[nodiscard]] std::uint32_t coded(std::uint32_t state) const {
+    __extension__ using Product = unsigned __int128;
+    const auto quotient =
+        static_cast<std::uint32_t>(static_cast<Product>(reciprocal) * state >> 64);
+    return state + quotient * complement + bias;
+  }
+
+  std::uint64_t reciprocal = 0;
+  std::uint32_t limit = 0;       // states from here on give a word away first
+  std::uint32_t bias = 0;        // start, for a share of 1 kTableSize - 1 more
+  std::uint32_t complement = 0;  // kTableSize - share
 };
 
 struct Table {
