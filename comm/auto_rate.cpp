@@ -43,12 +43,13 @@ CompressChoice parse_compress(std::string_view text) {
       limits.least_bits = number_in(text, key.substr(4), kLeast, kMost);
     } else if (key.starts_with("max=")) {
       limits.most_bits = number_in(text, key.substr(4), kLeast, kMost);
-      limits.allows_floats = false;
+      limits.allows_dense = false;
     } else {
       throw SettingError(Setting::codec, text,
                          fmt::format("{} is not a key of auto; allowed: min=, max=", key));
     }
   }
+  if (limits.allows_dense) limits.most_bits = std::max(limits.most_bits, limits.least_bits);
   if (limits.least_bits > limits.most_bits) {
     throw SettingError(Setting::codec, text, "min= must not be above max=");
   }
@@ -56,28 +57,38 @@ CompressChoice parse_compress(std::string_view text) {
           .limits = limits};
 }
 
-double FloatChoice::next(double wished, const RateLimits& limits) {
-  const auto fitting = [&](double margin) -> std::int64_t {
-    if (!limits.allows_floats) return 0;
-    return wished >= 32 * margin ? 32 : wished >= 16 * margin ? 16 : 0;
-  };
-  if (fitting(1.0) < bits_) {
-    bits_ = fitting(1.0);
-    steps_ = 0;
-    patience_ = std::min(2 * patience_, kMostPatience);
-  } else if (fitting(kMargin) <= bits_) {
-    steps_ = 0;
-  } else if (++steps_ >= patience_) {
-    bits_ = fitting(kMargin);
-    steps_ = 0;
+unsigned dense_bits_of(double planned_bits) {
+  for (const DenseForm& form : kDenseForms) {
+    if (form.bits_per_value == planned_bits) return form.bits;
   }
-  return bits_ > 0 ? static_cast<double>(bits_) : limits.limited(wished);
+  return 0;
 }
 
-void FloatChoice::list_state(StateVisitor& visitor, const std::string& prefix) {
-  visitor.value(prefix + "/float_bits", bits_);
-  visitor.value(prefix + "/float_steps", steps_);
-  visitor.value(prefix + "/float_patience", patience_);
+double DenseChoice::next(double wished, const RateLimits& limits) {
+  const auto fitting = [&](double margin) {
+    std::int64_t forms = 0;
+    if (!limits.allows_dense) return forms;
+    for (const DenseForm& form : kDenseForms) forms += wished >= form.bits_per_value * margin;
+    return forms;
+  };
+  if (fitting(1.0) < form_) {
+    form_ = fitting(1.0);
+    steps_ = 0;
+    patience_ = std::min(2 * patience_, kMostPatience);
+  } else if (fitting(kMargin) <= form_) {
+    steps_ = 0;
+  } else if (++steps_ >= patience_) {
+    form_ = fitting(kMargin);
+    steps_ = 0;
+  }
+  return form_ > 0 ? kDenseForms[static_cast<std::size_t>(form_ - 1)].bits_per_value
+                   : limits.limited(wished);
+}
+
+void DenseChoice::list_state(StateVisitor& visitor, const std::string& prefix) {
+  visitor.value(prefix + "/dense_form", form_);
+  visitor.value(prefix + "/dense_steps", steps_);
+  visitor.value(prefix + "/dense_patience", patience_);
 }
 
 void LinkRateEstimate::add(const BusyPeriod& period, double least_overhead_s) {

@@ -69,9 +69,8 @@ class LinkRateEstimate {
 
 // Bits a value. The least are the floor of quality; more than the most gain nothing.
 struct RateLimits {
-  double least_bits = 0.1, most_bits = 2.0;
-  bool allows_floats =
-      true;  // bf16 or fp32 where the link carries them; not with a most that is given
+  double least_bits = 0.1, most_bits = 1.0;
+  bool allows_dense = true;  // where the link carries such a form; not with a most that is given
 
   [[nodiscard]] double limited(double bits) const {
     return std::clamp(bits, least_bits, most_bits);
@@ -86,20 +85,33 @@ struct CompressChoice {
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
 };
 
-// Whether auto sends floats: bf16 or fp32 where the link has carried more than these for some
+// The forms of values that need no coding: 4 (q4), 8 (q8), 16 (bf16) or 32 bits (fp32).
+struct DenseForm {
+  unsigned bits;          // EncodeContext::dense_bits
+  double bits_per_value;  // with the scale of each block
+};
+inline constexpr std::array<DenseForm, 4> kDenseForms{
+    {{4, 4.0 + 32.0 / 2048}, {8, 8.0 + 32.0 / 2048}, {16, 16.0}, {32, 32.0}}};
+
+// The form whose bits a plan has, exactly; 0: none, the values are coded.
+[[nodiscard]] unsigned dense_bits_of(double planned_bits);
+
+// Whether auto sends a dense form: the finest of which the link has carried somewhat more for some
 // steps. It goes back at once where the link carries less, and then waits twice as long. The same
 // on all ranks, since it follows from what they have agreed on.
-class FloatChoice {
+class DenseChoice {
  public:
-  static constexpr double kMargin = 1.25;
+  static constexpr double kMargin = 1.1;
   static constexpr std::int64_t kPatience = 8, kMostPatience = 1024;  // steps
 
-  // The bits of the next step: 16, 32, or within the limits. `wished`: what all links carry.
+  // The bits of the next step: a dense form's, or within the limits. `wished`: what all links
+  // carry.
   double next(double wished, const RateLimits& limits);
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
  private:
-  std::int64_t bits_ = 0, steps_ = 0, patience_ = kPatience;
+  std::int64_t form_ = 0, steps_ = 0,
+               patience_ = kPatience;  // form_: 0, or one more than its place
 };
 
 // Reads a codec spec or "auto[:min=BITS,max=BITS]". Throws Error(usage).

@@ -159,7 +159,7 @@ class GradientSync {
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   std::uint64_t rank_ = 0, ranks_ = 1;
   RateReport rate_report_;
-  FloatChoice float_choice_;
+  DenseChoice dense_choice_;
   // auto has what this rank would like, and the times of the step that it has not been told yet.
   std::optional<RateLimits> limits_;
   std::optional<AutoRate> auto_rate_;

@@ -11,12 +11,10 @@
 namespace dp {
 namespace {
 
-// From so many bits on values are sent as floats.
-constexpr double kLeastFloatBits = 16.0;
 // The guard asks for no more.
 constexpr double kMostGuardedBits = 6.0;
 
-bool are_floats(double bits) { return bits >= kLeastFloatBits; }
+bool is_dense(double bits) { return dense_bits_of(bits) != 0; }
 
 }  // namespace
 
@@ -78,7 +76,7 @@ std::optional<double> GradientSync::bits_of_earlier_run(std::uint64_t step) cons
 }
 
 double GradientSync::guarded(double bits) const {
-  if (are_floats(bits)) return bits;
+  if (is_dense(bits)) return bits;
   return std::max(bits, std::min(bits * guard_.factor(), kMostGuardedBits));
 }
 
@@ -100,8 +98,8 @@ void GradientSync::order_rate(std::uint64_t step, double progress) {
     }
     times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
   }
-  const bool sends_floats = are_floats(planned_bits_);
-  if (!rate_.is_started() && !histograms_ && !sends_floats) {
+  const bool sends_dense = is_dense(planned_bits_);
+  if (!rate_.is_started() && !histograms_ && !sends_dense) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
   }
   RateWord word{.kind = RateWord::Kind::wish, .code = RateWish::kNone, .has_alarm = told_[1] != 0};
@@ -113,7 +111,7 @@ void GradientSync::order_rate(std::uint64_t step, double progress) {
     word.code = RateWish::of_bits(auto_rate_->budget().bits_per_value).code();
   }
   reducer_->set_rate({.steps = rate_.steps(),
-                      .float_bits = sends_floats ? static_cast<unsigned>(planned_bits_) : 0,
+                      .dense_bits = dense_bits_of(planned_bits_),
                       .word = word,
                       .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(step),
                       .histograms = histograms_.get()});
@@ -128,11 +126,11 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   // The least wish of all ranks is the plan of the next step.
   const RateWish wish = verdict.rate.wish();
   double next_bits = planned_bits_;
-  if (limits_ && wish.is_given()) next_bits = guarded(float_choice_.next(wish.bits(), *limits_));
+  if (limits_ && wish.is_given()) next_bits = guarded(dense_choice_.next(wish.bits(), *limits_));
   next_bits = bits_of_earlier_run(step_ + 1).value_or(next_bits);
-  if (are_floats(planned_bits_)) {
+  if (is_dense(planned_bits_)) {
     // Gradients have changed since the steps were found.
-    if (!are_floats(next_bits)) rate_.stop();
+    if (!is_dense(next_bits)) rate_.stop();
   } else if (histograms_) {
     reducer_->run([&](Communicator& communicator) {
       for (MagnitudeHistogram& histogram : *histograms_) communicator.all_sum(histogram.counts());
@@ -146,7 +144,7 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   } else if (wanted_error_ > 0.0) {
     rate_.update(verdict.rate.errors());
   } else {
-    rate_.update(verdict.rate, planned_bits_, are_floats(next_bits) ? planned_bits_ : next_bits);
+    rate_.update(verdict.rate, planned_bits_, is_dense(next_bits) ? planned_bits_ : next_bits);
   }
   take_squares(verdict);
   report_rate(verdict);
@@ -189,7 +187,7 @@ void GradientSync::list_rate_state(StateVisitor& visitor) {
   rate_.list_state(visitor, prefix);
   visitor.value(prefix + "/planned_bits", planned_bits_);
   guard_.list_state(visitor, prefix);
-  float_choice_.list_state(visitor, prefix);
+  dense_choice_.list_state(visitor, prefix);
   visitor.values(prefix + "/told", std::span<std::int64_t>(told_), StateShare::own,
                  StatePlace::host, StateMerge::first);
 }

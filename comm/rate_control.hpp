@@ -140,7 +140,7 @@ class MagnitudeHistogram {
 // The steps in force. The exchange's thread reads it while a training step runs.
 struct RateOrder {
   std::array<float, kRateSites> steps = {};  // 0: each segment has its codec's own
-  unsigned float_bits = 0;                   // EncodeContext::float_bits
+  unsigned dense_bits = 0;                   // EncodeContext::dense_bits
   RateWord word = {};                        // of this rank
   bool measures_squares = false;             // of all that is encoded
   // If set, the values that are encoded are counted, by site.

@@ -101,7 +101,7 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
                               .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
                               .offset = setup_.offset + begin,
                               .quantiser_step = step_of(task),
-                              .float_bits = setup_.rate == nullptr ? 0 : setup_.rate->float_bits};
+                              .dense_bits = setup_.rate == nullptr ? 0 : setup_.rate->dense_bits};
   float* residual =
       setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
   const bool is_sampled = !task.gives_exact && sample_.is_next();

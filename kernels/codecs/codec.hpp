@@ -39,8 +39,9 @@ struct EncodeContext {
   // The distance of neighbouring values of a uniform quantiser, for codecs whose step can be set;
   // 0: the codec's own choice.
   float quantiser_step = 0.0f;
-  // For the same codecs: 16 or 32: values are sent as bf16 or fp32, without a step; 0: as usual.
-  unsigned float_bits = 0;
+  // For the same codecs: all values are sent in so many bits, without a step: 4 or 8 as q4 or q8,
+  // 16 as bf16, 32 as fp32; 0: as usual.
+  unsigned dense_bits = 0;
 };
 
 struct [[nodiscard]] EncodeResult {
@@ -64,7 +65,7 @@ class Codec {
   [[nodiscard]] virtual const SegmentMemory& memory() const { return host_memory(); }
   // The length of a segment is a multiple of it.
   [[nodiscard]] std::size_t block() const { return spec_.block; }
-  // Whether EncodeContext::quantiser_step and float_bits have an effect.
+  // Whether EncodeContext::quantiser_step and dense_bits have an effect.
   [[nodiscard]] virtual bool takes_step() const { return false; }
   // True where decode(encode(x)) is x, bit for bit, for every finite x.
   [[nodiscard]] virtual bool is_lossless() const = 0;

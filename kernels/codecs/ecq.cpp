@@ -11,6 +11,7 @@
 #include "kernels/codecs/cpu_driver.hpp"
 #include "kernels/codecs/entropy_coder.hpp"
 #include "kernels/codecs/lane_sum.hpp"
+#include "kernels/codecs/linear.hpp"
 #include "kernels/codecs/payload_errors.hpp"
 #include "kernels/codecs/scaled_blocks.hpp"
 
@@ -21,26 +22,24 @@ namespace {
 constexpr float kMostCode = 127.0f;
 constexpr float kLeastStep = 0x1p-100f, kMostStep = 0x1p119f;
 constexpr std::size_t kHeadBytes = sizeof(float) + 1;
-enum class Form : std::uint8_t { plain = 0, coded = 1, bf16 = 2, fp32 = 3 };
+enum class Form : std::uint8_t { plain = 0, coded = 1, bf16 = 2, fp32 = 3, q4 = 4, q8 = 5 };
 
 void write_head(std::byte* payload, float step, Form form) {
   std::memcpy(payload, &step, sizeof step);
   payload[sizeof step] = std::byte{static_cast<std::uint8_t>(form)};
 }
 
-// Returns the length of the payload.
-std::size_t write_floats(const float* partial, float* residual, std::size_t n, bool is_half,
-                         std::byte* payload) {
-  write_head(payload, 1.0f, is_half ? Form::bf16 : Form::fp32);
-  std::byte* const body = payload + kHeadBytes;
-  if (is_half) {
-    code_layout::encode<16, 0>(body, partial, residual, n, [](float v, std::size_t) {
-      return bfloat16::Format::code_of(v, {});
-    });
-    return kHeadBytes + 2 * n;
-  }
+// Both return the length of the body.
+std::size_t write_halves(std::span<const float> partial, float* residual, std::byte* body) {
+  code_layout::encode<16, 0>(body, partial.data(), residual, partial.size(),
+                             [](float v, std::size_t) { return bfloat16::Format::code_of(v, {}); });
+  return partial.size() * sizeof(std::uint16_t);
+}
+
+std::size_t write_floats(std::span<const float> partial, float* residual, std::byte* body) {
+  const std::size_t n = partial.size();
   if (residual == nullptr) {
-    std::memcpy(body, partial, n * sizeof(float));
+    std::memcpy(body, partial.data(), n * sizeof(float));
   } else {
     for (std::size_t i = 0; i < n; ++i) {
       const float v = partial[i] + residual[i];
@@ -48,7 +47,7 @@ std::size_t write_floats(const float* partial, float* residual, std::size_t n, b
       residual[i] = 0.0f;
     }
   }
-  return kHeadBytes + n * sizeof(float);
+  return n * sizeof(float);
 }
 
 // False where a value is not finite.
@@ -74,7 +73,9 @@ bool add_floats(std::span<const std::byte> body, bool is_half, std::span<float> 
 Ecq::Ecq(const CodecSpec& codec_spec)
     : Codec(codec_spec),
       step_(static_cast<float>(codec_spec.number("step"))),
-      quarters_(codec_spec.whole("blend")) {}
+      quarters_(codec_spec.whole("blend")),
+      four_(std::make_unique<CpuCodec<linear::Format<4>>>(parse_codec_spec("q4"))),
+      eight_(std::make_unique<CpuCodec<linear::Format<8>>>(parse_codec_spec("q8"))) {}
 
 // The payload, the codes, and what the entropy coder needs.
 std::size_t Ecq::max_payload_bytes(std::size_t n) const {
@@ -121,6 +122,26 @@ float Ecq::blended(float set, float own) const {
   return quarters_ == 1 ? std::sqrt(set) * std::sqrt(half) : half;
 }
 
+// Returns the length of the payload.
+std::size_t Ecq::write_dense(std::span<const float> partial, float* residual,
+                             std::span<std::byte> payload, const EncodeContext& context) const {
+  const std::span<std::byte> body = payload.subspan(kHeadBytes);
+  const auto write = [&](Form form, std::size_t bytes) {
+    write_head(payload.data(), 1.0f, form);
+    return kHeadBytes + bytes;
+  };
+  switch (context.dense_bits) {
+    case 4:
+      return write(Form::q4, four_->encode(partial, residual, body, context).payload_bytes);
+    case 8:
+      return write(Form::q8, eight_->encode(partial, residual, body, context).payload_bytes);
+    case 16:
+      return write(Form::bf16, write_halves(partial, residual, body.data()));
+    default:
+      return write(Form::fp32, write_floats(partial, residual, body.data()));
+  }
+}
+
 EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
                          std::span<std::byte> payload, const EncodeContext& context) const {
   const std::size_t n = partial.size();
@@ -129,10 +150,8 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
             payload.size(), max_payload_bytes(n));
   const std::uint32_t largest_bits = largest_magnitude_bits(partial.data(), residual, n);
   const bool is_finite = largest_bits < BlockScales::kNonFiniteFrom;
-  if (is_finite && largest_bits > 0 && context.float_bits != 0) {
-    return {.payload_bytes =
-                write_floats(partial.data(), residual, n, context.float_bits == 16, payload.data()),
-            .finite = true};
+  if (is_finite && largest_bits > 0 && context.dense_bits != 0) {
+    return {.payload_bytes = write_dense(partial, residual, payload, context), .finite = true};
   }
   float step = 0.0f;
   if (is_finite && largest_bits >= BlockScales::kTiny) {
@@ -201,6 +220,12 @@ void Ecq::decode_add(std::span<const std::byte> payload, std::span<float> out) c
     if (step != 1.0f || body.size() != bytes || !add_floats(body, is_half, out)) {
       throw_payload_content(spec());
     }
+    return;
+  }
+  const bool is_four = form == static_cast<std::uint8_t>(Form::q4);
+  if (is_four || form == static_cast<std::uint8_t>(Form::q8)) {
+    if (step != 1.0f) throw_payload_content(spec());
+    (is_four ? four_ : eight_)->decode_add(body, out);
     return;
   }
   if (form != static_cast<std::uint8_t>(Form::coded) || body.size() > out.size() ||

@@ -5,14 +5,16 @@
 // Wire format of a segment of n floats:
 //     float32 step               little-endian, 2^-100 to 2^119; or 0: all values are zero, and
 //                                nothing follows
-//     u8 form                    0: plain, 1: coded, 2: bf16, 3: fp32
+//     u8 form                    0: plain, 1: coded, 2: bf16, 3: fp32, 4: q4, 5: q8
 //     plain: int8 code[n]; coded: see entropy_coder.hpp. Plain where coded would be longer.
-//     bf16: see bf16.hpp; fp32: float32 value[n]. Their step is 1.
+//     bf16: see bf16.hpp; fp32: float32 value[n]; q4, q8: see linear.hpp, in blocks of 2,048. Their
+//     step is 1.
 // value = code * step; code = v / step rounded to the nearest whole number, ties to even, and
-// -127..127. A payload is never longer than n + 5 bytes; of floats, 2 n + 5 or 4 n + 5.
+// -127..127. A payload is never longer than n + 5 bytes; of the other forms by their bits.
 //
-// Floats are sent where EncodeContext::float_bits asks for them, as it does where a link carries
-// them anyway. Else the step is EncodeContext::quantiser_step where that is set, or the key `step`
+// The last four forms ("dense") are sent where EncodeContext::dense_bits asks for them, as it does
+// where a link carries them anyway: they take less of a processor than coding, and are finer. Else
+// the step is EncodeContext::quantiser_step where that is set, or the key `step`
 // times the root mean square of v in the segment, but at most the largest magnitude (the segment's
 // own step). In both cases it is at least 1/127 of the largest magnitude: to cut large values off
 // trains badly, even with feedback (last loss 1.96 against 1.51, at 2 bits).
@@ -33,6 +35,8 @@
 // squared norm at 0.6 to 0.15 bits.
 #pragma once
 
+#include <memory>
+
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
@@ -46,7 +50,8 @@ class Ecq final : public Codec {
 
   [[nodiscard]] bool takes_step() const override { return true; }
   [[nodiscard]] bool is_lossless() const override { return false; }
-  // Includes the room that encoding needs. No payload is longer than n + 5 bytes, but for floats.
+  // Includes the room that encoding needs. No payload is longer than n + 5 bytes, but for dense
+  // ones.
   [[nodiscard]] std::size_t max_payload_bytes(std::size_t n) const override;
   [[nodiscard]] std::optional<std::size_t> fixed_payload_bytes(std::size_t) const override {
     return std::nullopt;
@@ -64,9 +69,13 @@ class Ecq final : public Codec {
   [[nodiscard]] float own_step(const float* partial, const float* residual, std::size_t n,
                                float largest) const;
   [[nodiscard]] float blended(float set, float own) const;
+  [[nodiscard]] std::size_t write_dense(std::span<const float> partial, float* residual,
+                                        std::span<std::byte> payload,
+                                        const EncodeContext& context) const;
 
-  float step_;            // in root mean squares
-  std::size_t quarters_;  // of `blend`
+  float step_;                                 // in root mean squares
+  std::size_t quarters_;                       // of `blend`
+  std::unique_ptr<const Codec> four_, eight_;  // of the dense forms
 };
 
 }  // namespace dp

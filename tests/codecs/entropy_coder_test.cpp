@@ -120,7 +120,7 @@ double model_bits(const Codes& codes) {
   const Tables& t = tables();
   double bits = 0;
   const auto add = [&](const Table& table, std::size_t symbol) {
-    bits += kTableBits - std::log2(table.symbols[symbol].share);
+    bits += kTableBits - std::log2(table.symbols[symbol].share());
   };
   const auto add_long = [&](const Table& table, std::size_t value, std::size_t symbols) {
     for (; value >= symbols - 1; value -= symbols - 1) add(table, symbols - 1);
@@ -259,7 +259,7 @@ TEST(Ecq, SendsFloats) {
     std::vector<float> residual(values.size(), 0.25f), decoded(values.size(), NAN);
     std::vector<std::byte> payload(codec->max_payload_bytes(values.size()));
     const EncodeResult result =
-        codec->encode(values, residual.data(), payload, {.quantiser_step = 1, .float_bits = bits});
+        codec->encode(values, residual.data(), payload, {.quantiser_step = 1, .dense_bits = bits});
     ASSERT_TRUE(result.finite);
     ASSERT_EQ(result.payload_bytes, 5 + values.size() * bits / 8);
     payload.resize(result.payload_bytes);
@@ -280,6 +280,33 @@ TEST(Ecq, SendsFloats) {
     damaged[payload.size() - 1] = std::byte{0x7F};
     damaged[payload.size() - 2] = std::byte{0xFF};
     EXPECT_THROW(codec->decode(damaged, decoded), Error);
+  }
+}
+
+// As q4 and q8 themselves would send them, residuals included.
+TEST(Ecq, SendsBlocksOfBins) {
+  const std::unique_ptr<Codec> codec = make_codec(parse_codec_spec("ecq"));
+  const std::vector<float> values = test::heavy_tailed_gradient(5001, 6);
+  for (const unsigned bits : {4u, 8u}) {
+    const std::unique_ptr<Codec> bins = make_codec(parse_codec_spec(bits == 4 ? "q4" : "q8"));
+    std::vector<float> residual(values.size(), 0.25f), of_bins = residual;
+    std::vector<std::byte> payload(codec->max_payload_bytes(values.size())), expected = payload;
+    const EncodeResult result =
+        codec->encode(values, residual.data(), payload, {.quantiser_step = 1, .dense_bits = bits});
+    const std::size_t bytes = bins->encode(values, of_bins.data(), expected, {}).payload_bytes;
+    ASSERT_TRUE(result.finite);
+    ASSERT_EQ(result.payload_bytes, 5 + bytes);
+    EXPECT_EQ(residual, of_bins);
+    payload.resize(result.payload_bytes);
+    expected.resize(bytes);
+    EXPECT_TRUE(std::ranges::equal(std::span(payload).subspan(5), expected));
+    std::vector<float> sums(values.size(), 1.0f), sums_of_bins = sums;
+    codec->decode_add(payload, sums);
+    bins->decode_add(expected, sums_of_bins);
+    EXPECT_EQ(sums, sums_of_bins);
+    EXPECT_THROW(codec->decode(std::span(payload).first(payload.size() - 1), sums), Error);
+    payload[3] = std::byte{0};  // another step
+    EXPECT_THROW(codec->decode(payload, sums), Error);
   }
 }
 

@@ -250,24 +250,35 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
   }
 }
 
-TEST(FloatChoice, TakesFloatsWhereTheLinkHasCarriedThemForSomeSteps) {
+TEST(DenseChoice, TakesAFormThatTheLinkHasCarriedForSomeSteps) {
   const RateLimits limits;
-  FloatChoice choice;
-  EXPECT_EQ(choice.next(100.0, limits), 2.0);
-  for (int i = 2; i < FloatChoice::kPatience; ++i) EXPECT_EQ(choice.next(100.0, limits), 2.0);
+  const double q4 = 4.0 + 1.0 / 64, q8 = 8.0 + 1.0 / 64;
+  DenseChoice choice;
+  for (int i = 1; i < DenseChoice::kPatience; ++i) EXPECT_EQ(choice.next(100.0, limits), 1.0);
   EXPECT_EQ(choice.next(100.0, limits), 32.0);
   EXPECT_EQ(choice.next(33.0, limits), 32.0);  // it needs no margin to stay
   EXPECT_EQ(choice.next(31.0, limits), 16.0);  // it goes back at once
-  EXPECT_EQ(choice.next(1.0, limits), 1.0);
-  // Now it waits twice as long each time, and every step counts.
-  for (int i = 1; i < 4 * FloatChoice::kPatience; ++i) EXPECT_EQ(choice.next(25.0, limits), 2.0);
-  EXPECT_EQ(choice.next(19.9, limits), 2.0);
-  for (int i = 1; i < 4 * FloatChoice::kPatience; ++i) EXPECT_EQ(choice.next(25.0, limits), 2.0);
-  EXPECT_EQ(choice.next(25.0, limits), 16.0);
+  EXPECT_EQ(choice.next(15.9, limits), q8);
+  EXPECT_EQ(choice.next(8.0, limits), q4);
+  EXPECT_EQ(choice.next(4.0, limits), 1.0);
+  EXPECT_EQ(choice.next(0.5, limits), 0.5);
+  // Now it waits twice as long for each time, and every step counts.
+  for (int i = 1; i < 16 * DenseChoice::kPatience; ++i) EXPECT_EQ(choice.next(5.0, limits), 1.0);
+  EXPECT_EQ(choice.next(4.3, limits), 1.0);
+  for (int i = 1; i < 16 * DenseChoice::kPatience; ++i) EXPECT_EQ(choice.next(5.0, limits), 1.0);
+  EXPECT_EQ(choice.next(5.0, limits), q4);
+  for (int i = 1; i < 16 * DenseChoice::kPatience; ++i) EXPECT_EQ(choice.next(20.0, limits), q4);
+  EXPECT_EQ(choice.next(20.0, limits), 16.0);
   // A most that was given holds.
   const RateLimits given = *parse_compress("auto:max=2").limits;
-  FloatChoice never;
+  DenseChoice never;
   for (int i = 0; i < 50; ++i) EXPECT_EQ(never.next(1000.0, given), 2.0);
+}
+
+TEST(DenseChoice, APlanSaysWhichFormItIs) {
+  for (const DenseForm& form : kDenseForms)
+    EXPECT_EQ(dense_bits_of(form.bits_per_value), form.bits);
+  for (const double bits : {0.0, 0.35, 4.0, 6.0, 8.0}) EXPECT_EQ(dense_bits_of(bits), 0u);
 }
 
 BusyPeriod period_of(std::uint64_t bytes, double wire_s) {

@@ -54,14 +54,14 @@ void read_payload(std::span<const std::uint8_t> bytes) {
 
 std::vector<Bytes> payload_seeds() {
   std::vector<Bytes> seeds;
-  const auto add = [&](std::size_t c, unsigned float_bits) {
+  const auto add = [&](std::size_t c, unsigned dense_bits) {
     const std::size_t n = c % 2 == 0 ? 300 : 70;
     std::vector<float> values(n), residual(n);
     for (std::size_t i = 0; i < n; ++i) {
       values[i] = std::sin(static_cast<float>(i * i)) * (i % 17 == 0 ? 9.0f : 1.0f);
     }
     std::vector<std::byte> payload(codecs()[c]->max_payload_bytes(n));
-    const EncodeContext context{.step = 1, .float_bits = float_bits};
+    const EncodeContext context{.step = 1, .dense_bits = dense_bits};
     payload.resize(codecs()[c]->encode(values, residual.data(), payload, context).payload_bytes);
     Bytes seed = {static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(n),
                   static_cast<std::uint8_t>(n / 256 + (c % 3 == 0 ? 0x80 : 0))};
@@ -71,7 +71,7 @@ std::vector<Bytes> payload_seeds() {
   for (std::size_t c = 0; c < codecs().size(); ++c) {
     add(c, 0);
     if (!codecs()[c]->takes_step()) continue;
-    for (const unsigned bits : {16u, 32u}) add(c, bits);
+    for (const unsigned bits : {4u, 8u, 16u, 32u}) add(c, bits);
   }
   return seeds;
 }
