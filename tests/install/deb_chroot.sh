@@ -5,7 +5,8 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: tests/install/deb_chroot.sh [--suite SUITE] [--mirror URL] [--cache FOLDER] DEB...
+Usage: tests/install/deb_chroot.sh [options] DEB...
+       tests/install/deb_chroot.sh [options] --build
 
 Makes a minimal system of Debian by debootstrap in a folder for temporary files,
 installs the packages there by apt-get, trains as an ordinary user on four ranks,
@@ -13,11 +14,16 @@ reads the log by dpreport and the page by man, builds a program with the library
 removes the packages, and compares the lists of files. Ends with exit code 0 if all
 went well, and leaves nothing behind. Needs root, debootstrap and a mirror.
 
-  --suite SUITE    bookworm (the default) or, with Ubuntu's keys, noble
+  --build          first make the packages from the last commit, in another system of
+                   the same kind
+  --container      then carry out experiments/container/Containerfile in that system,
+                   run what it runs, and log in to it as the MPI operator does
+  --suite SUITE    bookworm (the default) or, with a mirror of Ubuntu, noble
   --mirror URL     default: that of the first line of apt's sources here
+  --keyring FILE   the keys of that mirror, where debootstrap does not know them
   --cache FOLDER   keep the packages that are downloaded, for the next time
 
-Packages are made by: cd build && cpack -G DEB
+Packages for this system are made by: cd build && cpack -G DEB
 TEXT
 }
 
@@ -26,26 +32,30 @@ die() {
   exit 1
 }
 
-suite=bookworm mirror='' cache='' debs=()
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+suite=bookworm mirror='' keyring='' cache='' container=no build=no debs=()
 words=("$@")
 while [ $# -gt 0 ]; do
   case "$1" in
     --help) usage; exit 0 ;;
-    --suite | --mirror | --cache)
+    --container) container=yes ;;
+    --build) build=yes ;;
+    --suite | --mirror | --keyring | --cache)
       [ $# -ge 2 ] || die "$1: needs a value"
       case "$1" in
         --suite) suite=$2 ;;
         --mirror) mirror=$2 ;;
+        --keyring) keyring=$(realpath "$2") ;;
         --cache) cache=$(realpath -m "$2") ;;
       esac
       shift
       ;;
-    -*) die "$1: unknown option; known: --suite, --mirror, --cache, --help" ;;
+    -*) die "$1: unknown option; see --help" ;;
     *) debs+=("$(realpath "$1")") ;;
   esac
   shift
 done
-[ ${#debs[@]} -gt 0 ] || die "no packages given (see --help)"
+[ $build = yes ] || [ ${#debs[@]} -gt 0 ] || die "no packages given (see --help)"
 [ "$(id -u)" -eq 0 ] || die "needs root"
 command -v debootstrap >/dev/null || die "needs debootstrap (apt-get install debootstrap)"
 
@@ -63,30 +73,60 @@ if [ -z "$mirror" ]; then
     sed -nE 's/^(deb|URIs:) +(\[[^]]*\] +)?(https?:[^ ]+).*/\3/p' | sed -n 1p)
 fi
 [ -n "$mirror" ] || die "no mirror known; give --mirror"
-echo "== a minimal $suite from $mirror"
-options=(--variant=minbase)
-[ -z "$cache" ] || { mkdir -p "$cache"; options+=(--cache-dir="$cache"); }
-debootstrap "${options[@]}" "$suite" "$root" "$mirror" >"$DEB_CHROOT_APART/debootstrap.log" ||
-  { tail -n 5 "$DEB_CHROOT_APART/debootstrap.log"; die "debootstrap failed"; }
+case $suite in
+  bookworm | trixie) components=main ;;
+  *) components=main,universe ;; # Ubuntu
+esac
 
-mount -t proc proc "$root/proc"
-mount --bind /dev "$root/dev"
-mount -t tmpfs tmpfs "$root/dev/shm" # Open MPI's shared memory
-if [ -n "$cache" ]; then mount --bind "$cache" "$root/var/cache/apt/archives"; fi
-# The network as it is set up here: names, and proxies of apt.
-cp /etc/resolv.conf /etc/hosts "$root/etc/"
-{ apt-config dump | grep -iE '^Acquire::(http|https|ftp)::' || true; } >"$root/etc/apt/apt.conf.d/90network"
-printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # starts no services
-chmod 755 "$root/usr/sbin/policy-rc.d"
+make_system() { # in $root
+  local options=(--variant=minbase "--components=$components")
+  [ -z "$keyring" ] || options+=(--keyring="$keyring")
+  [ -z "$cache" ] || { mkdir -p "$cache"; options+=(--cache-dir="$cache"); }
+  debootstrap "${options[@]}" "$suite" "$root" "$mirror" >"$DEB_CHROOT_APART/debootstrap.log" ||
+    { tail -n 5 "$DEB_CHROOT_APART/debootstrap.log"; die "debootstrap failed"; }
+  mount -t proc proc "$root/proc"
+  mount -t sysfs -o ro sysfs "$root/sys"
+  mount --bind /dev "$root/dev"
+  mount -t tmpfs tmpfs "$root/dev/shm" # Open MPI's shared memory
+  if [ -n "$cache" ]; then mount --bind "$cache" "$root/var/cache/apt/archives"; fi
+  # The network as it is set up here: names, and proxies of apt.
+  cp /etc/resolv.conf /etc/hosts "$root/etc/"
+  { apt-config dump | grep -iE '^Acquire::(http|https|ftp)::' || true; } >"$root/etc/apt/apt.conf.d/90network"
+  printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # starts no services
+  chmod 755 "$root/usr/sbin/policy-rc.d"
+  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/quick" # nothing here has to survive a loss of power
+  inside apt-get -qq update
+}
 inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
 as_user() { # one command line, in the user's home
   chroot "$root" setpriv --reuid 1000 --regid 1000 --clear-groups env -i PATH=/usr/bin:/bin HOME=/home/tester \
     LC_ALL=C.UTF-8 OMPI_MCA_rmaps_base_oversubscribe=1 bash -c "cd; $1"
 }
 list_files() { # without what apt, dpkg and caches write for themselves
-  (cd "$root" && find . -xdev \( -path ./home -o -path ./tmp -o -path ./proc -o -path ./dev -o -path ./var/cache -o -path ./var/log \
+  (cd "$root" && find . -xdev \( -path ./home -o -path ./tmp -o -path ./proc -o -path ./sys -o -path ./dev -o -path ./var/cache -o -path ./var/log \
     -o -path ./var/lib/apt -o -path ./var/lib/dpkg \) -prune -o -print | LC_ALL=C sort)
 }
+
+if [ $build = yes ]; then
+  echo "== packages made on $suite from $mirror"
+  root=$DEB_CHROOT_APART/builder
+  make_system
+  mkdir "$root/tmp/source"
+  git -C "$here/../.." archive HEAD | tar -x -C "$root/tmp/source"
+  inside sh -c "apt-get -qq -y install --no-install-recommends dpkg-dev file python3 && bash /tmp/source/experiments/setup.sh" \
+    >"$DEB_CHROOT_APART/apt.log" 2>&1 ||
+    { tail -n 20 "$DEB_CHROOT_APART/apt.log"; die "what is needed to build cannot be installed"; }
+  inside bash -c 'cd /tmp/source && cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DDP_TESTS=OFF &&
+    cmake --build build && cd build && cpack -G DEB' >"$DEB_CHROOT_APART/build.log" 2>&1 ||
+    { tail -n 40 "$DEB_CHROOT_APART/build.log"; die "the packages cannot be built"; }
+  mkdir "$DEB_CHROOT_APART/debs"
+  cp "$root"/tmp/source/build/*.deb "$DEB_CHROOT_APART/debs/"
+  debs=("$DEB_CHROOT_APART"/debs/*.deb)
+  root=$DEB_CHROOT_APART/root
+fi
+
+echo "== a minimal $suite from $mirror"
+make_system
 
 echo "== what the packages depend on, and what this test uses besides"
 inside useradd --create-home --uid 1000 tester
@@ -101,7 +141,6 @@ for deb in "${debs[@]}"; do
     done < <(dpkg-deb -f "$deb" $field | sed 's/, */\n/g')
   done
 done
-inside apt-get -qq update
 inside apt-get -qq -y --no-install-recommends satisfy "${needs[@]}" man-db gcc libc6-dev pkg-config >"$DEB_CHROOT_APART/apt.log" 2>&1 ||
   { tail -n 20 "$DEB_CHROOT_APART/apt.log"; die "apt-get could not install: ${needs[*]}"; }
 list_files >"$DEB_CHROOT_APART/before"
@@ -131,3 +170,36 @@ inside apt-get -qq -y purge "${names[@]}" >"$DEB_CHROOT_APART/apt.log" 2>&1 ||
 list_files >"$DEB_CHROOT_APART/after"
 diff "$DEB_CHROOT_APART/before" "$DEB_CHROOT_APART/after" || die "this was left behind, or is missing"
 echo "deb_chroot.sh: installed, used and removed on $suite; nothing is left"
+[ $container = yes ] || exit 0
+
+echo "== the Containerfile's steps"
+user=root folder=/ settings=()
+in_container() { # COMMAND LINE
+  local id=0 home=/root
+  [ "$user" = root ] || { id=$(chroot "$root" id -u "$user"); home=/home/$user; }
+  chroot "$root" setpriv --reuid "$id" --regid "$id" --clear-groups env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$home" USER="$user" \
+    DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 "${settings[@]}" sh -c "cd $folder && $1"
+}
+inside userdel --remove tester 2>/dev/null
+while read -r word rest; do
+  case $word in
+    '' | '#'* | FROM) ;;
+    COPY) cp "${debs[@]}" "$root/tmp/" ;;
+    RUN) in_container "$rest" >"$DEB_CHROOT_APART/run.log" 2>&1 ||
+      { tail -n 20 "$DEB_CHROOT_APART/run.log"; die "RUN $rest"; } ;;
+    ENV) read -r -a settings <<<"$rest" ;;
+    USER) user=$rest ;;
+    WORKDIR) folder=$rest ;;
+    CMD) in_container "$(tr -d '[],"' <<<"$rest") --limit-train 512 --limit-test 128 --epochs 1" | tail -n 3 ;;
+    *) die "Containerfile: $word is not known here" ;;
+  esac
+done <"$here/../../experiments/container/Containerfile"
+in_container 'ssh-keygen -q -t ecdsa -N "" -f .ssh/id_rsa && cp .ssh/id_rsa.pub .ssh/authorized_keys'
+in_container 'exec /usr/sbin/sshd -De -f /etc/ssh/sshd_config_trainer' 2>"$DEB_CHROOT_APART/sshd.log" &
+for _ in $(seq 50); do
+  in_container 'ssh localhost true' 2>/dev/null && break
+  sleep 0.2
+done
+in_container 'ssh localhost dptrain --version' || { cat "$DEB_CHROOT_APART/sshd.log"; die "no login by ssh"; }
+in_container "mpirun --host localhost:2 --mca plm_rsh_no_tree_spawn 1 dptrain --limit-train 64 --limit-test 32 --epochs 1 --log none" | tail -n 1
+echo "deb_chroot.sh: the container's steps work on $suite"
