@@ -135,7 +135,7 @@ has_state() { [[ " $2 " == *" $(state_of "$1") "* ]]; }
 
 of_limit() {
   echo "== a job that reaches its time limit"
-  local job restarts epochs=240
+  local job restarts epochs=400
   job=$(sbatch --parsable --time=1 --signal=B:USR1@40 --nodes=2 --ntasks-per-node=1 --export=ALL \
     "$root/experiments/cluster/slurm.sbatch" "${tiny[@]}" --limit-train 64 --epochs $epochs --checkpoint-every 20epoch)
   wait_for 120 "the start of the job" has_state "$job" RUNNING
