@@ -139,12 +139,14 @@ std::string describe_disk(const Options& options, bool is_rank_0, bool* is_bad) 
     if (options.trace != "none") add("trace", options.trace);
     if (options.export_file != "none") add("weights", options.export_file);
   }
-  for (const auto& [name, value] : options.resolved()) {
-    if (name != "checkpoint" || value.empty() || value == "none") continue;
+  const auto add_folder = [&](const char* what, const std::string& folder) {
+    if (folder == "none") return;
     std::error_code code;
-    const bool is_there = std::filesystem::is_directory(value, code);
-    add("checkpoints", is_there ? value + "/x" : value);
-  }
+    const bool is_there = std::filesystem::is_directory(folder, code);
+    add(what, is_there ? folder + "/x" : folder);
+  };
+  add_folder("checkpoints", options.checkpoint);
+  if (is_rank_0) add_folder("events", options.tensorboard);
   return text.empty() ? "nothing is written" : text;
 }
 

@@ -25,6 +25,7 @@
 #include "comm/communicator.hpp"
 #include "comm/topology.hpp"
 #include "io/dataset.hpp"
+#include "io/event_file.hpp"
 #include "io/new_file.hpp"
 #include "io/run_log.hpp"
 #include "kernels/base/error.hpp"
@@ -82,6 +83,14 @@ void check_new_files(const dp::Options& options) {
   }
 }
 
+void check_event_folder(const dp::Options& options) {
+  if (options.tensorboard == "none") return;
+  const std::string why = dp::why_no_event_folder(options.tensorboard, options.resume);
+  if (!why.empty()) {
+    dp::throw_error(dp::ErrorKind::data, "--tensorboard {}: {}", options.tensorboard, why);
+  }
+}
+
 // The trace of an earlier start of a run that goes on stays as it is.
 void leave_earlier_trace(dp::Options& options) {
   if (!options.resume || options.trace == "none" || !std::filesystem::exists(options.trace)) return;
@@ -103,6 +112,7 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
         options.action == dp::Options::Action::check) {
       if (options.log != "none" && !options.resume) dp::check_log_path(options.log);
       check_new_files(options);
+      check_event_folder(options);
       leave_earlier_trace(options);
       for (const std::string& line : options.warnings()) {
         std::fprintf(stderr, "dptrain: %s\n", line.c_str());

@@ -315,7 +315,7 @@ void Builder::resolve_init() {
                 "--epochs 0: evaluates the weights of --init FILE.h5, which is not given; for "
                 "training at least 1");
   }
-  for (const char* name : {"export", "trace", "log", "checkpoint"}) {
+  for (const char* name : {"export", "trace", "tensorboard", "log", "checkpoint"}) {
     const std::string value = row_of(name).get();
     if (value == "none" || value == "auto") continue;
     if (layer_of(name) >= layer_of("epochs")) {
@@ -323,7 +323,8 @@ void Builder::resolve_init() {
                   value);
     }
   }
-  options_.log = options_.export_file = options_.trace = options_.checkpoint = "none";
+  options_.log = options_.export_file = options_.trace = options_.tensorboard = "none";
+  options_.checkpoint = "none";
   options_.resume = options_.accept_build = false;
 }
 

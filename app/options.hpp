@@ -122,6 +122,7 @@ struct Options {
   std::int64_t log_steps = 0;        // 0: no rows per step
   std::string export_file = "none";  // a path, or "none"
   std::string trace = "none";        // a path, or "none"
+  std::string tensorboard = "none";  // a folder, or "none"
   std::int64_t trace_first = 5, trace_steps = 20;
   std::string checkpoint = "none";          // a folder, or "none"
   std::string checkpoint_every = "1epoch";  // parse_checkpoint_cadence

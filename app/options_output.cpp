@@ -61,6 +61,9 @@ std::vector<OptionRow> output_rows(Options& options) {
                "chrome://tracing when each rank computes layers (on a GPU only the parts of "
                "a step), runs codecs and waits; none: no file"),
       trace_steps_row(options),
+      text_row("tensorboard", options.tensorboard, "DIR", "the path of a folder or none",
+               "write the numbers of each epoch, and of the steps that the log has, into a "
+               "folder for this run, for TensorBoard; none: no such files"),
       flag_row("quiet", options.quiet,
                "print nothing but warnings, errors and, with --epochs 0, the result"),
       flag_row("verbose", options.verbose, "print also a line for each checkpoint"),

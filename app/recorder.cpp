@@ -65,7 +65,9 @@ Recorder::Recorder(RunDescription run) : run_(std::move(run)) {
   }
   epoch_comm_.buckets.resize(run_.buckets.size());
   together(*run_.comm, kDptrainNames, [&] {
-    if (is_speaker() && run_.options->log != "none") open_log();
+    if (!is_speaker()) return;
+    if (run_.options->log != "none") open_log();
+    open_events();
   });
 }
 
@@ -97,6 +99,7 @@ CommTimes Recorder::collect_comm() {
 
 void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
+  steps_done_ = global_step;
   if (run_.options->log_steps > 0) {
     // Only for steps that are logged or come before one, because a question to the reducer waits
     // for its thread.
@@ -144,6 +147,7 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                           .guard_factor = tally.rate.guard_factor,
                           .exchanged = has_exchanged ? 1 : 0};
         run_.progress->logged_step(row);
+        add_events(row);
         if (log_) log_->append(row);
         if (log_ && log_->is_save_due()) save_log();
       }
@@ -322,6 +326,7 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
 void Recorder::finish(bool is_complete) {
   if (!is_speaker()) return;
   if (log_) save_log(is_complete);
+  if (events_) save_events();
   tell_end();
 }
 

@@ -26,6 +26,7 @@
 #include "comm/reducer.hpp"
 #include "comm/step_simulation.hpp"
 #include "io/dataset.hpp"
+#include "io/event_file.hpp"
 #include "io/run_log.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
@@ -112,7 +113,9 @@ struct EvaluationResult {
 
 class Recorder {
  public:
-  static constexpr const char* kLogName = "the log";  // among the missing files
+  // Among the missing files.
+  static constexpr const char* kLogName = "the log";
+  static constexpr const char* kEventsName = "a part of the events for TensorBoard";
 
   // Collective. Rank 0 creates the log, unless it is "none"; only rank 0 throws what RunLog::create
   // throws.
@@ -193,6 +196,11 @@ class Recorder {
   void note_log_saved();
   [[nodiscard]] std::string missing_part_of_log() const;
   void write_nominal_link();
+  // These are in recorder_events.cpp and for rank 0 only. Events are written as the log is.
+  void open_events();
+  void add_events(const StepRow& row);
+  void add_events(const EpochEnd& epoch);
+  void save_events();
   // Adds what the reducer has measured since the last call to epoch_comm_, and returns it.
   CommTimes collect_comm();
   [[nodiscard]] static TimesAndBytes times_of(const RankRecord& record);
@@ -213,6 +221,8 @@ class Recorder {
   RunDescription run_;
   Reducer* reducer_ = nullptr;
   std::optional<RunLog> log_;
+  std::optional<EventFile> events_;
+  std::uint64_t steps_done_ = 0;        // of the run
   std::vector<std::string> log_hosts_;  // of this session from first_host_ on, by rank
   std::size_t first_host_ = 0;
   std::vector<std::string> devices_;  // each once

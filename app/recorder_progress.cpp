@@ -88,13 +88,15 @@ void Recorder::tell_live_step(const EpochTally& tally) {
 
 void Recorder::tell_epoch(const EpochRow& row, const EpochTally& tally) {
   note_loss(row);
-  run_.progress->epoch(
-      {.row = row,
-       .epochs = static_cast<std::size_t>(run_.options->epochs),
-       .steps = epoch_steps_.back(),
-       .fp32_bytes = fp32_bytes(epoch_steps_.back()),
-       .images_per_s = per_second(static_cast<double>(row.samples), row.times.epoch_s),
-       .bits_per_value = tally.bits_per_value()});
+  const EpochEnd end = {
+      .row = row,
+      .epochs = static_cast<std::size_t>(run_.options->epochs),
+      .steps = epoch_steps_.back(),
+      .fp32_bytes = fp32_bytes(epoch_steps_.back()),
+      .images_per_s = per_second(static_cast<double>(row.samples), row.times.epoch_s),
+      .bits_per_value = tally.bits_per_value()};
+  run_.progress->epoch(end);
+  add_events(end);
 }
 
 // What a ring without compression would send in that many steps, without headers.

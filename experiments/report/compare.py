@@ -10,7 +10,7 @@ from .run import Run
 
 T = TypeVar("T")
 # These say where and how fast a run was made, or name its files. They do not describe the work.
-NO_DIFFERENCE = {"log", "config", "quiet", "print-config", "checkpoint", "trace", "data-dir"}
+NO_DIFFERENCE = {"log", "config", "quiet", "progress", "tensorboard", "print-config", "checkpoint", "trace", "data-dir"}
 
 
 @dataclass

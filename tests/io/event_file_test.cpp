@@ -1,0 +1,109 @@
+#include "io/event_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "io/crc32c.hpp"
+#include "kernels/base/error.hpp"
+#include "tests/io/temp_folder.hpp"
+
+namespace dp {
+namespace {
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string hexadecimal(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    for (const int shift : {4, 0}) {
+      text += "0123456789abcdef"[(static_cast<unsigned char>(c) >> shift) & 15];
+    }
+  }
+  return text;
+}
+
+// RFC 3720, appendix B.4, and the usual check of a CRC.
+TEST(Crc32c, KnownValues) {
+  std::string ascending, descending;
+  for (int i = 0; i < 32; ++i) {
+    ascending += static_cast<char>(i);
+    descending += static_cast<char>(31 - i);
+  }
+  EXPECT_EQ(crc32c(""), 0u);
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
+  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
+  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
+  EXPECT_EQ(crc32c(ascending), 0x46DD794Eu);
+  EXPECT_EQ(crc32c(descending), 0x113FDB5Cu);
+}
+
+// The same bytes as TensorBoard's own classes give.
+TEST(EventFile, SaysThis) {
+  const TempFolder folder;
+  EventFile file = EventFile::create(folder / "new/run", 1'700'000'000.5);
+  file.add_start(300);
+  file.add_scalars(300, {{"loss/train", 0.5}, {"unknown", std::nan("")}, {"b", -2.0}});
+  file.add_scalars(301, {{"unknown", INFINITY}});
+  file.add_text("options", "**a**");
+  file.save();
+  EXPECT_TRUE(
+      std::filesystem::path(file.path()).filename().string().starts_with("events.out.tfevents."));
+  EXPECT_EQ(hexadecimal(bytes_of(file.path())),
+            "1800000000000000a37f4b220900002040fc54d9411a0d627261696e2e4576656e743a322b353110"
+            "100000000000000095fbfe180900002040fc54d94110ac023a020801b94512a32b00000000000000"
+            "861bc34b0900002040fc54d94110ac022a1d0a110a0a6c6f73732f747261696e150000003f0a080a"
+            "016215000000c0edbf87293e00000000000000d9d240e70900002040fc54d9412a330a310a146f70"
+            "74696f6e732f746578745f73756d6d617279420f080712041202080142052a2a612a2a4a080a060a"
+            "047465787447f4b449");
+}
+
+TEST(EventFile, AFolderIsForOneRun) {
+  const TempFolder folder;
+  const std::string run = folder / "run";
+  EXPECT_EQ(why_no_event_folder(run, false), "");
+  { static_cast<void>(EventFile::create(run)); }
+  EXPECT_NE(why_no_event_folder(run, false).find("has the events of another run"),
+            std::string::npos);
+  EXPECT_EQ(why_no_event_folder(run, true), "");
+  // The next start of the run has a file of its own, with a later name.
+  const std::string first = std::filesystem::directory_iterator(run)->path();
+  EXPECT_GT(EventFile::create(run).path(), first);
+  std::ofstream(folder / "file") << "x";
+  EXPECT_EQ(why_no_event_folder(folder / "file", true), "is not a folder");
+  EXPECT_THROW(static_cast<void>(EventFile::create(folder / "file")), Error);
+}
+
+TEST(EventFile, WhatCannotBeWrittenIsTriedAgain) {
+  const TempFolder folder;
+  EventFile file = EventFile::create(folder / "run", 1'700'000'000.5);
+  EXPECT_FALSE(file.is_save_due());
+  file.add_scalars(1, {{"a", 1.0}});
+  std::filesystem::rename(folder / "run", folder / "away");
+  EXPECT_THROW(file.save(), Error);
+  file.add_scalars(2, {{"a", 2.0}});
+  EXPECT_THROW(file.save(), Error);
+  std::filesystem::rename(folder / "away", folder / "run");
+  file.save();
+  const std::string all = bytes_of(file.path());
+
+  EventFile other = EventFile::create(folder / "other", 1'700'000'000.5);
+  other.add_scalars(1, {{"a", 1.0}});
+  other.add_scalars(2, {{"a", 2.0}});
+  other.save();
+  EXPECT_EQ(bytes_of(other.path()), all);
+  // A file that somebody has shortened is left alone.
+  std::filesystem::resize_file(other.path(), 10);
+  other.add_scalars(3, {{"a", 3.0}});
+  EXPECT_THROW(other.save(), Error);
+  EXPECT_EQ(bytes_of(other.path()).size(), 10u);
+}
+
+}  // namespace
+}  // namespace dp
