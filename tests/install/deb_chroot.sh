@@ -18,7 +18,8 @@ went well, and leaves nothing behind. Needs root, debootstrap and a mirror.
                    the same kind
   --container      then carry out experiments/container/Containerfile in that system,
                    run what it runs, and log in to it as the MPI operator does
-  --suite SUITE    bookworm (the default) or, with a mirror of Ubuntu, noble
+  --suite SUITE    default: bookworm. Others, such as noble with a mirror of Ubuntu, were
+                   not tried
   --mirror URL     default: that of the first line of apt's sources here
   --keyring FILE   the keys of that mirror, where debootstrap does not know them
   --cache FOLDER   keep the packages that are downloaded, for the next time

@@ -34,6 +34,8 @@ of_installed_files() {
   "$mpirun" -np 2 "$folder/prefix/bin/dptrain" --model resnet20 --limit-train 32 --limit-test 16 --batch-size 8 --epochs 1 \
     --threads 1 --autotune off --compress q8 --log run.h5 >trained
   grep -q 'The log is run.h5' trained || fail "dptrain printed: $(tail -n 3 trained)"
+  found=$(/usr/bin/python3 -c 'import h5py; print("dptrain", h5py.File("run.h5").attrs["dptrain_version"])' 2>&1)
+  [ "$found" = "$(dptrain --version | sed -n 1p)" ] || fail "the log says $found"
   dpreport run.h5 >reported
   grep -q resnet20 reported || fail "dpreport printed: $(head -n 3 reported)"
   dpsweep "$folder/prefix/share/dptrain/experiments/exchange.ini" --small --list >listed

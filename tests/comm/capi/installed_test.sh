@@ -28,6 +28,10 @@ if command -v pkg-config > "$folder/found"; then
   LD_LIBRARY_PATH=$(PKG_CONFIG_PATH=$pc pkg-config --variable=libdir dptrain_comm) \
     "$mpirun" -np 2 "$folder/by_pkg_config"
 fi
+# The version is the same everywhere; the wheel takes it from CMakeLists.txt by an expression like this one.
+root=$(dirname "$source")/../../..
+[ "$(sed -nE 's/^project\(dptrain VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")" = "$version" ]
+grep -q 'project.*dptrain VERSION' "$root/comm/capi/python/pyproject.toml"
 grep -q "define DPTRAIN_COMM_VERSION \"$version\"" "$folder/prefix/include/dptrain_comm.h"
 # What the library shows is what its header says.
 library=$(find "$folder/prefix" -name 'libdptrain_comm.so.0')
