@@ -2,6 +2,7 @@
 # What `cmake --install` and `cpack` make of a build:  install_test.sh CMAKE BUILD MPIRUN CASE
 # Cases: programs, manual, packages. Exit codes: 0 as expected, 1 not so, 77 what a case needs is not there.
 set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cmake=$1 build=$2 mpirun=$3 name=$4
 programs=(dptrain dptrun dpbench dptrain-pack)
 tools=(dplab dpreport dpsweep dptrain-weights)
@@ -110,6 +111,9 @@ of_pages_and_completions() {
   expect 'direct' _dptrun dptrun -np 2 -- dptrain --topology di
   expect 'netem' _dplab dplab up --filter ne
   expect 'to-torch' _dptrain_weights dptrain-weights to
+  if command -v zsh >/dev/null; then
+    zsh -f "$here/complete.zsh" "$folder/prefix/share/zsh/site-functions" >"$folder/zsh" || fail "$(cat "$folder/zsh")"
+  fi
   cd "$folder"
   touch run.h5
   expect 'run.h5' _dptrain dptrain --init ru
