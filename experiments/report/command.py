@@ -7,19 +7,22 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from . import (advice, output, read_log, tables_codecs, tables_detail, tables_link, tables_network, tables_prediction,
-               tables_runs, tables_scaling)
+from . import (advice, output, read_log, tables_codecs, tables_compared, tables_detail, tables_link, tables_network,
+               tables_prediction, tables_runs, tables_scaling, watch)
 from .run import Run
 from .table import Table
 
 USAGE, NOTHING_READ = 2, 3
 FEW, SOME = 4, 12
+INTERVAL_S = 2.0
 HELP = """Tables and plots from the run logs of dptrain.
 
   dpreport RUN.h5               tables of one run, down to its ranks and buckets
   dpreport results/exchange     of all *.h5 below a folder, side by side
   dpreport A.h5 B.h5 --html page.html
                                 also as one page with plots, which needs no other file
+  dpreport --compare A.h5 B.h5  two runs: loss, accuracy, time and bytes of B against A
+  dpreport --watch RUN.h5       follows a run until it has finished; with --html as a page that reloads itself
 
 A log may be unfinished, because its run was killed or still goes on. The report says what is wrong with a log and
 reports the rest. It has speedups where there is a run on one rank, or one with --exchange off, of the same model, data,
@@ -45,10 +48,20 @@ def _path(word: str) -> pathlib.Path:
     return pathlib.Path(word)
 
 
+def _seconds(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{word}: must be a number of seconds from 0.05 to 3600")
+    return value
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(prog="dpreport", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter,
                     usage="dpreport RUN.h5|FOLDER... [options]", allow_abbrev=False)
-    parser.add_argument("paths", nargs="+", type=_path, metavar="RUN.h5|FOLDER", help="logs, or folders of logs")
+    parser.add_argument("paths", nargs="*", type=_path, metavar="RUN.h5|FOLDER", help="logs, or folders of logs")
     parser.add_argument("--html", type=_path, metavar="FILE", help="write the page with tables and plots")
     parser.add_argument("--csv", type=_path, metavar="FOLDER",
                         help="write every table as FOLDER/NAME.csv, in full; experiments/README.md has their columns")
@@ -56,7 +69,25 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--all", action="store_true", dest="with_details",
                         help=f"print tables of epochs, ranks and buckets for more than {FEW} runs too")
-    return parser.parse_args(words)
+    parser.add_argument("--compare", nargs=2, type=_path, metavar=("A", "B"),
+                        help="compare two logs, or two folders with one log each")
+    parser.add_argument("--watch", type=_path, metavar="RUN.h5",
+                        help="show a run's epochs as they come, until it has finished; also with --html")
+    parser.add_argument("--interval", type=_seconds, metavar="S", help="with --watch: look every S seconds (default 2)")
+    arguments = parser.parse_args(words)
+    given = [what for what, is_given in (("logs", arguments.paths), ("--compare", arguments.compare),
+                                         ("--watch", arguments.watch)) if is_given]
+    if len(given) > 1:
+        parser.error(f"{' and '.join(given)} do not go together")
+    if not given:
+        parser.error("which logs? the following arguments are required: RUN.h5|FOLDER")
+    if arguments.watch is None and arguments.interval is not None:
+        parser.error("--interval: only with --watch")
+    if arguments.watch is not None:
+        for option in ("csv", "svg", "markdown"):
+            if getattr(arguments, option):
+                parser.error(f"--{option}: not with --watch; give the log alone when the run has finished")
+    return arguments
 
 
 def tables_of(runs: list[Run], with_details: bool) -> list[Table]:
@@ -104,10 +135,11 @@ def _check_names(arguments: argparse.Namespace) -> None:
             output.check_folder(option, folder)
 
 
-def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str]) -> output.Outputs:
+def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str], compared: list[Table]) -> output.Outputs:
     outputs = output.Outputs()
     if arguments.csv is not None:
-        outputs.add_tables("--csv", arguments.csv, {f"{table.key}.csv": table.as_csv() for table in tables_of(runs, True)})
+        outputs.add_tables("--csv", arguments.csv,
+                           {f"{table.key}.csv": table.as_csv() for table in [*compared, *tables_of(runs, True)]})
         outputs.check()  # before plots are drawn, which takes seconds
     if arguments.svg is not None or arguments.html is not None:
         from . import page  # brings matplotlib, which takes a second
@@ -117,7 +149,7 @@ def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str]
     if arguments.html is not None:
         outputs.add_marked(
             "--html", arguments.html,
-            page.page(runs, problems, tables_of(runs, True), arguments.with_details or len(runs) <= SOME))
+            page.page(runs, problems, [*compared, *tables_of(runs, True)], arguments.with_details or len(runs) <= SOME))
     return outputs
 
 
@@ -136,15 +168,30 @@ def main(words: list[str]) -> int:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         _check_names(arguments)
-        runs, problems = read_all(arguments.paths)
+        if arguments.watch is not None:
+            watch.watch(arguments.watch, arguments.html, arguments.interval or INTERVAL_S)
+            return 0
+        if arguments.compare:
+            for path in arguments.compare:
+                found = len(read_log.find_logs([path])[0])
+                if found > 1:
+                    print(f"dpreport: --compare: {path} has {found} logs; name one of them", file=sys.stderr)
+                    return USAGE
+        runs, problems = read_all(arguments.compare or arguments.paths)
         for problem in problems:
             print(f"dpreport: {problem}", file=sys.stderr)
         if not runs:
             print("dpreport: no log could be read", file=sys.stderr)
             return NOTHING_READ
-        outputs = _outputs(arguments, runs, problems)
+        if arguments.compare and len(runs) != 2:
+            print(f"dpreport: --compare: needs two logs, and {len(runs)} could be read", file=sys.stderr)
+            return USAGE
+        compared = [tables_compared.compared_table(*runs), tables_compared.options_table(*runs)] if arguments.compare else []
+        outputs = _outputs(arguments, runs, problems, compared)
         outputs.check()
-        print(_text(tables_of(runs, arguments.with_details or len(runs) <= FEW), problems, arguments.markdown), end="",
+        shown = compared if compared and not arguments.with_details else [
+            *compared, *tables_of(runs, arguments.with_details or len(runs) <= FEW)]
+        print(_text(shown, problems, arguments.markdown), end="",
               flush=True)
         outputs.write()
     except output.NotWritable as error:

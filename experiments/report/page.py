@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import html
+from dataclasses import dataclass
 
 from . import compare, output, plots_learning, plots_network, plots_rate, plots_time, svg
 from .run import Run
@@ -66,7 +67,15 @@ def plot_files(runs: list[Run]) -> dict[str, str]:
     return files
 
 
-def page(runs: list[Run], problems: list[str], tables: list[Table], has_details: bool) -> str:
+@dataclass
+class Live:
+    """A page of a run that goes on says where the run is, and reloads itself until it has finished."""
+    state: str
+    reloads: bool
+    every_s: int = 5
+
+
+def page(runs: list[Run], problems: list[str], tables: list[Table], has_details: bool, live: Live | None = None) -> str:
     """`tables` are all tables; those of epochs, ranks and buckets are shown if `has_details`."""
     by_key = {table.key: table for table in tables}
 
@@ -95,6 +104,8 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
         problems = [*problems, f"plots with a row a run show the first {plots_time.MOST} of {len(runs)} runs"]
     sections = [section for section in sections if any(section[2:])]
     links = " ".join(f'<a href="#{key}">{html.escape(title)}</a>' for key, title, *_ in sections)
+    reload = f'<meta http-equiv="refresh" content="{live.every_s}"/>\n' if live is not None and live.reloads else ""
+    state = f"<p><strong>{html.escape(live.state)}</strong></p>\n" if live is not None else ""
     body = "\n".join(_section(key, title, plots, shown, folded) for key, title, plots, shown, folded in sections)
     return f"""<!DOCTYPE html>
 {output.MARK}
@@ -102,12 +113,12 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
 <head>
 <meta charset="utf-8"/>
 <meta name="viewport" content="width=device-width, initial-scale=1"/>
-<title>{html.escape(_title(runs))}</title>
+{reload}<title>{html.escape(_title(runs))}</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <h1>{html.escape(_title(runs))}</h1>
-{_problems(problems)}<nav>{links} <a href="#options">Options</a></nav>
+{state}{_problems(problems)}<nav>{links} <a href="#options">Options</a></nav>
 {body}
 {_options(runs)}
 </body>

@@ -25,8 +25,9 @@ import logs_cases  # noqa: E402
 import output_cases  # noqa: E402
 import plots_cases  # noqa: E402
 import tables_cases  # noqa: E402
+import two_and_live_cases  # noqa: E402
 
-MODULES = (tables_cases, logs_cases, output_cases, plots_cases)
+MODULES = (tables_cases, logs_cases, output_cases, plots_cases, two_and_live_cases)
 
 
 def main() -> None:

@@ -1,0 +1,128 @@
+"""Cases of report_test.py: two runs compared, and a run that is followed while it goes on."""
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from report_support import DPREPORT, EPOCH, has, parse_page, quick, read_csv
+from run_log_fixture import write_log
+
+
+def two_runs_compared(folder: pathlib.Path) -> None:
+    (folder / "one").mkdir()
+    (folder / "other").mkdir()
+    slow = [EPOCH | {"test_accuracy": accuracy, "train_loss": 2 - accuracy} for accuracy in (0.4, 0.5, 0.6)]
+    fast = [epoch | {"epoch_s": 8, "exposed_comm_s": 0, "sent_bytes": 2e6, "test_accuracy": epoch["test_accuracy"] - 0.1}
+            for epoch in slow]
+    write_log(folder / "one/run.h5", ranks=4, epochs=slow)
+    write_log(folder / "other/run.h5", ranks=4, epochs=fast, config={"compress": "q8"})
+    said = quick(folder, "--compare", "one", "other/run.h5", "--csv", "t", "--html", "p.html")
+    lines = {" ".join(line.split()) for line in said.stdout.splitlines()}
+    for line in ("epochs 3 3 0 1.00", "training loss, last epoch 1.40 1.40 0 1.00",
+                 "test accuracy, last epoch, % 60 50 -10.0 0.833", "epoch, s 10 8 -2.00 0.800",
+                 "exposed communication, s 2 0 -2.00 0", "sent in all epochs, MB 24 6 -18.0 0.250",
+                 # B reaches 50 % in its third epoch, A in its second.
+                 "until 50.0 % test accuracy, s 20 24 +4.00 1.20", "until 50.0 % test accuracy, sent MB 16 6 -10.0 0.375",
+                 "compress none q8"):
+        assert line in lines, f"'{line}' is missing in:\n{said.stdout}"
+    assert "Runs\n" not in said.stdout  # the usual tables are in files, and come with --all
+    rows = {row["quantity"]: row for row in read_csv(folder / "t/runs_compared.csv")}
+    assert rows["epoch, s"]["ratio"] == "0.8" and float(rows["sent in all epochs, MB"]["difference"]) == -18, rows
+    parse_page(folder / "p.html")
+    has((folder / "p.html").read_text(), "A: one/run, against B: other/run")
+    has(quick(folder, "--compare", "one", "other", "--all").stdout, "A: one/run", "Runs\n")
+    # Several folders are read side by side.
+    has(quick(folder, "one", "other").stdout, "one/run", "other/run")
+    # Same options, no accuracy.
+    write_log(folder / "a.h5", ranks=1, epochs=[{"epoch_s": 1}])
+    write_log(folder / "b.h5", ranks=1, epochs=[{"epoch_s": 2}])
+    said = quick(folder, "--compare", "a.h5", "b.h5").stdout
+    has(said, "The runs have the same options.")
+    assert "accuracy, last" not in said and "until" not in said.replace("The accuracy until which", ""), said
+    for words, why in ((("--compare", "a.h5", "missing.h5"), "needs two logs, and 1 could be read"),
+                       (("--compare", "a.h5", "."), "--compare: . has 4 logs; name one of them"),
+                       (("--compare", "a.h5"), "expected 2 arguments"),
+                       (("a.h5", "--compare", "a.h5", "b.h5"), "logs and --compare do not go together"),
+                       ((), "the following arguments are required"),
+                       (("--interval", "1", "a.h5"), "--interval: only with --watch"),
+                       (("--watch", "a.h5", "--csv", "t"), "--csv: not with --watch"),
+                       (("--watch", "a.h5", "--interval", "0"), "must be a number of seconds")):
+        has(quick(folder, *words, code=2).stderr, why)
+
+
+def _grow(path: pathlib.Path, epochs: int, finished: int) -> None:
+    """The log of a later moment takes the place of the earlier one, as dptrain does it."""
+    write_log(path.with_suffix(".new"), ranks=2, epochs=[EPOCH | {"train_loss": 2 - 0.5 * e} for e in range(epochs)],
+              finished=finished, config={"epochs": "3", "compress": "q8"})
+    os.replace(path.with_suffix(".new"), path)
+
+
+def _until(what: str, is_there: object) -> None:
+    end = time.monotonic() + 60
+    while not is_there():  # type: ignore[operator]
+        assert time.monotonic() < end, f"{what} has not come"
+        time.sleep(0.02)
+
+
+def watched(folder: pathlib.Path) -> None:
+    path, page, said = folder / "run.h5", folder / "live.html", folder / "said.txt"
+    with open(said, "w", encoding="utf-8") as out:
+        process = subprocess.Popen([DPREPORT, "--watch", "run.h5", "--html", "live.html", "--interval", "0.05"], cwd=folder,
+                                   stdout=out, stderr=subprocess.STDOUT)
+    try:
+        _until("the wait", lambda: "waiting for this log" in said.read_text())
+        _grow(path, 0, 0)
+        _until("the title", lambda: "run: resnet20 on synthetic, 2 ranks, q8" in said.read_text())
+        _grow(path, 1, 0)
+        _until("epoch 1", lambda: "epoch 1/3  loss 2.0000" in said.read_text())
+        _until("its page", lambda: page.exists() and "running: 1 of 3 epochs" in page.read_text())
+        parse_page(page)
+        has(page.read_text(), '<meta http-equiv="refresh" content="5"/>')
+        _grow(path, 2, 0)
+        _until("epoch 2", lambda: "epoch 2/3  loss 1.5000" in said.read_text())
+        _grow(path, 3, 1)
+        assert process.wait(60) == 0, said.read_text()
+    finally:
+        process.kill()
+    text = said.read_text()
+    has(text, "running: 2 of 3 epochs, about 0:", "epoch 3/3  loss 1.0000", "finished: 3 of 3 epochs, 0:30 of training\n")
+    assert text.count("epoch 1/3") == 1 and "\x1b" not in text, text
+    parse_page(page)
+    assert "refresh" not in page.read_text()
+    has(page.read_text(), "finished: 3 of 3 epochs")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def watched_on_a_terminal(folder: pathlib.Path) -> None:
+    sys.path.insert(0, str(pathlib.Path(DPREPORT).parent))
+    from report import watch
+    path, terminal = folder / "run.h5", Terminal()
+    os.environ["TERM"], os.environ["COLUMNS"] = "xterm", "70"
+    watcher = watch.Watcher(path, None, terminal)
+    assert not watcher.look()
+    _grow(path, 2, 0)
+    assert not watcher.look()
+    # The line before is replaced by four: title, two epochs, state; none is as wide as the terminal.
+    before, _, picture = terminal.getvalue().partition("\x1b[1F\x1b[J")
+    assert "waiting for" in before and len(picture.splitlines()) == 4, terminal.getvalue()
+    assert all(len(line) < 70 for line in picture.splitlines()), picture
+    has(picture, "epoch 2/3", "running: 2 of 3 epochs, about 0:")
+    _grow(path, 1, 0)  # it goes on from an earlier checkpoint
+    assert not watcher.look()
+    assert "\x1b[4F\x1b[J" in terminal.getvalue()
+    _grow(path, 3, 1)
+    assert watcher.look()
+    has(terminal.getvalue().split("\x1b[3F\x1b[J")[-1], "finished: 3 of 3 epochs")
+    # A run that writes nothing any more.
+    _grow(path, 1, 0)
+    os.utime(path, (time.time() - 7200, time.time() - 7200))
+    assert not watcher.look()
+    has(terminal.getvalue(), "running: 1 of 3 epochs; silent for 2:00:00: it may have ended early")
