@@ -68,13 +68,17 @@ foreach(line IN LISTS license)
 endforeach()
 file(STRINGS LICENSE holder REGEX "^Copyright")
 string(REGEX REPLACE "^Copyright \\(c\\) " "" holder "${holder}")
+set(comment "")
+if(DP_HAVE_CUDA)
+  set(comment "Comment: The programs hold NVIDIA's libcudart, linked statically (CUDA Toolkit EULA, attachment A).\n")
+endif()
 file(CONFIGURE OUTPUT ${debian}/copyright @ONLY CONTENT
 "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: dptrain
 
 Files: *
 Copyright: @holder@
-License: Expat
+@comment@License: Expat
 @paragraphs@")
 if(NOT EXISTS ${debian}/changelog-${PROJECT_VERSION})
   file(WRITE ${debian}/changelog-${PROJECT_VERSION}
