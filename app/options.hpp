@@ -104,6 +104,7 @@ struct Options {
   std::string topology = "ring";
   double bucket_mb = 0;  // 10^6 bytes of fp32 gradient; 0: from a measurement of the network
   std::string sync_every = "off";  // parse_round_schedule
+  std::int64_t sync_delay = 0;
   double outer_lr = 1, outer_momentum = 0;
   bool exchange = true;
   bool overlap = true;

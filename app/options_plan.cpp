@@ -143,6 +143,10 @@ std::vector<OptionRow> plan_rows(const OptionContext& context, Options& options)
       rates_row(plan.rates),
       real_row("plan-delay-ms", plan.delay_ms, {.least = 0, .most = 10000},
                "one-way delay of the links that --plan-rates states, in milliseconds"),
+      counts_row("plan-sync", plan.sync, {1, 1'000'000},
+                 "numbers of steps between two exchanges, as --sync-every has them; 1: an exchange "
+                 "at every step",
+                 "the run's"),
       codecs_row(context, plan.codecs),
       topologies_row(context, plan.topologies),
       on_off_row("plan-accuracy", plan.has_accuracy,

@@ -39,6 +39,12 @@ std::vector<OptionRow> round_rows(Options& options) {
   };
   std::vector<OptionRow> rows = {std::move(every)};
   rows.push_back(round_row(
+      whole_row("sync-delay", options.sync_delay, {0, 999'999},
+                "with --sync-every: the exchange of a round runs behind this number of steps of "
+                "the next one, after which its result is applied; below H; 0: training waits for "
+                "it"),
+      options));
+  rows.push_back(round_row(
       real_row("outer-lr", options.outer_lr, {.least = 0, .most = 10, .is_least_allowed = false},
                "with --sync-every: factor for the mean change of the parameters in a round; 1 "
                "without --outer-momentum takes the mean of the ranks' parameters"),
@@ -55,10 +61,11 @@ std::vector<OptionRow> round_rows(Options& options) {
 void resolve_rounds(Options& options, const LayerOf& layer_of) {
   const Layer own = layer_of("sync-every");
   if (options.sync_every == "off") {
-    for (const char* name : {"outer-lr", "outer-momentum"}) {
+    for (const char* name : {"sync-delay", "outer-lr", "outer-momentum"}) {
       if (layer_of(name) == Layer::preset || layer_of(name) < own) continue;
       throw_error(ErrorKind::usage, "--{}: only with --sync-every H", name);
     }
+    options.sync_delay = Options().sync_delay;
     options.outer_lr = Options().outer_lr;
     options.outer_momentum = Options().outer_momentum;
     return;
@@ -81,6 +88,12 @@ void resolve_rounds(Options& options, const LayerOf& layer_of) {
            "ecq:bits=1");
   }
   const RoundSchedule schedule = parse_round_schedule("--sync-every", options.sync_every);
+  if (checked_cast<std::size_t>(options.sync_delay) >= schedule.least_steps) {
+    throw_error(ErrorKind::usage,
+                "--sync-delay {}: must be below the {} step{} of a round (--sync-every {})",
+                options.sync_delay, schedule.least_steps, schedule.least_steps == 1 ? "" : "s",
+                options.sync_every);
+  }
   if (options.epochs > 0 && schedule.from > static_cast<std::size_t>(options.epochs)) {
     throw_error(ErrorKind::usage, "--sync-every {}: from= must be at most the run's --epochs {}",
                 options.sync_every, options.epochs);

@@ -157,18 +157,19 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
   return networks;
 }
 
+// sync_every: the steps between two exchanges.
 StepChoice choice_for(const Options& options, const Calibration& calibration,
-                      const Network& network, const std::string& topology,
-                      const std::string& codec) {
+                      const Network& network, const std::string& topology, const std::string& codec,
+                      std::size_t sync_every) {
   const CodecSpec spec = parse_codec_spec(codec);
   StepChoice choice;
   choice.topology = topology;
   choice.ports = network.ports;
   choice.hosts = network.hosts;
   choice.overlaps = options.overlap;
-  const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
-  if (rounds.has_rounds()) {
-    choice.round_steps = static_cast<double>(rounds.steps_at(options.lr));
+  if (sync_every > 1) {
+    choice.round_steps = static_cast<double>(sync_every);
+    choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
   }
   choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
   const std::size_t bucket_bytes =
@@ -232,6 +233,17 @@ std::string loss_text(const PlanRow& row) {
   return fmt::format("{:+.1f} %", 100.0 * (*loss - 1.0));
 }
 
+// Steps between exchanges: those of --plan-sync, or the run's.
+std::vector<std::size_t> sync_lengths(const Options& options) {
+  std::vector<std::size_t> lengths;
+  for (const std::int64_t length : options.plan.sync) {
+    lengths.push_back(checked_cast<std::size_t>(length));
+  }
+  if (!lengths.empty()) return lengths;
+  const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
+  return {rounds.has_rounds() ? rounds.steps_at(options.lr) : 1};
+}
+
 TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {
   TextTable table;
   table.header = {"--topology", "--compress", "step", "computes", "waits", "a rank sends"};
@@ -240,11 +252,20 @@ TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {
     table.header.emplace_back("loss in studies");
     table.align.push_back(Align::right);
   }
+  const bool has_rounds =
+      std::ranges::any_of(rows, [](const PlanRow& row) { return row.sync_every > 1; });
+  if (has_rounds) {
+    table.header.emplace(table.header.begin(), "--sync-every");
+    table.align.emplace(table.align.begin(), Align::right);
+  }
   for (const PlanRow& row : rows) {
     table.rows.push_back({row.topology, row.codec, format_seconds(row.step_s),
                           format_seconds(row.compute_s), format_seconds(row.exposed_s),
                           format_bytes(row.sent_bytes)});
     if (has_accuracy) table.rows.back().push_back(loss_text(row));
+    if (!has_rounds) continue;
+    table.rows.back().insert(table.rows.back().begin(),
+                             row.sync_every > 1 ? std::to_string(row.sync_every) : "off");
   }
   return table;
 }
@@ -264,23 +285,27 @@ void print_plans(const Options& options, const Calibration& calibration,
         std::vector<PlanRow> rows;
         const double factor = static_cast<double>(batch) / images;
         std::string hidden;
-        for (const std::string& codec : codecs_of(options)) {
-          for (const std::string& topology : options.plan.topologies) {
-            StepChoice choice = choice_for(options, calibration, network, topology, codec);
-            choice.batch_factor = factor;
-            const StepForecast forecast = predict_step(calibration, choice);
-            rows.push_back({.topology = topology,
-                            .codec = codec,
-                            .step_s = forecast.step_s,
-                            .exposed_s = forecast.exposed_s,
-                            .compute_s = forecast.step_s - forecast.exposed_s,
-                            .sent_bytes = forecast.most_sent_bytes});
+        for (const std::size_t length : sync_lengths(options)) {
+          for (const std::string& codec : codecs_of(options)) {
+            for (const std::string& topology : options.plan.topologies) {
+              StepChoice choice =
+                  choice_for(options, calibration, network, topology, codec, length);
+              choice.batch_factor = factor;
+              const StepForecast forecast = predict_step(calibration, choice);
+              rows.push_back({.topology = topology,
+                              .codec = codec,
+                              .sync_every = length,
+                              .step_s = forecast.step_s,
+                              .exposed_s = forecast.exposed_s,
+                              .compute_s = forecast.step_s - forecast.exposed_s,
+                              .sent_bytes = forecast.most_sent_bytes});
+            }
           }
         }
         // In rounds nothing hides.
-        if (ranks > 1 && options.sync_every == "off") {
-          hidden = hidden_bits(calibration,
-                               choice_for(options, calibration, network, "direct", kCodecOfRate));
+        if (ranks > 1 && sync_lengths(options).front() == 1) {
+          hidden = hidden_bits(
+              calibration, choice_for(options, calibration, network, "direct", kCodecOfRate, 1));
         }
         std::printf("\n%lld rank%s x %lld images, %s\n%s", static_cast<long long>(ranks),
                     ranks == 1 ? "" : "s", static_cast<long long>(batch), network.name.c_str(),
@@ -293,44 +318,6 @@ void print_plans(const Options& options, const Calibration& calibration,
 }
 
 }  // namespace
-
-PlanAdvice advise(const std::vector<PlanRow>& rows) {
-  const auto trains_well = [](const PlanRow& row) {
-    const auto loss = loss_of_studies(parse_codec_spec(row.codec), row.topology);
-    return loss && *loss <= 1.0 + kSpreadOfSeeds;
-  };
-  const bool has_good = std::ranges::any_of(rows, trains_well);
-  double least_s = std::numeric_limits<double>::infinity();
-  for (const PlanRow& row : rows) {
-    if (!has_good || trains_well(row)) least_s = std::min(least_s, row.step_s);
-  }
-  PlanAdvice advice;
-  while ((has_good && !trains_well(rows[advice.row])) ||
-         rows[advice.row].step_s > kNearFastest * least_s) {
-    ++advice.row;
-  }
-  const PlanRow& best = rows[advice.row];
-  advice.text = fmt::format(
-      "--topology {} --compress {}: {} a step, of which it waits {} for the "
-      "network",
-      best.topology, best.codec, format_seconds(best.step_s), format_seconds(best.exposed_s));
-  advice.text += has_good ? fmt::format(
-                                "; the finest of those that train as fp32 does within the "
-                                "spread of seeds and take at most {:.0f} % longer than the "
-                                "quickest of these",
-                                100.0 * (kNearFastest - 1.0))
-                          : std::string("; no study has tried any of these codecs");
-  if (best.exposed_s <= 0.1 * best.step_s) return advice;
-  const PlanRow& quickest = *std::ranges::min_element(rows, {}, &PlanRow::step_s);
-  if (quickest.step_s < 0.95 * best.step_s) {
-    const auto loss = loss_of_studies(parse_codec_spec(quickest.codec), quickest.topology);
-    advice.text +=
-        fmt::format(". {} would take {}", quickest.codec, format_seconds(quickest.step_s));
-    if (loss) advice.text += fmt::format(", with {:+.0f} % loss in the study", 100 * (*loss - 1));
-  }
-  advice.text += ". A larger batch or --accumulate waits less often";
-  return advice;
-}
 
 void plan_run(const Options& options, Communicator& comm) {
   if (comm.size() == 1 && options.plan.rates.empty()) {

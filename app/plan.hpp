@@ -21,6 +21,7 @@ void plan_run(const Options& options, Communicator& comm);
 // One line of a plan's table.
 struct PlanRow {
   std::string topology, codec;
+  std::size_t sync_every = 1;  // steps between two exchanges
   double step_s = 0.0, exposed_s = 0.0, compute_s = 0.0, sent_bytes = 0.0;
 };
 
@@ -29,7 +30,8 @@ struct PlanAdvice {
   std::string text;
 };
 
-// Of the rows whose codec trains as fp32 within the spread of seeds (codec_accuracy.hpp), those
+// Of the rows whose codec trains as fp32 within the spread of seeds (codec_accuracy.hpp), which is
+// known of an exchange at every step or as often as the plan has it, those
 // that take at most kNearFastest times as long as the fastest of them; of these the first in the
 // order of the list, which goes from fine codecs to coarse ones. If it still waits for the network,
 // the text says what would help. At least one row.

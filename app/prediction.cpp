@@ -116,6 +116,7 @@ StepForecast predict_step(const Calibration& calibration, const StepChoice& choi
   StepForecast forecast = simulate_steps(setup, steps);
   if (choice.round_steps > 0.0) {
     forecast.step_s -= forecast.exposed_s;
+    forecast.exposed_s = std::max(0.0, forecast.exposed_s - choice.round_delay * forecast.step_s);
     for (double* shared : {&forecast.exposed_s, &forecast.sent_bytes, &forecast.most_sent_bytes}) {
       *shared /= choice.round_steps;
     }
@@ -154,6 +155,7 @@ std::optional<StepForecast> predict_run(Run& run) {
   choice.window = reducer.window();
   choice.overlaps = run.options.overlap;
   if (run.rounds.has_rounds()) {
+    choice.round_delay = static_cast<double>(run.options.sync_delay);
     // The last round of an epoch may be shorter.
     const std::size_t steps = run.train_loader->steps();
     const std::size_t length = run.rounds.steps_at(run.schedule.learning_rate);

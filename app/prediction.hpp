@@ -50,6 +50,7 @@ struct StepChoice {
   // The steps between two exchanges, whose forecast is then shared out among them; nothing is sent
   // while backward computes. 0: an exchange at every step.
   double round_steps = 0.0;
+  double round_delay = 0.0;  // so many steps run while the exchange of a round does
 };
 
 // Asserts that the codecs of all buckets were measured.

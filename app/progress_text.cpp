@@ -125,9 +125,14 @@ void TextProgress::start(const RunStart& start) {
   }
   if (rounds.has_rounds()) {
     rows.emplace_back(
-        "rounds", fmt::format("exchange {}, and at the end of an epoch; outer learning rate {:g}, "
-                              "momentum {:g}",
-                              rounds.text(), o.outer_lr, o.outer_momentum));
+        "rounds",
+        fmt::format("exchange {}, and at the end of an epoch{}; outer learning rate {:g}, "
+                    "momentum {:g}",
+                    rounds.text(),
+                    o.sync_delay > 0 ? fmt::format(", behind {} step{} of the next round",
+                                                   o.sync_delay, o.sync_delay == 1 ? "" : "s")
+                                     : "",
+                    o.outer_lr, o.outer_momentum));
   }
   console_.settings("this run", rows);
   std::vector<std::pair<std::string, std::string>> changed;

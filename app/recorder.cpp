@@ -100,63 +100,72 @@ CommTimes Recorder::collect_comm() {
 void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
   steps_done_ = global_step;
-  if (run_.options->log_steps > 0) {
+  const bool is_logged = wants_step(global_step), is_before = wants_step(global_step + 1);
+  if (is_logged || is_before) {
     // Only for steps that are logged or come before one, because a question to the reducer waits
     // for its thread.
-    const bool is_logged = wants_step(global_step), is_before = wants_step(global_step + 1);
-    const CommCost comm = is_logged || is_before ? collect_comm().total : CommCost{};
+    const CommCost comm = tally.is_under_way ? CommCost{} : collect_comm().total;
     if (is_logged) {
       const LoopTimes parts = times.as_parts_of(times.step(), comm.comm_s);
-      struct Sums {
-        double loss;
-        std::int64_t samples;
-      };
-      const Sums sums = reducer_->run([&](Communicator& c) {
-        return Sums{c.all_sum(tally.step_loss.loss), c.all_sum(tally.step_loss.samples)};
-      });
       const bool has_exchanged = tally.has_exchanged && run_.comm->size() > 1;
-      if (is_speaker()) {
-        const StepRow row{.step = static_cast<std::int64_t>(global_step),
-                          .epoch = static_cast<std::int64_t>(tally.epoch),
-                          .train_loss = sums.loss / static_cast<double>(sums.samples),
-                          .step_s = times.step(),
-                          .compute_s = parts.compute(),
-                          .comm_s = comm.comm_s,
-                          .exposed_comm_s = parts.exposed_comm,
-                          .learning_rate = tally.learning_rate,
-                          .data_s = parts.data,
-                          .forward_s = parts.forward,
-                          .backward_s = parts.backward,
-                          .optimizer_s = parts.optimizer,
-                          .other_s = parts.other,
-                          .encode_s = comm.encode_s,
-                          .wire_s = comm.wire_s,
-                          .decode_s = comm.decode_s,
-                          .peer_wait_s = comm.peer_wait_s,
-                          .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
-                          .received_bytes = static_cast<std::int64_t>(comm.received_bytes),
-                          .planned_bits = tally.rate.planned_bits,
-                          .partial_bits = tally.rate.bits[0],
-                          .total_bits = tally.rate.bits[1],
-                          .partial_step = tally.rate.next_steps[0],
-                          .total_step = tally.rate.next_steps[1],
-                          .link_bytes_per_s = tally.rate.link_bytes_per_s,
-                          .hidden_bits = tally.rate.hidden_bits,
-                          .relative_error = tally.rate.relative_error,
-                          .residual_growth = tally.rate.residual_growth,
-                          .guard_factor = tally.rate.guard_factor,
-                          .exchanged = has_exchanged ? 1 : 0};
-        run_.progress->logged_step(row);
-        add_events(row);
-        if (log_) log_->append(row);
-        if (log_ && log_->is_save_due()) save_log();
-      }
+      step_losses_.push_back(tally.step_loss.loss);
+      step_samples_.push_back(tally.step_loss.samples);
+      step_rows_.push_back(StepRow{.step = static_cast<std::int64_t>(global_step),
+                                   .epoch = static_cast<std::int64_t>(tally.epoch),
+                                   .train_loss = 0.0,  // of all ranks, below
+                                   .step_s = times.step(),
+                                   .compute_s = parts.compute(),
+                                   .comm_s = comm.comm_s,
+                                   .exposed_comm_s = parts.exposed_comm,
+                                   .learning_rate = tally.learning_rate,
+                                   .data_s = parts.data,
+                                   .forward_s = parts.forward,
+                                   .backward_s = parts.backward,
+                                   .optimizer_s = parts.optimizer,
+                                   .other_s = parts.other,
+                                   .encode_s = comm.encode_s,
+                                   .wire_s = comm.wire_s,
+                                   .decode_s = comm.decode_s,
+                                   .peer_wait_s = comm.peer_wait_s,
+                                   .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
+                                   .received_bytes = static_cast<std::int64_t>(comm.received_bytes),
+                                   .planned_bits = tally.rate.planned_bits,
+                                   .partial_bits = tally.rate.bits[0],
+                                   .total_bits = tally.rate.bits[1],
+                                   .partial_step = tally.rate.next_steps[0],
+                                   .total_step = tally.rate.next_steps[1],
+                                   .link_bytes_per_s = tally.rate.link_bytes_per_s,
+                                   .hidden_bits = tally.rate.hidden_bits,
+                                   .relative_error = tally.rate.relative_error,
+                                   .residual_growth = tally.rate.residual_growth,
+                                   .guard_factor = tally.rate.guard_factor,
+                                   .exchanged = has_exchanged ? 1 : 0});
     }
+    if (!tally.is_under_way) log_steps();
   }
   if (is_speaker()) {
     note_guard(tally);
     tell_live_step(tally);
   }
+}
+
+// Adds the losses up over the ranks.
+void Recorder::log_steps() {
+  if (step_rows_.empty()) return;
+  reducer_->run([&](Communicator& comm) {
+    comm.all_sum(step_losses_);
+    comm.all_sum(std::span(step_samples_));
+  });
+  for (std::size_t i = 0; is_speaker() && i < step_rows_.size(); ++i) {
+    step_rows_[i].train_loss = step_losses_[i] / static_cast<double>(step_samples_[i]);
+    run_.progress->logged_step(step_rows_[i]);
+    add_events(step_rows_[i]);
+    if (log_) log_->append(step_rows_[i]);
+  }
+  if (log_ && log_->is_save_due()) save_log();
+  step_rows_.clear();
+  step_losses_.clear();
+  step_samples_.clear();
 }
 
 void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,

@@ -81,6 +81,7 @@ struct EpochTally {
   std::int64_t skipped_steps = 0;  // by all ranks together, or by this one alone
   bool is_judged_alone = false;    // each rank skips its own steps
   bool has_exchanged = false;      // in the last step, or after it
+  bool is_under_way = false;       // the exchange of a round, after the last step
   std::int64_t exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
@@ -133,7 +134,8 @@ class Recorder {
     const auto every = static_cast<std::uint64_t>(run_.options->log_steps);
     return every > 0 && global_step % every == 0;
   }
-  // Collective if --log-steps asks for a row; `times` are then that step's.
+  // Collective if --log-steps asks for a row; `times` are then that step's. While the exchange of a
+  // round is under way, rows are kept, since gathering them would wait for it.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   // `where` says whose gradient was not finite. Otherwise than all ranks together, a rank skips its
   // own step.
@@ -183,6 +185,7 @@ class Recorder {
   };
 
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }
+  void log_steps();
   void take_earlier_lists();
   [[nodiscard]] RunLog make_log(RunInfo& info);
   // Gives a file of that name another one, and says so.
@@ -241,6 +244,10 @@ class Recorder {
        has_met_floor_ = false,  // it was said what to try
       has_seen_guard_ = false;
   double least_loss_ = std::numeric_limits<double>::infinity();
+  // Rows of steps that have no sums over the ranks yet, and this rank's part of these.
+  std::vector<StepRow> step_rows_;
+  std::vector<double> step_losses_;
+  std::vector<std::int64_t> step_samples_;
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each
 };

@@ -123,6 +123,9 @@ StepVerdict Replica::await_sums(double data_s) {
     device_.synchronize();
   } else {
     verdict = sync_->finish_step();
+    if (exchange_memory_) {
+      blend_values(device_, exchanged_, network_.parameters().gradients(), 1.0f);
+    }
   }
   const GatherDesk::Waits waits = desk_ ? desk_->take_waits() : GatherDesk::Waits{};
   clock_.exchanged(data_s, waits.forward_s, waits.backward_s);
@@ -243,7 +246,10 @@ void Replica::finish_without_batch() {
   device_.fill_zero(gradients.data(), gradients.size_bytes());
   add_earlier(gradients);
   if (!exchanges_gradients()) sum_of_squares(device_, gradients, squares_);
-  if (!is_in_rounds_) sync_->all_final();
+  if (!is_in_rounds_) {
+    if (exchange_memory_) blend_values(device_, gradients, exchanged_, 1.0f);
+    sync_->all_final();
+  }
   clock_.nothing_computed();
 }
 
@@ -273,9 +279,16 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
     lookahead_ =
         net::make_lookahead(device, parameters, options_.lookahead_every, options_.lookahead_share);
   }
+  exchanged_ = parameters.gradients();
   if (options_.rounds) {
-    rounds_ = std::make_unique<RoundSync>(device, parameters.values(), parameters.gradients(),
-                                          options_.rounds->ranks, options_.rounds->outer);
+    const bool has_delay = options_.rounds->delay > 0;
+    if (has_delay) {
+      exchange_memory_ = device.allocate(exchanged_.size_bytes());
+      exchanged_ = {floats(exchange_memory_), exchanged_.size()};
+    }
+    rounds_ =
+        std::make_unique<RoundSync>(device, parameters.values(), exchanged_, options_.rounds->ranks,
+                                    options_.rounds->outer, has_delay);
   }
   if (options_.ema_decay > 0) {
     ema_ = net::make_exponential_average(device, parameters, options_.ema_decay);
@@ -310,8 +323,7 @@ void Replica::plan_exchange() {
   sync.has_nesterov = options_.optimizer.has_nesterov;
   sync.reducer.desk = desk_.get();
   if (!is_gpu()) sync.parameters = parameters.values();
-  sync_ = std::make_unique<GradientSync>(&device_, parameters.gradients(), std::move(slots),
-                                         std::move(sync));
+  sync_ = std::make_unique<GradientSync>(&device_, exchanged_, std::move(slots), std::move(sync));
   set_groups();
   choose_tensor_final();
 }
@@ -322,7 +334,11 @@ void Replica::choose_tensor_final() {
   tensor_final_ = [this](std::size_t tensor) {
     net::Parameters& all = network_.parameters();
     const net::Parameter& place = all.tensors()[tensor];
-    add_earlier(all.gradients().subspan(place.offset, place.elements));
+    const std::span<float> gradient = all.gradients().subspan(place.offset, place.elements);
+    add_earlier(gradient);
+    if (exchange_memory_) {
+      blend_values(device_, gradient, exchanged_.subspan(place.offset, place.elements), 1.0f);
+    }
     sync_->tensor_final(tensor);
   };
 }

@@ -55,6 +55,8 @@ struct RoundOptions {
   OuterOptions outer = {};
   double residual_decay = 1.0;    // before each exchange
   bool takes_mean_state = false;  // the optimiser's state becomes the mean of the ranks'
+  // The steps of the next round behind which an exchange runs; 0: all ranks wait for it.
+  std::size_t delay = 0;
 };
 
 struct ReplicaOptions {
@@ -115,6 +117,7 @@ class Replica {
   // Whether the steps of this epoch exchange gradients: there is an exchange, and there are no
   // rounds. If not, update() or nothing follows from this rank's own gradient alone.
   [[nodiscard]] bool exchanges_gradients() const { return options_.exchange && !is_in_rounds_; }
+  [[nodiscard]] bool is_in_rounds() const { return is_in_rounds_; }
   // After an update, or a step without one: whether a round ends here (RoundSync::ends_round).
   // False without rounds.
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
@@ -123,6 +126,21 @@ class Replica {
   // Collective: then all ranks have the same parameters. If the verdict is not finite, these are
   // those with which the round began.
   StepVerdict exchange_round(std::uint64_t step, double progress = -1.0);
+  // With a delay, instead: the exchange begins, and the next round does. From then on until
+  // take_round() a call of reducer().run() waits for the exchange.
+  void send_round(std::uint64_t step, double progress = -1.0);
+  [[nodiscard]] bool is_round_under_way() const { return is_round_under_way_; }
+  // After ends_round(): whether take_round() comes now. It comes after a fixed step, so that bits
+  // do not depend on times; or before the next exchange.
+  [[nodiscard]] bool is_sum_due(bool ends_round) const {
+    return is_round_under_way_ && (ends_round || rounds_->steps() >= options_.rounds->delay);
+  }
+  // Waits for the sum, if it is late, and applies it to the parameters of now (round_sync.hpp). If
+  // the verdict is not finite, all ranks go back to the common parameters, and what they have done
+  // since is lost, too.
+  StepVerdict take_round(double progress);
+  // Of the exchange that take_round() has taken or will take: the steps of its round.
+  [[nodiscard]] std::size_t steps_of_sent_round() const { return sent_steps_; }
   // Collective, between steps, after a checkpoint in the middle of a round was read by other ranks:
   // ends that round without codecs. This rank counts for so many of the earlier ones.
   void end_round_of_others(Communicator& comm, std::size_t counts_for);
@@ -166,7 +184,8 @@ class Replica {
   [[nodiscard]] Device& device() { return device_; }
   [[nodiscard]] GradientSync& sync() { return *sync_; }
 
-  // Call it between steps, after connect(). Lists parameters, running statistics, the states of the
+  // Call it between steps, after connect(), and not while a round is under way: a checkpoint waits
+  // until its sum is taken. Lists parameters, running statistics, the states of the
   // optimiser and the exchange, and the choices of algorithms.
   void list_state(StateVisitor& visitor);
 
@@ -191,7 +210,8 @@ class Replica {
   void choose_tensor_final();
   // These are in replica_rounds.cpp, like the methods for rounds and list_state().
   void begin_rounds(std::size_t epoch, double learning_rate);
-  void after_round(std::size_t steps, double progress);
+  void begin_exchange_of_round(std::uint64_t step, double progress);
+  void after_round(std::size_t steps, double progress, bool is_late);
   void take_mean_state();
 
   Device& device_;
@@ -232,6 +252,12 @@ class Replica {
 
   std::unique_ptr<RoundSync> rounds_;  // with rounds, in any epoch
   bool is_in_rounds_ = false;          // in the running one
+  bool is_round_under_way_ = false;
+  std::size_t sent_steps_ = 0;
+  // What is exchanged: the gradient or, where rounds have a delay, memory of its own, since the
+  // next round's gradients are computed meanwhile.
+  Device::Memory exchange_memory_;
+  std::span<float> exchanged_;
 
   net::TensorCallback tensor_final_;  // empty if no gradients are exchanged
   std::unique_ptr<GradientSync> sync_;

@@ -53,16 +53,11 @@ bool Replica::ends_round(std::size_t length, bool must_end) {
 StepVerdict Replica::exchange_round(std::uint64_t step, double progress) {
   clock_.round_begins();
   const std::size_t steps = rounds_->steps();
-  if (options_.rounds->residual_decay < 1.0) {
-    sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));
-  }
-  sync_->begin_step(step, progress, rounds_->number());
-  rounds_->write_difference();
-  sync_->all_final();
+  begin_exchange_of_round(step, progress);
   const StepVerdict verdict = sync_->finish_step();
   if (verdict.finite) {
     rounds_->take_sum();
-    after_round(steps, progress);
+    after_round(steps, progress, false);
   } else {
     rounds_->go_back();
   }
@@ -70,12 +65,47 @@ StepVerdict Replica::exchange_round(std::uint64_t step, double progress) {
   return verdict;
 }
 
-// The parameters are common again.
-void Replica::after_round(std::size_t steps, double progress) {
+void Replica::send_round(std::uint64_t step, double progress) {
+  clock_.round_begins();
+  sent_steps_ = rounds_->steps();
+  begin_exchange_of_round(step, progress);
+  rounds_->leave();
+  is_round_under_way_ = true;
+  clock_.round_ends();
+}
+
+StepVerdict Replica::take_round(double progress) {
+  clock_.round_begins();
+  const StepVerdict verdict = sync_->finish_step();
+  is_round_under_way_ = false;
+  if (verdict.finite) {
+    rounds_->take_late_sum();
+    after_round(sent_steps_, progress, true);
+  } else {
+    rounds_->drop_own_steps();
+  }
+  clock_.round_ends();
+  return verdict;
+}
+
+void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
+  DP_ASSERT(!is_round_under_way_, "the exchange of round {} is under way", rounds_->number());
+  if (options_.rounds->residual_decay < 1.0) {
+    sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));
+  }
+  sync_->begin_step(step, progress, rounds_->number());
+  rounds_->write_difference();
+  sync_->all_final();
+}
+
+// The parameters are the common ones, which the exponential average sees. With a delay, a rank's
+// own steps since are added then.
+void Replica::after_round(std::size_t steps, double progress, bool is_late) {
   if (options_.rounds->takes_mean_state) take_mean_state();
-  if (lookahead_) lookahead_->reset();
   // A step of the round counts as one of every-step training.
   for (std::size_t s = 0; ema_ && s < steps; ++s) ema_->update(progress);
+  if (is_late) rounds_->add_own_steps();
+  if (lookahead_) lookahead_->reset();
 }
 
 void Replica::take_mean_state() {
@@ -100,17 +130,17 @@ void Replica::end_round_of_others(Communicator& comm, std::size_t counts_for) {
   const auto all = comm.all_sum(static_cast<std::int64_t>(counts_for));
   const double share = static_cast<double>(counts_for) / static_cast<double>(all);
   rounds_->write_difference(share * static_cast<double>(options_.rounds->ranks));
-  const std::span<float> gradient = network_.parameters().gradients();
-  std::vector<float> values = to_host(device_, gradient);
+  std::vector<float> values = to_host(device_, {exchanged_.data(), exchanged_.size()});
   std::vector<double> sums(values.begin(), values.end());
   comm.all_sum(sums);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(sums[i]);
-  device_.upload(gradient.data(), values.data(), gradient.size_bytes());
+  device_.upload(exchanged_.data(), values.data(), exchanged_.size_bytes());
   rounds_->take_sum();
   if (lookahead_) lookahead_->reset();
 }
 
 void Replica::list_state(StateVisitor& visitor) {
+  DP_ASSERT(!is_round_under_way_, "the exchange of a round is under way");
   const std::span<const std::byte> values = std::as_bytes(network_.parameters().values());
   OwnVisitor own(visitor, [&](const StateBlock& block) {
     const bool is_parameter =

@@ -8,7 +8,7 @@
 namespace dp {
 
 RoundSync::RoundSync(Device& device, std::span<float> parameters, std::span<float> gradient,
-                     std::size_t ranks, const OuterOptions& options)
+                     std::size_t ranks, const OuterOptions& options, bool has_delay)
     : device_(device),
       parameters_(parameters),
       gradient_(gradient),
@@ -18,6 +18,7 @@ RoundSync::RoundSync(Device& device, std::span<float> parameters, std::span<floa
       velocity_(device.allocate(parameters.size_bytes())),
       step_memory_(device.allocate_host(sizeof(SgdStep))),
       step_(new (step_memory_.get()) SgdStep{}) {
+  if (has_delay) sent_ = device.allocate(parameters.size_bytes());
   const bool has_momentum = options.momentum > 0.0;
   *step_ = {.learning_rate = static_cast<float>(options.learning_rate),
             .momentum = static_cast<float>(options.momentum),
@@ -50,6 +51,22 @@ void RoundSync::go_back() {
   steps_ = 0;
   ++number_;
 }
+
+void RoundSync::leave() {
+  blend_values(device_, parameters_, values_of(sent_), 1.0f);
+  steps_ = 0;
+  ++number_;
+}
+
+void RoundSync::take_late_sum() {
+  subtract_from_values(device_, parameters_, values_of(sent_), 1.0f);
+  sgd_update(device_, values_of(common_), gradient_, values_of(velocity_), step_, nullptr);
+  drop_own_steps();
+}
+
+void RoundSync::add_own_steps() { add_values(device_, values_of(sent_), parameters_); }
+
+void RoundSync::drop_own_steps() { blend_values(device_, values_of(common_), parameters_, 1.0f); }
 
 void RoundSync::list_state(StateVisitor& visitor) {
   // Before the parameters, so that the hash of what is common is that of these.

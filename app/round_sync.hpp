@@ -15,6 +15,13 @@
 // With a learning rate of 1 and no momentum, the parameters become the mean of all ranks' (local
 // SGD, Stich 2019); with both it is DiLoCo (Douillard et al. 2023). After a round all ranks have
 // the same bits.
+//
+// With a delay (--sync-delay), a rank goes on from its own parameters while the sum is on its way,
+// and takes it a fixed number of steps later. What it has done since it sent is added to the common
+// parameters (the delayed averaging of DaSGD, Zhou et al. 2020; CoCoD-SGD, Shen et al. 2019):
+//     own      = common + (own - sent)          sent: own when the difference was written
+// and the next difference is that to the new common parameters. Then only common and velocity are
+// the same on all ranks.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +41,9 @@ struct OuterOptions {
 class RoundSync {
  public:
   // Both spans have one length and are memory of the device. Device and memory outlive this object.
+  // has_delay: leave() may be called.
   RoundSync(Device& device, std::span<float> parameters, std::span<float> gradient,
-            std::size_t ranks, const OuterOptions& options);
+            std::size_t ranks, const OuterOptions& options, bool has_delay = false);
 
   // The parameters are the same on all ranks: rounds begin here.
   void begin();
@@ -56,6 +64,17 @@ class RoundSync {
   // Some rank's difference was not finite: all ranks go back to the common parameters.
   void go_back();
 
+  // Instead of the two above: the difference is on its way, and the next round begins with this
+  // rank's own parameters. Later one of
+  //     take_late_sum()   the parameters are the new common ones ...
+  //     add_own_steps()   ... and then what this rank has done since leave() is added to them
+  // or, if some rank's difference was not finite, drop_own_steps(): the common parameters as they
+  // were.
+  void leave();
+  void take_late_sum();
+  void add_own_steps();
+  void drop_own_steps();
+
   // The common parameters and the velocity are the same on all ranks at any time.
   void list_state(StateVisitor& visitor);
 
@@ -69,7 +88,8 @@ class RoundSync {
   double ranks_;
   OuterOptions options_;
   Device::Memory common_, velocity_, step_memory_;
-  SgdStep* step_;  // an operation reads it when it runs
+  Device::Memory sent_;  // with a delay: the parameters at leave(), then what has changed since
+  SgdStep* step_;        // an operation reads it when it runs
   std::uint64_t steps_ = 0, length_ = 0, number_ = 0;
 };
 

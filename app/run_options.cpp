@@ -100,7 +100,8 @@ std::optional<RoundOptions> round_options(const Options& options, const RoundSch
       .ranks = checked_cast<std::size_t>(ranks),
       .outer = {.learning_rate = options.outer_lr, .momentum = options.outer_momentum},
       .residual_decay = rounds.decay,
-      .takes_mean_state = rounds.takes_mean_state};
+      .takes_mean_state = rounds.takes_mean_state,
+      .delay = checked_cast<std::size_t>(options.sync_delay)};
 }
 
 std::optional<AugmentationRule> augmentation_rule(const Options& options, const ImageShape& shape) {

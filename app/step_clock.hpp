@@ -95,8 +95,10 @@ class StepClock {
                 .statistics = forward_wait_s + backward_wait_s};
     mark(kExchanged + parity_);
   }
-  // Between exchanged() and updated(), around the exchange of a round.
+  // Between exchanged() and updated(), around the exchange of a round, or around what training
+  // waits for of it; from the first begin to the last end.
   void round_begins() {
+    if (has_round_) return;
     has_round_ = true;
     mark(kRoundBegin + parity_);
   }

@@ -18,9 +18,6 @@ namespace dp {
 
 namespace {
 
-// This many steps in a row without a finite gradient end the run.
-constexpr int kMostSkippedSteps = 5;
-
 constexpr const char* kExportedWeights = "the file of exported weights";
 constexpr const char* kTrace = "the trace";
 
@@ -147,9 +144,7 @@ void Trainer::step(bool is_last) {
 
   // With rounds, the ranks have not exchanged anything yet, and do so after the round's last step.
   tally_.has_exchanged = replica_.exchanges_gradients();
-  if (replica_.ends_round(run_.rounds.steps_at(tally_.learning_rate), is_last)) {
-    verdict = exchange_round();
-  }
+  if (replica_.is_in_rounds()) verdict = end_step_of_round(is_last);
   replica_.end_step();
 
   record_step(is_last);
@@ -219,27 +214,6 @@ bool Trainer::judge(const StepVerdict& verdict) {
   throw Error(ErrorKind::data, message);
 }
 
-// All ranks have the same verdict on it, and go back to the round's start if it is bad.
-StepVerdict Trainer::exchange_round() {
-  const std::size_t middle = tally_.steps_of_epoch / 2, steps = replica_.steps_of_round();
-  const bool has_middle = tally_.steps >= middle && tally_.steps < middle + steps;
-  if (has_middle && run_.exchanges()) replica_.sync().reducer().sample_error();
-  const StepVerdict verdict = replica_.exchange_round(global_step_, place_in_run(1) / all_steps());
-  tally_.has_exchanged = true;
-  if (verdict.finite) {
-    lost_rounds_in_a_row_ = 0;
-    return verdict;
-  }
-  recorder_.note_lost_round(global_step_, describe_not_finite(run_, verdict));
-  tally_.skipped_steps += static_cast<std::int64_t>(steps);
-  if (++lost_rounds_in_a_row_ < kMostSkippedSteps) return verdict;
-  throw AgreedError(ErrorKind::data,
-                    fmt::format("what the parameters changed by was not finite in {} rounds in a "
-                                "row, up to step {}: try a smaller --lr or --outer-lr, or "
-                                "--clip-norm",
-                                kMostSkippedSteps, global_step_));
-}
-
 void Trainer::record_step(bool is_last) {
   ++global_step_;
   ++tally_.steps;
@@ -252,7 +226,8 @@ void Trainer::record_step(bool is_last) {
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace;
-  tally_.exchanges += tally_.has_exchanged && run_.exchanges() ? 1 : 0;
+  if (replica_.exchanges_gradients() && run_.exchanges()) ++tally_.exchanges;
+  tally_.is_under_way = replica_.is_round_under_way();
   tally_.rate = tally_.has_exchanged ? replica_.sync().rate_report() : RateReport{};
   if (std::isfinite(tally_.rate.mean_bits())) {
     tally_.bits_sum += tally_.rate.mean_bits();

@@ -38,6 +38,9 @@ class Trainer {
   void list_state(StateVisitor& visitor);
 
  private:
+  // This many steps, or rounds, in a row that are not finite end the run.
+  static constexpr int kMostSkippedSteps = 5;
+
   void train_epoch(std::size_t epoch);
   void plan_batch(std::size_t epoch);
   void note_loss(std::size_t epoch);
@@ -47,7 +50,6 @@ class Trainer {
   [[nodiscard]] double take_batch(bool is_first_part);
   void load_ahead(bool is_last);
   [[nodiscard]] bool judge(const StepVerdict& verdict);
-  [[nodiscard]] StepVerdict exchange_round();
   void record_step(bool is_last);
 
   [[nodiscard]] double place_in_run(std::size_t offset) const;
@@ -58,6 +60,11 @@ class Trainer {
   void check_replicas();
   void export_weights(const EvaluationResult& result);
   void write_trace();
+
+  // These are in trainer_rounds.cpp.
+  [[nodiscard]] StepVerdict end_step_of_round(bool is_last);
+  void sample_round();
+  void judge_round(const StepVerdict& verdict, std::size_t steps);
 
   // These are in trainer_checkpoints.cpp.
   void begin_checkpoints();

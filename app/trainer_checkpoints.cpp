@@ -76,7 +76,10 @@ std::size_t Trainer::resume() {
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
 }
 
+// Not while the exchange of a round is under way, which such a question would wait for: it is asked
+// again after the step in which the sum is applied.
 void Trainer::checkpoint_if_due(bool ends_epoch) {
+  if (replica_.is_round_under_way()) return;
   if (checkpoints_ && checkpoints_->is_due(global_step_, ends_epoch)) write_checkpoint();
 }
 

@@ -96,13 +96,18 @@ def plan() -> None:
     assert re.search(r"^take: --topology (ring|direct) --compress (none|fp16|q8|q4|ecq:bits=0.6|ecq:bits=0.35): ", done.stdout, re.M), done.stdout
     # One rank and a stated network: 1.5 times the gradient on a link that carries 9.56 Mbit/s takes 1.35 s.
     done = job([DPTRAIN, "--plan", *SMALL, "--plan-ranks", "1,4", "--plan-rates", "10mbit,1gbit", "--plan-delay-ms", "5",
-                "--plan-codecs", "none,topk:ratio=0.1,ef=off,q8", "--plan-topologies", "ring", "--plan-batches", "8,16"])
+                "--plan-codecs", "none,topk:ratio=0.1,ef=off,q8", "--plan-topologies", "ring", "--plan-batches", "8,16",
+                "--plan-sync", "1,20"])
     assert done.returncode == 0 and not done.stderr, done
     assert len(re.findall(r"^take: ", done.stdout, re.M)) == 8, done.stdout
     table = done.stdout.split("4 ranks x 16 images, 10mbit and 5.00 ms one way\n")[1].splitlines()
-    assert [line.split()[1] for line in table[2:5]] == ["none", "topk:ratio=0.1,ef=off", "q8"], table
-    waits = float(table[2].split()[6])
-    assert table[2].split()[7] == "s" and 1.2 < waits < 1.6, table
+    assert [line.split()[2] for line in table[2:8]] == ["none", "topk:ratio=0.1,ef=off", "q8"] * 2, table
+    assert [line.split()[0] for line in table[2:8]] == ["off"] * 3 + ["20"] * 3, table
+    waits = float(table[2].split()[7])
+    assert table[2].split()[8] == "s" and 1.2 < waits < 1.6, table
+    # An exchange once in 20 steps, of which nothing hides.
+    waits = float(table[5].split()[7])
+    assert table[5].split()[8] == "ms" and 60 < waits < 80, table
     assert os.listdir(".") == [], "something is left"
 
 

@@ -33,6 +33,21 @@ TEST(PlanAdvice, SaysWhatACoarserCodecWouldTakeAndCost) {
   EXPECT_NE(advice.text.find("A larger batch"), std::string::npos) << advice.text;
 }
 
+TEST(PlanAdvice, RoundsAreNamedWhereTheyAreQuickerAndNotTakenForAsGood) {
+  std::vector<PlanRow> rows = {row("ring", "none", 9.0, 8.0), row("ring", "q8", 3.0, 2.0),
+                               row("ring", "none", 1.5, 0.5), row("ring", "q8", 1.1, 0.1)};
+  rows[2].sync_every = rows[3].sync_every = 16;
+  const PlanAdvice advice = advise(rows);
+  EXPECT_EQ(advice.row, 1u);
+  EXPECT_NE(advice.text.find("q8 --sync-every 16 would take 1.10 s."), std::string::npos)
+      << advice.text;
+  // All rows are of rounds: the run's own.
+  rows.erase(rows.begin(), rows.begin() + 2);
+  EXPECT_TRUE(
+      advise(rows).text.starts_with("--topology ring --compress q8 --sync-every 16: 1.10 s"))
+      << advise(rows).text;
+}
+
 TEST(PlanAdvice, WithoutAStudyTheFastestCounts) {
   const PlanAdvice advice = advise({row("ring", "q16", 2.0, 0.0), row("ring", "fp8", 1.0, 0.0)});
   EXPECT_EQ(advice.row, 1u);

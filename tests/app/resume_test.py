@@ -145,7 +145,9 @@ def without_exchange() -> None:
 def rounds() -> None:
     # 6 steps an epoch: rounds of 4 and of 2. From the middle of some.
     resumes_from_each(2, "--compress", "q4", "--sync-every", "4", "--outer-lr", "0.7", "--outer-momentum", "0.9",
-                      "--ema", "0.9", "--lookahead", "2:0.5")
+                      "--sync-delay", "1", "--ema", "0.9", "--lookahead", "2:0.5")
+    # While an exchange is under way, which is after the first round of each epoch, there is no checkpoint.
+    assert not {4, 10} & set(steps_in("ck")), steps_in("ck")
     # Another number of ranks ends the round in which the checkpoint was written.
     words = ("--compress", "topk:ratio=0.05", "--sync-every", "3", "--epochs", "2", "--optimizer", "adam", "--lr",
              "0.001", "--lr-schedule", "constant", "--checkpoint", "ck3")

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "app/replica.hpp"
@@ -46,7 +48,9 @@ net::Graph small_network() {
 
 struct Setting {
   std::string codec = "none", topology = "ring";
-  std::size_t steps = 2;  // of a round
+  std::size_t steps = 2;        // of a round
+  std::uint64_t ends_with = 0;  // after so many steps, a round ends and nothing stays under way
+  bool has_late_rank = false;   // the last one sleeps before each step
   RoundOptions rounds = {};
   net::OptimizerOptions optimizer = {.momentum = 0.9f, .weight_decay = 5e-4f};
   bool has_averages = false;
@@ -88,13 +92,23 @@ class TrainingRun {
   template <class OnRound>
   void train(std::uint64_t from, std::uint64_t count, OnRound on_round) {
     for (std::uint64_t step = from; step < from + count; ++step) {
+      if (setting_.has_late_rank && comm_.rank() + 1 == comm_.size()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
       compute(step);
       EXPECT_TRUE(replica_->await_sums(0.0).finite);
       replica_->update(kRate);
-      if (replica_->ends_round(setting_.steps, false)) {
-        const std::vector<float> own = values();
+      const bool ends = replica_->ends_round(setting_.steps, step + 1 == setting_.ends_with);
+      if (replica_->is_sum_due(ends)) {
+        EXPECT_TRUE(replica_->take_round(0.5).finite);
+        on_round(sent_);
+      }
+      if (ends) sent_ = values();
+      if (ends && setting_.rounds.delay > 0 && step + 1 != setting_.ends_with) {
+        replica_->send_round(step);
+      } else if (ends) {
         EXPECT_TRUE(replica_->exchange_round(step).finite);
-        on_round(own);
+        on_round(sent_);
       }
       replica_->end_step();
     }
@@ -142,6 +156,12 @@ class TrainingRun {
   auto run(F f) {
     return replica_->sync().reducer().run(f);
   }
+  // The parameters that all ranks have in common.
+  [[nodiscard]] std::vector<float> common() {
+    const StateList all = list();
+    const std::span<float> values = test::floats_of(all, "parameters/common");
+    return {values.begin(), values.end()};
+  }
   // That all ranks have the same bits.
   std::uint64_t agree() {
     const std::vector<float> mine = values();
@@ -164,6 +184,7 @@ class TrainingRun {
   std::unique_ptr<Replica> replica_;
   std::vector<float> images_;
   std::vector<std::int32_t> labels_;
+  std::vector<float> sent_;  // the parameters from which the last exchange began
 };
 
 // Rounds of one step: each rank makes its own step, and then all take the mean of the parameters,
@@ -314,6 +335,106 @@ TEST(Rounds, EndAfterTheStepsOfTheirFirstOrWhereTheyMust) {
   EXPECT_EQ(parameters, (std::vector<float>{1, 2}));
 }
 
+// A mean that comes two steps late, against a plain reference whose sums are in double: each rank
+// adds what it has done meanwhile. The end of the run waits.
+TEST(DelayedRounds, AddWhatARankHasDoneSinceItSent) {
+  Communicator comm, other;
+  constexpr std::uint64_t kSteps = 11, kDelay = 2, kLength = 4;
+  constexpr double kOuterRate = 0.7, kMomentum = 0.5;
+  TrainingRun run(comm, {.steps = kLength,
+                         .ends_with = kSteps,
+                         .rounds = {.outer = {.learning_rate = kOuterRate, .momentum = kMomentum},
+                                    .delay = kDelay}});
+  TrainingRun alone(other, {.exchange = false});
+  const std::vector<float> start = alone.values();
+  std::vector<double> common(start.begin(), start.end()), velocity(start.size()), sum;
+  std::vector<float> sent;
+  const auto take = [&](const std::vector<float>& base) {
+    std::vector<float> own = alone.values();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      velocity[i] = kMomentum * velocity[i] + sum[i];
+      common[i] -= kOuterRate * (sum[i] + kMomentum * velocity[i]);
+      own[i] = static_cast<float>(common[i] +
+                                  (static_cast<double>(own[i]) - static_cast<double>(base[i])));
+    }
+    alone.set_values(own);
+    sum.clear();
+  };
+  for (std::uint64_t step = 0; step < kSteps; ++step) {
+    run.train(step, 1);
+    alone.train(step, 1);
+    if (!sum.empty() && step % kLength + 1 == kDelay) take(sent);
+    if (step % kLength + 1 == kLength || step + 1 == kSteps) {
+      sent = alone.values();
+      sum.resize(sent.size());
+      for (std::size_t i = 0; i < sent.size(); ++i) {
+        sum[i] = (common[i] - static_cast<double>(sent[i])) / static_cast<double>(comm.size());
+      }
+      alone.run([&](Communicator& c) { c.all_sum(sum); });
+    }
+    if (step + 1 == kSteps) take(alone.values());
+    const std::vector<float> mine = run.values(), wanted = alone.values();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      ASSERT_NEAR(mine[i], wanted[i], 1e-5) << "step " << step << ", value " << i;
+    }
+  }
+  run.agree();
+}
+
+class DelayedWithCodec : public testing::TestWithParam<CodecCase> {};
+
+// What is common has the same bits on all ranks, nothing is lost, and it is the same where a rank
+// is late.
+TEST_P(DelayedWithCodec, LeaveTheSameBitsAndLoseNothing) {
+  Communicator comm, other;
+  const auto ranks = static_cast<double>(comm.size());
+  Setting setting = {.codec = GetParam().codec,
+                     .topology = GetParam().topology,
+                     .steps = 3,
+                     .ends_with = 10,
+                     .rounds = {.delay = 2}};
+  TrainingRun run(comm, setting);
+  setting.has_late_rank = true;
+  TrainingRun late(other, setting);
+  const std::vector<float> start = run.values();
+  std::vector<double> learnt(start.size());
+  std::vector<float> common = start;
+  std::size_t rounds = 0;
+  run.train(0, 10, [&](const std::vector<float>& sent) {
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      learnt[i] += (static_cast<double>(common[i]) - static_cast<double>(sent[i])) / ranks;
+    }
+    run.agree_on_what_is_common();
+    common = run.common();
+    ++rounds;
+  });
+  EXPECT_EQ(rounds, 4u);
+  run.agree();
+  const std::span<float> residual = run.replica().sync().reducer().residual();
+  std::vector<double> kept(residual.begin(), residual.end());
+  kept.resize(start.size());
+  run.run([&](Communicator& c) {
+    c.all_sum(learnt);
+    c.all_sum(kept);
+  });
+  double off = 0, all = 0;
+  for (std::size_t i = 0; i < start.size(); ++i) {
+    const double delivered = static_cast<double>(start[i]) - static_cast<double>(common[i]);
+    off += std::pow(delivered + kept[i] - learnt[i], 2.0);
+    all += std::pow(learnt[i], 2.0);
+  }
+  EXPECT_LT(std::sqrt(off), 2e-5 * std::sqrt(all));
+  late.train(0, 10);
+  EXPECT_TRUE(late.copy() == run.copy());
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, DelayedWithCodec,
+                         testing::Values(CodecCase{"none", "ring"}, CodecCase{"q8", "tree"},
+                                         CodecCase{"topk:ratio=0.1", "direct"},
+                                         CodecCase{"powersgd:rank=2", "ring"},
+                                         CodecCase{"ecq:bits=1", "direct"}),
+                         [](const auto& row) { return "codec" + std::to_string(row.index); });
+
 class RoundState : public testing::TestWithParam<Setting> {};
 
 // From the middle of a round and from its end; into the same object and into another.
@@ -374,6 +495,14 @@ INSTANTIATE_TEST_SUITE_P(
                             .steps = 3,
                             .rounds = {.residual_decay = 0.5, .takes_mean_state = true},
                             .optimizer = {.kind = net::OptimizerKind::adam},
+                            .has_averages = true},
+                    // Nothing is under way after steps 4 and 6, and after four more of each.
+                    Setting{.codec = "q4",
+                            .steps = 3,
+                            .ends_with = 6,
+                            .rounds = {.outer = {.learning_rate = 0.7, .momentum = 0.9},
+                                       .takes_mean_state = true,
+                                       .delay = 1},
                             .has_averages = true}),
     [](const auto& row) { return "setting" + std::to_string(row.index); });
 

@@ -230,12 +230,18 @@ def rounds() -> None:
     for field in ("step_s", "comm_s", "exposed_comm_s", "optimizer_s"):
         assert (log["steps"][field] >= 0).all(), field
     # Rounds from the second epoch on: the first one is that of every-step exchange. Rounds grow as the rate falls.
+    # A sum comes a step after it was sent; the last one of an epoch is waited for.
     later = run(3, "c.h5", "--compress", "ecq:bits=1", "--sync-every", "2:from=2,alpha=0.09", "--outer-lr", "0.7",
-                "--outer-momentum", "0.9")
+                "--outer-momentum", "0.9", "--sync-delay", "1")
     same = run(3, "d.h5", "--compress", "ecq:bits=1")
     assert later["epochs"]["replica_hash"][0] == same["epochs"]["replica_hash"][0]
-    assert later["steps"]["exchanged"].tolist() == [1] * 5 + [0, 0, 1, 0, 1], later["steps"]["exchanged"]
-    assert np.isfinite(later["epochs"]["train_loss"]).all()
+    assert later["steps"]["exchanged"].tolist() == [1] * 5 + [0, 0, 0, 1, 1], later["steps"]["exchanged"]
+    assert later["epochs"]["exchanges"].tolist() == [5, 2] and later["steps"]["step"].tolist() == list(range(1, 11))
+    assert np.isfinite(later["steps"]["train_loss"]).all() and np.isfinite(later["epochs"]["train_loss"]).all()
+    # Whether rows of steps are logged or not, and however late a sum is, the bits are the same.
+    rare = run(3, "e.h5", "--compress", "ecq:bits=1", "--sync-every", "2:from=2,alpha=0.09", "--outer-lr", "0.7",
+               "--outer-momentum", "0.9", "--sync-delay", "1", "--log-steps", "0", "--throttle", "20mbit")
+    assert np.array_equal(rare["epochs"]["replica_hash"], later["epochs"]["replica_hash"])
 
 
 def without_exchange() -> None:
