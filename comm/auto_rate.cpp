@@ -101,13 +101,13 @@ void LinkRateEstimate::add(const BusyPeriod& period, double least_overhead_s) {
   // Less than half of the time may be an error of the slope, and matters little.
   const bool explains = learnt_s_ > 0.5 * wire_s && learnt_s_ > least_overhead_s;
   overhead_s_ = explains ? learnt_s_ : least_overhead_s;
-  const double least = bytes / wire_s;
-  // Where latency is nearly all, the time says nothing of an upper bound.
-  constexpr double kLeastShare = 0.2, kRise = 1.1;
+  const double least = bytes / (wire_s + period.peer_wait_s);  // others' messages came meanwhile
+  // Where latency is half of it, or more, the time says nothing of an upper bound.
+  constexpr double kLeastShare = 0.5, kRise = 1.1;
   const bool is_bound = wire_s - overhead_s_ > kLeastShare * wire_s;
   const double most =
       is_bound ? bytes / (wire_s - overhead_s_) : std::numeric_limits<double>::infinity();
-  const bool rises = !is_bound && explains && bytes_per_s_ < first_;
+  const bool rises = !is_bound && bytes_per_s_ < first_;
   const double guess = rises ? std::min(kRise * bytes_per_s_, first_) : bytes_per_s_;
   last_[at] = std::clamp(guess, least, most);
   bytes_per_s_ = median(last_);
@@ -147,7 +147,8 @@ void AutoRate::add(const StepTimes& step) {
   // Another rank is late: what this one has waited for is not the link.
   const bool is_frozen = step.busy.peer_wait_s > kMostPeerWait * busy_s;
   if (!is_frozen) {
-    link_.add(step.busy, static_cast<double>(hops_) * (options_.latency_s + kWakeUp_s));
+    const double late_s = std::max(kWakeUp_s, step.busy.late_s());
+    link_.add(step.busy, static_cast<double>(hops_) * (options_.latency_s + late_s));
   }
   const double weight = steps_ < kFirstSteps ? 1.0 : 0.25;  // the first ones are unlike the rest
   const auto approach = [&](double& mean, double value) { mean += weight * (value - mean); };

@@ -24,22 +24,31 @@ struct BusyPeriod {
   std::uint64_t sent_bytes = 0;       // in it, by this rank
   double codec_s = 0.0;               // of it, in encoders and decoders
   double peer_wait_s = 0.0;           // of it, while another rank had not begun
+  double nap_squares = 0.0;           // the squares of the times for which the thread slept, added
 
   [[nodiscard]] double wire_s() const { return end_s - begin_s - codec_s - peer_wait_s; }
+  // How late a message is found. One that comes at any time of a nap waits for half of it in the
+  // mean, and naps meet it in proportion to their lengths; but of several messages the last one
+  // counts: twice that. Where computation keeps all cores busy, naps last for milliseconds.
+  [[nodiscard]] double late_s() const {
+    return end_s > begin_s ? nap_squares / (end_s - begin_s) : 0.0;
+  }
 };
 
 // Estimates what a link carries from busy periods. With w the bytes of a period, t its time on the
-// wire and a the part of t that is latency,
+// wire, p that in which another rank had not begun, and a the part of t that is latency,
 //
-//     w / t <= rate <= w / (t - a)
+//     w / (t + p) <= rate <= w / (t - a)
 //
 // so an estimate outside of these bounds moves to the nearer one, and one inside stays: a period of
 // few bytes says little, and changes little. The result is the median of the last kPeriods.
 //
-// On a busy machine threads wake up late, and a is far more than what latencies explain: fewer
-// bytes then take as long as more. So a is learnt whenever the bytes of two periods in a row differ
-// by more than a tenth, from the slope of the time over the bytes. Where this a explains the time,
-// the estimate rises again, up to what was measured before the first step.
+// On a busy machine threads wake up late, and a is far more than what the link's latency explains:
+// fewer bytes then take as long as more. So a has two sources, of which the larger one counts: how
+// late messages were found in the period (BusyPeriod::late_s), and what is learnt whenever the
+// bytes of two periods in a row differ by more than a tenth, from the slope of the time over the
+// bytes. Where a is half of t, or more, there is no upper bound, and the estimate rises again, up
+// to what was measured before the first step.
 class LinkRateEstimate {
  public:
   static constexpr std::size_t kPeriods = 5;
@@ -138,8 +147,8 @@ class AutoRate {
   static constexpr double kSlack = 0.03;
   // A wait for another rank of more than this share of a period says nothing of the link.
   static constexpr double kMostPeerWait = 0.2;
-  // Threads wake up and messages are handled in about this time, for each message that follows from
-  // another one.
+  // Threads wake up and messages are handled in about this time at least, for each message that
+  // follows from another one.
   static constexpr double kWakeUp_s = 0.3e-3;
 
   // `buckets` say elements and fixed bytes; hops and wire_factor are those of the topology.

@@ -258,7 +258,8 @@ void Reducer::busy_begins() {
 BusyPeriod Reducer::busy_until_now() const {
   BusyPeriod period{.begin_s = busy_.begin_s,
                     .end_s = seconds_now(),
-                    .peer_wait_s = meter_.peer_wait_s() - busy_.peer_wait_s};
+                    .peer_wait_s = meter_.peer_wait_s() - busy_.peer_wait_s,
+                    .nap_squares = nap_squares_ - busy_.nap_squares};
   for (const auto& exchange : pipeline_.exchanges()) {
     const ExchangeStats& stats = exchange->stats();
     period.sent_bytes += stats.sent_bytes;
@@ -296,6 +297,7 @@ void Reducer::rest() {
     return;
   }
   if (pipeline_.is_in_flight() || options_.is_final) {
+    const double begin_s = seconds_now();
     const std::chrono::duration<double> by_pace(pace_.sleep_s());
     const auto sleep = options_.sleep_us > 0
                            ? std::chrono::microseconds(options_.sleep_us)
@@ -305,6 +307,8 @@ void Reducer::rest() {
     } else {
       std::this_thread::sleep_for(sleep);
     }
+    const double nap_s = seconds_now() - begin_s;
+    nap_squares_ += nap_s * nap_s;
     return;
   }
   thread_->nap(kRestInStep,

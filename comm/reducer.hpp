@@ -247,6 +247,7 @@ class Reducer {
   std::uint64_t running_step_ = 0;
   ExchangeMeter meter_;
   std::vector<double> started_s_;  // by bucket
+  double nap_squares_ = 0.0;       // of all steps, in s^2
   BusyPeriod busy_;                // when it began, and what all steps had cost by then
   std::unique_ptr<ErrorSample> sample_;
   bool must_sample_ = false;  // the next step
