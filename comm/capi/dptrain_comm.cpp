@@ -113,6 +113,7 @@ struct dptrain_comm {
   std::size_t ready = 0;
   std::uint64_t step = 0;
   bool is_in_step = false;
+  std::vector<dp::CommCost> taken;  // of buckets, by the last dptrain_comm_get_statistics
   std::string description;
 };
 
@@ -268,7 +269,9 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
     require(statistics != nullptr, "statistics is NULL");
     it.require_step(false);
     const std::uint64_t size = dp::capi::read_struct(*statistics, {}).struct_bytes;
-    const dp::CommCost cost = it.sync.reducer().take_times().total;
+    dp::CommTimes times = it.sync.reducer().take_times();
+    it.taken = std::move(times.buckets);
+    const dp::CommCost& cost = times.total;
     const dptrain_comm_statistics taken = {.struct_bytes = size,
                                            .sent_bytes = cost.sent_bytes,
                                            .received_bytes = cost.received_bytes,
@@ -279,6 +282,50 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
                                            .wire_s = cost.wire_s,
                                            .bits = it.sync.rate_report().mean_bits()};
     std::memcpy(statistics, &taken, std::min<std::size_t>(sizeof taken, size));
+  });
+}
+
+std::size_t dptrain_comm_bucket_count(dptrain_comm* exchange) {
+  std::size_t count = 0;
+  static_cast<void>(
+      result_on(exchange, [&](dptrain_comm& it) { count = it.sync.buckets().size(); }));
+  return count;
+}
+
+int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, std::size_t bucket,
+                                       dptrain_comm_bucket_statistics* statistics) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    require(statistics != nullptr, "statistics is NULL");
+    require(!it.taken.empty(), "dptrain_comm_get_statistics has not been called");
+    if (bucket >= it.taken.size()) {
+      dp::throw_error(dp::ErrorKind::usage, "bucket {}: there are {}", bucket, it.taken.size());
+    }
+    const std::uint64_t size = dp::capi::read_struct(*statistics, {}).struct_bytes;
+    const dp::CommCost& cost = it.taken[bucket];
+    const dptrain_comm_bucket_statistics taken = {.struct_bytes = size,
+                                                  .values = it.sync.buckets()[bucket].elements,
+                                                  .sent_bytes = cost.sent_bytes,
+                                                  .encode_s = cost.encode_s,
+                                                  .decode_s = cost.decode_s,
+                                                  .peer_wait_s = cost.peer_wait_s,
+                                                  .wire_s = cost.wire_s,
+                                                  .error_squares = cost.sampled.error_squares,
+                                                  .value_squares = cost.sampled.value_squares,
+                                                  .residual_squares = cost.residual_squares};
+    std::memcpy(statistics, &taken, std::min<std::size_t>(sizeof taken, size));
+  });
+}
+
+int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, std::size_t size, void* all) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    require(bytes != nullptr, "bytes is NULL");
+    require(all != nullptr || dptrain_comm_rank() != 0, "all is NULL on rank 0");
+    it.sync.reducer().run([=](dp::Communicator& comm) {
+      const std::vector<std::byte> gathered =
+          comm.gather_rows(std::span<const std::byte>(static_cast<const std::byte*>(bytes), size));
+      if (comm.rank() == 0) std::memcpy(all, gathered.data(), gathered.size());
+    });
   });
 }
 

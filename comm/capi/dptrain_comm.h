@@ -98,6 +98,18 @@ typedef struct {
   double bits;        /* a value, of ecq and auto in the last step; NAN for other codecs */
 } dptrain_comm_statistics;
 
+/* A bucket of this rank, in the time of the last dptrain_comm_get_statistics(). The squares are sums
+ * over values that were examined, so that those of ranks can be added: an encoder's relative error is
+ * sqrt(error_squares / value_squares). */
+typedef struct {
+  uint64_t struct_bytes; /* the caller sets it: sizeof(dptrain_comm_bucket_statistics) */
+  uint64_t values;       /* of the bucket */
+  uint64_t sent_bytes;
+  double encode_s, decode_s, peer_wait_s, wire_s;
+  double error_squares, value_squares; /* of what encoders dropped, and of what they were given */
+  double residual_squares;             /* of all that waits to be sent, now */
+} dptrain_comm_bucket_statistics;
+
 /* Starts MPI if the program has not, and duplicates MPI_COMM_WORLD. Collective. */
 int dptrain_comm_init(void);
 /* The same for the ranks of a communicator: MPI_Comm_c2f(comm). MPI must be running. */
@@ -132,6 +144,12 @@ int dptrain_comm_ready(dptrain_comm* exchange, size_t slot);
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite);
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics);
+size_t dptrain_comm_bucket_count(dptrain_comm* exchange); /* 0 after an error */
+int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, size_t bucket,
+                                       dptrain_comm_bucket_statistics* statistics);
+/* The same number of bytes of each rank, one after the other in `all` on rank 0, such as its
+ * statistics; others may give NULL there. Collective; between steps. */
+int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, size_t size, void* all);
 /* The buckets, a line each: slots, values, codec, topology. NULL after an error. */
 const char* dptrain_comm_describe(dptrain_comm* exchange);
 /* Whether all ranks hold the same bits of these values; if not, DPTRAIN_COMM_INTERNAL, with the

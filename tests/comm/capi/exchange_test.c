@@ -81,6 +81,23 @@ static void sums_are_exact_without_compression(void) {
   statistics.struct_bytes = sizeof statistics;
   CHECK(dptrain_comm_get_statistics(exchange, &statistics) == DPTRAIN_COMM_OK);
   CHECK(isnan(statistics.bits));
+  const size_t buckets = dptrain_comm_bucket_count(exchange);
+  dptrain_comm_bucket_statistics bucket;
+  memset(&bucket, 0, sizeof bucket);
+  bucket.struct_bytes = sizeof bucket;
+  uint64_t bucket_bytes = 0;
+  for (size_t b = 0; b < buckets; ++b) {
+    CHECK(dptrain_comm_get_bucket_statistics(exchange, b, &bucket) == DPTRAIN_COMM_OK);
+    CHECK(bucket.values > 0);
+    bucket_bytes += bucket.sent_bytes;
+  }
+  CHECK(buckets > 0 && bucket_bytes == statistics.sent_bytes);
+  CHECK(dptrain_comm_get_bucket_statistics(exchange, buckets, &bucket) == DPTRAIN_COMM_USAGE);
+  const int32_t mine = 100 + dptrain_comm_rank();
+  int32_t all[64];
+  memset(all, 0, sizeof all);
+  CHECK(dptrain_comm_gather(exchange, &mine, sizeof mine, dptrain_comm_rank() == 0 ? all : NULL) == DPTRAIN_COMM_OK);
+  for (int32_t r = 0; r < dptrain_comm_size() && dptrain_comm_rank() == 0; ++r) CHECK(all[r] == 100 + r);
   CHECK(dptrain_comm_size() == 1 ? statistics.sent_bytes == 0 : statistics.sent_bytes > STEPS * 4 * 19000);
   CHECK(strstr(dptrain_comm_describe(exchange), "none") != NULL);
   dptrain_comm_destroy(exchange);

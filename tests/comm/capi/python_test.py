@@ -1,7 +1,10 @@
 """The Python package without PyTorch, on every rank: python_test.py PACKAGES CASE; or from outside: ... uncaught MPIRUN."""
 import ctypes
+import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, sys.argv[1])
@@ -44,6 +47,79 @@ def sums() -> None:
     exchange.close()
     refused(2, "q9: unknown codec", dptrain_comm.Exchange, slots, "q9", link_bit_per_s=1e9)
     dptrain_comm.Exchange(slots, link_bit_per_s=1e9)  # stays open: the end of the program closes it
+
+
+def log() -> None:
+    """The run log, on all ranks; rank 0 reads it, also by the report, while it is being written and at the end."""
+    try:
+        import h5py
+    except ImportError as missing:
+        print(f"skipped: {missing}; apt-get install python3-h5py")
+        sys.exit(77)
+    from dptrain_comm import _run_log
+    root = pathlib.Path(__file__).resolve().parents[3]
+    dptrain_comm.start()
+    rank, size = dptrain_comm.rank(), dptrain_comm.size()
+    folder = pathlib.Path(tempfile.mkdtemp()) if rank == 0 else pathlib.Path("/")
+    path = str(folder / "run.h5")
+    about = {"model": "small", "dataset": "drawn", "epochs": 2, "compress": "q8"}
+    run_log = _run_log.RunLog(path, {"compress": "q8"}, about)
+    exchange = dptrain_comm.Exchange([dptrain_comm.Slot("bias", 1, 10, True), dptrain_comm.Slot("weights", 100, 60)], "q8",
+                                     link_bit_per_s=1e9)
+    run_log.begin(exchange, 0, 6010)
+    sent = []
+    for epoch in range(2):
+        begin = time.perf_counter()
+        for step in range(3):
+            run_log.step_begins()
+            exchange.begin_step()
+            for slot, count in enumerate((10, 6000)):
+                floats = (ctypes.c_float * count).from_address(exchange.address(slot))
+                floats[:] = [rank + i % 7 for i in range(count)]
+                exchange.ready(slot)
+            before = time.perf_counter()
+            run_log.step_ends(before, exchange.finish_step())
+        sent.append(exchange.statistics()["sent_bytes"])  # of this rank; the log has its own count
+        run_log.epoch(exchange, 3 * epoch + 3, 10 * (rank + 1), {
+            "train_loss": 1.0 + rank, "train_accuracy": float("nan"), "test_loss": 2.0, "test_accuracy": 0.5,
+            "learning_rate": 0.1}, 0.001, 0.0)
+        most_s = time.perf_counter() - begin
+    everyones = exchange.gather(sent)
+    if rank == 0:
+        with h5py.File(path) as file:
+            assert file.attrs["finished"] == 0 and file.attrs["world_size"] == size and len(file.attrs["hosts"]) == size
+            assert file["config"].attrs["dataset"] == "drawn" and file["model"].attrs["gradient_bytes"] == 4 * 6010
+            rows, ranks, buckets = file["epochs"][:], file["ranks"][:], file["buckets"][:]
+            sys.path.insert(0, str(root / "tests/report"))
+            import run_log_fixture  # what the report's tests write, as dptrain does
+            for table in ("epochs", "ranks", "buckets", "sessions"):
+                assert list(file[table].dtype.names) == run_log_fixture.COLUMNS[table], table
+        assert rows["epoch"].tolist() == [0, 1] and rows["samples"].tolist() == [5 * size * (size + 1)] * 2
+        weights = sum(range(1, size + 1))
+        assert abs(rows["train_loss"][0] - sum((1 + r) * (r + 1) for r in range(size)) / weights) < 1e-12, rows
+        assert (rows["train_accuracy"] != rows["train_accuracy"]).all() and rows["test_accuracy"].tolist() == [0.5, 0.5]
+        for epoch in range(2):
+            assert rows["sent_bytes"][epoch] == sum(of_rank[epoch] for of_rank in everyones), (rows, everyones)
+            mine = ranks[ranks["epoch"] == epoch]
+            assert mine["rank"].tolist() == list(range(size)) and mine["sent_bytes"].sum() == rows["sent_bytes"][epoch]
+            assert buckets[buckets["epoch"] == epoch]["sent_bytes"].sum() == rows["sent_bytes"][epoch]
+        parts = sum(ranks[name] for name in ("data_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s"))
+        assert (abs(parts - ranks["epoch_s"]) < 1e-9).all() and 0 < rows["epoch_s"][1] <= most_s
+        assert (rows["exposed_comm_s"] > 0).all() and rows["exchanges"].tolist() == [3 * (size > 1)] * 2
+        if size > 1:
+            assert 0.0001 < rows["codec_relative_error"][0] < 0.1 and rows["residual_norm"][1] > 0, rows
+    run_log.close()
+    if rank == 0:
+        report = [str(root / "experiments/dpreport")]
+        said = subprocess.run([*report, path], capture_output=True, text=True, timeout=60)
+        assert said.returncode == 0 and "small" in said.stdout and "dpreport:" not in said.stderr, said
+        assert ("q8" in said.stdout) == (size > 1), said.stdout
+        said = subprocess.run([*report, "--watch", path], capture_output=True, text=True, timeout=60)
+        assert said.returncode == 0 and "epoch 2/2" in said.stdout and "finished: 2 of 2 epochs" in said.stdout, said
+    exchange.close()
+    refused(3, "run.h5: is there already", _run_log.RunLog, path, {}, {})
+    if rank == 0:
+        shutil.rmtree(folder)
 
 
 def throws() -> None:

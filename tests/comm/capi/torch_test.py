@@ -2,7 +2,10 @@
 
 Exit code 77: this Python has no torch.
 """
+import os
+import shutil
 import sys
+import tempfile
 
 try:
     import torch
@@ -119,6 +122,31 @@ def a_gradient_that_is_not_finite_is_seen_by_all() -> None:
     state.close()
 
 
+def a_training_has_a_log() -> None:
+    try:
+        import h5py
+    except ImportError:
+        print("without h5py there is no log to test")
+        return
+    folder = tempfile.mkdtemp() if dptrain_comm.rank() == 0 else "/"
+    path = os.path.join(folder, "run.h5")
+    state = dptrain_comm.init("q8", log=path, about={"model": "small", "epochs": 2}, **LINK)
+    training = Training(state)
+    for epoch in range(2):
+        training.run(range(4))
+        state.epoch(samples=64, train_loss=2.0 - epoch, learning_rate=0.05)
+    sent = state.exchange.statistics()["sent_bytes"]
+    state.close()
+    if dptrain_comm.rank() == 0:
+        with h5py.File(path) as log:
+            assert log.attrs["finished"] == 1 and log["model"].attrs["parameters"] == training.parameters().numel()
+            assert log["epochs"]["train_loss"].tolist() == [2.0, 1.0] and log["config"].attrs["compress"] == "q8"
+            assert log["epochs"]["samples"].tolist() == [64 * dptrain_comm.size()] * 2
+            of_rank_0 = log["ranks"][:][log["ranks"]["rank"] == 0]
+            assert of_rank_0["sent_bytes"].sum() == sent and (of_rank_0["backward_s"] > 0).all(), (of_rank_0, sent)
+        shutil.rmtree(folder)
+
+
 def other_parameters_are_refused() -> None:
     state = dptrain_comm.init("none", **LINK)
     Training(state, through_ddp=False).run(range(1))
@@ -137,6 +165,7 @@ for spec in ("q8", "ecq:bits=0.5", "auto:max=2"):
 for spec in ("q8", "ecq:bits=0.5"):
     a_checkpoint_goes_on(spec)
 a_gradient_that_is_not_finite_is_seen_by_all()
+a_training_has_a_log()
 torch.distributed.destroy_process_group()
 if dptrain_comm.size() == 1:
     other_parameters_are_refused()

@@ -19,9 +19,11 @@ What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose fun
 from __future__ import annotations
 
 import ctypes
+import time
 
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, start, version
 from ._library import broadcast as _broadcast
+from ._run_log import RunLog as _RunLog
 
 __all__ = ["Error", "Exchange", "Slot", "State", "broadcast_parameters", "finalize", "hook", "init", "init_process_group",
            "rank", "size", "start", "version"]
@@ -33,7 +35,9 @@ def init(compress: str = "auto", **options) -> "State":
     options: topology, exact (names of parameters that are sent in fp32, with * and ?), seed, bucket_bytes, timeout_s,
     link_bit_per_s (dptrain_comm_options in dptrain_comm.h);
     total_steps: how many steps the training has, so that ecq:bits=X spends more bits at its beginning;
-    model: whose parameters have the names that messages and `exact` use.
+    model: whose parameters have the names that messages and `exact` use;
+    log: the name of a new file for the run log, to which State.epoch() adds a row (needs h5py);
+    about: what else the log says of the run, such as {"model": "resnet20", "dataset": "cifar10", "epochs": 5}.
     """
     start()
     return State(compress, **options)
@@ -70,7 +74,8 @@ def hook(state: "State", bucket):
 class State:
     """What is kept from step to step. Its exchange is made in the first step, when all parameters are known."""
 
-    def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, **options):
+    def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, log: str | None = None,
+                 about: dict | None = None, **options):
         if total_steps is not None and total_steps < 1:
             raise Error(2, f"total_steps {total_steps}: must be 1 or more")
         self._options = {"compress": compress, **options}
@@ -84,6 +89,7 @@ class State:
         self._futures: list = []
         self._saved: bytes | None = None
         self.step = 0
+        self._log = None if log is None else _RunLog(log, self._options, about or {})
 
     # ---- for users
 
@@ -105,6 +111,23 @@ class State:
         self._send(pairs)
         self._finish_step()
 
+    def epoch(self, *, samples: int, train_loss: float = float("nan"), train_accuracy: float = float("nan"),
+              test_loss: float = float("nan"), test_accuracy: float = float("nan"), learning_rate: float = float("nan"),
+              data_s: float = 0.0, eval_s: float = 0.0) -> None:
+        """Ends an epoch and adds its row to the run log; without `log` nothing happens. Collective.
+
+        samples: images of this rank in the epoch; the losses and accuracies (fractions) are this rank's, too, and those
+        of all ranks are weighted by them. data_s: how long this rank waited for data. eval_s: how long this call comes
+        after the training's end, since evaluation belongs to no epoch.
+        """
+        if self._log is None:
+            return
+        if self._exchange is None:
+            raise Error(2, "epoch(): no step was made yet")
+        self._log.epoch(self._exchange, self.step, samples, {
+            "train_loss": train_loss, "train_accuracy": train_accuracy, "test_loss": test_loss,
+            "test_accuracy": test_accuracy, "learning_rate": learning_rate}, data_s, eval_s)
+
     @property
     def exchange(self) -> "Exchange | None":
         """For statistics(), describe() and compare(); None before the first step."""
@@ -124,6 +147,10 @@ class State:
             self._saved = None
 
     def close(self) -> None:
+        """The training is complete."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
         if self._exchange:
             self._values = []
             self._exchange.close()
@@ -171,8 +198,12 @@ class State:
         if self._saved:
             self._exchange.load(self._saved)
             self._saved = None
+        if self._log is not None:
+            self._log.begin(self._exchange, self.step, sum(p.numel() for p in parameters))
 
     def _begin_step(self) -> None:
+        if self._log is not None:
+            self._log.step_begins()
         progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
         self._exchange.begin_step(progress)
 
@@ -194,8 +225,11 @@ class State:
 
     def _finish_step(self) -> None:
         import torch
+        before = time.perf_counter()
         all_finite = self._exchange.finish_step()
         self.step += 1
+        if self._log is not None:
+            self._log.step_ends(before, all_finite)
         with torch.no_grad():
             for slot, gradient in self._held:
                 # All ranks must see that the step is to be skipped, as gradient scalers do.

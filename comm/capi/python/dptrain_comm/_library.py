@@ -49,6 +49,13 @@ class _Statistics(ctypes.Structure):
                 ("peer_wait_s", ctypes.c_double), ("wire_s", ctypes.c_double), ("bits", ctypes.c_double)]
 
 
+class _BucketStatistics(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_uint64), ("values", ctypes.c_uint64), ("sent_bytes", ctypes.c_uint64),
+                ("encode_s", ctypes.c_double), ("decode_s", ctypes.c_double), ("peer_wait_s", ctypes.c_double),
+                ("wire_s", ctypes.c_double), ("error_squares", ctypes.c_double), ("value_squares", ctypes.c_double),
+                ("residual_squares", ctypes.c_double)]
+
+
 def _load() -> ctypes.CDLL:
     here = pathlib.Path(__file__).parent
     places = [os.environ.get("DPTRAIN_COMM_LIBRARY", ""), str(here / _SONAME), _SONAME]
@@ -76,6 +83,9 @@ for _name, _result, _arguments in (
         ("begin_step", ctypes.c_int, [_POINTER, ctypes.c_double]), ("ready", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
         ("finish_step", ctypes.c_int, [_POINTER, ctypes.POINTER(ctypes.c_int)]),
         ("get_statistics", ctypes.c_int, [_POINTER, ctypes.POINTER(_Statistics)]),
+        ("bucket_count", ctypes.c_size_t, [_POINTER]),
+        ("get_bucket_statistics", ctypes.c_int, [_POINTER, ctypes.c_size_t, ctypes.POINTER(_BucketStatistics)]),
+        ("gather", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t, _POINTER]),
         ("describe", ctypes.c_char_p, [_POINTER]), ("compare", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
         ("state_bytes", ctypes.c_size_t, [_POINTER]), ("save_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
         ("load_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]), ("last_error", ctypes.c_char_p, []),
@@ -157,6 +167,12 @@ def _is_one_host() -> bool:
     return os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
 
 
+def _sum(before: dict[str, float], new: dict[str, float]) -> dict[str, float]:
+    """Of two measurements, one after the other; these values are those of the last one."""
+    return {name: value if name in ("bits", "values", "residual_squares") else before[name] + value
+            for name, value in new.items()}
+
+
 class Exchange:
     """dptrain_comm_create() and what belongs to it. There is one at a time."""
 
@@ -174,6 +190,7 @@ class Exchange:
         rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
         self._handle = _POINTER()
         _call("create", rows, len(slots), ctypes.byref(options), ctypes.byref(self._handle))
+        self._taken: dict[str, list[dict[str, float]]] = {"": []}  # by reader, what it has not read yet
         _open_exchange = self
 
     def close(self) -> None:
@@ -204,9 +221,41 @@ class Exchange:
 
     def statistics(self) -> dict[str, float]:
         """Bytes and seconds of this rank since the last call; bits a value of codecs that have a rate."""
+        return self.take("")[0]
+
+    def buckets(self) -> list[dict[str, str]]:
+        """Names, number of values, codec and topology of each bucket."""
+        rows = [line.split(", ") for line in self.describe().splitlines()]
+        return [{"names": row[0], "values": row[1].split()[0], "codec": row[2], "topology": row[3]} for row in rows]
+
+    def add_reader(self, reader: str) -> None:
+        """From now on take() of this reader has what was measured since its own last call."""
+        self.take(reader)
+
+    def take(self, reader: str) -> list[dict[str, float]]:
+        """What was measured since this reader's last call: the total, and then each bucket."""
+        now = self._measured()
+        self._taken.setdefault(reader, [])
+        for rows in self._taken.values():
+            rows[:] = [_sum(before, new) for before, new in zip(rows, now)] if rows else [dict(row) for row in now]
+        found, self._taken[reader] = self._taken[reader], []
+        return found
+
+    def _measured(self) -> list[dict[str, float]]:
         taken = _Statistics(struct_bytes=ctypes.sizeof(_Statistics))
         _call("get_statistics", self._handle, ctypes.byref(taken))
-        return {name: getattr(taken, name) for name, _ in _Statistics._fields_ if name != "struct_bytes"}
+        rows = [taken]
+        for bucket in range(_library.dptrain_comm_bucket_count(self._handle)):
+            rows.append(_BucketStatistics(struct_bytes=ctypes.sizeof(_BucketStatistics)))
+            _call("get_bucket_statistics", self._handle, bucket, ctypes.byref(rows[-1]))
+        return [{name: getattr(row, name) for name, _ in row._fields_ if name != "struct_bytes"} for row in rows]
+
+    def gather(self, numbers: list[float]) -> list[list[float]]:
+        """All ranks' numbers, by rank, on rank 0; nothing on others. Collective, with as many numbers on each rank."""
+        mine = (ctypes.c_double * len(numbers))(*numbers)
+        every = (ctypes.c_double * (len(numbers) * size()))() if rank() == 0 else None
+        _call("gather", self._handle, mine, ctypes.sizeof(mine), every)
+        return [] if every is None else [list(every[r * len(numbers):(r + 1) * len(numbers)]) for r in range(size())]
 
     def describe(self) -> str:
         return _library.dptrain_comm_describe(self._handle).decode()
