@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from . import (advice, output, read_log, tables_codecs, tables_compared, tables_detail, tables_link, tables_network,
-               tables_prediction, tables_runs, tables_scaling, watch)
+               tables_prediction, tables_runs, tables_scaling, wandb_export, watch)
 from .run import Run
 from .table import Table
 
@@ -66,6 +66,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--csv", type=_path, metavar="FOLDER",
                         help="write every table as FOLDER/NAME.csv, in full; experiments/README.md has their columns")
     parser.add_argument("--svg", type=_path, metavar="FOLDER", help="write every plot as FOLDER/NAME.svg")
+    parser.add_argument("--wandb-offline", type=_path, metavar="FOLDER", dest="wandb",
+                        help="write an offline run of Weights & Biases for each log (needs its package wandb), for wandb sync")
     parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     parser.add_argument("--all", action="store_true", dest="with_details",
                         help=f"print tables of epochs, ranks and buckets for more than {FEW} runs too")
@@ -84,8 +86,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     if arguments.watch is None and arguments.interval is not None:
         parser.error("--interval: only with --watch")
     if arguments.watch is not None:
-        for option in ("csv", "svg", "markdown"):
-            if getattr(arguments, option):
+        for option, field in (("csv", "csv"), ("svg", "svg"), ("markdown", "markdown"), ("wandb-offline", "wandb")):
+            if getattr(arguments, field):
                 parser.error(f"--{option}: not with --watch; give the log alone when the run has finished")
     return arguments
 
@@ -130,7 +132,7 @@ def _check_names(arguments: argparse.Namespace) -> None:
     """Checks the outputs as far as possible before the logs are read. Throws NotWritable."""
     if arguments.html is not None:
         output.check_file("--html", arguments.html)
-    for option, folder in (("--csv", arguments.csv), ("--svg", arguments.svg)):
+    for option, folder in (("--csv", arguments.csv), ("--svg", arguments.svg), ("--wandb-offline", arguments.wandb)):
         if folder is not None:
             output.check_folder(option, folder)
 
@@ -168,6 +170,7 @@ def main(words: list[str]) -> int:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         _check_names(arguments)
+        wandb = wandb_export.package() if arguments.wandb is not None else None
         if arguments.watch is not None:
             watch.watch(arguments.watch, arguments.html, arguments.interval or INTERVAL_S)
             return 0
@@ -194,6 +197,8 @@ def main(words: list[str]) -> int:
         print(_text(shown, problems, arguments.markdown), end="",
               flush=True)
         outputs.write()
+        if wandb is not None:
+            wandb_export.export(wandb, runs, arguments.wandb)
     except output.NotWritable as error:
         print(f"dpreport: {error}", file=sys.stderr)
         return USAGE

@@ -1,6 +1,8 @@
 """Cases of report_test.py: two runs compared, and a run that is followed while it goes on."""
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import io
 import os
 import pathlib
@@ -94,6 +96,40 @@ def watched(folder: pathlib.Path) -> None:
     parse_page(page)
     assert "refresh" not in page.read_text()
     has(page.read_text(), "finished: 3 of 3 epochs")
+
+
+FAKE_WANDB = """
+import json
+def Settings(**named): return named
+class Run:
+    def __init__(self, named):
+        self.file = open(named["dir"] + "/" + named["id"], "w")
+        self.tell(named)
+    def tell(self, what): print(json.dumps(what), file=self.file)
+    def log(self, values, step): self.tell([step, values])
+    def finish(self): self.file.close()
+def init(**named): return Run(named)
+"""
+
+
+def exported_for_wandb(folder: pathlib.Path) -> None:
+    import json
+    write_log(folder / "a.h5", ranks=2, epochs=[EPOCH, EPOCH | {"train_loss": 0.5}], config={"compress": "q4"})
+    sys.modules.pop("wandb", None)
+    if importlib.util.find_spec("wandb") is None:
+        has(quick(folder, "a.h5", "--wandb-offline", "w", code=2).stderr, "has no package wandb; start dpreport by a Python")
+        assert not (folder / "w").exists()
+    (folder / "package").mkdir()
+    (folder / "package/wandb.py").write_text(FAKE_WANDB)
+    sys.path.insert(0, str(folder / "package"))
+    importlib.invalidate_caches()
+    for _ in range(2):  # a second export replaces the first
+        quick(folder, "a.h5", "--wandb-offline", "w")
+    (made,) = (folder / "w").iterdir()
+    start, *epochs = (json.loads(line) for line in made.read_text().splitlines())
+    assert (start["mode"], start["name"], start["config"]["compress"]) == ("offline", "a", "q4"), start
+    assert [step for step, _ in epochs] == [1, 2] and epochs[1][1]["loss/train"] == 0.5
+    assert epochs[0][1]["exchange/sent_bytes"] == 8e6 and "exchange/residual_norm" not in epochs[0][1]  # not measured
 
 
 class Terminal(io.StringIO):
