@@ -15,6 +15,8 @@
 #include "app/options_values.hpp"
 #include "app/rank_main.hpp"
 #include "app/recorder.hpp"
+#include "app/rehearsal.hpp"
+#include "app/resume.hpp"
 #include "app/run_setup.hpp"
 #include "comm/auto_rate.hpp"
 #include "comm/clock_offset.hpp"
@@ -27,11 +29,8 @@ namespace {
 
 // A step is measured with no more images than this, and its time multiplied.
 constexpr std::int64_t kMostImages = 16;
+constexpr double kMostSeconds = 5.0;  // no further step is begun after them
 constexpr double kLateClock_s = 1.0;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::int64_t wall_clock_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -47,6 +46,7 @@ struct RankFacts {
 
 struct Findings {
   std::vector<std::string> problems;
+  std::string resume;  // where the run goes on; empty: it begins
   int exit_code = 0;
   void add(int code, const std::string& text) {
     if (exit_code == 0) exit_code = code;
@@ -54,7 +54,8 @@ struct Findings {
   }
 };
 
-// The options of a short run that trains nothing but computes a step as the real one would.
+// The options of a short run that trains nothing but computes a step as the real one would. It has
+// the exchange of the real one, so that what that refuses is found, but nothing is exchanged.
 Options trial_options(const Options& options, int ranks) {
   Options trial = options;
   const std::int64_t batch =
@@ -63,37 +64,58 @@ Options trial_options(const Options& options, int ranks) {
   trial.global_batch = 0;
   trial.accumulate = 1;
   trial.batch_schedule = "fixed";
-  trial.exchange = false;
+  trial.sync_bn = false;
   trial.sync_every = "off";
   trial.autotune = "off";
-  trial.log = trial.trace = trial.export_file = trial.init = "none";
+  trial.log = trial.trace = trial.export_file = trial.checkpoint = "none";
+  trial.resume = false;
   trial.quiet = true;
   trial.epochs = std::max<std::int64_t>(1, options.epochs);
   return trial;
 }
 
-// Seconds for the images of a rank's step, from a step with fewer; the second of two counts.
+// Collective: seconds for the images of a rank's step, from a step with fewer; the second of two
+// counts.
 double measure_step(Run& run, double images) {
-  run.train_loader->start_epoch(0);
-  run.replica->begin_epoch(0);
-  double step_s = 0;
-  std::size_t samples = 1;
-  for (std::uint64_t step = 0; step < std::min<std::size_t>(2, run.train_loader->steps()); ++step) {
-    const Batch& batch = run.train_loader->next();
-    samples = std::max<std::size_t>(1, batch.samples);
-    const double begin_s = now_s();
-    run.replica->load(batch);
-    run.replica->compute(step);
-    run.replica->await_loaded();
-    static_cast<void>(run.replica->await_sums(0));
-    run.replica->end_step();
-    step_s = now_s() - begin_s;
+  const auto ranks = static_cast<std::size_t>(run.comm.size());
+  const std::size_t all = std::min(run.global_batch, run.data.train->count());
+  const double samples = static_cast<double>((all + ranks - 1) / ranks);
+  const auto steps =
+      rehearse_steps(*run.replica, *run.train_loader, {.steps = 2, .seconds = kMostSeconds});
+  const RehearsedStep& mine = steps.back()[static_cast<std::size_t>(run.comm.rank())];
+  return mine.update_s + mine.backward_end_s * images / samples;
+}
+
+// What a run refuses that is not found by the short one. Collective. Rank 0 tells where a run would
+// go on.
+void check_run_setup(const Options& options, Communicator& comm, const RunFacts& facts,
+                     std::size_t images, Findings& found) {
+  try {
+    const std::optional<ResumePoint> point =
+        options.has_checkpoints() ? find_resume_point(options, comm) : std::nullopt;
+    together(comm, kDptrainNames, [&] {
+      const std::size_t batch =
+          point ? point->head.number("global_batch")
+                : static_cast<std::size_t>(options.global_batch_of(comm.size()));
+      check_batches(options, batch, comm.size(), point.has_value());
+      const auto epochs = static_cast<std::size_t>(std::max<std::int64_t>(0, options.epochs));
+      if (options.trace != "none")
+        check_traced_steps(options, epochs * ((images + batch - 1) / batch));
+      if (!point || comm.rank() != 0) return;
+      std::vector<std::string> notes = compare_options(point->head, options);
+      for (const std::string& note : compare_facts(point->head, options, facts))
+        notes.push_back(note);
+      found.resume =
+          fmt::format("checkpoint: the run goes on from step {}{}{}", point->checkpoint.step,
+                      notes.empty() ? "" : ", with ", fmt::join(notes, "; "));
+    });
+  } catch (const AgreedError& error) {
+    found.add(error.exit_code(), error.what());
   }
-  return step_s * images / static_cast<double>(samples);
 }
 
 // Memory of a whole run: activations, and for each weight its value, gradient, the optimiser's
-// numbers and the residual.
+// numbers, averages and the residual, and a copy of what a checkpoint has.
 double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double weights = static_cast<double>(run.replica->network().parameters().size());
   const double of_optimizer = options.optimizer == Options::Optimizer::adam ||
@@ -102,7 +124,10 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                   : 1.0;
   const double residual = options.compress == "none" ? 0.0 : 1.0;
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
-  const double numbers = 2.0 + of_optimizer + residual + averages;
+  const double state = 1.0 + of_optimizer + residual + averages;
+  const double accumulated =
+      options.accumulate > 1 || options.batch_schedule != "fixed" ? 1.0 : 0.0;
+  const double numbers = 1.0 + accumulated + state * (options.has_checkpoints() ? 2.0 : 1.0);
   return static_cast<double>(run.replica->network().planned_bytes(images)) +
          sizeof(float) * numbers * weights;
 }
@@ -214,6 +239,8 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
       (static_cast<std::size_t>(options.global_batch_of(comm.size()) / options.accumulate) + ranks -
        1) /
       ranks;
+  RunFacts facts;
+  std::size_t count = 0;
   try {
     const std::unique_ptr<Progress> progress = make_progress(trial);
     Run run(trial, comm, *progress);
@@ -234,10 +261,16 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
                     format_count(static_cast<std::int64_t>(run.data.test->count())), run.data_hash);
     result.mine.compute_s =
         static_cast<double>(options.accumulate) * measure_step(run, static_cast<double>(images));
+    facts = run.facts();
+    count = run.data.train->count();
   } catch (const AgreedError& error) {
     found.add(error.exit_code(), error.what());
   }
   // The communicator is the main thread's again, and waits are this program's.
+  if (count > 0) {
+    comm.set_activity("the search for a checkpoint");
+    check_run_setup(options, comm, facts, count, found);
+  }
   comm.set_activity("the measurement of the network");
   const bool is_one_host = comm.local_size() == comm.size();
   if (comm.size() > 1 && is_one_host) result.one_host_bytes_per_s = probe_link(comm).bytes_per_s;
@@ -275,6 +308,7 @@ int check_run(const Options& options, Communicator& comm) {
     std::printf("program: revision %s, build %s, %s: the same on all ranks\n",
                 git_revision().c_str(), build_id().c_str(), mpi_version().c_str());
     if (!here.data.empty()) std::printf("data: %s\n", here.data.c_str());
+    if (!found.resume.empty()) std::printf("%s\n", found.resume.c_str());
     print("ranks", rank_table(comm, all, interfaces, found));
     for (std::size_t rank = 0; rank < disks.size(); ++rank) {
       if (rank > 0 && disks[rank] == "nothing is written") continue;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -30,15 +32,6 @@ constexpr auto kPatienceAfterSignal = 4s;
 constexpr auto kHangup = 2s;
 // A run that is not known to train gets this time to end, or to say that it trains.
 constexpr auto kPatienceBeforeTraining = 2s;
-
-void write_all(int stream, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(stream, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody reads it any more; training goes on
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
 
 std::uint64_t number_in(std::string_view words) {
   std::uint64_t number = 0;
@@ -67,8 +60,7 @@ class Attempt {
     report_.end = has_been_killed_for_silence_ ? last_mark_ : Clock::now();
     const int status = *session_.status();
     session_.end();
-    while (pass(output_) || pass(errors_)) continue;
-    for (Stream* stream : {&output_, &errors_}) write_all(stream->to, stream->filter.rest());
+    pass_the_rest();
     explain(status);
     return report_;
   }
@@ -78,30 +70,65 @@ class Attempt {
     int from, to;
     MarkFilter filter;
     bool is_open = true;
+    std::string pending =
+        {};  // read, but not yet written: as long as nobody reads what this writes
+
+    // What to wait for.
+    [[nodiscard]] pollfd next() const {
+      if (!pending.empty()) return {to, POLLOUT, 0};
+      return {is_open ? from : -1, POLLIN, 0};
+    }
   };
 
   void wait_for_something() {
-    std::array<pollfd, 3> streams = {{{signals_.stream(), POLLIN, 0},
-                                      {output_.is_open ? output_.from : -1, POLLIN, 0},
-                                      {errors_.is_open ? errors_.from : -1, POLLIN, 0}}};
+    const Clock::time_point before = Clock::now();
+    // While nobody reads the output, marks wait unread: that is no silence.
+    const bool is_held_up = !output_.pending.empty() || !errors_.pending.empty();
+    std::array<pollfd, 3> streams = {
+        {{signals_.stream(), POLLIN, 0}, output_.next(), errors_.next()}};
     ::poll(streams.data(), streams.size(), static_cast<int>(kLook.count()));
     pass(output_);
     pass(errors_);
+    if (is_held_up) last_mark_ += Clock::now() - before;
+  }
+
+  // What is left when the session has ended. The second signal ends it, as always.
+  void pass_the_rest() {
+    for (int round = 0; round < 2; ++round) {
+      while (signals_.count() < 2) {
+        const bool has_passed = pass(output_);
+        if (pass(errors_) || has_passed) continue;
+        if (output_.pending.empty() && errors_.pending.empty()) break;
+        wait_for_something();
+      }
+      for (Stream* stream : {&output_, &errors_}) stream->pending += stream->filter.rest();
+    }
+  }
+
+  // Writes no more than what cannot block, so that signals and deadlines are seen. True if there
+  // was something to write.
+  static bool write_pending(Stream& stream) {
+    pollfd ready = {stream.to, POLLOUT, 0};
+    if (stream.pending.empty() || ::poll(&ready, 1, 0) <= 0) return false;
+    const std::size_t size = std::min<std::size_t>(stream.pending.size(), PIPE_BUF);
+    const ssize_t written = ::write(stream.to, stream.pending.data(), size);
+    if (written < 0 && (errno == EINTR || errno == EAGAIN)) return false;
+    // Nobody reads it any more; training goes on.
+    stream.pending.erase(0, written <= 0 ? std::string::npos : static_cast<std::size_t>(written));
+    return true;
   }
 
   // True if there was something.
   bool pass(Stream& stream) {
+    if (!stream.pending.empty()) return write_pending(stream);
     std::array<char, 16384> piece;
     if (!stream.is_open) return false;
     const ssize_t count = ::read(stream.from, piece.data(), piece.size());
     if (count == 0) stream.is_open = false;
     if (count <= 0) return false;
-    const std::string text = stream.filter.pass({piece.data(), static_cast<std::size_t>(count)});
-    if (&stream == &errors_) look_for_victim(text);
-    // While nobody reads the output, marks wait unread: that is no silence.
-    const Clock::time_point before = Clock::now();
-    write_all(stream.to, text);
-    last_mark_ += Clock::now() - before;
+    stream.pending = stream.filter.pass({piece.data(), static_cast<std::size_t>(count)});
+    if (&stream == &errors_) look_for_victim(stream.pending);
+    write_pending(stream);
     return true;
   }
 

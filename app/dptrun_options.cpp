@@ -12,6 +12,7 @@
 #include <sstream>
 #include <utility>
 
+#include "app/options_config.hpp"
 #include "app/options_print.hpp"
 #include "app/options_words.hpp"
 #include "app/run_status.hpp"
@@ -96,14 +97,28 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// The value of dptrain's option, if the command has it: "--name value" or "--name=value".
-std::optional<std::string> value_in(const std::vector<std::string>& command,
-                                    const std::string& name) {
+// The value of dptrain's option "--NAME", if the command has it: "--NAME value" or "--NAME=value".
+std::optional<std::string> word_in(const std::vector<std::string>& command,
+                                   const std::string& name) {
+  const std::string option = "--" + name;
   for (std::size_t i = 1; i < command.size(); ++i) {
-    if (command[i] == name) return i + 1 < command.size() ? command[i + 1] : "";
-    if (command[i].starts_with(name + "=")) return command[i].substr(name.size() + 1);
+    if (command[i] == option) return i + 1 < command.size() ? command[i + 1] : "";
+    if (command[i].starts_with(option + "=")) return command[i].substr(option.size() + 1);
   }
   return std::nullopt;
+}
+
+// The same, also from the command's configuration file.
+std::optional<std::string> value_in(const std::vector<std::string>& command,
+                                    const std::string& name) {
+  if (auto word = word_in(command, name)) return word;
+  const std::optional<std::string> file = word_in(command, "config");
+  if (!file) return std::nullopt;
+  std::optional<std::string> value;
+  for (const ConfigLine& line : parse_config_lines(read_config_file(*file), *file)) {
+    if (line.name == name) value = line.value;
+  }
+  return value;
 }
 
 bool is_program(const std::filesystem::path& path) {
@@ -180,8 +195,8 @@ DptrunOptions parse_dptrun(const std::vector<std::string>& arguments) {
                 "needs a command after --, such as dptrun -np 4 -- dptrain "
                 "--checkpoint DIR; see dptrun --help");
   }
-  const std::string folder = value_in(options.command, "--checkpoint").value_or("");
-  if ((folder.empty() || folder == "none") && !value_in(options.command, "--config")) {
+  const std::string folder = value_in(options.command, "checkpoint").value_or("");
+  if (folder.empty() || folder == "none") {
     throw_error(ErrorKind::usage,
                 "dptrain needs --checkpoint DIR, or a run that dies would begin at its beginning");
   }
@@ -225,7 +240,7 @@ std::vector<std::string> mpirun_words(const DptrunOptions& options,
 
 double silence_of(const DptrunOptions& options) {
   if (options.silence_s > 0) return options.silence_s;
-  const std::string timeout = value_in(options.command, "--comm-timeout").value_or("60");
+  const std::string timeout = value_in(options.command, "comm-timeout").value_or("60");
   // A value that dptrain does not take ends it soon.
   return 2 * std::max(30.0, std::strtod(timeout.c_str(), nullptr));
 }

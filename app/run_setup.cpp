@@ -117,13 +117,7 @@ void load_data(Run& run) {
                                 : to_size(run.options.global_batch_of(run.comm.size()));
   run.batches = parse_batch_schedule("--batch-schedule", run.options.batch_schedule);
   run.rounds = parse_round_schedule("--sync-every", run.options.sync_every);
-  const std::size_t least = ranks * to_size(run.options.accumulate);
-  if (run.batches.all(run.global_batch).front() < least) {
-    throw_error(ErrorKind::usage,
-                "--batch-schedule {}: must have batches of {} images or more, so that each rank "
-                "has an image in a step",
-                run.options.batch_schedule, least);
-  }
+  check_batches(run.options, run.global_batch, run.comm.size(), run.resume.has_value());
 }
 
 // Ranks with different images would train without any error. Their files may also differ in size,
@@ -274,12 +268,7 @@ void make_schedule(Run& run) {
                                          static_cast<double>(options.accumulate));
   run.schedule = schedule_options(options, scaling, run.train_loader->steps());
   const std::size_t steps = run.schedule.epochs * run.schedule.steps_per_epoch;
-  if (run.trace && to_size(options.trace_first) >= steps) {
-    throw_error(ErrorKind::usage,
-                "--trace-steps {}:{}: the run has {} steps, so that there is nothing to trace; "
-                "allowed: FIRST from 0 to {}",
-                options.trace_first, options.trace_steps, steps, steps - 1);
-  }
+  if (run.trace) check_traced_steps(options, steps);
 }
 
 void make_exporter(Run& run) {
@@ -322,6 +311,34 @@ void make_recorder(Run& run) {
 }
 
 }  // namespace
+
+void check_batches(const Options& options, std::size_t global_batch, int ranks, bool goes_on) {
+  const std::size_t least = static_cast<std::size_t>(ranks) * to_size(options.accumulate);
+  if (goes_on && global_batch < least) {
+    throw_error(
+        ErrorKind::usage,
+        "{} ranks: the run in --checkpoint {} has {} images in a step, and every rank needs "
+        "one{}; start at most {} ranks",
+        ranks, options.checkpoint, global_batch,
+        options.accumulate > 1 ? " in each of its parts" : "",
+        global_batch / to_size(options.accumulate));
+  }
+  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", options.batch_schedule);
+  if (schedule.all(global_batch).front() < least) {
+    throw_error(ErrorKind::usage,
+                "--batch-schedule {}: must have batches of {} images or more, so that each rank "
+                "has an image in a step",
+                options.batch_schedule, least);
+  }
+}
+
+void check_traced_steps(const Options& options, std::size_t steps) {
+  if (to_size(options.trace_first) < steps) return;
+  throw_error(ErrorKind::usage,
+              "--trace-steps {}:{}: the run has {} steps, so that there is nothing to trace; "
+              "allowed: FIRST from 0 to {}",
+              options.trace_first, options.trace_steps, steps, steps - 1);
+}
 
 Run::Run(const Options& run_options, Communicator& communicator, Progress& run_progress)
     : options(run_options), comm(communicator), progress(run_progress) {

@@ -34,6 +34,12 @@
 
 namespace dp {
 
+// Throws Error(usage) where a step of that many images, or one that --batch-schedule makes of it,
+// has none for some rank. The batch is a checkpoint's if the run goes on.
+void check_batches(const Options& options, std::size_t global_batch, int ranks, bool goes_on);
+// Throws Error(usage) where a run of so many steps ends before --trace-steps begins.
+void check_traced_steps(const Options& options, std::size_t steps);
+
 // The parts refer to each other, so a Run cannot be moved.
 struct Run {
   // Collective. When it returns, the thread of the replica's reducer owns the communicator. Rank 0

@@ -51,6 +51,14 @@ std::string Trainer::run() {
     checkpoint_if_due(true);
   }
   if (checkpoints_) end_checkpoints();
+  if (first_epoch > 0 && first_epoch >= run_.schedule.epochs) {
+    recorder_.say(fmt::format("all {} epochs have been trained before", run_.schedule.epochs));
+    if (options_.export_file != "none") {
+      tally_.epoch = first_epoch - 1;
+      const EvaluationResult result = evaluate(run_);
+      if (run_.exporter) export_weights(result);
+    }
+  }
   if (run_.schedule.epochs == 0) {
     recorder_.say_evaluation(evaluate(run_));
     tell_bad_images();

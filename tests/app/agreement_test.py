@@ -62,6 +62,21 @@ def check_on_one_host() -> None:
     assert os.listdir(".") == [], "something is left"
     done = job([DPTRAIN, "--check", *SMALL])
     assert done.returncode == 0 and "go: this run can start" in done.stdout, done
+    # What the run itself would refuse.
+    for code, text, words in ((2, "which adam cannot leave to it", ("--compress", "dgc", "--optimizer", "adam")),
+                              (3, "no_such.h5", ("--init", "no_such.h5")),
+                              (2, "--trace-steps 1000:5: the run has 2 steps", ("--trace", "t.json", "--trace-steps", "1000:5")),
+                              (2, "must have batches of 2 images or more", ("--batch-schedule", "2:1"))):
+        done = job(*[[DPTRAIN, "--check", *SMALL, *words]] * 2)
+        assert done.returncode == code and text in done.stderr and "no go" in done.stdout, (words, done)
+    done = job(*[[DPTRAIN, "--check", *SMALL, "--checkpoint", "new"]] * 2)
+    assert done.returncode == 0 and not os.path.exists("new"), done
+    assert not os.path.exists("t.json")
+
+
+def check_on_a_gpu() -> None:
+    done = job(*[[DPTRAIN, "--check", *SMALL, "--batch-size", "2", "--device", "cuda"]] * 2)
+    assert done.returncode == 0 and "go: this run can start" in done.stdout, done
 
 
 def check_finds_problems() -> None:

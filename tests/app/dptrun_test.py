@@ -165,6 +165,26 @@ def stops_on_request() -> None:
     assert not processes("stand_in"), processes("stand_in")
 
 
+def stops_while_nobody_reads() -> None:
+    """Signals are obeyed although the output is full, and silence is not counted then."""
+    chatty = STAND_IN.replace('mark "step $step"', 'mark "step $step"; head -c 20000 /dev/zero | tr "\\0" x')
+    pathlib.Path("stand_in").write_text(chatty)
+    reader, writer = os.pipe()
+    process = subprocess.Popen(words_of("--silence", "1"), stdout=writer, stderr=subprocess.PIPE, text=True,
+                               env=environment())
+    os.close(writer)
+    wait_for_step(1)
+    time.sleep(2.5)  # the pipe is full by now, and stays so
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    process.wait(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM and time.monotonic() - begin < 15, process.returncode
+    os.close(reader)
+
+
 def survives_mpirun() -> None:
     # mpirun is killed, and its ranks, which here do not notice it, are ended before the next run.
     process = start()

@@ -222,6 +222,12 @@ def exported_weights() -> None:
     assert os.path.exists("w-2.h5") and sets() == wanted
 
 
+    # A run that is complete already exports its weights, too.
+    os.unlink("w.h5")
+    done = run(2, "b.h5", *words, "--resume")
+    assert "all 4 epochs have been trained before" in done.stdout and sets()[0][1:] == wanted[0][1:], done.stdout
+
+
 def killed() -> None:
     """SIGKILL of one rank, or of mpirun, while checkpoints are written; the same command goes on each time."""
     words = ("--compress", "q8", "--epochs", "8", "--checkpoint-keep", "2")
@@ -339,6 +345,19 @@ def refusals() -> None:
     refused(2, "dptrain: --compress q8: the run in --checkpoint ck was begun with none", "--resume", "--compress", "q8")
     refused(2, "dptrain: --limit-train 20: ", "--resume", "--limit-train", "20")
     refused(2, "dptrain: --seed 2: ", "--resume", "--seed", "2")
+    done = run(9, "b.h5", *words, "--resume", code=2)
+    assert "9 ranks: the run in --checkpoint ck has 8 images in a step, and every rank needs one; start at most 8 ranks" \
+        in done.stderr, done.stderr
+    # --check says the same, or where the run would go on, and leaves the folder as it is.
+    files = sorted(os.listdir("ck"))
+    checked = subprocess.run([*command(2, "b.h5", *words, "--lr", "0.1", "--resume"), "--check"], capture_output=True, text=True,
+                             timeout=100)
+    assert checked.returncode == 2 and "--lr 0.1: the run in --checkpoint ck was begun with 0.05" in checked.stderr, checked
+    checked = subprocess.run([*command(2, "b.h5", *words, "--epochs", "3", "--resume"), "--check"], capture_output=True,
+                             text=True, timeout=100)
+    assert checked.returncode == 0 and "go: this run can start" in checked.stdout, checked
+    assert "checkpoint: the run goes on from step 2, with --epochs 3 instead of 1" in checked.stdout, checked.stdout
+    assert sorted(os.listdir("ck")) == files
     # More epochs, other logs and another cadence are no other run.
     done = run(2, "more.h5", *words, "--resume", "--epochs", "2", "--checkpoint-every", "10min", "--checkpoint-keep",
                "1", "--log-steps", "2")
