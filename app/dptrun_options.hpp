@@ -15,12 +15,12 @@ struct DptrunOptions {
   std::vector<RunHost> hosts;  // empty: mpirun's own choice
   std::int64_t min_hosts = 1;
   std::int64_t max_restarts = 10;
-  double silence_s = 0;             // 0: by --comm-timeout of the command
-  std::vector<int> stop_signals;    // beside SIGINT and SIGTERM
-  std::string agent;                // for hosts; empty: ssh
-  std::vector<std::string> mpirun;  // further arguments
+  double silence_s = 0;                  // 0: by --comm-timeout of the command
+  std::vector<int> stop_signals = {};    // beside SIGINT and SIGTERM
+  std::string agent = {};                // for hosts; empty: ssh
+  std::vector<std::string> mpirun = {};  // further arguments
   bool oversubscribe = false;
-  std::vector<std::string> command;  // dptrain and its arguments
+  std::vector<std::string> command = {};  // dptrain and its arguments
 };
 
 // Throws Error(usage).
