@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from . import (advice, output, read_log, tables_codecs, tables_compared, tables_detail, tables_link, tables_network,
-               tables_prediction, tables_runs, tables_scaling, wandb_export, watch)
+               tables_prediction, tables_reach, tables_rounds, tables_runs, tables_scaling, wandb_export, watch)
 from .run import Run
 from .table import Table
 
@@ -106,7 +106,8 @@ def tables_of(runs: list[Run], with_details: bool) -> list[Table]:
         tables_link.sent_table(runs),
         tables_link.links_table(runs),
         tables_prediction.prediction_table(runs), *tables_network.network_tables(runs),
-        tables_codecs.codecs_table(runs),
+        tables_codecs.codecs_table(runs), *tables_reach.reach_tables(runs),
+        tables_rounds.rounds_table(runs),
         tables_runs.learning_table(runs)
     ]
     if with_details:

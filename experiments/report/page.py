@@ -4,7 +4,7 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 
-from . import compare, output, plots_learning, plots_network, plots_rate, plots_time, svg
+from . import compare, output, plots_learning, plots_network, plots_rate, plots_reach, plots_time, svg
 from .run import Run
 from .table import Table
 
@@ -53,6 +53,7 @@ def plots_of(runs: list[Run]) -> dict[str, list[str]]:
         "time": _list(plots_time.time_plot(runs)), "scaling": plots_network.scaling_plots(runs),
         "bandwidth": plots_network.bandwidth_plots(runs), "network": plots_network.network_plots(runs),
         "learning": plots_learning.learning_plots(runs), "ranks": _list(plots_time.ranks_plot(runs)),
+        "reach": plots_reach.reach_plots(runs), "rounds": plots_rate.round_plots(runs),
         "rate": plots_rate.rate_plots(runs), "errors": plots_learning.error_plots(runs)
     }
 
@@ -96,6 +97,8 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
         ("bandwidth", "Bandwidth", plots["bandwidth"], some("bandwidth", "sent"), []),
         ("network", "Link rate, codec, topology", plots["network"], some("links", "network", "link_x_codec", "codecs"), []),
         ("learning", "Loss and accuracy", plots["learning"], some("learning"), []),
+        ("reach", "Time and bytes to an accuracy", plots["reach"], some("reach"), []),
+        ("rounds", "Rounds", plots["rounds"], some("rounds"), []),
         ("ranks", "Ranks", plots["ranks"], [], some("ranks") if has_details else []),
         ("rate", "Rate of the codec", plots["rate"], [], []),
         ("errors", "Errors and residuals", plots["errors"], [], some("buckets") if has_details else [])

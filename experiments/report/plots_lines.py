@@ -31,6 +31,7 @@ class Line:
     kind_number: int = 0
     error: float = 0.0  # of the last point: half the length of its bar
     is_of_several: bool = False  # has no run's colour
+    band: list[float] = field(default_factory=list)  # half the height of a band around the points
 
     @property
     def color(self) -> str:
@@ -63,6 +64,9 @@ def lines_plot(name: str, alt: str, lines: list[Line], form: Form) -> str | None
 
 def _draw(ax: Axes, line: Line, color: str, marker: str) -> None:
     ax.plot(line.x, line.y, color=color, marker=marker, markeredgecolor=svg.PAGE, markeredgewidth=0.6)
+    if line.band:
+        ax.fill_between(line.x, [y - band for y, band in zip(line.y, line.band)],
+                        [y + band for y, band in zip(line.y, line.band)], color=color, alpha=0.18, linewidth=0)
     if line.error:
         ax.errorbar(line.x[-1:], line.y[-1:], yerr=line.error, color=color, elinewidth=1.2, capsize=3, fmt="none")
     if line.lower:

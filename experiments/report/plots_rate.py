@@ -2,6 +2,8 @@
 (--log-steps)."""
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -9,8 +11,10 @@ from matplotlib.ticker import MaxNLocator
 from .plots_learning import Naming, naming_of
 from .plots_lines import Form, Line, finite, lines_plot, log_y
 from .run import Run
+from . import tables_rounds
 
 MOST_POINTS = 80
+MOST_ALIKE = 1.2  # rounds whose mean lengths differ by no more are shown by the table alone
 
 
 def _has_rate(run: Run) -> bool:
@@ -63,3 +67,26 @@ def rate_plots(runs: list[Run]) -> list[str]:
         if lines:
             plots.append(lines_plot(name, alt, lines, form(title, lines)))
     return [plot for plot in plots if plot is not None]
+
+
+def round_plots(runs: list[Run]) -> list[str]:
+    """The steps between two exchanges, where some run changes them."""
+    naming = naming_of([run for run in runs if run.has_one_model])
+    lines = []
+    for run in filter(tables_rounds.has_rounds, runs):
+        rows = [{str(key): value for key, value in row.items()} for _, row in run.epochs.iterrows()]
+        ys = [tables_rounds.steps_between(run, row) or math.nan for row in rows]
+        xs, ys = finite([row["epoch"] + 1 for row in rows], ys)
+        if ys:
+            lines.append(naming.line(run, xs, ys))
+    if all(max(line.y) <= MOST_ALIKE * min(line.y) for line in lines):
+        return []
+
+    def prepare(ax: Axes) -> None:
+        log_y([y for line in lines for y in line.y])(ax)
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+
+    plot = lines_plot("rounds", "Steps between two exchanges over epochs", lines,
+                      Form("epochs", "steps between two exchanges, mean of each epoch (logarithmic)", prepare,
+                           are_many=naming.are_many))
+    return [plot] if plot is not None else []

@@ -108,14 +108,20 @@ class Run:
         return int(self.epochs["samples"].iloc[-1]) if len(self.epochs) else None
 
     @staticmethod
-    def steps_in(epoch: Mapping[str, float]) -> int | None:
-        """The number of all-reduces of the gradient in the epoch of this row."""
+    def optimizer_steps_in(epoch: Mapping[str, float]) -> int | None:
+        """The number of steps in the epoch of this row."""
         samples, batch = epoch.get("samples"), epoch.get("global_batch")
         return math.ceil(samples / batch) if samples and batch else None
 
+    @staticmethod
+    def steps_in(epoch: Mapping[str, float]) -> int | None:
+        """The number of all-reduces in the epoch of this row: of the gradient in each step, or at the end of each round."""
+        exchanges = epoch.get("exchanges")
+        return round(exchanges) if exchanges else Run.optimizer_steps_in(epoch)
+
     @property
     def steps_per_epoch(self) -> int | None:
-        """The number K of all-reduces of the gradient in the typical epoch."""
+        """The number K of all-reduces in the typical epoch."""
         return None if self.typical is None else self.steps_in(self.typical)
 
     def _number(self, option: str) -> float | None:

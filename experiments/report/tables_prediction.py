@@ -4,6 +4,7 @@ from __future__ import annotations
 from . import units
 from .run import Run
 from .table import Column, Row, Table, count, name
+from .tables_rounds import has_rounds
 
 
 def prediction_row(run: Run) -> Row | None:
@@ -25,11 +26,12 @@ def _measured(run: Run) -> tuple[float | None, float | None]:
     """A step's time and exposed communication: medians over the logged steps but the first five, or else means over
     the typical epoch."""
     steps = run.steps
-    if steps is not None and {"step_s", "exposed_comm_s"} <= set(steps.columns):
+    # In rounds most steps have no exchange, so that only means say something.
+    if not has_rounds(run) and steps is not None and {"step_s", "exposed_comm_s"} <= set(steps.columns):
         steps = steps[steps["step"] >= 5]
         if len(steps):
             return float(steps["step_s"].median()), float(steps["exposed_comm_s"].median())
-    epoch_s, exposed_s, count_ = run.epoch_s, run.time("exposed_comm_s"), run.steps_per_epoch
+    epoch_s, exposed_s, count_ = run.epoch_s, run.time("exposed_comm_s"), run.optimizer_steps_in(run.typical or {})
     if not epoch_s or exposed_s is None or not count_:
         return None, None
     return epoch_s / count_, exposed_s / count_

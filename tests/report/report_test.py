@@ -24,10 +24,11 @@ except ImportError as error:
 import logs_cases  # noqa: E402
 import output_cases  # noqa: E402
 import plots_cases  # noqa: E402
+import reach_cases  # noqa: E402
 import tables_cases  # noqa: E402
 import two_and_live_cases  # noqa: E402
 
-MODULES = (tables_cases, logs_cases, output_cases, plots_cases, two_and_live_cases)
+MODULES = (tables_cases, logs_cases, output_cases, plots_cases, two_and_live_cases, reach_cases)
 
 
 def main() -> None:
