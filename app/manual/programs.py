@@ -139,6 +139,8 @@ def _from_parser(name: str, parser: argparse.ArgumentParser) -> Program:
         placeholder = ""
         if action.nargs != 0:
             placeholder = action.metavar or ("|".join(choices) if choices else action.dest.upper())
+            if isinstance(placeholder, tuple):  # a name for each of several values
+                placeholder = " ".join(placeholder)
         if action.option_strings:
             options.append(Option(list(action.option_strings), placeholder, text, choices))
         else:

@@ -107,7 +107,9 @@ set(MPI_C_HEADER_DIR $root/usr/lib/$triple/openmpi/include)
 set(MPI_SKIP_COMPILER_WRAPPER ON)
 set(MPIEXEC_EXECUTABLE $folder/mpiexec)
 CMAKE
-cmake -S "$source" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
+# pkg-config would name this machine's own Open MPI.
+PKG_CONFIG_LIBDIR=$root/usr/lib/$triple/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
+  cmake -S "$source" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
   -DDP_CUDA=OFF -DDP_TESTS=ON >"$folder/configure.log" || { tail -n 20 "$folder/configure.log"; die "cannot be configured"; }
 cmake --build "$folder/build" --parallel "$jobs" --target "${targets[@]}"
 
