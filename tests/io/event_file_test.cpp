@@ -1,8 +1,10 @@
 #include "io/event_file.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -103,6 +105,24 @@ TEST(EventFile, WhatCannotBeWrittenIsTriedAgain) {
   other.add_scalars(3, {{"a", 3.0}});
   EXPECT_THROW(other.save(), Error);
   EXPECT_EQ(bytes_of(other.path()).size(), 10u);
+}
+
+// Files may have 100 bytes: the disk is full in the middle of a record.
+TEST(EventFile, LeavesNoHalfOfARecordOnAFullDisk) {
+  const TempFolder folder;
+  EventFile file = EventFile::create(folder / "run", 1'700'000'000.5);
+  const std::string before = bytes_of(file.path());
+  for (int step = 0; step < 10; ++step) file.add_scalars(step, {{"a", 1.0}});
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit small = {.rlim_cur = 100, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_THROW(file.save(), Error);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_EQ(bytes_of(file.path()), before);
+  file.save();
+  EXPECT_GT(bytes_of(file.path()).size(), 10 * 30u);
 }
 
 }  // namespace

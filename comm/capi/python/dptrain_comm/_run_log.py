@@ -191,7 +191,7 @@ class RunLog:
             self._write(unfinished, is_finished)
             os.replace(unfinished, self._path)
             self._warned = False
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # h5py says RuntimeError of some failures to write
             if not self._warned:
                 print(f"dptrain_comm: log {self._path}: cannot be written: {error}; training goes on, and the next epoch "
                       "tries again", file=sys.stderr, flush=True)
