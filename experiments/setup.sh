@@ -23,12 +23,10 @@ die() {
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libhdf5-dev libdnnl-dev
   libeigen3-dev libboost-program-options-dev libxxhash-dev libfmt-dev libjpeg-dev libpng-dev)
 test_packages=(libgtest-dev libbenchmark-dev python3-h5py python3-numpy python3-pandas python3-matplotlib patchelf)
-# For the tests of what is installed: pages, completions, packages.
-test_packages+=(man-db mandoc zsh dpkg-dev)
 # For the tests of the lab. experiments/dplab itself says what is missing when it is used.
 test_packages+=(iproute2)
 # For the tests of what is installed: pages, completions, Debian packages.
-test_packages+=(man-db mandoc zsh dpkg-dev)
+test_packages+=(man-db mandoc zsh dpkg-dev python3-yaml)
 only_check=no
 
 while [ $# -gt 0 ]; do

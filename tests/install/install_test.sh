@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What `cmake --install` and `cpack` make of a build:  install_test.sh CMAKE BUILD MPIRUN CASE
-# Cases: programs, manual, packages. Exit codes: 0 as expected, 1 not so, 77 what a case needs is not there.
+# Cases: programs, manual, packages, cluster. Exit codes: 0 as expected, 1 not so, 77 what a case needs is not there.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cmake=$1 build=$2 mpirun=$3 name=$4
@@ -156,7 +156,64 @@ of_packages() {
   fi
 }
 
+# The job of Slurm with stand-ins for dptrun and scontrol, and the job of Kubernetes.
+of_cluster_files() {
+  local code requeued cluster=$here/../../experiments/cluster
+  mkdir "$folder/stand-ins"
+  cat >"$folder/stand-ins/dptrun" <<'STAND_IN'
+#!/bin/bash
+echo "$*" >words
+trap 'exit 75' USR1
+touch ready
+[ "${ENDS_WITH:-}" = '' ] || exit "$ENDS_WITH"
+for _ in {1..200}; do sleep 0.05; done
+STAND_IN
+  printf '#!/bin/sh\necho "$*" >>requeued\n' >"$folder/stand-ins/scontrol"
+  chmod 755 "$folder"/stand-ins/*
+  cd "$folder"
+  export PATH="$folder/stand-ins:$PATH" SLURM_JOB_ID=17
+  for code in 0 3 75; do
+    rm -f requeued
+    requeued=''
+    ENDS_WITH=$code bash "$cluster/slurm.sbatch" --epochs 2 >out && found=0 || found=$?
+    [ ! -e requeued ] || requeued=$(<requeued)
+    case $code in
+      75) [ "$found $requeued" = '0 requeue 17' ] || fail "after exit code 75: $found, '$requeued'" ;;
+      *) [ "$found $requeued" = "$code " ] || fail "after exit code $code: $found, '$requeued'" ;;
+    esac
+  done
+  [[ $(<words) == '--signal USR1 '*'-- dptrain '*' --checkpoint checkpoints-17 --resume --epochs 2' ]] || fail "dptrun got $(<words)"
+  rm -f requeued ready
+  bash "$cluster/slurm.sbatch" >out &
+  local job=$!
+  while [ ! -e ready ]; do sleep 0.02; done
+  kill -USR1 $job
+  wait $job || fail "after SIGUSR1: $?"
+  [ "$(<requeued)" = 'requeue 17' ] || fail "after SIGUSR1: '$(<requeued)'"
+
+  # The launcher's words are options of dptrun and dptrain.
+  /usr/bin/python3 - "$cluster/mpijob.yaml" >words <<'READ' || { echo "skipped: needs python3-yaml"; exit 77; }
+import sys
+try:
+    import yaml
+except ImportError:
+    sys.exit(77)
+job = yaml.safe_load(open(sys.argv[1]))
+pods = job["spec"]["mpiReplicaSpecs"]
+assert job["apiVersion"] == "kubeflow.org/v2beta1" and set(pods) == {"Launcher", "Worker"}
+launcher = pods["Launcher"]["template"]["spec"]["containers"][0]
+assert launcher["command"] == ["dptrun"] and all(isinstance(word, str) for word in launcher["args"])
+print("\n".join(launcher["args"]))
+READ
+  local arguments
+  mapfile -t arguments <words
+  [[ " ${arguments[*]} " == *' -np 4 '*' -- dptrain '* ]] || fail "the launcher's words: ${arguments[*]}"
+  while [ "${arguments[0]}" != dptrain ]; do arguments=("${arguments[@]:1}"); done
+  "$build/bin/dptrain" "${arguments[@]:1}" --print-config >out || fail "dptrain refuses ${arguments[*]}"
+}
+
 case $name in
+  cluster) of_cluster_files ;;
   programs) of_installed_files ;;
   manual) of_pages_and_completions ;;
   packages) of_packages ;;
