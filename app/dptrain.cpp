@@ -13,6 +13,7 @@
 #include "app/agreement.hpp"
 #include "app/check.hpp"
 #include "app/options.hpp"
+#include "app/options_schedule.hpp"
 #include "app/options_words.hpp"
 #include "app/plan.hpp"
 #include "app/process.hpp"
@@ -114,7 +115,11 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
       check_new_files(options);
       check_event_folder(options);
       leave_earlier_trace(options);
-      for (const std::string& line : options.warnings()) {
+      std::vector<std::string> warnings = options.warnings();
+      for (std::string& line : dp::batch_warnings(options, comm.size())) {
+        warnings.push_back(std::move(line));
+      }
+      for (const std::string& line : warnings) {
         std::fprintf(stderr, "dptrain: %s\n", line.c_str());
       }
     }

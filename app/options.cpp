@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 
@@ -12,6 +13,7 @@
 #include "app/options_optimizer.hpp"
 #include "app/options_output.hpp"
 #include "app/options_rounds.hpp"
+#include "app/options_schedule.hpp"
 #include "app/options_table.hpp"
 #include "app/options_values.hpp"
 #include "app/options_words.hpp"
@@ -20,6 +22,10 @@
 
 namespace dp {
 namespace {
+
+// Options that only images in folders have.
+constexpr std::array kFolderOptions = {"image-size", "crop", "validation-share", "split-seed",
+                                       "bad-images"};
 
 // Options under construction: the table, the values so far and where each came from.
 class Builder {
@@ -45,8 +51,8 @@ class Builder {
   void resolve_synthetic_defaults();
   void resolve_dataset();
   void resolve_folder();
+  void leave_padding_out();
   void resolve_batch();
-  void resolve_schedule();
   void resolve_checkpoint();
   void resolve_plan();
   void resolve_sync_bn();
@@ -130,7 +136,7 @@ Options Builder::resolve() {
   resolve_batch();
   if (options_.is_synthetic()) resolve_synthetic_defaults();
   resolve_optimizer(options_, [this](const std::string& name) { return layer_of(name); });
-  resolve_schedule();
+  resolve_schedule(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_output(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_checkpoint();
   resolve_plan();
@@ -177,20 +183,36 @@ void Builder::resolve_dataset() {
   } else if (!is_given("dataset") || is_synthetic) {
     const std::string found =
         context_.detect_dataset ? context_.detect_dataset(options_.data_dir) : std::string();
-    // Where nobody can tell, the usual set's loader says what it misses.
-    options_.dataset = found.empty() ? Options().dataset : found;
+    // Where nobody can tell, other options do, and the set's loader says what it misses.
+    const bool is_of_images =
+        std::ranges::any_of(kFolderOptions, [this](const char* name) { return is_given(name); });
+    options_.dataset = !found.empty() ? found : is_of_images ? "folder" : Options().dataset;
   }
 }
 
-// Options that only images in folders have. A lower layer's give way to a higher one's data set.
+// A lower layer's options of images in folders give way to a higher one's data set.
 void Builder::resolve_folder() {
-  if (options_.is_folder()) return;
+  if (options_.is_folder()) {
+    if (options_.crop == Options::Crop::resized) leave_padding_out();
+    return;
+  }
   const Layer chosen = std::max(layer_of("dataset"), layer_of("data-dir"));
-  for (const char* name : {"image-size", "crop", "validation-share", "split-seed", "bad-images"}) {
+  for (const char* name : kFolderOptions) {
     if (!is_given(name)) continue;
     if (layer_of(name) >= chosen) {
       throw_error(ErrorKind::usage, "--{}: only with images in folders (--dataset folder), not {}",
                   name, options_.dataset);
+    }
+    row_of(name).set(row_of(name).shown_default);
+  }
+}
+
+// A part that is scaled has no padding.
+void Builder::leave_padding_out() {
+  for (const char* name : {"crop-padding", "crop-fill"}) {
+    if (!is_given(name)) continue;
+    if (layer_of(name) >= layer_of("crop")) {
+      throw_error(ErrorKind::usage, "--{}: only with --crop pad or auto, not resized", name);
     }
     row_of(name).set(row_of(name).shown_default);
   }
@@ -205,53 +227,6 @@ void Builder::resolve_batch() {
                 options_.global_batch, options_.batch_size);
   }
   (own > global ? options_.global_batch : options_.batch_size) = 0;
-}
-
-void Builder::resolve_schedule() {
-  const bool is_step = options_.lr_schedule == Options::LrSchedule::step;
-  const Layer schedule = layer_of("lr-schedule");
-  const std::string name = row_of("lr-schedule").get();
-  if (is_given("lr-milestones") && !is_step) {
-    if (layer_of("lr-milestones") >= schedule) {
-      throw_error(ErrorKind::usage, "--lr-milestones {}: only with --lr-schedule step, not {}",
-                  row_of("lr-milestones").get(), name);
-    }
-    options_.lr_milestones.clear();
-  }
-  if (is_step && options_.lr_milestones.empty()) {
-    // A half and three quarters of the run, as He et al. 2016 (32,000 and 48,000 of 64,000 steps).
-    const auto epochs = static_cast<double>(options_.epochs);
-    options_.lr_milestones = {0.5 * epochs, 0.75 * epochs};
-  }
-  const bool rises_by_itself = options_.lr_schedule == Options::LrSchedule::onecycle ||
-                               options_.lr_schedule == Options::LrSchedule::triangular;
-  if (options_.warmup_epochs > 0 && rises_by_itself) {
-    if (layer_of("warmup-epochs") >= schedule) {
-      throw_error(ErrorKind::usage,
-                  "--warmup-epochs {}: not with --lr-schedule {}, which rises by itself; choose "
-                  "constant, step, cosine or poly",
-                  options_.warmup_epochs, name);
-    }
-    options_.warmup_epochs = 0;
-  }
-  if (options_.warmup_epochs > static_cast<double>(options_.epochs)) {
-    throw_error(ErrorKind::usage, "--warmup-epochs {}: must be at most the run's --epochs {}",
-                options_.warmup_epochs, options_.epochs);
-  }
-  if (options_.compress_warmup > 0) {
-    if (options_.compress == "none") {
-      if (layer_of("compress-warmup") >= layer_of("compress")) {
-        throw_error(ErrorKind::usage, "--compress-warmup {}: only with --compress, which is none",
-                    options_.compress_warmup);
-      }
-      options_.compress_warmup = 0;
-    } else if (options_.compress_warmup >= options_.epochs) {
-      throw_error(ErrorKind::usage,
-                  "--compress-warmup {}: must be below the run's --epochs {}, or nothing is ever "
-                  "sent as {}",
-                  options_.compress_warmup, options_.epochs, options_.compress);
-    }
-  }
 }
 
 void Builder::resolve_sync_bn() {
@@ -286,7 +261,14 @@ void Builder::resolve_checkpoint() {
   if (options_.checkpoint.empty()) {
     throw_error(ErrorKind::usage, "--checkpoint: must be the path of a folder or none");
   }
-  if (options_.has_checkpoints()) return;
+  if (options_.has_checkpoints()) {
+    if (!options_.accept_build || options_.resume) return;
+    if (layer_of("accept-build") >= layer_of("resume")) {
+      throw_error(ErrorKind::usage, "--accept-build: only with --resume");
+    }
+    options_.accept_build = false;
+    return;
+  }
   for (const char* name : {"checkpoint-every", "checkpoint-keep", "resume", "accept-build"}) {
     if (!is_given(name)) continue;
     if (layer_of(name) >= layer_of("checkpoint")) {

@@ -228,6 +228,9 @@ void resolve_optimizer(Options& options, const LayerOf& layer_of) {
     if (is_open("lr")) options.lr = preset.lr;
     if (is_open("weight-decay")) options.weight_decay = preset.weight_decay;
     if (is_open("nesterov")) options.nesterov = preset.nesterov;
+    if (is_open("momentum")) options.momentum = preset.momentum;
+    if (is_open("lr-factors")) options.lr_factors = preset.lr_factors;
+    if (is_open("decay-factors")) options.decay_factors = preset.decay_factors;
   }
   std::vector<OptionRow> rows = optimizer_rows(options), presets = optimizer_rows(preset);
   for (const auto& [option, kinds] : users()) {

@@ -93,6 +93,16 @@ OptionRow folder_row(OptionRow row, const Options& options) {
   return row;
 }
 
+// An option that a part of the image that is scaled has no use for: there it is not set.
+OptionRow padding_row(OptionRow row, const Options& options) {
+  row.shown_default = row.get();
+  row.get = [get = row.get, &options] {
+    const bool is_scaled = options.is_folder() && options.crop == Options::Crop::resized;
+    return is_scaled ? std::string() : get();
+  };
+  return row;
+}
+
 // The two batch sizes are set by turns: 0 stands for "not this one".
 OptionRow unset_at_zero(OptionRow row) {
   row.get = [get = row.get] {
@@ -230,11 +240,13 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "use only the first N test images; 0: use all", "2000"),
         on_off_row("augment", options.augment,
                    "change the training images at random, as the next four options say"),
-        whole_row("crop-padding", options.crop_padding, {0, 127},
-                  "number of pixels by which a training image is padded on each side before a part "
-                  "of its own size is cut out"),
-        choice_row("crop-fill", options.crop_fill, {"black", "reflect"},
-                   "what the padding shows; reflect: the image's mirror image"),
+        padding_row(whole_row("crop-padding", options.crop_padding, {0, 127},
+                              "number of pixels by which a training image is padded on each side "
+                              "before a part of its own size is cut out"),
+                    options),
+        padding_row(choice_row("crop-fill", options.crop_fill, {"black", "reflect"},
+                               "what the padding shows; reflect: the image's mirror image"),
+                    options),
         choice_row("flip", options.flip, {"random", "alternate", "off"},
                    "which training images are mirrored; random: half of them in each epoch; "
                    "alternate: half of them in one epoch, the others in the next"),

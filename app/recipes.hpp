@@ -1,5 +1,7 @@
 // Named sets of options (--recipe). What a recipe sets counts as given, below a configuration file
-// and the command line: whatever is given there wins.
+// and the command line: whatever is given there wins. With another optimiser than its own a
+// recipe's numbers of the optimiser (rate, momentum, decay, factors) do not count. In a run of
+// fewer epochs its warm-up is shortened in proportion.
 //
 // A new recipe is a row in recipes.cpp. One whose model this program does not have is not offered.
 #pragma once

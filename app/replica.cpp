@@ -320,7 +320,9 @@ void Replica::plan_exchange() {
   if (options_.exchange) slots = tensor_slots();
   GradientSyncOptions sync = options_.sync;
   sync.weight_decay = options_.optimizer.weight_decay;
-  sync.has_nesterov = options_.optimizer.has_nesterov;
+  // An optimiser that keeps its momentum itself is refused in set_groups(), whatever its form.
+  sync.has_nesterov =
+      options_.optimizer.has_nesterov && net::can_leave_momentum(options_.optimizer.kind);
   sync.reducer.desk = desk_.get();
   if (!is_gpu()) sync.parameters = parameters.values();
   sync_ = std::make_unique<GradientSync>(&device_, exchanged_, std::move(slots), std::move(sync));

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "app/batch_schedule.hpp"
+#include "app/options_schedule.hpp"
 #include "app/options_table.hpp"
 #include "app/recipes.hpp"
 #include "app/round_schedule.hpp"
@@ -147,11 +148,13 @@ TEST(Options, SomeAreForImagesInFoldersOnly) {
   EXPECT_EQ(options.bad_images, Options::BadImages::skip);
   const Options again = parse_config_text(config_text(options), "printed", context());
   EXPECT_EQ(again.resolved(), options.resolved());
-  EXPECT_EQ(refusal({"--data-dir", "d", "--crop", "pad"}),
+  EXPECT_EQ(refusal({"--data-dir", "d", "--dataset", "cifar10", "--crop", "pad"}),
             "--crop: only with images in folders (--dataset folder), not cifar10");
   EXPECT_EQ(refusal({"--dataset", "folder"}),
             "--dataset folder: needs --data-dir, the path of a folder with a folder of images for "
             "each class, or of a pack");
+  // Where the folder does not tell its data set, they do, so that its loader says what is wrong.
+  EXPECT_EQ(parse({"--data-dir", "d", "--crop", "pad"}).dataset, "folder");
   // A file's give way to the command line's data set; what is at its default is not told.
   const File file("dataset = folder\ndata-dir = d\nimage-size = 64\nbad-images = skip\n");
   const Options cifar = parse({"--config", file.path(), "--dataset", "cifar10"});
@@ -319,7 +322,18 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--dataset", "synthetic", "--data-dir", "d"},
             "--dataset synthetic: is built in and reads no files; leave --data-dir d out"},
         Bad{{"--lr-milestones", "3"},
-            "--lr-milestones 3: only with --lr-schedule step, not onecycle"},
+            "--lr-milestones: only with --lr-schedule step, not onecycle"},
+        Bad{{"--lr-schedule", "cosine", "--lr-gamma", "0.5"},
+            "--lr-gamma: only with --lr-schedule step, not cosine"},
+        Bad{{"--lr-power", "3"}, "--lr-power: only with --lr-schedule poly, not onecycle"},
+        Bad{{"--lr-schedule", "poly", "--lr-triangle", "0,0.5,0"},
+            "--lr-triangle: only with --lr-schedule triangular, not poly"},
+        Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--crop-padding", "9"},
+            "--crop-padding: only with --crop pad or auto, not resized"},
+        Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--crop-fill",
+             "reflect"},
+            "--crop-fill: only with --crop pad or auto, not resized"},
+        Bad{{"--checkpoint", "d", "--accept-build"}, "--accept-build: only with --resume"},
         Bad{{"--warmup-epochs", "1"},
             "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
             "constant, step, cosine or poly"},
@@ -533,6 +547,34 @@ TEST(Recipes, WhatIsGivenWins) {
   EXPECT_EQ(parse({"--config", file.path()}).model, "resnet20");
 }
 
+// A recipe's numbers are for its own optimiser and its own number of epochs.
+TEST(Recipes, NumbersOfTheirOwnGiveWay) {
+  OptionContext all = context();
+  all.models.clear();
+  const auto with = [&](const std::string& recipe, Words words) {
+    words.insert(words.begin(), {"--data-dir", "d", "--recipe", recipe});
+    const Options options = parse_options(words, all);
+    EXPECT_EQ(parse_config_text(config_text(options), "printed", all).resolved(),
+              options.resolved());
+    return options;
+  };
+  const Options muon = with("airbench94", {"--optimizer", "muon"});
+  EXPECT_TRUE(muon.lr_factors.empty() && muon.decay_factors.empty());
+  EXPECT_EQ(muon.lr, 0.1);
+  EXPECT_EQ(muon.momentum, 0.9);
+  EXPECT_EQ(muon.label_smoothing, 0.2);
+  EXPECT_EQ(with("airbench94", {"--optimizer", "muon", "--lr-factors", "bn=2"}).lr_factors.size(),
+            1u);
+  EXPECT_EQ(with("airbench94", {"--optimizer", "sgd"}).lr_factors.size(), 1u);
+  EXPECT_EQ(with("imagenet-resnet50", {}).warmup_epochs, 5);
+  EXPECT_EQ(with("imagenet-resnet50", {"--epochs", "120"}).warmup_epochs, 5);
+  EXPECT_EQ(with("imagenet-resnet50", {"--epochs", "18"}).warmup_epochs, 1);
+  EXPECT_NEAR(with("imagenet-resnet50", {"--epochs", "3"}).warmup_epochs, 1.0 / 6, 1e-12);
+  EXPECT_EQ(with("imagenet-resnet50", {"--epochs", "9", "--warmup-epochs", "2"}).warmup_epochs, 2);
+  EXPECT_EQ(with("imagenet-resnet50", {"--epochs", "3", "--lr-schedule", "onecycle"}).warmup_epochs,
+            0);
+}
+
 // A recipe whose model the program does not have.
 TEST(Recipes, AreOfferedWithTheirModels) {
   EXPECT_EQ(refusal({"--recipe", "lowband-vgg16"}),
@@ -625,6 +667,51 @@ TEST(Options, MilestonesAfterTheEndAreSaid) {
             Words{"--lr-milestones 5,10,20: the run ends after 10 epochs, so that 10,20 has no "
                   "effect"});
   EXPECT_TRUE(parse({}).warnings().empty());
+}
+
+TEST(Options, ABatchThatNeverChangesIsSaid) {
+  const auto warnings = [](const std::string& schedule, const std::string& epochs,
+                           std::int64_t ranks) {
+    return batch_warnings(
+        parse({"--batch-schedule", schedule, "--epochs", epochs, "--batch-size", "8"}), ranks);
+  };
+  EXPECT_TRUE(batch_warnings(parse({}), 1).empty());
+  EXPECT_TRUE(warnings("dynamic:max=32", "5", 2).empty());
+  EXPECT_EQ(warnings("dynamic:max=4", "5", 1),
+            Words{"--batch-schedule dynamic:max=4: a step has 8 images from the start, so that the "
+                  "batch never grows"});
+  EXPECT_EQ(warnings("dynamic:max=32", "5", 4),
+            Words{"--batch-schedule dynamic:max=32: a step has 32 images from the start, so that "
+                  "the batch never grows"});
+  EXPECT_EQ(warnings("dynamic:max=32", "1", 1),
+            Words{"--batch-schedule dynamic:max=32: the run ends after 1 epoch, so that the batch "
+                  "never grows"});
+  EXPECT_TRUE(warnings("1:16,5:32", "5", 1).empty());
+  EXPECT_EQ(warnings("2:16,5:8,9:4", "4", 1),
+            Words{"--batch-schedule 2:16,5:8,9:4: the run ends after 4 epochs, so that 5:8,9:4 has "
+                  "no effect"});
+}
+
+// What the schedule or the crop has no use for is not set, and gives way to a higher layer.
+TEST(Options, WhatHasNoUseGivesWay) {
+  const File file(
+      "lr-schedule = step\nlr-gamma = 0.5\ncrop-padding = 2\ncrop-fill = reflect\n"
+      "checkpoint = d\nresume = on\naccept-build = on\n");
+  const Options options =
+      parse({"--config", file.path(), "--lr-schedule", "poly", "--lr-power", "3", "--dataset",
+             "folder", "--data-dir", "d", "--crop", "resized"});
+  EXPECT_EQ(options.lr_gamma, 0.1);
+  EXPECT_EQ(options.lr_power, 3);
+  EXPECT_EQ(options.crop_padding, 4);
+  EXPECT_EQ(options.crop_fill, Options::CropFill::black);
+  EXPECT_TRUE(options.accept_build);
+  const std::string text = config_text(options);
+  EXPECT_EQ(parse_config_text(text, "printed", context()).resolved(), options.resolved());
+  for (const char* name : {"lr-gamma", "lr-triangle", "crop-padding"}) {
+    EXPECT_EQ(text.find(std::string("\n") + name + " ="), std::string::npos) << text;
+  }
+  EXPECT_NE(config_text(parse({"--lr-schedule", "step"})).find("\nlr-gamma = 0.1"),
+            std::string::npos);
 }
 
 TEST(Options, AutotuneIsOnOffOrALog) {
