@@ -320,6 +320,17 @@ class Run:
             return None
         return math.sqrt(share * (1 - share) / count)
 
+    @property
+    def views(self) -> str:
+        """The value of --test-augment of an evaluation at the end, or an empty text."""
+        return str(self.attributes.get("test_augment", "")) if self.augmented_accuracy is not None else ""
+
+    @property
+    def augmented_accuracy(self) -> float | None:
+        """The test accuracy of the mean over several views of each image, at the end of the run."""
+        value = self.attributes.get("augmented_test_accuracy")
+        return float(value) if units.is_number(value) and self.has_one_model else None
+
     def last(self, column: str) -> float | None:
         if column not in self.epochs or not len(self.epochs):
             return None

@@ -54,6 +54,9 @@ def compared_table(a: Run, b: Run) -> Table:
     for title, column in (("training loss", "train_loss"), ("test loss", "test_loss")):
         add(f"{title}, last epoch", [run.last(column) if run.has_one_model else None for run in runs])
     add("test accuracy, last epoch, %", [_scaled(run.last("test_accuracy"), 100) for run in runs])
+    for views in sorted({run.views for run in runs if run.views}):
+        add(f"test accuracy over views ({views}), %",
+            [_scaled(run.augmented_accuracy if run.views == views else None, 100) for run in runs])
     add("test accuracy, best epoch, %", [_scaled(value, 100) for value in best])
     for title, column in (("epoch, s", "epoch_s"), ("  compute, s", "compute_s"), ("  exposed communication, s", "exposed_comm_s"),
                           ("  data, s", "data_s"), ("  other, s", "other_s"), ("communication, s", "comm_s")):

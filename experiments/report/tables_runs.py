@@ -13,6 +13,11 @@ TYPICAL = (
     "do not count where the run has others; timed: the number of epochs that count.")
 
 
+AUGMENTED = [Column("augmented_accuracy", "over views, %", units.percent), name("views", "views", True)]
+VIEWS = (" Over views: the test accuracy with test-time augmentation, at the end of the run, of the mean over each image and "
+         "its mirror image (views: mirror), and over both moved by a pixel (shift); all else is about the plain test accuracy.")
+
+
 def runs_table(runs: list[Run]) -> Table:
     rows: list[Row] = []
     for run in runs:
@@ -23,7 +28,8 @@ def runs_table(runs: list[Run]) -> Table:
             "ranks": run.world_size, "batch": run.batch, "codec": run.codec, "topology": run.topology,
             "link": run.link_name, "epochs": len(run.epochs), "timed": len(run.counted),
             "train_loss": run.last("train_loss") if run.has_one_model else None,
-            "test_accuracy": run.last("test_accuracy") if run.has_one_model else None, "epoch_s": run.epoch_s,
+            "test_accuracy": run.last("test_accuracy") if run.has_one_model else None,
+            "augmented_accuracy": run.augmented_accuracy, "views": run.views, "epoch_s": run.epoch_s,
             "exposed_share": _ratio(run.time("exposed_comm_s"), run.epoch_s),
             "sent_mb": None if sent is None or not run.exchanges else sent / 1e6, "images_per_s": run.images_per_s,
             "speedup": _ratio(weak.epoch_s, run.epoch_s) if weak else None
@@ -41,6 +47,7 @@ def runs_table(runs: list[Run]) -> Table:
         Column("exposed_share", "exposed comm, %", units.percent),
         Column("train_loss", "loss", units.fixed(3)),
         Column("test_accuracy", "test acc., %", units.percent),
+        *(AUGMENTED if (has_views := any(run.views for run in runs)) else []),
         Column("sent_mb", "sent, MB"),
         Column("images_per_s", "images/s"),
         count("epochs", "epochs", True),
@@ -55,6 +62,7 @@ def runs_table(runs: list[Run]) -> Table:
         "Batch: images per step and rank. Loss: training loss of the last epoch in the log; test acc.: test accuracy after "
         "it. Exposed comm: exposed communication, the share of the epoch in which training stands still for the exchange. "
         "Sent: gradients, by all ranks in an epoch." +
+        (VIEWS if has_views else "") +
         (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if has_speedups else ""),
         TYPICAL
     ])
@@ -191,6 +199,7 @@ def learning_table(runs: list[Run]) -> Table | None:
         rows.append({
             "run": run.label, "codec": run.codec, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
             "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"),
+            "augmented_accuracy": run.augmented_accuracy, "views": run.views,
             "accuracy_error": errors.get(run.label),
             "best": float(accuracy.max()) if len(accuracy) else None,
             "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) if len(accuracy) else None,
@@ -212,6 +221,7 @@ def learning_table(runs: list[Run]) -> Table | None:
         Column("train_loss", "loss", units.fixed(3)),
         Column("test_loss", "test loss", units.fixed(3)),
         Column("test_accuracy", "test acc., %", units.percent),
+        *(AUGMENTED if (has_views := any(row["views"] for row in rows)) else []),
         Column("accuracy_error", "std. error", units.percent),
         Column("best", "best acc., %", units.percent),
         epoch("best_epoch", "in epoch"),
@@ -221,7 +231,7 @@ def learning_table(runs: list[Run]) -> Table | None:
         Column("front", "front", str, True)
     ]
     return Table("learning", f"{chance.PLACE}, and what they took", columns, rows, [
-        f"{chance.RULE} Std. error: e, in points.",
+        f"{chance.RULE} Std. error: e, in points." + (VIEWS if has_views else ""),
         "Trained: the sum of all epochs' times, without evaluation. Sent a rank: in all epochs. Front: * for the run that "
         "sent the least and, from there on, for each run whose accuracy in the last epoch is larger than, and different "
         "from, that of the one before it (the Pareto front)."

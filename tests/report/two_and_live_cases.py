@@ -20,7 +20,7 @@ def two_runs_compared(folder: pathlib.Path) -> None:
     slow = [EPOCH | {"test_accuracy": accuracy, "train_loss": 2 - accuracy} for accuracy in (0.4, 0.5, 0.6)]
     fast = [epoch | {"epoch_s": 8, "exposed_comm_s": 0, "sent_bytes": 2e6, "test_accuracy": epoch["test_accuracy"] - 0.1}
             for epoch in slow]
-    write_log(folder / "one/run.h5", ranks=4, epochs=slow)
+    write_log(folder / "one/run.h5", ranks=4, epochs=slow, test_augment="shift", augmented_test_accuracy=0.63)
     write_log(folder / "other/run.h5", ranks=4, epochs=fast, config={"compress": "q8"})
     said = quick(folder, "--compare", "one", "other/run.h5", "--csv", "t", "--html", "p.html")
     lines = {" ".join(line.split()) for line in said.stdout.splitlines()}
@@ -29,14 +29,19 @@ def two_runs_compared(folder: pathlib.Path) -> None:
                  "exposed communication, s 2 0 -2.00 0", "sent in all epochs, MB 24 6 -18.0 0.250",
                  # B reaches 50 % in its third epoch, A in its second.
                  "until 50.0 % test accuracy, s 20 24 +4.00 1.20", "until 50.0 % test accuracy, sent MB 16 6 -10.0 0.375",
-                 "compress none q8"):
+                 # Test-time augmentation stands beside the plain accuracy, and counts for nothing else.
+                 "test accuracy over views (shift), % 63 - - -", "compress none q8"):
         assert line in lines, f"'{line}' is missing in:\n{said.stdout}"
     assert "Runs\n" not in said.stdout  # the usual tables are in files, and come with --all
     rows = {row["quantity"]: row for row in read_csv(folder / "t/runs_compared.csv")}
     assert rows["epoch, s"]["ratio"] == "0.8" and float(rows["sent in all epochs, MB"]["difference"]) == -18, rows
     parse_page(folder / "p.html")
     has((folder / "p.html").read_text(), "A: one/run, against B: other/run")
-    has(quick(folder, "--compare", "one", "other", "--all").stdout, "A: one/run", "Runs\n")
+    said = quick(folder, "--compare", "one", "other", "--all").stdout
+    has(said, "A: one/run", "Runs\n", "Over views: the test accuracy with test-time augmentation")
+    for table, row in (("\nRuns", "60.0 63.0 shift"), ("\nLoss and accuracy,", "60.0 63.0 shift")):
+        part = said[said.index(table):]
+        assert row in " ".join(part[:part.index("Over views:")].split()), part
     # Several folders are read side by side.
     has(quick(folder, "one", "other").stdout, "one/run", "other/run")
     # Same options, no accuracy.
