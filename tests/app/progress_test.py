@@ -20,7 +20,8 @@ SMALL = ["--model", "resnet20", "--limit-train", "32", "--limit-test", "8", "--b
 
 
 def run(ranks: int, *options: str, code: int = 0, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    words = [*(launcher or (MPIRUN, "-np", str(ranks), DPTRAIN)), *SMALL, *options]
+    alone = (DPTRAIN,) if ranks == 1 else (MPIRUN, "-np", str(ranks), DPTRAIN)
+    words = [*(launcher or alone), *SMALL, *options]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
