@@ -38,7 +38,12 @@ class Builder {
   }
 
  private:
-  Features conv(const std::string& name, Features x, const Conv2dLayer::Options& options) {
+  // No normalisation stands behind the last block, so the scale of the first weights reaches the
+  // logits: with torch's default, as in kuangliu's definition, they begin small enough for the
+  // learning rates of the other networks. (With He's they are some times as large, and 0.1
+  // diverges.)
+  Features conv(const std::string& name, Features x, Conv2dLayer::Options options) {
+    options.init = Init::uniform_fan_in;
     return {graph_.add<Conv2dLayer>(name, options, {x.value}), options.channels};
   }
   Features norm_relu(const std::string& name, Features x) {
