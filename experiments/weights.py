@@ -18,6 +18,21 @@ import sys
 
 FORMAT = "dptrain weights 1"
 
+# By dptrain's name of a model: the number of its tensors, without running statistics, and of the values of its
+# convolutions' kernels. Neither depends on the images or the classes. tests/net/model_test.cpp compares them.
+MODELS = {
+    "resnet18": (62, 11159232), "resnet34": (110, 21259968), "resnet50": (161, 23447232),
+    "resnet101": (314, 42387136), "resnet152": (467, 57984704), "resnet20": (59, 267696), "resnet32": (95, 461232),
+    "resnet44": (131, 654768), "resnet56": (167, 848304), "resnet110": (329, 1719216), "resnet20b": (65, 270256),
+    "resnet32b": (101, 463792), "resnet44b": (137, 657328), "resnet56b": (173, 850864), "resnet110b": (335, 1721776),
+    "resnet18-imagenet": (62, 11166912), "resnet34-imagenet": (110, 21267648), "resnet50-imagenet": (161, 23454912),
+    "resnet101-imagenet": (314, 42394816), "resnet152-imagenet": (467, 57992384), "preact-resnet18": (54, 11159232),
+    "preact-resnet34": (102, 21259968), "preact-resnet50": (151, 23447232), "preact-resnet101": (304, 42387136),
+    "preact-resnet152": (457, 57984704), "inception-v4": (449, 41079648), "inception-v4-imagenet": (449, 41079648),
+    "vgg16": (28, 14710464), "vgg16-bn": (54, 14710464), "vgg16-imagenet": (32, 14710464),
+    "vgg16-bn-imagenet": (58, 14710464), "resnet9": (25, 6563520), "airbench94": (15, 1967904),
+}
+
 
 def end(code: int, message: str) -> None:
     print(f"weights.py: {message}", file=sys.stderr)
@@ -75,12 +90,25 @@ def write_weights(path: str, model: str, classes: int, image: tuple[int, int, in
         file["best"] = group
 
 
+def check_model(source: str, model: str, state: dict[str, "numpy.ndarray"]) -> None:
+    """Refuses weights that are not those of the model, as far as the numbers of tensors and of values tell."""
+    trained = [tensor for name, tensor in state.items() if not name.endswith((".running_mean", ".running_var"))]
+    found = (len(trained), sum(tensor.size for tensor in trained if tensor.ndim == 4))
+    if found == MODELS[model]:
+        return
+    others = [name for name, numbers in MODELS.items() if numbers == found]
+    tensors, values = MODELS[model]
+    end(3, f"{source}: has {found[0]} tensors and {found[1]:,} values in kernels of convolutions" +
+        (f", as {' and '.join(others)}" if others else "") + f"; --model {model} has {tensors} and {values:,}")
+
+
 def from_torch(source: str, target: str, model: str, image: tuple[int, int, int]) -> None:
     state = {name: tensor.detach().float().numpy() for name, tensor in state_dict_of(source).items()
              if not name.endswith("num_batches_tracked")}
     matrices = [tensor for tensor in state.values() if tensor.ndim == 2]
     if not matrices:
         end(3, f"{source}: has no linear layer, whose rows are the classes")
+    check_model(source, model, state)
     part = target + ".part"
     try:
         write_weights(part, model, matrices[-1].shape[0], image, state)
@@ -110,7 +138,8 @@ def main() -> None:
     back = commands.add_parser("from-torch", allow_abbrev=False, help="a state dict to a file for --init")
     back.add_argument("source", metavar="NET.pt")
     back.add_argument("target", metavar="NET.h5")
-    back.add_argument("--model", required=True, help="dptrain's name of the model")
+    back.add_argument("--model", required=True, choices=MODELS, metavar="NAME",
+                      help="dptrain's name of the model: " + ", ".join(MODELS))
     back.add_argument("--image", type=image_size, default=(3, 32, 32), metavar="CxHxW",
                       help="the size of its images [3x32x32]")
     arguments = parser.parse_args()

@@ -149,6 +149,13 @@ def torch() -> None:
     train().close()
     for words in (["to-torch", "w.h5", "w.pt"], ["from-torch", "w.pt", "back.h5", "--model", "resnet20"]):
         subprocess.run([sys.executable, WEIGHTS, *words], check=True, stdout=subprocess.DEVNULL)
+    for model, code, sentence in (
+            ("resnet50-imagenet", 3, "weights.py: w.pt: has 59 tensors and 267,696 values in kernels of convolutions, as "
+             "resnet20; --model resnet50-imagenet has 161 and 23,454,912\n"), ("resnet21", 2, "--model: invalid choice")):
+        done = subprocess.run([sys.executable, WEIGHTS, "from-torch", "w.pt", "no.h5", "--model", model],
+                              capture_output=True, text=True)
+        assert done.returncode == code and sentence in done.stderr, done
+        assert not list(pathlib.Path().glob("no.h5*"))
     state = torch.load("w.pt", weights_only=True)
     with h5py.File("w.h5", "r") as a, h5py.File("back.h5", "r") as b:
         assert set(a["best"]) == set(b["best"]) == {name for name in state if "num_batches" not in name}

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <set>
 
@@ -101,6 +103,36 @@ TEST(Models, ParameterCountsAreExact) {
     }
   }
   EXPECT_EQ(net::model_names(), names) << "every model has a row here";
+}
+
+// experiments/weights.py knows a model's weights by the number of its trained and frozen tensors
+// and of the values of its kernels.
+TEST(Models, WeightsPyKnowsThem) {
+  std::ifstream file(DP_WEIGHTS_PY);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  ASSERT_FALSE(text.empty()) << DP_WEIGHTS_PY;
+  for (const std::string& name : net::model_names()) {
+    const net::Graph graph =
+        net::make_model(name, {.image = {.height = 299, .width = 299}, .classes = 10});
+    std::size_t tensors = 0, kernel_values = 0;
+    std::vector<Shape> shapes = {graph.images_shape(1)};
+    for (std::size_t i = 1; i < graph.nodes().size(); ++i) {
+      std::vector<Shape> inputs;
+      for (const std::size_t input : graph.nodes()[i].inputs) inputs.push_back(shapes[input]);
+      const auto layer = graph.nodes()[i].make();
+      shapes.push_back(layer->output_shape(inputs));
+      for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
+        if (spec.kind == ParameterKind::statistic) continue;
+        ++tensors;
+        if (spec.is_linear || spec.shape.size() != 4) continue;
+        kernel_values += std::accumulate(spec.shape.begin(), spec.shape.end(), std::size_t{1},
+                                         std::multiplies<>());
+      }
+    }
+    const std::string row = '"' + name + "\": (" + std::to_string(tensors) + ", " +
+                            std::to_string(kernel_values) + "),";
+    EXPECT_NE(text.find(row), std::string::npos) << "there is no row\n    " << row;
+  }
 }
 
 // The head's first layer has as many inputs as the last pooling leaves values.
