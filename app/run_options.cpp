@@ -104,12 +104,18 @@ std::optional<RoundOptions> round_options(const Options& options, const RoundSch
       .delay = checked_cast<std::size_t>(options.sync_delay)};
 }
 
-std::optional<AugmentationRule> augmentation_rule(const Options& options, const ImageShape& shape) {
+std::optional<AugmentationRule> augmentation_rule(const Options& options) {
   if (!options.augment) return std::nullopt;
-  const AugmentationRule rule{.crop_padding = static_cast<int>(options.crop_padding),
-                              .is_reflected = options.crop_fill == Options::CropFill::reflect,
-                              .flip = options.flip,
-                              .cutout = static_cast<int>(options.cutout)};
+  return AugmentationRule{.crop_padding = static_cast<int>(options.crop_padding),
+                          .is_reflected = options.crop_fill == Options::CropFill::reflect,
+                          .flip = options.flip,
+                          .cutout = static_cast<int>(options.cutout)};
+}
+
+std::optional<AugmentationRule> augmentation_rule(const Options& options, const ImageShape& shape) {
+  const std::optional<AugmentationRule> chosen = augmentation_rule(options);
+  if (!chosen) return std::nullopt;
+  const AugmentationRule& rule = *chosen;
   const std::size_t side = std::min(shape.height, shape.width);
   if (!fits({.cutout = rule.cutout}, shape)) {
     throw_error(ErrorKind::usage, "--cutout {}: must be at most {}, the side of the images",

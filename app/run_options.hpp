@@ -22,7 +22,8 @@ namespace dp {
 [[nodiscard]] net::ScheduleOptions schedule_options(const Options& options, double scaling,
                                                     std::size_t steps_per_epoch);
 
-// Nothing without --augment.
+// Nothing with --augment off. Without a shape it is not asked whether images can be changed so.
+[[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options);
 [[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options,
                                                                 const ImageShape& shape);
 // Nothing where gradients are exchanged at every step.

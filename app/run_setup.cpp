@@ -100,7 +100,8 @@ DatasetRequest data_request(const Run& run) {
           .validation_share = options.validation_share,
           .split_seed = static_cast<std::uint64_t>(options.split_seed),
           .bad_images =
-              options.bad_images == Options::BadImages::skip ? BadImages::skip : BadImages::fail};
+              options.bad_images == Options::BadImages::skip ? BadImages::skip : BadImages::fail,
+          .augment = augmentation_rule(options)};
 }
 
 void load_data(Run& run) {

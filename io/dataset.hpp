@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/augment.hpp"
 #include "io/image_source.hpp"
 
 namespace dp {
@@ -22,7 +23,7 @@ namespace dp {
 // How training images of any size are cut (folders and packs).
 enum class CropKind {
   automatic,  // pad, if all images have the network's size, otherwise resized
-  pad,        // as for testing, then shifted by up to 4 pixels
+  pad,        // as for testing, then padded and cut
   resized,    // a random part, scaled to the network's size
 };
 
@@ -44,6 +45,9 @@ struct DatasetRequest {
   double validation_share = 0;  // 0: 0.1 where there are no test images
   std::uint64_t split_seed = 0;
   BadImages bad_images = BadImages::fail;
+  // How the caller will change training images; none: not at all. Only what is said about them
+  // depends on it.
+  std::optional<AugmentationRule> augment = AugmentationRule{};
 
   [[nodiscard]] Normalization normalization(const Normalization& usual) const {
     return {.mean = mean.value_or(usual.mean), .deviation = deviation.value_or(usual.deviation)};

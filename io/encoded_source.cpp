@@ -108,6 +108,11 @@ std::size_t EncodedSource::next_of_class(std::size_t index) const {
   return static_cast<std::size_t>(first - members_.begin());
 }
 
+void EncodedSource::take_bad_images_of(const EncodedSource& other) {
+  DP_ASSERT(members_ == other.members_, "sources of other images");
+  for (std::size_t i = 0; i < count(); ++i) is_bad_[i] = other.is_bad_[i].load();
+}
+
 std::vector<std::string> EncodedSource::take_notes() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> notes = std::exchange(notes_, {});

@@ -40,6 +40,10 @@ class EncodedSource final : public ImageSource {
     return options_.bad_images == BadImages::skip;
   }
 
+  // Takes over which images another source of the same members could not decode; they are not noted
+  // a second time.
+  void take_bad_images_of(const EncodedSource& other);
+
   [[nodiscard]] const IndexedImage& image(std::size_t index) const;
   [[nodiscard]] std::string path_of(std::size_t index) const;
 

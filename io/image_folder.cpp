@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "io/encoded_source.hpp"
 #include "io/image_pack.hpp"
@@ -19,6 +20,8 @@ namespace dp {
 namespace {
 
 using Members = std::vector<std::uint32_t>;
+
+constexpr std::size_t kMostNamed = 5;  // of bad images
 
 std::string counted(std::size_t count) { return format_count(static_cast<std::int64_t>(count)); }
 
@@ -97,22 +100,51 @@ void limit(Members& members, std::size_t most) {
   members = std::move(kept);
 }
 
-// Leaves the bad ones out, and says which.
-void check_headers(Part& part, const DatasetRequest& request, std::vector<std::string>& warnings) {
+// Which classes some images have.
+std::vector<bool> classes_of(const ImageTree& tree, const Members& members) {
+  std::vector<bool> is_there(tree.index->classes.size());
+  for (const std::uint32_t member : members) {
+    is_there[static_cast<std::size_t>(tree.index->images[member].label)] = true;
+  }
+  return is_there;
+}
+
+// Leaves the bad ones out, and says which. `what`: "training" or "test".
+void check_headers(Part& part, const char* what, const DatasetRequest& request,
+                   std::vector<std::string>& warnings) {
   HeaderScan scan = scan_headers(part.tree, part.members, request.threads);
-  const std::size_t all = part.members.size();
-  part.members = std::move(scan.good);
+  const Members all = std::exchange(part.members, std::move(scan.good));
   if (scan.bad.empty()) return;
-  constexpr std::size_t kMostNamed = 5;
   const std::span<const std::string> named(scan.bad.data(), std::min(scan.bad.size(), kMostNamed));
-  const std::string text =
-      fmt::format("{} of {} images cannot be read: {}{}", counted(scan.bad.size()), counted(all),
-                  fmt::join(named, "; "), scan.bad.size() > kMostNamed ? "; ..." : "");
+  const std::size_t others = scan.bad.size() - named.size();
+  const std::string text = fmt::format(
+      "{} of {} images cannot be read: {}{}", counted(scan.bad.size()), counted(all.size()),
+      fmt::join(named, "; "), others > 0 ? fmt::format("; and {} more", counted(others)) : "");
   if (request.bad_images == BadImages::fail) {
     throw SettingError(ErrorKind::data, text + "; bad images can be left out", Setting::bad_images);
   }
   if (part.members.empty()) throw_error(ErrorKind::data, "{}; none is left", text);
   warnings.push_back(text + "; they are left out");
+  const std::vector<bool> before = classes_of(part.tree, all),
+                          after = classes_of(part.tree, part.members);
+  for (std::size_t c = 0; c < before.size(); ++c) {
+    if (!before[c] || after[c]) continue;
+    warnings.push_back(fmt::format("class {}: none of its {} images can be read",
+                                   printable(part.tree.index->classes[c]), what));
+  }
+}
+
+// Images that could not be decoded when mean and deviation were measured.
+void warn_of_images(const std::vector<std::string>& notes, std::vector<std::string>& warnings) {
+  const std::size_t named = std::min(notes.size(), kMostNamed);
+  warnings.insert(warnings.end(), notes.begin(),
+                  notes.begin() + static_cast<std::ptrdiff_t>(named));
+  if (notes.size() > named) {
+    warnings.push_back(
+        fmt::format("{} more images cannot be decoded; the next ones of their classes stand in for "
+                    "them",
+                    counted(notes.size() - named)));
+  }
 }
 
 // The sizes and kinds of all images.
@@ -169,16 +201,34 @@ std::uint32_t choose_size(const DatasetRequest& request, const Survey& survey) {
   return is_small ? survey.most_width : kUsual;
 }
 
-std::unique_ptr<const EncodedSource> make_source(const Part& part, const char* name,
-                                                 std::uint32_t side,
-                                                 const Normalization& normalization,
-                                                 const EncodedSourceOptions& options) {
-  return std::make_unique<const EncodedSource>(ImageFacts{.name = name,
-                                                          .class_names = part.tree.index->classes,
-                                                          .shape = {.height = side, .width = side},
-                                                          .normalization = normalization},
-                                               part.tree.index, part.tree.files, part.members,
-                                               options);
+// How training images are prepared, as `rule` says.
+std::string how_trained(const std::optional<AugmentationRule>& rule, bool has_resized_crop,
+                        bool has_that_size, const std::string& how_tested) {
+  if (!rule) return "as for testing";
+  std::string text = has_resized_crop ? "a random part, scaled" : how_tested;
+  if (!has_resized_crop && rule->crop_padding > 0) {
+    text =
+        fmt::format("{}shifted by up to {} pixel{} over {}", has_that_size ? "" : how_tested + ", ",
+                    rule->crop_padding, rule->crop_padding == 1 ? "" : "s",
+                    rule->is_reflected ? "their mirror images" : "black");
+  }
+  constexpr const char* kFlips[] = {"half of them mirrored", "mirrored in every other epoch",
+                                    "not mirrored"};
+  text += fmt::format(", {}", kFlips[static_cast<std::size_t>(rule->flip)]);
+  if (rule->cutout > 0) {
+    text += fmt::format(", a square of {0}x{0} set to the mean colour", rule->cutout);
+  }
+  return text;
+}
+
+std::unique_ptr<EncodedSource> make_source(const Part& part, const char* name, std::uint32_t side,
+                                           const Normalization& normalization,
+                                           const EncodedSourceOptions& options) {
+  return std::make_unique<EncodedSource>(ImageFacts{.name = name,
+                                                    .class_names = part.tree.index->classes,
+                                                    .shape = {.height = side, .width = side},
+                                                    .normalization = normalization},
+                                         part.tree.index, part.tree.files, part.members, options);
 }
 
 }  // namespace
@@ -234,8 +284,8 @@ Dataset load_image_folder(const DatasetRequest& request) {
   }
   limit(parts.train.members, request.limit_train);
   limit(parts.test.members, request.limit_test);
-  check_headers(parts.train, request, data.warnings);
-  check_headers(parts.test, request, data.warnings);
+  check_headers(parts.train, "training", request, data.warnings);
+  check_headers(parts.test, "test", request, data.warnings);
 
   Survey survey;
   survey.add(parts.train);
@@ -251,12 +301,15 @@ Dataset load_image_folder(const DatasetRequest& request) {
 
   Normalization normalization = request.normalization({});
   const bool is_measured = !request.mean || !request.deviation;
+  std::unique_ptr<EncodedSource> sample;
   if (is_measured) {
-    const auto sample = make_source(parts.train, "folder train", side, {}, options);
+    sample = make_source(parts.train, "folder train", side, {}, options);
     normalization = request.normalization(measure_normalization(*sample, request.threads));
-    for (const std::string& note : sample->take_notes()) data.warnings.push_back(note);
+    warn_of_images(sample->take_notes(), data.warnings);
   }
-  data.train = make_source(parts.train, "folder train", side, normalization, options);
+  auto train = make_source(parts.train, "folder train", side, normalization, options);
+  if (sample) train->take_bad_images_of(*sample);
+  data.train = std::move(train);
   data.test = make_source(parts.test, "folder test", side, normalization, options);
   data.is_decoded = true;
   const std::string sizes =
@@ -270,8 +323,7 @@ Dataset load_image_folder(const DatasetRequest& request) {
                     : fmt::format("the centre, with the shorter side at {}", options.short_side);
   data.about = fmt::format(
       "{} training and {} test images{} in {} classes, {}{}{}; the network sees {}x{}; training: "
-      "{}; "
-      "testing: {}; mean {:.4f}, deviation {:.4f}{}",
+      "{}; testing: {}; mean {:.4f}, deviation {:.4f}{}",
       counted(data.train->count()), counted(data.test->count()),
       parts.train.tree.index == parts.test.tree.index
           ? fmt::format(" (a share of {} of each class, by names)", request.validation_share > 0
@@ -279,7 +331,7 @@ Dataset load_image_folder(const DatasetRequest& request) {
                                                                         : kUsualValidationShare)
           : fmt::format(" ({})", parts.test.tree.name),
       data.train->classes(), sizes, kinds.empty() ? "" : "; ", kinds, side, side,
-      options.has_resized_crop ? "a random part, scaled" : "shifted by up to 4 pixels", how_tested,
+      how_trained(request.augment, options.has_resized_crop, has_that_size, how_tested), how_tested,
       fmt::join(normalization.mean, " "), fmt::join(normalization.deviation, " "),
       is_measured ? fmt::format(" (measured on {} images)",
                                 counted(std::min(kMeasuredImages, data.train->count())))

@@ -217,6 +217,10 @@ std::vector<ImageTree> open_image_pack(const std::string& path) {
   } catch (const SettingError&) {
     throw;
   } catch (const Error& error) {
+    // HDF5's own words are about the inside of a file.
+    if (std::string_view(error.what()).starts_with("HDF5: ")) {
+      refuse(path, "is cut off or damaged; copy it again, or make it again with dptrain-pack");
+    }
     refuse(path, error.what());
   }
 }

@@ -10,7 +10,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <set>
 #include <span>
+#include <utility>
 
 #include "kernels/base/setting_error.hpp"
 
@@ -62,15 +65,20 @@ class OpenFile {
   std::uint64_t size_ = 0;
 };
 
+std::string in_lower_case(std::string_view name) {
+  std::string text(name);
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
 bool has_image_suffix(std::string_view name) {
   static constexpr std::array<std::string_view, 10> kSuffixes = {
       ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"};
   const std::size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return false;
-  std::string suffix(name.substr(dot));
-  for (char& c : suffix) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
+  const std::string suffix = in_lower_case(name.substr(dot));
   return std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end();
 }
 
@@ -105,6 +113,21 @@ std::vector<std::string> class_folders(const fs::path& folder) {
   std::vector<std::string> names = list(folder).folders;
   std::erase_if(names, is_hidden);
   return names;
+}
+
+// What a folder is, whichever links lead to it.
+using Place = std::pair<dev_t, ino_t>;
+
+std::optional<Place> find_place(const fs::path& folder) {
+  struct stat status = {};
+  if (::stat(folder.c_str(), &status) != 0) return {};
+  return Place{status.st_dev, status.st_ino};
+}
+
+Place place_of(const fs::path& folder) {
+  const std::optional<Place> place = find_place(folder);
+  if (!place) refuse(folder.string(), std::strerror(errno));
+  return *place;
 }
 
 // Lists one tree.
@@ -155,18 +178,6 @@ class Lister {
   }
 
  private:
-  struct Place {
-    dev_t device;
-    ino_t number;
-    bool operator==(const Place&) const = default;
-  };
-
-  static Place place_of(const fs::path& folder) {
-    struct stat status = {};
-    if (::stat(folder.c_str(), &status) != 0) refuse(folder.string(), std::strerror(errno));
-    return {status.st_dev, status.st_ino};
-  }
-
   void collect(const std::string& folder, int depth) {
     const std::string path = (root_ / folder).string();
     const Place place = place_of(path);
@@ -225,6 +236,20 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
+// Folders that are called as parts of a data set often are, and are none of those that are read.
+std::vector<std::string> other_parts(const fs::path& folder) {
+  constexpr std::array<std::string_view, 10> kNames = {"train",      "training", "val",     "valid",
+                                                       "validation", "test",     "testing", "eval",
+                                                       "evaluation", "dev"};
+  const bool has_train = is_folder(folder / "train");
+  std::vector<std::string> names = class_folders(folder);
+  std::erase_if(names, [&](const std::string& name) {
+    if (has_train && (name == "train" || name == "val" || name == "test")) return true;
+    return std::ranges::find(kNames, in_lower_case(name)) == kNames.end();
+  });
+  return names;
+}
+
 }  // namespace
 
 std::string FolderFiles::name_of(const ImageIndex& index, const IndexedImage& image) const {
@@ -263,17 +288,27 @@ void FolderFiles::read_header(const ImageIndex& index, IndexedImage& image,
 bool is_image_folder(const std::string& folder) {
   const fs::path train = fs::path(folder) / "train";
   const fs::path root = is_folder(train) ? train : fs::path(folder);
-  constexpr int kMostEntries = 1'000;
+  constexpr int kMostEntries = 1'000'000;  // a second or two
   int count = 0;
-  std::error_code code;
-  for (fs::recursive_directory_iterator
-           entry(root, fs::directory_options::skip_permission_denied, code),
-       end;
-       !code && entry != end && count < kMostEntries; entry.increment(code), ++count) {
-    std::error_code ignored;
-    if (entry.depth() >= 1 && has_image_suffix(entry->path().filename().string()) &&
-        !entry->is_directory(ignored)) {
-      return true;
+  std::vector<fs::path> waiting = {root};
+  std::set<Place> entered;
+  while (!waiting.empty()) {
+    const fs::path here = std::move(waiting.back());
+    waiting.pop_back();
+    const std::optional<Place> place = find_place(here);
+    if (!place || !entered.insert(*place).second) continue;
+    const bool is_root = entered.size() == 1;
+    std::error_code code;
+    for (fs::directory_iterator entry(here, code), end; !code && entry != end;
+         entry.increment(code)) {
+      if (++count > kMostEntries) return false;
+      const std::string name = entry->path().filename().string();
+      std::error_code ignored;
+      if (entry->is_directory(ignored)) {
+        if (!is_hidden(name)) waiting.push_back(entry->path());
+      } else if (!is_root && has_image_suffix(name)) {
+        return true;
+      }
     }
   }
   return false;
@@ -292,11 +327,35 @@ std::vector<ImageTree> list_image_folder(const std::string& folder) {
     refuse(folder, "is neither a folder with images nor a pack made by dptrain-pack");
   }
   std::vector<ImageTree> trees;
+  const std::vector<std::string> others = other_parts(given);
+  const std::string named = printable(fmt::format("{}", fmt::join(others, " and ")));
   if (!is_folder(given / "train")) {
+    if (!others.empty() && others.size() == class_folders(given).size()) {
+      refuse(folder,
+             fmt::format("has {}, but no train; the classes' folders of training images belong "
+                         "into train, those of test images into val or test",
+                         named));
+    }
     trees.push_back(list_tree(given, "", nullptr));
+    if (!others.empty()) {
+      trees.front().notes.push_back(
+          fmt::format("{}: has no train, so that {} {}", printable(folder), named,
+                      others.size() == 1 ? "is taken for a class" : "are taken for classes"));
+    }
     return trees;
   }
+  const bool has_tests = is_folder(given / "val") || is_folder(given / "test");
+  if (!others.empty() && !has_tests) {
+    refuse(
+        folder,
+        fmt::format("has train and {}; a folder of test images must be called val or test", named));
+  }
   trees.push_back(list_tree(given / "train", "train", nullptr));
+  if (!others.empty()) {
+    trees.front().notes.push_back(
+        fmt::format("{}: {} {} not used; test images are taken from {}", printable(folder), named,
+                    others.size() == 1 ? "is" : "are", is_folder(given / "val") ? "val" : "test"));
+  }
   for (const char* name : {"val", "test"}) {
     if (!is_folder(given / name)) continue;
     trees.push_back(list_tree(given / name, name, &trees.front().index->classes));

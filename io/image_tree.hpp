@@ -8,6 +8,9 @@
 // .png, .bmp, .gif, .webp, .tif, .tiff, .ppm, .pgm, in any case); others are left out and counted.
 // Links are followed; one that leads back to a folder above it is left out and named. Folders whose
 // names begin with a dot are left out.
+//
+// A folder of parts that is not of this form (valid beside train, or val without train) is refused,
+// because all of it would be trained on, or a part of train would be the test.
 #pragma once
 
 #include <string>
@@ -34,7 +37,8 @@ class FolderFiles final : public EncodedImages {
   std::string root_;
 };
 
-// Whether a folder has images in folders of classes; looks at a few files only.
+// Whether a folder has images in folders of classes, or in links to such. Ends at the first image,
+// or after a million entries without one.
 [[nodiscard]] bool is_image_folder(const std::string& folder);
 
 // The parts of a folder: train, and val or test (val, where it has both); or train alone; or one

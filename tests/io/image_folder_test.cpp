@@ -126,7 +126,9 @@ TEST(ImageFolder, HasTorchvisionsOrder) {
   ASSERT_EQ(data.warnings.size(), 1u);
   expect_contains(data.warnings[0], {"2 files were left out"});
   expect_contains(data.about, {"8 training and 2 test images (test) in 3 classes, all are 8x8",
-                               "1 with the suffix of another format", "shifted by up to 4 pixels"});
+                               "1 with the suffix of another format",
+                               "shifted by up to 4 pixels over black, half of them mirrored; "
+                               "testing: as they are"});
   EXPECT_EQ(detect_dataset(folder.path().string()), "folder");
 }
 
@@ -148,6 +150,85 @@ TEST(ImageFolder, MessagesSayWhatIsMissing) {
   expect_contains(failure([&] { static_cast<void>(load(folder, {.validation_share = 0.5})); },
                           ErrorKind::usage),
                   {"validation share 0.5", "the data have test images of their own (val)"});
+}
+
+// Folders that are called as parts are, where others are expected.
+TEST(ImageFolder, OtherLayoutsAreNotTrainedOn) {
+  const TempFolder folder;
+  const auto write = [&](const std::string& part) {
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      folder.write(part + (i < 2 ? "/a/" : "/b/") + std::to_string(i) + ".png", make_png(8, 8, i));
+    }
+  };
+  write("val");
+  EXPECT_EQ(detect_dataset(folder.path().string()), "folder");
+  expect_contains(load_failure(folder),
+                  {"has val, but no train; the classes' folders of training images belong into "
+                   "train, those of test images into val or test"});
+  write("Training");
+  expect_contains(load_failure(folder), {"has Training and val, but no train"});
+  write("train");
+  EXPECT_EQ(load(folder).warnings.size(), 1u);
+  expect_contains(load(folder).warnings[0],
+                  {"Training is not used; test images are taken from val"});
+  std::filesystem::remove_all(folder / "Training");
+  std::filesystem::rename(folder / "val", folder / "valid");
+  expect_contains(load_failure(folder),
+                  {"has train and valid; a folder of test images must be called val or test"});
+  write("test");
+  expect_contains(load(folder).warnings[0], {"valid is not used; test images are taken from test"});
+  // A class may be called so.
+  const TempFolder classes;
+  for (const char* name : {"cat/1.png", "cat/2.png", "test/1.png", "test/2.png"}) {
+    classes.write(name, make_png(8, 8, 1));
+  }
+  const Dataset data = load(classes);
+  EXPECT_EQ(data.train->classes(), 2u);
+  ASSERT_EQ(data.warnings.size(), 1u);
+  expect_contains(data.warnings[0], {"has no train, so that test is taken for a class"});
+}
+
+TEST(ImageFolder, IsRecognisedBehindLinksAndOtherFiles) {
+  const TempFolder folder, other;
+  for (int i = 0; i < 1'100; ++i) other.write("many/" + std::to_string(i) + ".txt", {});
+  EXPECT_EQ(detect_dataset(other.path().string()), "");
+  other.write("many/deep/1.png", make_png(8, 8, 1));
+  EXPECT_EQ(detect_dataset(other.path().string()), "folder");
+  std::filesystem::create_directory_symlink("..", folder / "a b");
+  std::filesystem::create_directory_symlink(folder.path(), folder / "loop");
+  std::filesystem::create_directory_symlink(other.path() / "many", folder / "b");
+  EXPECT_EQ(detect_dataset(folder.path().string()), "folder");
+}
+
+TEST(ImageFolder, SaysHowImagesAreTrained) {
+  const TempFolder small, mixed;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const std::string name = (i < 2 ? "a/" : "b/") + std::to_string(i) + ".png";
+    small.write(name, make_png(8, 8, i));
+    mixed.write(name, make_png(8 + i, 8, i));
+  }
+  const auto trained = [](const TempFolder& folder, DatasetRequest request) {
+    request.image_size = 8;
+    const std::string about = load(folder, request).about;
+    const std::size_t begin = about.find("training: ") + 10;
+    return about.substr(begin, about.find("; testing: ") - begin);
+  };
+  using Flip = AugmentationRule::Flip;
+  EXPECT_EQ(trained(small, {.augment = {}}), "as for testing");
+  EXPECT_EQ(trained(mixed, {.augment = {}}), "as for testing");
+  EXPECT_EQ(trained(small, {.augment = {{.crop_padding = 2,
+                                         .is_reflected = true,
+                                         .flip = Flip::alternate,
+                                         .cutout = 3}}}),
+            "shifted by up to 2 pixels over their mirror images, mirrored in every other epoch, a "
+            "square of 3x3 set to the mean colour");
+  EXPECT_EQ(trained(small, {.augment = {{.crop_padding = 0, .flip = Flip::off}}}),
+            "as they are, not mirrored");
+  EXPECT_EQ(trained(mixed, {.augment = {{.crop_padding = 2}}}),
+            "a random part, scaled, half of them mirrored");
+  EXPECT_EQ(trained(mixed, {.crop = CropKind::pad, .augment = {{.crop_padding = 1}}}),
+            "the centre, with the shorter side at 9, shifted by up to 1 pixel over black, half of "
+            "them mirrored");
 }
 
 TEST(ImageFolder, FollowsLinksButNoLoops) {
@@ -308,9 +389,8 @@ TEST(ImageFolder, TheHashTellsNamesSizesAndLabelsApart) {
 // ---- bad images ---------------------------------------------------------------------------------
 
 Bytes damaged_jpeg(std::uint32_t seed) {
-  Bytes bytes = make_jpeg(50, 40, seed);
-  bytes.resize(bytes.size() - bytes.size() / 3);
-  return bytes;
+  const Bytes bytes = make_jpeg(50, 40, seed);
+  return {bytes.begin(), bytes.end() - static_cast<std::ptrdiff_t>(bytes.size() / 3)};
 }
 
 TEST(BadImages, HeadersAreCheckedBeforeTheFirstStep) {
@@ -377,6 +457,31 @@ TEST(BadImages, BodiesAreNamedOrReplacedByTheNextOfTheClass) {
   const Dataset hopeless = load(folder, skip);
   expect_contains(failure([&] { static_cast<void>(hopeless.train->read(4, {}, scratch)); }),
                   {"class b of folder train has no image that can be decoded"});
+}
+
+// What was found while mean and deviation were measured is not said again in training.
+TEST(BadImages, AreNamedOnce) {
+  const TempFolder folder;
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    folder.write("train/a/" + std::to_string(i) + ".jpg",
+                 i < 7 ? damaged_jpeg(i) : make_jpeg(50, 40, i));
+    folder.write("train/b/" + std::to_string(i) + ".jpg", {});
+    folder.write("train/c/" + std::to_string(i) + ".png", make_png(20, 20, i));
+  }
+  for (const char* name : {"val/a/1.png", "val/b/1.png", "val/c/1.png"}) {
+    folder.write(name, make_png(20, 20, 1));
+  }
+  const Dataset data = load(folder, {.image_size = 16, .bad_images = BadImages::skip});
+  ASSERT_EQ(data.warnings.size(), 8u);
+  expect_contains(data.warnings[0], {"10 of 30 images cannot be read: ", "train/b/4.jpg: is empty",
+                                     "; and 5 more; they are left out"});
+  EXPECT_EQ(data.warnings[0].find("train/b/5.jpg"), std::string::npos);
+  EXPECT_EQ(data.warnings[1], "class b: none of its training images can be read");
+  expect_contains(data.warnings[2], {"train/a/0.jpg: is a damaged JPEG"});
+  expect_contains(data.warnings[6], {"train/a/4.jpg: is a damaged JPEG"});
+  expect_contains(data.warnings[7], {"2 more images cannot be decoded"});
+  static_cast<void>(read_all(*data.train, 2));
+  EXPECT_TRUE(data.train->take_notes().empty());
 }
 
 TEST(BadImages, AFileThatChangesInTheRunEndsIt) {
@@ -485,6 +590,8 @@ TEST(Pack, DamageIsNamed) {
     out.write("c.h5", Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length)));
     const std::string message = load_failure(folder, {.data_dir = out / "c.h5", .image_size = 16});
     EXPECT_NE(message.find("c.h5"), std::string::npos) << message;
+    EXPECT_EQ(message.find("HDF5"), std::string::npos) << message;
+    if (length > 100) expect_contains(message, {"c.h5: is cut off or damaged; copy it again, or"});
   }
   const hid_t file = H5Fcreate((out / "d.h5").c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT);
   H5Fclose(file);
