@@ -114,4 +114,4 @@ PKG_CONFIG_LIBDIR=$root/usr/lib/$triple/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
 cmake --build "$folder/build" --parallel "$jobs" --target "${targets[@]}"
 
 echo "== tests under qemu"
-ctest --test-dir "$folder/build" -R "$regex" --timeout 1200 --output-on-failure --no-tests=error
+ctest --test-dir "$folder/build" -R "$regex" --output-on-failure --no-tests=error

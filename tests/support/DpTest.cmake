@@ -13,6 +13,12 @@
 # Tests that do not apply skip by name (skipped.hpp); ctest shows a program as skipped where all did.
 include(GoogleTest)
 
+# Under an emulator of another processor everything takes ten times as long.
+set(DP_TEST_TIMEOUT_S 120)
+if(CMAKE_CROSSCOMPILING_EMULATOR)
+  set(DP_TEST_TIMEOUT_S 1200)
+endif()
+
 # As root or not, with fewer cores than ranks or not: the same command. Ranks that wait give way.
 # ThreadSanitizer leaves out what is Open MPI's, by name.
 set(DP_MPI_TEST_ENVIRONMENT
@@ -54,26 +60,26 @@ function(dp_test name)
     dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES
-      LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+      LABELS "cpu;${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
     return()
   endif()
 
   dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_device_main ${ARG_LINK})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES
-    LABELS "cpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77
+    LABELS "cpu;${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77
     ENVIRONMENT "${environment};DP_TEST_DEVICE=cpu")
   if(DP_CUDA_ON_CPU)
     dp_program_on_cpu(${name} SOURCES ${ARG_SOURCES} LINK dp_device_main ${ARG_LINK})
     add_test(NAME ${name}_on_cpu COMMAND ${name}_on_cpu)
     set_tests_properties(${name}_on_cpu PROPERTIES
-      LABELS "cuda_on_cpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77
+      LABELS "cuda_on_cpu;${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77
       ENVIRONMENT "${environment};DP_TEST_DEVICE=cuda")
   endif()
   if(DP_HAVE_CUDA)
     add_test(NAME ${name}_gpu COMMAND ${name})
     set_tests_properties(${name}_gpu PROPERTIES
-      LABELS "gpu;${ARG_LABELS}" TIMEOUT 120 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu
+      LABELS "gpu;${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu
       ENVIRONMENT "${environment};DP_TEST_DEVICE=cuda")
     set_property(GLOBAL APPEND PROPERTY DP_GPU_TEST_PROGRAMS ${name})
   endif()
@@ -91,7 +97,7 @@ function(dp_add_mpi_tests name program)
     endif()
     add_test(NAME ${name}_np${np} COMMAND ${MPIEXEC_EXECUTABLE} -np ${np} $<TARGET_FILE:${program}>)
     set_tests_properties(${name}_np${np} PROPERTIES
-      LABELS "${ARG_LABELS}" TIMEOUT 120 PROCESSORS ${processors} SKIP_RETURN_CODE 77
+      LABELS "${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} PROCESSORS ${processors} SKIP_RETURN_CODE 77
       ENVIRONMENT "${DP_MPI_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})
   endforeach()
 endfunction()
