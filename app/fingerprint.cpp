@@ -28,6 +28,11 @@ constexpr std::array<std::string_view, 31> kFree = {
 // Options that may change the rest of the training, which is what their user wants.
 constexpr std::array<std::string_view, 2> kTold = {"epochs", "lr-milestones"};
 
+// Options that are not set where the schedule or the crop, which are compared themselves, has no
+// use for them. Earlier builds wrote their values all the same.
+constexpr std::array<std::string_view, 5> kUsedBySome = {"lr-gamma", "lr-triangle", "lr-power",
+                                                         "crop-padding", "crop-fill"};
+
 constexpr const char* kMayChange =
     "--epochs, the number of ranks, and whatever is about the machine, the network's time, logs, "
     "traces and checkpoints";
@@ -81,6 +86,7 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
     const auto earlier = then.find(name);
     // An option that the checkpoint does not know is one of a later dptrain.
     if (earlier == then.end() || earlier->second == value || is_in(name, kFree)) continue;
+    if (value.empty() && is_in(name, kUsedBySome)) continue;
     if (is_in(name, kTold)) {
       told.push_back(
           fmt::format("--{} {} instead of {}", name, named(value), named(earlier->second)));

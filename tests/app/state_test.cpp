@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/checkpoint_head.hpp"
+#include "app/fingerprint.hpp"
 #include "app/rehearsal.hpp"
 #include "app/replica.hpp"
 #include "app/restore.hpp"
@@ -443,6 +444,20 @@ std::string case_name(const testing::TestParamInfo<std::string>& spec) {
   return spec.param.substr(0, spec.param.find(':'));
 }
 INSTANTIATE_TEST_SUITE_P(Codecs, RunState, testing::ValuesIn(all_codecs()), case_name);
+
+// Earlier builds wrote values of options for which the run had no use.
+TEST(Fingerprint, OptionsWithoutAUseDoNotCount) {
+  Options options;
+  CheckpointHead head;
+  add_options(head, options);
+  EXPECT_EQ(head.get("option.lr-gamma"), "");
+  head.set("option.lr-gamma", std::string("0.1"));
+  EXPECT_TRUE(compare_options(head, options).empty());
+  options.lr_schedule = Options::LrSchedule::step;
+  add_options(head, options);
+  head.set("option.lr-gamma", std::string("0.5"));
+  EXPECT_THROW(static_cast<void>(compare_options(head, options)), Error);
+}
 
 TEST(AgreeOnState, NamesTheFirstTensorThatDiffers) {
   Communicator comm;
