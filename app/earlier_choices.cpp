@@ -4,7 +4,9 @@
 #include <set>
 #include <sstream>
 
+#include "app/options_values.hpp"
 #include "app/rank_main.hpp"
+#include "app/round_schedule.hpp"
 #include "comm/auto_rate.hpp"
 #include "kernels/base/error.hpp"
 
@@ -34,6 +36,20 @@ void check_fit(const RunChoices& earlier, const Options& options, const std::str
           std::to_string(batch_per_rank));
 }
 
+void check_round_steps(const RunChoices& earlier, const Options& options) {
+  if (!parse_round_schedule("--sync-every", options.sync_every).is_auto()) return;
+  if (earlier.round_steps.empty()) {
+    throw_error(ErrorKind::usage,
+                "--autotune {}: that log does not say how often its ranks exchanged, which "
+                "--sync-every auto would repeat; use --autotune on, or the log of a run with "
+                "--sync-every auto",
+                options.autotune);
+  }
+  for (const std::string& steps : split_at_commas(earlier.round_steps)) {
+    static_cast<void>(parse_whole("round_steps of that log:", steps, {1, 1'000'000}));
+  }
+}
+
 }  // namespace
 
 RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
@@ -50,11 +66,13 @@ RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm, 
                   "and --log-steps 1",
                   options.autotune);
     }
+    check_round_steps(choices, options);
     check_fit(choices, options, device.description(), (batch_at_once + ranks - 1) / ranks);
   });
   choices.bucket_bytes = comm.all_gather(choices.bucket_bytes).front();
   comm.broadcast(choices.exchange_path);
   comm.broadcast(choices.algorithms);
+  comm.broadcast(choices.round_steps);
   std::string bits(reinterpret_cast<const char*>(choices.planned_bits.data()),
                    choices.planned_bits.size() * sizeof(double));
   comm.broadcast(bits);

@@ -27,10 +27,12 @@ OptionRow round_row(OptionRow row, const Options& options) {
 
 std::vector<OptionRow> round_rows(Options& options) {
   OptionRow every = text_row(
-      "sync-every", options.sync_every, "H[:key=value,...]", kRoundSchedules,
+      "sync-every", options.sync_every, "H|auto[:key=value,...]", kRoundSchedules,
       "each rank trains alone for H steps, and then all exchange what their parameters have "
       "changed "
-      "by, instead of gradients at every step; off: gradients at every step; keys: from=E: from "
+      "by, instead of gradients at every step; off: gradients at every step; auto: at every step, "
+      "and where an epoch shows that training waits for that, as seldom as it takes for waiting to "
+      "be a tenth, up to max=N (64) steps; keys: from=E: from "
       "epoch E on; alpha=X: H grows to (X / learning rate)^2; decay=X: factor for what codecs have "
       "not delivered yet; state=own|mean: the optimisers' states after a round");
   every.set = [&options](std::string_view value) {
@@ -82,12 +84,14 @@ void resolve_rounds(Options& options, const LayerOf& layer_of) {
     refuse("--compress dgc",
            "which keeps the momentum of gradients that are exchanged at every step; topk has none");
   }
-  if (is_codec(options.compress, "auto")) {
-    refuse("--compress auto",
-           "which sends what the backward pass of each step hides; give the rate, as in "
-           "ecq:bits=1");
-  }
   const RoundSchedule schedule = parse_round_schedule("--sync-every", options.sync_every);
+  if (schedule.is_auto()) {
+    if (options.sync_delay > 0) {
+      throw_error(ErrorKind::usage, "--sync-delay {}: not with --sync-every {}; give H",
+                  options.sync_delay, options.sync_every);
+    }
+    return;
+  }
   if (checked_cast<std::size_t>(options.sync_delay) >= schedule.least_steps) {
     throw_error(ErrorKind::usage,
                 "--sync-delay {}: must be below the {} step{} of a round (--sync-every {})",

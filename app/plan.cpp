@@ -241,7 +241,7 @@ std::vector<std::size_t> sync_lengths(const Options& options) {
   }
   if (!lengths.empty()) return lengths;
   const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
-  return {rounds.has_rounds() ? rounds.steps_at(options.lr) : 1};
+  return {rounds.least_steps > 0 ? rounds.steps_at(options.lr) : 1};
 }
 
 TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {

@@ -154,7 +154,7 @@ std::optional<StepForecast> predict_run(Run& run) {
   if (hosts == 1) choice.ports.inside_bytes_per_s = run.link.bytes_per_s;
   choice.window = reducer.window();
   choice.overlaps = run.options.overlap;
-  if (run.rounds.has_rounds()) {
+  if (run.rounds.has_rounds() && !run.rounds.is_auto()) {
     choice.round_delay = static_cast<double>(run.options.sync_delay);
     // The last round of an epoch may be shorter.
     const std::size_t steps = run.train_loader->steps();

@@ -80,6 +80,7 @@ struct EpochTally {
   std::int64_t rated_steps = 0;
   std::int64_t skipped_steps = 0;  // by all ranks together, or by this one alone
   bool is_judged_alone = false;    // each rank skips its own steps
+  bool is_in_rounds = false;       // ranks exchange less often than at every step
   bool has_exchanged = false;      // in the last step, or after it
   bool is_under_way = false;       // the exchange of a round, after the last step
   std::int64_t exchanges = 0;
@@ -109,7 +110,8 @@ struct EvaluationResult {
 // What is said of a codec with a rate: the link carries less than the least; the guard sends more.
 // Empty where it is not so.
 [[nodiscard]] std::string floor_clash(const RateReport& rate, const RateLimits& limits,
-                                      const std::vector<Bucket>& buckets);
+                                      const std::vector<Bucket>& buckets,
+                                      bool is_in_rounds = false);
 [[nodiscard]] std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buckets);
 
 class Recorder {
@@ -142,6 +144,10 @@ class Recorder {
   void note_skipped_step(std::uint64_t global_step, const std::string& where, bool is_of_all);
   // The same of a round, which all ranks undo.
   void note_lost_round(std::uint64_t global_step, const std::string& where);
+  // Rank 0 logs the steps between two exchanges that were chosen for each epoch so far.
+  void record_round_steps(const std::string& steps) {
+    if (is_speaker() && log_) log_->set_attribute("/", "round_steps", steps);
+  }
   // Rank 0 tells the result of an evaluation that belongs to no epoch.
   void say_evaluation(const EvaluationResult& result);
   // Rank 0 prints and logs the result with test-time augmentation, which stands beside the others.

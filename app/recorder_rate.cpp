@@ -20,16 +20,25 @@ std::string name_of(const std::vector<Bucket>& buckets, std::size_t b) {
 }  // namespace
 
 std::string floor_clash(const RateReport& rate, const RateLimits& limits,
-                        const std::vector<Bucket>& buckets) {
+                        const std::vector<Bucket>& buckets, bool is_in_rounds) {
   if (!(rate.hidden_bits < limits.least_bits)) return {};
   const std::string place = rate.binding_bucket
                                 ? fmt::format("; from {} on there is no time left",
                                               name_of(buckets, *rate.binding_bucket))
                                 : std::string();
+  if (is_in_rounds) {
+    return fmt::format(
+        "rank 0's link carries {}/s, which is {:.2g} bits a value in {:.0f} % of a round's time. "
+        "The least, min={:g}, is sent, and training waits for the rest: try longer rounds "
+        "(--sync-every) or --sync-delay",
+        format_bytes(rate.link_bytes_per_s), rate.hidden_bits, 100 * AutoRate::kSlack,
+        limits.least_bits);
+  }
   return fmt::format(
       "rank 0's link carries {}/s, which hides {:.2g} bits a value behind backward{}. The least, "
-      "min={:g}, is sent, and training waits for the rest: try a larger --batch-size, fewer "
-      "exchanges (--accumulate), fewer hosts, or --compress auto:min={:.2g} at the price of "
+      "min={:g}, is sent, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
+      "--sync-every auto), a larger --batch-size or --accumulate, fewer hosts, or --compress "
+      "auto:min={:.2g} at the price of "
       "accuracy",
       format_bytes(rate.link_bytes_per_s), rate.hidden_bits, place, limits.least_bits,
       std::max(limits.least_bits / 2, 0.01));
@@ -49,7 +58,7 @@ std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buc
 void Recorder::note_rate(const EpochTally& tally) {
   const std::optional<RateLimits> limits = parse_compress(run_.options->compress).limits;
   if (has_met_floor_ || !limits) return;
-  const std::string text = floor_clash(tally.rate, *limits, run_.buckets);
+  const std::string text = floor_clash(tally.rate, *limits, run_.buckets, tally.is_in_rounds);
   if (text.empty()) return;
   has_met_floor_ = true;
   warn(fmt::format("epoch {}: {}", tally.epoch + 1, text));

@@ -100,6 +100,9 @@ class Replica {
   // counts where rounds begin.
   void begin_epoch(std::size_t epoch, double learning_rate = 1.0);
 
+  // Before begin_epoch(): rounds begin with that epoch, and not when the options say.
+  void set_first_epoch_of_rounds(std::size_t epoch) { options_.rounds->first_epoch = epoch; }
+
   // The weights were set from outside: averages of them begin there.
   void reset_averages();
 

@@ -1,4 +1,5 @@
 // How a replica trains in rounds (app/round_sync.hpp).
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -93,6 +94,8 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
   if (options_.rounds->residual_decay < 1.0) {
     sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));
   }
+  sync_->set_hidden_share(std::min(
+      1.0, static_cast<double>(options_.rounds->delay) / static_cast<double>(rounds_->steps())));
   sync_->begin_step(step, progress, rounds_->number());
   rounds_->write_difference();
   sync_->all_final();

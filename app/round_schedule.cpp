@@ -15,6 +15,8 @@ namespace dp {
 namespace {
 
 constexpr WholeRange kSteps{1, 1'000'000}, kEpoch{1, 100'000};
+constexpr WholeRange kMostSteps{2, 1'000'000};
+constexpr std::size_t kUsualMost = 64;
 constexpr RealRange kAlpha{.least = 0, .most = 1000, .is_least_allowed = false};
 constexpr RealRange kDecay{.least = 0, .most = 1};
 
@@ -22,13 +24,24 @@ RoundSchedule parse(std::string_view text) {
   if (text == "off") return {};
   RoundSchedule schedule;
   const std::size_t colon = std::min(text.find(':'), text.size());
-  schedule.least_steps = checked_cast<std::size_t>(parse_whole("", text.substr(0, colon), kSteps));
+  const bool is_auto = text.substr(0, colon) == "auto";
+  if (is_auto) {
+    schedule.most_steps = kUsualMost;
+    schedule.from = RoundSchedule::kNotChosen;
+  } else {
+    schedule.least_steps =
+        checked_cast<std::size_t>(parse_whole("", text.substr(0, colon), kSteps));
+  }
   if (colon == text.size()) return schedule;
   std::set<std::string> seen;
   for (const std::string& pair : split_at_commas(text.substr(colon + 1))) {
     const std::size_t at = std::min(pair.find('='), pair.size());
     const std::string key = pair.substr(0, at), value = pair.substr(std::min(at + 1, pair.size()));
-    if (key == "from") {
+    if (is_auto && key == "max") {
+      schedule.most_steps = checked_cast<std::size_t>(parse_whole("", value, kMostSteps));
+    } else if (is_auto && (key == "from" || key == "alpha")) {
+      throw_error(ErrorKind::usage, "not with auto");
+    } else if (key == "from") {
       schedule.from = checked_cast<std::size_t>(parse_whole("", value, kEpoch));
     } else if (key == "alpha") {
       schedule.alpha = parse_real("", value, kAlpha);
@@ -64,7 +77,22 @@ std::size_t RoundSchedule::steps_at(double learning_rate) const {
   return std::max(least_steps, static_cast<std::size_t>(steps));
 }
 
+std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most) {
+  const double allowed_s = kShareOfWaiting * epoch.compute_s;
+  if (!(allowed_s > 0.0)) return 1;
+  if (!epoch.is_in_rounds && epoch.exposed_s <= allowed_s) return 1;
+  const double exchange_s = epoch.exposed_s + (epoch.is_in_rounds ? 0.0 : epoch.backward_s);
+  const double steps = std::ceil(exchange_s / allowed_s);
+  return std::clamp<std::size_t>(
+      steps < static_cast<double>(most) ? static_cast<std::size_t>(steps) : most, 1, most);
+}
+
 std::string RoundSchedule::text() const {
+  if (is_auto() && from == kNotChosen) {
+    return fmt::format(
+        "every step, and less often where training would wait for it, up to every {} steps",
+        most_steps);
+  }
   std::string every = fmt::format("every {} step{}", least_steps, least_steps == 1 ? "" : "s");
   if (alpha > 0.0) {
     every = fmt::format("every max({}, ({:g} / learning rate)^2) steps", least_steps, alpha);

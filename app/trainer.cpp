@@ -75,10 +75,12 @@ std::string Trainer::run() {
 void Trainer::train_epoch(std::size_t epoch) {
   Loader& loader = *run_.train_loader;
   plan_batch(epoch);
+  if (!is_resumed_in_epoch_) choose_rounds(epoch);
   if (!std::exchange(is_resumed_in_epoch_, false)) {
     tally_ = {.epoch = epoch};
     tally_.global_batch = batch_;
-    tally_.is_judged_alone = !options_.exchange || run_.rounds.has_rounds_in(epoch);
+    tally_.is_in_rounds = run_.rounds.has_rounds_in(epoch);
+    tally_.is_judged_alone = !options_.exchange || tally_.is_in_rounds;
     tally_.steps_of_epoch = loader.steps();
     tally_.checkpoint_s = std::exchange(checkpoint_s_, 0.0);
   }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "app/checkpoints.hpp"
 #include "app/options.hpp"
@@ -62,6 +63,8 @@ class Trainer {
   void write_trace();
 
   // These are in trainer_rounds.cpp.
+  void choose_rounds(std::size_t epoch);
+  void take_round_steps(std::string steps);
   [[nodiscard]] StepVerdict end_step_of_round(bool is_last);
   void sample_round();
   void judge_round(const StepVerdict& verdict, std::size_t steps);
@@ -90,9 +93,10 @@ class Trainer {
 
   std::uint64_t global_step_ = 0;
   std::int64_t skipped_in_a_row_ = 0, lost_rounds_in_a_row_ = 0;
-  bool must_stop_ = false;                 // all ranks have agreed on it after the last step
-  StopVote stop_vote_;                     // without an exchange
-  std::size_t batch_ = 0;                  // global, of the running epoch
+  bool must_stop_ = false;   // all ranks have agreed on it after the last step
+  StopVote stop_vote_;       // without an exchange
+  std::string round_steps_;  // that were chosen: a number for each epoch so far, joined by commas
+  std::size_t batch_ = 0;    // global, of the running epoch
   double first_loss_ = 0, last_loss_ = 0;  // of epochs, with a dynamic batch
   // The batch that was taken from the loader and is not computed yet.
   bool is_loaded_ = false;

@@ -54,6 +54,7 @@ std::size_t Trainer::resume() {
   }
   const ResumePoint& point = *run_.resume;
   const std::size_t epoch = point.epoch();
+  if (run_.rounds.is_auto()) take_round_steps(point.head.get("round_steps"));
   // Codecs depend on the epoch, and what they keep on the codec.
   replica_.begin_epoch(epoch);
   StateList state;
@@ -94,6 +95,7 @@ void Trainer::write_checkpoint() {
   head.set("step", global_step_);
   head.set("epoch", tally_.epoch);
   head.set("epoch_is_over", is_between_epochs_ ? 1 : 0);
+  if (run_.rounds.is_auto()) head.set("round_steps", round_steps_);
   extras.log = recorder_.log_image(head);
   extras.texts.emplace_back(kHeadEntry, head.text());
   checkpoints_->write(global_step_, state, extras);

@@ -1,11 +1,78 @@
 // What the training loop does after a step of a round (app/round_sync.hpp).
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "app/not_finite.hpp"
+#include "app/options_values.hpp"
+#include "app/round_schedule.hpp"
 #include "app/trainer.hpp"
+#include "io/text_table.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
+namespace {
+
+// What an earlier run has chosen for that epoch; behind its last one, as for that.
+std::optional<std::size_t> round_steps_of(const std::string& list, std::size_t epoch) {
+  if (list.empty()) return std::nullopt;
+  const std::vector<std::string> numbers = split_at_commas(list);
+  return std::stoul(numbers[std::min(epoch, numbers.size() - 1)]);
+}
+
+}  // namespace
+
+// With --sync-every auto: how often ranks exchange in this epoch, from what the one before it has
+// measured, or as in an earlier run. The same on all ranks.
+void Trainer::choose_rounds(std::size_t epoch) {
+  RoundSchedule& rounds = run_.rounds;
+  if (!rounds.is_auto() || !run_.exchanges()) return;
+  std::size_t steps = 1;
+  std::string why;
+  if (epoch > 0) {
+    const LoopTimes& mine = tally_.times;
+    std::vector<double> sums = {mine.step() - mine.exposed_comm, mine.backward, mine.exposed_comm};
+    replica_.sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+    const double ranks = run_.comm.size();
+    const double count = ranks * static_cast<double>(tally_.steps);
+    const EpochOfRounds last = {
+        .compute_s = sums[0] / count,
+        .backward_s = sums[1] / count,
+        .exposed_s =
+            sums[2] / (ranks * static_cast<double>(std::max<std::int64_t>(tally_.exchanges, 1))),
+        .is_in_rounds = rounds.has_rounds_in(epoch - 1)};
+    steps = chosen_steps(last, rounds.most_steps);
+    why = fmt::format(": an exchange kept training waiting for {}, and a step computes for {}",
+                      format_seconds(last.exposed_s), format_seconds(last.compute_s));
+  }
+  if (const auto earlier = round_steps_of(run_.choices.round_steps, epoch)) {
+    steps = *earlier;
+    why = ", as in the earlier run";
+  }
+  const std::size_t before = std::max<std::size_t>(rounds.least_steps, 1);
+  take_round_steps(round_steps_.empty() ? std::to_string(steps)
+                                        : fmt::format("{},{}", round_steps_, steps));
+  recorder_.record_round_steps(round_steps_);
+  if (steps == before) return;
+  recorder_.say(fmt::format("epoch {}: ranks exchange every {}{}", epoch + 1,
+                            steps == 1 ? "step" : fmt::format("{} steps", steps), why));
+}
+
+// The last of the numbers counts, and rounds begin with the first one that is not 1.
+void Trainer::take_round_steps(std::string steps) {
+  round_steps_ = std::move(steps);
+  RoundSchedule& rounds = run_.rounds;
+  for (std::size_t epoch = 0; const std::string& number : split_at_commas(round_steps_)) {
+    rounds.least_steps = std::stoul(number);
+    ++epoch;
+    if (rounds.least_steps > 1) rounds.from = std::min(rounds.from, epoch);
+  }
+  replica_.set_first_epoch_of_rounds(rounds.from - 1);
+}
 
 // The exchange of a round that ends here, and the sum of an earlier one that is to be applied here.
 // At the end of an epoch nothing stays under way.
@@ -19,7 +86,9 @@ StepVerdict Trainer::end_step_of_round(bool is_last) {
   }
   if (!ends) return verdict;
   sample_round();
-  if (options_.sync_delay > 0 && !is_last) {
+  // A sum that would come with the epoch's last exchange, or after it, is waited for.
+  const std::size_t left = tally_.steps_of_epoch - tally_.steps - 1;
+  if (options_.sync_delay > 0 && left > static_cast<std::size_t>(options_.sync_delay)) {
     replica_.send_round(global_step_, progress);
     return verdict;
   }

@@ -156,6 +156,8 @@ class AutoRate {
            const AutoRateOptions& options);
 
   void add(const StepTimes& step);
+  // Steps will be unlike those so far; what is known of the link stays.
+  void forget_times() { steps_ = 0; }
   // Without limits; nothing is known before the first step.
   [[nodiscard]] RateBudget budget() const { return budget_; }
   [[nodiscard]] bool is_known() const { return steps_ > 0; }

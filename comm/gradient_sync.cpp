@@ -13,7 +13,7 @@ namespace dp {
 
 void GradientSync::begin_step(std::uint64_t step, double progress,
                               std::optional<std::uint64_t> number) {
-  if (has_rate()) order_rate(number.value_or(step), progress);
+  if (has_rate()) order_rate(step, number.value_or(step), progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
@@ -57,6 +57,9 @@ void GradientSync::change_scale(float factor) {
   scale_residual(factor);
   rate_ = {};
   histograms_.reset();
+  // What follows from the times of steps, too, but for what is known of the link.
+  has_times_ = false;
+  if (auto_rate_) auto_rate_->forget_times();
 }
 
 void GradientSync::scale_residual(float factor) {

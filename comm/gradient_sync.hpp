@@ -47,8 +47,9 @@ struct GradientSyncOptions {
   std::string compress = "none";  // as parse_compress() reads it
   // The measured link of this rank, for auto; zeros: not known.
   double link_bytes_per_s = 0.0, link_latency_s = 0.0;
-  // For auto: the bits of each step (0: as measured), which are then taken instead of what is
-  // measured, so that a run repeats an earlier one. Behind the last step its bits stay.
+  // For auto: the bits of each step, which are then taken instead of what is measured, so that a
+  // run repeats an earlier one. 0: the step had no exchange, or one that was applied later; then
+  // the next bits count, and behind the last ones these.
   std::vector<double> planned_bits = {};
   std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
   std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
@@ -102,6 +103,9 @@ class GradientSync {
   void change_scale(float factor);
   // Between steps: multiplies what has not been delivered yet.
   void scale_residual(float factor);
+  // For auto, where begin_step() comes once in a round: so large a share of the time between two of
+  // them, without waiting, runs while an exchange does.
+  void set_hidden_share(double share) { hidden_share_ = share; }
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
@@ -129,8 +133,8 @@ class GradientSync {
   void take_rate(const CodecSpec& spec);
   void check_rate() const;
   void watch_link(std::size_t ranks);
-  void order_rate(std::uint64_t step, double progress);
-  [[nodiscard]] std::optional<double> bits_of_earlier_run(std::uint64_t step) const;
+  void order_rate(std::uint64_t step, std::uint64_t number, double progress);
+  [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
   void steer_rate(const StepVerdict& verdict);
   void take_squares(const StepVerdict& verdict);
@@ -166,7 +170,9 @@ class GradientSync {
   std::vector<double> ready_s_;  // by bucket
   StepTimes times_;
   bool has_times_ = false;
-  std::uint64_t step_ = 0;
+  double hidden_share_ = 0.0;
+  std::uint64_t step_ = 0;                 // or the exchange's number
+  std::optional<std::size_t> planned_at_;  // in planned_bits of the options
   std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;  // of the first step
   std::unique_ptr<Reducer> reducer_;
 };

@@ -68,11 +68,18 @@ void GradientSync::watch_link(std::size_t ranks) {
           .latency_s = options_.link_latency_s});
 }
 
-std::optional<double> GradientSync::bits_of_earlier_run(std::uint64_t step) const {
+// Where the bits of an exchange are that begins in this step or later.
+std::optional<std::size_t> GradientSync::planned_from(std::uint64_t step) const {
   const std::vector<double>& bits = options_.planned_bits;
   if (!limits_ || bits.empty()) return std::nullopt;
-  const double planned = bits[std::min<std::size_t>(step, bits.size() - 1)];
-  return planned > 0.0 ? std::optional(planned) : std::nullopt;
+  const auto is_given = [](double each) { return each > 0.0; };
+  const auto begin =
+      bits.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(step, bits.size()));
+  const auto found = std::find_if(begin, bits.end(), is_given);
+  if (found != bits.end()) return static_cast<std::size_t>(found - bits.begin());
+  const auto last = std::find_if(bits.rbegin(), bits.rend(), is_given);
+  if (last == bits.rend()) return std::nullopt;
+  return static_cast<std::size_t>(bits.rend() - last) - 1;
 }
 
 double GradientSync::guarded(double bits) const {
@@ -80,9 +87,10 @@ double GradientSync::guarded(double bits) const {
   return std::max(bits, std::min(bits * guard_.factor(), kMostGuardedBits));
 }
 
-void GradientSync::order_rate(std::uint64_t step, double progress) {
-  step_ = step;
-  planned_bits_ = bits_of_earlier_run(step).value_or(planned_bits_);
+void GradientSync::order_rate(std::uint64_t step, std::uint64_t number, double progress) {
+  step_ = number;
+  planned_at_ = planned_from(step);
+  if (planned_at_) planned_bits_ = options_.planned_bits[*planned_at_];
   if (!limits_) planned_bits_ = guarded(planned_bits(mean_bits_, progress));
   if (auto_rate_) {
     const double now_s = seconds_now();
@@ -94,6 +102,8 @@ void GradientSync::order_rate(std::uint64_t step, double progress) {
         times_.backward_end_s = std::ranges::max(times_.ready_s);
       }
       times_.next_begin_s = now_s;
+      times_.backward_end_s +=
+          hidden_share_ * std::max(0.0, now_s - times_.begin_s - times_.exposed_s);
       auto_rate_->add(times_);
     }
     times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
@@ -106,14 +116,14 @@ void GradientSync::order_rate(std::uint64_t step, double progress) {
   if (wanted_error_ > 0.0) {
     word.kind = RateWord::Kind::errors;
     // One rank after the other, so that the mean of all is what is steered.
-    if (step % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
+    if (number % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
   } else if (auto_rate_ && auto_rate_->is_known()) {
     word.code = RateWish::of_bits(auto_rate_->budget().bits_per_value).code();
   }
   reducer_->set_rate({.steps = rate_.steps(),
                       .dense_bits = dense_bits_of(planned_bits_),
                       .word = word,
-                      .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(step),
+                      .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(number),
                       .histograms = histograms_.get()});
 }
 
@@ -127,7 +137,7 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   const RateWish wish = verdict.rate.wish();
   double next_bits = planned_bits_;
   if (limits_ && wish.is_given()) next_bits = guarded(dense_choice_.next(wish.bits(), *limits_));
-  next_bits = bits_of_earlier_run(step_ + 1).value_or(next_bits);
+  if (planned_at_) next_bits = options_.planned_bits[*planned_from(*planned_at_ + 1)];
   if (is_dense(planned_bits_)) {
     // Gradients have changed since the steps were found.
     if (!is_dense(next_bits)) rate_.stop();

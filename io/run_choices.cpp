@@ -74,6 +74,9 @@ RunChoices read(const std::string& path) {
   choices.bucket_bytes =
       static_cast<std::size_t>(read_number_attribute(file.get(), "bucket_bytes"));
   choices.planned_bits = read_planned_bits(file.get());
+  if (H5Aexists(file.get(), "round_steps") > 0) {
+    choices.round_steps = read_text_attribute(file.get(), "round_steps");
+  }
   return choices;
 }
 

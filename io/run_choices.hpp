@@ -20,6 +20,8 @@ struct RunChoices {
   // (--log-steps 1), 0 where a step has none: what a rate that followed the link has decided by
   // measurement.
   std::vector<double> planned_bits;
+  // The steps between two exchanges of each epoch, joined by commas, where they were chosen.
+  std::string round_steps;
 };
 
 // Throws SettingError(data) "log of an earlier run PATH: ..." if the file cannot be read or is not

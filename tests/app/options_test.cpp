@@ -477,6 +477,32 @@ TEST(RoundSchedule, FollowsTheQuadraticRule) {
   }
 }
 
+TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
+  const RoundSchedule rounds = parse_round_schedule("--sync-every", "auto:max=20,state=mean");
+  EXPECT_TRUE(rounds.has_rounds() && rounds.is_auto() && rounds.takes_mean_state);
+  EXPECT_FALSE(rounds.has_rounds_in(99));
+  EXPECT_EQ(rounds.most_steps, 20u);
+  EXPECT_EQ(parse_round_schedule("--sync-every", "auto").most_steps, 64u);
+  for (const char* wrong :
+       {"auto:max=1", "auto:alpha=1", "auto:from=2", "8:max=9", "auto:", "auto8"}) {
+    EXPECT_THROW(static_cast<void>(parse_round_schedule("--sync-every", wrong)), Error) << wrong;
+  }
+  const auto every_step = [](double exposed_s) {
+    return chosen_steps({.compute_s = 1.0, .backward_s = 0.5, .exposed_s = exposed_s}, 20);
+  };
+  EXPECT_EQ(every_step(0.1), 1u);
+  EXPECT_EQ(every_step(0.24), 8u);  // (0.24 + 0.5) / 0.1, rounded up
+  EXPECT_EQ(every_step(9.0), 20u);
+  const auto in_rounds = [](double exposed_s) {
+    return chosen_steps(
+        {.compute_s = 1.0, .backward_s = 0.5, .exposed_s = exposed_s, .is_in_rounds = true}, 20);
+  };
+  EXPECT_EQ(in_rounds(0.01), 1u);
+  EXPECT_EQ(in_rounds(0.25), 3u);
+  EXPECT_EQ(in_rounds(1e9), 20u);
+  EXPECT_EQ(chosen_steps({}, 20), 1u);
+}
+
 TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
   const Options options = parse({"--sync-every", "8:alpha=0.1", "--outer-momentum", "0.9"});
   EXPECT_EQ(options.sync_every, "8:alpha=0.1");
@@ -494,6 +520,7 @@ TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
                                              {"--sync-every", "4", "--sync-delay", "4"},
                                              {"--sync-every", "1", "--sync-delay", "1"},
                                              {"--sync-delay", "1"},
+                                             {"--sync-every", "auto", "--sync-delay", "1"},
                                              {"--outer-lr", "0.7"}}) {
     EXPECT_THROW(parse(wrong), Error) << wrong[0] << wrong[1];
   }

@@ -343,8 +343,13 @@ TEST_F(RecorderTest, SaysWhatALinkAndAResidualDoToTheRate) {
   EXPECT_EQ(floor_clash(rate, limits, buckets),
             "rank 0's link carries 100 kB/s, which hides 0.03 bits a value behind backward; from "
             "bucket 0 (conv.weight to linear.weight) on there is no time left. The least, min=0.1, "
-            "is sent, and training waits for the rest: try a larger --batch-size, fewer exchanges "
-            "(--accumulate), fewer hosts, or --compress auto:min=0.05 at the price of accuracy");
+            "is sent, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
+            "--sync-every auto), a larger --batch-size or --accumulate, fewer hosts, or --compress "
+            "auto:min=0.05 at the price of accuracy");
+  EXPECT_EQ(floor_clash(rate, limits, buckets, true),
+            "rank 0's link carries 100 kB/s, which is 0.03 bits a value in 3 % of a round's time. "
+            "The least, min=0.1, is sent, and training waits for the rest: try longer rounds "
+            "(--sync-every) or --sync-delay");
   EXPECT_EQ(guard_at_work(rate, buckets), "");
   rate.guard_factor = 1.0;
   EXPECT_EQ(guard_at_work(rate, buckets), "");

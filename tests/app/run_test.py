@@ -244,6 +244,40 @@ def rounds() -> None:
     assert np.array_equal(rare["epochs"]["replica_hash"], later["epochs"]["replica_hash"])
 
 
+def rounds_are_chosen() -> None:
+    # Over 20 Mbit/s an exchange in fp32 takes half a second, a step far less: the first epoch is at every step, and then
+    # rounds are as long as they may be. Another run chooses the same from the log, and it goes on after a checkpoint.
+    options = ("--sync-every", "auto:max=3", "--limit-train", "112", "--limit-test", "8")
+    slow = (*options, "--autotune", "on", "--throttle", "20mbit", "--checkpoint", "ck", "--checkpoint-every", "5steps")
+    first = run(2, "a.h5", *slow)
+    assert first.attrs["round_steps"] == "1,3", first.attrs["round_steps"]
+    assert first["steps"]["exchanged"].tolist() == [1] * 4 + [0, 0, 1, 1], first["steps"]["exchanged"]
+    done = subprocess.run(command(2, "b.h5", *options, "--autotune", "a.h5"), capture_output=True, text=True, timeout=200)
+    assert "epoch 2: ranks exchange every 3 steps, as in the earlier run" in done.stdout, done
+    again = h5py.File("b.h5", "r")
+    assert again.attrs["round_steps"] == "1,3"
+    assert_same_training(first, again)
+    for name in os.listdir("ck"):
+        if not name.startswith("step000000005."):
+            os.unlink(f"ck/{name}")
+    done = subprocess.run([*command(2, "c.h5", *slow), "--resume"], capture_output=True, text=True, timeout=200)
+    assert "resumed from step 5 (epoch 2)" in done.stdout, done
+    assert_same_training(first, h5py.File("c.h5", "r"))
+
+
+def auto_in_rounds() -> None:
+    # The rate follows from what the link carries in a round, and a run repeats it; with a delay, too.
+    options = ("--compress", "auto:max=6", "--sync-every", "3", "--sync-delay", "1", "--limit-train", "384",
+               "--limit-test", "8")
+    first = run(2, "a.h5", *options, "--autotune", "on", "--throttle", "20mbit")
+    exchanged = first["steps"]["exchanged"] == 1
+    planned = first["steps"]["planned_bits"]
+    assert np.isnan(planned[~exchanged]).all() and (planned[exchanged] >= 0.1).all(), planned
+    assert first["epochs"]["exchanges"].tolist() == [4, 4]
+    again = run(2, "b.h5", *options, "--autotune", "a.h5", "--throttle", "20mbit")
+    assert_same_training(first, again)
+
+
 def without_exchange() -> None:
     log = run(2, "off.h5", "--exchange", "off", "--compress", "q8", "--epochs", "20", "--augment", "off",
               "--limit-train", "96", "--batch-size", "8")
