@@ -67,7 +67,7 @@ Options trial_options(const Options& options, int ranks) {
   trial.sync_bn = false;
   trial.sync_every = "off";
   trial.autotune = "off";
-  trial.log = trial.trace = trial.export_file = trial.checkpoint = "none";
+  trial.log = trial.trace = trial.export_file = trial.checkpoint = trial.tensorboard = "none";
   trial.resume = false;
   trial.quiet = true;
   trial.epochs = std::max<std::int64_t>(1, options.epochs);

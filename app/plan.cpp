@@ -37,6 +37,7 @@ Options rehearsal_options(const Options& options) {
   trial.exchange = false;
   trial.sync_every = "off";
   trial.log = trial.trace = trial.export_file = trial.init = trial.checkpoint = "none";
+  trial.tensorboard = "none";
   trial.resume = false;
   trial.quiet = true;
   trial.epochs = std::max<std::int64_t>(1, options.epochs);
@@ -303,7 +304,7 @@ void print_plans(const Options& options, const Calibration& calibration,
           }
         }
         // In rounds nothing hides.
-        if (ranks > 1 && sync_lengths(options).front() == 1) {
+        if (ranks > 1 && std::ranges::count(sync_lengths(options), 1u) > 0) {
           hidden = hidden_bits(
               calibration, choice_for(options, calibration, network, "direct", kCodecOfRate, 1));
         }

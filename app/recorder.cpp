@@ -141,8 +141,9 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                                    .guard_factor = tally.rate.guard_factor,
                                    .exchanged = has_exchanged ? 1 : 0});
     }
-    if (!tally.is_under_way) log_steps();
   }
+  // Rows of steps during the exchange of a round have waited until now.
+  if (!tally.is_under_way) log_steps();
   if (is_speaker()) {
     note_guard(tally);
     tell_live_step(tally);

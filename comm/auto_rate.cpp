@@ -66,10 +66,14 @@ unsigned dense_bits_of(double planned_bits) {
 
 double DenseChoice::next(double wished, const RateLimits& limits) {
   const auto fitting = [&](double margin) {
-    std::int64_t forms = 0;
-    if (!limits.allows_dense) return forms;
-    for (const DenseForm& form : kDenseForms) forms += wished >= form.bits_per_value * margin;
-    return forms;
+    std::int64_t finest = 0;
+    for (std::size_t f = 0; limits.allows_dense && f < kDenseForms.size(); ++f) {
+      const double bits = kDenseForms[f].bits_per_value;
+      if (bits >= limits.least_bits && wished >= bits * margin) {
+        finest = static_cast<std::int64_t>(f) + 1;
+      }
+    }
+    return finest;
   };
   if (fitting(1.0) < form_) {
     form_ = fitting(1.0);

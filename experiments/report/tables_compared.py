@@ -35,7 +35,7 @@ def _signed(value: float | None) -> str:
 
 def compared_table(a: Run, b: Run) -> Table:
     best = [_best(run) for run in (a, b)]
-    common = min(found) if None not in (found := best) else None  # type: ignore[type-var]
+    common = min(best) if None not in best else None  # type: ignore[type-var]
     rows: list[Row] = []
 
     def add(quantity: str, values: list[float | None]) -> None:

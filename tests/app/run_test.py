@@ -242,6 +242,9 @@ def rounds() -> None:
     rare = run(3, "e.h5", "--compress", "ecq:bits=1", "--sync-every", "2:from=2,alpha=0.09", "--outer-lr", "0.7",
                "--outer-momentum", "0.9", "--sync-delay", "1", "--log-steps", "0", "--throttle", "20mbit")
     assert np.array_equal(rare["epochs"]["replica_hash"], later["epochs"]["replica_hash"])
+    # Rows of steps while an exchange is under way come later, but they come.
+    log = run(3, "f.h5", "--sync-every", "4", "--sync-delay", "3", "--log-steps", "3")
+    assert log["steps"]["step"].tolist() == [3, 6, 9] and np.isfinite(log["steps"]["train_loss"]).all(), log["steps"]["step"]
 
 
 def rounds_are_chosen() -> None:

@@ -269,7 +269,10 @@ TEST(DenseChoice, TakesAFormThatTheLinkHasCarriedForSomeSteps) {
   EXPECT_EQ(choice.next(5.0, limits), q4);
   for (int i = 1; i < 16 * DenseChoice::kPatience; ++i) EXPECT_EQ(choice.next(20.0, limits), q4);
   EXPECT_EQ(choice.next(20.0, limits), 16.0);
-  // A most that was given holds.
+  // A least and a most that were given hold.
+  const RateLimits least = *parse_compress("auto:min=5").limits;
+  DenseChoice of_five;
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(of_five.next(4.9, least), 5.0);
   const RateLimits given = *parse_compress("auto:max=2").limits;
   DenseChoice never;
   for (int i = 0; i < 50; ++i) EXPECT_EQ(never.next(1000.0, given), 2.0);

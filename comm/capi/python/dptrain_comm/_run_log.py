@@ -60,7 +60,7 @@ class RunLog:
         self._started = time.time()
         self._hosts: list[str] = []
         self._start_epoch()
-        atexit.register(self.close)
+        atexit.register(self._leave)
 
     def _check(self) -> None:
         """All ranks leave together if rank 0 cannot write the file."""
@@ -173,11 +173,16 @@ class RunLog:
                 "relative_error": _share(sums["error_squares"], sums["value_squares"]),
                 "residual_norm": math.sqrt(sums["residual_squares"])})
 
+    def _leave(self) -> None:
+        """The program ends without close(): what there is so far, of a run that is not finished."""
+        if not self._is_closed and self._has_begun:
+            self._save(False)
+
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._leave)
         if self._has_begun:
             self._save(True)
 
