@@ -203,7 +203,7 @@ def stale_segments_are_removed() -> None:
     import mmap
     with open(mapped, "r+b") as file, mmap.mmap(file.fileno(), 4096):
         done = subprocess.run([MPIRUN, "-np", "2", "-x", f"OMPI_MCA_btl_vader_backing_directory={folder.resolve()}",
-                               DPTRAIN, "--version"], capture_output=True, text=True, timeout=60)
+                               DPTRAIN, "--print-config"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     left = {path.resolve() for path in folder.iterdir()}
     assert left == {mapped, young, *others}, left
