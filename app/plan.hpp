@@ -30,11 +30,11 @@ struct PlanAdvice {
   std::string text;
 };
 
-// Of the rows whose codec trains as fp32 within the spread of seeds (codec_accuracy.hpp), which is
-// known of an exchange at every step or as often as the plan has it, those
-// that take at most kNearFastest times as long as the fastest of them; of these the first in the
-// order of the list, which goes from fine codecs to coarse ones. If it still waits for the network,
-// the text says what would help. At least one row.
+// Chooses among the rows whose codec trains as fp32 within the spread of seeds (codec_accuracy.hpp;
+// that is known of an exchange at every step, or as often as the plan has it). Those count that
+// take at most kNearFastest times as long as the fastest of them, and the first of these is taken:
+// the list goes from fine codecs to coarse ones. If it still waits for the network, the text says
+// what would help. Needs at least one row.
 inline constexpr double kNearFastest = 1.05;
 [[nodiscard]] PlanAdvice advise(const std::vector<PlanRow>& rows);
 

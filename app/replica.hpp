@@ -142,7 +142,7 @@ class Replica {
   // the verdict is not finite, all ranks go back to the common parameters, and what they have done
   // since is lost, too.
   StepVerdict take_round(double progress);
-  // Of the exchange that take_round() has taken or will take: the steps of its round.
+  // How many steps the round had whose exchange take_round() has taken or will take.
   [[nodiscard]] std::size_t steps_of_sent_round() const { return sent_steps_; }
   // Collective, between steps, after a checkpoint in the middle of a round was read by other ranks:
   // ends that round without codecs. This rank counts for so many of the earlier ones.

@@ -28,7 +28,8 @@ namespace dp {
 struct RoundSchedule {
   std::size_t least_steps = 0;  // H; 0: no rounds
   std::size_t from = 1;         // an epoch, counted from 1
-  // Of auto, 0 otherwise. H is then 0, and `from` no epoch, until the run has chosen them.
+  // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is no
+  // epoch until the run has chosen them.
   std::size_t most_steps = 0;
   double alpha = 0.0;  // 0: all rounds have H steps
   double decay = 1.0;

@@ -98,9 +98,9 @@ typedef struct {
   double bits;        /* a value, of ecq and auto in the last step; NAN for other codecs */
 } dptrain_comm_statistics;
 
-/* A bucket of this rank, in the time of the last dptrain_comm_get_statistics(). The squares are sums
- * over values that were examined, so that those of ranks can be added: an encoder's relative error is
- * sqrt(error_squares / value_squares). */
+/* A bucket of this rank, in the time of the last dptrain_comm_get_statistics(). The squares are
+ * sums over values that were examined, so that those of ranks can be added: an encoder's relative
+ * error is sqrt(error_squares / value_squares). */
 typedef struct {
   uint64_t struct_bytes; /* the caller sets it: sizeof(dptrain_comm_bucket_statistics) */
   uint64_t values;       /* of the bucket */

@@ -191,7 +191,7 @@ class TrainingRun {
 // as the exchange of fp32 adds it up.
 TEST(Rounds, OfOneStepAreTheExchangeOfParametersAtEveryStep) {
   Communicator comm, other;
-  for (const std::string& topology : {"ring", "direct"}) {
+  for (const char* topology : {"ring", "direct"}) {
     SCOPED_TRACE(topology);
     TrainingRun run(comm, {.topology = topology, .steps = 1});
     TrainingRun alone(other, {.exchange = false});
@@ -224,6 +224,27 @@ struct CodecCase {
   std::string codec, topology;
 };
 
+// What this rank has learnt, added up over all, is in the common parameters or in some rank's
+// residual.
+void expect_nothing_lost(TrainingRun& run, const std::vector<float>& start,
+                         const std::vector<float>& common, std::vector<double> learnt) {
+  const std::span<float> residual = run.replica().sync().reducer().residual();
+  std::vector<double> kept(residual.begin(), residual.end());
+  kept.resize(start.size());
+  run.run([&](Communicator& c) {
+    c.all_sum(learnt);
+    c.all_sum(kept);
+  });
+  double off = 0, all = 0;
+  for (std::size_t i = 0; i < start.size(); ++i) {
+    const double delivered = static_cast<double>(start[i]) - static_cast<double>(common[i]);
+    off += std::pow(delivered + kept[i] - learnt[i], 2.0);
+    all += std::pow(learnt[i], 2.0);
+  }
+  // Roundings of parameters near 0.3 by 2^-25, of which changes are a hundredth.
+  EXPECT_LT(std::sqrt(off), 2e-5 * std::sqrt(all));
+}
+
 class RoundsWithCodec : public testing::TestWithParam<CodecCase> {};
 
 // After each round all ranks have the same bits; and of what ranks have learnt, all is in the
@@ -249,22 +270,10 @@ TEST_P(RoundsWithCodec, LeaveTheSameBitsAndLoseNothing) {
     });
     EXPECT_EQ(rounds, steps == 1 ? 4u : 3u);
     run.agree_on_what_is_common();
-    const std::span<float> residual = run.replica().sync().reducer().residual();
-    std::vector<double> kept(residual.begin(), residual.end());
-    kept.resize(start.size());
-    run.run([&](Communicator& c) {
-      c.all_sum(learnt);
-      c.all_sum(kept);
-    });
-    double off = 0, all = 0;
-    for (std::size_t i = 0; i < start.size(); ++i) {
-      const double delivered = static_cast<double>(start[i]) - static_cast<double>(common[i]);
-      off += std::pow(delivered + kept[i] - learnt[i], 2.0);
-      all += std::pow(learnt[i], 2.0);
+    expect_nothing_lost(run, start, common, learnt);
+    if (steps > 1) {
+      EXPECT_EQ(run.on_all(run.values() == common), false) << "a step of a rank's own";
     }
-    // Roundings of parameters near 0.3 by 2^-25, of which changes are a hundredth.
-    EXPECT_LT(std::sqrt(off), 2e-5 * std::sqrt(all));
-    if (steps > 1) EXPECT_EQ(run.on_all(run.values() == common), false) << "a step of a rank's own";
   }
 }
 
@@ -410,20 +419,7 @@ TEST_P(DelayedWithCodec, LeaveTheSameBitsAndLoseNothing) {
   });
   EXPECT_EQ(rounds, 4u);
   run.agree();
-  const std::span<float> residual = run.replica().sync().reducer().residual();
-  std::vector<double> kept(residual.begin(), residual.end());
-  kept.resize(start.size());
-  run.run([&](Communicator& c) {
-    c.all_sum(learnt);
-    c.all_sum(kept);
-  });
-  double off = 0, all = 0;
-  for (std::size_t i = 0; i < start.size(); ++i) {
-    const double delivered = static_cast<double>(start[i]) - static_cast<double>(common[i]);
-    off += std::pow(delivered + kept[i] - learnt[i], 2.0);
-    all += std::pow(learnt[i], 2.0);
-  }
-  EXPECT_LT(std::sqrt(off), 2e-5 * std::sqrt(all));
+  expect_nothing_lost(run, start, common, learnt);
   late.train(0, 10);
   EXPECT_TRUE(late.copy() == run.copy());
 }

@@ -68,21 +68,29 @@ constexpr Count kCounts[] = {
     {"airbench94", 1'971'352, 1'994'392},
 };
 
-// Counts from the graph, so that nothing large is allocated.
-std::size_t count_parameters(const net::Graph& graph) {
+// Calls it for each tensor of the graph's layers, without allocating any.
+template <class Function>
+void for_each_parameter(const net::Graph& graph, Function function) {
   std::vector<Shape> shapes = {graph.images_shape(1)};
-  std::size_t total = 0;
   for (std::size_t i = 1; i < graph.nodes().size(); ++i) {
     std::vector<Shape> inputs;
     for (const std::size_t input : graph.nodes()[i].inputs) inputs.push_back(shapes[input]);
     const auto layer = graph.nodes()[i].make();
     shapes.push_back(layer->output_shape(inputs));
-    for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
-      if (spec.kind == ParameterKind::statistic || spec.kind == ParameterKind::frozen) continue;
-      total += std::accumulate(spec.shape.begin(), spec.shape.end(), std::size_t{1},
-                               std::multiplies<>());
-    }
+    for (const net::ParameterSpec& spec : layer->parameters(inputs)) function(spec);
   }
+}
+
+std::size_t values_of(const net::ParameterSpec& spec) {
+  return std::accumulate(spec.shape.begin(), spec.shape.end(), std::size_t{1}, std::multiplies<>());
+}
+
+std::size_t count_parameters(const net::Graph& graph) {
+  std::size_t total = 0;
+  for_each_parameter(graph, [&](const net::ParameterSpec& spec) {
+    if (spec.kind == ParameterKind::statistic || spec.kind == ParameterKind::frozen) return;
+    total += values_of(spec);
+  });
   return total;
 }
 
@@ -115,20 +123,11 @@ TEST(Models, WeightsPyKnowsThem) {
     const net::Graph graph =
         net::make_model(name, {.image = {.height = 299, .width = 299}, .classes = 10});
     std::size_t tensors = 0, kernel_values = 0;
-    std::vector<Shape> shapes = {graph.images_shape(1)};
-    for (std::size_t i = 1; i < graph.nodes().size(); ++i) {
-      std::vector<Shape> inputs;
-      for (const std::size_t input : graph.nodes()[i].inputs) inputs.push_back(shapes[input]);
-      const auto layer = graph.nodes()[i].make();
-      shapes.push_back(layer->output_shape(inputs));
-      for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
-        if (spec.kind == ParameterKind::statistic) continue;
-        ++tensors;
-        if (spec.is_linear || spec.shape.size() != 4) continue;
-        kernel_values += std::accumulate(spec.shape.begin(), spec.shape.end(), std::size_t{1},
-                                         std::multiplies<>());
-      }
-    }
+    for_each_parameter(graph, [&](const net::ParameterSpec& spec) {
+      if (spec.kind == ParameterKind::statistic) return;
+      ++tensors;
+      if (!spec.is_linear && spec.shape.size() == 4) kernel_values += values_of(spec);
+    });
     const std::string row = '"' + name + "\": (" + std::to_string(tensors) + ", " +
                             std::to_string(kernel_values) + "),";
     EXPECT_NE(text.find(row), std::string::npos) << "there is no row\n    " << row;
