@@ -36,6 +36,15 @@ void check_fit(const RunChoices& earlier, const Options& options, const std::str
           std::to_string(batch_per_rank));
 }
 
+void check_rates(const RunChoices& earlier, const Options& options) {
+  if (!parse_compress(options.compress).is_auto() || !earlier.planned_bits.empty()) return;
+  throw_error(ErrorKind::usage,
+              "--autotune {}: that log does not have the rate of every step, which --compress auto "
+              "would repeat; use --autotune on, or the log of a run with --compress auto and "
+              "--log-steps 1",
+              options.autotune);
+}
+
 void check_round_steps(const RunChoices& earlier, const Options& options) {
   if (!parse_round_schedule("--sync-every", options.sync_every).is_auto()) return;
   if (earlier.round_steps.empty()) {
@@ -52,38 +61,35 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
 
 }  // namespace
 
-RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
-                                    std::size_t batch_at_once) {
-  RunChoices choices;
+void agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
+                              std::size_t batch_at_once, bool is_resumed, RunChoices& choices) {
   const auto ranks = static_cast<std::size_t>(comm.size());
+  RunChoices earlier;
   together(comm, kDptrainNames, [&] {
     if (comm.rank() != 0) return;
-    choices = read_run_choices(options.autotune);
-    if (parse_compress(options.compress).is_auto() && choices.planned_bits.empty()) {
-      throw_error(ErrorKind::usage,
-                  "--autotune {}: that log does not have the rate of every step, which --compress "
-                  "auto would repeat; use --autotune on, or the log of a run with --compress auto "
-                  "and --log-steps 1",
-                  options.autotune);
-    }
-    check_round_steps(choices, options);
-    check_fit(choices, options, device.description(), (batch_at_once + ranks - 1) / ranks);
+    earlier = read_run_choices(options.autotune);
+    check_rates(earlier, options);
+    check_round_steps(earlier, options);
+    if (is_resumed) return;
+    check_fit(earlier, options, device.description(), (batch_at_once + ranks - 1) / ranks);
   });
-  choices.bucket_bytes = comm.all_gather(choices.bucket_bytes).front();
-  comm.broadcast(choices.exchange_path);
-  comm.broadcast(choices.algorithms);
-  comm.broadcast(choices.round_steps);
-  std::string bits(reinterpret_cast<const char*>(choices.planned_bits.data()),
-                   choices.planned_bits.size() * sizeof(double));
+  comm.broadcast(earlier.round_steps);
+  std::string bits(reinterpret_cast<const char*>(earlier.planned_bits.data()),
+                   earlier.planned_bits.size() * sizeof(double));
   comm.broadcast(bits);
+  choices.round_steps = earlier.round_steps;
   choices.planned_bits.resize(bits.size() / sizeof(double));
   std::memcpy(choices.planned_bits.data(), bits.data(), bits.size());
+  if (is_resumed) return;
+  choices.bucket_bytes = comm.all_gather(earlier.bucket_bytes).front();
+  comm.broadcast(earlier.exchange_path);
+  comm.broadcast(earlier.algorithms);
+  choices.exchange_path = earlier.exchange_path;
+  choices.algorithms = earlier.algorithms;
   together(comm, kDptrainNames, [&] { device.tuning().import_text(choices.algorithms); });
-  return choices;
 }
 
 void check_choices_are_complete(const Options& options, const RunChoices& earlier, Device& device) {
-  if (!options.takes_choices_from_a_log()) return;
   const auto key_of = [](const std::string& line) { return line.substr(0, line.find(" = ")); };
   std::set<std::string> known;
   std::istringstream lines(earlier.algorithms);

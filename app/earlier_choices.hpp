@@ -13,14 +13,16 @@
 namespace dp {
 
 // Collective. Rank 0 reads the log, and all ranks get the choices; the algorithms go into their
-// device's table. Throws AgreedError if the log cannot be read, or if that run had another model,
-// precision, device of rank 0 or batch size per rank, since its choices were made for those.
-[[nodiscard]] RunChoices agree_on_earlier_choices(const Options& options, Communicator& comm,
-                                                  Device& device, std::size_t global_batch);
+// device's table. A run that is resumed has algorithms, buckets and path from its checkpoint, and
+// takes only what belongs to steps: rates and rounds. Throws AgreedError if the log cannot be read
+// or lacks what is needed, or, unless resumed, if that run had another model, precision, device of
+// rank 0 or batch size per rank, since its choices were made for those.
+void agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
+                              std::size_t global_batch, bool is_resumed, RunChoices& choices);
 
 // Call it when everything is planned. Throws Error(usage) if a choice was needed that the earlier
 // run has not made, because it used another version of dptrain; the fixed rule would silently give
-// other bits. Does nothing without --autotune FILE.h5.
+// other bits. Not for a run without --autotune FILE.h5, nor for one that is resumed.
 void check_choices_are_complete(const Options& options, const RunChoices& earlier, Device& device);
 
 }  // namespace dp

@@ -83,7 +83,9 @@ void prepare_batch_sizes(Run& run) {
   together_on_hosts(run.comm, [&] {
     if (run.comm.rank() != 0) return;
     prepare();
-    check_choices_are_complete(run.options, run.choices, *run.device);
+    if (run.options.takes_choices_from_a_log() && !run.resume) {
+      check_choices_are_complete(run.options, run.choices, *run.device);
+    }
   });
   std::string choices = run.device->tuning().export_text();
   run.comm.broadcast(choices);

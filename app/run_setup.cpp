@@ -355,9 +355,8 @@ Run::Run(const Options& run_options, Communicator& communicator, Progress& run_p
   together_on_hosts(comm, [&] { load_data(*this); });
   agree_on_data(*this);
   if (resume) compare_with_checkpoint(*this);
-  // A run that goes on keeps its own choices.
-  if (!resume && options.takes_choices_from_a_log()) {
-    choices = agree_on_earlier_choices(options, comm, *device, test_batch());
+  if (options.takes_choices_from_a_log()) {
+    agree_on_earlier_choices(options, comm, *device, test_batch(), resume.has_value(), choices);
   }
   comm.set_activity("the measurement of the network");
   if (options.autotune != "off" && exchanges()) measure_network(*this);

@@ -194,6 +194,22 @@ def round_that_is_lost() -> None:
     assert_same_training("whole.h5", "killed.h5", sessions=3)
 
 
+def repeated_choices() -> None:
+    # A run that repeats an earlier one's rates and rounds goes on with them.
+    words = ("--compress", "auto:max=6", "--sync-every", "auto:max=3", "--throttle", "20mbit")
+    run(2, "first.h5", *words, "--autotune", "on", "--checkpoint", "first")
+    again = (*words, "--autotune", "first.h5")
+    run(2, "whole.h5", *again)
+    keep_only("ck", next(step for step in steps_in("ck") if 4 <= step <= 11))
+    run(2, "resumed.h5", *again, "--resume")
+    assert_same_training("first.h5", "resumed.h5")
+    with h5py.File("first.h5", "r") as a, h5py.File("resumed.h5", "r") as b:
+        assert a["steps"]["planned_bits"].tobytes() == b["steps"]["planned_bits"].tobytes()
+        assert a.attrs["round_steps"] == b.attrs["round_steps"]
+    done = run(2, "none.h5", *again[:-1], "missing.h5", "--resume", code=3)
+    assert "missing.h5" in done.stderr, done.stderr
+
+
 def by_time() -> None:
     run(2, "a.h5", "--checkpoint-every", "0.001s", "--epochs", "4")
     steps = steps_in("ck")
@@ -428,7 +444,7 @@ def folder_goes_away() -> None:
 
 
 CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
-         without_exchange, rounds, round_that_is_lost, by_time, exported_weights, killed,
+         without_exchange, rounds, round_that_is_lost, repeated_choices, by_time, exported_weights, killed,
          damaged_or_missing, other_number_of_ranks, refusals, two_at_once, other_data, folder_goes_away]
 
 with tempfile.TemporaryDirectory() as folder:
