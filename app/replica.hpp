@@ -124,8 +124,11 @@ class Replica {
   // After an update, or a step without one: whether a round ends here (RoundSync::ends_round).
   // False without rounds.
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
-  // The steps of the running round so far.
+  // The steps of the running round so far, and those of them that a lost sum has not taken back.
   [[nodiscard]] std::size_t steps_of_round() const { return rounds_ ? rounds_->steps() : 0; }
+  [[nodiscard]] std::size_t kept_steps_of_round() const {
+    return rounds_ ? rounds_->kept_steps() : 0;
+  }
   // Collective: then all ranks have the same parameters. If the verdict is not finite, these are
   // those with which the round began.
   StepVerdict exchange_round(std::uint64_t step, double progress = -1.0);
@@ -142,7 +145,7 @@ class Replica {
   // the verdict is not finite, all ranks go back to the common parameters, and what they have done
   // since is lost, too.
   StepVerdict take_round(double progress);
-  // How many steps the round had whose exchange take_round() has taken or will take.
+  // How many such steps the round had whose exchange take_round() has taken or will take.
   [[nodiscard]] std::size_t steps_of_sent_round() const { return sent_steps_; }
   // Collective, between steps, after a checkpoint in the middle of a round was read by other ranks:
   // ends that round without codecs. This rank counts for so many of the earlier ones.

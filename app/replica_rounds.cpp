@@ -53,7 +53,7 @@ bool Replica::ends_round(std::size_t length, bool must_end) {
 
 StepVerdict Replica::exchange_round(std::uint64_t step, double progress) {
   clock_.round_begins();
-  const std::size_t steps = rounds_->steps();
+  const std::size_t steps = rounds_->kept_steps();
   begin_exchange_of_round(step, progress);
   const StepVerdict verdict = sync_->finish_step();
   if (verdict.finite) {
@@ -68,7 +68,7 @@ StepVerdict Replica::exchange_round(std::uint64_t step, double progress) {
 
 void Replica::send_round(std::uint64_t step, double progress) {
   clock_.round_begins();
-  sent_steps_ = rounds_->steps();
+  sent_steps_ = rounds_->kept_steps();
   begin_exchange_of_round(step, progress);
   rounds_->leave();
   is_round_under_way_ = true;

@@ -27,7 +27,7 @@ RoundSync::RoundSync(Device& device, std::span<float> parameters, std::span<floa
 
 void RoundSync::begin() {
   blend_values(device_, parameters_, values_of(common_), 1.0f);
-  steps_ = 0;
+  begin_at_zero();
 }
 
 bool RoundSync::ends_round(std::size_t length, bool must_end) {
@@ -47,26 +47,31 @@ void RoundSync::take_sum() {
 }
 
 void RoundSync::go_back() {
-  blend_values(device_, values_of(common_), parameters_, 1.0f);
-  steps_ = 0;
+  return_to_common();
+  begin_at_zero();
   ++number_;
 }
 
 void RoundSync::leave() {
   blend_values(device_, parameters_, values_of(sent_), 1.0f);
-  steps_ = 0;
+  begin_at_zero();
   ++number_;
 }
 
 void RoundSync::take_late_sum() {
   subtract_from_values(device_, parameters_, values_of(sent_), 1.0f);
   sgd_update(device_, values_of(common_), gradient_, values_of(velocity_), step_, nullptr);
-  drop_own_steps();
+  return_to_common();
 }
 
 void RoundSync::add_own_steps() { add_values(device_, values_of(sent_), parameters_); }
 
-void RoundSync::drop_own_steps() { blend_values(device_, values_of(common_), parameters_, 1.0f); }
+void RoundSync::drop_own_steps() {
+  return_to_common();
+  dropped_ = steps_;
+}
+
+void RoundSync::return_to_common() { blend_values(device_, values_of(common_), parameters_, 1.0f); }
 
 void RoundSync::list_state(StateVisitor& visitor) {
   // Before the parameters, so that the hash of what is common is that of these.
@@ -77,6 +82,7 @@ void RoundSync::list_state(StateVisitor& visitor) {
                    StatePlace::device);
   }
   visitor.value("rounds/steps", steps_);
+  visitor.value("rounds/dropped", dropped_);
   visitor.value("rounds/length", length_);
   visitor.value("rounds/number", number_);
 }

@@ -52,6 +52,10 @@ class RoundSync {
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
   // The number of the running round's steps so far, also after ends_round().
   [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
+  // Those of them whose changes are in the parameters: drop_own_steps() takes back the ones before.
+  [[nodiscard]] std::size_t kept_steps() const {
+    return static_cast<std::size_t>(steps_ - dropped_);
+  }
 
   // The number of rounds before the running one.
   [[nodiscard]] std::uint64_t number() const { return number_; }
@@ -79,6 +83,8 @@ class RoundSync {
   void list_state(StateVisitor& visitor);
 
  private:
+  void begin_at_zero() { steps_ = dropped_ = 0; }
+  void return_to_common();
   [[nodiscard]] std::span<float> values_of(const Device::Memory& memory) const {
     return {reinterpret_cast<float*>(memory.get()), parameters_.size()};
   }
@@ -90,7 +96,7 @@ class RoundSync {
   Device::Memory common_, velocity_, step_memory_;
   Device::Memory sent_;  // with a delay: the parameters at leave(), then what has changed since
   SgdStep* step_;        // an operation reads it when it runs
-  std::uint64_t steps_ = 0, length_ = 0, number_ = 0;
+  std::uint64_t steps_ = 0, dropped_ = 0, length_ = 0, number_ = 0;
 };
 
 }  // namespace dp

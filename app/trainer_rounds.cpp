@@ -81,8 +81,9 @@ StepVerdict Trainer::end_step_of_round(bool is_last) {
   const bool ends = replica_.ends_round(run_.rounds.steps_at(tally_.learning_rate), is_last);
   StepVerdict verdict;
   if (replica_.is_sum_due(ends)) {
+    const std::size_t steps = replica_.steps_of_sent_round() + replica_.kept_steps_of_round();
     verdict = replica_.take_round(progress);
-    judge_round(verdict, replica_.steps_of_sent_round() + replica_.steps_of_round());
+    judge_round(verdict, steps);
   }
   if (!ends) return verdict;
   sample_round();
@@ -92,7 +93,7 @@ StepVerdict Trainer::end_step_of_round(bool is_last) {
     replica_.send_round(global_step_, progress);
     return verdict;
   }
-  const std::size_t steps = replica_.steps_of_round();
+  const std::size_t steps = replica_.kept_steps_of_round();
   const bool stop = verdict.stop;
   verdict = replica_.exchange_round(global_step_, progress);
   verdict.stop |= stop;
