@@ -21,7 +21,11 @@ void Recorder::open_events() {
   const Options& o = *run_.options;
   if (o.tensorboard == "none") return;
   const StopNotice::Hold hold;
-  events_ = EventFile::create(o.tensorboard);
+  try {
+    events_ = EventFile::create(o.tensorboard);
+  } catch (const Error& error) {
+    throw_error(error.kind(), "--tensorboard {}: {}", o.tensorboard, error.what());
+  }
   if (o.resume) {
     // Without a checkpoint everything is done once more.
     const std::uint64_t done = run_.resume != nullptr ? run_.resume->checkpoint.step : 0;

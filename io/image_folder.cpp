@@ -299,6 +299,16 @@ Dataset load_image_folder(const DatasetRequest& request) {
                                   .short_side = test_short_side(side),
                                   .bad_images = request.bad_images};
 
+  const AugmentationRule usual;
+  if (options.has_resized_crop && request.augment &&
+      (request.augment->crop_padding != usual.crop_padding ||
+       request.augment->is_reflected != usual.is_reflected)) {
+    data.warnings.push_back(fmt::format(
+        "images are padded only where all of them have the network's size, {}x{}; training takes "
+        "random parts of these, which are scaled, and what was said about padding is not used",
+        side, side));
+  }
+
   Normalization normalization = request.normalization({});
   const bool is_measured = !request.mean || !request.deviation;
   std::unique_ptr<EncodedSource> sample;

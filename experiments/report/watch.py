@@ -62,6 +62,11 @@ def epoch_line(run: Run, row: int) -> str:
     return "  ".join(parts)
 
 
+def is_silent(run: Run, since_last_s: float) -> bool:
+    """Whether a run that has not finished wrote nothing for so long that it may have died."""
+    return not run.is_finished and since_last_s > max(SILENT_S, SILENT_EPOCHS * (epoch_with_all_s(run) or 0.0))
+
+
 def state_line(run: Run, since_last_s: float) -> str:
     """Where the run is: running, silent or finished."""
     done = int(run.epochs["epoch"].iloc[-1]) + 1 if len(run.epochs) else 0
@@ -72,7 +77,7 @@ def state_line(run: Run, since_last_s: float) -> str:
     text = f"running: {at}"
     if run.steps is not None and len(run.steps):
         text += f", step {int(run.steps['step'].iloc[-1])}"
-    if since_last_s > max(SILENT_S, SILENT_EPOCHS * (epoch_with_all_s(run) or 0.0)):
+    if is_silent(run, since_last_s):
         return f"{text}; silent for {duration(since_last_s)}: it may have ended early"
     left = left_s(run, since_last_s)
     if left is not None:
@@ -102,7 +107,8 @@ class Watcher:
         self._drawn = 0  # lines on the terminal that the next picture replaces
         self._told = 0  # epochs that were printed as lines
         self._said: str | None = None  # of what is wrong, and of the title
-        self._page: tuple[int, bool] | None = None  # epochs and state that the page shows
+        self._is_silent = False  # and whether that was said
+        self._page: tuple[int, bool, bool] | None = None  # epochs and state that the page shows
 
     def look(self) -> bool:
         """Shows what is new; returns whether the run has finished. Throws NotWritable."""
@@ -138,9 +144,10 @@ class Watcher:
         for row in range(self._told, len(run.epochs)):
             lines.append(epoch_line(run, row))
         self._told = len(run.epochs)
-        if run.is_finished:
-            lines.append(state_line(run, since_last_s))
-        elif len(lines) > 0 and len(run.epochs):
+        silent = is_silent(run, since_last_s)
+        is_news = silent != self._is_silent
+        self._is_silent = silent
+        if run.is_finished or is_news or (lines and len(run.epochs)):
             lines.append(state_line(run, since_last_s))
         for line in lines:
             print(line, file=self._stream, flush=True)
@@ -156,7 +163,7 @@ class Watcher:
         self._drawn = len(lines)
 
     def _write_page(self, run: Run, since_last_s: float) -> None:
-        shown = (len(run.epochs), run.is_finished)
+        shown = (len(run.epochs), run.is_finished, is_silent(run, since_last_s))
         if self._page_path is None or shown == self._page:
             return
         from . import command, page  # brings matplotlib, which takes a second

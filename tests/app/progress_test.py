@@ -176,6 +176,9 @@ def tensorboard() -> None:
     # A folder is for one run; one that cannot be written ends nothing.
     done = run(1, "--tensorboard", "tb/run", "--epochs", "1", "--log", "none", code=3)
     assert "--tensorboard tb/run: has the events of another run" in done.stderr, done.stderr
+    pathlib.Path("file").write_text("")
+    done = run(1, "--tensorboard", "file/run", "--epochs", "1", "--log", "none", code=3)
+    assert "--tensorboard file/run: file/run/events.out" in done.stderr and "cannot be made" in done.stderr, done.stderr
     vanish = "while [ ! -e gone/run ]; do sleep 0.01; done; rm -r gone; touch gone"
     watcher = subprocess.Popen(["bash", "-c", vanish])
     done = run(1, "--tensorboard", "gone/run", "--epochs", "2", "--log", "none", code=3)

@@ -226,6 +226,10 @@ TEST(ImageFolder, SaysHowImagesAreTrained) {
             "as they are, not mirrored");
   EXPECT_EQ(trained(mixed, {.augment = {{.crop_padding = 2}}}),
             "a random part, scaled, half of them mirrored");
+  expect_contains(load(mixed, {.augment = {{.crop_padding = 2}}}).warnings.at(0),
+                  {"what was said about padding is not used"});
+  EXPECT_TRUE(load(mixed, {.augment = AugmentationRule{}}).warnings.empty());
+  EXPECT_TRUE(load(small, {.augment = {{.crop_padding = 2}}}).warnings.empty());
   EXPECT_EQ(trained(mixed, {.crop = CropKind::pad, .augment = {{.crop_padding = 1}}}),
             "the centre, with the shorter side at 9, shifted by up to 1 pixel over black, half of "
             "them mirrored");

@@ -142,6 +142,25 @@ class Terminal(io.StringIO):
         return True
 
 
+def watched_while_it_is_silent(folder: pathlib.Path) -> None:
+    # A run that has died is told once, in a pipe and on the page; so is that it goes on.
+    sys.path.insert(0, str(pathlib.Path(DPREPORT).parent))
+    from report import watch
+    path, page, pipe = folder / "run.h5", folder / "live.html", io.StringIO()
+    watcher = watch.Watcher(path, page, pipe)
+    _grow(path, 1, 0)
+    watcher.look()
+    assert "silent" not in page.read_text() + pipe.getvalue()
+    os.utime(path, (time.time() - 600,) * 2)
+    for _ in range(2):
+        watcher.look()
+    assert pipe.getvalue().count("silent for 10:0") == 1, pipe.getvalue()
+    has(page.read_text(), "silent for 10:0", "it may have ended early")
+    os.utime(path)
+    watcher.look()
+    assert pipe.getvalue().count("running: 1 of 3 epochs") == 3 and "silent" not in page.read_text(), pipe.getvalue()
+
+
 def watched_on_a_terminal(folder: pathlib.Path) -> None:
     sys.path.insert(0, str(pathlib.Path(DPREPORT).parent))
     from report import watch
