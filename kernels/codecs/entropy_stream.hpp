@@ -156,8 +156,9 @@ class Decoder {
     unsigned held;
 
     DP_FAST std::uint32_t get(const Table& table) {
-      const std::uint32_t place = table.places[next_state & (kTableSize - 1)];
-      const std::uint32_t state = decoded(place, next_state);
+      const std::uint32_t place = next_state & (kTableSize - 1);
+      const Table::Found found = table.at(place);
+      const std::uint32_t state = decoded(found, place, next_state);
       std::uint16_t word = 0;
       std::memcpy(&word, words, sizeof word);
       const bool takes = state < kLeastState;
@@ -165,7 +166,7 @@ class Decoder {
       const std::uint32_t longer = state << 16 | word;
       next_state = std::exchange(last_state,
                                  __builtin_expect_with_probability(takes, 1, 0.5) ? longer : state);
-      return place & 0xFFu;
+      return found.symbol;
     }
     DP_FAST std::uint32_t get_plain(unsigned count) {
       std::uint32_t word = 0;
@@ -201,15 +202,16 @@ class Decoder {
   }
 
   std::uint32_t get(const Table& table) {
-    const std::uint32_t place = table.places[next_state_ & (kTableSize - 1)];
-    std::uint32_t state = decoded(place, next_state_);
+    const std::uint32_t place = next_state_ & (kTableSize - 1);
+    const Table::Found found = table.at(place);
+    std::uint32_t state = decoded(found, place, next_state_);
     if (state < kLeastState) {
       std::uint16_t word = 0;
       read(word);
       state = state << 16 | word;
     }
     next_state_ = std::exchange(last_state_, state);
-    return place & 0xFFu;
+    return found.symbol;
   }
   std::uint32_t get_plain(unsigned count) {
     if (held_ < count) {
@@ -252,9 +254,10 @@ class Decoder {
   }
 
  private:
-  // What the state was before the symbol at this place of a table was coded, if no word was given.
-  DP_FAST static std::uint32_t decoded(std::uint32_t place, std::uint32_t state) {
-    return (place >> 8 & 0xFFFu) * (state >> kTableBits) + (place >> 20);
+  // What the state was before this symbol was coded, if no word was given.
+  DP_FAST static std::uint32_t decoded(const Table::Found& found, std::uint32_t place,
+                                       std::uint32_t state) {
+    return found.share * (state >> kTableBits) + place - found.start;
   }
 
   template <class Word>

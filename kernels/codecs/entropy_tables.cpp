@@ -23,8 +23,11 @@ void fill(Table& table, const std::array<double, kCount>& weights) {
   for (std::size_t s = 0; s < kCount; ++s) {
     const auto share = static_cast<std::uint32_t>(shares[s]);
     table.symbols[s] = Symbol(start, share);
-    for (std::uint32_t place = 0; place < share; ++place) {
-      table.places[start + place] = static_cast<std::uint32_t>(s) | share << 8 | place << 20;
+    table.parts[s] = start | share << 16;
+    constexpr std::uint32_t kGroup = 1u << Table::kGroupBits;
+    for (std::uint32_t group = (start + kGroup - 1) / kGroup; group * kGroup < start + share;
+         ++group) {
+      table.first_of_group[group] = static_cast<std::uint8_t>(s);
     }
     start += share;
   }
