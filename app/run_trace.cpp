@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "app/option_names.hpp"
+#include "comm/trace_slices.hpp"
 #include "io/text_table.hpp"
 #include "kernels/base/error.hpp"
 
@@ -14,7 +15,6 @@ namespace {
 // Slices of the reducer's thread: 1,000 steps of a small network, or some tens of a large one on
 // many ranks. They take 46 MB, of which only used pages are touched.
 constexpr std::size_t kMostExchangeSlices = 1u << 20;
-constexpr std::size_t kChunk = 4096;  // slices of each rank that are gathered at once
 
 }  // namespace
 
@@ -76,7 +76,9 @@ void RunTrace::begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t s
 
 RunTrace::Report RunTrace::write(Reducer& reducer) {
   return reducer.run([this](Communicator& communicator) {
-    if (!std::exchange(is_on_one_clock_, true)) put_on_one_clock(communicator);
+    if (!std::exchange(is_on_one_clock_, true)) {
+      clock_error_ns_ = put_on_one_clock(communicator, first_reading_, {&loop_, &exchange_});
+    }
     TraceInfo info = describe(communicator);
     info.clock_errors_ns = communicator.all_gather(clock_error_ns_);
     info.left_out = communicator.all_gather(std::uint64_t{loop_.left_out()} + exchange_.left_out());
@@ -91,7 +93,9 @@ RunTrace::Report RunTrace::write(Reducer& reducer) {
     }
     std::size_t slices = 0;
     for (TraceTrack* track : {&loop_, &exchange_}) {
-      slices += gather(communicator, track->events(), target);
+      slices +=
+          gather_slices(communicator, track->events(),
+                        [&target](std::size_t rank, auto events) { target.append(rank, events); });
     }
     target.close();
     is_written_ = communicator.all_gather(std::uint8_t{target.failure().empty()}).front() != 0;
@@ -106,49 +110,6 @@ RunTrace::Report RunTrace::write(Reducer& reducer) {
     }
     return Report{std::move(text), {}};
   });
-}
-
-// Converts times to rank 0's clock, counted from the trace's zero, and sorts slices as the file
-// needs them.
-void RunTrace::put_on_one_clock(Communicator& communicator) {
-  const ClockReading last_reading = read_clock_offset(communicator, trace_clock_ns);
-  const ClockLine line(first_reading_, last_reading);
-  const std::int64_t zero_ns = communicator.all_gather(first_reading_.at_ns).front();
-  clock_error_ns_ = std::max(first_reading_.error_ns, last_reading.error_ns);
-  for (TraceTrack* track : {&loop_, &exchange_}) {
-    for (TraceEvent& event : track->events()) {
-      event.begin_ns = line.to_rank_0(event.begin_ns) - zero_ns;
-      event.end_ns = line.to_rank_0(event.end_ns) - zero_ns;
-    }
-    std::ranges::sort(track->events(), [](const TraceEvent& a, const TraceEvent& b) {
-      return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
-    });
-  }
-}
-
-// Sends chunk after chunk to rank 0, which alone has a file. Returns how many slices rank 0 got.
-std::size_t RunTrace::gather(Communicator& communicator, std::span<const TraceEvent> mine,
-                             Target& target) {
-  const std::vector<std::size_t> counts = communicator.all_gather(mine.size());
-  std::vector<TraceEvent> chunk(kChunk);
-  std::size_t gathered = 0;
-  for (std::size_t begin = 0; begin < std::ranges::max(counts); begin += kChunk) {
-    const auto count_of = [&](std::size_t all) {
-      return std::min(all - std::min(all, begin), kChunk);
-    };
-    if (begin < mine.size())
-      std::ranges::copy(mine.subspan(begin, count_of(mine.size())), chunk.begin());
-    const std::vector<TraceEvent> rows =
-        communicator.gather_rows(std::span<const TraceEvent>(chunk));
-    if (communicator.rank() != 0) continue;
-    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-      const auto its = std::span(rows).subspan(rank * kChunk, count_of(counts[rank]));
-      target.append(rank, its);
-      gathered += its.size();
-      communicator.serve();
-    }
-  }
-  return gathered;
 }
 
 TraceInfo RunTrace::describe(const Communicator& communicator) const {

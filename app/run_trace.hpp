@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -51,9 +50,7 @@ class RunTrace {
   [[nodiscard]] bool is_written() const { return is_written_; }
 
  private:
-  void put_on_one_clock(Communicator& communicator);
   class Target;
-  std::size_t gather(Communicator& communicator, std::span<const TraceEvent> mine, Target& target);
   [[nodiscard]] TraceInfo describe(const Communicator& communicator) const;
 
   const Options& options_;
