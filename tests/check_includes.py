@@ -16,6 +16,7 @@ ARROWS = {
     "app": ["net", "comm", "io", "kernels", "kernels/codecs", "device"],
     "net": ["kernels", "device"],
     "comm": ["kernels/codecs", "device"],
+    "comm/capi": ["comm", "io", "kernels/codecs", "device"],  # of io the file of a trace alone: the target dp_trace_file
     "io": [],
     "kernels": ["device"],
     "kernels/codecs": ["device"],
@@ -27,7 +28,7 @@ DEVICE = {f"kernels/{name}" for name in (
     "cuda/bucket_link.cu", "cuda/check.cpp", "cuda/check.hpp", "cuda/device.cpp", "cuda/device.hpp", "cuda/handles.hpp",
     "cuda/launch.cuh", "cuda/libraries.cpp", "cuda/libraries.hpp", "cuda/library_check.hpp",
     "cuda/library_handles.cpp")}
-MPI = {"app", "comm"}
+MPI = {"app", "comm", "comm/capi"}
 EXCHANGES = [
     f"comm/{name}.cpp"
     for name in (

@@ -38,7 +38,10 @@ dptrain_comm_options default_options() {
           .seed = 0,
           .bucket_bytes = 0,
           .timeout_s = Communicator::kDefaultTimeout_s,
-          .link_bit_per_s = 0.0};
+          .link_bit_per_s = 0.0,
+          .trace = nullptr,
+          .trace_first = 5,
+          .trace_steps = 20};
 }
 
 Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {

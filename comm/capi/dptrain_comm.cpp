@@ -2,28 +2,26 @@
 
 #include <mpi.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "comm/capi/arguments.hpp"
+#include "comm/capi/exchange.hpp"
 #include "comm/capi/saved_state.hpp"
 #include "comm/communicator.hpp"
-#include "comm/gradient_sync.hpp"
 #include "comm/mpi_runtime.hpp"
-#include "comm/replica_hash.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/state.hpp"
 
 namespace {
 
 using dp::capi::require;
+using dp::capi::result_of;
+using dp::capi::result_on;
 
 constexpr const char* kLibrary = "dptrain_comm";
 
@@ -37,22 +35,6 @@ struct Process {
 Process& process() {
   static auto* const the_one = new Process;  // never destroyed: MPI may not be ended by exit()
   return *the_one;
-}
-
-std::string& last_error() {
-  thread_local std::string text;
-  return text;
-}
-
-// Runs f and turns what it throws into a result.
-template <class F>
-int result_of(F f) {
-  try {
-    f();
-    return DPTRAIN_COMM_OK;
-  } catch (...) {
-    return dp::exit_code_of_current_exception(last_error());
-  }
 }
 
 dp::Communicator& communicator() {
@@ -73,59 +55,6 @@ void start(MPI_Comm parent) {
   process().comm.emplace(parent);
   process().comm->set_warn(
       [](const std::string& text) { std::fprintf(stderr, "%s: %s\n", kLibrary, text.c_str()); });
-}
-
-}  // namespace
-
-struct dptrain_comm {
-  dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
-               dp::Communicator& comm)
-      : layout(std::move(layout_of_slots)),
-        gradient(layout.elements),
-        sync(nullptr, gradient, layout.tensors, dp::capi::sync_options(options, comm)) {
-    comm.set_timeout_s(options.timeout_s);
-    sync.connect(comm);
-    sync.begin_epoch(0);
-  }
-
-  [[nodiscard]] std::size_t tensor(std::size_t slot) const {
-    if (slot >= layout.tensor_of_slot.size()) {
-      dp::throw_error(dp::ErrorKind::usage, "slot {}: there are {}", slot,
-                      layout.tensor_of_slot.size());
-    }
-    return layout.tensor_of_slot[slot];
-  }
-  void require_step(bool is_wanted) const {
-    require(is_in_step == is_wanted, is_wanted ? "no step has begun" : "a step is under way");
-  }
-  [[nodiscard]] dp::StateList state() {
-    require_step(false);
-    dp::StateList list;
-    list.value("step", step);
-    sync.list_state(list);
-    return list;
-  }
-
-  dp::capi::Layout layout;
-  std::vector<float> gradient;
-  dp::GradientSync sync;
-  std::vector<bool> is_ready = std::vector<bool>(layout.tensors.size());
-  std::size_t ready = 0;
-  std::uint64_t step = 0;
-  bool is_in_step = false;
-  std::vector<dp::CommCost> taken;  // of buckets, by the last dptrain_comm_get_statistics
-  std::string description;
-};
-
-namespace {
-
-// The same for a function of an exchange.
-template <class F>
-int result_on(dptrain_comm* exchange, F f) {
-  return result_of([&] {
-    require(exchange != nullptr, "exchange is NULL");
-    f(*exchange);
-  });
 }
 
 }  // namespace
@@ -229,6 +158,7 @@ int dptrain_comm_begin_step(dptrain_comm* exchange, double progress) {
   return result_on(exchange, [=](dptrain_comm& it) {
     it.require_step(false);
     it.sync.begin_step(it.step, progress);
+    if (it.trace) it.trace->step_begins(it.step);
     it.is_in_step = true;
     it.ready = 0;
     it.is_ready.assign(it.is_ready.size(), false);
@@ -245,6 +175,7 @@ int dptrain_comm_ready(dptrain_comm* exchange, std::size_t slot) {
     }
     it.is_ready[tensor] = true;
     ++it.ready;
+    if (it.trace) it.trace->tensor_ready(tensor);
     it.sync.tensor_final(tensor);
   });
 }
@@ -257,99 +188,12 @@ int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite) {
       dp::throw_error(dp::ErrorKind::usage, "only {} of {} slots have been reported as ready",
                       it.ready, count);
     }
+    if (it.trace) it.trace->backward_ends();
     const dp::StepVerdict verdict = it.sync.finish_step();
+    if (it.trace) it.trace->step_ends();
     it.is_in_step = false;
     ++it.step;
     if (all_finite != nullptr) *all_finite = verdict.finite ? 1 : 0;
-  });
-}
-
-int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics) {
-  return result_on(exchange, [=](dptrain_comm& it) {
-    require(statistics != nullptr, "statistics is NULL");
-    it.require_step(false);
-    const std::uint64_t size = dp::capi::read_struct(*statistics, {}).struct_bytes;
-    dp::CommTimes times = it.sync.reducer().take_times();
-    it.taken = std::move(times.buckets);
-    const dp::CommCost& cost = times.total;
-    const dptrain_comm_statistics taken = {.struct_bytes = size,
-                                           .sent_bytes = cost.sent_bytes,
-                                           .received_bytes = cost.received_bytes,
-                                           .comm_s = cost.comm_s,
-                                           .encode_s = cost.encode_s,
-                                           .decode_s = cost.decode_s,
-                                           .peer_wait_s = cost.peer_wait_s,
-                                           .wire_s = cost.wire_s,
-                                           .bits = it.sync.rate_report().mean_bits()};
-    std::memcpy(statistics, &taken, std::min<std::size_t>(sizeof taken, size));
-  });
-}
-
-std::size_t dptrain_comm_bucket_count(dptrain_comm* exchange) {
-  std::size_t count = 0;
-  static_cast<void>(
-      result_on(exchange, [&](dptrain_comm& it) { count = it.sync.buckets().size(); }));
-  return count;
-}
-
-int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, std::size_t bucket,
-                                       dptrain_comm_bucket_statistics* statistics) {
-  return result_on(exchange, [=](dptrain_comm& it) {
-    require(statistics != nullptr, "statistics is NULL");
-    require(!it.taken.empty(), "dptrain_comm_get_statistics has not been called");
-    if (bucket >= it.taken.size()) {
-      dp::throw_error(dp::ErrorKind::usage, "bucket {}: there are {}", bucket, it.taken.size());
-    }
-    const std::uint64_t size = dp::capi::read_struct(*statistics, {}).struct_bytes;
-    const dp::CommCost& cost = it.taken[bucket];
-    const dptrain_comm_bucket_statistics taken = {.struct_bytes = size,
-                                                  .values = it.sync.buckets()[bucket].elements,
-                                                  .sent_bytes = cost.sent_bytes,
-                                                  .encode_s = cost.encode_s,
-                                                  .decode_s = cost.decode_s,
-                                                  .peer_wait_s = cost.peer_wait_s,
-                                                  .wire_s = cost.wire_s,
-                                                  .error_squares = cost.sampled.error_squares,
-                                                  .value_squares = cost.sampled.value_squares,
-                                                  .residual_squares = cost.residual_squares};
-    std::memcpy(statistics, &taken, std::min<std::size_t>(sizeof taken, size));
-  });
-}
-
-int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, std::size_t size, void* all) {
-  return result_on(exchange, [=](dptrain_comm& it) {
-    it.require_step(false);
-    require(bytes != nullptr, "bytes is NULL");
-    require(all != nullptr || dptrain_comm_rank() != 0, "all is NULL on rank 0");
-    it.sync.reducer().run([=](dp::Communicator& comm) {
-      const std::vector<std::byte> gathered =
-          comm.gather_rows(std::span<const std::byte>(static_cast<const std::byte*>(bytes), size));
-      if (comm.rank() == 0) std::memcpy(all, gathered.data(), gathered.size());
-    });
-  });
-}
-
-const char* dptrain_comm_describe(dptrain_comm* exchange) {
-  const int result = result_on(exchange, [](dptrain_comm& it) {
-    std::string text;
-    for (std::size_t b = 0; b < it.sync.buckets().size(); ++b) {
-      const dp::Bucket& bucket = it.sync.buckets()[b];
-      text += fmt::format(
-          "{} to {}, {} values, {}, {}{}{}\n", it.layout.tensors[bucket.first_tensor].name,
-          it.layout.tensors[bucket.end_tensor - 1].name, bucket.elements, bucket.codec,
-          it.sync.reducer().topology_of(b).name, bucket.why.empty() ? "" : ", ", bucket.why);
-    }
-    it.description = std::move(text);
-  });
-  return result == DPTRAIN_COMM_OK ? exchange->description.c_str() : nullptr;
-}
-
-int dptrain_comm_compare(dptrain_comm* exchange, const float* values, std::size_t count) {
-  return result_on(exchange, [=](dptrain_comm& it) {
-    it.require_step(false);
-    it.sync.reducer().run([=](dp::Communicator& comm) {
-      static_cast<void>(dp::agree_on_hash(comm, {values, count}));
-    });
   });
 }
 
@@ -374,6 +218,6 @@ int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size
   });
 }
 
-const char* dptrain_comm_last_error() { return last_error().c_str(); }
+const char* dptrain_comm_last_error() { return dp::capi::last_error().c_str(); }
 
 const char* dptrain_comm_version() { return DPTRAIN_COMM_VERSION; }

@@ -84,6 +84,11 @@ typedef struct {
   double timeout_s;      /* how long a silent rank is waited for; default: 60 */
   double link_bit_per_s; /* what a rank's link carries; default 0: it is measured by create, which
                             takes 1-2 s */
+  const char* trace; /* the name of a new file that dptrain_comm_write_trace makes; default NULL:
+                        no trace */
+  uint64_t
+      trace_first; /* the steps of the trace: trace_steps steps (1 to 1000; default: 20) after */
+  uint64_t trace_steps; /* the first trace_first ones (default: 5) of this exchange */
 } dptrain_comm_options;
 
 /* Of this rank, since the last call. */
@@ -109,6 +114,21 @@ typedef struct {
   double error_squares, value_squares; /* of what encoders dropped, and of what they were given */
   double residual_squares;             /* of all that waits to be sent, now */
 } dptrain_comm_bucket_statistics;
+
+/* Of codecs with a rate (ecq:bits=, ecq:error=, auto), in the last step; NAN where it does not
+ * apply. */
+typedef struct {
+  uint64_t struct_bytes;                  /* the caller sets it: sizeof(dptrain_comm_rate) */
+  double planned_bits;                    /* a value */
+  double partial_bits, total_bits;        /* as sent on the way to the sum, and of the sum */
+  double partial_step, total_step;        /* of the quantiser, chosen after this step */
+  double link_bytes_per_s;                /* of auto: what this rank's link carries, */
+  double hidden_bits;                     /* and the bits that hide behind computation there */
+  double relative_error, residual_growth; /* of this rank's encodes, as measured last: what was
+                                             dropped over what was encoded, the residual's norm over
+                                             the gradient's */
+  double guard_factor; /* by which the bits are multiplied where the residual is too large */
+} dptrain_comm_rate;
 
 /* Starts MPI if the program has not, and duplicates MPI_COMM_WORLD. Collective. */
 int dptrain_comm_init(void);
@@ -147,6 +167,12 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
 size_t dptrain_comm_bucket_count(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, size_t bucket,
                                        dptrain_comm_bucket_statistics* statistics);
+int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate);
+/* Rank 0 writes the trace that the options ask for: what all ranks did when, on one clock, for
+ * ui.perfetto.dev and chrome://tracing. Collective; between steps, after the last one that it
+ * shows, or earlier, and then without the others. Fails on all ranks where rank 0 cannot write the
+ * file; a later call tries again. */
+int dptrain_comm_write_trace(dptrain_comm* exchange);
 /* The same number of bytes of each rank, one after the other in `all` on rank 0, such as its
  * statistics; others may give NULL there. Collective; between steps. */
 int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, size_t size, void* all);

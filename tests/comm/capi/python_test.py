@@ -2,7 +2,9 @@
 import contextlib
 import ctypes
 import io
+import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -48,7 +50,42 @@ def sums() -> None:
     assert "weights to weights, 6000 values, q8" in exchange.describe(), exchange.describe()
     exchange.close()
     refused(2, "q9: unknown codec", dptrain_comm.Exchange, slots, "q9", link_bit_per_s=1e9)
+    traces(slots)
     dptrain_comm.Exchange(slots, link_bit_per_s=1e9)  # stays open: the end of the program closes it
+
+
+def traces(slots: list) -> None:
+    rank, size = dptrain_comm.rank(), dptrain_comm.size()
+    folder = pathlib.Path(tempfile.mkdtemp()) if rank == 0 else pathlib.Path("/")
+    link = {"link_bit_per_s": 1e9, "trace_first": 1, "trace_steps": 2}
+    refused(2, "trace_steps 0: must be 1 to 1000", dptrain_comm.Exchange, slots, trace="t.json", trace_steps=0)
+    refused(3, "No such file or directory", dptrain_comm.Exchange, slots, "none", trace=str(folder / "away" / "t.json"), **link)
+    exchange = dptrain_comm.Exchange(slots, "none", trace=str(folder / "t.json"), **link)
+    for _ in range(4):
+        exchange.begin_step()
+        exchange.ready(1)
+        exchange.ready(0)
+        refused(2, "a step is under way", exchange.write_trace)
+        exchange.finish_step()
+    if rank == 0:
+        folder.rename(f"{folder}.away")
+    refused(3, "t.json", exchange.write_trace)
+    if rank == 0:
+        pathlib.Path(f"{folder}.away").rename(folder)
+    exchange.write_trace()
+    exchange.write_trace()  # it is written once
+    exchange.close()
+    if rank == 0:
+        slices = [e for e in json.loads((folder / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+        ready = [(e["pid"] // 10000, e["args"]["step"], e["name"]) for e in slices if e["cat"] == "backward"]
+        assert sorted(ready) == sorted((r + 1, step, name) for r in range(size) for step in (2, 3) for name in ("bias", "weights"))
+        assert sum(e["name"] == "exposed wait" for e in slices) == 2 * size
+    refused(3, "t.json", dptrain_comm.Exchange, slots, "none", trace=str(folder / "t.json"), **link)
+    exchange = dptrain_comm.Exchange(slots, "none", link_bit_per_s=1e9)
+    refused(2, "name no trace", exchange.write_trace)
+    exchange.close()
+    if rank == 0:
+        shutil.rmtree(folder)
 
 
 def log() -> None:
@@ -65,7 +102,7 @@ def log() -> None:
     folder = pathlib.Path(tempfile.mkdtemp()) if rank == 0 else pathlib.Path("/")
     path = str(folder / "run.h5")
     about = {"model": "small", "dataset": "drawn", "epochs": 2, "compress": "q8"}
-    run_log = _run_log.RunLog(path, {"compress": "q8"}, about)
+    run_log = _run_log.RunLog(path, {"compress": "q8"}, about, every=2)
     exchange = dptrain_comm.Exchange([dptrain_comm.Slot("bias", 1, 10, True), dptrain_comm.Slot("weights", 100, 60)], "q8",
                                      link_bit_per_s=1e9)
     run_log.begin(exchange, 0, 6010)
@@ -80,7 +117,8 @@ def log() -> None:
                 floats[:] = [rank + i % 7 for i in range(count)]
                 exchange.ready(slot)
             before = time.perf_counter()
-            run_log.step_ends(before, exchange.finish_step())
+            all_finite = exchange.finish_step()
+            run_log.step_ends(exchange, 3 * epoch + step + 1, before, all_finite)
         sent.append(exchange.statistics()["sent_bytes"])  # of this rank; the log has its own count
         run_log.epoch(exchange, 3 * epoch + 3, 10 * (rank + 1), {
             "train_loss": 1.0 + rank, "train_accuracy": float("nan"), "test_loss": 2.0, "test_accuracy": 0.5,
@@ -96,6 +134,10 @@ def log() -> None:
             import run_log_fixture  # what the report's tests write, as dptrain does
             for table in ("epochs", "ranks", "buckets", "sessions"):
                 assert list(file[table].dtype.names) == run_log_fixture.COLUMNS[table], table
+            listed = (root / "io/run_log_rows.cpp").read_text().split("log_fields<StepRow>() {")[1]
+            assert list(file["steps"].dtype.names) == re.findall(r'add\("(\w+)"', listed)
+            assert file["steps"]["step"].tolist() == [2, 4, 6] and file["steps"]["epoch"].tolist() == [0, 1, 1]
+            assert file["steps"]["sent_bytes"].sum() == sent[0]  # three steps, as many as an epoch has
         assert rows["epoch"].tolist() == [0, 1] and rows["samples"].tolist() == [5 * size * (size + 1)] * 2
         weights = sum(range(1, size + 1))
         assert abs(rows["train_loss"][0] - sum((1 + r) * (r + 1) for r in range(size)) / weights) < 1e-12, rows

@@ -2,10 +2,12 @@
 
 Exit code 77: this Python has no torch.
 """
+import json
 import os
 import shutil
 import sys
 import tempfile
+import time
 
 try:
     import torch
@@ -122,16 +124,18 @@ def a_gradient_that_is_not_finite_is_seen_by_all() -> None:
     state.close()
 
 
-def a_training_has_a_log() -> None:
+def a_training_has_a_log_and_a_trace() -> None:
     try:
         import h5py
     except ImportError:
         print("without h5py there is no log to test")
         return
     folder = tempfile.mkdtemp() if dptrain_comm.rank() == 0 else "/"
-    path = os.path.join(folder, "run.h5")
-    state = dptrain_comm.init("q8", log=path, about={"model": "small", "epochs": 2}, **LINK)
+    path, trace = os.path.join(folder, "run.h5"), os.path.join(folder, "trace.json")
+    state = dptrain_comm.init("q8", log=path, log_steps=2, trace=trace, trace_first=2, trace_steps=4,
+                              about={"model": "small", "epochs": 2}, **LINK)
     training = Training(state)
+    training.net[0].weight.register_hook(lambda _: time.sleep(0.02))  # its gradient comes last, and late
     for epoch in range(2):
         training.run(range(4))
         state.epoch(samples=64, train_loss=2.0 - epoch, learning_rate=0.05)
@@ -144,7 +148,34 @@ def a_training_has_a_log() -> None:
             assert log["epochs"]["samples"].tolist() == [64 * dptrain_comm.size()] * 2
             of_rank_0 = log["ranks"][:][log["ranks"]["rank"] == 0]
             assert of_rank_0["sent_bytes"].sum() == sent and (of_rank_0["backward_s"] > 0).all(), (of_rank_0, sent)
+            steps = log["steps"][:]
+        assert steps["step"].tolist() == [2, 4, 6, 8] and steps["epoch"].tolist() == [0, 0, 1, 1]
+        assert (steps["sent_bytes"] == sent / 8).all(), (steps, sent)
+        assert (abs(steps["step_s"] - steps["forward_s"] - steps["backward_s"] - steps["exposed_comm_s"]) < 1e-9).all()
+        assert steps["step_s"].sum() < of_rank_0["epoch_s"].sum() and (steps["backward_s"] > 0.02).all()
+        with open(trace) as file:
+            buckets_leave_while_backward_goes_on(json.load(file)["traceEvents"])
         shutil.rmtree(folder)
+
+
+def buckets_leave_while_backward_goes_on(events: list[dict]) -> None:
+    slices = [e for e in events if e["ph"] == "X"]
+    processes = sorted({e["pid"] for e in slices})
+    assert len(processes) == dptrain_comm.size() and {e["args"]["step"] for e in slices} == {3, 4, 5, 6}
+    for process in processes:
+        overlaps = []
+        for step in range(3, 7):
+            mine = [e for e in slices if e["pid"] == process and e["args"]["step"] == step]
+            ready = [e["ts"] + e["dur"] for e in mine if e["cat"] == "backward"]  # a slot's slice ends when it is ready
+            begins = [e["ts"] for e in mine if e["cat"] == "bucket"]
+            whole = {e["name"]: e for e in mine if e["cat"] in ("step", "part")}
+            assert len(ready) == 9 and set(whole) == {f"step {step}", "backward", "exposed wait"}, mine
+            assert max(ready) <= whole["exposed wait"]["ts"] + 0.01, mine
+            if dptrain_comm.size() > 1:
+                # Nothing leaves before it is ready, and all has come when the step ends.
+                assert min(begins) > min(ready) and max(begins) < whole[f"step {step}"]["ts"] + whole[f"step {step}"]["dur"]
+                overlaps.append(min(begins) < max(ready))
+        assert any(overlaps) == (dptrain_comm.size() > 1), slices
 
 
 def other_parameters_are_refused() -> None:
@@ -165,7 +196,7 @@ for spec in ("q8", "ecq:bits=0.5", "auto:max=2"):
 for spec in ("q8", "ecq:bits=0.5"):
     a_checkpoint_goes_on(spec)
 a_gradient_that_is_not_finite_is_seen_by_all()
-a_training_has_a_log()
+a_training_has_a_log_and_a_trace()
 torch.distributed.destroy_process_group()
 if dptrain_comm.size() == 1:
     other_parameters_are_refused()

@@ -19,6 +19,7 @@ What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose fun
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, start, version
@@ -37,6 +38,9 @@ def init(compress: str = "auto", **options) -> "State":
     total_steps: how many steps the training has, so that ecq:bits=X spends more bits at its beginning;
     model: whose parameters have the names that messages and `exact` use;
     log: the name of a new file for the run log, to which State.epoch() adds a row (needs h5py);
+    log_steps: N, and every N-th step has a row there, too;
+    trace: the name of a new file that shows what all ranks do when, for ui.perfetto.dev;
+    trace_first, trace_steps: its steps, 20 after the first 5;
     about: what else the log says of the run, such as {"model": "resnet20", "dataset": "cifar10", "epochs": 5}.
     """
     start()
@@ -75,9 +79,11 @@ class State:
     """What is kept from step to step. Its exchange is made in the first step, when all parameters are known."""
 
     def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, log: str | None = None,
-                 about: dict | None = None, **options):
+                 log_steps: int = 0, about: dict | None = None, **options):
         if total_steps is not None and total_steps < 1:
             raise Error(2, f"total_steps {total_steps}: must be 1 or more")
+        if log_steps < 0 or (log_steps > 0 and log is None):
+            raise Error(2, f"log_steps {log_steps}: must be 1 or more, and needs log")
         self._options = {"compress": compress, **options}
         self._total_steps = total_steps
         self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
@@ -89,7 +95,9 @@ class State:
         self._futures: list = []
         self._saved: bytes | None = None
         self.step = 0
-        self._log = None if log is None else _RunLog(log, self._options, about or {})
+        self._log = None if log is None else _RunLog(log, self._options, about or {}, log_steps)
+        self._steps_of_trace = 0  # that are still to come
+        self._is_trace_due = False
 
     # ---- for users
 
@@ -147,7 +155,9 @@ class State:
             self._saved = None
 
     def close(self) -> None:
-        """The training is complete."""
+        """The training is complete. Collective."""
+        if self._is_trace_due and self._exchange:
+            self._write_trace()
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -169,7 +179,9 @@ class State:
                 self._begin_step()
             self._send(pairs)
         else:
-            self._held += pairs
+            # In the first step DDP has one bucket, or several, with parameters in the order of forward. Later on it has
+            # them as backward makes their gradients, and so must the exchange, or nothing leaves before the end.
+            self._held += reversed(pairs)
         if not bucket.is_last():
             return future
         if self._exchange is None:
@@ -185,6 +197,7 @@ class State:
 
     def _make_exchange(self, parameters: list) -> None:
         import torch
+        began = time.perf_counter()
         slots = []
         for number, parameter in enumerate(parameters):
             rows = parameter.shape[0] if parameter.dim() > 1 else 1
@@ -199,7 +212,10 @@ class State:
             self._exchange.load(self._saved)
             self._saved = None
         if self._log is not None:
-            self._log.begin(self._exchange, self.step, sum(p.numel() for p in parameters))
+            self._log.begin(self._exchange, self.step, sum(p.numel() for p in parameters), time.perf_counter() - began)
+        if self._options.get("trace"):
+            self._is_trace_due = True
+            self._steps_of_trace = self._options.get("trace_first", 5) + self._options.get("trace_steps", 20)
 
     def _begin_step(self) -> None:
         if self._log is not None:
@@ -229,9 +245,26 @@ class State:
         all_finite = self._exchange.finish_step()
         self.step += 1
         if self._log is not None:
-            self._log.step_ends(before, all_finite)
+            self._log.step_ends(self._exchange, self.step, before, all_finite)
         with torch.no_grad():
             for slot, gradient in self._held:
                 # All ranks must see that the step is to be skipped, as gradient scalers do.
                 gradient.copy_(self._values[slot]) if all_finite else gradient.fill_(float("nan"))
         self._held = []
+        self._steps_of_trace -= 1
+        if self._steps_of_trace == 0 and self._is_trace_due:
+            self._write_trace()
+
+    def _write_trace(self) -> None:
+        """A trace that cannot be written ends nothing; close() tries again."""
+        began = time.perf_counter()
+        try:
+            self._exchange.write_trace()
+            self._is_trace_due = False
+        except Error as error:
+            if error.code != 3:
+                raise
+            if rank() == 0:
+                print(f"dptrain_comm: {error}; training goes on", file=sys.stderr, flush=True)
+        if self._log is not None:
+            self._log.leave_out(time.perf_counter() - began)

@@ -40,7 +40,8 @@ class _Slot(ctypes.Structure):
 class _Options(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_uint64), ("compress", ctypes.c_char_p), ("topology", ctypes.c_char_p),
                 ("exact", ctypes.c_char_p), ("seed", ctypes.c_uint64), ("bucket_bytes", ctypes.c_uint64),
-                ("timeout_s", ctypes.c_double), ("link_bit_per_s", ctypes.c_double)]
+                ("timeout_s", ctypes.c_double), ("link_bit_per_s", ctypes.c_double), ("trace", ctypes.c_char_p),
+                ("trace_first", ctypes.c_uint64), ("trace_steps", ctypes.c_uint64)]
 
 
 class _Statistics(ctypes.Structure):
@@ -54,6 +55,12 @@ class _BucketStatistics(ctypes.Structure):
                 ("encode_s", ctypes.c_double), ("decode_s", ctypes.c_double), ("peer_wait_s", ctypes.c_double),
                 ("wire_s", ctypes.c_double), ("error_squares", ctypes.c_double), ("value_squares", ctypes.c_double),
                 ("residual_squares", ctypes.c_double)]
+
+
+class _Rate(ctypes.Structure):
+    _fields_ = [("struct_bytes", ctypes.c_uint64)] + [(name, ctypes.c_double) for name in (
+        "planned_bits", "partial_bits", "total_bits", "partial_step", "total_step", "link_bytes_per_s", "hidden_bits",
+        "relative_error", "residual_growth", "guard_factor")]
 
 
 def _load() -> ctypes.CDLL:
@@ -85,6 +92,7 @@ for _name, _result, _arguments in (
         ("get_statistics", ctypes.c_int, [_POINTER, ctypes.POINTER(_Statistics)]),
         ("bucket_count", ctypes.c_size_t, [_POINTER]),
         ("get_bucket_statistics", ctypes.c_int, [_POINTER, ctypes.c_size_t, ctypes.POINTER(_BucketStatistics)]),
+        ("get_rate", ctypes.c_int, [_POINTER, ctypes.POINTER(_Rate)]), ("write_trace", ctypes.c_int, [_POINTER]),
         ("gather", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t, _POINTER]),
         ("describe", ctypes.c_char_p, [_POINTER]), ("compare", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
         ("state_bytes", ctypes.c_size_t, [_POINTER]), ("save_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
@@ -177,7 +185,8 @@ class Exchange:
     """dptrain_comm_create() and what belongs to it. There is one at a time."""
 
     def __init__(self, slots: list[Slot], compress: str = "auto", topology: str | None = None, exact: str | list[str] = "",
-                 seed: int = 0, bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0):
+                 seed: int = 0, bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0,
+                 trace: str | None = None, trace_first: int = 5, trace_steps: int = 20):
         global _open_exchange
         start()
         options = _Options()
@@ -187,6 +196,8 @@ class Exchange:
         options.exact = (exact if isinstance(exact, str) else ",".join(exact)).encode() or None
         options.seed, options.bucket_bytes = seed, bucket_bytes
         options.timeout_s, options.link_bit_per_s = timeout_s, link_bit_per_s
+        options.trace = os.fsencode(trace) if trace else None
+        options.trace_first, options.trace_steps = trace_first, trace_steps
         rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
         self._handle = _POINTER()
         _call("create", rows, len(slots), ctypes.byref(options), ctypes.byref(self._handle))
@@ -249,6 +260,16 @@ class Exchange:
             rows.append(_BucketStatistics(struct_bytes=ctypes.sizeof(_BucketStatistics)))
             _call("get_bucket_statistics", self._handle, bucket, ctypes.byref(rows[-1]))
         return [{name: getattr(row, name) for name, _ in row._fields_ if name != "struct_bytes"} for row in rows]
+
+    def rate(self) -> dict[str, float]:
+        """What a codec with a rate did in the last step (dptrain_comm_rate); NaN where it does not apply."""
+        taken = _Rate(struct_bytes=ctypes.sizeof(_Rate))
+        _call("get_rate", self._handle, ctypes.byref(taken))
+        return {name: getattr(taken, name) for name, _ in _Rate._fields_ if name != "struct_bytes"}
+
+    def write_trace(self) -> None:
+        """Rank 0 writes the file of the option `trace`. Collective, between steps."""
+        _call("write_trace", self._handle)
 
     def gather(self, numbers: list[float]) -> list[list[float]]:
         """All ranks' numbers, by rank, on rank 0; nothing on others. Collective, with as many numbers on each rank."""

@@ -20,6 +20,9 @@ from ._library import Error, Exchange, rank, size
 TIMES = ["epoch_s", "data_s", "forward_s", "backward_s", "optimizer_s", "compute_s", "encode_s", "wire_s", "decode_s",
          "peer_wait_s", "comm_s", "exposed_comm_s", "other_s", "eval_s", "checkpoint_s"]
 BYTES = ["sent_bytes", "received_bytes"]
+# In the order of dptrain_comm_rate.
+RATE = ["planned_bits", "partial_bits", "total_bits", "partial_step", "total_step", "link_bytes_per_s", "hidden_bits",
+        "relative_error", "residual_growth", "guard_factor"]
 LATER = ["control_bytes", "statistics_s", "statistics_bytes"]
 # The columns of io/run_log_rows.cpp, in its order.
 COLUMNS = {
@@ -31,18 +34,20 @@ COLUMNS = {
                 "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation",
                 "residual_growth", "residual_age"],
     "sessions": ["start", "first_epoch", "first_step", "world_size"],
+    "steps": ["step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "learning_rate", "data_s",
+              "forward_s", "backward_s", "optimizer_s", "other_s", "encode_s", "wire_s", "decode_s", "peer_wait_s", *BYTES, *RATE,
+              "exchanged"],
 }
 WHOLE = {"epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "statistics_bytes",
-         "exchanges", "rank", "host", "device", "bucket", "elements", "codec", "topology", "first_epoch", "first_step",
+         "exchanges", "exchanged", "step", "rank", "host", "device", "bucket", "elements", "codec", "topology", "first_epoch", "first_step",
          "world_size"}
 NOT_MEASURED = {"train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate", "codec_relative_error",
-                "residual_norm", "relative_error", "delivered_relative_error", "saturation", "residual_growth",
-                "residual_age"}
+                "residual_norm", "relative_error", "delivered_relative_error", "saturation", "residual_age", *RATE}
 LEARNT = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate"]
 OF_TOTAL = ["sent_bytes", "received_bytes", "comm_s", "encode_s", "decode_s", "peer_wait_s", "wire_s"]
 OF_BUCKET = ["sent_bytes", "encode_s", "decode_s", "peer_wait_s", "wire_s", "error_squares", "value_squares",
              "residual_squares"]
-READER = "run log"
+READER, STEP_READER = "run log", "steps of the run log"
 
 
 def _share(part: float, whole: float) -> float:
@@ -52,8 +57,9 @@ def _share(part: float, whole: float) -> float:
 class RunLog:
     """All ranks have one and make the same calls."""
 
-    def __init__(self, path: str, options: dict, about: dict):
-        self._path, self._options, self._about = os.path.abspath(path), options, about
+    def __init__(self, path: str, options: dict, about: dict, every: int = 0):
+        """every: which steps have rows, every N-th; 0: none."""
+        self._path, self._options, self._about, self._every = os.path.abspath(path), options, about, every
         self._rows: dict[str, list[dict]] = {name: [] for name in COLUMNS}
         self._warned = self._is_closed = self._has_begun = False
         self._check()
@@ -83,9 +89,12 @@ class RunLog:
 
     # ---- while steps are made
 
-    def begin(self, exchange: Exchange, step: int, parameters: int) -> None:
-        """The exchange exists, before its first step."""
+    def begin(self, exchange: Exchange, step: int, parameters: int, set_up_s: float = 0.0) -> None:
+        """The exchange exists, before its first step. set_up_s: how long it took to make, which belongs to no epoch."""
         exchange.add_reader(READER)
+        if self._every:
+            exchange.add_reader(STEP_READER)
+        began = time.perf_counter()
         name = socket.gethostname().encode()[:64].ljust(64, b"\0")
         self._hosts = [bytes(int(c) for c in row).rstrip(b"\0").decode(errors="replace")
                        for row in exchange.gather([float(c) for c in name])]
@@ -97,20 +106,45 @@ class RunLog:
         self._rows["sessions"] = [{"start": self._started, "first_epoch": 0, "first_step": step, "world_size": size()}]
         self._has_begun = True
         self._save(False)
+        self.leave_out(set_up_s + time.perf_counter() - began)
+
+    def leave_out(self, seconds: float) -> None:
+        """The last seconds belong to no epoch and no step."""
+        self._epoch_began += seconds
+        self._step_began += seconds
 
     def _start_epoch(self) -> None:
-        self._epoch_began = time.perf_counter()
+        self._epoch_began = self._step_began = time.perf_counter()
         self._steps = self._skipped = 0
         self._backward_s = self._exposed_s = 0.0
 
     def step_begins(self) -> None:
         self._backward_began = time.perf_counter()
 
-    def step_ends(self, wait_began: float, all_finite: bool) -> None:
-        self._backward_s += wait_began - self._backward_began
-        self._exposed_s += time.perf_counter() - wait_began
+    def step_ends(self, exchange: Exchange, step: int, wait_began: float, all_finite: bool) -> None:
+        """step: how many are done now."""
+        ended = time.perf_counter()
+        backward_s, exposed_s = wait_began - self._backward_began, ended - wait_began
+        self._backward_s += backward_s
+        self._exposed_s += exposed_s
         self._steps += 1
         self._skipped += not all_finite
+        if self._every and rank() == 0:
+            self._add_step(exchange, step, ended - self._step_began, backward_s, exposed_s)
+        self._step_began = ended
+
+    def _add_step(self, exchange: Exchange, step: int, step_s: float, backward_s: float, exposed_s: float) -> None:
+        """As in dptrain, a step's row has what rank 0 measured."""
+        is_logged = step % self._every == 0
+        if not is_logged and (step + 1) % self._every != 0:  # the step before one that is logged begins its costs
+            return
+        total = exchange.take(STEP_READER)[0]
+        if is_logged:
+            backward_s = min(backward_s, step_s - exposed_s)
+            self._rows["steps"].append({
+                "step": step, "epoch": len(self._rows["epochs"]), "step_s": step_s, "compute_s": step_s - exposed_s,
+                "exposed_comm_s": exposed_s, "forward_s": step_s - exposed_s - backward_s, "backward_s": backward_s,
+                **{name: total[name] for name in OF_TOTAL}, **exchange.rate(), "exchanged": int(size() > 1)})
 
     # ---- between epochs
 
@@ -208,9 +242,12 @@ class RunLog:
 
     def _write(self, path: str, is_finished: bool) -> None:
         import h5py
+        import numpy
         text = h5py.string_dtype()
         config = {"compress": self._options["compress"], "bucket-mb": "auto", "exchange": "on", "overlap": "on"}
         config["topology"] = self._topologies[0] if self._topologies else "ring"
+        if self._every:
+            config["log-steps"] = str(self._every)
         config |= {name.replace("_", "-"): str(value) for name, value in self._about.items()}
         with h5py.File(path, "w") as file:
             for name, value in {
@@ -233,10 +270,10 @@ class RunLog:
                                                      "parameters": self._parameters, "gradient_bytes": 4 * self._parameters,
                                                      "buckets": len(self._buckets)})
             for name, columns in COLUMNS.items():
-                rows = self._rows[name]
+                if name == "steps" and not self._every:
+                    continue
                 kinds = [(c, "u8" if c == "replica_hash" else "i8" if c in WHOLE else "f8") for c in columns]
-                table = file.create_dataset(name, (len(rows),), dtype=kinds, maxshape=(None,), chunks=(1024,))
-                for place, row in enumerate(rows):
-                    table[place] = tuple(row.get(c, math.nan if c in NOT_MEASURED else 0) for c in columns)
+                rows = [tuple(row.get(c, math.nan if c in NOT_MEASURED else 0) for c in columns) for row in self._rows[name]]
+                table = file.create_dataset(name, data=numpy.array(rows, dtype=kinds), maxshape=(None,), chunks=(1024,))
                 units = ["s" if c.endswith("_s") or c == "start" else "byte" if c.endswith("_bytes") else "1" for c in columns]
                 table.attrs.create("units", units, dtype=text)

@@ -1,0 +1,59 @@
+#include "comm/capi/exchange.hpp"
+
+#include <utility>
+
+namespace dp::capi {
+namespace {
+
+std::unique_ptr<ExchangeTrace> trace_of(const dptrain_comm_options& options, const Layout& layout,
+                                        Communicator& comm) {
+  if (options.trace == nullptr) return nullptr;
+  return std::make_unique<ExchangeTrace>(options, layout.tensors, comm);
+}
+
+GradientSyncOptions with_trace(GradientSyncOptions options, ExchangeTrace* trace) {
+  if (trace != nullptr) options.reducer.trace = trace->exchange();
+  return options;
+}
+
+}  // namespace
+
+std::string& last_error() {
+  thread_local std::string text;
+  return text;
+}
+
+}  // namespace dp::capi
+
+dptrain_comm::dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
+                           dp::Communicator& comm)
+    : layout(std::move(layout_of_slots)),
+      gradient(layout.elements),
+      trace(dp::capi::trace_of(options, layout, comm)),
+      sync(nullptr, gradient, layout.tensors,
+           dp::capi::with_trace(dp::capi::sync_options(options, comm), trace.get())) {
+  comm.set_timeout_s(options.timeout_s);
+  sync.connect(comm);
+  sync.begin_epoch(0);
+}
+
+std::size_t dptrain_comm::tensor(std::size_t slot) const {
+  if (slot >= layout.tensor_of_slot.size()) {
+    dp::throw_error(dp::ErrorKind::usage, "slot {}: there are {}", slot,
+                    layout.tensor_of_slot.size());
+  }
+  return layout.tensor_of_slot[slot];
+}
+
+void dptrain_comm::require_step(bool is_wanted) const {
+  dp::capi::require(is_in_step == is_wanted,
+                    is_wanted ? "no step has begun" : "a step is under way");
+}
+
+dp::StateList dptrain_comm::state() {
+  require_step(false);
+  dp::StateList list;
+  list.value("step", step);
+  sync.list_state(list);
+  return list;
+}

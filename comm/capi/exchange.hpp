@@ -1,0 +1,63 @@
+// What stands behind a dptrain_comm*, and how its functions report errors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/capi/arguments.hpp"
+#include "comm/capi/dptrain_comm.h"
+#include "comm/capi/exchange_trace.hpp"
+#include "comm/communicator.hpp"
+#include "comm/gradient_sync.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/base/state.hpp"
+
+struct dptrain_comm {
+  dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
+               dp::Communicator& comm);
+
+  [[nodiscard]] std::size_t tensor(std::size_t slot) const;
+  void require_step(bool is_wanted) const;
+  [[nodiscard]] dp::StateList state();
+
+  dp::capi::Layout layout;
+  std::vector<float> gradient;
+  std::unique_ptr<dp::capi::ExchangeTrace> trace;  // null: no trace
+  dp::GradientSync sync;
+  std::vector<bool> is_ready = std::vector<bool>(layout.tensors.size());
+  std::size_t ready = 0;
+  std::uint64_t step = 0;
+  bool is_in_step = false;
+  std::vector<dp::CommCost> taken;  // of buckets, by the last dptrain_comm_get_statistics
+  std::string description;
+};
+
+namespace dp::capi {
+
+// Of this thread.
+[[nodiscard]] std::string& last_error();
+
+// Runs f and turns what it throws into a result.
+template <class F>
+int result_of(F f) {
+  try {
+    f();
+    return DPTRAIN_COMM_OK;
+  } catch (...) {
+    return exit_code_of_current_exception(last_error());
+  }
+}
+
+// The same for a function of an exchange.
+template <class F>
+int result_on(dptrain_comm* exchange, F f) {
+  return result_of([&] {
+    require(exchange != nullptr, "exchange is NULL");
+    f(*exchange);
+  });
+}
+
+}  // namespace dp::capi

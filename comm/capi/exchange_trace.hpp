@@ -1,0 +1,57 @@
+// The trace that dptrain_comm_options::trace asks for: the file that dptrain's own traces are, too
+// (io/trace_file.hpp).
+//
+// The row "compute" has what the caller's thread does, as far as the exchange sees it: the step
+// from begin_step to the end of finish_step, in it "backward" until finish_step begins, and
+// "exposed wait", which is finish_step. In "backward" each slot has a slice with its name, which
+// ends when the slot is ready and begins when the one before it was. The rows of the exchange and
+// of its buckets are those of dptrain.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/buckets.hpp"
+#include "comm/capi/dptrain_comm.h"
+#include "comm/clock_offset.hpp"
+#include "comm/communicator.hpp"
+#include "comm/reducer.hpp"
+#include "kernels/base/trace.hpp"
+
+namespace dp::capi {
+
+class ExchangeTrace {
+ public:
+  // Collective. Throws Error(usage) for wrong steps, and on all ranks Error(data) if rank 0 cannot
+  // make the file.
+  ExchangeTrace(const dptrain_comm_options& given, std::span<const TensorSlot> tensors,
+                Communicator& comm);
+
+  [[nodiscard]] TraceTrack* exchange() { return &exchange_; }
+
+  void step_begins(std::uint64_t step);
+  void tensor_ready(std::size_t tensor);  // before its bucket may leave
+  void backward_ends();
+  void step_ends();
+
+  // Collective, between steps. Throws Error(data) on all ranks if rank 0 cannot write the file; a
+  // later call tries again.
+  void write(Reducer& reducer);
+
+ private:
+  void add(TraceKind kind, std::int64_t begin_ns, std::int64_t end_ns, std::size_t id = 0);
+
+  std::string path_, compress_;
+  std::uint64_t first_, steps_;
+  std::vector<std::string> names_;  // of the tensors
+  TraceTrack loop_, exchange_;
+  ClockReading first_reading_;
+  std::int64_t clock_error_ns_ = 0;
+  bool has_window_ = false, is_on_one_clock_ = false, is_written_ = false;
+  std::int64_t step_began_ns_ = 0, last_ready_ns_ = 0, backward_ended_ns_ = 0;
+};
+
+}  // namespace dp::capi
