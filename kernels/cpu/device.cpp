@@ -19,18 +19,39 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kLargeBytes = 64u << 20;
 
-// The widest vectors that oneDNN may use here: 16 floats (AVX-512), 8 (AVX2) or 1.
+// The widest vectors that oneDNN's blocked kernels may use here: 16 floats (AVX-512), 8 (AVX2), or
+// 1 without such kernels, as on all processors other than x86-64: activations are NHWC there.
 std::size_t vector_floats() {
+#if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     return 16;
   }
   return __builtin_cpu_supports("avx2") ? 8 : 1;
+#else
+  return 1;
+#endif
 }
 
 bool has_avx512_bf16() {
+#if defined(__x86_64__)
   // g++ 12 knows the feature by this name.
   return vector_floats() == 16 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+const char* vector_name() {
+#if defined(__x86_64__)
+  const std::size_t width = vector_floats();
+  if (width == 16) return has_avx512_bf16() ? "AVX-512 with BF16" : "AVX-512";
+  return width == 8 ? "AVX2" : "no AVX2";
+#elif defined(__aarch64__)
+  return "arm64";
+#else
+  return "not x86-64";
+#endif
 }
 
 std::string processor_name() {
@@ -83,13 +104,9 @@ CpuDevice::CpuDevice(const DeviceOptions& options)
 
 std::string CpuDevice::description() const {
   const dnnl_version_t* version = dnnl_version();
-  const std::size_t width = vector_floats();
   return fmt::format("{}, {} thread{}, {}, oneDNN {}.{}.{}", processor_name(), threads(),
-                     threads() == 1 ? "" : "s",
-                     width == 16  ? (has_avx512_bf16() ? "AVX-512 with BF16" : "AVX-512")
-                     : width == 8 ? "AVX2"
-                                  : "no AVX2",
-                     version->major, version->minor, version->patch);
+                     threads() == 1 ? "" : "s", vector_name(), version->major, version->minor,
+                     version->patch);
 }
 
 bool CpuDevice::supports(DataType type) const { return type == DataType::f32 || has_avx512_bf16(); }
