@@ -149,7 +149,7 @@ void dptrain_comm_destroy(dptrain_comm* exchange) {
 float* dptrain_comm_values(dptrain_comm* exchange, std::size_t slot) {
   float* values = nullptr;
   static_cast<void>(result_on(exchange, [&](dptrain_comm& it) {
-    values = it.gradient.data() + it.layout.tensors[it.tensor(slot)].offset;
+    values = it.gradient.get() + it.layout.tensors[it.tensor(slot)].offset;
   }));
   return values;
 }

@@ -1,5 +1,6 @@
 #include "comm/capi/exchange.hpp"
 
+#include <new>
 #include <utility>
 
 namespace dp::capi {
@@ -16,6 +17,12 @@ GradientSyncOptions with_trace(GradientSyncOptions options, ExchangeTrace* trace
   return options;
 }
 
+std::unique_ptr<float[], void (*)(void*)> zeros(std::size_t count) {
+  auto* const memory = static_cast<float*>(std::calloc(count, sizeof(float)));
+  if (memory == nullptr) throw std::bad_alloc();
+  return {memory, std::free};
+}
+
 }  // namespace
 
 std::string& last_error() {
@@ -28,9 +35,9 @@ std::string& last_error() {
 dptrain_comm::dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
                            dp::Communicator& comm)
     : layout(std::move(layout_of_slots)),
-      gradient(layout.elements),
+      gradient(dp::capi::zeros(layout.elements)),
       trace(dp::capi::trace_of(options, layout, comm)),
-      sync(nullptr, gradient, layout.tensors,
+      sync(nullptr, {gradient.get(), layout.elements}, layout.tensors,
            dp::capi::with_trace(dp::capi::sync_options(options, comm), trace.get())) {
   comm.set_timeout_s(options.timeout_s);
   sync.connect(comm);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +25,8 @@ struct dptrain_comm {
   [[nodiscard]] dp::StateList state();
 
   dp::capi::Layout layout;
-  std::vector<float> gradient;
+  // Zeros, of which the system gives memory only for those that are written: on one rank none is.
+  std::unique_ptr<float[], void (*)(void*)> gradient;
   std::unique_ptr<dp::capi::ExchangeTrace> trace;  // null: no trace
   dp::GradientSync sync;
   std::vector<bool> is_ready = std::vector<bool>(layout.tensors.size());

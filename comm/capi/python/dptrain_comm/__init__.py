@@ -19,6 +19,7 @@ What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose fun
 from __future__ import annotations
 
 import ctypes
+import inspect
 import sys
 import time
 
@@ -28,6 +29,9 @@ from ._run_log import RunLog as _RunLog
 
 __all__ = ["Error", "Exchange", "Slot", "State", "broadcast_parameters", "finalize", "hook", "init", "init_process_group",
            "rank", "size", "start", "version"]
+
+
+_OPTIONS = {name for name in inspect.signature(Exchange).parameters if name not in ("slots", "compress")}
 
 
 def init(compress: str = "auto", **options) -> "State":
@@ -72,6 +76,8 @@ def hook(state: "State", bucket):
 
     The last bucket's call waits for all sums, since backward ends there.
     """
+    if not isinstance(state, State):
+        raise Error(2, f"hook() got {state!r}, no state: ddp.register_comm_hook(dptrain_comm.init(...), dptrain_comm.hook)")
     return state.reduce_bucket(bucket)
 
 
@@ -82,6 +88,9 @@ class State:
                  log_steps: int = 0, about: dict | None = None, **options):
         if total_steps is not None and total_steps < 1:
             raise Error(2, f"total_steps {total_steps}: must be 1 or more")
+        for name in options:
+            if name not in _OPTIONS:
+                raise Error(2, f"init() knows no option {name}; it knows {', '.join(sorted(_OPTIONS))}, and its own ones")
         if log_steps < 0 or (log_steps > 0 and log is None):
             raise Error(2, f"log_steps {log_steps}: must be 1 or more, and needs log")
         self._options = {"compress": compress, **options}
@@ -91,9 +100,10 @@ class State:
         self._parameters: list = []  # keeps them alive, so that their ids stay theirs
         self._slots: dict[int, int] = {}  # by id of the parameter
         self._values: list = []
-        self._held: list = []  # of this step: (parameter, gradient)
+        self._held: list = []  # of this step: (parameter or its slot, gradient)
         self._futures: list = []
         self._saved: bytes | None = None
+        self._is_alone = False  # one rank: its gradient is the sum already
         self.step = 0
         self._log = None if log is None else _RunLog(log, self._options, about or {}, log_steps)
         self._steps_of_trace = 0  # that are still to come
@@ -115,6 +125,9 @@ class State:
             pairs.append((parameter, parameter.grad))
         if self._exchange is None:
             self._make_exchange([parameter for parameter, _ in pairs])
+        # Before anything leaves, so that nothing is on its way when this fails.
+        self._check(pairs)
+        self._check_that_all_are_there({self._slots[id(parameter)] for parameter, _ in pairs})
         self._begin_step()
         self._send(pairs)
         self._finish_step()
@@ -200,10 +213,13 @@ class State:
         began = time.perf_counter()
         slots = []
         for number, parameter in enumerate(parameters):
+            if parameter.is_complex():
+                raise Error(2, f"{self._name(parameter)} is complex; gradients are exchanged as real numbers of 32 bits")
             rows = parameter.shape[0] if parameter.dim() > 1 else 1
             slots.append(Slot(self._names.get(id(parameter), f"parameter {number}"), rows, parameter.numel() // max(rows, 1),
                               parameter.dim() < 2))
         self._exchange = Exchange(slots, **self._options)
+        self._is_alone = size() == 1
         self._parameters = parameters
         self._slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
         self._values = [torch.frombuffer((ctypes.c_float * p.numel()).from_address(self._exchange.address(slot)),
@@ -217,39 +233,65 @@ class State:
             self._is_trace_due = True
             self._steps_of_trace = self._options.get("trace_first", 5) + self._options.get("trace_steps", 20)
 
+    def _name(self, parameter) -> str:
+        return f"the parameter {self._names.get(id(parameter), 'of the shape ' + str(list(parameter.shape)))}"
+
+    def _is_seen(self) -> bool:
+        """Whether the exchange has anything to do: on one rank only a trace."""
+        return not self._is_alone or self._is_trace_due
+
     def _begin_step(self) -> None:
         if self._log is not None:
             self._log.step_begins()
+        if not self._is_seen():
+            return
         progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
         self._exchange.begin_step(progress)
 
+    def _check(self, pairs: list) -> None:
+        import torch
+        for parameter, gradient in pairs:
+            if id(parameter) not in self._slots:
+                raise Error(2, f"{self._name(parameter)} was not there in the first step; the exchange needs the same ones always")
+            if gradient.layout != torch.strided:
+                raise Error(2, f"{self._name(parameter)} has a sparse gradient; the exchange needs dense ones (sparse=False)")
+
+    def _check_that_all_are_there(self, slots: set[int]) -> None:
+        if len(slots) < len(self._slots):
+            missing = self._parameters[min(set(range(len(self._slots))) - slots)]
+            raise Error(2, f"{self._name(missing)} has no gradient in this step, and had one in the first; the exchange needs "
+                        "the same ones always")
+
     def _send(self, pairs: list) -> None:
         import torch
-        share = 1.0 / size()
+        self._check(pairs)
+        share, is_seen = 1.0 / size(), self._is_seen()
         with torch.no_grad():
             for parameter, gradient in pairs:
-                slot = self._slots.get(id(parameter))
-                if slot is None:
-                    raise Error(2, "a parameter was not there in the first step; the exchange needs the same ones always")
-                values = self._values[slot]
-                if gradient.device.type == "cpu" and gradient.dtype == torch.float32:
-                    torch.mul(gradient, share, out=values)
-                else:
-                    values.copy_(gradient).mul_(share)
+                slot = self._slots[id(parameter)]
                 self._held.append((slot, gradient))
-                self._exchange.ready(slot)
+                if not self._is_alone:
+                    values = self._values[slot]
+                    if gradient.device.type == "cpu" and gradient.dtype == torch.float32:
+                        torch.mul(gradient, share, out=values)
+                    else:
+                        values.copy_(gradient).mul_(share)
+                if is_seen:
+                    self._exchange.ready(slot)
 
     def _finish_step(self) -> None:
         import torch
         before = time.perf_counter()
-        all_finite = self._exchange.finish_step()
+        self._check_that_all_are_there({slot for slot, _ in self._held})
+        all_finite = self._exchange.finish_step() if self._is_seen() else True
         self.step += 1
         if self._log is not None:
             self._log.step_ends(self._exchange, self.step, before, all_finite)
-        with torch.no_grad():
-            for slot, gradient in self._held:
-                # All ranks must see that the step is to be skipped, as gradient scalers do.
-                gradient.copy_(self._values[slot]) if all_finite else gradient.fill_(float("nan"))
+        if not self._is_alone:
+            with torch.no_grad():
+                for slot, gradient in self._held:
+                    # All ranks must see that the step is to be skipped, as gradient scalers do.
+                    gradient.copy_(self._values[slot]) if all_finite else gradient.fill_(float("nan"))
         self._held = []
         self._steps_of_trace -= 1
         if self._steps_of_trace == 0 and self._is_trace_due:

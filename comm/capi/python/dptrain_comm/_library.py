@@ -129,8 +129,10 @@ def start() -> None:
 
 def _end_all_ranks(kind, error, trace) -> None:
     """An error that nobody handles: the others would wait for this rank for ever."""
-    traceback.print_exception(kind, error, trace)
-    sys.stderr.flush()
+    # torch.distributed calls this with a sys.stderr that it prints later, when there is no later.
+    stderr = sys.__stderr__ or sys.stderr
+    traceback.print_exception(kind, error, trace, file=stderr)
+    stderr.flush()
     sys.stdout.flush()
     _library.dptrain_comm_abort(error.code if isinstance(error, Error) else 1, None)
 
@@ -189,6 +191,8 @@ class Exchange:
                  trace: str | None = None, trace_first: int = 5, trace_steps: int = 20):
         global _open_exchange
         start()
+        if _open_exchange is not None:
+            raise Error(2, "there is an exchange already; call close() of its state, or its own, before")
         options = _Options()
         _library.dptrain_comm_defaults(ctypes.byref(options))
         options.compress = compress.encode()
