@@ -290,7 +290,7 @@ dptrain_comm.init_process_group()
 fp32_is_what_ddp_computes()
 for spec in ("q8", "ecq:bits=0.5", "auto:max=2"):
     replicas_are_the_same(spec)
-for spec in ("q8", "ecq:bits=0.5"):
+for spec in ("q8", "ecq:bits=0.5", "auto:min=0.5,max=0.5"):
     a_checkpoint_goes_on(spec)
 a_gradient_that_is_not_finite_is_seen_by_all()
 a_training_has_a_log_and_a_trace()
