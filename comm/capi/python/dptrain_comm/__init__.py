@@ -72,7 +72,8 @@ def broadcast_parameters(model) -> None:
 
 
 def hook(state: "State", bucket):
-    """DistributedDataParallel's communication hook: a bucket leaves while backward goes on.
+    """DistributedDataParallel's communication hook: a bucket leaves while backward goes on, with DDP's bucket_cap_mb of 1 or
+    less sooner than with its default.
 
     The last bucket's call waits for all sums, since backward ends there.
     """

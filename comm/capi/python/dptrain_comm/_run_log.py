@@ -274,6 +274,7 @@ class RunLog:
                     continue
                 kinds = [(c, "u8" if c == "replica_hash" else "i8" if c in WHOLE else "f8") for c in columns]
                 rows = [tuple(row.get(c, math.nan if c in NOT_MEASURED else 0) for c in columns) for row in self._rows[name]]
-                table = file.create_dataset(name, data=numpy.array(rows, dtype=kinds), maxshape=(None,), chunks=(1024,))
+                table = file.create_dataset(name, data=numpy.array(rows, dtype=kinds), maxshape=(None,),
+                                            chunks=(1024 if name == "steps" else 64,))
                 units = ["s" if c.endswith("_s") or c == "start" else "byte" if c.endswith("_bytes") else "1" for c in columns]
                 table.attrs.create("units", units, dtype=text)
