@@ -19,7 +19,7 @@ went well, and leaves nothing behind. Needs root, debootstrap and a mirror.
   --container      then carry out experiments/container/Containerfile in that system,
                    run what it runs, and log in to it as the MPI operator does
   --suite SUITE    default: bookworm. Others, such as noble with a mirror of Ubuntu, were
-                   not tried
+                   not tried as a whole
   --mirror URL     default: that of the first line of apt's sources here
   --keyring FILE   the keys of that mirror, where debootstrap does not know them
   --cache FOLDER   keep the packages that are downloaded, for the next time
@@ -83,7 +83,10 @@ make_system() { # in $root
   local options=(--variant=minbase "--components=$components")
   [ -z "$keyring" ] || options+=(--keyring="$keyring")
   [ -z "$cache" ] || { mkdir -p "$cache"; options+=(--cache-dir="$cache"); }
-  debootstrap "${options[@]}" "$suite" "$root" "$mirror" >"$DEB_CHROOT_APART/debootstrap.log" ||
+  # Ubuntu's newer releases, which Debian 12's debootstrap does not know, are made as older ones are.
+  local scripts=/usr/share/debootstrap/scripts recipe=()
+  [ -e "$scripts/$suite" ] || recipe=("$scripts/jammy")
+  debootstrap "${options[@]}" "$suite" "$root" "$mirror" "${recipe[@]}" >"$DEB_CHROOT_APART/debootstrap.log" ||
     { tail -n 5 "$DEB_CHROOT_APART/debootstrap.log"; die "debootstrap failed"; }
   mount -t proc proc "$root/proc"
   mount -t sysfs -o ro sysfs "$root/sys"
