@@ -112,8 +112,8 @@ printf '\n\n\n' | setsid setpriv --reuid 4711 --regid 4711 --clear-groups env -i
   PATH=/usr/bin:/bin SSH_ASKPASS="$folder/answer" SSH_ASKPASS_REQUIRE=force \
   bash -e -c "cd ~/dptrain; . $commands" >"$folder/run/out" 2>&1 ||
   { tail -n 40 "$folder/run/out" "$folder"/run/sshd*; die "the commands fail"; }
-grep -E '^node2$|^dptrain |^network|^epoch|The log is' "$folder/run/out"
-for words in '^node2$' '2 ranks' 'node1.*node2|2 hosts'; do
+grep -E '^node2$|^dptrain |^ +network |^epoch|The log is' "$folder/run/out"
+for words in '^node2$' '2 ranks' 'node1.*node2|2 hosts' '^ +network +eth0, '; do
   grep -qE "$words" "$folder/run/out" || { tail -n 60 "$folder/run/out"; die "the output has no '$words'"; }
 done
 echo "ssh.sh: as expected"
