@@ -244,7 +244,9 @@ class RunLog:
         import h5py
         import numpy
         text = h5py.string_dtype()
-        config = {"compress": self._options["compress"], "bucket-mb": "auto", "exchange": "on", "overlap": "on"}
+        bucket_bytes = self._options.get("bucket_bytes", 0)
+        config = {"compress": self._options["compress"], "bucket-mb": f"{bucket_bytes / 1e6:g}" if bucket_bytes else "auto",
+                  "exchange": "on", "overlap": "on"}
         config["topology"] = self._topologies[0] if self._topologies else "ring"
         if self._every:
             config["log-steps"] = str(self._every)
