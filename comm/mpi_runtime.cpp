@@ -77,7 +77,7 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog, bool i
     throw_error(ErrorKind::communication,
                 "MPI cannot be used from a second thread (level {} of {}): it must be built with "
                 "thread support",
-                provided, MPI_THREAD_SERIALIZED);
+                provided, int{MPI_THREAD_SERIALIZED});  // an enumerator in Open MPI
   }
 }
 
