@@ -81,8 +81,8 @@ T check_hdf5(T value, const char* expression, const char* file, int line) {
   return value;
 }
 template int check_hdf5(int, const char*, const char*, int);
-template hid_t check_hdf5(hid_t, const char*, const char*, int);
-template hssize_t check_hdf5(hssize_t, const char*, const char*, int);
+template long check_hdf5(long, const char*, const char*, int);
+template long long check_hdf5(long long, const char*, const char*, int);
 
 namespace {
 

@@ -46,9 +46,10 @@ void prepare_hdf5();
 // All HDF5 calls return a negative value when they fail.
 template <class T>
 T check_hdf5(T value, const char* expression, const char* file, int line);
+// hid_t and hssize_t are one of these each, and in HDF5 1.14 the same one.
 extern template int check_hdf5(int, const char*, const char*, int);
-extern template hid_t check_hdf5(hid_t, const char*, const char*, int);
-extern template hssize_t check_hdf5(hssize_t, const char*, const char*, int);
+extern template long check_hdf5(long, const char*, const char*, int);
+extern template long long check_hdf5(long long, const char*, const char*, int);
 
 // What an attribute can be. Strings are UTF-8 of variable length; arrays are one-dimensional.
 using AttributeValue = std::variant<std::string, std::vector<std::string>, std::int64_t,
