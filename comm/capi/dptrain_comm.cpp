@@ -50,7 +50,7 @@ void start(MPI_Comm parent) {
         dp::ErrorKind::usage,
         "MPI was started with thread level {}; dptrain_comm needs MPI_THREAD_SERIALIZED, "
         "{}, or a higher one",
-        provided, MPI_THREAD_SERIALIZED);
+        provided, int{MPI_THREAD_SERIALIZED});  // an enumerator in Open MPI
   }
   process().comm.emplace(parent);
   process().comm->set_warn(
