@@ -6,10 +6,10 @@ usage() {
   cat <<'TEXT'
 Usage: experiments/setup.sh [--tests] [--check]
 
-Installs what dptrain needs to be built and run on Debian 12, as far as it is
+Installs what dptrain needs to be built and run on Debian 12 or 13, as far as it is
 missing; with everything in place it does nothing. Needs root or sudo only when
-something is missing. The packages have the same names in Debian 13 and, as far as
-is known, in Ubuntu 24.04 (most in universe), where this was not tried.
+something is missing. As far as is known the packages have the same names in Ubuntu
+24.04 (most in universe), where this was not tried.
 
   --tests   also what the tests need
   --check   install nothing; say what is missing and end with exit code 1 if any is

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: tests/install/arm64.sh [--jobs N] FOLDER [REGEX [TARGET...]]
+Usage: tests/install/arm64.sh [--jobs N] [--train] FOLDER [REGEX [TARGET...]]
 
 Downloads Debian's arm64 packages of what dptrain is built with, unpacks them below
 FOLDER/root (installing nothing here), cross-builds the tests of codecs, exchange and
@@ -12,9 +12,10 @@ options in FOLDER/build, and runs them under qemu-user. FOLDER is kept and can b
 again. REGEX chooses tests, and TARGETs what is built.
 
 Needs Debian 12 and the packages g++-aarch64-linux-gnu, qemu-user-static, cmake,
-ninja-build and openmpi-bin, whose mpirun starts the ranks.
+ninja-build, libhdf5-dev and openmpi-bin, whose mpirun starts the ranks.
 
   --jobs N   compilers at a time (default: one for each core)
+  --train    also builds dptrain, and trains with it on two ranks for an epoch
 TEXT
 }
 
@@ -24,12 +25,13 @@ die() {
 }
 
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-jobs=$(nproc) words=()
+jobs=$(nproc) train=no words=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --help) usage; exit 0 ;;
     --jobs) jobs=$2; shift ;;
-    -*) die "$1: unknown option; known: --jobs, --help" ;;
+    --train) train=yes ;;
+    -*) die "$1: unknown option; known: --jobs, --train, --help" ;;
     *) words+=("$1") ;;
   esac
   shift
@@ -41,6 +43,7 @@ targets=("${words[@]:2}")
 [ ${#targets[@]} -gt 0 ] || targets=(codec_test codec_spec_test entropy_coder_test sparse_codec_test
   dense_codec_test stochastic_codec_test options_test options_words_test exchange_plan_test segment_protocol_test
   bucket_pipeline_test ring_test topology_test)
+[ $train = no ] || targets+=(dptrain)
 for tool in aarch64-linux-gnu-g++ qemu-aarch64-static cmake ninja mpirun; do
   command -v $tool >/dev/null || die "needs $tool (apt-get install g++-aarch64-linux-gnu qemu-user-static cmake ninja-build openmpi-bin)"
 done
@@ -81,9 +84,11 @@ echo "== cross-build"
 emulator="$(command -v qemu-aarch64-static);-L;$root"
 cat >"$folder/mpiexec" <<TEXT
 #!/bin/sh
-# mpiexec -np N PROGRAM: this machine's mpirun, and ranks under qemu. Both sides speak through sockets, since they
+# mpiexec -np N PROGRAM...: this machine's mpirun, and ranks under qemu. Both sides speak through sockets, since they
 # would lay out shared memory differently.
-exec env PMIX_MCA_gds=hash OMPI_MCA_btl=self,tcp mpirun -np "\$2" ${emulator//;/ } "\$3"
+ranks=\$2
+shift 2
+exec env PMIX_MCA_gds=hash OMPI_MCA_btl=self,tcp mpirun -np "\$ranks" ${emulator//;/ } "\$@"
 TEXT
 chmod 755 "$folder/mpiexec"
 cat >"$folder/toolchain.cmake" <<CMAKE
@@ -110,8 +115,15 @@ CMAKE
 # pkg-config would name this machine's own Open MPI.
 PKG_CONFIG_LIBDIR=$root/usr/lib/$triple/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
   cmake -S "$source" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$folder/toolchain.cmake" \
-  -DDP_CUDA=OFF -DDP_TESTS=ON >"$folder/configure.log" || { tail -n 20 "$folder/configure.log"; die "cannot be configured"; }
+  -DHDF5_C_LIBRARY_hdf5="$root/usr/lib/$triple/libhdf5_serial.so" -DDP_CUDA=OFF -DDP_TESTS=ON >"$folder/configure.log" || { tail -n 20 "$folder/configure.log"; die "cannot be configured"; }
 cmake --build "$folder/build" --parallel "$jobs" --target "${targets[@]}"
 
 echo "== tests under qemu"
 ctest --test-dir "$folder/build" -R "$regex" --output-on-failure --no-tests=error
+[ $train = yes ] || exit 0
+
+echo "== training under qemu"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+cd "$folder"
+./mpiexec -np 2 build/bin/dptrain --compress q8 --limit-train 64 --limit-test 16 --batch-size 8 --epochs 1 --threads 1 \
+  --autotune off --log none
