@@ -96,6 +96,10 @@ class GradientSync {
   // What codecs with a rate do; NaN where no bucket has one, and before the first step.
   [[nodiscard]] const RateReport& rate_report() const { return rate_report_; }
   [[nodiscard]] bool has_rate() const { return mean_bits_ > 0.0 || wanted_error_ > 0.0; }
+  // Between steps, the same on all ranks: another mean for ecq:bits=. Steps of the quantiser follow
+  // within some exchanges. Throws Error(usage) for a codec without bits=, and for a number that the
+  // key does not allow.
+  void set_mean_bits(double bits);
 
   // Between steps: what exchanges get from here on is so many times as large as before, such as
   // changes of parameters instead of gradients. Residuals follow, and codecs with a rate begin

@@ -28,6 +28,18 @@ void GradientSync::take_rate(const CodecSpec& spec) {
   most_growth_ = spec.number("growth");
 }
 
+void GradientSync::set_mean_bits(double bits) {
+  if (mean_bits_ <= 0.0 || limits_) {
+    throw SettingError(Setting::codec, options_.compress,
+                       "has no number of bits that could be set; allowed: ecq:bits=");
+  }
+  const double allowed = parse_codec_spec(fmt::format("ecq:bits={}", bits)).number("bits");
+  if (!(allowed > 0.0)) {
+    throw SettingError(Setting::codec, options_.compress, "needs more than 0 bits a value");
+  }
+  mean_bits_ = allowed;
+}
+
 void GradientSync::check_rate() const {
   if (!has_rate()) return;
   const auto refuse = [&](const char* why, Setting allowed) {

@@ -45,8 +45,8 @@ extern "C" {
 #endif
 
 /* What a program was compiled with; dptrain_comm_version() says what it runs with. Within a major
- * version (within a minor one as long as the major is 0) functions are added and structs grow at
- * their end, nothing else changes. */
+ * version (within a minor one as long as the major is 0) functions are added and structs that
+ * begin with struct_bytes grow at their end, nothing else changes. */
 #define DPTRAIN_COMM_VERSION "0.1.0"
 
 enum {
@@ -168,6 +168,9 @@ size_t dptrain_comm_bucket_count(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, size_t bucket,
                                        dptrain_comm_bucket_statistics* statistics);
 int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate);
+/* From the next step on so many bits a value in the mean, for ecq:bits=. Between steps, the same on
+ * all ranks. It takes some steps to be reached. A saved state does not hold it. */
+int dptrain_comm_set_bits(dptrain_comm* exchange, double bits);
 /* Rank 0 writes the trace that the options ask for: what all ranks did when, on one clock, for
  * ui.perfetto.dev and chrome://tracing. Collective; between steps, after the last one that it
  * shows, or earlier, and then without the others. Fails on all ranks where rank 0 cannot write the

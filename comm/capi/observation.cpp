@@ -124,6 +124,13 @@ int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate) {
   });
 }
 
+int dptrain_comm_set_bits(dptrain_comm* exchange, double bits) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    it.sync.set_mean_bits(bits);
+  });
+}
+
 int dptrain_comm_write_trace(dptrain_comm* exchange) {
   return result_on(exchange, [](dptrain_comm& it) {
     require(it.trace != nullptr, "the options of this exchange name no trace");

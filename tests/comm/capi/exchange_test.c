@@ -51,7 +51,7 @@ static double step(dptrain_comm* exchange, int number, float shift, int* all_fin
   static const size_t order[] = {2, 0, 1};
   const int rank = dptrain_comm_rank(), ranks = dptrain_comm_size();
   double largest = 0;
-  CHECK(dptrain_comm_begin_step(exchange, (double)number / STEPS) == DPTRAIN_COMM_OK);
+  CHECK(dptrain_comm_begin_step(exchange, number < STEPS ? (double)number / STEPS : -1) == DPTRAIN_COMM_OK);
   for (size_t k = 0; k < 3; ++k) {
     float* values = dptrain_comm_values(exchange, order[k]);
     CHECK(values != NULL);
@@ -192,6 +192,35 @@ static void wrong_arguments_are_refused(void) {
   CHECK(dptrain_comm_describe(NULL) == NULL && dptrain_comm_state_bytes(NULL) == 0);
 }
 
+/* What a rank sends in the 10th step and later, bytes a step. */
+static double sent_bytes(dptrain_comm* exchange) {
+  dptrain_comm_statistics statistics;
+  int all_finite = 0;
+  statistics.struct_bytes = sizeof statistics;
+  for (int s = 0; s < 20; ++s) {
+    if (s == 10) CHECK(dptrain_comm_get_statistics(exchange, &statistics) == DPTRAIN_COMM_OK);
+    step(exchange, STEPS + s, 0, &all_finite);
+  }
+  CHECK(dptrain_comm_get_statistics(exchange, &statistics) == DPTRAIN_COMM_OK);
+  return (double)statistics.sent_bytes / 10;
+}
+
+static void bits_can_be_set(void) {
+  dptrain_comm* exchange = make("ecq:bits=0.3");
+  double coarse = 0, fine = 0;
+  coarse = sent_bytes(exchange);
+  CHECK(dptrain_comm_set_bits(exchange, 3) == DPTRAIN_COMM_OK);
+  fine = sent_bytes(exchange);
+  CHECK(dptrain_comm_size() == 1 || fine > 3 * coarse);
+  CHECK(dptrain_comm_set_bits(exchange, 1e9) == DPTRAIN_COMM_USAGE);
+  CHECK(dptrain_comm_set_bits(exchange, 0) == DPTRAIN_COMM_USAGE);
+  dptrain_comm_destroy(exchange);
+  exchange = make("q8");
+  CHECK(dptrain_comm_set_bits(exchange, 1) == DPTRAIN_COMM_USAGE);
+  CHECK(strstr(dptrain_comm_last_error(), "has no number of bits") != NULL);
+  dptrain_comm_destroy(exchange);
+}
+
 int main(void) {
   char text[8] = "";
   CHECK(dptrain_comm_rank() == -1);
@@ -205,6 +234,7 @@ int main(void) {
   a_state_goes_on("q8");
   a_state_goes_on("randk:ratio=0.1");
   a_state_goes_on("ecq:bits=0.5");
+  bits_can_be_set();
   wrong_arguments_are_refused();
   CHECK(dptrain_comm_finalize() == DPTRAIN_COMM_OK);
   return 0;

@@ -27,14 +27,24 @@ if command -v pkg-config > "$folder/found"; then
     $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs dptrain_comm) -lm
   LD_LIBRARY_PATH=$(PKG_CONFIG_PATH=$pc pkg-config --variable=libdir dptrain_comm) \
     "$mpirun" -np 2 "$folder/by_pkg_config"
+  example=$(find "$folder/prefix" -name example.c)
+  # shellcheck disable=SC2046
+  cc -std=c99 -Wall -Wextra -Wpedantic -Werror "$example" -o "$folder/example" \
+    $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs dptrain_comm)
+  LD_LIBRARY_PATH=$(PKG_CONFIG_PATH=$pc pkg-config --variable=libdir dptrain_comm) \
+    "$mpirun" -np 2 "$folder/example" > "$folder/said_by_example"
+  grep -qE 'weights\[0\] is (0.9[5-9]|1.0[0-5])' "$folder/said_by_example" || { cat "$folder/said_by_example"; exit 1; }
 fi
 # The version is the same everywhere; the wheel takes it from CMakeLists.txt by an expression like this one.
 root=$(dirname "$source")/../../..
 [ "$(sed -nE 's/^project\(dptrain VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")" = "$version" ]
 grep -q 'project.*dptrain VERSION' "$root/comm/capi/python/pyproject.toml"
 grep -q "define DPTRAIN_COMM_VERSION \"$version\"" "$folder/prefix/include/dptrain_comm.h"
-# What the library shows is what its header says.
+# What the library shows is what its header says, and what the list of symbols promises.
 library=$(find "$folder/prefix" -name 'libdptrain_comm.so.0')
-nm -D --defined-only "$library" | awk '$2 == "T" {sub(/@.*/, "", $3); print $3}' | sort > "$folder/shown"
+nm -D --defined-only "$library" | awk '$2 == "T" {print $3}' | sort > "$folder/versioned"
+awk '/^DPTRAIN_COMM/ {node = $1} /^    dptrain_comm_/ {sub(/;/, ""); print $1 "@@" node}' "$root/comm/capi/exports.map" | sort |
+  diff "$folder/versioned" -
+sed 's/@.*//' "$folder/versioned" > "$folder/shown"
 grep -o 'dptrain_comm_[a-z_]*(' "$folder/prefix/include/dptrain_comm.h" | tr -d '(' | sort -u > "$folder/said"
 diff "$folder/shown" "$folder/said"

@@ -51,7 +51,7 @@ class Training:
         self.optimizer.zero_grad()
         F.cross_entropy(self.ddp(self.images[part]), self.labels[part]).backward()
         if self.ddp is self.net:
-            self.state.allreduce_gradients(self.net)
+            dptrain_comm.allreduce_gradients(self.net, self.state)
 
     def run(self, steps: range) -> torch.Tensor:
         for step in steps:

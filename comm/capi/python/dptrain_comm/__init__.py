@@ -14,6 +14,8 @@ Without it:
     state.allreduce_gradients(model)        # each gradient becomes the mean of all ranks'
     optimizer.step()
 
+or, for the defaults, dptrain_comm.allreduce_gradients(model) without a state.
+
 What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose functions this module calls.
 """
 from __future__ import annotations
@@ -27,7 +29,7 @@ from ._library import Error, Exchange, Slot, finalize, process_group_address, ra
 from ._library import broadcast as _broadcast
 from ._run_log import RunLog as _RunLog
 
-__all__ = ["Error", "Exchange", "Slot", "State", "broadcast_parameters", "finalize", "hook", "init", "init_process_group",
+__all__ = ["Error", "Exchange", "Slot", "State", "allreduce_gradients", "broadcast_parameters", "finalize", "hook", "init", "init_process_group",
            "rank", "size", "start", "version"]
 
 
@@ -57,6 +59,19 @@ def init_process_group(backend: str = "gloo", **arguments) -> None:
     start()
     torch.distributed.init_process_group(backend, init_method=f"tcp://{process_group_address()}", rank=rank(),
                                          world_size=size(), **arguments)
+
+
+_default_state = None
+
+
+def allreduce_gradients(model, state: "State | None" = None) -> None:
+    """State.allreduce_gradients() of that state; without one, of a state that the first call makes by init()."""
+    global _default_state
+    if state is None:
+        if _default_state is None:
+            _default_state = init()
+        state = _default_state
+    state.allreduce_gradients(model)
 
 
 def broadcast_parameters(model) -> None:

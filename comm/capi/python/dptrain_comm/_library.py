@@ -92,7 +92,8 @@ for _name, _result, _arguments in (
         ("get_statistics", ctypes.c_int, [_POINTER, ctypes.POINTER(_Statistics)]),
         ("bucket_count", ctypes.c_size_t, [_POINTER]),
         ("get_bucket_statistics", ctypes.c_int, [_POINTER, ctypes.c_size_t, ctypes.POINTER(_BucketStatistics)]),
-        ("get_rate", ctypes.c_int, [_POINTER, ctypes.POINTER(_Rate)]), ("write_trace", ctypes.c_int, [_POINTER]),
+        ("get_rate", ctypes.c_int, [_POINTER, ctypes.POINTER(_Rate)]), ("set_bits", ctypes.c_int, [_POINTER, ctypes.c_double]),
+        ("write_trace", ctypes.c_int, [_POINTER]),
         ("gather", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t, _POINTER]),
         ("describe", ctypes.c_char_p, [_POINTER]), ("compare", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
         ("state_bytes", ctypes.c_size_t, [_POINTER]), ("save_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
@@ -167,14 +168,30 @@ def process_group_address() -> str:
     if rank() == 0:
         with socket.socket() as free:
             free.bind(("", 0))
-            host = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if _is_one_host() else socket.gethostbyname(socket.gethostname()))
+            host = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if _is_one_host() else _own_address())
             text.value = f"{host}:{os.environ.get('MASTER_PORT') or free.getsockname()[1]}".encode()
     broadcast(ctypes.addressof(text), len(text))
     return text.value.decode()
 
 
 def _is_one_host() -> bool:
-    return os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ.get("OMPI_COMM_WORLD_SIZE")
+    """As mpirun says it; under other launchers ranks may be on several hosts."""
+    here = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+    return here == os.environ.get("OMPI_COMM_WORLD_SIZE") if here else size() == 1
+
+
+def _own_address() -> str:
+    """An address of this host that others can reach. Debian's /etc/hosts gives the host's name a loopback address."""
+    host = socket.gethostbyname(socket.gethostname())
+    if not host.startswith("127."):
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: only the route is looked up (RFC 5737)
+        except OSError:
+            raise Error(4, f"the name of this host stands for {host}, which others cannot reach: set MASTER_ADDR to the "
+                        "address of rank 0's host") from None
+        return probe.getsockname()[0]
 
 
 def _sum(before: dict[str, float], new: dict[str, float]) -> dict[str, float]:
@@ -270,6 +287,10 @@ class Exchange:
         taken = _Rate(struct_bytes=ctypes.sizeof(_Rate))
         _call("get_rate", self._handle, ctypes.byref(taken))
         return {name: getattr(taken, name) for name, _ in _Rate._fields_ if name != "struct_bytes"}
+
+    def set_bits(self, bits: float) -> None:
+        """From the next step on so many bits a value in the mean, for ecq:bits=; between steps, the same on all ranks."""
+        _call("set_bits", self._handle, bits)
 
     def write_trace(self) -> None:
         """Rank 0 writes the file of the option `trace`. Collective, between steps."""
