@@ -37,7 +37,7 @@ def export(wandb: Any, runs: list[Run], folder: pathlib.Path) -> None:
     os.environ["WANDB_SILENT"] = "true"
     try:
         for run in runs:
-            # The same log gives the same run, so that a second export does not double it.
+            # A log that is exported once more has the id that it had.
             name = hashlib.sha256(f"{run.attributes.get('started_at')} {run.path.resolve()}".encode()).hexdigest()[:12]
             made = wandb.init(mode="offline", dir=str(folder), project="dptrain", name=run.label, id=name,
                               config=compare.setting(run), settings=wandb.Settings(console="off"))

@@ -127,6 +127,11 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Without this tool CPack would leave out, without an error, what the programs depend on.
+file(WRITE ${debian}/needs.cmake
+     "find_program(DP_SHLIBDEPS dpkg-shlibdeps)\nif(NOT DP_SHLIBDEPS)\n"
+     "  message(FATAL_ERROR \"Debian packages need dpkg-shlibdeps and file: apt install dpkg-dev file\")\nendif()\n")
+set(CPACK_PROJECT_CONFIG_FILE ${debian}/needs.cmake)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME dptrain)

@@ -128,7 +128,7 @@ def exported_for_wandb(folder: pathlib.Path) -> None:
     (folder / "package/wandb.py").write_text(FAKE_WANDB)
     sys.path.insert(0, str(folder / "package"))
     importlib.invalidate_caches()
-    for _ in range(2):  # a second export replaces the first
+    for _ in range(2):  # the same id both times
         quick(folder, "a.h5", "--wandb-offline", "w")
     (made,) = (folder / "w").iterdir()
     start, *epochs = (json.loads(line) for line in made.read_text().splitlines())
