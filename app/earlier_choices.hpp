@@ -18,7 +18,7 @@ namespace dp {
 // or lacks what is needed, or, unless resumed, if that run had another model, precision, device of
 // rank 0 or batch size per rank, since its choices were made for those.
 void agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
-                              std::size_t global_batch, bool is_resumed, RunChoices& choices);
+                              std::size_t batch_at_once, bool is_resumed, RunChoices& choices);
 
 // Call it when everything is planned. Throws Error(usage) if a choice was needed that the earlier
 // run has not made, because it used another version of dptrain; the fixed rule would silently give

@@ -52,7 +52,8 @@ class RoundSync {
   [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
   // The number of the running round's steps so far, also after ends_round().
   [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
-  // Those of them whose changes are in the parameters: drop_own_steps() takes back the ones before.
+  // The number of those steps whose changes the parameters still have: drop_own_steps() takes the
+  // changes of earlier ones back.
   [[nodiscard]] std::size_t kept_steps() const {
     return static_cast<std::size_t>(steps_ - dropped_);
   }

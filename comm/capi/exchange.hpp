@@ -39,7 +39,7 @@ struct dptrain_comm {
 
 namespace dp::capi {
 
-// Of this thread.
+// The sentence of the last error; each thread has its own.
 [[nodiscard]] std::string& last_error();
 
 // Runs f and turns what it throws into a result.

@@ -29,8 +29,8 @@ from ._library import Error, Exchange, Slot, finalize, process_group_address, ra
 from ._library import broadcast as _broadcast
 from ._run_log import RunLog as _RunLog
 
-__all__ = ["Error", "Exchange", "Slot", "State", "allreduce_gradients", "broadcast_parameters", "finalize", "hook", "init", "init_process_group",
-           "rank", "size", "start", "version"]
+__all__ = ["Error", "Exchange", "Slot", "State", "allreduce_gradients", "broadcast_parameters", "finalize", "hook", "init",
+           "init_process_group", "rank", "size", "start", "version"]
 
 
 _OPTIONS = {name for name in inspect.signature(Exchange).parameters if name not in ("slots", "compress")}
