@@ -22,7 +22,7 @@ namespace {
 constexpr float kMostCode = 127.0f;
 constexpr float kLeastStep = 0x1p-100f, kMostStep = 0x1p119f;
 constexpr std::size_t kHeadBytes = sizeof(float) + 1;
-enum class Form : std::uint8_t { plain = 0, coded = 1, bf16 = 2, fp32 = 3, q4 = 4, q8 = 5 };
+enum class Form : std::uint8_t { plain = 0, bf16 = 2, fp32 = 3, q4 = 4, q8 = 5 };
 
 void write_head(std::byte* payload, float step, Form form) {
   std::memcpy(payload, &step, sizeof step);
@@ -185,10 +185,12 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
     return code_layout::Coded{static_cast<std::uint32_t>(static_cast<int>(code)), code * step};
   });
   const std::span signed_codes(reinterpret_cast<const std::int8_t*>(codes), n);
-  const auto coded = entropy::encode(signed_codes, body, codes + n);
-  if (!coded) std::memcpy(body, codes, n);
-  write_head(payload.data(), step, coded ? Form::coded : Form::plain);
-  return {.payload_bytes = kHeadBytes + coded.value_or(n), .finite = true};
+  std::memcpy(payload.data(), &step, sizeof step);
+  const auto coded = entropy::encode(signed_codes, payload.data() + sizeof step, codes + n);
+  if (coded) return {.payload_bytes = sizeof step + *coded, .finite = true};
+  std::memcpy(body, codes, n);
+  write_head(payload.data(), step, Form::plain);
+  return {.payload_bytes = kHeadBytes + n, .finite = true};
 }
 
 void Ecq::decode(std::span<const std::byte> payload, std::span<float> out) const {
@@ -228,8 +230,7 @@ void Ecq::decode_add(std::span<const std::byte> payload, std::span<float> out) c
     (is_four ? four_ : eight_)->decode_add(body, out);
     return;
   }
-  if (form != static_cast<std::uint8_t>(Form::coded) || body.size() > out.size() ||
-      !entropy::decode_add(body, step, out)) {
+  if (body.size() >= out.size() || !entropy::decode_add(payload.subspan(sizeof step), step, out)) {
     throw_payload_content(spec());
   }
 }

@@ -5,8 +5,10 @@
 // Wire format of a segment of n floats:
 //     float32 step               little-endian, 2^-100 to 2^119; or 0: all values are zero, and
 //                                nothing follows
-//     u8 form                    0: plain, 1: coded, 2: bf16, 3: fp32, 4: q4, 5: q8
-//     plain: int8 code[n]; coded: see entropy_coder.hpp. Plain where coded would be longer.
+//     u8 form                    0: plain, 2: bf16, 3: fp32, 4: q4, 5: q8, 64 to 127: coded;
+//                                others are refused
+//     plain: int8 code[n]; coded: see entropy_coder.hpp, whose head this byte is. Plain where coded
+//     would be longer.
 //     bf16: see bf16.hpp; fp32: float32 value[n]; q4, q8: see linear.hpp, in blocks of 2,048. Their
 //     step is 1.
 // value = code * step; code = v / step rounded to the nearest whole number, ties to even, and

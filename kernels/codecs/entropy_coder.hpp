@@ -19,19 +19,22 @@
 // zeros, or kLevelSymbols - 1, are taken off). Table entries are probabilities in 1/2048: of
 // geometric distributions for gaps and levels, falling with the distance for buckets.
 //
-// Symbols are coded by range asymmetric numeral systems (rANS; Duda 2013) with two states of 32
-// bits, taken in turn, that exchange 16-bit words with memory. The encoder goes backwards through
-// the codes and writes downwards, so that the decoder goes forwards through both. Plain bits form a
-// string of their own, read from its lowest bit on.
+// Symbols are coded by range asymmetric numeral systems (rANS; Duda 2013) with one state of 32 bits
+// or two that are taken in turn, which exchange 16-bit words with memory. The encoder goes
+// backwards through the codes, and the decoder forwards. Plain bits form a string of their own,
+// which is read from the end of the payload towards its beginning, so that neither string needs a
+// length.
 //
 // Wire format, little-endian:
-//     u32 head        bits 0-4: how many bits of the first word of plain bits count (less than 32);
-//                     bits 8-31: how many further words of plain bits there are
-//     u32 plain[]     the first word, then the further ones
-//     u32 state[2]
-//     u16 words[]     to the end
-// Only whole-number operations decide the bytes, but for the tables, which are made by IEEE sums
-// and products of doubles: they are the same on every machine.
+//     u8 head         bits 0-4: how many plain bits (less than 32) are not in words; bit 5: one
+//                     state; bit 6: 1; bit 7: 0
+//     u32 state[2]    the decoder begins with the second one; or state[1]
+//     u16 words[]
+//     u32 plain[]     further plain bits, from the last word to the first one
+//     u8 first[]      the first plain bits: as many bytes as they need
+// Plain bits are taken from the lowest bit on. Only whole-number operations decide the bytes, but
+// for the tables, which are made by IEEE sums and products of doubles: they are the same on every
+// machine.
 #pragma once
 
 #include <cstddef>

@@ -72,6 +72,18 @@ void damage(std::vector<std::byte>& payload, Dice& dice) {
   }
 }
 
+// Where a quantiser's step may be set, it is every second time: from few large codes to many small
+// ones; and now and then the values are sent dense.
+EncodeContext context(std::uint64_t number, const std::vector<float>& v, Dice& dice) {
+  EncodeContext context{.step = number};
+  float largest = 0.0f;
+  for (const float value : v) largest = std::max(largest, std::abs(value));
+  if (number % 2 == 1) context.quantiser_step = largest / static_cast<float>(1 + dice.below(126));
+  constexpr unsigned kDenseBits[] = {4, 8, 16, 32};
+  if (number % 16 == 15) context.dense_bits = kDenseBits[dice.below(4)];
+  return context;
+}
+
 // Decodes, from memory of exactly the payload's size; true where it was taken.
 bool is_taken(const Codec& codec, const std::vector<std::byte>& payload, std::size_t n, bool adds) {
   constexpr std::size_t kGuard = 16;
@@ -120,7 +132,7 @@ TEST(CodecFuzz, DamagedPayloadsAreRefusedOrHarmless) {
       if (i % 3 == 1) std::fill(v.begin(), v.end(), static_cast<float>(i));
       if (i % 3 == 2) std::fill(v.begin(), v.end(), 0x1.fffffep125f);
       std::vector<std::byte> payload(codec->max_payload_bytes(n));
-      payload.resize(codec->encode(v, nullptr, payload, {.step = i}).payload_bytes);
+      payload.resize(codec->encode(v, nullptr, payload, context(i, v, dice)).payload_bytes);
       ASSERT_TRUE(is_taken(*codec, payload, n, false)) << "an undamaged payload of " << n;
       for (std::size_t times = 1 + dice.below(3); times > 0; --times) damage(payload, dice);
       refused += is_taken(*codec, payload, n, i % 2 == 0) ? 0 : 1;

@@ -37,7 +37,10 @@ constexpr Pinned kPinned[] = {
     {"sign", 0x028E6EBAF50E37E2u},
     {"ternary", 0xA76588F6F6BF0E63u},
     {"ternary:round=stochastic", 0x699CFC22E3FB55E0u},
-    {"ecq:step=3", 0x817D4A5EC4DD9ABBu},
+    {"ecq:step=3", 0x9460DF433273C21Fu},
+    {"ecq:step=16",
+     0xD74A51A9B957928Au,
+     {.quantiser_step = 0x1.fcp-7f}},  // few codes that are not zero
     {"ecq:step=0.02", 0xFAC0A4EE66586784u},
     {"threshold:alpha=0.007", 0x670F0000FDC144F3u},
     {"topk:ratio=0.01", 0x469367D05CC2889Eu},
