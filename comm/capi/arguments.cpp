@@ -13,6 +13,8 @@
 namespace dp::capi {
 namespace {
 
+constexpr std::uint64_t kMostTracedSteps = 1000;
+
 std::vector<std::string> names_in(const char* list) {
   std::vector<std::string> names;
   std::string_view rest = list == nullptr ? "" : list;
@@ -68,7 +70,7 @@ Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {
   return layout;
 }
 
-GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator& comm) {
+void check(const dptrain_comm_options& given) {
   require(given.compress != nullptr, "compress is NULL; it must name a codec, such as q8 or auto");
   require(given.timeout_s > 0.0, "timeout_s must be more than 0");
   require(given.link_bit_per_s >= 0.0, "link_bit_per_s must not be negative");
@@ -79,6 +81,15 @@ GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator
                 "sends the same values without it",
                 codec.name);
   }
+  if (given.topology != nullptr) static_cast<void>(find_topology(given.topology));
+  if (given.trace != nullptr && (given.trace_steps < 1 || given.trace_steps > kMostTracedSteps)) {
+    throw_error(ErrorKind::usage, "trace_steps {}: must be 1 to {}", given.trace_steps,
+                kMostTracedSteps);
+  }
+}
+
+GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator& comm) {
+  const CodecSpec codec = parse_codec_spec(parse_compress(given.compress).codec);
   LinkProbe link{.bytes_per_s = given.link_bit_per_s / 8.0, .uncertainty = 0.0};
   if (given.link_bit_per_s == 0.0) link = probe_link(comm);
 

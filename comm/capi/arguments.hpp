@@ -40,7 +40,14 @@ struct Layout {
 // Throws Error(usage) for a slot without values.
 [[nodiscard]] Layout lay_out(const dptrain_comm_slot* slots, std::size_t count);
 
-// Collective: measures the link, unless it is given. Throws Error(usage).
+// Throws Error(usage) for a wrong option.
+void check(const dptrain_comm_options& given);
+
+// Collective: throws Error(usage) on all ranks, with the first difference, if not all give the same
+// slots and options, which must be right.
+void agree_on(const Layout& layout, const dptrain_comm_options& given, Communicator& comm);
+
+// Collective: measures the link, unless it is given. For options that are right.
 [[nodiscard]] GradientSyncOptions sync_options(const dptrain_comm_options& given,
                                                Communicator& comm);
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "comm/capi/arguments.hpp"
 #include "comm/capi/exchange.hpp"
@@ -125,6 +126,13 @@ void dptrain_comm_defaults(dptrain_comm_options* options) {
   if (options != nullptr) *options = dp::capi::default_options();
 }
 
+int dptrain_comm_check(const dptrain_comm_options* options) {
+  return result_of([options] {
+    require(options != nullptr, "options is NULL");
+    dp::capi::check(dp::capi::read_struct(*options, dp::capi::default_options()));
+  });
+}
+
 int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
                         const dptrain_comm_options* options, dptrain_comm** exchange) {
   return result_of([&] {
@@ -132,10 +140,16 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     *exchange = nullptr;
     dp::Communicator& comm = communicator();
     require(!process().has_exchange, "there is an exchange already; destroy it before");
-    const dptrain_comm_options chosen =
-        options == nullptr ? dp::capi::default_options()
-                           : dp::capi::read_struct(*options, dp::capi::default_options());
-    *exchange = new dptrain_comm(dp::capi::lay_out(slots, count), chosen, comm);
+    // What is wrong on one rank is an error on all of them.
+    dptrain_comm_options chosen = dp::capi::default_options();
+    dp::capi::Layout layout;
+    comm.together([&] {
+      if (options != nullptr) chosen = dp::capi::read_struct(*options, chosen);
+      dp::capi::check(chosen);
+      layout = dp::capi::lay_out(slots, count);
+    });
+    dp::capi::agree_on(layout, chosen, comm);
+    *exchange = new dptrain_comm(std::move(layout), chosen, comm);
     process().has_exchange = true;
   });
 }

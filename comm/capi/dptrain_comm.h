@@ -45,8 +45,8 @@ extern "C" {
 #endif
 
 /* What a program was compiled with; dptrain_comm_version() says what it runs with. Within a major
- * version (within a minor one as long as the major is 0) functions are added and structs that
- * begin with struct_bytes grow at their end, nothing else changes. */
+ * version functions are added and structs that begin with struct_bytes grow at their end, nothing
+ * else changes: a program works with this library and every later one of the same major version. */
 #define DPTRAIN_COMM_VERSION "0.1.0"
 
 enum {
@@ -78,12 +78,12 @@ typedef struct {
                             mostly ring */
   const char* exact;     /* names of slots that are sent in fp32, separated by commas, with * and ?;
                             default: NULL */
-  uint64_t seed;         /* of codecs that draw random numbers; the same on all ranks; default: 0 */
+  uint64_t seed;         /* of codecs that draw random numbers; default: 0 */
   uint64_t bucket_bytes; /* of fp32; slots are sent together in buckets of this size; default 0: by
                             the network */
   double timeout_s;      /* how long a silent rank is waited for; default: 60 */
-  double link_bit_per_s; /* what a rank's link carries; default 0: it is measured by create, which
-                            takes 1-2 s */
+  double link_bit_per_s; /* what the slowest link of a rank carries; default 0: it is measured by
+                            create, which takes 1-2 s */
   const char* trace; /* the name of a new file that dptrain_comm_write_trace makes; default NULL:
                         no trace */
   uint64_t
@@ -145,7 +145,11 @@ int dptrain_comm_size(void);
 int dptrain_comm_broadcast(void* bytes, size_t size);
 
 void dptrain_comm_defaults(dptrain_comm_options* options);
-/* Collective; all ranks give the same slots and options. options: NULL for the defaults. */
+/* Whether each option is right by itself. Not collective; also before init. */
+int dptrain_comm_check(const dptrain_comm_options* options);
+/* Collective; all ranks have the same version of this library and give the same slots and options,
+ * but for the trace's name. If not, or if those of one rank are wrong, all get the same error.
+ * options: NULL for the defaults. */
 int dptrain_comm_create(const dptrain_comm_slot* slots, size_t count,
                         const dptrain_comm_options* options, dptrain_comm** exchange);
 void dptrain_comm_destroy(dptrain_comm* exchange); /* NULL: nothing happens */

@@ -15,7 +15,6 @@ namespace dp::capi {
 namespace {
 
 constexpr std::size_t kMostExchangeSlices = 1u << 20;  // 46 MB, of which used pages are touched
-constexpr std::uint64_t kMostSteps = 1000;
 
 // Runs f on rank 0; what it throws is thrown by all ranks.
 template <class F>
@@ -40,9 +39,6 @@ ExchangeTrace::ExchangeTrace(const dptrain_comm_options& given, std::span<const 
       compress_(given.compress),
       first_(given.trace_first),
       steps_(given.trace_steps) {
-  if (steps_ < 1 || steps_ > kMostSteps) {
-    throw_error(ErrorKind::usage, "trace_steps {}: must be 1 to {}", steps_, kMostSteps);
-  }
   on_rank_0(comm, [this] { check_new_file(Setting::trace, path_); });
   for (const TensorSlot& tensor : tensors) {
     names_.push_back(tensor.name.empty() ? fmt::format("slot {}", names_.size()) : tensor.name);

@@ -27,7 +27,7 @@ static void check_refused(int result, int code, const char* message) {
 
 /* In the order in which backward would make them: the bias comes first. */
 static const dptrain_comm_slot slots[] = {
-    {"bias", 1, BIASES, 1, 0}, {"weights", ROWS, COLUMNS, 0, 0}, {"more weights", COLUMNS, ROWS, 0, 0}};
+    {"bias", 1, BIASES, 1, 0}, {"weights", ROWS, COLUMNS, 0, 0}, {"more\nweights", COLUMNS, ROWS, 0, 0}};
 static const size_t lengths[] = {BIASES, ROWS * COLUMNS, ROWS * COLUMNS};
 
 static float value(int rank, int step, size_t slot, size_t i) {
@@ -171,6 +171,12 @@ static void wrong_arguments_are_refused(void) {
   check_refused(dptrain_comm_create(&empty, 1, NULL, &exchange), DPTRAIN_COMM_USAGE,
                 "slot 0 has 0 x 4 values; allowed: 1 to 2^40");
   check_refused(dptrain_comm_init(), DPTRAIN_COMM_USAGE, "dptrain_comm_init was called before");
+  /* On one rank only: all of them get the error. */
+  if (dptrain_comm_size() > 1) {
+    options.struct_bytes = dptrain_comm_rank() == 1 ? 3 : sizeof options;
+    check_refused(dptrain_comm_create(slots, 3, &options, &exchange), DPTRAIN_COMM_USAGE,
+                  "struct_bytes is not the size of the struct");
+  }
 
   exchange = make("none");
   check_refused(dptrain_comm_create(slots, 3, NULL, &other), DPTRAIN_COMM_USAGE,
@@ -211,7 +217,8 @@ static void bits_can_be_set(void) {
   coarse = sent_bytes(exchange);
   CHECK(dptrain_comm_set_bits(exchange, 3) == DPTRAIN_COMM_OK);
   fine = sent_bytes(exchange);
-  CHECK(dptrain_comm_size() == 1 || fine > 3 * coarse);
+  /* Not ten times as many: the pieces are small, and after ten steps the rate is still on its way. */
+  CHECK(dptrain_comm_size() == 1 || fine > 2 * coarse);
   CHECK(dptrain_comm_set_bits(exchange, 1e9) == DPTRAIN_COMM_USAGE);
   CHECK(dptrain_comm_set_bits(exchange, 0) == DPTRAIN_COMM_USAGE);
   dptrain_comm_destroy(exchange);
@@ -223,8 +230,15 @@ static void bits_can_be_set(void) {
 
 int main(void) {
   char text[8] = "";
+  dptrain_comm_options options;
   CHECK(dptrain_comm_rank() == -1);
   check_refused(dptrain_comm_create(slots, 3, NULL, NULL), DPTRAIN_COMM_USAGE, "exchange is NULL");
+  check_refused(dptrain_comm_check(NULL), DPTRAIN_COMM_USAGE, "options is NULL");
+  dptrain_comm_defaults(&options);
+  CHECK(dptrain_comm_check(&options) == DPTRAIN_COMM_OK);
+  options.compress = "q7";
+  CHECK(dptrain_comm_check(&options) == DPTRAIN_COMM_USAGE);
+  CHECK(strstr(dptrain_comm_last_error(), "q7: unknown codec") != NULL);
   CHECK(dptrain_comm_init() == DPTRAIN_COMM_OK);
   CHECK(strcmp(dptrain_comm_version(), DPTRAIN_COMM_VERSION) == 0);
   if (dptrain_comm_rank() == 0) strcpy(text, "all");

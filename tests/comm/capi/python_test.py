@@ -50,8 +50,27 @@ def sums() -> None:
     assert "weights to weights, 6000 values, q8" in exchange.describe(), exchange.describe()
     exchange.close()
     refused(2, "q9: unknown codec", dptrain_comm.Exchange, slots, "q9", link_bit_per_s=1e9)
+    differences(slots)
     traces(slots)
     dptrain_comm.Exchange(slots, link_bit_per_s=1e9)  # stays open: the end of the program closes it
+
+
+def differences(slots: list) -> None:
+    """Ranks that give other slots or options, or wrong ones, get an error on all ranks."""
+    if dptrain_comm.size() == 1:
+        return
+    last = dptrain_comm.size() - 1
+    is_last = dptrain_comm.rank() == last
+    link = {"link_bit_per_s": 1e9}
+    both = f"on rank {last} and"
+    refused(2, f"compress is q4 {both} q8 on rank 0", dptrain_comm.Exchange, slots, "q4" if is_last else "q8", **link)
+    refused(2, f"topology is direct {both} NULL on rank 0", dptrain_comm.Exchange, slots, topology="direct" if is_last else None, **link)
+    refused(2, f"seed is 1 {both} 0 on rank 0", dptrain_comm.Exchange, slots, seed=int(is_last), **link)
+    refused(2, f"the number of slots is 1 {both} 2", dptrain_comm.Exchange, slots[:1] if is_last else slots, **link)
+    other = [slots[0], dptrain_comm.Slot("weights", 60, 100)]
+    refused(2, f"slot 1 is 'weights', 60 x 100 {both} 'weights', 100 x 60", dptrain_comm.Exchange, other if is_last else slots, **link)
+    refused(2, "q9: unknown codec", dptrain_comm.Exchange, slots, "q9" if is_last else "q8", **link)
+    refused(2, "slot 0 has 0 x 4 values", dptrain_comm.Exchange, [dptrain_comm.Slot("none", 0, 4)] if is_last else slots, **link)
 
 
 def traces(slots: list) -> None:
@@ -107,8 +126,9 @@ def log() -> None:
                                      link_bit_per_s=1e9)
     run_log.begin(exchange, 0, 6010)
     sent = []
+    # The second epoch lies within this time on every rank: others begin it while rank 0 still writes the first one's rows.
+    begin = time.perf_counter()
     for epoch in range(2):
-        begin = time.perf_counter()
         for step in range(3):
             run_log.step_begins()
             exchange.begin_step()

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from unittest import mock
 
 try:
     import torch
@@ -85,6 +86,30 @@ def replicas_are_the_same(codec: str) -> None:
     exact = 20 * 4 * found.numel() * 2 * (dptrain_comm.size() - 1) / dptrain_comm.size()
     assert taken["sent_bytes"] <= (1.02 if codec == "none" else 0.3) * exact, (taken, exact)
     assert (0.01 < taken["bits"] < 4) == (dptrain_comm.size() > 1 and codec != "q8"), taken
+    state.close()
+
+
+def nothing_is_lost(codec: str) -> None:
+    """What went in is what came out and what waits in the residuals. By the triangle inequality, since these are known by their
+    norms alone; a codec that forgot a residual would be far beyond it after so many steps."""
+    state = dptrain_comm.init(codec, **LINK)
+    net = network()
+    draw = torch.Generator().manual_seed(7)
+    went_in = [torch.zeros(p.shape, dtype=torch.float64) for p in net.parameters()]
+    came_out = [torch.zeros_like(total) for total in went_in]
+    for _ in range(30):
+        for parameter, total in zip(net.parameters(), went_in):
+            parts = torch.randn((dptrain_comm.size(), *parameter.shape), generator=draw) * 0.01 + 0.002
+            parameter.grad = parts[dptrain_comm.rank()].clone()
+            total += parts.double().mean(0)
+        state.allreduce_gradients(net)
+        for total, parameter in zip(came_out, net.parameters()):
+            total += parameter.grad.double()
+    missing = sum((a - b).square().sum() for a, b in zip(went_in, came_out)).sqrt().item()
+    squares = sum(bucket["residual_squares"] for bucket in state.exchange.take("")[1:])
+    waiting = sum(norm for norm, in state.exchange.gather([squares ** 0.5]))
+    if dptrain_comm.rank() == 0:
+        assert missing <= 1.001 * waiting + 1e-4 and (waiting > 0) == (dptrain_comm.size() > 1), (codec, missing, waiting)
     state.close()
 
 
@@ -191,6 +216,9 @@ def refused(words: str, call, *arguments, **named) -> None:
 
 def wrong_use_is_one_sentence() -> None:
     refused("knows no option topolgy; it knows bucket_bytes, exact,", dptrain_comm.init, "q8", topolgy="ring")
+    refused("q9: unknown codec", dptrain_comm.init, "q9")
+    refused("star", dptrain_comm.init, "q8", topology="star")
+    refused("timeout_s must be more than 0", dptrain_comm.init, "q8", timeout_s=0)
     refused("log_steps 1: must be 1 or more, and needs log", dptrain_comm.init, "q8", log_steps=1)
     ddp = DistributedDataParallel(network())
     ddp.register_comm_hook(None, dptrain_comm.hook)
@@ -286,17 +314,50 @@ def other_types_are_exchanged_in_fp32() -> None:
         state.close()
 
 
+def memory_is_pinned_for_gpus() -> None:
+    """With a driver that only writes down what it was asked for: there is no GPU here."""
+    class Driver:
+        calls: list = []
+        answer = 0
+
+        def cudaHostRegister(self, address, size, flags):
+            self.calls.append(("lock", address, size, flags))
+            return self.answer
+
+        def cudaHostUnregister(self, address):
+            self.calls.append(("unlock", address))
+            return 0
+
+    driver = Driver()
+    with mock.patch.object(torch.cuda, "cudart", lambda: driver), mock.patch.object(nn.Parameter, "is_cuda", True, create=True):
+        for driver.answer in (0, 1):
+            driver.calls.clear()
+            state = dptrain_comm.init("none", **LINK)
+            net = nn.Linear(300, 20)
+            for parameter in net.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            state.allreduce_gradients(net)
+            address = state.exchange.address(1)  # the weights, which lie before the bias
+            state.close()
+            lock = ("lock", address, 4 * 20 * 301, 0)
+            expected = [] if dptrain_comm.size() == 1 else [lock, ("unlock", address)] if driver.answer == 0 else [lock]
+            assert driver.calls == expected, (driver.calls, expected)
+
+
 dptrain_comm.init_process_group()
 fp32_is_what_ddp_computes()
 for spec in ("q8", "ecq:bits=0.5", "auto:max=2"):
     replicas_are_the_same(spec)
 for spec in ("q8", "ecq:bits=0.5", "auto:min=0.5,max=0.5"):
     a_checkpoint_goes_on(spec)
+for spec in ("q8", "q4", "ecq:bits=0.5", "topk:ratio=0.1"):
+    nothing_is_lost(spec)
 a_gradient_that_is_not_finite_is_seen_by_all()
 a_training_has_a_log_and_a_trace()
 wrong_use_is_one_sentence()
 accumulation_and_unused_parameters()
 other_types_are_exchanged_in_fp32()
+memory_is_pinned_for_gpus()
 torch.distributed.destroy_process_group()
 Training(dptrain_comm.init("q8", **LINK), through_ddp=False).run(range(1))  # the end of the program closes what is open
 print(f"rank {dptrain_comm.rank()} of {dptrain_comm.size()}: all passed")

@@ -21,19 +21,18 @@ What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose fun
 from __future__ import annotations
 
 import ctypes
-import inspect
 import sys
 import time
+from collections.abc import Callable
 
+from ._library import OPTIONS as _OPTIONS
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, start, version
 from ._library import broadcast as _broadcast
+from ._library import check as _check_options
 from ._run_log import RunLog as _RunLog
 
 __all__ = ["Error", "Exchange", "Slot", "State", "allreduce_gradients", "broadcast_parameters", "finalize", "hook", "init",
            "init_process_group", "rank", "size", "start", "version"]
-
-
-_OPTIONS = {name for name in inspect.signature(Exchange).parameters if name not in ("slots", "compress")}
 
 
 def init(compress: str = "auto", **options) -> "State":
@@ -97,6 +96,22 @@ def hook(state: "State", bucket):
     return state.reduce_bucket(bucket)
 
 
+def _pin(values: list, device) -> Callable[[], None] | None:
+    """Locks the floats of an exchange in memory, from and to which that GPU then copies at full speed. Returns what undoes it, or
+    None where the driver refuses; copies then work all the same.
+    """
+    import torch
+    first = min(tensor.data_ptr() for tensor in values)
+    end = max(tensor.data_ptr() + tensor.numel() * tensor.element_size() for tensor in values)
+    if int(torch.cuda.cudart().cudaHostRegister(first, end - first, 0)) == 0:
+        return lambda: torch.cuda.cudart().cudaHostUnregister(first)
+    try:  # CUDA keeps the error until somebody asks, which would be the program's next kernel
+        torch.ones(1, device=device)
+    except RuntimeError:
+        pass
+    return None
+
+
 class State:
     """What is kept from step to step. Its exchange is made in the first step, when all parameters are known."""
 
@@ -107,6 +122,7 @@ class State:
         for name in options:
             if name not in _OPTIONS:
                 raise Error(2, f"init() knows no option {name}; it knows {', '.join(sorted(_OPTIONS))}, and its own ones")
+        _check_options(compress=compress, **options)
         if log_steps < 0 or (log_steps > 0 and log is None):
             raise Error(2, f"log_steps {log_steps}: must be 1 or more, and needs log")
         self._options = {"compress": compress, **options}
@@ -240,6 +256,9 @@ class State:
         self._slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
         self._values = [torch.frombuffer((ctypes.c_float * p.numel()).from_address(self._exchange.address(slot)),
                                          dtype=torch.float32).view(p.shape) for slot, p in enumerate(parameters)]
+        devices = [parameter.device for parameter in parameters if parameter.is_cuda]
+        if devices and not self._is_alone:
+            self._exchange.before_close = _pin(self._values, devices[0])
         if self._saved:
             self._exchange.load(self._saved)
             self._saved = None

@@ -5,11 +5,13 @@ import atexit
 import ctypes
 import ctypes.util
 import dataclasses
+import inspect
 import os
 import pathlib
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 
 _SONAME = "libdptrain_comm.so.0"
 
@@ -85,6 +87,7 @@ for _name, _result, _arguments in (
         ("init", ctypes.c_int, []), ("init_with", ctypes.c_int, [ctypes.c_int32]), ("finalize", ctypes.c_int, []),
         ("abort", None, [ctypes.c_int, ctypes.c_char_p]), ("rank", ctypes.c_int, []), ("size", ctypes.c_int, []),
         ("broadcast", ctypes.c_int, [_POINTER, ctypes.c_size_t]), ("defaults", None, [ctypes.POINTER(_Options)]),
+        ("check", ctypes.c_int, [ctypes.POINTER(_Options)]),
         ("create", ctypes.c_int, [ctypes.POINTER(_Slot), ctypes.c_size_t, ctypes.POINTER(_Options), ctypes.POINTER(_POINTER)]),
         ("destroy", None, [_POINTER]), ("values", _POINTER, [_POINTER, ctypes.c_size_t]),
         ("begin_step", ctypes.c_int, [_POINTER, ctypes.c_double]), ("ready", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
@@ -200,37 +203,57 @@ def _sum(before: dict[str, float], new: dict[str, float]) -> dict[str, float]:
             for name, value in new.items()}
 
 
+def _options_of(compress: str = "auto", topology: str | None = None, exact: str | list[str] = "", seed: int = 0,
+                bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0, trace: str | None = None,
+                trace_first: int = 5, trace_steps: int = 20) -> _Options:
+    options = _Options()
+    _library.dptrain_comm_defaults(ctypes.byref(options))
+    options.compress = compress.encode()
+    options.topology = topology.encode() if topology else None
+    options.exact = (exact if isinstance(exact, str) else ",".join(exact)).encode() or None
+    options.seed, options.bucket_bytes = seed, bucket_bytes
+    options.timeout_s, options.link_bit_per_s = timeout_s, link_bit_per_s
+    options.trace = os.fsencode(trace) if trace else None
+    options.trace_first, options.trace_steps = trace_first, trace_steps
+    return options
+
+
+OPTIONS = tuple(inspect.signature(_options_of).parameters)[1:]  # without compress
+
+
+def check(**options) -> None:
+    """An Error for options that Exchange() would refuse, as far as that can be seen without slots."""
+    _call("check", ctypes.byref(_options_of(**options)))
+
+
 class Exchange:
     """dptrain_comm_create() and what belongs to it. There is one at a time."""
 
-    def __init__(self, slots: list[Slot], compress: str = "auto", topology: str | None = None, exact: str | list[str] = "",
-                 seed: int = 0, bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0,
-                 trace: str | None = None, trace_first: int = 5, trace_steps: int = 20):
+    def __init__(self, slots: list[Slot], compress: str = "auto", **options):
+        """options: topology, exact, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first and trace_steps, with the
+        meanings and defaults of dptrain_comm_options."""
         global _open_exchange
         start()
         if _open_exchange is not None:
             raise Error(2, "there is an exchange already; call close() of its state, or its own, before")
-        options = _Options()
-        _library.dptrain_comm_defaults(ctypes.byref(options))
-        options.compress = compress.encode()
-        options.topology = topology.encode() if topology else None
-        options.exact = (exact if isinstance(exact, str) else ",".join(exact)).encode() or None
-        options.seed, options.bucket_bytes = seed, bucket_bytes
-        options.timeout_s, options.link_bit_per_s = timeout_s, link_bit_per_s
-        options.trace = os.fsencode(trace) if trace else None
-        options.trace_first, options.trace_steps = trace_first, trace_steps
+        given = _options_of(compress, **options)
         rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
+        self.before_close: Callable[[], object] | None = None
         self._handle = _POINTER()
-        _call("create", rows, len(slots), ctypes.byref(options), ctypes.byref(self._handle))
+        _call("create", rows, len(slots), ctypes.byref(given), ctypes.byref(self._handle))
         self._taken: dict[str, list[dict[str, float]]] = {"": []}  # by reader, what it has not read yet
         _open_exchange = self
 
     def close(self) -> None:
         global _open_exchange
         if self._handle:
-            _library.dptrain_comm_destroy(self._handle)
-            self._handle = _POINTER()
-            _open_exchange = None
+            try:
+                if self.before_close is not None:
+                    self.before_close()
+            finally:
+                _library.dptrain_comm_destroy(self._handle)
+                self._handle = _POINTER()
+                _open_exchange = None
 
     def address(self, slot: int) -> int:
         """Where the slot's floats lie, until close()."""
