@@ -18,6 +18,7 @@
 #include "app/options_values.hpp"
 #include "app/options_words.hpp"
 #include "app/recipes.hpp"
+#include "io/shipped_script.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -176,8 +177,9 @@ void Builder::resolve_dataset() {
     if (is_given("dataset") && !is_synthetic) {
       throw_error(ErrorKind::usage, "--dataset {}: needs --data-dir, the path of a folder with {}",
                   options_.dataset,
-                  options_.is_folder() ? "a folder of images for each class, or of a pack"
-                                       : "its files; experiments/get_cifar.sh brings them");
+                  options_.is_folder()
+                      ? "a folder of images for each class, or of a pack"
+                      : "its files; " + shipped_script("get_cifar.sh") + " brings them");
     }
     options_.dataset = "synthetic";
   } else if (!is_given("dataset") || is_synthetic) {

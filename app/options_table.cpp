@@ -14,6 +14,7 @@
 #include "app/options_schedule.hpp"
 #include "app/options_values.hpp"
 #include "app/recipes.hpp"
+#include "io/shipped_script.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -232,8 +233,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         text_row(
             "data-dir", options.data_dir, "PATH", "the path of a folder",
             "a folder with images in a folder for each class, or a pack of them; or the folder "
-            "with the .bin files of CIFAR, which experiments/get_cifar.sh downloads; see "
-            "below"),
+            "with the .bin files of CIFAR, which " +
+                shipped_script("get_cifar.sh") + " downloads; see below"),
         whole_row("limit-train", options.limit_train, {0, kMany},
                   "use only the first N training images; 0: use all", "12800"),
         whole_row("limit-test", options.limit_test, {0, kMany},
@@ -262,8 +263,9 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                    "at the end, evaluate also the mean of the logits of each test image and its "
                    "mirror image (mirror), and of both moved by one pixel (shift)"),
         text_row("init", options.init, "FILE.h5", "a path or none",
-                 "begin with the weights in this file, which --export or experiments/weights.py "
-                 "has written; none: begin with random weights"),
+                 "begin with the weights in this file, which --export or " +
+                     shipped_script("weights.py") +
+                     " has written; none: begin with random weights"),
         init_from_row(options),
         text_row("init-except", options.init_except, "NAME,...", "names of tensors, with * and ?",
                  "with --init: names of tensors that begin with random weights, such as 'linear.*' "

@@ -2,13 +2,17 @@
 # Downloads and verifies the official binary archives of CIFAR-10 and CIFAR-100. See --help.
 set -euo pipefail
 
+program=${0##*/} # dptrain-get-cifar where it is installed
+[ "$program" != get_cifar.sh ] || program=experiments/$program
 usage() {
-  cat <<'TEXT'
-Usage: experiments/get_cifar.sh cifar10|cifar100|all [FOLDER]
+  cat <<TEXT
+Usage: $program cifar10|cifar100|all [FOLDER]
 
 Downloads the official archive (about 170 MB each) from www.cs.toronto.edu into
 FOLDER (default: data), checks its MD5 sum and unpacks it there. Then
-  dptrain --dataset cifar10 --data-dir FOLDER
+
+    dptrain --dataset cifar10 --data-dir FOLDER
+
 trains on it. A download that was cut off goes on where it ended; a data set that
 is there already is left alone. Needs curl or wget, tar, gzip and md5sum.
 
@@ -19,7 +23,7 @@ TEXT
 }
 
 die() {
-  echo "get_cifar.sh: $*" >&2
+  echo "${program##*/}: $*" >&2
   exit 1
 }
 

@@ -17,6 +17,7 @@ import os
 import sys
 
 FORMAT = "dptrain weights 1"
+PROGRAM = os.path.basename(sys.argv[0])  # weights.py, or dptrain-weights where it is installed
 
 # By dptrain's name of a model: the number of its tensors, without running statistics, and of the values of its
 # convolutions' kernels. Neither depends on the images or the classes. tests/net/model_test.cpp compares them.
@@ -35,7 +36,7 @@ MODELS = {
 
 
 def end(code: int, message: str) -> None:
-    print(f"weights.py: {message}", file=sys.stderr)
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -128,7 +129,7 @@ def image_size(text: str) -> tuple[int, int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="weights.py", description=__doc__, allow_abbrev=False,
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     out = commands.add_parser("to-torch", allow_abbrev=False, help="a file of --export to a state dict")

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "io/shipped_script.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
@@ -85,7 +86,7 @@ bool is_in(const fs::path& folder, const Layout& layout) {
 }
 
 std::string how_to_get(const Layout& layout) {
-  return fmt::format("experiments/get_cifar.sh {} FOLDER downloads it", layout.name);
+  return fmt::format("{} {} FOLDER downloads it", shipped_script("get_cifar.sh"), layout.name);
 }
 
 bool is_file(const fs::path& path) {

@@ -58,7 +58,7 @@ def bash(program: Program, after_dashes: str = "") -> str:
             lines += [f"    {name})", *_bash_of(command, "      ", _values_of(command, "Codecs")),
                       "      return", "      ;;"]
         lines += ["  esac"]
-    lines += [*_bash_of(program, "  ", list(program.commands)), "}", f"complete -F {function} {program.name}"]
+    lines += [*_bash_of(program, "  ", program.one_of or list(program.commands)), "}", f"complete -F {function} {program.name}"]
     return "\n".join(lines) + "\n"
 
 
@@ -74,10 +74,9 @@ def _zsh_option(option: Option) -> list[str]:
     return [shlex.quote(f"{name}{'=' if value and name.startswith('--') else ''}[{text}]{value}") for name in option.names]
 
 
-def _zsh_arguments(program: Program, indent: str, last: str) -> list[str]:
+def _zsh_arguments(program: Program, indent: str, words: list[str]) -> list[str]:
     specs = [spec for option in program.options() for spec in _zsh_option(option)]
-    if last:
-        specs.append(shlex.quote(last))
+    specs += map(shlex.quote, words)
     joint = f" \\\n{indent}  "
     return [f"{indent}_arguments{joint}{joint.join(specs)}"]
 
@@ -97,14 +96,15 @@ def zsh(program: Program, after_dashes: str = "") -> str:
                   *_zsh_own(program), "    _describe -t commands command commands", "    return", "  fi", "  shift words", "  ((--CURRENT))", "  case $words[1] in"]
         for name, command in program.commands.items():
             codecs = _values_of(command, "Codecs")
-            last = f"*:codec:({' '.join(codecs)})" if codecs else "*:file:_files" if command.words else ""
-            lines += [f"    {name})", *_zsh_arguments(command, "      ", last), "      ;;"]
+            words = [f"*:codec:({' '.join(codecs)})"] if codecs else ["*:file:_files"] if command.words else []
+            lines += [f"    {name})", *_zsh_arguments(command, "      ", words), "      ;;"]
         lines += ["  esac"]
     else:
         if after_dashes:
             lines += ["  local at=${words[(i)--]}", "  if ((at < CURRENT)); then", "    words=(\"${(@)words[at+1,-1]}\")",
                       "    ((CURRENT -= at))", "    _normal", "    return", "  fi"]
-        lines += _zsh_arguments(program, "  ", "*:file:_files" if program.words else "")
+        one_of = [f"1:word:({' '.join(program.one_of)})", "2:folder:_files -/"] if program.one_of else []
+        lines += _zsh_arguments(program, "  ", one_of or (["*:file:_files"] if program.words else []))
     return "\n".join([*lines, "}", f"{function} \"$@\""]) + "\n"
 
 

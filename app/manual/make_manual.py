@@ -10,14 +10,15 @@ from __future__ import annotations
 import gzip
 import pathlib
 import sys
+from collections.abc import Callable
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from completions import bash, bash_after, zsh, zsh_after  # noqa: E402
-from page import make_page  # noqa: E402
-from programs import Program, ask, read_script  # noqa: E402
+from page import escaped, make_page  # noqa: E402
+from programs import Program, ask, read_script, read_shell_script  # noqa: E402
 
 # What runs another program: its name comes after "--".
 STARTS = {"dptrun": "dptrain"}
@@ -28,7 +29,10 @@ STARTED = ["dptrain", "dpbench"]
 
 def program_of(name: str, path: str) -> Program:
     file = pathlib.Path(path)
-    if file.is_file() and file.read_bytes()[:2] == b"#!":
+    first = file.read_bytes().split(b"\n", 1)[0] if file.is_file() else b""
+    if first.startswith(b"#!") and first.endswith(b"bash"):
+        return read_shell_script(path, name)
+    if first.startswith(b"#!"):
         program = read_script(file, name)
         for part in (program, *program.commands.values()):  # the script may have another name in the source tree
             part.head = part.head.replace(file.name, name)
@@ -42,13 +46,21 @@ def program_of(name: str, path: str) -> Program:
 def main(out: pathlib.Path, version: str, date: str, pairs: list[str]) -> None:
     for folder in ("man", "bash", "zsh"):
         (out / folder).mkdir(parents=True, exist_ok=True)
-    for name, path in (pair.split("=", 1) for pair in pairs):
+    programs = dict(pair.split("=", 1) for pair in pairs)
+
+    def as_installed(text: str, form: Callable[[str], str] = str) -> str:
+        """The programs name scripts of the source tree by their paths there."""
+        for name, path in programs.items():
+            text = text.replace(form(f"experiments/{pathlib.Path(path).name}"), form(name))
+        return text
+
+    for name, path in programs.items():
         program = program_of(name, path)
-        page = make_page(program, (HERE / f"{name}.txt").read_text(), version, date)
+        page = as_installed(make_page(program, (HERE / f"{name}.txt").read_text(), version, date), escaped)
         (out / "man" / f"{name}.1").write_text(page)
         (out / "man" / f"{name}.1.gz").write_bytes(gzip.compress(page.encode(), 9, mtime=0))
-        (out / "bash" / name).write_text(bash(program, STARTS.get(name, "")))
-        (out / "zsh" / f"_{name}").write_text(zsh(program, STARTS.get(name, "")))
+        (out / "bash" / name).write_text(as_installed(bash(program, STARTS.get(name, ""))))
+        (out / "zsh" / f"_{name}").write_text(as_installed(zsh(program, STARTS.get(name, ""))))
     for starter in STARTERS:
         (out / "bash" / f"_{starter}").write_text(bash_after(STARTERS, STARTED))
     (out / "zsh" / "_dptrain_started").write_text(zsh_after(STARTERS, STARTED))

@@ -50,6 +50,7 @@ class Program:
     groups: list[tuple[str, list[Option]]] = dataclasses.field(default_factory=list)
     lists: list[tuple[str, list[tuple[str, str]]]] = dataclasses.field(default_factory=list)
     words: str = ""  # placeholder of what is no option; empty: nothing
+    one_of: list[str] = dataclasses.field(default_factory=list)  # in place of `words`: all that may stand there
     commands: dict[str, "Program"] = dataclasses.field(default_factory=dict)
 
     def options(self) -> list[Option]:
@@ -178,3 +179,13 @@ def read_script(path: pathlib.Path, name: str) -> Program:
     if not found:
         raise NotUnderstood(f"{path} reads no command line")
     return _from_parser(name, found[0])
+
+
+def read_shell_script(path: str, name: str) -> Program:
+    """A script that knows no option but --help: its first word is one of those after "Usage:", its text the description."""
+    said = subprocess.run([path, "--help"], capture_output=True, text=True, check=True).stdout
+    usage, _, head = said.partition("\n\n")
+    found = re.fullmatch(r"Usage: \S+ ([a-z0-9|]+)( \[[A-Z]+\])?", usage)
+    if not found:
+        raise NotUnderstood(f"{path} --help: {usage!r}")
+    return Program(name, head, [("Options", [Option(["--help"], "", "print this help, then end")])], one_of=found[1].split("|"))

@@ -1,6 +1,6 @@
 # What `cmake --install` puts where, and the Debian packages of `cpack -G DEB`. To be included last.
 #
-#   PREFIX/bin                the programs, and links to the tools in Python
+#   PREFIX/bin                the programs, and links to the tools in Python and bash
 #   PREFIX/share/dptrain      these tools and their modules, the studies, get_cifar.sh
 #   PREFIX/share/man, share/bash-completion, share/zsh
 #   PREFIX/share/doc/dptrain  licence, changes, examples
@@ -27,7 +27,7 @@ file(GLOB studies CONFIGURE_DEPENDS ${experiments}/*.ini)
 install(FILES ${studies} DESTINATION ${share}/experiments COMPONENT programs)
 
 file(RELATIVE_PATH tools /${CMAKE_INSTALL_BINDIR} /${share}/experiments)
-foreach(pair "dplab dplab" "dpreport dpreport" "dpsweep dpsweep" "dptrain-weights weights.py")
+foreach(pair "dplab dplab" "dpreport dpreport" "dpsweep dpsweep" "dptrain-weights weights.py" "dptrain-get-cifar get_cifar.sh")
   separate_arguments(pair)
   list(GET pair 0 name)
   list(GET pair 1 script)
@@ -138,7 +138,7 @@ set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME dptrain)
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_SECTION science)
 # openmpi-bin brings mpirun, which wants ssh even on one machine.
 set(CPACK_DEBIAN_PROGRAMS_PACKAGE_DEPENDS "openmpi-bin, openssh-client, python3 (>= 3.9)")
-set(CPACK_DEBIAN_PROGRAMS_PACKAGE_RECOMMENDS "python3-h5py, python3-pandas, python3-matplotlib, iproute2")
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_RECOMMENDS "python3-h5py, python3-pandas, python3-matplotlib, iproute2, curl | wget")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libdptrain-comm${PROJECT_VERSION_MAJOR})
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(soname ${PROJECT_VERSION_MAJOR})

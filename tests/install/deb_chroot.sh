@@ -158,7 +158,7 @@ echo "$(wc -l <"$DEB_CHROOT_APART/installed") files and folders"
 echo "== as an ordinary user"
 as_user 'mpirun -np 4 dptrain --compress q8 --limit-train 512 --limit-test 128 --epochs 1 --log run.h5' | tail -n 12
 as_user 'dpreport run.h5' | head -n 12
-as_user 'man dptrain | head -n 4; for p in dptrun dpbench dptrain-pack dplab dpreport dpsweep dptrain-weights; do man $p >/dev/null || exit 1; done'
+as_user 'man dptrain | head -n 4; for p in dptrun dpbench dptrain-pack dplab dpreport dpsweep dptrain-weights dptrain-get-cifar; do man $p >/dev/null || exit 1; done'
 as_user 'dptrun -np 2 -- dptrain --limit-train 64 --limit-test 32 --epochs 1 --checkpoint checkpoints --log restarts.h5 | tail -n 1'
 as_user 'for p in dptrain dptrun dpbench dptrain-pack; do $p --version | head -n 1; done'
 as_user 'dpsweep /usr/share/dptrain/experiments/exchange.ini --small --list | head -n 2'

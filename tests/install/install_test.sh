@@ -5,7 +5,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cmake=$1 build=$2 mpirun=$3 name=$4
 programs=(dptrain dptrun dpbench dptrain-pack)
-tools=(dplab dpreport dpsweep dptrain-weights)
+tools=(dplab dpreport dpsweep dptrain-weights dptrain-get-cifar)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 fail() {
@@ -43,6 +43,11 @@ of_installed_files() {
   grep -q '^missing' listed || fail "dpsweep printed: $(head -n 3 listed)"
   dplab --help >helped
   grep -q 'dplab up' helped || fail "dplab --help"
+  # Messages name scripts as they are called when they are installed.
+  found=$(dptrain --dataset cifar10 2>&1) && fail "--dataset cifar10 without a folder"
+  [[ $found == *' dptrain-get-cifar brings them'* ]] || fail "dptrain printed: $found"
+  found=$(dptrain-get-cifar --help)
+  [[ $found == 'Usage: dptrain-get-cifar cifar10|'* ]] || fail "dptrain-get-cifar printed: $found"
   # The tools find the programs that were installed with them.
   found=$(cd "$folder/prefix/share/dptrain/experiments" &&
     python3 -B -c 'from lab.programs import programs_folder; print(programs_folder())')
@@ -110,6 +115,7 @@ of_pages_and_completions() {
   expect 'dptrain' _dptrun dptrun -np 2 -- ''
   expect 'direct' _dptrun dptrun -np 2 -- dptrain --topology di
   expect 'netem' _dplab dplab up --filter ne
+  expect 'cifar10 cifar100' _dptrain_get_cifar dptrain-get-cifar cif
   expect 'to-torch' _dptrain_weights dptrain-weights to
   for script in mpirun mpiexec; do
     expect '--topology' _dptrain_started $script -np 4 dptrain --topo
@@ -155,6 +161,28 @@ of_packages() {
   for file in '/include/dptrain_comm\.h' '/libdptrain_comm\.so' '/cmake/dptrain/dptrainConfig\.cmake' '/pkgconfig/dptrain_comm\.pc'; do
     grep -qE "$file\$" <<<"$content" || fail "libdptrain-comm-dev has no file ...$file"
   done
+  # Another project finds the library where the two packages put it.
+  dpkg-deb -x libdptrain-comm0_*.deb "$folder/root"
+  dpkg-deb -x libdptrain-comm-dev_*.deb "$folder/root"
+  mkdir "$folder/foreign"
+  cat >"$folder/foreign/CMakeLists.txt" <<'PROJECT'
+cmake_minimum_required(VERSION 3.16)
+project(foreign LANGUAGES C)
+find_package(dptrain REQUIRED)
+add_executable(program program.c)
+target_link_libraries(program PRIVATE dptrain::comm)
+PROJECT
+  cat >"$folder/foreign/program.c" <<'PROGRAM'
+#include <dptrain_comm.h>
+#include <stdio.h>
+int main(void) { return puts(dptrain_comm_version()) < 0; }
+PROGRAM
+  {
+    "$cmake" -S "$folder/foreign" -B "$folder/foreign/build" -DCMAKE_PREFIX_PATH="$folder/root/usr"
+    "$cmake" --build "$folder/foreign/build"
+  } >"$folder/log" 2>&1 || { cat "$folder/log"; fail "the packages' library cannot be used"; }
+  [ "$("$folder/foreign/build/program")" = "$(dpkg-deb -f libdptrain-comm0_*.deb Version | cut -d - -f 1)" ] ||
+    fail "the packages' library says $("$folder/foreign/build/program")"
   if command -v lintian >/dev/null; then
     # A first upload closes a request for a package in Debian itself, which these are not for. CPack calls ldconfig in
     # scripts beside the trigger.
