@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import sys
 from collections.abc import Iterable
@@ -89,6 +90,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         for option, field in (("csv", "csv"), ("svg", "svg"), ("markdown", "markdown"), ("wandb-offline", "wandb")):
             if getattr(arguments, field):
                 parser.error(f"--{option}: not with --watch; give the log alone when the run has finished")
+        if os.path.exists(arguments.watch) and not os.path.isfile(arguments.watch):
+            parser.error(f"--watch: {arguments.watch} is {'a folder' if arguments.watch.is_dir() else 'no regular file'}; name a log")
     return arguments
 
 
@@ -127,6 +130,17 @@ def read_all(paths: Iterable[pathlib.Path]) -> tuple[list[Run], list[str]]:
         else:
             problems.append(f"{log}: {result}")
     return runs, [read_log.printable(problem) for problem in problems]
+
+
+def _why_not_two(paths: list[pathlib.Path]) -> str | None:
+    """Why these names do not stand for two logs, as far as they are there."""
+    logs = [read_log.find_logs([path])[0] for path in paths]
+    for path, found in zip(paths, logs):
+        if len(found) > 1:
+            return f"{path} has {len(found)} logs; name one of them"
+    if all(logs) and os.path.samefile(logs[0][0], logs[1][0]):
+        return f"both names stand for {logs[0][0]}; name two logs"
+    return None
 
 
 def _check_names(arguments: argparse.Namespace) -> None:
@@ -175,12 +189,9 @@ def main(words: list[str]) -> int:
         if arguments.watch is not None:
             watch.watch(arguments.watch, arguments.html, arguments.interval or INTERVAL_S)
             return 0
-        if arguments.compare:
-            for path in arguments.compare:
-                found = len(read_log.find_logs([path])[0])
-                if found > 1:
-                    print(f"dpreport: --compare: {path} has {found} logs; name one of them", file=sys.stderr)
-                    return USAGE
+        if arguments.compare and (why := _why_not_two(arguments.compare)):
+            print(f"dpreport: --compare: {read_log.printable(why)}", file=sys.stderr)
+            return USAGE
         runs, problems = read_all(arguments.compare or arguments.paths)
         for problem in problems:
             print(f"dpreport: {problem}", file=sys.stderr)

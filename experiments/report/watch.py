@@ -112,7 +112,7 @@ class Watcher:
 
     def look(self) -> bool:
         """Shows what is new; returns whether the run has finished. Throws NotWritable."""
-        if not self._path.exists():
+        if not os.path.exists(self._path):
             self._wait_for(f"{self._path}: waiting for this log to be made")
             return False
         result = next(read_log.read_all([self._path]))

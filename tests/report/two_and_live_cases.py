@@ -52,11 +52,13 @@ def two_runs_compared(folder: pathlib.Path) -> None:
     assert "accuracy, last" not in said and "until" not in said.replace("The accuracy until which", ""), said
     for words, why in ((("--compare", "a.h5", "missing.h5"), "needs two logs, and 1 could be read"),
                        (("--compare", "a.h5", "."), "--compare: . has 4 logs; name one of them"),
+                       (("--compare", "a.h5", "./a.h5"), "--compare: both names stand for a.h5; name two logs"),
                        (("--compare", "a.h5"), "expected 2 arguments"),
                        (("a.h5", "--compare", "a.h5", "b.h5"), "logs and --compare do not go together"),
                        ((), "the following arguments are required"),
                        (("--interval", "1", "a.h5"), "--interval: only with --watch"),
                        (("--watch", "a.h5", "--csv", "t"), "--csv: not with --watch"),
+                       (("--watch", "."), "--watch: . is a folder; name a log"),
                        (("--watch", "a.h5", "--interval", "0"), "must be a number of seconds")):
         has(quick(folder, *words, code=2).stderr, why)
 
