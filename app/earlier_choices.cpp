@@ -1,7 +1,9 @@
 #include "app/earlier_choices.hpp"
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "app/options_values.hpp"
@@ -79,7 +81,8 @@ void agree_on_earlier_choices(const Options& options, Communicator& comm, Device
   comm.broadcast(bits);
   choices.round_steps = earlier.round_steps;
   choices.planned_bits.resize(bits.size() / sizeof(double));
-  std::memcpy(choices.planned_bits.data(), bits.data(), bits.size());
+  std::ranges::copy(std::as_bytes(std::span(bits)),
+                    std::as_writable_bytes(std::span(choices.planned_bits)).begin());
   if (is_resumed) return;
   choices.bucket_bytes = comm.all_gather(earlier.bucket_bytes).front();
   comm.broadcast(earlier.exchange_path);

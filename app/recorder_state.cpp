@@ -3,7 +3,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
+#include <span>
 #include <sstream>
 #include <utility>
 
@@ -39,8 +40,8 @@ StateText rows_text(const std::string& name, std::vector<Row>& rows) {
                               name, text.size(), sizeof(Row));
                 }
                 rows.resize(text.size() / sizeof(Row));
-                std::memcpy(static_cast<void*>(rows.data()), text.data(),
-                            rows.size() * sizeof(Row));
+                std::ranges::copy(std::as_bytes(std::span(text)),
+                                  std::as_writable_bytes(std::span(rows)).begin());
               },
           .share = StateShare::own};
 }

@@ -13,11 +13,16 @@
 # Tests that do not apply skip by name (skipped.hpp); ctest shows a program as skipped where all did.
 include(GoogleTest)
 
-# Under an emulator of another processor everything takes ten times as long.
+# Under an emulator of another processor everything takes ten times as long, with a sanitizer up to five times.
 set(DP_TEST_TIMEOUT_S 120)
 if(CMAKE_CROSSCOMPILING_EMULATOR)
   set(DP_TEST_TIMEOUT_S 1200)
+elseif(DP_SANITIZE)
+  set(DP_TEST_TIMEOUT_S 600)
 endif()
+
+# Open MPI keeps memory until the process ends, and some tests preload a library.
+set(DP_ASAN_OPTIONS ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0)
 
 # As root or not, with fewer cores than ranks or not: the same command. Ranks that wait give way.
 # ThreadSanitizer leaves out what is Open MPI's, by name.
@@ -25,7 +30,7 @@ set(DP_MPI_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
   OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-  OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
+  OMP_NUM_THREADS=1 ${DP_ASAN_OPTIONS} TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
   CACHE INTERNAL "What every test under mpirun runs with")
 
 # The program NAME_on_cpu, linked to the _on_cpu of what NAME is linked to. Where the CUDA backend is
@@ -55,7 +60,7 @@ endfunction()
 function(dp_test name)
   cmake_parse_arguments(ARG "DEVICE;OPTIMISED" "" "SOURCES;LINK;LABELS" ${ARGN})
   dp_set_test_level(${ARG_OPTIMISED} ${ARG_SOURCES})
-  set(environment "ASAN_OPTIONS=detect_leaks=0")
+  set(environment "${DP_ASAN_OPTIONS}")
   if(NOT ARG_DEVICE)
     dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
     add_test(NAME ${name} COMMAND ${name})
@@ -89,13 +94,14 @@ endfunction()
 # more of them.
 cmake_host_system_information(RESULT DP_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 function(dp_add_mpi_tests name program)
-  cmake_parse_arguments(ARG "" "" "NP;LABELS;ENVIRONMENT;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "NP;ARGUMENTS;LABELS;ENVIRONMENT;PROPERTIES" ${ARGN})
   foreach(np IN LISTS ARG_NP)
     set(processors ${np})
     if(np GREATER DP_CORES)
       set(processors ${DP_CORES})
     endif()
-    add_test(NAME ${name}_np${np} COMMAND ${MPIEXEC_EXECUTABLE} -np ${np} $<TARGET_FILE:${program}>)
+    add_test(NAME ${name}_np${np} COMMAND ${MPIEXEC_EXECUTABLE} -np ${np} $<TARGET_FILE:${program}>
+             ${ARG_ARGUMENTS})
     set_tests_properties(${name}_np${np} PROPERTIES
       LABELS "${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} PROCESSORS ${processors} SKIP_RETURN_CODE 77
       ENVIRONMENT "${DP_MPI_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})

@@ -31,6 +31,7 @@ cifar10() {  # a folder in CIFAR-10's binary layout: 8 images a file, all of cla
   done
 }
 not_root() { [ "$(id -u)" -ne 0 ] || exit 77; }
+without_sanitizers() { [ -z "${DP_SANITIZE:-}" ] || exit 77; }  # AddressSanitizer maps more than ulimit -v
 without_cuda() { [ "${DP_HAVE_CUDA:-OFF}" = OFF ] || exit 77; }
 
 commands='' expected_exit='' stderr_globs=() stdout_globs=() leaves=() is_here=no
