@@ -7,6 +7,7 @@
 #include "app/recorder.hpp"
 #include "app/round_schedule.hpp"
 #include "comm/network_interface.hpp"
+#include "io/shipped_script.hpp"
 #include "io/text_table.hpp"
 
 namespace dp {
@@ -80,10 +81,9 @@ void TextProgress::start(const RunStart& start) {
       "dptrain {}: {} on {} ({} training images), {} rank{}, {}.{}", DP_VERSION, o.model,
       value_of(o, "dataset"), format_count(static_cast<std::int64_t>(run.data->train->count())),
       run.comm->size(), run.comm->size() == 1 ? "" : "s", gradients,
-      o.is_synthetic()
-          ? "\nThese images are drawn by the program. For real ones: experiments/get_cifar.sh "
-            "cifar10 data, then --data-dir data."
-          : ""));
+      o.is_synthetic() ? "\nThese images are drawn by the program. For real ones: " +
+                             shipped_script("get_cifar.sh") + " cifar10 data, then --data-dir data."
+                       : ""));
 
   std::vector<std::pair<std::string, std::string>> rows = {
       {"hosts", host_summary(run.comm->hosts())},
