@@ -14,7 +14,7 @@ namespace dp {
 // Runs `read`, which reads the file `path`, in a child, whose exceptions and results are lost.
 // Throws Error(data) "HDF5: ..." if the child is killed by a signal, or takes a second of the
 // processor or ten by the clock, and more for a large file. Where no process can be made it does
-// nothing.
+// nothing, nor in a build with AddressSanitizer once the process has threads.
 void try_in_child(const std::string& path, const std::function<void()>& read);
 
 }  // namespace dp
