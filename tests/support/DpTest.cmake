@@ -30,7 +30,7 @@ set(DP_MPI_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
   OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-  OMP_NUM_THREADS=1 ${DP_ASAN_OPTIONS} TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
+  OMP_NUM_THREADS=1 DP_SANITIZE=${DP_SANITIZE} ${DP_ASAN_OPTIONS} TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
   CACHE INTERNAL "What every test under mpirun runs with")
 
 # The program NAME_on_cpu, linked to the _on_cpu of what NAME is linked to. Where the CUDA backend is
