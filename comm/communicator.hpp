@@ -152,6 +152,21 @@ class Communicator {
   void set_whereabouts(const Whereabouts& whereabouts) { whereabouts_ = whereabouts; }
   [[nodiscard]] const Whereabouts& whereabouts() const { return whereabouts_; }
 
+  // While it lives, another thread owns this object. There is one such thread at a time.
+  class Lent {
+   public:
+    explicit Lent(Communicator& owner) : owner_(owner) {
+      DP_ASSERT(!owner.is_lent_, "two exchanges at once have one communicator");
+      owner.is_lent_ = true;
+    }
+    ~Lent() { owner_.is_lent_ = false; }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+
+   private:
+    Communicator& owner_;
+  };
+
   // While it lives, the others hear that this rank is busy, with what they do not take part in, and
   // wait as long as it comes on. It may use MPI, and calls comes_on() often.
   class Busy {
@@ -199,6 +214,7 @@ class Communicator {
   double timeout_s_ = kDefaultTimeout_s;
   std::string activity_;
   std::uint64_t control_bytes_ = 0;
+  bool is_lent_ = false;
   std::vector<std::string> hosts_;
   PeerLinks links_;
   Whereabouts whereabouts_;

@@ -30,6 +30,7 @@ double seconds_now() {
 Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
                  const ReducerOptions& options)
     : communicator_(communicator),
+      lent_(communicator),
       gradient_(gradient),
       buckets_(std::move(buckets)),
       options_(options),

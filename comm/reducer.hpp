@@ -218,6 +218,7 @@ class Reducer {
   void answer();
 
   Communicator& communicator_;
+  Communicator::Lent lent_;  // to this object's thread
   std::span<float> gradient_;
   std::vector<Bucket> buckets_;
   ReducerOptions options_;

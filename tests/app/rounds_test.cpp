@@ -459,10 +459,10 @@ class RoundState : public testing::TestWithParam<Setting> {};
 
 // From the middle of a round and from its end; into the same object and into another.
 TEST_P(RoundState, GivenBackTheSameStepsGiveTheSameBits) {
-  Communicator comm;
+  Communicator comm, other;
   for (const std::uint64_t before : {4, 6}) {
     SCOPED_TRACE(before);
-    TrainingRun run(comm, GetParam()), resumed(comm, GetParam());
+    TrainingRun run(comm, GetParam()), resumed(other, GetParam());
     run.train(0, before);
     const StateCopy copy = run.copy();
     run.train(before, 4);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -166,7 +167,7 @@ std::vector<std::string> all_codecs() {
 class RunState : public testing::TestWithParam<std::string> {};
 
 TEST_P(RunState, GivenBackTheSameStepsGiveTheSameBits) {
-  Communicator comm;
+  Communicator comm, other;
   for (const Topology& topology : topology_list()) {
     for (const bool overlap : {true, false}) {
       SCOPED_TRACE(fmt::format("{}, overlap {}", topology.name, overlap));
@@ -183,7 +184,7 @@ TEST_P(RunState, GivenBackTheSameStepsGiveTheSameBits) {
       EXPECT_EQ(run.agree(), hash);
 
       // Into another object, as a run that is started again does.
-      TrainingRun resumed(comm, GetParam(), std::string(topology.name), overlap);
+      TrainingRun resumed(other, GetParam(), std::string(topology.name), overlap);
       resumed.restore(before);
       resumed.train(kBefore, kAfter);
       EXPECT_TRUE(resumed.copy() == after);
@@ -193,7 +194,7 @@ TEST_P(RunState, GivenBackTheSameStepsGiveTheSameBits) {
 
 // What a prediction computes before the first step, or between steps, changes nothing.
 TEST_P(RunState, ARehearsalLeavesNoTrace) {
-  Communicator comm;
+  Communicator comm, of_other;
   for (const net::OptimizerKind kind : {net::OptimizerKind::sgd, net::OptimizerKind::adam}) {
     const bool is_dgc = GetParam().starts_with("dgc");
     if (is_dgc && kind != net::OptimizerKind::sgd) continue;  // the codec keeps the momentum
@@ -215,7 +216,7 @@ TEST_P(RunState, ARehearsalLeavesNoTrace) {
       }
     }
     run.train(kBefore, kAfter);
-    TrainingRun other(comm, GetParam(), "ring", true, options, true);
+    TrainingRun other(of_other, GetParam(), "ring", true, options, true);
     other.train(0, kBefore);
     other.train(kBefore, kAfter);
     EXPECT_TRUE(run.copy() == other.copy());
@@ -224,7 +225,7 @@ TEST_P(RunState, ARehearsalLeavesNoTrace) {
 
 // The same through the file of a checkpoint, with every optimiser.
 TEST_P(RunState, ACheckpointGivesTheSameBits) {
-  Communicator comm;
+  Communicator comm, other;
   for (const Topology& topology : topology_list()) {
     for (const net::OptimizerKind kind :
          {net::OptimizerKind::sgd, net::OptimizerKind::adam, net::OptimizerKind::adamw,
@@ -234,11 +235,11 @@ TEST_P(RunState, ACheckpointGivesTheSameBits) {
       SCOPED_TRACE(fmt::format("{}, {}", topology.name, net::optimizer_name(kind)));
       const net::OptimizerOptions options = {
           .kind = kind, .momentum = is_dgc ? 0.5f : 0.9f, .weight_decay = 5e-4f};
-      const auto make = [&] {
-        return std::make_unique<TrainingRun>(comm, GetParam(), std::string(topology.name), true,
+      const auto make = [&](Communicator& of_run) {
+        return std::make_unique<TrainingRun>(of_run, GetParam(), std::string(topology.name), true,
                                              options, true);
       };
-      const auto run = make(), resumed = make();
+      const auto run = make(comm), resumed = make(other);
       run->train(0, 2);
       ShardImage image;
       copy_state(run->device(), run->list(), {{std::string(kHeadEntry), ""}}, image);
@@ -280,16 +281,16 @@ TEST_P(RunState, EveryPartCounts) {
 }
 
 TEST(OptimizerState, EveryPartCounts) {
-  Communicator comm;
+  std::array<Communicator, 3> comm;
   for (const net::OptimizerKind kind : {net::OptimizerKind::adam, net::OptimizerKind::adamw,
                                         net::OptimizerKind::lars, net::OptimizerKind::muon}) {
     SCOPED_TRACE(net::optimizer_name(kind));
     const net::OptimizerOptions options = {.kind = kind, .weight_decay = 5e-4f, .clip_norm = 1.0};
-    TrainingRun run(comm, "q8", "ring", true, options);
+    TrainingRun run(comm[0], "q8", "ring", true, options);
     expect_every_part_counts(run);
     // Into another object, as a run that is started again does.
-    TrainingRun first(comm, "q8", "ring", true, options),
-        resumed(comm, "q8", "ring", true, options);
+    TrainingRun first(comm[1], "q8", "ring", true, options),
+        resumed(comm[2], "q8", "ring", true, options);
     first.train(0, kBefore);
     const StateCopy before = first.copy();
     first.train(kBefore, kAfter);
