@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace dp {
@@ -18,6 +20,8 @@ namespace {
 constexpr const char* kPrefix = "vader_segment.";
 // Ranks open each other's files when their job starts.
 constexpr std::time_t kLeastAge_s = 60;
+// A rank that ends unmaps its file before it removes it, and complains if it is not there.
+constexpr auto kEnding = std::chrono::milliseconds(500);
 
 // The names of all such files that some process of this user has mapped.
 std::set<std::string> mapped_segments() {
@@ -62,9 +66,11 @@ std::size_t remove_stale_segments(const std::filesystem::path& folder) {
   }
   if (old.empty()) return 0;
   const std::set<std::string> mapped = mapped_segments();
-  return static_cast<std::size_t>(std::ranges::count_if(old, [&](const auto& path) {
-    return !mapped.contains(path.filename()) && std::filesystem::remove(path, code);
-  }));
+  std::erase_if(old, [&](const auto& path) { return mapped.contains(path.filename()); });
+  if (old.empty()) return 0;
+  std::this_thread::sleep_for(kEnding);
+  return static_cast<std::size_t>(std::ranges::count_if(
+      old, [&](const auto& path) { return std::filesystem::remove(path, code); }));
 }
 
 }  // namespace dp
