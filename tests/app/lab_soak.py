@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """A long training on three hosts of a lab that loses 5 % of all frames, disturbed at random, ends as an undisturbed one.
 
-    lab_soak.py DPLAB DPTRAIN soak [EPOCHS [SEED]]        200 epochs take about an hour
+    lab_soak.py DPLAB DPTRAIN soak [EPOCHS [SEED]]        250 epochs take about an hour
 
 dptrun keeps it running, with all three hosts. Every few seconds a rank or mpirun is killed, a rank is stopped for a
 while, a cable is pulled (for less or more than the time-out, in one direction or both), or a link gets another rate.
@@ -25,7 +25,7 @@ import h5py
 sys.dont_write_bytecode = True
 from lab_tools import DPTRAIN, LAB, descendants, dplab, lab_members, started, up  # noqa: E402
 
-EPOCHS = sys.argv[4] if len(sys.argv) > 4 else "200"
+EPOCHS = sys.argv[4] if len(sys.argv) > 4 else "250"
 CHANCE = random.Random(int(sys.argv[5]) if len(sys.argv) > 5 else 1)
 WORDS = ["--model", "resnet20", "--limit-train", "480", "--limit-test", "32", "--epochs", EPOCHS, "--batch-size", "16", "--lr",
          "0.02", "--compress", "q8", "--threads", "1", "--autotune", "off", "--log-steps", "1", "--comm-timeout", "6"]
