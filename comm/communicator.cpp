@@ -165,6 +165,29 @@ void Communicator::all_gather_bytes(std::span<const std::byte> mine, void* all) 
   control_bytes_ += mine.size() * static_cast<std::size_t>(size_ - 1);
 }
 
+void Communicator::all_to_all_bytes(std::span<const std::byte> mine,
+                                    std::span<const std::size_t> first_of_rank, std::size_t size,
+                                    std::span<std::byte> all) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  std::vector<int> counts(ranks), begins(ranks), own_counts(ranks), own_begins(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    counts[r] = checked_cast<int>((first_of_rank[r + 1] - first_of_rank[r]) * size);
+    begins[r] = checked_cast<int>(first_of_rank[r] * size);
+  }
+  const int own = counts[static_cast<std::size_t>(rank_)];
+  for (std::size_t r = 0; r < ranks; ++r) {
+    own_counts[r] = own;
+    own_begins[r] = checked_cast<int>(r * static_cast<std::size_t>(own));
+    if (static_cast<int>(r) != rank_) control_bytes_ += static_cast<std::size_t>(counts[r]);
+  }
+  DP_ASSERT(all.size() == ranks * static_cast<std::size_t>(own), "{} bytes for {} of {}",
+            all.size(), ranks, own);
+  MPI_Request request = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Ialltoallv(mine.data(), counts.data(), begins.data(), MPI_BYTE, all.data(),
+                              own_counts.data(), own_begins.data(), MPI_BYTE, comm_, &request));
+  wait(request, "a distribution over all ranks");
+}
+
 void Communicator::all_sum(std::span<std::int64_t> values) {
   MPI_Request request = MPI_REQUEST_NULL;
   DP_CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, values.data(), checked_cast<int>(values.size()),

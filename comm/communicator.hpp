@@ -56,6 +56,7 @@ class Communicator {
   // rank passes on. For P ranks that have n bytes each:
   //     broadcast   the root (P-1) n, nobody else
   //     gather      n, the root nothing
+  //     all_to_all  all parts but its own
   //     all_gather  (P-1) n; so does a sum of doubles or a mean of floats, which gathers them
   //     sum of integers, agreement   ceil(log2 P) n
   [[nodiscard]] std::uint64_t control_bytes() const {
@@ -116,6 +117,17 @@ class Communicator {
     DP_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_), "{} of {} for {} ranks",
               all.size(), mine.size(), size_);
     all_gather_bytes(std::as_bytes(mine), all.data());
+  }
+  // Collective: sends the part of `mine` from first_of_rank[r] to first_of_rank[r + 1] to rank r,
+  // and writes what is for this rank, by sender, into `all`. All ranks have the same parts.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_to_all(std::span<const T> mine, std::span<const std::size_t> first_of_rank,
+                  std::span<T> all) {
+    DP_ASSERT(first_of_rank.size() == static_cast<std::size_t>(size_) + 1 &&
+                  first_of_rank.back() <= mine.size(),
+              "{} parts of {} for {} ranks", first_of_rank.size(), mine.size(), size_);
+    all_to_all_bytes(std::as_bytes(mine), first_of_rank, sizeof(T), std::as_writable_bytes(all));
   }
   // Collective: sums over ranks, in place. Doubles are added in the order of ranks, so the bits are
   // the same on all ranks and in every run.
@@ -210,6 +222,8 @@ class Communicator {
 
   void gather_bytes(std::span<const std::byte> mine, void* all);
   void all_gather_bytes(std::span<const std::byte> mine, void* all);
+  void all_to_all_bytes(std::span<const std::byte> mine, std::span<const std::size_t> first_of_rank,
+                        std::size_t size, std::span<std::byte> all);
   void count_broadcast(std::size_t bytes, int root);
   void count_reduction(std::size_t bytes);
 

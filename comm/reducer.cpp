@@ -274,9 +274,8 @@ BusyPeriod Reducer::busy_until_now() const {
 // Every rank has all sums by now, or soon, so the comparison delays nobody's next computation.
 void Reducer::compare_samples() {
   if (!is_sampling_ || !verdict_.finite) return;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    meter_.add_error(b, sample_->compare(communicator_, b));
-  }
+  const std::vector<ErrorSample::Result> results = sample_->compare(communicator_);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) meter_.add_error(b, results[b]);
 }
 
 bool Reducer::is_bucket_final(std::size_t bucket) const {

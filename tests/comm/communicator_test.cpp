@@ -74,6 +74,29 @@ TEST(Communicator, Gathers) {
   }
 }
 
+// Rank r's part of what every rank has is r + 1 values long.
+TEST(Communicator, DistributesPartsOfDifferentSize) {
+  Communicator comm;
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  std::vector<std::size_t> begins = {0};
+  for (std::size_t r = 0; r < ranks; ++r) begins.push_back(begins.back() + r + 1);
+  std::vector<float> mine(begins.back());
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    mine[i] = static_cast<float>(1000 * comm.rank()) + static_cast<float>(i);
+  }
+  const auto me = static_cast<std::size_t>(comm.rank());
+  const std::size_t n = me + 1;
+  std::vector<float> all(n * ranks);
+  const std::uint64_t before = comm.control_bytes();
+  comm.all_to_all(std::span<const float>(mine), begins, std::span(all));
+  EXPECT_EQ(comm.control_bytes() - before, (mine.size() - n) * sizeof(float));
+  for (std::size_t sender = 0; sender < ranks; ++sender) {
+    for (std::size_t i = 0; i < n; ++i) {
+      EXPECT_EQ(all[sender * n + i], static_cast<float>(1000 * sender + begins[me] + i)) << sender;
+    }
+  }
+}
+
 TEST(Communicator, CountsTheBytesOfItsCalls) {
   Communicator comm;
   const auto others = static_cast<std::uint64_t>(comm.size() - 1);
