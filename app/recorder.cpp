@@ -90,62 +90,50 @@ void Recorder::attach(Reducer& reducer) {
   counted_control_bytes_ = reducer.run([](Communicator& comm) { return comm.control_bytes(); });
 }
 
-CommTimes Recorder::collect_comm(bool measures_residuals) {
-  CommTimes now = reducer_->take_times(measures_residuals);
-  add_later(epoch_comm_.total, now.total);
-  for (std::size_t b = 0; b < now.buckets.size(); ++b) {
-    add_later(epoch_comm_.buckets[b], now.buckets[b]);
+void Recorder::collect_comm() {
+  end_step_row();
+  add_comm(reducer_->take_times());
+}
+
+void Recorder::add_comm(const CommTimes& times) {
+  add_later(epoch_comm_.total, times.total);
+  for (std::size_t b = 0; b < times.buckets.size(); ++b) {
+    add_later(epoch_comm_.buckets[b], times.buckets[b]);
   }
-  return now;
 }
 
 void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                            std::uint64_t global_step) {
+  end_step_row();
   steps_done_ = global_step;
   const bool is_logged = wants_step(global_step), is_before = wants_step(global_step + 1);
-  if (is_logged || is_before) {
-    // Only for steps that are logged or come before one, because a question to the reducer waits
-    // for its thread.
-    const CommCost comm = tally.is_under_way ? CommCost{} : collect_comm(false).total;
-    if (is_logged) {
-      const LoopTimes parts = times.as_parts_of(times.step(), comm.comm_s);
-      const bool has_exchanged = tally.has_exchanged && run_.comm->size() > 1;
-      step_sums_.push_back(tally.step_loss.loss);
-      step_sums_.push_back(static_cast<double>(tally.step_loss.samples));
-      step_rows_.push_back(StepRow{.step = static_cast<std::int64_t>(global_step),
-                                   .epoch = static_cast<std::int64_t>(tally.epoch),
-                                   .train_loss = 0.0,  // of all ranks, below
-                                   .step_s = times.step(),
-                                   .compute_s = parts.compute(),
-                                   .comm_s = comm.comm_s,
-                                   .exposed_comm_s = parts.exposed_comm,
-                                   .learning_rate = tally.learning_rate,
-                                   .data_s = parts.data,
-                                   .forward_s = parts.forward,
-                                   .backward_s = parts.backward,
-                                   .optimizer_s = parts.optimizer,
-                                   .other_s = parts.other,
-                                   .encode_s = comm.encode_s,
-                                   .wire_s = comm.wire_s,
-                                   .decode_s = comm.decode_s,
-                                   .peer_wait_s = comm.peer_wait_s,
-                                   .sent_bytes = static_cast<std::int64_t>(comm.sent_bytes),
-                                   .received_bytes = static_cast<std::int64_t>(comm.received_bytes),
-                                   .planned_bits = tally.rate.planned_bits,
-                                   .partial_bits = tally.rate.bits[0],
-                                   .total_bits = tally.rate.bits[1],
-                                   .partial_step = tally.rate.next_steps[0],
-                                   .total_step = tally.rate.next_steps[1],
-                                   .link_bytes_per_s = tally.rate.link_bytes_per_s,
-                                   .hidden_bits = tally.rate.hidden_bits,
-                                   .relative_error = tally.rate.relative_error,
-                                   .residual_growth = tally.rate.residual_growth,
-                                   .guard_factor = tally.rate.guard_factor,
-                                   .exchanged = has_exchanged ? 1 : 0,
-                                   .wished_bits = tally.rate.wished_bits});
-    }
+  // Only for steps that are logged or come before one, because it is work for the reducer's thread.
+  has_asked_ = (is_logged || is_before) && !tally.is_under_way;
+  if (has_asked_) reducer_->ask_times();
+  if (is_logged) {
+    step_sums_.push_back(tally.step_loss.loss);
+    step_sums_.push_back(static_cast<double>(tally.step_loss.samples));
+    begun_times_ = times;
+    begun_row_ = {.step = static_cast<std::int64_t>(global_step),
+                  .epoch = static_cast<std::int64_t>(tally.epoch),
+                  .train_loss = 0.0,  // of all ranks: gather_steps
+                  .step_s = times.step(),
+                  .learning_rate = tally.learning_rate,
+                  .planned_bits = tally.rate.planned_bits,
+                  .partial_bits = tally.rate.bits[0],
+                  .total_bits = tally.rate.bits[1],
+                  .partial_step = tally.rate.next_steps[0],
+                  .total_step = tally.rate.next_steps[1],
+                  .link_bytes_per_s = tally.rate.link_bytes_per_s,
+                  .hidden_bits = tally.rate.hidden_bits,
+                  .relative_error = tally.rate.relative_error,
+                  .residual_growth = tally.rate.residual_growth,
+                  .guard_factor = tally.rate.guard_factor,
+                  .exchanged = tally.has_exchanged && run_.comm->size() > 1 ? 1 : 0,
+                  .wished_bits = tally.rate.wished_bits};
   }
-  if (!tally.is_under_way && step_rows_.size() >= rows_at_once_) gather_steps();
+  const std::size_t rows = step_rows_.size() + (begun_row_ ? 1 : 0);
+  if (!tally.is_under_way && rows >= rows_at_once_) gather_steps();
   if (is_speaker()) {
     note_rate(tally);
     note_guard(tally);
@@ -153,7 +141,34 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
   }
 }
 
+void Recorder::end_step_row() {
+  CommCost comm;
+  if (std::exchange(has_asked_, false)) {
+    const CommTimes times = reducer_->asked_times();
+    add_comm(times);
+    comm = times.total;
+  }
+  if (!begun_row_) return;
+  const LoopTimes parts = begun_times_.as_parts_of(begun_times_.step(), comm.comm_s);
+  StepRow& row = step_rows_.emplace_back(*std::exchange(begun_row_, std::nullopt));
+  row.compute_s = parts.compute();
+  row.comm_s = comm.comm_s;
+  row.exposed_comm_s = parts.exposed_comm;
+  row.data_s = parts.data;
+  row.forward_s = parts.forward;
+  row.backward_s = parts.backward;
+  row.optimizer_s = parts.optimizer;
+  row.other_s = parts.other;
+  row.encode_s = comm.encode_s;
+  row.wire_s = comm.wire_s;
+  row.decode_s = comm.decode_s;
+  row.peer_wait_s = comm.peer_wait_s;
+  row.sent_bytes = static_cast<std::int64_t>(comm.sent_bytes);
+  row.received_bytes = static_cast<std::int64_t>(comm.received_bytes);
+}
+
 void Recorder::gather_steps() {
+  end_step_row();
   if (step_rows_.empty()) return;
   // All ranks find the same number of rows for the next time, since all have the same sum. One rank
   // alone has nothing to wait for.
@@ -190,7 +205,7 @@ void Recorder::count_control_bytes(std::uint64_t now) {
 void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                             double eval_s) {
   gather_steps();
-  collect_comm(true);
+  collect_comm();
   RankRecord mine = {.loop = tally.times.as_parts_of(epoch_s, epoch_comm_.total.comm_s),
                      .epoch_s = epoch_s,
                      .eval_s = eval_s,

@@ -218,8 +218,12 @@ class Recorder {
   void add_events(const StepRow& row);
   void add_events(const EpochEnd& epoch);
   void save_events();
-  // Adds what the reducer has measured since the last call to epoch_comm_, and returns it.
-  CommTimes collect_comm(bool measures_residuals);
+  // Adds what the reducer has measured since the last call to epoch_comm_.
+  void collect_comm();
+  void add_comm(const CommTimes& times);
+  // Takes what the reducer was asked for after the last step, which waits if that step's exchange
+  // still forwards sums. A row of the log that begins with record_step() ends with it.
+  void end_step_row();
   [[nodiscard]] static TimesAndBytes times_of(const RankRecord& record);
   void write_epoch(const EpochTally& tally, const EvaluationResult& result,
                    const std::vector<RankRecord>& ranks, const std::vector<CommCost>& buckets);
@@ -268,6 +272,10 @@ class Recorder {
   std::vector<StepRow> step_rows_;
   std::vector<double> step_sums_;
   std::size_t rows_at_once_ = 1;
+  // Of the last step. The computation of the next one begins before its exchange's costs are known.
+  bool has_asked_ = false;  // the reducer
+  std::optional<StepRow> begun_row_;
+  LoopTimes begun_times_;
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each
 };

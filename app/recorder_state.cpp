@@ -170,7 +170,7 @@ void Recorder::put_back_epochs() {
 }
 
 void Recorder::list_state(StateVisitor& visitor) {
-  collect_comm(true);
+  collect_comm();
   count_control_bytes(reducer_->run([](Communicator& comm) { return comm.control_bytes(); }));
   visitor.value("epoch/control_bytes", control_bytes_, StateShare::own);
   visitor.object("epoch/comm", epoch_comm_.total, add_bytes);

@@ -123,11 +123,10 @@ StepVerdict Reducer::wait_step() {
   return verdict_;
 }
 
-CommTimes Reducer::take_times(bool measures_residuals) {
-  return run([this, measures_residuals](Communicator&) {
-    CommTimes taken = meter_.take();
-    if (gather_) taken.total.gathered = gather_->take_cost();
-    if (!measures_residuals || residual_.empty()) return taken;
+CommTimes Reducer::take_times() {
+  return run([this](Communicator&) {
+    CommTimes taken = taken_times();
+    if (residual_.empty()) return taken;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!specs_[b].feedback) continue;
       const double squares = exact_->memory().squares_of_sum(residual_.data() + buckets_[b].offset,
@@ -137,6 +136,27 @@ CommTimes Reducer::take_times(bool measures_residuals) {
     }
     return taken;
   });
+}
+
+// A job.
+CommTimes Reducer::taken_times() {
+  CommTimes taken = meter_.take();
+  if (gather_) taken.total.gathered = gather_->take_cost();
+  return taken;
+}
+
+void Reducer::ask_times() {
+  times_job_ = thread_->post(
+      [](void* self) {
+        auto& reducer = *static_cast<Reducer*>(self);
+        reducer.asked_times_ = reducer.taken_times();
+      },
+      this);
+}
+
+CommTimes Reducer::asked_times() {
+  thread_->wait(times_job_);
+  return std::move(asked_times_);
 }
 
 // The first job of a step: every sum is in place when it ends.

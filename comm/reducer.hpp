@@ -160,9 +160,12 @@ class Reducer {
   }
 
   // What the exchanges have cost since the last call. Waits for the thread as run() does. Residuals
-  // are read for their norms, which takes as long as an addition of the gradient; otherwise these
-  // are 0.
-  [[nodiscard]] CommTimes take_times(bool measures_residuals = true);
+  // are read for their norms, which takes as long as an addition of the gradient.
+  [[nodiscard]] CommTimes take_times();
+  // The same in two calls, with norms of 0: the first returns at once, the second waits. A step that
+  // begins between them is not in it. take_times() is not called between them.
+  void ask_times();
+  [[nodiscard]] CommTimes asked_times();
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
@@ -199,6 +202,7 @@ class Reducer {
   }
 
   // The thread: the two jobs of a step, and what they are made of.
+  [[nodiscard]] CommTimes taken_times();
   void deliver_sums();
   void take_rate();
   void end_transfers();
@@ -257,6 +261,8 @@ class Reducer {
   bool is_sampling_ = false;  // the running one
   LookPace pace_;
   Clock::time_point served_at_;
+  CommTimes asked_times_;
+  JobThread::Number times_job_ = 0;  // writes them
 
   // Its jobs use all of the above: last, so that it ends first.
   std::optional<JobThread> thread_;

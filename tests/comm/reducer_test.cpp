@@ -288,6 +288,29 @@ TEST(Reducer, BytesAreThoseOfTheFormula) {
   EXPECT_EQ(reducer.take_times().total.sent_bytes, 0u);
 }
 
+// What a step has cost can be fetched while the next one runs, and has nothing of it.
+TEST(Reducer, CostsThatWereAskedForAreThoseOfTheStepsBefore) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  Reducer reducer(comm, gradient, five_buckets("q8:block=64"), {});
+  std::uint64_t of_a_step = 0;
+  for (std::size_t b = 0; b < reducer.buckets().size(); ++b) of_a_step += *reducer.wire_bytes(b);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    reducer.begin_step(step);
+    if (step > 0) {
+      const CommTimes times = reducer.asked_times();
+      EXPECT_EQ(times.total.sent_bytes, of_a_step);
+      EXPECT_EQ(times.buckets.size(), reducer.buckets().size());
+      EXPECT_EQ(times.total.residual_norm(), 0.0);
+    }
+    fill(gradient, comm.rank(), step);
+    for (std::size_t b = 0; b < reducer.buckets().size(); ++b) reducer.bucket_ready(b);
+    EXPECT_TRUE(reducer.wait_step().finite);
+    if (step < 2) reducer.ask_times();
+  }
+  EXPECT_EQ(reducer.take_times().total.sent_bytes, of_a_step);
+}
+
 // A rank that is late by far more than the exchange takes: its neighbours' time is peer_wait_s, not
 // wire_s. Only the ratio is tested; what the machine does to both is not ours.
 TEST(Reducer, ALateRanksTimeIsWaitingForPeers) {
