@@ -108,8 +108,10 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
   steps_done_ = global_step;
   const bool is_logged = wants_step(global_step), is_before = wants_step(global_step + 1);
   // Only for steps that are logged or come before one, because it is work for the reducer's thread.
-  has_asked_ = (is_logged || is_before) && !tally.is_under_way;
-  if (has_asked_) reducer_->ask_times();
+  if ((is_logged || is_before) && !tally.is_under_way) {
+    reducer_->ask_times();
+    has_asked_ = true;
+  }
   if (is_logged) {
     step_sums_.push_back(tally.step_loss.loss);
     step_sums_.push_back(static_cast<double>(tally.step_loss.samples));
@@ -170,21 +172,25 @@ void Recorder::end_step_row() {
 void Recorder::gather_steps() {
   end_step_row();
   if (step_rows_.empty()) return;
-  // All ranks find the same number of rows for the next time, since all have the same sum. One rank
-  // alone has nothing to wait for.
-  constexpr double kEvery_s = 1.0;
+  // The next rows are gathered a second later, or so much later that this takes a hundredth of the
+  // time. All ranks find the same number of rows, since all have the same sums. One rank alone has
+  // nothing to wait for.
+  constexpr double kEvery_s = 1.0, kShare = 0.01;
   constexpr double kMostRows = 1000.0;
   double time_s = 0.0;
   for (const StepRow& row : step_rows_) {
     time_s += row.step_s * static_cast<double>(run_.options->log_steps);
   }
-  step_sums_.push_back(time_s);
+  step_sums_.insert(step_sums_.end(), {time_s, gathering_s_});
+  LapClock clock;
   reducer_->run([&](Communicator& comm) { comm.all_sum(step_sums_); });
-  const auto rows = static_cast<double>(step_rows_.size());
-  const double row_s = step_sums_.back() / (rows * static_cast<double>(run_.comm->size()));
-  if (run_.comm->size() > 1) {
+  gathering_s_ = clock.lap();
+  const std::size_t rows = step_rows_.size();
+  if (const auto ranks = static_cast<double>(run_.comm->size()); ranks > 1.0) {
+    const double row_s = step_sums_[2 * rows] / (static_cast<double>(rows) * ranks);
+    const double every_s = std::max(kEvery_s, step_sums_[2 * rows + 1] / (kShare * ranks));
     rows_at_once_ = static_cast<std::size_t>(
-        std::clamp(kEvery_s / std::max(row_s, kEvery_s / kMostRows), 1.0, kMostRows));
+        std::clamp(every_s / std::max(row_s, every_s / kMostRows), 1.0, kMostRows));
   }
   for (std::size_t i = 0; is_speaker() && i < step_rows_.size(); ++i) {
     step_rows_[i].train_loss = step_sums_[2 * i] / step_sums_[2 * i + 1];

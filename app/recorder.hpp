@@ -137,10 +137,10 @@ class Recorder {
     const auto every = static_cast<std::uint64_t>(run_.options->log_steps);
     return every > 0 && global_step % every == 0;
   }
-  // Collective if --log-steps asks for a row; `times` are then that step's. Rows are kept and
-  // gathered about once a second, because a gathering takes several latencies of the link, for
-  // which training stands still; and not while the exchange of a round is under way, which it would
-  // wait for.
+  // Collective if --log-steps asks for a row; `times` are then that step's. What its exchange cost
+  // is taken in the next call. Rows are kept and gathered about once a second, or less often where
+  // a gathering takes more than 10 ms, because training stands still for several latencies of the
+  // link; and not while the exchange of a round is under way, which it would wait for.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   // Collective. Afterwards no row is kept.
   void gather_steps();
@@ -272,8 +272,9 @@ class Recorder {
   std::vector<StepRow> step_rows_;
   std::vector<double> step_sums_;
   std::size_t rows_at_once_ = 1;
+  double gathering_s_ = 0.0;  // what the last gathering of rows took
   // Of the last step. The computation of the next one begins before its exchange's costs are known.
-  bool has_asked_ = false;  // the reducer
+  bool has_asked_ = false;  // the reducer for its costs
   std::optional<StepRow> begun_row_;
   LoopTimes begun_times_;
   std::vector<EpochRow> epochs_;

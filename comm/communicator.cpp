@@ -169,22 +169,25 @@ void Communicator::all_to_all_bytes(std::span<const std::byte> mine,
                                     std::span<const std::size_t> first_of_rank, std::size_t size,
                                     std::span<std::byte> all) {
   const auto ranks = static_cast<std::size_t>(size_);
-  std::vector<int> counts(ranks), begins(ranks), own_counts(ranks), own_begins(ranks);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    counts[r] = checked_cast<int>((first_of_rank[r + 1] - first_of_rank[r]) * size);
-    begins[r] = checked_cast<int>(first_of_rank[r] * size);
+  for (Parts* parts : {&sent_parts_, &received_parts_}) {
+    parts->sizes.resize(ranks);
+    parts->begins.resize(ranks);
   }
-  const int own = counts[static_cast<std::size_t>(rank_)];
+  const auto me = static_cast<std::size_t>(rank_);
+  const std::size_t own = (first_of_rank[me + 1] - first_of_rank[me]) * size;
+  DP_ASSERT(all.size() == ranks * own, "{} bytes for {} of {}", all.size(), ranks, own);
   for (std::size_t r = 0; r < ranks; ++r) {
-    own_counts[r] = own;
-    own_begins[r] = checked_cast<int>(r * static_cast<std::size_t>(own));
-    if (static_cast<int>(r) != rank_) control_bytes_ += static_cast<std::size_t>(counts[r]);
+    const std::size_t bytes = (first_of_rank[r + 1] - first_of_rank[r]) * size;
+    sent_parts_.sizes[r] = checked_cast<int>(bytes);
+    sent_parts_.begins[r] = checked_cast<int>(first_of_rank[r] * size);
+    received_parts_.sizes[r] = checked_cast<int>(own);
+    received_parts_.begins[r] = checked_cast<int>(r * own);
+    if (r != me) control_bytes_ += bytes;
   }
-  DP_ASSERT(all.size() == ranks * static_cast<std::size_t>(own), "{} bytes for {} of {}",
-            all.size(), ranks, own);
   MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Ialltoallv(mine.data(), counts.data(), begins.data(), MPI_BYTE, all.data(),
-                              own_counts.data(), own_begins.data(), MPI_BYTE, comm_, &request));
+  DP_CHECK_MPI(MPI_Ialltoallv(mine.data(), sent_parts_.sizes.data(), sent_parts_.begins.data(),
+                              MPI_BYTE, all.data(), received_parts_.sizes.data(),
+                              received_parts_.begins.data(), MPI_BYTE, comm_, &request));
   wait(request, "a distribution over all ranks");
 }
 

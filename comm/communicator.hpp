@@ -119,7 +119,7 @@ class Communicator {
     all_gather_bytes(std::as_bytes(mine), all.data());
   }
   // Collective: sends the part of `mine` from first_of_rank[r] to first_of_rank[r + 1] to rank r,
-  // and writes what is for this rank, by sender, into `all`. All ranks have the same parts.
+  // and writes what is for this rank, by sender, into `all`. first_of_rank is the same everywhere.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void all_to_all(std::span<const T> mine, std::span<const std::size_t> first_of_rank,
@@ -233,6 +233,9 @@ class Communicator {
   std::string activity_;
   std::uint64_t control_bytes_ = 0;
   bool is_lent_ = false;
+  struct Parts {
+    std::vector<int> sizes, begins;
+  } sent_parts_, received_parts_;  // of all_to_all
   std::vector<std::string> hosts_;
   PeerLinks links_;
   Whereabouts whereabouts_;

@@ -44,11 +44,14 @@ ErrorSample::ErrorSample(std::span<float> gradient, std::span<const Bucket> buck
   const auto parts = static_cast<std::size_t>(ranks);
   for (std::size_t r = 0; r <= parts; ++r) first_of_rank_.push_back(values * r / parts);
   all_.resize((values + parts - 1) / parts * parts);
+  results_.resize(buckets.size());
+  own_squares_.resize(buckets.size());
+  all_squares_.resize(buckets.size() * parts);
 }
 
 // The codec none writes floats as they are, from host memory or a GPU's.
 void ErrorSample::copy(std::size_t bucket, std::span<float> to) {
-  std::size_t at = first_value(bucket);
+  std::size_t at = first_value_[bucket];
   for (std::size_t i = first_run_[bucket]; i < first_run_[bucket + 1]; ++i) {
     const Run& run = runs_[i];
     static_cast<void>(exact_.encode(gradient_.subspan(run.begin, run.size), nullptr,
@@ -57,40 +60,36 @@ void ErrorSample::copy(std::size_t bucket, std::span<float> to) {
   }
 }
 
-std::vector<ErrorSample::Result> ErrorSample::compare(Communicator& communicator) {
+std::span<const ErrorSample::Result> ErrorSample::compare(Communicator& communicator) {
   const auto ranks = static_cast<std::size_t>(communicator.size());
   const auto me = static_cast<std::size_t>(communicator.rank());
   const std::size_t begin = first_of_rank_[me], end = first_of_rank_[me + 1], n = end - begin;
   const std::span<float> all = std::span(all_).first(n * ranks);
   communicator.all_to_all(std::span<const float>(inputs_), first_of_rank_, all);
-
-  const std::size_t buckets = first_value_.size() - 1;
-  std::vector<double> squares(2 * buckets);  // of a bucket: of the errors, then of the values
-  for (std::size_t b = 0; b < buckets; ++b) {
-    const std::size_t last = std::min(end, first_value(b + 1));
-    for (std::size_t i = std::max(begin, first_value(b)); i < last; ++i) {
+  for (std::size_t b = 0; b < results_.size(); ++b) {
+    const std::size_t first = first_value_[b], last = first_value_[b + 1];
+    const std::size_t own_first = std::clamp(begin, first, last);
+    const std::size_t own_last = std::clamp(end, first, last);
+    own_squares_[b] = {};
+    for (std::size_t i = own_first; i < own_last; ++i) {
       double exact = 0.0;
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         exact += static_cast<double>(all[rank * n + (i - begin)]);
       }
       const double error = static_cast<double>(delivered_[i]) - exact;
-      squares[2 * b] += error * error;
-      squares[2 * b + 1] += exact * exact;
+      own_squares_[b].of_errors += error * error;
+      own_squares_[b].of_values += exact * exact;
     }
+    results_[b] = {.sent_bytes = (last - first - (own_last - own_first)) * sizeof(float) +
+                                 (ranks - 1) * sizeof(Squares)};
   }
-  communicator.all_sum(std::span(squares));
-
-  std::vector<Result> results;
-  for (std::size_t b = 0; b < buckets; ++b) {
-    const std::size_t first = first_value(b), last = first_value(b + 1);
-    const std::size_t own_first = std::clamp(begin, first, last);
-    const std::size_t own_last = std::clamp(end, first, last);
-    results.push_back({.error_squares = squares[2 * b],
-                       .value_squares = squares[2 * b + 1],
-                       .sent_bytes = (last - first - (own_last - own_first)) * sizeof(float) +
-                                     (ranks - 1) * 2 * sizeof(double)});
+  communicator.all_gather(std::span<const Squares>(own_squares_), std::span(all_squares_));
+  for (std::size_t i = 0; i < all_squares_.size(); ++i) {
+    Result& result = results_[i % results_.size()];
+    result.error_squares += all_squares_[i].of_errors;
+    result.value_squares += all_squares_[i].of_values;
   }
-  return results;
+  return results_;
 }
 
 }  // namespace dp

@@ -42,23 +42,27 @@ class ErrorSample {
   void take_input(std::size_t bucket) { copy(bucket, inputs_); }
   void take_delivered(std::size_t bucket) { copy(bucket, delivered_); }
   // Collective, after both for all buckets. By bucket; the squares are the same on all ranks.
-  [[nodiscard]] std::vector<Result> compare(Communicator& communicator);
+  [[nodiscard]] std::span<const Result> compare(Communicator& communicator);
 
  private:
   struct Run {
     std::size_t begin = 0, size = 0;  // in the gradient
   };
+  struct Squares {
+    double of_errors = 0.0, of_values = 0.0;
+  };
   void copy(std::size_t bucket, std::span<float> to);
-  [[nodiscard]] std::size_t first_value(std::size_t bucket) const { return first_value_[bucket]; }
 
   std::span<float> gradient_;
   const Codec& exact_;
   std::vector<Run> runs_;
   std::vector<std::size_t> first_run_, first_value_;  // by bucket; one more for the end
-  std::vector<std::size_t> first_of_rank_;            // the value where a rank's part begins, too
+  std::vector<std::size_t> first_of_rank_;            // by rank, in the samples; one more, too
   BufferSet memory_;                                  // host memory that the device reaches
   std::span<float> inputs_, delivered_;
-  std::vector<float> all_;  // the inputs of this rank's part, of all ranks
+  std::vector<float> all_;                          // the inputs of this rank's part, of all ranks
+  std::vector<Result> results_;                     // by bucket
+  std::vector<Squares> own_squares_, all_squares_;  // by bucket; of all ranks, by rank first
 };
 
 }  // namespace dp

@@ -124,6 +124,7 @@ StepVerdict Reducer::wait_step() {
 }
 
 CommTimes Reducer::take_times() {
+  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
   return run([this](Communicator&) {
     CommTimes taken = taken_times();
     if (residual_.empty()) return taken;
@@ -138,7 +139,6 @@ CommTimes Reducer::take_times() {
   });
 }
 
-// A job.
 CommTimes Reducer::taken_times() {
   CommTimes taken = meter_.take();
   if (gather_) taken.total.gathered = gather_->take_cost();
@@ -146,6 +146,7 @@ CommTimes Reducer::taken_times() {
 }
 
 void Reducer::ask_times() {
+  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
   times_job_ = thread_->post(
       [](void* self) {
         auto& reducer = *static_cast<Reducer*>(self);
@@ -155,7 +156,8 @@ void Reducer::ask_times() {
 }
 
 CommTimes Reducer::asked_times() {
-  thread_->wait(times_job_);
+  DP_ASSERT(times_job_ != 0, "nobody has asked for the costs of step {}", step_);
+  thread_->wait(std::exchange(times_job_, 0));
   return std::move(asked_times_);
 }
 
@@ -294,7 +296,7 @@ BusyPeriod Reducer::busy_until_now() const {
 // Every rank has all sums by now, or soon, so the comparison delays nobody's next computation.
 void Reducer::compare_samples() {
   if (!is_sampling_ || !verdict_.finite) return;
-  const std::vector<ErrorSample::Result> results = sample_->compare(communicator_);
+  const std::span<const ErrorSample::Result> results = sample_->compare(communicator_);
   for (std::size_t b = 0; b < buckets_.size(); ++b) meter_.add_error(b, results[b]);
 }
 

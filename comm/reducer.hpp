@@ -162,8 +162,8 @@ class Reducer {
   // What the exchanges have cost since the last call. Waits for the thread as run() does. Residuals
   // are read for their norms, which takes as long as an addition of the gradient.
   [[nodiscard]] CommTimes take_times();
-  // The same in two calls, with norms of 0: the first returns at once, the second waits. A step that
-  // begins between them is not in it. take_times() is not called between them.
+  // The same in two calls, with norms of 0: the first returns at once, the second waits. A step
+  // that begins between them is not in it. take_times() is not called between them.
   void ask_times();
   [[nodiscard]] CommTimes asked_times();
 
@@ -201,8 +201,7 @@ class Reducer {
     return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
   }
 
-  // The thread: the two jobs of a step, and what they are made of.
-  [[nodiscard]] CommTimes taken_times();
+  // The thread: the two jobs of a step, what they are made of, and what other jobs are.
   void deliver_sums();
   void take_rate();
   void end_transfers();
@@ -222,6 +221,7 @@ class Reducer {
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
   void answer();
+  [[nodiscard]] CommTimes taken_times();
 
   Communicator& communicator_;
   Communicator::Lent lent_;  // to this object's thread
@@ -248,6 +248,8 @@ class Reducer {
   std::uint64_t step_ = 0;
   JobThread::Number deliver_job_ = 0;  // of the step
   StepVerdict verdict_;
+  JobThread::Number times_job_ = 0;           // of ask_times(), until asked_times()
+  CommTimes asked_times_;                     // its result
   std::atomic<std::uint32_t> work_done_ = 0;  // since the last step
 
   // The thread's own.
@@ -261,8 +263,6 @@ class Reducer {
   bool is_sampling_ = false;  // the running one
   LookPace pace_;
   Clock::time_point served_at_;
-  CommTimes asked_times_;
-  JobThread::Number times_job_ = 0;  // writes them
 
   // Its jobs use all of the above: last, so that it ends first.
   std::optional<JobThread> thread_;

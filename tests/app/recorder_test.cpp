@@ -337,6 +337,7 @@ TEST_F(RecorderTest, RowsOfShortStepsAreGatheredTogether) {
   const auto step = [&](std::uint64_t number) {
     EpochTally now = tally();
     now.step_loss = {.loss = static_cast<double>(number), .correct = 0, .samples = 1};
+    exchange();
     recorder_->record_step(now, {.forward = 0.02}, number);
   };
   step(0);
@@ -357,6 +358,8 @@ TEST_F(RecorderTest, RowsOfShortStepsAreGatheredTogether) {
     for (std::size_t row = 0; row < 53; ++row) {
       EXPECT_EQ(rows.at(row, "step"), static_cast<double>(row));
       EXPECT_EQ(rows.at(row, "train_loss"), static_cast<double>(row));
+      // Each row has its own step's, though they are taken when the next one is over.
+      EXPECT_EQ(rows.at(row, "sent_bytes"), step_bytes());
     }
   }
   recorder_->finish();

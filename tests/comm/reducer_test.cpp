@@ -606,8 +606,8 @@ TEST(Reducer, SamplesALargeBucketInParts) {
   const auto me = static_cast<std::size_t>(comm.rank());
   const std::size_t own = 4'096 * (me + 1) / (others + 1) - 4'096 * me / (others + 1);
   EXPECT_EQ(cost.sample_bytes, 4 * (4'096 - own) + 16 * others);
-  // 4,096 squares of about normal errors: the root of their mean is known to 1 / sqrt(2 x 4096), 1
-  // %.
+  // 4,096 squares of about normal errors: the root of their mean is known to 1 / sqrt(8192), about
+  // one per cent.
   EXPECT_NEAR(cost.delivered_relative_error(), std::sqrt(error / value),
               0.05 * std::sqrt(error / value));
 }
