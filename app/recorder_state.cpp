@@ -147,21 +147,17 @@ std::vector<std::byte> Recorder::log_image(CheckpointHead& head) const {
 // lost.
 void Recorder::share_epoch() {
   if (!run_.options->has_checkpoints()) return;
-  const auto bytes_of = [](auto& value) {
-    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
-  };
-  std::string row, steps;
-  if (is_speaker()) {
-    row = bytes_of(epochs_.back());
-    steps = bytes_of(epoch_steps_.back());
-  }
-  reducer_->run([&](Communicator& comm) {
-    comm.broadcast(row);
-    comm.broadcast(steps);
-  });
+  struct Kept {
+    EpochRow row;
+    double steps = 0.0;
+  } kept;
+  if (is_speaker()) kept = {.row = epochs_.back(), .steps = epoch_steps_.back()};
+  std::string bytes(reinterpret_cast<const char*>(&kept), sizeof(kept));
+  reducer_->run([&](Communicator& comm) { comm.broadcast(bytes); });
   if (is_speaker()) return;
-  std::memcpy(&epochs_.emplace_back(), row.data(), sizeof(EpochRow));
-  std::memcpy(&epoch_steps_.emplace_back(), steps.data(), sizeof(double));
+  std::memcpy(&kept, bytes.data(), sizeof(kept));
+  epochs_.push_back(kept.row);
+  epoch_steps_.push_back(kept.steps);
 }
 
 void Recorder::put_back_epochs() {
