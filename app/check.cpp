@@ -18,6 +18,7 @@
 #include "app/run_setup.hpp"
 #include "comm/auto_rate.hpp"
 #include "comm/clock_offset.hpp"
+#include "comm/exchange_kinds.hpp"
 #include "comm/network_interface.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/host_memory.hpp"
@@ -122,7 +123,9 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                       options.optimizer == Options::Optimizer::adamw
                                   ? 2.0
                                   : 1.0;
-  const double residual = options.compress == "none" ? 0.0 : 1.0;
+  const CodecSpec codec = parse_codec_spec(parse_compress(options.compress).codec);
+  const double residual =
+      (options.compress == "none" ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
   const double state = 1.0 + of_optimizer + residual + averages;
   const double accumulated =

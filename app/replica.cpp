@@ -324,10 +324,13 @@ void Replica::plan_exchange() {
   std::vector<TensorSlot> slots;
   if (options_.exchange) slots = tensor_slots();
   GradientSyncOptions sync = options_.sync;
-  sync.weight_decay = options_.optimizer.weight_decay;
   // An optimiser that keeps its momentum itself is refused in set_groups(), whatever its form.
-  sync.has_nesterov =
-      options_.optimizer.has_nesterov && net::can_leave_momentum(options_.optimizer.kind);
+  const net::OptimizerOptions& sgd = options_.optimizer;
+  sync.has_nesterov = sgd.has_nesterov && net::can_leave_momentum(sgd.kind);
+  if (sgd.clip_norm == 0.0 && !options_.rounds) sync.momentum = sgd.momentum;
+  for (const net::GroupFactors& factors : net::named_factors(parameters, options_.groups)) {
+    sync.weight_decays.push_back(sgd.weight_decay * static_cast<float>(factors.weight_decay));
+  }
   sync.reducer.desk = desk_.get();
   if (!is_gpu()) sync.parameters = parameters.values();
   sync_ = std::make_unique<GradientSync>(&device_, exchanged_, std::move(slots), std::move(sync));
@@ -374,16 +377,9 @@ void Replica::set_groups() {
     if (!net::can_leave_momentum(options_.optimizer.kind)) {
       throw SettingError(Setting::codec, options_.sync.compress,
                          fmt::format("keeps the momentum itself, which {} cannot leave to it; "
-                                     "allowed with dgc: sgd",
+                                     "allowed: sgd",
                                      net::optimizer_name(options_.optimizer.kind)),
                          ErrorKind::usage, Setting::optimizer);
-    }
-    // The codec has one weight decay for all that it sends.
-    if (factors[t].weight_decay != 1.0) {
-      throw SettingError(Setting::codec, options_.sync.compress,
-                         fmt::format("adds the same weight decay to all tensors that it sends, "
-                                     "{} among them; give no factor for its decay",
-                                     parameters.tensors()[t].name));
     }
     factors[t].weight_decay = factors[t].momentum = 0.0;
   }

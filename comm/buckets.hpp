@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,8 +45,12 @@ struct Bucket {
   std::size_t end_tensor = 0;
   // For the start-up table: why the codec is not the one asked for; empty if it is.
   std::string_view why = {};
-  std::string topology = {};             // by name; empty: the reducer's
-  std::vector<TensorSlot> tensors = {};  // for codecs that factor matrices
+  std::string topology = {};  // by name; empty: the reducer's
+  std::vector<TensorSlot> tensors = {};
+  // Whether the ranks' velocities are added instead of their gradients (dgc.hpp), also while a
+  // warm-up gives the bucket another codec.
+  enum class Velocity : std::uint8_t { off, on, masked };
+  Velocity velocity = Velocity::off;
 };
 
 // The buckets in the order in which they are exchanged. The tensors must follow each other without

@@ -18,12 +18,14 @@ void DgcMomentum::prepare(std::size_t begin, std::span<float> gradient) {
   const bool is_clipped = options_.clip > 0.0 && norm > most;
   const float scale = is_clipped ? static_cast<float>(most / norm) : 1.0f;
   const float momentum = options_.momentum;
+  const float given = options_.has_nesterov ? momentum : 1.0f;  // of the velocity
+  const float direct = options_.has_nesterov ? scale : 0.0f;    // of the gradient
   float* g = gradient.data();
   float* u = velocity_.data() + begin;
 #pragma omp simd
   for (std::size_t i = 0; i < n; ++i) {
     u[i] = momentum * u[i] + scale * g[i];
-    g[i] = u[i];
+    g[i] = given * u[i] + direct * g[i];
   }
 }
 

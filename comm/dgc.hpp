@@ -1,4 +1,6 @@
-// The momentum of Deep Gradient Compression (Lin, Han, Mao, Wang, Dally 2018, algorithm 4).
+// SGD's momentum before the exchange: that of Deep Gradient Compression (Lin, Han, Mao, Wang, Dally
+// 2018, algorithm 4), and its first part alone, momentum correction, for other codecs
+// (velocity=on).
 //
 // If few coordinates are sent per step, the rest gathers in residuals. Momentum that the optimiser
 // adds afterwards does not know for how many steps a coordinate has waited. So every rank keeps its
@@ -8,11 +10,15 @@
 //     u = m u + g                      momentum correction: u is what the exchange is given
 //     u = 0 where it was just sent     momentum factor masking, after the exchange
 //
-// The accumulation v of the paper is the exchange's residual. A coordinate was just sent if this
-// rank's residual is exactly 0 there after the exchange (top-k sends fp32). The delivered sum is
-// applied with the learning rate as it is: the optimiser's momentum is 0 for these buckets. Weight
-// decay is part of g, and the caller adds it; as the exchange sums over ranks, each rank adds 1/P
-// of it.
+// velocity=on has no masking, and velocity=masked has u = 0 where anything was delivered. With
+// Nesterov's momentum the exchange is given g + m u. Without masking, and with a codec that loses
+// nothing, the sum is the velocity of SGD on one rank.
+//
+// The accumulation v of the paper is the exchange's residual. For dgc a coordinate was just sent if
+// this rank's residual is exactly 0 there after the exchange (top-k sends fp32). The delivered sum
+// is applied with the learning rate as it is: the optimiser's momentum is 0 for these buckets.
+// Weight decay is part of g, and the caller adds it; as the exchange sums over ranks, each rank
+// adds 1/P of it.
 //
 // With masking, a coordinate that is sent in every step has no momentum at all: at ratio=1 the run
 // is SGD without momentum. A warm-up therefore sends ever fewer coordinates (warmup_ratio) instead
@@ -23,7 +29,8 @@
 //
 // A bucket that is not finite stays as it is, so that the exchange reports it, and its velocity
 // does not change. If a step is skipped because of another rank or bucket, velocities have changed;
-// what they gave is not lost but put back into residuals (Exchange::put_back_delivered).
+// what they gave is not lost but put back into residuals (Exchange::put_back_delivered). In a
+// warm-up in fp32 there are none: what the velocity keeps of such a step still comes.
 //
 // Host memory. One thread at a time: that of the reducer (dgc_exchange.hpp calls prepare() before a
 // bucket is sent and mask() when its sum is in place). Nothing is allocated after construction;
@@ -38,6 +45,7 @@ namespace dp {
 
 struct DgcOptions {
   float momentum = 0.9f;
+  bool has_nesterov = false;
   double clip = 0.0;  // the norm to which the sum over ranks is clipped, about; 0: no clipping
   std::size_t ranks = 1;
 };
@@ -52,8 +60,9 @@ class DgcMomentum {
   void prepare(std::size_t begin, std::span<float> gradient);
   // After the exchange of that bucket: sets the velocity to 0 where the bucket's `residual` is 0.
   void mask(std::size_t begin, std::span<const float> residual);
-  // For a rank that encodes nothing and so has no residual (hierarchical: a rank that does not lead
-  // its host): sets the velocity to 0 where something was delivered.
+  // Sets the velocity to 0 where something was delivered: for velocity=masked, and in dgc for a
+  // rank that encodes nothing and so has no residual (hierarchical: one that does not lead its
+  // host).
   void mask_delivered(std::size_t begin, std::span<const float> delivered);
 
   // Must be saved with the residual, because a run that is resumed continues with it.

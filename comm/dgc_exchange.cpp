@@ -13,9 +13,11 @@ class DgcExchange final : public Exchange {
   explicit DgcExchange(DgcExchangeSetup setup)
       : setup_(std::move(setup)), ranks_(setup_.setup.transport->size()) {
     DP_ASSERT(setup_.momentum != nullptr, "no velocity for bucket {}", setup_.setup.bucket);
-    const std::size_t n = gradient().size();
-    DP_ASSERT(setup_.parameters.empty() || setup_.parameters.size() == n,
-              "{} parameters of a bucket of {} values", setup_.parameters.size(), n);
+    for (const TensorDecay& tensor : setup_.decays) {
+      DP_ASSERT(tensor.begin + tensor.parameters.size() <= gradient().size(),
+                "[{}, {} more) of a bucket of {} values", tensor.begin, tensor.parameters.size(),
+                gradient().size());
+    }
   }
 
   [[nodiscard]] BufferNeeds needs() const override { return inner().needs(); }
@@ -26,12 +28,14 @@ class DgcExchange final : public Exchange {
   }
   void prepare() override {
     const Stopwatch watch = this->watch();
-    const float decay = setup_.weight_decay / static_cast<float>(ranks_);
-    const std::span<float> values = gradient();
-    for (std::size_t i = 0; i < setup_.parameters.size(); ++i) {
-      values[i] += decay * setup_.parameters[i];
+    for (const TensorDecay& tensor : setup_.decays) {
+      const float decay = tensor.weight_decay / static_cast<float>(ranks_);
+      float* values = gradient().data() + tensor.begin;
+      for (std::size_t i = 0; i < tensor.parameters.size(); ++i) {
+        values[i] += decay * tensor.parameters[i];
+      }
     }
-    setup_.momentum->prepare(setup_.setup.offset, values);
+    setup_.momentum->prepare(setup_.setup.offset, gradient());
   }
   void start() override {
     inner().start();
@@ -48,6 +52,7 @@ class DgcExchange final : public Exchange {
   [[nodiscard]] bool finite() const override { return inner().finite(); }
   [[nodiscard]] std::size_t first_not_finite() const override { return inner().first_not_finite(); }
   [[nodiscard]] bool stop_is_wished() const override { return inner().stop_is_wished(); }
+  [[nodiscard]] RateTally rate_tally() const override { return inner().rate_tally(); }
   [[nodiscard]] bool waits_for_peer() const override { return inner().waits_for_peer(); }
   void put_back_delivered() override { inner().put_back_delivered(); }
   void let_go() override { inner().let_go(); }
@@ -72,9 +77,10 @@ class DgcExchange final : public Exchange {
     if (is_masked_ || !inner().delivered()) return false;
     is_masked_ = true;
     const float* residual = setup_.setup.residual;
-    if (residual == nullptr) return true;  // one rank: everything was delivered, nothing was sent
+    // Without a residual there is one rank, or nothing is left out: all is delivered in each step.
+    if (residual == nullptr || setup_.mask == VelocityMask::none) return true;
     const Stopwatch watch = this->watch();
-    if (setup_.masks_by_residual) {
+    if (setup_.mask == VelocityMask::by_residual) {
       setup_.momentum->mask(setup_.setup.offset, {residual, gradient().size()});
     } else {
       setup_.momentum->mask_delivered(setup_.setup.offset, gradient());

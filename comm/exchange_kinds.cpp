@@ -33,14 +33,14 @@ std::vector<std::size_t> whole_bucket(const CodecSpec&, std::size_t elements, Te
 
 MadeExchange make_dgc(const ExchangeRequest& request) {
   MadeExchange made = make_encoded(request);
-  made.exchange =
-      make_dgc_exchange({.setup = request.setup,
-                         .inner = std::move(made.exchange),
-                         .momentum = request.momentum,
-                         .parameters = request.parameters,
-                         .weight_decay = request.weight_decay,
-                         // Ranks that encode nothing have no residual that tells what they sent.
-                         .masks_by_residual = request.topology->encodes_on_all_ranks});
+  made.exchange = make_dgc_exchange(
+      {.setup = request.setup,
+       .inner = std::move(made.exchange),
+       .momentum = request.momentum,
+       .decays = request.decays,
+       // Ranks that encode nothing have no residual that tells what they sent.
+       .mask = request.topology->encodes_on_all_ranks ? VelocityMask::by_residual
+                                                      : VelocityMask::by_delivered});
   return made;
 }
 
@@ -81,6 +81,11 @@ const ExchangeKind& exchange_kind(const CodecSpec& spec) {
     if (name == spec.name) return kind;
   }
   return kEncoded;
+}
+
+bool takes_momentum(const CodecSpec& spec) {
+  if (exchange_kind(spec).has_momentum) return true;
+  return find_codec(spec.name)->find("velocity") != nullptr && !spec.has_choice("velocity", "off");
 }
 
 std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec) {

@@ -9,6 +9,7 @@
 
 #include "comm/buckets.hpp"
 #include "comm/dgc.hpp"
+#include "comm/dgc_exchange.hpp"
 #include "comm/exchange.hpp"
 #include "comm/topology.hpp"
 #include "kernels/codecs/codec_spec.hpp"
@@ -25,10 +26,9 @@ struct ExchangeRequest {
   const Topology* topology = nullptr;
   std::span<const TensorSlot> tensors = {};  // the bucket's; needed only during the call
   Device* device = nullptr;                  // where the values lie; null: in host memory
-  // For kinds with a momentum of their own.
+  // For kinds that take the optimiser's momentum (dgc).
   DgcMomentum* momentum = nullptr;
-  std::span<const float> parameters = {};  // the bucket's; none: without weight decay
-  float weight_decay = 0.0f;
+  std::vector<TensorDecay> decays = {};
 };
 
 struct MadeExchange {
@@ -48,6 +48,10 @@ struct ExchangeKind {
 // The most streams that any kind of exchange needs.
 [[nodiscard]] std::size_t most_streams();
 [[nodiscard]] const ExchangeKind& exchange_kind(const CodecSpec& spec);
+
+// Whether exchanges of that codec take SGD's momentum and weight decay from the optimiser: dgc, and
+// ecq with velocity=.
+[[nodiscard]] bool takes_momentum(const CodecSpec& spec);
 
 // The floats of a segment: segment_bytes rounded up to whole blocks of the codec.
 [[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);

@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "kernels/base/setting_error.hpp"
@@ -143,8 +144,9 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
     }
   }
   tracker_ = BucketTracker(bucket_of_tensor_);
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    if (has_momentum(t)) check_momentum();
+  take_velocities();
+  for (const Bucket& bucket : buckets_) {
+    if (exchange_kind(parse_codec_spec(bucket.codec)).has_momentum) check_momentum();
   }
   check_rate();
   if (is_gpu()) choose_path();
@@ -174,7 +176,32 @@ void GradientSync::mark_exact_tensors(std::vector<TensorSlot>& tensors) const {
 bool GradientSync::has_momentum(std::size_t tensor) const {
   if (buckets_.empty()) return false;
   const Bucket& bucket = buckets_[bucket_of_tensor_[tensor]];
-  return exchange_kind(parse_codec_spec(bucket.codec)).has_momentum;
+  return takes_momentum(parse_codec_spec(bucket.codec));
+}
+
+void GradientSync::take_velocities() {
+  bool has_velocity = false;
+  for (Bucket& bucket : buckets_) {
+    const CodecSpec spec = parse_codec_spec(bucket.codec);
+    if (!takes_momentum(spec) || exchange_kind(spec).has_momentum) continue;
+    has_velocity = true;
+    bucket.velocity =
+        spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked : Bucket::Velocity::on;
+    if (!spec.feedback) {
+      throw SettingError(Setting::codec, options_.compress,
+                         "velocity= gathers what is not sent in the residual; allowed: ef=on");
+    }
+  }
+  if (!has_velocity) return;
+  if (!options_.momentum || is_gpu()) {
+    throw SettingError(Setting::codec, options_.compress,
+                       "velocity= needs gradients in the processor's memory that are exchanged at "
+                       "every step and not clipped; allowed here: velocity=off");
+  }
+  // A gradient comes into the residual 1 / (1 - m) times, and the velocity of independent gradients
+  // is 1 / sqrt(1 - m^2) times as large as one of them (about, with masking).
+  const double m = *options_.momentum;
+  most_growth_ *= std::sqrt((1.0 + m) / (1.0 - m));
 }
 
 void GradientSync::check_momentum() const {
@@ -197,7 +224,9 @@ void GradientSync::connect(Communicator& communicator) {
   std::span<float> gradient = gradient_;
   ReducerOptions options = options_.reducer;
   options.parameters = options_.parameters;
-  options.weight_decay = options_.weight_decay;
+  options.weight_decays = options_.weight_decays;
+  options.momentum = options_.momentum.value_or(0.0f);
+  options.has_nesterov = options_.has_nesterov;
   if (is_gpu()) {
     if (!is_on_device_) {
       host_gradient_ = device_->allocate_host(gradient.size_bytes());

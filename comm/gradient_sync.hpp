@@ -60,10 +60,11 @@ struct GradientSyncOptions {
   std::function<std::size_t(std::span<const TensorSlot>)> choose_bucket_bytes = {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;
-  // For codecs with their own momentum (dgc): the parameters of the gradient, and what the
-  // optimiser would do with them.
+  // For codecs with momentum before the sum (dgc, velocity=): the parameters of the gradient, and
+  // what SGD would do with it. momentum: nothing if it cannot be done before the sum.
   std::span<const float> parameters = {};
-  float weight_decay = 0.0f;
+  std::vector<float> weight_decays = {};  // by tensor
+  std::optional<float> momentum = std::nullopt;
   bool has_nesterov = false;
   ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
 };
@@ -133,6 +134,7 @@ class GradientSync {
     return device_ != nullptr && device_->kind() == DeviceKind::cuda;
   }
   void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
+  void take_velocities();
   void check_momentum() const;
   void choose_path();
   [[nodiscard]] double seconds_of_path(bool on_device);

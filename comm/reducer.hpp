@@ -78,10 +78,13 @@ struct ReducerOptions {
   // If set, the thread calls it at every look to ask whether the oldest bucket that is not final
   // has become final, and bucket_ready is not called. From begin_step on it answers for that step.
   std::function<bool(std::size_t bucket)> is_final = {};
-  // The parameters of the gradient and their weight decay, for exchanges with their own momentum
-  // (dgc.hpp). Empty: without weight decay.
+  // The parameters of the gradient and the weight decay of each tensor, for exchanges that take the
+  // optimiser's momentum (dgc.hpp). Both empty: without weight decay.
   std::span<const float> parameters = {};
-  float weight_decay = 0.0f;
+  std::vector<float> weight_decays = {};  // by tensor
+  // Of buckets with a velocity; dgc has its own.
+  float momentum = 0.0f;
+  bool has_nesterov = false;
   // The thread calls it when a bucket's sum is in place, for one bucket after the other, before
   // wait_step returns. It is not known then whether the step is finite.
   std::function<void(std::size_t bucket)> on_delivered = {};
@@ -196,6 +199,8 @@ class Reducer {
   [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
   // The floats that go over the topology, one sum after the other.
   [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
+  // Of the tensors of a bucket whose exchange takes the optimiser's momentum.
+  [[nodiscard]] std::vector<TensorDecay> decays_of(const Bucket& bucket) const;
   // The codec that writes the bucket's messages.
   [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {
     return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];

@@ -56,41 +56,71 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
 MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   const Bucket& bucket = buckets_[b];
   const bool has_residual = spec.feedback && !residual_.empty();
+  const bool has_velocity = bucket.velocity != Bucket::Velocity::off;
   const ExchangeKind& kind = exchange_kind(spec);
-  if (kind.has_momentum && momentum_ == nullptr) {
+  const bool keeps_momentum = kind.has_momentum || has_velocity;
+  if (momentum_ == nullptr && keeps_momentum) {
     momentum_ = std::make_unique<DgcMomentum>(
-        gradient_.size(), DgcOptions{.momentum = static_cast<float>(spec.number("momentum")),
-                                     .clip = spec.number("clip"),
-                                     .ranks = hosts_.size()});
+        gradient_.size(),
+        kind.has_momentum
+            ? DgcOptions{.momentum = static_cast<float>(spec.number("momentum")),
+                         .clip = spec.number("clip"),
+                         .ranks = hosts_.size()}
+            : DgcOptions{.momentum = options_.momentum, .has_nesterov = options_.has_nesterov});
   }
   Transport& transport = throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
-  return kind.make({.setup = {.transport = &transport,
-                              .bucket = checked_cast<std::uint32_t>(b),
-                              // The same numbers whatever the codec is, so that those of a warm-up
-                              // can be replaced.
-                              .stream = checked_cast<std::uint32_t>(b * most_streams()),
-                              .offset = bucket.offset,
-                              .gradient = gradient_.subspan(bucket.offset, bucket.elements),
-                              .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
-                              .codec = exact_.get(),
-                              .exact = exact_.get(),
-                              .seed = options_.seed,
-                              .segment = segment_floats(options_.segment_bytes, *exact_),
-                              .window = options_.window,
-                              .hosts = hosts_,
-                              .trace = options_.trace,
-                              .rate = has_rate(spec) ? &rate_ : nullptr,
-                              .stop_wish = options_.stop_wish},
-                    .segment_bytes = options_.segment_bytes,
-                    .spec = &spec,
-                    .topology = &topology_of(b),
-                    .tensors = bucket.tensors,
-                    .device = options_.device,
-                    .momentum = momentum_.get(),
-                    .parameters = options_.parameters.empty()
-                                      ? std::span<const float>()
-                                      : options_.parameters.subspan(bucket.offset, bucket.elements),
-                    .weight_decay = options_.weight_decay});
+  ExchangeRequest request = {
+      .setup = {.transport = &transport,
+                .bucket = checked_cast<std::uint32_t>(b),
+                // The same numbers whatever the codec is, so that those of a warm-up
+                // can be replaced.
+                .stream = checked_cast<std::uint32_t>(b * most_streams()),
+                .offset = bucket.offset,
+                .gradient = gradient_.subspan(bucket.offset, bucket.elements),
+                .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
+                .codec = exact_.get(),
+                .exact = exact_.get(),
+                .seed = options_.seed,
+                .segment = segment_floats(options_.segment_bytes, *exact_),
+                .window = options_.window,
+                .hosts = hosts_,
+                .trace = options_.trace,
+                .rate = has_rate(spec) ? &rate_ : nullptr,
+                .stop_wish = options_.stop_wish},
+      .segment_bytes = options_.segment_bytes,
+      .spec = &spec,
+      .topology = &topology_of(b),
+      .tensors = bucket.tensors,
+      .device = options_.device,
+      .momentum = momentum_.get(),
+      .decays = keeps_momentum ? decays_of(bucket) : std::vector<TensorDecay>()};
+  MadeExchange made = kind.make(request);
+  if (!has_velocity) return made;
+  // In a warm-up everything is delivered, which would leave no velocity.
+  const bool is_masked = bucket.velocity == Bucket::Velocity::masked && spec.feedback;
+  made.exchange =
+      make_dgc_exchange({.setup = request.setup,
+                         .inner = std::move(made.exchange),
+                         .momentum = momentum_.get(),
+                         .decays = std::move(request.decays),
+                         .mask = is_masked ? VelocityMask::by_delivered : VelocityMask::none});
+  return made;
+}
+
+std::vector<TensorDecay> Reducer::decays_of(const Bucket& bucket) const {
+  std::vector<TensorDecay> decays;
+  if (options_.parameters.empty()) return decays;
+  DP_ASSERT(bucket.end_tensor <= options_.weight_decays.size() &&
+                bucket.tensors.size() == bucket.end_tensor - bucket.first_tensor,
+            "{} tensors, up to the {}th of {}", bucket.tensors.size(), bucket.end_tensor,
+            options_.weight_decays.size());
+  for (std::size_t i = 0; i < bucket.tensors.size(); ++i) {
+    const TensorSlot& tensor = bucket.tensors[i];
+    decays.push_back({.begin = tensor.offset - bucket.offset,
+                      .parameters = options_.parameters.subspan(tensor.offset, tensor.elements()),
+                      .weight_decay = options_.weight_decays[bucket.first_tensor + i]});
+  }
+  return decays;
 }
 
 const Topology& Reducer::topology_of(std::size_t bucket) const {

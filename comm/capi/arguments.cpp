@@ -75,11 +75,12 @@ void check(const dptrain_comm_options& given) {
   require(given.timeout_s > 0.0, "timeout_s must be more than 0");
   require(given.link_bit_per_s >= 0.0, "link_bit_per_s must not be negative");
   const CodecSpec codec = parse_codec_spec(parse_compress(given.compress).codec);
-  if (exchange_kind(codec).has_momentum) {
+  if (takes_momentum(codec)) {
     throw_error(ErrorKind::usage,
-                "{} replaces the optimiser's momentum, which this interface does not know; topk "
-                "sends the same values without it",
-                codec.name);
+                "{} replaces the optimiser's momentum, which this interface does not know; {}",
+                given.compress,
+                exchange_kind(codec).has_momentum ? "topk sends the same values without it"
+                                                  : "allowed: velocity=off");
   }
   if (given.topology != nullptr) static_cast<void>(find_topology(given.topology));
   if (given.trace != nullptr && (given.trace_steps < 1 || given.trace_steps > kMostTracedSteps)) {

@@ -91,9 +91,14 @@ inline constexpr CodecParameter kEcqParameters[] = {
     choice_parameter("blend", "exponent of a segment's own step in a step that is chosen for all",
                      "0|0.25|0.5"),
     number_parameter("growth",
-                     "residual over gradient (norms) from which more bits than bits= are sent; 0: "
-                     "never",
+                     "residual over gradient (norms) from which more bits than bits= are sent; of "
+                     "a velocity with momentum m, sqrt((1 + m) / (1 - m)) times that; 0: never",
                      8.0, 0.0, 1000.0),
+    choice_parameter("velocity",
+                     "on: with SGD, velocities are sent instead of gradients, so that feedback "
+                     "works behind the momentum; masked: they begin anew where something was "
+                     "delivered",
+                     "off|on|masked"),
     feedback_parameter()};
 inline constexpr CodecParameter kRandKParameters[] = {
     ratio_parameter(0.01),

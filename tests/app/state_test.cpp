@@ -163,7 +163,13 @@ std::vector<std::string> all_codecs() {
     if (spec == "threshold") spec += ":alpha=0.001";
     specs.push_back(spec);
   }
+  specs.emplace_back("ecq:velocity=masked");
   return specs;
+}
+
+// Whether the codec takes the optimiser's momentum, so that only SGD goes with it.
+bool takes_momentum(const std::string& spec) {
+  return spec.starts_with("dgc") || spec.find("velocity=") != std::string::npos;
 }
 
 class RunState : public testing::TestWithParam<std::string> {};
@@ -199,7 +205,7 @@ TEST_P(RunState, ARehearsalLeavesNoTrace) {
   Communicator comm, of_other;
   for (const net::OptimizerKind kind : {net::OptimizerKind::sgd, net::OptimizerKind::adam}) {
     const bool is_dgc = GetParam().starts_with("dgc");
-    if (is_dgc && kind != net::OptimizerKind::sgd) continue;  // the codec keeps the momentum
+    if (takes_momentum(GetParam()) && kind != net::OptimizerKind::sgd) continue;
     const net::OptimizerOptions options = {
         .kind = kind, .momentum = is_dgc ? 0.5f : 0.9f, .weight_decay = 5e-4f};
     TrainingRun run(comm, GetParam(), "ring", true, options, true);
@@ -233,7 +239,7 @@ TEST_P(RunState, ACheckpointGivesTheSameBits) {
          {net::OptimizerKind::sgd, net::OptimizerKind::adam, net::OptimizerKind::adamw,
           net::OptimizerKind::lars, net::OptimizerKind::muon}) {
       const bool is_dgc = GetParam().starts_with("dgc");
-      if (is_dgc && kind != net::OptimizerKind::sgd) continue;  // the codec keeps the momentum
+      if (takes_momentum(GetParam()) && kind != net::OptimizerKind::sgd) continue;
       SCOPED_TRACE(fmt::format("{}, {}", topology.name, net::optimizer_name(kind)));
       const net::OptimizerOptions options = {
           .kind = kind, .momentum = is_dgc ? 0.5f : 0.9f, .weight_decay = 5e-4f};
@@ -462,7 +468,8 @@ TEST(OwnState, SumsThatAreTooLargeAreRefused) {
 }
 
 std::string case_name(const testing::TestParamInfo<std::string>& spec) {
-  return spec.param.substr(0, spec.param.find(':'));
+  const std::string name = spec.param.substr(0, spec.param.find(':'));
+  return spec.param.find("velocity=") == std::string::npos ? name : name + "_velocity";
 }
 INSTANTIATE_TEST_SUITE_P(Codecs, RunState, testing::ValuesIn(all_codecs()), case_name);
 

@@ -299,6 +299,25 @@ TEST(GradientSync, TellsWhoseMomentumIsTheExchanges) {
   EXPECT_NE(error_of(options_of("dgc:ratio=0.05,ef=off")).find("ef=on"), std::string::npos);
 }
 
+// velocity= takes the momentum of SGD, of all that is coded; the last bucket leaves it to the
+// optimiser.
+TEST(GradientSync, AVelocityIsSentWhereThereIsAMomentum) {
+  std::vector<float> gradient(kElements);
+  GradientSyncOptions options = options_of("ecq:bits=0.5,velocity=on", "direct");
+  EXPECT_NE(error_of(options).find("allowed here: velocity=off"), std::string::npos)
+      << error_of(options);
+  options.momentum = 0.9f;
+  options.compress = "ecq:bits=0.5,velocity=on,ef=off";
+  EXPECT_NE(error_of(options).find("allowed: ef=on"), std::string::npos) << error_of(options);
+  options.compress = "ecq:bits=0.5,velocity=on";
+  options.has_nesterov = true;
+  const GradientSync sync(nullptr, gradient, tensors(), options);
+  for (std::size_t t = 0; t < kTensors; ++t) EXPECT_EQ(sync.has_momentum(t), t <= conv3) << t;
+  for (const Bucket& bucket : sync.buckets()) {
+    EXPECT_EQ(bucket.velocity != Bucket::Velocity::off, bucket.codec.starts_with("ecq"));
+  }
+}
+
 TEST(GradientSync, OneHostOfAHierarchyEncodesNothing) {
   std::vector<float> gradient(kElements);
   GradientSyncOptions options = options_of("q8", "hierarchical");
