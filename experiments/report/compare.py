@@ -112,9 +112,10 @@ def setting(run: Run) -> dict[str, str]:
 
 
 def work(run: Run, but: Collection[str] = ()) -> tuple:
-    """What runs of one training share: all that was chosen for them except the seed and the settings in `but`."""
+    """What runs of one training share: all that was chosen for them except the seed and the settings in `but`. An option
+    that an earlier build did not have is as good as empty."""
     return (len(run.epochs), *sorted((name, value) for name, value in setting(run).items()
-                                     if name != "seed" and name not in but))
+                                     if value and name != "seed" and name not in but))
 
 
 def differences(runs: list[Run]) -> tuple[list[str], list[dict[str, str]]]:
