@@ -273,8 +273,9 @@ class Recorder {
   std::vector<double> step_sums_;
   std::size_t rows_at_once_ = 1;
   double gathering_s_ = 0.0;  // what the last gathering of rows took
-  // Of the last step. The computation of the next one begins before its exchange's costs are known.
-  bool has_asked_ = false;  // the reducer for its costs
+  // The row of the last step, and whether the reducer owes its costs: the next step begins before
+  // they are known.
+  bool has_asked_ = false;
   std::optional<StepRow> begun_row_;
   LoopTimes begun_times_;
   std::vector<EpochRow> epochs_;

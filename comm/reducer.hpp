@@ -82,7 +82,7 @@ struct ReducerOptions {
   // optimiser's momentum (dgc.hpp). Both empty: without weight decay.
   std::span<const float> parameters = {};
   std::vector<float> weight_decays = {};  // by tensor
-  // Of buckets with a velocity; dgc has its own.
+  // SGD's momentum, for buckets that send velocities; dgc has one of its own.
   float momentum = 0.0f;
   bool has_nesterov = false;
   // The thread calls it when a bucket's sum is in place, for one bucket after the other, before
@@ -199,7 +199,7 @@ class Reducer {
   [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
   // The floats that go over the topology, one sum after the other.
   [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
-  // Of the tensors of a bucket whose exchange takes the optimiser's momentum.
+  // The weight decay of a bucket's tensors, for an exchange that takes the optimiser's momentum.
   [[nodiscard]] std::vector<TensorDecay> decays_of(const Bucket& bucket) const;
   // The codec that writes the bucket's messages.
   [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {

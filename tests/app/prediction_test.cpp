@@ -13,6 +13,7 @@
 #include "comm/gradient_sync.hpp"
 #include "kernels/base/random.hpp"
 #include "tests/comm/tensor_slots.hpp"
+#include "tests/support/skipped.hpp"
 
 namespace dp {
 namespace {
@@ -26,7 +27,7 @@ std::vector<TensorSlot> tensors() {
 // As the mean over ranks, from the codec's bits a value.
 TEST(Prediction, TheBytesAreThoseThatAreSent) {
   Communicator comm;
-  if (comm.size() == 1) GTEST_SKIP() << "one rank sends nothing";
+  DP_NEEDS_RANKS(comm, 2);
   const auto ranks = static_cast<std::size_t>(comm.size());
   for (const char* codec : {"q8", "ecq:bits=0.5"}) {
     for (const char* topology : {"direct", "ring", "tree"}) {

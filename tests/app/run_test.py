@@ -346,14 +346,14 @@ def compressed_run_learns() -> None:
 
 
 def velocity() -> None:
-    # While a warm-up sends fp32, velocities add up to that of SGD. Only the order of additions differs, which after some
-    # steps of so small a run can be seen in the loss.
+    # While a warm-up sends fp32, velocities add up to that of SGD. Only the order of additions differs. In so small a run
+    # that grows twentyfold with every step, to 7e-5 of the fourth loss; a momentum that is wrong changes it by per cents.
     options = ("--topology", "direct", "--nesterov", "on", "--weight-decay", "0.1", "--no-decay", "bn",
                "--decay-factors", "linear.*=3")
     plain = run(2, "none.h5", "--compress", "none", *options)["steps"]["train_loss"][:]
     warm = run(2, "warm.h5", "--compress", "ecq:bits=0.5,velocity=on", "--compress-warmup", "1", *options)
     assert np.allclose(warm["steps"]["train_loss"][:4], plain[:4], rtol=3e-4), (warm["steps"]["train_loss"][:], plain)
-    # With a codec it learns, too.
+    # With a codec it learns, too: the loss falls far below ln 10 = 2.30.
     options = ("--epochs", "20", "--augment", "off", "--limit-train", "96", "--limit-test", "4", "--batch-size", "8",
                "--topology", "direct")
     losses = run(2, "velocity.h5", "--compress", "ecq:bits=0.5,velocity=masked", *options)["epochs"]["train_loss"]
