@@ -47,7 +47,7 @@ struct Bucket {
   std::string_view why = {};
   std::string topology = {};  // by name; empty: the reducer's
   std::vector<TensorSlot> tensors = {};
-  // Whether the ranks' velocities are added instead of their gradients (dgc.hpp), also while a
+  // Whether the ranks' velocities are added instead of their gradients (velocity.hpp), also while a
   // warm-up gives the bucket another codec.
   enum class Velocity : std::uint8_t { off, on, masked };
   Velocity velocity = Velocity::off;

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/dgc_exchange.hpp"
 #include "comm/powersgd.hpp"
+#include "comm/velocity_exchange.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -33,7 +33,7 @@ std::vector<std::size_t> whole_bucket(const CodecSpec&, std::size_t elements, Te
 
 MadeExchange make_dgc(const ExchangeRequest& request) {
   MadeExchange made = make_encoded(request);
-  made.exchange = make_dgc_exchange(
+  made.exchange = make_velocity_exchange(
       {.setup = request.setup,
        .inner = std::move(made.exchange),
        .momentum = request.momentum,

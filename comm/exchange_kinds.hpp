@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "comm/buckets.hpp"
-#include "comm/dgc.hpp"
-#include "comm/dgc_exchange.hpp"
 #include "comm/exchange.hpp"
 #include "comm/topology.hpp"
+#include "comm/velocity.hpp"
+#include "comm/velocity_exchange.hpp"
 #include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
@@ -27,7 +27,7 @@ struct ExchangeRequest {
   std::span<const TensorSlot> tensors = {};  // the bucket's; needed only during the call
   Device* device = nullptr;                  // where the values lie; null: in host memory
   // For kinds that take the optimiser's momentum (dgc).
-  DgcMomentum* momentum = nullptr;
+  LocalVelocity* momentum = nullptr;
   std::vector<TensorDecay> decays = {};
 };
 

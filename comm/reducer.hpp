@@ -79,7 +79,7 @@ struct ReducerOptions {
   // has become final, and bucket_ready is not called. From begin_step on it answers for that step.
   std::function<bool(std::size_t bucket)> is_final = {};
   // The parameters of the gradient and the weight decay of each tensor, for exchanges that take the
-  // optimiser's momentum (dgc.hpp). Both empty: without weight decay.
+  // optimiser's momentum (velocity.hpp). Both empty: without weight decay.
   std::span<const float> parameters = {};
   std::vector<float> weight_decays = {};  // by tensor
   // SGD's momentum, for buckets that send velocities; dgc has one of its own.
@@ -240,7 +240,7 @@ class Reducer {
   std::vector<CodecSpec> specs_;                // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
   RateOrder rate_;                              // of buckets whose codec has a rate
-  std::unique_ptr<DgcMomentum> momentum_;       // of the whole gradient, where an exchange wants it
+  std::unique_ptr<LocalVelocity> momentum_;     // of the whole gradient, where an exchange wants it
   std::shared_ptr<float> residual_memory_;
   std::span<float> residual_;
   // The exchanges use all of the above.

@@ -60,13 +60,13 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   const ExchangeKind& kind = exchange_kind(spec);
   const bool keeps_momentum = kind.has_momentum || has_velocity;
   if (momentum_ == nullptr && keeps_momentum) {
-    momentum_ = std::make_unique<DgcMomentum>(
+    momentum_ = std::make_unique<LocalVelocity>(
         gradient_.size(),
-        kind.has_momentum
-            ? DgcOptions{.momentum = static_cast<float>(spec.number("momentum")),
-                         .clip = spec.number("clip"),
-                         .ranks = hosts_.size()}
-            : DgcOptions{.momentum = options_.momentum, .has_nesterov = options_.has_nesterov});
+        kind.has_momentum ? VelocityOptions{.momentum = static_cast<float>(spec.number("momentum")),
+                                            .clip = spec.number("clip"),
+                                            .ranks = hosts_.size()}
+                          : VelocityOptions{.momentum = options_.momentum,
+                                            .has_nesterov = options_.has_nesterov});
   }
   Transport& transport = throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
   ExchangeRequest request = {
@@ -99,11 +99,11 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   // In a warm-up everything is delivered, which would leave no velocity.
   const bool is_masked = bucket.velocity == Bucket::Velocity::masked && spec.feedback;
   made.exchange =
-      make_dgc_exchange({.setup = request.setup,
-                         .inner = std::move(made.exchange),
-                         .momentum = momentum_.get(),
-                         .decays = std::move(request.decays),
-                         .mask = is_masked ? VelocityMask::by_delivered : VelocityMask::none});
+      make_velocity_exchange({.setup = request.setup,
+                              .inner = std::move(made.exchange),
+                              .momentum = momentum_.get(),
+                              .decays = std::move(request.decays),
+                              .mask = is_masked ? VelocityMask::by_delivered : VelocityMask::none});
   return made;
 }
 

@@ -12,9 +12,9 @@
 #include <limits>
 #include <optional>
 
-#include "comm/dgc.hpp"
 #include "comm/powersgd.hpp"
 #include "comm/topology.hpp"
+#include "comm/velocity.hpp"
 #include "tests/comm/exchange_fixture.hpp"
 #include "tests/comm/planned_network.hpp"
 
@@ -227,7 +227,7 @@ struct Member {
   std::vector<float> velocity = std::vector<float>(kWeights);
   std::vector<float> squares = std::vector<float>(kWeights);  // Adam's second moment
   Way exact, chosen;
-  DgcMomentum dgc{kWeights, {.momentum = kMomentum, .ranks = kRanks}};
+  LocalVelocity dgc{kWeights, {.momentum = kMomentum, .ranks = kRanks}};
 };
 
 // Kingma and Ba 2015, algorithm 1, with their constants.

@@ -27,7 +27,7 @@ struct Member {
   std::unique_ptr<ThrottledTransport> throttled;
   std::vector<float> gradient = std::vector<float>(kFloats);
   std::vector<float> residual = std::vector<float>(kFloats);
-  std::unique_ptr<DgcMomentum> momentum;
+  std::unique_ptr<LocalVelocity> momentum;
   MadeExchange made;
   std::optional<BufferSet> buffers;
   std::uint64_t step = 0;
@@ -54,8 +54,8 @@ class Group {
                                                                 [this] { return now_s_; });
         transport = member.throttled.get();
       }
-      member.momentum = std::make_unique<DgcMomentum>(
-          kFloats, DgcOptions{.ranks = static_cast<std::size_t>(ranks)});
+      member.momentum = std::make_unique<LocalVelocity>(
+          kFloats, VelocityOptions{.ranks = static_cast<std::size_t>(ranks)});
       const ExchangeKind& kind = exchange_kind(spec_);
       member.made =
           kind.make({.setup = {.transport = transport,

@@ -102,7 +102,7 @@ class Ranks {
       Member& member = members_.emplace_back();
       member.gradient.assign(kFloats, 0.25f);
       member.residual.assign(kFloats, 0.0f);
-      member.momentum = std::make_unique<DgcMomentum>(kFloats, DgcOptions{.ranks = kRanks});
+      member.momentum = std::make_unique<LocalVelocity>(kFloats, VelocityOptions{.ranks = kRanks});
       member.made = exchange_kind(spec_).make(
           {.setup = {.transport = &network.transport(rank),
                      .bucket = 7,
@@ -147,7 +147,7 @@ class Ranks {
  private:
   struct Member {
     std::vector<float> gradient, residual;
-    std::unique_ptr<DgcMomentum> momentum;
+    std::unique_ptr<LocalVelocity> momentum;
     MadeExchange made;
     std::optional<BufferSet> buffers;
   };

@@ -1,4 +1,4 @@
-#include "comm/dgc_exchange.hpp"
+#include "comm/velocity_exchange.hpp"
 
 #include <utility>
 
@@ -8,9 +8,9 @@
 namespace dp {
 namespace {
 
-class DgcExchange final : public Exchange {
+class VelocityExchange final : public Exchange {
  public:
-  explicit DgcExchange(DgcExchangeSetup setup)
+  explicit VelocityExchange(VelocityExchangeSetup setup)
       : setup_(std::move(setup)), ranks_(setup_.setup.transport->size()) {
     DP_ASSERT(setup_.momentum != nullptr, "no velocity for bucket {}", setup_.setup.bucket);
     for (const TensorDecay& tensor : setup_.decays) {
@@ -98,7 +98,7 @@ class DgcExchange final : public Exchange {
     inner().clear_stats();
   }
 
-  DgcExchangeSetup setup_;
+  VelocityExchangeSetup setup_;
   int ranks_;
   std::uint64_t step_ = 0;
   bool is_masked_ = true;
@@ -106,8 +106,8 @@ class DgcExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_dgc_exchange(DgcExchangeSetup setup) {
-  return std::make_unique<DgcExchange>(std::move(setup));
+std::unique_ptr<Exchange> make_velocity_exchange(VelocityExchangeSetup setup) {
+  return std::make_unique<VelocityExchange>(std::move(setup));
 }
 
 }  // namespace dp

@@ -1,6 +1,6 @@
-// Adds momentum (dgc.hpp) to the exchange of a bucket. prepare() turns the gradient, with weight
-// decay, into the velocity that is exchanged. When the sum is in place, the velocity may become 0
-// where it was sent. The time for this counts as encode_s.
+// Adds momentum (velocity.hpp) to the exchange of a bucket. prepare() turns the gradient, with
+// weight decay, into the velocity that is exchanged. When the sum is in place, the velocity may
+// become 0 where it was sent. The time for this counts as encode_s.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/dgc.hpp"
 #include "comm/exchange.hpp"
+#include "comm/velocity.hpp"
 
 namespace dp {
 
@@ -25,14 +25,14 @@ struct TensorDecay {
 // delivered.
 enum class VelocityMask : std::uint8_t { none, by_residual, by_delivered };
 
-struct DgcExchangeSetup {
-  ExchangeSetup setup;              // that of the inner exchange
-  std::unique_ptr<Exchange> inner;  // sends the bucket
-  DgcMomentum* momentum = nullptr;  // of the whole gradient
+struct VelocityExchangeSetup {
+  ExchangeSetup setup;                // that of the inner exchange
+  std::unique_ptr<Exchange> inner;    // sends the bucket
+  LocalVelocity* momentum = nullptr;  // of the whole gradient
   std::vector<TensorDecay> decays = {};
   VelocityMask mask = VelocityMask::by_residual;
 };
 
-[[nodiscard]] std::unique_ptr<Exchange> make_dgc_exchange(DgcExchangeSetup setup);
+[[nodiscard]] std::unique_ptr<Exchange> make_velocity_exchange(VelocityExchangeSetup setup);
 
 }  // namespace dp

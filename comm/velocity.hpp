@@ -32,9 +32,9 @@
 // what they gave is not lost but put back into residuals (Exchange::put_back_delivered). In a
 // warm-up in fp32 there are none: what the velocity keeps of such a step still comes.
 //
-// Host memory. One thread at a time: that of the reducer (dgc_exchange.hpp calls prepare() before a
-// bucket is sent and mask() when its sum is in place). Nothing is allocated after construction;
-// nothing fails.
+// Host memory. One thread at a time: that of the reducer (velocity_exchange.hpp calls prepare()
+// before a bucket is sent and mask() when its sum is in place). Nothing is allocated after
+// construction; nothing fails.
 #pragma once
 
 #include <cstddef>
@@ -43,17 +43,17 @@
 
 namespace dp {
 
-struct DgcOptions {
+struct VelocityOptions {
   float momentum = 0.9f;
   bool has_nesterov = false;
   double clip = 0.0;  // the norm to which the sum over ranks is clipped, about; 0: no clipping
   std::size_t ranks = 1;
 };
 
-class DgcMomentum {
+class LocalVelocity {
  public:
   // `elements`: of the flat gradient.
-  DgcMomentum(std::size_t elements, const DgcOptions& options)
+  LocalVelocity(std::size_t elements, const VelocityOptions& options)
       : options_(options), velocity_(elements) {}
 
   // Turns the gradient of [begin, begin + gradient.size()) into the velocity, in place.
@@ -69,7 +69,7 @@ class DgcMomentum {
   [[nodiscard]] std::span<float> velocity() { return velocity_; }
 
  private:
-  DgcOptions options_;
+  VelocityOptions options_;
   std::vector<float> velocity_;
 };
 

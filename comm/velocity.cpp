@@ -1,4 +1,4 @@
-#include "comm/dgc.hpp"
+#include "comm/velocity.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace dp {
 
-void DgcMomentum::prepare(std::size_t begin, std::span<float> gradient) {
+void LocalVelocity::prepare(std::size_t begin, std::span<float> gradient) {
   const std::size_t n = gradient.size();
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
   const double squares = host_memory().squares_of_sum(gradient.data(), nullptr, n);
@@ -29,7 +29,7 @@ void DgcMomentum::prepare(std::size_t begin, std::span<float> gradient) {
   }
 }
 
-void DgcMomentum::mask(std::size_t begin, std::span<const float> residual) {
+void LocalVelocity::mask(std::size_t begin, std::span<const float> residual) {
   const std::size_t n = residual.size();
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
   const float* z = residual.data();
@@ -38,7 +38,7 @@ void DgcMomentum::mask(std::size_t begin, std::span<const float> residual) {
   for (std::size_t i = 0; i < n; ++i) u[i] = z[i] == 0.0f ? 0.0f : u[i];
 }
 
-void DgcMomentum::mask_delivered(std::size_t begin, std::span<const float> delivered) {
+void LocalVelocity::mask_delivered(std::size_t begin, std::span<const float> delivered) {
   const std::size_t n = delivered.size();
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
   const float* d = delivered.data();

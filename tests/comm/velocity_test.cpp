@@ -1,6 +1,6 @@
 // DGC's momentum: momentum SGD where everything is sent, algorithm 4 by hand, masking, clipping,
 // and conservation with the velocity as the exchange's input.
-#include "comm/dgc.hpp"
+#include "comm/velocity.hpp"
 
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ float integer_gradient(int rank, std::uint64_t step, std::size_t i) {
 }
 
 // Integers and a momentum of 1/2: every value is exact in fp32.
-TEST(DgcMomentum, IsMomentumSgdWhereEverythingIsSent) {
+TEST(LocalVelocity, IsMomentumSgdWhereEverythingIsSent) {
   Communicator comm;
   const std::size_t n = 1003;
-  DgcMomentum dgc(n, {.momentum = 0.5f, .ranks = static_cast<std::size_t>(comm.size())});
+  LocalVelocity dgc(n, {.momentum = 0.5f, .ranks = static_cast<std::size_t>(comm.size())});
   Bench bench(comm, "none", n, 64);
   std::vector<float> velocity(n), weights(n), want(n);
   for (std::uint64_t step = 0; step < 6; ++step) {
@@ -43,10 +43,10 @@ TEST(DgcMomentum, IsMomentumSgdWhereEverythingIsSent) {
 }
 
 // With masking, what is sent in every step has no momentum: SGD without.
-TEST(DgcMomentum, MaskingForgetsWhatWasSent) {
+TEST(LocalVelocity, MaskingForgetsWhatWasSent) {
   Communicator comm;
   const std::size_t n = 64;
-  DgcMomentum dgc(n, {.momentum = 0.5f});
+  LocalVelocity dgc(n, {.momentum = 0.5f});
   std::vector<float> gradient(n), residual(n);
   for (std::uint64_t step = 0; step < 3; ++step) {
     for (std::size_t i = 0; i < n; ++i) gradient[i] = integer_gradient(0, step, i);
@@ -73,10 +73,10 @@ TEST(DgcMomentum, MaskingForgetsWhatWasSent) {
 }
 
 // Algorithm 4 for one worker, written out: the k largest of v are sent and forgotten.
-TEST(DgcMomentum, IsAlgorithm4) {
+TEST(LocalVelocity, IsAlgorithm4) {
   const std::size_t n = 200, k = 10;
   const auto codec = make_codec(parse_codec_spec("dgc:ratio=0.05"));
-  DgcMomentum dgc(n, {.momentum = 0.9f});
+  LocalVelocity dgc(n, {.momentum = 0.9f});
   std::vector<float> gradient(n), residual(n), delivered(n), u(n), v(n);
   std::vector<std::byte> payload(codec->max_payload_bytes(n));
   for (std::uint64_t step = 0; step < 30; ++step) {
@@ -103,10 +103,10 @@ TEST(DgcMomentum, IsAlgorithm4) {
   }
 }
 
-TEST(DgcMomentum, ClipsEachBucketToItsShare) {
+TEST(LocalVelocity, ClipsEachBucketToItsShare) {
   const std::size_t n = 100;
   std::vector<float> gradient(n, 3.0f);  // its norm is 30
-  DgcMomentum clipping(2 * n, {.momentum = 0.5f, .clip = 10.0, .ranks = 4});
+  LocalVelocity clipping(2 * n, {.momentum = 0.5f, .clip = 10.0, .ranks = 4});
   clipping.prepare(n, gradient);
   for (const float v : gradient) EXPECT_FLOAT_EQ(v, 0.5f);  // a norm of 5
   // The gradient is clipped, not the velocity.
@@ -117,11 +117,11 @@ TEST(DgcMomentum, ClipsEachBucketToItsShare) {
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(clipping.velocity()[i], 0.0f);
 }
 
-TEST(DgcMomentum, ABadBucketIsLeftAlone) {
+TEST(LocalVelocity, ABadBucketIsLeftAlone) {
   const std::size_t n = 10;
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    DgcMomentum dgc(n, {.momentum = 0.5f, .clip = 1.0});
+    LocalVelocity dgc(n, {.momentum = 0.5f, .clip = 1.0});
     std::vector<float> gradient(n, 0.25f);
     dgc.prepare(0, gradient);
     const std::vector<float> before(dgc.velocity().begin(), dgc.velocity().end());
@@ -134,7 +134,7 @@ TEST(DgcMomentum, ABadBucketIsLeftAlone) {
 
 // I2 with the corrected velocity as the input, masking and a bad step on the way, on every
 // topology; with two ranks a host where there are hosts.
-TEST(DgcMomentum, TheExchangeConservesTheVelocity) {
+TEST(LocalVelocity, TheExchangeConservesTheVelocity) {
   Communicator comm;
   const std::size_t n = 1003;
   constexpr std::uint64_t kSteps = 20;
@@ -145,7 +145,7 @@ TEST(DgcMomentum, TheExchangeConservesTheVelocity) {
     // Who encodes nothing has no residual to go by.
     const bool is_inside_host = topology.name == "hierarchical";
     const bool encodes = !is_inside_host || (comm.size() > 2 && comm.rank() % 2 == 0);
-    DgcMomentum dgc(n, {.clip = 20.0, .ranks = static_cast<std::size_t>(comm.size())});
+    LocalVelocity dgc(n, {.clip = 20.0, .ranks = static_cast<std::size_t>(comm.size())});
     Bench bench(comm, "dgc:ratio=0.1", n, 128, 0, topology.name, hosts);
     std::vector<double> given(n), delivered(n);
     for (std::uint64_t step = 0; step < kSteps; ++step) {
