@@ -237,6 +237,15 @@ void Replica::forward_and_backward(bool is_last_part) {
   clock_.backward_ended();
 }
 
+// This rank's part of the weight decay of a tensor whose momentum comes before the exchange.
+void Replica::add_decay(std::size_t tensor) {
+  if (exchanged_decays_[tensor] == 0.0f) return;
+  const net::Parameter& place = network_.parameters().tensors()[tensor];
+  add_values(device_, network_.parameters().values().subspan(place.offset, place.elements),
+             network_.parameters().gradients().subspan(place.offset, place.elements),
+             exchanged_decays_[tensor] / static_cast<float>(ranks_));
+}
+
 // To a slice of the gradients, or all: those of the step's earlier parts.
 void Replica::add_earlier(std::span<float> gradients) {
   if (!has_earlier_) return;
@@ -250,6 +259,7 @@ void Replica::finish_without_batch() {
   const std::span<float> gradients = network_.parameters().gradients();
   device_.fill_zero(gradients.data(), gradients.size_bytes());
   add_earlier(gradients);
+  for (std::size_t t = 0; t < exchanged_decays_.size(); ++t) add_decay(t);
   if (!exchanges_gradients()) sum_of_squares(device_, gradients, squares_);
   if (!is_in_rounds_) {
     if (exchange_memory_) blend_values(device_, gradients, exchanged_, 1.0f);
@@ -320,7 +330,6 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
 
 void Replica::plan_exchange() {
   if (sync_) return;
-  net::Parameters& parameters = network_.parameters();
   std::vector<TensorSlot> slots;
   if (options_.exchange) slots = tensor_slots();
   GradientSyncOptions sync = options_.sync;
@@ -328,11 +337,7 @@ void Replica::plan_exchange() {
   const net::OptimizerOptions& sgd = options_.optimizer;
   sync.has_nesterov = sgd.has_nesterov && net::can_leave_momentum(sgd.kind);
   if (sgd.clip_norm == 0.0 && !options_.rounds) sync.momentum = sgd.momentum;
-  for (const net::GroupFactors& factors : net::named_factors(parameters, options_.groups)) {
-    sync.weight_decays.push_back(sgd.weight_decay * static_cast<float>(factors.weight_decay));
-  }
   sync.reducer.desk = desk_.get();
-  if (!is_gpu()) sync.parameters = parameters.values();
   sync_ = std::make_unique<GradientSync>(&device_, exchanged_, std::move(slots), std::move(sync));
   set_groups();
   choose_tensor_final();
@@ -346,6 +351,7 @@ void Replica::choose_tensor_final() {
     const net::Parameter& place = all.tensors()[tensor];
     const std::span<float> gradient = all.gradients().subspan(place.offset, place.elements);
     add_earlier(gradient);
+    add_decay(tensor);
     if (exchange_memory_) {
       blend_values(device_, gradient, exchanged_.subspan(place.offset, place.elements), 1.0f);
     }
@@ -371,6 +377,7 @@ std::vector<TensorSlot> Replica::tensor_slots() {
 void Replica::set_groups() {
   const net::Parameters& parameters = network_.parameters();
   std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
+  exchanged_decays_.assign(factors.size(), 0.0f);
   for (std::size_t t = 0; t < factors.size(); ++t) {
     if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
@@ -381,6 +388,8 @@ void Replica::set_groups() {
                                      net::optimizer_name(options_.optimizer.kind)),
                          ErrorKind::usage, Setting::optimizer);
     }
+    exchanged_decays_[t] =
+        options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);
     factors[t].weight_decay = factors[t].momentum = 0.0;
   }
   optimizer_->set_groups(

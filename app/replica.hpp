@@ -94,7 +94,10 @@ class Replica {
   // Plans the buckets and, on a GPU, the path, which is chosen by measurement if it is `automatic`.
   void plan_exchange();
   // Collective. From here on the reducer's thread owns the communicator.
-  void connect(Communicator& comm) { sync_->connect(comm); }
+  void connect(Communicator& comm) {
+    ranks_ = static_cast<std::size_t>(comm.size());
+    sync_->connect(comm);
+  }
 
   // Collective. Call it before the first step of an epoch, with that step's learning rate, which
   // counts where rounds begin.
@@ -216,6 +219,7 @@ class Replica {
   void forward_and_backward(bool is_last_part);
   void finish_without_batch();
   void add_earlier(std::span<float> gradients);
+  void add_decay(std::size_t tensor);
   void set_groups();
   void choose_tensor_final();
   // These are in replica_rounds.cpp, like the methods for rounds and list_state().
@@ -239,6 +243,11 @@ class Replica {
   Device::Memory squares_memory_;
   double* squares_;  // an operation writes it when it runs
   double gradient_squares_ = 0.0;
+
+  std::size_t ranks_ = 1;
+  // By tensor: weight decay that is part of the gradient, as the exchange adds the momentum; 0: the
+  // optimiser does both.
+  std::vector<float> exchanged_decays_;
 
   // The input of a GPU.
   std::size_t largest_batch_ = 0;

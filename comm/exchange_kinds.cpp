@@ -37,7 +37,6 @@ MadeExchange make_dgc(const ExchangeRequest& request) {
       {.setup = request.setup,
        .inner = std::move(made.exchange),
        .momentum = request.momentum,
-       .decays = request.decays,
        // Ranks that encode nothing have no residual that tells what they sent.
        .mask = request.topology->encodes_on_all_ranks ? VelocityMask::by_residual
                                                       : VelocityMask::by_delivered});

@@ -28,7 +28,6 @@ struct ExchangeRequest {
   Device* device = nullptr;                  // where the values lie; null: in host memory
   // For kinds that take the optimiser's momentum (dgc).
   LocalVelocity* momentum = nullptr;
-  std::vector<TensorDecay> decays = {};
 };
 
 struct MadeExchange {
@@ -49,8 +48,8 @@ struct ExchangeKind {
 [[nodiscard]] std::size_t most_streams();
 [[nodiscard]] const ExchangeKind& exchange_kind(const CodecSpec& spec);
 
-// Whether exchanges of that codec take SGD's momentum and weight decay from the optimiser: dgc, and
-// ecq with velocity=.
+// Whether exchanges of that codec take SGD's momentum from the optimiser: dgc, and ecq with
+// velocity=. Their gradients must have weight decay already.
 [[nodiscard]] bool takes_momentum(const CodecSpec& spec);
 
 // The floats of a segment: segment_bytes rounded up to whole blocks of the codec.

@@ -193,10 +193,10 @@ void GradientSync::take_velocities() {
     }
   }
   if (!has_velocity) return;
-  if (!options_.momentum || is_gpu()) {
+  if (!options_.momentum) {
     throw SettingError(Setting::codec, options_.compress,
-                       "velocity= needs gradients in the processor's memory that are exchanged at "
-                       "every step and not clipped; allowed here: velocity=off");
+                       "velocity= needs gradients that are exchanged at every step and not "
+                       "clipped; allowed here: velocity=off");
   }
   // A gradient comes into the residual 1 / (1 - m) times, and the velocity of independent gradients
   // is 1 / sqrt(1 - m^2) times as large as one of them (about, with masking).
@@ -205,10 +205,6 @@ void GradientSync::take_velocities() {
 }
 
 void GradientSync::check_momentum() const {
-  if (is_gpu()) {
-    throw SettingError(Setting::codec, options_.compress,
-                       "dgc's momentum is kept by the host's processor; with a GPU use topk");
-  }
   if (options_.has_nesterov) {
     throw SettingError(Setting::codec, options_.compress,
                        "dgc has a momentum of its own; allowed: Nesterov's momentum off",
@@ -223,8 +219,6 @@ void GradientSync::check_momentum() const {
 void GradientSync::connect(Communicator& communicator) {
   std::span<float> gradient = gradient_;
   ReducerOptions options = options_.reducer;
-  options.parameters = options_.parameters;
-  options.weight_decays = options_.weight_decays;
   options.momentum = options_.momentum.value_or(0.0f);
   options.has_nesterov = options_.has_nesterov;
   if (is_gpu()) {

@@ -60,10 +60,8 @@ struct GradientSyncOptions {
   std::function<std::size_t(std::span<const TensorSlot>)> choose_bucket_bytes = {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;
-  // For codecs with momentum before the sum (dgc, velocity=): the parameters of the gradient, and
-  // what SGD would do with it. momentum: nothing if it cannot be done before the sum.
-  std::span<const float> parameters = {};
-  std::vector<float> weight_decays = {};  // by tensor
+  // For codecs with momentum before the sum (dgc, velocity=): what SGD would do with the gradient;
+  // nothing if that cannot be done before the sum.
   std::optional<float> momentum = std::nullopt;
   bool has_nesterov = false;
   ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
@@ -123,8 +121,8 @@ class GradientSync {
   [[nodiscard]] std::size_t bucket_bytes() const { return options_.bucket_bytes; }
   // "device" or "host"; empty without a GPU.
   [[nodiscard]] std::string path() const;
-  // Whether the exchange adds momentum and weight decay to that tensor's gradient, so that the
-  // optimiser must not.
+  // Whether the exchange adds momentum to that tensor's gradient, so that the optimiser must not.
+  // The caller adds weight decay before tensor_final(), each rank its part of it.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
   // Call it between steps. Lists residuals and what exchanges keep from step to step.
   void list_state(StateVisitor& visitor);

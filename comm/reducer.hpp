@@ -78,10 +78,6 @@ struct ReducerOptions {
   // If set, the thread calls it at every look to ask whether the oldest bucket that is not final
   // has become final, and bucket_ready is not called. From begin_step on it answers for that step.
   std::function<bool(std::size_t bucket)> is_final = {};
-  // The parameters of the gradient and the weight decay of each tensor, for exchanges that take the
-  // optimiser's momentum (velocity.hpp). Both empty: without weight decay.
-  std::span<const float> parameters = {};
-  std::vector<float> weight_decays = {};  // by tensor
   // SGD's momentum, for buckets that send velocities; dgc has one of its own.
   float momentum = 0.0f;
   bool has_nesterov = false;
@@ -199,8 +195,6 @@ class Reducer {
   [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
   // The floats that go over the topology, one sum after the other.
   [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
-  // The weight decay of a bucket's tensors, for an exchange that takes the optimiser's momentum.
-  [[nodiscard]] std::vector<TensorDecay> decays_of(const Bucket& bucket) const;
   // The codec that writes the bucket's messages.
   [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {
     return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];

@@ -58,8 +58,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   const bool has_residual = spec.feedback && !residual_.empty();
   const bool has_velocity = bucket.velocity != Bucket::Velocity::off;
   const ExchangeKind& kind = exchange_kind(spec);
-  const bool keeps_momentum = kind.has_momentum || has_velocity;
-  if (momentum_ == nullptr && keeps_momentum) {
+  if (momentum_ == nullptr && (kind.has_momentum || has_velocity)) {
     momentum_ = std::make_unique<LocalVelocity>(
         gradient_.size(),
         kind.has_momentum ? VelocityOptions{.momentum = static_cast<float>(spec.number("momentum")),
@@ -92,8 +91,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
       .topology = &topology_of(b),
       .tensors = bucket.tensors,
       .device = options_.device,
-      .momentum = momentum_.get(),
-      .decays = keeps_momentum ? decays_of(bucket) : std::vector<TensorDecay>()};
+      .momentum = momentum_.get()};
   MadeExchange made = kind.make(request);
   if (!has_velocity) return made;
   // In a warm-up everything is delivered, which would leave no velocity.
@@ -102,25 +100,8 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
       make_velocity_exchange({.setup = request.setup,
                               .inner = std::move(made.exchange),
                               .momentum = momentum_.get(),
-                              .decays = std::move(request.decays),
                               .mask = is_masked ? VelocityMask::by_delivered : VelocityMask::none});
   return made;
-}
-
-std::vector<TensorDecay> Reducer::decays_of(const Bucket& bucket) const {
-  std::vector<TensorDecay> decays;
-  if (options_.parameters.empty()) return decays;
-  DP_ASSERT(bucket.end_tensor <= options_.weight_decays.size() &&
-                bucket.tensors.size() == bucket.end_tensor - bucket.first_tensor,
-            "{} tensors, up to the {}th of {}", bucket.tensors.size(), bucket.end_tensor,
-            options_.weight_decays.size());
-  for (std::size_t i = 0; i < bucket.tensors.size(); ++i) {
-    const TensorSlot& tensor = bucket.tensors[i];
-    decays.push_back({.begin = tensor.offset - bucket.offset,
-                      .parameters = options_.parameters.subspan(tensor.offset, tensor.elements()),
-                      .weight_decay = options_.weight_decays[bucket.first_tensor + i]});
-  }
-  return decays;
 }
 
 const Topology& Reducer::topology_of(std::size_t bucket) const {

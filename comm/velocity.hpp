@@ -17,7 +17,7 @@
 // The accumulation v of the paper is the exchange's residual. For dgc a coordinate was just sent if
 // this rank's residual is exactly 0 there after the exchange (top-k sends fp32). The delivered sum
 // is applied with the learning rate as it is: the optimiser's momentum is 0 for these buckets.
-// Weight decay is part of g, and the caller adds it; as the exchange sums over ranks, each rank
+// Weight decay is part of g: the caller has added it; as the exchange sums over ranks, each rank
 // adds 1/P of it.
 //
 // With masking, a coordinate that is sent in every step has no momentum at all: at ratio=1 the run

@@ -10,14 +10,8 @@ namespace {
 
 class VelocityExchange final : public Exchange {
  public:
-  explicit VelocityExchange(VelocityExchangeSetup setup)
-      : setup_(std::move(setup)), ranks_(setup_.setup.transport->size()) {
+  explicit VelocityExchange(VelocityExchangeSetup setup) : setup_(std::move(setup)) {
     DP_ASSERT(setup_.momentum != nullptr, "no velocity for bucket {}", setup_.setup.bucket);
-    for (const TensorDecay& tensor : setup_.decays) {
-      DP_ASSERT(tensor.begin + tensor.parameters.size() <= gradient().size(),
-                "[{}, {} more) of a bucket of {} values", tensor.begin, tensor.parameters.size(),
-                gradient().size());
-    }
   }
 
   [[nodiscard]] BufferNeeds needs() const override { return inner().needs(); }
@@ -28,13 +22,6 @@ class VelocityExchange final : public Exchange {
   }
   void prepare() override {
     const Stopwatch watch = this->watch();
-    for (const TensorDecay& tensor : setup_.decays) {
-      const float decay = tensor.weight_decay / static_cast<float>(ranks_);
-      float* values = gradient().data() + tensor.begin;
-      for (std::size_t i = 0; i < tensor.parameters.size(); ++i) {
-        values[i] += decay * tensor.parameters[i];
-      }
-    }
     setup_.momentum->prepare(setup_.setup.offset, gradient());
   }
   void start() override {
@@ -99,7 +86,6 @@ class VelocityExchange final : public Exchange {
   }
 
   VelocityExchangeSetup setup_;
-  int ranks_;
   std::uint64_t step_ = 0;
   bool is_masked_ = true;
 };

@@ -229,9 +229,9 @@ void muon_apply(Device& device, std::span<float> parameters, std::span<const flo
   DP_SEND(muon_apply, device, parameters, x, rows, step, squares);
 }
 
-void add_values(Device& device, std::span<const float> x, std::span<float> y) {
+void add_values(Device& device, std::span<const float> x, std::span<float> y, float factor) {
   DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());
-  DP_SEND(add_values, device, x, y);
+  DP_SEND(add_values, device, x, y, factor);
 }
 void blend_values(Device& device, std::span<const float> x, std::span<float> y, float weight) {
   DP_ASSERT(x.size() == y.size(), "{} and {} values", x.size(), y.size());

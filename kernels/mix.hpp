@@ -1,5 +1,6 @@
-// Loops over two arrays of floats: for sums of gradients over parts of a batch, for averages of
-// weights, and for their differences. The same bits on every device.
+// Loops over two arrays of floats: for sums of gradients over parts of a batch, for weight decay
+// that is part of a gradient, for averages of weights, and for their differences. The same bits on
+// every device.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@
 
 namespace dp {
 
-// y += x
-void add_values(Device& device, std::span<const float> x, std::span<float> y);
+// y += factor * x
+void add_values(Device& device, std::span<const float> x, std::span<float> y, float factor = 1.0f);
 // y += weight * (x - y); with a weight of 1, y = x
 void blend_values(Device& device, std::span<const float> x, std::span<float> y, float weight);
 // y = weight * (x - y)

@@ -7,12 +7,12 @@
 
 namespace dp::cpu {
 
-void add_values(CpuDevice& device, std::span<const float> x, std::span<float> y) {
+void add_values(CpuDevice& device, std::span<const float> x, std::span<float> y, float factor) {
   const float* from = x.data();
   float* to = y.data();
   parallel_pieces(device, y.size(), [=](std::size_t, std::size_t i, std::size_t end) {
 #pragma omp simd
-    for (std::size_t j = i; j < end; ++j) to[j] += from[j];
+    for (std::size_t j = i; j < end; ++j) to[j] += factor * from[j];
   });
 }
 

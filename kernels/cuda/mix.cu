@@ -10,7 +10,8 @@ namespace dp::cuda {
 namespace {
 
 struct Add {
-  __device__ void operator()(float& x, float& y) const { y += x; }
+  float factor;
+  __device__ void operator()(float& x, float& y) const { y += factor * x; }
 };
 struct Blend {
   float weight;
@@ -64,8 +65,8 @@ void mix(CudaDevice& device, float* x, std::span<float> y, Op op) {
 
 }  // namespace
 
-void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y) {
-  mix<false>(device, const_cast<float*>(x.data()), y, Add{});
+void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float factor) {
+  mix<false>(device, const_cast<float*>(x.data()), y, Add{factor});
 }
 void blend_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float weight) {
   mix<false>(device, const_cast<float*>(x.data()), y, Blend{weight});

@@ -96,7 +96,7 @@ void muon_orthogonalise(CudaDevice& device, std::span<float> x, std::size_t rows
 void muon_apply(CudaDevice& device, std::span<float> parameters, std::span<const float> x,
                 std::size_t rows, const MuonStep* step, const double* squares);
 
-void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y);
+void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float factor);
 void blend_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float weight);
 void subtract_from_values(CudaDevice& device, std::span<const float> x, std::span<float> y,
                           float weight);

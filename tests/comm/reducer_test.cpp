@@ -612,18 +612,14 @@ TEST(Reducer, SamplesALargeBucketInParts) {
               0.05 * std::sqrt(error / value));
 }
 
-// DGC's momentum and weight decay come before the sum, and the velocity is state.
+// DGC's momentum comes before the sum, and the velocity is state.
 TEST(Reducer, DgcExchangesTheVelocity) {
   Communicator comm;
-  const auto ranks = static_cast<float>(comm.size());
-  std::vector<float> gradient(kElements), parameters(kElements);
-  for (std::size_t i = 0; i < kElements; ++i) parameters[i] = static_cast<float>(i % 13);
-  const ReducerOptions options{.segment_bytes = 1024,
-                               .parameters = parameters,
-                               .weight_decays = std::vector<float>(6, 0.25f * ranks)};
+  std::vector<float> gradient(kElements);
   // Everything is sent in every step: masking leaves no momentum but on a rank that is alone.
   const float momentum = comm.size() == 1 ? 0.5f : 0.0f;
-  Reducer reducer(comm, gradient, five_buckets("dgc:ratio=1,momentum=0.5"), options);
+  Reducer reducer(comm, gradient, five_buckets("dgc:ratio=1,momentum=0.5"),
+                  {.segment_bytes = 1024});
   std::vector<float> velocity(kElements);
   for (std::uint64_t step = 0; step < 3; ++step) {
     reducer.begin_step(step);
@@ -632,12 +628,12 @@ TEST(Reducer, DgcExchangesTheVelocity) {
     EXPECT_TRUE(reducer.wait_step().finite);
     std::size_t compressed = 0;
     for (const Bucket& bucket : reducer.buckets()) {
-      // One-dimensional tensors are sent in fp32 and leave both to the optimiser.
+      // One-dimensional tensors are sent in fp32 and leave it to the optimiser.
       const bool is_dgc = bucket.codec.starts_with("dgc");
       if (is_dgc) compressed += bucket.elements;
       for (std::size_t i = bucket.offset; i < bucket.offset + bucket.elements; ++i) {
         const float sum = sum_of_fills(comm.size(), step, i);
-        velocity[i] = is_dgc ? momentum * velocity[i] + sum + 0.25f * ranks * parameters[i] : sum;
+        velocity[i] = is_dgc ? momentum * velocity[i] + sum : sum;
         EXPECT_EQ(gradient[i], velocity[i]) << "step " << step << ", value " << i;
         if (gradient[i] != velocity[i]) break;
       }
@@ -651,25 +647,18 @@ TEST(Reducer, DgcExchangesTheVelocity) {
   EXPECT_EQ(comm.size() == 1, std::ranges::any_of(listed, [](float v) { return v != 0.0f; }));
 }
 
-// Where nothing is lost, the ranks' velocities add up to that of SGD on one rank, with each
-// tensor's own weight decay; also with Nesterov's momentum, and while a warm-up sends fp32. Numbers
-// are whole multiples of 2^-4, so that all is exact.
+// Where nothing is lost, the ranks' velocities add up to that of SGD on one rank; also with
+// Nesterov's momentum, and while a warm-up sends fp32. Numbers are whole multiples of 2^-4, so that
+// all is exact.
 TEST(Reducer, VelocitiesAddUpToThatOfSgd) {
   Communicator comm;
-  const auto ranks = static_cast<float>(comm.size());
-  std::vector<float> gradient(kElements), parameters(kElements), decays(6);
-  for (std::size_t i = 0; i < kElements; ++i) parameters[i] = static_cast<float>(i % 13);
-  for (std::size_t t = 0; t < decays.size(); ++t) decays[t] = static_cast<float>(t % 3) * ranks;
+  std::vector<float> gradient(kElements);
   for (const bool has_nesterov : {false, true}) {
     SCOPED_TRACE(has_nesterov);
     std::vector<Bucket> buckets = five_buckets("none");
     buckets[0].velocity = buckets[1].velocity = Bucket::Velocity::on;
     Reducer reducer(comm, gradient, buckets,
-                    {.segment_bytes = 1024,
-                     .parameters = parameters,
-                     .weight_decays = decays,
-                     .momentum = 0.5f,
-                     .has_nesterov = has_nesterov});
+                    {.segment_bytes = 1024, .momentum = 0.5f, .has_nesterov = has_nesterov});
     std::vector<float> velocity(kElements);
     for (std::uint64_t step = 0; step < 4; ++step) {
       reducer.begin_step(step);
@@ -677,17 +666,11 @@ TEST(Reducer, VelocitiesAddUpToThatOfSgd) {
       for (std::size_t b = buckets.size(); b-- > 0;) reducer.bucket_ready(b);
       EXPECT_TRUE(reducer.wait_step().finite);
       for (std::size_t b = 0; b < buckets.size(); ++b) {
-        for (std::size_t t = buckets[b].first_tensor; t < buckets[b].end_tensor; ++t) {
-          const TensorSlot& tensor = buckets[b].tensors[t - buckets[b].first_tensor];
-          for (std::size_t i = tensor.offset; i < tensor.offset + tensor.elements(); ++i) {
-            const float sum = sum_of_fills(comm.size(), step, i);
-            const float decayed = sum + decays[t] * parameters[i];
-            velocity[i] = 0.5f * velocity[i] + decayed;
-            const float want = b > 1          ? sum
-                               : has_nesterov ? decayed + 0.5f * velocity[i]
-                                              : velocity[i];
-            ASSERT_EQ(gradient[i], want) << "step " << step << ", value " << i;
-          }
+        for (std::size_t i = buckets[b].offset; i < buckets[b].offset + buckets[b].elements; ++i) {
+          const float sum = sum_of_fills(comm.size(), step, i);
+          velocity[i] = 0.5f * velocity[i] + sum;
+          const float want = b > 1 ? sum : has_nesterov ? sum + 0.5f * velocity[i] : velocity[i];
+          ASSERT_EQ(gradient[i], want) << "step " << step << ", value " << i;
         }
       }
     }
