@@ -35,6 +35,7 @@ CompressChoice parse_compress(std::string_view text) {
     return {.codec = std::string(text), .limits = std::nullopt};
   }
   RateLimits limits;
+  bool sends_velocities = false;
   std::string_view keys = text.substr(std::min(text.size(), std::size_t{5}));
   while (!keys.empty()) {
     const std::string_view key = keys.substr(0, keys.find(','));
@@ -44,16 +45,21 @@ CompressChoice parse_compress(std::string_view text) {
     } else if (key.starts_with("max=")) {
       limits.most_bits = number_in(text, key.substr(4), kLeast, kMost);
       limits.allows_dense = false;
+    } else if (key == "velocity=on" || key == "velocity=off") {
+      sends_velocities = key == "velocity=on";
     } else {
-      throw SettingError(Setting::codec, text,
-                         fmt::format("{} is not a key of auto; allowed: min=, max=", key));
+      throw SettingError(
+          Setting::codec, text,
+          fmt::format("{} is not a key of auto; allowed: min=, max=, velocity=on|off", key));
     }
   }
   if (limits.allows_dense) limits.most_bits = std::max(limits.most_bits, limits.least_bits);
   if (limits.least_bits > limits.most_bits) {
     throw SettingError(Setting::codec, text, "min= must not be above max=");
   }
-  return {.codec = parse_codec_spec(fmt::format("ecq:bits={}", limits.limited(0.35))).text(),
+  return {.codec = parse_codec_spec(fmt::format("ecq:bits={},velocity={}", limits.limited(0.35),
+                                                sends_velocities ? "masked" : "off"))
+                       .text(),
           .limits = limits};
 }
 

@@ -125,7 +125,7 @@ class DenseChoice {
                patience_ = kPatience;  // form_: 0, or one more than its place
 };
 
-// Reads a codec spec or "auto[:min=BITS,max=BITS]". Throws Error(usage).
+// Reads a codec spec or "auto[:min=BITS,max=BITS,velocity=on|off]". Throws Error(usage).
 [[nodiscard]] CompressChoice parse_compress(std::string_view text);
 
 struct AutoRateOptions {

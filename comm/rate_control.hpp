@@ -143,6 +143,7 @@ struct RateOrder {
   unsigned dense_bits = 0;                   // EncodeContext::dense_bits
   RateWord word = {};                        // of this rank
   bool measures_squares = false;             // of all that is encoded
+  bool masks_velocities = true;              // those of Bucket::Velocity::masked
   // If set, the values that are encoded are counted, by site.
   std::array<MagnitudeHistogram, kRateSites>* histograms = nullptr;
 

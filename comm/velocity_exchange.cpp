@@ -66,6 +66,7 @@ class VelocityExchange final : public Exchange {
     const float* residual = setup_.setup.residual;
     // Without a residual there is one rank, or nothing is left out: all is delivered in each step.
     if (residual == nullptr || setup_.mask == VelocityMask::none) return true;
+    if (setup_.setup.rate != nullptr && !setup_.setup.rate->masks_velocities) return true;
     const Stopwatch watch = this->watch();
     if (setup_.mask == VelocityMask::by_residual) {
       setup_.momentum->mask(setup_.setup.offset, {residual, gradient().size()});

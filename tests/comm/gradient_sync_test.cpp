@@ -11,6 +11,7 @@
 #include "kernels/base/random.hpp"
 #include "tests/codecs/device_memory.hpp"
 #include "tests/support/skipped.hpp"
+#include "tests/support/state_list.hpp"
 #include "tests/support/test_device.hpp"
 
 namespace dp {
@@ -315,6 +316,44 @@ TEST(GradientSync, AVelocityIsSentWhereThereIsAMomentum) {
   for (std::size_t t = 0; t < kTensors; ++t) EXPECT_EQ(sync.has_momentum(t), t <= conv3) << t;
   for (const Bucket& bucket : sync.buckets()) {
     EXPECT_EQ(bucket.velocity != Bucket::Velocity::off, bucket.codec.starts_with("ecq"));
+  }
+}
+
+// Where few bits are planned, velocities begin anew where something was delivered; with more bits
+// little would be left of the momentum.
+TEST(GradientSync, AutoMasksVelocitiesWhereFewBitsArePlanned) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  const std::vector<TensorSlot> slots = tensors();
+  for (const double bits : {0.3, 2.0}) {
+    SCOPED_TRACE(bits);
+    GradientSyncOptions options =
+        options_of(fmt::format("auto:velocity=on,min={0},max={0}", bits), "direct");
+    options.momentum = 0.5f;
+    std::vector<float> gradient(kElements), velocity(kElements);
+    GradientSync sync(nullptr, gradient, slots, options);
+    sync.connect(comm);
+    std::size_t delivered = 0;
+    for (std::uint64_t step = 0; step < kSteps; ++step) {
+      const std::vector<float> own = gradient_of(comm.rank(), step, false);
+      sync.begin_step(step);
+      std::ranges::copy(own, gradient.begin());
+      sync.all_final();
+      EXPECT_TRUE(sync.finish_step().finite);
+      StateList list;
+      sync.list_state(list);
+      const std::span<const float> listed = test::floats_of(list, "exchange/velocity");
+      for (std::size_t t = 0; t < kTensors; ++t) {
+        if (!sync.has_momentum(t)) continue;
+        for (std::size_t i = slots[t].offset; i < slots[t].offset + slots[t].elements(); ++i) {
+          const bool is_masked = bits < 0.45 && gradient[i] != 0.0f;
+          velocity[i] = is_masked ? 0.0f : 0.5f * velocity[i] + own[i];
+          ASSERT_EQ(listed[i], velocity[i]) << "step " << step << ", value " << i;
+          if (gradient[i] != 0.0f) ++delivered;
+        }
+      }
+    }
+    EXPECT_GT(delivered, 100u);
   }
 }
 

@@ -240,9 +240,12 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
   EXPECT_EQ(limited.limits->least_bits, 0.5);
   EXPECT_EQ(limited.limits->most_bits, 0.75);
   EXPECT_EQ(limited.codec, parse_codec_spec("ecq:bits=0.5").text());
-  for (const char* bad :
-       {"auto:", "auto:min", "auto:min=", "auto:min=0", "auto:min=x", "auto:max=7",
-        "auto:min=1,max=0.5", "auto:bits=1", "auto:min=nan", "automatic", "auto:min=0.1,,max=1"}) {
+  EXPECT_EQ(parse_compress("auto:velocity=off").codec, plain.codec);
+  EXPECT_EQ(parse_compress("auto:velocity=on,max=0.2").codec,
+            parse_codec_spec("ecq:bits=0.2,velocity=masked").text());
+  for (const char* bad : {"auto:velocity", "auto:velocity=masked", "auto:", "auto:min", "auto:min=",
+                          "auto:min=0", "auto:min=x", "auto:max=7", "auto:min=1,max=0.5",
+                          "auto:bits=1", "auto:min=nan", "automatic", "auto:min=0.1,,max=1"}) {
     if (std::string_view(bad) == "auto:") {
       EXPECT_TRUE(parse_compress(bad).is_auto());
     } else {
