@@ -11,12 +11,22 @@ namespace dp {
 void LocalVelocity::prepare(std::size_t begin, std::span<float> gradient) {
   const std::size_t n = gradient.size();
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
+  if (options_.clip == 0.0) {
+    for (std::size_t i = 0; i < n; i += kPiece) {
+      const std::span<float> piece = gradient.subspan(i, std::min(kPiece, n - i));
+      if (host_memory().is_finite(piece.data(), piece.size())) accelerate(begin + i, piece, 1.0f);
+    }
+    return;
+  }
   const double squares = host_memory().squares_of_sum(gradient.data(), nullptr, n);
   if (!std::isfinite(squares)) return;
   const double most = options_.clip / std::sqrt(static_cast<double>(options_.ranks));
   const double norm = std::sqrt(squares);
-  const bool is_clipped = options_.clip > 0.0 && norm > most;
-  const float scale = is_clipped ? static_cast<float>(most / norm) : 1.0f;
+  accelerate(begin, gradient, norm > most ? static_cast<float>(most / norm) : 1.0f);
+}
+
+void LocalVelocity::accelerate(std::size_t begin, std::span<float> gradient, float scale) {
+  const std::size_t n = gradient.size();
   const float momentum = options_.momentum;
   const float given = options_.has_nesterov ? momentum : 1.0f;  // of the velocity
   const float direct = options_.has_nesterov ? scale : 0.0f;    // of the gradient

@@ -27,10 +27,11 @@
 // Each bucket is clipped by itself, as buckets are sent before the whole gradient is known. The
 // norm of a rank's gradient is then at most clip sqrt(buckets / P).
 //
-// A bucket that is not finite stays as it is, so that the exchange reports it, and its velocity
-// does not change. If a step is skipped because of another rank or bucket, velocities have changed;
-// what they gave is not lost but put back into residuals (Exchange::put_back_delivered). In a
-// warm-up in fp32 there are none: what the velocity keeps of such a step still comes.
+// What is not finite stays as it is, so that the exchange reports it, and its velocity does not
+// change (in pieces of kPiece values, with clipping the whole bucket). If a step is skipped because
+// of another rank or bucket, velocities have changed; what they gave is not lost but put back into
+// residuals (Exchange::put_back_delivered). In a warm-up in fp32 there are none: what the velocity
+// keeps of such a step still comes.
 //
 // Host memory. One thread at a time: that of the reducer (velocity_exchange.hpp calls prepare()
 // before a bucket is sent and mask() when its sum is in place). Nothing is allocated after
@@ -56,6 +57,8 @@ class LocalVelocity {
   LocalVelocity(std::size_t elements, const VelocityOptions& options)
       : options_(options), velocity_(elements) {}
 
+  static constexpr std::size_t kPiece = 4096;  // stay in a core's first cache
+
   // Turns the gradient of [begin, begin + gradient.size()) into the velocity, in place.
   void prepare(std::size_t begin, std::span<float> gradient);
   // After the exchange of that bucket: sets the velocity to 0 where the bucket's `residual` is 0.
@@ -69,6 +72,8 @@ class LocalVelocity {
   [[nodiscard]] std::span<float> velocity() { return velocity_; }
 
  private:
+  void accelerate(std::size_t begin, std::span<float> gradient, float scale);
+
   VelocityOptions options_;
   std::vector<float> velocity_;
 };

@@ -5,6 +5,8 @@
 //   velocity = momentum * velocity + g            (velocity starts at 0, so the first step is g)
 //   parameter -= learning_rate * (nesterov ? g + momentum * velocity : velocity)
 //
+// With a momentum of 0 the velocity, which is g then, is neither read nor written.
+//
 // No fused multiply-add: the same bits on every device.
 #pragma once
 

@@ -17,6 +17,13 @@ void sgd_update(CpuDevice& device, std::span<float> parameters, std::span<const 
   const SgdStep s = *step;
   const float scale = squares == nullptr ? 1.0f : clip_scale(s.clip_norm, *squares);
   parallel_pieces(device, parameters.size(), [=](std::size_t, std::size_t i, std::size_t end) {
+    if (s.momentum == 0.0f) {
+#pragma omp simd
+      for (std::size_t j = i; j < end; ++j) {
+        w[j] -= s.learning_rate * (d[j] * scale + s.weight_decay * w[j]);
+      }
+      return;
+    }
 #pragma omp simd
     for (std::size_t j = i; j < end; ++j) {
       const float g = d[j] * scale + s.weight_decay * w[j];

@@ -14,6 +14,10 @@ void sgd_update(std::size_t count, T* parameters, const T* gradients, T* velocit
   const T scale = clip_scale(step.clip_norm, squares);
   for (std::size_t i = 0; i < count; ++i) {
     const T g = gradients[i] * scale + decay * parameters[i];
+    if (momentum == T(0)) {
+      parameters[i] -= rate * g;
+      continue;
+    }
     velocity[i] = momentum * velocity[i] + g;
     parameters[i] -= rate * (step.has_nesterov ? g + momentum * velocity[i] : velocity[i]);
   }

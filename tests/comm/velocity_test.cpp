@@ -117,18 +117,23 @@ TEST(LocalVelocity, ClipsEachBucketToItsShare) {
   for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(clipping.velocity()[i], 0.0f);
 }
 
-TEST(LocalVelocity, ABadBucketIsLeftAlone) {
-  const std::size_t n = 10;
+TEST(LocalVelocity, WhatIsNotFiniteIsLeftAlone) {
+  const std::size_t n = 2 * LocalVelocity::kPiece + 10, end = LocalVelocity::kPiece;
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    LocalVelocity dgc(n, {.momentum = 0.5f, .clip = 1.0});
-    std::vector<float> gradient(n, 0.25f);
-    dgc.prepare(0, gradient);
-    const std::vector<float> before(dgc.velocity().begin(), dgc.velocity().end());
-    gradient[3] = bad;
-    dgc.prepare(0, gradient);
-    EXPECT_FALSE(std::isfinite(gradient[3]));
-    EXPECT_TRUE(std::ranges::equal(dgc.velocity(), before));
+    for (const double clip : {0.0, 1e6}) {
+      LocalVelocity velocity(n, {.momentum = 0.5f, .clip = clip});
+      std::vector<float> gradient(n, 0.25f);
+      velocity.prepare(0, gradient);
+      std::ranges::fill(gradient, 1.0f);
+      gradient[3] = bad;
+      velocity.prepare(0, gradient);
+      EXPECT_FALSE(std::isfinite(gradient[3]));
+      for (std::size_t i = 0; i < n; ++i) {
+        const bool is_left = clip > 0.0 || i < end;
+        ASSERT_EQ(velocity.velocity()[i], is_left ? 0.25f : 1.125f) << i;
+      }
+    }
   }
 }
 

@@ -14,6 +14,7 @@ TEST(Sgd, EqualsReferenceOverSteps) {
       {.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 5e-4f},
       {.learning_rate = 0.1f, .momentum = 0.9f, .weight_decay = 5e-4f, .has_nesterov = true},
       {.learning_rate = 0.02f, .momentum = 0.5f, .weight_decay = 0.1f, .clip_norm = 2.0},
+      {.learning_rate = 0.1f, .momentum = 0.0f, .weight_decay = 5e-4f},
   };
   for (const SgdStep& step : settings) {
     for (const std::size_t count : {1u, 7u, 16384u, 40001u}) {
@@ -54,13 +55,17 @@ TEST(Sgd, SameBitsAsOnCpu) {
   if (!on_gpu()) GTEST_SKIP() << "compares a GPU with the CPU";
   const auto gpu = make_test_device({.tune = false});
   const auto cpu = make_device({.tune = false});
-  for (const bool has_nesterov : {false, true}) {
+  struct Kind {
+    float momentum;
+    bool has_nesterov;
+  };
+  for (const Kind& kind : {Kind{0.91f, false}, Kind{0.91f, true}, Kind{0.0f, false}}) {
     for (const std::size_t count : {5u, 30011u}) {
       for (const std::size_t skipped : {0u, 1u}) {  // of 16 bytes at once and of single floats
         const SgdStep step = {.learning_rate = 0.37f,
-                              .momentum = 0.91f,
+                              .momentum = kind.momentum,
                               .weight_decay = 3e-4f,
-                              .has_nesterov = has_nesterov,
+                              .has_nesterov = kind.has_nesterov,
                               .clip_norm = 1.7};
         const Shared<SgdStep> shared_step(step);
         const Shared<double> squares(123.4);
