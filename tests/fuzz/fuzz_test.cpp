@@ -71,6 +71,17 @@ class Damage {
   std::mt19937_64 random_;
 };
 
+#if defined(__SANITIZE_ADDRESS__)
+#define DP_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define DP_ADDRESS_SANITIZER
+#endif
+#endif
+#ifdef DP_ADDRESS_SANITIZER
+char variable[64];
+#endif
+
 // A fault of dptrain's readers is not taken for one of HDF5's, and can therefore be seen.
 TEST(Fuzz, OnlyFaultsOfHdf5CountAsDamage) {
   prepare_trials();
@@ -104,6 +115,17 @@ TEST(Fuzz, OnlyFaultsOfHdf5CountAsDamage) {
   EXPECT_TRUE(is_damage([&] { in_hdf5([] { std::raise(SIGSEGV); }); }));
   EXPECT_TRUE(is_damage([&] { in_hdf5([] { std::abort(); }); }));
   EXPECT_TRUE(is_damage([&] { in_hdf5(loop); }));
+#ifdef DP_ADDRESS_SANITIZER
+  // Where HDF5 reads behind memory of ours, the fault is ours; elsewhere it is HDF5's.
+  volatile char read = 0;
+  const auto reads = [&](const volatile char* place) {
+    return is_damage([&] { in_hdf5([&] { read = *place; }); });
+  };
+  const std::vector<char> on_heap(64);
+  EXPECT_FALSE(reads(on_heap.data() + on_heap.size()));
+  EXPECT_FALSE(reads(&variable[sizeof variable]));
+  EXPECT_TRUE(reads(on_heap.data() + (std::size_t{1} << 33)));
+#endif
 }
 
 // The forms of ecq's payloads (ecq.hpp): plain, bf16, fp32, q4, q8, coded with one state and with

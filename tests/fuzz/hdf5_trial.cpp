@@ -2,6 +2,7 @@
 
 #include <execinfo.h>
 #include <link.h>
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -26,8 +27,6 @@
 extern "C" {
 [[gnu::weak]] int __asan_report_present();
 [[gnu::weak]] void* __asan_get_report_address();
-[[gnu::weak]] const char* __asan_locate_address(void* address, char* name, std::size_t name_size,
-                                                void** region, std::size_t* region_size);
 [[gnu::weak]] std::size_t __asan_get_alloc_stack(void* address, void** stack, std::size_t size,
                                                  int* thread);
 }
@@ -45,25 +44,41 @@ constexpr unsigned kLimit_s = 60;  // by the clock; it is reached where the chil
 struct Range {
   std::uintptr_t begin, end;
 };
-std::vector<Range> hdf5;  // NOLINT: handlers of signals have no other way
-bool is_child = false;    // NOLINT
+std::vector<Range> hdf5;        // NOLINT: handlers of signals have no other way
+std::vector<Range> own_memory;  // NOLINT: the program's variables and its stack
+bool is_child = false;          // NOLINT
 int looks = 0, looks_in_hdf5 = 0;
 
-int note_hdf5(dl_phdr_info* info, std::size_t, void*) {
-  if (std::string_view(info->dlpi_name).find("libhdf5") == std::string_view::npos) return 0;
+int note_places(dl_phdr_info* info, std::size_t, void*) {
+  const std::string_view name = info->dlpi_name;  // empty: this program
+  const bool is_hdf5 = name.find("libhdf5") != std::string_view::npos;
+  if (!is_hdf5 && !name.empty()) return 0;
   for (const ElfW(Phdr) & part : std::span(info->dlpi_phdr, info->dlpi_phnum)) {
     if (part.p_type != PT_LOAD) continue;
     const std::uintptr_t begin = info->dlpi_addr + part.p_vaddr;
-    hdf5.push_back({begin, begin + part.p_memsz});
+    (is_hdf5 ? hdf5 : own_memory).push_back({begin, begin + part.p_memsz});
   }
   return 0;
 }
 
+void note_stack() {
+  pthread_attr_t attributes;
+  if (::pthread_getattr_np(::pthread_self(), &attributes) != 0) std::abort();
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+  ::pthread_attr_getstack(&attributes, &begin, &bytes);
+  ::pthread_attr_destroy(&attributes);
+  own_memory.push_back(
+      {reinterpret_cast<std::uintptr_t>(begin), reinterpret_cast<std::uintptr_t>(begin) + bytes});
+}
+
+bool is_in(std::span<const Range> ranges, void* place) {
+  const auto at = reinterpret_cast<std::uintptr_t>(place);
+  return std::ranges::any_of(ranges, [at](Range r) { return at >= r.begin && at < r.end; });
+}
+
 bool is_hdf5_in(std::span<void* const> stack) {
-  return std::ranges::any_of(stack, [](void* place) {
-    const auto at = reinterpret_cast<std::uintptr_t>(place);
-    return std::ranges::any_of(hdf5, [&](Range r) { return at >= r.begin && at < r.end; });
-  });
+  return std::ranges::any_of(stack, [](void* place) { return is_in(hdf5, place); });
 }
 
 bool is_hdf5_at_work() {
@@ -73,21 +88,17 @@ bool is_hdf5_at_work() {
 }
 
 // Whether AddressSanitizer reports on memory that HDF5 did not allocate. HDF5 itself is compiled
-// without it, so nothing is known of HDF5's own variables.
+// without it, so nothing is known of HDF5's own variables. While a report is under way,
+// __asan_locate_address would wait for ever for any memory but the heap's.
 bool is_about_other_memory() {
   if (__asan_report_present == nullptr || __asan_report_present() == 0) return false;
   void* const address = __asan_get_report_address();
   if (address == nullptr) return false;
-  std::array<char, 64> name;
-  void* region = nullptr;
-  std::size_t size = 0;
-  const std::string_view kind =
-      __asan_locate_address(address, name.data(), name.size(), &region, &size);
-  if (kind == "stack" || kind == "global") return true;
+  if (is_in(own_memory, address)) return true;
   std::array<void*, kMostFrames> stack;
   int thread = 0;
   const std::size_t count =
-      kind == "heap" ? __asan_get_alloc_stack(address, stack.data(), stack.size(), &thread) : 0;
+      __asan_get_alloc_stack(address, stack.data(), stack.size(), &thread);  // 0: nobody's
   return count > 0 && !is_hdf5_in(std::span(stack).first(count));
 }
 
@@ -151,7 +162,9 @@ namespace fuzz {
 
 void prepare_trials() {
   hdf5.clear();
-  ::dl_iterate_phdr(note_hdf5, nullptr);
+  own_memory.clear();
+  ::dl_iterate_phdr(note_places, nullptr);
+  note_stack();
   if (hdf5.empty()) std::abort();
   is_hdf5_at_work();  // the first call loads a library
 }
