@@ -34,27 +34,31 @@ struct Plan {
   FileFault fault = FileFault::none;
 };
 
-Plan plan;
+// Other threads read it at any time, such as those of MPI. So a plan never changes, and none is
+// ever freed.
+constexpr Plan no_plan = {};
+std::atomic<const Plan*> current = &no_plan;
 std::atomic<long> calls = 0;
 std::atomic<bool> is_full = false;
 std::array<std::atomic<bool>, 4096> has_written = {};  // by descriptor
 
 void set_plan(const char* below, long at, FileFault fault, const char* list) {
-  plan.below[0] = '\0';
-  if (plan.list >= 0) ::syscall(SYS_close, plan.list);
-  plan.list = -1;
+  const Plan* last = current.exchange(&no_plan);
+  if (last->list >= 0) ::syscall(SYS_close, last->list);
+  Plan& next = *new Plan;
   if (*list != '\0') {
     const long opened =
         ::syscall(SYS_openat, AT_FDCWD, list, O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0666);
     // A number that no program closes by mistake.
-    plan.list = static_cast<int>(::syscall(SYS_fcntl, opened, F_DUPFD_CLOEXEC, 900));
+    next.list = static_cast<int>(::syscall(SYS_fcntl, opened, F_DUPFD_CLOEXEC, 900));
     ::syscall(SYS_close, opened);
   }
-  plan.at = at;
-  plan.fault = fault;
+  next.at = at;
+  next.fault = fault;
+  std::strncpy(next.below.data(), below, next.below.size() - 1);
   calls = 0;
   is_full = false;
-  std::strncpy(plan.below.data(), below, plan.below.size() - 1);
+  current = &next;
 }
 
 const char* variable(const char* name) {
@@ -75,7 +79,8 @@ __attribute__((constructor)) void start() {
 
 // Without a list the number of calls is printed.
 __attribute__((destructor)) void end() {
-  if (*variable("DP_FAULTS_BELOW") == '\0' || plan.below[0] == '\0' || plan.list >= 0) return;
+  if (*variable("DP_FAULTS_BELOW") == '\0' || current.load()->below[0] == '\0') return;
+  if (current.load()->list >= 0) return;
   std::array<char, 64> line = {};
   const int length =
       std::snprintf(line.data(), line.size(), "file faults: %ld calls\n", calls.load());
@@ -116,7 +121,7 @@ std::string_view path_of(int folder, const char* name, Path& path) {
   return {path.data(), length + word.size()};
 }
 
-bool counts(std::string_view path) {
+bool counts(std::string_view path, const Plan& plan = *current) {
   const std::string_view below = plan.below.data();
   if (below.empty() || path.empty()) return false;
   return path.starts_with(below) ||
@@ -128,7 +133,8 @@ enum class Needs { room, nothing };
 // Makes the call, or what the plan has instead. `half` makes half of a write, if the call is one.
 template <class Call, class Half>
 long made(const char* name, std::string_view path, Needs needs, Call call, Half half) {
-  if (!counts(path)) return call();
+  const Plan& plan = *current;
+  if (!counts(path, plan)) return call();
   const long number = ++calls;
   if (plan.list >= 0) {
     std::array<char, PATH_MAX + 64> line = {};
