@@ -52,9 +52,10 @@ OptionRow dataset_row(const OptionContext& context, Options& options) {
 OptionRow compress_row(const OptionContext& context, Options& options) {
   OptionRow row = text_row("compress", options.compress, "SPEC", "a codec, NAME[:key=value,...]",
                            "codec that compresses the gradients, NAME[:key=value,...]; "
-                           "see the lists of codecs and keys below; auto[:min=BITS,max=BITS] "
-                           "is ecq with as many bits a value as the link carries while backward "
-                           "computes, from 0.1 to 2");
+                           "see the lists of codecs and keys below; "
+                           "auto[:min=BITS,max=BITS,velocity=on|off] is ecq with as many bits a "
+                           "value as the link carries while backward computes, from 0.1 to 1, or a "
+                           "form without coding where that hides");
   row.set = [check = context.check_compress, &options](std::string_view value) {
     if (check) with_option_names(kDptrainNames, [&] { check(std::string(value)); });
     options.compress = std::string(value);

@@ -55,9 +55,10 @@ std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buc
                                ? fmt::format(", most in {}", name_of(buckets, *rate.grown_bucket))
                                : std::string();
   return fmt::format(
-      "too much waits in the residual of some rank (growth= of ecq is the limit; rank 0's residual "
-      "is {:.2g} times its gradient{}): {:.2g} times the planned bits are sent until it is less",
-      rate.residual_growth, most, rate.guard_factor);
+      "too much waits in the residual of some rank, more than {:.3g} times what comes in a step "
+      "(growth= of ecq; on rank 0 {:.2g} times{}): {:.2g} times the planned bits are sent until it "
+      "is less",
+      rate.most_growth, rate.residual_growth, most, rate.guard_factor);
 }
 
 // What is known of a link after its first exchanges, and while a machine is busy, hangs on single

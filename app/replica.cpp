@@ -381,6 +381,7 @@ void Replica::set_groups() {
   for (std::size_t t = 0; t < factors.size(); ++t) {
     if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
+    DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
     if (!net::can_leave_momentum(options_.optimizer.kind)) {
       throw SettingError(Setting::codec, options_.sync.compress,
                          fmt::format("keeps the momentum itself, which {} cannot leave to it; "

@@ -36,7 +36,7 @@ MadeExchange make_dgc(const ExchangeRequest& request) {
   made.exchange = make_velocity_exchange(
       {.setup = request.setup,
        .inner = std::move(made.exchange),
-       .momentum = request.momentum,
+       .velocity = request.velocity,
        // Ranks that encode nothing have no residual that tells what they sent.
        .mask = request.topology->encodes_on_all_ranks ? VelocityMask::by_residual
                                                       : VelocityMask::by_delivered});

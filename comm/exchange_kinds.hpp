@@ -11,7 +11,6 @@
 #include "comm/exchange.hpp"
 #include "comm/topology.hpp"
 #include "comm/velocity.hpp"
-#include "comm/velocity_exchange.hpp"
 #include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
@@ -27,7 +26,7 @@ struct ExchangeRequest {
   std::span<const TensorSlot> tensors = {};  // the bucket's; needed only during the call
   Device* device = nullptr;                  // where the values lie; null: in host memory
   // For kinds that take the optimiser's momentum (dgc).
-  LocalVelocity* momentum = nullptr;
+  LocalVelocity* velocity = nullptr;
 };
 
 struct MadeExchange {
@@ -37,7 +36,7 @@ struct MadeExchange {
 
 struct ExchangeKind {
   std::size_t streams = 1;    // message streams, numbered from ExchangeSetup::stream on
-  bool has_momentum = false;  // it needs ExchangeRequest::momentum
+  bool has_momentum = false;  // it needs ExchangeRequest::velocity
   MadeExchange (*make)(const ExchangeRequest&) = nullptr;
   // The lengths, in floats, of the sums that go over the topology one after the other.
   std::vector<std::size_t> (*sums)(const CodecSpec& spec, std::size_t elements,

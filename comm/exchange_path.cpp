@@ -10,11 +10,9 @@
 namespace dp {
 
 void GradientSync::choose_path() {
-  // Velocities are kept in host memory (velocity.hpp).
   const auto has_device_form = [&] {
     return std::all_of(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
-      const CodecSpec spec = parse_codec_spec(bucket.codec);
-      return has_codec(spec, device_->kind()) && !takes_momentum(spec);
+      return has_codec(parse_codec_spec(bucket.codec), device_->kind());
     });
   };
   switch (options_.path) {

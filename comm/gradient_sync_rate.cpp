@@ -217,6 +217,7 @@ void GradientSync::report_plan() {
 void GradientSync::report_rate(const StepVerdict& verdict) {
   report_plan();
   rate_report_.guard_factor = guard_.factor();
+  rate_report_.most_growth = most_growth_;
   const RateWish wish = verdict.rate.wish();
   const bool is_wished = limits_ && wish.is_given();
   rate_report_.wished_bits = is_wished ? wish.bits() : RateReport::kNothing;

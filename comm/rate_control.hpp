@@ -165,6 +165,7 @@ struct RateReport {
   // As measured last, in this rank's encodes: what was dropped over what was encoded, and over the
   // gradient (ResidualGuard), in all buckets and in the one where that is largest.
   double relative_error = kNothing, residual_growth = kNothing;
+  double most_growth = 0.0;  // from which the guard acts; 0: never
   std::optional<std::size_t> grown_bucket = std::nullopt;
   double guard_factor = kNothing;  // of the bits
 

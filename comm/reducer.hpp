@@ -234,7 +234,7 @@ class Reducer {
   std::vector<CodecSpec> specs_;                // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
   RateOrder rate_;                              // of buckets whose codec has a rate
-  std::unique_ptr<LocalVelocity> momentum_;     // of the whole gradient, where an exchange wants it
+  std::unique_ptr<LocalVelocity> velocity_;     // of the whole gradient, where an exchange wants it
   std::shared_ptr<float> residual_memory_;
   std::span<float> residual_;
   // The exchanges use all of the above.

@@ -4,6 +4,7 @@
 
 #include "comm/reducer.hpp"
 #include "comm/tags.hpp"
+#include "comm/velocity_exchange.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
@@ -58,8 +59,8 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   const bool has_residual = spec.feedback && !residual_.empty();
   const bool has_velocity = bucket.velocity != Bucket::Velocity::off;
   const ExchangeKind& kind = exchange_kind(spec);
-  if (momentum_ == nullptr && (kind.has_momentum || has_velocity)) {
-    momentum_ = std::make_unique<LocalVelocity>(
+  if (velocity_ == nullptr && (kind.has_momentum || has_velocity)) {
+    velocity_ = std::make_unique<LocalVelocity>(
         gradient_.size(),
         kind.has_momentum ? VelocityOptions{.momentum = static_cast<float>(spec.number("momentum")),
                                             .clip = spec.number("clip"),
@@ -91,7 +92,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
       .topology = &topology_of(b),
       .tensors = bucket.tensors,
       .device = options_.device,
-      .momentum = momentum_.get()};
+      .velocity = velocity_.get()};
   MadeExchange made = kind.make(request);
   if (!has_velocity) return made;
   // In a warm-up everything is delivered, which would leave no velocity.
@@ -99,7 +100,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   made.exchange =
       make_velocity_exchange({.setup = request.setup,
                               .inner = std::move(made.exchange),
-                              .momentum = momentum_.get(),
+                              .velocity = velocity_.get(),
                               .mask = is_masked ? VelocityMask::by_delivered : VelocityMask::none});
   return made;
 }
@@ -134,7 +135,7 @@ std::vector<std::size_t> Reducer::sums_of(std::size_t bucket) const {
 void Reducer::list_state(StateVisitor& visitor) {
   const StatePlace place = options_.device == nullptr ? StatePlace::host : StatePlace::device;
   if (!residual_.empty()) visitor.values("exchange/residual", residual_, StateShare::own, place);
-  if (momentum_) visitor.values("exchange/velocity", momentum_->velocity(), StateShare::own);
+  if (velocity_) visitor.values("exchange/velocity", velocity_->velocity(), StateShare::own);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     pipeline_.exchange(b).list_state(fmt::format("exchange/bucket{}/", b), visitor);
   }

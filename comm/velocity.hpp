@@ -28,10 +28,10 @@
 // norm of a rank's gradient is then at most clip sqrt(buckets / P).
 //
 // What is not finite stays as it is, so that the exchange reports it, and its velocity does not
-// change (in pieces of kPiece values, with clipping the whole bucket). If a step is skipped because
-// of another rank or bucket, velocities have changed; what they gave is not lost but put back into
-// residuals (Exchange::put_back_delivered). In a warm-up in fp32 there are none: what the velocity
-// keeps of such a step still comes.
+// change (in pieces of kPiece values, with clipping the whole bucket). In a step that is skipped
+// the other velocities have changed all the same, on all ranks. What was delivered of them is put
+// back into residuals (Exchange::put_back_delivered); without residuals, on one rank and in a
+// warm-up in fp32, it is dropped with the step, but its part in the velocities stays.
 //
 // Host memory. One thread at a time: that of the reducer (velocity_exchange.hpp calls prepare()
 // before a bucket is sent and mask() when its sum is in place). Nothing is allocated after

@@ -11,7 +11,7 @@ namespace {
 class VelocityExchange final : public Exchange {
  public:
   explicit VelocityExchange(VelocityExchangeSetup setup) : setup_(std::move(setup)) {
-    DP_ASSERT(setup_.momentum != nullptr, "no velocity for bucket {}", setup_.setup.bucket);
+    DP_ASSERT(setup_.velocity != nullptr, "no velocity for bucket {}", setup_.setup.bucket);
   }
 
   [[nodiscard]] BufferNeeds needs() const override { return inner().needs(); }
@@ -22,7 +22,7 @@ class VelocityExchange final : public Exchange {
   }
   void prepare() override {
     const Stopwatch watch = this->watch();
-    setup_.momentum->prepare(setup_.setup.offset, gradient());
+    setup_.velocity->prepare(setup_.setup.offset, gradient());
   }
   void start() override {
     inner().start();
@@ -69,9 +69,9 @@ class VelocityExchange final : public Exchange {
     if (setup_.setup.rate != nullptr && !setup_.setup.rate->masks_velocities) return true;
     const Stopwatch watch = this->watch();
     if (setup_.mask == VelocityMask::by_residual) {
-      setup_.momentum->mask(setup_.setup.offset, {residual, gradient().size()});
+      setup_.velocity->mask(setup_.setup.offset, {residual, gradient().size()});
     } else {
-      setup_.momentum->mask_delivered(setup_.setup.offset, gradient());
+      setup_.velocity->mask_delivered(setup_.setup.offset, gradient());
     }
     return true;
   }

@@ -77,8 +77,8 @@ class Optimizer {
 
 // "sgd"
 [[nodiscard]] std::string_view optimizer_name(OptimizerKind kind);
-// Whether the exchange may keep the momentum (dgc): with a momentum factor of 0 the optimiser then
-// adds the exchange's sum to the parameters as it is.
+// Whether the exchange may keep the momentum (dgc, velocity=): with a momentum factor of 0 the
+// optimiser then adds the exchange's sum to the parameters as it is.
 [[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
 
 }  // namespace dp::net

@@ -33,7 +33,7 @@ EXCHANGES = [
     f"comm/{name}.cpp"
     for name in (
         *("ring", "direct", "tree", "hierarchical", "parameter_server", "topology", "segment_coder", "segment_exchange"),
-        *("powersgd", "dgc_exchange", "exchange_kinds", "prompt_gather", "throttled_transport"),
+        *("powersgd", "velocity_exchange", "exchange_kinds", "prompt_gather", "throttled_transport"),
     )
 ]
 EVERYONES = "kernels/base"

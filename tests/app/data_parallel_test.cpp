@@ -316,6 +316,7 @@ struct Course {
   std::vector<double> losses;  // sums over all ranks
   std::vector<std::int64_t> samples;
   std::vector<std::vector<float>> values;
+  bool has_momentum = false;  // the exchange, for the largest tensor
 };
 
 struct Training {
@@ -383,6 +384,9 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
     }
     EXPECT_GT(times.forward, 0.0);
   }
+  const auto& tensors = replica.network().parameters().tensors();
+  course.has_momentum = replica.sync().has_momentum(static_cast<std::size_t>(
+      std::ranges::max_element(tensors, {}, &net::Parameter::elements) - tensors.begin()));
   // What this rank still forwards to others has ended.
   replica.sync().reducer().run([](Communicator&) {});
   return course;
@@ -411,26 +415,41 @@ TEST(Accumulation, PartsAreRanks) {
 }
 
 // SGD's momentum before the exchange, and weight decay before that, are those behind it: the same
-// bits on one rank. On more ranks dgc's masking leaves no momentum where everything is sent.
+// bits on one rank. On more ranks dgc's masking leaves no momentum where everything is sent. Of a
+// batch in parts, which may be those of more ranks, the decay is added once.
 TEST(MomentumBeforeTheExchange, IsThatOfSgd) {
   Communicator comm;
   const ImageSet set = random_images();
   const bool is_alone = comm.size() == 1;
-  const net::GroupOptions groups = {.decay_factors = {{"conv2*", 20.0}}};
-  const net::OptimizerOptions sgd = {.momentum = is_alone ? 0.9f : 0.0f, .weight_decay = 5e-3f};
-  const Course behind = train(comm, set, {.optimizer = sgd, .groups = groups});
-  const Course before = train(
-      comm, set, {.optimizer = sgd, .compress = "dgc:ratio=1,momentum=0.9", .groups = groups});
-  const Course without = train(comm, set, {.optimizer = sgd, .compress = "dgc:ratio=1"});
-  for (std::size_t step = 0; step < behind.values.size(); ++step) {
+  Training behind;
+  behind.optimizer = {.momentum = is_alone ? 0.9f : 0.0f, .weight_decay = 5e-3f};
+  behind.groups = {.decay_factors = {{"conv2*", 20.0}}};
+  const Course want = train(comm, set, behind);
+  EXPECT_FALSE(want.has_momentum);
+  Training before = behind;
+  before.compress = is_alone ? "dgc:ratio=1,momentum=0.9" : "dgc:ratio=1";
+  const Course got = train(comm, set, before);
+  EXPECT_TRUE(got.has_momentum);
+  Communicator self(MPI_COMM_SELF);
+  Training in_parts = before;
+  in_parts.parts = is_alone ? 2 : static_cast<std::size_t>(comm.size());
+  if (!is_alone) in_parts.compress = "dgc:ratio=1,momentum=0";
+  const Course parts = train(self, set, in_parts);
+  EXPECT_TRUE(parts.has_momentum);
+  Training plain_parts = behind;
+  plain_parts.parts = in_parts.parts;
+  const Course want_parts = train(self, set, plain_parts);
+  for (std::size_t step = 0; step < want.values.size(); ++step) {
     if (is_alone) {
-      EXPECT_EQ(before.values[step], behind.values[step]) << "step " << step;
+      EXPECT_EQ(got.values[step], want.values[step]) << "step " << step;
     } else {
-      EXPECT_LT(relative_difference(before.values[step], behind.values[step]), 1e-5)
-          << "step " << step;
+      EXPECT_LT(relative_difference(got.values[step], want.values[step]), 1e-5) << "step " << step;
     }
+    EXPECT_EQ(parts.values[step], want_parts.values[step]) << "step " << step;
   }
-  EXPECT_GT(relative_difference(without.values.back(), behind.values.back()), 1e-3);
+  Training without = before;
+  without.groups = {};
+  EXPECT_GT(relative_difference(train(comm, set, without).values.back(), want.values.back()), 1e-3);
 }
 
 }  // namespace

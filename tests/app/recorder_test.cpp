@@ -402,11 +402,12 @@ TEST_F(RecorderTest, SaysWhatALinkAndAResidualDoToTheRate) {
   EXPECT_EQ(guard_at_work(rate, buckets), "");
   rate.guard_factor = 1.0905;
   rate.residual_growth = 9.5;
+  rate.most_growth = 8.0;
   rate.grown_bucket = 1;
   EXPECT_EQ(guard_at_work(rate, buckets),
-            "too much waits in the residual of some rank (growth= of ecq is the limit; rank 0's "
-            "residual is 9.5 times its gradient, most in bucket 1): 1.1 times the planned bits are "
-            "sent until it is less");
+            "too much waits in the residual of some rank, more than 8 times what comes in a step "
+            "(growth= of ecq; on rank 0 9.5 times, most in bucket 1): 1.1 times the planned bits "
+            "are sent until it is less");
 
   options_.compress = "auto";
   start();

@@ -227,7 +227,7 @@ struct Member {
   std::vector<float> velocity = std::vector<float>(kWeights);
   std::vector<float> squares = std::vector<float>(kWeights);  // Adam's second moment
   Way exact, chosen;
-  LocalVelocity dgc{kWeights, {.momentum = kMomentum, .ranks = kRanks}};
+  LocalVelocity local{kWeights, {.momentum = kMomentum, .ranks = kRanks}};
 };
 
 // Kingma and Ba 2015, algorithm 1, with their constants.
@@ -284,7 +284,7 @@ double final_loss(const Training& run) {
                           1.0f / static_cast<float>(kBatch * kRanks));
         if (step >= kSteps - kLast) last += loss;
       }
-      if (is_dgc) members[rank]->dgc.prepare(0, replica.gradient);
+      if (is_dgc) members[rank]->local.prepare(0, replica.gradient);
     }
     const auto way = step < run.exact_steps ? &Member::exact : &Member::chosen;
     run_exchange(network, members, way, step);
@@ -296,7 +296,7 @@ double final_loss(const Training& run) {
     for (const auto& member : members) {
       EXPECT_EQ(((*member).*way).exchange->finite(), is_finite);
       if (is_dgc && run.is_masking && step >= run.exact_steps) {
-        member->dgc.mask(0, member->residual);
+        member->local.mask(0, member->residual);
       }
       if (run.is_adam) {
         adam_step(*member, step, rate);

@@ -348,7 +348,8 @@ TEST(GradientSync, AutoMasksVelocitiesWhereFewBitsArePlanned) {
         for (std::size_t i = slots[t].offset; i < slots[t].offset + slots[t].elements(); ++i) {
           const bool is_masked = bits < 0.45 && gradient[i] != 0.0f;
           velocity[i] = is_masked ? 0.0f : 0.5f * velocity[i] + own[i];
-          ASSERT_EQ(listed[i], velocity[i]) << "step " << step << ", value " << i;
+          EXPECT_EQ(listed[i], velocity[i]) << "step " << step << ", value " << i;
+          if (listed[i] != velocity[i]) break;
           if (gradient[i] != 0.0f) ++delivered;
         }
       }
@@ -380,7 +381,7 @@ TEST(GradientSync, ADeviceChangesNoBit) {
   Communicator comm;
   const test::TestDevice device = test::make_test_device();
   for (const bool overlap : {true, false}) {
-    for (const char* codec : {"q8", "topk:ratio=0.05"}) {
+    for (const char* codec : {"q8", "topk:ratio=0.05", "dgc:ratio=0.05"}) {
       GradientSyncOptions options = options_of(codec);
       options.overlap = overlap;
       const Outcome want = run_on_host(comm, options, usual_order);
@@ -420,10 +421,6 @@ TEST(GradientSync, WhatAGpuCannotDoIsRefused) {
   options.path = ExchangePath::device;
   const std::string message = error_of(options, device.get());
   EXPECT_NE(message.find("no form for GPUs"), std::string::npos) << message;
-  // topk and q8 have such a form; velocities are kept in host memory.
-  options = options_of("dgc");
-  options.path = ExchangePath::device;
-  EXPECT_NE(error_of(options, device.get()).find("no form for GPUs"), std::string::npos);
 }
 
 }  // namespace

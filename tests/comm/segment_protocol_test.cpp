@@ -27,7 +27,7 @@ struct Member {
   std::unique_ptr<ThrottledTransport> throttled;
   std::vector<float> gradient = std::vector<float>(kFloats);
   std::vector<float> residual = std::vector<float>(kFloats);
-  std::unique_ptr<LocalVelocity> momentum;
+  std::unique_ptr<LocalVelocity> velocity;
   MadeExchange made;
   std::optional<BufferSet> buffers;
   std::uint64_t step = 0;
@@ -54,7 +54,7 @@ class Group {
                                                                 [this] { return now_s_; });
         transport = member.throttled.get();
       }
-      member.momentum = std::make_unique<LocalVelocity>(
+      member.velocity = std::make_unique<LocalVelocity>(
           kFloats, VelocityOptions{.ranks = static_cast<std::size_t>(ranks)});
       const ExchangeKind& kind = exchange_kind(spec_);
       member.made =
@@ -73,7 +73,7 @@ class Group {
                      .spec = &spec_,
                      .topology = &find_topology(c.topology),
                      .tensors = {&tensor, 1},
-                     .momentum = member.momentum.get()});
+                     .velocity = member.velocity.get()});
       member.buffers.emplace(exchange(rank).needs());
     }
   }

@@ -24,7 +24,7 @@ float integer_gradient(int rank, std::uint64_t step, std::size_t i) {
 TEST(LocalVelocity, IsMomentumSgdWhereEverythingIsSent) {
   Communicator comm;
   const std::size_t n = 1003;
-  LocalVelocity dgc(n, {.momentum = 0.5f, .ranks = static_cast<std::size_t>(comm.size())});
+  LocalVelocity local(n, {.momentum = 0.5f, .ranks = static_cast<std::size_t>(comm.size())});
   Bench bench(comm, "none", n, 64);
   std::vector<float> velocity(n), weights(n), want(n);
   for (std::uint64_t step = 0; step < 6; ++step) {
@@ -35,7 +35,7 @@ TEST(LocalVelocity, IsMomentumSgdWhereEverythingIsSent) {
       velocity[i] = 0.5f * velocity[i] + sum;
       want[i] -= 0.25f * velocity[i];
     }
-    dgc.prepare(0, bench.gradient);
+    local.prepare(0, bench.gradient);
     bench.run(step);
     for (std::size_t i = 0; i < n; ++i) weights[i] -= 0.25f * bench.gradient[i];
     EXPECT_EQ(weights, want) << "step " << step;
@@ -46,29 +46,29 @@ TEST(LocalVelocity, IsMomentumSgdWhereEverythingIsSent) {
 TEST(LocalVelocity, MaskingForgetsWhatWasSent) {
   Communicator comm;
   const std::size_t n = 64;
-  LocalVelocity dgc(n, {.momentum = 0.5f});
+  LocalVelocity local(n, {.momentum = 0.5f});
   std::vector<float> gradient(n), residual(n);
   for (std::uint64_t step = 0; step < 3; ++step) {
     for (std::size_t i = 0; i < n; ++i) gradient[i] = integer_gradient(0, step, i);
     const auto given = gradient;
-    dgc.prepare(0, gradient);
+    local.prepare(0, gradient);
     EXPECT_EQ(gradient, given) << "step " << step;
-    dgc.mask(0, residual);
+    local.mask(0, residual);
   }
   // The even ones stay behind, by 0.5 and -0: only zeros are masked, of either sign.
   for (std::size_t i = 0; i < n; ++i) {
     gradient[i] = 1.0f;
     residual[i] = i % 2 == 0 ? 0.5f : (i % 4 == 1 ? 0.0f : -0.0f);
   }
-  dgc.prepare(0, gradient);
-  dgc.mask(0, residual);
-  for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(dgc.velocity()[i], i % 2 == 0 ? 1.0f : 0.0f);
+  local.prepare(0, gradient);
+  local.mask(0, residual);
+  for (std::size_t i = 0; i < n; ++i) EXPECT_EQ(local.velocity()[i], i % 2 == 0 ? 1.0f : 0.0f);
   // By what was delivered: the first half.
   std::vector<float> delivered(n);
   std::fill_n(delivered.begin(), n / 2, -3.0f);
-  dgc.mask_delivered(0, delivered);
+  local.mask_delivered(0, delivered);
   for (std::size_t i = 0; i < n; ++i) {
-    EXPECT_EQ(dgc.velocity()[i], i % 2 == 0 && i >= n / 2 ? 1.0f : 0.0f);
+    EXPECT_EQ(local.velocity()[i], i % 2 == 0 && i >= n / 2 ? 1.0f : 0.0f);
   }
 }
 
@@ -76,7 +76,7 @@ TEST(LocalVelocity, MaskingForgetsWhatWasSent) {
 TEST(LocalVelocity, IsAlgorithm4) {
   const std::size_t n = 200, k = 10;
   const auto codec = make_codec(parse_codec_spec("dgc:ratio=0.05"));
-  LocalVelocity dgc(n, {.momentum = 0.9f});
+  LocalVelocity local(n, {.momentum = 0.9f});
   std::vector<float> gradient(n), residual(n), delivered(n), u(n), v(n);
   std::vector<std::byte> payload(codec->max_payload_bytes(n));
   for (std::uint64_t step = 0; step < 30; ++step) {
@@ -93,13 +93,13 @@ TEST(LocalVelocity, IsAlgorithm4) {
       want[i] = v[i];
       u[i] = v[i] = 0.0f;
     }
-    dgc.prepare(0, gradient);
+    local.prepare(0, gradient);
     const auto result = codec->encode(gradient, residual.data(), payload, {});
     codec->decode(std::span(payload).first(result.payload_bytes), delivered);
-    dgc.mask(0, residual);
+    local.mask(0, residual);
     EXPECT_EQ(delivered, want) << "step " << step;
     EXPECT_EQ(residual, v) << "step " << step;
-    EXPECT_TRUE(std::ranges::equal(dgc.velocity(), u)) << "step " << step;
+    EXPECT_TRUE(std::ranges::equal(local.velocity(), u)) << "step " << step;
   }
 }
 
@@ -150,7 +150,7 @@ TEST(LocalVelocity, TheExchangeConservesTheVelocity) {
     // Who encodes nothing has no residual to go by.
     const bool is_inside_host = topology.name == "hierarchical";
     const bool encodes = !is_inside_host || (comm.size() > 2 && comm.rank() % 2 == 0);
-    LocalVelocity dgc(n, {.clip = 20.0, .ranks = static_cast<std::size_t>(comm.size())});
+    LocalVelocity local(n, {.clip = 20.0, .ranks = static_cast<std::size_t>(comm.size())});
     Bench bench(comm, "dgc:ratio=0.1", n, 128, 0, topology.name, hosts);
     std::vector<double> given(n), delivered(n);
     for (std::uint64_t step = 0; step < kSteps; ++step) {
@@ -159,16 +159,16 @@ TEST(LocalVelocity, TheExchangeConservesTheVelocity) {
       if (is_bad && comm.rank() == comm.size() - 1) {
         std::ranges::fill(bench.gradient, std::numeric_limits<float>::quiet_NaN());
       }
-      dgc.prepare(0, bench.gradient);
+      local.prepare(0, bench.gradient);
       auto counted = bench.gradient;
       for (float& v : counted) v = std::isfinite(v) ? v : 0.0f;
       const auto sum = sum_over_ranks(comm, counted);
       bench.run(step);
       EXPECT_EQ(bench.exchange->finite(), !is_bad);
       if (encodes) {
-        dgc.mask(0, bench.residual);
+        local.mask(0, bench.residual);
       } else {
-        dgc.mask_delivered(0, bench.gradient);
+        local.mask_delivered(0, bench.gradient);
       }
       if (is_bad) bench.exchange->put_back_delivered();
       // Where nothing is encoded a skipped step's sum is lost with the step.

@@ -102,7 +102,7 @@ class Ranks {
       Member& member = members_.emplace_back();
       member.gradient.assign(kFloats, 0.25f);
       member.residual.assign(kFloats, 0.0f);
-      member.momentum = std::make_unique<LocalVelocity>(kFloats, VelocityOptions{.ranks = kRanks});
+      member.velocity = std::make_unique<LocalVelocity>(kFloats, VelocityOptions{.ranks = kRanks});
       member.made = exchange_kind(spec_).make(
           {.setup = {.transport = &network.transport(rank),
                      .bucket = 7,
@@ -119,7 +119,7 @@ class Ranks {
            .spec = &spec_,
            .topology = &topologies[topology % topologies.size()],
            .tensors = {&tensor, 1},
-           .momentum = member.momentum.get()});
+           .velocity = member.velocity.get()});
       member.buffers.emplace(member.made.exchange->needs());
     }
   }
@@ -147,7 +147,7 @@ class Ranks {
  private:
   struct Member {
     std::vector<float> gradient, residual;
-    std::unique_ptr<LocalVelocity> momentum;
+    std::unique_ptr<LocalVelocity> velocity;
     MadeExchange made;
     std::optional<BufferSet> buffers;
   };

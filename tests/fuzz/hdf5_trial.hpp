@@ -6,7 +6,8 @@
 // its stack when it crashes, hangs, takes much memory, or gets a report of AddressSanitizer:
 //
 //   a function of libhdf5 is on the stack, and the memory, if the report is about some, is
-//   allocated by libhdf5          the fault is HDF5's: damage, as in the program
+//   allocated by libhdf5 or by nobody
+//                                 the fault is HDF5's: damage, as in the program
 //   everything else               the caller reads the file in this process, too, where the fault
 //                                 shows again: libFuzzer keeps the input, and the test fails
 //

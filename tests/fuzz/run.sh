@@ -29,7 +29,7 @@ run_target() {
   local target=$1 corpus=build-fuzz/corpus/$1
   mkdir -p "$corpus"
   DP_FUZZ_SEEDS=$corpus "build-fuzz/bin/fuzz_$target" -max_total_time="$seconds" -timeout=600 \
-    -report_slow_units=600 -rss_limit_mb=2048 -malloc_limit_mb=128 -print_final_stats=1 \
+    -report_slow_units=60 -rss_limit_mb=2048 -malloc_limit_mb=128 -print_final_stats=1 \
     -artifact_prefix="build-fuzz/findings/$target-" "$corpus" > "build-fuzz/findings/$target.log" 2>&1 || true
 }
 

@@ -22,7 +22,7 @@ elseif(DP_SANITIZE)
 endif()
 
 # Open MPI keeps memory until the process ends, and some tests preload a library.
-set(DP_ASAN_OPTIONS ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0)
+set(DP_ASAN_OPTIONS ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:detect_stack_use_after_return=0)
 
 # As root or not, with fewer cores than ranks or not: the same command. Ranks that wait give way.
 # ThreadSanitizer leaves out what is Open MPI's, by name.

@@ -34,17 +34,16 @@ struct Plan {
   FileFault fault = FileFault::none;
 };
 
-// Other threads read it at any time, such as those of MPI. So a plan never changes, and none is
-// ever freed.
-constexpr Plan no_plan = {};
-std::atomic<const Plan*> current = &no_plan;
+// Other threads read it at any time, such as those of MPI. So a plan never changes, none is ever
+// freed, and its list stays open.
+constexpr Plan kNoPlan = {};
+std::atomic<const Plan*> current = &kNoPlan;
 std::atomic<long> calls = 0;
 std::atomic<bool> is_full = false;
 std::array<std::atomic<bool>, 4096> has_written = {};  // by descriptor
 
 void set_plan(const char* below, long at, FileFault fault, const char* list) {
-  const Plan* last = current.exchange(&no_plan);
-  if (last->list >= 0) ::syscall(SYS_close, last->list);
+  current = &kNoPlan;
   Plan& next = *new Plan;
   if (*list != '\0') {
     const long opened =
