@@ -12,6 +12,7 @@ import time
 
 DPTRAIN, MPIRUN, CASE, SHIM = sys.argv[1:5]
 RANKS = 3
+SLOWER = 5 if os.environ.get("DP_SANITIZE") else 1  # programs with a sanitizer
 OPTIONS = ["--model", "resnet20", "--limit-test", "8", "--batch-size", "8", "--threads", "1", "--autotune", "off",
            "--lr", "0.01", "--comm-timeout", "3"]
 
@@ -83,7 +84,7 @@ def in_parallel(work) -> None:
 def run(marker: str, words: list[str]) -> tuple[subprocess.Popen, str, str]:
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=100 * SLOWER)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -150,7 +151,7 @@ def stopped_in_training() -> None:
                     continue
                 if f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
                     os.kill(candidate, signal.SIGSTOP)
-            out, err = process.communicate(timeout=100)
+            out, err = process.communicate(timeout=100 * SLOWER)
         finally:
             for left in processes(marker) if process.poll() is None else []:
                 os.kill(left, signal.SIGKILL)
@@ -196,7 +197,7 @@ def hanging_disk_under_a_checkpoint() -> None:
     process, out, err = run(marker_of(0), words)
     took_s = time.monotonic() - begin
     said = [line for line in err.splitlines() if line.startswith("dptrain: ")]
-    assert process.returncode == 3 and "epoch 40/40 " in out and len(said) == 2 and took_s < 90, (took_s, out, err)
+    assert process.returncode == 3 and "epoch 40/40 " in out and len(said) == 2 and took_s < 90 * SLOWER, (took_s, out, err)
     assert re.fullmatch(r"dptrain: the checkpoint of step 2 is not complete: rank 1 on \S+ has not written its part for \d+ s; "
                         r"training goes on, but without another checkpoint until then: look at that disk", said[0]), said
     assert re.fullmatch(r"dptrain: the training is complete, but not all of its files: there is no complete checkpoint in ck "

@@ -14,6 +14,7 @@ LAB = f"test-{os.getpid()}"
 TINY = ["--limit-train", "64", "--limit-test", "32", "--epochs", "1", "--batch-size", "16", "--model", "resnet20",
         "--autotune", "off"]
 PYTHON = "/usr/bin/python3"
+SLOWER = 5 if os.environ.get("DP_SANITIZE") else 1  # programs with a sanitizer
 # Reads from a connection; told to on its input, it says how many Mbit/s came in the next second.
 SINK = """import select, socket, sys, time
 server = socket.create_server(("", 7000)); server.settimeout(30); print("ready", flush=True)
@@ -55,7 +56,7 @@ def dplab(*words: str, lab: str = LAB, code: int = 0, **options) -> str:
     """Runs dplab, checks its exit code, returns what it printed."""
     place = words.index("--") if "--" in words else len(words)
     command = [DPLAB, *words[:place], "--lab", lab, *words[place:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90 * SLOWER, **options)
     assert done.returncode == code, f"{command}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 

@@ -1,5 +1,6 @@
 #include "tests/fuzz/hdf5_trial.hpp"
 
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <link.h>
 #include <pthread.h>
@@ -87,15 +88,31 @@ bool is_hdf5_at_work() {
   return is_hdf5_in(std::span(stack).first(static_cast<std::size_t>(std::max(count, 0))));
 }
 
-// Whether AddressSanitizer reports on memory that HDF5 did not allocate. HDF5 itself is compiled
-// without it, so nothing is known of HDF5's own variables. While a report is under way,
+// Whether HDF5 was given memory of ours. Without it, HDF5 has come there by reading far beyond its
+// own.
+bool has_memory_of_ours(std::span<void* const> stack) {
+  return std::ranges::any_of(stack, [](void* place) {
+    Dl_info found;
+    if (!is_in(hdf5, place) || ::dladdr(place, &found) == 0 || found.dli_sname == nullptr) {
+      return false;
+    }
+    const std::string_view name = found.dli_sname;
+    return name == "H5Aread" || name == "H5Dread";
+  });
+}
+
+// Whether AddressSanitizer reports on memory that HDF5 did not allocate, but was given. HDF5 itself
+// is compiled without it, so nothing is known of HDF5's own variables. While a report is under way,
 // __asan_locate_address would wait for ever for any memory but the heap's.
 bool is_about_other_memory() {
   if (__asan_report_present == nullptr || __asan_report_present() == 0) return false;
   void* const address = __asan_get_report_address();
-  if (address == nullptr) return false;
-  if (is_in(own_memory, address)) return true;
   std::array<void*, kMostFrames> stack;
+  const int frames = ::backtrace(stack.data(), static_cast<int>(stack.size()));
+  if (address == nullptr ||
+      !has_memory_of_ours(std::span(stack).first(static_cast<std::size_t>(std::max(frames, 0)))))
+    return false;
+  if (is_in(own_memory, address)) return true;
   int thread = 0;
   const std::size_t count =
       __asan_get_alloc_stack(address, stack.data(), stack.size(), &thread);  // 0: nobody's

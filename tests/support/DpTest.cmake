@@ -15,10 +15,12 @@ include(GoogleTest)
 
 # Under an emulator of another processor everything takes ten times as long, with a sanitizer up to five times.
 set(DP_TEST_TIMEOUT_S 120)
+set(DP_TEST_LIMIT_S 60)  # of a single test of many ranks (mpi_main.cpp)
 if(CMAKE_CROSSCOMPILING_EMULATOR)
   set(DP_TEST_TIMEOUT_S 1200)
 elseif(DP_SANITIZE)
   set(DP_TEST_TIMEOUT_S 600)
+  set(DP_TEST_LIMIT_S 300)
 endif()
 
 # Open MPI keeps memory until the process ends, and some tests preload a library.
@@ -30,7 +32,7 @@ set(DP_MPI_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
   OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
-  OMP_NUM_THREADS=1 DP_SANITIZE=${DP_SANITIZE} ${DP_ASAN_OPTIONS} TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
+  OMP_NUM_THREADS=1 DP_TEST_LIMIT_S=${DP_TEST_LIMIT_S} DP_SANITIZE=${DP_SANITIZE} ${DP_ASAN_OPTIONS} TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
   CACHE INTERNAL "What every test under mpirun runs with")
 
 # The program NAME_on_cpu, linked to the _on_cpu of what NAME is linked to. Where the CUDA backend is
