@@ -79,7 +79,7 @@ class Damage {
 #endif
 #endif
 #ifdef DP_ADDRESS_SANITIZER
-// Of HDF5, in memory.
+// An empty HDF5 file that is never written to a disk.
 hid_t test_file() {
   const H5Handle in_memory(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_fapl_core(in_memory.get(), 4096, false);
