@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <iterator>
 
 #include "app/run_state.hpp"
@@ -22,6 +23,8 @@ constexpr auto kMoment = std::chrono::seconds(1);
 // long.
 constexpr auto kLook = std::chrono::milliseconds(500);
 constexpr double kSlow_s = 5.0;
+// What a run that fails gives a part that is being written, before it says why it fails.
+constexpr double kLast_s = 5.0;
 
 }  // namespace
 
@@ -44,7 +47,8 @@ Checkpoints::Checkpoints(Device& device, Reducer& reducer, CheckpointOptions opt
 // A thread that waits for a disk cannot be ended. It is left to the end of the process, with what
 // it works on.
 Checkpoints::~Checkpoints() {
-  const double most_s = hanging_.empty() ? options_.timeout_s : 0.0;
+  double most_s = hanging_.empty() ? options_.timeout_s : 0.0;
+  if (std::uncaught_exceptions() > 0) most_s = std::min(most_s, kLast_s);
   if (!writer_->wait_for(std::chrono::duration<double>(most_s))) {
     static_cast<void>(writer_.release());
   }
@@ -179,7 +183,8 @@ void Checkpoints::take_complete() {
 void Checkpoints::end_tidying(const std::vector<Report>& reports) {
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
     tell_failures();
-    std::erase(complete_, *pending_);
+    // All parts are written, and alike. Where older ones are gone it is what there is to go on from.
+    if (complete_.size() > 1) std::erase(complete_, *pending_);
   } else if (is_complete_ && rank_ == 0) {
     options_.on_complete(*pending_);
   }

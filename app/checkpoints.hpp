@@ -61,7 +61,8 @@ struct CheckpointExtras {
 class Checkpoints {
  public:
   Checkpoints(Device& device, Reducer& reducer, CheckpointOptions options);
-  ~Checkpoints();  // gives the thread a time-out to write what it has begun
+  // Gives the thread a time-out to write what it has begun; some seconds if the run fails.
+  ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 

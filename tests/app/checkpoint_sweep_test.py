@@ -86,7 +86,8 @@ def try_point(point: Point, wanted: tuple) -> str | None:
         lines = pathlib.Path(folder, "calls").read_text().splitlines() if os.path.exists(f"{folder}/calls") else []
         if len(lines) < point.at:
             return None if done.returncode == 0 and result(folder) == wanted else f"not reached, {done}"
-        wrong = first_run(point, calls_of(lines)[point.at - 1], done, folder, wanted)
+        calls = calls_of(lines)
+        wrong = first_run(point, calls[point.at - 1], done, folder, wanted)
         if wrong:
             return wrong
         again = train(folder)
@@ -96,6 +97,9 @@ def try_point(point: Point, wanted: tuple) -> str | None:
             return f"a file is not whole under its final name\n{again.stderr}"
         if result(folder) != wanted:
             return f"resumed to another result\n{again.stdout}"
+        had_one = any(call.startswith("rename") and call.endswith(".ckpt") for call in calls[:point.at - 1])
+        if had_one and "resumed from step" not in again.stdout:
+            return f"begins anew, although a checkpoint was complete\n{again.stdout}"
         # There may be the last part of each rank and one that was begun, and the logs beside them.
         left = sorted(path.name for path in pathlib.Path(folder, "ck").iterdir())
         return f"leaves {left}" if len(left) > (6 if MPIRUN else 4) else ""

@@ -141,6 +141,31 @@ TEST_F(CheckpointsTest, ARenameThatFailsIsTold) {
   EXPECT_EQ(files(".waiting"), 0u);
 }
 
+// With one that is kept, older ones are gone by then on the other ranks: the new one, whose parts are
+// all written, stays although a later one cannot be written.
+TEST_F(CheckpointsTest, ARenameThatFailsLeavesTheOnlyOne) {
+  const auto ranks = static_cast<std::size_t>(comm_.size());
+  CheckpointOptions one = options();
+  one.keep = 1;
+  Checkpoints checkpoints(*device_, *reducer_, one);
+  const long at = call_of_last_rename(checkpoints);
+  const bool is_last = comm_.rank() + 1 == comm_.size();
+  if (is_last) set_file_faults((path_ + "/").c_str(), at, FileFault::once);
+  write(checkpoints, 2);
+  EXPECT_EQ(checkpoints.newest()->step, 2u);
+  if (is_last) set_file_faults((path_ + "/").c_str(), 1, FileFault::once);
+  write(checkpoints, 3);
+  set_file_faults("", 0, FileFault::none);
+  EXPECT_EQ(checkpoints.newest()->step, 2u);
+  await_all();  // all have removed theirs
+  const std::vector<ShardFile> left = list_shards(path_);
+  EXPECT_EQ(left.size(), ranks);
+  for (const ShardFile& file : left) EXPECT_EQ(file.checkpoint.step, 2u) << name_of(file);
+  await_all();  // all have looked
+  write(checkpoints, 4);
+  EXPECT_EQ(files(".ckpt"), ranks);
+}
+
 // A part that cannot be written: its checkpoint goes, and the same step may be written again. Ranks
 // that share the folder leave each other's new files alone.
 TEST_F(CheckpointsTest, TheSameStepIsWrittenAgain) {
