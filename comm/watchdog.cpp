@@ -17,9 +17,10 @@ namespace {
 
 constexpr double kPatienceWithTheLiving = 10.0;  // timeouts
 constexpr double kLeastForStart_s = 15.0;
-// Ranks speak one after the other: those of a host by their order, and later where nobody knows the
-// culprit. The first one ends the job.
+// Ranks speak one after the other: those of a host by their order, and those of several hosts later,
+// where nobody knows the culprit. The first one ends the job.
 constexpr double kTurn_s = 0.5, kAfterThoseWhoKnow_s = 1.0;
+constexpr int kMostTurns = 10;
 constexpr auto kLook = std::chrono::milliseconds(100);
 constexpr auto kLate = std::chrono::seconds(2);
 
@@ -103,7 +104,9 @@ std::string Watchdog::verdict(const std::string& call, double waited_s, double t
         call, waited_s, advice, by);
   }
   const double limit_s = call == "MPI_Init" ? std::max(timeout_s, kLeastForStart_s) : timeout_s;
-  if (!has_turn(limit_s + kAfterThoseWhoKnow_s)) return {};
+  // All hosts notice at the same time. mpirun ends the ranks of the others in the meantime.
+  const double own_turn_s = kTurn_s * std::clamp(me, 0, kMostTurns);
+  if (waited_s < limit_s + kAfterThoseWhoKnow_s + own_turn_s) return {};
   return fmt::format(
       "a rank on another host has been silent for {:.0f} s in {}: the {} rank{} on host {} wait{} "
       "for it; look whether every host runs its ranks and reaches the others{}{}",
@@ -144,7 +147,9 @@ void Watchdog::main_loop() {
       const std::string line = options_.program + ": " + message + "\n";
       static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
     }
-    end_job_now(static_cast<int>(ErrorKind::communication));
+    constexpr int kExitCode = static_cast<int>(ErrorKind::communication);
+    if (options_.on_end) options_.on_end(kExitCode);
+    end_job_now(kExitCode);
   }
 }
 

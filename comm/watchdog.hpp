@@ -18,6 +18,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -28,6 +29,8 @@ struct WatchdogOptions {
   std::string program;         // begins the message
   std::string timeout_option;  // "--comm-timeout"; empty: nothing is advised
   double timeout_s = 60.0;
+  // Called before the process is ended, by the watchdog's thread, with the exit code.
+  std::function<void(int)> on_end = {};
 };
 
 class Watchdog {

@@ -107,11 +107,18 @@ std::optional<ShardFile> parse_shard_name(std::string_view name) {
 
 void prepare_checkpoint_folder(const std::string& folder) {
   std::error_code code;
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  std::vector<fs::path> missing;
+  for (fs::path at = whole; !fs::exists(at, code); at = at.parent_path()) missing.push_back(at);
   fs::create_directories(folder, code);
   const auto refuse = [&](const std::string& why) {
     throw SettingError(Setting::checkpoint, folder, why, ErrorKind::data);
   };
   if (code) refuse(fmt::format("cannot be created: {}", code.message()));
+  // A folder that a loss of power takes back would take its checkpoints with it.
+  for (const fs::path& made : missing) {
+    if (made.has_filename()) sync_folder_of(made.string());
+  }
   if (::access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
     refuse(fmt::format("cannot be written: {}", std::strerror(errno)));
   }

@@ -114,15 +114,17 @@ def starts_again() -> None:
 
 
 def ends_where_it_must() -> None:
-    for code in (3, 75):
+    for code in (2, 3, 75):
         die(3, f"exit {code}")
         got, said, _ = finish(start())
         assert got == code and said[-1].endswith(f"exit code {code}; it is not started again"), (code, got, said)
     pathlib.Path("state").unlink(missing_ok=True)
-    die(3, "exit 70")
-    die(25, "exit 70")  # a second time it will come again
-    got, said, _ = finish(start())
-    assert got == 70 and len([line for line in said if line.startswith("run ")]) == 2, (got, said)
+    for code in (5, 70):
+        pathlib.Path("state").unlink(missing_ok=True)
+        die(3, f"exit {code}")
+        die(25, f"exit {code}")  # a second time it will come again
+        got, said, _ = finish(start())
+        assert got == code and len([line for line in said if line.startswith("run ")]) == 2, (got, said)
     # Restarts that begin where the run before began make no progress.
     die(3, "sleep 0.5; rm state; kill -9 $$")
     got, said, _ = finish(start("--max-restarts", "1"))
