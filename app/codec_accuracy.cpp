@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <span>
 
 namespace dp {
 namespace {
@@ -28,37 +28,60 @@ constexpr Row kRows[] = {{"none", kExact, kExact},
                          {"dgc:ratio=0.01", 0.968, 0.977},
                          {"sign", 1.407, 1.398}};
 
-// ecq:bits= on direct: the mean of the run and the loss, one run each with seed 1. fp32 with this
-// seed on the same machine ended at kExactOfRates.
+// Bits a value and the loss, one run each with seed 1, on direct. fp32 with this seed on the same
+// machine ended at kExactOfRates.
 struct RatePoint {
   double bits, loss;
 };
-constexpr RatePoint kRate[] = {
-    {0.1, 0.942}, {0.2, 0.885}, {0.35, 0.834}, {0.6, 0.859}, {1.2, 0.840}};
 constexpr double kExactOfRates = 0.875;
 
-// The loss divided by fp32's. Between two points it follows the logarithm of the rate. Finer than
-// the last one it is 1; coarser than the first one nobody has tried.
-std::optional<double> loss_at(double bits) {
-  if (bits < kRate[0].bits) return std::nullopt;
-  for (std::size_t i = 1; i < std::size(kRate); ++i) {
-    if (bits > kRate[i].bits) continue;
-    const double share =
-        std::log(bits / kRate[i - 1].bits) / std::log(kRate[i].bits / kRate[i - 1].bits);
-    return (kRate[i - 1].loss + share * (kRate[i].loss - kRate[i - 1].loss)) / kExactOfRates;
+// ecq:bits=, which spends the mean of the run by a plan.
+constexpr RatePoint kGradients[] = {
+    {0.1, 0.942}, {0.2, 0.885}, {0.35, 0.834}, {0.6, 0.859}, {1.2, 0.840}};
+constexpr RatePoint kVelocities[] = {{0.2, 0.886}, {0.35, 0.864}, {0.6, 0.850}, {1.2, 0.813}};
+constexpr RatePoint kMasked[] = {
+    {0.1, 0.889}, {0.2, 0.845}, {0.35, 0.844}, {0.6, 0.897}, {1.2, 0.971}};
+// auto, whose bits are about the same in all steps.
+constexpr RatePoint kEven[] = {{0.2, 0.916}, {0.35, 0.880}};
+constexpr RatePoint kEvenVelocities[] = {{0.2, 0.863}, {0.35, 0.859}};
+
+// The loss divided by fp32's. Between two points it follows the logarithm of the rate. Beyond them
+// nobody has tried.
+std::optional<double> loss_at(std::span<const RatePoint> points, double bits) {
+  if (bits < points.front().bits || bits > points.back().bits) return std::nullopt;
+  std::size_t i = 1;
+  while (bits > points[i].bits) ++i;
+  const double share =
+      std::log(bits / points[i - 1].bits) / std::log(points[i].bits / points[i - 1].bits);
+  return (points[i - 1].loss + share * (points[i].loss - points[i - 1].loss)) / kExactOfRates;
+}
+
+std::span<const RatePoint> points_of(const CodecSpec& codec, bool is_even) {
+  const bool is_masked = codec.has_choice("velocity", "masked");
+  if (is_masked || codec.has_choice("velocity", "on")) {
+    if (is_even) return kEvenVelocities;
+    return is_masked ? std::span<const RatePoint>(kMasked) : kVelocities;
   }
-  return 1.0;
+  return is_even ? std::span<const RatePoint>(kEven) : kGradients;
+}
+
+// Nothing where the spec has more than bits= and velocity=.
+std::optional<double> loss_of_rate(const CodecSpec& codec, bool is_even) {
+  const auto bits = codec.settings.find("bits");
+  if (bits == codec.settings.end() || bits->second <= 0.0) return std::nullopt;
+  CodecSpec plain = parse_codec_spec("ecq");
+  plain.settings["bits"] = bits->second;
+  plain.settings["velocity"] = codec.settings.at("velocity");
+  if (plain != codec) return std::nullopt;
+  return loss_at(points_of(codec, is_even), bits->second);
 }
 
 }  // namespace
 
-std::optional<double> loss_of_studies(const CodecSpec& codec, const std::string& topology) {
+std::optional<double> loss_of_studies(const CodecSpec& codec, const std::string& topology,
+                                      bool is_even) {
   if (codec.name == "ecq") {
-    const auto bits = codec.settings.find("bits");
-    if (topology != "direct" || bits == codec.settings.end() || bits->second <= 0.0) {
-      return std::nullopt;
-    }
-    return loss_at(bits->second);
+    return topology == "direct" ? loss_of_rate(codec, is_even) : std::nullopt;
   }
   for (const Row& row : kRows) {
     if (parse_codec_spec(row.spec) != codec) continue;

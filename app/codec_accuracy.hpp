@@ -19,8 +19,10 @@ namespace dp {
 // Two runs with different seeds are that far apart.
 inline constexpr double kSpreadOfSeeds = 0.03;
 
-// The loss divided by fp32's; nothing where no study had that codec with those settings.
+// The loss divided by fp32's; nothing where no study had that codec with those settings. is_even: a
+// codec with bits= sends as many in every step, as with auto, and not by the plan of a run.
 [[nodiscard]] std::optional<double> loss_of_studies(const CodecSpec& codec,
-                                                    const std::string& topology);
+                                                    const std::string& topology,
+                                                    bool is_even = false);
 
 }  // namespace dp

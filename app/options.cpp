@@ -252,7 +252,7 @@ void Builder::resolve_codec_defaults() {
 void Builder::resolve_plan() {
   if (options_.action == Options::Action::plan) return;
   for (const char* name : {"plan-ranks", "plan-batches", "plan-rates", "plan-delay-ms",
-                           "plan-codecs", "plan-topologies", "plan-accuracy"}) {
+                           "plan-codecs", "plan-topologies", "plan-sync", "plan-accuracy"}) {
     if (layer_of(name) == Layer::command_line) {
       throw_error(ErrorKind::usage, "--{}: only with --plan", name);
     }

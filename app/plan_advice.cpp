@@ -25,8 +25,9 @@ std::string PlanRow::text() const {
 }
 
 std::optional<double> loss_of_studies(const PlanRow& row) {
-  return loss_of_studies(parse_codec_spec(row.sent_as.empty() ? row.codec : row.sent_as),
-                         row.topology);
+  const bool is_auto = !row.sent_as.empty();
+  return loss_of_studies(parse_codec_spec(is_auto ? row.sent_as : row.codec), row.topology,
+                         is_auto);
 }
 
 PlanAdvice advise(const std::vector<PlanRow>& rows) {
@@ -53,7 +54,7 @@ PlanAdvice advise(const std::vector<PlanRow>& rows) {
       best.topology, best.codec, sync_text(best), format_seconds(best.step_s),
       format_seconds(best.exposed_s));
   advice.text += has_good ? fmt::format(
-                                "; the finest of those that train as fp32 does within the "
+                                "; the first of those listed that train as fp32 does within the "
                                 "spread of seeds and take at most {:.0f} % longer than the "
                                 "quickest of these",
                                 100.0 * (kNearFastest - 1.0))
