@@ -99,8 +99,8 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
   }
   sync_->set_hidden_share(std::min(
       1.0, static_cast<double>(options_.rounds->delay) / static_cast<double>(rounds_->steps())));
-  sync_->begin_step(step, progress, rounds_->number());
   rounds_->write_difference();
+  sync_->begin_step(step, progress, rounds_->number());
   sync_->all_final();
 }
 

@@ -123,6 +123,15 @@ void LinkRateEstimate::add(const BusyPeriod& period, double least_overhead_s) {
   bytes_per_s_ = median(last_);
 }
 
+void LinkRateEstimate::add_late(const BusyPeriod& period) {
+  const double all_s = period.wire_s() + period.peer_wait_s;
+  if (period.sent_bytes == 0 || all_s <= 0.0) return;
+  const std::size_t at = count_++ % kPeriods;
+  last_times_[at] = all_s;
+  last_[at] = std::max(bytes_per_s_, static_cast<double>(period.sent_bytes) / all_s);
+  bytes_per_s_ = median(last_);
+}
+
 void LinkRateEstimate::learn_overhead(double bytes, double wire_s) {
   constexpr double kLeastDifference = 0.1, kForget = 0.8, kLeastWeight = 0.3;
   const double more_bytes = bytes - last_bytes_, more_s = wire_s - last_wire_s_;
@@ -156,7 +165,9 @@ void AutoRate::add(const StepTimes& step) {
   const double busy_s = step.busy.end_s - step.busy.begin_s;
   // Another rank is late: what this one has waited for is not the link.
   const bool is_frozen = step.busy.peer_wait_s > kMostPeerWait * busy_s;
-  if (!is_frozen) {
+  if (is_frozen) {
+    link_.add_late(step.busy);
+  } else {
     const double late_s = std::max(kWakeUp_s, step.busy.late_s());
     link_.add(step.busy, static_cast<double>(hops_) * (options_.latency_s + late_s));
   }
@@ -170,7 +181,6 @@ void AutoRate::add(const StepTimes& step) {
   approach(codec_s_, step.busy.codec_s);
   const double slack_s = kSlack * compute_s_;
   ++steps_;
-  if (is_frozen && steps_ > 1) return;
   if (!is_frozen) {
     const double excess_s = step.exposed_s - step.busy.peer_wait_s - slack_s;
     margin_s_ = std::clamp(margin_s_ + kGain * excess_s, 0.0, codec_s_);

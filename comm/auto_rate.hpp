@@ -60,6 +60,8 @@ class LinkRateEstimate {
 
   // least_overhead_s: what passes without a byte on the wire, such as latencies and wake-ups.
   void add(const BusyPeriod& period, double least_overhead_s);
+  // A period most of which went by for other ranks: it bounds the rate from below alone.
+  void add_late(const BusyPeriod& period);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
   // What passes without a byte on the wire, as far as it is known.
   [[nodiscard]] double overhead_s() const { return overhead_s_; }
@@ -147,7 +149,7 @@ class AutoRate {
  public:
   // What may stay exposed, as a share of the step's computation.
   static constexpr double kSlack = 0.03;
-  // A wait for another rank of more than this share of a period says nothing of the link.
+  // With a wait for another rank of more than this share, a period does not lower the estimate.
   static constexpr double kMostPeerWait = 0.2;
   // Threads wake up and messages are handled in about this time at least, for each message that
   // follows from another one.

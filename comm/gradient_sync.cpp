@@ -14,6 +14,7 @@ namespace dp {
 
 void GradientSync::begin_step(std::uint64_t step, double progress,
                               std::optional<std::uint64_t> number) {
+  is_round_ = number.has_value();
   if (has_rate()) order_rate(step, number.value_or(step), progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
@@ -118,13 +119,12 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
                            std::vector<TensorSlot> tensors, GradientSyncOptions options)
     : device_(device), gradient_(gradient), options_(std::move(options)) {
   const CompressChoice choice = parse_compress(options_.compress);
-  options_.compress = choice.codec;
+  codec_ = choice.codec;
   limits_ = choice.limits;
   if (tensors.empty()) return;
   mark_exact_tensors(tensors);
   if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
-  buckets_ =
-      plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = options_.compress});
+  buckets_ = plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = codec_});
   if (options_.is_one_host && options_.reducer.topology == "hierarchical") {
     // The ranks of one host add in fp32; only sums between hosts are encoded.
     for (Bucket& bucket : buckets_) {
@@ -209,7 +209,7 @@ void GradientSync::check_momentum() const {
                        "dgc has a momentum of its own; allowed: Nesterov's momentum off",
                        ErrorKind::usage, Setting::nesterov);
   }
-  if (!parse_codec_spec(options_.compress).feedback) {
+  if (!parse_codec_spec(codec_).feedback) {
     throw SettingError(Setting::codec, options_.compress,
                        "dgc gathers what it does not send in the residual; allowed: ef=on");
   }

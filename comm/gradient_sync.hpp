@@ -85,7 +85,9 @@ class GradientSync {
 
   // progress: the share of the run that lies before this step, for codecs with a rate
   // (planned_bits); below 0: not known.
-  // number: of this exchange, where not every step has one; nothing: the step's.
+  // number: of this exchange, where not every step has one (rounds); nothing: the step's. With a
+  // number the gradient is there already, and a codec with a rate looks at it: what one round
+  // changes is too unlike what the one before has changed. Then it is collective.
   void begin_step(std::uint64_t step, double progress = -1.0,
                   std::optional<std::uint64_t> number = std::nullopt);
   void tensor_final(std::size_t tensor);
@@ -142,6 +144,7 @@ class GradientSync {
   void check_rate() const;
   void watch_link(std::size_t ranks);
   void order_rate(std::uint64_t step, std::uint64_t number, double progress);
+  void look_at_values();
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
   void steer_rate(const StepVerdict& verdict);
@@ -156,6 +159,7 @@ class GradientSync {
   Device* device_;
   std::span<float> gradient_;
   GradientSyncOptions options_;
+  std::string codec_;  // of options_.compress, and of auto the one that it steers
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_tensor_;
   BucketTracker tracker_;
@@ -183,6 +187,7 @@ class GradientSync {
   bool has_times_ = false;
   double hidden_share_ = 0.0;
   std::uint64_t step_ = 0;                 // or the exchange's number
+  bool is_round_ = false;                  // the latter
   std::optional<std::size_t> planned_at_;  // in planned_bits of the options
   std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;  // of the first step
   std::unique_ptr<Reducer> reducer_;

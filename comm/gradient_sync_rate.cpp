@@ -59,7 +59,7 @@ void GradientSync::check_rate() const {
   if (mean_bits_ > 0.0 && wanted_error_ > 0.0) {
     refuse("bits= and error= exclude each other", Setting::codec);
   }
-  if (wanted_error_ > 0.0 && !parse_codec_spec(options_.compress).feedback) {
+  if (wanted_error_ > 0.0 && !parse_codec_spec(codec_).feedback) {
     refuse("error= is measured in residuals; allowed: ef=on", Setting::codec);
   }
 }
@@ -126,6 +126,7 @@ void GradientSync::order_rate(std::uint64_t step, std::uint64_t number, double p
     times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
   }
   const bool sends_dense = is_dense(planned_bits_);
+  if (is_round_ && !sends_dense && wanted_error_ == 0.0) look_at_values();
   if (!rate_.is_started() && !histograms_ && !sends_dense) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
   }
@@ -143,6 +144,38 @@ void GradientSync::order_rate(std::uint64_t step, std::uint64_t number, double p
                       .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(number),
                       .masks_velocities = !limits_ || planned_bits_ < kMostMaskedBits,
                       .histograms = histograms_.get()});
+}
+
+// The step of the quantiser with which this rank's own values would take the planned bits; the mean
+// over ranks counts.
+void GradientSync::look_at_values() {
+  std::vector<float> copy;
+  std::span<const float> gradient = gradient_, residual = reducer_->residual();
+  if (is_gpu()) {
+    copy = to_host(*device_, gradient_);
+    gradient = copy;
+  }
+  std::vector<float> residual_copy;
+  if (is_on_device_) {
+    residual_copy = to_host(*device_, {residual.data(), residual.size()});
+    residual = residual_copy;
+  }
+  MagnitudeHistogram histogram;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const Bucket& bucket = reducer_->buckets()[b];
+    if (!dp::has_rate(parse_codec_spec(bucket.codec))) continue;
+    const ExchangePlan plan = reducer_->plan_of(b);
+    for (const PlanTask& task : plan.tasks) {
+      if (task.give != PlanTask::Give::partial) continue;
+      const ExchangePlan::Segment& segment = plan.segments[task.segment];
+      const std::size_t begin = bucket.offset + segment.begin;
+      histogram.add(gradient.subspan(begin, segment.size),
+                    residual.empty() ? nullptr : residual.data() + begin);
+    }
+  }
+  std::array<std::int64_t, 2> sum = RateController::own_step(histogram.step_for(planned_bits_));
+  reducer_->run([&](Communicator& communicator) { communicator.all_sum(sum); });
+  rate_.follow(sum);
 }
 
 void GradientSync::steer_rate(const StepVerdict& verdict) {
@@ -176,7 +209,9 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   } else if (wanted_error_ > 0.0) {
     rate_.update(verdict.rate.errors());
   } else {
-    rate_.update(verdict.rate, planned_bits_, is_dense(next_bits) ? planned_bits_ : next_bits);
+    // In rounds, the next one's values say what the next plan needs.
+    const bool is_foreseen = is_round_ || is_dense(next_bits);
+    rate_.update(verdict.rate, planned_bits_, is_foreseen ? planned_bits_ : next_bits);
   }
   take_squares(verdict);
   report_rate(verdict);

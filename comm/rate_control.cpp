@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numbers>
+#include <utility>
 
 namespace dp {
 namespace {
@@ -161,6 +162,19 @@ void RateController::start_with(std::array<double, kRateSites> steps) {
   is_started_ = 1;
 }
 
+std::array<std::int64_t, 2> RateController::own_step(double step) {
+  if (!(step > 0.0)) return {0, 0};
+  return {std::llround(std::log2(step) / kUnit), 1};
+}
+
+void RateController::follow(const std::array<std::int64_t, 2>& sum) {
+  if (sum[1] == 0) return;
+  const std::int64_t mean = sum[0] / sum[1];
+  const std::int64_t last = std::exchange(followed_, mean);
+  if (last == kUnknown || !is_started()) return;
+  for (std::int64_t& log_step : log_steps_) log_step += mean - last;
+}
+
 void RateController::update(const RateTally& tally, double bits, double next_bits) {
   constexpr double kLog2E = std::numbers::log2e;
   for (std::size_t s = 0; s < kRateSites; ++s) {
@@ -200,6 +214,7 @@ void RateController::list_state(StateVisitor& visitor, const std::string& prefix
                  StateShare::replicated);
   visitor.values(prefix + "/debts", std::span<std::int64_t>(debts_), StateShare::replicated);
   visitor.value(prefix + "/is_started", is_started_);
+  visitor.value(prefix + "/followed", followed_);
 }
 
 }  // namespace dp

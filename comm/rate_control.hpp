@@ -210,6 +210,12 @@ class RateController {
   [[nodiscard]] bool is_started() const { return is_started_ != 0; }
   // Steps have to be found anew.
   void stop() { is_started_ = 0; }
+  // Where the values of an exchange are known before it, and are unlike the last ones: each rank
+  // finds the step with which its own would take the bits of the plan, and own_step() is its part
+  // of a sum over ranks, for follow(). The steps in force then change as the mean of the ranks' own
+  // ones (of their logarithms) has changed since the last call.
+  [[nodiscard]] static std::array<std::int64_t, 2> own_step(double step);  // 0: all values are 0
+  void follow(const std::array<std::int64_t, 2>& sum);
   // After each other step; `bits` is what was planned for it, `next_bits` for the next one.
   void update(const RateTally& tally, double bits, double next_bits);
   // With a wanted relative error instead: log step -= kMostGain * log(error / wanted).
@@ -225,6 +231,9 @@ class RateController {
   static constexpr double kUnit = 1.0 / 4096.0;
   std::array<std::int64_t, kRateSites> log_steps_ = {}, debts_ = {};
   std::int64_t is_started_ = 0;
+  // What follow() came to last; nothing before.
+  static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();
+  std::int64_t followed_ = kUnknown;
 };
 
 }  // namespace dp

@@ -175,6 +175,8 @@ class Reducer {
   // The bytes that this rank sends for one exchange of that bucket; nothing if they depend on the
   // values.
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
+  // This rank's list of messages in an exchange of that bucket, whose values are one sum.
+  [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;
   // The message latencies, one after the other, of one exchange of that bucket: the topology's
   // hops, with powersgd once for each of its two exchanges.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const;

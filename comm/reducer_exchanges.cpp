@@ -123,6 +123,15 @@ std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
   return bytes;
 }
 
+ExchangePlan Reducer::plan_of(std::size_t bucket) const {
+  const ExchangeShape shape = {
+      .elements = buckets_[bucket].elements,
+      .ranks = hosts_.size(),
+      .segment = segment_floats(options_.segment_bytes, codec_of(bucket))};
+  return topology_of(bucket).plan(shape, hosts_, static_cast<std::size_t>(communicator_.rank()),
+                                  options_.window);
+}
+
 std::size_t Reducer::hops(std::size_t bucket) const {
   return topology_of(bucket).hops(hosts_.size(), hosts_) * sums_of(bucket).size();
 }

@@ -307,6 +307,10 @@ TEST(GradientSync, AVelocityIsSentWhereThereIsAMomentum) {
   GradientSyncOptions options = options_of("ecq:bits=0.5,velocity=on", "direct");
   EXPECT_NE(error_of(options).find("allowed here: velocity=off"), std::string::npos)
       << error_of(options);
+  // What was asked for is named, not what auto makes of it.
+  options.compress = "auto:velocity=on";
+  EXPECT_NE(error_of(options).find("auto:velocity=on: velocity= needs"), std::string::npos)
+      << error_of(options);
   options.momentum = 0.9f;
   options.compress = "ecq:bits=0.5,velocity=on,ef=off";
   EXPECT_NE(error_of(options).find("allowed: ef=on"), std::string::npos) << error_of(options);

@@ -197,6 +197,23 @@ TEST(RateController, BringsTheMeanToWhatIsPlanned) {
   }
 }
 
+TEST(RateController, FollowsTheMeanOfWhatRanksFind) {
+  RateController controller;
+  std::array<MagnitudeHistogram, kRateSites> histograms;
+  for (MagnitudeHistogram& histogram : histograms) histogram.add(normals(1000, 1), nullptr);
+  controller.follow(RateController::own_step(8.0));  // nothing to compare it with
+  controller.start(histograms, 1.0);
+  const std::array<float, kRateSites> steps = controller.steps();
+  controller.follow({0, 0});  // all values are 0
+  EXPECT_EQ(controller.steps(), steps);
+  const auto one = RateController::own_step(4.0), two = RateController::own_step(1.0);
+  controller.follow({one[0] + two[0], one[1] + two[1]});
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    EXPECT_NEAR(controller.steps()[s], steps[s] / 4, 1e-3 * steps[s]);
+  }
+  EXPECT_EQ(RateController::own_step(0.0), (std::array<std::int64_t, 2>{0, 0}));
+}
+
 TEST(RateErrors, TheLargestOfAllCount) {
   EXPECT_FALSE(RateErrors().is_given(RateSite::partial));
   RateErrors errors = RateErrors::of({0.5, 0.0});
@@ -415,17 +432,32 @@ TEST(AutoRate, HidesWhatCodingTakesToo) {
   EXPECT_GT(bits, 1.05 * less);
 }
 
-TEST(AutoRate, IsFrozenWhileAnotherRankIsLate) {
+// A rank that is late, be it for good, does not make others take their links for slow; and one whose
+// link was slow for a time sees that it has mended.
+TEST(AutoRate, ALateRankHoldsUpNoLink) {
+  constexpr double kElements = 1e6;
   const std::vector<double> ready_s = {0.1};
-  AutoRate rate({{.elements = 1'000'000}}, 2, 1.5, {.bytes_per_s = 1e6, .latency_s = 0.0});
-  rate.add(step_at(1.0, 1e6, ready_s, 1e6));
-  const double before = rate.budget().bits_per_value;
-  StepTimes late = step_at(1.0, 1e6, ready_s, 1e6);
-  late.busy.end_s += 5.0;
-  late.busy.peer_wait_s = 5.0;
-  rate.add(late);
-  EXPECT_EQ(rate.budget().bits_per_value, before);
+  AutoRate rate({{.elements = static_cast<std::size_t>(kElements)}}, 2, 1.5,
+                {.bytes_per_s = 1e6, .latency_s = 0.0});
+  double bits = 1.0;
+  const auto run = [&](double bytes_per_s, double late_s, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      StepTimes step = step_at(bits, bytes_per_s, ready_s, kElements);
+      step.busy.end_s += late_s;
+      step.busy.peer_wait_s = late_s;
+      step.exposed_s = std::max(0.0, step.busy.end_s - 1.0);
+      step.next_begin_s = 1.2 + step.exposed_s;
+      rate.add(step);
+      bits = RateLimits{.least_bits = 0.01, .most_bits = 6.0}.limited(rate.budget().bits_per_value);
+    }
+    return bits;
+  };
+  const double before = run(1e6, 0.0, 10);
+  EXPECT_NEAR(run(1e6, 5.0, 1), before, 0.01 * before);
+  EXPECT_NEAR(run(1e6, 5.0, 100), before, 0.01 * before);
   EXPECT_NEAR(rate.bytes_per_s(), 1e6, 2e5);
+  EXPECT_NEAR(run(1e5, 0.1, 20), before / 10, 0.02 * before);
+  EXPECT_GT(run(1e6, 0.3, 100), 0.6 * before);
 }
 
 // ---- in an exchange -----------------------------------------------------------------------------
@@ -528,6 +560,35 @@ TEST(RateOfAnExchange, IsReachedAndTheSameOnAllRanks) {
     EXPECT_TRUE(trained == train(comm, options_of(topology), kSteps));
     expect_nothing_is_lost(comm, trained, kSteps);
     EXPECT_EQ(std::ranges::max(trained.guards), 1.0);
+  }
+}
+
+// In rounds the values are there before the exchange begins, and may be far larger or smaller than
+// the last ones. The plan is kept nevertheless, also over few rounds.
+TEST(RateOfAnExchange, FollowsTheValuesOfRounds) {
+  Communicator comm;
+  if (comm.size() == 1) return;
+  for (const char* topology : {"direct", "ring"}) {
+    SCOPED_TRACE(topology);
+    std::vector<float> gradient(2 * kRows * kColumns + kSmall);
+    GradientSync sync(nullptr, gradient, tensors(), options_of(topology));
+    sync.connect(comm);
+    constexpr int kRounds = 18;
+    double sent = 0, planned = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      const float scale = std::exp2(static_cast<float>(i < kRounds / 2 ? i : kRounds - i));
+      std::ranges::copy(gradient_of(comm.rank(), i, gradient.size()), gradient.begin());
+      for (float& value : gradient) value *= scale;
+      sync.begin_step(static_cast<std::uint64_t>(8 * i), static_cast<double>(i) / kRounds,
+                      static_cast<std::uint64_t>(i));
+      sync.all_final();
+      EXPECT_TRUE(sync.finish_step().finite);
+      sync.reducer().run([&](Communicator& c) { static_cast<void>(agree_on_hash(c, gradient)); });
+      if (i == 0) continue;  // its steps are each segment's own
+      sent += sync.rate_report().mean_bits();
+      planned += sync.rate_report().planned_bits;
+    }
+    EXPECT_NEAR(sent / planned, 1.0, 0.15);
   }
 }
 
