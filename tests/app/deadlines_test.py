@@ -123,6 +123,11 @@ def stopped_in_loading() -> None:
     stopped_in("data_batch_3.bin", "the loading of data", "--data-dir", "data", "--epochs", "1")
 
 
+def stopped_in_measuring() -> None:
+    OPTIONS[OPTIONS.index("--autotune") + 1] = "on"
+    stopped_in("MPI_Isend 20", "a measurement of the network", "--limit-train", "64", "--epochs", "1")
+
+
 def stopped_in_finalize() -> None:
     data()
     stopped_in("MPI_Finalize", "MPI_(Finalize|Comm_free)", "--data-dir", "data", "--epochs", "1")

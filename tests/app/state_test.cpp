@@ -163,7 +163,7 @@ std::vector<std::string> all_codecs() {
     if (spec == "threshold") spec += ":alpha=0.001";
     specs.push_back(spec);
   }
-  specs.emplace_back("ecq:velocity=masked");
+  for (const char* spec : {"ecq:velocity=masked", "ecq:velocity=on"}) specs.emplace_back(spec);
   return specs;
 }
 
@@ -469,7 +469,9 @@ TEST(OwnState, SumsThatAreTooLargeAreRefused) {
 
 std::string case_name(const testing::TestParamInfo<std::string>& spec) {
   const std::string name = spec.param.substr(0, spec.param.find(':'));
-  return spec.param.find("velocity=") == std::string::npos ? name : name + "_velocity";
+  const std::size_t velocity = spec.param.find("velocity=");
+  if (velocity == std::string::npos) return name;
+  return name + "_velocity_" + spec.param.substr(spec.param.find('=', velocity) + 1);
 }
 INSTANTIATE_TEST_SUITE_P(Codecs, RunState, testing::ValuesIn(all_codecs()), case_name);
 

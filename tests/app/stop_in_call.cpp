@@ -2,14 +2,16 @@
 // SIGSTOP would at that moment, or makes it slow there:
 //     DP_STOP_IN=RANK:CALL
 //     DP_PAUSE_IN=RANK:CALL:SECONDS
-// CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, the end of the path of a file that is opened by
-// fopen, or "fsync ..." with a part of the path of a file or folder that is brought to the disk.
+// CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, "MPI_Isend N" for the Nth of these, the end of the
+// path of a file that is opened by fopen, or "fsync ..." with a part of the path of a file or folder
+// that is brought to the disk.
 #include <dlfcn.h>
 #include <limits.h>
 #include <mpi.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -65,6 +67,13 @@ int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
 int MPI_Finalize() {
   in_call("MPI_Finalize");
   return PMPI_Finalize();
+}
+
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request* request) {
+  static std::atomic<int> calls = 0;
+  in_call("MPI_Isend " + std::to_string(++calls));
+  return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 
 int fsync(int file) {

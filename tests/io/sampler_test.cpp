@@ -1,5 +1,6 @@
 #include "io/sampler.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -77,6 +78,27 @@ TEST(Sampler, TheGlobalBatchDoesNotDependOnTheNumberOfRanks) {
   };
   EXPECT_EQ(batch(1), batch(4));
   EXPECT_EQ(batch(1), batch(7));
+}
+
+// A run that goes on with another number of ranks in the middle of an epoch.
+TEST(Sampler, EverySampleComesOnceWhenTheNumberOfRanksChanges) {
+  constexpr std::size_t kSamples = 103;
+  for (std::size_t before = 1; before <= 5; ++before) {
+    for (std::size_t after = 1; after <= 5; ++after) {
+      SCOPED_TRACE(fmt::format("{} ranks, then {}", before, after));
+      const std::vector<Sampler> first = all_ranks({kSamples, 20, before}, 2);
+      const std::vector<Sampler> second = all_ranks({kSamples, 20, after}, 2);
+      std::vector<int> seen(kSamples);
+      for (std::size_t step = 0; step < first[0].steps(); ++step) {
+        for (const Sampler& sampler : step < 2 ? first : second) {
+          for (std::size_t k = 0; k < sampler.rank_samples(step); ++k) {
+            ++seen[sampler.sample(step, k)];
+          }
+        }
+      }
+      EXPECT_TRUE(std::ranges::all_of(seen, [](int n) { return n == 1; }));
+    }
+  }
 }
 
 TEST(Sampler, PermutationFollowsFromSeedAndEpoch) {
