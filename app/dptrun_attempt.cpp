@@ -132,15 +132,16 @@ class Attempt {
     return true;
   }
 
-  // "mpirun noticed that process rank 1 with PID 25 on node node2 exited on signal 9 (Killed)."
+  // "mpirun noticed that process rank 1 with PID 25 on node node2 exited on signal 9 (Killed)." In
+  // Open MPI 5 it is prterun that has noticed.
   void look_for_victim(const std::string& text) {
-    const std::size_t begin = text.find("mpirun noticed that process rank ");
+    const std::size_t begin = text.find(" noticed that process rank ");
     if (begin == std::string::npos) return;
     int rank = 0;
     std::array<char, 256> host = {};
     if (std::sscanf(text.c_str() + begin,
-                    "mpirun noticed that process rank %d with PID %*d on node %255s exited on",
-                    &rank, host.data()) == 2) {
+                    " noticed that process rank %d with PID %*d on node %255s exited on", &rank,
+                    host.data()) == 2) {
       victim_ = fmt::format("rank {} on host {}", rank, host.data());
     }
   }

@@ -84,7 +84,9 @@ void write_exit_code(int exit_code) {
 }  // namespace
 
 bool is_first_to_speak() {
+  // Of Open MPI 4, and of 5.
   const char* folder = std::getenv("OMPI_MCA_orte_jobfam_session_dir");
+  if (folder == nullptr) folder = std::getenv("PMIX_SERVER_TMPDIR");
   if (folder == nullptr) return true;
   // mpirun removes the folder, with this file, when the job has ended.
   const std::string path = std::string(folder) + "/dptrain-has-spoken";

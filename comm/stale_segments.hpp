@@ -1,8 +1,8 @@
 // Removes what an earlier job has left in the memory of this host.
 //
-// The ranks of a host communicate through files in /dev/shm, 4 MB each (Open MPI's "vader"). mpirun
-// removes them at the end of a job, but not if mpirun itself is killed (kill -9). They then take
-// memory until the host is started again.
+// The ranks of a host communicate through files in /dev/shm, 4 MB each (Open MPI's "vader", called
+// "sm" from Open MPI 5 on). mpirun removes them at the end of a job, but not if mpirun itself is
+// killed (kill -9). They then take memory until the host is started again.
 #pragma once
 
 #include <cstddef>

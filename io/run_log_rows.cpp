@@ -194,6 +194,7 @@ std::span<const LogField> log_fields<StepRow>() {
                                                   .add("guard_factor", &T::guard_factor)
                                                   .add("exchanged", &T::exchanged)
                                                   .add("wished_bits", &T::wished_bits)
+                                                  .add("binding_bucket", &T::binding_bucket)
                                                   .take();
   return fields;
 }

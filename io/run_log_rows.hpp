@@ -106,6 +106,9 @@ struct StepRow {
   // With auto: the least of the bits that would hide on the ranks' links. The next step's plan
   // follows it.
   double wished_bits = kNotMeasured;
+  // With auto: the bucket from which on rank 0's link has no time left, so that it limits
+  // hidden_bits; -1: none does.
+  std::int64_t binding_bucket = -1;
 };
 
 // The columns of a row type. It is specialised for the five types above.

@@ -74,6 +74,9 @@ def left_behind() -> list[str]:
     return found
 
 
+NAMES = ("mpirun\n", "prterun\n")  # of mpirun in Open MPI 4 and 5
+
+
 class Run:
     """One run of dptrun. Its lines come with the time at which they came."""
 
@@ -94,7 +97,7 @@ class Run:
 
     def victims(self) -> list[int]:
         """mpirun and the ranks."""
-        mpirun = [p for p in children(self.process.pid) if pathlib.Path(f"/proc/{p}/comm").read_text() == "mpirun\n"]
+        mpirun = [p for p in children(self.process.pid) if pathlib.Path(f"/proc/{p}/comm").read_text() in NAMES]
         return mpirun + [rank for p in mpirun for rank in children(p)]
 
     def is_writing(self) -> bool:

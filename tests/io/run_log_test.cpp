@@ -42,7 +42,7 @@ const std::string kStepFields =
     "step epoch train_loss step_s compute_s comm_s exposed_comm_s learning_rate data_s forward_s "
     "backward_s optimizer_s other_s encode_s wire_s decode_s peer_wait_s sent_bytes received_bytes "
     "planned_bits partial_bits total_bits partial_step total_step link_bytes_per_s hidden_bits "
-    "relative_error residual_growth guard_factor exchanged wished_bits";
+    "relative_error residual_growth guard_factor exchanged wished_bits binding_bucket";
 
 // What tests/io/read_log.py says about a file; empty where Python or h5py is missing.
 bool has_h5py() { return std::system(DP_PYTHON " -c 'import h5py' 2>/dev/null") == 0; }

@@ -31,6 +31,7 @@ set(DP_ASAN_OPTIONS ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:detect_
 set(DP_MPI_TEST_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+  PRTE_MCA_rmaps_default_mapping_policy=:OVERSUBSCRIBE  # the same in Open MPI 5
   OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
   OMP_NUM_THREADS=1 DP_TEST_LIMIT_S=${DP_TEST_LIMIT_S} DP_SANITIZE=${DP_SANITIZE} ${DP_ASAN_OPTIONS} TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt
   CACHE INTERNAL "What every test under mpirun runs with")
