@@ -183,7 +183,8 @@ void Checkpoints::take_complete() {
 void Checkpoints::end_tidying(const std::vector<Report>& reports) {
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
     tell_failures();
-    // All parts are written, and alike. Where older ones are gone it is what there is to go on from.
+    // All parts are written, and alike. Where older ones are gone it is what there is to go on
+    // from.
     if (complete_.size() > 1) std::erase(complete_, *pending_);
   } else if (is_complete_ && rank_ == 0) {
     options_.on_complete(*pending_);

@@ -42,8 +42,9 @@ constexpr RatePoint kVelocities[] = {{0.2, 0.886}, {0.35, 0.864}, {0.6, 0.850}, 
 constexpr RatePoint kMasked[] = {
     {0.1, 0.889}, {0.2, 0.845}, {0.35, 0.844}, {0.6, 0.897}, {1.2, 0.971}};
 // auto, whose bits are about the same in all steps.
-constexpr RatePoint kEven[] = {{0.2, 0.916}, {0.35, 0.880}};
-constexpr RatePoint kEvenVelocities[] = {{0.2, 0.863}, {0.35, 0.859}};
+constexpr RatePoint kEven[] = {{0.2, 0.916}, {0.35, 0.880}, {0.6, 0.831}, {1.0, 0.861}};
+constexpr RatePoint kEvenVelocities[] = {
+    {0.1, 0.921}, {0.2, 0.863}, {0.35, 0.859}, {0.6, 0.846}, {1.0, 0.848}};
 
 // The loss divided by fp32's. Between two points it follows the logarithm of the rate. Beyond them
 // nobody has tried.

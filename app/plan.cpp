@@ -14,6 +14,7 @@
 #include "app/prediction.hpp"
 #include "app/recorder.hpp"
 #include "app/round_schedule.hpp"
+#include "app/run_options.hpp"
 #include "comm/auto_rate.hpp"
 #include "comm/hierarchical.hpp"
 #include "comm/link_model.hpp"
@@ -215,8 +216,8 @@ std::string left_out(const Options& options) {
   return "left out: hierarchical with bits=, error= and auto, which a run refuses\n";
 }
 
-PlanRow row_of(const std::string& codec, std::size_t sync_every, const StepChoice& choice,
-               const Prediction& predicted) {
+PlanRow row_of(const Options& options, const Calibration& calibration, const std::string& codec,
+               std::size_t sync_every, const StepChoice& choice, const Prediction& predicted) {
   const StepForecast& step = predicted.step;
   PlanRow row = {.topology = choice.topology,
                  .codec = codec,
@@ -226,7 +227,9 @@ PlanRow row_of(const std::string& codec, std::size_t sync_every, const StepChoic
                  .compute_s = step.step_s - step.exposed_s,
                  .sent_bytes = step.most_sent_bytes};
   if (choice.limits) {
-    row.sent_as = codec_at(parse_compress(codec).codec, predicted.bits);
+    const DeviceKind device = calibration.shares_processor ? DeviceKind::cpu : DeviceKind::cuda;
+    const std::string sent = sync_every > 1 ? codec : exchanged_codec(codec, options, device);
+    row.sent_as = codec_at(parse_compress(sent).codec, predicted.bits);
     row.bits = predicted.bits;
   }
   return row;
@@ -285,13 +288,14 @@ void print_plans(const Options& options, const Calibration& calibration,
                   choice_for(options, calibration, network, topology, codec, length);
               choice.batch_factor = factor;
               const Prediction predicted = predict_step(calibration, choice);
-              rows.push_back(row_of(codec, length, choice, predicted));
+              rows.push_back(row_of(options, calibration, codec, length, choice, predicted));
               const std::size_t steps =
                   most_of_auto > 0 ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
                                    : 1;
               if (steps == 1) continue;
               choice.round_steps = static_cast<double>(steps);
-              chosen.push_back(row_of(codec, steps, choice, predict_step(calibration, choice)));
+              chosen.push_back(row_of(options, calibration, codec, steps, choice,
+                                      predict_step(calibration, choice)));
               chosen.back().is_chosen = true;
             }
           }

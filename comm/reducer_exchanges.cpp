@@ -124,10 +124,9 @@ std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
 }
 
 ExchangePlan Reducer::plan_of(std::size_t bucket) const {
-  const ExchangeShape shape = {
-      .elements = buckets_[bucket].elements,
-      .ranks = hosts_.size(),
-      .segment = segment_floats(options_.segment_bytes, codec_of(bucket))};
+  const ExchangeShape shape = {.elements = buckets_[bucket].elements,
+                               .ranks = hosts_.size(),
+                               .segment = segment_floats(options_.segment_bytes, codec_of(bucket))};
   return topology_of(bucket).plan(shape, hosts_, static_cast<std::size_t>(communicator_.rank()),
                                   options_.window);
 }

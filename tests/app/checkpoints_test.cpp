@@ -141,8 +141,8 @@ TEST_F(CheckpointsTest, ARenameThatFailsIsTold) {
   EXPECT_EQ(files(".waiting"), 0u);
 }
 
-// With one that is kept, older ones are gone by then on the other ranks: the new one, whose parts are
-// all written, stays although a later one cannot be written.
+// With one that is kept, older ones are gone by then on the other ranks: the new one, whose parts
+// are all written, stays although a later one cannot be written.
 TEST_F(CheckpointsTest, ARenameThatFailsLeavesTheOnlyOne) {
   const auto ranks = static_cast<std::size_t>(comm_.size());
   CheckpointOptions one = options();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "app/codec_accuracy.hpp"
+#include "app/run_options.hpp"
 
 namespace dp {
 namespace {
@@ -63,6 +64,24 @@ TEST(PlanAdvice, AutoIsJudgedByWhatItSends) {
   EXPECT_EQ(rows[1].text(), "auto (0.1 bits)");
   rows[1].sent_as = "q4";
   EXPECT_EQ(advise(rows).row, 1u);
+}
+
+TEST(ExchangedCodec, AutoSendsVelocitiesWhereTheOptimiserCanLeaveItsMomentum) {
+  const Options sgd;
+  EXPECT_EQ(exchanged_codec("auto", sgd, DeviceKind::cpu), "auto:velocity=on");
+  EXPECT_EQ(exchanged_codec("auto:min=0.2", sgd, DeviceKind::cpu), "auto:min=0.2,velocity=on");
+  EXPECT_EQ(exchanged_codec("auto", sgd, DeviceKind::cuda), "auto");
+  for (const char* other : {"auto:velocity=off", "auto:velocity=on", "ecq:bits=0.2", "none"}) {
+    EXPECT_EQ(exchanged_codec(other, sgd, DeviceKind::cpu), other);
+  }
+  std::vector<Options> others(4, sgd);
+  others[0].optimizer = Options::Optimizer::adam;
+  others[1].momentum = 0;
+  others[2].clip_norm = 1;
+  others[3].sync_every = "4";
+  for (const Options& options : others) {
+    EXPECT_EQ(exchanged_codec("auto", options, DeviceKind::cpu), "auto");
+  }
 }
 
 TEST(PlanOptions, SpecsAreJoinedByCommasAndHaveSome) {

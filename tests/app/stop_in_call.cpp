@@ -3,8 +3,8 @@
 //     DP_STOP_IN=RANK:CALL
 //     DP_PAUSE_IN=RANK:CALL:SECONDS
 // CALL is MPI_Init, MPI_Comm_dup, MPI_Finalize, "MPI_Isend N" for the Nth of these, the end of the
-// path of a file that is opened by fopen, or "fsync ..." with a part of the path of a file or folder
-// that is brought to the disk.
+// path of a file that is opened by fopen, or "fsync ..." with a part of the path of a file or
+// folder that is brought to the disk.
 #include <dlfcn.h>
 #include <limits.h>
 #include <mpi.h>

@@ -432,8 +432,8 @@ TEST(AutoRate, HidesWhatCodingTakesToo) {
   EXPECT_GT(bits, 1.05 * less);
 }
 
-// A rank that is late, be it for good, does not make others take their links for slow; and one whose
-// link was slow for a time sees that it has mended.
+// A rank that is late, be it for good, does not make others take their links for slow; and one
+// whose link was slow for a time sees that it has mended.
 TEST(AutoRate, ALateRankHoldsUpNoLink) {
   constexpr double kElements = 1e6;
   const std::vector<double> ready_s = {0.1};
