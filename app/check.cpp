@@ -124,8 +124,8 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                       options.optimizer == Options::Optimizer::adamw
                                   ? 2.0
                                   : 1.0;
-  const CodecSpec codec = parse_codec_spec(
-      parse_compress(exchanged_codec(options.compress, options, run.device->kind())).codec);
+  const bool has_velocities = auto_sends_velocities(options, run.device->kind());
+  const CodecSpec codec = parse_codec_spec(parse_compress(options.compress, has_velocities).codec);
   const double residual =
       (options.compress == "none" ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);

@@ -92,7 +92,7 @@ void Checkpoints::finish() {
 }
 
 std::optional<CheckpointId> Checkpoints::newest() const {
-  if (complete_.empty()) return std::nullopt;
+  if (complete_.empty() || has_bad_name_) return std::nullopt;
   return complete_.back();
 }
 
@@ -178,6 +178,7 @@ void Checkpoints::take_complete() {
   std::erase_if(complete_, [&](const CheckpointId& id) { return id.step == pending_->step; });
   complete_.push_back(*pending_);
   while (complete_.size() > options_.keep) complete_.pop_front();
+  has_bad_name_ = false;
 }
 
 void Checkpoints::end_tidying(const std::vector<Report>& reports) {
@@ -185,7 +186,11 @@ void Checkpoints::end_tidying(const std::vector<Report>& reports) {
     tell_failures();
     // All parts are written, and alike. Where older ones are gone it is what there is to go on
     // from.
-    if (complete_.size() > 1) std::erase(complete_, *pending_);
+    if (complete_.size() > 1) {
+      std::erase(complete_, *pending_);
+    } else if (is_complete_) {
+      has_bad_name_ = true;
+    }
   } else if (is_complete_ && rank_ == 0) {
     options_.on_complete(*pending_);
   }

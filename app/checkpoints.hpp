@@ -110,6 +110,7 @@ class Checkpoints {
 
   // The same on all ranks.
   std::deque<CheckpointId> complete_;  // that are kept, the oldest first
+  bool has_bad_name_ = false;          // the only one: some rank's part waits for its last name
   std::optional<CheckpointId> pending_;
   // All ranks have written their parts of the pending one, or failed to, and tidy up.
   bool is_tidying_ = false, is_complete_ = false;

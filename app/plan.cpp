@@ -228,8 +228,8 @@ PlanRow row_of(const Options& options, const Calibration& calibration, const std
                  .sent_bytes = step.most_sent_bytes};
   if (choice.limits) {
     const DeviceKind device = calibration.shares_processor ? DeviceKind::cpu : DeviceKind::cuda;
-    const std::string sent = sync_every > 1 ? codec : exchanged_codec(codec, options, device);
-    row.sent_as = codec_at(parse_compress(sent).codec, predicted.bits);
+    const bool has_velocities = sync_every == 1 && auto_sends_velocities(options, device);
+    row.sent_as = codec_at(parse_compress(codec, has_velocities).codec, predicted.bits);
     row.bits = predicted.bits;
   }
   return row;

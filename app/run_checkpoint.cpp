@@ -10,6 +10,7 @@
 #include "app/build_info.hpp"
 #include "app/rank_main.hpp"
 #include "app/recorder.hpp"
+#include "app/run_options.hpp"
 
 namespace dp {
 namespace {
@@ -69,6 +70,7 @@ void find_checkpoint(Run& run) {
     run.planned_ranks = head.number("planned_ranks");
     run.choices.bucket_bytes = head.number("bucket_bytes");
     run.choices.exchange_path = head.get("exchange_path");
+    run.choices.auto_sends_velocities = head.number("auto_sends_velocities") != 0;
     const Shard& any = run.resume->own.empty() ? *run.resume->replicated : run.resume->own[0];
     run.device->tuning().import_text(any.text("algorithms"));
   });
@@ -96,6 +98,10 @@ void compare_with_checkpoint(Run& run) {
   }
 }
 
+bool Run::sends_velocities() const {
+  return choices.auto_sends_velocities.value_or(auto_sends_velocities(options, device->kind()));
+}
+
 CheckpointHead Run::head() {
   CheckpointHead head;
   add_options(head, options);
@@ -104,6 +110,8 @@ CheckpointHead Run::head() {
   head.set("global_batch", global_batch);
   head.set("bucket_bytes", replica->sync().bucket_bytes());
   head.set("exchange_path", replica->sync().path());
+  // Also where the run goes on with another device: velocities are a part of its state.
+  head.set("auto_sends_velocities", sends_velocities() ? 1 : 0);
   return head;
 }
 

@@ -59,15 +59,9 @@ net::OptimizerOptions optimizer_options(const Options& options) {
           .muon_has_linear = options.muon_linear};
 }
 
-std::string exchanged_codec(const std::string& compress, const Options& options,
-                            DeviceKind device) {
-  const bool has_momentum = net::can_leave_momentum(kind_of(options.optimizer)) &&
-                            options.momentum > 0 && options.clip_norm == 0 &&
-                            options.sync_every == "off";
-  const bool is_told = compress.find("velocity=") != std::string::npos;
-  if (device != DeviceKind::cpu || !has_momentum || is_told) return compress;
-  if (compress == "auto") return "auto:velocity=on";
-  return compress.starts_with("auto:") ? compress + ",velocity=on" : compress;
+bool auto_sends_velocities(const Options& options, DeviceKind device) {
+  return device == DeviceKind::cpu && net::can_leave_momentum(kind_of(options.optimizer)) &&
+         options.momentum > 0 && options.clip_norm == 0 && options.sync_every == "off";
 }
 
 std::vector<std::string> names_in(const std::string& list) {

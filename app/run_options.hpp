@@ -17,12 +17,11 @@
 namespace dp {
 
 [[nodiscard]] net::OptimizerOptions optimizer_options(const Options& options);
-// A --compress as the exchange gets it. On a CPU, auto sends velocities (comm/velocity.hpp) where
-// it is not told otherwise, the optimiser can leave its momentum to the exchange, and that is at
-// every step: the same bits then do more (experiments/README.md, "ecq and auto"). Beside a GPU the
-// host would need more time for them than for the codec.
-[[nodiscard]] std::string exchanged_codec(const std::string& compress, const Options& options,
-                                          DeviceKind device);
+// Whether --compress auto, if it is not told, sends velocities (comm/velocity.hpp): on a CPU, where
+// the optimiser can leave its momentum to an exchange at every step. The same bits then do more
+// (experiments/README.md, "ecq and auto"). Beside a GPU the host would need more time for them than
+// for the codec.
+[[nodiscard]] bool auto_sends_velocities(const Options& options, DeviceKind device);
 [[nodiscard]] net::GroupOptions group_options(const Options& options);
 // scaling: the factor of --lr.
 [[nodiscard]] net::ScheduleOptions schedule_options(const Options& options, double scaling,

@@ -179,7 +179,8 @@ ExchangePath exchange_path(const Run& run) {
 GradientSyncOptions sync_options(const Run& run) {
   const Options& options = run.options;
   GradientSyncOptions sync;
-  sync.compress = exchanged_codec(options.compress, options, run.device->kind());
+  sync.compress = options.compress;
+  sync.auto_sends_velocities = run.sends_velocities();
   sync.compress_warmup = to_size(options.compress_warmup);
   sync.exact_tensors = names_in(options.compress_exclude);
   sync.is_one_host = run.comm.local_size() == run.comm.size();

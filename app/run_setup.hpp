@@ -65,6 +65,9 @@ struct Run {
   // What a checkpoint says of the run, apart from the place in it.
   [[nodiscard]] CheckpointHead head();
   [[nodiscard]] RunFacts facts() const;
+  // What --compress auto does where it is not told: that of the checkpoint, also on another device,
+  // since velocities are a part of the state.
+  [[nodiscard]] bool sends_velocities() const;
 
   // Without an exchange every rank trains its own model.
   [[nodiscard]] bool exchanges() const { return options.exchange && comm.size() > 1; }

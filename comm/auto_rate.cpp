@@ -28,14 +28,14 @@ double number_in(std::string_view text, std::string_view value, double least, do
 
 }  // namespace
 
-CompressChoice parse_compress(std::string_view text) {
+CompressChoice parse_compress(std::string_view text, bool has_velocities) {
   constexpr double kLeast = 0.01, kMost = 6.0;
   if (text != "auto" && !text.starts_with("auto:")) {
     static_cast<void>(parse_codec_spec(text));
     return {.codec = std::string(text), .limits = std::nullopt};
   }
   RateLimits limits;
-  bool sends_velocities = false;
+  bool sends_velocities = has_velocities;
   std::string_view keys = text.substr(std::min(text.size(), std::size_t{5}));
   while (!keys.empty()) {
     const std::string_view key = keys.substr(0, keys.find(','));
@@ -124,7 +124,7 @@ void LinkRateEstimate::add(const BusyPeriod& period, double least_overhead_s) {
 }
 
 void LinkRateEstimate::add_late(const BusyPeriod& period) {
-  const double all_s = period.wire_s() + period.peer_wait_s;
+  const double all_s = period.end_s - period.begin_s;
   if (period.sent_bytes == 0 || all_s <= 0.0) return;
   const std::size_t at = count_++ % kPeriods;
   last_times_[at] = all_s;

@@ -128,7 +128,8 @@ class DenseChoice {
 };
 
 // Reads a codec spec or "auto[:min=BITS,max=BITS,velocity=on|off]". Throws Error(usage).
-[[nodiscard]] CompressChoice parse_compress(std::string_view text);
+// has_velocities: what auto does where velocity= is not given.
+[[nodiscard]] CompressChoice parse_compress(std::string_view text, bool has_velocities = false);
 
 struct AutoRateOptions {
   double bytes_per_s = 0.0;  // of this rank's link, before the first step

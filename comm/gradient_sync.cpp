@@ -118,7 +118,7 @@ void GradientSync::end_of_gradients() {
 GradientSync::GradientSync(Device* device, std::span<float> gradient,
                            std::vector<TensorSlot> tensors, GradientSyncOptions options)
     : device_(device), gradient_(gradient), options_(std::move(options)) {
-  const CompressChoice choice = parse_compress(options_.compress);
+  const CompressChoice choice = parse_compress(options_.compress, options_.auto_sends_velocities);
   codec_ = choice.codec;
   limits_ = choice.limits;
   if (tensors.empty()) return;

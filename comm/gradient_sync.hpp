@@ -44,7 +44,8 @@ namespace dp {
 enum class ExchangePath { automatic, host, device };
 
 struct GradientSyncOptions {
-  std::string compress = "none";  // as parse_compress() reads it
+  std::string compress = "none";       // as parse_compress() reads it
+  bool auto_sends_velocities = false;  // where velocity= is not given
   // The measured link of this rank, for auto; zeros: not known.
   double link_bytes_per_s = 0.0, link_latency_s = 0.0;
   // For auto: the bits of each step, which are then taken instead of what is measured, so that a
@@ -87,7 +88,8 @@ class GradientSync {
   // (planned_bits); below 0: not known.
   // number: of this exchange, where not every step has one (rounds); nothing: the step's. With a
   // number the gradient is there already, and a codec with a rate looks at it: what one round
-  // changes is too unlike what the one before has changed. Then it is collective.
+  // changes is too unlike what the one before has changed. Then it is collective
+  // (not with a hidden share).
   void begin_step(std::uint64_t step, double progress = -1.0,
                   std::optional<std::uint64_t> number = std::nullopt);
   void tensor_final(std::size_t tensor);

@@ -126,7 +126,9 @@ void GradientSync::order_rate(std::uint64_t step, std::uint64_t number, double p
     times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
   }
   const bool sends_dense = is_dense(planned_bits_);
-  if (is_round_ && !sends_dense && wanted_error_ == 0.0) look_at_values();
+  // With a delay, training would wait here for the slowest rank.
+  const bool may_look = is_round_ && hidden_share_ == 0.0;
+  if (may_look && !sends_dense && wanted_error_ == 0.0) look_at_values();
   if (!rate_.is_started() && !histograms_ && !sends_dense) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
   }
@@ -210,7 +212,7 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
     rate_.update(verdict.rate.errors());
   } else {
     // In rounds, the next one's values say what the next plan needs.
-    const bool is_foreseen = is_round_ || is_dense(next_bits);
+    const bool is_foreseen = (is_round_ && hidden_share_ == 0.0) || is_dense(next_bits);
     rate_.update(verdict.rate, planned_bits_, is_foreseen ? planned_bits_ : next_bits);
   }
   take_squares(verdict);

@@ -55,7 +55,7 @@ std::string_view value_in(std::string_view environment, std::string_view name) {
 
 }  // namespace
 
-int rank_from_launcher() { return number_of({kRank, "PMIX_RANK"}); }
+int rank_from_launcher() { return number_of({kRank, "PMIX_RANK", "SLURM_PROCID"}); }
 
 int size_from_launcher() { return number_of({"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}); }
 

@@ -67,6 +67,7 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog, bool i
   }
   use_best_interface();
   const char* local_rank = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  if (local_rank == nullptr) local_rank = std::getenv("SLURM_LOCALID");
   if (local_rank != nullptr && std::string_view(local_rank) == "0") {
     static_cast<void>(remove_stale_segments(segment_folder()));
   }

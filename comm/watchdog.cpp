@@ -105,7 +105,8 @@ std::string Watchdog::verdict(const std::string& call, double waited_s, double t
   }
   const double limit_s = call == "MPI_Init" ? std::max(timeout_s, kLeastForStart_s) : timeout_s;
   // All hosts notice at the same time. mpirun ends the ranks of the others in the meantime.
-  const double own_turn_s = kTurn_s * std::clamp(me, 0, kMostTurns);
+  const int host = me / std::max(local_size_from_launcher(), 1);
+  const double own_turn_s = kTurn_s * (turn + std::clamp(host, 0, kMostTurns));
   if (waited_s < limit_s + kAfterThoseWhoKnow_s + own_turn_s) return {};
   return fmt::format(
       "a rank on another host has been silent for {:.0f} s in {}: the {} rank{} on host {} wait{} "

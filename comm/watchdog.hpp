@@ -13,7 +13,7 @@
 //                                              different times
 //
 // All hosts notice at the same time. Where a rank is stopped it is said at once; elsewhere a second
-// later.
+// later, one host after the other.
 #pragma once
 
 #include <chrono>

@@ -107,9 +107,12 @@ std::optional<ShardFile> parse_shard_name(std::string_view name) {
 
 void prepare_checkpoint_folder(const std::string& folder) {
   std::error_code code;
-  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path whole = fs::absolute(folder, code).lexically_normal();
   std::vector<fs::path> missing;
-  for (fs::path at = whole; !fs::exists(at, code); at = at.parent_path()) missing.push_back(at);
+  for (fs::path at = whole; at.has_relative_path() && !fs::exists(at, code);
+       at = at.parent_path()) {
+    missing.push_back(at);
+  }
   fs::create_directories(folder, code);
   const auto refuse = [&](const std::string& why) {
     throw SettingError(Setting::checkpoint, folder, why, ErrorKind::data);
@@ -117,7 +120,11 @@ void prepare_checkpoint_folder(const std::string& folder) {
   if (code) refuse(fmt::format("cannot be created: {}", code.message()));
   // A folder that a loss of power takes back would take its checkpoints with it.
   for (const fs::path& made : missing) {
-    if (made.has_filename()) sync_folder_of(made.string());
+    try {
+      if (made.has_filename()) sync_folder_of(made.string());
+    } catch (const Error& error) {
+      refuse(fmt::format("cannot be brought to the disk: {}", error.what()));
+    }
   }
   if (::access(folder.c_str(), R_OK | W_OK | X_OK) != 0) {
     refuse(fmt::format("cannot be written: {}", std::strerror(errno)));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct RunChoices {
   std::vector<double> planned_bits;
   // The steps between two exchanges of each epoch, joined by commas, where they were chosen.
   std::string round_steps;
+  // What --compress auto does where it is not told, if that is known.
+  std::optional<bool> auto_sends_velocities;
 };
 
 // Throws SettingError(data) "log of an earlier run PATH: ..." if the file cannot be read or is not

@@ -258,6 +258,8 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
   EXPECT_EQ(limited.limits->most_bits, 0.75);
   EXPECT_EQ(limited.codec, parse_codec_spec("ecq:bits=0.5").text());
   EXPECT_EQ(parse_compress("auto:velocity=off").codec, plain.codec);
+  EXPECT_EQ(parse_compress("auto:velocity=off", true).codec, plain.codec);
+  EXPECT_EQ(parse_compress("auto", true).codec, parse_compress("auto:velocity=on").codec);
   EXPECT_EQ(parse_compress("auto:velocity=on,max=0.2").codec,
             parse_codec_spec("ecq:bits=0.2,velocity=masked").text());
   for (const char* bad : {"auto:velocity", "auto:velocity=masked", "auto:", "auto:min", "auto:min=",
