@@ -133,9 +133,7 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
                   .guard_factor = tally.rate.guard_factor,
                   .exchanged = tally.has_exchanged && run_.comm->size() > 1 ? 1 : 0,
                   .wished_bits = tally.rate.wished_bits,
-                  .binding_bucket = tally.rate.binding_bucket
-                                        ? static_cast<std::int64_t>(*tally.rate.binding_bucket)
-                                        : -1};
+                  .binding_bucket = tally.rate.binding_number()};
   }
   const std::size_t rows = step_rows_.size() + (begun_row_ ? 1 : 0);
   if (!tally.is_under_way && rows >= rows_at_once_) gather_steps();

@@ -171,6 +171,10 @@ struct RateReport {
 
   static constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
   [[nodiscard]] double mean_bits() const { return (bits[0] + bits[1]) / 2; }
+  // For logs.
+  [[nodiscard]] double binding_number() const {
+    return binding_bucket ? static_cast<double>(*binding_bucket) : kNothing;
+  }
 };
 
 // The bits a value at a place of a run, of which `mean` is the mean over the run: `mean` times

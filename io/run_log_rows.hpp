@@ -107,8 +107,8 @@ struct StepRow {
   // follows it.
   double wished_bits = kNotMeasured;
   // With auto: the bucket from which on rank 0's link has no time left, so that it limits
-  // hidden_bits; -1: none does.
-  std::int64_t binding_bucket = -1;
+  // hidden_bits.
+  double binding_bucket = kNotMeasured;
 };
 
 // The columns of a row type. It is specialised for the five types above.

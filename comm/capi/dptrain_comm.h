@@ -127,8 +127,9 @@ typedef struct {
   double relative_error, residual_growth; /* of this rank's encodes, as measured last: what was
                                              dropped over what was encoded, the residual's norm over
                                              the gradient's */
-  double guard_factor; /* by which the bits are multiplied where the residual is too large */
-  double wished_bits;  /* of auto: the least of all ranks' hidden_bits, which decides */
+  double guard_factor;   /* by which the bits are multiplied where the residual is too large */
+  double wished_bits;    /* of auto: the least of all ranks' hidden_bits, which decides */
+  double binding_bucket; /* of auto: from it on this rank's link has no time left */
 } dptrain_comm_rate;
 
 /* Starts MPI if the program has not, and duplicates MPI_COMM_WORLD. Collective. */

@@ -120,7 +120,8 @@ int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate) {
                                      .relative_error = report.relative_error,
                                      .residual_growth = report.residual_growth,
                                      .guard_factor = report.guard_factor,
-                                     .wished_bits = report.wished_bits};
+                                     .wished_bits = report.wished_bits,
+                                     .binding_bucket = report.binding_number()};
     std::memcpy(rate, &taken, std::min<std::size_t>(sizeof taken, size));
   });
 }

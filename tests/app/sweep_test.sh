@@ -23,7 +23,7 @@ run() {
 cat >study.ini <<'INI'
 [study]
 ranks = 2
-options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 1 --batch-size 16 --autotune off --lr 0.2
+options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 1 --batch-size 16 --threads 1 --autotune off --lr 0.2
 [good]
 compress = none | q8
 lr = 0.1
@@ -88,7 +88,7 @@ run trial.ini --only good --list || fail "the study's other points are as before
 cat >links.ini <<'INI'
 [study]
 ranks = 2
-options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 3 --autotune off
+options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 3 --threads 1 --autotune off
 small = --epochs 1 --batch-size 16
 [a]
 ranks = 1 | 3
@@ -225,7 +225,7 @@ fi
 cat >memory.ini <<'INI'
 [study]
 ranks = 1
-options = --model resnet20 --limit-train 32 --limit-test 32 --epochs 1 --autotune off
+options = --model resnet20 --limit-train 32 --limit-test 32 --epochs 1 --threads 1 --autotune off
 [a]
 batch-size = 16 | 32 | 64
 ends = memory
@@ -270,7 +270,7 @@ run memory.ini --only a- --dptrain full
 cat >long.ini <<'INI'
 [study]
 ranks = 2
-options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 100000 --batch-size 16 --autotune off
+options = --model resnet20 --limit-train 64 --limit-test 32 --epochs 100000 --batch-size 16 --threads 1 --autotune off
 [a]
 seed = 1
 INI

@@ -98,8 +98,13 @@ TEST(RunLog, EveryValueIsInItsColumn) {
                        .saturation = 12,
                        .residual_growth = 13,
                        .residual_age = 14});
-  log.append(StepRow{
-      .step = 7, .epoch = 1, .train_loss = 2.5, .step_s = 3, .compute_s = 4, .wished_bits = 0.25});
+  log.append(StepRow{.step = 7,
+                     .epoch = 1,
+                     .train_loss = 2.5,
+                     .step_s = 3,
+                     .compute_s = 4,
+                     .wished_bits = 0.25,
+                     .binding_bucket = 5});
   log.append(std::span<const RankRow>());
   log.save();
 
@@ -132,7 +137,8 @@ TEST(RunLog, EveryValueIsInItsColumn) {
   const std::vector<double> step = read_table(folder / "log.h5", "steps").rows.at(0);
   EXPECT_EQ(std::vector<double>(step.begin(), step.begin() + 6),
             (std::vector<double>{7, 1, 2.5, 3, 4, 0}));
-  EXPECT_EQ(step.back(), 0.25);
+  EXPECT_EQ(step.at(step.size() - 2), 0.25);
+  EXPECT_EQ(step.back(), 5);
   EXPECT_EQ(read_table(folder / "log.h5", "sessions").rows,
             (std::vector<std::vector<double>>{{1'700'000'000.25, 0, 0, 2}}));
 }

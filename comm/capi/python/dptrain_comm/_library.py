@@ -62,7 +62,7 @@ class _BucketStatistics(ctypes.Structure):
 class _Rate(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_uint64)] + [(name, ctypes.c_double) for name in (
         "planned_bits", "partial_bits", "total_bits", "partial_step", "total_step", "link_bytes_per_s", "hidden_bits",
-        "relative_error", "residual_growth", "guard_factor", "wished_bits")]
+        "relative_error", "residual_growth", "guard_factor", "wished_bits", "binding_bucket")]
 
 
 def _load() -> ctypes.CDLL:

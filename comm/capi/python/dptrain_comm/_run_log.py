@@ -22,7 +22,7 @@ TIMES = ["epoch_s", "data_s", "forward_s", "backward_s", "optimizer_s", "compute
 BYTES = ["sent_bytes", "received_bytes"]
 # In the order of dptrain_comm_rate.
 RATE = ["planned_bits", "partial_bits", "total_bits", "partial_step", "total_step", "link_bytes_per_s", "hidden_bits",
-        "relative_error", "residual_growth", "guard_factor", "wished_bits"]
+        "relative_error", "residual_growth", "guard_factor", "wished_bits", "binding_bucket"]
 LATER = ["control_bytes", "statistics_s", "statistics_bytes"]
 # The columns of io/run_log_rows.cpp, in its order.
 COLUMNS = {
@@ -36,7 +36,7 @@ COLUMNS = {
     "sessions": ["start", "first_epoch", "first_step", "world_size"],
     "steps": ["step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "learning_rate", "data_s",
               "forward_s", "backward_s", "optimizer_s", "other_s", "encode_s", "wire_s", "decode_s", "peer_wait_s", *BYTES,
-              *RATE[:-1], "exchanged", RATE[-1]],
+              *RATE[:-2], "exchanged", *RATE[-2:]],
 }
 WHOLE = {"epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "statistics_bytes",
          "exchanges", "exchanged", "step", "rank", "host", "device", "bucket", "elements", "codec", "topology", "first_epoch", "first_step",
