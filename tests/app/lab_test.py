@@ -226,8 +226,9 @@ def training() -> None:
                 assert file.attrs["cores_per_rank"] == len(os.sched_getaffinity(0)) / 2, "hosts share the machine's cores"
                 received = file["ranks"]["received_bytes"]
                 assert all(over >= said for over, said in zip(moved, received)), (moved, list(received))
-        text = dplab("run", "--", DPTRAIN, *TINY, "--threads=2", "--log", "none")
-        assert re.search(r"--threads\s+2\n", text), f"the user's own threads:\n{text}"
+        if os.environ.get("DP_SANITIZE") != "thread":  # GCC's OpenMP is not instrumented: reports would never end
+            text = dplab("run", "--", DPTRAIN, *TINY, "--threads=2", "--log", "none")
+            assert re.search(r"--threads\s+2\n", text), f"the user's own threads:\n{text}"
 
     # mpirun waits for ever for a daemon on a host that it does not reach, also when all ranks have ended.
     dplab("run", "--give-up", "5", "--", "sleep", "9")
