@@ -15,7 +15,6 @@
 #include "app/rehearsal.hpp"
 #include "app/resume.hpp"
 #include "app/run_checkpoint.hpp"
-#include "app/run_options.hpp"
 #include "app/run_setup.hpp"
 #include "comm/auto_rate.hpp"
 #include "comm/clock_offset.hpp"
@@ -124,8 +123,8 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                       options.optimizer == Options::Optimizer::adamw
                                   ? 2.0
                                   : 1.0;
-  const bool has_velocities = auto_sends_velocities(options, run.device->kind());
-  const CodecSpec codec = parse_codec_spec(parse_compress(options.compress, has_velocities).codec);
+  const CodecSpec codec =
+      parse_codec_spec(parse_compress(options.compress, run.sends_velocities()).codec);
   const double residual =
       (options.compress == "none" ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);

@@ -88,8 +88,8 @@ class GradientSync {
   // (planned_bits); below 0: not known.
   // number: of this exchange, where not every step has one (rounds); nothing: the step's. With a
   // number the gradient is there already, and a codec with a rate looks at it: what one round
-  // changes is too unlike what the one before has changed. Then it is collective
-  // (not with a hidden share).
+  // changes is too unlike what the one before has changed. Without a hidden share it is then
+  // collective.
   void begin_step(std::uint64_t step, double progress = -1.0,
                   std::optional<std::uint64_t> number = std::nullopt);
   void tensor_final(std::size_t tensor);

@@ -28,7 +28,7 @@ int number(std::string_view text) {
   return value;
 }
 
-// Of the first variable that is there.
+// The number in the first of these variables that is set; -1 if none is.
 int number_of(std::initializer_list<const char*> variables) {
   for (const char* variable : variables) {
     if (const char* text = std::getenv(variable)) return number(text);

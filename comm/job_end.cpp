@@ -84,7 +84,7 @@ void write_exit_code(int exit_code) {
 }  // namespace
 
 bool is_first_to_speak() {
-  // Of Open MPI 4, and of 5.
+  // Open MPI 4 and Open MPI 5 name the folder by different variables.
   const char* folder = std::getenv("OMPI_MCA_orte_jobfam_session_dir");
   if (folder == nullptr) folder = std::getenv("PMIX_SERVER_TMPDIR");
   if (folder == nullptr) return true;
