@@ -23,8 +23,11 @@ elseif(DP_SANITIZE)
   set(DP_TEST_LIMIT_S 300)
 endif()
 
-# Open MPI keeps memory until the process ends, and some tests preload a library.
-set(DP_ASAN_OPTIONS ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0:detect_stack_use_after_return=0)
+# Whole stacks, since leaks are told apart by the names in them; any order of libraries, since some
+# tests preload one.
+set(DP_ASAN_OPTIONS
+  ASAN_OPTIONS=fast_unwind_on_malloc=0:verify_asan_link_order=0:detect_stack_use_after_return=0
+  LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan_suppressions.txt:print_suppressions=0)
 
 # As root or not, with fewer cores than ranks or not: the same command. Ranks that wait give way.
 # ThreadSanitizer leaves out what is Open MPI's, by name.

@@ -32,10 +32,11 @@ struct Plan {
   int list = -1;
   long at = 0;
   FileFault fault = FileFault::none;
+  const Plan* before = nullptr;
 };
 
 // Other threads read it at any time, such as those of MPI. So a plan never changes, none is ever
-// freed, and its list stays open.
+// freed (each has the one before it, so that it is no leak), and its list stays open.
 constexpr Plan kNoPlan = {};
 std::atomic<const Plan*> current = &kNoPlan;
 std::atomic<long> calls = 0;
@@ -43,8 +44,11 @@ std::atomic<bool> is_full = false;
 std::array<std::atomic<bool>, 4096> has_written = {};  // by descriptor
 
 void set_plan(const char* below, long at, FileFault fault, const char* list) {
+  static const Plan* last = nullptr;
   current = &kNoPlan;
   Plan& next = *new Plan;
+  next.before = last;
+  last = &next;
   if (*list != '\0') {
     const long opened =
         ::syscall(SYS_openat, AT_FDCWD, list, O_CREAT | O_APPEND | O_WRONLY | O_CLOEXEC, 0666);
