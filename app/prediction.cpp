@@ -12,6 +12,7 @@
 #include "app/round_schedule.hpp"
 #include "comm/link_model.hpp"
 #include "comm/rate_budget.hpp"
+#include "comm/topology.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -236,7 +237,7 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
   }
   const std::size_t ranks = choice.hosts.size();
   const auto count = static_cast<double>(calibration.steps.size());
-  const std::size_t hops = find_topology(choice.topology).hops(ranks, choice.hosts);
+  const Topology& topology = find_topology(choice.topology);
   RateBudget least{.bits_per_value = std::numeric_limits<double>::infinity()};
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     double backward_end_s = 0.0, step_s = 0.0;
@@ -256,8 +257,8 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
                      .slack_s = AutoRate::kSlack * std::max(1.0, choice.round_steps) * step_s,
                      .goodput_bytes_per_s = goodput_of(choice, rank),
                      .latency_s = choice.ports.latency_s + AutoRate::kWakeUp_s,
-                     .hops = hops,
-                     .wire_factor = two_leg_wire_factor(ranks)});
+                     .hops = topology.hops(ranks, choice.hosts),
+                     .wire_factor = topology.wire_factor(ranks, choice.hosts)});
     if (own.bits_per_value < least.bits_per_value) least = own;
   }
   return least;

@@ -66,10 +66,14 @@ void GradientSync::check_rate() const {
 
 void GradientSync::watch_link(std::size_t ranks) {
   constexpr double kUnknownLink = 125e6;  // soon corrected
-  const double wire_factor = two_leg_wire_factor(ranks);
-  if (wire_factor == 0.0) return;
+  if (ranks < 2) return;
   std::vector<BudgetBucket> shares;
   std::size_t hops = 0;
+  double wire_factor = 0.0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    wire_factor = std::max(wire_factor, reducer_->wire_factor(b));
+  }
+  if (wire_factor == 0.0) return;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const bool is_rated = dp::has_rate(parse_codec_spec(buckets_[b].codec));
     const std::optional<std::uint64_t> bytes = reducer_->wire_bytes(b);

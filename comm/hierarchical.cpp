@@ -1,5 +1,6 @@
 #include "comm/hierarchical.hpp"
 
+#include "comm/ring.hpp"
 #include "comm/segment_exchange.hpp"
 
 namespace dp {
@@ -188,6 +189,10 @@ std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts) {
   std::size_t most = 0;
   for (std::size_t c = 0; c < l; ++c) most = std::max(most, inside[c] + inside[(c + l - 2) % l]);
   return 2 * (l - 1) + most;
+}
+
+double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts) {
+  return ranks < 2 ? 0.0 : ring_wire_factor(Place(hosts, ranks, 0).leaders.size());
 }
 
 std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup) {

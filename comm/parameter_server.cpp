@@ -40,6 +40,10 @@ std::uint64_t parameter_server_wire_bytes(const ExchangeShape& shape, std::size_
 
 std::size_t parameter_server_hops(std::size_t ranks) { return ranks < 2 ? 0 : 2; }
 
+double parameter_server_wire_factor(std::size_t ranks) {
+  return ranks < 2 ? 0.0 : static_cast<double>(ranks - 1);
+}
+
 std::unique_ptr<Exchange> make_parameter_server(const ExchangeSetup& setup) {
   const auto rank = static_cast<std::size_t>(setup.transport->rank());
   return make_segment_exchange(setup, parameter_server_plan(shape_of(setup), rank));

@@ -8,11 +8,6 @@
 
 namespace dp {
 
-double two_leg_wire_factor(std::size_t ranks) {
-  if (ranks < 2) return 0.0;
-  return 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
-}
-
 RateBudget hidden_rate(const RateBudgetSetup& setup) {
   constexpr double kNoLimit = std::numeric_limits<double>::infinity();
   RateBudget budget{.bits_per_value = kNoLimit};

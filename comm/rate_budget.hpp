@@ -40,12 +40,8 @@ struct RateBudgetSetup {
   double goodput_bytes_per_s = 0.0;  // of a host's port in one direction
   double latency_s = 0.0;            // of one message, one way
   std::size_t hops = 2;              // latencies one after the other (Topology::hops); direct: 2
-  // The bytes that a rank sends per byte of payload of the whole bucket.
-  double wire_factor = 0.0;
+  double wire_factor = 0.0;  // Topology::wire_factor
 };
-
-// What ring and direct send: 2(P-1)/P. 0 for one rank.
-[[nodiscard]] double two_leg_wire_factor(std::size_t ranks);
 
 struct RateBudget {
   // The largest number of bits per value, the same for all buckets, at which the exchange ends in

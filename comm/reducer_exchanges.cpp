@@ -135,6 +135,10 @@ std::size_t Reducer::hops(std::size_t bucket) const {
   return topology_of(bucket).hops(hosts_.size(), hosts_) * sums_of(bucket).size();
 }
 
+double Reducer::wire_factor(std::size_t bucket) const {
+  return topology_of(bucket).wire_factor(hosts_.size(), hosts_);
+}
+
 std::vector<std::size_t> Reducer::sums_of(std::size_t bucket) const {
   return exchange_kind(specs_[bucket])
       .sums(specs_[bucket], buckets_[bucket].elements, buckets_[bucket].tensors);

@@ -47,6 +47,10 @@ std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank, cons
 
 std::size_t ring_hops(std::size_t ranks) { return ranks < 2 ? 0 : 2 * (ranks - 1); }
 
+double ring_wire_factor(std::size_t ranks) {
+  return ranks < 2 ? 0.0 : 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+}
+
 std::unique_ptr<Exchange> make_ring(const ExchangeSetup& setup) {
   const auto rank = static_cast<std::size_t>(setup.transport->rank());
   return make_segment_exchange(setup, ring_plan(shape_of(setup), rank, setup.window));

@@ -24,6 +24,11 @@ std::size_t without_hosts(std::size_t ranks, std::span<const int>) {
   return kFormula(ranks);
 }
 
+template <auto kFormula>
+double without_hosts(std::size_t ranks, std::span<const int>) {
+  return kFormula(ranks);
+}
+
 template <auto kPlan>
 ExchangePlan without_hosts(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
                            std::size_t window) {
@@ -37,16 +42,20 @@ ExchangePlan server_plan(const ExchangeShape& shape, std::span<const int>, std::
 
 constexpr Topology kTopologies[] = {
     {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value", make_ring,
-     without_hosts<ring_wire_bytes>, without_hosts<ring_hops>, without_hosts<ring_plan>},
+     without_hosts<ring_wire_bytes>, without_hosts<ring_hops>, without_hosts<ring_wire_factor>,
+     without_hosts<ring_plan>},
     {"direct", "each chunk straight to its owner and back; a ring's bytes, 2 encodes a value",
      make_direct, without_hosts<direct_wire_bytes>, without_hosts<direct_hops>,
-     without_hosts<direct_plan>},
+     without_hosts<ring_wire_factor>, without_hosts<direct_plan>},
     {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", make_tree,
-     without_hosts<tree_wire_bytes>, without_hosts<tree_hops>, without_hosts<tree_plan>},
+     without_hosts<tree_wire_bytes>, without_hosts<tree_hops>, without_hosts<tree_wire_factor>,
+     without_hosts<tree_plan>},
     {"hierarchical", "fp32 sums inside a host, a ring between hosts", make_hierarchical,
-     hierarchical_wire_bytes, hierarchical_hops, hierarchical_plan, false},
+     hierarchical_wire_bytes, hierarchical_hops, hierarchical_wire_factor, hierarchical_plan,
+     false},
     {"ps", "parameter server: all to rank 0 and back", make_parameter_server,
-     without_hosts<parameter_server_wire_bytes>, without_hosts<parameter_server_hops>, server_plan},
+     without_hosts<parameter_server_wire_bytes>, without_hosts<parameter_server_hops>,
+     without_hosts<parameter_server_wire_factor>, server_plan},
 };
 
 }  // namespace

@@ -66,6 +66,10 @@ std::size_t tree_hops(std::size_t ranks) {
   return ranks < 2 ? 0 : 2 * static_cast<std::size_t>(std::bit_width(ranks) - 1);
 }
 
+double tree_wire_factor(std::size_t ranks) {
+  return ranks < 2 ? 0.0 : static_cast<double>(children_of(0, ranks).size());
+}
+
 std::unique_ptr<Exchange> make_tree(const ExchangeSetup& setup) {
   const auto rank = static_cast<std::size_t>(setup.transport->rank());
   return make_segment_exchange(setup, tree_plan(shape_of(setup), rank, setup.window));

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include "comm/ring.hpp"
 #include "kernels/base/random.hpp"
 
 namespace dp {
@@ -30,7 +31,7 @@ TEST(RateBudget, OneBucketHasTheTimeFromItsReadinessToTheDeadline) {
   EXPECT_DOUBLE_EQ(hidden_rate(setup).bits_per_value, 6.0);
   setup.latency_s = 0.125;  // two legs
   EXPECT_DOUBLE_EQ(hidden_rate(setup).bits_per_value, 4.0);
-  setup.wire_factor = two_leg_wire_factor(4);  // 1.5
+  setup.wire_factor = ring_wire_factor(4);  // 1.5
   EXPECT_DOUBLE_EQ(hidden_rate(setup).bits_per_value, 4.0 / 1.5);
 }
 
@@ -67,7 +68,7 @@ TEST(RateBudget, NothingToSend) {
   EXPECT_TRUE(std::isinf(hidden_rate({}).bits_per_value));
   const std::vector<BudgetBucket> one = {{.elements = 10, .ready_s = 0.0}}, empty = {{}};
   RateBudgetSetup alone = setup_of(one, 1.0);
-  alone.wire_factor = two_leg_wire_factor(1);
+  alone.wire_factor = ring_wire_factor(1);
   EXPECT_TRUE(std::isinf(hidden_rate(alone).bits_per_value));
   EXPECT_FALSE(hidden_rate(alone).binding.has_value());
   EXPECT_TRUE(std::isinf(hidden_rate(setup_of(empty, 1.0)).bits_per_value));
@@ -111,7 +112,7 @@ TEST(RateBudget, APortThatServesInOrderEndsAtTheDeadline) {
     RateBudgetSetup setup = setup_of(buckets, 1.2);
     setup.slack_s = 0.05;
     setup.latency_s = 0.01;
-    setup.wire_factor = two_leg_wire_factor(8);
+    setup.wire_factor = ring_wire_factor(8);
     const RateBudget budget = hidden_rate(setup);
     ASSERT_TRUE(budget.fits);
     double ready_s = 0.0, free_s = 0.0;
