@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -71,6 +72,25 @@ double input_scale(const Codec& codec) {
   return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
 }
 
+// The step with which the codec sends `values` in spec().number("bits") bits each, within a
+// hundredth; its own choice where the spec asks for no bits.
+EncodeContext context_of(const Codec& codec, std::span<const float> values) {
+  if (!codec.takes_step() || codec.spec().number("bits") <= 0.0) return {};
+  std::vector<std::byte> payload(codec.max_payload_bytes(values.size()));
+  const double wanted = codec.spec().number("bits") * static_cast<double>(values.size()) / 8.0;
+  double finest = 1e-6, coarsest = 1e3;
+  EncodeContext context;
+  for (int i = 0; i < 40; ++i) {
+    const double step = std::sqrt(finest * coarsest);
+    context.quantiser_step = static_cast<float>(step);
+    const auto bytes =
+        static_cast<double>(codec.encode(values, nullptr, payload, context).payload_bytes);
+    if (std::abs(bytes - wanted) <= 0.01 * wanted) break;
+    (bytes > wanted ? finest : coarsest) = step;
+  }
+  return context;
+}
+
 void bench_on_cpu(const Entries& entries) {
   constexpr std::size_t kLarge = 171 * kSegment;  // 44.8 MB
   constexpr int kRuns = 200, kLargeRuns = 5;
@@ -101,9 +121,10 @@ void bench_on_cpu(const Entries& entries) {
       if (r != nullptr) std::fill_n(r, n, 0.0f);
     };
     std::size_t bytes = 0;
+    const EncodeContext context = context_of(*codec, std::span(large).first(kSegment));
     const auto encode = [&](std::size_t at, float* with) {
-      bytes =
-          codec->encode(std::span(large).subspan(at, kSegment), with, payload, {}).payload_bytes;
+      const auto values = std::span(large).subspan(at, kSegment);
+      bytes = codec->encode(values, with, payload, context).payload_bytes;
     };
     const auto speed = [](std::size_t n, double time_s) {
       return 4e-9 * static_cast<double>(n) / time_s;
@@ -305,10 +326,11 @@ BenchUsage usage(CodecBenchOptions& options) {
           .help =
               "Measures how fast codecs are, in GB/s of fp32, on one core or on a GPU. SPEC is\n"
               "a codec as dptrain's --compress takes it, such as q8 or q4:block=256; without\n"
-              "any, all codecs are measured with their usual keys.\n"
+              "any, all codecs with their usual keys, and ecq at two rates, are measured.\n"
               "\n"
               "The input is normally distributed. Codecs that send values above a threshold get\n"
-              "it scaled so that they send one value in a hundred.\n",
+              "it scaled so that they send one value in a hundred. On the processor ecq:bits=\n"
+              "rounds as coarsely as the bits need; on a GPU they have no effect.\n",
           .codecs = codec_help(),
           .rows = {choice_row("device", options.device, {"auto", "cpu", "cuda"},
                               "where to compute; auto: on a GPU if there is one"),
@@ -321,6 +343,10 @@ Entries entries_of(const std::vector<std::string>& specs) {
   if (!entries.empty()) return entries;
   for (const CodecInfo& info : codec_list()) {
     entries.push_back({std::string(info.name), parse_codec_spec(info.name)});
+    if (info.name != "ecq") continue;
+    for (const char* rate : {"ecq:bits=0.35", "ecq:bits=1.2"}) {
+      entries.push_back({rate, parse_codec_spec(rate)});
+    }
   }
   return entries;
 }
