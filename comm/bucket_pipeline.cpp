@@ -1,11 +1,26 @@
 #include "comm/bucket_pipeline.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <mutex>
 #include <utility>
 
 #include "kernels/base/error.hpp"
 
 namespace dp {
+namespace {
+
+// Transfers that are under way may still read and write it, so it stays until the process ends.
+// Something points to it all the time: a leak check does not report it.
+template <class T>
+void keep_for_ever(std::vector<std::unique_ptr<T>>& owned) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<T>>;
+  const std::lock_guard lock(mutex);
+  std::ranges::move(owned, std::back_inserter(kept));
+}
+
+}  // namespace
 
 BucketPipeline::BucketPipeline(std::size_t buckets, std::size_t in_flight, Device* device,
                                PipelineHooks hooks)
@@ -22,8 +37,8 @@ BucketPipeline::BucketPipeline(std::size_t buckets, std::size_t in_flight, Devic
 
 BucketPipeline::~BucketPipeline() {
   if (is_over()) return;
-  for (auto& exchange : exchanges_) static_cast<void>(exchange.release());
-  for (auto& buffers : buffers_) static_cast<void>(buffers.release());
+  keep_for_ever(exchanges_);
+  keep_for_ever(buffers_);
 }
 
 void BucketPipeline::fit_buffers() {
