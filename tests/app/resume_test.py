@@ -2,6 +2,7 @@
 """Runs that write checkpoints, die and go on, seen through their logs: resume_test.py DPTRAIN MPIRUN CASE [OTHER].
 
 OTHER is another build of dptrain, for the case other_build."""
+import ctypes
 import os
 import pathlib
 import re
@@ -288,6 +289,12 @@ def damaged_export() -> None:
         assert file["last"].attrs["epoch"] == 1, dict(file["last"].attrs)
 
 
+def exchange_names(one: str, other: str) -> None:
+    RENAME_EXCHANGE = 2
+    here = -100  # AT_FDCWD
+    assert ctypes.CDLL(None).renameat2(here, os.fsencode(one), here, os.fsencode(other), RENAME_EXCHANGE) == 0
+
+
 def files_that_cannot_be_made_again() -> None:
     """The places of log, events and weights go away, and a rank is killed: the next start goes on nevertheless."""
     words = ("--epochs", "9", "--checkpoint-keep", "2", "--export", "out/w.h5", "--tensorboard", "events")
@@ -296,8 +303,9 @@ def files_that_cannot_be_made_again() -> None:
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert any(line.startswith("epoch 2/9 ") for line in process.stdout), process.communicate()
     os.rename("out", "away")
-    os.rename("events", "events-away")
-    pathlib.Path("events").touch()
+    # At once, so that events cannot fail for a second cause in between.
+    pathlib.Path("events-away").touch()
+    exchange_names("events", "events-away")
     assert any(line.startswith("epoch 4/9 ") for line in process.stdout), process.communicate()
     mpirun, = (p for p in children(process.pid) if children(p))
     os.kill(children(mpirun)[-1], signal.SIGKILL)
