@@ -72,8 +72,8 @@ double input_scale(const Codec& codec) {
   return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
 }
 
-// The step with which the codec sends `values` in spec().number("bits") bits each, within a
-// hundredth; its own choice where the spec asks for no bits.
+// The step with which the codec sends `values` in spec().number("bits") bits each, as nearly as it
+// can; its own choice where the spec asks for no bits.
 EncodeContext context_of(const Codec& codec, std::span<const float> values) {
   if (!codec.takes_step() || codec.spec().number("bits") <= 0.0) return {};
   std::vector<std::byte> payload(codec.max_payload_bytes(values.size()));
@@ -329,8 +329,8 @@ BenchUsage usage(CodecBenchOptions& options) {
               "any, all codecs with their usual keys, and ecq at two rates, are measured.\n"
               "\n"
               "The input is normally distributed. Codecs that send values above a threshold get\n"
-              "it scaled so that they send one value in a hundred. On the processor ecq:bits=\n"
-              "rounds as coarsely as the bits need; on a GPU they have no effect.\n",
+              "it scaled so that they send one value in a hundred; ecq:bits= rounds as coarsely\n"
+              "as the bits need.\n",
           .codecs = codec_help(),
           .rows = {choice_row("device", options.device, {"auto", "cpu", "cuda"},
                               "where to compute; auto: on a GPU if there is one"),

@@ -238,6 +238,7 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
   const std::size_t ranks = choice.hosts.size();
   const auto count = static_cast<double>(calibration.steps.size());
   const Topology& topology = find_topology(choice.topology);
+  const std::size_t hops = topology.hops(ranks, choice.hosts);
   RateBudget least{.bits_per_value = std::numeric_limits<double>::infinity()};
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     double backward_end_s = 0.0, step_s = 0.0;
@@ -257,8 +258,8 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
                      .slack_s = AutoRate::kSlack * std::max(1.0, choice.round_steps) * step_s,
                      .goodput_bytes_per_s = goodput_of(choice, rank),
                      .latency_s = choice.ports.latency_s + AutoRate::kWakeUp_s,
-                     .hops = topology.hops(ranks, choice.hosts),
-                     .wire_factor = topology.wire_factor(ranks, choice.hosts)});
+                     .hops = hops,
+                     .wire_factor = topology.wire_factor(ranks, choice.hosts, rank)});
     if (own.bits_per_value < least.bits_per_value) least = own;
   }
   return least;

@@ -241,7 +241,7 @@ void GradientSync::connect(Communicator& communicator) {
   rank_ = static_cast<std::uint64_t>(communicator.rank());
   ranks_ = static_cast<std::uint64_t>(communicator.size());
   reducer_ = std::make_unique<Reducer>(communicator, gradient, buckets_, options);
-  if (limits_) watch_link(static_cast<std::size_t>(communicator.size()));
+  if (limits_) watch_link();
 }
 
 void GradientSync::begin_epoch(std::size_t epoch) {

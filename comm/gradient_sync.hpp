@@ -144,7 +144,7 @@ class GradientSync {
   [[nodiscard]] static double seconds_now();
   void take_rate(const CodecSpec& spec);
   void check_rate() const;
-  void watch_link(std::size_t ranks);
+  void watch_link();
   void order_rate(std::uint64_t step, std::uint64_t number, double progress);
   void look_at_values();
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;

@@ -191,8 +191,10 @@ std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts) {
   return 2 * (l - 1) + most;
 }
 
-double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts) {
-  return ranks < 2 ? 0.0 : ring_wire_factor(Place(hosts, ranks, 0).leaders.size());
+double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts, std::size_t rank) {
+  if (ranks < 2) return 0.0;
+  const Place place(hosts, ranks, rank);
+  return place.leads(rank) ? ring_wire_factor(place.leaders.size()) : 0.0;
 }
 
 std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup) {

@@ -59,8 +59,9 @@ namespace dp {
 //     2                                                                                    L = 1
 [[nodiscard]] std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts);
 
-// See Topology::wire_factor: 2(L-1)/L between the hosts. The messages inside them do not count.
-[[nodiscard]] double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts);
+// See Topology::wire_factor: 2(L-1)/L on leaders, 0 on the others.
+[[nodiscard]] double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts,
+                                              std::size_t rank);
 
 [[nodiscard]] ExchangePlan hierarchical_plan(const ExchangeShape& shape, std::span<const int> hosts,
                                              std::size_t rank, std::size_t window);

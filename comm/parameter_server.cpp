@@ -40,8 +40,9 @@ std::uint64_t parameter_server_wire_bytes(const ExchangeShape& shape, std::size_
 
 std::size_t parameter_server_hops(std::size_t ranks) { return ranks < 2 ? 0 : 2; }
 
-double parameter_server_wire_factor(std::size_t ranks) {
-  return ranks < 2 ? 0.0 : static_cast<double>(ranks - 1);
+double parameter_server_wire_factor(std::size_t ranks, std::size_t rank) {
+  if (ranks < 2) return 0.0;
+  return rank == 0 ? static_cast<double>(ranks - 1) : 1.0;
 }
 
 std::unique_ptr<Exchange> make_parameter_server(const ExchangeSetup& setup) {

@@ -34,8 +34,8 @@ namespace dp {
 // The longest chain of messages: 2, to rank 0 and back.
 [[nodiscard]] std::size_t parameter_server_hops(std::size_t ranks);
 
-// See Topology::wire_factor: P-1, which are rank 0's.
-[[nodiscard]] double parameter_server_wire_factor(std::size_t ranks);
+// See Topology::wire_factor: P-1 on rank 0, 1 on the others.
+[[nodiscard]] double parameter_server_wire_factor(std::size_t ranks, std::size_t rank);
 
 [[nodiscard]] ExchangePlan parameter_server_plan(const ExchangeShape& shape, std::size_t rank);
 

@@ -40,7 +40,7 @@ struct RateBudgetSetup {
   double goodput_bytes_per_s = 0.0;  // of a host's port in one direction
   double latency_s = 0.0;            // of one message, one way
   std::size_t hops = 2;              // latencies one after the other (Topology::hops); direct: 2
-  double wire_factor = 0.0;  // Topology::wire_factor
+  double wire_factor = 0.0;          // Topology::wire_factor of the rank
 };
 
 struct RateBudget {

@@ -180,7 +180,7 @@ class Reducer {
   // The message latencies, one after the other, of one exchange of that bucket: the topology's
   // hops, with powersgd once for each of its two exchanges.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const;
-  [[nodiscard]] double wire_factor(std::size_t bucket) const;  // see Topology::wire_factor
+  [[nodiscard]] double wire_factor(std::size_t bucket) const;  // of this rank
   // As long as the gradient if any bucket has feedback, empty otherwise. It is memory of
   // ReducerOptions::device if one is given, which the host must not touch. Use it only between
   // wait_step and begin_step.

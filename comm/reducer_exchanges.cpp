@@ -136,7 +136,8 @@ std::size_t Reducer::hops(std::size_t bucket) const {
 }
 
 double Reducer::wire_factor(std::size_t bucket) const {
-  return topology_of(bucket).wire_factor(hosts_.size(), hosts_);
+  return topology_of(bucket).wire_factor(hosts_.size(), hosts_,
+                                         static_cast<std::size_t>(communicator_.rank()));
 }
 
 std::vector<std::size_t> Reducer::sums_of(std::size_t bucket) const {

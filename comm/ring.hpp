@@ -42,7 +42,7 @@ namespace dp {
 // The longest chain of messages: 2(P-1), those of a chunk from neighbour to neighbour.
 [[nodiscard]] std::size_t ring_hops(std::size_t ranks);
 
-// See Topology::wire_factor: 2(P-1)/P. With direct it is the same.
+// See Topology::wire_factor: 2(P-1)/P on every rank. With direct it is the same.
 [[nodiscard]] double ring_wire_factor(std::size_t ranks);
 
 [[nodiscard]] ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank,

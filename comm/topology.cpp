@@ -25,8 +25,12 @@ std::size_t without_hosts(std::size_t ranks, std::span<const int>) {
 }
 
 template <auto kFormula>
-double without_hosts(std::size_t ranks, std::span<const int>) {
-  return kFormula(ranks);
+double without_hosts(std::size_t ranks, std::span<const int>, std::size_t rank) {
+  return kFormula(ranks, rank);
+}
+
+double ring_factor(std::size_t ranks, std::span<const int>, std::size_t) {
+  return ring_wire_factor(ranks);
 }
 
 template <auto kPlan>
@@ -42,11 +46,11 @@ ExchangePlan server_plan(const ExchangeShape& shape, std::span<const int>, std::
 
 constexpr Topology kTopologies[] = {
     {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value", make_ring,
-     without_hosts<ring_wire_bytes>, without_hosts<ring_hops>, without_hosts<ring_wire_factor>,
+     without_hosts<ring_wire_bytes>, without_hosts<ring_hops>, ring_factor,
      without_hosts<ring_plan>},
     {"direct", "each chunk straight to its owner and back; a ring's bytes, 2 encodes a value",
-     make_direct, without_hosts<direct_wire_bytes>, without_hosts<direct_hops>,
-     without_hosts<ring_wire_factor>, without_hosts<direct_plan>},
+     make_direct, without_hosts<direct_wire_bytes>, without_hosts<direct_hops>, ring_factor,
+     without_hosts<direct_plan>},
     {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", make_tree,
      without_hosts<tree_wire_bytes>, without_hosts<tree_hops>, without_hosts<tree_wire_factor>,
      without_hosts<tree_plan>},

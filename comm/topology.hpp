@@ -23,9 +23,9 @@ struct Topology {
   // The number of message latencies that one exchange of a bucket takes one after the other: the
   // longest chain of messages in which each waits for the one before. 0 for one rank.
   std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
-  // The encoded bytes that a rank sends per byte of payload of the whole bucket; of all ranks' the
-  // most, which is what they receive at most, too. 0 where nothing is encoded.
-  double (*wire_factor)(std::size_t ranks, std::span<const int> hosts);
+  // The encoded bytes that `rank` sends per byte of payload of the whole bucket; 0 where it encodes
+  // nothing. With hosts that add up in fp32, those that go to other hosts.
+  double (*wire_factor)(std::size_t ranks, std::span<const int> hosts, std::size_t rank);
   // The list of messages that `rank` carries out for a bucket; `hosts` as above.
   ExchangePlan (*plan)(const ExchangeShape& shape, std::span<const int> hosts, std::size_t rank,
                        std::size_t window);

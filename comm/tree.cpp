@@ -66,8 +66,9 @@ std::size_t tree_hops(std::size_t ranks) {
   return ranks < 2 ? 0 : 2 * static_cast<std::size_t>(std::bit_width(ranks) - 1);
 }
 
-double tree_wire_factor(std::size_t ranks) {
-  return ranks < 2 ? 0.0 : static_cast<double>(children_of(0, ranks).size());
+double tree_wire_factor(std::size_t ranks, std::size_t rank) {
+  if (ranks < 2) return 0.0;
+  return static_cast<double>(children_of(rank, ranks).size() + (rank > 0 ? 1 : 0));
 }
 
 std::unique_ptr<Exchange> make_tree(const ExchangeSetup& setup) {

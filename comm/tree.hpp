@@ -41,9 +41,8 @@ namespace dp {
 // set bits in its number. 2^k - 1, the first number with k set bits, is a rank if P is 2^k or more.
 [[nodiscard]] std::size_t tree_hops(std::size_t ranks);
 
-// See Topology::wire_factor: the root sends the bucket to ceil(log2 P) children, and no rank to
-// more.
-[[nodiscard]] double tree_wire_factor(std::size_t ranks);
+// See Topology::wire_factor: children(r) + (1 if r > 0).
+[[nodiscard]] double tree_wire_factor(std::size_t ranks, std::size_t rank);
 
 [[nodiscard]] ExchangePlan tree_plan(const ExchangeShape& shape, std::size_t rank,
                                      std::size_t window);

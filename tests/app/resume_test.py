@@ -292,7 +292,9 @@ def damaged_export() -> None:
 def exchange_names(one: str, other: str) -> None:
     RENAME_EXCHANGE = 2
     here = -100  # AT_FDCWD
-    assert ctypes.CDLL(None).renameat2(here, os.fsencode(one), here, os.fsencode(other), RENAME_EXCHANGE) == 0
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.renameat2(here, os.fsencode(one), here, os.fsencode(other), RENAME_EXCHANGE) != 0:
+        raise OSError(ctypes.get_errno(), f"{one} and {other} cannot exchange their names")
 
 
 def files_that_cannot_be_made_again() -> None:

@@ -37,8 +37,8 @@ def probe() -> tuple[float, float, float]:
     return rate, latency_ms * 1e-3, uncertainty
 
 
-# So late may a busy machine's processes be woken. A frame that is full takes 6 ms at 2 Mbit/s: none of the probe's small
-# messages waits for one.
+# A busy machine wakes processes up so late. A latency that had full frames of both directions in it would be longer: at
+# 2 Mbit/s one takes 6 ms.
 MOST_LATE_S = 5e-3
 
 
