@@ -335,6 +335,7 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
     }
     log_->append(std::span<const RankRow>(rows));
     write_buckets(epoch, buckets);
+    write_tensors(tally);
     save_log();
   }
   tell_epoch(row, tally);

@@ -21,6 +21,7 @@
 #include "app/resume.hpp"
 #include "app/times.hpp"
 #include "comm/communicator.hpp"
+#include "comm/delivery_gaps.hpp"
 #include "comm/link_probe.hpp"
 #include "comm/rate_control.hpp"
 #include "comm/reducer.hpp"
@@ -86,6 +87,7 @@ struct EpochTally {
   std::int64_t exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
+  std::vector<DeliveryGaps::Gap> gaps = {};  // when the epoch is over
 
   // NaN without a rate.
   [[nodiscard]] double bits_per_value() const {
@@ -228,6 +230,7 @@ class Recorder {
   void write_epoch(const EpochTally& tally, const EvaluationResult& result,
                    const std::vector<RankRecord>& ranks, const std::vector<CommCost>& buckets);
   void write_buckets(std::int64_t epoch, const std::vector<CommCost>& of_all_ranks);
+  void write_tensors(const EpochTally& tally);
   void warn(const std::string& text) { run_.progress->warn(text); }
   // These are in recorder_progress.cpp and recorder_notes.cpp, for rank 0 only.
   void tell_live_step(const EpochTally& tally);

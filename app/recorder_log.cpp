@@ -112,6 +112,28 @@ void Recorder::record_prediction(const StepForecast& forecast, double bits) {
   save_log();
 }
 
+void Recorder::write_tensors(const EpochTally& tally) {
+  if (tally.gaps.empty()) return;
+  std::vector<std::string> names;
+  std::vector<std::int64_t> elements;
+  for (const Bucket& bucket : run_.buckets) {
+    for (const TensorSlot& tensor : bucket.tensors) {
+      names.push_back(tensor.name);
+      elements.push_back(static_cast<std::int64_t>(tensor.elements()));
+    }
+  }
+  std::vector<TensorRow> rows;
+  for (const DeliveryGaps::Gap& gap : tally.gaps) {
+    rows.push_back({.epoch = static_cast<std::int64_t>(tally.epoch),
+                    .tensor = static_cast<std::int64_t>(gap.tensor),
+                    .elements = elements.at(gap.tensor),
+                    .waiting = static_cast<std::int64_t>(gap.now),
+                    .longest_wait = static_cast<std::int64_t>(gap.longest)});
+  }
+  log_->set_attribute("/", "tensor_names", names);
+  log_->append(std::span<const TensorRow>(rows));
+}
+
 void Recorder::note_log_failure(const std::string& why) {
   missing_[kLogName] = why;
   warn_once(why + "; training goes on, and the next epoch tries again");

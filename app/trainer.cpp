@@ -45,6 +45,7 @@ std::string Trainer::run() {
     const double epoch_s = tally_.earlier_s + epoch_clock_.lap();
     check_replicas();
     const EvaluationResult result = evaluate(run_);
+    tally_.gaps = replica_.sync().take_delivery_gaps();
     recorder_.record_epoch(tally_, epoch_s, result, epoch_clock_.lap());
     tell_bad_images();
     if (run_.exporter) export_weights(result);

@@ -47,6 +47,7 @@ StepVerdict GradientSync::finish_step() {
   }
   if (has_rate()) steer_rate(verdict);
   if (link_) link_->await_sums();
+  if (verdict.finite && !sums_.empty()) gaps_.add(sums_);
   return verdict;
 }
 
@@ -240,6 +241,8 @@ void GradientSync::connect(Communicator& communicator) {
   }
   rank_ = static_cast<std::uint64_t>(communicator.rank());
   ranks_ = static_cast<std::uint64_t>(communicator.size());
+  if (!is_gpu() || !is_on_device_) sums_ = gradient;
+  gaps_ = DeliveryGaps(buckets_);
   reducer_ = std::make_unique<Reducer>(communicator, gradient, buckets_, options);
   if (limits_) watch_link();
 }

@@ -31,6 +31,7 @@
 #include "comm/auto_rate.hpp"
 #include "comm/bucket_tracker.hpp"
 #include "comm/buckets.hpp"
+#include "comm/delivery_gaps.hpp"
 #include "comm/rate_control.hpp"
 #include "comm/reducer.hpp"
 #include "kernels/base/state.hpp"
@@ -98,6 +99,9 @@ class GradientSync {
   [[nodiscard]] StepVerdict finish_step();
   // What codecs with a rate do; NaN where no bucket has one, and before the first step.
   [[nodiscard]] const RateReport& rate_report() const { return rate_report_; }
+  // Which tensors have waited for how many exchanges since the last call (tensors in the order of
+  // buckets()); empty where sums are on a GPU alone.
+  [[nodiscard]] std::vector<DeliveryGaps::Gap> take_delivery_gaps() { return gaps_.take(); }
   [[nodiscard]] bool has_rate() const { return mean_bits_ > 0.0 || wanted_error_ > 0.0; }
   // Between steps, the same on all ranks: another mean for ecq:bits=. Steps of the quantiser follow
   // within some exchanges. Throws Error(usage) for a codec without bits=, and for a number that the
@@ -167,6 +171,8 @@ class GradientSync {
   BucketTracker tracker_;
   bool is_on_device_ = false;     // the exchange's path
   Device::Memory host_gradient_;  // of the host path
+  std::span<const float> sums_;   // in host memory; empty where they are on a GPU alone
+  DeliveryGaps gaps_;
   std::vector<float> kept_residual_;
   std::unique_ptr<BucketLink> link_;
   // Codecs with a rate have a mean of the run or a wanted error (0 without one), and what steers

@@ -75,6 +75,7 @@ class RunLog {
   void append(std::span<const RankRow> rows);
   void append(std::span<const BucketRow> rows);
   void append(std::span<const SessionRow> rows);
+  void append(std::span<const TensorRow> rows);
   void append(std::span<const StepRow> rows);  // needs RunInfo::has_steps
   template <class Row>
   void append(const Row& row) requires requires {

@@ -18,6 +18,15 @@ void cut(LogTable& table, const char* column, std::int64_t first) {
   table.rows = std::move(kept);
 }
 
+// Tables that an earlier dptrain did not write stay empty.
+void add_later_tables(LogContents& log) {
+  const auto place = log.tables.begin() + LogTable::kTensors;
+  LogTable tensors = empty_log_tables()[LogTable::kTensors];
+  if (place == log.tables.end() || place->name != tensors.name) {
+    log.tables.insert(place, std::move(tensors));
+  }
+}
+
 }  // namespace
 
 // A run's log; nothing if the bytes are none.
@@ -26,6 +35,7 @@ std::optional<LogContents> read_run_log(std::span<const std::byte> bytes) {
     LogContents log = read_log_image(bytes, empty_log_tables());
     const auto* version = log.group("").get<std::int64_t>("format_version");
     const bool is_whole = log.tables.size() > LogTable::kSessions;
+    if (is_whole) add_later_tables(log);
     if (version != nullptr && *version == kLogFormatVersion && is_whole) return log;
   } catch (const Error&) {
   }
@@ -44,7 +54,8 @@ std::optional<LogContents> read_run_log(const std::string& path) {
 
 // Puts the contents of a log back to where its run goes on.
 void put_back(LogContents& contents, const RunInfo& info) {
-  for (const std::size_t table : {LogTable::kEpochs, LogTable::kRanks, LogTable::kBuckets}) {
+  for (const std::size_t table :
+       {LogTable::kEpochs, LogTable::kRanks, LogTable::kBuckets, LogTable::kTensors}) {
     cut(contents.tables[table], "epoch", info.first_epoch);
   }
   if (contents.tables.size() > LogTable::kSteps) {

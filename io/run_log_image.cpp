@@ -74,6 +74,7 @@ std::vector<LogTable> empty_log_tables() {
           {.name = "ranks", .fields = log_fields<RankRow>()},
           {.name = "buckets", .fields = log_fields<BucketRow>()},
           {.name = "sessions", .fields = log_fields<SessionRow>()},
+          {.name = "tensors", .fields = log_fields<TensorRow>()},
           {.name = "steps", .fields = log_fields<StepRow>()}};
 }
 

@@ -148,6 +148,19 @@ std::span<const LogField> log_fields<BucketRow>() {
 }
 
 template <>
+std::span<const LogField> log_fields<TensorRow>() {
+  using T = TensorRow;
+  static const std::vector<LogField> fields = Columns<T>()
+                                                  .add("epoch", &T::epoch)
+                                                  .add("tensor", &T::tensor)
+                                                  .add("elements", &T::elements)
+                                                  .add("waiting", &T::waiting)
+                                                  .add("longest_wait", &T::longest_wait)
+                                                  .take();
+  return fields;
+}
+
+template <>
 std::span<const LogField> log_fields<SessionRow>() {
   using T = SessionRow;
   static const std::vector<LogField> fields = Columns<T>()

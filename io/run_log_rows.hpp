@@ -80,6 +80,14 @@ struct BucketRow {
   double residual_growth = kNotMeasured, residual_age = kNotMeasured;
 };
 
+// A tensor of which some exchange of the epoch has delivered nothing.
+struct TensorRow {
+  std::int64_t epoch = 0, tensor = 0, elements = 0;  // an index into the attribute tensor_names
+  // In exchanges: at the end of the epoch, since something of it was last delivered; and the most
+  // in a row that were over in this epoch or at its end.
+  std::int64_t waiting = 0, longest_wait = 0;
+};
+
 // One run of the program that wrote into the log.
 struct SessionRow {
   double start = 0;  // Unix time
@@ -111,7 +119,7 @@ struct StepRow {
   double binding_bucket = kNotMeasured;
 };
 
-// The columns of a row type. It is specialised for the five types above.
+// The columns of a row type. It is specialised for the six types above.
 template <class Row>
 [[nodiscard]] std::span<const LogField> log_fields();
 template <>
@@ -120,6 +128,8 @@ template <>
 std::span<const LogField> log_fields<RankRow>();
 template <>
 std::span<const LogField> log_fields<BucketRow>();
+template <>
+std::span<const LogField> log_fields<TensorRow>();
 template <>
 std::span<const LogField> log_fields<SessionRow>();
 template <>

@@ -137,7 +137,8 @@ def tables_of(runs: list[Run], with_details: bool, asked: reach.Asked = reach.As
         tables_runs.learning_table(runs)
     ]
     if with_details:
-        tables += [tables_runs.epochs_table(runs), tables_detail.ranks_table(runs), tables_detail.buckets_table(runs)]
+        tables += [tables_runs.epochs_table(runs), tables_detail.ranks_table(runs), tables_detail.buckets_table(runs),
+                   tables_detail.tensors_table(runs)]
     return [table for table in tables if table is not None]
 
 

@@ -101,7 +101,7 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
         ("rounds", "Rounds", plots["rounds"], some("rounds"), []),
         ("ranks", "Ranks", plots["ranks"], [], some("ranks") if has_details else []),
         ("rate", "Rate of the codec", plots["rate"], [], []),
-        ("errors", "Errors and residuals", plots["errors"], [], some("buckets") if has_details else [])
+        ("errors", "Errors and residuals", plots["errors"], [], some("buckets", "tensors") if has_details else [])
     ]
     if len(runs) > plots_time.MOST:
         problems = [*problems, f"plots with a row a run show the first {plots_time.MOST} of {len(runs)} runs"]

@@ -29,7 +29,8 @@ STEP_COLUMNS = [
 ]
 NEEDED = {
     "epochs": ("epoch", "samples", "global_batch", "epoch_s"), "ranks": ("epoch", "rank"),
-    "buckets": ("epoch", "bucket"), "sessions": ("first_epoch", "world_size"), "steps": ("step", "comm_s")
+    "buckets": ("epoch", "bucket"), "sessions": ("first_epoch", "world_size"), "steps": ("step", "comm_s"),
+    "tensors": ("epoch", "tensor", "elements", "longest_wait")
 }
 
 
@@ -202,7 +203,7 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
             raise Unreadable("is damaged: its table /epochs has a global_batch below 1")
         run = Run(path, label, attributes, {name: str(value) for name, value in group("config").items()},
                   group("model"), epochs, table("ranks"), table("buckets"), table("sessions"),
-                  table("steps", STEP_COLUMNS, True), problems)
+                  table("steps", STEP_COLUMNS, True), table("tensors", None, True), problems)
     _judge(run)
     return run
 

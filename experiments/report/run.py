@@ -34,6 +34,7 @@ class Run:
     buckets: pd.DataFrame | None = None
     sessions: pd.DataFrame | None = None
     steps: pd.DataFrame | None = None
+    tensors: pd.DataFrame | None = None  # those that some exchange has delivered nothing of
     problems: list[str] = field(default_factory=list)
     number: int = 0  # its number in the report, which gives the run its colour
 

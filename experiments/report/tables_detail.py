@@ -1,9 +1,9 @@
-"""Tables about one run: its ranks and its buckets."""
+"""Tables about one run: its ranks, its buckets, and the tensors that waited longest."""
 from __future__ import annotations
 
 from . import units
 from .run import Run
-from .table import Column, Row, Table, count, name
+from .table import Column, Row, Table, count, epoch, name
 
 RANK_TIMES = ("compute_s", "data_s", "exposed_comm_s", "comm_s", "peer_wait_s", "encode_s", "decode_s", "wire_s")
 BUCKET_VALUES = ("encode_s", "wire_s", "decode_s", "peer_wait_s", "relative_error", "delivered_relative_error",
@@ -111,6 +111,37 @@ def buckets_table(runs: list[Run]) -> Table | None:
         "sample. Residual: norm of what waits to be sent; of gradient: over the norm of one step's gradient; waits: the mean "
         "number of steps, if those are independent (both on a sample). Saturated: share of the values beyond the largest that their "
         "codec can send."
+    ])
+
+
+MOST_TENSORS = 8  # of a run
+
+
+def tensors_table(runs: list[Run]) -> Table | None:
+    rows: list[Row] = []
+    for run in runs:
+        if run.tensors is None or not len(run.tensors):
+            continue
+        names = [str(tensor) for tensor in run.attributes.get("tensor_names", [])]
+        waits = run.tensors.sort_values("longest_wait", kind="stable", ascending=False).drop_duplicates("tensor")
+        for _, tensor in waits.head(MOST_TENSORS).iterrows():
+            rows.append({
+                "run": run.label, "tensor": _of(names, tensor["tensor"]), "elements": int(tensor["elements"]),
+                "longest_wait": int(tensor["longest_wait"]), "epoch": int(tensor["epoch"])
+            })
+    if not rows:
+        return None
+    columns = [
+        name("run", "run", True),
+        name("tensor", "tensor"),
+        count("elements", "elements"),
+        count("longest_wait", "exchanges"),
+        epoch("epoch", "in epoch")
+    ]
+    return Table("tensors", "Tensors that waited longest", columns, rows, [
+        "Exchanges in a row that delivered nothing of the tensor: its values were too small for the codec, and wait in "
+        "residuals. Where these are many, --compress-exclude sends the tensor in fp32, and blend= of ecq gives segments of small "
+        f"values a finer step. At most {MOST_TENSORS} tensors a run; the log has the others."
     ])
 
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "comm/replica_hash.hpp"
@@ -185,6 +186,34 @@ TEST(GradientSync, TensorsNamedByAPatternAreExact) {
     const bool is_encoded = (t == conv3 || t == linear) && comm.size() > 1;
     EXPECT_EQ(is_exact, !is_encoded) << slots[t].name;
   }
+}
+
+// What no rank's codec has sent of a tensor is told; tensors in fp32 and bad steps are not counted.
+TEST(GradientSync, TensorsThatWaitAreTold) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  GradientSyncOptions options = options_of("threshold:alpha=0.5");
+  std::vector<float> gradient(kElements);
+  GradientSync sync(nullptr, gradient, tensors(), options);
+  sync.connect(comm);
+  sync.begin_epoch(0);
+  const std::vector<TensorSlot> slots = tensors();
+  const auto exchange = [&](std::size_t large, float value, std::uint64_t step) {
+    for (std::size_t i = 0; i < kElements; ++i) gradient[i] = 0.001f;
+    std::fill_n(gradient.begin() + static_cast<std::ptrdiff_t>(slots[large].offset),
+                slots[large].elements(), value);
+    std::fill_n(gradient.begin() + static_cast<std::ptrdiff_t>(slots[linear].offset),
+                slots[linear].elements(), 0.0f);
+    sync.begin_step(step);
+    sync.all_final();
+    return sync.finish_step().finite;
+  };
+  EXPECT_TRUE(exchange(conv1, 1.0f, 0));
+  EXPECT_TRUE(exchange(conv1, 2.0f, 1));
+  EXPECT_FALSE(exchange(conv1, std::numeric_limits<float>::infinity(), 2));
+  EXPECT_EQ(sync.take_delivery_gaps(),
+            (std::vector<DeliveryGaps::Gap>{{.tensor = conv2, .now = 2, .longest = 2},
+                                            {.tensor = conv3, .now = 2, .longest = 2}}));
 }
 
 std::string error_of(const GradientSyncOptions& options, Device* device = nullptr) {

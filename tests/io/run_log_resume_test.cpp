@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/run_log.hpp"
+#include "io/run_log_image.hpp"
 #include "tests/io/example_run_log.hpp"
 #include "tests/io/read_run_log.hpp"
 #include "tests/io/temp_folder.hpp"
@@ -24,6 +25,7 @@ void append_epoch(RunLog& log, std::int64_t epoch) {
                                       {.epoch = epoch, .rank = 1, .host = 1, .device = 0}};
   log.append(std::span(ranks));
   log.append(BucketRow{.epoch = epoch, .codec = 1, .topology = 0});
+  log.append(TensorRow{.epoch = epoch, .tensor = 7, .longest_wait = 1});
   log.save();
 }
 
@@ -78,6 +80,7 @@ TEST(RunLogResume, RowsAfterTheCheckpointAreCutAndASessionIsAdded) {
   EXPECT_EQ(read_table(path, "epochs").rows.size(), 2u);
   EXPECT_EQ(read_table(path, "ranks").rows.size(), 4u);
   EXPECT_EQ(read_table(path, "buckets").rows.size(), 2u);
+  EXPECT_EQ(read_table(path, "tensors").rows.size(), 2u);
   const ReadTable steps = read_table(path, "steps");
   ASSERT_EQ(steps.rows.size(), 25u);
   EXPECT_EQ(steps.at(24, "step"), 25);
@@ -96,6 +99,40 @@ TEST(RunLogResume, RowsAfterTheCheckpointAreCutAndASessionIsAdded) {
   ASSERT_EQ(epochs.rows.size(), 4u);
   for (std::size_t row = 0; row < 4; ++row) EXPECT_EQ(epochs.at(row, "epoch"), double(row));
   EXPECT_EQ(read_numbers(path, "finished"), std::vector<double>{1});
+}
+
+// An earlier dptrain wrote no table of tensors.
+TEST(RunLogResume, ALogWithoutALaterTableGoesOn) {
+  const TempFolder folder;
+  const std::string path = folder / "log.h5";
+  for (const bool has_steps : {false, true}) {
+    RunInfo info = example_info();
+    info.has_steps = has_steps;
+    std::vector<std::byte> image;
+    {
+      RunLog log = RunLog::create(path, info);
+      log.append(example_epoch(0));
+      if (has_steps) log.append(StepRow{.step = 1});
+      image = log.image();
+    }
+    {
+      LogContents contents = read_log_image(image, empty_log_tables());
+      contents.tables.erase(contents.tables.begin() + LogTable::kTensors);
+      const LogImage earlier(contents);
+      image.assign(earlier.bytes().begin(), earlier.bytes().end());
+    }
+    info.first_epoch = info.first_step = 1;
+    RunLog log = RunLog::resume(path, image, info);
+    log.append(TensorRow{.epoch = 1, .tensor = 3});
+    if (has_steps) log.append(StepRow{.step = 2});
+    log.close(true);
+    EXPECT_EQ(read_table(path, "tensors").rows.size(), 1u);
+    EXPECT_EQ(read_table(path, "epochs").rows.size(), 1u);
+    if (has_steps) {
+      EXPECT_EQ(read_table(path, "steps").rows.size(), 2u);
+    }
+    std::filesystem::remove(path);
+  }
 }
 
 TEST(RunLogResume, AFinishedLogGoesOnAsUnfinished) {

@@ -38,6 +38,7 @@ const std::string kBucketFields =
     "epoch bucket elements codec topology sent_bytes encode_s wire_s decode_s peer_wait_s "
     "relative_error residual_norm delivered_relative_error saturation residual_growth residual_age";
 const std::string kSessionFields = "start first_epoch first_step world_size";
+const std::string kTensorFields = "epoch tensor elements waiting longest_wait";
 const std::string kStepFields =
     "step epoch train_loss step_s compute_s comm_s exposed_comm_s learning_rate data_s forward_s "
     "backward_s optimizer_s other_s encode_s wire_s decode_s peer_wait_s sent_bytes received_bytes "
@@ -70,6 +71,7 @@ TEST(RunLog, ColumnsAreTheSpecifications) {
   EXPECT_EQ(read_table(folder / "log.h5", "ranks").fields, kRankFields);
   EXPECT_EQ(read_table(folder / "log.h5", "buckets").fields, kBucketFields);
   EXPECT_EQ(read_table(folder / "log.h5", "sessions").fields, kSessionFields);
+  EXPECT_EQ(read_table(folder / "log.h5", "tensors").fields, kTensorFields);
   EXPECT_EQ(read_table(folder / "log.h5", "steps").fields, kStepFields);
 }
 
@@ -105,6 +107,7 @@ TEST(RunLog, EveryValueIsInItsColumn) {
                      .compute_s = 4,
                      .wished_bits = 0.25,
                      .binding_bucket = 5});
+  log.append(TensorRow{.epoch = 1, .tensor = 2, .elements = 3, .waiting = 4, .longest_wait = 5});
   log.append(std::span<const RankRow>());
   log.save();
 
@@ -134,6 +137,8 @@ TEST(RunLog, EveryValueIsInItsColumn) {
   EXPECT_EQ(
       read_table(folder / "log.h5", "buckets").rows,
       (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}}));
+  EXPECT_EQ(read_table(folder / "log.h5", "tensors").rows,
+            (std::vector<std::vector<double>>{{1, 2, 3, 4, 5}}));
   const std::vector<double> step = read_table(folder / "log.h5", "steps").rows.at(0);
   EXPECT_EQ(std::vector<double>(step.begin(), step.begin() + 6),
             (std::vector<double>{7, 1, 2.5, 3, 4, 0}));

@@ -23,14 +23,15 @@ COLUMNS = {
         "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation",
         "residual_growth", "residual_age"
     ], "sessions": ["start", "first_epoch", "first_step", "world_size"],
-    "steps": [
+    "tensors": ["epoch", "tensor", "elements", "waiting", "longest_wait"], "steps": [
         "step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "planned_bits", "partial_bits",
         "total_bits", "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits"
     ]
 }
 WHOLE = {
     "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "statistics_bytes", "exchanges", "rank", "host", "device",
-    "bucket", "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step"
+    "bucket", "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step", "tensor", "waiting",
+    "longest_wait"
 }
 NOT_MEASURED = {
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
@@ -54,7 +55,7 @@ def _table(file: h5py.File, name: str, rows: Rows, lacking: Iterable[str] = ()) 
 
 
 def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100, samples: int = 4000,
-              rank_rows: Rows = (), buckets: Rows = (), steps: Rows | None = None, sessions: Rows | None = None,
+              rank_rows: Rows = (), buckets: Rows = (), steps: Rows | None = None, sessions: Rows | None = None, tensors: Rows = (),
               finished: int = 1, parameters: int = 1_000_000, config: dict[str, str] | None = None,
               lacking: Iterable[str] = (), **attributes: Any) -> pathlib.Path:
     """A log; what is not said is as of a run of resnet20 on one core a rank and host. Columns in `lacking` and attributes
@@ -85,6 +86,7 @@ def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100,
         _table(file, "ranks", list(rank_rows), lacking)
         _table(file, "buckets", list(buckets))
         _table(file, "sessions", sessions if sessions is not None else [{"start": 1.7e9, "world_size": ranks}])
+        _table(file, "tensors", list(tensors))
         if steps is not None:
             _table(file, "steps", steps)
     return path

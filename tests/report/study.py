@@ -82,5 +82,7 @@ def make(folder: pathlib.Path) -> list[pathlib.Path]:
             "epoch": e, "bucket": 0, "elements": 1_000_000, "sent_bytes": 60e6, "encode_s": 1, "wire_s": 12,
             "decode_s": 1, "peer_wait_s": 1, "relative_error": 0.01, "delivered_relative_error": 0.02,
             "residual_norm": 0.5, "saturation": 0.001, "residual_growth": 0.25, "residual_age": 1.5
-        } for e in range(3)])
+        } for e in range(3)], tensor_names=["conv.weight", "fc.weight"], tensors=[{
+            "epoch": e, "tensor": t, "elements": 500 * (t + 1), "longest_wait": wait
+        } for e, t, wait in [(0, 0, 2), (1, 1, 5), (2, 1, 3)]])
     return [one, one_400, plain, packed]

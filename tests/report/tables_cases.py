@@ -34,7 +34,7 @@ def csv_and_markdown(folder: pathlib.Path) -> None:
     # Numbers in full: 15 MB * 8 / 14 s.
     assert abs(float(rows["four_q8"]["wire_rate"]) - 120 / 14) < 1e-9, rows
     assert {path.name
-            for path in (folder / "tables").iterdir()} >= {"runs.csv", "epochs.csv", "ranks.csv", "buckets.csv"}
+            for path in (folder / "tables").iterdir()} >= {"runs.csv", "epochs.csv", "ranks.csv", "buckets.csv", "tensors.csv"}
 
 
 def without_baseline(folder: pathlib.Path) -> None:
@@ -265,7 +265,7 @@ def columns_and_epochs(folder: pathlib.Path) -> None:
     assert [row["epoch"] for row in read_csv(folder / "tables/epochs.csv")][:3] == ["0", "1", "2"]
     assert {row["best_epoch"] for row in read_csv(folder / "tables/learning.csv")} == {"2"}
     has(output, "Epochs count from 1, as on dptrain's console", "| one | 1 | 42.0 |", "files (the log and --csv) count them from 0")
-    for table, columns in (("ranks", ["rank"]), ("buckets", ["bucket", "elements"]), ("network", ["ranks", "batch", "hops"]),
+    for table, columns in (("ranks", ["rank"]), ("buckets", ["bucket", "elements"]), ("tensors", ["elements", "longest_wait", "epoch"]), ("network", ["ranks", "batch", "hops"]),
                            ("bandwidth", ["ranks", "reduces"]), ("runs", ["samples", "ranks", "batch", "epochs", "timed"])):
         for row in read_csv(folder / f"tables/{table}.csv"):
             for column in columns:
