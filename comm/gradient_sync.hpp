@@ -151,6 +151,8 @@ class GradientSync {
   void watch_link();
   void order_rate(std::uint64_t step, std::uint64_t number, double progress);
   void look_at_values();
+  // Whether segments find their own steps. A round looks at its values as a whole.
+  [[nodiscard]] bool is_evened() const { return !is_round_ && wanted_error_ == 0.0; }
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
   void steer_rate(const StepVerdict& verdict);

@@ -145,6 +145,7 @@ void GradientSync::order_rate(std::uint64_t step, std::uint64_t number, double p
   }
   reducer_->set_rate({.steps = rate_.steps(),
                       .dense_bits = dense_bits_of(planned_bits_),
+                      .even = is_evened() ? rate_.even_order(planned_bits_) : EvenOrder{},
                       .word = word,
                       .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(number),
                       .masks_velocities = !limits_ || planned_bits_ < kMostMaskedBits,
@@ -216,7 +217,7 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   } else {
     // In rounds, the next one's values say what the next plan needs.
     const bool is_foreseen = (is_round_ && hidden_share_ == 0.0) || is_dense(next_bits);
-    rate_.update(verdict.rate, planned_bits_, is_foreseen ? planned_bits_ : next_bits);
+    rate_.update(verdict.rate, planned_bits_, is_foreseen ? planned_bits_ : next_bits, is_evened());
   }
   take_squares(verdict);
   report_rate(verdict);

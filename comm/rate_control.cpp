@@ -175,19 +175,41 @@ void RateController::follow(const std::array<std::int64_t, 2>& sum) {
   for (std::int64_t& log_step : log_steps_) log_step += mean - last;
 }
 
-void RateController::update(const RateTally& tally, double bits, double next_bits) {
+double RateController::wanted(double bits, std::size_t site) const {
+  const double debt = static_cast<double>(debts_[site]) * kUnit / kHorizon;
+  return bits * (1.0 - std::clamp(debt, -kMostDebt, kMostDebt));
+}
+
+EvenOrder RateController::even_order(double bits) const {
+  EvenOrder order;
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    order.bits[s] = wanted(bits, s);
+    order.share_factors[s] = std::exp2(static_cast<double>(log_factors_[s]) * kUnit);
+  }
+  return order;
+}
+
+void RateController::update(const RateTally& tally, double bits, double next_bits, bool is_even) {
   constexpr double kLog2E = std::numbers::log2e;
+  log_factors_ = {};
   for (std::size_t s = 0; s < kRateSites; ++s) {
     if (tally.sites[s].values == 0 || !is_started()) continue;
     const double sent = tally.sites[s].bits();
+    const double over = sent / wanted(bits, s);
     const std::int64_t most_debt = std::llround(kMostDebt * kHorizon / kUnit);
     debts_[s] = std::clamp<std::int64_t>(debts_[s] + std::llround((sent / bits - 1.0) / kUnit),
                                          -most_debt, most_debt);
-    const double debt = static_cast<double>(debts_[s]) * kUnit / kHorizon;
-    const double wanted = bits * (1.0 - std::clamp(debt, -kMostDebt, kMostDebt));
-    const double change =
-        std::min(kMostGain, bits / 2) * (sent / wanted - 1.0) - std::log(next_bits / bits) / 2;
-    log_steps_[s] += std::llround(std::clamp(change, -kMostChange, kMostChange) * kLog2E / kUnit);
+    double change = 0.0, most_change = kMostChange;
+    if (is_even) {
+      change = over - 1.0;
+      most_change = kMostEvenChange;
+      log_factors_[s] =
+          -std::llround(std::log2(std::clamp(over, 1.0 / kMostFactor, kMostFactor)) / kUnit);
+    } else {
+      change = std::min(kMostGain, bits / 2) * (sent / wanted(bits, s) - 1.0);
+    }
+    change -= std::log(next_bits / bits) / 2;
+    log_steps_[s] += std::llround(std::clamp(change, -most_change, most_change) * kLog2E / kUnit);
   }
 }
 
@@ -213,6 +235,8 @@ void RateController::list_state(StateVisitor& visitor, const std::string& prefix
   visitor.values(prefix + "/log_steps", std::span<std::int64_t>(log_steps_),
                  StateShare::replicated);
   visitor.values(prefix + "/debts", std::span<std::int64_t>(debts_), StateShare::replicated);
+  visitor.values(prefix + "/factors", std::span<std::int64_t>(log_factors_),
+                 StateShare::replicated);
   visitor.value(prefix + "/is_started", is_started_);
   visitor.value(prefix + "/followed", followed_);
 }

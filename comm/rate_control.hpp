@@ -137,13 +137,20 @@ class MagnitudeHistogram {
   std::vector<std::int64_t> counts_;
 };
 
+// Where segments find their own steps (segment_rates.hpp), by site.
+struct EvenOrder {
+  std::array<double, kRateSites> bits = {};  // a value, in the mean of all segments; 0: they do not
+  std::array<double, kRateSites> share_factors = {1.0, 1.0};  // what their shares become times
+};
+
 // The steps in force. The exchange's thread reads it while a training step runs.
 struct RateOrder {
   std::array<float, kRateSites> steps = {};  // 0: each segment has its codec's own
   unsigned dense_bits = 0;                   // EncodeContext::dense_bits
-  RateWord word = {};                        // of this rank
-  bool measures_squares = false;             // of all that is encoded
-  bool masks_velocities = true;              // those of Bucket::Velocity::masked
+  EvenOrder even = {};
+  RateWord word = {};             // of this rank
+  bool measures_squares = false;  // of all that is encoded
+  bool masks_velocities = true;   // those of Bucket::Velocity::masked
   // If set, the values that are encoded are counted, by site.
   std::array<MagnitudeHistogram, kRateSites>* histograms = nullptr;
 
@@ -203,10 +210,18 @@ struct RateReport {
 // far more than in the long run, when residuals have grown. The error is b / B - 1 and not log(b /
 // B), since the mean of b is what counts: at low bits a log has a limit cycle with 1.6 times the
 // bits.
+//
+// With an even_order() segments find steps of their own, for B' in the mean, and the common step is
+// what their shares refer to. What they took beyond B' says by how much the common step is off, of
+// which shares have taken over an eighth by then (SegmentRates::kWeight); they are told to give it
+// back, and
+//
+//     log step += clamp(b / B' - 1 - log(next B / B) / 2, +-kMostEvenChange)
 class RateController {
  public:
   static constexpr double kMostGain = 0.15, kMostChange = 0.14;  // 15 % a step
   static constexpr double kHorizon = 30.0, kMostDebt = 0.25;
+  static constexpr double kMostEvenChange = 0.35, kMostFactor = 8.0;
 
   // After the first step: the histograms of all ranks together.
   void start(const std::array<MagnitudeHistogram, kRateSites>& histograms, double bits);
@@ -221,7 +236,10 @@ class RateController {
   [[nodiscard]] static std::array<std::int64_t, 2> own_step(double step);  // 0: all values are 0
   void follow(const std::array<std::int64_t, 2>& sum);
   // After each other step; `bits` is what was planned for it, `next_bits` for the next one.
-  void update(const RateTally& tally, double bits, double next_bits);
+  // is_even: it had an even_order().
+  void update(const RateTally& tally, double bits, double next_bits, bool is_even = false);
+  // For a step with so many planned bits.
+  [[nodiscard]] EvenOrder even_order(double bits) const;
   // With a wanted relative error instead: log step -= kMostGain * log(error / wanted).
   void update(const RateErrors& errors);
   [[nodiscard]] std::array<float, kRateSites> steps() const;
@@ -229,11 +247,13 @@ class RateController {
 
  private:
   void start_with(std::array<double, kRateSites> steps);
+  // B' of the site.
+  [[nodiscard]] double wanted(double bits, std::size_t site) const;
 
   // Whole numbers, so that ranks whose logarithms differ in the last bit agree: the logarithm of
   // the step to base 2, and the debt, in units of kUnit.
   static constexpr double kUnit = 1.0 / 4096.0;
-  std::array<std::int64_t, kRateSites> log_steps_ = {}, debts_ = {};
+  std::array<std::int64_t, kRateSites> log_steps_ = {}, debts_ = {}, log_factors_ = {};
   std::int64_t is_started_ = 0;
   // What follow() came to last; nothing before.
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();

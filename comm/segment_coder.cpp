@@ -46,7 +46,8 @@ SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
       stats_(stats),
       longest_(longest_segment(plan)),
       sample_(*setup.codec, encodes_per_step(plan), longest_),
-      is_flagged_(plan.segments.size()) {
+      is_flagged_(plan.segments.size()),
+      rates_(plan.segments.size()) {
   const bool needs_exact = std::ranges::any_of(
       plan.tasks, [](const PlanTask& task) { return task.takes_exact || task.gives_exact; });
   if (needs_exact && setup_.exact == nullptr) {
@@ -95,13 +96,13 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
   const std::span<float> sum = values(task);
   const std::size_t begin = plan_.segments[task.segment].begin;
   const Codec& codec = task.gives_exact ? *setup_.exact : *setup_.codec;
-  const EncodeContext context{.seed = setup_.seed,
-                              .step = step_,
-                              .bucket = setup_.bucket,
-                              .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
-                              .offset = setup_.offset + begin,
-                              .quantiser_step = step_of(task),
-                              .dense_bits = setup_.rate == nullptr ? 0 : setup_.rate->dense_bits};
+  EncodeContext context{.seed = setup_.seed,
+                        .step = step_,
+                        .bucket = setup_.bucket,
+                        .rank = static_cast<std::uint32_t>(setup_.transport->rank()),
+                        .offset = setup_.offset + begin,
+                        .quantiser_step = 0.0f,
+                        .dense_bits = setup_.rate == nullptr ? 0 : setup_.rate->dense_bits};
   float* residual =
       setup_.residual == nullptr || task.gives_exact ? nullptr : setup_.residual + begin;
   const bool is_sampled = !task.gives_exact && sample_.is_next();
@@ -115,6 +116,7 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
   bool is_flagged_now = false;
   {
     Stopwatch watch = encode_watch(task);
+    context.quantiser_step = step_of(task, sum, residual);
     if (is_sampled) sample_.before(sum, residual);
     if (setup_.rate != nullptr && setup_.rate->histograms != nullptr && !task.gives_exact) {
       (*setup_.rate->histograms)[static_cast<std::size_t>(site_of(task))].add(sum, residual);
@@ -178,8 +180,16 @@ RateSite SegmentCoder::site_of(const PlanTask& task) {
   return task.give == Give::total ? RateSite::total : RateSite::partial;
 }
 
-float SegmentCoder::step_of(const PlanTask& task) const {
-  return setup_.rate == nullptr ? 0.0f : setup_.rate->step(site_of(task));
+float SegmentCoder::step_of(const PlanTask& task, std::span<const float> sum,
+                            const float* residual) {
+  if (setup_.rate == nullptr || task.gives_exact) return 0.0f;
+  const auto site = static_cast<std::size_t>(site_of(task));
+  const float step = setup_.rate->steps[site];
+  const double bits = setup_.rate->even.bits[site];
+  if (step <= 0.0f || bits <= 0.0 || setup_.codec->is_on_device()) return step;
+  return rates_.step_for(
+      task.segment, sum, residual,
+      {.step = step, .planned_bits = bits, .share_factor = setup_.rate->even.share_factors[site]});
 }
 
 bool SegmentCoder::measures_squares(const PlanTask& task) const {

@@ -24,6 +24,7 @@
 
 #include "comm/exchange.hpp"
 #include "comm/exchange_plan.hpp"
+#include "comm/segment_rates.hpp"
 
 namespace dp {
 
@@ -65,6 +66,10 @@ class SegmentCoder {
 
   // For an exchange that sends nothing: the sum is already there, and only the verdict is missing.
   void judge_own_values();
+  // What encodes of a codec with a rate keep from step to step.
+  void list_state(const std::string& prefix, StateVisitor& visitor) {
+    if (setup_.rate != nullptr) rates_.list_state(visitor, prefix);
+  }
   // Exchange::put_back_delivered.
   void put_back_delivered();
 
@@ -75,7 +80,8 @@ class SegmentCoder {
     return task.takes_exact ? *setup_.exact : *setup_.codec;
   }
   [[nodiscard]] static RateSite site_of(const PlanTask& task);
-  [[nodiscard]] float step_of(const PlanTask& task) const;
+  [[nodiscard]] float step_of(const PlanTask& task, std::span<const float> sum,
+                              const float* residual);
   [[nodiscard]] bool measures_squares(const PlanTask& task) const;
   void note_own(std::span<const float> values, std::size_t begin);
   [[nodiscard]] Stopwatch encode_watch(const PlanTask& task);
@@ -94,6 +100,7 @@ class SegmentCoder {
   std::size_t first_not_finite_ = Exchange::kAllFinite;
   std::vector<std::uint8_t> is_flagged_;  // by segment
   SiteSquares squares_ = {};
+  SegmentRates rates_;
 };
 
 }  // namespace dp

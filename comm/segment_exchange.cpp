@@ -129,6 +129,9 @@ class SegmentExchange final : public Exchange {
   }
 
   void measure_saturation() override { coder_.measure_saturation(); }
+  void list_state(const std::string& prefix, StateVisitor& visitor) override {
+    coder_.list_state(prefix, visitor);
+  }
 
   void put_back_delivered() override {
     if (!is_idle()) coder_.put_back_delivered();

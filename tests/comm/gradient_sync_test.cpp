@@ -216,6 +216,29 @@ TEST(GradientSync, TensorsThatWaitAreTold) {
                                             {.tensor = conv3, .now = 2, .longest = 2}}));
 }
 
+// Steps whose gradients are far larger than the ones before take no more bits than the others.
+TEST(GradientSync, EveryStepTakesThePlannedBits) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  for (const char* topology : {"direct", "ring", "tree"}) {
+    std::vector<float> gradient(kElements);
+    GradientSync sync(nullptr, gradient, tensors(), options_of("ecq:bits=0.5", topology));
+    sync.connect(comm);
+    sync.begin_epoch(0);
+    for (std::uint64_t step = 0; step < 60; ++step) {
+      const std::vector<float> own = gradient_of(comm.rank(), step);
+      sync.begin_step(step);
+      for (std::size_t i = 0; i < kElements; ++i)
+        gradient[i] = (step % 2 == 0 ? 3.0f : 1.0f) * own[i];
+      sync.all_final();
+      EXPECT_TRUE(sync.finish_step().finite);
+      if (step < 30) continue;
+      const RateReport& report = sync.rate_report();
+      EXPECT_NEAR(report.mean_bits() / report.planned_bits, 1.0, 0.3) << topology << step;
+    }
+  }
+}
+
 std::string error_of(const GradientSyncOptions& options, Device* device = nullptr) {
   std::vector<float> gradient(kElements);
   try {
