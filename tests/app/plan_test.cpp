@@ -95,20 +95,23 @@ TEST(LossOfStudies, IsThatOfTheTable) {
   EXPECT_NEAR(*loss("q2", "direct"), 0.992 / 0.855, 1e-12);
   EXPECT_FALSE(loss("q2:block=512", "ring").has_value());
   // The rate's points, between them, and beyond them.
-  EXPECT_NEAR(*loss("ecq:bits=0.35", "direct"), 0.834 / 0.875, 1e-12);
+  EXPECT_NEAR(*loss("ecq:bits=0.35", "direct"), 0.881 / 0.872, 1e-12);
+  EXPECT_NEAR(*loss("ecq:bits=0.35", "ring"), 0.879 / 0.872, 1e-12);
   EXPECT_GT(*loss("ecq:bits=0.25", "direct"), *loss("ecq:bits=0.35", "direct"));
   EXPECT_LT(*loss("ecq:bits=0.25", "direct"), *loss("ecq:bits=0.12", "direct"));
   EXPECT_FALSE(loss("ecq:bits=2", "direct").has_value());
-  EXPECT_FALSE(loss("ecq:bits=0.05", "direct").has_value());
-  EXPECT_FALSE(loss("ecq:bits=0.35", "ring").has_value());
+  EXPECT_FALSE(loss("ecq:bits=0.04", "direct").has_value());
+  EXPECT_FALSE(loss("ecq:bits=0.35", "tree").has_value());
   // Velocities have figures of their own, and other settings none.
-  EXPECT_NEAR(*loss("ecq:bits=0.35,velocity=masked", "direct"), 0.844 / 0.875, 1e-12);
-  EXPECT_NEAR(*loss("ecq:bits=1.2,velocity=on", "direct"), 0.813 / 0.875, 1e-12);
+  EXPECT_NEAR(*loss("ecq:bits=0.35,velocity=masked", "direct"), 0.820 / 0.872, 1e-12);
+  EXPECT_NEAR(*loss("ecq:bits=1.2,velocity=on", "direct"), 0.813 / 0.872, 1e-12);
+  EXPECT_FALSE(loss("ecq:bits=0.35,velocity=masked", "ring").has_value());
   EXPECT_FALSE(loss("ecq:bits=0.35,ef=off", "direct").has_value());
   EXPECT_FALSE(loss("ecq:bits=0.35,growth=0", "direct").has_value());
   // As many bits in every step do less than as many in the mean of a run that begins finer.
   const auto even = loss_of_studies(parse_codec_spec("ecq:bits=0.2"), "direct", true);
   EXPECT_GT(*even, *loss("ecq:bits=0.2", "direct"));
+  EXPECT_FALSE(loss_of_studies(parse_codec_spec("ecq:bits=0.2"), "ring", true).has_value());
 }
 
 }  // namespace
