@@ -54,9 +54,10 @@ OptionRow compress_row(const OptionContext& context, Options& options) {
                            "codec that compresses the gradients, NAME[:key=value,...]; "
                            "see the lists of codecs and keys below; "
                            "auto[:min=BITS,max=BITS,velocity=on|off] is ecq with as many bits a "
-                           "value as the link carries while backward computes, from 0.1 to 1, or a "
-                           "form without coding where that hides; on a CPU it sends velocities "
-                           "where the optimiser can leave its momentum to the exchange");
+                           "value as the link carries while backward computes, from 0.1 to 0.4 (to "
+                           "1 without velocities), or a form without coding where that hides; on a "
+                           "CPU it sends velocities where the optimiser can leave its momentum to "
+                           "the exchange");
   row.set = [check = context.check_compress, &options](std::string_view value) {
     if (check) with_option_names(kDptrainNames, [&] { check(std::string(value)); });
     options.compress = std::string(value);

@@ -53,7 +53,11 @@ CompressChoice parse_compress(std::string_view text, bool has_velocities) {
           fmt::format("{} is not a key of auto; allowed: min=, max=, velocity=on|off", key));
     }
   }
-  if (limits.allows_dense) limits.most_bits = std::max(limits.most_bits, limits.least_bits);
+  if (limits.allows_dense) {  // no max= was given
+    limits.most_bits =
+        sends_velocities ? RateLimits::kMostOfVelocities : RateLimits::kMostOfGradients;
+    limits.most_bits = std::max(limits.most_bits, limits.least_bits);
+  }
   if (limits.least_bits > limits.most_bits) {
     throw SettingError(Setting::codec, text, "min= must not be above max=");
   }

@@ -80,9 +80,13 @@ class LinkRateEstimate {
   std::size_t count_ = 0;  // so far
 };
 
-// Bits a value. The least are the floor of quality; more than the most gain nothing.
+// Bits a value. The least are the floor of quality; more than the most gain nothing: velocities,
+// which are masked at few bits, then learn as well as gradients do at any rate
+// (experiments/README.md, "ecq and auto").
 struct RateLimits {
-  double least_bits = 0.1, most_bits = 1.0;
+  static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
+
+  double least_bits = 0.1, most_bits = kMostOfGradients;
   bool allows_dense = true;  // where the link carries such a form; not with a most that is given
 
   [[nodiscard]] double limited(double bits) const {

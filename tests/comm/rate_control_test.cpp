@@ -260,6 +260,13 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
   EXPECT_EQ(parse_compress("auto:velocity=off").codec, plain.codec);
   EXPECT_EQ(parse_compress("auto:velocity=off", true).codec, plain.codec);
   EXPECT_EQ(parse_compress("auto", true).codec, parse_compress("auto:velocity=on").codec);
+  // Velocities gain nothing from more than 0.4 bits. What is asked for is taken.
+  EXPECT_EQ(plain.limits->most_bits, 1.0);
+  EXPECT_EQ(parse_compress("auto", true).limits->most_bits, 0.4);
+  EXPECT_EQ(parse_compress("auto:velocity=off", true).limits->most_bits, 1.0);
+  EXPECT_EQ(parse_compress("auto:min=0.7", true).limits->most_bits, 0.7);
+  EXPECT_EQ(parse_compress("auto:max=3", true).limits->most_bits, 3.0);
+  EXPECT_TRUE(parse_compress("auto", true).limits->allows_dense);
   EXPECT_EQ(parse_compress("auto:velocity=on,max=0.2").codec,
             parse_codec_spec("ecq:bits=0.2,velocity=masked").text());
   for (const char* bad : {"auto:velocity", "auto:velocity=masked", "auto:", "auto:min", "auto:min=",
