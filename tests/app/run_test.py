@@ -90,7 +90,7 @@ def auto_is_repeated() -> None:
     assert len(set(planned)) > 1, planned
     # Each plan is the wish of the step before within the limits, or a dense form that the links carry.
     dense = np.isin(planned, (4.015625, 8.015625, 16, 32))
-    follows = np.where(dense[1:], wished[:-1] >= planned[1:], planned[1:] == np.clip(wished[:-1], 0.1, 1.0))
+    follows = np.where(dense[1:], wished[:-1] >= planned[1:], planned[1:] == np.clip(wished[:-1], 0.1, 0.4))
     assert follows[1:].all() and planned[0] == planned[1] == 0.35, (planned, wished)
     # Dense forms have exactly these bits; else the common step comes nearer by 42 % at most (segments have their own).
     sent = (first["steps"]["partial_bits"] + first["steps"]["total_bits"]) / 2
