@@ -32,7 +32,8 @@ class Links:
         """The command that makes the lab of a point, if it has one."""
         if not self._lab or point.ranks == 1 or point.rate == "off":
             return []
-        return [str(DPLAB), "up", "--lab", self._lab, "--nodes", str(point.ranks), "--rate", point.rate]
+        delay = ["--delay", point.delay] if point.delay != "off" else []
+        return [str(DPLAB), "up", "--lab", self._lab, "--nodes", str(point.ranks), "--rate", point.rate, *delay]
 
     def options(self, point: Point) -> list[str]:
         """dptrain's options without the log."""
@@ -82,6 +83,7 @@ def settings_of_line(line: str) -> dict[str, str]:
             up, options = words[2:words.index("&&")], words[words.index("--") + 2:]
             given = dict(zip(up[::2], up[1::2]))
             settings = {"ranks": given["--nodes"], "links": "dplab", "rate": given["--rate"]}
+            settings |= {"delay": given["--delay"]} if "--delay" in given else {}
     except (ValueError, KeyError, IndexError):
         return {}
     settings |= dict(zip(options[::2], options[1::2]))

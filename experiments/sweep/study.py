@@ -13,7 +13,7 @@ import sys
 from typing import NoReturn
 
 from lab.command_line import complain
-from lab.settings import parse_rate, shown
+from lab.settings import parse_delay, parse_rate, shown
 
 USAGE, UNUSABLE = 2, 3  # exit codes: wrong usage; a file or folder cannot be used
 _NO_GRID = ("options", "small", "ends")
@@ -27,6 +27,7 @@ class Point:
     section: str
     ranks: int
     rate: str  # "off", or a rate as dptrain and dplab write it
+    delay: str  # "off", or a time from host to host, one way, as dplab writes it
     options: tuple[str, ...]  # dptrain's: --name, value, --name, value, ...
     may_fill_memory: bool  # which then ends the section
 
@@ -104,8 +105,8 @@ def _read_ini(path: pathlib.Path) -> configparser.ConfigParser:
     if not ini.has_section("study"):
         fail(f"{path}: the section [study] is missing")
     for key in ini["study"]:
-        if key not in ("ranks", "rate", "options", "small", "seeds"):
-            fail(f"{path}: [study] {key}: must be one of ranks, rate, options, small, seeds")
+        if key not in ("ranks", "rate", "delay", "options", "small", "seeds"):
+            fail(f"{path}: [study] {key}: must be one of ranks, rate, delay, options, small, seeds")
     return ini
 
 
@@ -135,7 +136,8 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
     ini = _read_ini(path)
     study = ini["study"]
     where = f"{path}: [study]"
-    defaults = {"ranks": study.get("ranks", "4"), "rate": study.get("rate", "off")}
+    defaults = {"ranks": study.get("ranks", "4"), "rate": study.get("rate", "off"),
+                "delay": study.get("delay", "off")}
     _count_of_ranks(defaults["ranks"], where)
     common = settings_of(_words(study.get("options", ""), f"{where} options"), f"{where} options")
     of_command_line = settings_of(more, "after --")
@@ -162,6 +164,7 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
                      "at most; put its long values into options")
             chosen = defaults | dict(values)
             ranks, rate = _count_of_ranks(chosen.pop("ranks"), where), chosen.pop("rate")
+            delay = chosen.pop("delay")
             options = common | added | {f"--{option}": value for option, value in chosen.items()}
             options |= (small if is_small else {}) | of_command_line
             if seed:
@@ -170,16 +173,28 @@ def read_study(path: pathlib.Path, is_small: bool, more: list[str]) -> list[Poin
                 options["--seed"] = seed
             if "--throttle" in options and ("rate" in study or "rate" in keys):
                 fail(f"{where}: --throttle {options['--throttle']}: the study sets the rate of links itself, by rate")
-            points[name] = Point(name, section, ranks, rate, tuple(word for pair in options.items() for word in pair),
-                                 "ends" in keys)
+            points[name] = Point(name, section, ranks, rate, delay,
+                                 tuple(word for pair in options.items() for word in pair), "ends" in keys)
     if not points:
         fail(f"{path}: no section names runs")
     return list(points.values())
 
 
-def check_lab(points: list[Point], most_hosts: int) -> None:
-    """Checks that dplab can make the hosts of these points, before the first of them runs."""
+def check_links(points: list[Point], most_hosts: int | None) -> None:
+    """Checks that the links of these points can be made, before the first of them runs: by dplab with up to so many
+    hosts, or by dptrain (None), which checks rates itself and makes no delays."""
     for point in points:
+        if point.delay != "off":
+            if most_hosts is None:
+                fail(f"{point.name}: delay = {shown(point.delay)}: only the hosts of a lab have delays; give --lab")
+            if point.rate == "off":
+                fail(f"{point.name}: delay = {shown(point.delay)}: needs a rate, too")
+            try:
+                parse_delay(point.delay)
+            except ValueError as error:
+                fail(f"{point.name}: delay = {error}")
+        if most_hosts is None:
+            continue
         if point.rate == "off" or point.ranks == 1:
             continue
         if point.ranks > most_hosts:

@@ -143,6 +143,7 @@ same "+ ${mpirun_words/3/4} --epochs 3 --lr 0.1 --log x" 'with ranks 4, and woul
 same "+ ${mpirun_words/1gbit/2gbit} --epochs 3 --lr 0.1 --log x" 'with --throttle 2gbit, and would now be'
 same "+ $mpirun_words --epochs 3 --lr 0.1 --log x" 'with links --throttle, and would now be run with links dplab;' --lab
 same "+ ${lab_words/1gbit/2gbit} --epochs 3 --lr 0.1 --log x" 'with rate 2gbit, and would now be' --lab
+same "+ ${lab_words/1gbit/1gbit --delay 5ms} --epochs 3 --lr 0.1 --log x" 'with delay 5ms, and would now be run without' --lab
 same "+ $mpirun_words --epochs 3 --lr 0.1 --log x" 'without --seed, and would now be run with --seed 7;' -- --seed 7
 same "+ 'something else" 'a-0.1.txt does not say how it was run;'
 rm same/a-0.1.txt
@@ -161,6 +162,21 @@ refused 'without a value are not possible' same.ini -- --quiet
 refused 'without a value are not possible' same.ini -- --lr=0.1 --seed=7
 refused '--seed: is given twice' same.ini -- --seed 1 --seed 2
 refused '[a]: --seed 7: the study sets the seed itself, by seeds' seeds.ini -- --seed 7
+sed 's/^lr/delay = 5ms | 20ms\nlr/' same.ini >delays.ini
+refused 'a-5ms-0.1: delay = 5ms: only the hosts of a lab have delays; give --lab' delays.ini --list
+run delays.ini --list --lab || fail "delays in a lab"
+grep -q '^missing a-20ms-0.1: 3 ranks, links of 1gbit and 20ms, ' output || fail "the delay of a point"
+for delay in '--delay 5ms' '--delay 6ms'; do # the command that made a log with the name of a delay, and had it
+  cp same/a-0.1.h5 same/a-5ms-0.1.h5
+  echo "+ ${lab_words/1gbit/1gbit $delay} --epochs 3 --lr 0.1 --log x" >same/a-5ms-0.1.txt
+  run delays.ini --out same --list --lab
+  grep -q "^$([ "$delay" = '--delay 5ms' ] && echo 'done   ' || echo differs) a-5ms-0.1: " output || fail "a log $delay"
+  rm same/a-5ms-0.1.*
+done
+sed 's/20ms/20/' delays.ini >bad.ini
+refused "a-20-0.1: delay = 20: must be a time from 0ms to 2s" bad.ini --lab
+sed '/^rate/d' delays.ini >bad.ini
+refused 'a-5ms-0.1: delay = 5ms: needs a rate, too' bad.ini --lab
 sed 's/^seeds.*/seeds = 1 | 1/' seeds.ini >bad.ini
 refused 'seeds = 1 | 1: must be different whole numbers' bad.ini
 refused '--log: is set' same.ini -- --log x.h5
