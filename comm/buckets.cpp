@@ -1,9 +1,41 @@
 #include "comm/buckets.hpp"
 
+#include <utility>
+
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
+namespace {
+
+// The last eighth of the one-dimensional region, in whole tensors, stays the last bucket. Of
+// ResNet-18 it is 1,152 values, those of layers near the image. All 9,610 in q8 on 4 ranks would
+// keep a link of 10 Mbit/s busy for 12 ms after backward.
+constexpr std::size_t kLastPart = 8;
+
+// Moves all but the last tensors of the last bucket into one of their own, which goes before the
+// last bucket of matrices.
+void send_most_vectors_earlier(std::vector<Bucket>& buckets) {
+  Bucket& last = buckets.back();
+  Bucket early = last;
+  const std::size_t most = last.elements / kLastPart;
+  std::size_t kept = 0, begin = last.tensors.size();
+  while (begin > 0 && (kept == 0 || kept + last.tensors[begin - 1].elements() <= most)) {
+    kept += last.tensors[--begin].elements();
+  }
+  if (begin == 0) return;
+  const auto cut = static_cast<std::ptrdiff_t>(begin);
+  early.tensors.erase(early.tensors.begin() + cut, early.tensors.end());
+  early.elements -= kept;
+  early.end_tensor = early.first_tensor + begin;
+  last.tensors.erase(last.tensors.begin(), last.tensors.begin() + cut);
+  last.offset += early.elements;
+  last.elements = kept;
+  last.first_tensor = early.end_tensor;
+  buckets.insert(buckets.end() - 2, std::move(early));
+}
+
+}  // namespace
 
 std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
                                  const BucketOptions& options) {
@@ -45,6 +77,11 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
       bucket.codec = small;
       bucket.why = "too small to gain";
     }
+  }
+  // With one bucket of matrices nothing is sent before backward ends.
+  if (!tensors.empty() && tensors.back().is_1d && buckets.size() > 2 &&
+      buckets.back().elements * sizeof(float) >= options.min_compress_bytes) {
+    send_most_vectors_earlier(buckets);
   }
   return buckets;
 }

@@ -3,9 +3,11 @@
 // The flat gradient has two regions: tensors of two or more dimensions in the order in which
 // backward finishes them, then all one-dimensional ones (batch norm, bias). A *bucket* is a
 // contiguous slice of it. It is small enough that its exchange starts while backward still runs,
-// and large enough that headers and latency do not matter. The one-dimensional region is the last
-// bucket, in fp32 or what the codec has for small tensors (CodecInfo::small_codec): it is small,
-// and its values tolerate no coarse bins.
+// and large enough that headers and latency do not matter. The one-dimensional region is sent in
+// fp32 or in what the codec has for small tensors (CodecInfo::small_codec): it is small, and its
+// values tolerate no coarse bins. Its last gradients are final when backward ends, so training
+// always waits for them. A small region is the last bucket. Of a large one only the last part is;
+// the rest goes before the last bucket of matrices.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +35,7 @@ struct BucketOptions {
   std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has this many bytes of fp32
   std::string codec = "none";           // a codec spec
   // Smaller buckets are sent as one-dimensional tensors are, because their cost is headers and
-  // latency, not bytes.
+  // latency, not bytes. For the same reason a smaller one-dimensional region is one bucket.
   std::size_t min_compress_bytes = 16u << 10;
 };
 
@@ -53,7 +55,8 @@ struct Bucket {
   Velocity velocity = Velocity::off;
 };
 
-// The buckets in the order in which they are exchanged. The tensors must follow each other without
+// The buckets in the order in which they are exchanged, which is the order of their offsets, but
+// for the first part of the one-dimensional region. The tensors must follow each other without
 // gaps, all one-dimensional ones last; together they are the whole gradient. A tensor is never
 // split. Throws Error(usage) for a bad codec spec.
 [[nodiscard]] std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,

@@ -25,8 +25,11 @@ constexpr std::uint64_t kBadStep = 2, kSampledStep = 1;
 
 std::vector<Bucket> plan(const std::string& codec) {
   // Slices that begin anywhere.
-  const std::vector<TensorSlot> tensors = {
-      {0, 10, 100, false}, {1000, 1, 3, false}, {1003, 100, 80, false}, {9003, 1, 64, true}};
+  const std::vector<TensorSlot> tensors = {{0, 10, 100, false},
+                                           {1000, 1, 3, false},
+                                           {1003, 100, 80, false},
+                                           {9003, 1, 56, true},
+                                           {9059, 1, 8, true}};
   return plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec, .min_compress_bytes = 100});
 }
 

@@ -26,9 +26,9 @@ using namespace std::chrono_literals;
 using testing_support::LateRank;
 
 std::vector<Bucket> five_buckets(const std::string& codec) {
-  const std::vector<TensorSlot> tensors = {{0, 10, 100, false},     {1000, 50, 50, false},
-                                           {3500, 1, 1, false},     {3501, 0, 5, false},
-                                           {3501, 100, 100, false}, {13501, 1, 64, true}};
+  const std::vector<TensorSlot> tensors = {
+      {0, 10, 100, false},     {1000, 50, 50, false}, {3500, 1, 1, false}, {3501, 0, 5, false},
+      {3501, 100, 100, false}, {13501, 1, 56, true},  {13557, 1, 8, true}};
   return plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec, .min_compress_bytes = 100});
 }
 constexpr std::size_t kElements = 13565;
