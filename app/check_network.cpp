@@ -149,7 +149,9 @@ NetworkPorts ports_of(const LinkProbe& ring, std::span<const HostPair> pairs,
 
 NetworkPorts measure_ports(Communicator& comm, const LinkProbe& ring, std::span<const int> hosts) {
   const bool differ = comm.local_size() < comm.size() && ring.has_faster_links();
-  return ports_of(ring, differ ? probe_hosts(comm) : std::vector<HostPair>(), hosts);
+  NetworkPorts ports = ports_of(ring, differ ? probe_hosts(comm) : std::vector<HostPair>(), hosts);
+  ports.burst_bytes = probe_burst(comm, ring);
+  return ports;
 }
 
 CodecAdvice advise_codec(const StepFigures& step, double bytes_per_s) {

@@ -25,11 +25,17 @@
 namespace dp {
 namespace {
 
-// From fine to coarse.
-constexpr const char* kCodecs[] = {
-    "none",           "fp16",          "q8",           "q4",
-    "ecq:bits=0.6",   "ecq:bits=0.35", "ecq:bits=0.1", "powersgd:rank=4",
-    "topk:ratio=0.01"};
+// From fine to coarse; auto, whose rate follows from the network, comes after its fixed rates.
+constexpr const char* kCodecs[] = {"none",
+                                   "fp16",
+                                   "q8",
+                                   "q4",
+                                   "ecq:bits=0.6",
+                                   "ecq:bits=0.35",
+                                   "ecq:bits=0.1",
+                                   "auto",
+                                   "powersgd:rank=4",
+                                   "topk:ratio=0.01"};
 // What `rate` is about: its small tensors have a codec of their own.
 constexpr const char* kCodecOfRate = "ecq:bits=0.35";
 
@@ -113,10 +119,13 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
                                   std::size_t ranks) {
   if (options.plan.rates.empty()) {
     if (ranks == measured.hosts.size()) return {as_measured(measured)};
-    return {alike(fmt::format("{} and {} one way, as measured between {} ranks",
-                              format_bit_rate(8 * measured.ring.bytes_per_s),
-                              format_seconds(measured.ring.latency_s), measured.hosts.size()),
-                  ranks, measured.ring.bytes_per_s, measured.ring.latency_s)};
+    Network network =
+        alike(fmt::format("{} and {} one way, as measured between {} ranks",
+                          format_bit_rate(8 * measured.ring.bytes_per_s),
+                          format_seconds(measured.ring.latency_s), measured.hosts.size()),
+              ranks, measured.ring.bytes_per_s, measured.ring.latency_s);
+    network.ports.burst_bytes = measured.ports.burst_bytes;
+    return {network};
   }
   std::vector<Network> networks;
   for (const std::string& rate : options.plan.rates) {

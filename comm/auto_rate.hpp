@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/look_pace.hpp"
 #include "comm/rate_budget.hpp"
 #include "kernels/base/state.hpp"
 
@@ -156,9 +157,8 @@ class AutoRate {
   static constexpr double kSlack = 0.03;
   // With a wait for another rank of more than this share, a period does not lower the estimate.
   static constexpr double kMostPeerWait = 0.2;
-  // Threads wake up and messages are handled in about this time at least, for each message that
-  // follows from another one.
-  static constexpr double kWakeUp_s = 0.3e-3;
+  // At least, for each message that follows from another one.
+  static constexpr double kWakeUp_s = LookPace::kWakeUp_s;
   // The share of a step's exposed time beyond the slack that is taken off the next steps' time.
   static constexpr double kGain = 0.1;
 

@@ -28,6 +28,7 @@ NetworkPorts NetworkPorts::alike(std::size_t hosts, double bytes_per_s, double l
 FluidNetwork::FluidNetwork(NetworkPorts ports, std::vector<int> hosts)
     : ports_(std::move(ports)), hosts_(std::move(hosts)), flows_(hosts_.size() * hosts_.size()) {
   const std::size_t count = ports_.send_bytes_per_s.size();
+  tokens_.assign(2 * count, {.bytes = ports_.burst_bytes});
   DP_ASSERT(ports_.receive_bytes_per_s.size() == count, "{} and {} ports", count,
             ports_.receive_bytes_per_s.size());
   for (std::size_t from = 0; from < hosts_.size(); ++from) {
@@ -45,7 +46,12 @@ void FluidNetwork::send(double now_s, const Message& message) {
   to.waiting.push(message);
   if (to.is_active) return;
   to.is_active = true;
-  to.left_bytes = message.bytes;
+  if (to.send_port != kNoPort) {
+    gather(to.send_port, ports_.send_bytes_per_s[to.send_port]);
+    gather(to.receive_port,
+           ports_.receive_bytes_per_s[to.receive_port - ports_.receive_bytes_per_s.size()]);
+  }
+  begin_message(to);
   active_.push_back(static_cast<std::size_t>(&to - flows_.data()));
   is_shared_ = false;
 }
@@ -71,13 +77,36 @@ std::optional<FluidNetwork::Sent> FluidNetwork::take(double now_s) {
   if (from.waiting.empty()) {
     from.is_active = false;
     active_.erase(ended);
+    if (!is_inside) {
+      for (const std::size_t port : {from.send_port, from.receive_port}) {
+        if (--tokens_[port].flows == 0) tokens_[port].since_s = end_s;
+      }
+    }
     is_shared_ = false;
   } else {
     // The same flows, with the same rates; only this one's end is another.
-    from.left_bytes = from.waiting.front().bytes;
+    begin_message(from);
     is_shared_ = false;
   }
   return sent;
+}
+
+void FluidNetwork::begin_message(Flow& flow) {
+  flow.left_bytes = flow.waiting.front().bytes;
+  if (flow.send_port == kNoPort) return;
+  Tokens &send = tokens_[flow.send_port], &receive = tokens_[flow.receive_port];
+  const double at_once = std::min({send.bytes, receive.bytes, flow.left_bytes});
+  send.bytes -= at_once;
+  receive.bytes -= at_once;
+  flow.left_bytes -= at_once;
+}
+
+// A flow begins.
+void FluidNetwork::gather(std::size_t port, double bytes_per_s) {
+  Tokens& tokens = tokens_[port];
+  if (tokens.flows++ > 0) return;
+  tokens.bytes =
+      std::min(ports_.burst_bytes, tokens.bytes + bytes_per_s * (now_s_ - tokens.since_s));
 }
 
 // Carries bytes until then.

@@ -9,6 +9,10 @@
 //
 // Between ranks of one host nothing passes a port; each pair has a rate of its own.
 //
+// A port may have a token bucket in each direction, with which the kernel and providers limit
+// rates: while nothing passes it gathers up to `burst_bytes` at its rate, and then lets so many
+// pass at once. What is sent at once must be within what both ports have gathered.
+//
 // A message's last byte leaves at the end of its transfer and arrives `latency_s` later.
 #pragma once
 
@@ -22,8 +26,9 @@
 namespace dp {
 
 struct NetworkPorts {
-  std::vector<double> send_bytes_per_s, receive_bytes_per_s;            // by host
-  double latency_s = 0.0;                                               // one way, between hosts
+  std::vector<double> send_bytes_per_s, receive_bytes_per_s;  // by host
+  double latency_s = 0.0;                                     // one way, between hosts
+  double burst_bytes = 0.0;  // that pass a port at once after a pause
   double inside_bytes_per_s = std::numeric_limits<double>::infinity();  // on one host
 
   // The same port for each of `hosts`.
@@ -65,16 +70,26 @@ class FluidNetwork {
     [[nodiscard]] double left_s() const;
   };
 
+  // What a port has gathered in one direction by `since_s`, when its last flow ended.
+  struct Tokens {
+    double bytes = 0.0, since_s = 0.0;
+    std::size_t flows = 0;  // that are active
+  };
+
   [[nodiscard]] Flow& flow(std::size_t from, std::size_t to) {
     return flows_[from * hosts_.size() + to];
   }
   void go_on(double now_s);
   void share_ports();
+  // Begins the flow's first waiting message. What the tokens of both ports cover passes at once.
+  void begin_message(Flow& flow);
+  void gather(std::size_t port, double bytes_per_s);
 
   NetworkPorts ports_;
   std::vector<int> hosts_;
   std::vector<Flow> flows_;
   std::vector<std::size_t> active_;  // of the flows
+  std::vector<Tokens> tokens_;       // of the ports that send, then of those that receive
   double now_s_ = 0.0, next_s_ = std::numeric_limits<double>::infinity();
   bool is_shared_ = true;  // rates and next_s_ are those of the active flows
 };

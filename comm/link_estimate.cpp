@@ -78,4 +78,15 @@ double estimate_latency(std::span<const double> round_trips_s) {
   return 0.5 * *std::min_element(round_trips_s.begin(), round_trips_s.end());
 }
 
+double estimate_burst(const BurstTrips& trips, double bytes_per_s) {
+  constexpr double kClearly = 1.25, kNoise_s = 0.3e-3;
+  const double per_bytes_s = trips.twice_s - trips.once_s;
+  if (per_bytes_s * bytes_per_s * kClearly < trips.bytes ||
+      per_bytes_s * bytes_per_s > kClearly * trips.bytes) {
+    return 0.0;
+  }
+  const double saved_s = trips.none_s + per_bytes_s - trips.once_s;
+  return saved_s > kNoise_s ? saved_s * bytes_per_s : 0.0;
+}
+
 }  // namespace dp

@@ -37,4 +37,18 @@ struct RateEstimate {
 // processors and lost frames only make a trip longer. 0 without round trips.
 [[nodiscard]] double estimate_latency(std::span<const double> round_trips_s);
 
+// The shortest round trips of three messages to an idle link and one byte back.
+struct BurstTrips {
+  double none_s = 0.0;   // of one byte
+  double once_s = 0.0;   // of `bytes`
+  double twice_s = 0.0;  // of twice as many
+  double bytes = 0.0;
+};
+
+// The bytes that a link lets through at once after a pause. Of n bytes, n from the burst on, a trip
+// takes none_s + (n - burst) / rate. 0 where the trips do not show the link's rate within a
+// quarter, as with a burst of more than `bytes`, and where less than 0.3 ms is saved: looks at the
+// network may be that late.
+[[nodiscard]] double estimate_burst(const BurstTrips& trips, double bytes_per_s);
+
 }  // namespace dp

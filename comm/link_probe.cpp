@@ -19,6 +19,9 @@
 namespace dp {
 namespace {
 
+// The messages of probe_burst() would take more than a second.
+constexpr double kLeastForBursts = 150e3;  // bytes per second
+
 constexpr int kPingTag = kProbeTag, kPongTag = kProbeTag + 1, kDataTag = kProbeTag + 2;
 
 double now_s() {
@@ -80,46 +83,63 @@ bool has_ended(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
   return is_done != 0;
 }
 
+// What goes to the right neighbour; one byte comes back.
+struct Ping {
+  std::size_t bytes = 1;
+  double pause_s = 0.0;  // before each of them nothing is under way for so long
+  std::size_t most = 20, fewest = 4;
+  double long_enough_s = 0.3;  // after this time no more begin
+};
+
 // Makes round trips to the right neighbour, and echoes for the left one until that has finished.
-std::vector<double> measure_round_trips(Communicator& communicator, const Neighbours& neighbours) {
-  constexpr std::size_t kMost = 20, kFewest = 4;
-  constexpr double kLongEnough_s = 0.3, kEager_s = 2e-3;
+std::vector<double> measure_round_trips(Communicator& communicator, const Neighbours& neighbours,
+                                        const Ping& what = {}) {
+  constexpr double kEager_s = 2e-3;
   const MPI_Comm comm = communicator.handle();
   std::vector<double> round_trips;
-  std::uint8_t ping = 0, pong = 0, their_ping = 0, my_pong = 0;
+  std::vector<std::uint8_t> ping(what.bytes), their_ping(what.bytes);
+  const int bytes = checked_cast<int>(what.bytes);
+  std::uint8_t pong = 0, my_pong = 0;
   MPI_Request ping_sent = MPI_REQUEST_NULL, pong_came = MPI_REQUEST_NULL;
   MPI_Request ping_came = MPI_REQUEST_NULL, pong_sent = MPI_REQUEST_NULL;
   bool pings = neighbours.right != Neighbours::kNobody;
   bool echoes = neighbours.left != Neighbours::kNobody;
   const auto listen = [&] {
-    DP_CHECK_MPI(MPI_Irecv(&their_ping, 1, MPI_BYTE, neighbours.left, kPingTag, comm, &ping_came));
+    DP_CHECK_MPI(
+        MPI_Irecv(their_ping.data(), bytes, MPI_BYTE, neighbours.left, kPingTag, comm, &ping_came));
   };
   const auto begin_s = now_s();
-  double sent_s = begin_s;
+  double sent_s = begin_s, next_s = begin_s + what.pause_s;
+  bool is_pausing = pings;
   // A ping says whether it is the last.
   const auto send = [&] {
     const std::size_t trips = round_trips.size() + 1;
-    const bool is_long = trips >= kFewest && now_s() - begin_s > kLongEnough_s;
-    ping = trips >= kMost || is_long ? 1 : 0;
+    const bool is_long = trips >= what.fewest && now_s() - begin_s > what.long_enough_s;
+    ping[0] = trips >= what.most || is_long ? 1 : 0;
     sent_s = now_s();
     DP_CHECK_MPI(MPI_Irecv(&pong, 1, MPI_BYTE, neighbours.right, kPongTag, comm, &pong_came));
-    DP_CHECK_MPI(MPI_Isend(&ping, 1, MPI_BYTE, neighbours.right, kPingTag, comm, &ping_sent));
+    DP_CHECK_MPI(
+        MPI_Isend(ping.data(), bytes, MPI_BYTE, neighbours.right, kPingTag, comm, &ping_sent));
   };
   if (echoes) listen();
-  if (pings) send();
   Pause pause(communicator, kEager_s);
   while (pings || echoes || ping_sent != MPI_REQUEST_NULL || pong_sent != MPI_REQUEST_NULL) {
     bool has_moved = has_ended(ping_sent) | has_ended(pong_sent);
-    if (ping_sent == MPI_REQUEST_NULL && has_ended(pong_came)) {
+    if (is_pausing && now_s() >= next_s) {
+      is_pausing = false;
+      has_moved = true;
+      send();
+    }
+    if (!is_pausing && ping_sent == MPI_REQUEST_NULL && has_ended(pong_came)) {
+      next_s = now_s() + what.pause_s;
       round_trips.push_back(now_s() - sent_s);
       has_moved = true;
-      pings = ping == 0;
-      if (pings) send();
+      is_pausing = pings = ping[0] == 0;
     }
     if (pong_sent == MPI_REQUEST_NULL && has_ended(ping_came)) {
       DP_CHECK_MPI(MPI_Isend(&my_pong, 1, MPI_BYTE, neighbours.left, kPongTag, comm, &pong_sent));
       has_moved = true;
-      echoes = their_ping == 0;
+      echoes = their_ping[0] == 0;
       if (echoes) listen();
     }
     pause.after_look(has_moved);
@@ -304,6 +324,40 @@ LinkProbe probe_link(Communicator& communicator) {
           .latency_s = latency_s,
           .uncertainty = rate.uncertainty,
           .fastest_bytes_per_s = std::max(rate.bytes_per_s, std::ranges::max(rates))};
+}
+
+double probe_burst(Communicator& communicator, const LinkProbe& link) {
+  // Longer than most bursts. Twice as much is still sent at once (mpi_runtime.hpp: 512 KiB).
+  constexpr double kPing_s = 8e-3, kLeast_bytes = 16e3, kMost_bytes = 256e3;
+  // Longer than most links take to gather their bursts: the lab's take 1.25 to 3.2 ms.
+  constexpr double kRefill_s = 10e-3;
+  // The first two neighbours between whom there is a network; all other links are idle.
+  const auto& hosts = communicator.hosts();
+  const auto is_network_behind = [&](int rank) {
+    return hosts[static_cast<std::size_t>(rank)] != hosts[static_cast<std::size_t>(rank) + 1];
+  };
+  int first = 0;
+  while (first + 1 < communicator.size() && !is_network_behind(first)) ++first;
+  if (first + 1 == communicator.size() || link.bytes_per_s < kLeastForBursts) return 0.0;
+  Neighbours pair(Neighbours::kNobody);
+  if (communicator.rank() == first) pair.right = first + 1;
+  if (communicator.rank() == first + 1) pair.left = first;
+  const auto shortest_s = [&](double bytes) {
+    const std::vector<double> trips = measure_round_trips(communicator, pair,
+                                                          {.bytes = static_cast<std::size_t>(bytes),
+                                                           .pause_s = kRefill_s,
+                                                           .most = 4,
+                                                           .fewest = 3,
+                                                           .long_enough_s = 0.1});
+    return trips.empty() ? 0.0 : std::ranges::min(trips);
+  };
+  const double bytes = std::clamp(kPing_s * link.bytes_per_s, kLeast_bytes, kMost_bytes);
+  BurstTrips trips{.bytes = bytes};
+  trips.none_s = shortest_s(1.0);
+  trips.once_s = shortest_s(bytes);
+  trips.twice_s = shortest_s(2 * bytes);
+  const double burst = estimate_burst(trips, link.bytes_per_s);
+  return communicator.all_gather(burst)[static_cast<std::size_t>(first)];
 }
 
 std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const CodecSpec& codec,

@@ -58,6 +58,14 @@ struct LinkProbe {
 // one only waits. The result is of the direction from the partner to this rank; zeros without one.
 [[nodiscard]] LinkProbe probe_pair(Communicator& communicator, std::optional<int> partner);
 
+// Collective, with the same `link` on all ranks: the bytes that a link lets through at once after a
+// pause, as links do whose rate somebody limits (a token bucket). Measured on one link while all
+// others are idle: a message of about 8 ms takes less time than two such messages say. It takes a
+// quarter of a second, and up to a second on slow links. 0 where there is no burst, or none that is
+// shorter than the message; on one host; and on links slower than 1.2 Mbit/s, which are not
+// measured.
+[[nodiscard]] double probe_burst(Communicator& communicator, const LinkProbe& link);
+
 // What the codec sends, as a fraction of fp32, in segments of the usual size; `tensors` as below.
 [[nodiscard]] double payload_share(const CodecSpec& codec, std::span<const TensorSlot> tensors);
 

@@ -14,6 +14,8 @@ namespace dp {
 class LookPace {
  public:
   static constexpr double kLeast_s = 50e-6, kMost_s = 1.5e-3, kLooks = 4.0;
+  // From the end of a sleep, a thread wakes up and handles a message in about this time.
+  static constexpr double kWakeUp_s = 0.3e-3;
 
   // Call it when something has moved. Times are of any clock that does not go backwards.
   void moved(double now_s) {

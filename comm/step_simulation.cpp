@@ -15,6 +15,7 @@
 #include "comm/look_pace.hpp"
 #include "comm/segment_exchange.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
 
 namespace dp {
 namespace {
@@ -88,7 +89,8 @@ class Simulation {
     sent_bytes_.resize(ranks_);
   }
 
-  // No message of the step before is under way any more, so that the network begins anew.
+  // No message of the step before is under way any more, so that the network begins anew. A port
+  // has gathered a whole burst, since a step computes for longer than that takes.
   void step(std::span<const ComputeTimes> times) {
     network_ = FluidNetwork(setup_.ports, setup_.hosts);
     DP_ASSERT(times.size() == ranks_, "times of {} ranks for {}", times.size(), ranks_);
@@ -186,7 +188,7 @@ class Simulation {
           network_.send(now_s_,
                         {.from = event.rank,
                          .to = out.to,
-                         .bytes = out.bytes,
+                         .bytes = out.bytes + setup_.message_bytes,
                          .id = (out.bucket * kMostSums + out.sum) * setup_.window + out.place});
           sent_bytes_[event.rank] += out.bytes;
         }
@@ -219,7 +221,10 @@ class Simulation {
     if (engine.is_awake) return;
     engine.is_awake = true;
     const bool is_in_flight = engine.started > engine.delivered;
-    const double late_s = setup_.sleeps && is_in_flight ? engine.pace.sleep_s() / 2 : 0.0;
+    double late_s = 0.0;
+    if (setup_.sleeps && is_in_flight) {
+      late_s = naps_.uniform(next_nap_++) * engine.pace.sleep_s() + LookPace::kWakeUp_s;
+    }
     push(now_s_ + late_s, {.kind = EventKind::turn, .rank = rank});
   }
 
@@ -356,6 +361,8 @@ class Simulation {
   std::map<std::pair<std::size_t, std::size_t>, std::vector<ExchangePlan>> plans_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   std::uint64_t next_order_ = 0;
+  CounterRng naps_{0, RandomStream::nap};
+  std::uint64_t next_nap_ = 0;
   double now_s_ = 0.0;
   std::size_t steps_ = 0;
   StepForecast forecast_;

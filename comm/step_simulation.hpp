@@ -20,8 +20,12 @@
 //     step(r)           max(backward(r), max over j of delivered(r, j)) + after(r)
 //
 // While backward runs, the thread takes processor time from it: an action of d seconds delays all
-// that backward has still to do by `stolen` x d. Where the thread finds nothing to do it sleeps and
-// finds the next event late by half of its usual pause (look_pace.hpp); this can be switched off.
+// that backward has still to do by `stolen` x d. Where the thread finds nothing to do it sleeps
+// (look_pace.hpp), the next event comes at a random time of its nap, and the thread wakes up. On a
+// ring each message
+// follows from one of a neighbour and one of its own, of which the later one counts: the mean of
+// the naps would make steps too short. The random numbers are the same in every simulation; naps
+// can be switched off.
 //
 // Ranks begin their next step when their own last one is over, so a late rank delays the others
 // through the exchange alone.
@@ -78,6 +82,7 @@ struct StepSetup {
   std::size_t window = 4;  // segments of a bucket on the wire
   std::size_t buckets_in_flight = 3;
   CodecCosts exact = CodecCosts::exact();  // of messages that are fp32 whatever the codec is
+  double message_bytes = 0.0;              // on the wire with each message, beside what is sent
   double message_s = 0.0;                  // of the thread, for each message sent or taken
   double byte_s = 0.0;                     // of the thread, for each of their bytes
   double stolen = 0.0;

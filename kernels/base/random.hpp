@@ -31,6 +31,7 @@ enum class RandomStream : std::uint64_t {
   test = 6,
   dropout = 7,
   validation = 8,
+  nap = 9,
 };
 
 // A random function of position. Copy freely.

@@ -119,5 +119,36 @@ TEST(LinkEstimate, LatencyIsHalfOfTheShortestTrip) {
   EXPECT_DOUBLE_EQ(estimate_latency(trips), 0.01005);
 }
 
+// Trips over a link that lets `burst` bytes pass at once; looks are late by `late_s`.
+double burst_found(double burst, double late_s = 0.0, double rate = kRate) {
+  constexpr double kLatency_s = 2e-3, kBytes = 100e3;
+  const auto trip_s = [&](double bytes) {
+    return 2 * kLatency_s + std::max(0.0, bytes - burst) / rate + late_s;
+  };
+  return estimate_burst({.none_s = 2 * kLatency_s,
+                         .once_s = trip_s(kBytes),
+                         .twice_s = trip_s(2 * kBytes),
+                         .bytes = kBytes},
+                        kRate);
+}
+
+TEST(Burst, IsWhatPassesAtOnce) {
+  EXPECT_EQ(burst_found(0.0), 0.0);
+  EXPECT_NEAR(burst_found(15e3), 15e3, 1.0);
+  EXPECT_NEAR(burst_found(90e3), 90e3, 1.0);
+  // Late looks make it seem smaller, and nothing of one that is smaller than they are.
+  EXPECT_NEAR(burst_found(15e3, 0.2e-3), 15e3 - 0.2e-3 * kRate, 1.0);
+  EXPECT_EQ(burst_found(0.25e-3 * kRate), 0.0);
+  EXPECT_EQ(burst_found(0.0, 1e-3), 0.0);
+}
+
+TEST(Burst, IsNoneWhereTheTripsDoNotShowTheLinksRate) {
+  EXPECT_EQ(burst_found(150e3), 0.0);
+  EXPECT_NEAR(burst_found(15e3, 0.0, 1.1 * kRate), 15e3 / 1.1, 1.0);
+  EXPECT_EQ(burst_found(15e3, 0.0, 1.3 * kRate), 0.0);
+  EXPECT_EQ(burst_found(15e3, 0.0, 0.7 * kRate), 0.0);
+  EXPECT_EQ(estimate_burst({.bytes = 100e3}, kRate), 0.0);  // a rank that has measured nothing
+}
+
 }  // namespace
 }  // namespace dp

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/look_pace.hpp"
 #include "comm/segment_exchange.hpp"
 
 namespace dp {
@@ -184,6 +185,71 @@ TEST(StepSimulation, TheSlowestPortAndTheSlowestRankDecide) {
   const StepForecast forecast = simulate_steps(even, steps);
   EXPECT_NEAR(forecast.step_s, 3.0 + 2 * message_s(1000), 1e-9);
   EXPECT_NEAR(forecast.exposed_s, 1.0 + 2 * message_s(1000), 1e-9);
+}
+
+// A port sends its burst at once, and gathers it again while it waits for the other rank's half.
+TEST(StepSimulation, BurstsPassAtOnce) {
+  constexpr double kLatency_s = 1e-3, kGathered = kLatency_s * kRate;
+  StepSetup setup = setup_of("ring", 2, {2000}, kLatency_s);
+  const double without_s = 2 * (message_s(1000) + kLatency_s);
+  EXPECT_NEAR(simulate(setup).step_s, without_s, 1e-12);
+  setup.ports.burst_bytes = 1.5 * kGathered;
+  EXPECT_NEAR(simulate(setup).step_s, without_s - 2.5 * kGathered / kRate, 1e-12);
+  // The next step begins with a whole one.
+  const ComputeTimes times = {.ready_s = {0.0}, .after_s = 0.1};
+  EXPECT_NEAR(simulate(setup, times, 3).step_s, 0.1 + without_s - 2.5 * kGathered / kRate, 1e-9);
+  setup.ports.burst_bytes = 1e6;
+  EXPECT_NEAR(simulate(setup).step_s, 2 * kLatency_s, 1e-12);
+  // Messages of one port have one burst between them.
+  StepSetup direct = setup_of("direct", 3, {3000});
+  const double direct_s = simulate(direct).step_s;
+  direct.ports.burst_bytes = 1000;
+  EXPECT_NEAR(simulate(direct).step_s, direct_s - 1000 / kRate, 1e-9);
+}
+
+// They take time on the wire, and are not counted as sent.
+TEST(StepSimulation, MessagesHaveHeadersOfTheTransport) {
+  StepSetup setup = setup_of("ring", 2, {2000});
+  const StepForecast without = simulate(setup);
+  setup.message_bytes = 100;
+  const StepForecast with = simulate(setup);
+  EXPECT_NEAR(with.step_s, without.step_s + 2 * 100 / kRate, 1e-12);
+  EXPECT_EQ(with.sent_bytes, without.sent_bytes);
+}
+
+TEST(FluidNetwork, AReceivingPortLetsOneBurstPass) {
+  NetworkPorts ports = NetworkPorts::alike(4, kRate, 0.0);
+  ports.burst_bytes = 1000;
+  FluidNetwork network(ports, {0, 1, 2, 3});
+  for (const std::size_t from : {1, 2, 3})
+    network.send(0.0, {.from = from, .to = 0, .bytes = 4000});
+  double last_s = 0.0;
+  for (int i = 0; i < 3; ++i) last_s = network.take(1.0)->left_s;
+  EXPECT_NEAR(last_s, (3 * 4000 - 1000) / kRate, 1e-12);
+  EXPECT_FALSE(network.take(1.0));
+}
+
+// An event comes at a random time of a nap, so that steps of the same times differ; but every
+// simulation is the same.
+TEST(StepSimulation, NapsMakeEventsLate) {
+  const ComputeTimes times = {.ready_s = {0.0}, .after_s = 0.1};
+  StepSetup setup = setup_of("ring", 8, {200'000});
+  const double at_once_s = simulate(setup, times).step_s;
+  EXPECT_NEAR(simulate(setup, times, 5).step_s, at_once_s, 1e-9);
+  setup.sleeps = true;
+  std::vector<double> late_s;
+  for (const std::size_t steps : {20, 21, 22}) {
+    const double mean_s = simulate(setup, times, steps).step_s;
+    EXPECT_EQ(mean_s, simulate(setup, times, steps).step_s);
+    late_s.push_back(mean_s - at_once_s);
+  }
+  // 14 events, one after the other. On a ring the later of two messages counts.
+  for (const double each_s : late_s) {
+    EXPECT_GT(each_s, 14 * LookPace::kWakeUp_s);
+    EXPECT_LT(each_s, 14 * (LookPace::kWakeUp_s + LookPace::kMost_s));
+  }
+  EXPECT_NE(late_s[0], late_s[1]);
+  EXPECT_NE(late_s[1], late_s[2]);
 }
 
 // With costs of processor and pauses nothing gets faster, and every exchange ends.
