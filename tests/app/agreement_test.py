@@ -116,14 +116,16 @@ def plan() -> None:
                     done.stdout), done.stdout
     assert "2 ranks x 16 images, one host, " in done.stdout, done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if re.match(r"  (ring|direct) ", line)]
-    codecs = ["none", "fp16", "q8", "q4", "ecq:bits=0.6", "ecq:bits=0.35", "ecq:bits=0.1", "powersgd:rank=4", "topk:ratio=0.01"]
+    codecs = ["none", "fp16", "q8", "q4", "ecq:bits=0.6", "ecq:bits=0.35", "ecq:bits=0.1", "auto", "powersgd:rank=4", "topk:ratio=0.01"]
     assert [row[:2] for row in rows] == [[t, c] for c in codecs for t in ("ring", "direct")], rows
     losses = ["+0.0", "-2.0", "-1.8", "+1.4", "-1.5", "+1.0", "+8.8", "+6.9", "+26.4"]
-    assert [row[-2] for row in rows if row[0] == "direct"] == losses, rows
+    # What auto would send, and so its loss, follows from the network.
+    assert [row[-2] for row in rows if row[0] == "direct" and row[1] != "auto"] == losses, rows
+    assert all(re.fullmatch(r"\([0-9.]+", row[2]) and row[3] == "bits)" for row in rows if row[1] == "auto"), rows
     assert [row[-2] for row in rows if row[0] == "ring" and row[1].startswith("ecq")] == ["-1.6", "+0.8", "+8.9"], rows
     # Bytes as in the topologies' formulas: fp32 sends 4 bytes of each of 269,722 values.
     assert rows[0][-4:-2] == ["1.08", "MB"], rows[0]
-    assert re.search(r"^take: --topology (ring|direct) --compress (none|fp16|q8|q4|ecq:bits=0.6|ecq:bits=0.35): ", done.stdout, re.M), done.stdout
+    assert re.search(r"^take: --topology (ring|direct) --compress (none|fp16|q8|q4|ecq:bits=0.6|ecq:bits=0.35|auto): ", done.stdout, re.M), done.stdout
     # One rank and a stated network: 1.5 times the gradient on a link that carries 9.56 Mbit/s takes 1.35 s.
     done = job([DPTRAIN, "--plan", *SMALL, "--plan-ranks", "1,4", "--plan-rates", "10mbit,1gbit", "--plan-delay-ms", "5",
                 "--plan-codecs", "none,topk:ratio=0.1,ef=off,q8", "--plan-topologies", "ring", "--plan-batches", "8,16",

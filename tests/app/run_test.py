@@ -114,6 +114,20 @@ def auto_is_repeated() -> None:
     assert done.returncode == 2 and "does not have the rate of every step" in done.stderr, done
 
 
+def auto_follows_the_link() -> None:
+    # On every topology with which auto may go: a link that carries hardly anything leaves the least bits, and a fast one
+    # far more, before limits; how many follows from the times of steps.
+    for topology in ("ring", "direct", "tree", "ps"):
+        wished = {}
+        for rate in ("200kbit", "1gbit"):
+            log = run(3, f"{topology}-{rate}.h5", "--compress", "auto", "--topology", topology, "--throttle", rate,
+                      "--limit-train", "480", "--limit-test", "8", "--epochs", "1", "--check-replicas", "step")
+            wished[rate] = np.median(log["steps"]["wished_bits"][4:])
+            if rate == "200kbit":
+                assert log["steps"]["planned_bits"][-1] == 0.1, (topology, list(log["steps"]["planned_bits"]))
+        assert wished["1gbit"] > 10 * wished["200kbit"], (topology, wished)
+
+
 def overlap_changes_nothing() -> None:
     options = ("--compress", "q8", "--bucket-mb", "0.1")
     assert_same_training(run(2, "on.h5", "--overlap", "on", *options),
