@@ -22,8 +22,8 @@ namespace {
 // into and out of the kernel's buffers. A core carries about 1 GB/s over TCP in one direction.
 constexpr double kMessage_s = 20e-6;
 constexpr double kByte_s = 1e-9;
-// What a message puts on the wire beside its own bytes: MPI's headers, half a frame's headers,
-// since its last frame is not full, and the frame that acknowledges it.
+// What a message puts on the wire beside its own bytes: about 32 bytes of MPI's headers, half a
+// frame's headers, since its last frame is not full, and the frame that acknowledges it.
 constexpr double kMessageBytes = 32 + 1.5 * LinkModel::kFrameOverheadBytes;
 
 CodecFigures mean_of(const std::vector<CodecFigures>& all) {

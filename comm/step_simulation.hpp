@@ -21,11 +21,10 @@
 //
 // While backward runs, the thread takes processor time from it: an action of d seconds delays all
 // that backward has still to do by `stolen` x d. Where the thread finds nothing to do it sleeps
-// (look_pace.hpp), the next event comes at a random time of its nap, and the thread wakes up. On a
-// ring each message
-// follows from one of a neighbour and one of its own, of which the later one counts: the mean of
-// the naps would make steps too short. The random numbers are the same in every simulation; naps
-// can be switched off.
+// (look_pace.hpp): the next event comes at a random time of its nap, after which the thread takes
+// LookPace::kWakeUp_s. On a ring each message follows from one of a neighbour and one of its own.
+// The later one counts, so half a nap for each would make steps too short. The random numbers are
+// the same in every simulation. Naps can be switched off.
 //
 // Ranks begin their next step when their own last one is over, so a late rank delays the others
 // through the exchange alone.
