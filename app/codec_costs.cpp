@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "comm/exchange_kinds.hpp"
@@ -19,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostFloats = 1u << 20;  // of the gradient are tried
 constexpr std::size_t kPasses = 3;             // the median counts
+constexpr std::uint64_t kFeedbackPasses = 8;
 
 template <class F>
 double seconds_of(F f) {
@@ -39,24 +41,23 @@ std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t a
   return first == tensors.end() ? all : std::max<std::size_t>(first->offset, 1);
 }
 
-// The step at which a codec with `bits=` sends that many bits a value of the first segment; 0: the
-// codec's own choice.
-float step_for(const Codec& codec, std::span<const float> values, std::span<std::byte> payload,
-               std::size_t segment) {
+// The step at which a codec with `bits=` sends that many bits a value of `values`, of which `bytes`
+// are those at a given step; 0: the codec's own choice.
+template <class F>
+float step_for(const Codec& codec, std::span<const float> values, F bytes) {
   const auto bits = codec.spec().settings.find("bits");
   if (!codec.takes_step() || bits == codec.spec().settings.end() || bits->second <= 0.0) return 0;
-  const std::span<const float> some = values.first(std::min(segment, values.size()));
-  const double wanted = bits->second / 8.0 * static_cast<double>(some.size());
+  const double wanted = bits->second / 8.0 * static_cast<double>(values.size());
   double squares = 0.0;
-  for (const float value : some) squares += static_cast<double>(value) * static_cast<double>(value);
-  const double rms = std::sqrt(squares / static_cast<double>(some.size()));
+  for (const float value : values) {
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  const double rms = std::sqrt(squares / static_cast<double>(values.size()));
   if (!(rms > 0.0)) return 0;
   double fine = 0.01 * rms, coarse = 100.0 * rms;  // more bytes than wanted, and fewer
   for (int i = 0; i < 12; ++i) {
     const double step = std::sqrt(fine * coarse);
-    const EncodeResult result =
-        codec.encode(some, nullptr, payload, {.quantiser_step = static_cast<float>(step)});
-    (static_cast<double>(result.payload_bytes) > wanted ? fine : coarse) = step;
+    (bytes(static_cast<float>(step)) > wanted ? fine : coarse) = step;
   }
   return static_cast<float>(std::sqrt(fine * coarse));
 }
@@ -68,7 +69,11 @@ CodecFigures measure_encoding(const CodecSpec& spec, std::span<const float> grad
   const std::span<const float> values = gradient.first(std::min(gradient.size(), kMostFloats));
   std::vector<float> residual(values.size()), sums(values.begin(), values.end());
   std::vector<std::byte> payload(codec->max_payload_bytes(std::min(segment, values.size())));
-  const float step = step_for(*codec, values, payload, segment);
+  const std::span<const float> some = values.first(std::min(segment, values.size()));
+  const float step = step_for(*codec, some, [&](float quantiser_step) {
+    return static_cast<double>(
+        codec->encode(some, nullptr, payload, {.quantiser_step = quantiser_step}).payload_bytes);
+  });
   std::vector<double> encode_s, decode_s;
   double bytes = 0.0;
   // The first pass brings memory in.
@@ -147,6 +152,87 @@ CodecFigures measure_codec(const CodecSpec& spec, std::span<const float> gradien
                           segment_bytes);
 }
 
+ByteShares::ByteShares(std::span<const double> bytes, std::size_t floats)
+    : before_(1), part_(static_cast<double>(floats) / static_cast<double>(bytes.size())) {
+  for (const double part : bytes) before_.push_back(before_.back() + part);
+  const double all = before_.back();
+  if (!(all > 0.0)) {
+    before_.clear();
+    return;
+  }
+  for (double& some : before_) some /= all;
+}
+
+double ByteShares::before(double value) const {
+  const double parts = static_cast<double>(before_.size() - 1), at = value / part_;
+  if (at >= parts) return at / parts;
+  const double part = std::floor(at);
+  const auto i = static_cast<std::size_t>(part);
+  return before_[i] + (at - part) * (before_[i + 1] - before_[i]);
+}
+
+double ByteShares::mean(std::size_t begin, std::size_t floats) const {
+  if (before_.empty()) return 1.0;
+  const double all = part_ * static_cast<double>(before_.size() - 1);
+  const double share =
+      before(static_cast<double>(begin + floats)) - before(static_cast<double>(begin));
+  return share * all / static_cast<double>(floats);
+}
+
+ByteShares ByteShares::between(const ByteShares& a, const ByteShares& b, double at) {
+  if (a.before_.size() != b.before_.size()) return at < 0.5 ? a : b;
+  ByteShares shares = a;
+  for (std::size_t i = 0; i < a.before_.size(); ++i) {
+    shares.before_[i] += at * (b.before_[i] - a.before_[i]);
+  }
+  return shares;
+}
+
+ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gradient,
+                               std::span<const TensorSlot> tensors) {
+  constexpr std::size_t kPart = 4096, kMostParts = 64;
+  const std::size_t floats = compressed_floats(tensors, gradient.size());
+  const std::size_t parts = std::min(floats / kPart, kMostParts);
+  if (parts == 0) return {};
+  std::vector<float> samples;
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::span<const float> sample = gradient.subspan(floats / parts * i, kPart);
+    samples.insert(samples.end(), sample.begin(), sample.end());
+  }
+  const auto codec = make_codec(spec);
+  std::vector<std::byte> payload(codec->max_payload_bytes(kPart));
+  std::vector<float> residual(samples.size());
+  const CounterRng signs(1, RandomStream::byte_shares);
+  std::vector<double> bytes(parts);
+  // Feedback spreads bytes, since what a step leaves of small gradients adds up. A few steps' are
+  // like this one, but for their signs, which are those of noise.
+  const auto measure = [&](float step) {
+    std::ranges::fill(residual, 0.0f);
+    for (std::uint64_t pass = 0; pass < kFeedbackPasses; ++pass) {
+      for (std::size_t i = 0; i < samples.size(); ++i) {
+        if (signs.bits(pass * samples.size() + i) & 1) samples[i] = -samples[i];
+      }
+      for (std::size_t i = 0; i < parts; ++i) {
+        const EncodeResult result =
+            codec->encode(std::span(samples).subspan(kPart * i, kPart),
+                          spec.feedback ? residual.data() + kPart * i : nullptr, payload,
+                          {.quantiser_step = step});
+        bytes[i] = static_cast<double>(result.payload_bytes);
+      }
+    }
+    // Every payload has a head, which does not depend on the values.
+    const std::vector<float> zeros(kPart);
+    const auto head = static_cast<double>(
+        codec->encode(zeros, nullptr, payload, {.quantiser_step = step}).payload_bytes);
+    for (double& part : bytes) part -= head;
+    return std::accumulate(bytes.begin(), bytes.end(), 0.0);
+  };
+  const float step = step_for(*codec, samples, measure);
+  if (step == 0.0f) return {};
+  measure(step);
+  return {bytes, floats};
+}
+
 CodecCosts exact_costs(const CodecFigures& exact) {
   CodecCosts costs = CodecCosts::exact();
   costs.encode_s_per_float = exact.encode_s;
@@ -155,7 +241,8 @@ CodecCosts exact_costs(const CodecFigures& exact) {
 }
 
 SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figures,
-                                 const CodecFigures& exact, std::size_t segment_bytes) {
+                                 const CodecFigures& exact, std::size_t segment_bytes,
+                                 const ByteShares& shares) {
   const CodecSpec spec = parse_codec_spec(bucket.codec);
   const auto floats = static_cast<double>(bucket.elements);
   SimulatedBucket simulated;
@@ -166,9 +253,11 @@ SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figur
   if (!is_factored) {
     costs = {.encode_s_per_float = figures.encode_s,
              .decode_s_per_float = figures.decode_s,
-             .payload_bytes = [codec, per_float = figures.payload_bytes](std::size_t n) {
+             .payload_bytes = [codec, per_float = figures.payload_bytes, shares,
+                               offset = bucket.offset](std::size_t begin, std::size_t n) {
                const auto fixed = codec->fixed_payload_bytes(n);
-               return fixed ? static_cast<double>(*fixed) : per_float * static_cast<double>(n);
+               if (fixed) return static_cast<double>(*fixed);
+               return per_float * shares.mean(offset + begin, n) * static_cast<double>(n);
              }};
   }
   for (const std::size_t elements :

@@ -67,24 +67,34 @@ const CodecFigures& measured(const Calibration& calibration, const std::string& 
   return found->second;
 }
 
-// What a codec with bits= costs at so many bits: between two measured numbers of bits, times follow
-// the logarithm.
-CodecFigures figures_at(const Calibration& calibration, const std::string& codec, double bits) {
-  CodecFigures figures;
+struct RatedFigures {
+  CodecFigures costs;
+  ByteShares shares;
+};
+
+// What a codec with bits= costs at so many bits, and where it spends them: between two measured
+// numbers of bits, both follow the logarithm.
+RatedFigures figures_at(const Calibration& calibration, const std::string& codec, double bits) {
+  RatedFigures figures;
   if (dense_bits_of(bits) != 0) {
-    figures = measured(calibration, codec_at(codec, bits));
+    figures.costs = measured(calibration, codec_at(codec, bits));
   } else {
     std::size_t i = 1;
     while (i + 1 < kMeasuredBits.size() && bits > kMeasuredBits[i]) ++i;
-    const double share = std::clamp(
+    const double at = std::clamp(
         std::log(bits / kMeasuredBits[i - 1]) / std::log(kMeasuredBits[i] / kMeasuredBits[i - 1]),
         0.0, 1.0);
-    const CodecFigures& fewer = measured(calibration, codec_at(codec, kMeasuredBits[i - 1]));
-    const CodecFigures& more = measured(calibration, codec_at(codec, kMeasuredBits[i]));
-    figures.encode_s = fewer.encode_s + share * (more.encode_s - fewer.encode_s);
-    figures.decode_s = fewer.decode_s + share * (more.decode_s - fewer.decode_s);
+    const std::string few = codec_at(codec, kMeasuredBits[i - 1]),
+                      many = codec_at(codec, kMeasuredBits[i]);
+    const CodecFigures &fewer = measured(calibration, few), &more = measured(calibration, many);
+    figures.costs.encode_s = fewer.encode_s + at * (more.encode_s - fewer.encode_s);
+    figures.costs.decode_s = fewer.decode_s + at * (more.decode_s - fewer.decode_s);
+    if (calibration.byte_shares.contains(few) && calibration.byte_shares.contains(many)) {
+      figures.shares = ByteShares::between(calibration.byte_shares.at(few),
+                                           calibration.byte_shares.at(many), at);
+    }
   }
-  figures.payload_bytes = bits / 8;
+  figures.costs.payload_bytes = bits / 8;
   return figures;
 }
 
@@ -124,10 +134,11 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   const CodecFigures exact = measured(calibration, "none");
   StepSetup setup;
   for (const Bucket& bucket : choice.buckets) {
-    const CodecFigures figures = has_bits(bucket.codec)
+    const RatedFigures figures = has_bits(bucket.codec)
                                      ? figures_at(calibration, bucket.codec, bits)
-                                     : measured(calibration, bucket.codec);
-    setup.buckets.push_back(simulated_bucket(bucket, figures, exact, choice.segment_bytes));
+                                     : RatedFigures{measured(calibration, bucket.codec), {}};
+    setup.buckets.push_back(
+        simulated_bucket(bucket, figures.costs, exact, choice.segment_bytes, figures.shares));
   }
   setup.topology = &find_topology(choice.topology);
   setup.ports = choice.ports;
@@ -204,7 +215,13 @@ void measure_codecs(Run& run, const std::vector<std::string>& specs, bool has_de
       measure(text);
       continue;
     }
-    for (const double bits : kMeasuredBits) measure(codec_at(text, bits));
+    for (const double bits : kMeasuredBits) {
+      const std::string at_bits = codec_at(text, bits);
+      measure(at_bits);
+      if (run.comm.rank() != 0 || calibration.byte_shares.contains(at_bits)) continue;
+      calibration.byte_shares[at_bits] =
+          measure_byte_shares(parse_codec_spec(at_bits), gradient, calibration.tensors);
+    }
   }
   if (!has_dense) return;
   for (const DenseForm& form : kDenseForms) measure(codec_at("none", form.bits_per_value));

@@ -307,12 +307,13 @@ class Simulation {
 
   double carry_out(Engine& engine, Progress& bucket, std::size_t b, const ExchangePlan& plan,
                    const PlanTask& task, std::size_t place, const Sum& sum) const {
-    const auto floats = static_cast<double>(plan.segments[task.segment].size);
+    const ExchangePlan::Segment& segment = plan.segments[task.segment];
+    const auto floats = static_cast<double>(segment.size);
     const CodecCosts& taken = task.takes_exact ? setup_.exact : sum.costs;
     const CodecCosts& given = task.gives_exact ? setup_.exact : sum.costs;
     const auto bytes_of = [&](const CodecCosts& costs) {
       return static_cast<double>(kMessageHeaderBytes + sum.note_bytes) +
-             costs.payload_bytes(plan.segments[task.segment].size);
+             costs.payload_bytes(segment.begin, segment.size);
     };
     double cost_s = 0.0;
     if (task.takes()) {
@@ -372,7 +373,7 @@ class Simulation {
 }  // namespace
 
 CodecCosts CodecCosts::exact() {
-  return {.payload_bytes = [](std::size_t floats) {
+  return {.payload_bytes = [](std::size_t, std::size_t floats) {
     return static_cast<double>(floats * sizeof(float));
   }};
 }

@@ -46,8 +46,9 @@ namespace dp {
 struct CodecCosts {
   double encode_s_per_float = 0.0;
   double decode_s_per_float = 0.0;  // decode, or decode and add
-  // The bytes of a payload of so many floats, without the message's header.
-  std::function<double(std::size_t floats)> payload_bytes;
+  // The bytes of a payload of so many floats of the sum, from that one on, without the message's
+  // header.
+  std::function<double(std::size_t begin, std::size_t floats)> payload_bytes;
 
   // fp32, at no cost.
   [[nodiscard]] static CodecCosts exact();

@@ -32,6 +32,7 @@ enum class RandomStream : std::uint64_t {
   dropout = 7,
   validation = 8,
   nap = 9,
+  byte_shares = 10,
 };
 
 // A random function of position. Copy freely.

@@ -92,6 +92,57 @@ StepChoice choice_of(std::size_t ranks, const std::string& codec, double bytes_p
   return choice;
 }
 
+// Of a gradient whose second half is 8 times larger, at one step for all values.
+TEST(Prediction, LargeGradientsHaveMoreOfTheBytes) {
+  constexpr std::size_t kFloats = 2 * kRows * kColumns;
+  const CounterRng rng(1, RandomStream::test);
+  std::vector<float> gradient(kFloats + kSmall);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = static_cast<float>((i < kFloats / 2 ? 1.0 : 8.0) * normal(rng, i));
+  }
+  const auto measure = [&](const char* codec) {
+    return measure_byte_shares(parse_codec_spec(codec), gradient, tensors());
+  };
+  const ByteShares fine = measure("ecq:bits=3"), coarse = measure("ecq:bits=0.4");
+  for (const ByteShares& shares : {fine, coarse}) {
+    EXPECT_NEAR(shares.mean(0, kFloats), 1.0, 1e-9);
+    EXPECT_NEAR(shares.mean(0, kFloats / 2) + shares.mean(kFloats / 2, kFloats / 2), 2.0, 1e-9);
+    EXPECT_NEAR(shares.mean(kFloats / 4, kFloats / 2), 1.0, 0.05);
+  }
+  // The entropy of normal values at steps of 1.6 and 0.2 of their deviation is 1.5 and 4.4 bits.
+  EXPECT_NEAR(fine.mean(0, kFloats / 2), 0.5, 0.05);
+  // At a coarse step all small values are zeros.
+  EXPECT_LT(coarse.mean(0, kFloats / 2), 0.05);
+  EXPECT_NEAR(ByteShares::between(coarse, fine, 0.25).mean(0, 1),
+              0.75 * coarse.mean(0, 1) + 0.25 * fine.mean(0, 1), 1e-9);
+  EXPECT_EQ(ByteShares().mean(7, 3), 1.0);
+  // Nothing can be said of zeros, nor of fewer values than a sample has.
+  std::ranges::fill(gradient, 0.0f);
+  EXPECT_EQ(measure("ecq:bits=3").mean(0, 9), 1.0);
+  gradient.assign(100, 1.0f);
+  EXPECT_EQ(measure_byte_shares(parse_codec_spec("ecq:bits=3"), gradient, {}).mean(0, 9), 1.0);
+}
+
+// The owner of large gradients has a port that is busy for longer than the others'.
+TEST(Prediction, UnevenBytesMakeAStepLonger) {
+  const StepChoice choice = choice_of(4, "ecq:bits=1.5", 1e5);
+  Calibration calibration = calibration_of(4);
+  const Prediction even = predict_step(calibration, choice);
+  constexpr std::size_t kFloats = 2 * kRows * kColumns;
+  // Of each bucket's four owners the last one has four tenths.
+  const std::vector<double> bytes = {2, 2, 2, 4, 2, 2, 2, 4};
+  for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
+    calibration.byte_shares[parse_codec_spec(codec).text()] = ByteShares(bytes, kFloats);
+  }
+  const Prediction uneven = predict_step(calibration, choice);
+  EXPECT_NEAR(uneven.step.sent_bytes, even.step.sent_bytes, 1e-6 * even.step.sent_bytes);
+  // A rank sends its part of each other chunk and three times its own chunk: the last one 2 + 2 + 2
+  // + 3 x 4, and in the mean 6 times 2.5.
+  EXPECT_NEAR(uneven.step.most_sent_bytes, 18.0 / 15.0 * even.step.most_sent_bytes,
+              0.01 * even.step.most_sent_bytes);
+  EXPECT_GT(uneven.step.exposed_s, 1.15 * even.step.exposed_s);
+}
+
 // With auto a step is predicted at the rate that hides, within its limits, and in a dense form
 // where that hides, too.
 TEST(Prediction, AutoSendsWhatHides) {

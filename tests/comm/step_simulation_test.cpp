@@ -138,7 +138,7 @@ TEST(StepSimulation, CodecsCostTime) {
   CodecCosts& costs = setup.buckets[0].sums[0].costs;
   costs = {.encode_s_per_float = 3e-6,
            .decode_s_per_float = 1e-6,
-           .payload_bytes = [](std::size_t floats) { return static_cast<double>(floats) / 2; }};
+           .payload_bytes = [](std::size_t, std::size_t floats) { return static_cast<double>(floats) / 2; }};
   // Encode; add, encode the total, decode it; decode: 2 encodes and 3 decodes of 1,000 floats.
   const double codec_s = 2 * 3e-3 + 3 * 1e-3, wire_s = 2 * (500 + 16) / kRate;
   EXPECT_NEAR(simulate(setup).delivered_s[0], codec_s + wire_s, 1e-12);
@@ -274,7 +274,7 @@ TEST(StepSimulation, BytesAreThoseOfTheTopologysFormula) {
       double most = 0.0, all = 0.0;
       for (SimulatedBucket& bucket : setup.buckets) {
         bucket.sums[0].segment = 4096;
-        bucket.sums[0].costs.payload_bytes = [&](std::size_t floats) {
+        bucket.sums[0].costs.payload_bytes = [&](std::size_t, std::size_t floats) {
           return static_cast<double>(*codec->fixed_payload_bytes(floats));
         };
       }
