@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "comm/rate_control.hpp"
 #include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec_spec.hpp"
 
@@ -65,6 +66,12 @@ CompressChoice parse_compress(std::string_view text, bool has_velocities) {
                                                 sends_velocities ? "masked" : "off"))
                        .text(),
           .limits = limits};
+}
+
+RateLimits RateLimits::at(double progress) const {
+  RateLimits limits = *this;
+  if (allows_dense) limits.most_bits = std::max(most_bits, planned_bits(most_bits, progress));
+  return limits;
 }
 
 unsigned dense_bits_of(double planned_bits) {

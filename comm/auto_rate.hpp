@@ -82,13 +82,18 @@ class LinkRateEstimate {
 };
 
 // Bits a value. The least are the floor of quality; more than the most gain nothing: velocities,
-// which are masked at few bits, then learn as well as gradients do at any rate
+// which are masked at few bits, then learn as well as gradients do at any rate. A run of few steps
+// feels what masking takes from its momentum at first, so that it begins with more
 // (experiments/README.md, "ecq and auto").
 struct RateLimits {
   static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
 
   double least_bits = 0.1, most_bits = kMostOfGradients;
   bool allows_dense = true;  // where the link carries such a form; not with a most that is given
+
+  // At a place of the run, as a share of it (below 0: not known): where no most was given, it is
+  // not below what a run of the usual most would plan there (planned_bits).
+  [[nodiscard]] RateLimits at(double progress) const;
 
   [[nodiscard]] double limited(double bits) const {
     return std::clamp(bits, least_bits, most_bits);

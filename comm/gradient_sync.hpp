@@ -197,6 +197,7 @@ class GradientSync {
   bool has_times_ = false;
   double hidden_share_ = 0.0;
   std::uint64_t step_ = 0;                 // or the exchange's number
+  double progress_ = -1.0;                 // of the run, before this step
   bool is_round_ = false;                  // the latter
   std::optional<std::size_t> planned_at_;  // in planned_bits of the options
   std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;  // of the first step

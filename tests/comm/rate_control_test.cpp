@@ -267,6 +267,15 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
   EXPECT_EQ(parse_compress("auto:min=0.7", true).limits->most_bits, 0.7);
   EXPECT_EQ(parse_compress("auto:max=3", true).limits->most_bits, 3.0);
   EXPECT_TRUE(parse_compress("auto", true).limits->allows_dense);
+  // A run begins with more, as one with bits= does, unless a most was given.
+  const RateLimits velocities = *parse_compress("auto", true).limits;
+  EXPECT_EQ(velocities.at(-1.0).most_bits, 0.4);
+  EXPECT_EQ(velocities.at(0.0).most_bits, planned_bits(0.4, 0.0));
+  EXPECT_NEAR(velocities.at(0.0).most_bits, 1.27, 0.01);
+  EXPECT_GT(velocities.at(0.3).most_bits, 0.4);
+  EXPECT_EQ(velocities.at(0.35).most_bits, 0.4);
+  EXPECT_EQ(velocities.at(0.0).least_bits, 0.1);
+  EXPECT_EQ(parse_compress("auto:max=0.4", true).limits->at(0.0).most_bits, 0.4);
   EXPECT_EQ(parse_compress("auto:velocity=on,max=0.2").codec,
             parse_codec_spec("ecq:bits=0.2,velocity=masked").text());
   for (const char* bad : {"auto:velocity", "auto:velocity=masked", "auto:", "auto:min", "auto:min=",
