@@ -20,7 +20,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostFloats = 1u << 20;  // of the gradient are tried
 constexpr std::size_t kPasses = 3;             // the median counts
-constexpr std::uint64_t kFeedbackPasses = 8;
 
 template <class F>
 double seconds_of(F f) {
@@ -41,8 +40,8 @@ std::size_t compressed_floats(std::span<const TensorSlot> tensors, std::size_t a
   return first == tensors.end() ? all : std::max<std::size_t>(first->offset, 1);
 }
 
-// The step at which a codec with `bits=` sends that many bits a value of `values`, of which `bytes`
-// are those at a given step; 0: the codec's own choice.
+// The step at which a codec with `bits=` sends that many bits a value; 0: the codec's own choice.
+// bytes(step) says how many bytes the values take at a step.
 template <class F>
 float step_for(const Codec& codec, std::span<const float> values, F bytes) {
   const auto bits = codec.spec().settings.find("bits");
@@ -53,7 +52,7 @@ float step_for(const Codec& codec, std::span<const float> values, F bytes) {
     squares += static_cast<double>(value) * static_cast<double>(value);
   }
   const double rms = std::sqrt(squares / static_cast<double>(values.size()));
-  if (!(rms > 0.0)) return 0;
+  if (!(rms > 0.0) || !std::isfinite(rms)) return 0;
   double fine = 0.01 * rms, coarse = 100.0 * rms;  // more bytes than wanted, and fewer
   for (int i = 0; i < 12; ++i) {
     const double step = std::sqrt(fine * coarse);
@@ -201,30 +200,27 @@ ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gra
   }
   const auto codec = make_codec(spec);
   std::vector<std::byte> payload(codec->max_payload_bytes(kPart));
+  // In the long run a residual lies anywhere between two codes. Then small gradients take bytes,
+  // too: what a step drops of them adds up.
   std::vector<float> residual(samples.size());
-  const CounterRng signs(1, RandomStream::byte_shares);
+  const CounterRng places(1, RandomStream::byte_shares);
   std::vector<double> bytes(parts);
-  // Feedback spreads bytes, since what a step leaves of small gradients adds up. A few steps' are
-  // like this one, but for their signs, which are those of noise.
+  const auto payload_bytes = [&](std::span<const float> values, float* rest, float step) {
+    return static_cast<double>(
+        codec->encode(values, rest, payload, {.quantiser_step = step}).payload_bytes);
+  };
   const auto measure = [&](float step) {
-    std::ranges::fill(residual, 0.0f);
-    for (std::uint64_t pass = 0; pass < kFeedbackPasses; ++pass) {
-      for (std::size_t i = 0; i < samples.size(); ++i) {
-        if (signs.bits(pass * samples.size() + i) & 1) samples[i] = -samples[i];
-      }
-      for (std::size_t i = 0; i < parts; ++i) {
-        const EncodeResult result =
-            codec->encode(std::span(samples).subspan(kPart * i, kPart),
-                          spec.feedback ? residual.data() + kPart * i : nullptr, payload,
-                          {.quantiser_step = step});
-        bytes[i] = static_cast<double>(result.payload_bytes);
-      }
+    for (std::size_t i = 0; i < residual.size(); ++i) {
+      residual[i] = step * static_cast<float>(places.uniform(i) - 0.5);
     }
-    // Every payload has a head, which does not depend on the values.
-    const std::vector<float> zeros(kPart);
-    const auto head = static_cast<double>(
-        codec->encode(zeros, nullptr, payload, {.quantiser_step = step}).payload_bytes);
-    for (double& part : bytes) part -= head;
+    // What a payload begins with, which counts for less in a segment of usual size. Zeros have
+    // less.
+    const double head = payload_bytes(std::vector<float>(kPart, step / 8), nullptr, step);
+    for (std::size_t i = 0; i < parts; ++i) {
+      float* const rest = spec.feedback ? residual.data() + kPart * i : nullptr;
+      bytes[i] = std::max(
+          0.0, payload_bytes(std::span(samples).subspan(kPart * i, kPart), rest, step) - head);
+    }
     return std::accumulate(bytes.begin(), bytes.end(), 0.0);
   };
   const float step = step_for(*codec, samples, measure);

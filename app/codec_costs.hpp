@@ -22,30 +22,33 @@ struct CodecFigures {
   double first_s = 0.0, second_s = 0.0, deliver_s = 0.0;
 };
 
-// Where in the gradient a codec with `bits=` spends its bytes. One step for all tensors gives more
+// Where in the gradient a codec with `bits=` spends its bytes: one step for all tensors gives more
 // of them to those with large gradients.
 class ByteShares {
  public:
-  ByteShares() = default;  // as many for each value
-  // Those of equal parts of the first `floats` values.
+  ByteShares() = default;  // even: as many for each value
+  // bytes[i] is what part i takes of the first `floats` values, which are divided into equal parts.
   ByteShares(std::span<const double> bytes, std::size_t floats);
 
-  // Of these values (at least one), relative to the mean of all.
+  // The bytes that each of these values takes in the mean, relative to the mean of all. `floats` is
+  // at least 1.
   [[nodiscard]] double mean(std::size_t begin, std::size_t floats) const;
 
   // Between a (at 0) and b (at 1).
   [[nodiscard]] static ByteShares between(const ByteShares& a, const ByteShares& b, double at);
 
  private:
-  // Of those before value i, relative to the bytes of all; values beyond the last count as the
-  // mean.
+  // The share of all bytes that the values before `value` take. Beyond the last part every value
+  // counts as the mean.
   [[nodiscard]] double before(double value) const;
 
-  std::vector<double> before_;  // of those before each part, and of all
+  std::vector<double> before_;  // the share of the bytes before each part; the last one is 1
   double part_ = 1.0;           // floats
 };
 
-// At that many bits in the mean of the gradient's matrices, of which large ones are sampled.
+// At the spec's bits in the mean of the gradient's matrices. At most 64 x 4,096 values are looked
+// at, evenly spread, which takes some hundredths of a second. Even shares where there are fewer
+// than 4,096 values, and where all are zeros or some are not finite.
 [[nodiscard]] ByteShares measure_byte_shares(const CodecSpec& spec, std::span<const float> gradient,
                                              std::span<const TensorSlot> tensors);
 

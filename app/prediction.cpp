@@ -67,13 +67,14 @@ const CodecFigures& measured(const Calibration& calibration, const std::string& 
   return found->second;
 }
 
+// A codec's figures, and of one with bits= where it spends its bytes.
 struct RatedFigures {
   CodecFigures costs;
   ByteShares shares;
 };
 
 // What a codec with bits= costs at so many bits, and where it spends them: between two measured
-// numbers of bits, both follow the logarithm.
+// numbers of bits, both follow the logarithm of the bits.
 RatedFigures figures_at(const Calibration& calibration, const std::string& codec, double bits) {
   RatedFigures figures;
   if (dense_bits_of(bits) != 0) {
@@ -129,14 +130,34 @@ double mean_planned_bits(double mean, double begin, double end) {
   return sum / kPlaces;
 }
 
+// Shares are relative to the mean of all matrices, while the bits are the mean of those that the
+// codec sends, which may be fewer (--compress-exclude): what the shares have to be multiplied with.
+double correction_of(const Calibration& calibration, std::span<const Bucket> buckets, double bits) {
+  double values = 0.0, shares = 0.0;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.elements == 0 || !has_bits(bucket.codec)) continue;
+    const auto elements = static_cast<double>(bucket.elements);
+    values += elements;
+    shares +=
+        elements *
+        figures_at(calibration, bucket.codec, bits).shares.mean(bucket.offset, bucket.elements);
+  }
+  return shares > 0.0 ? values / shares : 1.0;
+}
+
 // A step in which codecs with bits= send so many.
 StepForecast forecast_at(const Calibration& calibration, const StepChoice& choice, double bits) {
   const CodecFigures exact = measured(calibration, "none");
   StepSetup setup;
+  const double correction = correction_of(calibration, choice.buckets, bits);
   for (const Bucket& bucket : choice.buckets) {
-    const RatedFigures figures = has_bits(bucket.codec)
-                                     ? figures_at(calibration, bucket.codec, bits)
-                                     : RatedFigures{measured(calibration, bucket.codec), {}};
+    RatedFigures figures = {.costs = {}, .shares = {}};
+    if (has_bits(bucket.codec)) {
+      figures = figures_at(calibration, bucket.codec, bits);
+      figures.costs.payload_bytes *= correction;
+    } else {
+      figures.costs = measured(calibration, bucket.codec);
+    }
     setup.buckets.push_back(
         simulated_bucket(bucket, figures.costs, exact, choice.segment_bytes, figures.shares));
   }

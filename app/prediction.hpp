@@ -39,7 +39,8 @@ struct Calibration {
 
 // Collective, between steps: measures the codecs of these specs on the gradient of the last step,
 // on all ranks at the same time, as in an exchange. One with bits= is measured at several bits, and
-// `has_dense`: so are the dense forms that auto may send.
+// `has_dense`: so are the dense forms that auto may send. Rank 0 also measures where one with bits=
+// spends its bytes, while the others wait.
 void measure_codecs(Run& run, const std::vector<std::string>& specs, bool has_dense,
                     Calibration& calibration);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -106,18 +107,21 @@ TEST(Prediction, LargeGradientsHaveMoreOfTheBytes) {
   const ByteShares fine = measure("ecq:bits=3"), coarse = measure("ecq:bits=0.4");
   for (const ByteShares& shares : {fine, coarse}) {
     EXPECT_NEAR(shares.mean(0, kFloats), 1.0, 1e-9);
-    EXPECT_NEAR(shares.mean(0, kFloats / 2) + shares.mean(kFloats / 2, kFloats / 2), 2.0, 1e-9);
     EXPECT_NEAR(shares.mean(kFloats / 4, kFloats / 2), 1.0, 0.05);
   }
   // The entropy of normal values at steps of 1.6 and 0.2 of their deviation is 1.5 and 4.4 bits.
   EXPECT_NEAR(fine.mean(0, kFloats / 2), 0.5, 0.05);
-  // At a coarse step all small values are zeros.
-  EXPECT_LT(coarse.mean(0, kFloats / 2), 0.05);
+  // At a coarse step all small values are zeros, but what they leave adds up.
+  EXPECT_LT(measure("ecq:bits=0.4,ef=off").mean(0, kFloats / 2), 0.01);
+  EXPECT_GT(coarse.mean(0, kFloats / 2), 0.1);
+  EXPECT_LT(coarse.mean(0, kFloats / 2), fine.mean(0, kFloats / 2));
   EXPECT_NEAR(ByteShares::between(coarse, fine, 0.25).mean(0, 1),
               0.75 * coarse.mean(0, 1) + 0.25 * fine.mean(0, 1), 1e-9);
   EXPECT_EQ(ByteShares().mean(7, 3), 1.0);
   // Nothing can be said of zeros, nor of fewer values than a sample has.
   std::ranges::fill(gradient, 0.0f);
+  EXPECT_EQ(measure("ecq:bits=3").mean(0, 9), 1.0);
+  gradient[kFloats / 2] = std::numeric_limits<float>::infinity();
   EXPECT_EQ(measure("ecq:bits=3").mean(0, 9), 1.0);
   gradient.assign(100, 1.0f);
   EXPECT_EQ(measure_byte_shares(parse_codec_spec("ecq:bits=3"), gradient, {}).mean(0, 9), 1.0);
@@ -129,10 +133,13 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
   Calibration calibration = calibration_of(4);
   const Prediction even = predict_step(calibration, choice);
   constexpr std::size_t kFloats = 2 * kRows * kColumns;
-  // Of each bucket's four owners the last one has four tenths.
-  const std::vector<double> bytes = {2, 2, 2, 4, 2, 2, 2, 4};
-  for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
+  // Of each bucket's four owners the last one has two fifths; the second bucket has three times as
+  // much as the first.
+  const auto set_shares = [&](const char* codec, const std::vector<double>& bytes) {
     calibration.byte_shares[parse_codec_spec(codec).text()] = ByteShares(bytes, kFloats);
+  };
+  for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
+    set_shares(codec, {1, 1, 1, 2, 3, 3, 3, 6});
   }
   const Prediction uneven = predict_step(calibration, choice);
   EXPECT_NEAR(uneven.step.sent_bytes, even.step.sent_bytes, 1e-6 * even.step.sent_bytes);
@@ -141,6 +148,29 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
   EXPECT_NEAR(uneven.step.most_sent_bytes, 18.0 / 15.0 * even.step.most_sent_bytes,
               0.01 * even.step.most_sent_bytes);
   EXPECT_GT(uneven.step.exposed_s, 1.15 * even.step.exposed_s);
+
+  // Between two measured numbers of bits the shares are, too.
+  StepChoice fixed = choice;
+  fixed.limits = RateLimits{.least_bits = 0.5, .most_bits = 0.5, .allows_dense = false};
+  set_shares("ecq:bits=0.4", {1, 1, 1, 1, 1, 1, 1, 1});
+  const double near = predict_step(calibration, fixed).step.most_sent_bytes;
+  fixed.limits = RateLimits{.least_bits = 1.2, .most_bits = 1.2, .allows_dense = false};
+  const double far = predict_step(calibration, fixed).step.most_sent_bytes;
+  EXPECT_GT(near, 1.01 * (0.5 / 1.5) * even.step.most_sent_bytes);
+  EXPECT_LT(near / 0.5, far / 1.2);
+}
+
+// What is excluded takes no bits, and the others keep to theirs.
+TEST(Prediction, SharesAreOfTheValuesThatAreCoded) {
+  StepChoice choice = choice_of(4, "ecq:bits=1.5", 1e5);
+  choice.buckets.front().codec = "none";
+  Calibration calibration = calibration_of(4);
+  const double even = predict_step(calibration, choice).step.sent_bytes;
+  for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
+    calibration.byte_shares[parse_codec_spec(codec).text()] =
+        ByteShares(std::vector<double>{9, 1}, 2 * kRows * kColumns);
+  }
+  EXPECT_NEAR(predict_step(calibration, choice).step.sent_bytes, even, 1e-6 * even);
 }
 
 // With auto a step is predicted at the rate that hides, within its limits, and in a dense form

@@ -138,7 +138,9 @@ TEST(StepSimulation, CodecsCostTime) {
   CodecCosts& costs = setup.buckets[0].sums[0].costs;
   costs = {.encode_s_per_float = 3e-6,
            .decode_s_per_float = 1e-6,
-           .payload_bytes = [](std::size_t, std::size_t floats) { return static_cast<double>(floats) / 2; }};
+           .payload_bytes = [](std::size_t, std::size_t floats) {
+             return static_cast<double>(floats) / 2;
+           }};
   // Encode; add, encode the total, decode it; decode: 2 encodes and 3 decodes of 1,000 floats.
   const double codec_s = 2 * 3e-3 + 3 * 1e-3, wire_s = 2 * (500 + 16) / kRate;
   EXPECT_NEAR(simulate(setup).delivered_s[0], codec_s + wire_s, 1e-12);
