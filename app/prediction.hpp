@@ -26,7 +26,7 @@ struct Calibration {
   // By spec, in canonical form; means over ranks. What a codec with bits= costs at other bits than
   // those measured follows from these.
   std::map<std::string, CodecFigures> codecs;
-  // Of the same codecs with bits=; rank 0's.
+  // Where those with bits= spend their bytes, as rank 0 has measured it; by the same specs.
   std::map<std::string, ByteShares> byte_shares;
   // Whether the ranks compute on processors that their exchange needs, too.
   bool shares_processor = true;

@@ -81,18 +81,18 @@ class LinkRateEstimate {
   std::size_t count_ = 0;  // so far
 };
 
-// Bits a value. The least are the floor of quality; more than the most gain nothing: velocities,
-// which are masked at few bits, then learn as well as gradients do at any rate. A run of few steps
-// feels what masking takes from its momentum at first, so that it begins with more
-// (experiments/README.md, "ecq and auto").
+// Bits a value. The least are the floor of quality; more than the most hardly help. Velocities
+// learn with fewer bits as well as gradients do (experiments/README.md, "ecq and auto"). A run
+// begins with more, since feedback delivers late what was dropped, and a short run ends before
+// that.
 struct RateLimits {
   static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
 
   double least_bits = 0.1, most_bits = kMostOfGradients;
   bool allows_dense = true;  // where the link carries such a form; not with a most that is given
 
-  // At a place of the run, as a share of it (below 0: not known): where no most was given, it is
-  // not below what a run of the usual most would plan there (planned_bits).
+  // At a place of the run, as a share of it (below 0: not known). Where the user gave no most, it
+  // is at least what a run with the usual most in the mean would plan there (planned_bits).
   [[nodiscard]] RateLimits at(double progress) const;
 
   [[nodiscard]] double limited(double bits) const {

@@ -200,8 +200,9 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   // The least wish of all ranks is the plan of the next step.
   const RateWish wish = verdict.rate.wish();
   double next_bits = planned_bits_;
-  if (limits_ && wish.is_given())
+  if (limits_ && wish.is_given()) {
     next_bits = guarded(dense_choice_.next(wish.bits(), limits_->at(progress_)));
+  }
   if (planned_at_) next_bits = options_.planned_bits[*planned_from(*planned_at_ + 1)];
   if (is_dense(planned_bits_)) {
     // Gradients have changed since the steps were found.

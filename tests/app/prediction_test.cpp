@@ -93,7 +93,7 @@ StepChoice choice_of(std::size_t ranks, const std::string& codec, double bytes_p
   return choice;
 }
 
-// Of a gradient whose second half is 8 times larger, at one step for all values.
+// The second half of the gradient is 8 times larger. One step for all values gives it more bytes.
 TEST(Prediction, LargeGradientsHaveMoreOfTheBytes) {
   constexpr std::size_t kFloats = 2 * kRows * kColumns;
   const CounterRng rng(1, RandomStream::test);
@@ -133,8 +133,8 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
   Calibration calibration = calibration_of(4);
   const Prediction even = predict_step(calibration, choice);
   constexpr std::size_t kFloats = 2 * kRows * kColumns;
-  // Of each bucket's four owners the last one has two fifths; the second bucket has three times as
-  // much as the first.
+  // In both buckets the last of the four owners has two fifths of the bytes. The second bucket
+  // takes three times as many as the first.
   const auto set_shares = [&](const char* codec, const std::vector<double>& bytes) {
     calibration.byte_shares[parse_codec_spec(codec).text()] = ByteShares(bytes, kFloats);
   };
