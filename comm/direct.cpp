@@ -11,6 +11,7 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size
   using Take = PlanTask::Take;
   using Give = PlanTask::Give;
   const auto after = [&](std::size_t d) { return static_cast<int>((rank + d) % p); };
+  const auto chunk_of = [&](int owner) { return shape.chunk_of(static_cast<std::size_t>(owner)); };
   const auto before = [&](std::size_t d) { return static_cast<int>((rank + p - d) % p); };
   std::vector<int> others;
   for (std::size_t d = 1; d < p; ++d) others.push_back(after(d));
@@ -19,13 +20,13 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size
     for (std::size_t d = 1; d < p; ++d) {
       const int owner = after(d);
       for (std::size_t at = group; at < end; ++at) {
-        plan.add(static_cast<std::size_t>(owner), at, {.give = Give::partial}, {owner});
+        plan.add(chunk_of(owner), at, {.give = Give::partial}, {owner});
       }
     }
     for (std::size_t d = 1; d < p; ++d) {
       const bool is_last = d == p - 1;
       for (std::size_t at = group; at < end; ++at) {
-        plan.add(rank, at,
+        plan.add(shape.chunk_of(rank), at,
                  {.from = before(d),
                   .take = Take::partial,
                   .give = is_last ? Give::total : Give::nothing,
@@ -36,7 +37,7 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size
     for (std::size_t at = group; at < end; ++at) {
       for (std::size_t d = 1; d < p; ++d) {
         const int owner = before(d);
-        plan.add(static_cast<std::size_t>(owner), at, {.from = owner, .take = Take::total});
+        plan.add(chunk_of(owner), at, {.from = owner, .take = Take::total});
       }
     }
   }
@@ -46,9 +47,10 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size
 std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank, const Codec& codec) {
   const std::size_t p = shape.ranks;
   if (p < 2 || shape.elements == 0) return 0;
-  std::uint64_t bytes = (p - 1) * chunk_wire_bytes(shape, rank, codec) + notice_bytes(p);
+  const std::size_t own = shape.chunk_of(rank);
+  std::uint64_t bytes = (p - 1) * chunk_wire_bytes(shape, own, codec) + notice_bytes(p);
   for (std::size_t chunk = 0; chunk < p; ++chunk) {
-    if (chunk != rank) bytes += chunk_wire_bytes(shape, chunk, codec);
+    if (chunk != own) bytes += chunk_wire_bytes(shape, chunk, codec);
   }
   return bytes;
 }

@@ -1,13 +1,15 @@
 // Direct: every rank sends each other rank the chunk that it owns, and gets all totals back.
 //
-// A bucket is cut into P chunks; rank r owns chunk r. On *shift* d = 1 .. P-1:
+// A bucket is cut into P chunks, of which each rank owns one: rank r chunk r - bucket (mod P).
+// Codes of varying length are not spread evenly over a bucket, so an owner that had the same place
+// in all buckets would carry more than others. On *shift* d = 1 .. P-1:
 //
-//     scatter    rank r encodes its own values of chunk r+d and sends them to rank r+d (mod P); the
+//     scatter    rank r encodes its own values of the chunk of rank r+d and sends them there; the
 //                owner decodes them and adds them to its own, in the order r-1, r-2, ... of ranks
 //     gather     the owner encodes the complete sum once, keeps what the codec dropped in its
 //                residual, replaces its sum by the decoded payload, and sends it to all others
 //
-//     P = 3, chunk 0:    2 --c0--> 0 (owner) <--b0-- 1,   then    0 --sum--> 1,  0 --sum--> 2
+//     P = 3, bucket 0, chunk 0:  2 --c0--> 0 (owner) <--b0-- 1,  then  0 --sum--> 1, 0 --sum--> 2
 //
 // A value passes two encodes for any number of ranks (P on a ring), which is better for coarse
 // codecs and many ranks. Each rank encodes each chunk once: P-1 chunks as contributions to others,
@@ -31,8 +33,9 @@
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
-// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s)):
-//     sum_c W(c) - W(r) + (P-1) W(r) + 16 (P-1)
+// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s))
+// and o the chunk that it owns:
+//     sum_c W(c) - W(o) + (P-1) W(o) + 16 (P-1)
 [[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                               const Codec& codec);
 

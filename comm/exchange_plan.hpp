@@ -36,7 +36,12 @@ struct ExchangeShape {
   std::size_t elements = 0;
   std::size_t ranks = 1;
   std::size_t segment = 65536;
+  // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
+  std::size_t turn = 0;
 
+  [[nodiscard]] std::size_t chunk_of(std::size_t owner) const {
+    return (owner + ranks - turn % ranks) % ranks;
+  }
   [[nodiscard]] std::size_t chunk_begin(std::size_t chunk) const {
     return elements / ranks * chunk + std::min(chunk, elements % ranks);
   }

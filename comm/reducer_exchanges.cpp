@@ -116,7 +116,8 @@ std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
   if (!codec.fixed_payload_bytes(segment)) return std::nullopt;
   std::uint64_t bytes = 0;
   for (const std::size_t floats : sums_of(bucket)) {
-    const ExchangeShape shape = {.elements = floats, .ranks = hosts_.size(), .segment = segment};
+    const ExchangeShape shape = {
+        .elements = floats, .ranks = hosts_.size(), .segment = segment, .turn = bucket};
     const auto rank = static_cast<std::size_t>(communicator_.rank());
     bytes += topology_of(bucket).wire_bytes(shape, hosts_, rank, codec);
   }
@@ -126,7 +127,8 @@ std::optional<std::uint64_t> Reducer::wire_bytes(std::size_t bucket) const {
 ExchangePlan Reducer::plan_of(std::size_t bucket) const {
   const ExchangeShape shape = {.elements = buckets_[bucket].elements,
                                .ranks = hosts_.size(),
-                               .segment = segment_floats(options_.segment_bytes, codec_of(bucket))};
+                               .segment = segment_floats(options_.segment_bytes, codec_of(bucket)),
+                               .turn = bucket};
   return topology_of(bucket).plan(shape, hosts_, static_cast<std::size_t>(communicator_.rank()),
                                   options_.window);
 }

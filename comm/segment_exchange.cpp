@@ -389,10 +389,6 @@ std::uint64_t chunk_wire_bytes(const ExchangeShape& shape, std::size_t chunk, co
   return bytes;
 }
 
-ExchangeShape shape_of(const ExchangeSetup& setup) {
-  return {setup.gradient.size(), static_cast<std::size_t>(setup.transport->size()), setup.segment};
-}
-
 std::unique_ptr<Exchange> make_segment_exchange(const ExchangeSetup& setup, ExchangePlan plan) {
   return std::make_unique<SegmentExchange>(setup, std::move(plan));
 }

@@ -56,7 +56,12 @@ inline constexpr std::size_t kMessageHeaderBytes = 16;
                                              const Codec& codec);
 
 // The shape of the bucket in `setup`, divided for all ranks.
-[[nodiscard]] ExchangeShape shape_of(const ExchangeSetup& setup);
+[[nodiscard]] inline ExchangeShape shape_of(const ExchangeSetup& setup) {
+  return {.elements = setup.gradient.size(),
+          .ranks = static_cast<std::size_t>(setup.transport->size()),
+          .segment = setup.segment,
+          .turn = setup.bucket};
+}
 
 // Carries out this rank's plan. Groups of one rank and buckets of no floats exchange nothing.
 [[nodiscard]] std::unique_ptr<Exchange> make_segment_exchange(const ExchangeSetup& setup,

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "comm/look_pace.hpp"
@@ -76,12 +77,13 @@ class Simulation {
         network_(setup.ports, setup.hosts),
         engines_(ranks_) {
     DP_ASSERT(ranks_ > 0 && setup.topology != nullptr, "{} ranks", ranks_);
-    for (const SimulatedBucket& bucket : setup.buckets) {
-      for (const SimulatedBucket::Sum& sum : bucket.sums) {
-        auto& plans = plans_[{sum.elements, sum.segment}];
+    for (std::size_t b = 0; b < setup.buckets.size(); ++b) {
+      for (const Sum& sum : setup.buckets[b].sums) {
+        auto& plans = plans_[key_of(sum, b)];
         for (std::size_t rank = plans.size(); rank < ranks_; ++rank) {
-          plans.push_back(setup.topology->plan({sum.elements, ranks_, sum.segment}, setup.hosts,
-                                               rank, setup.window));
+          const ExchangeShape shape = {
+              .elements = sum.elements, .ranks = ranks_, .segment = sum.segment, .turn = b};
+          plans.push_back(setup.topology->plan(shape, setup.hosts, rank, setup.window));
         }
       }
     }
@@ -125,6 +127,12 @@ class Simulation {
 
  private:
   using Sum = SimulatedBucket::Sum;
+  using PlanKey = std::tuple<std::size_t, std::size_t, std::size_t>;
+
+  // Sums of one key have the same lists of messages.
+  [[nodiscard]] PlanKey key_of(const Sum& sum, std::size_t bucket) const {
+    return {sum.elements, sum.segment, bucket % ranks_};
+  }
 
   void begin(std::size_t rank, const ComputeTimes& times) {
     Engine& engine = engines_[rank];
@@ -262,7 +270,7 @@ class Simulation {
     }
     const Sum& sum = what.sums[bucket.sum];
     if (!std::exchange(bucket.has_begun_sum, true) && sum.before_s > 0.0) return sum.before_s;
-    const ExchangePlan& plan = plans_.at({sum.elements, sum.segment})[rank];
+    const ExchangePlan& plan = plans_.at(key_of(sum, b))[rank];
     bucket.next_handled = skip(plan, bucket.next_handled, &PlanTask::takes);
     bucket.next_sent = skip(plan, bucket.next_sent, &PlanTask::gives);
     if (bucket.next_sent < plan.tasks.size() && !plan.tasks[bucket.next_sent].takes()) {
@@ -358,8 +366,7 @@ class Simulation {
   std::size_t ranks_;
   FluidNetwork network_;
   std::vector<Engine> engines_;
-  // By elements and segment: every rank's list.
-  std::map<std::pair<std::size_t, std::size_t>, std::vector<ExchangePlan>> plans_;
+  std::map<PlanKey, std::vector<ExchangePlan>> plans_;  // every rank's list
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   std::uint64_t next_order_ = 0;
   CounterRng naps_{0, RandomStream::nap};

@@ -133,14 +133,17 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
   Calibration calibration = calibration_of(4);
   const Prediction even = predict_step(calibration, choice);
   constexpr std::size_t kFloats = 2 * kRows * kColumns;
-  // In both buckets the last of the four owners has two fifths of the bytes. The second bucket
-  // takes three times as many as the first.
+  // The last rank owns the fourth chunk of the first bucket and the third one of the second, which
+  // have two fifths of their bytes. The second bucket takes three times as many as the first.
   const auto set_shares = [&](const char* codec, const std::vector<double>& bytes) {
     calibration.byte_shares[parse_codec_spec(codec).text()] = ByteShares(bytes, kFloats);
   };
-  for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
-    set_shares(codec, {1, 1, 1, 2, 3, 3, 3, 6});
-  }
+  const auto set_all = [&](const std::vector<double>& bytes) {
+    for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
+      set_shares(codec, bytes);
+    }
+  };
+  set_all({1, 1, 1, 2, 3, 3, 6, 3});
   const Prediction uneven = predict_step(calibration, choice);
   EXPECT_NEAR(uneven.step.sent_bytes, even.step.sent_bytes, 1e-6 * even.step.sent_bytes);
   // A rank sends its part of each other chunk and three times its own chunk: the last one 2 + 2 + 2
@@ -148,6 +151,10 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
   EXPECT_NEAR(uneven.step.most_sent_bytes, 18.0 / 15.0 * even.step.most_sent_bytes,
               0.01 * even.step.most_sent_bytes);
   EXPECT_GT(uneven.step.exposed_s, 1.15 * even.step.exposed_s);
+  // The first rank owns the fourth chunk of the second bucket: 1 + 1 + 2 + 3 x 1 and 3 x 3 + 3 x 6.
+  set_all({1, 1, 1, 2, 3, 3, 3, 6});
+  EXPECT_NEAR(predict_step(calibration, choice).step.most_sent_bytes,
+              17.0 / 15.0 * even.step.most_sent_bytes, 0.01 * even.step.most_sent_bytes);
 
   // Between two measured numbers of bits the shares are, too.
   StepChoice fixed = choice;

@@ -47,6 +47,7 @@ struct Bench {
         gradient(elements),
         residual(codec->spec().feedback ? elements : 0),
         segment((segment_floats + codec->block() - 1) / codec->block() * codec->block()),
+        number(bucket),
         exchange(
             find_topology(topology).make({.transport = &transport,
                                           .bucket = bucket,
@@ -63,7 +64,10 @@ struct Bench {
         buffers(exchange->needs()) {}
 
   [[nodiscard]] ExchangeShape shape() const {
-    return {gradient.size(), static_cast<std::size_t>(comm.size()), segment};
+    return {.elements = gradient.size(),
+            .ranks = static_cast<std::size_t>(comm.size()),
+            .segment = segment,
+            .turn = number};
   }
 
   // Runs one exchange to its end and calls `between` after each look.
@@ -75,6 +79,7 @@ struct Bench {
   std::unique_ptr<Codec> codec;
   std::vector<float> gradient, residual;
   std::size_t segment;
+  std::uint32_t number;                 // the bucket's
   std::atomic<bool> stop_wish = false;  // this rank's
   std::unique_ptr<Exchange> exchange;
   BufferSet buffers;

@@ -240,9 +240,13 @@ TEST(ExchangePlan, EveryTopologyDeliversEveryTotalOnce) {
     for (const std::size_t n : {std::size_t{1}, p, 3 * p + 1, 70 * p + 3}) {
       for (const std::size_t window : {std::size_t{1}, std::size_t{4}}) {
         const ExchangeShape shape = {n, p, 8};
+        ExchangeShape turned = shape;
+        turned.turn = n % 5 + p;
         check("ring", shape, window, [&](std::size_t r) { return ring_plan(shape, r, window); });
         check("direct", shape, window,
               [&](std::size_t r) { return direct_plan(shape, r, window); });
+        check("direct, turned", turned, window,
+              [&](std::size_t r) { return direct_plan(turned, r, window); });
         check("tree", shape, window, [&](std::size_t r) { return tree_plan(shape, r, window); });
         check("ps", shape, window, [&](std::size_t r) { return parameter_server_plan(shape, r); });
         for (std::size_t pattern = 0; pattern < kHostPatterns; ++pattern) {
@@ -250,6 +254,19 @@ TEST(ExchangePlan, EveryTopologyDeliversEveryTotalOnce) {
           check("hierarchical", shape, window,
                 [&](std::size_t r) { return hierarchical_plan(shape, hosts, r, window); });
         }
+      }
+    }
+  }
+}
+
+TEST(ExchangePlan, OwnersOfDirectTakeTurns) {
+  for (const std::size_t turn : {0, 1, 7}) {
+    const ExchangeShape shape = {.elements = 203, .ranks = 5, .segment = 16, .turn = turn};
+    for (std::size_t rank = 0; rank < shape.ranks; ++rank) {
+      for (const PlanTask& task : direct_plan(shape, rank, 4).tasks) {
+        const std::size_t chunk = task.segment / shape.segments();
+        EXPECT_EQ(task.give == PlanTask::Give::total,
+                  task.give != PlanTask::Give::nothing && (chunk + turn) % shape.ranks == rank);
       }
     }
   }
@@ -288,9 +305,11 @@ TEST(ExchangePlan, InEachRoundOfDirectEveryRankSendsToAnotherOne) {
 // is in use.
 TEST(ExchangePlan, EveryRankEncodesEveryValueOnce) {
   const ExchangeShape shape = {1000, 7, 16};
+  const ExchangeShape turned = {.elements = 1000, .ranks = 7, .segment = 16, .turn = 9};
   const std::function<ExchangePlan(std::size_t)> makes[] = {
       [&](std::size_t r) { return ring_plan(shape, r, 4); },
       [&](std::size_t r) { return direct_plan(shape, r, 4); },
+      [&](std::size_t r) { return direct_plan(turned, r, 4); },
       [&](std::size_t r) { return tree_plan(shape, r, 4); },
       [&](std::size_t r) { return parameter_server_plan(shape, r); }};
   for (const auto& make : makes) {

@@ -104,8 +104,13 @@ struct PowerBench {
   [[nodiscard]] std::uint64_t wire_bytes() const {
     const auto p = static_cast<std::size_t>(comm.size());
     const auto rank = static_cast<std::size_t>(comm.rank());
-    return topology.wire_bytes({plan.first_floats, p, options.segment}, hosts, rank, *codec) +
-           topology.wire_bytes({plan.second_floats, p, options.segment}, hosts, rank, *codec);
+    std::uint64_t bytes = 0;
+    for (const std::size_t floats : {plan.first_floats, plan.second_floats}) {
+      const ExchangeShape shape = {
+          .elements = floats, .ranks = p, .segment = options.segment, .turn = options.bucket};
+      bytes += topology.wire_bytes(shape, hosts, rank, *codec);
+    }
+    return bytes;
   }
 
   Communicator& comm;

@@ -62,6 +62,25 @@ TEST(StepSimulation, FlowsOfDirectShareThePorts) {
               simulate(setup_of("ring", 8, {8000})).delivered_s[0], 1e-9);
 }
 
+// The first quarter of each bucket needs five times the bytes of the others. With as many buckets
+// as ranks each rank owns it once.
+TEST(StepSimulation, OwnersOfDirectTakeTurns) {
+  const auto most_to_mean = [](std::size_t buckets) {
+    StepSetup setup = setup_of("direct", 4, std::vector<std::size_t>(buckets, 4000));
+    for (SimulatedBucket& bucket : setup.buckets) {
+      bucket.sums[0].costs.payload_bytes = [](std::size_t begin, std::size_t floats) {
+        return static_cast<double>(floats) * (begin < 1000 ? 5.0 : 1.0);
+      };
+    }
+    const StepForecast forecast = simulate(setup);
+    return forecast.most_sent_bytes / forecast.sent_bytes;
+  };
+  EXPECT_GT(most_to_mean(1), 1.4);
+  EXPECT_LT(most_to_mean(2), most_to_mean(1));
+  EXPECT_NEAR(most_to_mean(4), 1.0, 1e-9);
+  EXPECT_NEAR(most_to_mean(8), 1.0, 1e-9);
+}
+
 TEST(StepSimulation, AServersPortCarriesAll) {
   EXPECT_NEAR(simulate(setup_of("ps", 4, {1000})).delivered_s[0],
               3 * message_s(1000) + 3 * message_s(1000) * 3 / 4, 1e-9);
@@ -282,9 +301,12 @@ TEST(StepSimulation, BytesAreThoseOfTheTopologysFormula) {
       }
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         double mine = 0.0;
-        for (const SimulatedBucket& bucket : setup.buckets) {
-          mine += static_cast<double>(topology.wire_bytes({bucket.sums[0].elements, ranks, 4096},
-                                                          setup.hosts, rank, *codec));
+        for (std::size_t b = 0; b < setup.buckets.size(); ++b) {
+          const ExchangeShape shape = {.elements = setup.buckets[b].sums[0].elements,
+                                       .ranks = ranks,
+                                       .segment = 4096,
+                                       .turn = b};
+          mine += static_cast<double>(topology.wire_bytes(shape, setup.hosts, rank, *codec));
         }
         all += mine;
         most = std::max(most, mine);

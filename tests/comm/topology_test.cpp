@@ -139,12 +139,16 @@ TEST(Topology, ASumThatOverflowsIsNotFinite) {
 TEST(Topology, FormulasByHand) {
   const auto codec = make_codec(parse_codec_spec("none"));
   const ExchangeShape shape{.elements = 10, .ranks = 4, .segment = 2};
+  const ExchangeShape turned{.elements = 10, .ranks = 4, .segment = 2, .turn = 5};
   const auto bytes = [&](const char* topology, std::size_t rank, std::vector<int> hosts = {}) {
     return find_topology(topology).wire_bytes(shape, hosts, rank, *codec);
   };
   EXPECT_EQ(bytes("ring", 0), 2u * (44 + 44 + 24 + 24) - 44 - 24 + 48);
   EXPECT_EQ(bytes("direct", 0), 44u + 24 + 24 + 3 * 44 + 48);
   EXPECT_EQ(bytes("direct", 3), 44u + 44 + 24 + 3 * 24 + 48);
+  // Rank 0 owns the last chunk, and rank 2 the second one.
+  EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 0, *codec), 44u + 44 + 24 + 3 * 24 + 48);
+  EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 2, *codec), 44u + 24 + 24 + 3 * 44 + 48);
   EXPECT_EQ(bytes("tree", 0), 2u * 120 + 48);  // children 1 and 2
   EXPECT_EQ(bytes("tree", 1), 120u + 48);
   EXPECT_EQ(bytes("tree", 2), 2u * 120 + 48);  // child 3, parent 0
