@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: experiments/setup.sh [--tests] [--check]
+Usage: experiments/setup.sh [--tests] [--torch] [--check]
 
 Installs what dptrain needs to be built and run on Debian 12 or 13, as far as it is
 missing; with everything in place it does nothing. Needs root or sudo only when
@@ -12,6 +12,7 @@ something is missing. As far as is known the packages have the same names in Ubu
 24.04 (most in universe), where this was not tried.
 
   --tests   also what the tests need
+  --torch   also PyTorch, for the tests of its hook (700 MB), which skip without it
   --check   install nothing; say what is missing and end with exit code 1 if any is
 TEXT
 }
@@ -33,9 +34,10 @@ only_check=no
 while [ $# -gt 0 ]; do
   case "$1" in
     --tests) packages+=("${test_packages[@]}") ;;
+    --torch) packages+=(python3-torch) ;;
     --check) only_check=yes ;;
     --help) usage; exit 0 ;;
-    *) die "$1: unknown option; known: --tests, --check, --help" ;;
+    *) die "$1: unknown option; known: --tests, --torch, --check, --help" ;;
   esac
   shift
 done

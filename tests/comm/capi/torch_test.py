@@ -24,6 +24,8 @@ sys.dont_write_bytecode = True
 import dptrain_comm  # noqa: E402
 
 torch.set_num_threads(1)
+# In PyTorch 1 and the first of 2 the first bucket has a whole MB, whatever bucket_cap_mb says, which this network does not fill.
+torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 50_000
 LINK = {"link_bit_per_s": 1e8, "bucket_bytes": 65536}
 
 
@@ -222,7 +224,12 @@ def wrong_use_is_one_sentence() -> None:
     refused("log_steps 1: must be 1 or more, and needs log", dptrain_comm.init, "q8", log_steps=1)
     ddp = DistributedDataParallel(network())
     ddp.register_comm_hook(None, dptrain_comm.hook)
-    refused("hook() got None, no state", lambda: ddp(torch.zeros(1, 3, 8, 8)).sum().backward())
+    try:
+        ddp(torch.zeros(1, 3, 8, 8)).sum().backward()
+    except RuntimeError as error:  # PyTorch 1 hands on a hook's error as an error of its own, with the place behind its text
+        assert "hook() got None, no state" in str(error), str(error)
+    else:
+        raise AssertionError("a hook without its state said nothing")
 
     state = dptrain_comm.init("none", **LINK)
     training = Training(state, through_ddp=False)
