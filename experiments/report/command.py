@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from . import (advice, output, peers, reach, read_log, tables_codecs, tables_compared, tables_detail, tables_link,
+from . import (advice, curves, output, peers, reach, read_log, tables_codecs, tables_compared, tables_detail, tables_link,
                tables_network, tables_prediction, tables_reach, tables_rounds, tables_runs, tables_scaling, wandb_export,
                watch)
 from .run import Run
@@ -67,6 +67,13 @@ def _peers(word: str) -> tuple[peers.Peer, ...]:
         raise argparse.ArgumentTypeError(f"{word}: {error}") from error
 
 
+def _curves(word: str) -> tuple[Run, ...]:
+    try:
+        return curves.read(_path(word))
+    except curves.Unreadable as error:
+        raise argparse.ArgumentTypeError(f"{word}: {read_log.printable(str(error))}") from error
+
+
 def _seconds(word: str) -> float:
     try:
         value = float(word)
@@ -94,6 +101,10 @@ def parse(words: list[str]) -> argparse.Namespace:
                         help="time and bytes to this test accuracy, a fraction (default: nine tenths of fp32's)")
     parser.add_argument("--peers", type=_peers, default=(), metavar="FILE",
                         help="steps of other programs, as in experiments/peers.csv, beside the time to an accuracy")
+    parser.add_argument("--curves", type=_curves, default=(), metavar="FILE",
+                        help="trainings that are kept without their logs, such as experiments/bytes.json, for the time and bytes to an accuracy")
+    parser.add_argument("--save-curves", type=_path, metavar="FILE",
+                        help="write such a file, with the trainings of the logs and of --curves that are compared there")
     parser.add_argument("--compare", nargs=2, type=_path, metavar=("A", "B"),
                         help="compare two logs, or two folders with one log each")
     parser.add_argument("--watch", type=_path, metavar="RUN.h5",
@@ -110,7 +121,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         parser.error("--interval: only with --watch")
     if arguments.watch is not None:
         for option, field in (("csv", "csv"), ("svg", "svg"), ("markdown", "markdown"), ("wandb-offline", "wandb"),
-                              ("reach", "reach"), ("peers", "peers")):
+                              ("reach", "reach"), ("peers", "peers"), ("curves", "curves"), ("save-curves", "save_curves")):
             if getattr(arguments, field):
                 parser.error(f"--{option}: not with --watch; give the log alone when the run has finished")
         if os.path.exists(arguments.watch) and not os.path.isfile(arguments.watch):
@@ -171,13 +182,22 @@ def _check_names(arguments: argparse.Namespace) -> None:
     """Checks the outputs as far as possible before the logs are read. Throws NotWritable."""
     if arguments.html is not None:
         output.check_file("--html", arguments.html)
+    if arguments.save_curves is not None:
+        output.check_new_file("--save-curves", arguments.save_curves)
     for option, folder in (("--csv", arguments.csv), ("--svg", arguments.svg), ("--wandb-offline", arguments.wandb)):
         if folder is not None:
             output.check_folder(option, folder)
 
 
 def _asked(arguments: argparse.Namespace) -> reach.Asked:
-    return reach.Asked(arguments.reach, arguments.peers)
+    return reach.Asked(arguments.reach, arguments.peers, arguments.curves)
+
+
+def _curves_text(runs: list[Run], asked: reach.Asked) -> str:
+    try:
+        return curves.text(reach.trainings(runs, asked.curves))
+    except curves.Nothing as error:
+        raise output.NotWritable(f"--save-curves: {error}") from error
 
 
 def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str], compared: list[Table]) -> output.Outputs:
@@ -186,15 +206,18 @@ def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str]
         outputs.add_tables("--csv", arguments.csv,
                            {f"{table.key}.csv": table.as_csv() for table in [*compared, *tables_of(runs, True, asked)]})
         outputs.check()  # before plots are drawn, which takes seconds
+    if arguments.save_curves is not None:
+        outputs.add_new("--save-curves", arguments.save_curves, _curves_text(runs, asked))
     if arguments.svg is not None or arguments.html is not None:
         from . import page  # brings matplotlib, which takes a second
     if arguments.svg is not None:
-        for name, text in page.plot_files(runs).items():
+        for name, text in page.plot_files(runs, asked.curves).items():
             outputs.add_marked("--svg", arguments.svg / f"{name}.svg", text)
     if arguments.html is not None:
         outputs.add_marked(
             "--html", arguments.html,
-            page.page(runs, problems, [*compared, *tables_of(runs, True, asked)], arguments.with_details or len(runs) <= SOME))
+            page.page(runs, problems, [*compared, *tables_of(runs, True, asked)], arguments.with_details or len(runs) <= SOME,
+                      curves=asked.curves))
     return outputs
 
 

@@ -23,13 +23,25 @@ class NotWritable(Exception):
 
 def check_file(option: str, path: pathlib.Path) -> None:
     """Checks a file that will be written. Throws NotWritable."""
-    if path.suffix in (".h5", ".hdf5"):
-        what = "is there already" if path.exists() else "is the name of a log"
-        raise NotWritable(f"{option}: {path} {what}, so nothing is written there; was the page's own name forgotten?")
+    _check_no_log(option, path, "the page's")
     _check_folder_of(option, path)
     if _is_there(path, option) and not has_mark(path):
         raise NotWritable(f"{option}: {path} was not written by dpreport and is not overwritten; choose another name, or "
                           "remove it first")
+
+
+def _check_no_log(option: str, path: pathlib.Path, whose: str) -> None:
+    if path.suffix in (".h5", ".hdf5"):
+        what = "is there already" if path.exists() else "is the name of a log"
+        raise NotWritable(f"{option}: {path} {what}, so nothing is written there; was {whose} own name forgotten?")
+
+
+def check_new_file(option: str, path: pathlib.Path) -> None:
+    """Checks a file that will be written only where there is none. Throws NotWritable."""
+    _check_no_log(option, path, "the file's")
+    _check_folder_of(option, path)
+    if os.path.lexists(path):
+        raise NotWritable(f"{option}: {path} is there already and is not overwritten; choose another name")
 
 
 def check_folder(option: str, path: pathlib.Path) -> None:
@@ -75,11 +87,17 @@ class Outputs:
     """Files to be written. First all are added, then `write` checks and writes all of them."""
     def __init__(self) -> None:
         self._files: list[tuple[str, pathlib.Path, str]] = []  # option, path, text
+        self._new: list[tuple[str, pathlib.Path]] = []  # those of them that must not be there
         self._lists: dict[pathlib.Path, dict[str, str]] = {}  # of folders with CSV files: name, hash
 
     def add_marked(self, option: str, path: pathlib.Path, text: str) -> None:
         assert MARK in text[:MARKED_BYTES // 2]
         self._files.append((option, path, text))
+
+    def add_new(self, option: str, path: pathlib.Path, text: str) -> None:
+        """A file that takes the place of no other."""
+        self._files.append((option, path, text))
+        self._new.append((option, path))
 
     def add_tables(self, option: str, folder: pathlib.Path, tables: dict[str, str]) -> None:
         """`tables`: text by file name."""
@@ -88,6 +106,8 @@ class Outputs:
 
     def check(self) -> None:
         """Throws NotWritable if one of the files exists and dpreport did not write it."""
+        for option, path in self._new:
+            check_new_file(option, path)
         for option, path, _ in self._files:
             if not _is_there(path, option):
                 continue

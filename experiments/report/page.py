@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from . import compare, output, plots_learning, plots_network, plots_rate, plots_reach, plots_time, svg
@@ -47,22 +48,22 @@ summary { cursor: pointer; margin: 1rem 0; font-weight: bold; }
 """
 
 
-def plots_of(runs: list[Run]) -> dict[str, list[str]]:
+def plots_of(runs: list[Run], curves: Collection[Run] = ()) -> dict[str, list[str]]:
     """The plots of each section that has any."""
     return {
         "time": _list(plots_time.time_plot(runs)), "scaling": plots_network.scaling_plots(runs),
         "bandwidth": plots_network.bandwidth_plots(runs), "network": plots_network.network_plots(runs),
         "learning": plots_learning.learning_plots(runs), "ranks": _list(plots_time.ranks_plot(runs)),
-        "reach": plots_reach.reach_plots(runs), "rounds": plots_rate.round_plots(runs),
+        "reach": plots_reach.reach_plots(runs, curves), "rounds": plots_rate.round_plots(runs),
         "rate": plots_rate.rate_plots(runs), "errors": plots_learning.error_plots(runs)
     }
 
 
-def plot_files(runs: list[Run]) -> dict[str, str]:
+def plot_files(runs: list[Run], curves: Collection[Run] = ()) -> dict[str, str]:
     """Every plot as a separate SVG file, by name. It is light or dark as its reader's page is."""
     style = f"<style>{COLORS}svg {{ color: var(--ink); background: var(--page); }}</style>"
     files = {}
-    for plot in (plot for plots in plots_of(runs).values() for plot in plots):
+    for plot in (plot for plots in plots_of(runs, curves).values() for plot in plots):
         end = plot.index(">") + 1
         files[svg.name_of(plot)] = f"{output.MARK}\n{plot[:end]}{style}{plot[end:]}\n"
     return files
@@ -76,16 +77,17 @@ class Live:
     every_s: int = 5
 
 
-def page(runs: list[Run], problems: list[str], tables: list[Table], has_details: bool, live: Live | None = None) -> str:
+def page(runs: list[Run], problems: list[str], tables: list[Table], has_details: bool, live: Live | None = None,
+         curves: Collection[Run] = ()) -> str:
     """`tables` are all tables; those of epochs, ranks and buckets are shown if `has_details`."""
     by_key = {table.key: table for table in tables}
 
     def some(*prefixes: str) -> list[Table]:
         return [table for key, table in by_key.items() if key.startswith(prefixes)]
 
-    plots = plots_of(runs)
+    plots = plots_of(runs, curves)
     with svg.narrow():
-        for key, small in plots_of(runs).items():
+        for key, small in plots_of(runs, curves).items():
             plots[key] = [wide + narrow for wide, narrow in zip(plots[key], small, strict=True)]
     sections = [
         ("runs", "Runs", [], some("runs") + (some("advice") if has_details else []),

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from matplotlib.axes import Axes
 
@@ -52,9 +53,9 @@ def _plot(name: str, alt: str, title: str, x_title: str, found: reach.Reach, cur
                                              mark=None if found.equal is None else 100 * found.equal))
 
 
-def reach_plots(runs: list[Run]) -> list[str]:
+def reach_plots(runs: list[Run], curves: Collection[Run] = ()) -> list[str]:
     plots = []
-    for number, found in enumerate(reach.reaches(runs), 1):
+    for number, found in enumerate(reach.reaches(runs, curves), 1):
         about = "mean over the seeds, with a band of one standard deviation"
         about += "; dashed: the least at the end that is equal to fp32" if found.equal is not None else ""
         families = compare.groups(found.curves[1:], _family)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from . import compare, units
 from .peers import Peer
 from .run import Run
-from .step_times import Measured, StepTimes, follows_link, link_of, machine_of
+from .step_times import Measured, StepTimes, follows_link, is_over_link, link_of, machine_of
 
 LEAST_EPOCHS = 3  # of a curve; shorter runs only have times
 SPREADS = 2.0  # equal to fp32: within so many standard deviations of its seeds
@@ -23,6 +24,7 @@ class Asked:
     """What the command line asks for."""
     accuracy: float | None = None  # --reach
     peers: tuple[Peer, ...] = ()  # --peers
+    curves: tuple[Run, ...] = ()  # --curves: trainings without times
 
 
 def exchange_of(run: Run) -> str:
@@ -75,6 +77,7 @@ class Curve:
     seeds: list[list[float]]  # the accuracies of each run
     accuracy: list[float]  # their mean after each epoch
     spread: list[float]  # their standard deviation; 0 for one seed
+    train_loss: float  # the mean of their last ones
     sent_mb: list[float]  # by a rank, from the start
     steps: list[float]  # of each epoch
     step_s: dict[str, list[float]] = field(default_factory=dict)  # of each epoch, by link
@@ -163,6 +166,7 @@ def _curve(exchange: str, runs: list[Run]) -> Curve:
     rows = runs[0].epochs.to_dict("records")
     return Curve(exchange, runs, seeds, [statistics.mean(values) for values in zip(*seeds)],
                  [statistics.stdev(values) if len(values) > 1 else 0.0 for values in zip(*seeds)],
+                 statistics.mean(run.last("train_loss") or math.nan for run in runs),
                  [statistics.mean(values) for values in zip(*sent)], [Run.optimizer_steps_in(row) or 0.0 for row in rows])
 
 
@@ -190,10 +194,15 @@ def _trainings(runs: list[Run]) -> list[list[list[Run]]]:
 
 
 def _measures(short: list[list[Run]], other: list[list[Run]]) -> bool:
-    """Whether the former were run only for the times of the latter's steps: all over set links, and in fewer steps."""
+    """Whether the former were run only for the times of the latter's steps: all over links, and in fewer steps. Trainings that
+    were all over links themselves need none."""
     one, longer = short[0][0], other[0][0]
     return (machine_of(one) == machine_of(longer) and _images(one) < _images(longer)
-            and all(run.nominal_bits for own in short for run in own))
+            and _are_over_links(short) and not _are_over_links(other))
+
+
+def _are_over_links(kind: list[list[Run]]) -> bool:
+    return all(is_over_link(run) for own in kind for run in own)
 
 
 def _images(run: Run) -> float:
@@ -202,6 +211,17 @@ def _images(run: Run) -> float:
 
 def _by_seed(runs: list[Run]) -> dict[str, list[Run]]:
     return compare.groups(runs, lambda run: run.config.get("seed", ""))
+
+
+def _same_training(run: Run) -> tuple:
+    return (compare.work(run, compare.PLACE), run.config.get("seed", ""), link_of(run) if follows_link(run) else "")
+
+
+def trainings(runs: list[Run], curves: Collection[Run]) -> list[Run]:
+    """The runs whose accuracies count, of the logs and then of the curves. A log stands for a curve of the same training."""
+    logged = {_same_training(run) for run in runs if run.is_finished}
+    all_of_them = [*runs, *(curve for curve in curves if _same_training(curve) not in logged)]
+    return [run for kind in _trainings(all_of_them) for own in kind for run in own]
 
 
 def repeated(runs: list[Run]) -> list[str]:
@@ -217,16 +237,16 @@ def repeated(runs: list[Run]) -> list[str]:
     return said
 
 
-def reaches(runs: list[Run]) -> list[Reach]:
+def reaches(runs: list[Run], curves: Collection[Run] = ()) -> list[Reach]:
     times, found = StepTimes(runs), []
-    for by_exchange in _trainings(runs):
-        curves = [_curve(exchange_of(own[0]), [same[0] for same in _by_seed(own).values()]) for own in by_exchange]
-        names = [curve.exchange for curve in curves]
-        for curve in curves:
+    for by_exchange in _trainings(trainings(runs, curves)):
+        of_all = [_curve(exchange_of(own[0]), [same[0] for same in _by_seed(own).values()]) for own in by_exchange]
+        names = [curve.exchange for curve in of_all]
+        for curve in of_all:
             _join(curve, times)
             if names.count(curve.exchange) > 1:
                 curve.exchange += f", {curve.runs[0].topology}"
-        others = sorted(curves[1:], key=lambda curve: -curve.sent_mb[-1])
-        found.append(Reach([curves[0], *others], times.slowest_first({link for curve in curves for link in curve.step_s}),
-                           times.without_network(curves[0].runs[0])))
+        others = sorted(of_all[1:], key=lambda curve: -curve.sent_mb[-1])
+        found.append(Reach([of_all[0], *others], times.slowest_first({link for curve in of_all for link in curve.step_s}),
+                           times.without_network(of_all[0].runs[0])))
     return found

@@ -137,9 +137,10 @@ class Run:
 
     def _number(self, option: str) -> float | None:
         try:
-            return float(self.config[option])
+            value = float(self.config[option])
         except (KeyError, ValueError):
             return None
+        return value if math.isfinite(value) else None
 
     # The link of a rank.
 

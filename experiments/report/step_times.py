@@ -17,8 +17,13 @@ _ASKED = compare.EXCHANGE - {"compress-warmup", "outer-lr", "outer-momentum"}
 
 
 def link_of(run: Run) -> str:
-    """The rate of the link, and what makes it: "10 Mbit/s, lab"."""
-    return f"{run.link_name}, {'throttled' if run.throttle_bits else 'lab'}"
+    """The rate of the link, and what makes it: "10 Mbit/s, lab", or "about 1 Gbit/s" as the run has measured it."""
+    return run.link_name + (", throttled" if run.throttle_bits else ", lab" if run.nominal_bits else "")
+
+
+def is_over_link(run: Run) -> bool:
+    """Whether its ranks exchanged over a link of known rate: one that was set, or one between hosts that was measured."""
+    return run.exchanges and (run.nominal_bits is not None or len(set(run.hosts)) > 1 and run.link_bits is not None)
 
 
 def follows_link(run: Run) -> bool:
@@ -67,11 +72,11 @@ class StepTimes:
     """The times that are found in these runs."""
     def __init__(self, runs: list[Run]) -> None:
         whole = [run for run in runs if run.is_finished and run.typical is not None and run.optimizer_steps_in(run.typical)]
-        over = [run for run in whole if run.exchanges and run.nominal_bits]
+        over = [run for run in whole if is_over_link(run)]
         self._over = {key: Measured(own) for key, own in compare.groups(over, lambda run: (_costs(run), link_of(run))).items()}
         self._alone = compare.groups((run for run in whole if run.config.get("exchange") == "off" and run.world_size > 1),
                                      machine_of)
-        self._bits = {link_of(run): run.nominal_bits or 0.0 for run in over}
+        self._bits = {link_of(run): run.link_bits or 0.0 for run in over}
 
     def over_links(self, run: Run) -> dict[str, Measured]:
         """By link, what measured the exchange of this run."""

@@ -20,7 +20,7 @@ JOINED = (
 
 def reach_tables(runs: list[Run], asked: reach.Asked = reach.Asked()) -> list[Table]:
     tables = []
-    for number, found in enumerate(reach.reaches(runs), 1):
+    for number, found in enumerate(reach.reaches(runs, asked.curves), 1):
         tables.append(_accuracies(found, number, asked))
         tables += [_times(found, number, asked)] if found.links else []
     with_times = [table for table in tables if table.key.startswith("reach_times")]
@@ -38,7 +38,7 @@ def _accuracies(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
     marks, rows = found.marks(asked.accuracy), []
     for curve in found.curves:
         row: Row = {
-            "exchange": curve.exchange, "runs": len(curve.runs), "test_accuracy": curve.accuracy[-1],
+            "exchange": curve.exchange, "runs": len(curve.runs), "train_loss": curve.train_loss, "test_accuracy": curve.accuracy[-1],
             "spread": curve.spread[-1] if len(curve.runs) > 1 else None, "sent_mb": curve.sent_mb[-1],
             "of_bytes": found.fp32.sent_mb[-1] / curve.sent_mb[-1] if curve.sent_mb[-1] else None
         }
@@ -48,6 +48,7 @@ def _accuracies(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
     columns = [
         name("exchange", "exchange"),
         count("runs", "seeds", True),
+        Column("train_loss", "train loss"),
         Column("test_accuracy", "test acc., %", units.percent),
         Column("spread", "std. dev.", units.percent, may_fold=True),
         *([name("is_equal", "equal")] if found.equal is not None else []),
@@ -64,7 +65,7 @@ def _accuracies(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
         f"the deviation of {len(found.fp32.runs)} seeds, which is not known well."
     ]
     if not found.links:
-        notes.append("No run has measured the steps over links (--throttle, or a lab), so there are no times.")
+        notes.append("No run has measured the steps over links (between hosts, in a lab, or with --throttle), so there are no times.")
     return Table(f"reach_{number}", f"Bytes to an accuracy: {_title(found)}", columns, rows, notes)
 
 
@@ -128,6 +129,8 @@ def _notes(found: reach.Reach, marks: list[float], alone_s: float | None) -> lis
     ways = {"lab": "lab: the links between the hosts of a lab (experiments/dplab) are that slow, and carry TCP",
             "throttled": "throttled: --throttle lets a rank send no faster, mostly through the memory of one host"}
     used = [text for way, text in ways.items() if any(link.endswith(way) for link in found.links)]
+    used += ["about: as runs between hosts measured it, to 1, 2 or 5 times a power of ten"] * any(
+        link.startswith("about") for link in found.links)
     devices = {run.devices for curve in found.curves for measured in curve.measured.values() for run in measured.runs}
     notes = [f"S a step: the median over the epochs. Link, {'; '.join(used)}. The ranks of the link runs compute on: "
              f"{compare.some(sorted(devices))}."]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import h5py
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from report_support import DPREPORT, EPOCH, has, parse_page, quick, read_csv, words_of
@@ -187,6 +188,88 @@ def other_programs_beside(folder: pathlib.Path) -> None:
     has(quick(folder, ".", "--reach", "94", code=2).stderr, "must be an accuracy between 0 and 1")
     # The committed rows can be read.
     quick(folder, ".", "--peers", str(pathlib.Path(DPREPORT).parent / "peers.csv"))
+
+
+def measured_links_count(folder: pathlib.Path) -> None:
+    """Runs between hosts time the steps over their link as they measured it, and runs within one host time none."""
+    _study(folder)
+    _timed(folder / "hosts.h5", [{"epoch_s": 20.0}] * 3, {"link_bytes_per_s": 12.4e6}, compress="none")
+    _timed(folder / "hosts-q4.h5", [{"epoch_s": 15.0}] * 3, {"link_bytes_per_s": 12.6e6}, compress="q4")
+    _timed(folder / "memory.h5", [{"epoch_s": 5.0}] * 2, {"link_bytes_per_s": 5e9, "hosts": ["one"] * 4}, compress="q4")
+    answer = quick(folder, ".", "--csv", "tables")
+    times = {exchange: row for (exchange, link), row in _times(folder).items() if link == "about 100 Mbit/s"}
+    assert set(times) == {"none", "q4"} and not (folder / "tables/reach_2.csv").exists(), times
+    _are(times["none"], step_s=2.0)
+    _are(times["q4"], step_s=1.5, link_runs=1)
+    # Trainings that were over links themselves are no mere measurements of others.
+    for exchange in ("none", "q4"):
+        _trained(folder / f"long-{exchange}.h5", 0.5, (0.1, 0.2, 0.3, 0.4, 0.45), compress=exchange, lr="0.4")
+        _trained(folder / f"other-{exchange}.h5", 0.4, (0.1, 0.2, 0.3), compress=exchange, lr="0.3")
+        for name in ("long", "other"):
+            with h5py.File(folder / f"{name}-{exchange}.h5", "a") as file:
+                file.attrs["link_bytes_per_s"] = 12.4e6
+    quick(folder, "long-none.h5", "long-q4.h5", "other-none.h5", "other-q4.h5", "--csv", "two")
+    assert (folder / "two/reach_2.csv").exists()
+    assert not any("memory" in link for _, link in _times(folder)), _times(folder)
+    has(words_of(answer), "about: as runs between hosts measured it")
+
+
+def curves_without_logs(folder: pathlib.Path) -> None:
+    """Trainings that are kept as curves give the same tables and plots as their logs, beside the logs of runs over links. A
+    log stands for a curve of the same training, and nothing is overwritten."""
+    _study(folder)
+    _trained(folder / "auto.h5", 0.7, compress="auto", throttle="10mbit")
+    for name, link in (("auto-lab", LAB), ("auto-hosts", {"link_bytes_per_s": 12.4e6})):
+        _trained(folder / f"{name}.h5", 0.7, (0.3, 0.4, 0.6), compress="auto")
+        with h5py.File(folder / f"{name}.h5", "a") as file:
+            file.attrs.update(link)
+    quick(folder, ".", "--csv", "tables", "--svg", "plots", "--save-curves", "kept.json")
+    wanted = {name: (folder / "tables" / name).read_text() for name in ("reach_1.csv", "reach_times_1.csv")}
+    plots = {path.name: path.read_text() for path in (folder / "plots").glob("reach-*")}
+    assert plots and "auto at 10 Mbit/s, throttled" in wanted["reach_1.csv"], wanted
+    for name in ("fp32-1", "fp32-2", "fp32-3", "rounds-1", "rounds-2", "q4"):
+        (folder / f"{name}.h5").unlink()
+    quick(folder, ".", "--csv", "again", "--svg", "drawn", "--html", "page.html", "--curves", "kept.json",
+          "--save-curves", "again.json")
+    assert {name: (folder / "again" / name).read_text() for name in wanted} == wanted
+    assert {path.name: path.read_text() for path in (folder / "drawn").glob("reach-*")} == plots
+    has((folder / "page.html").read_text(), "Test accuracy over bytes sent")
+    # What auto does follows from its link, which a curve knows; how long its steps take over it, only a log does.
+    for name in ("auto", "auto-lab", "auto-hosts"):
+        (folder / f"{name}.h5").unlink()
+    quick(folder, ".", "--csv", "alone", "--curves", "kept.json")
+    assert (folder / "alone/reach_1.csv").read_text() == wanted["reach_1.csv"]
+    exchanges = [row["exchange"] for row in read_csv(folder / "alone/reach_1.csv")]
+    assert {"auto at 10 Mbit/s, throttled", "auto at 10 Mbit/s, lab", "auto at about 100 Mbit/s"} <= set(exchanges), exchanges
+    assert not any(row["exchange"].startswith("auto") for row in read_csv(folder / "alone/reach_times_1.csv"))
+    assert {line.rstrip(",") for line in (folder / "again.json").read_text().splitlines()} == {
+        line.rstrip(",") for line in (folder / "kept.json").read_text().splitlines()}
+
+    _trained(folder / "newer.h5", 0.6, (0.3, 0.4, 0.5), 5e6, compress="q4")
+    quick(folder, ".", "--csv", "newer", "--curves", "kept.json")
+    (row,) = (row for row in read_csv(folder / "newer/reach_1.csv") if row["exchange"] == "q4")
+    _are(row, test_accuracy=0.6, runs=1)
+
+    has(quick(folder, ".", "--save-curves", "kept.json", code=2).stderr, "--save-curves: kept.json is there already")
+    good = (folder / "kept.json").read_text()
+    for text, said in (("", "is not JSON"), ("[]", "is not a file of dpreport --save-curves"),
+                       (good.replace('"version": 1', '"version": 2'), "has version 2; this dpreport reads 1"),
+                       (good.replace('"ranks": 4', '"ranks": 0'), "training 1: its ranks must be a number from 1 to 100000"),
+                       (good.replace('"ranks": 4', f'"ranks": {10**400}'), "its ranks must be a number from 1 to 100000"),
+                       (good.replace('"test_accuracy": [0.3, ', '"test_accuracy": ['),
+                        "training 1, run 1: its test_accuracy must be 4 numbers from 0 to 1"),
+                       (good.replace('"test_accuracy": [0.3, ', '"test_accuracy": [30, '), "must be 4 numbers from 0 to 1"),
+                       (good.replace('"sent_bytes": [40000000', '"sent_bytes": [NaN'), "run 1: its sent_bytes must be 4 numbers"),
+                       (good.replace('"sent_bytes": [40000000', f'"sent_bytes": [{10**400}'), "its sent_bytes must be 4 numbers"),
+                       (good.replace('"samples": [4000', '"samples": [0'), "run 1: its samples must be 4 numbers from 1 to 1e+18"),
+                       (good.replace('"compress": "q4"', '"compress": 4'), "its options must be texts by their names")):
+        assert text != good, said
+        (folder / "bad.json").write_text(text)
+        has(quick(folder, ".", "--curves", "bad.json", code=2).stderr, "bad.json: ", said)
+    has(quick(folder, ".", "--curves", "no.json", code=2).stderr, "cannot be read")
+    has(quick(folder, "fp32-10.h5", "--save-curves", "none.json", code=2).stderr, "--save-curves: no log is a training")
+    assert not (folder / "none.json").exists()
+    quick(folder, ".", "--curves", str(pathlib.Path(DPREPORT).parent / "bytes.json"))  # the committed one can be read
 
 
 def bands_over_seeds(folder: pathlib.Path) -> None:
