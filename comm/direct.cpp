@@ -11,8 +11,8 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size
   using Take = PlanTask::Take;
   using Give = PlanTask::Give;
   const auto after = [&](std::size_t d) { return static_cast<int>((rank + d) % p); };
-  const auto chunk_of = [&](int owner) { return shape.chunk_of(static_cast<std::size_t>(owner)); };
   const auto before = [&](std::size_t d) { return static_cast<int>((rank + p - d) % p); };
+  const auto chunk_of = [&](int owner) { return shape.chunk_of(static_cast<std::size_t>(owner)); };
   std::vector<int> others;
   for (std::size_t d = 1; d < p; ++d) others.push_back(after(d));
   for (std::size_t group = 0; group < shape.segments(); group += window) {

@@ -33,8 +33,8 @@
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
-// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s))
-// and o the chunk that it owns:
+// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s)), and o the chunk
+// that it owns:
 //     sum_c W(c) - W(o) + (P-1) W(o) + 16 (P-1)
 [[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                               const Codec& codec);

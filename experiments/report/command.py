@@ -102,7 +102,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--peers", type=_peers, default=(), metavar="FILE",
                         help="steps of other programs, as in experiments/peers.csv, beside the time to an accuracy")
     parser.add_argument("--curves", type=_curves, default=(), metavar="FILE",
-                        help="trainings that are kept without their logs, such as experiments/bytes.json, for the time and bytes to an accuracy")
+                        help="trainings that are kept without their logs, such as experiments/bytes.json, for the time and bytes "
+                        "to an accuracy")
     parser.add_argument("--save-curves", type=_path, metavar="FILE",
                         help="write such a file, with the trainings of the logs and of --curves that are compared there")
     parser.add_argument("--compare", nargs=2, type=_path, metavar=("A", "B"),

@@ -94,7 +94,8 @@ def read(path: pathlib.Path) -> tuple[Run, ...]:
     runs = []
     for k, kind in enumerate(_list(said, "trainings", "the file"), 1):
         where = f"training {k}"
-        ranks = _member(kind, "ranks", where, lambda value: type(value) is int and 1 <= value <= MOST_RANKS, f"a number from 1 to {MOST_RANKS}")
+        ranks = _member(kind, "ranks", where, lambda value: type(value) is int and 1 <= value <= MOST_RANKS,
+                        f"a number from 1 to {MOST_RANKS}")
         model = _member(kind, "model", where, lambda value: isinstance(value, str), "a text")
         shared = _texts(kind, "options", where)
         for r, row in enumerate(_list(kind, "runs", where), 1):
@@ -143,5 +144,6 @@ def _run(path: pathlib.Path, model: str, ranks: int, shared: dict[str, str], row
     epochs.insert(0, "epoch", range(count))
     config = shared | _texts(row, "options", where)
     attributes = {key: link[key] for key in LINK if key in link} | {
-        "world_size": ranks, "finished": 1, "hosts": [f"host{h}" for h in range(hosts)], "git_revision": printable(str(row.get("revision", "")))}
+        "world_size": ranks, "finished": 1, "hosts": [f"host{h}" for h in range(hosts)],
+        "git_revision": printable(str(row.get("revision", "")))}
     return Run(path, printable(name), attributes, config, {"name": model}, epochs)

@@ -166,7 +166,7 @@ def _curve(exchange: str, runs: list[Run]) -> Curve:
     rows = runs[0].epochs.to_dict("records")
     return Curve(exchange, runs, seeds, [statistics.mean(values) for values in zip(*seeds)],
                  [statistics.stdev(values) if len(values) > 1 else 0.0 for values in zip(*seeds)],
-                 statistics.mean(run.last("train_loss") or math.nan for run in runs),
+                 statistics.mean(math.nan if (loss := run.last("train_loss")) is None else loss for run in runs),
                  [statistics.mean(values) for values in zip(*sent)], [Run.optimizer_steps_in(row) or 0.0 for row in rows])
 
 
