@@ -29,6 +29,7 @@ WHOLE = {"samples", "global_batch", "sent_bytes", "exchanges"}
 LINK = ("nominal_bit_per_s", "nominal_delay_s", "nominal_loss", "nominal_is_shared", "link_bytes_per_s")
 DIGITS = 6  # of losses and accuracies
 MOST_RANKS = 100_000
+LONGEST_SHOWN = 40  # characters of a value in a message
 LEFT_OUT = (compare.NO_DIFFERENCE | compare.PLACE) - {"throttle"}  # of the options
 
 
@@ -103,22 +104,35 @@ def read(path: pathlib.Path) -> tuple[Run, ...]:
     return tuple(runs)
 
 
+def _shown(value: Any) -> str:
+    """As JSON, short enough for a sentence."""
+    shown = printable(json.dumps(value, ensure_ascii=False))
+    return shown if len(shown) <= LONGEST_SHOWN else shown[:LONGEST_SHOWN] + "..."
+
+
 def _member(of: Any, name: str, where: str, is_right: Callable[[Any], bool], what: str) -> Any:
-    value = of.get(name) if isinstance(of, dict) else None
-    if not is_right(value):
-        raise Unreadable(f"{where}: its {name} must be {what}")
-    return value
+    if not isinstance(of, dict):
+        raise Unreadable(f"{where} is {_shown(of)}; it must have values by their names")
+    if name not in of:
+        raise Unreadable(f"{where} has no {name}; it must be {what}")
+    if not is_right(of[name]):
+        raise Unreadable(f"{where}: its {name} is {_shown(of[name])}; it must be {what}")
+    return of[name]
 
 
 def _list(of: Any, name: str, where: str) -> list[Any]:
     return _member(of, name, where, lambda value: isinstance(value, list), "a list")
 
 
-def _texts(of: Any, name: str, where: str) -> dict[str, str]:
-    def are_texts(value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+def _named(of: Any, name: str, where: str, is_right: Callable[[Any], bool], what: str) -> dict[str, Any]:
+    found = _member(of, name, where, lambda value: isinstance(value, dict), "values by their names")
+    for key in found:
+        _member(found, key, f"{where}, {name}", is_right, what)
+    return found
 
-    found = _member(of, name, where, are_texts, "texts by their names")
+
+def _texts(of: Any, name: str, where: str) -> dict[str, str]:
+    found = _named(of, name, where, lambda value: isinstance(value, str), "a text")
     return {printable(key): printable(value) for key, value in found.items()}
 
 
@@ -126,20 +140,25 @@ def _is_number(value: Any, least: float = -MOST, most: float = MOST) -> bool:
     return type(value) in (int, float) and least <= value <= most
 
 
+def _column(columns: dict[str, Any], name: str, count: int, least: float, most: float, where: str) -> None:
+    what = f"a number from {least} to {most:g}"
+    values = _list(columns, name, where)
+    if len(values) != count:
+        raise Unreadable(f"{where}: its {name} has {len(values)} values, its samples {count}; both must have as many")
+    for epoch, value in enumerate(values, 1):
+        if not _is_number(value, least, most) and not (value is None and name == "train_loss"):
+            raise Unreadable(f"{where}: its {name} of epoch {epoch} is {_shown(value)}; it must be {what}")
+
+
 def _run(path: pathlib.Path, model: str, ranks: int, shared: dict[str, str], row: Any, where: str) -> Run:
     name = _member(row, "name", where, lambda value: isinstance(value, str), "a text")
-    link = _member(row, "link", where, lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
-                   "numbers by their names")
+    link = _named(row, "link", where, _is_number, "a number")
     hosts = int(min(max(link.get("hosts", 1), 1), ranks))
     columns = _member(row, "epochs", where, lambda value: isinstance(value, dict), "columns by their names")
     count = len(_list(columns, "samples", where))
     for column, (least, most) in COLUMNS.items():
         if column in NEEDED or column in columns:
-            may_lack = column == "train_loss"
-            _member(columns, column, where,
-                    lambda values, may_lack=may_lack, least=least, most=most: isinstance(values, list) and len(values) == count
-                    and all(_is_number(value, least, most) or value is None and may_lack for value in values),
-                    f"{count} numbers from {least} to {most:g}")
+            _column(columns, column, count, least, most, where)
     epochs = pd.DataFrame({column: columns[column] for column in COLUMNS if column in columns}, dtype=float)
     epochs.insert(0, "epoch", range(count))
     config = shared | _texts(row, "options", where)

@@ -254,15 +254,18 @@ def curves_without_logs(folder: pathlib.Path) -> None:
     good = (folder / "kept.json").read_text()
     for text, said in (("", "is not JSON"), ("[]", "is not a file of dpreport --save-curves"),
                        (good.replace('"version": 1', '"version": 2'), "has version 2; this dpreport reads 1"),
-                       (good.replace('"ranks": 4', '"ranks": 0'), "training 1: its ranks must be a number from 1 to 100000"),
-                       (good.replace('"ranks": 4', f'"ranks": {10**400}'), "its ranks must be a number from 1 to 100000"),
+                       (good.replace('"ranks": 4', '"ranks": 0'), "training 1: its ranks is 0; it must be a number from 1 to 100000"),
+                       (good.replace('"ranks": 4', f'"ranks": {10**400}'), "its ranks is 1000"),
+                       (good.replace('"ranks": 4', '"rank": 4'), "training 1 has no ranks; it must be a number from 1 to 100000"),
                        (good.replace('"test_accuracy": [0.3, ', '"test_accuracy": ['),
-                        "training 1, run 1: its test_accuracy must be 4 numbers from 0 to 1"),
-                       (good.replace('"test_accuracy": [0.3, ', '"test_accuracy": [30, '), "must be 4 numbers from 0 to 1"),
-                       (good.replace('"sent_bytes": [40000000', '"sent_bytes": [NaN'), "run 1: its sent_bytes must be 4 numbers"),
-                       (good.replace('"sent_bytes": [40000000', f'"sent_bytes": [{10**400}'), "its sent_bytes must be 4 numbers"),
-                       (good.replace('"samples": [4000', '"samples": [0'), "run 1: its samples must be 4 numbers from 1 to 1e+18"),
-                       (good.replace('"compress": "q4"', '"compress": 4'), "its options must be texts by their names")):
+                        "training 1, run 1: its test_accuracy has 3 values, its samples 4; both must have as many"),
+                       (good.replace('"test_accuracy": [0.3, ', '"test_accuracy": [30, '),
+                        "its test_accuracy of epoch 1 is 30; it must be a number from 0 to 1"),
+                       (good.replace('"sent_bytes": [40000000', '"sent_bytes": [NaN'), "run 1: its sent_bytes of epoch 1 is NaN;"),
+                       (good.replace('"sent_bytes": [40000000', f'"sent_bytes": [{10**400}'), "of epoch 1 is 1000"),
+                       (good.replace('"samples": [4000', '"samples": [0'), "of epoch 1 is 0; it must be a number from 1 to 1e+18"),
+                       (good.replace('"hosts": ', '"hosts": "one", "of": '), 'run 1, link: its hosts is "one"; it must be a number'),
+                       (good.replace('"compress": "q4"', '"compress": 4'), "options: its compress is 4; it must be a text")):
         assert text != good, said
         (folder / "bad.json").write_text(text)
         has(quick(folder, ".", "--curves", "bad.json", code=2).stderr, "bad.json: ", said)
