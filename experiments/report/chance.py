@@ -8,13 +8,15 @@ from typing import TypeVar
 
 from . import compare, units
 from .run import Run
+from .step_times import follows_link, link_of
 
 T = TypeVar("T")
 PLACE = "Loss and accuracy"  # the table below which the rule stands
 RULE = (
     "Two test accuracies are called different if they differ by more than two standard errors of their difference, "
     "2 sqrt(e1^2 + e2^2). The standard error e of a run is sqrt(p (1 - p) / n) for an accuracy p on n test images. If some "
-    "runs differ only in the seed and their accuracies have a larger standard deviation, it is that.")
+    "runs differ only in the seed and their accuracies have a larger standard deviation, it is that. Where neither is known, "
+    "every difference counts.")
 
 
 def standard_errors(runs: Iterable[Run]) -> dict[str, float]:
@@ -22,8 +24,9 @@ def standard_errors(runs: Iterable[Run]) -> dict[str, float]:
     the number of test images nor whether it differs from another one only in the seed."""
     errors: dict[str, float] = {}
     judged = [run for run in runs if units.is_number(run.last("test_accuracy"))]
-    for same in compare.groups(judged, compare.work).values():
-        spread = statistics.stdev(run.last("test_accuracy") or 0.0 for run in same) if len(same) > 1 else None
+    for same in compare.groups(judged, lambda run: (compare.work(run), link_of(run) if follows_link(run) else "")).values():
+        seeds = [own[0].last("test_accuracy") or 0.0 for own in compare.by_seed(same).values()]
+        spread = statistics.stdev(seeds) if len(seeds) > 1 else None
         for run in same:
             known = [error for error in (run.accuracy_error, spread) if error is not None]
             if known:
@@ -34,6 +37,18 @@ def standard_errors(runs: Iterable[Run]) -> dict[str, float]:
 def of_difference(one: float | None, other: float | None) -> float | None:
     """What a difference must exceed, from both standard errors."""
     return None if one is None or other is None else 2 * math.hypot(one, other)
+
+
+def task(run: Run) -> tuple:
+    """What runs must share so that their accuracies are of one task: network, images, epochs."""
+    return run.model_name, run.config.get("dataset"), run.samples, run.config.get("limit-test"), len(run.epochs)
+
+
+def fronts(items: Iterable[T], run: Callable[[T], Run], sent: Callable[[T], float], accuracy: Callable[[T], float],
+           error: Callable[[T], float | None]) -> list[T]:
+    """The Pareto fronts of all tasks."""
+    return [one for same in compare.groups(items, lambda item: task(run(item))).values()
+            for one in front(same, sent, accuracy, error)]
 
 
 def front(items: Iterable[T], sent: Callable[[T], float], accuracy: Callable[[T], float],

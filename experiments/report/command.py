@@ -195,8 +195,12 @@ def _asked(arguments: argparse.Namespace) -> reach.Asked:
 
 
 def _curves_text(runs: list[Run], asked: reach.Asked) -> str:
+    trainings = reach.trainings(runs, asked.curves)
+    for run in trainings:
+        if not curves.is_whole(run):
+            print(f"dpreport: --save-curves: leaves out {run.label}, whose accuracies or bytes are not all there", file=sys.stderr)
     try:
-        return curves.text(reach.trainings(runs, asked.curves))
+        return curves.text(trainings)
     except curves.Nothing as error:
         raise output.NotWritable(f"--save-curves: {error}") from error
 
@@ -245,7 +249,8 @@ def main(words: list[str]) -> int:
             print(f"dpreport: --compare: {read_log.printable(why)}", file=sys.stderr)
             return USAGE
         runs, problems = read_all(arguments.compare or arguments.paths)
-        problems += map(read_log.printable, reach.repeated(runs))
+        asked = _asked(arguments)
+        problems += map(read_log.printable, [*reach.repeated(runs), *reach.without_table(runs, asked)])
         for problem in problems:
             print(f"dpreport: {problem}", file=sys.stderr)
         if not runs:

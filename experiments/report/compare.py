@@ -99,6 +99,10 @@ def groups(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     return found
 
 
+def by_seed(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    return groups(runs, lambda run: run.config.get("seed", ""))
+
+
 def setting(run: Run) -> dict[str, str]:
     """All that was chosen for a run, by name."""
     said = {option: value for option, value in run.config.items() if option not in NO_DIFFERENCE}

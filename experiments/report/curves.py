@@ -10,7 +10,6 @@ revision of dptrain, and columns of /epochs.
 from __future__ import annotations
 
 import json
-import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +25,9 @@ MOST = 1e18  # of any number; nothing that a run counts comes near it
 NEEDED = {"samples": (1, MOST), "global_batch": (1, MOST), "sent_bytes": (0, MOST), "test_accuracy": (0, 1)}  # their ranges
 COLUMNS = NEEDED | {"exchanges": (0, MOST), "train_loss": (0, MOST)}
 WHOLE = {"samples", "global_batch", "sent_bytes", "exchanges"}
-LINK = ("nominal_bit_per_s", "nominal_delay_s", "nominal_loss", "nominal_is_shared", "link_bytes_per_s")
+LINK = {"nominal_bit_per_s": (0, MOST), "nominal_delay_s": (0, MOST), "nominal_loss": (0, 1), "nominal_is_shared": (0, 1),
+        "link_bytes_per_s": (0, MOST)}  # the link's values, and their ranges
+MAY_LACK = "train_loss"
 DIGITS = 6  # of losses and accuracies
 MOST_RANKS = 100_000
 LONGEST_SHOWN = 40  # characters of a value in a message
@@ -47,20 +48,22 @@ def _options(run: Run) -> dict[str, str]:
 
 def _epochs(run: Run) -> dict[str, list[float | None]]:
     def plain(name: str, value: float) -> float | None:
-        if not math.isfinite(value):
+        if not _is_number(float(value), *COLUMNS[name]):
             return None
         return int(value) if name in WHOLE else float(f"{value:.{DIGITS}g}")
 
-    return {name: [plain(name, value) for value in run.epochs[name]] for name in COLUMNS if name in run.epochs}
+    columns = {name: [plain(name, value) for value in run.epochs[name]] for name in COLUMNS if name in run.epochs}
+    return {name: values for name, values in columns.items() if name == MAY_LACK or None not in values}
 
 
-def _is_whole(run: Run) -> bool:
+def is_whole(run: Run) -> bool:
+    """Whether its accuracies and bytes are all there, so that it can be kept."""
     return all(least <= value <= most for name, (least, most) in NEEDED.items() for value in run.epochs[name])
 
 
 def text(trainings: list[Run]) -> str:
     """The file with these trainings. A line is a run. Throws Nothing."""
-    runs, kinds = [run for run in trainings if _is_whole(run)], []
+    runs, kinds = [run for run in trainings if is_whole(run)], []
     if not runs:
         raise Nothing("no log is a training with which the report can compare, that is one of at least three epochs, with "
                       "another one that has another exchange, and one that has fp32 at every step")
@@ -146,13 +149,17 @@ def _column(columns: dict[str, Any], name: str, count: int, least: float, most: 
     if len(values) != count:
         raise Unreadable(f"{where}: its {name} has {len(values)} values, its samples {count}; both must have as many")
     for epoch, value in enumerate(values, 1):
-        if not _is_number(value, least, most) and not (value is None and name == "train_loss"):
+        if not _is_number(value, least, most) and not (value is None and name == MAY_LACK):
             raise Unreadable(f"{where}: its {name} of epoch {epoch} is {_shown(value)}; it must be {what}")
 
 
 def _run(path: pathlib.Path, model: str, ranks: int, shared: dict[str, str], row: Any, where: str) -> Run:
     name = _member(row, "name", where, lambda value: isinstance(value, str), "a text")
     link = _named(row, "link", where, _is_number, "a number")
+    for key in LINK.keys() & link.keys():
+        least, most = LINK[key]
+        _member(link, key, f"{where}, link", lambda value, least=least, most=most: _is_number(value, least, most),
+                f"a number from {least} to {most:g}")
     hosts = int(min(max(link.get("hosts", 1), 1), ranks))
     columns = _member(row, "epochs", where, lambda value: isinstance(value, dict), "columns by their names")
     count = len(_list(columns, "samples", where))

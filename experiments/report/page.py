@@ -5,7 +5,7 @@ import html
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from . import compare, output, plots_learning, plots_network, plots_rate, plots_reach, plots_time, svg
+from . import compare, output, plots_learning, plots_network, plots_rate, plots_reach, plots_time, reach, svg
 from .run import Run
 from .table import Table
 
@@ -53,7 +53,7 @@ def plots_of(runs: list[Run], curves: Collection[Run] = ()) -> dict[str, list[st
     return {
         "time": _list(plots_time.time_plot(runs)), "scaling": plots_network.scaling_plots(runs),
         "bandwidth": plots_network.bandwidth_plots(runs), "network": plots_network.network_plots(runs),
-        "learning": plots_learning.learning_plots(runs), "ranks": _list(plots_time.ranks_plot(runs)),
+        "learning": plots_learning.learning_plots(reach.with_curves(runs)), "ranks": _list(plots_time.ranks_plot(runs)),
         "reach": plots_reach.reach_plots(runs, curves), "rounds": plots_rate.round_plots(runs),
         "rate": plots_rate.rate_plots(runs), "errors": plots_learning.error_plots(runs)
     }
@@ -107,6 +107,9 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
     ]
     if len(runs) > plots_time.MOST:
         problems = [*problems, f"plots with a row a run show the first {plots_time.MOST} of {len(runs)} runs"]
+    if (left_out := len(runs) - len(reach.with_curves(runs))) > 0:
+        problems = [*problems, f"plots of loss and accuracy leave out {left_out} short runs, which have times of steps for longer "
+                    "trainings"]
     sections = [section for section in sections if any(section[2:])]
     links = " ".join(f'<a href="#{key}">{html.escape(title)}</a>' for key, title, *_ in sections)
     reload = f'<meta http-equiv="refresh" content="{live.every_s}"/>\n' if live is not None and live.reloads else ""

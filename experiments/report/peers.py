@@ -6,6 +6,8 @@ import math
 import pathlib
 from dataclasses import dataclass
 
+from .read_log import printable
+
 COLUMNS = ("program", "model", "ranks", "batch", "link", "step_s", "compute_s", "sent_mb", "curve", "machine")
 
 
@@ -30,21 +32,26 @@ class Peer:
 def read(path: pathlib.Path) -> tuple[Peer, ...]:
     """Throws Unreadable."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise Unreadable("cannot be read as a text") from error
     rows = csv.DictReader(text.splitlines())
-    if tuple(rows.fieldnames or ()) != COLUMNS:
-        raise Unreadable(f"must begin with the line {','.join(COLUMNS)}")
-    return tuple(_peer(row, rows.line_num) for row in rows)
+    try:
+        if tuple(rows.fieldnames or ()) != COLUMNS:
+            raise Unreadable(f"must begin with the line {','.join(COLUMNS)}")
+        return tuple(_peer(row, rows.line_num) for row in rows)
+    except csv.Error as error:
+        raise Unreadable(f"line {rows.line_num + 1}: is not CSV ({error})") from error
 
 
 def _peer(row: dict[str, str | None], line: int) -> Peer:
     if None in row or None in row.values():
-        raise Unreadable(f"line {line}: must have {len(COLUMNS)} values, separated by commas")
+        found = sum(value is not None for key, value in row.items() if key is not None) + len(row.get(None) or ())
+        raise Unreadable(f"line {line}: has {found} values; it must have {len(COLUMNS)}, separated by commas")
+    row = {name: printable(value or "") for name, value in row.items()}
 
     def number(name: str, may_lack: bool = False) -> float | None:
-        text = row[name] or ""
+        text = row[name]
         if not text and may_lack:
             return None
         try:
@@ -55,8 +62,13 @@ def _peer(row: dict[str, str | None], line: int) -> Peer:
             raise Unreadable(f"line {line}: {name} {text}: must be a number above 0" + " or nothing" * may_lack)
         return value
 
+    def whole(name: str) -> int:
+        value = number(name) or 0.0
+        if value != int(value):
+            raise Unreadable(f"line {line}: {name} {row[name]}: must be a whole number above 0")
+        return int(value)
+
     if row["curve"] not in ("fp32", ""):
         raise Unreadable(f"line {line}: curve {row['curve']}: must be fp32 or nothing")
-    return Peer(row["program"] or "", row["model"] or "", int(number("ranks") or 0), int(number("batch") or 0),
-                row["link"] or "", number("step_s") or 0.0, number("compute_s", True), number("sent_mb", True),
-                row["curve"] == "fp32", row["machine"] or "")
+    return Peer(row["program"], row["model"], whole("ranks"), whole("batch"), row["link"], number("step_s") or 0.0,
+                number("compute_s", True), number("sent_mb", True), row["curve"] == "fp32", row["machine"])

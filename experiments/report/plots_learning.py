@@ -44,9 +44,9 @@ def naming_of(runs: list[Run]) -> Naming:
     of_all: list[Way] = [lambda run: f"{run.world_size} rank{'s' * (run.world_size > 1)}",
                          lambda run: f"batch {units.size(run.batch)}"]
     # A run on one rank has neither codec nor link, so only the other runs say whether these differ.
-    of_several: list[Way] = [lambda run: run.config.get("compress", "") if run.exchanges else "one rank",
+    of_several: list[Way] = [lambda run: run.exchange if run.exchanges else "one rank",
                              lambda run: run.link_name, lambda run: run.topology or "one rank"]
-    said = {"compress", "ranks", "hosts", "throttle", "batch-size", "global-batch", "topology"}
+    said = compare.EXCHANGE | {"ranks", "hosts", "throttle", "batch-size", "global-batch"}
     options: list[Way] = [
         lambda run, option=name: f"{option} {compare.setting(run).get(option, '')}"  # type: ignore[misc]
         for name in names if name not in said
@@ -177,7 +177,7 @@ def learning_plots(runs: list[Run]) -> list[str]:
     plots = [
         _loss_plot("loss", "Training loss over epochs", "training loss", _lines(runs, naming, _epoch, "train_loss"), naming),
         _loss_plot("test-loss", "Test loss over epochs", "test loss", _lines(runs, naming, _epoch, "test_loss"), naming),
-        *_accuracy_plots(runs, naming), pareto_plot(_senders(runs))
+        *_accuracy_plots(runs, naming), *pareto_plots(_senders(runs))
     ]
     rates = [line for line in _lines(runs, naming, _epoch, "learning_rate") if any(line.y)]
     plots.append(lines_plot("learning-rate", "Learning rate over epochs", _merged(rates, len(runs)),
@@ -244,17 +244,27 @@ def _drawn_at(ax: Axes, points: list[_Point], front: list[_Point]) -> list[Bbox]
     ] + [box(front[-1].sent_mb, front[-1].accuracy, points[-1].sent_mb * 1.2, front[-1].accuracy, 1)]
 
 
-def pareto_plot(runs: list[Run]) -> str | None:
-    """The final accuracy against the bytes sent, with the Pareto front."""
-    errors = chance.standard_errors(runs)
+def pareto_plots(runs: list[Run]) -> list[str | None]:
+    """The final accuracy against the bytes sent, with the Pareto front, for each task."""
+    errors, tasks = chance.standard_errors(runs), compare.groups(runs, chance.task).values()
+    return [_pareto_plot(same, errors, f"-{number}" * (number > 1), f"{_task(same[0])}: " * (len(tasks) > 1))
+            for number, same in enumerate(tasks, 1)]
+
+
+def _task(run: Run) -> str:
+    return f"{run.model_name}, {len(run.epochs)} epochs of {units.whole(run.samples)} images"
+
+
+def _pareto_plot(runs: list[Run], errors: dict[str, float], number: str, task: str) -> str | None:
     points = sorted((_Point(_sent_mb(run, run.epochs)[-1], 100 * (run.last("test_accuracy") or 0.0), run,
                             100 * errors.get(run.label, 0.0)) for run in runs if units.is_number(run.last("test_accuracy"))),
                     key=lambda point: (point.sent_mb, point.accuracy))
     if len(points) < 3:
         return None
     front = chance.front(points, lambda point: point.sent_mb, lambda point: point.accuracy, lambda point: point.error)
-    title = ("test accuracy of the last epoch, %, ± one standard error; diamonds: the fewest bytes, and each further run "
-             "whose accuracy is higher and different")
+    is_judged = any(point.error for point in points)
+    title = (f"{task}test accuracy of the last epoch, %{', ± one standard error' * is_judged}; diamonds: the fewest bytes, and "
+             f"each further run whose accuracy is higher{' and different' * is_judged}")
     margin = 0.15
     for _ in range(2):
         fig, ax = _pareto_axes(points, front, title, margin)
@@ -265,7 +275,7 @@ def pareto_plot(runs: list[Run]) -> str | None:
         margin = 0.35 + max(svg.text_width(text) for _, _, text in names)  # for labels beside the plot
     if left_over:
         svg.label_ends(ax, [(x, y, text, svg.MUTED) for x, y, text in left_over], are_all_beside=True, line=":")
-    return svg.to_svg(fig, "pareto", "Accuracy reached against bytes sent, with the Pareto front")
+    return svg.to_svg(fig, f"pareto{number}", f"{task}Accuracy reached against bytes sent, with the Pareto front")
 
 
 def error_plots(runs: list[Run]) -> list[str]:

@@ -121,19 +121,21 @@ def _one(name: str, alt: str, lines: list[Line], form: Form) -> str:
 
 def _panels(name: str, alt: str, lines: list[Line], form: Form) -> str:
     width = svg.width()
-    groups = list(compare.groups(lines, lambda line: line.group).items())[:MOST_PANELS]
+    groups = list(compare.groups(lines, lambda line: line.group).items())
+    y_title = form.y_title + (f"; the first {MOST_PANELS} of {len(groups)}" if len(groups) > MOST_PANELS else "")
+    groups = groups[:MOST_PANELS]
     across = 2 if len(groups) == 4 or svg.is_narrow() else ACROSS
     across = min(across, len(groups))
     rows = math.ceil(len(groups) / across)
     kinds = sorted({(line.kind_number, line.kind) for line in lines})
     columns = svg.legend_columns([kind for _, kind in kinds])
-    above = svg.title_height(form.y_title)
+    above = svg.title_height(y_title)
     legend = 0.2 * math.ceil(len(kinds) / columns) if len(kinds) > 1 else 0.0
     height = above + legend + 0.25 + 0.5 + 1.75 * rows
     fig, axes = svg.figure(height, rows, across, sharex=True, sharey=True)
     fig.subplots_adjust(left=0.56 / width, right=1 - 0.28 / width, top=1 - (above + legend + 0.25) / height,
                         bottom=0.5 / height, wspace=0.1, hspace=0.3)
-    svg.titled(fig, form.y_title)
+    svg.titled(fig, y_title)
     for ax, (group, own) in zip(axes, groups):
         ax.plot(*_all_of(lines), color=svg.GRID, linewidth=1)
         _draw_mark(ax, form)

@@ -19,7 +19,7 @@ def _family(curve: reach.Curve) -> str:
     run = curve.runs[0]
     if not run.sync_every:
         return "at every step"
-    return "in rounds with an outer optimiser" if reach.has_outer(run) else "in rounds"
+    return "in rounds with an outer optimiser" if run.outer else "in rounds"
 
 
 def _word(text: str) -> str:
@@ -28,8 +28,11 @@ def _word(text: str) -> str:
 
 
 def _line(panel: str, kind: str, x: list[float], curve: reach.Curve) -> Line:
-    line = Line(panel, panel, x, [100 * y for y in curve.accuracy], kind, kind_number=[OWN, EXACT].index(kind))
-    line.band = [100 * y for y in curve.spread] if len(curve.runs) > 1 else []
+    """Without the epochs before anything was sent, for which a logarithmic axis has no place."""
+    there = [e for e, value in enumerate(x) if value > 0]
+    line = Line(panel, panel, [x[e] for e in there], [100 * curve.accuracy[e] for e in there], kind,
+                kind_number=[OWN, EXACT].index(kind))
+    line.band = [100 * curve.spread[e] for e in there] if len(curve.runs) > 1 else []
     return line
 
 
@@ -42,6 +45,7 @@ def _plot(name: str, alt: str, title: str, x_title: str, found: reach.Reach, cur
         if xs is not None:
             lines += [_line(panel, EXACT, exact, found.fp32)] if exact is not None else []
             lines.append(_line(panel, OWN, xs, curve))
+    lines = [line for line in lines if line.x]
     if not lines:
         return None
 
@@ -55,8 +59,10 @@ def _plot(name: str, alt: str, title: str, x_title: str, found: reach.Reach, cur
 
 def reach_plots(runs: list[Run], curves: Collection[Run] = ()) -> list[str]:
     plots = []
-    for number, found in enumerate(reach.reaches(runs, curves), 1):
-        about = "mean over the seeds, with a band of one standard deviation"
+    kinds = reach.reaches(runs, curves)
+    for number, found in enumerate(kinds, 1):
+        has_seeds, of = any(len(curve.runs) > 1 for curve in found.curves), f"{found.title}: " * (len(kinds) > 1)
+        about = "mean over the seeds, with a band of one standard deviation" if has_seeds else "one seed each"
         about += "; dashed: the least at the end that is equal to fp32" if found.equal is not None else ""
         families = compare.groups(found.curves[1:], _family)
         parts = [(family, part, own[part:part + MOST_PANELS]) for family, own in families.items()
@@ -65,11 +71,11 @@ def reach_plots(runs: list[Run], curves: Collection[Run] = ()) -> list[str]:
             key = f"reach-{number}-{_word(family)}" + (f"-{part}" if part else "")
             for link in found.links:
                 plots.append(_plot(
-                    f"{key}-{_word(link)}", f"Test accuracy over time at {link}, exchanges {family}",
-                    f"test accuracy over time at {link}, %; exchanges {family}; {about}",
+                    f"{key}-{_word(link)}", f"{of}Test accuracy over time at {link}, exchanges {family}",
+                    f"{of}test accuracy over time at {link}, %; exchanges {family}; {about}",
                     f"seconds of training over {link} (logarithmic)", found, own,
                     lambda curve, link=link: curve.after_epochs(curve.step_s[link]) if link in curve.step_s else None))
-            plots.append(_plot(f"{key}-bytes", f"Test accuracy over bytes sent, exchanges {family}",
-                               f"test accuracy over bytes sent, %; exchanges {family}; {about}",
+            plots.append(_plot(f"{key}-bytes", f"{of}Test accuracy over bytes sent, exchanges {family}",
+                               f"{of}test accuracy over bytes sent, %; exchanges {family}; {about}",
                                "MB sent by a rank (logarithmic)", found, own, lambda curve: curve.sent_mb))
     return [plot for plot in plots if plot is not None]

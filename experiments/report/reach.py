@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from . import compare, units
 from .peers import Peer
-from .run import Run
+from .run import Run, standard_error
 from .step_times import Measured, StepTimes, follows_link, is_over_link, link_of, machine_of
 
 LEAST_EPOCHS = 3  # of a curve; shorter runs only have times
@@ -28,28 +28,8 @@ class Asked:
 
 
 def exchange_of(run: Run) -> str:
-    """What a rank exchanges and how often: "q8", "ecq:bits=1, H = 16", "none, H = 4, outer 0.7/0.5"."""
-    text = run.codec
-    if run.config.get("compress-exclude"):
-        text += f", not {run.config['compress-exclude']}"
-    if run.sync_every:
-        text += f", H = {run.sync_every}"
-        if (run.config.get("sync-delay") or "0") != "0":
-            text += f", delay {run.config['sync-delay']}"
-        if has_outer(run):
-            text += ", outer " + "/".join(_outer(run))
-    # What auto sends follows from its link.
-    return text + (f" at {link_of(run)}" if follows_link(run) else "")
-
-
-def has_outer(run: Run) -> bool:
-    """Whether an outer optimiser takes the mean change of a round."""
-    return run.sync_every != "" and _outer(run) != ("1", "0")
-
-
-def _outer(run: Run) -> tuple[str, str]:
-    """The rate and the momentum of the outer optimiser; plain means have 1 and 0."""
-    return run.config.get("outer-lr") or "1", run.config.get("outer-momentum") or "0"
+    """As Run.exchange; what auto sends follows from its link."""
+    return run.exchange + (f" at {link_of(run)}" if follows_link(run) else "")
 
 
 def _along(values: list[float], end: float) -> float:
@@ -77,11 +57,26 @@ class Curve:
     seeds: list[list[float]]  # the accuracies of each run
     accuracy: list[float]  # their mean after each epoch
     spread: list[float]  # their standard deviation; 0 for one seed
+    chance: list[float]  # the standard error of one run's accuracy, from the number of test images; 0 if that is unknown
     train_loss: float  # the mean of their last ones
     sent_mb: list[float]  # by a rank, from the start
     steps: list[float]  # of each epoch
     step_s: dict[str, list[float]] = field(default_factory=dict)  # of each epoch, by link
     measured: dict[str, Measured] = field(default_factory=dict)  # what step_s comes from
+
+    @property
+    def deviation(self) -> list[float]:
+        """Of a run: that of the seeds, or that of its test images where this is larger, since few seeds may end alike."""
+        return [max(both) for both in zip(self.spread, self.chance)]
+
+    @property
+    def seeds_are(self) -> set[str]:
+        return {run.config.get("seed", "") for run in self.runs}
+
+    @property
+    def revisions(self) -> list[str]:
+        """Of dptrain, that made the runs."""
+        return list(dict.fromkeys(str(run.attributes.get("git_revision", "")) or "unknown" for run in self.runs))
 
     @property
     def epochs(self) -> list[float]:
@@ -122,6 +117,13 @@ class Reach:
     curves: list[Curve]
     links: list[str]  # the slowest first
     alone_s: list[float]  # seconds a step of the runs without an exchange
+    differs: str = ""  # in which options it differs from others of the same title
+
+    @property
+    def title(self) -> str:
+        first = self.fp32.runs[0]
+        return (f"{first.model_name}, {first.world_size} ranks x {units.size(first.batch)}, {len(first.epochs)} epochs of "
+                f"{units.whole(first.samples)} images" + (f", {self.differs}" if self.differs else ""))
 
     @property
     def fp32(self) -> Curve:
@@ -130,7 +132,7 @@ class Reach:
     @property
     def equal(self) -> float | None:
         """The least accuracy that counts as equal to fp32's. One seed does not tell."""
-        return self.fp32.accuracy[-1] - SPREADS * self.fp32.spread[-1] if len(self.fp32.runs) > 1 else None
+        return self.fp32.accuracy[-1] - SPREADS * self.fp32.deviation[-1] if len(self.fp32.runs) > 1 else None
 
     def marks(self, asked: float | None) -> list[float]:
         """The accuracies for which times and bytes are given: the one that is asked for, or else one that most exchanges
@@ -139,7 +141,7 @@ class Reach:
         return [first] + ([self.equal] if self.equal is not None else [])
 
     def fp32_after(self, seconds: float, link: str) -> tuple[float, float] | None:
-        """fp32's accuracy and its standard deviation when it has trained so long over the link, on straight lines. Before
+        """fp32's accuracy and its deviation when it has trained so long over the link, on straight lines. Before
         the end of its first epoch it has that epoch's, which is more than it can have."""
         if link not in self.fp32.step_s:
             return None
@@ -148,8 +150,8 @@ class Reach:
             if seconds <= end:
                 share = (seconds - ends[e - 1]) / (end - ends[e - 1]) if e > 0 else 1.0
                 return tuple(values[max(0, e - 1)] + share * (values[e] - values[max(0, e - 1)])
-                             for values in (self.fp32.accuracy, self.fp32.spread))  # type: ignore[return-value]
-        return self.fp32.accuracy[-1], self.fp32.spread[-1]
+                             for values in (self.fp32.accuracy, self.fp32.deviation))  # type: ignore[return-value]
+        return self.fp32.accuracy[-1], self.fp32.deviation[-1]
 
     def at_equal_time(self, curve: Curve, link: str) -> str | None:
         """How the curve's last accuracy lies to fp32's at the same time: "above", "equal" or "below"."""
@@ -166,6 +168,7 @@ def _curve(exchange: str, runs: list[Run]) -> Curve:
     rows = runs[0].epochs.to_dict("records")
     return Curve(exchange, runs, seeds, [statistics.mean(values) for values in zip(*seeds)],
                  [statistics.stdev(values) if len(values) > 1 else 0.0 for values in zip(*seeds)],
+                 [standard_error(statistics.mean(values), runs[0].test_images) or 0.0 for values in zip(*seeds)],
                  statistics.mean(math.nan if (loss := run.last("train_loss")) is None else loss for run in runs),
                  [statistics.mean(values) for values in zip(*sent)], [Run.optimizer_steps_in(row) or 0.0 for row in rows])
 
@@ -188,7 +191,7 @@ def _trainings(runs: list[Run]) -> list[list[list[Run]]]:
         by_exchange = list(compare.groups(same, lambda run: (exchange_of(run), run.topology)).values())
         exact = [own for own in by_exchange if exchange_of(own[0]) == "none"]
         if exact and len(by_exchange) > 1:
-            first = max(exact, key=lambda own: len(_by_seed(own)))
+            first = max(exact, key=lambda own: len(compare.by_seed(own)))
             found.append([first, *(own for own in by_exchange if own is not first)])
     return [kind for kind in found if not any(_measures(kind, other) for other in found)]
 
@@ -209,19 +212,24 @@ def _images(run: Run) -> float:
     return float(run.epochs["samples"].sum())
 
 
-def _by_seed(runs: list[Run]) -> dict[str, list[Run]]:
-    return compare.groups(runs, lambda run: run.config.get("seed", ""))
-
-
 def _same_training(run: Run) -> tuple:
     return (compare.work(run, compare.PLACE), run.config.get("seed", ""), link_of(run) if follows_link(run) else "")
 
 
 def trainings(runs: list[Run], curves: Collection[Run]) -> list[Run]:
-    """The runs whose accuracies count, of the logs and then of the curves. A log stands for a curve of the same training."""
+    """The runs whose accuracies count, one a seed, of the logs and then of the curves. A log stands for a curve of the same
+    training."""
     logged = {_same_training(run) for run in runs if run.is_finished}
     all_of_them = [*runs, *(curve for curve in curves if _same_training(curve) not in logged)]
-    return [run for kind in _trainings(all_of_them) for own in kind for run in own]
+    return [same[0] for kind in _trainings(all_of_them) for own in kind for same in compare.by_seed(own).values()]
+
+
+def with_curves(runs: list[Run]) -> list[Run]:
+    """Without those that were run only for the times of steps: over links or without an exchange, beside longer trainings of
+    which they are the times."""
+    trained = [run for run in trainings(runs, ()) if not is_over_link(run)]
+    return [run for run in runs if not ((is_over_link(run) or not run.exchanges) and any(
+        machine_of(run) == machine_of(longer) and _images(run) < _images(longer) for longer in trained))]
 
 
 def repeated(runs: list[Run]) -> list[str]:
@@ -230,17 +238,42 @@ def repeated(runs: list[Run]) -> list[str]:
     said = []
     for by_exchange in _trainings(runs):
         for own in by_exchange:
-            for same in _by_seed(own).values():
+            for same in compare.by_seed(own).values():
                 for first, *others in compare.groups(same, lambda run: run.link_name).values():
                     said += [f"{other.path}: is the same training as {first.path}, with the same seed; the accuracies of "
                              f"'{exchange_of(first)}' leave it out" for other in others]
     return said
 
 
+def without_table(runs: list[Run], asked: Asked) -> list[str]:
+    """A sentence for each file whose curves or rows are in no table."""
+    found, said = reaches(runs, asked.curves), []
+    shown = {_same_training(run) for reach in found for curve in reach.curves for run in curve.runs}
+    lost = [curve for curve in asked.curves if _same_training(curve) not in shown]
+    for path, own in compare.groups(lost, lambda curve: curve.path).items():
+        names = compare.some(curve.label for curve in own)
+        said.append(f"{path}: {names}: in no table of time and bytes, because no training with fp32 at every step "
+                    f"(--compress none) has all their other options and {LEAST_EPOCHS} epochs or more")
+    if asked.peers and not any(_is_beside(peer, reach) for peer in asked.peers for reach in found):
+        kinds = dict.fromkeys(f"{peer.model}, {peer.ranks} ranks x {peer.batch}" for peer in asked.peers)
+        said.append(f"--peers: no row is shown, because no training that is compared is one of {compare.some(kinds)}")
+    return said
+
+
+def _is_beside(peer: Peer, reach: Reach) -> bool:
+    first = reach.fp32.runs[0]
+    return (peer.model, peer.ranks, peer.batch) == (first.model_name, first.world_size, first.batch)
+
+
+def peers_of(reach: Reach, peers: Collection[Peer]) -> list[Peer]:
+    """Those that ran what these trainings are."""
+    return [peer for peer in peers if _is_beside(peer, reach)]
+
+
 def reaches(runs: list[Run], curves: Collection[Run] = ()) -> list[Reach]:
     times, found = StepTimes(runs), []
     for by_exchange in _trainings(trainings(runs, curves)):
-        of_all = [_curve(exchange_of(own[0]), [same[0] for same in _by_seed(own).values()]) for own in by_exchange]
+        of_all = [_curve(exchange_of(own[0]), [same[0] for same in compare.by_seed(own).values()]) for own in by_exchange]
         names = [curve.exchange for curve in of_all]
         for curve in of_all:
             _join(curve, times)
@@ -249,4 +282,10 @@ def reaches(runs: list[Run], curves: Collection[Run] = ()) -> list[Reach]:
         others = sorted(of_all[1:], key=lambda curve: -curve.sent_mb[-1])
         found.append(Reach([of_all[0], *others], times.slowest_first({link for curve in of_all for link in curve.step_s}),
                            times.without_network(of_all[0].runs[0])))
+    for same in compare.groups(found, lambda reach: reach.title).values():
+        firsts = [reach.fp32.runs[0] for reach in same]
+        names, settings = compare.differences(firsts)
+        names = [name for name in names if name not in compare.PLACE | compare.EXCHANGE | {"seed"}]
+        for reach, own in zip(same, settings):
+            reach.differs = ", ".join(f"{name} {own.get(name) or 'not given'}" for name in names) if len(same) > 1 else ""
     return found

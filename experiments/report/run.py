@@ -19,6 +19,7 @@ import pandas as pd
 from . import units
 
 
+WHOLE_TEST_SETS = {"cifar10": 10_000, "cifar100": 10_000}  # their numbers of images
 CERTAIN = 0.1  # a measured rate that is known to this share is taken as it is
 
 
@@ -80,6 +81,25 @@ class Run:
         """The value of --sync-every, or an empty text if gradients are exchanged at every step."""
         value = self.config.get("sync-every", "")
         return value if self.exchanges and value != "off" else ""
+
+    @property
+    def outer(self) -> tuple[str, str] | None:
+        """Rate and momentum of the outer optimiser that takes the mean change of a round; None for the mean alone."""
+        outer = self.config.get("outer-lr") or "1", self.config.get("outer-momentum") or "0"
+        return outer if self.sync_every and outer != ("1", "0") else None
+
+    @property
+    def exchange(self) -> str:
+        """What a rank exchanges and how often: "q8", "ecq:bits=1, H = 16", "none, H = 4, outer 0.7/0.5"."""
+        text = self.codec
+        if self.exchanges and self.config.get("compress-exclude"):
+            text += f", not {self.config['compress-exclude']}"
+        if self.sync_every:
+            text += f", H = {self.sync_every}"
+            if (self.config.get("sync-delay") or "0") != "0":
+                text += f", delay {self.config['sync-delay']}"
+            text += f", outer {'/'.join(self.outer)}" if self.outer else ""
+        return text
 
     @property
     def topology(self) -> str:
@@ -275,6 +295,12 @@ class Run:
         return None if self.typical is None else self.typical.get(column)
 
     @property
+    def sent_an_epoch(self) -> float | None:
+        """Bytes that all ranks sent in an epoch, the mean over all of them: a codec may send more in some than in others."""
+        sent = self.epochs["sent_bytes"].mean() if "sent_bytes" in self.epochs else None
+        return float(sent) if units.is_number(sent) else None
+
+    @property
     def epoch_s(self) -> float | None:
         return self.time("epoch_s")
 
@@ -318,7 +344,7 @@ class Run:
     def test_images(self) -> int | None:
         """The number of images in the test set; None if the log does not have it, or if its accuracies contradict
         it."""
-        count = self._number("limit-test")
+        count = self._number("limit-test") or WHOLE_TEST_SETS.get(self.config.get("dataset", ""))
         if not count or "test_accuracy" not in self.epochs:
             return None
         right = (self.epochs["test_accuracy"].dropna() * count).to_list()
@@ -326,11 +352,8 @@ class Run:
 
     @cached_property
     def accuracy_error(self) -> float | None:
-        """The standard error of the last test accuracy, from the number of images: sqrt(p (1 - p) / n)."""
-        share, count = self.last("test_accuracy"), self.test_images
-        if count is None or share is None or not 0 <= share <= 1:
-            return None
-        return math.sqrt(share * (1 - share) / count)
+        """The standard error of the last test accuracy, from the number of images."""
+        return standard_error(self.last("test_accuracy"), self.test_images)
 
     @property
     def views(self) -> str:
@@ -347,6 +370,11 @@ class Run:
         if column not in self.epochs or not len(self.epochs):
             return None
         return float(self.epochs[column].iloc[-1])
+
+
+def standard_error(accuracy: float | None, images: int | None) -> float | None:
+    """Of an accuracy p on n test images, sqrt(p (1 - p) / n); None if one of them is unknown."""
+    return None if accuracy is None or not images or not 0 <= accuracy <= 1 else math.sqrt(accuracy * (1 - accuracy) / images)
 
 
 def round_rate(bits_per_s: float) -> float:

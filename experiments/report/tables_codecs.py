@@ -1,4 +1,4 @@
-"""Compares codecs: runs that differ only in the codec, and its effect on time, bytes and learning."""
+"""Compares codecs, and rounds: runs that differ only in what they exchange and when, and its effect on time, bytes and learning."""
 from __future__ import annotations
 
 import statistics
@@ -10,12 +10,12 @@ from .table import Column, Row, Table, count, name, size
 
 MOST_SENTENCES = 6
 UNEQUAL = 1.25  # the most by which two times of the same computation differ
-# These follow from the codec, or from chance.
-FREE = ("compress", "compress-warmup", "compress-exclude", "seed", "exchange_path", "git_revision")
+# These belong to the exchange, or follow from it or from chance.
+FREE = (compare.EXCHANGE - {"topology"}) | {"seed", "exchange_path", "git_revision"}
 
 
 def circumstances(run: Run) -> tuple:
-    """All that was chosen for a run but the codec."""
+    """All that was chosen for a run but what it exchanges, and when."""
     said = compare.setting(run)
     return (run.link_name, *(f"{key}={value}" for key, value in sorted(said.items()) if key not in FREE))
 
@@ -38,9 +38,9 @@ def _median(runs: list[Run], value: Callable[[Run], float | None]) -> float | No
 
 def _row(runs: list[Run], errors: dict[str, float]) -> Row:
     first = runs[0]
-    sent = _median(runs, lambda run: run.time("sent_bytes"))
+    sent = _median(runs, lambda run: run.sent_an_epoch)
     return {
-        "runs": len(runs), "labels": [run.label for run in runs], "codec": first.codec, "ranks": first.world_size,
+        "runs": len(runs), "labels": [run.label for run in runs], "codec": first.exchange, "ranks": first.world_size,
         "batch": first.batch, "topology": first.topology, "link": first.link_name,
         "epochs": max(len(run.epochs) for run in runs),
         "epoch_s": _median(runs, lambda run: run.epoch_s),
@@ -56,7 +56,7 @@ def codec_groups(runs: list[Run]) -> list[list[Row]]:
     several = [run for run in runs if run.exchanges and run.epoch_s]
     groups, errors = [], chance.standard_errors(runs)
     for same in compare.groups(several, lambda run: (circumstances(run), len(run.epochs))).values():
-        rows = [_row(group, errors) for group in compare.groups(same, lambda run: run.codec).values()]
+        rows = [_row(group, errors) for group in compare.groups(same, lambda run: run.exchange).values()]
         if len(rows) < 2:
             continue
         rows.sort(key=lambda row: (row["codec"] != "none", -(row["sent_mb"] or 0.0)))
@@ -139,9 +139,10 @@ def codecs_table(runs: list[Run]) -> Table | None:
         name("against", "compared with", True)
     ]
     notes = [
-        "Runs that are alike but for the codec and the seed. Times as fast, of the bytes, and both columns against: "
-        "compared with none, or where there is no such run with the codec that sends most. Sent: by all ranks in a typical "
-        "epoch. Loss: training loss of the last epoch; test acc.: test accuracy after it; std. error: its standard error, "
+        "Runs that are alike but for the codec, rounds (H: steps between two exchanges; outer: rate and momentum of the outer "
+        "optimiser) and the seed. Times as fast, of the bytes, and both columns against: "
+        "compared with none, or where there is no such run with the codec that sends most. Sent: by all ranks in "
+        "an epoch, the mean over all epochs. Loss: training loss of the last epoch; test acc.: test accuracy after it; std. error: its standard error, "
         f"in points (see {chance.PLACE}). Of several runs the medians."
     ]
     notes += [sentence(group) for group in groups[:MOST_SENTENCES]]

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import statistics
 
-from . import compare, reach, units
+from . import compare, reach, step_times, units
 from .peers import Peer
 from .run import Run
 from .table import Column, Row, Table, count, name
 
 JOINED = (
-    "What an exchange does to learning does not depend on the link. So each training ran once, and the times of its steps "
-    "come from runs over the links with the same model, ranks, batch, precision and exchange; the two are joined here, epoch "
+    "What an exchange does to learning does not depend on the link, but with auto, which trains over each. So each training ran "
+    "once, and the times of its steps come from runs over the links with the same model, ranks, batch, precision and exchange; the two are joined here, epoch "
     "by epoch: the seconds of an epoch are its steps x (the time of a step without exposed communication + exposed communication of "
     "an exchange x exchanges a step), the former two as the other run took them in its epoch at the same share of the run "
     "(so both may have different numbers of epochs), the exchanges as the training made them. Evaluation is not counted. "
@@ -29,18 +29,15 @@ def reach_tables(runs: list[Run], asked: reach.Asked = reach.Asked()) -> list[Ta
     return tables
 
 
-def _title(found: reach.Reach) -> str:
-    first = found.fp32.runs[0]
-    return f"{first.model_name}, {first.world_size} ranks x {units.size(first.batch)}, {len(first.epochs)} epochs"
-
-
 def _accuracies(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
     marks, rows = found.marks(asked.accuracy), []
     for curve in found.curves:
         row: Row = {
-            "exchange": curve.exchange, "runs": len(curve.runs), "train_loss": curve.train_loss, "test_accuracy": curve.accuracy[-1],
+            "exchange": curve.exchange, "runs": len(curve.runs), "train_loss": curve.train_loss,
+            "test_accuracy": curve.accuracy[-1],
             "spread": curve.spread[-1] if len(curve.runs) > 1 else None, "sent_mb": curve.sent_mb[-1],
-            "of_bytes": found.fp32.sent_mb[-1] / curve.sent_mb[-1] if curve.sent_mb[-1] else None
+            "of_bytes": found.fp32.sent_mb[-1] / curve.sent_mb[-1] if curve.sent_mb[-1] else None,
+            "revisions": compare.some(curve.revisions)
         }
         if found.equal is not None:
             row["is_equal"] = "yes" if curve.accuracy[-1] >= found.equal else "no"
@@ -54,26 +51,29 @@ def _accuracies(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
         *([name("is_equal", "equal")] if found.equal is not None else []),
         Column("sent_mb", "a rank sends, MB"),
         Column("of_bytes", "times fewer"),
-        *(Column(f"mb_{i}", f"MB to {units.percent(mark)} %") for i, mark in enumerate(marks, 1))
+        *(Column(f"mb_{i}", f"MB to {units.percent(mark)} %") for i, mark in enumerate(marks, 1)),
+        name("revisions", "dptrain", True)
     ]
     notes = [
         "Means over the seeds; std. dev.: of their accuracies, in points. H: steps between two exchanges; outer: rate and "
-        "momentum of the outer optimiser. Times fewer: bytes than fp32 at every step. A dash: it is not reached.",
+        "momentum of the outer optimiser; dptrain: the revisions that trained. Times fewer: bytes than fp32 at every step. A dash: it is not reached.",
         "What counts as equal to fp32 is not known, because fp32 has one seed." if found.equal is None else
-        f"Equal, after the same steps: not below fp32 by more than {reach.SPREADS:g} standard deviations of fp32's seeds, that "
-        f"is at least {units.percent(found.equal)} %. This asks nothing of an exchange that ends above fp32, and it rests on "
+        f"Equal, after the same steps: not below fp32 by more than {reach.SPREADS:g} standard deviations of fp32's seeds (or "
+        f"of chance on its test images, where that is more), that is at least {units.percent(found.equal)} %. This asks nothing of an exchange that ends above fp32, and it rests on "
         f"the deviation of {len(found.fp32.runs)} seeds, which is not known well."
     ]
+    unlike = [curve.exchange for curve in found.curves if curve.seeds_are != found.fp32.seeds_are]
+    if unlike:
+        notes.append(f"Of other seeds than fp32: {compare.some(unlike)}; part of what differs may be the seeds.")
     if not found.links:
         notes.append("No run has measured the steps over links (between hosts, in a lab, or with --throttle), so there are no times.")
-    return Table(f"reach_{number}", f"Bytes to an accuracy: {_title(found)}", columns, rows, notes)
+    return Table(f"reach_{number}", f"Bytes to an accuracy: {found.title}", columns, rows, notes)
 
 
 def _times(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
-    marks, first = found.marks(asked.accuracy), found.fp32.runs[0]
+    marks = found.marks(asked.accuracy)
     alone_s = statistics.median(found.alone_s) if found.alone_s else None
-    peers = [peer for peer in asked.peers if (peer.model, peer.ranks, peer.batch) == (
-        first.model_name, first.world_size, first.batch)]
+    peers = reach.peers_of(found, asked.peers)
     rows: list[Row] = []
 
     def to_marks(curve: reach.Curve, step_s: list[float]) -> Row:
@@ -117,7 +117,7 @@ def _times(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
     if found.equal is not None:
         columns += [name("at_equal_time", "at equal time"), Column("fp32_then", "fp32 then, %", units.percent)]
     columns += [count("link_runs", "link runs", True), count("link_steps", "their steps", True)]
-    return Table(f"reach_times_{number}", f"Time to an accuracy: {_title(found)}", columns, rows,
+    return Table(f"reach_times_{number}", f"Time to an accuracy: {found.title}", columns, rows,
                  [*_notes(found, marks, alone_s), *_of_peers(peers, found.links)])
 
 
@@ -134,6 +134,10 @@ def _notes(found: reach.Reach, marks: list[float], alone_s: float | None) -> lis
     devices = {run.devices for curve in found.curves for measured in curve.measured.values() for run in measured.runs}
     notes = [f"S a step: the median over the epochs. Link, {'; '.join(used)}. The ranks of the link runs compute on: "
              f"{compare.some(sorted(devices))}."]
+    unlike = sorted({name for curve in found.curves for measured in curve.measured.values()
+                     for name in compare.differences(measured.runs)[0] if name in step_times.SLOWER_OR_FASTER})
+    if unlike:
+        notes.append(f"Some link runs of the same exchange and link differ in {compare.some(unlike)}; the median of all is shown.")
     if alone_s is None:
         notes.append("No run with --exchange off tells what a step takes without a network.")
     else:

@@ -22,10 +22,10 @@ def runs_table(runs: list[Run]) -> Table:
     rows: list[Row] = []
     for run in runs:
         weak = compare.baseline(run, runs, "batch") if run.exchanges else None
-        sent = run.time("sent_bytes")
+        sent = run.sent_an_epoch
         rows.append({
             "run": run.label, "model": run.model_name, "dataset": run.config.get("dataset"), "samples": run.samples,
-            "ranks": run.world_size, "batch": run.batch, "codec": run.codec, "topology": run.topology,
+            "ranks": run.world_size, "batch": run.batch, "codec": run.exchange, "topology": run.topology,
             "link": run.link_name, "epochs": len(run.epochs), "timed": len(run.counted),
             "train_loss": run.last("train_loss") if run.has_one_model else None,
             "test_accuracy": run.last("test_accuracy") if run.has_one_model else None,
@@ -61,7 +61,7 @@ def runs_table(runs: list[Run]) -> Table:
     return Table("runs", "Runs", columns, rows, [
         "Batch: images per step and rank. Loss: training loss of the last epoch in the log; test acc.: test accuracy after "
         "it. Exposed comm: exposed communication, the share of the epoch in which training stands still for the exchange. "
-        "Sent: gradients, by all ranks in an epoch." +
+        "Sent: by all ranks in an epoch, the mean over all epochs." +
         (VIEWS if has_views else "") +
         (" Speedup: T_1 / T_N at the same batch per rank; see Scaling." if has_speedups else ""),
         TYPICAL
@@ -197,7 +197,7 @@ def learning_table(runs: list[Run]) -> Table | None:
             continue
         accuracy = run.epochs["test_accuracy"].dropna() if "test_accuracy" in run.epochs else pd.Series(dtype=float)
         rows.append({
-            "run": run.label, "codec": run.codec, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
+            "run": run.label, "codec": run.exchange, "epochs": len(run.epochs), "train_loss": run.last("train_loss"),
             "test_loss": run.last("test_loss"), "test_accuracy": run.last("test_accuracy"),
             "augmented_accuracy": run.augmented_accuracy, "views": run.views,
             "accuracy_error": errors.get(run.label),
@@ -205,13 +205,13 @@ def learning_table(runs: list[Run]) -> Table | None:
             "best_epoch": int(run.epochs["epoch"][accuracy.idxmax()]) if len(accuracy) else None,
             "trained_s": float(run.epochs["epoch_s"].sum()), "sent_mb": float(run.epochs["sent_bytes"].sum()) / 1e6 /
             run.world_size if "sent_bytes" in run.epochs and run.exchanges else None,
-            "delivered": run.last("delivered_relative_error") if run.exchanges else None
+            "delivered": run.last("delivered_relative_error") if run.exchanges else None, "of": run
         })
     if not rows:
         return None
     sent = [row for row in rows if units.is_number(row["test_accuracy"]) and row["sent_mb"]]
-    best = chance.front(sent, lambda row: row["sent_mb"], lambda row: row["test_accuracy"],
-                        lambda row: row["accuracy_error"])
+    best = chance.fronts(sent, lambda row: row["of"], lambda row: row["sent_mb"], lambda row: row["test_accuracy"],
+                         lambda row: row["accuracy_error"])
     for row in rows:
         row["front"] = "*" if any(row is one for one in best) else ""
     columns = [
@@ -233,6 +233,6 @@ def learning_table(runs: list[Run]) -> Table | None:
     return Table("learning", f"{chance.PLACE}, and what they took", columns, rows, [
         f"{chance.RULE} Std. error: e, in points." + (VIEWS if has_views else ""),
         "Trained: the sum of all epochs' times, without evaluation. Sent a rank: in all epochs. Front: * for the run that "
-        "sent the least and, from there on, for each run whose accuracy in the last epoch is larger than, and different "
+        "sent the least of those with the same network, images and epochs and, from there on, for each run whose accuracy in the last epoch is larger than, and different "
         "from, that of the one before it (the Pareto front)."
     ])

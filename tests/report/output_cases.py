@@ -43,7 +43,7 @@ def exit_codes(folder: pathlib.Path) -> None:
 
 def page(folder: pathlib.Path) -> None:
     logs = study.make(folder)
-    one = write_log(folder / "a<b>&'c' $x$.h5", ranks=3, epochs=[EPOCH] * 2, config={"compress": "q8"},
+    one = write_log(folder / "a<b>&'c' $x$.h5", ranks=3, epochs=[EPOCH | {"samples": 4000}] * 3, config={"compress": "q8"},
                     link_bytes_per_s=5e6)
     report(folder, *(log.name for log in logs), one.name, "--html", "page.html")
     root = parse_page(folder / "page.html")

@@ -84,7 +84,7 @@ def front_is_labelled(folder: pathlib.Path) -> None:
                                            ("four_q2", "q2", 6.2, 0.15), ("four_bf16", "bf16", 48.0, 0.125)):
         write_log(folder / f"{name}.h5", ranks=4, codec_names=[codec], config={"compress": codec},
                   epochs=[EPOCH | {"sent_bytes": 4e6 * sent_mb, "test_accuracy": accuracy}])
-    figures = _laid_out(folder, plots_learning.pareto_plot)
+    figures = _laid_out(folder, lambda runs: plots_learning.pareto_plots(runs)[0])
     for name in ("pareto", "pareto-narrow"):
         ax = figures[name].axes[0]
         boxes = {text.get_text(): Text.get_window_extent(text) for text in ax.texts}  # without the lines to the points

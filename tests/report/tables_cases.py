@@ -250,6 +250,14 @@ def codecs_compared(folder: pathlib.Path) -> None:
     write_log(folder / "b2.h5", ranks=4, codec_names=["q4"], config={"compress": "q4", "lr": "1"},
               epochs=[EPOCH | {"compute_s": 20, "epoch_s": 25, "sent_bytes": 4e6}] * 3)
     has(words_of(quick(folder, "a.h5", "b2.h5")), "But computation alone took 8.00 and 20.0 s")
+    # Rounds are an exchange of their own, and what an exchange sends less and less of counts in all epochs.
+    for name, every in (("h4", "4"), ("h16", "16")):
+        write_log(folder / f"{name}.h5", ranks=4, config={"compress": "q8", "lr": "1", "sync-every": every}, epochs=[
+            EPOCH | {"epoch_s": epoch_s, "sent_bytes": sent} for epoch_s, sent in ((11, 9e6), (10, 2e6), (9, 1e6))])
+    quick(folder, "a.h5", "h4.h5", "h16.h5", "--csv", "tables")
+    rows = {row["codec"]: row for row in read_csv(folder / "tables/codecs.csv")}
+    assert list(rows) == ["q8", "q8, H = 4", "q8, H = 16"], rows
+    assert {float(row["sent_mb"]) for row in rows.values()} == {10.0, 4.0}, rows
 
 
 def columns_and_epochs(folder: pathlib.Path) -> None:
@@ -317,6 +325,12 @@ def different_by_one_rule(folder: pathlib.Path) -> None:
     assert front("a", "b", "c", "c2", "c3", "d") == ["a", "d"]
     error = {row["run"]: float(row["accuracy_error"]) for row in read_csv(folder / "tables/learning.csv")}
     assert abs(error["c"] - 0.05) < 1e-9 and abs(error["a"] - 0.01576) < 1e-5, error
+    # The same seed twice is no second one; all test images of CIFAR-10 are 10,000.
+    shutil.copy(folder / "c2.h5", folder / "again.h5")
+    run("e", "fp16", 6, 0.5, **{"dataset": "cifar10", "limit-test": "0"})
+    quick(folder, "c2.h5", "again.h5", "e.h5", "--csv", "tables")
+    error = {row["run"]: float(row["accuracy_error"]) for row in read_csv(folder / "tables/learning.csv")}
+    assert abs(error["again"] - 0.01576) < 1e-5 and abs(error["e"] - 0.005) < 1e-9, error
 
 
 def advice_is_imperative(folder: pathlib.Path) -> None:
