@@ -116,7 +116,7 @@ void check_run_setup(const Options& options, Communicator& comm, const RunFacts&
 }
 
 // Memory of a whole run: activations, and for each weight its value, gradient, the optimiser's
-// numbers, averages and the residual, and a copy of what a checkpoint has.
+// numbers, averages and the residual, what rounds keep, and a copy of what a checkpoint has.
 double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double weights = static_cast<double>(run.replica->network().parameters().size());
   const double of_optimizer = options.optimizer == Options::Optimizer::adam ||
@@ -128,10 +128,18 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double residual =
       (options.compress == "none" ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
-  const double state = 1.0 + of_optimizer + residual + averages;
+  // Of rounds: common parameters and the outer momentum; the residual before an exchange; with a
+  // delay, what was sent and the exchange's own memory.
+  const bool has_rounds = options.sync_every != "off";
+  const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
+  const double only_here =
+      !has_rounds ? 0.0
+                  : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (options.sync_delay > 0 ? 2.0 : 0.0);
+  const double state = 1.0 + of_optimizer + residual + averages + (has_rounds ? 1.0 + outer : 0.0);
   const double accumulated =
       options.accumulate > 1 || options.batch_schedule != "fixed" ? 1.0 : 0.0;
-  const double numbers = 1.0 + accumulated + state * (options.has_checkpoints() ? 2.0 : 1.0);
+  const double numbers =
+      1.0 + accumulated + only_here + state * (options.has_checkpoints() ? 2.0 : 1.0);
   return static_cast<double>(run.replica->network().planned_bytes(images)) +
          sizeof(float) * numbers * weights;
 }

@@ -24,6 +24,7 @@
 #include "app/trainer.hpp"
 #include "comm/auto_rate.hpp"
 #include "comm/communicator.hpp"
+#include "comm/exchange_kinds.hpp"
 #include "comm/topology.hpp"
 #include "io/dataset.hpp"
 #include "io/event_file.hpp"
@@ -48,6 +49,10 @@ dp::OptionContext option_context() {
   context.topology_for = [](const std::string& spec) {
     return std::string(
         dp::find_codec(dp::parse_codec_spec(dp::parse_compress(spec).codec).name)->topology);
+  };
+  context.kept_by_codec = [](const std::string& spec) -> dp::OptionContext::Kept {
+    const dp::CodecSpec codec = dp::parse_codec_spec(dp::parse_compress(spec).codec);
+    return {.has_residual = codec.feedback, .has_velocity = dp::takes_momentum(codec)};
   };
   context.check_compress = [](const std::string& spec) {
     static_cast<void>(dp::parse_compress(spec));

@@ -142,7 +142,8 @@ Options Builder::resolve() {
   resolve_checkpoint();
   resolve_plan();
   resolve_sync_bn();
-  resolve_rounds(options_, [this](const std::string& name) { return layer_of(name); });
+  resolve_rounds(
+      options_, [this](const std::string& name) { return layer_of(name); }, context_);
   resolve_codec_defaults();
   resolve_init();
   return options_;

@@ -178,6 +178,11 @@ struct OptionContext {
   std::function<void(const std::string& spec)> check_compress = nullptr;
   // The topology that suits a --compress value, where none is given; empty: the usual one.
   std::function<std::string(const std::string& spec)> topology_for = nullptr;
+  // What the codec of a --compress value keeps from step to step; empty: nobody asks.
+  struct Kept {
+    bool has_residual = false, has_velocity = false;
+  };
+  std::function<Kept(const std::string& spec)> kept_by_codec = nullptr;
   // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
   // without --dataset.
   std::function<std::string(const std::string& folder)> detect_dataset = nullptr;

@@ -60,7 +60,7 @@ std::vector<OptionRow> round_rows(Options& options) {
   return rows;
 }
 
-void resolve_rounds(Options& options, const LayerOf& layer_of) {
+void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context) {
   const Layer own = layer_of("sync-every");
   if (options.sync_every == "off") {
     for (const char* name : {"sync-delay", "outer-lr", "outer-momentum"}) {
@@ -85,6 +85,19 @@ void resolve_rounds(Options& options, const LayerOf& layer_of) {
            "which keeps the momentum of gradients that are exchanged at every step; topk has none");
   }
   const RoundSchedule schedule = parse_round_schedule("--sync-every", options.sync_every);
+  if (context.kept_by_codec) {
+    const OptionContext::Kept kept = context.kept_by_codec(options.compress);
+    const std::string compress = "--compress " + options.compress;
+    if (kept.has_velocity) {
+      refuse(compress.c_str(), "whose velocities need an exchange at every step; velocity=off");
+    }
+    if (schedule.decay < 1.0 && !kept.has_residual) {
+      throw_error(ErrorKind::usage,
+                  "--sync-every {}: decay= is about what a codec has not delivered yet, and {} "
+                  "keeps nothing",
+                  options.sync_every, compress);
+    }
+  }
   if (schedule.is_auto()) {
     if (options.sync_delay > 0) {
       throw_error(ErrorKind::usage, "--sync-delay {}: not with --sync-every {}; give H",

@@ -13,6 +13,6 @@ namespace dp {
 [[nodiscard]] std::vector<OptionRow> round_rows(Options& options);
 
 // Refuses what does not go together with rounds.
-void resolve_rounds(Options& options, const LayerOf& layer_of);
+void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context);
 
 }  // namespace dp

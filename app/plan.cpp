@@ -11,11 +11,14 @@
 
 #include "app/check_network.hpp"
 #include "app/codec_accuracy.hpp"
+#include "app/plan_choices.hpp"
 #include "app/prediction.hpp"
+#include "app/rank_main.hpp"
 #include "app/recorder.hpp"
 #include "app/round_schedule.hpp"
 #include "app/run_options.hpp"
 #include "comm/auto_rate.hpp"
+#include "comm/exchange_kinds.hpp"
 #include "comm/hierarchical.hpp"
 #include "comm/link_model.hpp"
 #include "comm/rate_budget.hpp"
@@ -25,17 +28,6 @@
 namespace dp {
 namespace {
 
-// From fine to coarse; auto, whose rate follows from the network, comes after its fixed rates.
-constexpr const char* kCodecs[] = {"none",
-                                   "fp16",
-                                   "q8",
-                                   "q4",
-                                   "ecq:bits=0.6",
-                                   "ecq:bits=0.35",
-                                   "ecq:bits=0.1",
-                                   "auto",
-                                   "powersgd:rank=4",
-                                   "topk:ratio=0.01"};
 // What `rate` is about: its small tensors have a codec of their own.
 constexpr const char* kCodecOfRate = "ecq:bits=0.35";
 
@@ -49,22 +41,6 @@ Options rehearsal_options(const Options& options) {
   trial.quiet = true;
   trial.epochs = std::max<std::int64_t>(1, options.epochs);
   return trial;
-}
-
-// The codecs of the table, each once.
-std::vector<std::string> codecs_of(const Options& options) {
-  std::vector<std::string> texts = options.plan.codecs;
-  if (texts.empty()) {
-    texts.assign(std::begin(kCodecs), std::end(kCodecs));
-    texts.push_back(options.compress);
-  }
-  std::vector<std::string> once;
-  std::set<std::string> seen;
-  for (const std::string& text : texts) {
-    const bool is_auto = parse_compress(text).is_auto();
-    if (seen.insert(is_auto ? text : parse_codec_spec(text).text()).second) once.push_back(text);
-  }
-  return once;
 }
 
 // A network between ranks.
@@ -155,6 +131,10 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
   if (sync_every > 1) {
     choice.round_steps = static_cast<double>(sync_every);
     choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
+    if (parse_round_schedule("--sync-every", options.sync_every).takes_mean_state) {
+      choice.round_state_bytes =
+          calibration.state_bytes * static_cast<double>(network.hosts.size() - 1);
+    }
   }
   choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
   const std::size_t bucket_bytes =
@@ -183,46 +163,6 @@ std::string loss_text(const PlanRow& row) {
   const auto loss = loss_of_studies(row);
   if (!loss) return "not tried";
   return fmt::format("{:+.1f} %", 100.0 * (*loss - 1.0));
-}
-
-// Steps between exchanges: those of --plan-sync, or the run's.
-std::vector<std::size_t> sync_lengths(const Options& options) {
-  std::vector<std::size_t> lengths;
-  for (const std::int64_t length : options.plan.sync) {
-    lengths.push_back(checked_cast<std::size_t>(length));
-  }
-  if (!lengths.empty()) return lengths;
-  const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
-  return {rounds.least_steps > 0 ? rounds.steps_at(options.lr) : 1};
-}
-
-// 0 where the plan does not ask what --sync-every auto would choose.
-std::size_t most_steps_of_auto(const Options& options) {
-  if (!options.plan.sync.empty()) return 0;
-  return parse_round_schedule("--sync-every", options.sync_every).most_steps;
-}
-
-// A run refuses the others (GradientSync).
-bool can_run(const std::string& codec, const std::string& topology) {
-  return topology != "hierarchical" || !has_rate(parse_codec_spec(parse_compress(codec).codec));
-}
-
-// Says what the table leaves out.
-std::string left_out(const Options& options) {
-  std::size_t all = 0, left = 0;
-  for (const std::string& codec : codecs_of(options)) {
-    for (const std::string& topology : options.plan.topologies) {
-      ++all;
-      if (!can_run(codec, topology)) ++left;
-    }
-  }
-  if (left == 0) return {};
-  if (left == all) {
-    throw AgreedError(ErrorKind::usage,
-                      "--plan-topologies hierarchical: adds in fp32 on a host, which codecs with "
-                      "bits= or error= and auto do not allow; allowed: direct, ring, tree, ps");
-  }
-  return "left out: hierarchical with bits=, error= and auto, which a run refuses\n";
 }
 
 PlanRow row_of(const Options& options, const Calibration& calibration, const std::string& codec,
@@ -274,7 +214,7 @@ TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {
 }
 
 void print_plans(const Options& options, const Calibration& calibration,
-                 const MeasuredNetwork& measured) {
+                 const MeasuredNetwork& measured, double learning_rate) {
   const std::size_t most_of_auto = most_steps_of_auto(options);
   std::vector<std::int64_t> all_ranks = options.plan.ranks, batches = options.plan.batches;
   const double images = static_cast<double>(options.global_batch_of(
@@ -289,18 +229,19 @@ void print_plans(const Options& options, const Calibration& calibration,
         std::vector<PlanRow> rows, chosen;
         const double factor = static_cast<double>(batch) / images;
         std::string hidden;
-        for (const std::size_t length : sync_lengths(options)) {
+        for (const std::size_t length : sync_lengths(options, learning_rate)) {
           for (const std::string& codec : codecs_of(options)) {
             for (const std::string& topology : options.plan.topologies) {
-              if (!can_run(codec, topology)) continue;
+              if (!can_run(codec, topology, length)) continue;
               StepChoice choice =
                   choice_for(options, calibration, network, topology, codec, length);
               choice.batch_factor = factor;
               const Prediction predicted = predict_step(calibration, choice);
               rows.push_back(row_of(options, calibration, codec, length, choice, predicted));
               const std::size_t steps =
-                  most_of_auto > 0 ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
-                                   : 1;
+                  most_of_auto > 0 && can_be_in_rounds(codec)
+                      ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
+                      : 1;
               if (steps == 1) continue;
               choice.round_steps = static_cast<double>(steps);
               chosen.push_back(row_of(options, calibration, codec, steps, choice,
@@ -311,7 +252,7 @@ void print_plans(const Options& options, const Calibration& calibration,
         }
         rows.insert(rows.end(), chosen.begin(), chosen.end());
         // In rounds nothing hides.
-        if (ranks > 1 && std::ranges::count(sync_lengths(options), 1u) > 0) {
+        if (ranks > 1 && std::ranges::count(sync_lengths(options, learning_rate), 1u) > 0) {
           StepChoice choice = choice_for(options, calibration, network, "direct", kCodecOfRate, 1);
           choice.batch_factor = factor;
           hidden = hidden_bits(calibration, choice);
@@ -334,14 +275,17 @@ void plan_run(const Options& options, Communicator& comm) {
                       "--plan: one rank has no network to measure; start several ranks, or give "
                       "--plan-rates and --plan-ranks");
   }
-  const std::string without = left_out(options);
+  together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options, options.lr)); });
   Calibration calibration;
+  double learning_rate = options.lr;
   {
     const Options trial = rehearsal_options(options);
     const std::unique_ptr<Progress> progress = make_progress(trial);
     Run run(trial, comm, *progress);
     calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
     calibration.tensors = run.replica->tensor_slots();
+    calibration.state_bytes = run.replica->optimizer_bytes();
+    learning_rate = run.schedule.learning_rate;  // with --lr-scaling, of these ranks
     calibration.steps =
         rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
     calibration.cores_per_rank = run.share.cores_per_rank;
@@ -378,8 +322,8 @@ void plan_run(const Options& options, Communicator& comm) {
     if (most_steps_of_auto(options) > 0) {
       std::printf("(auto): as seldom as the run would exchange after an epoch at every step\n");
     }
-    std::fputs(without.c_str(), stdout);
-    print_plans(options, calibration, measured);
+    std::fputs(left_out(options, learning_rate).c_str(), stdout);
+    print_plans(options, calibration, measured, learning_rate);
   });
 }
 

@@ -220,7 +220,8 @@ void Recorder::record_epoch(const EpochTally& tally, double epoch_s, const Evalu
                      .comm = epoch_comm_.total,
                      .loss = tally.loss,
                      .control_bytes = 0,
-                     .skipped_steps = tally.skipped_steps};
+                     .skipped_steps = tally.skipped_steps,
+                     .own_skipped_steps = tally.own_skipped_steps};
   const std::vector<CommCost> my_buckets = epoch_comm_.buckets;
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
@@ -290,7 +291,8 @@ void Recorder::write_epoch(const EpochTally& tally, const EvaluationResult& resu
                                  .comm = comm,
                                  .loss = loss,
                                  .control_bytes = control_bytes,
-                                 .skipped_steps = skipped_steps});
+                                 .skipped_steps = skipped_steps,
+                                 .own_skipped_steps = 0});
   const auto count = static_cast<double>(ranks.size());
   for (double TimesAndBytes::*time :
        {&TimesAndBytes::epoch_s, &TimesAndBytes::data_s, &TimesAndBytes::forward_s,

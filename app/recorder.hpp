@@ -79,11 +79,12 @@ struct EpochTally {
   // The sum of the bits over the steps whose codec had a rate, and how many steps these were.
   double bits_sum = 0;
   std::int64_t rated_steps = 0;
-  std::int64_t skipped_steps = 0;  // by all ranks together, or by this one alone
-  bool is_judged_alone = false;    // each rank skips its own steps
-  bool is_in_rounds = false;       // ranks exchange less often than at every step
-  bool has_exchanged = false;      // in the last step, or after it
-  bool is_under_way = false;       // the exchange of a round, after the last step
+  std::int64_t skipped_steps = 0;      // by all ranks together, or by this one alone
+  std::int64_t own_skipped_steps = 0;  // of them, those of gradients of this rank alone
+  bool is_judged_alone = false;        // each rank skips its own steps
+  bool is_in_rounds = false;           // ranks exchange less often than at every step
+  bool has_exchanged = false;          // in the last step, or after it
+  bool is_under_way = false;           // the exchange of a round, after the last step
   std::int64_t exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
@@ -196,7 +197,7 @@ class Recorder {
     CommCost comm;
     LossSums loss;
     std::uint64_t control_bytes;
-    std::int64_t skipped_steps;
+    std::int64_t skipped_steps, own_skipped_steps;
   };
 
   [[nodiscard]] bool is_speaker() const { return run_.comm->rank() == 0; }

@@ -23,10 +23,10 @@ void Recorder::note_skipped_by_others(const EpochTally& tally,
                                       const std::vector<RankRecord>& ranks) {
   if (!tally.is_judged_alone) return;
   for (std::size_t r = 1; r < ranks.size(); ++r) {
-    if (ranks[r].skipped_steps == 0) continue;
+    const std::int64_t skipped = ranks[r].own_skipped_steps;
+    if (skipped == 0) continue;
     warn(fmt::format("epoch {}: rank {} has skipped {} step{}, whose gradients were not finite",
-                     tally.epoch + 1, r, ranks[r].skipped_steps,
-                     ranks[r].skipped_steps == 1 ? "" : "s"));
+                     tally.epoch + 1, r, skipped, skipped == 1 ? "" : "s"));
   }
 }
 

@@ -69,6 +69,7 @@ void EpochTally::list_state(StateVisitor& visitor, StateShare judged) {
   visitor.value("epoch/images", samples);
   visitor.value("epoch/learning_rate", learning_rate);
   visitor.value("epoch/skipped_steps", skipped_steps, judged);
+  visitor.value("epoch/own_skipped_steps", own_skipped_steps, judged);
   visitor.value("epoch/exchanges", exchanges);
   visitor.value("epoch/bits_sum", bits_sum);
   visitor.value("epoch/rated_steps", rated_steps);

@@ -23,6 +23,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -191,6 +192,8 @@ class Replica {
   // See StepClock::take.
   LoopTimes take_times(bool all) { return clock_.take(all); }
 
+  // Of the optimiser's state, what is fp32: it is exchanged where ranks take the mean of it.
+  [[nodiscard]] double optimizer_bytes();
   // The parameters as an exchange sees them.
   [[nodiscard]] std::vector<TensorSlot> tensor_slots();
   [[nodiscard]] net::Network& network() { return network_; }
@@ -227,7 +230,8 @@ class Replica {
   void begin_exchange_of_round(std::uint64_t step, double progress);
   void after_round(std::size_t steps, double progress, bool is_late);
   void after_lost_round();
-  void take_mean_state();
+  [[nodiscard]] std::vector<std::span<float>> optimizer_values();
+  void change_optimizer(const std::function<void(std::vector<float>&)>& change);
 
   Device& device_;
   ReplicaOptions options_;

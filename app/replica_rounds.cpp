@@ -39,7 +39,14 @@ void Replica::begin_rounds(std::size_t epoch, double learning_rate) {
   if (has_rounds == is_in_rounds_) return;
   DP_ASSERT(has_rounds, "rounds end with epoch {}", epoch);
   is_in_rounds_ = true;
-  if (options_.rounds->first_epoch > 0) sync_->change_scale(static_cast<float>(learning_rate));
+  if (options_.rounds->first_epoch > 0) {
+    // By so much a gradient in the residual would have changed parameters, with all that momentum
+    // makes of it later; with optimisers other than SGD, whose steps are no multiples of gradients,
+    // the learning rate alone is an estimate.
+    const net::OptimizerOptions& optimizer = options_.optimizer;
+    const double still = net::can_leave_momentum(optimizer.kind) ? 1.0 - optimizer.momentum : 1.0;
+    sync_->change_scale(static_cast<float>(learning_rate / still));
+  }
   recordings_.clear();
   choose_tensor_final();
   rounds_->begin();
@@ -72,6 +79,8 @@ void Replica::send_round(std::uint64_t step, double progress) {
   sent_steps_ = rounds_->kept_steps();
   begin_exchange_of_round(step, progress);
   rounds_->leave();
+  // The next round has begun, from this rank's own parameters.
+  if (lookahead_) lookahead_->reset();
   is_round_under_way_ = true;
   clock_.round_ends();
 }
@@ -107,7 +116,9 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
 // The parameters are the common ones, which the exponential average sees. With a delay, a rank's
 // own steps since are added then.
 void Replica::after_round(std::size_t steps, double progress, bool is_late) {
-  if (options_.rounds->takes_mean_state) take_mean_state();
+  if (options_.rounds->takes_mean_state) {
+    change_optimizer([this](std::vector<float>& state) { sync_->reducer().all_mean(state); });
+  }
   // A step of the round counts as one of every-step training.
   for (std::size_t s = 0; ema_ && s < steps; ++s) ema_->update(progress);
   if (is_late) rounds_->add_own_steps();
@@ -120,17 +131,33 @@ void Replica::after_lost_round() {
   if (lookahead_) lookahead_->reset();
 }
 
-void Replica::take_mean_state() {
+std::vector<std::span<float>> Replica::optimizer_values() {
   StateList state;
   optimizer_->list_state(state);
-  device_.synchronize();
+  std::vector<std::span<float>> values;
   for (const StateBlock& block : state.blocks) {
     if (block.type != StateType::f32 || block.share != StateShare::replicated) continue;
-    const std::span<float> values(reinterpret_cast<float*>(block.bytes.data()),
-                                  block.bytes.size() / sizeof(float));
-    std::vector<float> mean = to_host(device_, values);
-    sync_->reducer().run([&](Communicator& comm) { comm.all_mean(mean); });
-    device_.upload(values.data(), mean.data(), block.bytes.size());
+    values.emplace_back(reinterpret_cast<float*>(block.bytes.data()),
+                        block.bytes.size() / sizeof(float));
+  }
+  return values;
+}
+
+double Replica::optimizer_bytes() {
+  double bytes = 0.0;
+  for (const std::span<float> values : optimizer_values()) {
+    bytes += static_cast<double>(values.size_bytes());
+  }
+  return bytes;
+}
+
+// `change` replaces the values of each kind, in the host's memory.
+void Replica::change_optimizer(const std::function<void(std::vector<float>&)>& change) {
+  device_.synchronize();
+  for (const std::span<float> values : optimizer_values()) {
+    std::vector<float> copy = to_host(device_, {values.data(), values.size()});
+    change(copy);
+    device_.upload(values.data(), copy.data(), values.size_bytes());
   }
 }
 
@@ -138,13 +165,23 @@ void Replica::end_round_of_others(Communicator& comm, std::size_t counts_for) {
   if (!is_in_rounds_ || rounds_->steps() == 0) return;
   const auto all = comm.all_sum(static_cast<std::int64_t>(counts_for));
   const double share = static_cast<double>(counts_for) / static_cast<double>(all);
+  const auto add_all = [&](std::vector<float>& values, double factor) {
+    std::vector<double> sums(values.begin(), values.end());
+    for (double& sum : sums) sum *= factor;
+    comm.all_sum(sums);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(sums[i]);
+  };
+  const std::size_t steps = rounds_->kept_steps();
   rounds_->write_difference(share * static_cast<double>(options_.rounds->ranks));
   std::vector<float> values = to_host(device_, {exchanged_.data(), exchanged_.size()});
-  std::vector<double> sums(values.begin(), values.end());
-  comm.all_sum(sums);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(sums[i]);
+  add_all(values, 1.0);
   device_.upload(exchanged_.data(), values.data(), exchanged_.size_bytes());
   rounds_->take_sum();
+  if (options_.rounds->takes_mean_state) {
+    change_optimizer([&](std::vector<float>& state) { add_all(state, share); });
+  }
+  constexpr double kAnyProgress = 0.0;  // an exponential average does not depend on it
+  for (std::size_t s = 0; ema_ && s < steps; ++s) ema_->update(kAnyProgress);
   if (lookahead_) lookahead_->reset();
 }
 

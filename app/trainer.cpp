@@ -226,6 +226,10 @@ bool Trainer::judge(const StepVerdict& verdict) {
       global_step_, is_of_all ? describe_not_finite(run_, verdict) : describe_own_not_finite(run_),
       is_of_all);
   ++tally_.skipped_steps;
+  if (!is_of_all) {
+    ++tally_.own_skipped_steps;
+    ++skipped_in_round_;
+  }
   if (++skipped_in_a_row_ < kMostSkippedSteps) return false;
   const std::string message = fmt::format(
       "the gradient was not finite in {} steps in a row, up to step {}: try a smaller --lr, "

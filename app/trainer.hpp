@@ -69,7 +69,7 @@ class Trainer {
   void take_round_steps(std::string steps);
   [[nodiscard]] StepVerdict end_step_of_round(bool is_last);
   void sample_round();
-  void judge_round(const StepVerdict& verdict, std::size_t steps);
+  void judge_round(const StepVerdict& verdict, std::size_t steps, bool is_late);
 
   // These are in trainer_checkpoints.cpp.
   void begin_checkpoints();
@@ -95,6 +95,9 @@ class Trainer {
 
   std::uint64_t global_step_ = 0;
   std::int64_t skipped_in_a_row_ = 0, lost_rounds_in_a_row_ = 0;
+  // The steps that this rank has skipped in the running round, and in that whose exchange is under
+  // way.
+  std::int64_t skipped_in_round_ = 0, skipped_in_sent_round_ = 0;
   bool must_stop_ = false;   // all ranks have agreed on it after the last step
   StopVote stop_vote_;       // without an exchange
   std::string round_steps_;  // that were chosen: a number for each epoch so far, joined by commas

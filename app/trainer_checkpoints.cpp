@@ -22,7 +22,9 @@ void Trainer::list_state(StateVisitor& visitor) {
   visitor.value("run/first_loss", first_loss_);
   visitor.value("run/last_loss", last_loss_);
   visitor.value("run/skipped_in_a_row", skipped_in_a_row_, judged, StateMerge::first);
-  if (run_.rounds.has_rounds()) visitor.value("run/lost_rounds_in_a_row", lost_rounds_in_a_row_);
+  if (!run_.rounds.has_rounds()) return;
+  visitor.value("run/lost_rounds_in_a_row", lost_rounds_in_a_row_);
+  visitor.value("run/skipped_in_round", skipped_in_round_, judged, StateMerge::first);
 }
 
 void Trainer::begin_checkpoints() {

@@ -27,13 +27,16 @@ std::optional<std::size_t> round_steps_of(const std::string& list, std::size_t e
 }  // namespace
 
 // With --sync-every auto: how often ranks exchange in this epoch, from what the one before it has
-// measured, or as in an earlier run. The same on all ranks.
+// measured, or as in an earlier run. The same on all ranks. One rank alone, and a codec's warm-up,
+// measure nothing that counts.
 void Trainer::choose_rounds(std::size_t epoch) {
   RoundSchedule& rounds = run_.rounds;
-  if (!rounds.is_auto() || !run_.exchanges()) return;
-  std::size_t steps = 1;
+  if (!rounds.is_auto()) return;
+  const std::size_t before = std::max<std::size_t>(rounds.least_steps, 1);
+  std::size_t steps = before;
   std::string why;
-  if (epoch > 0) {
+  const auto warm_up = checked_cast<std::size_t>(options_.compress_warmup);
+  if (epoch > 0 && epoch > warm_up && run_.exchanges()) {
     const LoopTimes& mine = tally_.times;
     std::vector<double> sums = {mine.step() - mine.exposed_comm, mine.backward, mine.exposed_comm};
     replica_.sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
@@ -53,7 +56,6 @@ void Trainer::choose_rounds(std::size_t epoch) {
     steps = *earlier;
     why = ", as in the earlier run";
   }
-  const std::size_t before = std::max<std::size_t>(rounds.least_steps, 1);
   take_round_steps(round_steps_.empty() ? std::to_string(steps)
                                         : fmt::format("{},{}", round_steps_, steps));
   recorder_.record_round_steps(round_steps_);
@@ -64,6 +66,7 @@ void Trainer::choose_rounds(std::size_t epoch) {
 
 // The last of the numbers counts, and rounds begin with the first one that is not 1.
 void Trainer::take_round_steps(std::string steps) {
+  if (steps.empty()) return;
   round_steps_ = std::move(steps);
   RoundSchedule& rounds = run_.rounds;
   for (std::size_t epoch = 0; const std::string& number : split_at_commas(round_steps_)) {
@@ -89,7 +92,7 @@ StepVerdict Trainer::end_step_of_round(bool is_last) {
   if (replica_.is_sum_due(ends)) {
     const std::size_t steps = replica_.steps_of_sent_round() + replica_.kept_steps_of_round();
     verdict = replica_.take_round(progress);
-    judge_round(verdict, steps);
+    judge_round(verdict, steps, true);
   }
   if (!ends) return verdict;
   sample_round();
@@ -97,13 +100,14 @@ StepVerdict Trainer::end_step_of_round(bool is_last) {
   const std::size_t left = tally_.steps_of_epoch - tally_.steps - 1;
   if (options_.sync_delay > 0 && left > static_cast<std::size_t>(options_.sync_delay)) {
     replica_.send_round(global_step_, progress);
+    skipped_in_sent_round_ = std::exchange(skipped_in_round_, 0);
     return verdict;
   }
   const std::size_t steps = replica_.kept_steps_of_round();
   const bool stop = verdict.stop;
   verdict = replica_.exchange_round(global_step_, progress);
   verdict.stop |= stop;
-  judge_round(verdict, steps);
+  judge_round(verdict, steps, false);
   return verdict;
 }
 
@@ -115,15 +119,21 @@ void Trainer::sample_round() {
 }
 
 // All ranks have the same verdict on it, and have gone back to the round's start if it is bad.
-void Trainer::judge_round(const StepVerdict& verdict, std::size_t steps) {
+// `steps`: those whose changes are lost then; a rank may have skipped some of them itself.
+void Trainer::judge_round(const StepVerdict& verdict, std::size_t steps, bool is_late) {
   tally_.has_exchanged = true;
   if (run_.exchanges()) ++tally_.exchanges;
+  // With a delay, what this rank has skipped since it sent belongs to the next round.
+  const std::int64_t skipped = skipped_in_sent_round_ + skipped_in_round_;
+  skipped_in_sent_round_ = 0;
   if (verdict.finite) {
+    if (!is_late) skipped_in_round_ = 0;
     lost_rounds_in_a_row_ = 0;
     return;
   }
+  skipped_in_round_ = 0;
   recorder_.note_lost_round(global_step_, describe_not_finite(run_, verdict));
-  tally_.skipped_steps += static_cast<std::int64_t>(steps);
+  tally_.skipped_steps += std::max<std::int64_t>(0, static_cast<std::int64_t>(steps) - skipped);
   if (++lost_rounds_in_a_row_ < kMostSkippedSteps) return;
   recorder_.gather_steps();
   throw AgreedError(ErrorKind::data,

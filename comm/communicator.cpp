@@ -200,20 +200,24 @@ void Communicator::all_sum(std::span<std::int64_t> values) {
 }
 
 void Communicator::all_sum(std::span<double> values) {
-  std::vector<double> all(values.size() * static_cast<std::size_t>(size_));
-  all_gather_bytes(std::as_bytes(values), all.data());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    double sum = 0.0;
-    for (std::size_t at = i; at < all.size(); at += values.size()) sum += all[at];
-    values[i] = sum;
+  const auto ranks = static_cast<std::size_t>(size_);
+  std::vector<double> all(std::min(values.size(), kPart) * ranks);
+  for (std::size_t begin = 0; begin < values.size(); begin += kPart) {
+    const std::span<double> part = values.subspan(begin, std::min(kPart, values.size() - begin));
+    all_gather_bytes(std::as_bytes(part), all.data());
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      double sum = 0.0;
+      for (std::size_t r = 0; r < ranks; ++r) sum += all[r * part.size() + i];
+      part[i] = sum;
+    }
   }
 }
 
 void Communicator::all_mean(std::span<float> values) {
   const auto ranks = static_cast<std::size_t>(size_);
-  std::vector<float> all(std::min(values.size(), kMeanPart) * ranks);
-  for (std::size_t begin = 0; begin < values.size(); begin += kMeanPart) {
-    const std::span<float> part = values.subspan(begin, std::min(kMeanPart, values.size() - begin));
+  std::vector<float> all(std::min(values.size(), kPart) * ranks);
+  for (std::size_t begin = 0; begin < values.size(); begin += kPart) {
+    const std::span<float> part = values.subspan(begin, std::min(kPart, values.size() - begin));
     all_gather_bytes(std::as_bytes(part), all.data());
     for (std::size_t i = 0; i < part.size(); ++i) {
       double sum = 0.0;

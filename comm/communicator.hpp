@@ -130,14 +130,15 @@ class Communicator {
     all_to_all_bytes(std::as_bytes(mine), first_of_rank, sizeof(T), std::as_writable_bytes(all));
   }
   // Collective: sums over ranks, in place. Doubles are added in the order of ranks, so the bits are
-  // the same on all ranks and in every run.
+  // the same on all ranks and in every run. Of many of them kPart of each rank are gathered at a
+  // time, which bounds memory and how long a rank waits for one message.
+  static constexpr std::size_t kPart = 1 << 18;
   void all_sum(std::span<std::int64_t> values);
   void all_sum(std::span<double> values);
   [[nodiscard]] std::int64_t all_sum(std::int64_t value);
   [[nodiscard]] double all_sum(double value);
-  // Collective: means over ranks, in place, of many values: they are gathered in parts, so that
-  // this needs kMeanPart floats of each rank in memory, and added as doubles in the order of ranks.
-  static constexpr std::size_t kMeanPart = 1 << 18;
+  // Collective: means over ranks, in place, of sums as doubles in the order of ranks, in such
+  // parts.
   void all_mean(std::span<float> values);
   void barrier();
 

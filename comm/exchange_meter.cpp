@@ -67,6 +67,12 @@ void ExchangeMeter::account_gathering() {
   accounted_ = now;
 }
 
+void ExchangeMeter::account_waiting() {
+  const double before_s = times_.total.comm_s;
+  account_gathering();
+  times_.total.peer_wait_s += times_.total.comm_s - before_s;
+}
+
 void ExchangeMeter::add_hook(std::size_t bucket, double hook_s) {
   hook_s_[bucket] += hook_s;
   if (exchanges_[bucket]->done()) times_.buckets[bucket].comm_s += hook_s;

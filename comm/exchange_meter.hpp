@@ -80,6 +80,8 @@ class ExchangeMeter {
   // The same time, in which no bucket was in flight and an operation has gathered, belongs to the
   // total.
   void account_gathering();
+  // The same, where little was sent and the time went into waiting for ranks that come later.
+  void account_waiting();
   // Adds the time of the caller's work on a bucket. Call it before the account() that covers that
   // time. A bucket that is done counts as in flight again for this time.
   void add_hook(std::size_t bucket, double hook_s);

@@ -129,12 +129,13 @@ void GradientSync::order_rate(std::uint64_t step, std::uint64_t number, double p
           hidden_share_ * std::max(0.0, now_s - times_.begin_s - times_.exposed_s);
       auto_rate_->add(times_);
     }
-    times_ = {.begin_s = now_s, .ready_s = {}, .busy = {}};
   }
   const bool sends_dense = is_dense(planned_bits_);
   // With a delay, training would wait here for the slowest rank.
   const bool may_look = is_round_ && hidden_share_ == 0.0;
   if (may_look && !sends_dense && wanted_error_ == 0.0) look_at_values();
+  // What it has waited for there belongs to no step.
+  if (auto_rate_) times_ = {.begin_s = seconds_now(), .ready_s = {}, .busy = {}};
   if (!rate_.is_started() && !histograms_ && !sends_dense) {
     histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
   }
@@ -183,7 +184,7 @@ void GradientSync::look_at_values() {
     }
   }
   std::array<std::int64_t, 2> sum = RateController::own_step(histogram.step_for(planned_bits_));
-  reducer_->run([&](Communicator& communicator) { communicator.all_sum(sum); });
+  reducer_->all_sum(sum);
   rate_.follow(sum);
 }
 

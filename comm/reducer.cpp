@@ -123,6 +123,31 @@ StepVerdict Reducer::wait_step() {
   return verdict_;
 }
 
+void Reducer::all_sum(std::span<std::int64_t> values) {
+  run([&](Communicator& comm) {
+    meter_.skip();
+    comm.all_sum(values);
+    meter_.account_waiting();
+  });
+}
+
+void Reducer::all_mean(std::span<float> values) {
+  run([&](Communicator& comm) {
+    meter_.skip();
+    const double begin_s = seconds_now();
+    const double sent_bits = 8.0 * sizeof(float) * static_cast<double>(comm.size() - 1);
+    for (std::size_t begin = 0; begin < values.size(); begin += Communicator::kPart) {
+      const std::size_t end = std::min(begin + Communicator::kPart, values.size());
+      comm.all_mean(values.subspan(begin, end - begin));
+      if (!throttled_) continue;
+      const double end_s =
+          begin_s + sent_bits * static_cast<double>(end) / options_.throttle_bits_per_s;
+      std::this_thread::sleep_for(std::chrono::duration<double>(end_s - seconds_now()));
+    }
+    meter_.account_gathering();
+  });
+}
+
 CommTimes Reducer::take_times() {
   DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
   return run([this](Communicator&) {

@@ -158,6 +158,12 @@ class Reducer {
     return thread_->run([&] { return f(communicator_); });
   }
 
+  // Collective, as run(), for what ranks exchange between steps in which training waits for it: its
+  // time counts as communication. Sums of few values, which cost waiting for the last rank; and
+  // means of many, which go over the throttled link if there is one.
+  void all_sum(std::span<std::int64_t> values);
+  void all_mean(std::span<float> values);
+
   // What the exchanges have cost since the last call. Waits for the thread as run() does. Residuals
   // are read for their norms, which takes as long as an addition of the gradient.
   [[nodiscard]] CommTimes take_times();

@@ -236,6 +236,16 @@ def repeated_choices() -> None:
     with h5py.File("first.h5", "r") as a, h5py.File("resumed.h5", "r") as b:
         assert a["steps"]["planned_bits"].tobytes() == b["steps"]["planned_bits"].tobytes()
         assert a.attrs["round_steps"] == b.attrs["round_steps"]
+    # One rank alone has nothing to choose from, and others go on from it, by its log, too.
+    alone = ("--sync-every", "auto:max=3", "--autotune", "on", "--checkpoint", "alone")
+    run(1, "alone.h5", *alone, "--epochs", "1")
+    run(1, "alone2.h5", *alone, "--epochs", "2", "--resume")
+    run(2, "three.h5", *alone, "--epochs", "3", "--resume")
+    run(1, "by_log.h5", "--sync-every", "auto:max=3", "--autotune", "alone2.h5", "--epochs", "2",
+        "--checkpoint", "by_log")
+    for name, chosen in (("alone2", "1,1"), ("three", "1,1,1"), ("by_log", "1,1")):
+        with h5py.File(f"{name}.h5", "r") as log:
+            assert log.attrs["round_steps"] == chosen, (name, log.attrs["round_steps"])
     done = run(2, "none.h5", *again[:-1], "missing.h5", "--resume", code=3)
     assert "missing.h5" in done.stderr, done.stderr
 

@@ -61,6 +61,17 @@ struct Setting {
   bool exchange = true;
 };
 
+// The names of the optimiser's values.
+std::vector<std::string> optimizer_floats(const StateList& list) {
+  std::vector<std::string> names;
+  for (const StateBlock& block : list.blocks) {
+    if (block.name.starts_with("optimizer/") && block.type == StateType::f32) {
+      names.push_back(block.name);
+    }
+  }
+  return names;
+}
+
 // A replica that trains on images drawn from rank and step.
 class TrainingRun {
  public:
@@ -403,10 +414,11 @@ TEST(Rounds, ALostRoundIsNotInAverages) {
 TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
   Communicator comm;
   constexpr double kOuterRate = 0.7, kMomentum = 0.5;
-  TrainingRun run(comm,
-                  {.codec = "q4",
-                   .steps = 9,
-                   .rounds = {.outer = {.learning_rate = kOuterRate, .momentum = kMomentum}}});
+  TrainingRun run(comm, {.codec = "q4",
+                         .steps = 9,
+                         .rounds = {.outer = {.learning_rate = kOuterRate, .momentum = kMomentum},
+                                    .takes_mean_state = true},
+                         .has_averages = true});
   run.train(0, 4);
   const auto count_of = [](int rank) { return rank == 2 ? 0 : rank == 0 ? 2 : 1; };
   const std::vector<float> before = run.common(), own = run.values();
@@ -416,8 +428,14 @@ TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
   }
   double all = 0;
   for (int rank = 0; rank < comm.size(); ++rank) all += count_of(rank);
+  const StateList state = run.list();
+  const std::string momentum = optimizer_floats(state).front();
+  const std::span<const float> own_momentum = test::floats_of(state, momentum);
+  std::vector<double> mean(own_momentum.begin(), own_momentum.end());
+  for (double& value : mean) value *= count_of(comm.rank()) / all;
   run.run([&](Communicator& c) {
     c.all_sum(sum);
+    c.all_sum(mean);
     run.replica().end_round_of_others(c, static_cast<std::size_t>(count_of(c.rank())));
   });
   EXPECT_EQ(run.replica().steps_of_round(), 0u);
@@ -430,8 +448,50 @@ TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
     change = std::max(change, std::abs(wanted - static_cast<double>(before[i])));
   }
   EXPECT_LT(off, 1e-3 * change);
+  // What a round does besides: the state becomes the mean, and the exponential average sees the
+  // common parameters, which it begins with.
+  EXPECT_TRUE(std::ranges::equal(
+      test::floats_of(run.list(), momentum), mean,
+      [](float value, double wanted) { return value == static_cast<float>(wanted); }));
+  EXPECT_TRUE(std::ranges::equal(test::floats_of(run.list(), "ema/weights"), after));
   run.agree();
   run.agree_on_what_is_common();
+}
+
+// decay=: as if what waits were multiplied before each exchange.
+TEST(Rounds, WhatIsNotDeliveredDecays) {
+  Communicator comm, other;
+  constexpr float kDecay = 0.25f;
+  TrainingRun run(comm, {.codec = "q4", .rounds = {.residual_decay = static_cast<double>(kDecay)}});
+  TrainingRun by_hand(other, {.codec = "q4"});
+  const std::vector<float> start = run.values();
+  for (std::uint64_t step = 0; step < 8; step += 2) {
+    if (step > 0) by_hand.replica().sync().scale_residual(kDecay);
+    run.train(step, 2);
+    by_hand.train(step, 2);
+    EXPECT_EQ(run.values(), by_hand.values()) << step;
+  }
+  EXPECT_NE(run.values(), start);
+  if (comm.size() == 1) return;  // sends nothing
+  const std::span<const float> left = run.replica().sync().reducer().residual();
+  EXPECT_TRUE(std::ranges::any_of(left, [](float value) { return value != 0.0f; }));
+}
+
+// Post-local: with momentum m, a gradient that waits would have changed the parameters by 1/(1 - m)
+// of its product with the learning rate.
+TEST(Rounds, WhatWaitsIsAChangeOfParametersWhereRoundsBegin) {
+  Communicator comm;
+  TrainingRun run(comm, {.codec = "q4", .rounds = {.first_epoch = 1}});
+  run.train(0, 3);
+  const std::span<const float> residual = run.replica().sync().reducer().residual();
+  const std::vector<float> before(residual.begin(), residual.end());
+  run.replica().begin_epoch(1, TrainingRun::kRate);
+  const double still = 1.0 - static_cast<double>(0.9f);
+  const auto factor = static_cast<float>(TrainingRun::kRate / still);
+  EXPECT_TRUE(std::ranges::equal(
+      residual, before, [&](float value, float gradient) { return value == gradient * factor; }));
+  if (comm.size() == 1) return;
+  EXPECT_TRUE(std::ranges::any_of(before, [](float value) { return value != 0.0f; }));
 }
 
 // With state=mean, after a round.
@@ -540,6 +600,28 @@ TEST(Rounds, ASkippedStepIsNotInTheStatistics) {
   EXPECT_TRUE(std::ranges::all_of(after[2], [](float value) { return std::isfinite(value); }));
   EXPECT_EQ(after[0] == after[1], comm.rank() == comm.size() - 1);
   EXPECT_NE(after[1], after[2]);
+}
+
+// Lookahead looks back to where its round began, not to before the exchange that is under way: in
+// the third step it takes back half of what this step has done, which comes to the new common
+// parameters.
+TEST(DelayedRounds, LookaheadDoesNotReachAcrossAnExchange) {
+  Communicator comm, other;
+  const Setting plain = {.rounds = {.delay = 1}};
+  Setting looking = plain;
+  looking.has_lookahead = true;
+  TrainingRun run(comm, plain), with_lookahead(other, looking);
+  run.train(0, 3);
+  with_lookahead.train(0, 3);
+  const std::vector<float> common = run.common(), whole = run.values();
+  const std::vector<float> half = with_lookahead.values();
+  EXPECT_EQ(with_lookahead.common(), common);
+  float most = 0.0f;
+  for (std::size_t i = 0; i < common.size(); ++i) {
+    EXPECT_NEAR(half[i] - common[i], 0.5f * (whole[i] - common[i]), 1e-6f) << i;
+    most = std::max(most, std::abs(whole[i] - common[i]));
+  }
+  EXPECT_GT(most, 1e-3f);
 }
 
 // What a lost sum has taken back is not counted again.

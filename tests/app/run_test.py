@@ -302,6 +302,10 @@ def rounds_are_chosen() -> None:
     done = subprocess.run([*command(2, "c.h5", *slow), "--resume"], capture_output=True, text=True, timeout=200)
     assert "resumed from step 5 (epoch 2)" in done.stdout, done
     assert_same_training(first, h5py.File("c.h5", "r"))
+    # Epochs of a codec's warm-up, in which fp32 is sent, are no reason for rounds. (q4 takes eight times less.)
+    warm = run(2, "d.h5", *options, "--autotune", "on", "--throttle", "20mbit", "--compress", "q4", "--compress-warmup", "2",
+               "--epochs", "3")
+    assert warm.attrs["round_steps"].startswith("1,1,"), warm.attrs["round_steps"]
 
 
 def auto_in_rounds() -> None:
@@ -337,6 +341,11 @@ def lost_rounds() -> None:
         assert np.isfinite(log["epochs"]["train_loss"]).all()
         for name in ("linear.bias", "linear.weight"):
             assert np.array_equal(start["last"][name], end["last"][name]), name
+    # A rank that has skipped steps of a lost round itself counts them once, and is told apart from the loss of the round.
+    done = subprocess.run(command(2, "three.h5", *lost, "--sync-every", "3"), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0 and "epoch 1: rank 1 has skipped 2 steps, whose gradients" in done.stderr, done
+    with h5py.File("three.h5", "r") as log:
+        assert log["epochs"]["skipped_steps"].tolist() == [8], log["epochs"]["skipped_steps"]
     done = subprocess.run(command(2, "five.h5", *lost, "--limit-train", "64"), capture_output=True, text=True, timeout=200)
     assert done.returncode == 3 and done.stderr.count("all ranks go back to where the round began") == 5, done
     assert done.stderr.count("what the parameters changed by was not finite in 5 rounds in a row, up to step 4") == 1, done

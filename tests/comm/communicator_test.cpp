@@ -118,7 +118,7 @@ TEST(Communicator, CountsTheBytesOfItsCalls) {
   expect_more(others * 4, "all_gather");
   static_cast<void>(comm.all_sum(0.5));
   expect_more(others * 8, "sum of doubles");
-  std::vector<float> values(Communicator::kMeanPart + 3);
+  std::vector<float> values(Communicator::kPart + 3);
   comm.all_mean(values);
   expect_more(others * 4 * values.size(), "mean of floats");
   const std::uint64_t rounds[9] = {0, 0, 1, 2, 2, 3, 3, 3, 3};  // ceil(log2 P)
@@ -142,6 +142,14 @@ TEST(Communicator, Sums) {
   std::vector<double> pair = {1.0, 2.0};
   comm.all_sum(std::span(pair));
   EXPECT_EQ(pair, (std::vector<double>{1.0 * p, 2.0 * p}));
+  std::vector<double> parts(Communicator::kPart + 3);  // the last of them is short
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = static_cast<double>(i) + comm.rank();
+  comm.all_sum(std::span(parts));
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i] != p * static_cast<double>(i) + p * (p - 1) / 2) ++wrong;
+  }
+  EXPECT_EQ(wrong, 0u);
   comm.barrier();
 }
 
@@ -152,7 +160,7 @@ TEST(Communicator, MeansAreAddedAsDoublesInTheOrderOfRanks) {
     // The sum of floats would lose these.
     return (rank == 0 ? 1e8f : 1.0f) + static_cast<float>(i % 1000);
   };
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, Communicator::kMeanPart + 3}) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, Communicator::kPart + 3}) {
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; ++i) values[i] = value_of(comm.rank(), i);
     comm.all_mean(values);

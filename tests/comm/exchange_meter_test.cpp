@@ -68,6 +68,24 @@ TEST(ExchangeMeter, TimeInFlightBelongsToEveryBucketAndOnceToTheTotal) {
   EXPECT_EQ(times.buckets[1].wire_s, ticks(48));
 }
 
+// What ranks exchange between steps.
+TEST(ExchangeMeter, WithoutABucketTimeBelongsToTheTotal) {
+  Bench bench;
+  bench.pass(100);
+  bench.meter.skip();
+  bench.pass(8);
+  bench.meter.account_gathering();
+  bench.pass(100);
+  bench.meter.skip();
+  bench.pass(16);
+  bench.meter.account_waiting();
+  const CommTimes times = bench.meter.take();
+  EXPECT_EQ(times.total.comm_s, ticks(24));
+  EXPECT_EQ(times.total.peer_wait_s, ticks(16));
+  EXPECT_EQ(times.total.wire_s, ticks(8));
+  for (const CommCost& bucket : times.buckets) EXPECT_EQ(bucket.comm_s, 0.0);
+}
+
 TEST(ExchangeMeter, CodecsTimeIsNotWaiting) {
   Bench bench;
   bench.meter.skip();

@@ -79,6 +79,30 @@ TEST(Reducer, SumsWhateverTheOrderOfReadiness) {
   }
 }
 
+// Means between steps go over the throttled link, and the last rank is waited for; both are the
+// exchange's time.
+TEST(Reducer, WhatRanksExchangeBetweenStepsTakesTheLinksTime) {
+  Communicator comm;
+  std::vector<float> gradient(kElements);
+  constexpr double kBits_per_s = 8e6, kLate_s = 0.05;
+  Reducer reducer(comm, gradient, five_buckets("none"), {.throttle_bits_per_s = kBits_per_s});
+  const int p = comm.size();
+  std::vector<float> values(10'000, static_cast<float>(comm.rank()));
+  reducer.all_mean(values);
+  EXPECT_EQ(values, std::vector<float>(values.size(), static_cast<float>(p - 1) / 2));
+  const double mean_s = reducer.take_times().total.comm_s;
+  EXPECT_GE(mean_s, 32.0 * static_cast<double>(values.size()) * (p - 1) / kBits_per_s);
+  if (comm.rank() + 1 == p) std::this_thread::sleep_for(std::chrono::duration<double>(kLate_s));
+  std::vector<std::int64_t> counts = {1, comm.rank()};
+  reducer.all_sum(counts);
+  EXPECT_EQ(counts, (std::vector<std::int64_t>{p, p * (p - 1) / 2}));
+  const CommCost cost = reducer.take_times().total;
+  EXPECT_EQ(cost.comm_s, cost.peer_wait_s);
+  if (comm.rank() + 1 < p) {
+    EXPECT_GT(cost.peer_wait_s, kLate_s / 2);
+  }
+}
+
 TEST(Reducer, CompressedReplicasAreIdenticalAndTimingDoesNotMatter) {
   Communicator comm;
   std::vector<float> gradient(kElements);
