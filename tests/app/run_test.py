@@ -248,6 +248,16 @@ def gpu_rounds() -> None:
     cpu = run(2, "cpu.h5", *gpu, "--device", "cpu")["epochs"][:]
     assert np.array_equal(cpu["sent_bytes"], logs[0]["sent_bytes"])
     assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
+    # So do a sum that comes late, a residual that decays, a rate that looks at values (ecq, which the host codes), and
+    # states that are averaged.
+    for number, more in enumerate((("--sync-every", "3:decay=0.5", "--sync-delay", "1", "--compress", "q4"),
+                                   ("--sync-every", "2:decay=0.5,state=mean", "--compress", "ecq:bits=1"))):
+        logs = [run(2, f"{path}{number}.h5", *gpu, *more, "--limit-train", "20", "--gpu-exchange", path)["epochs"][:]
+                for path in ("host", "auto" if number else "device")]
+        for field in ("replica_hash", "train_loss", "test_loss"):
+            assert np.array_equal(logs[0][field], logs[1][field]), (more, field)
+        cpu = run(2, f"cpu{number}.h5", *gpu, *more, "--limit-train", "20", "--device", "cpu")["epochs"][:]
+        assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (more, cpu["train_loss"], logs[0]["train_loss"])
 
 
 def rounds() -> None:
