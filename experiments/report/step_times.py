@@ -60,13 +60,14 @@ class Measured:
 
     def step_s(self, share: float, exchanges: float) -> float:
         """At that share of a training, in whose steps there are so many exchanges each (1, or fewer with rounds): the time
-        without exposed communication, and the exposed communication of each exchange; the median over the runs."""
+        without exposed communication, and the exposed communication of each exchange; the median over the runs. The former
+        is never that of a run's first epoch, which includes work that is done once, if the run has others."""
         found = []
         for rows in self._rows:
-            row = rows[min(int(share * len(rows)), len(rows) - 1)]
-            exposed_s = row.get("exposed_comm_s", 0.0)
-            found.append((row["epoch_s"] - exposed_s) / (Run.optimizer_steps_in(row) or 1) +
-                         exchanges * exposed_s / (Run.steps_in(row) or 1))
+            at = min(int(share * len(rows)), len(rows) - 1)
+            row, computed = rows[at], rows[max(at, min(1, len(rows) - 1))]
+            found.append((computed["epoch_s"] - computed.get("exposed_comm_s", 0.0)) / (Run.optimizer_steps_in(computed) or 1) +
+                         exchanges * row.get("exposed_comm_s", 0.0) / (Run.steps_in(row) or 1))
         return statistics.median(found)
 
 

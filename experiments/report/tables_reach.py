@@ -10,12 +10,12 @@ from .table import Column, Row, Table, count, name
 
 JOINED = (
     "What an exchange does to learning does not depend on the link, but with auto, which trains over each. So each training ran "
-    "once, and the times of its steps come from runs over the links with the same model, ranks, batch, precision and exchange; the two are joined here, epoch "
-    "by epoch: the seconds of an epoch are its steps x (the time of a step without exposed communication + exposed communication of "
-    "an exchange x exchanges a step), the former two as the other run took them in its epoch at the same share of the run "
-    "(so both may have different numbers of epochs), the exchanges as the training made them. Evaluation is not counted. "
-    "Link runs, their steps: how many stand behind a row. The times of rounds are those of rounds without an outer "
-    "optimiser, also where the training had one.")
+    "once, and the times of its steps come from runs over the links with the same model, ranks, batch, precision and exchange; "
+    "the two are joined here, epoch by epoch: the seconds of an epoch are its steps x (the time of a step without exposed "
+    "communication + exposed communication of an exchange x exchanges a step), the former two as the other run took them in its "
+    "epoch at the same share of the run (so both may have different numbers of epochs; what its first epoch computes besides "
+    "does not count), the exchanges as the training made them. Evaluation is not counted. Link runs, their steps: how many stand "
+    "behind a row. The times of rounds are those of rounds without an outer optimiser, also where the training had one.")
 
 
 def reach_tables(runs: list[Run], asked: reach.Asked = reach.Asked()) -> list[Table]:
