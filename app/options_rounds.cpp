@@ -89,7 +89,8 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
     const OptionContext::Kept kept = context.kept_by_codec(options.compress);
     const std::string compress = "--compress " + options.compress;
     if (kept.has_velocity) {
-      refuse(compress.c_str(), "whose velocities need an exchange at every step; velocity=off");
+      refuse(compress.c_str(),
+             "whose velocities need an exchange at every step; allowed: velocity=off");
     }
     if (schedule.decay < 1.0 && !kept.has_residual) {
       throw_error(ErrorKind::usage,

@@ -323,8 +323,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         whole_row("seed", options.seed, {0, 4294967295},
                   "all random numbers follow from the seed; a run is repeated bit for "
                   "bit if its algorithms are the same, too: give --autotune off to both "
-                  "runs, or, also with auto as --compress or --sync-every, the log of the first to "
-                  "--autotune of the second")}},
+                  "runs (which is not enough with --compress auto and --sync-every auto), or the "
+                  "log of the first to --autotune of the second")}},
       {"Optimiser", optimizer_rows(options)},
       {"Learning rate", schedule_rows(options)},
       {"Exchange of gradients",

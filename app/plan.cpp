@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "app/check_network.hpp"
@@ -18,7 +17,6 @@
 #include "app/round_schedule.hpp"
 #include "app/run_options.hpp"
 #include "comm/auto_rate.hpp"
-#include "comm/exchange_kinds.hpp"
 #include "comm/hierarchical.hpp"
 #include "comm/link_model.hpp"
 #include "comm/rate_budget.hpp"
@@ -117,6 +115,17 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
 }
 
 // sync_every: the steps between two exchanges.
+void set_rounds(const Options& options, const Calibration& calibration, std::size_t sync_every,
+                StepChoice& choice) {
+  if (sync_every == 1) return;
+  choice.round_steps = static_cast<double>(sync_every);
+  choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
+  if (parse_round_schedule("--sync-every", options.sync_every).takes_mean_state) {
+    choice.round_state_bytes =
+        calibration.state_bytes * static_cast<double>(choice.hosts.size() - 1);
+  }
+}
+
 StepChoice choice_for(const Options& options, const Calibration& calibration,
                       const Network& network, const std::string& topology, const std::string& codec,
                       std::size_t sync_every) {
@@ -128,14 +137,7 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
   choice.ports = network.ports;
   choice.hosts = network.hosts;
   choice.overlaps = options.overlap;
-  if (sync_every > 1) {
-    choice.round_steps = static_cast<double>(sync_every);
-    choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
-    if (parse_round_schedule("--sync-every", options.sync_every).takes_mean_state) {
-      choice.round_state_bytes =
-          calibration.state_bytes * static_cast<double>(network.hosts.size() - 1);
-    }
-  }
+  set_rounds(options, calibration, sync_every, choice);
   choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
   const std::size_t bucket_bytes =
       options.bucket_mb > 0
@@ -243,7 +245,7 @@ void print_plans(const Options& options, const Calibration& calibration,
                       ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
                       : 1;
               if (steps == 1) continue;
-              choice.round_steps = static_cast<double>(steps);
+              set_rounds(options, calibration, steps, choice);
               chosen.push_back(row_of(options, calibration, codec, steps, choice,
                                       predict_step(calibration, choice)));
               chosen.back().is_chosen = true;

@@ -1,5 +1,6 @@
 // How a replica trains in rounds (app/round_sync.hpp).
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -117,7 +118,7 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
 // own steps since are added then.
 void Replica::after_round(std::size_t steps, double progress, bool is_late) {
   if (options_.rounds->takes_mean_state) {
-    change_optimizer([this](std::vector<float>& state) { sync_->reducer().all_mean(state); });
+    change_optimizer([this](std::vector<float>& state) { sync_->all_mean(state); });
   }
   // A step of the round counts as one of every-step training.
   for (std::size_t s = 0; ema_ && s < steps; ++s) ema_->update(progress);
@@ -175,6 +176,13 @@ void Replica::end_round_of_others(Communicator& comm, std::size_t counts_for) {
   rounds_->write_difference(share * static_cast<double>(options_.rounds->ranks));
   std::vector<float> values = to_host(device_, {exchanged_.data(), exchanged_.size()});
   add_all(values, 1.0);
+  const bool is_finite =
+      std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+  if (!is_finite) {
+    rounds_->go_back();
+    if (lookahead_) lookahead_->reset();
+    return;
+  }
   device_.upload(exchanged_.data(), values.data(), exchanged_.size_bytes());
   rounds_->take_sum();
   if (options_.rounds->takes_mean_state) {

@@ -38,7 +38,7 @@ struct LoopTimes {
     return data + forward + backward + exposed_comm + optimizer + other;
   }
   [[nodiscard]] double compute() const { return forward + backward + optimizer; }
-  // These times as parts of whole_s seconds in which buckets were in flight for comm_s. Time that
+  // These times as parts of whole_s seconds in which ranks exchanged for comm_s. Time that
   // no part has measured belongs to `other`. So does the wait after the last bucket has arrived
   // (threads wake up), so that exposed_comm never exceeds comm_s.
   [[nodiscard]] LoopTimes as_parts_of(double whole_s, double comm_s) const {

@@ -62,6 +62,7 @@ std::size_t Trainer::resume() {
   StateList state;
   list_state(state);
   const std::vector<std::string> losses = restore_run(run_, state, point);
+  if (replica_.steps_of_round() == 0) skipped_in_round_ = 0;  // that round was ended
   recorder_.say(fmt::format("resumed from step {} (epoch {}) of {}", global_step_, epoch + 1,
                             options_.checkpoint));
   if (!run_.resume_notes.empty()) {

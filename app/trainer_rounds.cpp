@@ -36,7 +36,7 @@ void Trainer::choose_rounds(std::size_t epoch) {
   std::size_t steps = before;
   std::string why;
   const auto warm_up = checked_cast<std::size_t>(options_.compress_warmup);
-  if (epoch > 0 && epoch > warm_up && run_.exchanges()) {
+  if (epoch > warm_up && tally_.exchanges > 0 && run_.exchanges()) {
     const LoopTimes& mine = tally_.times;
     std::vector<double> sums = {mine.step() - mine.exposed_comm, mine.backward, mine.exposed_comm};
     replica_.sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });

@@ -137,8 +137,8 @@ class Communicator {
   void all_sum(std::span<double> values);
   [[nodiscard]] std::int64_t all_sum(std::int64_t value);
   [[nodiscard]] double all_sum(double value);
-  // Collective: means over ranks, in place, of sums as doubles in the order of ranks, in such
-  // parts.
+  // Collective: means over ranks, in place; values are added as doubles in the order of ranks, in
+  // such parts.
   void all_mean(std::span<float> values);
   void barrier();
 

@@ -4,7 +4,7 @@
 // A bucket is *in flight* from its start until its exchange is done. The reducer's thread calls
 // account() after each look at the network; the time since the last call then belongs to every
 // bucket in flight, and once to the total. So the buckets' times overlap, and the total's do not:
-//     comm       the time with a bucket in flight
+//     comm       the time with a bucket in flight, and of the total that of other exchanges
 //     encode     of it, in encoders and in the caller's hooks; decode: in decoders
 //     peer_wait  of the rest, while a rank has not begun the oldest bucket in flight
 //     wire       what remains

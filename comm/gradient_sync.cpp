@@ -65,6 +65,12 @@ void GradientSync::change_scale(float factor) {
   if (auto_rate_) auto_rate_->forget_times();
 }
 
+void GradientSync::all_mean(std::span<float> values) {
+  const double begin_s = seconds_now();
+  reducer_->all_mean(values);
+  times_.exposed_s += seconds_now() - begin_s;
+}
+
 void GradientSync::scale_residual(float factor) {
   // What was sent in the last step may still be forwarded.
   reducer_->run([](Communicator&) {});

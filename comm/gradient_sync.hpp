@@ -112,6 +112,8 @@ class GradientSync {
   // changes of parameters instead of gradients. Residuals follow, and codecs with a rate begin
   // anew.
   void change_scale(float factor);
+  // Collective, between steps: Reducer::all_mean, which no rate takes for computation.
+  void all_mean(std::span<float> values);
   // Between steps: multiplies what has not been delivered yet.
   void scale_residual(float factor);
   // Between steps: keeps a copy of what has not been delivered yet; and brings it back, so that an

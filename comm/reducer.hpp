@@ -158,9 +158,9 @@ class Reducer {
     return thread_->run([&] { return f(communicator_); });
   }
 
-  // Collective, as run(), for what ranks exchange between steps in which training waits for it: its
-  // time counts as communication. Sums of few values, which cost waiting for the last rank; and
-  // means of many, which go over the throttled link if there is one.
+  // Collective, as run(): exchanges between steps for which training waits. Their time counts as
+  // communication. Sums of few values, which cost waiting for the last rank; and means of many,
+  // which go over the throttled link if there is one.
   void all_sum(std::span<std::int64_t> values);
   void all_mean(std::span<float> values);
 

@@ -66,6 +66,8 @@ class Measured:
         for rows in self._rows:
             at = min(int(share * len(rows)), len(rows) - 1)
             row, computed = rows[at], rows[max(at, min(1, len(rows) - 1))]
+            if computed["global_batch"] != row["global_batch"]:
+                computed = row
             found.append((computed["epoch_s"] - computed.get("exposed_comm_s", 0.0)) / (Run.optimizer_steps_in(computed) or 1) +
                          exchanges * row.get("exposed_comm_s", 0.0) / (Run.steps_in(row) or 1))
         return statistics.median(found)

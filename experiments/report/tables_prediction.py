@@ -1,6 +1,8 @@
 """What a run predicted of its steps before the first one, beside what it measured."""
 from __future__ import annotations
 
+import re
+
 from . import units
 from .run import Run
 from .table import Column, Row, Table, count, name
@@ -9,7 +11,7 @@ from .table import Column, Row, Table, count, name
 def prediction_row(run: Run) -> Row | None:
     """None if the log has no prediction, or nothing to compare it with."""
     predicted, waits = run.given("predicted_step_s"), run.given("predicted_exposed_comm_s")
-    if not predicted or waits is None:
+    if not predicted or waits is None or _changes_its_exchange(run):
         return None
     step, exposed = _measured(run)
     if not step or exposed is None:
@@ -19,6 +21,13 @@ def prediction_row(run: Run) -> Row | None:
         "predicted_ms": 1e3 * predicted, "step_ms": 1e3 * step, "error": predicted / step - 1,
         "predicted_waits_ms": 1e3 * waits, "waits_ms": 1e3 * exposed
     }
+
+
+def _changes_its_exchange(run: Run) -> bool:
+    """Whether rounds begin later than the run, whose first steps alone are predicted."""
+    later = re.search(r"\bfrom=(\d+)", run.sync_every)
+    chosen = str(run.attributes.get("round_steps", ""))
+    return later is not None and later[1] != "1" or bool(chosen.replace(",", "").strip("1"))
 
 
 def _measured(run: Run) -> tuple[float | None, float | None]:
@@ -54,7 +63,7 @@ def prediction_table(runs: list[Run]) -> Table | None:
     notes = [
         "Predicted: by the run itself before its first step, from a few steps without an exchange, the speed of the codec "
         "and the measured link. Measured: in the typical epoch, or with bits= in all epochs; both are means over ranks and "
-        "steps. Waits: exposed communication."
+        "steps. Waits: exposed communication. Runs whose rounds begin later than the run are not here."
     ]
     if len(rows) > 4:
         within = sum(error <= 0.05 for error in errors)

@@ -458,6 +458,25 @@ TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
   run.agree_on_what_is_common();
 }
 
+// As a round is lost, in which a rank's change is not finite.
+TEST(Rounds, ARoundOfOtherRanksThatIsNotFiniteIsLost) {
+  Communicator comm;
+  TrainingRun run(comm, {.steps = 9, .has_averages = true});
+  run.train(0, 4);
+  const std::vector<float> common = run.common();
+  const StateList state = run.list();
+  const std::span<const float> average = test::floats_of(state, "ema/weights");
+  const std::vector<float> before(average.begin(), average.end());
+  std::vector<float> own = run.values();
+  if (comm.rank() + 1 == comm.size()) own[1] = std::numeric_limits<float>::infinity();
+  run.set_values(own);
+  run.run([&](Communicator& c) { run.replica().end_round_of_others(c, 1); });
+  EXPECT_EQ(run.values(), common);
+  EXPECT_EQ(run.common(), common);
+  EXPECT_TRUE(std::ranges::equal(average, before));
+  EXPECT_EQ(run.replica().steps_of_round(), 0u);
+}
+
 // decay=: as if what waits were multiplied before each exchange.
 TEST(Rounds, WhatIsNotDeliveredDecays) {
   Communicator comm, other;

@@ -171,7 +171,8 @@ def hops_and_links(folder: pathlib.Path) -> None:
 
 def predictions(folder: pathlib.Path) -> None:
     """Beside the typical epoch's mean over ranks, 10 steps in 10 s, of which 2 s are exposed, whatever rank 0's steps were;
-    with bits= beside the mean of all epochs. Logs without a prediction are left out."""
+    with bits= beside the mean of all epochs. Logs without a prediction are left out, and those whose rounds begin
+    later than the run."""
     epochs = [EPOCH | {"epoch": 0, "epoch_s": 20.0, "exposed_comm_s": 8.0},
               EPOCH | {"epoch": 1, "epoch_s": 10.0, "exposed_comm_s": 2.0}]
     common = {"ranks": 4, "epochs": epochs, "predicted_step_s": 0.9, "predicted_exposed_comm_s": 0.1}
@@ -179,7 +180,9 @@ def predictions(folder: pathlib.Path) -> None:
     write_log(folder / "typical.h5", **common, steps=steps, link_bytes_per_s=1e6, config={"compress": "auto"})
     write_log(folder / "bits.h5", **common, steps=steps, config={"compress": "ecq:bits=0.35"})
     write_log(folder / "older.h5", ranks=4, epochs=epochs)
-    answer = quick(folder, "typical.h5", "bits.h5", "older.h5", "--csv", "tables")
+    write_log(folder / "later.h5", **common, config={"sync-every": "4:alpha=0.1,from=2"})
+    write_log(folder / "chosen.h5", **common, config={"sync-every": "auto"}, round_steps="1,4")
+    answer = quick(folder, "typical.h5", "bits.h5", "older.h5", "later.h5", "chosen.h5", "--csv", "tables")
     rows = {row["run"]: row for row in read_csv(folder / "tables/prediction.csv")}
     assert set(rows) == {"typical", "bits"}, rows
     for run, step_ms, error, waits_ms in (("typical", 1000, -0.1, 200), ("bits", 1500, -0.4, 500)):
