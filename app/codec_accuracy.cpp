@@ -36,8 +36,8 @@ struct RatePoint {
 constexpr double kExactOfRates = 0.872;
 
 // ecq:bits=, which spends the mean of the run by a plan.
-constexpr RatePoint kGradients[] = {{0.05, 0.980}, {0.1, 0.949}, {0.2, 0.890},
-                                    {0.35, 0.881}, {0.6, 0.859}, {1.2, 0.862}};
+constexpr RatePoint kGradients[] = {{0.05, 0.989}, {0.1, 0.945}, {0.2, 0.907},
+                                    {0.35, 0.859}, {0.6, 0.849}, {1.2, 0.858}};
 constexpr RatePoint kGradientsOnRing[] = {{0.05, 1.038}, {0.1, 0.950}, {0.2, 0.901},
                                           {0.35, 0.879}, {0.6, 0.858}, {1.2, 0.853}};
 constexpr RatePoint kVelocities[] = {  // one run
@@ -45,7 +45,7 @@ constexpr RatePoint kVelocities[] = {  // one run
     {0.35, 0.864},
     {0.6, 0.850},
     {1.2, 0.813}};
-constexpr RatePoint kMasked[] = {{0.05, 0.998}, {0.1, 0.896}, {0.2, 0.842}, {0.35, 0.820},
+constexpr RatePoint kMasked[] = {{0.05, 0.988}, {0.1, 0.889}, {0.2, 0.848}, {0.35, 0.828},
                                  {0.6, 0.897},  {1.2, 0.971}};  // the last two: one run
 // auto, whose bits are about the same in all steps: one run.
 constexpr RatePoint kEven[] = {{0.2, 0.916}, {0.35, 0.880}, {0.6, 0.831}, {1.0, 0.861}};
