@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from . import compare, units
 from .run import Run
-from .step_times import follows_link, link_of
+from .step_times import exchange_of
 
 T = TypeVar("T")
 PLACE = "Loss and accuracy"  # the table below which the rule stands
@@ -19,12 +19,17 @@ RULE = (
     "every difference counts.")
 
 
+def alike(run: Run) -> tuple:
+    """What runs share that differ only in the seed."""
+    return compare.work(run), exchange_of(run)
+
+
 def standard_errors(runs: Iterable[Run]) -> dict[str, float]:
     """The standard error of each run's last test accuracy, by the run's label. A run is missing if its log tells neither
     the number of test images nor whether it differs from another one only in the seed."""
     errors: dict[str, float] = {}
     judged = [run for run in runs if units.is_number(run.last("test_accuracy"))]
-    for same in compare.groups(judged, lambda run: (compare.work(run), link_of(run) if follows_link(run) else "")).values():
+    for same in compare.groups(judged, alike).values():
         seeds = [own[0].last("test_accuracy") or 0.0 for own in compare.by_seed(same).values()]
         spread = statistics.stdev(seeds) if len(seeds) > 1 else None
         for run in same:

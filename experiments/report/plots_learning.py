@@ -2,6 +2,7 @@
 of codecs."""
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from matplotlib.transforms import Bbox
 from . import chance, compare, svg, units
 from .plots_lines import MOST_LINES, Form, Line, finite, lines_plot, log_x, log_y, span
 from .run import Run
+from .step_times import exchange_of
 
 Way = Callable[[Run], str]
 MOST_ALONE = 15  # the most runs that each have their own small plot
@@ -187,10 +189,28 @@ def learning_plots(runs: list[Run]) -> list[str]:
 
 @dataclass
 class _Point:
+    """A run, or the mean of several that differ in their seeds."""
     sent_mb: float
     accuracy: float
-    run: Run
-    error: float  # the standard error of the accuracy, or 0
+    run: Run  # the first of them
+    error: float  # the standard error of a run's accuracy, or 0
+    label: str
+
+
+def _points(runs: list[Run], errors: dict[str, float]) -> list[_Point]:
+    judged = [run for run in runs if units.is_number(run.last("test_accuracy"))]
+    alike = []
+    for same in compare.groups(judged, chance.alike).values():
+        alike += [same] if len(compare.by_seed(same)) == len(same) else [[run] for run in same]
+    several = [exchange_of(own[0]) for own in alike if len(own) > 1]
+    points = []
+    for own in alike:
+        first = own[0]
+        name = exchange_of(first) + (f", {first.topology}" if several.count(exchange_of(first)) > 1 else "")
+        points.append(_Point(statistics.mean(_sent_mb(run, run.epochs)[-1] for run in own),
+                             100 * statistics.mean(run.last("test_accuracy") or 0.0 for run in own), first,
+                             100 * errors.get(first.label, 0.0), first.label if len(own) == 1 else name))
+    return sorted(points, key=lambda point: (point.sent_mb, point.accuracy))
 
 
 def _pareto_axes(points: list[_Point], front: list[_Point], title: str, margin: float) -> tuple[Figure, Axes]:
@@ -228,7 +248,7 @@ def _labels(ax: Axes, points: list[_Point], front: list[_Point]) -> list[tuple[f
     places = sorted((sorted(same, key=rank) for same in compare.groups(points, place).values()),
                     key=lambda same: rank(same[0]))
     return [(same[0].sent_mb, same[0].accuracy,
-             svg.fit(compare.some((point.run.label for point in same), 1), 0.4 * svg.width()))
+             svg.fit(compare.some((point.label for point in same), 1), 0.4 * svg.width()))
             for same in places if len(places) <= MOST_LABELS or rank(same[0]) < 2]
 
 
@@ -256,15 +276,14 @@ def _task(run: Run) -> str:
 
 
 def _pareto_plot(runs: list[Run], errors: dict[str, float], number: str, task: str) -> str | None:
-    points = sorted((_Point(_sent_mb(run, run.epochs)[-1], 100 * (run.last("test_accuracy") or 0.0), run,
-                            100 * errors.get(run.label, 0.0)) for run in runs if units.is_number(run.last("test_accuracy"))),
-                    key=lambda point: (point.sent_mb, point.accuracy))
+    points = _points(runs, errors)
     if len(points) < 3:
         return None
     front = chance.front(points, lambda point: point.sent_mb, lambda point: point.accuracy, lambda point: point.error)
-    is_judged = any(point.error for point in points)
-    title = (f"{task}test accuracy of the last epoch, %{', ± one standard error' * is_judged}; diamonds: the fewest bytes, and "
-             f"each further run whose accuracy is higher{' and different' * is_judged}")
+    is_judged, has_seeds = any(point.error for point in points), len(points) < len(runs)
+    title = (f"{task}test accuracy of the last epoch, %{', mean of the seeds' * has_seeds}{', ± one standard error' * is_judged}"
+             f"{' of a run' * (is_judged and has_seeds)}; diamonds: the fewest bytes, and each further one whose accuracy is "
+             f"higher{' and different' * is_judged}")
     margin = 0.15
     for _ in range(2):
         fig, ax = _pareto_axes(points, front, title, margin)

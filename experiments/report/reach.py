@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from . import compare, units
 from .peers import Peer
 from .run import Run, standard_error
-from .step_times import Measured, StepTimes, follows_link, is_over_link, link_of, machine_of
+from .step_times import Measured, StepTimes, exchange_of, follows_link, is_over_link, link_of, machine_of
 
 LEAST_EPOCHS = 3  # of a curve; shorter runs only have times
 SPREADS = 2.0  # equal to fp32: within so many standard deviations of its seeds
@@ -25,11 +25,6 @@ class Asked:
     accuracy: float | None = None  # --reach
     peers: tuple[Peer, ...] = ()  # --peers
     curves: tuple[Run, ...] = ()  # --curves: trainings without times
-
-
-def exchange_of(run: Run) -> str:
-    """As Run.exchange; what auto sends follows from its link."""
-    return run.exchange + (f" at {link_of(run)}" if follows_link(run) else "")
 
 
 def _along(values: list[float], end: float) -> float:

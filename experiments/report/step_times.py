@@ -33,6 +33,11 @@ def follows_link(run: Run) -> bool:
     return run.config.get("compress", "").startswith("auto")
 
 
+def exchange_of(run: Run) -> str:
+    """As Run.exchange; what auto sends follows from its link."""
+    return run.exchange + (f" at {link_of(run)}" if follows_link(run) else "")
+
+
 def machine_of(run: Run) -> tuple:
     """What the time of computation depends on."""
     return (run.model_name, run.world_size, run.batch, run.config.get("precision"))

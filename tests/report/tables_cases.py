@@ -328,6 +328,10 @@ def different_by_one_rule(folder: pathlib.Path) -> None:
     assert front("a", "b", "c", "c2", "c3", "d") == ["a", "d"]
     error = {row["run"]: float(row["accuracy_error"]) for row in read_csv(folder / "tables/learning.csv")}
     assert abs(error["c"] - 0.05) < 1e-9 and abs(error["a"] - 0.01576) < 1e-5, error
+    # In the plot seeds are one point, which has the exchange's name.
+    quick(folder, *(f"{name}.h5" for name in ("a", "b", "c", "c2", "c3", "d")), "--svg", "plots")
+    words = [text.text for text in parse_page(folder / "plots/pareto.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a", "b", "q8", "d"} <= set(words) and "c" not in words and any("mean of the seeds" in str(word) for word in words), words
     # The same seed twice is no second one; all test images of CIFAR-10 are 10,000.
     shutil.copy(folder / "c2.h5", folder / "again.h5")
     run("e", "fp16", 6, 0.5, **{"dataset": "cifar10", "limit-test": "0"})
