@@ -128,8 +128,8 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double residual =
       (options.compress == "none" ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
-  // Of rounds: common parameters and the outer momentum; the residual before an exchange; with a
-  // delay, what was sent and the exchange's own memory.
+  // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
+  // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.
   const bool has_rounds = options.sync_every != "off";
   const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
   const double only_here =

@@ -381,7 +381,7 @@ std::optional<Prediction> predict_run(Run& run) {
   }
   choice.window = reducer.window();
   choice.overlaps = run.options.overlap;
-  // Of the exchange with which the run begins.
+  // Where rounds begin later, the run begins with an exchange at every step, which is predicted.
   if (run.rounds.has_rounds() && !run.rounds.is_auto() && run.rounds.from == 1) {
     if (run.rounds.takes_mean_state) {
       choice.round_state_bytes = run.replica->optimizer_bytes() * static_cast<double>(ranks - 1);

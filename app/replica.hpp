@@ -192,7 +192,7 @@ class Replica {
   // See StepClock::take.
   LoopTimes take_times(bool all) { return clock_.take(all); }
 
-  // Of the optimiser's state, what is fp32: it is exchanged where ranks take the mean of it.
+  // The bytes of the optimiser's fp32 state, which ranks exchange where they take its mean.
   [[nodiscard]] double optimizer_bytes();
   // The parameters as an exchange sees them.
   [[nodiscard]] std::vector<TensorSlot> tensor_slots();

@@ -199,32 +199,29 @@ void Communicator::all_sum(std::span<std::int64_t> values) {
   count_reduction(values.size_bytes());
 }
 
-void Communicator::all_sum(std::span<double> values) {
+// Gathers kPart values of each rank at a time, adds them as doubles in the order of ranks, and
+// keeps result_of(sum).
+template <class T, class ResultOf>
+void Communicator::add_in_parts(std::span<T> values, ResultOf result_of) {
   const auto ranks = static_cast<std::size_t>(size_);
-  std::vector<double> all(std::min(values.size(), kPart) * ranks);
+  std::vector<T> all(std::min(values.size(), kPart) * ranks);
   for (std::size_t begin = 0; begin < values.size(); begin += kPart) {
-    const std::span<double> part = values.subspan(begin, std::min(kPart, values.size() - begin));
-    all_gather_bytes(std::as_bytes(part), all.data());
-    for (std::size_t i = 0; i < part.size(); ++i) {
-      double sum = 0.0;
-      for (std::size_t r = 0; r < ranks; ++r) sum += all[r * part.size() + i];
-      part[i] = sum;
-    }
-  }
-}
-
-void Communicator::all_mean(std::span<float> values) {
-  const auto ranks = static_cast<std::size_t>(size_);
-  std::vector<float> all(std::min(values.size(), kPart) * ranks);
-  for (std::size_t begin = 0; begin < values.size(); begin += kPart) {
-    const std::span<float> part = values.subspan(begin, std::min(kPart, values.size() - begin));
+    const std::span<T> part = values.subspan(begin, std::min(kPart, values.size() - begin));
     all_gather_bytes(std::as_bytes(part), all.data());
     for (std::size_t i = 0; i < part.size(); ++i) {
       double sum = 0.0;
       for (std::size_t r = 0; r < ranks; ++r) sum += static_cast<double>(all[r * part.size() + i]);
-      part[i] = static_cast<float>(sum / static_cast<double>(ranks));
+      part[i] = result_of(sum);
     }
   }
+}
+
+void Communicator::all_sum(std::span<double> values) {
+  add_in_parts(values, [](double sum) { return sum; });
+}
+
+void Communicator::all_mean(std::span<float> values) {
+  add_in_parts(values, [this](double sum) { return static_cast<float>(sum / size_); });
 }
 
 std::int64_t Communicator::all_sum(std::int64_t value) {

@@ -222,6 +222,8 @@ class Communicator {
   };
 
   void gather_bytes(std::span<const std::byte> mine, void* all);
+  template <class T, class ResultOf>
+  void add_in_parts(std::span<T> values, ResultOf result_of);
   void all_gather_bytes(std::span<const std::byte> mine, void* all);
   void all_to_all_bytes(std::span<const std::byte> mine, std::span<const std::size_t> first_of_rank,
                         std::size_t size, std::span<std::byte> all);
