@@ -130,7 +130,7 @@ class Replica {
   [[nodiscard]] bool is_in_rounds() const { return is_in_rounds_; }
   // After an update, or a step without one: whether a round ends here (RoundSync::ends_round).
   // False without rounds.
-  [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
+  [[nodiscard]] bool ends_round(std::size_t length, bool must_end, double learning_rate);
   // The steps of the running round so far, and those of them that a lost sum has not taken back.
   [[nodiscard]] std::size_t steps_of_round() const { return rounds_ ? rounds_->steps() : 0; }
   [[nodiscard]] std::size_t kept_steps_of_round() const {

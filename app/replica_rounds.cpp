@@ -53,10 +53,10 @@ void Replica::begin_rounds(std::size_t epoch, double learning_rate) {
   rounds_->begin();
 }
 
-bool Replica::ends_round(std::size_t length, bool must_end) {
+bool Replica::ends_round(std::size_t length, bool must_end, double learning_rate) {
   if (!is_in_rounds_) return false;
   sync_->reducer().note_work();
-  return rounds_->ends_round(length, must_end);
+  return rounds_->ends_round(length, must_end, learning_rate);
 }
 
 StepVerdict Replica::exchange_round(std::uint64_t step, double progress) {
@@ -103,6 +103,9 @@ StepVerdict Replica::take_round(double progress) {
 
 void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
   DP_ASSERT(!is_round_under_way_, "the exchange of round {} is under way", rounds_->number());
+  // Lost or not, the next round goes on from here.
+  const double ratio = rounds_->take_rate_ratio();
+  if (ratio < 1.0) sync_->scale_residual(static_cast<float>(ratio));
   sync_->keep_residual();
   if (options_.rounds->residual_decay < 1.0) {
     sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));

@@ -2,6 +2,7 @@
 
 #include <new>
 #include <string>
+#include <utility>
 
 #include "kernels/mix.hpp"
 
@@ -30,10 +31,18 @@ void RoundSync::begin() {
   begin_at_zero();
 }
 
-bool RoundSync::ends_round(std::size_t length, bool must_end) {
+bool RoundSync::ends_round(std::size_t length, bool must_end, double learning_rate) {
   if (steps_ == 0) length_ = length;
   ++steps_;
+  rate_sum_ += learning_rate;
   return steps_ >= length_ || must_end;
+}
+
+double RoundSync::take_rate_ratio() {
+  const double mean = rate_sum_ / static_cast<double>(steps_);
+  if (mean <= 0.0) return 1.0;
+  const double before = std::exchange(rate_before_, mean);
+  return before > mean ? mean / before : 1.0;
 }
 
 void RoundSync::write_difference(double share) {
@@ -87,6 +96,8 @@ void RoundSync::list_state(StateVisitor& visitor) {
   visitor.value("rounds/dropped", dropped_);
   visitor.value("rounds/length", length_);
   visitor.value("rounds/number", number_);
+  visitor.value("rounds/rate_sum", rate_sum_);
+  visitor.value("rounds/rate_before", rate_before_);
 }
 
 }  // namespace dp

@@ -16,6 +16,13 @@
 // SGD, Stich 2019); with both it is DiLoCo (Douillard et al. 2023). After a round all ranks have
 // the same bits.
 //
+// What codecs have not delivered of earlier rounds waits in their residuals, as changes of
+// parameters that were made with earlier learning rates. Where the rate falls, changes become
+// smaller and what waits does not, so that in the end it moves parameters more than training does
+// (ResNet-20, rounds of 4 steps with 0.3 bits: 63.3 % instead of 67.8 %). So it fades with the rate
+// (take_rate_ratio), by which it counts as much as a gradient that waits, to which the running rate
+// applies when it is delivered.
+//
 // With a delay (--sync-delay), a rank goes on from its own parameters while the sum is on its way,
 // and takes it a fixed number of steps later. What it has done since it sent is added to the common
 // parameters (the delayed averaging of DaSGD, Zhou et al. 2020; CoCoD-SGD, Shen et al. 2019):
@@ -48,8 +55,11 @@ class RoundSync {
   // The parameters are the same on all ranks: rounds begin here.
   void begin();
   // After each step: whether its round ends with it. A round has `length` steps, as it was given
-  // with the round's first step, or fewer if it must end.
-  [[nodiscard]] bool ends_round(std::size_t length, bool must_end);
+  // with the round's first step, or fewer if it must end. learning_rate: that of the step.
+  [[nodiscard]] bool ends_round(std::size_t length, bool must_end, double learning_rate);
+  // At the end of a round, once: the mean learning rate of its steps, divided by that of the round
+  // before; 1 where it is not lower, is 0, or has none before it.
+  [[nodiscard]] double take_rate_ratio();
   // The number of the running round's steps so far, also after ends_round().
   [[nodiscard]] std::size_t steps() const { return static_cast<std::size_t>(steps_); }
   // The number of those steps whose changes the parameters still have: drop_own_steps() takes the
@@ -87,7 +97,10 @@ class RoundSync {
   void list_state(StateVisitor& visitor);
 
  private:
-  void begin_at_zero() { steps_ = dropped_ = 0; }
+  void begin_at_zero() {
+    steps_ = dropped_ = 0;
+    rate_sum_ = 0.0;
+  }
   void return_to_common();
   [[nodiscard]] std::span<float> values_of(const Device::Memory& memory) const {
     return {reinterpret_cast<float*>(memory.get()), parameters_.size()};
@@ -101,6 +114,8 @@ class RoundSync {
   Device::Memory sent_;  // with a delay: the parameters at leave(), then what has changed since
   SgdStep* step_;        // an operation reads it when it runs
   std::uint64_t steps_ = 0, dropped_ = 0, length_ = 0, number_ = 0;
+  double rate_sum_ = 0.0;     // of the running round's steps
+  double rate_before_ = 0.0;  // the mean of the round before; 0: none
 };
 
 }  // namespace dp

@@ -87,7 +87,7 @@ std::size_t Trainer::length_of_round() const {
 // At the end of an epoch nothing stays under way.
 StepVerdict Trainer::end_step_of_round(bool is_last) {
   const double progress = place_in_run(1) / all_steps();
-  const bool ends = replica_.ends_round(length_of_round(), is_last);
+  const bool ends = replica_.ends_round(length_of_round(), is_last, tally_.learning_rate);
   StepVerdict verdict;
   if (replica_.is_sum_due(ends)) {
     const std::size_t steps = replica_.steps_of_sent_round() + replica_.kept_steps_of_round();

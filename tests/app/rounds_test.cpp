@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -59,6 +61,7 @@ struct Setting {
   net::OptimizerOptions optimizer = {.momentum = 0.9f, .weight_decay = 5e-4f};
   bool has_averages = false, has_lookahead = false;  // averages: Lookahead and the exponential one
   bool exchange = true;
+  double rate_factor = 1.0;  // from step to step
 };
 
 // The names of the optimiser's values.
@@ -118,9 +121,10 @@ class TrainingRun {
       if (is_skipped) {
         replica_->skip_update();
       } else {
-        replica_->update(kRate);
+        replica_->update(rate_ * std::pow(setting_.rate_factor, step));
       }
-      const bool ends = replica_->ends_round(setting_.steps, step + 1 == setting_.ends_with);
+      const bool ends = replica_->ends_round(setting_.steps, step + 1 == setting_.ends_with,
+                                             told_rate_ * std::pow(setting_.rate_factor, step));
       if (replica_->is_sum_due(ends)) {
         end_round(replica_->take_round(0.5), on_round);
       }
@@ -204,6 +208,12 @@ class TrainingRun {
   }
 
   static constexpr double kRate = 0.05;
+  // Of the optimiser, and what rounds are told of it.
+  void set_rate(double rate) { set_rate(rate, rate); }
+  void set_rate(double rate, double told) {
+    rate_ = rate;
+    told_rate_ = told;
+  }
 
  private:
   [[nodiscard]] bool is_last_rank() const { return comm_.rank() + 1 == comm_.size(); }
@@ -225,6 +235,7 @@ class TrainingRun {
 
   Communicator& comm_;
   Setting setting_;
+  double rate_ = kRate, told_rate_ = kRate;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Replica> replica_;
   std::vector<float> images_;
@@ -496,6 +507,25 @@ TEST(Rounds, WhatIsNotDeliveredDecays) {
   EXPECT_TRUE(std::ranges::any_of(left, [](float value) { return value != 0.0f; }));
 }
 
+// As if what waits were multiplied by the ratio of two rounds' mean rates where that is below 1.
+TEST(Rounds, WhatIsNotDeliveredFadesWithTheRate) {
+  Communicator comm, other;
+  TrainingRun run(comm, {.codec = "q4"});
+  TrainingRun by_hand(other, {.codec = "q4"});
+  const std::vector<double> rates = {0.125, 0.25, 0.0625, 0.015625};
+  std::uint64_t step = 0;
+  for (std::size_t round = 0; round < rates.size(); ++round, step += 2) {
+    if (round > 0 && rates[round] < rates[round - 1]) {
+      by_hand.replica().sync().scale_residual(static_cast<float>(rates[round] / rates[round - 1]));
+    }
+    run.set_rate(rates[round]);
+    by_hand.set_rate(rates[round], TrainingRun::kRate);
+    run.train(step, 2);
+    by_hand.train(step, 2);
+    EXPECT_EQ(run.values(), by_hand.values()) << round;
+  }
+}
+
 // Post-local: with momentum m, a gradient that waits would have changed the parameters by 1/(1 - m)
 // of its product with the learning rate.
 TEST(Rounds, WhatWaitsIsAChangeOfParametersWhereRoundsBegin) {
@@ -571,20 +601,55 @@ TEST(Rounds, OuterStepIsItsFormula) {
   }
 }
 
+TEST(Rounds, FadeWithTheMeanRateOfTheirSteps) {
+  const auto device = make_device({.threads = 1, .tune = false});
+  std::vector<float> parameters = {1, 2}, gradient(2);
+  RoundSync sync(*device, parameters, gradient, 1, {}, true);
+  sync.begin();
+  const auto ratio_after = [&](std::vector<double> rates) {
+    for (std::size_t i = 0; i < rates.size(); ++i) {
+      EXPECT_EQ(sync.ends_round(rates.size(), false, rates[i]), i + 1 == rates.size());
+    }
+    const double ratio = sync.take_rate_ratio();
+    sync.write_difference();
+    sync.leave();
+    return ratio;
+  };
+  EXPECT_EQ(ratio_after({0.5, 0.25}), 1.0);  // the first
+  EXPECT_EQ(ratio_after({0.75}), 1.0);
+  EXPECT_EQ(ratio_after({0.5, 0.25, 0.375}), 0.5);
+  EXPECT_EQ(ratio_after({0.0, 0.0}), 1.0);
+  EXPECT_EQ(ratio_after({0.25}), 0.25 / 0.375);
+  // In the middle of a round, for one that goes on.
+  EXPECT_FALSE(sync.ends_round(2, false, 0.25));
+  StateList list;
+  sync.list_state(list);
+  const auto saved = [&](std::string_view name) {
+    const auto block =
+        std::ranges::find_if(list.blocks, [&](const StateBlock& b) { return b.name == name; });
+    if (block == list.blocks.end() || block->bytes.size() != sizeof(double)) return -1.0;
+    double value = 0.0;
+    std::memcpy(&value, block->bytes.data(), sizeof(value));
+    return value;
+  };
+  EXPECT_EQ(saved("rounds/rate_sum"), 0.25);
+  EXPECT_EQ(saved("rounds/rate_before"), 0.25);
+}
+
 TEST(Rounds, EndAfterTheStepsOfTheirFirstOrWhereTheyMust) {
   const auto device = make_device({.threads = 1, .tune = false});
   std::vector<float> parameters = {1, 2}, gradient(2);
   RoundSync sync(*device, parameters, gradient, 1, {});
   sync.begin();
-  EXPECT_FALSE(sync.ends_round(3, false));
-  EXPECT_FALSE(sync.ends_round(1, false));  // the length stays
-  EXPECT_TRUE(sync.ends_round(9, false));
+  EXPECT_FALSE(sync.ends_round(3, false, 1.0));
+  EXPECT_FALSE(sync.ends_round(1, false, 1.0));  // the length stays
+  EXPECT_TRUE(sync.ends_round(9, false, 1.0));
   EXPECT_EQ(sync.steps(), 3u);
   sync.write_difference();
   sync.take_sum();
   EXPECT_EQ(sync.steps(), 0u);
-  EXPECT_FALSE(sync.ends_round(5, false));
-  EXPECT_TRUE(sync.ends_round(5, true));
+  EXPECT_FALSE(sync.ends_round(5, false, 1.0));
+  EXPECT_TRUE(sync.ends_round(5, true, 1.0));
   parameters = {8, 9};
   sync.go_back();
   EXPECT_EQ(parameters, (std::vector<float>{1, 2}));
@@ -649,18 +714,18 @@ TEST(DelayedRounds, StepsThatALostSumTakesBackDoNotCount) {
   std::vector<float> parameters = {1, 2}, gradient(2);
   RoundSync sync(*device, parameters, gradient, 1, {}, true);
   sync.begin();
-  EXPECT_FALSE(sync.ends_round(2, false));
-  EXPECT_TRUE(sync.ends_round(2, false));
+  EXPECT_FALSE(sync.ends_round(2, false, 1.0));
+  EXPECT_TRUE(sync.ends_round(2, false, 1.0));
   sync.write_difference();
   sync.leave();
   parameters = {8, 9};
-  EXPECT_FALSE(sync.ends_round(3, false));
+  EXPECT_FALSE(sync.ends_round(3, false, 1.0));
   EXPECT_EQ(sync.kept_steps(), 1u);
   sync.drop_own_steps();
   EXPECT_EQ(parameters, (std::vector<float>{1, 2}));
   EXPECT_EQ(sync.kept_steps(), 0u);
-  EXPECT_FALSE(sync.ends_round(3, false));
-  EXPECT_TRUE(sync.ends_round(3, false));
+  EXPECT_FALSE(sync.ends_round(3, false, 1.0));
+  EXPECT_TRUE(sync.ends_round(3, false, 1.0));
   EXPECT_EQ(sync.steps(), 3u);
   EXPECT_EQ(sync.kept_steps(), 2u);
   sync.leave();
@@ -825,16 +890,18 @@ TEST_P(RoundState, EveryPartCounts) {
 
 INSTANTIATE_TEST_SUITE_P(
     Settings, RoundState,
-    testing::Values(Setting{.codec = "q4", .steps = 3},
+    testing::Values(Setting{.codec = "q4", .steps = 3, .rate_factor = 0.9},
                     Setting{.codec = "ecq:bits=1",
                             .topology = "direct",
                             .steps = 3,
-                            .rounds = {.outer = {.learning_rate = 0.7, .momentum = 0.9}}},
+                            .rounds = {.outer = {.learning_rate = 0.7, .momentum = 0.9}},
+                            .rate_factor = 0.9},
                     Setting{.codec = "topk:ratio=0.1",
                             .steps = 3,
                             .rounds = {.residual_decay = 0.5, .takes_mean_state = true},
                             .optimizer = {.kind = net::OptimizerKind::adam},
-                            .has_averages = true},
+                            .has_averages = true,
+                            .rate_factor = 0.9},
                     // Nothing is under way after steps 4 and 6, and after four more of each.
                     Setting{.codec = "q4",
                             .steps = 3,
@@ -842,7 +909,8 @@ INSTANTIATE_TEST_SUITE_P(
                             .rounds = {.outer = {.learning_rate = 0.7, .momentum = 0.9},
                                        .takes_mean_state = true,
                                        .delay = 1},
-                            .has_averages = true}),
+                            .has_averages = true,
+                            .rate_factor = 0.9}),
     [](const auto& row) { return "setting" + std::to_string(row.index); });
 
 }  // namespace
