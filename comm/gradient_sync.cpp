@@ -71,18 +71,7 @@ void GradientSync::all_mean(std::span<float> values) {
   times_.exposed_s += seconds_now() - begin_s;
 }
 
-void GradientSync::scale_residual(float factor) {
-  // What was sent in the last step may still be forwarded.
-  reducer_->run([](Communicator&) {});
-  const std::span<float> residual = reducer_->residual();
-  if (!is_gpu() || !is_on_device_) {
-    for (float& value : residual) value *= factor;
-    return;
-  }
-  std::vector<float> values = to_host(*device_, {residual.data(), residual.size()});
-  for (float& value : values) value *= factor;
-  device_->upload(residual.data(), values.data(), residual.size_bytes());
-}
+void GradientSync::scale_residual(float factor) { reducer_->scale_residual(factor); }
 
 void GradientSync::keep_residual() {
   // What was sent in the last step may still be forwarded.

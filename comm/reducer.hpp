@@ -191,6 +191,8 @@ class Reducer {
   // ReducerOptions::device if one is given, which the host must not touch. Use it only between
   // wait_step and begin_step.
   [[nodiscard]] std::span<float> residual() const { return residual_; }
+  // Between steps, after all that was sent in the last one.
+  void scale_residual(float factor);
   // Between steps: this rank works alone, and has done another piece of its work. Until the next
   // step begins, the others hear that it is busy and comes on.
   void note_work() { work_done_.fetch_add(1, std::memory_order_relaxed); }

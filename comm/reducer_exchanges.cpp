@@ -147,6 +147,10 @@ std::vector<std::size_t> Reducer::sums_of(std::size_t bucket) const {
       .sums(specs_[bucket], buckets_[bucket].elements, buckets_[bucket].tensors);
 }
 
+void Reducer::scale_residual(float factor) {
+  run([&](Communicator&) { exact_->memory().scale(factor, residual_.data(), residual_.size()); });
+}
+
 void Reducer::list_state(StateVisitor& visitor) {
   const StatePlace place = options_.device == nullptr ? StatePlace::host : StatePlace::device;
   if (!residual_.empty()) visitor.values("exchange/residual", residual_, StateShare::own, place);

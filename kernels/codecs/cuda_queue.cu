@@ -48,6 +48,11 @@ __global__ __launch_bounds__(kThreads) void add_kernel(const float* values, floa
   for (std::size_t i = first_item(); i < n; i += item_stride()) sums[i] += values[i];
 }
 
+__global__ __launch_bounds__(kThreads) void scale_kernel(float factor, float* values,
+                                                         std::size_t n) {
+  for (std::size_t i = first_item(); i < n; i += item_stride()) values[i] *= factor;
+}
+
 }  // namespace
 
 CodecQueue::CodecQueue(CudaDevice& device)
@@ -140,6 +145,13 @@ void CodecQueue::add(const float* values, float* sums, std::size_t n) const {
   if (n == 0) return;
   launch(add_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(), values, sums,
          n);
+  static_cast<void>(finish());
+}
+
+void CodecQueue::scale(float factor, float* values, std::size_t n) const {
+  if (n == 0) return;
+  launch(scale_kernel, Launch{.blocks = blocks_for(n), .threads = kThreads}, stream(), factor,
+         values, n);
   static_cast<void>(finish());
 }
 

@@ -54,6 +54,7 @@ class CodecQueue final : public SegmentMemory {
   [[nodiscard]] bool is_finite(const float* values, std::size_t n) const override;
   void to_host(const float* from, float* to, std::size_t n) const override;
   void add(const float* values, float* sums, std::size_t n) const override;
+  void scale(float factor, float* values, std::size_t n) const override;
 
  private:
   struct Free {

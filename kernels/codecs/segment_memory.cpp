@@ -42,6 +42,9 @@ class HostMemory final : public SegmentMemory {
   void add(const float* values, float* sums, std::size_t n) const override {
     for (std::size_t i = 0; i < n; ++i) sums[i] += values[i];
   }
+  void scale(float factor, float* values, std::size_t n) const override {
+    for (std::size_t i = 0; i < n; ++i) values[i] *= factor;
+  }
 };
 
 }  // namespace

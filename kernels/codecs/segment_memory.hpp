@@ -26,6 +26,8 @@ class SegmentMemory {
   virtual void to_host(const float* from, float* to, std::size_t n) const = 0;
   // sums += values
   virtual void add(const float* values, float* sums, std::size_t n) const = 0;
+  // values *= factor
+  virtual void scale(float factor, float* values, std::size_t n) const = 0;
 };
 
 // The host's memory. Any thread may use it.

@@ -305,6 +305,10 @@ TEST(SegmentMemory, SumsAreThoseOfTheHost) {
     memory.add(d_a.data(), d_b.data(), n);
     EXPECT_EQ(d_b.get(), sum);
     EXPECT_EQ(d_a.get(), a);
+    host_memory().scale(0.3f, sum.data(), n);
+    memory.scale(0.3f, d_b.data(), n);
+    EXPECT_EQ(d_b.get(), sum);
+    EXPECT_TRUE(n == 0 || sum[n - 1] == 0.3f * (a[n - 1] + b[n - 1]));
   }
 }
 

@@ -270,6 +270,9 @@ class SlowToSample final : public WrappedCodec {
     void add(const float* values, float* sums, std::size_t n) const override {
       host_memory().add(values, sums, n);
     }
+    void scale(float factor, float* values, std::size_t n) const override {
+      host_memory().scale(factor, values, n);
+    }
   };
   Memory memory_;
 };
