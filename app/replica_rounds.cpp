@@ -110,8 +110,11 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
   if (options_.rounds->residual_decay < 1.0) {
     sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));
   }
-  sync_->set_hidden_share(std::min(
-      1.0, static_cast<double>(options_.rounds->delay) / static_cast<double>(rounds_->steps())));
+  const auto steps = static_cast<double>(rounds_->steps());
+  sync_->set_hidden_share(std::min(1.0, static_cast<double>(options_.rounds->delay) / steps));
+  // Of what momentum makes of a gradient, each later round has less by momentum^steps.
+  const double later = std::pow(net::momentum_of(options_.optimizer), steps);
+  sync_->set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
   rounds_->write_difference();
   sync_->begin_step(step, progress, rounds_->number());
   sync_->all_final();

@@ -123,6 +123,9 @@ class GradientSync {
   // For auto, where begin_step() comes once in a round: so large a share of the time between two of
   // them, without waiting, runs while an exchange does.
   void set_hidden_share(double share) { hidden_share_ = share; }
+  // Where a gradient comes into more than one exchange, as momentum makes it: into so many.
+  // Residuals may be as many times as large before more bits are sent (growth= of ecq).
+  void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
@@ -157,6 +160,7 @@ class GradientSync {
   [[nodiscard]] bool is_evened() const { return !is_round_ && wanted_error_ == 0.0; }
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
+  [[nodiscard]] double most_growth() const { return most_growth_ * exchanges_of_gradient_; }
   void steer_rate(const StepVerdict& verdict);
   void skip_rate();
   void take_squares(const StepVerdict& verdict);
@@ -184,6 +188,7 @@ class GradientSync {
   double mean_bits_ = 0.0, planned_bits_ = 0.0, wanted_error_ = 0.0;
   RateController rate_;
   double most_growth_ = 0.0;  // of the residual over the gradient; 0: any
+  double exchanges_of_gradient_ = 1.0;
   ResidualGuard guard_;
   // What this rank tells the others, from the last step that it has measured: the code of its
   // errors, and whether its residual has grown beyond the most.

@@ -251,7 +251,7 @@ void GradientSync::take_squares(const StepVerdict& verdict) {
                                squares[1].relative_error() / wanted_error_})
                    .code();
   }
-  told_[1] = most_growth_ > 0.0 && all.growth() > most_growth_ ? 1 : 0;
+  told_[1] = most_growth_ > 0.0 && all.growth() > most_growth() ? 1 : 0;
   rate_report_.relative_error = all.relative_error();
   rate_report_.residual_growth = all.growth();
   rate_report_.grown_bucket = verdict.grown_bucket;
@@ -264,7 +264,7 @@ void GradientSync::report_plan() {
 void GradientSync::report_rate(const StepVerdict& verdict) {
   report_plan();
   rate_report_.guard_factor = guard_.factor();
-  rate_report_.most_growth = most_growth_;
+  rate_report_.most_growth = most_growth();
   const RateWish wish = verdict.rate.wish();
   const bool is_wished = limits_ && wish.is_given();
   rate_report_.wished_bits = is_wished ? wish.bits() : RateReport::kNothing;

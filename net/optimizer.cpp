@@ -58,4 +58,9 @@ std::string_view optimizer_name(OptimizerKind kind) { return row_of(kind).name; 
 
 bool can_leave_momentum(OptimizerKind kind) { return row_of(kind).can_leave_momentum; }
 
+double momentum_of(const OptimizerOptions& options) {
+  const bool is_adam = options.kind == OptimizerKind::adam || options.kind == OptimizerKind::adamw;
+  return is_adam ? options.beta1 : static_cast<double>(options.momentum);
+}
+
 }  // namespace dp::net

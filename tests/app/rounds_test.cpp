@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "app/replica.hpp"
@@ -523,6 +524,28 @@ TEST(Rounds, WhatIsNotDeliveredFadesWithTheRate) {
     run.train(step, 2);
     by_hand.train(step, 2);
     EXPECT_EQ(run.values(), by_hand.values()) << round;
+  }
+}
+
+// growth= of ecq: in rounds of H steps a gradient comes into 1 / (1 - m^H) of them.
+TEST(Rounds, MoreMayWaitWhereMomentumBringsItInAgain) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);  // one sends nothing
+  const std::pair<net::OptimizerOptions, double> cases[] = {
+      {{.momentum = 0.5f}, 0.5},
+      {{.momentum = 0.0f}, 0.0},
+      {{.kind = net::OptimizerKind::adam, .beta1 = 0.75}, 0.75}};
+  for (const auto& [optimizer, momentum] : cases) {
+    for (const std::size_t steps : {1, 3}) {
+      Communicator own;
+      TrainingRun run(own, {.codec = "ecq:bits=1,growth=6",
+                            .topology = "direct",
+                            .steps = steps,
+                            .optimizer = optimizer});
+      run.train(0, steps);
+      EXPECT_DOUBLE_EQ(run.replica().sync().rate_report().most_growth,
+                       6.0 / (1.0 - std::pow(momentum, steps)));
+    }
   }
 }
 
