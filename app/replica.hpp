@@ -137,7 +137,7 @@ class Replica {
     return rounds_ ? rounds_->kept_steps() : 0;
   }
   // Collective: then all ranks have the same parameters. If the verdict is not finite, these are
-  // those with which the round began, and residuals are what they were before the exchange.
+  // those with which the round began, and residuals are what they were before the exchange, faded.
   StepVerdict exchange_round(std::uint64_t step, double progress = -1.0);
   // With a delay, instead: the exchange begins, and the next round does. From then on until
   // take_round() a call of reducer().run() waits for the exchange.

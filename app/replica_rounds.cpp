@@ -104,8 +104,8 @@ StepVerdict Replica::take_round(double progress) {
 void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
   DP_ASSERT(!is_round_under_way_, "the exchange of round {} is under way", rounds_->number());
   // Lost or not, the next round goes on from here.
-  const double ratio = rounds_->take_rate_ratio();
-  if (ratio < 1.0) sync_->scale_residual(static_cast<float>(ratio));
+  const auto ratio = static_cast<float>(rounds_->take_rate_ratio());
+  if (ratio < 1.0f) sync_->scale_residual(ratio);
   sync_->keep_residual();
   if (options_.rounds->residual_decay < 1.0) {
     sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));

@@ -10,7 +10,8 @@
 //                     rate still rises to its peak, as in a warm-up, with that of the peak: small
 //                     rates would make the longest rounds where parameters change most
 //     decay=X         what codecs have not delivered yet is multiplied by X before each exchange
-//                     (SparseLoCo, Sarfi et al. 2025); 1: nothing is lost
+//                     (SparseLoCo, Sarfi et al. 2025); 1: it fades with the learning rate
+//                     alone (app/round_sync.hpp)
 //     state=own|mean  after a round each rank keeps its optimiser's state, or all take the mean
 //
 //   auto[:key=value,...]  gradients are exchanged at every step until an epoch has waited for the

@@ -34,7 +34,8 @@ void RoundSync::begin() {
 bool RoundSync::ends_round(std::size_t length, bool must_end, double learning_rate) {
   if (steps_ == 0) length_ = length;
   ++steps_;
-  rate_sum_ += learning_rate;
+  // As a float: the sum is compared between hosts, whose libraries may differ in a rate's last bit.
+  rate_sum_ += static_cast<double>(static_cast<float>(learning_rate));
   return steps_ >= length_ || must_end;
 }
 

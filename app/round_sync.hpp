@@ -17,11 +17,11 @@
 // the same bits.
 //
 // What codecs have not delivered of earlier rounds waits in their residuals, as changes of
-// parameters that were made with earlier learning rates. Where the rate falls, changes become
-// smaller and what waits does not, so that in the end it moves parameters more than training does
-// (ResNet-20, rounds of 4 steps with 0.3 bits: 63.3 % instead of 67.8 %). So it fades with the rate
-// (take_rate_ratio), by which it counts as much as a gradient that waits, to which the running rate
-// applies when it is delivered.
+// parameters that were made with earlier learning rates. Where the rate falls, changes in as many
+// steps become smaller and what waits does not: in the end it moves parameters more than training
+// does (ResNet-20, rounds of 4 steps with 0.3 bits: 63.3 % instead of 67.8 %). So it fades with the
+// rate (take_rate_ratio), by which it counts as much as a gradient that waits, to which the running
+// rate applies when it is delivered.
 //
 // With a delay (--sync-delay), a rank goes on from its own parameters while the sum is on its way,
 // and takes it a fixed number of steps later. What it has done since it sent is added to the common

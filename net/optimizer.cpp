@@ -1,5 +1,6 @@
 #include "net/optimizer.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "kernels/base/error.hpp"
@@ -60,7 +61,9 @@ bool can_leave_momentum(OptimizerKind kind) { return row_of(kind).can_leave_mome
 
 double momentum_of(const OptimizerOptions& options) {
   const bool is_adam = options.kind == OptimizerKind::adam || options.kind == OptimizerKind::adamw;
-  return is_adam ? options.beta1 : static_cast<double>(options.momentum);
+  if (is_adam) return options.beta1;
+  const bool is_muon = options.kind == OptimizerKind::muon;
+  return is_muon ? std::min(options.momentum, options.muon_momentum) : options.momentum;
 }
 
 }  // namespace dp::net

@@ -80,8 +80,8 @@ class Optimizer {
 // Whether the exchange may keep the momentum (dgc, velocity=): with a momentum factor of 0 the
 // optimiser then adds the exchange's sum to the parameters as it is.
 [[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
-// By how much the part that a gradient has in the optimiser's steps becomes less with each step;
-// 0: it has one in its own step alone. Of muon that of its SGD.
+// With each step, the part that a gradient has in the optimiser's steps becomes so many times as
+// large; 0: it has one in its own step alone. Of muon, which has two, the smaller.
 [[nodiscard]] double momentum_of(const OptimizerOptions& options);
 
 }  // namespace dp::net

@@ -92,7 +92,8 @@ inline constexpr CodecParameter kEcqParameters[] = {
                      "0|0.25|0.5"),
     number_parameter("growth",
                      "residual over gradient (norms) from which more bits than bits= are sent; of "
-                     "a velocity with momentum m, 1 / (1 - m) times that; 0: never",
+                     "a velocity with momentum m, 1 / (1 - m) times that, and in rounds of H steps "
+                     "1 / (1 - m^H) times; 0: never",
                      8.0, 0.0, 1000.0),
     choice_parameter("velocity",
                      "on: with SGD, velocities are sent instead of gradients, so that feedback "

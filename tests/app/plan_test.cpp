@@ -91,6 +91,12 @@ TEST(LossOfStudies, IsThatOfTheTable) {
     return loss_of_studies(parse_codec_spec(spec), topology);
   };
   EXPECT_EQ(loss("none", "tree"), 1.0);
+  EXPECT_NEAR(*loss("fp16", "ring"), 0.838 / 0.855, 1e-12);
+  EXPECT_NEAR(*loss("q8", "ring"), 0.840 / 0.855, 1e-12);
+  EXPECT_NEAR(*loss("q4", "ring"), 0.867 / 0.855, 1e-12);
+  EXPECT_NEAR(*loss("powersgd:rank=4", "ring"), 0.914 / 0.855, 1e-12);
+  EXPECT_NEAR(*loss("topk:ratio=0.01", "ring"), 1.130 / 0.855, 1e-12);
+  EXPECT_NEAR(*loss("topk:ratio=0.01", "direct"), 1.081 / 0.855, 1e-12);
   EXPECT_NEAR(*loss("q2", "ring"), 1.004 / 0.855, 1e-12);
   EXPECT_NEAR(*loss("q2", "direct"), 0.992 / 0.855, 1e-12);
   EXPECT_FALSE(loss("q2:block=512", "ring").has_value());

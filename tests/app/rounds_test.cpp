@@ -1,6 +1,7 @@
 // Training in rounds: what ranks do alone and what they exchange is what app/round_sync.hpp says,
-// with every kind of codec; ranks have the same bits after each round, nothing is lost, and what
-// is listed as state is all that goes on from the middle of a round.
+// with every kind of codec; ranks have the same bits after each round, nothing is lost while the
+// learning rate does not fall, and what is listed as state is all that goes on from the middle of a
+// round.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -525,6 +526,23 @@ TEST(Rounds, WhatIsNotDeliveredFadesWithTheRate) {
     by_hand.train(step, 2);
     EXPECT_EQ(run.values(), by_hand.values()) << round;
   }
+}
+
+// In a lost round, too, and once: the next one fades from there.
+TEST(Rounds, WhatWaitsFadesInALostRound) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  TrainingRun run(comm, {.codec = "q4", .steps = 3, .lost_step = 5, .rate_factor = 0.5});
+  const auto residual_of = [&] {
+    const std::span<const float> residual = run.replica().sync().reducer().residual();
+    return std::vector<float>(residual.begin(), residual.end());
+  };
+  run.train(0, 5);
+  std::vector<float> faded = residual_of();
+  EXPECT_TRUE(std::ranges::any_of(faded, [](float value) { return value != 0.0f; }));
+  for (float& value : faded) value *= 0.125f;
+  run.train(5, 1);
+  EXPECT_EQ(residual_of(), faded);
 }
 
 // growth= of ecq: in rounds of H steps a gradient comes into 1 / (1 - m^H) of them.

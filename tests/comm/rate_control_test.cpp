@@ -507,10 +507,12 @@ struct Trained {
   bool operator==(const Trained&) const = default;
 };
 
-Trained train(Communicator& comm, const GradientSyncOptions& options, int count) {
+Trained train(Communicator& comm, const GradientSyncOptions& options, int count,
+              double exchanges_of_gradient = 1.0) {
   std::vector<float> gradient(2 * kRows * kColumns + kSmall);
   GradientSync sync(nullptr, gradient, tensors(), options);
   sync.connect(comm);
+  sync.set_exchanges_of_gradient(exchanges_of_gradient);
   Trained trained;
   trained.sums.resize(gradient.size());
   for (int i = 0; i < count; ++i) {
@@ -645,6 +647,23 @@ TEST(RateOfAnExchange, SendsMoreWhileTooMuchWaitsInResiduals) {
   EXPECT_GT(guarded.bits.back(), 1.2 * free.bits.back());
   EXPECT_TRUE(guarded == train(comm, options(0.8), kSteps));
   expect_nothing_is_lost(comm, guarded, kSteps);
+  // As many times as much may wait as a gradient comes into exchanges.
+  EXPECT_TRUE(guarded == train(comm, options(0.2), kSteps, 4.0));
+  EXPECT_EQ(std::ranges::max(train(comm, options(0.8), kSteps, 100.0).guards), 1.0);
+}
+
+TEST(RateOfAnExchange, ManyVelocitiesMayWait) {
+  Communicator comm;
+  if (comm.size() == 1) return;
+  GradientSyncOptions options = options_of("direct", "ecq:bits=1,growth=4,velocity=on");
+  options.momentum = 0.75f;
+  std::vector<float> gradient(2 * kRows * kColumns + kSmall, 1.0f);
+  GradientSync sync(nullptr, gradient, tensors(), options);
+  sync.connect(comm);
+  sync.begin_step(0);
+  sync.all_final();
+  EXPECT_TRUE(sync.finish_step().finite);
+  EXPECT_DOUBLE_EQ(sync.rate_report().most_growth, 16.0);
 }
 
 // auto, with a plan as an earlier run has it: floats and back again.
