@@ -112,7 +112,8 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
   }
   const auto steps = static_cast<double>(rounds_->steps());
   sync_->set_hidden_share(std::min(1.0, static_cast<double>(options_.rounds->delay) / steps));
-  // Of what momentum makes of a gradient, each later round has less by momentum^steps.
+  // Momentum carries a gradient into the later rounds, each of which gets momentum^steps of what
+  // the round before it got: 1 / (1 - momentum^steps) in all.
   const double later = std::pow(net::momentum_of(options_.optimizer), steps);
   sync_->set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
   rounds_->write_difference();

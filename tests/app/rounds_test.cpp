@@ -210,7 +210,7 @@ class TrainingRun {
   }
 
   static constexpr double kRate = 0.05;
-  // Of the optimiser, and what rounds are told of it.
+  // The optimiser takes steps with `rate`; rounds are told that it was `told`.
   void set_rate(double rate) { set_rate(rate, rate); }
   void set_rate(double rate, double told) {
     rate_ = rate;
