@@ -166,9 +166,10 @@ class Recorder {
   void say_checkpoint(std::uint64_t step, const std::string& folder);
   // Rank 0 warns of images that were replaced: once of each, and of the first few by name.
   void note_images(const std::vector<std::string>& notes);
-  // A file of the run cannot be written. Rank 0 warns now, once of each reason. The file counts as
-  // missing unless it can be written later.
-  void note_missing(const std::string& what, const std::string& why);
+  // A file of the run cannot be written. Rank 0 warns now, unless the file is missing already, be
+  // it for another reason. The file counts as missing unless it can be written later.
+  void note_missing(const std::string& what, const std::string& why,
+                    const std::string& outlook = "training goes on without it");
   // Rank 0: the line is part of missing_files().
   void note_at_end(const std::string& line) { missing_[line] = ""; }
   void note_written(const std::string& what) { missing_.erase(what); }

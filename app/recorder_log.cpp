@@ -135,14 +135,12 @@ void Recorder::write_tensors(const EpochTally& tally) {
 }
 
 void Recorder::note_log_failure(const std::string& why) {
-  missing_[kLogName] = why;
-  warn_once(why + "; training goes on, and the next epoch tries again");
+  note_missing(kLogName, why, "training goes on, and the next epoch tries again");
 }
 
 void Recorder::note_log_saved() {
   logged_epochs_ = epochs_.empty() ? first_epoch_ : epochs_.back().epoch + 1;
   if (missing_.erase(kLogName) == 0) return;
-  warnings_.clear();
   warn(fmt::format("the log {} is whole again", log_->path()));
 }
 

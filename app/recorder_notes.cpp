@@ -82,9 +82,10 @@ void Recorder::warn_once(const std::string& line) {
   if (is_speaker() && warnings_.insert(line).second) warn(line);
 }
 
-void Recorder::note_missing(const std::string& what, const std::string& why) {
-  missing_[what] = why;
-  warn_once(why + "; training goes on without it");
+void Recorder::note_missing(const std::string& what, const std::string& why,
+                            const std::string& outlook) {
+  const bool is_news = missing_.insert_or_assign(what, why).second;
+  if (is_news && is_speaker()) warn(fmt::format("{}; {}", why, outlook));
 }
 
 std::string Recorder::missing_files() const {

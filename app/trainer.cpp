@@ -322,9 +322,12 @@ void Trainer::export_weights(const EvaluationResult& result) {
 void Trainer::write_trace() {
   // A trace that cannot be written is tried once more at the end of the run.
   const RunTrace::Report report = run_.trace->write(replica_.sync().reducer());
-  recorder_.note_written(kTrace);
   if (!report.text.empty()) recorder_.say(report.text);
-  if (!report.failure.empty()) recorder_.note_missing(kTrace, report.failure);
+  if (report.failure.empty()) {
+    recorder_.note_written(kTrace);
+  } else {
+    recorder_.note_missing(kTrace, report.failure);
+  }
   replica_.begin_times();  // writing the trace belongs to no step
 }
 
