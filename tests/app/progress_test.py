@@ -179,7 +179,7 @@ def tensorboard() -> None:
     pathlib.Path("file").write_text("")
     done = run(1, "--tensorboard", "file/run", "--epochs", "1", "--log", "none", code=3)
     assert "--tensorboard file/run: file/run/events.out" in done.stderr and "cannot be made" in done.stderr, done.stderr
-    vanish = "while [ ! -e gone/run ]; do sleep 0.01; done; rm -r gone; touch gone"
+    vanish = "while [ ! -e gone/run ]; do sleep 0.01; done; mv gone away; touch gone"
     watcher = subprocess.Popen(["bash", "-c", vanish])
     done = run(1, "--tensorboard", "gone/run", "--epochs", "2", "--log", "none", code=3)
     assert watcher.wait(60) == 0
