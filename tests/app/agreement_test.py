@@ -213,7 +213,8 @@ def strangers_hold_nobody() -> None:
         sys.exit(77)
 
     def start(log: str) -> subprocess.Popen:
-        options = [*SMALL, "--limit-train", "320", "--compress", "q8", "--comm-timeout", "4", "--log", log]
+        options = [*SMALL, "--limit-train", "320", "--compress", "q8", "--throttle", "25mbit",  # 0.1 s a step
+                   "--comm-timeout", "4", "--log", log]
         for name in ("--limit-train", "--log"):  # the first ones
             at = options.index(name)
             del options[at:at + 2]
