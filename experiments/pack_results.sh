@@ -41,6 +41,7 @@ mkdir "$top"
 (cd "$folder" && find . -name '.?*' -prune -o -type f ! -name '*.part.h5' ! -name '*.damaged*' ! -path ./MANIFEST.sha256 -print0) |
   tar -C "$folder" --null --files-from=- -cf - | tar -C "$top" -xf -
 for file in "$@"; do
+  [ ! -d "$file" ] || die "$file: is a folder; beside FOLDER there are files, so put it into FOLDER"
   [ -f "$file" ] || die "$file: there is no such file"
   [ ! -e "$top/$(basename "$file")" ] || die "$file: $folder has a file of this name"
   cp -- "$file" "$top/"

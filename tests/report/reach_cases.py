@@ -359,7 +359,8 @@ def results_packed(folder: pathlib.Path) -> None:
         subprocess.run(["sha256sum", "--quiet", "--strict", "-c", manifest], cwd=folder / place, check=True)
     for words, said in ((["results", "one.tar.xz"], "one.tar.xz: is there already"), (["no", "o.tar.xz"], "no: there is no such"),
                         (["results", "o.zip"], "must end in .tar.xz"), (["results"], "needs FOLDER and OUT.tar.xz"),
-                        (["results", "o.tar.xz", "no.ini"], "no.ini: there is no such file"), (["two", "o.tar.xz", "no/"], "no/")):
+                        (["results", "o.tar.xz", "no.ini"], "no.ini: there is no such file"),
+                        (["results", "o.tar.xz", "two"], "two: is a folder"), (["two", "o.tar.xz", "no/"], "no/")):
         answer = pack(*words)
         assert answer.returncode == 2 and said in answer.stderr and answer.stderr.count("\n") == 1, answer
         assert not (folder / "o.tar.xz").exists() and not list(folder.glob(".pack-*"))
