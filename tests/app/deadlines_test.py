@@ -196,7 +196,8 @@ def slow_last_checkpoint_is_waited_for() -> None:
 def hanging_disk_under_a_checkpoint() -> None:
     """Rank 1's disk hangs: training goes on and says so, and the end says what is missing."""
     words = command(marker_of(0), "--limit-train", "240", "--epochs", "10", "--log", "a.h5", "--checkpoint", "ck",
-                    "--checkpoint-every", "2steps", "--throttle", "100mbit", environment={"DP_PAUSE_IN": "1:fsync .part:100000"})
+                    "--checkpoint-every", "2steps", "--throttle", "100mbit",
+                    environment={"DP_PAUSE_IN": "1:fsync .part:100000"})
     words[words.index("--comm-timeout") + 1] = "2"
     begin = time.monotonic()
     process, out, err = run(marker_of(0), words)

@@ -484,7 +484,8 @@ def leftovers() -> None:
             dplab("down")
         wait_for(lambda: not processes(LAB), f"up, interrupted after {delay_s} s, leaves a process")
     assert set(os.listdir("/sys/class/net")) == interfaces
-    assert {name for name in os.listdir("/dev/shm") if re.search(r"\.node\d+\.", name)} <= shared, (os.listdir("/dev/shm"), shared)
+    now = os.listdir("/dev/shm")
+    assert {name for name in now if re.search(r"\.node\d+\.", name)} <= shared, (now, shared)
     assert os.listdir(pathlib.Path(DPLAB).parent / "lab" / "state") == ["README"]
 
 

@@ -31,7 +31,8 @@ except OSError: pass"""
 
 # 1000 frames, of which HEAR counts those that arrive.
 HEAR = """import socket
-hear = socket.socket(2, 2); hear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22); hear.bind(("", 7001)); hear.settimeout(30); print("ready", flush=True)
+hear = socket.socket(2, 2); hear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+hear.bind(("", 7001)); hear.settimeout(30); print("ready", flush=True)
 count = 0
 try:
   while hear.recv(99) != b"end": count += 1; hear.settimeout(5)

@@ -2,7 +2,6 @@
 // residuals and of their state.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>

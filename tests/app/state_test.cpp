@@ -26,6 +26,7 @@
 #include "net/layers/conv2d.hpp"
 #include "net/layers/linear.hpp"
 #include "net/layers/pool.hpp"
+#include "tests/support/every_part_counts.hpp"
 #include "tests/support/state_list.hpp"
 
 namespace dp {
@@ -263,29 +264,10 @@ TEST_P(RunState, ACheckpointGivesTheSameBits) {
   }
 }
 
-// On all ranks alike, so that they stay replicas of each other.
-void expect_every_part_counts(TrainingRun& run) {
-  run.train(0, kBefore);
-  const StateCopy before = run.copy();
-  run.train(kBefore, kAfter);
-  const StateCopy after = run.copy();
-  const StateList list = run.list();
-  for (std::size_t i = 0; i < list.blocks.size(); ++i) {
-    StateCopy less = before;
-    std::ranges::fill(less.blocks[i], std::byte{0});
-    const bool is_zero = less.blocks[i] == before.blocks[i];
-    run.restore(less);
-    run.train(kBefore, kAfter);
-    const bool is_same = run.copy() == after;
-    EXPECT_FALSE(run.on_all(is_zero)) << list.blocks[i].name << " is zero: nothing is shown";
-    EXPECT_FALSE(run.on_all(is_same)) << list.blocks[i].name << " makes no difference";
-  }
-}
-
 TEST_P(RunState, EveryPartCounts) {
   Communicator comm;
   TrainingRun run(comm, GetParam(), "direct", true);
-  expect_every_part_counts(run);
+  test::expect_every_part_counts(run, kBefore, kAfter);
 }
 
 TEST(OptimizerState, EveryPartCounts) {
@@ -295,7 +277,7 @@ TEST(OptimizerState, EveryPartCounts) {
     SCOPED_TRACE(net::optimizer_name(kind));
     const net::OptimizerOptions options = {.kind = kind, .weight_decay = 5e-4f, .clip_norm = 1.0};
     TrainingRun run(comm[0], "q8", "ring", true, options);
-    expect_every_part_counts(run);
+    test::expect_every_part_counts(run, kBefore, kAfter);
     // Into another object, as a run that is started again does.
     TrainingRun first(comm[1], "q8", "ring", true, options),
         resumed(comm[2], "q8", "ring", true, options);
@@ -311,7 +293,7 @@ TEST(OptimizerState, EveryPartCounts) {
 TEST(AverageState, EveryPartCounts) {
   Communicator comm;
   TrainingRun run(comm, "q8", "ring", true, {}, true);
-  expect_every_part_counts(run);
+  test::expect_every_part_counts(run, kBefore, kAfter);
 }
 
 // dgc keeps the momentum, so that only SGD goes with it.

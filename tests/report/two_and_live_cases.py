@@ -188,4 +188,5 @@ def watched_on_a_terminal(folder: pathlib.Path) -> None:
     _grow(path, 1, 0)
     os.utime(path, (time.time() - 7200, time.time() - 7200))
     assert not watcher.look()
-    assert re.search(r"running: 1 of 3 epochs; silent for 2:00:\d\d: it may have ended early", terminal.getvalue()), terminal.getvalue()
+    text = terminal.getvalue()
+    assert re.search(r"running: 1 of 3 epochs; silent for 2:00:\d\d: it may have ended early", text), text
