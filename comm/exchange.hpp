@@ -18,6 +18,7 @@
 // undefined, and the job ends.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +60,19 @@ struct ExchangeSetup {
   const RateOrder* rate = nullptr;
   // Set once this rank wishes to stop, at any time and by any thread; null: never.
   const std::atomic<bool>* stop_wish = nullptr;
+};
+
+// Values that this rank's encodes of one step have clamped (EncodeResult::clamped), and the place
+// of the first of them; in an exchange it counts from the start of the bucket.
+struct ClampedValues {
+  std::uint64_t count = 0;
+  std::size_t first = static_cast<std::size_t>(-1);
+
+  void add(const ClampedValues& more, std::size_t offset) {
+    if (more.count == 0) return;
+    count += more.count;
+    first = std::min(first, offset + more.first);
+  }
 };
 
 // What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is
@@ -115,6 +129,8 @@ class Exchange {
   // the bucket; kAllFinite if they are. On a GPU it may be the start of a segment.
   static constexpr std::size_t kAllFinite = static_cast<std::size_t>(-1);
   [[nodiscard]] virtual std::size_t first_not_finite() const { return kAllFinite; }
+  // After delivered(): what this rank has clamped. Nothing on a GPU, where codecs do not count.
+  [[nodiscard]] virtual ClampedValues clamped() const { return {}; }
   // After delivered(): whether a rank that wishes to stop has said so in this exchange. The same on
   // all ranks. False for exchanges that send nothing.
   [[nodiscard]] virtual bool stop_is_wished() const = 0;

@@ -59,10 +59,44 @@ void GradientSync::list_state(StateVisitor& visitor) {
 void GradientSync::change_scale(float factor) {
   scale_residual(factor);
   rate_ = {};
+  rate_.set_scale(loss_scale_);
   histograms_.reset();
   // What follows from the times of steps, too, but for what is known of the link.
   has_times_ = false;
   if (auto_rate_) auto_rate_->forget_times();
+}
+
+void GradientSync::change_loss_scale(double factor) {
+  const auto as_float = static_cast<float>(factor);
+  if (!(as_float > 0.0f) || !std::isfinite(as_float)) {
+    throw_error(ErrorKind::usage,
+                "a loss scale cannot become {} times as large; allowed: a finite number above 0",
+                factor);
+  }
+  if (factor == 1.0) return;
+  if (!buckets_.empty()) reducer_->scale_memory(as_float);
+  set_loss_scale(loss_scale_ * factor);
+}
+
+void GradientSync::set_loss_scale(double scale) {
+  if (scale == loss_scale_) return;
+  loss_scale_ = scale;
+  rate_.set_scale(scale);
+  // A threshold is a magnitude of gradients.
+  constexpr const char* kThreshold = "alpha";
+  std::vector<std::string> specs;
+  bool has_threshold = false;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    CodecSpec spec = parse_codec_spec(reducer_->buckets()[b].codec);
+    if (const auto alpha = spec.settings.find(kThreshold); alpha != spec.settings.end()) {
+      has_threshold = true;
+      const double at_start = parse_codec_spec(buckets_[b].codec).number(kThreshold);
+      alpha->second = std::clamp(at_start * scale, std::numeric_limits<double>::min(),
+                                 find_codec(spec.name)->find(kThreshold)->most);
+    }
+    specs.push_back(spec.text());
+  }
+  if (has_threshold) reducer_->replace_codecs(specs);
 }
 
 void GradientSync::all_mean(std::span<float> values) {
@@ -256,6 +290,9 @@ void GradientSync::begin_epoch(std::size_t epoch) {
     specs.push_back(spec.text());
   }
   reducer_->replace_codecs(specs);
+  // The new codecs have the thresholds of the start.
+  const double scale = std::exchange(loss_scale_, 1.0);
+  set_loss_scale(scale);
 }
 
 std::string GradientSync::path() const {

@@ -112,6 +112,15 @@ class GradientSync {
   // changes of parameters instead of gradients. Residuals follow, and codecs with a rate begin
   // anew.
   void change_scale(float factor);
+  // Collective, between steps, the same on all ranks: the gradients of later steps are this many
+  // times as large, because the loss has another scale. Residuals, velocities, quantiser steps and
+  // thresholds follow, so that the exchange delivers what it would have delivered with a constant
+  // scale. Throws Error(usage) unless the factor is a float above 0.
+  void change_loss_scale(double factor);
+  // All factors so far, multiplied. list_state() does not have it: whoever changes the scale saves
+  // it, and sets it after a state was loaded. Collective.
+  [[nodiscard]] double loss_scale() const { return loss_scale_; }
+  void set_loss_scale(double scale);
   // Collective, between steps: Reducer::all_mean, which no rate takes for computation.
   void all_mean(std::span<float> values);
   // Between steps: multiplies what has not been delivered yet.
@@ -183,6 +192,7 @@ class GradientSync {
   DeliveryGaps gaps_;
   std::vector<float> kept_residual_;
   std::unique_ptr<BucketLink> link_;
+  double loss_scale_ = 1.0;  // relative to the start's
   // Codecs with a rate have a mean of the run or a wanted error (0 without one), and what steers
   // it.
   double mean_bits_ = 0.0, planned_bits_ = 0.0, wanted_error_ = 0.0;

@@ -157,7 +157,7 @@ void RateController::start_with(std::array<double, kRateSites> steps) {
   if (steps[1] == 0.0) steps[1] = steps[0];
   if (steps[0] == 0.0) return;
   for (std::size_t s = 0; s < kRateSites; ++s) {
-    log_steps_[s] = std::llround(std::log2(steps[s]) / kUnit);
+    log_steps_[s] = std::llround(std::log2(steps[s] / scale_) / kUnit);
   }
   is_started_ = 1;
 }
@@ -173,6 +173,11 @@ void RateController::follow(const std::array<std::int64_t, 2>& sum) {
   const std::int64_t last = std::exchange(followed_, mean);
   if (last == kUnknown || !is_started()) return;
   for (std::int64_t& log_step : log_steps_) log_step += mean - last;
+}
+
+void RateController::set_scale(double scale) {
+  scale_ = scale;
+  followed_ = kUnknown;
 }
 
 double RateController::wanted(double bits, std::size_t site) const {
@@ -226,7 +231,7 @@ std::array<float, kRateSites> RateController::steps() const {
   if (!is_started()) return {};
   std::array<float, kRateSites> steps = {};
   for (std::size_t s = 0; s < kRateSites; ++s) {
-    steps[s] = static_cast<float>(std::exp2(static_cast<double>(log_steps_[s]) * kUnit));
+    steps[s] = static_cast<float>(std::exp2(static_cast<double>(log_steps_[s]) * kUnit) * scale_);
   }
   return steps;
 }

@@ -238,6 +238,9 @@ class RateController {
   // After each other step; `bits` is what was planned for it, `next_bits` for the next one.
   // is_even: it had an even_order().
   void update(const RateTally& tally, double bits, double next_bits, bool is_even = false);
+  // Gradients are this many times as large as the ones at the start of the run: steps follow at
+  // once, and follow() begins anew.
+  void set_scale(double scale);
   // For a step with so many planned bits.
   [[nodiscard]] EvenOrder even_order(double bits) const;
   // With a wanted relative error instead: log step -= kMostGain * log(error / wanted).
@@ -258,6 +261,8 @@ class RateController {
   // What follow() came to last; nothing before.
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();
   std::int64_t followed_ = kUnknown;
+  // Exact, since a rounded logarithm would be off by up to 1e-4. Its owner saves it.
+  double scale_ = 1.0;
 };
 
 }  // namespace dp

@@ -213,6 +213,10 @@ void Reducer::deliver_sums() {
                         });
   verdict_.busy = busy_until_now();
   take_rate();
+  verdict_.clamped = {};
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    verdict_.clamped.add(pipeline_.exchange(b).clamped(), buckets_[b].offset);
+  }
   verdict_.first_not_finite = Exchange::kAllFinite;
   if (!verdict_.finite) {
     for (std::size_t b = buckets_.size(); b-- > 0;) {

@@ -105,6 +105,7 @@ struct StepVerdict {
   // If it is false: where this rank's own gradient was not finite first, in the order of the
   // buckets; kAllFinite if it was.
   std::size_t first_not_finite = Exchange::kAllFinite;
+  ClampedValues clamped;  // by this rank, counted from the start of the gradient
   // What buckets with a rate (Reducer::set_rate) have sent; and the one whose residual has grown
   // most on this rank, where that was measured.
   RateTally rate;
@@ -193,6 +194,8 @@ class Reducer {
   [[nodiscard]] std::span<float> residual() const { return residual_; }
   // Between steps, after all that was sent in the last one.
   void scale_residual(float factor);
+  // The same, and the velocities too: gradients are from now on this many times as large.
+  void scale_memory(float factor);
   // Between steps: this rank works alone, and has done another piece of its work. Until the next
   // step begins, the others hear that it is busy and comes on.
   void note_work() { work_done_.fetch_add(1, std::memory_order_relaxed); }

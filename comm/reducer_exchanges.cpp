@@ -151,6 +151,11 @@ void Reducer::scale_residual(float factor) {
   run([&](Communicator&) { exact_->memory().scale(factor, residual_.data(), residual_.size()); });
 }
 
+void Reducer::scale_memory(float factor) {
+  scale_residual(factor);
+  if (velocity_) velocity_->scale(factor);
+}
+
 void Reducer::list_state(StateVisitor& visitor) {
   const StatePlace place = options_.device == nullptr ? StatePlace::host : StatePlace::device;
   if (!residual_.empty()) visitor.values("exchange/residual", residual_, StateShare::own, place);

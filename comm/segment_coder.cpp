@@ -68,6 +68,7 @@ void SegmentCoder::begin_step(std::uint64_t step) {
   is_finite_ = true;
   first_not_finite_ = Exchange::kAllFinite;
   std::ranges::fill(is_flagged_, std::uint8_t{0});
+  clamped_ = {};
   squares_ = {};
   sample_.begin_step(step);
 }
@@ -136,6 +137,7 @@ std::size_t SegmentCoder::add_and_encode(const PlanTask& task, std::span<const s
         result = codec.encode(sum, residual, payload, context);
       }
     }
+    clamped_.add({.count = result.clamped, .first = result.first_clamped}, begin);
     is_flagged_now = is_flagged(task.segment);
     if (squares.values > 0.0 && !is_flagged_now) {
       squares.dropped = memory().squares_of_sum(residual, nullptr, sum.size());

@@ -53,6 +53,8 @@ class SegmentCoder {
   [[nodiscard]] bool is_finite() const { return is_finite_; }
   // Exchange::first_not_finite.
   [[nodiscard]] std::size_t first_not_finite() const { return first_not_finite_; }
+  // Exchange::clamped.
+  [[nodiscard]] const ClampedValues& clamped() const { return clamped_; }
   // What this step has encoded, where RateOrder asks for it.
   [[nodiscard]] const SiteSquares& squares() const { return squares_; }
 
@@ -99,6 +101,7 @@ class SegmentCoder {
   bool is_finite_ = true;
   std::size_t first_not_finite_ = Exchange::kAllFinite;
   std::vector<std::uint8_t> is_flagged_;  // by segment
+  ClampedValues clamped_;
   SiteSquares squares_ = {};
   SegmentRates rates_;
 };

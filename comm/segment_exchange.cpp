@@ -112,6 +112,7 @@ class SegmentExchange final : public Exchange {
 
   [[nodiscard]] bool finite() const override { return coder_.is_finite(); }
   [[nodiscard]] std::size_t first_not_finite() const override { return coder_.first_not_finite(); }
+  [[nodiscard]] ClampedValues clamped() const override { return coder_.clamped(); }
   [[nodiscard]] bool stop_is_wished() const override { return stop_is_wished_; }
 
   [[nodiscard]] RateTally rate_tally() const override {

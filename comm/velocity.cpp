@@ -57,6 +57,11 @@ void LocalVelocity::mask_delivered(std::size_t begin, std::span<const float> del
   for (std::size_t i = 0; i < n; ++i) u[i] = d[i] != 0.0f ? 0.0f : u[i];
 }
 
+void LocalVelocity::scale(float factor) {
+  options_.clip *= static_cast<double>(factor);
+  for (float& u : velocity_) u *= factor;
+}
+
 double warmup_ratio(double ratio, std::size_t epoch) {
   // The ratio is 2^-2(epoch + 1). 2^-1000 is already below every allowed ratio.
   const int exponent = epoch < 500 ? -2 * (static_cast<int>(epoch) + 1) : -1000;

@@ -68,6 +68,9 @@ class LocalVelocity {
   // host).
   void mask_delivered(std::size_t begin, std::span<const float> delivered);
 
+  // Gradients are from now on this many times as large; the norm to which they are clipped follows.
+  void scale(float factor);
+
   // Must be saved with the residual, because a run that is resumed continues with it.
   [[nodiscard]] std::span<float> velocity() { return velocity_; }
 

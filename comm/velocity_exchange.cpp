@@ -38,6 +38,7 @@ class VelocityExchange final : public Exchange {
   [[nodiscard]] bool done() const override { return is_masked_ && inner().done(); }
   [[nodiscard]] bool finite() const override { return inner().finite(); }
   [[nodiscard]] std::size_t first_not_finite() const override { return inner().first_not_finite(); }
+  [[nodiscard]] ClampedValues clamped() const override { return inner().clamped(); }
   [[nodiscard]] bool stop_is_wished() const override { return inner().stop_is_wished(); }
   [[nodiscard]] RateTally rate_tally() const override { return inner().rate_tally(); }
   [[nodiscard]] bool waits_for_peer() const override { return inner().waits_for_peer(); }

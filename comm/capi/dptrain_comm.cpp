@@ -12,7 +12,6 @@
 
 #include "comm/capi/arguments.hpp"
 #include "comm/capi/exchange.hpp"
-#include "comm/capi/saved_state.hpp"
 #include "comm/communicator.hpp"
 #include "comm/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
@@ -171,6 +170,8 @@ float* dptrain_comm_values(dptrain_comm* exchange, std::size_t slot) {
 int dptrain_comm_begin_step(dptrain_comm* exchange, double progress) {
   return result_on(exchange, [=](dptrain_comm& it) {
     it.require_step(false);
+    if (!it.has_agreed_on_step) it.agree_on_step();
+    it.has_agreed_on_step = true;
     it.sync.begin_step(it.step, progress);
     if (it.trace) it.trace->step_begins(it.step);
     it.is_in_step = true;
@@ -206,8 +207,16 @@ int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite) {
     const dp::StepVerdict verdict = it.sync.finish_step();
     if (it.trace) it.trace->step_ends();
     it.is_in_step = false;
+    it.report.add(verdict, it.step, it.layout, it.sync.reducer());
     ++it.step;
     if (all_finite != nullptr) *all_finite = verdict.finite ? 1 : 0;
+  });
+}
+
+int dptrain_comm_scale_residual(dptrain_comm* exchange, double factor) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    it.sync.change_loss_scale(factor);
   });
 }
 
@@ -222,13 +231,21 @@ std::size_t dptrain_comm_state_bytes(dptrain_comm* exchange) {
 
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, std::size_t size) {
   return result_on(exchange, [=](dptrain_comm& it) {
-    dp::save_state(it.state(), {static_cast<std::byte*>(bytes), size});
+    dp::save_state(it.state(), it.origin(), {static_cast<std::byte*>(bytes), size});
   });
 }
 
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size_t size) {
   return result_on(exchange, [=](dptrain_comm& it) {
-    dp::load_state(it.state(), {static_cast<const std::byte*>(bytes), size});
+    const std::optional<dp::StateOrigin> saved =
+        dp::load_state(it.state(), it.origin(), {static_cast<const std::byte*>(bytes), size});
+    it.sync.set_loss_scale(saved ? saved->loss_scale : 1.0);
+    if (!saved) {
+      std::fprintf(stderr,
+                   "%s: the saved state of rank %d is from an earlier version and does not say "
+                   "whose it is: each rank must load its own\n",
+                   kLibrary, dptrain_comm_rank());
+    }
   });
 }
 

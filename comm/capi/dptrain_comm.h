@@ -101,6 +101,8 @@ typedef struct {
   double peer_wait_s; /* waiting for a rank that had not begun */
   double wire_s;      /* the rest */
   double bits;        /* a value, of ecq and auto in the last step; NAN for other codecs */
+  uint64_t skipped_steps;  /* some rank's gradient was not finite */
+  uint64_t clamped_values; /* by fp16, whose largest value is 65504 */
 } dptrain_comm_statistics;
 
 /* A bucket of this rank, in the time of the last dptrain_comm_get_statistics(). The squares are
@@ -166,7 +168,9 @@ int dptrain_comm_begin_step(dptrain_comm* exchange, double progress);
  * which they become ready. */
 int dptrain_comm_ready(dptrain_comm* exchange, size_t slot);
 /* all_finite: 1, or 0 if some rank's values were not: then the values are no sums, every rank must
- * skip the step, and what had been delivered is sent again later. */
+ * skip the step, and what had been delivered is sent again later. Rank 0 reports the first such step
+ * of an exchange on stderr, with the rank and the slot, and every rank its first step in which fp16
+ * clamped values: a loss scaler takes these for finite. dptrain_comm_statistics count both. */
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite);
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics);
@@ -177,6 +181,11 @@ int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate);
 /* From the next step on so many bits a value in the mean, for ecq:bits=. Between steps, the same on
  * all ranks. It takes some steps to be reached. A saved state does not hold it. */
 int dptrain_comm_set_bits(dptrain_comm* exchange, double bits);
+/* The loss has another scale from the next step on, as GradScaler of PyTorch and others change it:
+ * factor is the new scale over the old one. What the exchange keeps of earlier steps (residuals,
+ * steps of quantisers, thresholds) follows, and steps deliver what they would have delivered with a
+ * constant scale. Collective, with the same factor; between steps. A saved state holds it. */
+int dptrain_comm_scale_residual(dptrain_comm* exchange, double factor);
 /* Rank 0 writes the trace that the options ask for: what all ranks did when, on one clock, for
  * ui.perfetto.dev and chrome://tracing. Collective; between steps, after the last one that it
  * shows, or earlier, and then without the others. Fails on all ranks where rank 0 cannot write the
@@ -193,7 +202,8 @@ int dptrain_comm_compare(dptrain_comm* exchange, const float* values, size_t cou
 
 /* Residuals and what else a codec keeps from step to step, for checkpoints: each rank saves and
  * loads its own. Between steps. A state fits an exchange of the same slots, options and number of
- * ranks. */
+ * ranks, and only the rank that has saved it: others get DPTRAIN_COMM_DATA. Load it before the first
+ * step, which fails on all ranks if they are not at the same one. */
 size_t dptrain_comm_state_bytes(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, size_t size);
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t size);

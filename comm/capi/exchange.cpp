@@ -1,5 +1,6 @@
 #include "comm/capi/exchange.hpp"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -55,6 +56,28 @@ std::size_t dptrain_comm::tensor(std::size_t slot) const {
 void dptrain_comm::require_step(bool is_wanted) const {
   dp::capi::require(is_in_step == is_wanted,
                     is_wanted ? "no step has begun" : "a step is under way");
+}
+
+dp::StateOrigin dptrain_comm::origin() const {
+  return {.rank = static_cast<std::uint64_t>(dptrain_comm_rank()),
+          .ranks = static_cast<std::uint64_t>(dptrain_comm_size()),
+          .loss_scale = sync.loss_scale()};
+}
+
+void dptrain_comm::agree_on_step() {
+  const std::vector<std::uint64_t> steps =
+      sync.reducer().run([this](dp::Communicator& comm) { return comm.all_gather(step); });
+  const auto other =
+      std::ranges::find_if(steps, [&](std::uint64_t of_rank) { return of_rank != steps.front(); });
+  if (other == steps.end()) return;
+  const auto begins = [&](std::size_t rank) {
+    return steps[rank] == 0 ? fmt::format("rank {} begins at step 0", rank)
+                            : fmt::format("rank {} goes on from step {}", rank, steps[rank]);
+  };
+  dp::throw_error(dp::ErrorKind::data,
+                  "{}, {}: every rank must load the state that it has saved at the same step, or "
+                  "none of them",
+                  begins(0), begins(static_cast<std::size_t>(other - steps.begin())));
 }
 
 dp::StateList dptrain_comm::state() {

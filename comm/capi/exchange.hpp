@@ -11,6 +11,8 @@
 #include "comm/capi/arguments.hpp"
 #include "comm/capi/dptrain_comm.h"
 #include "comm/capi/exchange_trace.hpp"
+#include "comm/capi/saved_state.hpp"
+#include "comm/capi/step_report.hpp"
 #include "comm/communicator.hpp"
 #include "comm/gradient_sync.hpp"
 #include "kernels/base/error.hpp"
@@ -23,6 +25,9 @@ struct dptrain_comm {
   [[nodiscard]] std::size_t tensor(std::size_t slot) const;
   void require_step(bool is_wanted) const;
   [[nodiscard]] dp::StateList state();
+  [[nodiscard]] dp::StateOrigin origin() const;
+  // Collective. Throws Error(data) on all ranks if they are at different steps.
+  void agree_on_step();
 
   dp::capi::Layout layout;
   // Zeros, of which the system gives memory only for those that are written: on one rank none is.
@@ -33,6 +38,8 @@ struct dptrain_comm {
   std::size_t ready = 0;
   std::uint64_t step = 0;
   bool is_in_step = false;
+  bool has_agreed_on_step = false;
+  dp::capi::StepReport report;
   std::vector<dp::CommCost> taken;  // of buckets, by the last dptrain_comm_get_statistics
   std::string description;
 };

@@ -22,6 +22,7 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
     dp::CommTimes times = it.sync.reducer().take_times();
     it.taken = std::move(times.buckets);
     const dp::CommCost& cost = times.total;
+    const dp::capi::StepReport::Counts counts = it.report.take();
     const dptrain_comm_statistics taken = {.struct_bytes = size,
                                            .sent_bytes = cost.sent_bytes,
                                            .received_bytes = cost.received_bytes,
@@ -30,7 +31,9 @@ int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics*
                                            .decode_s = cost.decode_s,
                                            .peer_wait_s = cost.peer_wait_s,
                                            .wire_s = cost.wire_s,
-                                           .bits = it.sync.rate_report().mean_bits()};
+                                           .bits = it.sync.rate_report().mean_bits(),
+                                           .skipped_steps = counts.skipped_steps,
+                                           .clamped_values = counts.clamped_values};
     std::memcpy(statistics, &taken, std::min<std::size_t>(sizeof taken, size));
   });
 }

@@ -1,5 +1,6 @@
 #include "comm/capi/saved_state.hpp"
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -11,7 +12,8 @@
 namespace dp {
 namespace {
 
-constexpr std::string_view kMark = "dptrain_comm state 1\n";
+constexpr std::string_view kMark = "dptrain_comm state 2\n", kFirstMark = "dptrain_comm state 1\n";
+static_assert(kMark.size() == kFirstMark.size() && sizeof(StateOrigin) == 24);
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -52,15 +54,25 @@ void require_same(const std::string& wanted, const std::string& found) {
               found, wanted);
 }
 
+void require_same_rank(const StateOrigin& here, const StateOrigin& saved) {
+  if (here.rank == saved.rank && here.ranks == saved.ranks) return;
+  throw_error(
+      ErrorKind::data,
+      "the saved state of the exchange is that of rank {} of {}, and this is rank {} of {}: "
+      "each rank loads the state that it has saved; with another number of ranks, none does",
+      saved.rank, saved.ranks, here.rank, here.ranks);
+}
+
 // Calls f with all that is saved, piece by piece.
 template <class F>
-void for_each_piece(const StateList& state, F f) {
+void for_each_piece(const StateList& state, const StateOrigin& origin, F f) {
   const auto number = [&f](std::uint64_t value) { f(std::as_bytes(std::span(&value, 1))); };
   const auto counted = [&](std::span<const std::byte> bytes) {
     number(bytes.size());
     f(bytes);
   };
   f(bytes_of(kMark));
+  f(std::as_bytes(std::span(&origin, 1)));
   number(state.blocks.size() + state.texts.size());
   for (const StateBlock& block : state.blocks) {
     counted(bytes_of(block.name));
@@ -76,27 +88,40 @@ void for_each_piece(const StateList& state, F f) {
 
 std::size_t saved_bytes(const StateList& state) {
   std::size_t size = 0;
-  for_each_piece(state, [&size](std::span<const std::byte> piece) { size += piece.size(); });
+  for_each_piece(state, {}, [&size](std::span<const std::byte> piece) { size += piece.size(); });
   return size;
 }
 
-void save_state(const StateList& state, std::span<std::byte> to) {
+void save_state(const StateList& state, const StateOrigin& origin, std::span<std::byte> to) {
   const std::size_t size = saved_bytes(state);
   if (to.size() != size) {
     throw_error(ErrorKind::usage, "{} bytes for a state of {} bytes", to.size(), size);
   }
   std::byte* at = to.data();
-  for_each_piece(state, [&at](std::span<const std::byte> piece) {
+  for_each_piece(state, origin, [&at](std::span<const std::byte> piece) {
     if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
     at += piece.size();
   });
 }
 
-void load_state(const StateList& state, std::span<const std::byte> from) {
+std::optional<StateOrigin> load_state(const StateList& state, const StateOrigin& here,
+                                      std::span<const std::byte> from) {
   Reader reader(from);
-  const std::span<const std::byte> mark = reader.take(std::min(kMark.size(), from.size()));
-  if (std::string_view(reinterpret_cast<const char*>(mark.data()), mark.size()) != kMark) {
+  const std::span<const std::byte> bytes_of_mark = reader.take(std::min(kMark.size(), from.size()));
+  const std::string_view mark(reinterpret_cast<const char*>(bytes_of_mark.data()),
+                              bytes_of_mark.size());
+  if (mark != kMark && mark != kFirstMark) {
     throw_error(ErrorKind::data, "these {} bytes are no saved state of an exchange", from.size());
+  }
+  std::optional<StateOrigin> origin;
+  if (mark == kMark) {
+    origin.emplace();
+    std::memcpy(&*origin, reader.take(sizeof *origin).data(), sizeof *origin);
+    require_same_rank(here, *origin);
+    if (!(origin->loss_scale > 0.0) || !std::isfinite(origin->loss_scale)) {
+      throw_error(ErrorKind::data, "the saved state of the exchange has a loss scale of {}",
+                  origin->loss_scale);
+    }
   }
   const std::size_t parts = state.blocks.size() + state.texts.size();
   require_same(fmt::format("{} parts", parts), fmt::format("{} parts", reader.take_number()));
@@ -122,6 +147,7 @@ void load_state(const StateList& state, std::span<const std::byte> from) {
     }
   }
   for (std::size_t i = 0; i < texts.size(); ++i) state.texts[i].set(texts[i]);
+  return origin;
 }
 
 }  // namespace dp

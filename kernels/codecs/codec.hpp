@@ -47,6 +47,8 @@ struct EncodeContext {
 struct [[nodiscard]] EncodeResult {
   std::size_t payload_bytes = 0;
   bool finite = true;  // false: the input held NaN, an infinity or more than the codec can carry
+  // Finite values that the host's codec clamped to its largest one, and the index of the first.
+  std::size_t clamped = 0, first_clamped = 0;
 };
 
 class Codec {

@@ -21,6 +21,15 @@ std::uint32_t largest_magnitude_bits(const float* partial, const float* residual
   return static_cast<std::uint32_t>(largest);
 }
 
+void count_clamped(std::span<const float> partial, const float* residual, float largest,
+                   EncodeResult& result) {
+  for (std::size_t i = 0; i < partial.size(); ++i) {
+    const float v = residual == nullptr ? partial[i] : partial[i] + residual[i];
+    if (v >= -largest && v <= largest) continue;
+    if (result.clamped++ == 0) result.first_clamped = i;
+  }
+}
+
 void throw_payload_length(const CodecSpec& spec, std::size_t got, std::size_t want,
                           std::size_t floats) {
   throw_error(ErrorKind::communication,

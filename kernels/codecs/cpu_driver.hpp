@@ -7,7 +7,8 @@
 // not finite. Encoding makes two passes over a segment (maxima, then codes), because nothing may be
 // written to the residual before the whole segment is known to be finite; a segment of the default
 // size stays in the second-level cache between them. A Format that needs the blocks' maxima begins
-// its payload with 4 bytes a block, where the driver keeps the maxima between the passes.
+// its payload with 4 bytes a block, where the driver keeps the maxima between the passes. A Format
+// that clamps has kLargestValue; the clamped values are counted in a pass of their own.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +25,10 @@ namespace dp {
 // The largest bit pattern of |partial + residual|, as an unsigned number; residual may be null.
 [[nodiscard]] std::uint32_t largest_magnitude_bits(const float* partial, const float* residual,
                                                    std::size_t n);
+
+// Notes which values of partial + residual are beyond the largest one; residual may be null.
+void count_clamped(std::span<const float> partial, const float* residual, float largest,
+                   EncodeResult& result);
 
 // Zeros, which are encoded instead of input that is not finite.
 extern const float kZeroBlock[kMaxBlock];
@@ -58,6 +63,12 @@ class CpuCodec final : public Codec {
       }
     }
     const bool finite = largest < Format::kNonFiniteFrom;
+    EncodeResult result{.payload_bytes = bytes, .finite = finite};
+    if constexpr (requires { Format::kLargestValue; }) {
+      if (finite && largest > std::bit_cast<std::uint32_t>(Format::kLargestValue)) {
+        count_clamped(partial, residual, Format::kLargestValue, result);
+      }
+    }
     [[maybe_unused]] const Draws draws(context);
     for (std::size_t begin = 0; begin < n; begin += tile()) {
       const std::size_t m = std::min(tile(), n - begin);
@@ -73,7 +84,7 @@ class CpuCodec final : public Codec {
         format_.encode_block(from, rest, begin, m, n, bits, payload.data());
       }
     }
-    return {.payload_bytes = bytes, .finite = finite};
+    return result;
   }
 
   void decode(std::span<const std::byte> payload, std::span<float> out) const override {

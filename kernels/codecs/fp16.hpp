@@ -64,6 +64,7 @@ class Format {
   static constexpr bool kNeedsBlockMaximum = false;
   static constexpr bool kDraws = false;
   static constexpr std::uint32_t kNonFiniteFrom = 0x7F800000u;
+  static constexpr float kLargestValue = kLargest;
   static constexpr unsigned kCodeBits = 16;
   static constexpr std::uint32_t kPadding = 0;
 

@@ -29,6 +29,7 @@ from ._library import OPTIONS as _OPTIONS
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, start, version
 from ._library import broadcast as _broadcast
 from ._library import check as _check_options
+from ._loss_scale import LossScale as _LossScale
 from ._run_log import RunLog as _RunLog
 
 __all__ = ["Error", "Exchange", "Slot", "State", "allreduce_gradients", "broadcast_parameters", "finalize", "hook", "init",
@@ -112,6 +113,23 @@ def _pin(values: list, device) -> Callable[[], None] | None:
     return None
 
 
+def _checked_state(state) -> tuple[int, bytes | None]:
+    """Step and exchange of a state_dict() of this rank. States of earlier versions do not say whose they are."""
+    import torch
+    if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
+        has = f"this is a {type(state).__name__}" if not isinstance(state, dict) else f"this has {', '.join(map(str, state))}" if state else "this is empty"
+        raise Error(3, f"load_state_dict() needs what state_dict() of this rank has returned, with step and exchange; {has}")
+    step, saved = state["step"], state["exchange"]
+    if not isinstance(step, int) or step < 0 or not (saved is None or isinstance(saved, torch.Tensor)):
+        raise Error(3, f"load_state_dict(): step is {step!r} and exchange a {type(saved).__name__}; a whole number and a tensor or "
+                    "None are allowed")
+    of_rank, of_size = state.get("rank", rank()), state.get("size", size())
+    if (of_rank, of_size) != (rank(), size()):
+        raise Error(3, f"load_state_dict(): the state is that of rank {of_rank} of {of_size}, and this is rank {rank()} of {size()}: "
+                    "each rank loads the state that it has saved; with another number of ranks, none does")
+    return step, None if saved is None else saved.cpu().numpy().tobytes()
+
+
 class State:
     """What is kept from step to step. Its exchange is made in the first step, when all parameters are known."""
 
@@ -135,6 +153,8 @@ class State:
         self._held: list = []  # of this step: (parameter or its slot, gradient)
         self._futures: list = []
         self._saved: bytes | None = None
+        self._loss_scale = _LossScale()
+        self._factor = 1.0  # of what was saved, for an exchange that is not there yet
         self._is_alone = False  # one rank: its gradient is the sum already
         self.step = 0
         self._log = None if log is None else _RunLog(log, self._options, about or {}, log_steps)
@@ -186,18 +206,36 @@ class State:
         """For statistics(), describe() and compare(); None before the first step."""
         return self._exchange
 
+    def scale_residual(self, factor: float) -> None:
+        """The loss has another scale from the next step on: factor is the new one over the old one. What is kept of earlier
+        steps follows. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
+        if self._exchange is not None:
+            self._exchange.scale_residual(factor)
+        elif not 0.0 < factor < float("inf"):
+            raise Error(2, f"a loss scale cannot become {factor} times as large; allowed: a finite number above 0")
+        else:
+            self._factor *= factor
+
     def state_dict(self) -> dict:
         """For this rank's checkpoint: what codecs have not sent yet, and the step. Each rank has its own."""
         import torch
         saved = self._exchange.save() if self._exchange else self._saved
-        return {"step": self.step, "exchange": torch.frombuffer(bytearray(saved), dtype=torch.uint8) if saved else None}
+        return {"step": self.step, "exchange": torch.frombuffer(bytearray(saved), dtype=torch.uint8) if saved else None,
+                "rank": rank(), "size": size(), "loss_scale": self._loss_scale.last}
 
     def load_state_dict(self, state: dict) -> None:
-        self.step = state["step"]
-        self._saved = None if state["exchange"] is None else state["exchange"].cpu().numpy().tobytes()
-        if self._exchange and self._saved:
-            self._exchange.load(self._saved)
-            self._saved = None
+        """What this rank's state_dict() has returned. On all ranks, or on none; best before the first step."""
+        step, saved = _checked_state(state)
+        if self._exchange is not None:
+            if saved is None and step != self.step:
+                raise Error(3, f"the saved state is from before the first step and has nothing for an exchange that has made "
+                            f"{self.step}; close() this state and make a new one by init()")
+            if saved is not None:
+                self._exchange.load(saved)
+        else:
+            self._saved, self._factor = saved, 1.0
+        self.step = step
+        self._loss_scale.last = state.get("loss_scale")
 
     def close(self) -> None:
         """The training is complete. Collective."""
@@ -262,6 +300,8 @@ class State:
         if self._saved:
             self._exchange.load(self._saved)
             self._saved = None
+        if self._factor != 1.0:
+            self._exchange.scale_residual(self._factor)
         if self._log is not None:
             self._log.begin(self._exchange, self.step, sum(p.numel() for p in parameters), time.perf_counter() - began)
         if self._options.get("trace"):
@@ -280,6 +320,9 @@ class State:
             self._log.step_begins()
         if not self._is_seen():
             return
+        factor = self._loss_scale.change()
+        if factor != 1.0:
+            self._exchange.scale_residual(factor)
         progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
         self._exchange.begin_step(progress)
 

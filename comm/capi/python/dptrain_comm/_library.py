@@ -49,7 +49,8 @@ class _Options(ctypes.Structure):
 class _Statistics(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_uint64), ("sent_bytes", ctypes.c_uint64), ("received_bytes", ctypes.c_uint64),
                 ("comm_s", ctypes.c_double), ("encode_s", ctypes.c_double), ("decode_s", ctypes.c_double),
-                ("peer_wait_s", ctypes.c_double), ("wire_s", ctypes.c_double), ("bits", ctypes.c_double)]
+                ("peer_wait_s", ctypes.c_double), ("wire_s", ctypes.c_double), ("bits", ctypes.c_double),
+                ("skipped_steps", ctypes.c_uint64), ("clamped_values", ctypes.c_uint64)]
 
 
 class _BucketStatistics(ctypes.Structure):
@@ -96,7 +97,7 @@ for _name, _result, _arguments in (
         ("bucket_count", ctypes.c_size_t, [_POINTER]),
         ("get_bucket_statistics", ctypes.c_int, [_POINTER, ctypes.c_size_t, ctypes.POINTER(_BucketStatistics)]),
         ("get_rate", ctypes.c_int, [_POINTER, ctypes.POINTER(_Rate)]), ("set_bits", ctypes.c_int, [_POINTER, ctypes.c_double]),
-        ("write_trace", ctypes.c_int, [_POINTER]),
+        ("scale_residual", ctypes.c_int, [_POINTER, ctypes.c_double]), ("write_trace", ctypes.c_int, [_POINTER]),
         ("gather", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t, _POINTER]),
         ("describe", ctypes.c_char_p, [_POINTER]), ("compare", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
         ("state_bytes", ctypes.c_size_t, [_POINTER]), ("save_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
@@ -314,6 +315,10 @@ class Exchange:
     def set_bits(self, bits: float) -> None:
         """From the next step on so many bits a value in the mean, for ecq:bits=; between steps, the same on all ranks."""
         _call("set_bits", self._handle, bits)
+
+    def scale_residual(self, factor: float) -> None:
+        """The loss has another scale from the next step on, this many times the old one. Collective, between steps."""
+        _call("scale_residual", self._handle, factor)
 
     def write_trace(self) -> None:
         """Rank 0 writes the file of the option `trace`. Collective, between steps."""

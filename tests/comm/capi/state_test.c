@@ -1,0 +1,212 @@
+/* The C interface's memory: a changed loss scale, saved states and whose they are, and what an exchange reports of a step's
+ * values. It runs under mpirun with any number of ranks. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/capi/dptrain_comm.h"
+
+enum { ROWS = 150, COLUMNS = 200, VALUES = ROWS * COLUMNS, STEPS = 20 };
+
+#define CHECK(holds)                                                                             \
+  do {                                                                                           \
+    if (!(holds)) {                                                                              \
+      fprintf(stderr, "line %d: %s (last error: %s)\n", __LINE__, #holds, dptrain_comm_last_error()); \
+      dptrain_comm_abort(1, "a check failed");                                                   \
+    }                                                                                            \
+  } while (0)
+
+static void check_refused(int result, int code, const char* message) {
+  if (result == code && strcmp(dptrain_comm_last_error(), message) == 0) return;
+  fprintf(stderr, "result %d, \"%s\"; expected %d, \"%s\"\n", result, dptrain_comm_last_error(), code, message);
+  dptrain_comm_abort(1, "a check failed");
+}
+
+static const dptrain_comm_slot slots[] = {{"weights", ROWS, COLUMNS, 0, 0}, {NULL, COLUMNS, ROWS, 0, 0}};
+
+static dptrain_comm* make(const char* compress) {
+  dptrain_comm_options options;
+  dptrain_comm* exchange = NULL;
+  dptrain_comm_defaults(&options);
+  options.compress = compress;
+  options.link_bit_per_s = 1e9;
+  CHECK(dptrain_comm_create(slots, 2, &options, &exchange) == DPTRAIN_COMM_OK);
+  CHECK(strstr(dptrain_comm_describe(exchange), "too small") == NULL);
+  return exchange;
+}
+
+/* `odd` is put at one place of the second slot of the last rank, unless it is 0. */
+static int step(dptrain_comm* exchange, int number, double scale, float odd) {
+  int all_finite = -1;
+  const int rank = dptrain_comm_rank();
+  CHECK(dptrain_comm_begin_step(exchange, -1) == DPTRAIN_COMM_OK);
+  for (size_t s = 0; s < 2; ++s) {
+    float* values = dptrain_comm_values(exchange, s);
+    for (int i = 0; i < VALUES; ++i) {
+      values[i] = (float)(scale * sin(1.0 + 0.7 * i + 3.0 * rank + 2.0 * (double)s + 0.1 * number * (i % 3)));
+    }
+    if (odd != 0 && s == 1 && rank == dptrain_comm_size() - 1) values[100] = odd;
+    CHECK(dptrain_comm_ready(exchange, s) == DPTRAIN_COMM_OK);
+  }
+  CHECK(dptrain_comm_finish_step(exchange, &all_finite) == DPTRAIN_COMM_OK);
+  return all_finite;
+}
+
+/* What all steps deliver of one slot, in the units of the first scale. In the middle of the second half the state is saved, and
+ * an exchange that is made anew goes on with it. */
+static void deliver(const char* compress, double second, double* total) {
+  dptrain_comm* exchange = make(compress);
+  for (int i = 0; i < VALUES; ++i) total[i] = 0;
+  for (int s = 0; s < STEPS; ++s) {
+    const double scale = s < STEPS / 2 ? 65536 : second;
+    if (s == STEPS / 2) CHECK(dptrain_comm_scale_residual(exchange, second / 65536) == DPTRAIN_COMM_OK);
+    if (s == STEPS * 3 / 4) {
+      const size_t size = dptrain_comm_state_bytes(exchange);
+      void* state = malloc(size);
+      CHECK(dptrain_comm_save_state(exchange, state, size) == DPTRAIN_COMM_OK);
+      dptrain_comm_destroy(exchange);
+      exchange = make(compress);
+      CHECK(dptrain_comm_load_state(exchange, state, size) == DPTRAIN_COMM_OK);
+      free(state);
+    }
+    CHECK(step(exchange, s, scale, 0) == 1);
+    for (int i = 0; i < VALUES; ++i) total[i] += (double)dptrain_comm_values(exchange, 0)[i] / scale;
+  }
+  dptrain_comm_destroy(exchange);
+}
+
+static void a_changed_loss_scale_changes_nothing(const char* compress) {
+  static double wanted[VALUES], found[VALUES];
+  deliver(compress, 65536, wanted);
+  deliver(compress, 4096, found);
+  for (int i = 0; i < VALUES; ++i) {
+    if (found[i] == wanted[i]) continue;
+    fprintf(stderr, "%s, value %d: %g, and with a constant scale %g\n", compress, i, found[i], wanted[i]);
+    dptrain_comm_abort(1, "a check failed");
+  }
+}
+
+static void wrong_factors_are_refused(void) {
+  dptrain_comm* exchange = make("q8");
+  check_refused(dptrain_comm_scale_residual(exchange, 0), DPTRAIN_COMM_USAGE,
+                "a loss scale cannot become 0 times as large; allowed: a finite number above 0");
+  CHECK(dptrain_comm_scale_residual(exchange, -1) == DPTRAIN_COMM_USAGE);
+  CHECK(dptrain_comm_scale_residual(exchange, NAN) == DPTRAIN_COMM_USAGE);
+  CHECK(dptrain_comm_scale_residual(exchange, INFINITY) == DPTRAIN_COMM_USAGE);
+  CHECK(dptrain_comm_begin_step(exchange, -1) == DPTRAIN_COMM_OK);
+  check_refused(dptrain_comm_scale_residual(exchange, 2), DPTRAIN_COMM_USAGE, "a step is under way");
+  for (size_t s = 0; s < 2; ++s) CHECK(dptrain_comm_ready(exchange, s) == DPTRAIN_COMM_OK);
+  CHECK(dptrain_comm_finish_step(exchange, NULL) == DPTRAIN_COMM_OK);
+  dptrain_comm_destroy(exchange);
+  check_refused(dptrain_comm_scale_residual(NULL, 2), DPTRAIN_COMM_USAGE, "exchange is NULL");
+}
+
+/* The first line of a state, the rank, the number of ranks and the loss scale. */
+enum { MARK = 21, RANK = MARK, RANKS = MARK + 8, SCALE = MARK + 16, PARTS = MARK + 24 };
+
+static void a_state_is_that_of_its_rank(void) {
+  char message[300];
+  const int rank = dptrain_comm_rank(), ranks = dptrain_comm_size();
+  dptrain_comm* exchange = make("q8");
+  step(exchange, 0, 1, 0);
+  const size_t size = dptrain_comm_state_bytes(exchange);
+  char* state = malloc(size);
+  char* changed = malloc(size);
+  CHECK(dptrain_comm_save_state(exchange, state, size) == DPTRAIN_COMM_OK);
+  CHECK(dptrain_comm_load_state(exchange, state, size) == DPTRAIN_COMM_OK);
+  for (int other = 0; other < 2; ++other) {
+    const uint64_t of_rank = (uint64_t)(other == 0 ? rank + 1 : rank), of_ranks = (uint64_t)(other == 0 ? ranks : ranks + 1);
+    memcpy(changed, state, size);
+    memcpy(changed + RANK, &of_rank, 8);
+    memcpy(changed + RANKS, &of_ranks, 8);
+    snprintf(message, sizeof message,
+             "the saved state of the exchange is that of rank %d of %d, and this is rank %d of %d: each rank loads the state "
+             "that it has saved; with another number of ranks, none does",
+             (int)of_rank, (int)of_ranks, rank, ranks);
+    check_refused(dptrain_comm_load_state(exchange, changed, size), DPTRAIN_COMM_DATA, message);
+  }
+  const double no_scale = 0;
+  memcpy(changed, state, size);
+  memcpy(changed + SCALE, &no_scale, 8);
+  check_refused(dptrain_comm_load_state(exchange, changed, size), DPTRAIN_COMM_DATA,
+                "the saved state of the exchange has a loss scale of 0");
+  CHECK(dptrain_comm_load_state(exchange, state, RANKS) == DPTRAIN_COMM_DATA);
+  /* The first format said nothing of all this. */
+  memcpy(changed, "dptrain_comm state 1\n", MARK);
+  memcpy(changed + MARK, state + PARTS, size - PARTS);
+  CHECK(dptrain_comm_load_state(exchange, changed, size - (PARTS - MARK)) == DPTRAIN_COMM_OK);
+  CHECK(step(exchange, 1, 1, 0) == 1);
+  dptrain_comm_destroy(exchange);
+
+  if (ranks > 1) {
+    exchange = make("q8");
+    if (rank == 1) CHECK(dptrain_comm_load_state(exchange, state, size) == DPTRAIN_COMM_OK);
+    check_refused(dptrain_comm_begin_step(exchange, -1), DPTRAIN_COMM_DATA,
+                  "rank 0 begins at step 0, rank 1 goes on from step 1: every rank must load the state that it has saved at the "
+                  "same step, or none of them");
+    dptrain_comm_destroy(exchange);
+  }
+  free(state);
+  free(changed);
+}
+
+/* How often `words` stand in what this rank has written to stderr since `into` took its place; then it is again as before. */
+static int count_in_stderr(FILE* into, int own, const char* words) {
+  static char text[20000];
+  int count = 0;
+  fflush(stderr);
+  rewind(into);
+  text[fread(text, 1, sizeof text - 1, into)] = 0;
+  dup2(own, STDERR_FILENO);
+  for (const char* at = text; (at = strstr(at, words)) != NULL; ++at) ++count;
+  return count;
+}
+
+static void what_is_wrong_with_values_is_reported_once(const char* compress, float odd, const char* words, int on_rank) {
+  dptrain_comm_statistics statistics;
+  FILE* into = tmpfile();
+  const int own = dup(STDERR_FILENO), ranks = dptrain_comm_size();
+  CHECK(into != NULL && own >= 0);
+  dptrain_comm* exchange = make(compress);
+  fflush(stderr);
+  dup2(fileno(into), STDERR_FILENO);
+  for (int s = 0; s < 4; ++s) step(exchange, s, 1, s == 1 || s == 2 ? odd : 0);
+  const int found = count_in_stderr(into, own, words);
+  const int any = count_in_stderr(into, own, "dptrain_comm: ");
+  fclose(into);
+  close(own);
+  memset(&statistics, 0, sizeof statistics);
+  statistics.struct_bytes = sizeof statistics;
+  CHECK(dptrain_comm_get_statistics(exchange, &statistics) == DPTRAIN_COMM_OK);
+  if (isinf(odd)) {
+    CHECK(statistics.skipped_steps == 2 && statistics.clamped_values == 0);
+    CHECK(found == (dptrain_comm_rank() == on_rank) && any == found);
+  } else {
+    CHECK(statistics.skipped_steps == 0);
+    /* On one rank nothing is encoded. */
+    if (dptrain_comm_rank() == on_rank && ranks > 1) CHECK(found == 1 && any == 1 && statistics.clamped_values >= 2);
+    if (ranks == 1) CHECK(found == 0 && statistics.clamped_values == 0);
+  }
+  dptrain_comm_destroy(exchange);
+}
+
+int main(void) {
+  char words[200];
+  CHECK(dptrain_comm_init() == DPTRAIN_COMM_OK);
+  const char* codecs[] = {"q4",  "topk:ratio=0.01", "powersgd:rank=2",       "ecq:bits=0.35", "ecq:error=0.5", "threshold:alpha=80000",
+                          "auto:min=0.5,max=0.5", "q8", "randk:ratio=0.1"};
+  for (size_t c = 0; c < sizeof codecs / sizeof *codecs; ++c) a_changed_loss_scale_changes_nothing(codecs[c]);
+  wrong_factors_are_refused();
+  a_state_is_that_of_its_rank();
+  const int last = dptrain_comm_size() - 1;
+  snprintf(words, sizeof words, "step 2: the gradient is not finite on rank %d, first in slot 1; all ranks must skip the step", last);
+  what_is_wrong_with_values_is_reported_once("q8", INFINITY, words, 0);
+  what_is_wrong_with_values_is_reported_once("none", -INFINITY, words, 0);
+  snprintf(words, sizeof words, "step 2: fp16 has clamped 1 values on rank %d to its largest one, first in slot 1", last);
+  what_is_wrong_with_values_is_reported_once("fp16", 1e5f, words, last);
+  CHECK(dptrain_comm_finalize() == DPTRAIN_COMM_OK);
+  return 0;
+}
