@@ -95,12 +95,12 @@ typedef struct {
 typedef struct {
   uint64_t struct_bytes; /* the caller sets it: sizeof(dptrain_comm_statistics) */
   uint64_t sent_bytes, received_bytes;
-  double comm_s;      /* with a bucket under way; of it: */
-  double encode_s;    /* in encoders */
-  double decode_s;    /* in decoders */
-  double peer_wait_s; /* waiting for a rank that had not begun */
-  double wire_s;      /* the rest */
-  double bits;        /* a value, of ecq and auto in the last step; NAN for other codecs */
+  double comm_s;           /* with a bucket under way; of it: */
+  double encode_s;         /* in encoders */
+  double decode_s;         /* in decoders */
+  double peer_wait_s;      /* waiting for a rank that had not begun */
+  double wire_s;           /* the rest */
+  double bits;             /* a value, of ecq and auto in the last step; NAN for other codecs */
   uint64_t skipped_steps;  /* some rank's gradient was not finite */
   uint64_t clamped_values; /* by fp16, whose largest value is 65504 */
 } dptrain_comm_statistics;
@@ -168,9 +168,9 @@ int dptrain_comm_begin_step(dptrain_comm* exchange, double progress);
  * which they become ready. */
 int dptrain_comm_ready(dptrain_comm* exchange, size_t slot);
 /* all_finite: 1, or 0 if some rank's values were not: then the values are no sums, every rank must
- * skip the step, and what had been delivered is sent again later. Rank 0 reports the first such step
- * of an exchange on stderr, with the rank and the slot, and every rank its first step in which fp16
- * clamped values: a loss scaler takes these for finite. dptrain_comm_statistics count both. */
+ * skip the step, and what had been delivered is sent again later. Rank 0 reports the first such
+ * step of an exchange on stderr, with the rank and the slot, and every rank its first step in which
+ * fp16 clamped values: a loss scaler takes these for finite. dptrain_comm_statistics count both. */
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite);
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics);
@@ -202,8 +202,8 @@ int dptrain_comm_compare(dptrain_comm* exchange, const float* values, size_t cou
 
 /* Residuals and what else a codec keeps from step to step, for checkpoints: each rank saves and
  * loads its own. Between steps. A state fits an exchange of the same slots, options and number of
- * ranks, and only the rank that has saved it: others get DPTRAIN_COMM_DATA. Load it before the first
- * step, which fails on all ranks if they are not at the same one. */
+ * ranks, and only the rank that has saved it: others get DPTRAIN_COMM_DATA. Load it before the
+ * first step, which fails on all ranks if they are not at the same one. */
 size_t dptrain_comm_state_bytes(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, size_t size);
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t size);
