@@ -15,14 +15,85 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::string_view start) {
 constexpr std::string_view kJpegStart = "\xFF\xD8\xFF";
 constexpr std::string_view kPngStart = "\x89PNG\r\n\x1A\n";
 
-// What else is often called .jpg.
+// Files that are often called .jpg or .png. Marks that are shorter stand behind longer ones.
+struct OtherFormat {
+  std::size_t at;  // where the mark stands in the file
+  std::string_view mark;
+  const char* what;
+};
+using namespace std::string_view_literals;
+constexpr OtherFormat kOtherFormats[] = {
+    {4, "ftypavif", "an AVIF image"},
+    {4, "ftypavis", "an AVIF image"},
+    {4, "ftyphei", "a HEIC image"},  // heic, heix, heim, heis
+    {4, "ftyphev", "a HEIC image"},
+    {4, "ftypmif1", "a HEIC image"},
+    {4, "ftypmsf1", "a HEIC image"},
+    {4, "ftypcrx", "a Canon raw image"},
+    {4, "ftyp", "a video (MP4 or MOV)"},
+    {8, "WEBP", "a WebP image"},
+    {0, "RIFF", "a RIFF file (WebP, AVI or WAV)"},
+    {0, "GIF8", "a GIF image"},
+    {0, "BM", "a BMP image"},
+    {0, "II*\0"sv, "a TIFF or raw image"},
+    {0, "MM\0*"sv, "a TIFF or raw image"},
+    {0, "\0\0\0\x0CJXL "sv, "a JPEG XL image"},
+    {0, "\xFF\x0A", "a JPEG XL image"},
+    {0, "\0\0\0\x0CjP  "sv, "a JPEG 2000 image"},
+    {0, "\xFF\x4F\xFF\x51", "a JPEG 2000 image"},
+    {0, "8BPS", "a Photoshop image"},
+    {0, "P5", "a PGM image"},
+    {0, "P6", "a PPM image"},
+    {0, "\0\0\1\0"sv, "an icon (ICO)"},
+    {0, "\0\5\x16\7"sv, "an AppleDouble file of macOS"},
+    {0, "%PDF", "a PDF"},
+    {0, "PK\3\4", "a ZIP archive"},
+    {0, "\x1F\x8B", "a gzip archive"},
+    {0, "{", "JSON"},
+};
+
+char in_lower_case(std::uint8_t byte) {
+  const char c = static_cast<char>(byte);
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+// HTML, XML and SVG: the first characters without blanks and a byte order mark.
+std::string name_markup(std::span<const std::uint8_t> bytes) {
+  if (starts_with(bytes, "\xEF\xBB\xBF")) bytes = bytes.subspan(3);
+  std::string text;
+  for (const std::uint8_t byte : bytes) {
+    const bool is_blank = byte == ' ' || (byte >= '\t' && byte <= '\r');
+    if (!is_blank || !text.empty()) text += in_lower_case(byte);
+    if (text.size() == 9) break;
+  }
+  if (!text.starts_with('<')) return "";
+  if (text.starts_with("<svg")) return "is an SVG drawing";
+  if (text.starts_with("<?xml")) return "is an XML file";
+  const bool is_page = text.starts_with("<html") || text.starts_with("<!doctype") ||
+                       text.starts_with("<head") || text.starts_with("<body");
+  return is_page ? "is an HTML page, such as a server sends instead of a file" : "is HTML or XML";
+}
+
+constexpr std::ptrdiff_t kMostPointer = 1024;  // bytes, says the specification of Git LFS
+
+// What the file is instead of a JPEG or PNG.
 std::string name_other_format(std::span<const std::uint8_t> bytes) {
-  if (starts_with(bytes, "GIF8")) return "is a GIF";
-  if (starts_with(bytes, "BM")) return "is a BMP";
-  if (starts_with(bytes, "RIFF")) return "is a WebP";
-  if (starts_with(bytes, "II*") || starts_with(bytes, "MM")) return "is a TIFF";
-  if (starts_with(bytes, "<")) return "is HTML, XML or SVG";
-  return "is no image";
+  const std::string start(
+      bytes.begin(), bytes.begin() + std::min<std::ptrdiff_t>(kMostPointer, std::ssize(bytes)));
+  if (start.starts_with("version http") && start.find("\noid sha256:") != std::string::npos) {
+    return "is a Git LFS pointer; git lfs pull fetches the image";
+  }
+  if (start.starts_with("/annex/objects/")) {
+    return "is a git-annex pointer; git annex get fetches the image";
+  }
+  std::string what = name_markup(bytes);
+  for (const OtherFormat& format : kOtherFormats) {
+    if (!what.empty()) break;
+    if (bytes.size() > format.at && starts_with(bytes.subspan(format.at), format.mark)) {
+      what = std::string("is ") + format.what;
+    }
+  }
+  return (what.empty() ? "is no image" : what) + "; JPEG and PNG are read";
 }
 
 }  // namespace
@@ -39,7 +110,7 @@ std::optional<ImageHeader> read_image_header(std::span<const std::uint8_t> bytes
   } else if (starts_with(bytes, kPngStart)) {
     header = png::read_header(bytes, file_bytes);
   } else {
-    throw BadImage(name_other_format(bytes) + "; JPEG and PNG are read");
+    throw BadImage(name_other_format(bytes));
   }
   if (!header) return {};
   if (header->width == 0 || header->height == 0) {

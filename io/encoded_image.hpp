@@ -1,11 +1,11 @@
 // Images as files hold them: JPEG (libjpeg-turbo) and PNG (libpng), told apart by their first
 // bytes, whatever the file's name says.
 //
-// What cannot be decoded is a BadImage, which says what is wrong with it: empty, cut off, damaged,
-// of another format, or larger than the limits below. The limits keep a header that lies from
-// taking memory and time. The data that a JPEG decoder would repair by guessing (a file that is cut
-// off) are bad here, too. Only harmless remarks of libjpeg are passed over, such as superfluous
-// bytes between two segments.
+// An image that cannot be decoded is a BadImage, which says what is wrong with it: empty, cut off,
+// damaged, of another format, or larger than the limits below. The limits keep a header that lies
+// from taking memory and time. Data that a JPEG decoder would repair by guessing (a file that is
+// cut off) are bad here, too. A file with all its pixels is good, whatever else is odd about it: a
+// superfluous byte between two segments, a wrong field of a scan header, a PNG without its end.
 //
 // Every image becomes red, green and blue: grey is repeated; CMYK and YCCK become RGB as in Pillow;
 // of 16 bits per sample the upper 8 are taken; a palette is looked up; alpha is left out; of an

@@ -23,6 +23,7 @@ struct Exit {
   jpeg_error_mgr manager;  // first, so that libjpeg's pointer to it is one to the whole
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX];
+  bool may_lack_scans;  // a warning is harmless only if all scans are there
 };
 
 [[noreturn]] void leave(j_common_ptr info) {
@@ -31,26 +32,53 @@ struct Exit {
   std::longjmp(exit->jump, 1);
 }
 
-// Warnings have level -1, and data that come after one may be guesses.
+[[noreturn]] void leave_with(Exit* exit, const char* message) {
+  std::snprintf(exit->message, sizeof exit->message, "%s", message);
+  std::longjmp(exit->jump, 1);
+}
+
+// Warnings have level -1. Those that leave every pixel as the file has it are passed over.
 void judge_message(j_common_ptr info, int level) {
   if (level >= 0) return;
+  auto* exit = reinterpret_cast<Exit*>(info->err);
+  const auto* reader = reinterpret_cast<j_decompress_ptr>(info);
   switch (info->err->msg_code) {
-    case JWRN_EXTRANEOUS_DATA:
-    case JWRN_ADOBE_XFORM:
+    case JWRN_EXTRANEOUS_DATA:  // bytes between two segments
+    case JWRN_NOT_SEQUENTIAL:   // fields of a scan header that have one possible meaning
+    case JWRN_ADOBE_XFORM:      // an unknown number; every decoder takes YCbCr or YCCK
     case JWRN_JFIF_MAJOR:
+    case JWRN_BOGUS_ICC:
     case JWRN_TOO_MUCH_DATA:
       return;
-    default:
+    case JWRN_BOGUS_PROGRESSION: {
+      // The order of scans is unusual: AC before DC (reported for coefficient 0), or whole values a
+      // second time. A refinement of bits that have not come is a lost scan.
+      const bool is_early_ac = reader->Ss != 0 && info->err->msg_parm.i[1] == 0;
+      if (reader->Ah != 0 && !is_early_ac) leave(info);
+      exit->may_lack_scans = true;
+      return;
+    }
+    default:  // what follows is guessed: bad codes, missing bits, a wrong restart mark, no end
       leave(info);
   }
+}
+
+// Whether the scans of a progressive JPEG have brought every bit of every coefficient.
+bool has_all_scans(const jpeg_decompress_struct& info) {
+  for (int c = 0; c < info.num_components; ++c) {
+    for (int k = 0; k < DCTSIZE2; ++k) {
+      if (info.coef_bits[c][k] != 0) return false;
+    }
+  }
+  return true;
 }
 
 void count_scans(j_common_ptr info) {
   if (!info->is_decompressor) return;
   if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= kMostScans) return;
-  auto* exit = reinterpret_cast<Exit*>(info->err);
-  std::snprintf(exit->message, sizeof exit->message, "more than %d scans", kMostScans);
-  std::longjmp(exit->jump, 1);
+  char message[40];
+  std::snprintf(message, sizeof message, "more than %d scans", kMostScans);
+  leave_with(reinterpret_cast<Exit*>(info->err), message);
 }
 
 // The rows and columns that are decoded beyond the wanted ones, because the interpolation of colour
@@ -83,7 +111,7 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
   info.out_color_space = is_cmyk ? JCS_CMYK : JCS_EXT_RGBX;
   info.scale_num = 1;
   info.scale_denom = job.denominator;
-  jpeg_start_decompress(&info);
+  jpeg_start_decompress(&info);  // reads all scans of a file with several
 
   PixelBox& box = job.image.box;
   JDIMENSION x = job.wanted.x, width = job.wanted.width;
@@ -110,6 +138,8 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
     JSAMPROW target = is_kept ? job.image.pixels.data() + row_bytes * (row - box.y) : waste;
     jpeg_read_scanlines(&info, &target, 1);
   }
+
+  if (exit.may_lack_scans && !has_all_scans(info)) leave_with(&exit, "it lacks scans");
 
   if (is_cmyk) {
     // Adobe's files hold inverted values, as Pillow takes them, and then RGB = (255 - c)(255 - k).

@@ -222,6 +222,136 @@ TEST(Decoding, APartIsThePartOfTheWhole) {
   EXPECT_EQ(decode(file, part), colours(all, part));
 }
 
+// ---- oddities that say nothing about pixels
+// ------------------------------------------------------
+
+std::size_t find_bytes(const Bytes& file, const Bytes& part, std::size_t from = 0) {
+  const auto at = std::search(file.begin() + static_cast<std::ptrdiff_t>(from), file.end(),
+                              part.begin(), part.end());
+  EXPECT_NE(at, file.end());
+  return static_cast<std::size_t>(at - file.begin());
+}
+
+void insert(Bytes& file, std::size_t at, const Bytes& part) {
+  file.insert(file.begin() + static_cast<std::ptrdiff_t>(at), part.begin(), part.end());
+}
+
+// Where the fields of a scan header begin that say which coefficients it has.
+std::size_t scan_fields(const Bytes& jpeg, std::size_t scan) {
+  return scan + 5 + std::size_t{2} * jpeg[scan + 4];
+}
+
+// A JPEG's scans, each with the tables before it: where they begin and where the last one ends.
+std::vector<std::size_t> scan_starts(const Bytes& jpeg) {
+  std::vector<std::size_t> starts;
+  std::size_t at = 2, begin = 0;
+  for (; jpeg[at + 1] != 0xD9;) {
+    const std::uint8_t marker = jpeg[at + 1];
+    if (begin == 0 && marker == 0xC4) begin = at;
+    at += std::size_t{2} + static_cast<std::size_t>(jpeg[at + 2] << 8 | jpeg[at + 3]);
+    if (marker != 0xDA) continue;
+    while (jpeg[at] != 0xFF || jpeg[at + 1] == 0) ++at;
+    starts.push_back(begin);
+    begin = at;
+  }
+  starts.push_back(at);
+  return starts;
+}
+
+// The warnings of libjpeg after which every decoder has the same pixels.
+TEST(Jpeg, WarningsThatSayNothingAboutPixelsArePassedOver) {
+  const Bytes good = make_jpeg(50, 37, draw_pixels(50, 37, 3, 1), {.quality = 85});
+  const Bytes pixels = decode(good);
+  const std::size_t scan = find_bytes(good, {0xFF, 0xDA});
+  // A sequential scan has all coefficients, whatever its header says; some phones write 0, 0, 0.
+  for (const Bytes& fields : {Bytes{0, 0, 0}, Bytes{1, 5, 0x13}, Bytes{63, 0, 0xFF}}) {
+    Bytes file = good;
+    std::copy(fields.begin(), fields.end(),
+              file.begin() + static_cast<std::ptrdiff_t>(scan_fields(good, scan)));
+    EXPECT_EQ(complaint(file), "");
+    EXPECT_EQ(decode(file), pixels);
+    const PixelBox part = {.x = 20, .y = 11, .width = 9, .height = 7};
+    EXPECT_EQ(decode(file, part), decode(good, part));
+  }
+  Bytes file = good;  // superfluous bytes before a marker
+  insert(file, find_bytes(good, {0xFF, 0xDB}), {0, 1, 2});
+  EXPECT_EQ(decode(file), pixels);
+  file = good;  // JFIF of version 9
+  file[find_bytes(good, {'J', 'F', 'I', 'F', 0}) + 5] = 9;
+  EXPECT_EQ(decode(file), pixels);
+  file = good;  // Adobe's segment with colours of the unknown number 7
+  insert(file, 2, {0xFF, 0xEE, 0, 14, 'A', 'd', 'o', 'b', 'e', 0, 100, 0, 0, 0, 0, 7});
+  EXPECT_EQ(decode(file), pixels);
+  file = good;  // the first of two pieces of a colour profile
+  insert(file, 2,
+         {0xFF, 0xE2, 0, 18, 'I', 'C', 'C', '_', 'P', 'R', 'O', 'F', 'I', 'L', 'E', 0, 1, 2, 1, 1});
+  EXPECT_EQ(decode(file), pixels);
+  file = good;
+  insert(file, good.size(), {'m', 'o', 'r', 'e', 0xFF, 0xD8});
+  EXPECT_EQ(decode(file), pixels);
+}
+
+// The scans of a progressive JPEG may come in any order; none may be missing.
+TEST(Jpeg, ScansInAnotherOrderAreReadAndLostOnesAreReported) {
+  const Bytes good =
+      make_jpeg(50, 37, draw_pixels(50, 37, 3, 1), {.quality = 95, .is_progressive = true});
+  const std::vector<std::size_t> starts = scan_starts(good);
+  ASSERT_EQ(starts.size(), 11u);
+  const auto joined = [&](const std::vector<std::size_t>& order) {
+    Bytes file(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(starts[0]));
+    for (const std::size_t scan : order) {
+      file.insert(file.end(), good.begin() + static_cast<std::ptrdiff_t>(starts[scan]),
+                  good.begin() + static_cast<std::ptrdiff_t>(starts[scan + 1]));
+    }
+    insert(file, file.size(), {0xFF, 0xD9});
+    return file;
+  };
+  // libjpeg's script: DC, the first AC scans (1 to 4), and refinements, the last of DC (6).
+  EXPECT_EQ(joined({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}), good);
+  for (const std::vector<std::size_t>& order :
+       {std::vector<std::size_t>{1, 0, 2, 3, 4, 5, 6, 7, 8, 9},
+        {1, 2, 3, 4, 5, 0, 6, 7, 8, 9},
+        {0, 1, 2, 3, 4, 5, 7, 8, 9, 6}}) {
+    EXPECT_EQ(complaint(joined(order)), "");
+    EXPECT_EQ(decode(joined(order)), decode(good));
+  }
+  for (const std::vector<std::size_t>& lost : {std::vector<std::size_t>{1, 2, 3, 4, 5, 6, 7, 8, 9},
+                                               {1, 0, 2, 3, 4, 6, 7, 8, 9},
+                                               {1, 0, 2, 3, 4, 5, 6, 7, 8}}) {
+    EXPECT_NE(complaint(joined(lost)).find("is a damaged JPEG"), std::string::npos);
+  }
+}
+
+// The end of a PNG says nothing about its pixels.
+TEST(Png, WhatFollowsThePixelsNeedNotBeThere) {
+  for (const bool is_interlaced : {false, true}) {
+    const Bytes rgb = draw_pixels(40, 30, 3, 4);
+    const Bytes good = make_png(40, 30, rgb, {.is_interlaced = is_interlaced});
+    const std::size_t end = find_bytes(good, {'I', 'E', 'N', 'D'}) - 4;
+    ASSERT_EQ(end + 12, good.size());
+    const auto first = [&](std::size_t length) {
+      return Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length));
+    };
+    for (std::size_t length = end; length < good.size(); ++length) {
+      EXPECT_EQ(complaint(first(length)), "");
+      EXPECT_EQ(decode(first(length)), rgb);
+    }
+    // A text of which half is there, and one with a wrong checksum.
+    Bytes file = first(end);
+    insert(file, end, {0, 0, 0, 9, 't', 'E', 'X', 't', 'a'});
+    EXPECT_EQ(decode(file), rgb);
+    file = good;
+    const Bytes text = {0, 0, 0, 3, 't', 'E', 'X', 't', 'a', 0, 'b', 1, 2, 3, 4};
+    insert(file, end, text);
+    insert(file, 33, text);
+    EXPECT_EQ(decode(file), rgb);
+    // But not less than the pixels with their checksum.
+    for (std::size_t length = 40; length < end; ++length) {
+      EXPECT_NE(complaint(first(length)).find("cut off"), std::string::npos) << length;
+    }
+  }
+}
+
 // ---- bad files ----------------------------------------------------------------------------------
 
 TEST(BadImages, AreNamedByWhatIsWrong) {
@@ -229,8 +359,7 @@ TEST(BadImages, AreNamedByWhatIsWrong) {
     EXPECT_NE(complaint(file).find(part), std::string::npos) << complaint(file);
   };
   expect({}, "is empty");
-  expect({'G', 'I', 'F', '8', '9', 'a', 0, 0}, "is a GIF; JPEG and PNG are read");
-  expect({'R', 'I', 'F', 'F'}, "is a WebP");
+  expect({'G', 'I', 'F', '8', '9', 'a', 0, 0}, "is a GIF image; JPEG and PNG are read");
   expect({'h', 'e', 'l', 'l', 'o'}, "is no image");
   expect({0xFF, 0xD8, 0xFF, 0xE0, 0, 16}, "is cut off in its header");
   expect({0xFF, 0xD8, 0xFF, 0xD9, 0, 0}, "is a JPEG without a frame");
@@ -243,6 +372,46 @@ TEST(BadImages, AreNamedByWhatIsWrong) {
   png = make_png(40, 30, 1);
   png[60] ^= 1;
   expect(png, "is a damaged PNG");
+}
+
+// Files of other kinds that are often called .jpg.
+TEST(BadImages, OtherFormatsAreNamed) {
+  const auto named = [](std::string_view text) {
+    return complaint(Bytes(text.begin(), text.end()));
+  };
+  using namespace std::string_view_literals;
+  const std::string read = "; JPEG and PNG are read";
+  EXPECT_EQ(named("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 1234\n"),
+            "is a Git LFS pointer; git lfs pull fetches the image");
+  EXPECT_EQ(named("version https://hawser.example/spec/v1\next-0-x sha256:1\noid sha256:0\nsize 1"),
+            "is a Git LFS pointer; git lfs pull fetches the image");
+  EXPECT_EQ(named("/annex/objects/SHA256E-s1234--0123.jpg\n"),
+            "is a git-annex pointer; git annex get fetches the image");
+  EXPECT_EQ(named("\0\0\0\x18"
+                  "ftypheic\0\0\0\0mif1heic"sv),
+            "is a HEIC image" + read);
+  EXPECT_EQ(named("\0\0\0\x18"
+                  "ftypmif1\0\0\0\0"sv),
+            "is a HEIC image" + read);
+  EXPECT_EQ(named("\0\0\0\x1C"
+                  "ftypavif\0\0\0\0"sv),
+            "is an AVIF image" + read);
+  EXPECT_EQ(named("\0\0\0\x18"
+                  "ftypisom\0\0\2\0"sv),
+            "is a video (MP4 or MOV)" + read);
+  EXPECT_EQ(named("RIFF\x24\0\0\0WEBPVP8 "sv), "is a WebP image" + read);
+  EXPECT_EQ(named("BM6\0\0\0"sv), "is a BMP image" + read);
+  EXPECT_EQ(named("II*\0\x08\0\0\0"sv), "is a TIFF or raw image" + read);
+  EXPECT_EQ(named("\0\5\x16\7\0\2\0\0Mac OS X"sv), "is an AppleDouble file of macOS" + read);
+  EXPECT_EQ(named("\xEF\xBB\xBF\r\n <!DOCTYPE html>"),
+            "is an HTML page, such as a server sends instead of a file" + read);
+  EXPECT_EQ(named("<Html lang"),
+            "is an HTML page, such as a server sends instead of a file" + read);
+  EXPECT_EQ(named("<?xml version='1.0'?><Error>"), "is an XML file" + read);
+  EXPECT_EQ(named("<svg xmlns"), "is an SVG drawing" + read);
+  EXPECT_EQ(named("{\"error\": 403}"), "is JSON" + read);
+  EXPECT_EQ(named("version 2"), "is no image" + read);
+  EXPECT_EQ(named("  "), "is no image" + read);
 }
 
 // Where the size stands in the headers.

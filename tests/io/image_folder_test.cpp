@@ -426,7 +426,7 @@ TEST(BadImages, HeadersAreCheckedBeforeTheFirstStep) {
   write_usual(folder);
   folder.write("train/cat/empty.jpg", {});
   folder.write("train/dog/new\nline.jpg", {'G', 'I', 'F', '8', '9', 'a'});
-  folder.write("train/dog/photo.webp", {'R', 'I', 'F', 'F'});
+  folder.write("train/dog/photo.webp", {'R', 'I', 'F', 'F', 9, 0, 0, 0, 'W', 'E', 'B', 'P'});
   folder.write("val/cat/page.png", {'<', 'h', 't', 'm', 'l'});
   std::filesystem::create_symlink("nowhere", folder / "train/dog/dangling.png");
   ASSERT_EQ(::mkfifo((folder / "train/cat/pipe.jpg").c_str(), 0600), 0);
