@@ -28,8 +28,8 @@ struct Layout {
   const char* python_folder;  // the folder of the same data in the form that we do not read
   const char* class_names_file;
   std::vector<std::string> train_files, test_files;
-  std::size_t label_bytes;  // the last of them is the label that is learnt
-  std::size_t classes, coarse_classes;
+  std::size_t label_bytes;  // the last of them is the label; CIFAR-100 has a coarse one before it
+  std::size_t classes;
   Normalization normalization;  // the customary one
   [[nodiscard]] std::size_t record_bytes() const { return label_bytes + kImageBytes; }
 };
@@ -46,7 +46,6 @@ const Layout& cifar10() {
       .test_files = {"test_batch.bin"},
       .label_bytes = 1,
       .classes = 10,
-      .coarse_classes = 0,
       .normalization = {}};
   return layout;
 }
@@ -61,7 +60,6 @@ const Layout& cifar100() {
                              .test_files = {"test.bin"},
                              .label_bytes = 2,
                              .classes = 100,
-                             .coarse_classes = 20,
                              .normalization = {.mean = {0.5071f, 0.4865f, 0.4409f},
                                                .deviation = {0.2673f, 0.2564f, 0.2762f}}};
   return layout;
@@ -229,12 +227,6 @@ void append_records(const fs::path& path, const Layout& layout, std::size_t reco
     if (label >= layout.classes) {
       throw_error(ErrorKind::data, "{}: record {} has label {}; {}'s labels are 0 to {}",
                   path.string(), i, label, layout.title, layout.classes - 1);
-    }
-    if (const auto coarse = static_cast<std::uint8_t>(record[0]);
-        layout.coarse_classes != 0 && coarse >= layout.coarse_classes) {
-      throw_error(ErrorKind::data,
-                  "{}: record {} has coarse label {}; {}'s coarse labels are 0 to {}",
-                  path.string(), i, coarse, layout.title, layout.coarse_classes - 1);
     }
     labels.push_back(label);
     pixels.insert(pixels.end(), record + layout.label_bytes, record + record_bytes);

@@ -4,6 +4,7 @@
 
 #include "io/cifar.hpp"
 #include "io/image_folder.hpp"
+#include "io/image_index.hpp"
 #include "io/synthetic.hpp"
 #include "kernels/base/setting_error.hpp"
 
@@ -31,6 +32,17 @@ constexpr DatasetRow kDatasets[] = {
      .is_in = is_image_folder_or_pack},
 };
 
+// Whatever the network answers is right then.
+void warn_of_one_class(Dataset& data) {
+  const ImageSource& train = *data.train;
+  for (std::size_t i = 1; i < train.count(); ++i) {
+    if (train.label(i) != train.label(0)) return;
+  }
+  data.warnings.push_back(
+      fmt::format("every training image is of one class, {}: there is nothing to learn",
+                  printable(train.class_names()[static_cast<std::size_t>(train.label(0))])));
+}
+
 }  // namespace
 
 std::span<const DatasetRow> dataset_list() { return kDatasets; }
@@ -38,7 +50,11 @@ std::span<const DatasetRow> dataset_list() { return kDatasets; }
 Dataset load_dataset(std::string_view name, const DatasetRequest& request) {
   std::string known;
   for (const DatasetRow& row : kDatasets) {
-    if (name == row.name) return row.load(request);
+    if (name == row.name) {
+      Dataset data = row.load(request);
+      warn_of_one_class(data);
+      return data;
+    }
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
   throw SettingError(Setting::data_set, name, "unknown data set; known: " + known);

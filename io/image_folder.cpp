@@ -10,6 +10,7 @@
 
 #include "io/encoded_source.hpp"
 #include "io/image_pack.hpp"
+#include "io/image_survey.hpp"
 #include "io/image_tree.hpp"
 #include "io/run_in_parts.hpp"
 #include "io/text_table.hpp"
@@ -24,6 +25,11 @@ using Members = std::vector<std::uint32_t>;
 constexpr std::size_t kMostNamed = 5;  // of bad images
 
 std::string counted(std::size_t count) { return format_count(static_cast<std::int64_t>(count)); }
+
+// "1 image", "2 images"
+std::string counted_images(std::size_t count, std::string_view kind = "") {
+  return fmt::format("{} {}image{}", counted(count), kind, count == 1 ? "" : "s");
+}
 
 // Some of a tree's images, and what they are for.
 struct Part {
@@ -109,6 +115,58 @@ std::vector<bool> classes_of(const ImageTree& tree, const Members& members) {
   return is_there;
 }
 
+// A network cannot learn from a single class. Mostly the folder is one level too high, so that the
+// message says what is in the class.
+void refuse_one_class(const DatasetRequest& request, const ImageTree& tree) {
+  const ImageIndex& index = *tree.index;
+  if (index.classes.size() != 1) return;
+  const std::string& only = index.classes.front();
+  std::vector<std::string> inner;  // the folders in it
+  for (const std::string& folder : index.folders) {
+    if (folder.size() <= only.size()) continue;
+    const std::string name = folder.substr(only.size() + 1);
+    if (name.find('/') == std::string::npos) inner.push_back(printable(name));
+  }
+  constexpr std::size_t kMostFolders = 5;
+  const std::size_t more = inner.size() - std::min(inner.size(), kMostFolders);
+  inner.resize(inner.size() - more);
+  if (more > 0) inner.push_back(fmt::format("{} more", more));
+  const std::string place = tree.name.empty() ? "" : " in " + tree.name;
+  std::string why = fmt::format("has one class only{}, {}, with {}", place, printable(only),
+                                counted_images(index.images.size()));
+  if (inner.empty()) {
+    why += "; training needs at least two folders of images, one for each class";
+  } else {
+    why += fmt::format(
+        " in {} {}; training needs at least two classes: if these are they, {}",
+        inner.size() == 1 ? "its folder" : "its folders", fmt::join(inner, ", "),
+        tree.name.empty() ? fmt::format("name the folder {} itself", printable(only))
+                          : fmt::format("move them out of {} into {}", printable(only), tree.name));
+  }
+  throw SettingError(Setting::data_folder, printable(request.data_dir), why, ErrorKind::data);
+}
+
+// Says which classes have training images but no test images.
+void note_untested_classes(const DatasetRequest& request, const Parts& parts,
+                           std::vector<std::string>& warnings) {
+  const std::vector<bool> trained = classes_of(parts.train.tree, parts.train.members),
+                          tested = classes_of(parts.test.tree, parts.test.members);
+  std::vector<std::string> untested;
+  for (std::size_t c = 0; c < trained.size(); ++c) {
+    if (trained[c] && !tested[c]) untested.push_back(printable(parts.train.tree.index->classes[c]));
+  }
+  if (untested.empty()) return;
+  const std::size_t count = untested.size();
+  if (count > kMostNamed) {
+    untested.resize(kMostNamed);
+    untested.emplace_back("...");
+  }
+  warnings.push_back(fmt::format("{}: {} of {} classes {} no test images and {} not tested: {}",
+                                 printable(request.data_dir), count, trained.size(),
+                                 count == 1 ? "has" : "have", count == 1 ? "is" : "are",
+                                 fmt::join(untested, ", ")));
+}
+
 // Leaves the bad ones out, and says which. `what`: "training" or "test".
 void check_headers(Part& part, const char* what, const DatasetRequest& request,
                    std::vector<std::string>& warnings) {
@@ -118,7 +176,7 @@ void check_headers(Part& part, const char* what, const DatasetRequest& request,
   const std::span<const std::string> named(scan.bad.data(), std::min(scan.bad.size(), kMostNamed));
   const std::size_t others = scan.bad.size() - named.size();
   const std::string text = fmt::format(
-      "{} of {} images cannot be read: {}{}", counted(scan.bad.size()), counted(all.size()),
+      "{} of {} cannot be read: {}{}", counted(scan.bad.size()), counted_images(all.size()),
       fmt::join(named, "; "), others > 0 ? fmt::format("; and {} more", counted(others)) : "");
   if (request.bad_images == BadImages::fail) {
     throw SettingError(ErrorKind::data, text + "; bad images can be left out", Setting::bad_images);
@@ -147,53 +205,7 @@ void warn_of_images(const std::vector<std::string>& notes, std::vector<std::stri
   }
 }
 
-// The sizes and kinds of all images.
-struct Survey {
-  std::uint32_t least_width = ~0u, least_height = ~0u, most_width = 0, most_height = 0;
-  std::size_t grey = 0, cmyk = 0, deep = 0, palette = 0, alpha = 0, animated = 0, misnamed = 0;
-
-  void add(const Part& part) {
-    for (const std::uint32_t member : part.members) {
-      const IndexedImage& image = part.tree.index->images[member];
-      const ImageHeader& h = image.header;
-      least_width = std::min(least_width, h.width);
-      least_height = std::min(least_height, h.height);
-      most_width = std::max(most_width, h.width);
-      most_height = std::max(most_height, h.height);
-      grey += h.kinds.is_grey ? 1 : 0;
-      cmyk += h.kinds.is_cmyk ? 1 : 0;
-      deep += h.kinds.has_16_bits ? 1 : 0;
-      palette += h.kinds.has_palette ? 1 : 0;
-      alpha += h.kinds.has_alpha ? 1 : 0;
-      animated += h.kinds.is_animated ? 1 : 0;
-      const std::string_view name = part.tree.index->name_of(image);
-      const char last = name.back();  // of .png, or of .jpg and .jpeg, or of another suffix
-      const bool looks_like_png = name.size() > 4 && (name[name.size() - 3] | 32) == 'p' &&
-                                  (name[name.size() - 2] | 32) == 'n' && (last | 32) == 'g';
-      misnamed += looks_like_png == (h.format == ImageFormat::png) ? 0 : 1;
-    }
-  }
-  [[nodiscard]] bool has_one_size() const {
-    return least_width == most_width && least_height == most_height;
-  }
-  // "12 grey, 3 CMYK"
-  [[nodiscard]] std::string kinds() const {
-    std::vector<std::string> parts;
-    const auto add_kind = [&](std::size_t count, const char* what) {
-      if (count > 0) parts.push_back(fmt::format("{} {}", counted(count), what));
-    };
-    add_kind(grey, "grey");
-    add_kind(cmyk, "CMYK");
-    add_kind(deep, "of 16 bits");
-    add_kind(palette, "with a palette");
-    add_kind(alpha, "with alpha, which is left out");
-    add_kind(animated, "animated, of which the first picture counts");
-    add_kind(misnamed, "with the suffix of another format");
-    return fmt::format("{}", fmt::join(parts, ", "));
-  }
-};
-
-std::uint32_t choose_size(const DatasetRequest& request, const Survey& survey) {
+std::uint32_t choose_size(const DatasetRequest& request, const ImageSurvey& survey) {
   if (request.image_size > 0) return checked_cast<std::uint32_t>(request.image_size);
   constexpr std::uint32_t kLargestSmall = 64, kUsual = 224;
   const bool is_small = survey.has_one_size() && survey.most_width == survey.most_height &&
@@ -282,14 +294,17 @@ Dataset load_image_folder(const DatasetRequest& request) {
   for (const Part* part : {&parts.train, &parts.test}) {
     for (const std::string& note : part->tree.notes) data.warnings.push_back(note);
   }
+  refuse_one_class(request, parts.train.tree);
+  note_untested_classes(request, parts, data.warnings);
   limit(parts.train.members, request.limit_train);
   limit(parts.test.members, request.limit_test);
   check_headers(parts.train, "training", request, data.warnings);
   check_headers(parts.test, "test", request, data.warnings);
 
-  Survey survey;
-  survey.add(parts.train);
-  survey.add(parts.test);
+  ImageSurvey survey;
+  for (const Part* part : {&parts.train, &parts.test}) {
+    survey.add(*part->tree.index, part->members);
+  }
   const std::uint32_t side = choose_size(request, survey);
   const bool has_that_size =
       survey.has_one_size() && survey.most_width == side && survey.most_height == side;
@@ -322,29 +337,24 @@ Dataset load_image_folder(const DatasetRequest& request) {
   data.train = std::move(train);
   data.test = make_source(parts.test, "folder test", side, normalization, options);
   data.is_decoded = true;
-  const std::string sizes =
-      survey.has_one_size()
-          ? fmt::format("all are {}x{}", survey.most_width, survey.most_height)
-          : fmt::format("from {}x{} to {}x{}", survey.least_width, survey.least_height,
-                        survey.most_width, survey.most_height);
   const std::string kinds = survey.kinds();
   const std::string how_tested =
       has_that_size ? "as they are"
                     : fmt::format("the centre, with the shorter side at {}", options.short_side);
   data.about = fmt::format(
-      "{} training and {} test images{} in {} classes, {}{}{}; the network sees {}x{}; training: "
+      "{} training and {}{} in {} classes, {}{}{}; the network sees {}x{}; training: "
       "{}; testing: {}; mean {:.4f}, deviation {:.4f}{}",
-      counted(data.train->count()), counted(data.test->count()),
+      counted(data.train->count()), counted_images(data.test->count(), "test "),
       parts.train.tree.index == parts.test.tree.index
           ? fmt::format(" (a share of {} of each class, by names)", request.validation_share > 0
                                                                         ? request.validation_share
                                                                         : kUsualValidationShare)
           : fmt::format(" ({})", parts.test.tree.name),
-      data.train->classes(), sizes, kinds.empty() ? "" : "; ", kinds, side, side,
+      data.train->classes(), survey.sizes(), kinds.empty() ? "" : "; ", kinds, side, side,
       how_trained(request.augment, options.has_resized_crop, has_that_size, how_tested), how_tested,
       fmt::join(normalization.mean, " "), fmt::join(normalization.deviation, " "),
-      is_measured ? fmt::format(" (measured on {} images)",
-                                counted(std::min(kMeasuredImages, data.train->count())))
+      is_measured ? fmt::format(" (measured on {})",
+                                counted_images(std::min(kMeasuredImages, data.train->count())))
                   : "");
   return data;
 }

@@ -15,6 +15,7 @@
 #include <span>
 #include <utility>
 
+#include "io/image_names.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {
@@ -65,23 +66,6 @@ class OpenFile {
   std::uint64_t size_ = 0;
 };
 
-std::string in_lower_case(std::string_view name) {
-  std::string text(name);
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return text;
-}
-
-bool has_image_suffix(std::string_view name) {
-  static constexpr std::array<std::string_view, 10> kSuffixes = {
-      ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"};
-  const std::size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return false;
-  const std::string suffix = in_lower_case(name.substr(dot));
-  return std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end();
-}
-
 // What a folder holds, sorted by the names' bytes.
 struct Entries {
   std::vector<std::string> folders, files;
@@ -107,11 +91,9 @@ Entries list(const fs::path& folder) {
   return found;
 }
 
-bool is_hidden(const std::string& name) { return name.front() == '.'; }
-
 std::vector<std::string> class_folders(const fs::path& folder) {
   std::vector<std::string> names = list(folder).folders;
-  std::erase_if(names, is_hidden);
+  std::erase_if(names, is_of_system);
   return names;
 }
 
@@ -139,9 +121,17 @@ class Lister {
       above_.push_back(place_of(path));
       if (path == path.parent_path()) break;
     }
+    const Entries here = list(root_);
+    for (const std::string& file : here.files) {
+      if (is_of_system(file)) of_system_.add_file(file);
+    }
+    for (const std::string& folder : here.folders) {
+      if (is_of_system(folder)) of_system_.add_folder(folder);
+    }
   }
 
-  void add_class(const std::string& name, std::int32_t label) {
+  // Returns the number of its images.
+  std::size_t add_class(const std::string& name, std::int32_t label) {
     // torchvision sorts the folders of a class by their whole paths.
     folders_.clear();
     collect(name, 0);
@@ -151,8 +141,12 @@ class Lister {
       const auto number = checked_cast<std::uint32_t>(index_.folders.size());
       index_.folders.push_back(folder);
       for (const std::string& file : list(root_ / folder).files) {
+        if (is_of_system(file)) {
+          of_system_.add_file(file);
+          continue;
+        }
         if (!has_image_suffix(file)) {
-          ++others_;
+          others_.add_file(file);
           continue;
         }
         index_.images.push_back({.name = index_.names.size(), .folder = number, .label = label});
@@ -160,19 +154,16 @@ class Lister {
         index_.names += '\0';
       }
     }
-    if (index_.images.size() == before) {
-      refuse((root_ / name).string(), "has no image, and every class needs one");
-    }
     // Order and augmentation are drawn for numbers of 32 bits.
     static_cast<void>(checked_cast<std::uint32_t>(index_.images.size()));
+    return index_.images.size() - before;
   }
 
   [[nodiscard]] std::vector<std::string> notes() const {
     std::vector<std::string> notes = loops_;
-    if (others_ > 0) {
-      notes.push_back(
-          fmt::format("{}: {} file{} left out, by {} no image", printable(root_.string()), others_,
-                      others_ == 1 ? " was" : "s were", others_ == 1 ? "its name" : "their names"));
+    for (const std::string& text :
+         {of_system_.text("hidden or made by a system"), others_.text("by name no image")}) {
+      if (!text.empty()) notes.push_back(fmt::format("{}: {}", printable(root_.string()), text));
     }
     return notes;
   }
@@ -193,7 +184,11 @@ class Lister {
     folders_.push_back(folder);
     above_.push_back(place);
     for (const std::string& inner : list(path).folders) {
-      if (!is_hidden(inner)) collect(folder + "/" + inner, depth + 1);
+      if (is_of_system(inner)) {
+        of_system_.add_folder(inner);
+      } else {
+        collect(folder + "/" + inner, depth + 1);
+      }
     }
     above_.pop_back();
   }
@@ -202,10 +197,10 @@ class Lister {
   ImageIndex& index_;
   std::vector<std::string> folders_, loops_;
   std::vector<Place> above_;  // the folders that lead to the one that is being listed
-  std::size_t others_ = 0;
+  LeftOut of_system_, others_;
 };
 
-// With the classes that are given, or those that it has.
+// With the classes that are given, of which some may have no images, or those that it has.
 ImageTree list_tree(const fs::path& root, const std::string& name,
                     const std::vector<std::string>* classes) {
   ImageTree tree = {.name = name,
@@ -217,14 +212,21 @@ ImageTree list_tree(const fs::path& root, const std::string& name,
   for (const std::string& folder : here) {
     const auto found =
         std::lower_bound(tree.index->classes.begin(), tree.index->classes.end(), folder);
-    if (found == tree.index->classes.end() || *found != folder) {
+    const bool is_known = found != tree.index->classes.end() && *found == folder;
+    const std::size_t images =
+        lister.add_class(folder, static_cast<std::int32_t>(found - tree.index->classes.begin()));
+    if (images > 0 && !is_known) {
       refuse((root / folder).string(), "is a class that the training images do not have");
     }
-    lister.add_class(folder, static_cast<std::int32_t>(found - tree.index->classes.begin()));
+    if (images == 0 && classes == nullptr) {
+      refuse((root / folder).string(),
+             "has no image, and every class needs one for training; remove the folder or fill it");
+    }
   }
   if (here.empty()) {
     refuse(root.string(), "has no folders; expected one for each class with its images");
   }
+  if (tree.index->images.empty()) refuse(root.string(), "has no image in its folders");
   tree.notes = lister.notes();
   tree.index->names.shrink_to_fit();
   tree.index->images.shrink_to_fit();
@@ -305,8 +307,8 @@ bool is_image_folder(const std::string& folder) {
       const std::string name = entry->path().filename().string();
       std::error_code ignored;
       if (entry->is_directory(ignored)) {
-        if (!is_hidden(name)) waiting.push_back(entry->path());
-      } else if (!is_root && has_image_suffix(name)) {
+        if (!is_of_system(name)) waiting.push_back(entry->path());
+      } else if (!is_root && has_image_suffix(name) && !is_of_system(name)) {
         return true;
       }
     }

@@ -6,8 +6,11 @@
 // The folders of the first level are the classes, in the order of their names' bytes. Images may
 // lie deeper. A file is an image if its name ends as those that torchvision accepts (.jpg, .jpeg,
 // .png, .bmp, .gif, .webp, .tif, .tiff, .ppm, .pgm, in any case); others are left out and counted.
-// Links are followed; one that leads back to a folder above it is left out and named. Folders whose
-// names begin with a dot are left out.
+// So are, unlike in torchvision, files and folders that are hidden (their names begin with a dot)
+// or made by a system (__MACOSX, Thumbs.db, @eaDir, ...): they are no classes and no images of the
+// user's. Links are followed; one that leads back to a folder above it is left out and named.
+//
+// Every class of the training images has one; a class may have no test images.
 //
 // A folder of parts that is not of this form (valid beside train, or val without train) is refused,
 // because all of it would be trained on, or a part of train would be the test.

@@ -123,8 +123,13 @@ TEST(ImageFolder, HasTorchvisionsOrder) {
   EXPECT_EQ(data.train->class_names(), (std::vector<std::string>{"B b", "a", "\xC3\xA4"}));
   EXPECT_EQ(data.test->class_names(), data.train->class_names());
   EXPECT_EQ(labels_of(data.test), (std::vector<std::int32_t>{0, 1}));
-  ASSERT_EQ(data.warnings.size(), 1u);
-  expect_contains(data.warnings[0], {"2 files were left out"});
+  ASSERT_EQ(data.warnings.size(), 3u);
+  expect_contains(data.warnings[0],
+                  {"train: 1 file and 1 folder were left out, hidden or made by a "
+                   "system (.cache, Thumbs.db)"});
+  expect_contains(data.warnings[1], {"train: 1 file was left out, by name no image (notes.txt)"});
+  expect_contains(data.warnings[2],
+                  {": 1 of 3 classes has no test images and is not tested: \xC3\xA4"});
   expect_contains(data.about, {"8 training and 2 test images (test) in 3 classes, all are 8x8",
                                "1 with the suffix of another format",
                                "shifted by up to 4 pixels over black, half of them mirrored; "
@@ -150,6 +155,112 @@ TEST(ImageFolder, MessagesSayWhatIsMissing) {
   expect_contains(failure([&] { static_cast<void>(load(folder, {.validation_share = 0.5})); },
                           ErrorKind::usage),
                   {"validation share 0.5", "the data have test images of their own (val)"});
+}
+
+// What archives from a Mac, a NAS or Windows, notebooks and thumbnails add to a folder of images.
+TEST(ImageFolder, HiddenAndSystemFilesAreLeftOutAndCounted) {
+  const auto write_images = [](const TempFolder& folder, const std::string& part) {
+    for (std::uint32_t i = 0; i < 6; ++i) {
+      folder.write(part + (i < 3 ? "cat/" : "dog/") + std::to_string(i) + ".png",
+                   make_png(8, 8, i));
+    }
+  };
+  const Bytes junk = {0, 5, 22, 7};
+  const auto write_junk = [&](const TempFolder& folder, const std::string& part) {
+    folder.write(part + ".DS_Store", junk);
+    for (const char* name : {"cat/.DS_Store", "cat/._0.png", "cat/._1.png", "dog/.hidden.jpg",
+                             "dog/Thumbs.db", "dog/Desktop.ini"}) {
+      folder.write(part + name, junk);
+    }
+    for (const char* name :
+         {"__MACOSX/cat/._0.png", "@eaDir/cat/1.png/a.jpg", "cat/@eaDir/0.png", ".thumbnails/2.png",
+          "cat/.ipynb_checkpoints/0.png", "$RECYCLE.BIN/1.png"}) {
+      folder.write(part + name, make_png(8, 8, 1));
+    }
+  };
+  // In one tree, and in parts.
+  const TempFolder clean, tree, parts;
+  write_images(clean, "");
+  write_images(tree, "");
+  write_junk(tree, "");
+  EXPECT_EQ(content_hash(load(tree)), content_hash(load(clean)));
+  ASSERT_EQ(load(tree).warnings.size(), 1u);
+  expect_contains(load(tree).warnings[0],
+                  {": 7 files and 6 folders were left out, hidden or made by a system (.DS_Store, "
+                   "$RECYCLE.BIN, .thumbnails, ...)"});
+  for (const std::string part : {"train/", "val/", "__MACOSX/train/"}) {
+    write_images(parts, part);
+    write_junk(parts, part);
+  }
+  const Dataset data = load(parts);
+  EXPECT_EQ(data.train->class_names(), (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_EQ(data.train->count(), 6u);
+  EXPECT_EQ(data.test->count(), 6u);
+  ASSERT_EQ(data.warnings.size(), 2u);
+  expect_contains(data.warnings[0], {"/train: 7 files and 6 folders were left out"});
+  expect_contains(data.warnings[1], {"/val: 7 files and 6 folders were left out"});
+  const TempFolder hidden;
+  write_junk(hidden, "a/");
+  EXPECT_EQ(detect_dataset(hidden.path().string()), "");
+}
+
+// A class without test images, whether its folder is there or not.
+TEST(ImageFolder, AClassMayHaveNoTestImages) {
+  const TempFolder folder, out;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    folder.write((i < 3 ? "train/cat/" : "train/dog/") + std::to_string(i) + ".png",
+                 make_png(8, 8, i));
+  }
+  folder.write("val/cat/1.png", make_png(8, 8, 7));
+  const auto hash = content_hash(load(folder));
+  const auto check = [&](const DatasetRequest& request) {
+    const Dataset data = load(folder, request);
+    EXPECT_EQ(content_hash(data), hash);
+    EXPECT_EQ(labels_of(data.test), std::vector<std::int32_t>{0});
+    ASSERT_EQ(data.warnings.size(), 1u);
+    expect_contains(data.warnings[0],
+                    {": 1 of 2 classes has no test images and is not tested: dog"});
+  };
+  check({});
+  std::filesystem::create_directories(folder / "val/dog");
+  check({});
+  std::filesystem::create_directories(folder / "val/dog/deeper");
+  std::filesystem::create_directories(folder / "val/unknown");
+  check({});
+  static_cast<void>(
+      write_image_pack({.folder = folder.path().string(), .path = out / "a.h5", .threads = 1}));
+  check({.data_dir = out / "a.h5"});
+  std::filesystem::remove(folder / "val/cat/1.png");
+  expect_contains(load_failure(folder), {"val: has no image in its folders"});
+}
+
+// Mostly a folder one level too high.
+TEST(ImageFolder, OneClassIsRefusedWithWhatIsInIt) {
+  const TempFolder parts, tree, flat, out;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    const std::string name = (i % 2 == 0 ? "cat/" : "dog/") + std::to_string(i) + ".png";
+    parts.write("train/images/" + name, make_png(8, 8, i));
+    parts.write("val/images/" + name, make_png(8, 8, i));
+    tree.write("photos/" + name, make_png(8, 8, i));
+    flat.write("all/" + std::to_string(i) + ".png", make_png(8, 8, i));
+  }
+  const std::string inside =
+      "has one class only in train, images, with 12 images in its folders "
+      "cat, dog; training needs at least two classes: if these are they, "
+      "move them out of images into train";
+  expect_contains(load_failure(parts), {parts.path().string(), inside});
+  static_cast<void>(
+      write_image_pack({.folder = parts.path().string(), .path = out / "a.h5", .threads = 1}));
+  expect_contains(load_failure(parts, {.data_dir = out / "a.h5"}), {inside});
+  expect_contains(load_failure(tree), {"has one class only, photos, with 12 images in its folders "
+                                       "cat, dog;",
+                                       "name the folder photos itself"});
+  expect_contains(load_failure(flat),
+                  {"has one class only, all, with 12 images; training needs at least two folders"});
+  for (int i = 0; i < 9; ++i) {
+    parts.write("train/images/" + std::to_string(i) + "/x/1.png", make_png(8, 8, 1));
+  }
+  expect_contains(load_failure(parts), {"in its folders 0, 1, 2, 3, 4, 6 more;"});
 }
 
 // Folders that are called as parts are, where others are expected.
@@ -248,7 +359,7 @@ TEST(ImageFolder, FollowsLinksButNoLoops) {
   const Dataset data = load(folder);
   EXPECT_EQ(paths_of(data.train, folder),
             (std::vector<std::string>{"train/a/1.png", "train/a/linked/2.png", "train/b/1.png"}));
-  ASSERT_EQ(data.warnings.size(), 3u);
+  ASSERT_EQ(data.warnings.size(), 4u);
   expect_contains(data.warnings[0], {"train/a/loop: left out: it leads back to a folder above it"});
   expect_contains(data.warnings[1], {"train/b/itself: left out"});
 }
@@ -303,8 +414,8 @@ TEST(ImageFolder, ChoosesTheNetworksSize) {
   EXPECT_EQ(load(small, {.image_size = 20}).train->shape().width, 20u);
   EXPECT_EQ(load(mixed).train->shape().width, 224u);
   expect_contains(load(mixed).about,
-                  {"from 28x28 to 31x28", "the network sees 224x224", "a random part, scaled",
-                   "the centre, with the shorter side at 256"});
+                  {"28 to 31 pixels wide and 28 high", "the network sees 224x224",
+                   "a random part, scaled", "the centre, with the shorter side at 256"});
   const auto rest_of = [](const Dataset& data) {
     Bytes scratch;
     return data.train
@@ -439,7 +550,7 @@ TEST(BadImages, HeadersAreCheckedBeforeTheFirstStep) {
   EXPECT_EQ(data.train->count(), 12u);
   EXPECT_EQ(data.test->count(), 4u);
   ASSERT_EQ(data.warnings.size(), 2u);
-  expect_contains(data.warnings[1], {"1 of 5 images cannot be read", "page.png: is HTML"});
+  expect_contains(data.warnings[1], {"1 of 5 images cannot be read", "page.png: is an HTML page"});
 }
 
 TEST(BadImages, BodiesAreNamedOrReplacedByTheNextOfTheClass) {
