@@ -49,7 +49,7 @@ except ImportError as error:
 
 
 def to_torch(source: str, target: str, group: str) -> None:
-    with h5py.File(source, "r") as file:
+    with h5py.File(source, "r", locking=False) as file:
         if file.attrs.get("format") != FORMAT:
             end(3, f"{source}: is not a file of exported weights")
         weights = file[group]
@@ -77,7 +77,7 @@ def state_dict_of(source: str) -> dict[str, "torch.Tensor"]:
 
 def write_weights(path: str, model: str, classes: int, image: tuple[int, int, int],
                   state: dict[str, "numpy.ndarray"]) -> None:
-    with h5py.File(path, "w") as file:
+    with h5py.File(path, "w", locking=False) as file:
         file.attrs["format"] = FORMAT
         file.attrs["model"] = model
         file.attrs["classes"] = numpy.int64(classes)

@@ -87,6 +87,25 @@ template long long check_hdf5(long long, const char*, const char*, int);
 
 namespace {
 
+H5Handle without_locks() {
+  H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
+  DP_CHECK_HDF5(H5Pset_file_locking(access.get(), false, true));
+  return access;
+}
+
+}  // namespace
+
+H5Handle open_hdf5(const std::string& path) {
+  return {DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, without_locks().get())), H5Fclose};
+}
+
+H5Handle create_hdf5(const std::string& path) {
+  return {DP_CHECK_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, without_locks().get())),
+          H5Fclose};
+}
+
+namespace {
+
 H5Handle utf8_string_type() {
   H5Handle type(DP_CHECK_HDF5(H5Tcopy(H5T_C_S1)), H5Tclose);
   DP_CHECK_HDF5(H5Tset_size(type.get(), H5T_VARIABLE));

@@ -183,7 +183,7 @@ ImageTree read_part(const std::string& path, hid_t file, const PackPart& part,
 }
 
 std::vector<ImageTree> read_pack(const std::string& path) {
-  const H5Handle file(DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)), H5Fclose);
+  const H5Handle file = open_hdf5(path);
   if (DP_CHECK_HDF5(H5Aexists(file.get(), "format")) <= 0 ||
       read_text_attribute(file.get(), "format") != kPackFormat) {
     throw Error(ErrorKind::data, "is an HDF5 file, but no pack that dptrain-pack made");

@@ -145,9 +145,7 @@ class Packer {
 
     prepare_hdf5();
     PartFile part(request_.path);
-    H5Handle file(
-        DP_CHECK_HDF5(H5Fcreate(part.path().c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT)),
-        H5Fclose);
+    H5Handle file = create_hdf5(part.path());
     write_attribute(file.get(), "format", std::string(kPackFormat));
     write_attribute(file.get(), "format_version", std::int64_t{kPackVersion});
     write_column(file.get(), "classes", join_texts(trees.front().index->classes));

@@ -56,10 +56,7 @@ std::vector<double> read_planned_bits(hid_t file, std::uint64_t file_bytes) {
 }
 
 RunChoices read(const std::string& path) {
-  const H5Handle access(DP_CHECK_HDF5(H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
-  // It may be the log of a run that is still going on.
-  DP_CHECK_HDF5(H5Pset_file_locking(access.get(), false, true));
-  const H5Handle file(DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get())), H5Fclose);
+  const H5Handle file = open_hdf5(path);
   const H5Handle config(DP_CHECK_HDF5(H5Gopen2(file.get(), "config", H5P_DEFAULT)), H5Gclose);
   const H5Handle model(DP_CHECK_HDF5(H5Gopen2(file.get(), "model", H5P_DEFAULT)), H5Gclose);
   RunChoices choices;

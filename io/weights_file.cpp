@@ -39,8 +39,7 @@ void write_set(hid_t file, const char* name, const WeightSet& set) {
 }
 
 void write(const std::string& path, const WeightsFile& weights) {
-  H5Handle file(DP_CHECK_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT)),
-                H5Fclose);
+  H5Handle file = create_hdf5(path);
   write_attribute(file.get(), "format", std::string(kFormat));
   write_attribute(file.get(), "model", weights.model);
   write_attribute(file.get(), "classes", static_cast<std::int64_t>(weights.classes));
@@ -92,7 +91,7 @@ std::vector<std::string> names_in(hid_t group) {
 }
 
 WeightsFile read(const std::string& path, WhichWeights which) {
-  const H5Handle file(DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT)), H5Fclose);
+  const H5Handle file = open_hdf5(path);
   if (read_text_attribute(file.get(), "format") != kFormat) {
     throw_error(ErrorKind::data, "HDF5: another format");
   }

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import pathlib
@@ -150,11 +151,24 @@ def _open(state: pathlib.Path, mode: str) -> TextIO:
         raise LabError("the lab is not complete: another dplab is making it at this moment") from error
 
 
+# What flock() answers on a file system without locks, such as NFS without its lock service.
+NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def _lock(file: TextIO, kind: int) -> None:
+    """Waits for the lock. Without locks, two programs that change the same lab may lose one's changes."""
+    try:
+        fcntl.flock(file, kind)
+    except OSError as error:
+        if error.errno not in NO_LOCKS_HERE:
+            raise
+
+
 @contextlib.contextmanager
 def edited(state: pathlib.Path) -> Iterator[Settings]:
     """The settings in the lab's state folder, which are written back at the end. Other programs wait meanwhile."""
     with _open(state, "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file, fcntl.LOCK_EX)
         settings = Settings.from_json(file.read())
         yield settings
         file.seek(0)
@@ -164,7 +178,7 @@ def edited(state: pathlib.Path) -> Iterator[Settings]:
 
 def read(state: pathlib.Path) -> Settings:
     with _open(state, "r") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        _lock(file, fcntl.LOCK_SH)
         return Settings.from_json(file.read())
 
 

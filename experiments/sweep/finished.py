@@ -26,7 +26,7 @@ def _look(log: pathlib.Path) -> str:
     """What is wrong with the log; empty if nothing is."""
     import h5py
     try:
-        with h5py.File(log, "r") as file:
+        with h5py.File(log, "r", locking=False) as file:
             rows = {table: len(file[table][:]) for table in _TABLES}
             wanted = int(file["config"].attrs["epochs"])
             if not file.attrs["finished"]:

@@ -6,7 +6,6 @@ command that it runs. So the ranks of a killed dpsweep are gone before another o
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import pathlib
@@ -15,12 +14,12 @@ import time
 from collections.abc import Iterator
 
 from lab.command_line import say
+from lab.settings import NO_LOCKS_HERE
 
 from .jobs import Jobs
 from .study import UNUSABLE, fail
 
 _NAME = ".dpsweep.lock"
-_NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _PATIENCE_S = 30.0  # a keeper ends what a killed dpsweep has left within this time
 
 
@@ -40,7 +39,7 @@ def _try_lock(folder: pathlib.Path, file: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _NO_LOCKS_HERE:
+        if error.errno not in NO_LOCKS_HERE:
             raise
         say(f"{folder}: its file system has no locks, so see to it yourself that no second dpsweep uses this folder")
     return True

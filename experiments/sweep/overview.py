@@ -16,7 +16,7 @@ def print_overview(logs: list[pathlib.Path]) -> None:
     say(f"{'run':<48} {'loss':>7} {'test':>7} {'sent, MB':>9} {'encoder':>8} {'sum':>8} {'s/epoch':>8}")
     for log in logs:
         try:
-            with h5py.File(log, "r") as file:
+            with h5py.File(log, "r", locking=False) as file:
                 rows = file["epochs"][:]
         except (OSError, KeyError, ValueError, RuntimeError) as error:
             say(f"{log.stem:<48} cannot be read: {error}")
