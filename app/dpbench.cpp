@@ -16,6 +16,7 @@
 #include "app/process.hpp"
 #include "app/rank_main.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/file_size_limit.hpp"
 
 namespace {
 
@@ -90,6 +91,7 @@ int run(const std::vector<std::string>& arguments, dp::Communicator& comm) {
 
 int main(int argc, char** argv) {
   dp::restart_with_short_spinning(argv);
+  dp::survive_file_size_limit();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const std::string text = answer(arguments); !text.empty()) {
     return dp::print_without_mpi("dpbench", text);

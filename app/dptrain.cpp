@@ -31,6 +31,7 @@
 #include "io/new_file.hpp"
 #include "io/run_log.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/file_size_limit.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/gpu_needs.hpp"
 #include "net/models/registry.hpp"

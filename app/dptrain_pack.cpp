@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "io/image_pack.hpp"
 #include "io/text_table.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/file_size_limit.hpp"
 
 namespace {
 
@@ -36,7 +39,17 @@ void show_progress(std::size_t done, std::size_t all) {
   if (done == all) std::fputc('\n', stderr);
 }
 
+int print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  if (std::fflush(stdout) != 0) {
+    dp::throw_error(dp::ErrorKind::data, "standard output cannot be written: {}",
+                    std::strerror(errno));
+  }
+  return EXIT_SUCCESS;
+}
+
 int run(const std::vector<std::string>& arguments) {
+  dp::survive_file_size_limit();
   std::int64_t threads = 0;
   dp::PackRequest request;
   dp::OptionTable table = {
@@ -50,12 +63,10 @@ int run(const std::vector<std::string>& arguments) {
   if (dp::asks_for(arguments, "--help")) {
     std::string text = kHelp;
     dp::append_options(text, table);
-    std::fputs(dp::without_trailing_blanks(text).c_str(), stdout);
-    return EXIT_SUCCESS;
+    return print(dp::without_trailing_blanks(text));
   }
   if (dp::asks_for(arguments, "--version")) {
-    std::puts("dptrain-pack " DP_VERSION);
-    return EXIT_SUCCESS;
+    return print("dptrain-pack " DP_VERSION "\n");
   }
   const dp::CommandLine line = {.table = table, .program = "dptrain-pack", .takes_words = true};
   const dp::GivenWords given = line.split(arguments);
@@ -76,10 +87,8 @@ int run(const std::vector<std::string>& arguments) {
   }
   std::string parts;
   for (const std::string& part : report.parts) parts += part + ", ";
-  std::printf("%s: %s%s\n", request.path.c_str(), parts.c_str(),
-              dp::format_bytes(static_cast<double>(report.bytes)).c_str());
-  if (std::fflush(stdout) != 0) dp::throw_error(dp::ErrorKind::data, "standard output is closed");
-  return EXIT_SUCCESS;
+  return print(fmt::format("{}: {}{}\n", request.path, parts,
+                           dp::format_bytes(static_cast<double>(report.bytes))));
 }
 
 }  // namespace

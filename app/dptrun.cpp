@@ -6,10 +6,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "app/dptrun_options.hpp"
 #include "app/run_status.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/file_size_limit.hpp"
 
 namespace {
 
@@ -212,13 +215,15 @@ class Supervisor {
 };
 
 int run(const std::vector<std::string>& arguments) {
+  dp::survive_file_size_limit();
   const dp::DptrunOptions options = dp::parse_dptrun(arguments);
-  if (options.asks_for_help) {
-    std::fputs(dp::dptrun_help().c_str(), stdout);
-    return EXIT_SUCCESS;
-  }
-  if (options.asks_for_version) {
-    std::puts("dptrun " DP_VERSION);
+  if (options.asks_for_help || options.asks_for_version) {
+    std::fputs(options.asks_for_help ? dp::dptrun_help().c_str() : "dptrun " DP_VERSION "\n",
+               stdout);
+    if (std::fflush(stdout) != 0 && errno != EPIPE) {
+      dp::throw_error(dp::ErrorKind::data, "standard output cannot be written: {}",
+                      std::strerror(errno));
+    }
     return EXIT_SUCCESS;
   }
   ::setenv(dp::kStatusVariable, "1", 1);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -31,8 +30,6 @@ void restart_with_short_spinning(char** argv) {
   path[length] = '\0';
   ::execv(path, argv);
 }
-
-void survive_file_size_limit() { std::signal(SIGXFSZ, SIG_IGN); }
 
 void check_output() {
   std::cout.flush();

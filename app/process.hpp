@@ -16,10 +16,6 @@ namespace dp {
 // returns if there is nothing to do.
 void restart_with_short_spinning(char** argv);
 
-// Makes a write beyond the limit on the size of files (ulimit -f) fail like one to a full disk,
-// instead of ending the process without a message.
-void survive_file_size_limit();
-
 // Throws Error(data) if not all that was printed has reached standard output. A reader that has
 // gone away (dptrain | head) is no error.
 void check_output();

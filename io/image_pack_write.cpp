@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <span>
 
 #include "io/hdf5.hpp"
@@ -145,19 +146,35 @@ class Packer {
 
     prepare_hdf5();
     PartFile part(request_.path);
-    H5Handle file = create_hdf5(part.path());
-    write_attribute(file.get(), "format", std::string(kPackFormat));
-    write_attribute(file.get(), "format_version", std::int64_t{kPackVersion});
-    write_column(file.get(), "classes", join_texts(trees.front().index->classes));
+    H5Handle file;
+    writing([&] {
+      file = create_hdf5(part.path());
+      write_attribute(file.get(), "format", std::string(kPackFormat));
+      write_attribute(file.get(), "format_version", std::int64_t{kPackVersion});
+      write_column(file.get(), "classes", join_texts(trees.front().index->classes));
+    });
     for (std::size_t i = 0; i < trees.size(); ++i) write_tree(file.get(), trees[i], good[i]);
-    DP_CHECK_HDF5(H5Fflush(file.get(), H5F_SCOPE_GLOBAL));
-    file.close();
+    writing([&] {
+      DP_CHECK_HDF5(H5Fflush(file.get(), H5F_SCOPE_GLOBAL));
+      file.close();
+    });
     part.keep_as(request_.path);
     for (const std::string& text : bad_) report_.warnings.push_back(text + "; left out");
     return report_;
   }
 
  private:
+  // Puts the pack's name before the system's reason.
+  template <class Work>
+  void writing(Work work) const {
+    try {
+      work();
+    } catch (const Error& error) {
+      throw SettingError(Setting::pack, printable(request_.path),
+                         fmt::format("cannot be written: {}", error.what()), ErrorKind::data);
+    }
+  }
+
   void check_bad() const {
     if (bad_.empty() || request_.bad_images == BadImages::skip) return;
     constexpr std::size_t kMostNamed = 5;
@@ -172,12 +189,16 @@ class Packer {
   void write_tree(hid_t file, const ImageTree& tree, const std::vector<std::uint32_t>& images) {
     const auto* part = std::find_if(std::begin(kPackParts), std::end(kPackParts),
                                     [&](const PackPart& p) { return p.name == tree.name; });
-    H5Handle group(
-        DP_CHECK_HDF5(H5Gcreate2(file, part->group, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)),
-        H5Gclose);
     std::uint64_t all_bytes = 0;
     for (const std::uint32_t i : images) all_bytes += tree.index->images[i].bytes;
-    Bytes bytes(group.get(), all_bytes);
+    H5Handle group;
+    std::optional<Bytes> bytes;
+    writing([&] {
+      group = H5Handle(
+          DP_CHECK_HDF5(H5Gcreate2(file, part->group, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)),
+          H5Gclose);
+      bytes.emplace(group.get(), all_bytes);
+    });
     Columns columns;
     std::uint64_t at = 0;
     // Read and decoded in groups by all threads; written in order by this one.
@@ -209,7 +230,7 @@ class Packer {
                                      items[k].bad));
           continue;
         }
-        bytes.write(at, items[k].bytes);
+        writing([&] { bytes->write(at, items[k].bytes); });
         columns.add(*tree.index, image, at,
                     XXH3_64bits(items[k].bytes.data(), items[k].bytes.size()));
         at += image.bytes;
@@ -221,10 +242,12 @@ class Packer {
     if (columns.label.empty()) {
       throw_error(ErrorKind::data, "{}: no image can be read", printable(request_.folder));
     }
-    bytes.close();
-    columns.write(group.get());
-    write_column(group.get(), "folders", join_texts(tree.index->folders));
-    group.close();
+    writing([&] {
+      bytes->close();
+      columns.write(group.get());
+      write_column(group.get(), "folders", join_texts(tree.index->folders));
+      group.close();
+    });
     report_.images += columns.label.size();
     report_.bytes += at;
     report_.parts.push_back(
