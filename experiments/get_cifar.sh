@@ -27,8 +27,17 @@ die() {
   exit 1
 }
 
-scratch=
-trap '[ -z "$scratch" ] || rm -rf "$scratch"' EXIT
+# A folder of this script alone, in which nobody else can put a link: what is downloaded or unpacked
+# lies there until it is complete. A part of an archive goes back to where the next call finds it.
+scratch=''
+part=''
+clean_up() {
+  [ -n "$scratch" ] || return 0
+  if [ -n "$part" ] && [ -s "$scratch/part" ]; then mv -nT "$scratch/part" "$part" || true; fi
+  rm -rf "$scratch"
+}
+trap clean_up EXIT
+make_scratch() { scratch=$(mktemp -d "$folder/.get_cifar.XXXXXX") || die "nothing can be written to the folder $folder"; }
 
 base_url=${DPTRAIN_CIFAR_URL:-https://www.cs.toronto.edu/~kriz}
 
@@ -52,7 +61,7 @@ is_complete() { # data set, folder of its files
   done < <(expected_files "$1")
 }
 
-md5_of() { md5sum "$1" | cut -d ' ' -f 1; }
+md5_of() { md5sum <"$1" | cut -d ' ' -f 1; } # by its input, since md5sum marks names with a newline
 
 download() { # address, file
   if command -v curl >/dev/null 2>&1; then
@@ -64,24 +73,40 @@ download() { # address, file
   fi
 }
 
+# Takes over the part of an earlier call: a file of this user's that has no other name.
+take_part() {
+  [ -e "$part" ] || [ -L "$part" ] || return 0
+  mv -T "$part" "$scratch/part" || die "$part cannot be used; remove it"
+  if [ -L "$scratch/part" ] || [ ! -f "$scratch/part" ] || [ ! -O "$scratch/part" ] ||
+    [ "$(stat -c %h "$scratch/part")" != 1 ]; then
+    mv -nT "$scratch/part" "$part"
+    local name=$part
+    part=
+    die "$name is a link, or not a file of yours; remove it"
+  fi
+}
+
 fetch_archive() { # data set, archive, MD5 sum
-  local part="$2.part" url
+  local url
   url="$base_url/$(basename "$2")"
+  part="$2.part"
+  take_part
   # A part may be complete, if this script was ended before it renamed the part.
-  if [ ! -f "$part" ] || [ "$(md5_of "$part")" != "$3" ]; then
+  if [ ! -f "$scratch/part" ] || [ "$(md5_of "$scratch/part")" != "$3" ]; then
     echo "downloading $url"
-    download "$url" "$part" ||
+    download "$url" "$scratch/part" ||
       die "$url could not be downloaded; run this again to go on where it ended." \
         "Without a network: fetch it on another machine, put it at $2 and run this again"
   fi
   local found
-  found=$(md5_of "$part")
+  found=$(md5_of "$scratch/part")
   if [ "$found" != "$3" ]; then
-    rm -f "$part"
+    part=
     die "$url: the MD5 sum of what came is $found, expected $3; it was removed (a broken" \
       "download, or something between here and the server that alters it): run this again"
   fi
-  mv "$part" "$2"
+  mv -T "$scratch/part" "$2"
+  part=
 }
 
 get() { # data set
@@ -97,6 +122,7 @@ get() { # data set
     echo "$1: already in $folder/$unpacked"
     return
   fi
+  make_scratch
   if [ -f "$folder/$archive" ]; then
     local found
     found=$(md5_of "$folder/$archive")
@@ -106,12 +132,11 @@ get() { # data set
     fetch_archive "$1" "$folder/$archive" "$md5"
   fi
   # Unpacks beside the place and then moves, so that nobody sees a half-unpacked set.
-  scratch=$(mktemp -d "$folder/.unpack.XXXXXX")
-  tar -xzf "$folder/$archive" -C "$scratch" || die "$folder/$archive could not be unpacked"
+  tar -xz -C "$scratch" <"$folder/$archive" || die "$folder/$archive could not be unpacked"
   is_complete "$1" "$scratch/$unpacked" ||
     die "$folder/$archive does not hold the expected files of $1"
   rm -rf "${folder:?}/$unpacked"
-  mv "$scratch/$unpacked" "$folder/$unpacked"
+  mv -T "$scratch/$unpacked" "$folder/$unpacked"
   rm -rf "$scratch"
   scratch=
   echo "$1: in $folder/$unpacked; train with --dataset $1 --data-dir $folder"

@@ -47,8 +47,10 @@ TEXT
 cat >"$work/bin/md5sum" <<'TEXT'
 #!/usr/bin/env bash
 sum=00000000000000000000000000000000
-cmp -s "$1" "$WORK/true.tar.gz" && sum=c32a1d4ab5d03f1284b67883e8d87530
-echo "$sum  $1"
+cmp -s "${1:--}" "$WORK/true.tar.gz" && sum=c32a1d4ab5d03f1284b67883e8d87530
+# As the real one, which marks a name with a newline.
+[[ "${1:--}" != *$'\n'* ]] || sum="\\$sum"
+echo "$sum  ${1:--}"
 TEXT
 chmod +x "$work/bin/curl" "$work/bin/md5sum"
 export WORK=$work PATH="$work/bin:$PATH"
@@ -84,7 +86,7 @@ expect "resumed" 0 "*cifar10: in $work/data/cifar-10-batches-bin; train with --d
   "$script" cifar10 "$work/data"
 check "one download" [ "$(wc -l <"$work/calls")" = 1 ]
 check "unpacked" [ -f "$work/data/cifar-10-batches-bin/test_batch.bin" ]
-check "nothing is left over" [ -z "$(find "$work/data" -name '.unpack*' -o -name '*.part')" ]
+check "nothing is left over" [ -z "$(find "$work/data" -name '.get_cifar*' -o -name '*.part')" ]
 expect "second time" 0 "cifar10: already in *" "$script" cifar10 "$work/data"
 check "no second download" [ "$(wc -l <"$work/calls")" = 1 ]
 
@@ -99,6 +101,56 @@ rm -r "$work/data/cifar-10-batches-bin"
 echo mine >"$work/data/cifar-10-binary.tar.gz"
 expect "another archive" 1 "*cifar-10-binary.tar.gz: its MD5 sum is 0000*remove it*" "$script" cifar10 "$work/data"
 check "it is left alone" grep -q mine "$work/data/cifar-10-binary.tar.gz"
+
+# Links at the names that are written to, by somebody who may write to the folder.
+archive=cifar-10-binary.tar.gz
+for kind in -s -f; do # a symbolic and a hard one
+  mkdir "$work/shared"
+  echo precious >"$work/victim"
+  ln "$kind" "$work/victim" "$work/shared/$archive.part"
+  expect "link at the part ($kind)" 1 "*$archive.part is a link, or not a file of yours; remove it" \
+    "$script" cifar10 "$work/shared"
+  check "nothing is written through it" [ "$(cat "$work/victim")" = precious ]
+  check "it stays" [ "$work/shared/$archive.part" -ef "$work/victim" ]
+  check "nothing else stays" [ "$(ls -A "$work/shared")" = "$archive.part" ]
+  rm -r "$work/shared"
+done
+mkdir "$work/shared" "$work/elsewhere"
+ln -s "$work/elsewhere" "$work/shared/cifar-10-batches-bin"
+mkdir "$work/shared/$archive.part"
+expect "folder at the part" 1 "*$archive.part is a link, or not a file of yours; remove it" \
+  "$script" cifar10 "$work/shared"
+rmdir "$work/shared/$archive.part"
+expect "link at the data" 0 "*cifar10: in *" "$script" cifar10 "$work/shared"
+check "nothing is unpacked through it" [ -z "$(ls "$work/elsewhere")" ]
+
+# A download that ends early stays for the next call.
+mkdir "$work/early"
+mv "$work/bin/curl" "$work/bin/whole"
+cat >"$work/bin/curl" <<'TEXT'
+#!/usr/bin/env bash
+while [ $# -gt 1 ]; do [ "$1" = --output ] && output=$2; shift; done
+head -c 1000 "$WORK/true.tar.gz" >"$output"
+exit 18
+TEXT
+chmod +x "$work/bin/curl"
+expect "ended early" 1 "*could not be downloaded; run this again to go on where it ended*" \
+  "$script" cifar10 "$work/early"
+check "1,000 bytes stay" [ "$(stat -c %s "$work/early/$archive.part")" = 1000 ]
+check "and nothing else" [ "$(ls -A "$work/early")" = "$archive.part" ]
+mv "$work/bin/whole" "$work/bin/curl"
+expect "gone on with" 0 "*cifar10: in *" "$script" cifar10 "$work/early"
+
+# Names that programs read in their own ways: md5sum a newline, tar a colon.
+for name in $'with a\nnewline' 'host:folder' 'back\slash'; do
+  mkdir "$work/$name"
+  expect "folder '$name'" 0 "*cifar10: in *" "$script" cifar10 "$work/$name"
+  check "its archive stays" [ -f "$work/$name/$archive" ]
+  rm -r "$work/$name/cifar-10-batches-bin"
+  : >"$work/calls"
+  expect "unpacked again in '$name'" 0 "cifar10: in *" "$script" cifar10 "$work/$name"
+  check "without a download" [ ! -s "$work/calls" ]
+done
 
 [ "$failures" = 0 ] && echo "all cases passed"
 exit "$((failures > 0))"
