@@ -116,6 +116,10 @@ std::optional<ImageHeader> read_image_header(std::span<const std::uint8_t> bytes
   if (header->width == 0 || header->height == 0) {
     throw BadImage(fmt::format("says that it has {}x{} pixels", header->width, header->height));
   }
+  if (header->width > kMostSide || header->height > kMostSide) {
+    throw BadImage(fmt::format("says that it has {}x{} pixels; the limit of a side is {}",
+                               header->width, header->height, kMostSide));
+  }
   if (std::uint64_t{header->width} * header->height > kMostPixels) {
     throw BadImage(fmt::format("says that it has {}x{} pixels; the limit is {}", header->width,
                                header->height, kMostPixels));
@@ -123,8 +127,15 @@ std::optional<ImageHeader> read_image_header(std::span<const std::uint8_t> bytes
   return header;
 }
 
-void decode_image(std::span<const std::uint8_t> bytes, const ImageHeader& header,
-                  std::uint32_t denominator, const PixelBox& wanted, DecodedImage& image) {
+void check_held_memory(const char* what, std::uint64_t held_bytes, std::uint64_t file_bytes) {
+  if (may_hold(held_bytes, file_bytes)) return;
+  throw BadImage(fmt::format("is {} and takes {} bytes of memory; with its {} bytes it may take {}",
+                             what, held_bytes, file_bytes,
+                             kHeldAnyway + kHeldPerByte * file_bytes));
+}
+
+void decode_rows(std::span<const std::uint8_t> bytes, const ImageHeader& header,
+                 std::uint32_t denominator, const PixelBox& wanted, RowSink& sink) {
   const std::uint32_t width = scaled_size(header.width, denominator);
   const std::uint32_t height = scaled_size(header.height, denominator);
   DP_ASSERT(wanted.width > 0 && wanted.height > 0 && wanted.x + wanted.width <= width &&
@@ -132,11 +143,29 @@ void decode_image(std::span<const std::uint8_t> bytes, const ImageHeader& header
             "{}x{} pixels at {}, {} of {}x{}", wanted.width, wanted.height, wanted.x, wanted.y,
             width, height);
   if (header.format == ImageFormat::jpeg) {
-    jpeg::decode(bytes, header, denominator, wanted, image);
+    jpeg::decode(bytes, header, denominator, wanted, sink);
   } else {
     DP_ASSERT(denominator == 1, "a PNG at 1/{} of its size", denominator);
-    png::decode(bytes, header, wanted, image);
+    png::decode(bytes, header, wanted, sink);
   }
+}
+
+void decode_image(std::span<const std::uint8_t> bytes, const ImageHeader& header,
+                  std::uint32_t denominator, const PixelBox& wanted, DecodedImage& image) {
+  class Keeper final : public RowSink {
+   public:
+    explicit Keeper(DecodedImage& image) : image_(image) {}
+    void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) override {
+      const std::size_t row_bytes = std::size_t{4} * box.width;
+      image_.box = box;
+      image_.pixels.resize(row_bytes * box.height);
+      std::copy_n(pixels, row_bytes, image_.pixels.data() + row_bytes * (y - box.y));
+    }
+
+   private:
+    DecodedImage& image_;
+  } keeper(image);
+  decode_rows(bytes, header, denominator, wanted, keeper);
 }
 
 }  // namespace dp

@@ -29,11 +29,18 @@ class BadImage : public Error {
   explicit BadImage(const std::string& what) : Error(ErrorKind::data, what) {}
 };
 
-// 2^26 pixels are 8192 x 8192. The largest image of ImageNet-1k has 6.1 x 10^7.
+// 2^26 pixels are 8192 x 8192. The largest image of ImageNet-1k has 6.1 x 10^7. A decoder holds
+// some rows, so that their length is limited, too.
 inline constexpr std::uint64_t kMostPixels = std::uint64_t{1} << 26;
+inline constexpr std::uint32_t kMostSide = 65'535;
 inline constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 28;
 // A progressive JPEG may have any number of scans, each of which costs time.
 inline constexpr int kMostScans = 200;
+
+// Interlaced PNGs and JPEGs of several scans are held as a whole while they are decoded. They may
+// take as much memory as a file of their size justifies: a photograph of 50 million pixels, much
+// compressed, takes 50 times its file. Small files may take up to kHeldAnyway.
+inline constexpr std::uint64_t kHeldAnyway = std::uint64_t{1} << 26, kHeldPerByte = 64;
 
 enum class ImageFormat : std::uint8_t { jpeg, png };
 
@@ -60,16 +67,29 @@ struct PixelBox {
   friend bool operator==(const PixelBox&, const PixelBox&) = default;
 };
 
-// Four bytes a pixel: red, green, blue and one without meaning.
+// Takes an image's rows from a decoder, from the top to the bottom.
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  // Row `y` of the image (as scaled), of which the columns of `box` are given: four bytes a pixel,
+  // red, green, blue and one without meaning. `box` is the same for all rows of an image.
+  virtual void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) = 0;
+};
+
+// Decodes at 1 / `denominator` of the size (1, 2, 4 or 8; a PNG: only 1), rounded up, and gives the
+// sink the rows of the part `wanted` of the image of that size, with at least its columns. The
+// image is decoded to its end, so that whether it is bad depends on the file alone. Throws
+// BadImage, also after all rows, and where the image's size is not the header's.
+void decode_rows(std::span<const std::uint8_t> bytes, const ImageHeader& header,
+                 std::uint32_t denominator, const PixelBox& wanted, RowSink& sink);
+
+// An image in memory: four bytes a pixel, as above.
 struct DecodedImage {
   PixelBox box;                      // the part of the whole image (as scaled) that was kept
   std::vector<std::uint8_t> pixels;  // 4 x box.width x box.height; keeps its memory from use to use
 };
 
-// Decodes at 1 / `denominator` of the size (1, 2, 4 or 8; a PNG: only 1), rounded up, and keeps at
-// least the part `wanted` of the image of that size. The image is decoded to its end, so that
-// whether it is bad depends on the file alone. Throws BadImage; also where the image's size is not
-// the header's.
+// As decode_rows(), into memory.
 void decode_image(std::span<const std::uint8_t> bytes, const ImageHeader& header,
                   std::uint32_t denominator, const PixelBox& wanted, DecodedImage& image);
 
@@ -78,18 +98,24 @@ void decode_image(std::span<const std::uint8_t> bytes, const ImageHeader& header
   return (size + denominator - 1) / denominator;
 }
 
+// Whether decoding a file of that size may hold so much memory, and the same that throws BadImage.
+[[nodiscard]] constexpr bool may_hold(std::uint64_t held_bytes, std::uint64_t file_bytes) {
+  return held_bytes <= kHeldAnyway + kHeldPerByte * file_bytes;
+}
+void check_held_memory(const char* what, std::uint64_t held_bytes, std::uint64_t file_bytes);
+
 // The parts of the above for one format; for use in their files alone.
 namespace jpeg {
 [[nodiscard]] std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
                                                      std::uint64_t file_bytes);
 void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header,
-            std::uint32_t denominator, const PixelBox& wanted, DecodedImage& image);
+            std::uint32_t denominator, const PixelBox& wanted, RowSink& sink);
 }  // namespace jpeg
 namespace png {
 [[nodiscard]] std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
                                                      std::uint64_t file_bytes);
 void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const PixelBox& wanted,
-            DecodedImage& image);
+            RowSink& sink);
 }  // namespace png
 
 }  // namespace dp

@@ -17,7 +17,6 @@ constexpr std::size_t kSampled = 256;
 // A thread's memory from image to image.
 struct Workplace {
   std::vector<std::uint8_t> bytes;
-  DecodedImage decoded;
   Resampler resampler;
 };
 
@@ -58,8 +57,9 @@ void EncodedSource::decode(std::size_t index, const Augmentation& crop,
       options_.has_resized_crop && crop.is_drawn
           ? plan_part(header, draw_resized_crop(crop.bits, header.width, header.height), shape())
           : plan_centre(header, shape(), options_.short_side);
-  decode_image(place.bytes, header, plan.denominator, plan.resampling.source, place.decoded);
-  place.resampler.run(place.decoded, plan.resampling, planar);
+  place.resampler.prepare(plan.resampling);
+  decode_rows(place.bytes, header, plan.denominator, plan.resampling.source, place.resampler);
+  place.resampler.finish(planar);
 }
 
 ImageSource::Image EncodedSource::read(std::size_t index, const Augmentation& crop,

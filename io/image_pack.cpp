@@ -160,12 +160,12 @@ ImageTree read_part(const std::string& path, hid_t file, const PackPart& part,
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t end = index.names.find('\0', name);
     const std::uint32_t* h = header.data() + i * kHeaderColumns;
-    const bool is_right = end != std::string::npos && end > name &&
-                          folder[i] < index.folders.size() && label[i] >= 0 &&
-                          std::cmp_less(label[i], classes.size()) &&
-                          (i == 0 || label[i] >= label[i - 1]) && place[i] <= all_bytes &&
-                          size[i] <= all_bytes - place[i] && h[0] > 0 && h[1] > 0 &&
-                          std::uint64_t{h[0]} * h[1] <= kMostPixels && h[2] <= 1;
+    const bool is_right =
+        end != std::string::npos && end > name && folder[i] < index.folders.size() &&
+        label[i] >= 0 && std::cmp_less(label[i], classes.size()) &&
+        (i == 0 || label[i] >= label[i - 1]) && place[i] <= all_bytes &&
+        size[i] <= all_bytes - place[i] && h[0] > 0 && h[1] > 0 && h[0] <= kMostSide &&
+        h[1] <= kMostSide && std::uint64_t{h[0]} * h[1] <= kMostPixels && h[2] <= 1;
     if (!is_right) throw_error(ErrorKind::data, "its entry of image {} makes no sense", i);
     index.images.push_back({.name = name,
                             .place = start + place[i],

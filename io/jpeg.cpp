@@ -7,6 +7,7 @@
 #include <jerror.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "io/encoded_image.hpp"
 
@@ -90,9 +91,35 @@ struct Job {
   const ImageHeader& header;
   std::uint32_t denominator;
   PixelBox wanted;
-  DecodedImage& image;
+  RowSink& sink;
+  std::vector<std::uint8_t>& row;  // of the whole width
   bool has_other_size = false;
+  std::uint64_t held_bytes = 0;  // for the coefficients
 };
+
+// The memory for the coefficients of a file with several scans, which are all read before the first
+// row: 64 of 2 bytes for each block.
+std::uint64_t coefficient_bytes(const jpeg_decompress_struct& info) {
+  std::uint64_t blocks = 0;
+  for (int c = 0; c < info.num_components; ++c) {
+    const jpeg_component_info& component = info.comp_info[c];
+    blocks += std::uint64_t{component.width_in_blocks} * component.height_in_blocks;
+  }
+  return blocks * DCTSIZE2 * sizeof(JCOEF);
+}
+
+// RGB = (255 - ink)(255 - black) / 255.
+void turn_into_rgb(std::uint8_t* pixel, std::uint32_t count, bool is_inverted) {
+  for (std::uint32_t i = 0; i < count; ++i, pixel += 4) {
+    const int black = is_inverted ? 255 - pixel[3] : pixel[3];
+    for (int c = 0; c < 3; ++c) {
+      const int ink = is_inverted ? 255 - pixel[c] : pixel[c];
+      const int product = ink * (255 - black) + 128;
+      const int scaled = ((product >> 8) + product) >> 8;
+      pixel[c] = static_cast<std::uint8_t>(std::clamp(255 - black - scaled, 0, 255));
+    }
+  }
+}
 
 // False where libjpeg has left; exit.message then says why.
 bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
@@ -107,23 +134,23 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
     job.has_other_size = true;
     return true;
   }
+  if (jpeg_has_multiple_scans(&info)) job.held_bytes = coefficient_bytes(info);
+  if (!may_hold(job.held_bytes, job.bytes.size())) return true;
   const bool is_cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
   info.out_color_space = is_cmyk ? JCS_CMYK : JCS_EXT_RGBX;
   info.scale_num = 1;
   info.scale_denom = job.denominator;
   jpeg_start_decompress(&info);  // reads all scans of a file with several
 
-  PixelBox& box = job.image.box;
   JDIMENSION x = job.wanted.x, width = job.wanted.width;
   const JDIMENSION right = std::min<JDIMENSION>(x + width + kMarginColumns, info.output_width);
   x -= std::min(x, kMarginColumns);
   width = right - x;
   if (width < info.output_width) jpeg_crop_scanline(&info, &x, &width);
-  box = {.x = x, .y = job.wanted.y, .width = width, .height = job.wanted.height};
-  const std::size_t row_bytes = std::size_t{4} * width;
-  // One row more, for those that are not kept.
-  job.image.pixels.resize(row_bytes * (box.height + 1));
-  JSAMPROW waste = job.image.pixels.data() + row_bytes * box.height;
+  const PixelBox box = {.x = x, .y = job.wanted.y, .width = width, .height = job.wanted.height};
+  // Adobe's files hold inverted values, as Pillow takes them.
+  const bool is_inverted = info.saw_Adobe_marker != FALSE;
+  JSAMPROW pixels = job.row.data();
 
   if (box.y > kMarginRows) jpeg_skip_scanlines(&info, box.y - kMarginRows);
   while (info.output_scanline < info.output_height) {
@@ -134,27 +161,13 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
       jpeg_skip_scanlines(&info, info.output_height - 1 - row);
       continue;
     }
-    const bool is_kept = row >= box.y && row < box.y + box.height;
-    JSAMPROW target = is_kept ? job.image.pixels.data() + row_bytes * (row - box.y) : waste;
-    jpeg_read_scanlines(&info, &target, 1);
+    jpeg_read_scanlines(&info, &pixels, 1);
+    if (row < box.y || row >= box.y + box.height) continue;
+    if (is_cmyk) turn_into_rgb(pixels, box.width, is_inverted);
+    job.sink.take_row(box, row, pixels);
   }
 
   if (exit.may_lack_scans && !has_all_scans(info)) leave_with(&exit, "it lacks scans");
-
-  if (is_cmyk) {
-    // Adobe's files hold inverted values, as Pillow takes them, and then RGB = (255 - c)(255 - k).
-    const bool is_inverted = info.saw_Adobe_marker != FALSE;
-    std::uint8_t* pixel = job.image.pixels.data();
-    for (std::size_t i = 0; i < std::size_t{box.width} * box.height; ++i, pixel += 4) {
-      const int black = is_inverted ? 255 - pixel[3] : pixel[3];
-      for (int c = 0; c < 3; ++c) {
-        const int ink = is_inverted ? 255 - pixel[c] : pixel[c];
-        const int product = ink * (255 - black) + 128;
-        const int scaled = ((product >> 8) + product) >> 8;
-        pixel[c] = static_cast<std::uint8_t>(std::clamp(255 - black - scaled, 0, 255));
-      }
-    }
-  }
   return true;
 }
 
@@ -213,21 +226,27 @@ std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
 }
 
 void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header,
-            std::uint32_t denominator, const PixelBox& wanted, DecodedImage& image) {
+            std::uint32_t denominator, const PixelBox& wanted, RowSink& sink) {
+  std::vector<std::uint8_t> row(std::size_t{4} * scaled_size(header.width, denominator));
   Job job = {.bytes = bytes,
              .header = header,
              .denominator = denominator,
              .wanted = wanted,
-             .image = image};
-  jpeg_decompress_struct info = {};
+             .sink = sink,
+             .row = row};
   Exit exit = {};
-  info.err = jpeg_std_error(&exit.manager);
+  struct Reader {
+    jpeg_decompress_struct info = {};
+    ~Reader() { jpeg_destroy_decompress(&info); }
+  } reader;
+  reader.info.err = jpeg_std_error(&exit.manager);
   exit.manager.error_exit = leave;
   exit.manager.emit_message = judge_message;
-  const bool is_whole = run(job, info, exit);
-  jpeg_destroy_decompress(&info);
-  if (!is_whole) throw BadImage(fmt::format("is a damaged JPEG: {}", exit.message));
+  if (!run(job, reader.info, exit)) {
+    throw BadImage(fmt::format("is a damaged JPEG: {}", exit.message));
+  }
   if (job.has_other_size) throw BadImage("has another size than when the run began");
+  check_held_memory("a JPEG of several scans", job.held_bytes, bytes.size());
 }
 
 }  // namespace dp::jpeg

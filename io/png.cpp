@@ -12,14 +12,18 @@
 namespace dp::png {
 namespace {
 
+constexpr const char* kInterlaced = "an interlaced PNG";
+
 struct Job {
   std::span<const std::uint8_t> bytes;
   const ImageHeader& header;
   PixelBox wanted;
-  DecodedImage& image;
-  std::vector<std::uint8_t>& row;  // of the whole width
+  RowSink& sink;
+  std::vector<std::uint8_t>& row;    // of the whole width
+  std::vector<std::uint8_t>& whole;  // of an interlaced image
   std::size_t at = 0;
   bool has_other_size = false, has_other_layout = false;
+  std::uint64_t held_bytes = 0;  // for the whole image
   char message[256] = {};
 };
 
@@ -66,24 +70,24 @@ bool run(Job& job, png_structp reader, png_infop info) {
     job.has_other_layout = true;
     return true;
   }
+  const PixelBox box = {.x = 0, .y = job.wanted.y, .width = width, .height = job.wanted.height};
+  const std::uint32_t bottom = box.y + box.height;
   if (passes == 1) {
-    job.image.box = {.x = 0, .y = job.wanted.y, .width = width, .height = job.wanted.height};
-    job.image.pixels.resize(row_bytes * job.wanted.height);
-    job.row.resize(row_bytes);
     for (std::uint32_t y = 0; y < height; ++y) {
-      const bool is_kept = y >= job.wanted.y && y < job.wanted.y + job.wanted.height;
-      png_read_row(
-          reader,
-          is_kept ? job.image.pixels.data() + row_bytes * (y - job.wanted.y) : job.row.data(),
-          nullptr);
+      png_read_row(reader, job.row.data(), nullptr);
+      if (y >= box.y && y < bottom) job.sink.take_row(box, y, job.row.data());
     }
   } else {
-    job.image.box = {.x = 0, .y = 0, .width = width, .height = height};
-    job.image.pixels.resize(row_bytes * height);
+    job.held_bytes = std::uint64_t{row_bytes} * height;
+    if (!may_hold(job.held_bytes, job.bytes.size())) return true;
+    job.whole.resize(row_bytes * height);
     for (int pass = 0; pass < passes; ++pass) {
       for (std::uint32_t y = 0; y < height; ++y) {
-        png_read_row(reader, job.image.pixels.data() + row_bytes * y, nullptr);
+        png_read_row(reader, job.whole.data() + row_bytes * y, nullptr);
       }
+    }
+    for (std::uint32_t y = box.y; y < bottom; ++y) {
+      job.sink.take_row(box, y, job.whole.data() + row_bytes * y);
     }
   }
   // All pixels are there, and their checksums are right. What follows them says nothing about them,
@@ -119,6 +123,11 @@ std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
                                   .has_16_bits = bits == 16,
                                   .has_palette = colour == 3,
                                   .has_alpha = colour == 4 || colour == 6}};
+  const bool is_interlaced = bytes[28] != 0;
+  const std::uint64_t pixels = std::uint64_t{header.width} * header.height;
+  if (is_interlaced && pixels <= kMostPixels) {
+    check_held_memory(kInterlaced, 4 * pixels, file_bytes);
+  }
   for (std::uint64_t at = kAfterFirst;;) {
     if (at + 8 > bytes.size()) return more(at + 8);
     const auto start = static_cast<std::size_t>(at);
@@ -133,19 +142,22 @@ std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
 }
 
 void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const PixelBox& wanted,
-            DecodedImage& image) {
-  std::vector<std::uint8_t> row;
-  Job job = {.bytes = bytes, .header = header, .wanted = wanted, .image = image, .row = row};
-  png_structp reader = png_create_read_struct(PNG_LIBPNG_VER_STRING, &job, leave, pass_over);
-  png_infop info = reader == nullptr ? nullptr : png_create_info_struct(reader);
-  if (info == nullptr) {
-    png_destroy_read_struct(&reader, nullptr, nullptr);
-    throw OutOfMemory("no memory for reading a PNG");
+            RowSink& sink) {
+  std::vector<std::uint8_t> row(std::size_t{4} * header.width), whole;
+  Job job = {
+      .bytes = bytes, .header = header, .wanted = wanted, .sink = sink, .row = row, .whole = whole};
+  struct Reader {
+    png_structp reader;
+    png_infop info;
+    ~Reader() { png_destroy_read_struct(&reader, &info, nullptr); }
+  } png = {png_create_read_struct(PNG_LIBPNG_VER_STRING, &job, leave, pass_over), nullptr};
+  if (png.reader != nullptr) png.info = png_create_info_struct(png.reader);
+  if (png.info == nullptr) throw OutOfMemory("no memory for reading a PNG");
+  if (!run(job, png.reader, png.info)) {
+    throw BadImage(fmt::format("is a damaged PNG: {}", job.message));
   }
-  const bool is_whole = run(job, reader, info);
-  png_destroy_read_struct(&reader, &info, nullptr);
-  if (!is_whole) throw BadImage(fmt::format("is a damaged PNG: {}", job.message));
   if (job.has_other_size) throw BadImage("has another size than when the run began");
+  check_held_memory(kInterlaced, job.held_bytes, bytes.size());
   if (job.has_other_layout) throw BadImage("is a PNG of an unknown kind");
 }
 

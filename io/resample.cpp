@@ -49,41 +49,42 @@ void Resampler::Axis::plan(std::uint32_t input, std::uint32_t size, std::uint32_
   }
 }
 
-void Resampler::run(const DecodedImage& image, const Resampling& what,
-                    std::span<std::uint8_t> planar) {
-  const PixelBox &source = what.source, &cut = what.cut, &kept = image.box;
-  DP_ASSERT(source.x >= kept.x && source.y >= kept.y &&
-                source.x + source.width <= kept.x + kept.width &&
-                source.y + source.height <= kept.y + kept.height,
-            "{}x{} pixels at {}, {} of {}x{} at {}, {}", source.width, source.height, source.x,
-            source.y, kept.width, kept.height, kept.x, kept.y);
+void Resampler::prepare(const Resampling& what) {
+  what_ = what;
+  columns_.plan(what.source.width, what.width, what.cut.x, what.cut.width);
+  rows_.plan(what.source.height, what.height, what.cut.y, what.cut.height);
+  top_ = rows_.first.front();
+  bottom_ = rows_.first.back() + rows_.taps;
+  narrow_.resize(std::size_t{kColours} * what.cut.width * (bottom_ - top_));
+}
+
+// Columns: from four bytes a pixel to planes.
+void Resampler::take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) {
+  const PixelBox& source = what_.source;
+  DP_ASSERT(source.x >= box.x && source.x + source.width <= box.x + box.width,
+            "columns {} to {} of {} to {}", source.x, source.x + source.width, box.x,
+            box.x + box.width);
+  if (y < source.y + top_ || y >= source.y + bottom_) return;
+  const std::size_t width = what_.cut.width, plane = width * (bottom_ - top_);
+  const std::uint8_t* row = pixels + std::size_t{4} * (source.x - box.x);
+  std::uint8_t* out = narrow_.data() + (y - source.y - top_) * width;
+  const std::int32_t* weight = columns_.weight.data();
+  for (std::size_t x = 0; x < width; ++x, weight += columns_.taps) {
+    const std::uint8_t* pixel = row + std::size_t{4} * columns_.first[x];
+    std::int32_t sum[4] = {1 << (kWeightBits - 1), 1 << (kWeightBits - 1), 1 << (kWeightBits - 1),
+                           1 << (kWeightBits - 1)};
+    for (std::uint32_t k = 0; k < columns_.taps; ++k, pixel += 4) {
+      for (int c = 0; c < 4; ++c) sum[c] += weight[k] * pixel[c];
+    }
+    for (std::size_t c = 0; c < kColours; ++c) out[c * plane + x] = to_byte(sum[c]);
+  }
+}
+
+void Resampler::finish(std::span<std::uint8_t> planar) {
+  const PixelBox& cut = what_.cut;
   DP_ASSERT(planar.size() == kColours * cut.width * cut.height, "{} bytes for {}x{} pixels",
             planar.size(), cut.width, cut.height);
-  columns_.plan(source.width, what.width, cut.x, cut.width);
-  rows_.plan(source.height, what.height, cut.y, cut.height);
-
-  // Columns, of the rows that are needed: from four bytes a pixel to planes.
-  const std::uint32_t top = rows_.first.front(), bottom = rows_.first.back() + rows_.taps;
-  const std::size_t width = cut.width, plane = width * (bottom - top);
-  narrow_.resize(kColours * plane);
-  for (std::uint32_t y = top; y < bottom; ++y) {
-    const std::uint8_t* row =
-        image.pixels.data() +
-        4 * (std::size_t{source.y - kept.y + y} * kept.width + (source.x - kept.x));
-    std::uint8_t* out = narrow_.data() + (y - top) * width;
-    const std::int32_t* weight = columns_.weight.data();
-    for (std::size_t x = 0; x < width; ++x, weight += columns_.taps) {
-      const std::uint8_t* pixel = row + std::size_t{4} * columns_.first[x];
-      std::int32_t sum[4] = {1 << (kWeightBits - 1), 1 << (kWeightBits - 1), 1 << (kWeightBits - 1),
-                             1 << (kWeightBits - 1)};
-      for (std::uint32_t k = 0; k < columns_.taps; ++k, pixel += 4) {
-        for (int c = 0; c < 4; ++c) sum[c] += weight[k] * pixel[c];
-      }
-      for (std::size_t c = 0; c < kColours; ++c) out[c * plane + x] = to_byte(sum[c]);
-    }
-  }
-
-  // Rows.
+  const std::size_t width = cut.width, plane = width * (bottom_ - top_);
   sums_.resize(width);
   for (std::size_t c = 0; c < kColours; ++c) {
     for (std::uint32_t y = 0; y < cut.height; ++y) {
@@ -91,13 +92,26 @@ void Resampler::run(const DecodedImage& image, const Resampling& what,
       for (std::uint32_t k = 0; k < rows_.taps; ++k) {
         const std::int32_t weight = rows_.weight[std::size_t{y} * rows_.taps + k];
         if (weight == 0) continue;
-        const std::uint8_t* row = narrow_.data() + c * plane + (rows_.first[y] + k - top) * width;
+        const std::uint8_t* row = narrow_.data() + c * plane + (rows_.first[y] + k - top_) * width;
         for (std::size_t x = 0; x < width; ++x) sums_[x] += weight * row[x];
       }
       std::uint8_t* out = planar.data() + (c * cut.height + y) * width;
       for (std::size_t x = 0; x < width; ++x) out[x] = to_byte(sums_[x]);
     }
   }
+}
+
+void Resampler::run(const DecodedImage& image, const Resampling& what,
+                    std::span<std::uint8_t> planar) {
+  const PixelBox &source = what.source, &kept = image.box;
+  DP_ASSERT(source.y >= kept.y && source.y + source.height <= kept.y + kept.height,
+            "rows {} to {} of {} to {}", source.y, source.y + source.height, kept.y,
+            kept.y + kept.height);
+  prepare(what);
+  for (std::uint32_t y = kept.y; y < kept.y + kept.height; ++y) {
+    take_row(kept, y, image.pixels.data() + std::size_t{4} * kept.width * (y - kept.y));
+  }
+  finish(planar);
 }
 
 }  // namespace dp

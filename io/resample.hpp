@@ -20,11 +20,18 @@ struct Resampling {
   PixelBox cut;                         // ... of which this part is made
 };
 
-// Keeps its memory from image to image.
-class Resampler {
+// Keeps its memory from image to image: the scaled columns of the rows that are needed, and no
+// whole image.
+class Resampler final : public RowSink {
  public:
-  // `source` must lie in image.box. Writes cut.width x cut.height pixels to `planar`, one channel
-  // behind the other.
+  // An image is scaled by prepare(), take_row() for all rows of what.source (others are passed
+  // over), and finish(), which writes cut.width x cut.height pixels to `planar`, one channel behind
+  // the other.
+  void prepare(const Resampling& what);
+  void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) override;
+  void finish(std::span<std::uint8_t> planar);
+
+  // All of this for an image in memory. `source` must lie in image.box.
   void run(const DecodedImage& image, const Resampling& what, std::span<std::uint8_t> planar);
 
  private:
@@ -39,8 +46,10 @@ class Resampler {
     void plan(std::uint32_t input, std::uint32_t size, std::uint32_t begin, std::uint32_t count);
   };
 
+  Resampling what_;
   Axis columns_, rows_;
-  std::vector<std::uint8_t> narrow_;  // planar, of the output's width and the input's rows
+  std::uint32_t top_ = 0, bottom_ = 0;  // the rows of the source that are needed
+  std::vector<std::uint8_t> narrow_;    // planar, of the output's width and the input's rows
   std::vector<std::int32_t> sums_;
 };
 

@@ -424,7 +424,7 @@ void write_size(Bytes& file, std::uint32_t width, std::uint32_t height) {
     return;
   }
   for (std::size_t at = 2; at + 9 < file.size(); ++at) {
-    if (file[at] != 0xFF || file[at + 1] != 0xC0) continue;
+    if (file[at] != 0xFF || (file[at + 1] != 0xC0 && file[at + 1] != 0xC2)) continue;
     file[at + 5] = static_cast<std::uint8_t>(height >> 8);
     file[at + 6] = static_cast<std::uint8_t>(height);
     file[at + 7] = static_cast<std::uint8_t>(width >> 8);
@@ -440,7 +440,11 @@ TEST(BadImages, AHeaderThatLiesTakesNoMemory) {
   EXPECT_NE(complaint(jpeg).find("says that it has 65500x65500 pixels; the limit is 67108864"),
             std::string::npos)
       << complaint(jpeg);
-  EXPECT_NE(complaint(png).find("the limit is"), std::string::npos) << complaint(png);
+  EXPECT_NE(complaint(png).find("the limit of a side is 65535"), std::string::npos)
+      << complaint(png);
+  write_size(png, 1 << 26, 1);
+  EXPECT_NE(complaint(png).find("the limit of a side is 65535"), std::string::npos)
+      << complaint(png);
   write_size(jpeg, 0, 30);
   EXPECT_NE(complaint(jpeg).find("says that it has 0x30 pixels"), std::string::npos);
   // Within the limit: found by the data that are missing. Only what is wanted takes memory.
@@ -448,6 +452,43 @@ TEST(BadImages, AHeaderThatLiesTakesNoMemory) {
   write_size(jpeg, 8'000, 8'000);
   const PixelBox corner = {.width = 10, .height = 10};
   EXPECT_NE(complaint(jpeg, &corner), "");
+}
+
+// Decoders that hold the whole image take no more memory than the file justifies.
+TEST(BadImages, MemoryIsBoundedByTheSizeOfTheFile) {
+  const std::uint32_t side = 4'200;
+  const Bytes rows(std::size_t{(side + 7) / 8} * side);
+  const PngKind kind = {.colour = PNG_COLOR_TYPE_GRAY, .bits = 1};
+  PngKind interlaced = kind;
+  interlaced.is_interlaced = true;
+  const PixelBox corner = {.width = 10, .height = 10};
+  const Bytes plain = make_png(side, side, rows, kind);
+  EXPECT_LT(plain.size(), 10'000u);
+  EXPECT_EQ(complaint(plain, &corner), "");
+  Bytes whole = make_png(side, side, rows, interlaced);
+  EXPECT_NE(complaint(whole, &corner).find("is an interlaced PNG and takes 70560000 bytes"),
+            std::string::npos)
+      << complaint(whole, &corner);
+  // What stands in a pack is checked, too.
+  ImageHeader header = header_of(plain);
+  DecodedImage image;
+  EXPECT_THROW(decode_image(whole, header, 1, corner, image), BadImage);
+  // A larger file may be so large an image.
+  whole.resize(whole.size() + 100'000);
+  EXPECT_EQ(complaint(whole, &corner), "");
+
+  for (const bool is_progressive : {false, true}) {
+    Bytes jpeg = make_jpeg(40, 30, draw_pixels(40, 30, 1, 1),
+                           {.channels = 1, .is_progressive = is_progressive});
+    write_size(jpeg, 6'000, 6'000);
+    const auto takes = [&] {
+      return complaint(jpeg, &corner).find("is a JPEG of several scans and takes 72000000 bytes") !=
+             std::string::npos;
+    };
+    EXPECT_EQ(takes(), is_progressive) << complaint(jpeg, &corner);
+    jpeg.resize(jpeg.size() + 100'000);
+    EXPECT_FALSE(takes());
+  }
 }
 
 // Whether a file is bad must not depend on the part that is wanted.

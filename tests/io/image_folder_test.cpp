@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <hdf5.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -634,6 +635,33 @@ TEST(BadImages, AFileThatChangesInTheRunEndsIt) {
   std::filesystem::remove(folder / "train/cat/0.png");
   expect_contains(failure([&] { static_cast<void>(data.train->read(0, {}, scratch)); }),
                   {"train/cat/0.png: is a link to nothing"});
+}
+
+// A large image passes through the decoder row by row.
+TEST(ImageFolder, ALargeImageTakesLittleMemory) {
+  const TempFolder folder;
+  constexpr std::uint32_t kSide = 8'192;
+  folder.write("a/1.png", make_png(kSide, kSide, Bytes(kSide / 8 * kSide),
+                                   {.colour = PNG_COLOR_TYPE_GRAY, .bits = 1}));
+  folder.write("a/2.png", make_png(8, 8, 1));
+  folder.write("b/1.png", make_png(8, 8, 2));
+  folder.write("b/2.png", make_png(8, 8, 3));
+  const Dataset data =
+      load(folder, {.mean = {{0, 0, 0}}, .deviation = {{1, 1, 1}}, .image_size = 16});
+  const auto peak_kib = [] {
+    rusage usage = {};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const long before = peak_kib();
+  Bytes scratch;
+  for (const auto* source : {&data.train, &data.test}) {
+    for (std::size_t i = 0; i < (*source)->count(); ++i) {
+      static_cast<void>((*source)->read(i, {}, scratch));
+      static_cast<void>((*source)->read(i, {.is_drawn = true, .bits = 5}, scratch));
+    }
+  }
+  EXPECT_LT(peak_kib() - before, 32 * 1024);  // its pixels are 256 MiB
 }
 
 // ---- packs --------------------------------------------------------------------------------------
