@@ -5,7 +5,7 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 Usage: experiments/bundle/make_bundle.sh --out ARCHIVE.tar.xz --mpirun FILE
-         [--gpu-test PROGRAM]... [--gpu-test-list FILE] PROGRAM...
+         [--older-glibc LIBRARY] [--gpu-test PROGRAM]... [--gpu-test-list FILE] PROGRAM...
 
 Packs the programs, the launcher mpirun and every shared library beyond glibc's own
 into ARCHIVE, under a folder of the archive's name. What unpacks it needs neither
@@ -13,6 +13,8 @@ root nor Open MPI, HDF5 or oneDNN. Called by: cmake --build build --target bundl
 
   --out FILE           the archive, ending in .tar.xz or .tar.gz
   --mpirun FILE        Open MPI's mpirun; its plugins are taken from the same installation
+  --older-glibc FILE   a library with functions of newer glibc (older_glibc.c), so that the bundle
+                       runs on older systems, too
   PROGRAM              the first one is dptrain, whose --version is asked about GPUs
   --gpu-test PROGRAM   a test program that needs a GPU; goes to tests/
   --gpu-test-list FILE lines "PROGRAM RANKS": how tests/gpu.sh runs them
@@ -29,22 +31,23 @@ die() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source_root=$(cd "$here/../.." && pwd)
-archive='' mpirun='' gpu_test_list=''
+archive='' mpirun='' gpu_test_list='' older_glibc=''
 programs=() gpu_tests=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --help) usage; exit 0 ;;
-    --out | --mpirun | --gpu-test | --gpu-test-list)
+    --out | --mpirun | --older-glibc | --gpu-test | --gpu-test-list)
       [ $# -ge 2 ] || die "$1: needs a value"
       case "$1" in
         --out) archive=$2 ;;
         --mpirun) mpirun=$2 ;;
+        --older-glibc) older_glibc=$2 ;;
         --gpu-test) gpu_tests+=("$2") ;;
         --gpu-test-list) gpu_test_list=$2 ;;
       esac
       shift
       ;;
-    -*) die "$1: unknown option; known: --out, --mpirun, --gpu-test, --gpu-test-list, --help" ;;
+    -*) die "$1: unknown option; known: --out, --mpirun, --older-glibc, --gpu-test, --gpu-test-list, --help" ;;
     *) programs+=("$1") ;;
   esac
   shift
@@ -55,7 +58,7 @@ case "$archive" in
   *) die "--out '$archive': must end in .tar.xz or .tar.gz" ;;
 esac
 [ ${#programs[@]} -gt 0 ] || die "no programs given (see --help)"
-for tool in patchelf objdump tar strip "${pack[0]}"; do
+for tool in patchelf objdump readelf nm tar strip "${pack[0]}"; do
   command -v "$tool" >/dev/null 2>&1 || die "needs $tool (Debian and Ubuntu: apt-get install patchelf binutils tar xz-utils)"
 done
 for file in "${programs[@]}" "${gpu_tests[@]}" "$mpirun"; do
@@ -138,6 +141,30 @@ for file in "$root"/lib/{openmpi,pmix}/*.so; do
   [ ! -e "$file" ] || patchelf --force-rpath --set-rpath "\$ORIGIN/.." "$file"
 done
 strip --strip-debug "$root"/libexec/* 2>/dev/null || true
+
+# --- Functions of newer glibc --------------------------------------------------------------------------
+# A reference such as arc4random@GLIBC_2.36 keeps a library from starting with glibc 2.35. If `older_glibc` has the
+# function, the reference loses its version, and the version is needed no more: its entry is marked as weak.
+needs() { objdump -T "$1" 2>/dev/null | sed -n 's/.*\*UND\*.*(\(GLIBC_[0-9.]*\)) *\(.*\)/\1 \2/p'; } # version, symbol
+weaken() { # file, version: sets VER_FLG_WEAK in vna_flags, two bytes at 4 in the version's entry
+  local section entry
+  section=$(readelf -SW "$1" | sed -n 's/.*\.gnu\.version_r *VERNEED *[0-9a-f]* \([0-9a-f]*\) .*/\1/p')
+  entry=$(readelf -V "$1" | sed -n "s/^ *\(0x[0-9a-f]*\): *Name: $2 .*/\1/p")
+  [ -n "$section" ] && [ -n "$entry" ] || die "$1: no entry for $2"
+  printf '\2\0' | dd of="$1" bs=1 seek=$((16#$section + entry + 4)) conv=notrunc status=none
+}
+if [ -n "$older_glibc" ]; then
+  cp -L "$older_glibc" "$root/lib/"
+  offered=$(nm -D --defined-only "$older_glibc" | awk '{ print $3 }')
+  for file in "$root"/libexec/* "$root"/lib/*.so* "$root"/lib/{openmpi,pmix}/*.so; do
+    [ -f "$file" ] && used=$(needs "$file" | grep -wF "$offered") || continue
+    while read -r version symbol; do patchelf --clear-symbol-version "$symbol" "$file"; done <<<"$used"
+    patchelf --add-needed "$(basename "$older_glibc")" "$file"
+    for version in $(cut -d ' ' -f 1 <<<"$used" | sort -u); do
+      [ -n "$(needs "$file" | grep "^$version ")" ] || weaken "$file" "$version"
+    done
+  done
+fi
 
 # --- Scripts, texts, licenses -----------------------------------------------------------------------
 cp "$here/start.sh" "$root/libexec/start.sh"

@@ -57,12 +57,13 @@ function(dp_add_bundle)
   if(programs)
     list(APPEND gpu_arguments --gpu-test-list ${PROJECT_BINARY_DIR}/gpu_tests.txt)
   endif()
+  add_library(dp_older_glibc MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/experiments/bundle/older_glibc.c)
   add_custom_target(bundle
     COMMAND ${PROJECT_SOURCE_DIR}/experiments/bundle/make_bundle.sh --out ${DP_BUNDLE_ARCHIVE}
-            --mpirun ${MPIEXEC_EXECUTABLE} ${gpu_arguments}
+            --mpirun ${MPIEXEC_EXECUTABLE} --older-glibc $<TARGET_FILE:dp_older_glibc> ${gpu_arguments}
             $<TARGET_FILE:dptrain> $<TARGET_FILE:dptrun> $<TARGET_FILE:dpbench>
             $<TARGET_FILE:dptrain-pack>
-    DEPENDS dptrain dptrun dpbench dptrain-pack ${programs}
+    DEPENDS dptrain dptrun dpbench dptrain-pack dp_older_glibc ${programs}
     COMMENT "Packing ${DP_BUNDLE_ARCHIVE}"
     VERBATIM USES_TERMINAL)
 endfunction()
