@@ -5,7 +5,8 @@ set -euo pipefail
 usage() {
   cat <<'TEXT'
 Usage: experiments/bundle/make_bundle.sh --out ARCHIVE.tar.xz --mpirun FILE
-         [--older-glibc LIBRARY] [--gpu-test PROGRAM]... [--gpu-test-list FILE] PROGRAM...
+         [--older-glibc LIBRARY] [--gpu-test PROGRAM]... [--gpu-test-list FILE]
+         [--gpu-case-list FILE] PROGRAM...
 
 Packs the programs, the launcher mpirun and every shared library beyond glibc's own
 into ARCHIVE, under a folder of the archive's name. What unpacks it needs neither
@@ -18,6 +19,7 @@ root nor Open MPI, HDF5 or oneDNN. Called by: cmake --build build --target bundl
   PROGRAM              the first one is dptrain, whose --version is asked about GPUs
   --gpu-test PROGRAM   a test program that needs a GPU; goes to tests/
   --gpu-test-list FILE lines "PROGRAM RANKS": how tests/gpu.sh runs them
+  --gpu-case-list FILE lines "SCRIPT CASE": tests in Python of tests/app, for tests/gpu.sh
 
 Needs patchelf, objdump, tar and xz or gzip. DP_BUNDLE_LEVEL is xz's level (6): at 1 the
 archive is made in a fifth of the time and is larger by two thirds.
@@ -31,12 +33,12 @@ die() {
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source_root=$(cd "$here/../.." && pwd)
-archive='' mpirun='' gpu_test_list='' older_glibc=''
+archive='' mpirun='' gpu_test_list='' gpu_case_list='' older_glibc=''
 programs=() gpu_tests=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --help) usage; exit 0 ;;
-    --out | --mpirun | --older-glibc | --gpu-test | --gpu-test-list)
+    --out | --mpirun | --older-glibc | --gpu-test | --gpu-test-list | --gpu-case-list)
       [ $# -ge 2 ] || die "$1: needs a value"
       case "$1" in
         --out) archive=$2 ;;
@@ -44,10 +46,11 @@ while [ $# -gt 0 ]; do
         --older-glibc) older_glibc=$2 ;;
         --gpu-test) gpu_tests+=("$2") ;;
         --gpu-test-list) gpu_test_list=$2 ;;
+        --gpu-case-list) gpu_case_list=$2 ;;
       esac
       shift
       ;;
-    -*) die "$1: unknown option; known: --out, --mpirun, --older-glibc, --gpu-test, --gpu-test-list, --help" ;;
+    -*) die "$1: unknown option; known: --out, --mpirun, --older-glibc, --gpu-test, --gpu-test-list, --gpu-case-list, --help" ;;
     *) programs+=("$1") ;;
   esac
   shift
@@ -177,6 +180,10 @@ cp "$source_root/tests/gpu.sh" "$root/tests/"
 if [ -n "$gpu_test_list" ]; then
   cp "$gpu_test_list" "$root/tests/gpu_tests.txt"
   cp -r "$source_root/tests/net/fixtures" "$root/tests/"
+fi
+if [ -n "$gpu_case_list" ]; then
+  cp "$gpu_case_list" "$root/tests/gpu_cases.txt"
+  for script in $(cut -d ' ' -f 1 "$gpu_case_list" | sort -u); do cp "$source_root/tests/app/$script" "$root/tests/"; done
 fi
 cp "$source_root"/experiments/{batch_scan,get_cifar}.sh "$root/experiments/"
 cp "$source_root/LICENSE" "$root/LICENSE"

@@ -37,6 +37,9 @@ function(dp_add_bundle)
   dp_list_gpu_tests(${PROJECT_SOURCE_DIR} gpu_tests)
   list(JOIN gpu_tests "\n" lines)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gpu_tests.txt CONTENT "${lines}\n") # for tests/gpu.sh
+  get_property(gpu_cases GLOBAL PROPERTY DP_GPU_CASES) # "script case" of the tests in Python that need a GPU
+  list(JOIN gpu_cases "\n" lines)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gpu_cases.txt CONTENT "${lines}\n")
 
   if(NOT DP_BUNDLE_ARCHIVE)
     add_custom_target(bundle
@@ -55,7 +58,8 @@ function(dp_add_bundle)
     list(APPEND gpu_arguments --gpu-test $<TARGET_FILE:${program}>)
   endforeach()
   if(programs)
-    list(APPEND gpu_arguments --gpu-test-list ${PROJECT_BINARY_DIR}/gpu_tests.txt)
+    list(APPEND gpu_arguments --gpu-test-list ${PROJECT_BINARY_DIR}/gpu_tests.txt
+         --gpu-case-list ${PROJECT_BINARY_DIR}/gpu_cases.txt)
   endif()
   add_library(dp_older_glibc MODULE EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/experiments/bundle/older_glibc.c)
   add_custom_target(bundle
