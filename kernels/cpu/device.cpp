@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -19,38 +20,51 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kLargeBytes = 64u << 20;
 
-// The widest vectors that oneDNN's blocked kernels may use here: 16 floats (AVX-512), 8 (AVX2), or
-// 1 without such kernels, as on all processors other than x86-64: activations are NHWC there.
-std::size_t vector_floats() {
+// Instruction sets that give other bits, the widest first, with the floats of a vector.
+struct InstructionSet {
+  dnnl::cpu_isa isa;
+  std::size_t floats;
+  const char* name;
+};
+
+// The instructions that oneDNN uses: what the processor has, or less if ONEDNN_MAX_CPU_ISA (in
+// older versions DNNL_MAX_CPU_ISA) says so. Its blocked kernels have 16 floats (AVX-512) or 8
+// (AVX2). Without them, as on all processors other than x86-64, the vector is 1 and activations are
+// NHWC.
+const InstructionSet& instruction_set() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    return 16;
-  }
-  return __builtin_cpu_supports("avx2") ? 8 : 1;
+  static constexpr std::array<InstructionSet, 7> kSets = {{
+      {dnnl::cpu_isa::avx512_core_amx, 16, "AVX-512 with AMX"},
+      {dnnl::cpu_isa::avx512_core_bf16, 16, "AVX-512 with BF16"},
+      {dnnl::cpu_isa::avx512_core, 16, "AVX-512"},
+      {dnnl::cpu_isa::avx2, 8, "AVX2"},
+      {dnnl::cpu_isa::avx, 1, "AVX"},
+      {dnnl::cpu_isa::sse41, 1, "SSE4.1"},
+      {dnnl::cpu_isa{}, 1, "no SSE4.1"},
+  }};
+  // A set's bits hold those of the sets within it.
+  const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+  return *std::ranges::find_if(kSets, [has](const InstructionSet& set) {
+    const auto needed = static_cast<unsigned>(set.isa);
+    return (has & needed) == needed;
+  });
 #else
-  return 1;
+#if defined(__aarch64__)
+  static constexpr const char* kName = "arm64";
+#else
+  static constexpr const char* kName = "not x86-64";
+#endif
+  static constexpr InstructionSet kOnly = {dnnl::cpu_isa{}, 1, kName};
+  return kOnly;
 #endif
 }
 
 bool has_avx512_bf16() {
 #if defined(__x86_64__)
-  // g++ 12 knows the feature by this name.
-  return vector_floats() == 16 && __builtin_cpu_supports("avx512bf16");
+  constexpr auto kNeeded = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  return (static_cast<unsigned>(instruction_set().isa) & kNeeded) == kNeeded;
 #else
   return false;
-#endif
-}
-
-const char* vector_name() {
-#if defined(__x86_64__)
-  const std::size_t width = vector_floats();
-  if (width == 16) return has_avx512_bf16() ? "AVX-512 with BF16" : "AVX-512";
-  return width == 8 ? "AVX2" : "no AVX2";
-#elif defined(__aarch64__)
-  return "arm64";
-#else
-  return "not x86-64";
 #endif
 }
 
@@ -105,14 +119,14 @@ CpuDevice::CpuDevice(const DeviceOptions& options)
 std::string CpuDevice::description() const {
   const dnnl_version_t* version = dnnl_version();
   return fmt::format("{}, {} thread{}, {}, oneDNN {}.{}.{}", processor_name(), threads(),
-                     threads() == 1 ? "" : "s", vector_name(), version->major, version->minor,
-                     version->patch);
+                     threads() == 1 ? "" : "s", instruction_set().name, version->major,
+                     version->minor, version->patch);
 }
 
 bool CpuDevice::supports(DataType type) const { return type == DataType::f32 || has_avx512_bf16(); }
 
 std::size_t CpuDevice::channel_block(std::size_t channels) const {
-  const std::size_t width = vector_floats();
+  const std::size_t width = instruction_set().floats;
   return width > 1 && channels % width == 0 ? width : channels;
 }
 
