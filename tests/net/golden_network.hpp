@@ -28,8 +28,10 @@ inline net::ModelInput cifar(std::size_t classes) {
 struct GoldenSettings {
   std::string model;
   std::size_t classes = 10;
-  float learning_rate = 0.05f;
-  double beta = 0.0;  // mean of normalisation's bias at the start
+  float learning_rate = 0.002f;
+  // The start: see make_golden.py's class Start.
+  double beta = 0.5, gain = 13.0;
+  std::size_t draw = 0;
   bool has_nesterov = false;
   float smoothing = 0.0f;
   std::vector<std::size_t> batches = {8, 8, 5, 8, 8};
@@ -43,12 +45,15 @@ struct GoldenSettings {
 
 // Images of one step and their labels.
 struct GoldenBatch {
-  GoldenBatch(std::size_t step, std::size_t count, std::size_t classes, std::size_t size = 32)
-      : pixels(count * size * size * 3), labels(count) {
-    const Derived image("images" + std::to_string(step)), label("labels" + std::to_string(step));
+  GoldenBatch(std::size_t step, std::size_t count, const GoldenSettings& settings)
+      : pixels(count * settings.size * settings.size * 3), labels(count) {
+    const std::string number = std::to_string(step);
+    const Derived image("images" + number + "." + std::to_string(settings.draw));
+    const Derived label("labels" + number);
+    const auto classes = static_cast<double>(settings.classes);
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(2.0 * image(i));
     for (std::size_t i = 0; i < count; ++i) {
-      labels[i] = static_cast<std::int32_t>((label(i) + 1.0) * 0.5 * static_cast<double>(classes));
+      labels[i] = static_cast<std::int32_t>((label(i) + 1.0) * 0.5 * classes);
     }
   }
   std::vector<float> pixels;
@@ -91,6 +96,7 @@ class GoldenNetwork {
     logits_.resize(largest * settings.classes);
   }
 
+  [[nodiscard]] const GoldenSettings& settings() const { return settings_; }
   [[nodiscard]] Device& device() { return *device_; }
   [[nodiscard]] net::Network& network() { return *network_; }
   [[nodiscard]] net::Parameters& parameters() { return network_->parameters(); }
@@ -137,25 +143,35 @@ class GoldenNetwork {
     return {network_->images_desc(batch.labels.size()), pixels_.get()};
   }
 
+  // make_golden.py's `initial`.
   void derive(const net::Parameter& tensor, std::span<float> buffer) const {
     const Derived value(tensor.name);
+    const std::vector<std::size_t> shape = tensor.torch_shape();
+    const bool is_last = shape[0] == settings_.classes;
     double centre = 0.0, scale = 0.25;
-    if (tensor.shape.size() == 4) {
-      const auto fan_out = static_cast<double>(tensor.elements / tensor.shape[1]);
-      scale = std::sqrt(6.0 / fan_out);
-    } else if (tensor.name.starts_with("classifier.") && tensor.shape.size() == 2) {
-      scale = std::sqrt(6.0 / static_cast<double>(tensor.shape[1]));
-    } else if (tensor.name.starts_with("linear.") || tensor.name.starts_with("fc.") ||
-               tensor.name.starts_with("last_linear.")) {
-      scale = 0.125;
-    } else if (tensor.name.ends_with("weight") || tensor.name.ends_with("running_var")) {
+    if (shape.size() >= 2) {
+      const double gain = shape.size() == 4 ? settings_.gain : 0.2;
+      scale = gain * std::sqrt(6.0 / static_cast<double>(tensor.elements / shape[0]));
+    } else if (tensor.name.ends_with("running_var")) {
       centre = 1.0;
-    } else if (tensor.name.ends_with("bias")) {
-      centre = settings_.beta;
+    } else if (tensor.name.ends_with("weight")) {
+      centre = 0.15 * settings_.beta;
+      scale = 0.04 * settings_.beta;
     }
     std::vector<float> torch_order(tensor.elements);
     for (std::size_t i = 0; i < torch_order.size(); ++i) {
       torch_order[i] = static_cast<float>(centre + scale * value(i));
+    }
+    if (shape.size() >= 2 && !is_last) {
+      const std::size_t taps = tensor.elements / shape[0] / shape[1];
+      for (std::size_t i = 0; i < torch_order.size(); ++i) {
+        if (i / taps % shape[1] % 2 == 1) torch_order[i] = -torch_order[i - taps];
+      }
+    } else if (tensor.name.ends_with("bias") && !is_last) {
+      for (std::size_t i = 0; i < torch_order.size(); ++i) {
+        const double sign = i / 2 % 2 == 0 ? 1.0 : -1.0;
+        torch_order[i] = static_cast<float>(settings_.beta * (sign + 0.1 * value(i)));
+      }
     }
     net::Parameters::import_torch(tensor, torch_order, buffer);
   }

@@ -29,7 +29,7 @@ std::string name_of_step(const testing::TestParamInfo<StepCase>& row) {
 class Step : public testing::TestWithParam<StepCase> {
  protected:
   [[nodiscard]] GoldenNetwork make() const {
-    return {{.model = GetParam().model, .learning_rate = 0.02f, .batches = {8, 5}},
+    return {{.model = GetParam().model, .gain = 7.0, .batches = {8, 5}},
             GetParam().type,
             {.threads = GetParam().threads, .tune = false}};
   }
@@ -41,7 +41,7 @@ class Step : public testing::TestWithParam<StepCase> {
 
 // Two steps on 8 and 5 images; all values afterwards.
 std::vector<float> train(GoldenNetwork& golden) {
-  GoldenBatch first(0, 8, 10), second(1, 5, 10);
+  GoldenBatch first(0, 8, golden.settings()), second(1, 5, golden.settings());
   for (GoldenBatch* batch : {&first, &second, &first}) {
     golden.gradient(*batch);
     golden.update();
@@ -69,7 +69,7 @@ TEST_P(Step, AllocatesNothing) {
   if (!can_count_allocations()) GTEST_SKIP() << "another allocator is in place";
   GoldenNetwork golden = make();
   train(golden);  // makes the scratch memory and the libraries' own caches
-  GoldenBatch first(0, 8, 10), second(1, 5, 10);
+  GoldenBatch first(0, 8, golden.settings()), second(1, 5, golden.settings());
   for (GoldenBatch* batch : {&first, &second}) {
     golden.gradient(*batch);
     const AllocationCount count([&] {
@@ -95,8 +95,9 @@ INSTANTIATE_TEST_SUITE_P(Models, Step,
 
 // What one executor learns, the others use: training on 8 images, then evaluation on 5.
 TEST(Network, ExecutorsShareParameters) {
-  GoldenNetwork golden({.model = "resnet20", .batches = {8, 5}}, DataType::f32, {.tune = false});
-  GoldenBatch eight(0, 8, 10), five(1, 5, 10);
+  GoldenNetwork golden({.model = "resnet20", .gain = 7.0, .batches = {8, 5}}, DataType::f32,
+                       {.tune = false});
+  GoldenBatch eight(0, 8, golden.settings()), five(1, 5, golden.settings());
   const std::vector<float> before = golden.evaluate(five);
   golden.gradient(eight);
   golden.update();
@@ -104,7 +105,7 @@ TEST(Network, ExecutorsShareParameters) {
   EXPECT_NE(before, after);
   // In evaluation, the first five of eight images give the same as the five alone, up to the order
   // of sums.
-  GoldenBatch part(0, 5, 10);
+  GoldenBatch part(0, 5, golden.settings());
   std::copy(eight.pixels.begin(),
             eight.pixels.begin() + static_cast<std::ptrdiff_t>(part.pixels.size()),
             part.pixels.begin());
@@ -115,9 +116,11 @@ TEST(Network, ExecutorsShareParameters) {
 // Evaluation between training steps does not change training: it uses a copy of the statistics, and
 // a later training step gives the same bits as without it.
 TEST(Network, EvaluationLeavesTrainingAlone) {
-  GoldenNetwork plain({.model = "resnet20", .batches = {8, 5}}, DataType::f32, {.tune = false});
-  GoldenNetwork disturbed({.model = "resnet20", .batches = {8, 5}}, DataType::f32, {.tune = false});
-  GoldenBatch batch(2, 5, 10);
+  GoldenNetwork plain({.model = "resnet20", .gain = 7.0, .batches = {8, 5}}, DataType::f32,
+                      {.tune = false});
+  GoldenNetwork disturbed({.model = "resnet20", .gain = 7.0, .batches = {8, 5}}, DataType::f32,
+                          {.tune = false});
+  GoldenBatch batch(2, 5, plain.settings());
   const std::vector<float> values = train(plain);
   const std::vector<float> statistics =
       disturbed.on_host(disturbed.parameters().evaluation_statistics());
