@@ -45,6 +45,17 @@ std::string text_of(std::span<const std::size_t> shape) {
   return fmt::format("{}", fmt::join(shape, "x"));
 }
 
+void check_values(const Options& options, const WeightTensor& tensor) {
+  const bool is_variance = tensor.name.ends_with("running_var");
+  const auto is_wrong = [&](float v) { return !std::isfinite(v) || (is_variance && v < 0.0f); };
+  const auto wrong = std::ranges::find_if(tensor.values, is_wrong);
+  if (wrong == tensor.values.end()) return;
+  throw SettingError(Setting::initial_weights, options.init,
+                     fmt::format("{} has the value {}; allowed: finite values{}", tensor.name,
+                                 *wrong, is_variance ? " of at least 0" : ""),
+                     ErrorKind::data);
+}
+
 }  // namespace
 
 WeightSet collect_weights(Device& device, net::Network& network) {
@@ -91,6 +102,7 @@ void apply_weights(const WeightsFile& weights, const Options& options, Device& d
         refuse(fmt::format("{} has the shape {}, and {} is needed", tensor.name,
                            text_of(from.shape), text_of(tensor.torch_shape())));
       }
+      check_values(options, from);
       net::Parameters::import_torch(tensor, from.values, host);
     }
   };

@@ -4,8 +4,8 @@
   weights.py to-torch   RUN.h5 RUN.pt [--last]         for model.load_state_dict(torch.load("RUN.pt"))
   weights.py from-torch NET.pt NET.h5 --model NAME     for dptrain --model NAME --init NET.h5
 
-RUN.h5 comes from dptrain --export. NET.pt is a state dict, or a checkpoint that holds one as "state_dict" or "model".
-Names are the same on both sides; a "module." in front, which DistributedDataParallel adds, is removed. Needs Python
+RUN.h5 comes from dptrain --export. NET.pt is a state dict, or a checkpoint that holds one and no other dict of tensors.
+Names are the same on both sides; "module.", "_orig_mod." and "model." in front of all names are removed. Needs Python
 with torch, numpy and h5py.
 
 Exit codes: 0, 2 usage, 3 a file cannot be read or written, 77 a package is missing.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import sys
 
 FORMAT = "dptrain weights 1"
@@ -33,6 +34,10 @@ MODELS = {
     "vgg16": (28, 14710464), "vgg16-bn": (54, 14710464), "vgg16-imagenet": (32, 14710464),
     "vgg16-bn-imagenet": (58, 14710464), "resnet9": (25, 6563520), "airbench94": (15, 1967904),
 }
+
+# Models whose names and branches are dptrain's own, with a name that no other program's state dict has.
+OWN_NAMES = {"inception-v4": "features.6.branch0.1.conv.weight", "resnet9": "prep.conv.weight",
+             "airbench94": "block1.conv1.weight"}
 
 
 def end(code: int, message: str) -> None:
@@ -65,14 +70,43 @@ def to_torch(source: str, target: str, group: str) -> None:
               f"test accuracy {100 * weights.attrs['test_accuracy']:.2f} %")
 
 
+# What wrappers put in front of every name: DistributedDataParallel, torch.compile, Lightning.
+PREFIXES = ("module.", "_orig_mod.", "model.")
+
+# Under which programs keep the weights, beside others such as their moving average.
+KNOWN_KEYS = ("state_dict", "model_state_dict", "model", "net")
+
+
+def is_state_dict(value: object) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(one, torch.Tensor) for one in value.values())
+
+
 def state_dict_of(source: str) -> dict[str, "torch.Tensor"]:
-    loaded = torch.load(source, map_location="cpu", weights_only=True)
-    for key in ("state_dict", "model"):
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    try:
+        loaded = torch.load(source, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        end(3, f"{source}: is no state dict, but damaged, or it holds other Python objects such as a whole module: "
+            "save model.state_dict()")
+    if isinstance(loaded, dict) and not is_state_dict(loaded):
+        inner = [key for key, value in loaded.items() if is_state_dict(value)]
+        inner = [key for key in KNOWN_KEYS if key in inner][:1] or inner
+        if len(inner) != 1:
+            keys = ", ".join(map(str, list(loaded)[:10])) or "none"
+            end(3, f"{source}: holds {len(inner) or 'no'} dicts of tensors, and one is needed; its keys: {keys}")
+        loaded = loaded[inner[0]]
+    if not is_state_dict(loaded):
         end(3, f"{source}: holds no state dict, but {type(loaded).__name__}")
-    return {name.removeprefix("module."): tensor for name, tensor in loaded.items()}
+    while prefix := next((one for one in PREFIXES if all(name.startswith(one) for name in loaded)), None):
+        loaded = {name.removeprefix(prefix): tensor for name, tensor in loaded.items()}
+    return loaded
+
+
+def check_values(source: str, state: dict[str, "numpy.ndarray"]) -> None:
+    for name, tensor in state.items():
+        if not numpy.isfinite(tensor).all():
+            end(3, f"{source}: {name} has a value that is not finite")
+        if name.endswith(".running_var") and (tensor < 0).any():
+            end(3, f"{source}: {name} has the value {tensor.min()}; a variance is at least 0")
 
 
 def write_weights(path: str, model: str, classes: int, image: tuple[int, int, int],
@@ -93,6 +127,10 @@ def write_weights(path: str, model: str, classes: int, image: tuple[int, int, in
 
 def check_model(source: str, model: str, state: dict[str, "numpy.ndarray"]) -> None:
     """Refuses weights that are not those of the model, as far as the numbers of tensors and of values tell."""
+    own = OWN_NAMES.get(model.removesuffix("-imagenet"))
+    if own is not None and own not in state:
+        end(3, f"{source}: has no tensor {own}: names and order of {model} are dptrain's own, and weights of other "
+            "programs, such as timm, do not fit")
     trained = [tensor for name, tensor in state.items() if not name.endswith((".running_mean", ".running_var"))]
     found = (len(trained), sum(tensor.size for tensor in trained if tensor.ndim == 4))
     if found == MODELS[model]:
@@ -110,6 +148,7 @@ def from_torch(source: str, target: str, model: str, image: tuple[int, int, int]
     if not matrices:
         end(3, f"{source}: has no linear layer, whose rows are the classes")
     check_model(source, model, state)
+    check_values(source, state)
     part = target + ".part"
     try:
         write_weights(part, model, matrices[-1].shape[0], image, state)

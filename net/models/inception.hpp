@@ -1,5 +1,6 @@
 // Inception v4 (Szegedy et al. 2017), without the dropout in front of the last layer. Parameter
-// names are those of timm: "features.6.branch2.1.conv.weight", "last_linear.weight".
+// names look like timm's, "features.6.branch2.1.conv.weight", but branches have another order and
+// names: weights of timm do not fit.
 //
 // ImageNet form: as in the paper and timm, for 299 x 299 pixels; takes 75 x 75 and more. Small
 // form: for 32 x 32 pixels, takes 5 x 5 and more. As in weiaicunzai/pytorch-cifar100 the stem has

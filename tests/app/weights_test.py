@@ -122,6 +122,13 @@ def refusals() -> None:
         del file["last/linear.weight"]
         file["last/linear.weight"] = np.zeros((100, 64), "f4")
         file["best"] = file["last"]
+    for name, tensor, value in (("nan.h5", "conv1.weight", np.nan), ("inf.h5", "linear.bias", np.inf),
+                                ("negative.h5", "bn1.running_var", -1)):
+        with h5py.File("w.h5", "r") as good, h5py.File(name, "w") as file:
+            file.attrs.update(good.attrs)
+            good.copy("last", file)
+            file["last"][tensor][0] = value
+            file["best"] = file["last"]
     for options, code, sentence in (
             (["--init", "none-there.h5"], 3, "--init none-there.h5: No such file or directory"),
             (["--init", "text.h5"], 3, "--init text.h5: is not a file of exported weights, or it is damaged"),
@@ -129,6 +136,10 @@ def refusals() -> None:
             (["--init", "other.h5"], 3, "--init other.h5: is not a file of exported weights"),
             (["--init", "w.h5", "--model", "resnet32"], 3, "has no tensor layer"),
             (["--init", "wide.h5"], 3, "linear.weight has the shape 100x64, and 10x64 is needed"),
+            (["--init", "nan.h5"], 3, "--init nan.h5: conv1.weight has the value nan; allowed: finite values"),
+            (["--init", "inf.h5"], 3, "--init inf.h5: linear.bias has the value inf; allowed: finite values"),
+            (["--init", "negative.h5"], 3, "--init negative.h5: bn1.running_var has the value -1; allowed: finite "
+             "values of at least 0"),
             (["--init", "w.h5", "--init-except", "fc.*"], 2, "--init-except fc.*: no tensor of the model has such"),
             (["--export", "w.h5"], 3, "--export w.h5: exists already and is not overwritten"),
             (["--export", "x.h5", "--log", "x.h5"], 2, "--export x.h5: is the log's name, too"),
@@ -138,6 +149,35 @@ def refusals() -> None:
         assert sentence in output, f"{options}\n{output}"
     before = evaluated("--init", "w.h5")
     assert evaluated("--init", "wide.h5", "--init-except", "linear.*") != before
+
+
+def foreign_state_dicts(torch, state) -> None:
+    """What other programs save: wrapped, with prefixes, damaged values, whole modules."""
+
+    def convert(saved, model: str = "resnet20") -> str:
+        torch.save(saved, "s.pt")
+        pathlib.Path("s.h5").unlink(missing_ok=True)
+        done = subprocess.run([sys.executable, WEIGHTS, "from-torch", "s.pt", "s.h5", "--model", model],
+                              capture_output=True, text=True)
+        assert done.returncode in (0, 3) and pathlib.Path("s.h5").exists() == (done.returncode == 0), done
+        if done.returncode == 0:
+            with h5py.File("s.h5", "r") as file:
+                assert "conv1.weight" in file["best"], list(file["best"])
+        return done.stderr
+
+    def prefixed(prefix: str) -> dict:
+        return {prefix + name: tensor for name, tensor in state.items()}
+
+    for saved in (prefixed("_orig_mod."), prefixed("module.module."), prefixed("_orig_mod.module."),
+                  {"state_dict": prefixed("model."), "epoch": 1}, {"net": state, "acc": 90.0},
+                  {"model_state_dict": state, "average": dict(state)}, {"weights": state}):
+        assert convert(saved) == ""
+    assert "holds 2 dicts of tensors, and one is needed; its keys: a, b" in convert({"a": state, "b": state})
+    assert "a whole module" in convert(torch.nn.Linear(2, 2))
+    assert "bn1.running_var has the value -1.0" in convert(state | {"bn1.running_var": -torch.ones(16)})
+    assert "linear.bias has a value that is not finite" in convert(state | {"linear.bias": torch.full((10,), torch.nan)})
+    for model in ("inception-v4", "inception-v4-imagenet", "resnet9", "airbench94"):
+        assert f"names and order of {model} are dptrain's own" in convert(state, model)
 
 
 def torch() -> None:
@@ -160,6 +200,7 @@ def torch() -> None:
     with h5py.File("w.h5", "r") as a, h5py.File("back.h5", "r") as b:
         assert set(a["best"]) == set(b["best"]) == {name for name in state if "num_batches" not in name}
         assert all(np.array_equal(a["best"][name][()], b["best"][name][()]) for name in a["best"])
+    foreign_state_dicts(torch, state)
     assert evaluated("--init", "back.h5") == evaluated("--init", "w.h5")
 
 

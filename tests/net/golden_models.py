@@ -93,7 +93,7 @@ class InceptionC(nn.Module):
 
 
 class InceptionV4(nn.Module):
-    """timm's modules and names; small: with the strides and paddings for 32 x 32 pixels."""
+    """dptrain's modules and names; small: with the strides and paddings for 32 x 32 pixels."""
 
     def __init__(self, small: bool, classes=10):
         super().__init__()
