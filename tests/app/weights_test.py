@@ -169,7 +169,7 @@ def foreign_state_dicts(torch, state) -> None:
         return {prefix + name: tensor for name, tensor in state.items()}
 
     for saved in (prefixed("_orig_mod."), prefixed("module.module."), prefixed("_orig_mod.module."),
-                  {"state_dict": prefixed("model."), "epoch": 1}, {"net": state, "acc": 90.0},
+                  {"state_dict": prefixed("model."), "epoch": 1}, {"net": state, "acc": 90},
                   {"model_state_dict": state, "average": dict(state)}, {"weights": state}):
         assert convert(saved) == ""
     assert "holds 2 dicts of tensors, and one is needed; its keys: a, b" in convert({"a": state, "b": state})
