@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <span>
 
-#include "io/crc32c.hpp"
 #include "io/saved_file.hpp"
+#include "kernels/base/crc32c.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -68,7 +68,7 @@ std::string plugin_value(std::string_view tag, std::string_view plugin, std::str
 
 std::string record(std::string_view event) {
   const auto masked = [](std::string_view text) {
-    const std::uint32_t crc = crc32c(text);
+    const std::uint32_t crc = crc32c(std::as_bytes(std::span(text)));
     return little_endian(std::rotr(crc, 15) + 0xa282ead8u, 4);
   };
   const std::string length = little_endian(event.size(), 8);

@@ -9,7 +9,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "io/crc32c.hpp"
 #include "kernels/base/error.hpp"
 #include "tests/io/temp_folder.hpp"
 
@@ -29,21 +28,6 @@ std::string hexadecimal(const std::string& bytes) {
     }
   }
   return text;
-}
-
-// RFC 3720, appendix B.4, and the usual check of a CRC.
-TEST(Crc32c, KnownValues) {
-  std::string ascending, descending;
-  for (int i = 0; i < 32; ++i) {
-    ascending += static_cast<char>(i);
-    descending += static_cast<char>(31 - i);
-  }
-  EXPECT_EQ(crc32c(""), 0u);
-  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
-  EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
-  EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
-  EXPECT_EQ(crc32c(ascending), 0x46DD794Eu);
-  EXPECT_EQ(crc32c(descending), 0x113FDB5Cu);
 }
 
 // The same bytes as TensorBoard's own classes give.
