@@ -8,8 +8,10 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/seal.hpp"
 
 namespace dp {
 
@@ -25,7 +27,8 @@ class StopVote {
  private:
   static constexpr std::uint64_t kEvery = 8;
   MPI_Request vote_ = MPI_REQUEST_NULL;
-  int mine_ = 0, all_ = 0;
+  Sealed<std::int32_t> mine_;
+  std::vector<Sealed<std::int32_t>> all_;  // by rank, of the last vote
 };
 
 }  // namespace dp

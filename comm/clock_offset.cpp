@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/check.hpp"
+#include "comm/seal.hpp"
 #include "comm/tags.hpp"
 
 namespace dp {
@@ -27,17 +28,21 @@ void finish(Communicator& communicator, MPI_Request& request) {
 }
 
 void send(Communicator& communicator, std::int64_t value, int to) {
+  const Sealed message(value);
   MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Isend(&value, 1, MPI_INT64_T, to, kClockTag, communicator.handle(), &request));
+  DP_CHECK_MPI(MPI_Isend(message.data(), message.kBytes, MPI_BYTE, to, kClockTag,
+                         communicator.handle(), &request));
   finish(communicator, request);
 }
 
 std::int64_t receive(Communicator& communicator, int from) {
-  std::int64_t value = 0;
+  Sealed<std::int64_t> message;
   MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Irecv(&value, 1, MPI_INT64_T, from, kClockTag, communicator.handle(), &request));
+  DP_CHECK_MPI(MPI_Irecv(message.data(), message.kBytes, MPI_BYTE, from, kClockTag,
+                         communicator.handle(), &request));
   finish(communicator, request);
-  return value;
+  if (!message.is_intact()) communicator.throw_damaged("a comparison of clocks", from);
+  return message.value();
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -22,6 +21,17 @@ MPI_Comm duplicate(MPI_Comm parent) {
   return comm;
 }
 
+// Goes before a text.
+struct TextHead {
+  std::int64_t bytes = 0;
+  std::uint32_t checksum = 0, unused = 0;
+};
+
+TextHead head_of(const std::string& text) {
+  return {.bytes = static_cast<std::int64_t>(text.size()),
+          .checksum = crc32c(std::as_bytes(std::span(text)))};
+}
+
 }  // namespace
 
 Communicator::Communicator(MPI_Comm parent) : comm_(duplicate(parent)), liveness_(comm_) {
@@ -34,6 +44,8 @@ Communicator::Communicator(MPI_Comm parent) : comm_(duplicate(parent)), liveness
   Name name{.text = {}, .addresses = PeerLinks::mine()};
   int length = 0;
   DP_CHECK_MPI(MPI_Get_processor_name(name.text, &length));
+  sent_checksums_.resize(static_cast<std::size_t>(size_));
+  received_checksums_.resize(static_cast<std::size_t>(size_));
   // wait() names hosts. Until they are known, messages have only the numbers of ranks.
   hosts_.assign(static_cast<std::size_t>(size_), "?");
   const auto names = all_gather(name);
@@ -105,69 +117,107 @@ Communicator::Beats::~Beats() {
   owner_.whereabouts_.is_busy = 0;
 }
 
-void Communicator::count_broadcast(std::size_t bytes, int root) {
-  if (rank_ == root) control_bytes_ += bytes * static_cast<std::size_t>(size_ - 1);
+void Communicator::throw_damaged(std::string_view what, int from) const {
+  dp::throw_damaged(what, {.rank = from, .host = hosts_[static_cast<std::size_t>(from)]},
+                    {.rank = rank_, .host = host()});
 }
 
-void Communicator::count_reduction(std::size_t bytes) {
-  control_bytes_ +=
-      bytes * static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(size_ - 1)));
+// What has come from that rank, against its checksum.
+void Communicator::check_part(std::span<const std::byte> part, int from, const char* what) const {
+  if (from == rank_) return;
+  if (crc32c(part) != received_checksums_[static_cast<std::size_t>(from)])
+    throw_damaged(what, from);
 }
 
 void Communicator::broadcast(std::string& text, int root) {
-  auto bytes = static_cast<std::int64_t>(text.size());
+  constexpr const char* kWhat = "a broadcast";
+  Sealed<TextHead> head(head_of(text));
   MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Ibcast(&bytes, 1, MPI_INT64_T, root, comm_, &request));
-  wait(request, "a broadcast");
-  text.resize(static_cast<std::size_t>(bytes));
-  count_broadcast(sizeof(bytes) + text.size(), root);
-  DP_CHECK_MPI(MPI_Ibcast(text.data(), checked_cast<int>(bytes), MPI_CHAR, root, comm_, &request));
-  wait(request, "a broadcast");
+  DP_CHECK_MPI(
+      MPI_Ibcast(head.data(), static_cast<int>(head.kBytes), MPI_BYTE, root, comm_, &request));
+  wait(request, kWhat);
+  if (!head.is_intact()) throw_damaged(kWhat, root);
+  const TextHead got = head.value();
+  text.resize(static_cast<std::size_t>(got.bytes));
+  if (rank_ == root) {
+    control_bytes_ += (head.kBytes + text.size()) * static_cast<std::size_t>(size_ - 1);
+  }
+  DP_CHECK_MPI(
+      MPI_Ibcast(text.data(), checked_cast<int>(got.bytes), MPI_CHAR, root, comm_, &request));
+  wait(request, kWhat);
+  if (head_of(text).checksum != got.checksum) throw_damaged(kWhat, root);
 }
 
 std::vector<std::string> Communicator::gather(const std::string& text) {
-  const auto bytes = all_gather(static_cast<std::int64_t>(text.size()));
+  constexpr const char* kWhat = "a gathering of texts";
+  const std::vector<TextHead> heads = all_gather(head_of(text));
   std::vector<int> counts, starts;
   std::int64_t total = 0;
-  for (const std::int64_t n : bytes) {
-    counts.push_back(checked_cast<int>(n));
+  for (const TextHead& head : heads) {
+    counts.push_back(checked_cast<int>(head.bytes));
     starts.push_back(checked_cast<int>(total));
-    total += n;
+    total += head.bytes;
   }
   std::string all(rank_ == 0 ? static_cast<std::size_t>(total) : 0, '\0');
   MPI_Request request = MPI_REQUEST_NULL;
   DP_CHECK_MPI(MPI_Igatherv(text.data(), checked_cast<int>(text.size()), MPI_CHAR, all.data(),
                             counts.data(), starts.data(), MPI_CHAR, 0, comm_, &request));
-  wait(request, "a gathering of texts");
-  control_bytes_ += gather_cost(text.size());
+  wait(request, kWhat);
   std::vector<std::string> texts;
-  if (rank_ != 0) return texts;
+  if (rank_ != 0) {
+    control_bytes_ += text.size();
+    return texts;
+  }
   for (std::size_t i = 0; i < counts.size(); ++i) {
     texts.push_back(
         all.substr(static_cast<std::size_t>(starts[i]), static_cast<std::size_t>(counts[i])));
+    if (head_of(texts.back()).checksum != heads[i].checksum) {
+      throw_damaged(kWhat, static_cast<int>(i));
+    }
   }
   return texts;
 }
 
 void Communicator::gather_bytes(std::span<const std::byte> mine, void* all) {
+  constexpr const char* kWhat = "a gathering of rows";
   const int count = checked_cast<int>(mine.size());
-  MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Igather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, 0, comm_, &request));
-  wait(request, "a gathering of rows");
+  const std::uint32_t checksum = crc32c(mine);
+  MPI_Request data = MPI_REQUEST_NULL, checksums = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Igather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, 0, comm_, &data));
+  DP_CHECK_MPI(MPI_Igather(&checksum, 1, MPI_UINT32_T, received_checksums_.data(), 1, MPI_UINT32_T,
+                           0, comm_, &checksums));
+  wait(data, kWhat);
+  wait(checksums, kWhat);
   control_bytes_ += gather_cost(mine.size());
+  for (int r = 0; rank_ == 0 && r < size_; ++r) {
+    check_part({static_cast<const std::byte*>(all) + static_cast<std::size_t>(r) * mine.size(),
+                mine.size()},
+               r, kWhat);
+  }
 }
 
 void Communicator::all_gather_bytes(std::span<const std::byte> mine, void* all) {
+  constexpr const char* kWhat = "a gathering on all ranks";
   const int count = checked_cast<int>(mine.size());
-  MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Iallgather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, comm_, &request));
-  wait(request, "a gathering on all ranks");
-  control_bytes_ += mine.size() * static_cast<std::size_t>(size_ - 1);
+  const std::uint32_t checksum = crc32c(mine);
+  MPI_Request data = MPI_REQUEST_NULL, checksums = MPI_REQUEST_NULL;
+  DP_CHECK_MPI(MPI_Iallgather(mine.data(), count, MPI_BYTE, all, count, MPI_BYTE, comm_, &data));
+  DP_CHECK_MPI(MPI_Iallgather(&checksum, 1, MPI_UINT32_T, received_checksums_.data(), 1,
+                              MPI_UINT32_T, comm_, &checksums));
+  wait(data, kWhat);
+  wait(checksums, kWhat);
+  control_bytes_ += (mine.size() + kSealBytes) * static_cast<std::size_t>(size_ - 1);
+  for (int r = 0; r < size_; ++r) {
+    check_part({static_cast<const std::byte*>(all) + static_cast<std::size_t>(r) * mine.size(),
+                mine.size()},
+               r, kWhat);
+  }
 }
 
 void Communicator::all_to_all_bytes(std::span<const std::byte> mine,
                                     std::span<const std::size_t> first_of_rank, std::size_t size,
                                     std::span<std::byte> all) {
+  constexpr const char* kWhat = "a distribution over all ranks";
   const auto ranks = static_cast<std::size_t>(size_);
   for (Parts* parts : {&sent_parts_, &received_parts_}) {
     parts->sizes.resize(ranks);
@@ -177,31 +227,30 @@ void Communicator::all_to_all_bytes(std::span<const std::byte> mine,
   const std::size_t own = (first_of_rank[me + 1] - first_of_rank[me]) * size;
   DP_ASSERT(all.size() == ranks * own, "{} bytes for {} of {}", all.size(), ranks, own);
   for (std::size_t r = 0; r < ranks; ++r) {
-    const std::size_t bytes = (first_of_rank[r + 1] - first_of_rank[r]) * size;
+    const std::size_t begin = first_of_rank[r] * size, bytes = first_of_rank[r + 1] * size - begin;
     sent_parts_.sizes[r] = checked_cast<int>(bytes);
-    sent_parts_.begins[r] = checked_cast<int>(first_of_rank[r] * size);
+    sent_parts_.begins[r] = checked_cast<int>(begin);
     received_parts_.sizes[r] = checked_cast<int>(own);
     received_parts_.begins[r] = checked_cast<int>(r * own);
-    if (r != me) control_bytes_ += bytes;
+    sent_checksums_[r] = crc32c(mine.subspan(begin, bytes));
+    if (r != me) control_bytes_ += bytes + kSealBytes;
   }
-  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Request data = MPI_REQUEST_NULL, checksums = MPI_REQUEST_NULL;
   DP_CHECK_MPI(MPI_Ialltoallv(mine.data(), sent_parts_.sizes.data(), sent_parts_.begins.data(),
                               MPI_BYTE, all.data(), received_parts_.sizes.data(),
-                              received_parts_.begins.data(), MPI_BYTE, comm_, &request));
-  wait(request, "a distribution over all ranks");
+                              received_parts_.begins.data(), MPI_BYTE, comm_, &data));
+  DP_CHECK_MPI(MPI_Ialltoall(sent_checksums_.data(), 1, MPI_UINT32_T, received_checksums_.data(), 1,
+                             MPI_UINT32_T, comm_, &checksums));
+  wait(data, kWhat);
+  wait(checksums, kWhat);
+  for (int r = 0; r < size_; ++r) {
+    check_part(all.subspan(static_cast<std::size_t>(r) * own, own), r, kWhat);
+  }
 }
 
-void Communicator::all_sum(std::span<std::int64_t> values) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Iallreduce(MPI_IN_PLACE, values.data(), checked_cast<int>(values.size()),
-                              MPI_INT64_T, MPI_SUM, comm_, &request));
-  wait(request, "a sum over ranks");
-  count_reduction(values.size_bytes());
-}
-
-// Gathers kPart values of each rank at a time, adds them as doubles in the order of ranks, and
-// keeps result_of(sum).
-template <class T, class ResultOf>
+// Gathers kPart values of each rank at a time, adds them as `Sum` in the order of ranks, and keeps
+// result_of(sum).
+template <class Sum, class T, class ResultOf>
 void Communicator::add_in_parts(std::span<T> values, ResultOf result_of) {
   const auto ranks = static_cast<std::size_t>(size_);
   std::vector<T> all(std::min(values.size(), kPart) * ranks);
@@ -209,19 +258,23 @@ void Communicator::add_in_parts(std::span<T> values, ResultOf result_of) {
     const std::span<T> part = values.subspan(begin, std::min(kPart, values.size() - begin));
     all_gather_bytes(std::as_bytes(part), all.data());
     for (std::size_t i = 0; i < part.size(); ++i) {
-      double sum = 0.0;
-      for (std::size_t r = 0; r < ranks; ++r) sum += static_cast<double>(all[r * part.size() + i]);
+      Sum sum = 0;
+      for (std::size_t r = 0; r < ranks; ++r) sum += static_cast<Sum>(all[r * part.size() + i]);
       part[i] = result_of(sum);
     }
   }
 }
 
+void Communicator::all_sum(std::span<std::int64_t> values) {
+  add_in_parts<std::int64_t>(values, [](std::int64_t sum) { return sum; });
+}
+
 void Communicator::all_sum(std::span<double> values) {
-  add_in_parts(values, [](double sum) { return sum; });
+  add_in_parts<double>(values, [](double sum) { return sum; });
 }
 
 void Communicator::all_mean(std::span<float> values) {
-  add_in_parts(values, [this](double sum) { return static_cast<float>(sum / size_); });
+  add_in_parts<double>(values, [this](double sum) { return static_cast<float>(sum / size_); });
 }
 
 std::int64_t Communicator::all_sum(std::int64_t value) {
@@ -241,19 +294,12 @@ void Communicator::barrier() {
 }
 
 void Communicator::agree(bool is_ok, const std::string& message, ErrorKind kind) {
-  const int mine = is_ok ? size_ : rank_;
-  int failing = size_;
-  MPI_Request request = MPI_REQUEST_NULL;
-  DP_CHECK_MPI(MPI_Iallreduce(&mine, &failing, 1, MPI_INT, MPI_MIN, comm_, &request));
-  wait(request, "an agreement");
-  count_reduction(sizeof(mine));
-  if (failing == size_) return;
-  auto code = static_cast<int>(kind);
-  DP_CHECK_MPI(MPI_Ibcast(&code, 1, MPI_INT, failing, comm_, &request));
-  wait(request, "an agreement");
+  const std::vector<std::int32_t> codes = all_gather(is_ok ? 0 : static_cast<std::int32_t>(kind));
+  const auto failing = std::ranges::find_if(codes, [](std::int32_t code) { return code != 0; });
+  if (failing == codes.end()) return;
   std::string text = message;
-  broadcast(text, failing);
-  throw AgreedError(static_cast<ErrorKind>(code), text);
+  broadcast(text, static_cast<int>(failing - codes.begin()));
+  throw AgreedError(static_cast<ErrorKind>(*failing), text);
 }
 
 }  // namespace dp

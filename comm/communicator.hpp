@@ -3,8 +3,13 @@
 // It wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread at a time uses it:
 // the main thread until a Reducer exists, then the reducer's (Reducer::run brings calls there). All
 // ranks call every method marked "collective", in the same order. Every wait sleeps between looks,
-// has a deadline, and names the silent rank (liveness.hpp). Failures of MPI are
-// Error(communication).
+// has a deadline, and names the silent rank (liveness.hpp). Failures of MPI and damaged messages
+// are Error(communication).
+//
+// Collective calls check what has come before it is used (seal.hpp). What MPI adds up itself cannot
+// be checked, so sums and agreements gather all ranks' values, and each rank adds them up. A rank's
+// checksum travels in a message of its own, at the same time as the data, which therefore need no
+// other place in memory; that of a text travels with its length.
 #pragma once
 
 #include <mpi.h>
@@ -15,6 +20,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -22,6 +28,7 @@
 
 #include "comm/liveness.hpp"
 #include "comm/peer_links.hpp"
+#include "comm/seal.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -54,17 +61,18 @@ class Communicator {
   // Bytes that this rank has handed to MPI in the collective calls below and in liveness notices.
   // Gradients are not included; exchanges count their own. A collective counts the least that its
   // rank passes on. For P ranks that have n bytes each:
-  //     broadcast   the root (P-1) n, nobody else
-  //     gather      n, the root nothing
-  //     all_to_all  all parts but its own
-  //     all_gather  (P-1) n; so does a sum of doubles or a mean of floats, which gathers them
-  //     sum of integers, agreement   ceil(log2 P) n
+  //     broadcast     the root (P-1)(n + 20), nobody else
+  //     gather        n + 4, the root nothing; of texts (P-1) 20 and n, the root without n
+  //     all_to_all    all parts but its own, and 4 for each
+  //     all_gather    (P-1)(n + 4)
+  //     sums, means   as an all_gather of each kPart values
+  //     agreement     (P-1) 8, and the broadcast of a text if it fails
   [[nodiscard]] std::uint64_t control_bytes() const {
     return control_bytes_ + liveness_.sent_bytes();
   }
   // What one gather_rows() of that many bytes adds to control_bytes() on this rank.
   [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const {
-    return rank_ == 0 ? 0 : bytes;
+    return rank_ == 0 ? 0 : bytes + kSealBytes;
   }
 
   void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
@@ -129,7 +137,7 @@ class Communicator {
               "{} parts of {} for {} ranks", first_of_rank.size(), mine.size(), size_);
     all_to_all_bytes(std::as_bytes(mine), first_of_rank, sizeof(T), std::as_writable_bytes(all));
   }
-  // Collective: sums over ranks, in place. Doubles are added in the order of ranks, so the bits are
+  // Collective: sums over ranks, in place. Values are added in the order of ranks, so the bits are
   // the same on all ranks and in every run. Of many of them kPart of each rank are gathered at a
   // time, which bounds memory and how long a rank waits for one message.
   static constexpr std::size_t kPart = 1 << 18;
@@ -159,6 +167,8 @@ class Communicator {
     agree(exit_code == 0, message, static_cast<ErrorKind>(exit_code));
   }
 
+  // For a message that the caller has received on handle(): it was damaged. `what` names it.
+  [[noreturn]] void throw_damaged(std::string_view what, int from) const;
   // Waits for a request that the caller has made on handle(). `what` completes "silent for 60 s in
   // ...".
   void wait(MPI_Request& request, const char* what);
@@ -222,13 +232,12 @@ class Communicator {
   };
 
   void gather_bytes(std::span<const std::byte> mine, void* all);
-  template <class T, class ResultOf>
+  template <class Sum, class T, class ResultOf>
   void add_in_parts(std::span<T> values, ResultOf result_of);
   void all_gather_bytes(std::span<const std::byte> mine, void* all);
   void all_to_all_bytes(std::span<const std::byte> mine, std::span<const std::size_t> first_of_rank,
                         std::size_t size, std::span<std::byte> all);
-  void count_broadcast(std::size_t bytes, int root);
-  void count_reduction(std::size_t bytes);
+  void check_part(std::span<const std::byte> part, int from, const char* what) const;
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
@@ -239,6 +248,8 @@ class Communicator {
   struct Parts {
     std::vector<int> sizes, begins;
   } sent_parts_, received_parts_;  // of all_to_all
+  // Of the parts of a collective, by rank.
+  std::vector<std::uint32_t> sent_checksums_, received_checksums_;
   std::vector<std::string> hosts_;
   PeerLinks links_;
   Whereabouts whereabouts_;

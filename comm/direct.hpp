@@ -22,7 +22,7 @@
 // and receives from one, so both directions of each link are busy.
 //
 // Cost: 2 hops and 2(P-1) messages per segment; a rank sends 2(P-1)/P of the encoded bucket and the
-// headers (direct_wire_bytes). For messages and failures see segment_exchange.hpp.
+// frames (direct_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <memory>
@@ -33,9 +33,9 @@
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
-// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s)), and o the chunk
+// included. With W(c) = sum over the segments s of chunk c of (20 + payload(s)), and o the chunk
 // that it owns:
-//     sum_c W(c) - W(o) + (P-1) W(o) + 16 (P-1)
+//     sum_c W(c) - W(o) + (P-1) W(o) + 20 (P-1)
 [[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                               const Codec& codec);
 

@@ -83,6 +83,8 @@ std::span<const ErrorSample::Result> ErrorSample::compare(Communicator& communic
     results_[b] = {.sent_bytes = (last - first - (own_last - own_first)) * sizeof(float) +
                                  (ranks - 1) * sizeof(Squares)};
   }
+  // Both calls have a checksum for each other rank.
+  if (!results_.empty()) results_.front().sent_bytes += 2 * (ranks - 1) * kSealBytes;
   communicator.all_gather(std::span<const Squares>(own_squares_), std::span(all_squares_));
   for (std::size_t i = 0; i < all_squares_.size(); ++i) {
     Result& result = results_[i % results_.size()];

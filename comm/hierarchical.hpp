@@ -46,9 +46,9 @@ namespace dp {
 // included. `hosts` has each rank's host as a number, the same for ranks on one host; if it is
 // empty, each rank is on its own host. With W(c) as in ring.hpp for the L chunks, F(c) the same for
 // fp32, and m the number of ranks of the host:
-//     sum_c F(c) + 16 (P-1)                                               a rank that does not lead
-//     2 sum_c W(c) - W(l+1) - W(l+2) + (m-1) sum_c W(c) + 16 (P-1)        leader l = 0 .. L-1
-//     (P-1) F(0) + 16 (P-1)                                               the leader of one host
+//     sum_c F(c) + 20 (P-1)                                               a rank that does not lead
+//     2 sum_c W(c) - W(l+1) - W(l+2) + (m-1) sum_c W(c) + 20 (P-1)        leader l = 0 .. L-1
+//     (P-1) F(0) + 20 (P-1)                                               the leader of one host
 [[nodiscard]] std::uint64_t hierarchical_wire_bytes(const ExchangeShape& shape,
                                                     std::span<const int> hosts, std::size_t rank,
                                                     const Codec& codec);

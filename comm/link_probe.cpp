@@ -83,7 +83,7 @@ bool has_ended(MPI_Request& request, MPI_Status* status = MPI_STATUS_IGNORE) {
   return is_done != 0;
 }
 
-// What goes to the right neighbour; one byte comes back.
+// What goes to the right neighbour, with a seal; one byte comes back, which nobody reads.
 struct Ping {
   std::size_t bytes = 1;
   double pause_s = 0.0;  // before each of them nothing is under way for so long
@@ -97,8 +97,8 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   constexpr double kEager_s = 2e-3;
   const MPI_Comm comm = communicator.handle();
   std::vector<double> round_trips;
-  std::vector<std::uint8_t> ping(what.bytes), their_ping(what.bytes);
-  const int bytes = checked_cast<int>(what.bytes);
+  std::vector<std::byte> ping(what.bytes + kSealBytes), their_ping(ping.size());
+  const int bytes = checked_cast<int>(ping.size());
   std::uint8_t pong = 0, my_pong = 0;
   MPI_Request ping_sent = MPI_REQUEST_NULL, pong_came = MPI_REQUEST_NULL;
   MPI_Request ping_came = MPI_REQUEST_NULL, pong_sent = MPI_REQUEST_NULL;
@@ -115,7 +115,8 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   const auto send = [&] {
     const std::size_t trips = round_trips.size() + 1;
     const bool is_long = trips >= what.fewest && now_s() - begin_s > what.long_enough_s;
-    ping[0] = trips >= what.most || is_long ? 1 : 0;
+    ping[0] = std::byte{trips >= what.most || is_long};
+    seal(ping);
     sent_s = now_s();
     DP_CHECK_MPI(MPI_Irecv(&pong, 1, MPI_BYTE, neighbours.right, kPongTag, comm, &pong_came));
     DP_CHECK_MPI(
@@ -134,12 +135,15 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
       next_s = now_s() + what.pause_s;
       round_trips.push_back(now_s() - sent_s);
       has_moved = true;
-      is_pausing = pings = ping[0] == 0;
+      is_pausing = pings = ping[0] == std::byte{0};
     }
     if (pong_sent == MPI_REQUEST_NULL && has_ended(ping_came)) {
       DP_CHECK_MPI(MPI_Isend(&my_pong, 1, MPI_BYTE, neighbours.left, kPongTag, comm, &pong_sent));
       has_moved = true;
-      echoes = their_ping[0] == 0;
+      if (!is_intact(their_ping)) {
+        communicator.throw_damaged("a measurement of the network", neighbours.left);
+      }
+      echoes = their_ping[0] == std::byte{0};
       if (echoes) listen();
     }
     pause.after_look(has_moved);
@@ -147,7 +151,7 @@ std::vector<double> measure_round_trips(Communicator& communicator, const Neighb
   return round_trips;
 }
 
-// Streams of messages, to the right neighbour and from the left one.
+// Streams of messages, to the right neighbour and from the left one. Nobody reads what they carry.
 class Streams {
  public:
   // How long a stream takes at least, and when no further one begins.

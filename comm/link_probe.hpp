@@ -7,7 +7,7 @@
 // loses frames this may be a hundredth of the nominal rate. Links between ranks of one host are
 // left out, unless all ranks are on one host.
 //
-//     latency   a byte goes to the right neighbour and back, 20 times or for 0.3 s, at least 4
+//     latency   a few bytes go to the right neighbour and back, 20 times or for 0.3 s, at least 4
 //               times; the first opens the connection. Half of the shortest round trip.
 //     rate      all ranks send a stream of bytes at the same time and wait until it has arrived.
 //               Streams become longer until one takes 0.3 s and 8 round trips on the slowest link;

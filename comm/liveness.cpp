@@ -53,7 +53,7 @@ Liveness::~Liveness() {
 
 void Liveness::post_receive() {
   DP_CHECK_MPI(
-      MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, kTag, comm_, &receive_));
+      MPI_Irecv(incoming_.data(), kMessageBytes, MPI_BYTE, MPI_ANY_SOURCE, kTag, comm_, &receive_));
 }
 
 void Liveness::send(Outgoing& slot, int to, const Message& message) {
@@ -62,20 +62,24 @@ void Liveness::send(Outgoing& slot, int to, const Message& message) {
     DP_CHECK_MPI(MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE));
     if (is_done == 0) return;  // the earlier question has not left yet, so another would not help
   }
-  slot.message = message;
+  slot.message = Sealed(message);
   DP_CHECK_MPI(
-      MPI_Isend(&slot.message, sizeof slot.message, MPI_BYTE, to, kTag, comm_, &slot.request));
-  sent_bytes_ += sizeof slot.message;
+      MPI_Isend(slot.message.data(), kMessageBytes, MPI_BYTE, to, kTag, comm_, &slot.request));
+  sent_bytes_ += kMessageBytes;
 }
 
 void Liveness::serve(const Whereabouts& mine) {
-  while (receive_ != MPI_REQUEST_NULL) {
+  while (receive_ != MPI_REQUEST_NULL && !damaged_from_) {
     int is_done = 0;
     MPI_Status status;
     DP_CHECK_MPI(MPI_Test(&receive_, &is_done, &status));
     if (is_done == 0) return;
     const auto from = static_cast<std::size_t>(status.MPI_SOURCE);
-    const Message message = incoming_;
+    if (!incoming_.is_intact()) {
+      damaged_from_ = status.MPI_SOURCE;
+      break;
+    }
+    const Message message = incoming_.value();
     post_receive();
     if (message.kind == Kind::question) {
       send(answers_[from], status.MPI_SOURCE,
@@ -87,6 +91,8 @@ void Liveness::serve(const Whereabouts& mine) {
       where_[from] = message.where;
     }
   }
+  // Who has called may be a thread that says nothing (Communicator::busy); the next one speaks.
+  if (damaged_from_) throw_damaged("a sign of life", {.rank = *damaged_from_}, {.rank = rank_});
 }
 
 void Liveness::ask() {

@@ -24,10 +24,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/peer_links.hpp"
+#include "comm/seal.hpp"
 
 namespace dp {
 
@@ -49,7 +51,7 @@ struct Patience {
 class Liveness {
  public:
   using Clock = std::chrono::steady_clock;
-  static constexpr std::size_t kMessageBytes = 32;  // of a question, and of an answer
+  static constexpr std::size_t kMessageBytes = 32 + kSealBytes;  // of a question or an answer
 
   // Collective.
   explicit Liveness(MPI_Comm parent);
@@ -57,7 +59,8 @@ class Liveness {
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 
-  // Answers questions and receives answers that have come. Never waits.
+  // Answers questions and receives answers that have come. Never waits. If one of them was damaged,
+  // this call and all later ones throw Error(communication).
   void serve(const Whereabouts& mine);
   // Asks all other ranks; forgets earlier answers.
   void ask();
@@ -90,9 +93,9 @@ class Liveness {
     std::uint32_t round = 0;
     Whereabouts where;
   };
-  static_assert(sizeof(Message) == kMessageBytes);
+  static_assert(Sealed<Message>::kBytes == kMessageBytes);
   struct Outgoing {
-    Message message;
+    Sealed<Message> message;
     MPI_Request request = MPI_REQUEST_NULL;
   };
   void post_receive();
@@ -102,7 +105,8 @@ class Liveness {
   int rank_ = 0, size_ = 1;
   std::uint32_t round_ = 0;
   std::uint64_t sent_bytes_ = 0;
-  Message incoming_;
+  Sealed<Message> incoming_;
+  std::optional<int> damaged_from_;  // the sender of a damaged message
   MPI_Request receive_ = MPI_REQUEST_NULL;
   std::vector<Outgoing> questions_, answers_, ends_;  // one of each per rank
   std::vector<Clock::time_point> answered_at_;

@@ -71,7 +71,7 @@ class MpiChannel final : public Channel {
 }  // namespace
 
 std::unique_ptr<Channel> MpiTransport::open(std::size_t slots) {
-  return std::make_unique<MpiChannel>(comm_, slots);
+  return std::make_unique<MpiChannel>(communicator_.handle(), slots);
 }
 
 }  // namespace dp

@@ -13,12 +13,15 @@ class MpiTransport final : public Transport {
  public:
   // `communicator` outlives the transport. Both are used by the same thread.
   explicit MpiTransport(const Communicator& communicator)
-      : Transport(communicator.rank(), communicator.size()), comm_(communicator.handle()) {}
+      : Transport(communicator.rank(), communicator.size()), communicator_(communicator) {}
 
+  [[nodiscard]] std::string_view host(int rank) const override {
+    return communicator_.hosts()[static_cast<std::size_t>(rank)];
+  }
   [[nodiscard]] std::unique_ptr<Channel> open(std::size_t slots) override;
 
  private:
-  MPI_Comm comm_;
+  const Communicator& communicator_;
 };
 
 }  // namespace dp

@@ -26,8 +26,8 @@
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
-// included. With W = sum over the segments s of the bucket of (16 + payload(s)):
-//     (P-1) W + 16 (P-1) on rank 0,    W + 16 (P-1) on the others
+// included. With W = sum over the segments s of the bucket of (20 + payload(s)):
+//     (P-1) W + 20 (P-1) on rank 0,    W + 20 (P-1) on the others
 [[nodiscard]] std::uint64_t parameter_server_wire_bytes(const ExchangeShape& shape,
                                                         std::size_t rank, const Codec& codec);
 

@@ -74,7 +74,7 @@ PromptGather::PromptGather(Transport& transport, GatherDesk& desk, TraceTrack* t
       trace_(trace),
       rank_(transport.rank()),
       ranks_(static_cast<std::size_t>(transport.size())),
-      message_bytes_(kHeaderBytes + desk.most_floats() * sizeof(float)),
+      message_bytes_(bytes_of(desk.most_floats())),
       memory_(new std::byte[message_bytes_ * (others() + 2)]),
       received_bytes_(others()) {
   DP_ASSERT(desk.ranks() == ranks_, "a desk for {} ranks, and there are {}", desk.ranks(), ranks_);
@@ -130,11 +130,12 @@ void PromptGather::start() {
   began_ = Clock::now();
   is_under_way_ = true;
   arrived_ = 0;
-  const std::size_t parity = number_ % 2, bytes = kHeaderBytes + mine.size_bytes();
+  const std::size_t parity = number_ % 2, bytes = bytes_of(mine.size());
   const GatherHeader header = {kGatherKind, number_, request.pass == Pass::forward ? 0u : 1u,
                                checked_cast<std::uint32_t>(mine.size())};
   std::memcpy(sent(parity), &header, sizeof header);
   std::memcpy(sent(parity) + kHeaderBytes, mine.data(), mine.size_bytes());
+  seal({sent(parity), bytes});
   for (std::size_t i = 0; i < others(); ++i) {
     channel_->receive(i, {received(i), message_bytes_}, other(i), kGatherTag);
   }
@@ -164,7 +165,7 @@ void PromptGather::finish() {
   if (trace_ != nullptr) {
     trace_->add({.begin_ns = trace_ns(began_),
                  .end_ns = trace_ns(now),
-                 .bytes = others() * (kHeaderBytes + floats * sizeof(float)),
+                 .bytes = others() * bytes_of(floats),
                  .step = trace_->step(),
                  .kind = TraceKind::gather});
   }
@@ -175,15 +176,16 @@ void PromptGather::finish() {
 void PromptGather::check(std::size_t i) const {
   const std::size_t floats = desk_.request().mine.size();
   const std::uint32_t pass = desk_.request().pass == Pass::forward ? 0 : 1;
+  transport_.check_seal({received(i), received_bytes_[i]}, other(i), [&] { return describe(); });
   GatherHeader header;
   std::memcpy(&header, received(i), sizeof header);
-  if (received_bytes_[i] == kHeaderBytes + floats * sizeof(float) && header.kind == kGatherKind &&
+  if (received_bytes_[i] == bytes_of(floats) && header.kind == kGatherKind &&
       header.number == number_ && header.pass == pass && header.floats == floats) {
     return;
   }
   throw_error(ErrorKind::communication,
               "rank {} sent {} bytes with the header {:08x} {} {} {} instead of gathering {} of {} "
-              "floats: its program differs, or a message was damaged",
+              "floats: its program differs",
               other(i), received_bytes_[i], header.kind, header.number, header.pass, header.floats,
               number_, floats);
 }

@@ -8,19 +8,19 @@
 //
 // Every rank sends its message to every other one directly, in all topologies: one hop, since the
 // computation waits for it. A gathering costs a rank
-//     messages (P - 1), wire bytes (P - 1)(16 + 4 floats)
+//     messages (P - 1), wire bytes (P - 1)(20 + 4 floats)
 // The streams of buckets and these messages have different tags (tags.hpp), so neither the order
 // nor the timing of one changes the other.
 //
-// Wire format of a message: a header of 16 bytes, then the floats.
+// Wire format of a message: a header of 16 bytes, the floats, a seal of 4 bytes (seal.hpp).
 //     u32 kind     0x44500003
 //     u32 number   of the gathering, from 0, the same on all ranks
 //     u32 pass     0 forward, 1 backward
 //     u32 floats   that follow
 //
-// Failures: a message that is not the expected one is Error(communication), which names its sender.
-// When the reducer ends, with or without a failure, every gather() that waits throws, and so does
-// every later one.
+// Failures: a damaged message, and one that is not the expected one, are Error(communication),
+// which names its sender. When the reducer ends, with or without a failure, every gather() that
+// waits throws, and so does every later one.
 #pragma once
 
 #include <algorithm>
@@ -121,6 +121,9 @@ class PromptGather {
   using Clock = TraceClock;
   static constexpr std::size_t kHeaderBytes = 16;
 
+  [[nodiscard]] static std::size_t bytes_of(std::size_t floats) {  // of a message
+    return kHeaderBytes + floats * sizeof(float) + kSealBytes;
+  }
   [[nodiscard]] std::size_t others() const { return ranks_ - 1; }
   [[nodiscard]] int other(std::size_t i) const {
     return static_cast<int>((static_cast<std::size_t>(rank_) + 1 + i) % ranks_);

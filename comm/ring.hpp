@@ -22,7 +22,7 @@
 // there is no deadlock (exchange_plan.hpp).
 //
 // Cost: 2(P-1) hops; a value passes P encodes; a rank sends 2(P-1)/P of the encoded bucket and the
-// headers (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
+// frames (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
-// included. With W(c) = sum over the segments s of chunk c of (16 + payload(s)):
-//     2 sum_c W(c) - W(r+1) - W(r+2) + 16 (P-1),       indices modulo P
+// included. With W(c) = sum over the segments s of chunk c of (20 + payload(s)):
+//     2 sum_c W(c) - W(r+1) - W(r+2) + 20 (P-1),       indices modulo P
 // since in each half a rank sends all chunks but one.
 [[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                             const Codec& codec);

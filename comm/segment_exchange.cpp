@@ -8,6 +8,7 @@
 #include "comm/segment_exchange.hpp"
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "comm/rate_notes.hpp"
@@ -56,7 +57,7 @@ class SegmentExchange final : public Exchange {
 
   [[nodiscard]] BufferNeeds needs() const override {
     if (is_idle()) return {};
-    return {receives_.size() + sends_.size(), head_bytes() + coder_.max_payload_bytes()};
+    return {receives_.size() + sends_.size(), frame_bytes() + coder_.max_payload_bytes()};
   }
 
   void post_receives(BufferSet& buffers, std::uint64_t step) override {
@@ -83,13 +84,12 @@ class SegmentExchange final : public Exchange {
       coder_.judge_own_values();
       return;
     }
-    notice_ = header(kStartKind, 0);
+    notice_ = Sealed(header(kStartKind, 0));
     for (std::size_t i = 0; i + 1 < ranks_; ++i) {
       const auto to = checked_cast<int>((static_cast<std::size_t>(rank_) + 1 + i) % ranks_);
-      channel_->send_notice(notice_slot() + 1 + i, std::as_bytes(std::span(&notice_, 1)), to,
-                            tag(1));
+      channel_->send_notice(notice_slot() + 1 + i, std::as_const(notice_).bytes(), to, tag(1));
       ++under_way_;
-      stats_.sent_bytes += sizeof notice_;
+      stats_.sent_bytes += kMessageFrameBytes;
     }
   }
 
@@ -151,6 +151,7 @@ class SegmentExchange final : public Exchange {
   };
 
   [[nodiscard]] std::size_t head_bytes() const { return kMessageHeaderBytes + notes_.bytes(); }
+  [[nodiscard]] std::size_t frame_bytes() const { return head_bytes() + kSealBytes; }
   [[nodiscard]] bool is_idle() const { return ranks_ < 2 || setup_.gradient.empty(); }
   [[nodiscard]] std::size_t next_receive(std::size_t at) const {
     while (at < plan_.tasks.size() && !plan_.tasks[at].takes()) ++at;
@@ -201,8 +202,7 @@ class SegmentExchange final : public Exchange {
 
   void post_start_notice() {
     incoming_notice_ = {};
-    channel_->receive_notice(notice_slot(), std::as_writable_bytes(std::span(&incoming_notice_, 1)),
-                             tag(1));
+    channel_->receive_notice(notice_slot(), incoming_notice_.bytes(), tag(1));
     ++under_way_;
   }
 
@@ -222,13 +222,27 @@ class SegmentExchange final : public Exchange {
           receives_[send.forwards].state = State::free;
         }
       } else if (ended.slot == notice_slot()) {
-        check_header(incoming_notice_, header(kStartKind, 0), ended.from);
-        stats_.received_bytes += sizeof incoming_notice_;
+        check_header(read_header(incoming_notice_.bytes().first(ended.bytes), 0, ended.from),
+                     header(kStartKind, 0), ended.from);
+        stats_.received_bytes += kMessageFrameBytes;
         if (++ranks_started_ < ranks_) post_start_notice();
       }
     }
     post_more();
     return true;
+  }
+
+  // The header of a message that is as it was sent; zeros if it is too short for a rate note.
+  [[nodiscard]] MessageHeader read_header(std::span<const std::byte> message,
+                                          std::size_t note_bytes, int from) const {
+    setup_.transport->check_seal(message, from, [&] {
+      return fmt::format("a message of bucket {} in step {}", setup_.bucket, step_);
+    });
+    MessageHeader got;
+    if (message.size() >= kMessageFrameBytes + note_bytes) {
+      std::memcpy(&got, message.data(), sizeof got);
+    }
+    return got;
   }
 
   void check_header(const MessageHeader& got, const MessageHeader& want, int from) const {
@@ -275,8 +289,7 @@ class SegmentExchange final : public Exchange {
     if (task.gives() && next_sent_ != next_handled_) return false;  // own segments come first
 
     const std::span<const std::byte> message = receive_buffer(slot).first(receives_[slot].bytes);
-    MessageHeader got;
-    if (message.size() >= head_bytes()) std::memcpy(&got, message.data(), sizeof got);
+    const MessageHeader got = read_header(message, notes_.bytes(), task.from);
     check_header(got,
                  header(kSegmentKind, number(task.segment, task.take == PlanTask::Take::total)),
                  task.from);
@@ -290,7 +303,7 @@ class SegmentExchange final : public Exchange {
     if (task.encodes()) {
       send(task, send_at, kNone, sent);
     } else if (task.gives()) {
-      // As it came: its header is also right for the ranks that get it.
+      // As it came: its header and its seal are also right for the ranks that get it.
       receives_[slot].state = State::forwarding;
       send(task, send_at, slot, message);
     }
@@ -302,7 +315,8 @@ class SegmentExchange final : public Exchange {
   // task encodes, in the buffer of that send; empty if it encodes none.
   std::span<const std::byte> handle_payload(const PlanTask& task, std::size_t send_at,
                                             std::span<const std::byte> message) {
-    const std::span<const std::byte> payload = message.subspan(head_bytes());
+    const std::span<const std::byte> payload =
+        message.subspan(head_bytes(), message.size() - frame_bytes());
     notes_.take(task, message.data() + kMessageHeaderBytes, payload.size());
     try {
       if (task.encodes()) return write_message(task, send_at, payload);
@@ -324,8 +338,9 @@ class SegmentExchange final : public Exchange {
   // received, if there is one.
   std::span<const std::byte> write_message(const PlanTask& task, std::size_t send_at,
                                            std::span<const std::byte> received) {
-    const std::span<std::byte> message = send_buffer(send_at);
-    const std::size_t bytes = coder_.add_and_encode(task, received, message.subspan(head_bytes()));
+    const std::span<std::byte> buffer = send_buffer(send_at);
+    const std::size_t bytes = coder_.add_and_encode(task, received, buffer.subspan(head_bytes()));
+    const std::span<std::byte> message = buffer.first(frame_bytes() + bytes);
     if (setup_.stop_wish != nullptr && *setup_.stop_wish) stop_is_wished_ = true;
     const std::uint32_t flags =
         (coder_.is_flagged(task.segment) ? kNotFinite : 0) | (stop_is_wished_ ? kStopWished : 0);
@@ -333,7 +348,8 @@ class SegmentExchange final : public Exchange {
         header(kSegmentKind | flags, number(task.segment, task.give == PlanTask::Give::total));
     std::memcpy(message.data(), &h, sizeof h);
     notes_.write(task, message.data() + kMessageHeaderBytes, bytes);
-    return message.first(head_bytes() + bytes);
+    seal(message);
+    return message;
   }
 
   void send(const PlanTask& task, std::size_t at, std::size_t forwards,
@@ -373,22 +389,10 @@ class SegmentExchange final : public Exchange {
   std::size_t arrival_head_ = 0, arrival_count_ = 0;
   std::size_t sends_under_way_ = 0;  // of segments
   std::size_t under_way_ = 0;        // all transfers
-  MessageHeader notice_, incoming_notice_;
+  Sealed<MessageHeader> notice_, incoming_notice_;
 };
 
 }  // namespace
-
-std::uint64_t chunk_wire_bytes(const ExchangeShape& shape, std::size_t chunk, const Codec& codec) {
-  std::uint64_t bytes = 0;
-  for (std::size_t at = 0; at < shape.segments(); ++at) {
-    const std::size_t n = shape.segment_size(chunk, at);
-    if (n == 0) continue;
-    const auto payload = codec.fixed_payload_bytes(n);
-    DP_ASSERT(payload.has_value(), "{} has payloads of varying size", codec.spec().name);
-    bytes += kMessageHeaderBytes + *payload;
-  }
-  return bytes;
-}
 
 std::unique_ptr<Exchange> make_segment_exchange(const ExchangeSetup& setup, ExchangePlan plan) {
   return std::make_unique<SegmentExchange>(setup, std::move(plan));

@@ -6,13 +6,13 @@
 // list. A message that needs nothing from others is sent as soon as all earlier sends have begun,
 // even if messages before it in the list have not come yet.
 //
-// Wire format of a message: a header of 16 bytes, then the payload.
+// Wire format of a message: a header of 16 bytes, the payload, a seal of 4 bytes (seal.hpp).
 //     u32 kind     0x44500001 a segment, 0x44500002 a start notice; + 0x100: some rank's input was
 //                  not finite; + 0x200: some rank wishes to stop
 //     u32 step     lower 32 bits
 //     u32 stream  (tags.hpp)
 //     u32 number   2 x the segment's number (chunk after chunk), + 1 in a total; 0 in a notice
-// A rank that starts a bucket tells all others by a *start notice*, which is only a header. So a
+// A rank that starts a bucket tells all others by a *start notice*, which has no payload. So a
 // rank knows whether it waits for a rank that has not begun or for the network.
 //
 // A flag in the header marks a segment that is not finite on some rank, or whose sum is more than
@@ -32,28 +32,19 @@
 // ended. As at most `window` sends are under way, at least `window` receives are always posted or
 // waiting to be handled.
 //
-// Failures: a message other than the expected one, and a payload that no encoder writes, are
-// Error(communication), which names the sender, the bucket and the step.
+// A message is checked first, and before it is forwarded; a forwarded message keeps its seal.
+//
+// Failures: a damaged message, one other than the expected one, and a payload that no encoder
+// writes are Error(communication), which names the sender, the bucket and the step.
 #pragma once
 
 #include <memory>
 
 #include "comm/exchange.hpp"
 #include "comm/exchange_plan.hpp"
+#include "comm/message_bytes.hpp"
 
 namespace dp {
-
-inline constexpr std::size_t kMessageHeaderBytes = 16;
-
-// The bytes of one rank's start notices.
-[[nodiscard]] inline std::uint64_t notice_bytes(std::size_t ranks) {
-  return kMessageHeaderBytes * (ranks - 1);
-}
-
-// The bytes of headers and payloads of a chunk's segments, each counted once. For codecs of fixed
-// payload size.
-[[nodiscard]] std::uint64_t chunk_wire_bytes(const ExchangeShape& shape, std::size_t chunk,
-                                             const Codec& codec);
 
 // The shape of the bucket in `setup`, divided for all ranks.
 [[nodiscard]] inline ExchangeShape shape_of(const ExchangeSetup& setup) {

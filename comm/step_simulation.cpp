@@ -320,7 +320,7 @@ class Simulation {
     const CodecCosts& taken = task.takes_exact ? setup_.exact : sum.costs;
     const CodecCosts& given = task.gives_exact ? setup_.exact : sum.costs;
     const auto bytes_of = [&](const CodecCosts& costs) {
-      return static_cast<double>(kMessageHeaderBytes + sum.note_bytes) +
+      return static_cast<double>(kMessageFrameBytes + sum.note_bytes) +
              costs.payload_bytes(segment.begin, segment.size);
     };
     double cost_s = 0.0;

@@ -23,6 +23,7 @@ class ThrottledTransport final : public Transport {
   // host's clock.
   ThrottledTransport(Transport& other, double bits_per_s, std::function<double()> now_s = {});
 
+  [[nodiscard]] std::string_view host(int rank) const override { return other_.host(rank); }
   [[nodiscard]] std::unique_ptr<Channel> open(std::size_t slots) override;
 
  private:

@@ -12,6 +12,9 @@
 // ranks or tags arrive in any order. A message completes the oldest receive() of its rank and tag.
 // It may come before there is one.
 //
+// Every message ends with a seal (seal.hpp). Its sender writes it, and its receiver calls
+// check_seal().
+//
 // A *notice* is a message of a few bytes that tells other ranks something about its sender. It may
 // come from any rank, and a transport that delays messages does not delay notices.
 //
@@ -31,6 +34,9 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string_view>
+
+#include "comm/seal.hpp"
 
 namespace dp {
 
@@ -66,6 +72,14 @@ class Transport {
 
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }  // the number of ranks
+  // The name of a rank's host; empty if it is not known.
+  [[nodiscard]] virtual std::string_view host(int /*rank*/) const { return {}; }
+  // Throws if the message that has come from that rank was damaged. what() names the message.
+  template <class What>
+  void check_seal(std::span<const std::byte> message, int from, What what) const {
+    if (is_intact(message)) return;
+    throw_damaged(what(), {.rank = from, .host = host(from)}, {.rank = rank_, .host = host(rank_)});
+  }
   // Opens a channel with that many slots. All channels of a rank share its tags.
   [[nodiscard]] virtual std::unique_ptr<Channel> open(std::size_t slots) = 0;
 

@@ -32,8 +32,8 @@
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
-// included. With W = sum over the segments s of the bucket of (16 + payload(s)):
-//     (children(r) + (1 if r > 0)) W + 16 (P-1)
+// included. With W = sum over the segments s of the bucket of (20 + payload(s)):
+//     (children(r) + (1 if r > 0)) W + 20 (P-1)
 [[nodiscard]] std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::size_t rank,
                                             const Codec& codec);
 

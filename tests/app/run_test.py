@@ -204,8 +204,8 @@ def sync_bn() -> None:
     for field in ("replica_hash", "train_loss", "test_loss", "statistics_bytes"):
         assert np.array_equal(first["epochs"][field], again["epochs"][field]), field
     epochs = first["epochs"][:]
-    # 19 layers with 688 channels, twice: 2 x 688 + 19 floats and 19 headers to each of two others, on 3 ranks.
-    bytes_per_step = 2 * (4 * (2 * 688 + 19) + 16 * 19) * 2 * 3
+    # 19 layers with 688 channels, twice: 2 x 688 + 19 floats and 19 headers and seals to each of two others, on 3 ranks.
+    bytes_per_step = 2 * (4 * (2 * 688 + 19) + 20 * 19) * 2 * 3
     assert (epochs["statistics_bytes"] == 3 * bytes_per_step).all(), epochs["statistics_bytes"]
     assert (epochs["statistics_s"] > 0).all() and (epochs["statistics_s"] <= epochs["exposed_comm_s"]).all()
     # One rank on the same batches, whose statistics are those of all images anyway.

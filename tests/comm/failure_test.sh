@@ -71,6 +71,20 @@ case $what in
     ;;
   damage)
     expect_code 4
+    expect_text '^victim: a message of bucket 0 in step 31 was damaged on the way between rank 1 and rank 2 [(]both on host [^ ]+[)]: '
+    expect_one_voice
+    ;;
+  flip)
+    expect_code 4
+    where='a message of bucket 0 in step 30'
+    [[ $topology != gather ]] || where="gathering 30 of all ranks' statistics [(]batch normalisation[)]"
+    to='[023]'
+    [[ $topology != ring ]] || to=2
+    expect_text "^victim: $where was damaged on the way between rank 1 and rank $to [(]both on host [^ ]+[)]: its checksum"
+    expect_one_voice
+    ;;
+  foreign)
+    expect_code 4
     expect_text '^victim: rank 2 got message'
     expect_one_voice
     ;;

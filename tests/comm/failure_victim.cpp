@@ -3,6 +3,7 @@
 // The topology "gather" is a ring with a gathering in each step.
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +20,11 @@ namespace {
 using namespace dp;
 using namespace std::chrono_literals;
 
+// Of the next message with this tag, this rank flips the given bit, counted from its end; negative:
+// of none.
+std::atomic<int> flipped_tag = -1;
+std::size_t flipped_bit = 0;
+
 constexpr std::size_t kSegment = 2048, kElements = 50'000;  // floats, of a bucket
 
 // What is due on a ring of four as the first message from rank 1 to rank 2 (segment_exchange.hpp),
@@ -31,8 +37,28 @@ std::vector<std::byte> damaged_segment(std::uint64_t step) {
       sizeof header + make_codec(parse_codec_spec("q8"))->max_payload_bytes(kSegment),
       std::byte{0xFF});
   std::memcpy(message.data(), header, sizeof header);
+  message.resize(message.size() + kSealBytes);
+  seal(message);
   return message;
 }
+
+}  // namespace
+
+// Stands before MPI's own function.
+extern "C" int MPI_Isend(const void* data, int n, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                         MPI_Request* request) {
+  int expected = tag;
+  if (flipped_tag.compare_exchange_strong(expected, -1)) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    static std::vector<std::byte> copy(begin, begin + n);
+    const std::size_t bit = 8 * copy.size() - 1 - flipped_bit;
+    copy[bit / 8] ^= std::byte{1} << (bit % 8);
+    data = copy.data();
+  }
+  return PMPI_Isend(data, n, type, to, tag, comm, request);
+}
+
+namespace {
 
 void run(const std::string& what, const std::string& folder, const std::string& topology) {
   Communicator comm;
@@ -66,6 +92,12 @@ void run(const std::string& what, const std::string& folder, const std::string& 
       std::rename((path + ".new").c_str(), path.c_str());
     }
     std::this_thread::sleep_for(5ms);
+    if (what == "flip" && step == 30 && comm.rank() == 1) {
+      // Bucket 0's stream is the first; an exchange has odd parity in its first step and each in
+      // turn. A payload, a start notice, the floats of a gathering.
+      flipped_bit = 40;
+      flipped_tag = gathers ? kGatherTag : stream_tag(0, 1, topology == "tree" ? 1 : 0);
+    }
     if (what == "throw" && step == 30 && comm.rank() == 1) {
       throw_error(ErrorKind::device, "rank 1 is out of memory");
     }
@@ -80,13 +112,14 @@ void run(const std::string& what, const std::string& folder, const std::string& 
     if (what == "late" && step == 40) return;
     // As all ranks do when a step tells them that the run diverges.
     if (what == "throttle" && step == 1) throw AgreedError(ErrorKind::data, "the run diverges");
-    const bool is_damage = what == "damage" || what == "payload";
+    const bool is_damage = what == "damage" || what == "foreign" || what == "payload";
     if (is_damage && step == 30 && comm.rank() == 1) {
       // A message that nobody of ours would send, in the place of the next step's first one: that
       // with the first segment of chunk 1, to rank 2.
       reducer.run([&](Communicator& c) {
         std::vector<std::byte> message(64);
         std::memcpy(message.data(), "rubbish", 7);
+        if (what == "foreign") seal(message);
         if (what == "payload") message = damaged_segment(step + 1);
         // An exchange has odd parity in its first step and each in turn.
         const int next_steps_tag = stream_tag(0, step % 2 == 0 ? 0 : 1, 0);

@@ -82,7 +82,7 @@ TEST(PromptGather, BringsEveryRanksFloatsInEveryTopology) {
         const CommCost cost = reducer.take_times().total;
         EXPECT_EQ(cost.gathered.gatherings, number);
         std::uint64_t bytes = 0;
-        for (const std::size_t floats : kSizes) bytes += 16 + 4 * floats;
+        for (const std::size_t floats : kSizes) bytes += 20 + 4 * floats;
         EXPECT_EQ(cost.gathered.sent_bytes, number / std::size(kSizes) * bytes * (ranks - 1));
         EXPECT_GE(cost.comm_s, 0.0);
         const GatherDesk::Waits waits = desk.take_waits();

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/message_bytes.hpp"
 #include "comm/replica_hash.hpp"
 #include "comm/ring.hpp"
 #include "kernels/base/random.hpp"
@@ -250,7 +251,7 @@ TEST(Reducer, AThrottledLinkIsSlowAndChangesNothing) {
       const CommCost cost = reducer.take_times().total;
       if (!is_throttled) continue;
       // All but the start notices goes over the link, and a slack's worth in every step is free.
-      const double notices = 3.0 * 5 * 16 * (comm.size() - 1);
+      const double notices = 3.0 * 5 * kMessageFrameBytes * (comm.size() - 1);
       const double least_s =
           (static_cast<double>(cost.sent_bytes) - notices) * 8.0 / kRate - 3 * LinkModel::kSlack_s;
       EXPECT_GT(cost.comm_s, least_s) << topology.name;
@@ -588,12 +589,12 @@ TEST(Reducer, SamplesTheErrorOfWhatIsDelivered) {
     elements += sampled_places(bucket).size();
   }
   EXPECT_NEAR(times.total.delivered_relative_error(), std::sqrt(error / value), 1e-9);
-  // All values but a rank's own part, and both sums of each bucket.
+  // All values but a rank's own part, both sums of each bucket, and the checksums of two messages.
   const auto ranks = static_cast<std::size_t>(comm.size()),
              me = static_cast<std::size_t>(comm.rank());
   const std::size_t own = elements * (me + 1) / ranks - elements * me / ranks;
   EXPECT_EQ(times.total.sample_bytes,
-            4 * (elements - own) + 16 * (ranks - 1) * reducer.buckets().size());
+            4 * (elements - own) + (16 * reducer.buckets().size() + 2 * 4) * (ranks - 1));
   if (comm.size() > 1) {
     EXPECT_GT(times.total.delivered_relative_error(), 0.01);
   }
@@ -630,7 +631,7 @@ TEST(Reducer, SamplesALargeBucketInParts) {
   const auto others = static_cast<std::size_t>(comm.size() - 1);
   const auto me = static_cast<std::size_t>(comm.rank());
   const std::size_t own = 4'096 * (me + 1) / (others + 1) - 4'096 * me / (others + 1);
-  EXPECT_EQ(cost.sample_bytes, 4 * (4'096 - own) + 16 * others);
+  EXPECT_EQ(cost.sample_bytes, 4 * (4'096 - own) + (16 + 2 * 4) * others);
   // 4,096 squares of about normal errors: the root of their mean is known to 1 / sqrt(8192), about
   // one per cent.
   EXPECT_NEAR(cost.delivered_relative_error(), std::sqrt(error / value),

@@ -259,7 +259,36 @@ TEST(SegmentProtocol, ALostMessageIsNoWrongSum) {
   }
 }
 
-TEST(SegmentProtocol, ADamagedMessageNamesItsSenderBucketAndStep) {
+// Any bit of any message, in header, note, payload or seal, of what is forwarded, too.
+TEST(SegmentProtocol, AFlippedBitEndsTheRunAndNamesBothRanks) {
+  const CounterRng rng(10, RandomStream::test);
+  for (const Case& c : all_cases(Faults::kRanks)) {
+    for (const char* spec :
+         {"none", "q8:block=32", "topk:ratio=0.1", "dgc:ratio=0.1", "ecq", "powersgd:rank=2"}) {
+      Faults faults(c, spec);
+      for (std::size_t at = 0; at < faults.messages(); ++at) {
+        // In turn: the flags, the rest of the header, the seal, and any bit.
+        std::size_t bit = 0;
+        const std::string said = faults.run(at, at % 3, [&](PlannedNetwork::Message& message) {
+          const std::size_t bits = 8 * message.bytes.size();
+          const std::size_t first[] = {8, 0, bits - 8 * kSealBytes, 0};
+          const std::size_t count[] = {2, 8 * kMessageHeaderBytes, 8 * kSealBytes, bits};
+          bit = first[at % 4] + rng.below(count[at % 4], at);
+          message.bytes[bit / 8] ^= std::byte{1} << (bit % 8);
+          return PlannedNetwork::Fate::arrives;
+        });
+        EXPECT_NE(said.find(fmt::format("damaged on the way between rank {} and rank {}:",
+                                        faults.met().from, faults.met().to)),
+                  said.npos)
+            << fmt::format("{}, {}, message {}, bit {}: {}", c.text(), spec, at, bit, said);
+        EXPECT_NE(said.find(fmt::format("bucket {} in step ", kBucket)), said.npos) << said;
+      }
+    }
+  }
+}
+
+// What a rank that runs another program would send, with the right seal.
+TEST(SegmentProtocol, AnUnexpectedMessageNamesItsSenderBucketAndStep) {
   const CounterRng rng(9, RandomStream::test);
   for (const Case& c : all_cases(Faults::kRanks)) {
     for (const char* spec : {"none", "q8:block=32", "topk:ratio=0.1"}) {
@@ -269,6 +298,7 @@ TEST(SegmentProtocol, ADamagedMessageNamesItsSenderBucketAndStep) {
         std::uint32_t step = 0;
         const std::string said = faults.run(at, at % 3, [&](PlannedNetwork::Message& message) {
           std::memcpy(&step, &message.bytes[4], sizeof step);
+          message.bytes.resize(message.bytes.size() - kSealBytes);
           const std::size_t kind = message.is_notice ? rng.below(2, at) : rng.below(4, at);
           if (kind == 0) {
             // Any bit of the header but the one that says "not finite".
@@ -287,6 +317,8 @@ TEST(SegmentProtocol, ADamagedMessageNamesItsSenderBucketAndStep) {
                       std::byte{0xFF});
             what = "a payload of ones";
           }
+          message.bytes.resize(message.bytes.size() + kSealBytes);
+          seal(message.bytes);
           return PlannedNetwork::Fate::arrives;
         });
         SCOPED_TRACE(fmt::format("{}, {}, message {}, {}: {}", c.text(), spec, at, what, said));

@@ -38,7 +38,7 @@ StepForecast simulate(const StepSetup& setup) {
 
 // Seconds of a message of so many floats on a port.
 double message_s(std::size_t floats) {
-  return static_cast<double>(floats * sizeof(float) + kMessageHeaderBytes) / kRate;
+  return static_cast<double>(floats * sizeof(float) + kMessageFrameBytes) / kRate;
 }
 
 TEST(StepSimulation, OneBucketGoesThereAndBack) {
@@ -161,12 +161,12 @@ TEST(StepSimulation, CodecsCostTime) {
              return static_cast<double>(floats) / 2;
            }};
   // Encode; add, encode the total, decode it; decode: 2 encodes and 3 decodes of 1,000 floats.
-  const double codec_s = 2 * 3e-3 + 3 * 1e-3, wire_s = 2 * (500 + 16) / kRate;
+  const double codec_s = 2 * 3e-3 + 3 * 1e-3, wire_s = 2 * (500 + 20) / kRate;
   EXPECT_NEAR(simulate(setup).delivered_s[0], codec_s + wire_s, 1e-12);
   // Four messages sent or taken.
   setup.message_s = 1e-4;
   setup.byte_s = 1e-8;
-  EXPECT_NEAR(simulate(setup).delivered_s[0], codec_s + wire_s + 4 * (1e-4 + 516 * 1e-8), 1e-12);
+  EXPECT_NEAR(simulate(setup).delivered_s[0], codec_s + wire_s + 4 * (1e-4 + 520 * 1e-8), 1e-12);
 }
 
 TEST(StepSimulation, TheThreadTakesTimeFromTheComputation) {

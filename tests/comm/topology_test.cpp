@@ -135,7 +135,7 @@ TEST(Topology, ASumThatOverflowsIsNotFinite) {
 }
 
 // What a value costs, by hand: 10 floats on 4 ranks in segments of 2, in fp32. Chunks of 3, 3, 2, 2
-// floats are W = 44, 44, 24, 24 bytes; the whole bucket, five segments, 120; notices 48.
+// floats are W = 52, 52, 28, 28 bytes; the whole bucket, five segments, 140; notices 60.
 TEST(Topology, FormulasByHand) {
   const auto codec = make_codec(parse_codec_spec("none"));
   const ExchangeShape shape{.elements = 10, .ranks = 4, .segment = 2};
@@ -143,22 +143,22 @@ TEST(Topology, FormulasByHand) {
   const auto bytes = [&](const char* topology, std::size_t rank, std::vector<int> hosts = {}) {
     return find_topology(topology).wire_bytes(shape, hosts, rank, *codec);
   };
-  EXPECT_EQ(bytes("ring", 0), 2u * (44 + 44 + 24 + 24) - 44 - 24 + 48);
-  EXPECT_EQ(bytes("direct", 0), 44u + 24 + 24 + 3 * 44 + 48);
-  EXPECT_EQ(bytes("direct", 3), 44u + 44 + 24 + 3 * 24 + 48);
+  EXPECT_EQ(bytes("ring", 0), 2u * (52 + 52 + 28 + 28) - 52 - 28 + 60);
+  EXPECT_EQ(bytes("direct", 0), 52u + 28 + 28 + 3 * 52 + 60);
+  EXPECT_EQ(bytes("direct", 3), 52u + 52 + 28 + 3 * 28 + 60);
   // Rank 0 owns the last chunk, and rank 2 the second one.
-  EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 0, *codec), 44u + 44 + 24 + 3 * 24 + 48);
-  EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 2, *codec), 44u + 24 + 24 + 3 * 44 + 48);
-  EXPECT_EQ(bytes("tree", 0), 2u * 120 + 48);  // children 1 and 2
-  EXPECT_EQ(bytes("tree", 1), 120u + 48);
-  EXPECT_EQ(bytes("tree", 2), 2u * 120 + 48);  // child 3, parent 0
-  EXPECT_EQ(bytes("tree", 3), 120u + 48);
-  EXPECT_EQ(bytes("ps", 0), 3u * 120 + 48);
-  EXPECT_EQ(bytes("ps", 2), 120u + 48);
-  // Two hosts: chunks of 5 floats, 3 segments, 68 bytes each.
-  EXPECT_EQ(bytes("hierarchical", 0, {7, 7, 3, 3}), 2u * 136 - 68 - 68 + 136 + 48);
-  EXPECT_EQ(bytes("hierarchical", 3, {7, 7, 3, 3}), 136u + 48);
-  EXPECT_EQ(bytes("hierarchical", 0, {5, 5, 5, 5}), 3u * 120 + 48);
+  EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 0, *codec), 52u + 52 + 28 + 3 * 28 + 60);
+  EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 2, *codec), 52u + 28 + 28 + 3 * 52 + 60);
+  EXPECT_EQ(bytes("tree", 0), 2u * 140 + 60);  // children 1 and 2
+  EXPECT_EQ(bytes("tree", 1), 140u + 60);
+  EXPECT_EQ(bytes("tree", 2), 2u * 140 + 60);  // child 3, parent 0
+  EXPECT_EQ(bytes("tree", 3), 140u + 60);
+  EXPECT_EQ(bytes("ps", 0), 3u * 140 + 60);
+  EXPECT_EQ(bytes("ps", 2), 140u + 60);
+  // Two hosts: chunks of 5 floats, 3 segments, 80 bytes each.
+  EXPECT_EQ(bytes("hierarchical", 0, {7, 7, 3, 3}), 2u * 160 - 80 - 80 + 160 + 60);
+  EXPECT_EQ(bytes("hierarchical", 3, {7, 7, 3, 3}), 160u + 60);
+  EXPECT_EQ(bytes("hierarchical", 0, {5, 5, 5, 5}), 3u * 140 + 60);
   for (const Topology& topology : topology_list()) {
     const std::vector<int> hosts = {0};
     EXPECT_EQ(topology.wire_bytes({0, 4, 2}, {}, 0, *codec), 0u) << topology.name;

@@ -157,8 +157,9 @@ class Ranks {
   std::vector<Member> members_;
 };
 
-// The topology's number, the codec's, the message's; then the message. With 0x80 in the third byte,
-// only what follows the header, which is then the right one.
+// The topology's number, the codec's, the message's; then the message without its seal, which is
+// always right: behind it everything must be expected. With 0x80 in the third byte, only what
+// follows the header, which is then the right one.
 void read_message(std::span<const std::uint8_t> bytes) {
   constexpr std::size_t kHead = 3;
   if (bytes.size() < kHead) return;
@@ -171,6 +172,8 @@ void read_message(std::span<const std::uint8_t> bytes) {
           (bytes[2] & 0x80) != 0 ? std::min(kMessageHeaderBytes, sent.bytes.size()) : 0;
       sent.bytes.resize(kept);
       sent.bytes.insert(sent.bytes.end(), message.begin(), message.end());
+      sent.bytes.resize(sent.bytes.size() + kSealBytes);
+      seal(sent.bytes);
       return PlannedNetwork::Fate::arrives;
     };
     ranks.run(2);
@@ -187,9 +190,11 @@ std::vector<Bytes> message_seeds() {
     ranks.network.on_send = [&](PlannedNetwork::Message& sent) {
       if (count % 4 == 0 && count < 64) {
         Bytes seed = {static_cast<std::uint8_t>(topology), static_cast<std::uint8_t>(spec), count};
-        for (const std::byte byte : sent.bytes) seed.push_back(static_cast<std::uint8_t>(byte));
+        for (const std::byte byte : std::span(sent.bytes).first(sent.bytes.size() - kSealBytes)) {
+          seed.push_back(static_cast<std::uint8_t>(byte));
+        }
         seeds.push_back(seed);
-        if (sent.bytes.size() > kMessageHeaderBytes) {
+        if (sent.bytes.size() > kMessageFrameBytes) {
           seed[2] |= 0x80;
           seed.erase(seed.begin() + 3, seed.begin() + 3 + kMessageHeaderBytes);
           seeds.push_back(seed);
