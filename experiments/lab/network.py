@@ -218,6 +218,8 @@ def _make_medium(settings: Settings) -> None:
 
 
 def _choose_filter(settings: Settings) -> str:
+    if settings.flip:  # netem's corruption is noticed by TCP
+        return "tap"
     if not settings.delay_s and not settings.loss:
         return "none"
     if settings.filter != "auto":
@@ -251,7 +253,7 @@ def build(settings: Settings) -> int:
         _batch("tc", f"qdisc add dev wire_in root netem limit 1000000 delay {round(1e6 * settings.delay_s)}us"
                f" loss {100 * settings.loss:g}%")
     elif settings.filter == "tap":
-        process = wire.start("wire_in", "wire_out", settings.delay_s, settings.loss)
+        process = wire.start("wire_in", "wire_out", settings.delay_s, settings.loss, settings.flip)
         passages.append(_make_passage("wire", True))
     if passages:
         for name, _ in hosts:

@@ -115,6 +115,7 @@ class Settings:
     is_shared: bool
     filter: str  # how delay and loss are made: auto, netem, tap; none if there are none
     congestion: str  # TCP's congestion control in all hosts; auto until the hosts exist
+    flip: int = 0  # in every so many full frames a bit is flipped; 0: in none
     links: list[Link] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> str:

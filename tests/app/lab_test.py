@@ -34,7 +34,7 @@ def options() -> None:
             ("up --rate 100", "from 100kbit to 10gbit"), ("up --rate 99kbit", "from 100kbit to 10gbit"),
             ("up --rate nanmbit", "from 100kbit to 10gbit"), ("up --rate -5mbit", "from 100kbit to 10gbit"),
             ("up --delay 5", "such as 5ms"), ("up --delay 3s", "from 0ms to 2s"), ("up --loss 0.1", "such as 0.1%"),
-            ("up --loss 51%", "from 0% to 50%"), ("up --filter x", "auto"), ("up --rat 5mbit", "--rat"),
+            ("up --loss 51%", "from 0% to 50%"), ("up --flip 0", "from 1 to 1000000"), ("up --flip x", "from 1 to 1000000"), ("up --filter x", "auto"), ("up --rat 5mbit", "--rat"),
             ("up stray", "stray"), ("up -- x", "no -- COMMAND"), ("up --rate 5mbit --rate 6mbit", "given twice"),
             ("up --lab A", "lower-case"), ("run", "must follow --"), ("run --", "must follow --"),
             ("run dptrain --compress q9", "must follow --"), ("exec 1", "must follow --"),
@@ -276,6 +276,21 @@ def files_are_missing_on_a_host() -> None:
                             (lambda: shutil.rmtree(last.parent), "on host node2: --data-dir data: ")):
             damage()
             assert why in complaint(), (why, complaint())
+
+
+def flips() -> None:
+    """A bit that TCP does not notice ends the run, in a dense and in a compressed exchange; no rank is left."""
+    for codec, flip in (("none", "40"), ("q8", "10")):
+        up("--nodes", "3", "--rate", "1gbit", "--flip", flip)
+        said = dplab("run", "--", DPTRAIN, *TINY, "--compress", codec, "--log", "none", code=4)
+        found = re.findall(r"damaged on the way between rank (\d) and rank (\d) \(hosts node(\d) and node(\d)\)", said)
+        assert found, said
+        for sender, receiver, host, other in found:
+            assert sender != receiver and int(host) == int(sender) + 1 and int(other) == int(receiver) + 1, said
+        wait_for(lambda: not processes(f"{DPTRAIN} --limit-train"), "no rank is left")
+    # Without flips the same run ends well.
+    up("--nodes", "3", "--rate", "1gbit", "--filter", "tap", "--delay", "50us")
+    dplab("run", "--", DPTRAIN, *TINY, "--compress", "q8", "--log", "none")
 
 
 def cut_in_training() -> None:
@@ -563,7 +578,7 @@ def sweep() -> None:
 
 
 if __name__ == "__main__":
-    cases = {case.__name__: case for case in (options, links, media, delay_and_loss, training, cut_in_training,
+    cases = {case.__name__: case for case in (options, links, media, delay_and_loss, flips, training, cut_in_training,
                                               cuts_and_their_ends, check, restarts, leftovers, ordinary_user, sweep)}
     try:
         cases[CASE]()
