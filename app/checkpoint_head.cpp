@@ -58,6 +58,28 @@ std::string CheckpointHead::text() const {
   return text;
 }
 
+void CheckpointHead::set_owner(const ShardFile& part) {
+  set("format", 2);
+  set("step", part.checkpoint.step);
+  set("part.rank", part.rank);
+  set("part.ranks", part.checkpoint.ranks);
+  set("part.attempt", part.checkpoint.attempt);
+}
+
+void CheckpointHead::check_owner(const ShardFile& part) const {
+  if (!has_owner()) return;
+  CheckpointHead wanted;
+  wanted.set_owner(part);
+  const auto is_its = [&](const char* key) { return number(key) == wanted.number(key); };
+  if (is_its("step") && is_its("part.rank") && is_its("part.ranks") && is_its("part.attempt")) {
+    return;
+  }
+  throw_error(ErrorKind::data,
+              "is another part than its name says: that of rank {} of {} at step {}, written by "
+              "start {:08x} of the run",
+              number("part.rank"), number("part.ranks"), number("step"), number("part.attempt"));
+}
+
 const std::string& CheckpointHead::get(const std::string& key) const {
   const auto found = values_.find(key);
   if (found == values_.end()) {

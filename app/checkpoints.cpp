@@ -72,7 +72,7 @@ void Checkpoints::write(std::uint64_t step, const StateList& state,
                         const CheckpointExtras& extras) {
   DP_ASSERT(!pending_, "the checkpoint of step {} is not complete", pending_->step);
   copy_state(device_, state, extras.texts, writer_->image());
-  pending_ = CheckpointId{.step = step, .attempt = options_.attempt, .ranks = ranks_};
+  pending_ = part_of(step).checkpoint;
   is_wanted_ = is_tidying_ = is_told_late_ = false;
   epochs_ = 0;
   last_step_ = step;
@@ -81,7 +81,7 @@ void Checkpoints::write(std::uint64_t step, const StateList& state,
   over_ = 0;
   since_last_s_ = moved_s_ = 0;
   clock_.lap();
-  writer_->write({.checkpoint = *pending_, .rank = rank_}, extras.log);
+  writer_->write(part_of(step), extras.log);
 }
 
 void Checkpoints::finish() {

@@ -78,6 +78,11 @@ class Checkpoints {
   // s". Empty if it has not; otherwise nothing may be written any more.
   [[nodiscard]] const std::string& hanging() const { return hanging_; }
 
+  // This rank's part of a checkpoint of that step.
+  [[nodiscard]] ShardFile part_of(std::uint64_t step) const {
+    return {.checkpoint = {.step = step, .attempt = options_.attempt, .ranks = ranks_},
+            .rank = rank_};
+  }
   // The newest complete one.
   [[nodiscard]] std::optional<CheckpointId> newest() const;
   [[nodiscard]] const std::string& folder() const { return options_.folder; }

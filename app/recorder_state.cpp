@@ -136,6 +136,7 @@ std::vector<std::byte> Recorder::log_image(CheckpointHead& head) const {
   if (!log_) return {};
   std::vector<std::byte> image = log_->image();
   head.set("log.path", log_->path());
+  head.set("log.size", image.size());
   head.set("log.hash", XXH3_64bits(image.data(), image.size()));
   head.set("log.hosts", text_of(log_hosts_));
   head.set("log.devices", text_of(devices_));

@@ -115,11 +115,17 @@ class PartReader {
  public:
   explicit PartReader(std::string folder) : folder_(std::move(folder)) {}
 
-  // Throws Error(data) where it is not whole.
+  // Throws Error(data) if it is not whole, or not what its name says.
   [[nodiscard]] Shard read(const CheckpointId& id, std::uint32_t rank) const {
     ShardFile file = {.checkpoint = id, .rank = rank, .is_complete = true};
-    if (!std::filesystem::exists(path(name_of(file)))) file.is_complete = false;
-    return Shard::read(path(name_of(file)));
+    if (is_missing(path(name_of(file)))) file.is_complete = false;
+    Shard part = Shard::read(path(name_of(file)));
+    try {
+      CheckpointHead(part.text(kHeadEntry)).check_owner(file);
+    } catch (const Error& error) {
+      throw_error(ErrorKind::data, "{}: {}", path(name_of(file)), error.what());
+    }
+    return part;
   }
 
   // Empty where it is not the one that the head names; a line says so.
@@ -127,7 +133,9 @@ class PartReader {
                                                 const CheckpointHead& head) const {
     if (!head.has("log.hash")) return {};
     try {
-      std::vector<std::byte> log = read_whole_file(path(log_name_of(id)));
+      std::optional<std::uint64_t> size;
+      if (head.has("log.size")) size = head.number("log.size");
+      std::vector<std::byte> log = read_whole_file(path(log_name_of(id)), size);
       if (XXH3_64bits(log.data(), log.size()) == head.number("log.hash")) return log;
     } catch (const Error&) {
       // As if it were not there.
@@ -159,6 +167,17 @@ bool are_same(const std::vector<std::string>& texts) {
   return lines.size() <= 1;
 }
 
+// Collective. A run that began at its start would remove the checkpoints that it could not read.
+void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_failed) {
+  together(comm, kDptrainNames, [&] {
+    if (!has_failed) return;
+    throw SettingError(Setting::checkpoint, options.checkpoint,
+                       "holds checkpoints, and none of them can be read; --resume would begin at "
+                       "the start and remove them: mend or remove them, or give another folder",
+                       ErrorKind::data);
+  });
+}
+
 // Collective: reads the parts of the choice, and chooses again without those that are not whole.
 Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts) {
   std::string names;
@@ -169,12 +188,14 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
   const std::vector<std::string> all = comm.gather(names);
   if (comm.rank() == 0) inventory.emplace(all);
   std::set<std::string> told;
+  bool has_failed = false;  // on rank 0: a part of some checkpoint could not be read
   const PartReader reader(options.checkpoint);
   for (;;) {
     std::string text;
     if (inventory) text = text_of(inventory->choose());
     comm.broadcast(text);
     const Choice choice = choice_of(text);
+    if (choice.readers.empty()) refuse_to_begin_again(options, comm, has_failed);
     parts.clear();
     std::string failures;  // "RANK message", a line each
     std::string hashes;    // of what is the same on all ranks, a line for each part
@@ -184,8 +205,10 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
         try {
           const Shard& part = parts.emplace(r, reader.read(choice.id(), r)).first->second;
           hashes += fmt::format("{:016x}\n", replicated_hash(part));
-        } catch (const Error& error) {
-          failures += fmt::format("{} {}\n", r, error.what());
+        } catch (...) {  // also what the standard library throws: the checkpoint before is there
+          std::string why;
+          static_cast<void>(exit_code_of_current_exception(why));
+          failures += fmt::format("{} {}\n", r, why);
         }
       }
     });
@@ -196,6 +219,7 @@ Choice choose_and_read(const Options& options, Communicator& comm, Parts& parts)
       std::uint32_t rank = 0;
       for (std::string message; lines >> rank && std::getline(lines, message);) {
         is_good = false;
+        has_failed = true;
         inventory->remove(choice.id(), rank, static_cast<int>(holder));
         if (!told.insert(comm.hosts()[holder] + message).second) continue;
         std::fprintf(stderr, "dptrain: on %s:%s; it counts as not there\n",

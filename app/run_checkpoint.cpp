@@ -67,6 +67,7 @@ void find_checkpoint(Run& run) {
   together(run.comm, kDptrainNames, [&] {
     check_own_models(run);
     run.resume_notes = compare_options(head, run.options);
+    run.has_other_schedule = !run.resume_notes.empty();
     run.planned_ranks = head.number("planned_ranks");
     run.choices.bucket_bytes = head.number("bucket_bytes");
     run.choices.exchange_path = head.get("exchange_path");

@@ -57,10 +57,10 @@ void RunStatus::say_start(std::uint64_t steps) {
   if (is_rank_0) write_mark(fmt::format("start {}", steps));
 }
 
-void RunStatus::say_step(std::uint64_t steps) {
+void RunStatus::say_step(std::uint64_t steps, bool at_once) {
   if (!is_rank_0) return;
   const Clock::time_point now = Clock::now();
-  if (has_said_step && now - said_step_at < kPeriod) return;
+  if (!at_once && has_said_step && now - said_step_at < kPeriod) return;
   has_said_step = true;
   said_step_at = now;
   write_mark(fmt::format("step {}", steps));

@@ -5,7 +5,8 @@
 // nobody sees them. They are written only if the environment has DPTRAIN_STATUS.
 //     alive       every second, from the start of the process, by rank 0
 //     start N     training begins after so many steps: 0, or those of the checkpoint
-//     step N      so many steps are done; once a second at most, and the first one at once
+//     step N      so many steps are done; once a second at most, but the first one, and one of
+//                 which a checkpoint is written, at once
 //     end CODE    this rank ends with that exit code; any rank may be the first to say so
 #pragma once
 
@@ -28,7 +29,7 @@ class RunStatus {
   // By rank 0; they do nothing on others, and nothing if nobody wants to know. One thread calls
   // the first two.
   static void say_start(std::uint64_t steps);
-  static void say_step(std::uint64_t steps);
+  static void say_step(std::uint64_t steps, bool at_once = false);
   // By any rank.
   static void say_end(int exit_code);
 

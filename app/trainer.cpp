@@ -86,6 +86,7 @@ void Trainer::train_epoch(std::size_t epoch) {
     tally_.checkpoint_s = std::exchange(checkpoint_s_, 0.0);
   }
   is_between_epochs_ = false;
+  tell_learning_rate();
   loader.start_epoch(epoch, tally_.steps);
   replica_.begin_epoch(epoch, learning_rate());
   tally_.is_in_rounds = replica_.is_in_rounds();

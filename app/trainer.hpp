@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "app/checkpoints.hpp"
@@ -74,6 +75,7 @@ class Trainer {
   // These are in trainer_checkpoints.cpp.
   void begin_checkpoints();
   [[nodiscard]] std::size_t resume();
+  void tell_learning_rate();
   void checkpoint_if_due(bool ends_epoch);
   void write_checkpoint();
   void end_checkpoints();
@@ -90,6 +92,7 @@ class Trainer {
   std::unique_ptr<Checkpoints> checkpoints_;  // with --checkpoint
   bool is_resumed_in_epoch_ = false;          // the next epoch has begun in an earlier session
   bool is_between_epochs_ = true;
+  std::optional<double> rate_before_;  // the learning rate of the checkpoint, to be reported
   double checkpoint_s_ = 0;  // of the checkpoint after the last epoch, told in the next one
   LapClock epoch_clock_;
 

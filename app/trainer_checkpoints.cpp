@@ -5,6 +5,7 @@
 
 #include "app/option_names.hpp"
 #include "app/restore.hpp"
+#include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "app/trainer.hpp"
 #include "kernels/base/error.hpp"
@@ -72,6 +73,12 @@ std::size_t Trainer::resume() {
                     fmt::join(run_.resume_notes, "; ")));
   }
   for (const std::string& line : losses) recorder_.say(line);
+  if (!point.head.has_owner()) {
+    recorder_.say(
+        "the parts of this checkpoint do not say whose they are (format 1): the names of their "
+        "files were taken at their word");
+  }
+  if (run_.has_other_schedule && global_step_ > 0) rate_before_ = tally_.learning_rate;
   if (options_.log != "none" && point.log.empty()) {
     recorder_.put_back_epochs();
     recorder_.say(
@@ -81,6 +88,16 @@ std::size_t Trainer::resume() {
   is_resumed_in_epoch_ = !point.epoch_is_over();
   run_.resume.reset();  // frees the memory of its files
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
+}
+
+// With more epochs than before, a schedule that falls begins again higher up.
+void Trainer::tell_learning_rate() {
+  if (!rate_before_) return;
+  recorder_.say(fmt::format(
+      "learning rate: {:.3g} in step {}, the last one before the checkpoint, and {:.3g} in the "
+      "next one, by the schedule of {} epochs",
+      *rate_before_, global_step_, learning_rate(), run_.schedule.epochs));
+  rate_before_.reset();
 }
 
 // Not while the exchange of a round is under way, which such a question would wait for: it is asked
@@ -93,13 +110,14 @@ void Trainer::checkpoint_if_due(bool ends_epoch) {
 // Training stands still while the state is copied.
 void Trainer::write_checkpoint() {
   const double before_s = epoch_clock_.lap();
+  RunStatus::say_step(global_step_, true);
   recorder_.gather_steps();  // the log's copy has all rows
   if (!is_between_epochs_) tally_.earlier_s += before_s;
   StateList state;
   list_state(state);
   CheckpointExtras extras;
   CheckpointHead head = run_.head();
-  head.set("step", global_step_);
+  head.set_owner(checkpoints_->part_of(global_step_));
   head.set("epoch", tally_.epoch);
   head.set("epoch_is_over", is_between_epochs_ ? 1 : 0);
   if (run_.rounds.is_auto()) head.set("round_steps", round_steps_);

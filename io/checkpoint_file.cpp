@@ -14,6 +14,7 @@ namespace dp {
 namespace {
 
 constexpr std::string_view kMagic = "dpckpt1\n";
+constexpr const char* kDamaged = "is damaged: a hash of its contents is wrong";
 constexpr std::size_t kHashed = 32, kHead = 40, kRow = 24;
 
 template <class Number>
@@ -79,53 +80,82 @@ std::span<const std::byte> ShardImage::seal() {
 
 Shard::Shard(std::vector<std::byte> file, std::string name)
     : file_(std::move(file)), name_(std::move(name)) {
-  const auto refuse = [&](const std::string& why) {
-    throw_error(ErrorKind::data, "{}: {}", name_, why);
-  };
+  check_head(file_.size());
+  read_table();
+  check_entries();
+}
+
+Shard Shard::read(const std::string& path) {
+  Shard shard(path);
+  InputFile file(path);
+  file.read_up_to(std::min<std::uint64_t>(kHead, file.size()), shard.file_);
+  shard.check_head(file.size());
+  file.read_up_to(shard.end_of_table(), shard.file_);
+  shard.read_table();
+  file.read_up_to(file.size(), shard.file_);
+  shard.check_entries();
+  return shard;
+}
+
+void Shard::refuse(const std::string& why) const {
+  throw_error(ErrorKind::data, "{}: {}", name_, why);
+}
+
+std::size_t Shard::end_of_table() const { return kHead + get<std::uint64_t>(file_, 16); }
+
+void Shard::check_head(std::uint64_t size) const {
   const std::string_view begin(reinterpret_cast<const char*>(file_.data()), file_.size());
   if (!begin.starts_with(kMagic) && !kMagic.starts_with(begin)) {
     refuse("is not a part of a checkpoint");
   }
-  if (file_.size() < kHead) {
-    refuse(fmt::format("is cut off: {} bytes are left of it", file_.size()));
-  }
-  const auto size = get<std::uint64_t>(file_, 8), table = get<std::uint64_t>(file_, 16),
+  if (file_.size() < kHead) refuse(fmt::format("is cut off: {} bytes are left of it", size));
+  const auto whole = get<std::uint64_t>(file_, 8), table = get<std::uint64_t>(file_, 16),
              count = get<std::uint64_t>(file_, 24);
-  if (size > file_.size()) {
-    refuse(fmt::format("is cut off: {} of {} bytes are left of it", file_.size(), size));
+  if (whole > size) {
+    refuse(fmt::format("is cut off: {} of {} bytes are left of it", size, whole));
   }
-  const std::string damaged = "is damaged: a hash of its contents is wrong";
-  if (size != file_.size() || table > size - kHead || count > table / kRow ||
-      get<std::uint64_t>(file_, kHashed) != hash_of_table(file_, table)) {
-    refuse(damaged);
+  if (whole != size || table > size - kHead || count > table / kRow) refuse(kDamaged);
+}
+
+void Shard::read_table() {
+  const std::size_t end = end_of_table();
+  if (file_.size() < end ||
+      get<std::uint64_t>(file_, kHashed) != hash_of_table(file_, end - kHead)) {
+    refuse(kDamaged);
   }
   // The hash is right, so that what follows fails only where another program wrote the file.
-  std::size_t at = kHead, left = size - kHead - table;
-  const std::size_t end = kHead + table;
-  std::size_t offset = end;
+  const auto count = get<std::uint64_t>(file_, 24);
+  std::size_t at = kHead, left = get<std::uint64_t>(file_, 8) - end, offset = end;
   std::set<std::string_view> names;
   for (std::uint64_t i = 0; i < count; ++i) {
-    if (end - at < kRow) refuse(damaged);
+    if (end - at < kRow) refuse(kDamaged);
     const auto bytes = get<std::uint64_t>(file_, at), hash = get<std::uint64_t>(file_, at + 8);
     const auto type = get<std::uint32_t>(file_, at + 16),
                length = get<std::uint32_t>(file_, at + 20);
     at += kRow;
-    if (length > end - at || bytes > left) refuse(damaged);
+    if (length > end - at || bytes > left) refuse(kDamaged);
     const std::string_view entry(reinterpret_cast<const char*>(file_.data() + at), length);
     at += length;
-    if (!names.insert(entry).second) refuse(damaged);
+    if (!names.insert(entry).second) refuse(kDamaged);
     entries_.push_back({std::string(entry), type, bytes});
     offsets_.push_back(offset);
+    hashes_.push_back(hash);
     offset += bytes;
     left -= bytes;
-    if (hash_bytes(bytes_of(entries_.size() - 1)) != hash) {
-      refuse(fmt::format("is damaged: the hash of its entry {} is wrong", entry));
-    }
   }
-  if (at != end || left != 0) refuse(damaged);
+  if (at != end || left != 0) refuse(kDamaged);
 }
 
-Shard Shard::read(const std::string& path) { return {read_whole_file(path), path}; }
+void Shard::check_entries() const {
+  if (file_.size() != get<std::uint64_t>(file_, 8)) {
+    refuse(fmt::format("is cut off: {} bytes are left of it", file_.size()));
+  }
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (hash_bytes(bytes_of(i)) != hashes_[i]) {
+      refuse(fmt::format("is damaged: the hash of its entry {} is wrong", entries_[i].name));
+    }
+  }
+}
 
 std::span<const std::byte> Shard::bytes_of(std::size_t index) const {
   return std::span(file_).subspan(offsets_[index], entries_[index].size);

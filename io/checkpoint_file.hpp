@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace dp {
@@ -53,6 +54,7 @@ class Shard {
  public:
   // `name` is for messages. All hashes are checked.
   Shard(std::vector<std::byte> file, std::string name);
+  // Takes memory for the entries when head and table are right and fit the file's size.
   [[nodiscard]] static Shard read(const std::string& path);
 
   [[nodiscard]] const std::vector<ShardEntry>& entries() const { return entries_; }
@@ -65,10 +67,20 @@ class Shard {
   [[nodiscard]] std::span<const std::byte> file() const { return file_; }
 
  private:
+  explicit Shard(std::string name) : name_(std::move(name)) {}
+  [[noreturn]] void refuse(const std::string& why) const;
+  // The three parts of the file, one after the other; file_ has the bytes up to the part's end.
+  // `size`: of the file.
+  void check_head(std::uint64_t size) const;
+  void read_table();
+  void check_entries() const;
+  [[nodiscard]] std::size_t end_of_table() const;
+
   std::vector<std::byte> file_;
   std::string name_;
   std::vector<ShardEntry> entries_;
   std::vector<std::size_t> offsets_;
+  std::vector<std::uint64_t> hashes_;
 };
 
 }  // namespace dp

@@ -6,9 +6,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "io/saved_file.hpp"
 
 namespace dp {
 
@@ -20,6 +24,29 @@ void write_whole_file(const std::string& path, const std::string& part,
 // Renames a file within its folder, which is then brought to the disk.
 void rename_durably(const std::string& from, const std::string& to);
 
-[[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path);
+// A regular file that is read from its front. The constructor refuses anything else, such as a pipe
+// or a folder, and does not wait for it. Failures are Error(data) "PATH: reason".
+class InputFile {
+ public:
+  explicit InputFile(std::string path);
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  // Appends the next bytes to `bytes` until it has `size` of them. At the end of the file it has
+  // fewer. Memory that is not there is a failure, too.
+  void read_up_to(std::size_t size, std::vector<std::byte>& bytes);
+
+ private:
+  std::string path_;
+  FileDescriptor file_;
+  std::uint64_t size_ = 0;
+};
+
+// With `size`, a file of any other size is refused before memory is taken for it.
+[[nodiscard]] std::vector<std::byte> read_whole_file(const std::string& path,
+                                                     std::optional<std::uint64_t> size = {});
+
+// Whether nothing has that name. False if that cannot be found out.
+[[nodiscard]] bool is_missing(const std::string& path);
 
 }  // namespace dp

@@ -3,6 +3,7 @@
 
 OTHER is another build of dptrain, for the case other_build."""
 import ctypes
+import errno
 import os
 import pathlib
 import re
@@ -445,6 +446,134 @@ def damaged_or_missing() -> None:
         assert len(log["ranks"]) == 0 == len(log["steps"]), (log["ranks"][:], log["steps"][:])
 
 
+def two_checkpoints(*words: str) -> tuple[list[str], pathlib.Path, pathlib.Path]:
+    """A run of one rank with the checkpoints of steps 2 and 4; what it was started with, and the two parts."""
+    words = ("--epochs", "1", "--limit-train", "16", "--checkpoint-every", "2steps", *words)
+    run(1, "whole.h5", *words)
+    for step in steps_in("ck"):
+        if step not in (2, 4):
+            for path in pathlib.Path("ck").glob(f"step{step:09d}.*"):
+                path.unlink()
+    before, newest = sorted(pathlib.Path("ck").glob("*.ckpt"))
+    assert "step000000002." in before.name and "step000000004." in newest.name, (before, newest)
+    shutil.copytree("ck", "kept")
+    return list(words), before, newest
+
+
+def resumed(words: list[str], environment: dict[str, str] | None = None, code: int = 0) -> subprocess.CompletedProcess:
+    done = subprocess.run(command(1, "again.h5", *words, "--resume"), capture_output=True, text=True, timeout=100,
+                          env=os.environ | (environment or {}))
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def unreadable_parts() -> None:
+    """Every way in which a part cannot be read is a reason for the checkpoint before, and a line says which."""
+    words, before, newest = two_checkpoints()
+
+    def a_loop() -> None:
+        newest.symlink_to(newest.name)
+
+    def a_pipe() -> None:
+        os.mkfifo(newest)
+
+    def a_terabyte(begins_with: bytes) -> None:
+        newest.write_bytes(begins_with)
+        os.truncate(newest, 1 << 40)
+
+    whole = newest.read_bytes()
+    claims = whole[:8] + (1 << 40).to_bytes(8, "little") + whole[16:]
+    cases = [(a_loop, "cannot be opened: Too many levels of symbolic links"), (a_pipe, "is not a regular file"),
+             (newest.mkdir, "is not a regular file"), (lambda: a_terabyte(b""), "is not a part of a checkpoint"),
+             (lambda: a_terabyte(whole), "is damaged: a hash of its contents is wrong"),
+             (lambda: a_terabyte(claims), "is damaged: a hash of its contents is wrong"),
+             (lambda: newest.write_bytes(claims), rf"is cut off: {len(whole)} of 1099511627776 bytes are left of it")]
+
+    def goes_on(why: str, environment: dict[str, str] | None = None) -> None:
+        done = resumed(words, environment)
+        lines = re.findall(r"dptrain: on \S+: (\S+): (.*); it counts as not there\n", done.stderr)
+        assert [name for name, _ in lines] == [str(newest)] and re.fullmatch(why, lines[0][1]), (why, done.stderr)
+        assert "resumed from step 2 (epoch 1) of ck" in done.stdout, done.stdout
+        with h5py.File("whole.h5", "r") as whole, h5py.File("again.h5", "r") as again:
+            assert whole["epochs"]["replica_hash"].tolist() == again["epochs"]["replica_hash"].tolist()
+
+    def begin_again() -> None:
+        shutil.rmtree("ck")
+        shutil.copytree("kept", "ck")
+        pathlib.Path("again.h5").unlink(missing_ok=True)
+
+    for make, why in cases:
+        begin_again()
+        newest.unlink()
+        make()
+        goes_on(why)
+    for call, what in (("open", "opened"), ("fstat", "read"), ("read", "read")):
+        for number in (errno.EIO, errno.ESTALE, errno.EACCES, errno.ELOOP):
+            begin_again()
+            goes_on(f"cannot be {what}: {os.strerror(number)}",
+                    {"LD_PRELOAD": os.environ["DP_READ_FAULTS_LIBRARY"], "DP_READ_FAULTS": f"{call}:{number}:{newest.name}"})
+    # A file that cannot be looked at can be read all the same.
+    begin_again()
+    done = resumed(words, {"LD_PRELOAD": os.environ["DP_READ_FAULTS_LIBRARY"],
+                           "DP_READ_FAULTS": f"stat:{errno.EIO}:{newest.name}"})
+    assert "resumed from step 4 (epoch 1) of ck" in done.stdout, done.stdout
+    # The copy of the log beside a part: the log begins again.
+    for log, make in ((newest, lambda path: os.truncate(path, 1 << 40)), (newest, lambda path: (path.unlink(), os.mkfifo(path)))):
+        begin_again()
+        copy, = pathlib.Path("ck").glob("step000000004.*.log.h5")
+        make(copy)
+        done = resumed(words)
+        assert f"{copy} is lost or damaged: the log begins again" in done.stderr, done.stderr
+        assert "resumed from step 4 (epoch 1) of ck" in done.stdout, done.stdout
+    # With none that can be read, a run that began at its start would remove them.
+    begin_again()
+    for path in (before, newest):
+        flip_a_byte(str(path))
+    done = resumed(words, code=3)
+    assert "dptrain: --checkpoint ck: holds checkpoints, and none of them can be read; --resume would begin at the start " \
+        "and remove them" in done.stderr, done.stderr
+    assert before.exists() and newest.exists() and not os.path.exists("again.h5")
+
+
+def parts_of_others() -> None:
+    """A part under another part's name is no part: of another rank, step or start."""
+    words = ("--compress", "q4", "--epochs", "1")
+    run(2, "whole.h5", *words)
+    last = steps_in("ck")[-1]
+    files = {(int(match[1]), int(match[2])): path for path in pathlib.Path("ck").iterdir() if (match := SHARD.fullmatch(path.name))}
+    before = steps_in("ck")[-2]
+    shutil.copytree("ck", "kept")
+    wanted = files[last, 1].name
+    run(2, "other.h5", *words, "--checkpoint", "other")
+    elsewhere, = pathlib.Path("other").glob(f"step{last:09d}.rank1of2.*")
+    for source, said in ((files[last, 0], rf"rank 0 of 2 at step {last}"), (files[before, 1], rf"rank 1 of 2 at step {before}"),
+                         (elsewhere, rf"rank 1 of 2 at step {last}, written by start {SHARD.fullmatch(elsewhere.name)[4]}")):
+        shutil.rmtree("ck")
+        shutil.copytree("kept", "ck")
+        shutil.copy(pathlib.Path("kept", source.name) if source.parent.name == "ck" else source, f"ck/{wanted}")
+        pathlib.Path("again.h5").unlink(missing_ok=True)
+        done = run(2, "again.h5", *words, "--resume")
+        assert re.search(rf"dptrain: on \S+: ck/{wanted}: is another part than its name says: that of {said}.*; it counts as "
+                         r"not there\n", done.stderr), done.stderr
+        assert f"resumed from step {before} (epoch 1) of ck" in done.stdout, done.stdout
+        assert_same_training("whole.h5", "again.h5")
+
+
+def more_epochs() -> None:
+    """A schedule that falls begins again higher up when epochs are added: a line says from where to where."""
+    words = ("--lr-schedule", "cosine", "--checkpoint-every", "1epoch", "--checkpoint-keep", "3")
+    run(1, "a.h5", *words)
+    done = run(1, "b.h5", *words, "--epochs", "4", "--resume")
+    with h5py.File("b.h5", "r") as log:
+        rates = log["steps"]["learning_rate"][:]
+    step = len(rates) // 2
+    assert rates[step] > 10 * rates[step - 1], rates
+    assert (f"learning rate: {rates[step - 1]:.3g} in step {step}, the last one before the checkpoint, and {rates[step]:.3g} in "
+            "the next one, by the schedule of 4 epochs") in done.stdout, (done.stdout, rates)
+    done = run(1, "c.h5", *words, "--epochs", "4", "--resume")
+    assert "learning rate:" not in done.stdout, done.stdout
+
+
 def other_number_of_ranks() -> None:
     words = ("--compress", "q4", "--epochs", "3", "--lr-scaling", "linear", "--lr-schedule", "constant")
     run(3, "a.h5", *words)
@@ -597,6 +726,7 @@ def folder_goes_away() -> None:
 CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
          without_exchange, rounds, steps_that_ranks_skip, round_that_is_lost, repeated_choices, by_time,
          exported_weights, damaged_export, files_that_cannot_be_made_again, killed, damaged_or_missing,
+         unreadable_parts, parts_of_others, more_epochs,
          other_number_of_ranks, refusals, other_build, two_at_once, other_data, folder_goes_away]
 
 with tempfile.TemporaryDirectory() as folder:
