@@ -59,7 +59,7 @@ bool Checkpoints::is_due(std::uint64_t step, bool ends_epoch) {
   if (ends_epoch) ++epochs_;
   if (every.epochs > 0 && epochs_ >= every.epochs) is_wanted_ = true;
   if (every.steps > 0 && step >= last_step_ + every.steps) is_wanted_ = true;
-  if ((pending_ || every.seconds > 0) && step >= next_question_) {
+  if (asks_at(step)) {
     const bool was_tidying = is_tidying_;
     ask(step);
     // To tidy up takes a moment: another one that is due need not wait for the next step.

@@ -66,6 +66,10 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
+  // Whether is_due() will ask the other ranks at this step, which may wait for them and for the disk.
+  [[nodiscard]] bool asks_at(std::uint64_t step) const {
+    return (pending_ || options_.every.seconds > 0) && step >= next_question_;
+  }
   // Collective, after every step: looks whether the last checkpoint is complete, and says whether
   // another one is due. It is not while one is under way.
   [[nodiscard]] bool is_due(std::uint64_t step, bool ends_epoch);

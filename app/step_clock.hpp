@@ -39,17 +39,15 @@ class StepClock {
   StepClock(Device& device, TraceTrack* trace)
       : device_(device), marks_(device.make_time_marks(kMarks)), trace_(trace) {}
 
-  // Call it before the first step of an epoch: the time until now belongs to no step.
+  // Call it before the first step of an epoch: the time since the last step belongs to no step.
   void begin() {
     device_.synchronize();
-    is_pending_ = false;
+    complete();
     mark(kUpdated + (parity_ ^ 1u));
   }
   void step_begins(std::uint64_t step) {
     step_ = step;
     if (trace_ != nullptr && !is_cpu() && trace_->begins_with(step)) {
-      device_.synchronize();
-      complete();
       begin();
     }
     mark(kBegin);

@@ -77,6 +77,8 @@ class Trainer {
   [[nodiscard]] std::size_t resume();
   void tell_learning_rate();
   void checkpoint_if_due(bool ends_epoch);
+  void begin_checkpoint_time();
+  void end_checkpoint_time();
   void write_checkpoint();
   void end_checkpoints();
   [[nodiscard]] bool is_newest_complete() const;

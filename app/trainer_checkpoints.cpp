@@ -103,16 +103,30 @@ void Trainer::tell_learning_rate() {
 // Not while the exchange of a round is under way, which such a question would wait for: it is asked
 // again after the step in which the sum is applied.
 void Trainer::checkpoint_if_due(bool ends_epoch) {
-  if (replica_.is_round_under_way()) return;
-  if (checkpoints_ && checkpoints_->is_due(global_step_, ends_epoch)) write_checkpoint();
+  if (!checkpoints_ || replica_.is_round_under_way()) return;
+  const bool asks = checkpoints_->asks_at(global_step_);
+  if (asks) begin_checkpoint_time();
+  const bool is_due = checkpoints_->is_due(global_step_, ends_epoch);
+  if (asks) end_checkpoint_time();
+  if (is_due) write_checkpoint();
+}
+
+// What is between the two belongs to the epoch's checkpoint_s, and to no step.
+void Trainer::begin_checkpoint_time() {
+  const double before_s = epoch_clock_.lap();
+  if (!is_between_epochs_) tally_.earlier_s += before_s;
+}
+
+void Trainer::end_checkpoint_time() {
+  (is_between_epochs_ ? checkpoint_s_ : tally_.checkpoint_s) += epoch_clock_.lap();
+  replica_.begin_times();
 }
 
 // Training stands still while the state is copied.
 void Trainer::write_checkpoint() {
-  const double before_s = epoch_clock_.lap();
+  begin_checkpoint_time();
   RunStatus::say_step(global_step_, true);
   recorder_.gather_steps();  // the log's copy has all rows
-  if (!is_between_epochs_) tally_.earlier_s += before_s;
   StateList state;
   list_state(state);
   CheckpointExtras extras;
@@ -124,8 +138,7 @@ void Trainer::write_checkpoint() {
   extras.log = recorder_.log_image(head);
   extras.texts.emplace_back(kHeadEntry, head.text());
   checkpoints_->write(global_step_, state, extras);
-  (is_between_epochs_ ? checkpoint_s_ : tally_.checkpoint_s) += epoch_clock_.lap();
-  replica_.begin_times();  // it belongs to no step
+  end_checkpoint_time();
 }
 
 // The end of the run always has a checkpoint, so that more epochs can be added.

@@ -193,6 +193,28 @@ def slow_last_checkpoint_is_waited_for() -> None:
     assert len([name for name in os.listdir("ck") if name.endswith(".ckpt")]) == RANKS, (os.listdir("ck"), out)
 
 
+def checkpoint_time_is_accounted() -> None:
+    """What training waits for a slow disk that renames and removes files is checkpoint_s, and no step's time."""
+    try:
+        import h5py
+    except ImportError as missing:
+        print(f"skipped: {missing}; apt-get install python3-h5py")
+        sys.exit(77)
+    pause_s = 0.3
+    words = command(marker_of(0), "--limit-train", "960", "--epochs", "2", "--log", "a.h5", "--log-steps", "1", "--checkpoint", "ck",
+                    "--checkpoint-every", "1steps", environment={"DP_PAUSE_IN": f"1:fsync ck:{pause_s}"}, ranks=2)
+    process, _, err = run(marker_of(0), words)
+    assert process.returncode == 0, err
+    with h5py.File("a.h5", "r") as log:
+        epochs, ranks, steps = (log[table][:] for table in ("epochs", "ranks", "steps"))
+    assert epochs["checkpoint_s"].sum() > pause_s, epochs["checkpoint_s"]
+    parts = ("data_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
+    for row in [*epochs, *ranks]:
+        assert abs(sum(row[part] for part in parts) - row["epoch_s"]) < 1e-9, row
+    for row in ranks[ranks["rank"] == 0]:
+        assert steps["step_s"][steps["epoch"] == row["epoch"]].sum() <= row["epoch_s"] + 1e-6, (row, steps)
+
+
 def hanging_disk_under_a_checkpoint() -> None:
     """Rank 1's disk hangs: training goes on and says so, and the end says what is missing."""
     words = command(marker_of(0), "--limit-train", "240", "--epochs", "10", "--log", "a.h5", "--checkpoint", "ck",

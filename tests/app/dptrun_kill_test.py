@@ -168,6 +168,13 @@ def compare(name: str, run: Run, want: dict[str, np.ndarray]) -> None:
         raise AssertionError(f"{name}: {error}\n{run.text()}") from error
 
 
+def check_last_step(run: Run) -> None:
+    """A run that a killed rank has ended had come at least as far as the checkpoint from which the next one goes on."""
+    text = run.text()
+    for last, first in re.findall(r"run \d+ ended after step (\d+) or later: rank(?:.|\n)*?training goes on with step (\d+)", text):
+        assert int(first) - 1 <= int(last), text
+
+
 def main() -> None:
     chance = random.Random(OPTIONS.seed)
     undisturbed = Run("undisturbed")
@@ -194,6 +201,7 @@ def main() -> None:
             if disturbed_at is None:
                 length_s = time.monotonic() - run.began
             run.finish()
+            check_last_step(run)
             compare(name, run, want)
             if disturbed_at is not None:
                 done[what] += 1
