@@ -66,7 +66,8 @@ class Checkpoints {
   Checkpoints(const Checkpoints&) = delete;
   Checkpoints& operator=(const Checkpoints&) = delete;
 
-  // Whether is_due() will ask the other ranks at this step, which may wait for them and for the disk.
+  // Whether is_due() will ask the other ranks at this step, which may wait for them and for the
+  // disk.
   [[nodiscard]] bool asks_at(std::uint64_t step) const {
     return (pending_ || options_.every.seconds > 0) && step >= next_question_;
   }

@@ -120,7 +120,8 @@ class Supervisor {
   std::string what_ended(const dp::AttemptReport& report) const {
     if (!report.last_step)
       return fmt::format("run {} ended before its first step: {}", attempts_, report.why);
-    return fmt::format("run {} ended after step {} or later: {}", attempts_, *report.last_step, report.why);
+    return fmt::format("run {} ended after step {} or later: {}", attempts_, *report.last_step,
+                       report.why);
   }
 
   bool may_start_again(const dp::AttemptReport& report) {

@@ -114,7 +114,11 @@ void GradientSync::order_rate(std::uint64_t step, std::uint64_t number, double p
   progress_ = progress;
   planned_at_ = planned_from(step);
   if (planned_at_) planned_bits_ = options_.planned_bits[*planned_at_];
-  if (!limits_) planned_bits_ = guarded(planned_bits(mean_bits_, progress));
+  if (!limits_ && mean_bits_ > 0.0) {
+    const double planned = planned_bits(mean_bits_, progress);
+    planned_bits_ = guarded(planned);
+    rate_.run_debt().begin_step(mean_bits_, progress, planned_bits_ / planned);
+  }
   if (auto_rate_) {
     const double now_s = seconds_now();
     if (std::exchange(has_times_, false)) {
@@ -198,6 +202,12 @@ void GradientSync::steer_rate(const StepVerdict& verdict) {
   if (wanted_error_ == 0.0 && ResidualGuard::is_told_in(step_)) {
     guard_.update(verdict.rate.word.has_alarm);
   }
+  std::array<double, kRateSites> sent = {};
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    const RateTally::Site& site = verdict.rate.sites[s];
+    sent[s] = site.values == 0 ? -1.0 : site.bits();
+  }
+  rate_.run_debt().add(sent);
   // The least wish of all ranks is the plan of the next step.
   const RateWish wish = verdict.rate.wish();
   double next_bits = planned_bits_;

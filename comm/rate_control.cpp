@@ -9,13 +9,6 @@ namespace {
 
 constexpr double kCodesPerOctave = 2048.0, kLeastOctave = -12.0;
 
-// A run's first step has so many times the bits of its second half, but not so many that most
-// values are sent in full.
-constexpr double kFirst = 6.0, kMostFirstBits = 2.5;
-
-// What makes the mean of the plan 1, if the first step has `first` times the bits of the last.
-double plan_factor(double first) { return 2.0 / ((first - 1.0) / std::log(first) + 1.0); }
-
 constexpr std::size_t kMostCode = 127;  // of the codec
 
 constexpr int kBinShift = 21;  // sign, exponent and two bits of the mantissa remain
@@ -130,13 +123,6 @@ double MagnitudeHistogram::step_for_error(double wanted) const {
   return std::exp(least);
 }
 
-double planned_bits(double mean, double progress) {
-  if (progress < 0.0) return mean;
-  double first = kFirst;
-  while (first > 1.05 && mean * plan_factor(first) * first > kMostFirstBits) first *= 0.98;
-  return mean * plan_factor(first) * std::pow(first, std::max(0.0, 1.0 - 2.0 * progress));
-}
-
 void RateController::start(const std::array<MagnitudeHistogram, kRateSites>& histograms,
                            double bits) {
   std::array<double, kRateSites> steps = {};
@@ -181,6 +167,7 @@ void RateController::set_scale(double scale) {
 }
 
 double RateController::wanted(double bits, std::size_t site) const {
+  if (run_debt_.is_known()) return bits * run_debt_.share(site);
   const double debt = static_cast<double>(debts_[site]) * kUnit / kHorizon;
   return bits * (1.0 - std::clamp(debt, -kMostDebt, kMostDebt));
 }
@@ -206,15 +193,18 @@ void RateController::update(const RateTally& tally, double bits, double next_bit
                                          -most_debt, most_debt);
     double change = 0.0, most_change = kMostChange;
     if (is_even) {
-      change = over - 1.0;
-      most_change = kMostEvenChange;
+      const double gain = std::clamp(bits / kFullGainBits, kMostEvenChange, 1.0);
+      change = std::clamp(gain * (over - 1.0), -kMostEvenChange, kMostEvenChange / gain);
+      most_change = 1.0;
       log_factors_[s] =
           -std::llround(std::log2(std::clamp(over, 1.0 / kMostFactor, kMostFactor)) / kUnit);
     } else {
       change = std::min(kMostGain, bits / 2) * (sent / wanted(bits, s) - 1.0);
     }
     change -= std::log(next_bits / bits) / 2;
-    log_steps_[s] += std::llround(std::clamp(change, -most_change, most_change) * kLog2E / kUnit);
+    change = std::clamp(change, -most_change, most_change);
+    if (is_even && run_debt_.is_known()) change += kPush * (1.0 - run_debt_.share(s));
+    log_steps_[s] += std::llround(change * kLog2E / kUnit);
   }
 }
 
@@ -244,6 +234,7 @@ void RateController::list_state(StateVisitor& visitor, const std::string& prefix
                  StateShare::replicated);
   visitor.value(prefix + "/is_started", is_started_);
   visitor.value(prefix + "/followed", followed_);
+  run_debt_.list_state(visitor, prefix);
 }
 
 }  // namespace dp

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "comm/rate_guard.hpp"
+#include "comm/rate_plan.hpp"
 #include "kernels/base/state.hpp"
 
 namespace dp {
@@ -184,15 +185,6 @@ struct RateReport {
   }
 };
 
-// The bits a value at a place of a run, of which `mean` is the mean over the run: `mean` times
-//
-//     c * first^max(0, 1 - 2 progress)     with c so that the mean over the run is 1
-//
-// and first = 6, or less where a run would begin with more than 2.5 bits.
-// A run begins finer than it ends, since feedback delivers late what was dropped, and a short run
-// ends before that. Without a known length (progress below 0) it is `mean` throughout.
-[[nodiscard]] double planned_bits(double mean, double progress);
-
 // Chooses the steps so that a mean of so many bits a value is sent.
 //
 // The first step's values are counted, and from this histogram come the steps of the second one.
@@ -203,25 +195,34 @@ struct RateReport {
 //     gain = min(kMostGain, B / 2)
 //     B' = B * (1 - clamp(debt / kHorizon, +-kMostDebt))
 //
-// where debt is the sum of b / B - 1 so far, kept within what counts: so the mean of the run comes
-// right, too. The second term foresees a change of the plan: in the long run bits fall about as the
-// inverse square of the step. The gain
-// falls with the bits, because residuals answer later then: a larger step first lowers the bits by
-// far more than in the long run, when residuals have grown. The error is b / B - 1 and not log(b /
-// B), since the mean of b is what counts: at low bits a log has a limit cycle with 1.6 times the
-// bits.
+// where debt is the sum of b / B - 1 so far, kept within what counts: so the mean of the last steps
+// comes right, too. In a run of known length B' is what RunDebt makes of B, and the mean of the run
+// comes right. The second term foresees a change of the plan: in the long run bits fall about as
+// the inverse square of the step. The gain falls with the bits, because residuals answer later
+// then: a larger step first lowers the bits by far more than in the long run, when residuals have
+// grown. The error is b / B - 1 and not log(b / B), since the mean of b is what counts: at low bits
+// a log has a limit cycle with 1.6 times the bits.
 //
 // With an even_order() segments find steps of their own, for B' in the mean, and the common step is
 // what their shares refer to. What they took beyond B' says by how much the common step is off, of
 // which shares have taken over an eighth by then (SegmentRates::kWeight); they are told to give it
 // back, and
 //
-//     log step += clamp(b / B' - 1 - log(next B / B) / 2, +-kMostEvenChange)
+//     log step += clamp(gain * (b / B' - 1) - log(next B / B) / 2, -kMostEvenChange, most)
+//                 + kPush * (1 - share)
+//     gain = clamp(B / kFullGainBits, kMostEvenChange, 1),   most = kMostEvenChange / gain
+//
+// At few bits a step with many times B' follows several that are nearly empty. There the gain is
+// less and the clamp wider, or such steps would count for less than the empty ones, and the mean
+// would be too large. The last term, in a run of known length, is 1 - RunDebt::share() and removes
+// what is left of that.
 class RateController {
  public:
   static constexpr double kMostGain = 0.15, kMostChange = 0.14;  // 15 % a step
   static constexpr double kHorizon = 30.0, kMostDebt = 0.25;
   static constexpr double kMostEvenChange = 0.35, kMostFactor = 8.0;
+  static constexpr double kFullGainBits = 0.2;  // from which kMostEvenChange suffices
+  static constexpr double kPush = 0.5;
 
   // After the first step: the histograms of all ranks together.
   void start(const std::array<MagnitudeHistogram, kRateSites>& histograms, double bits);
@@ -243,6 +244,8 @@ class RateController {
   void set_scale(double scale);
   // For a step with so many planned bits.
   [[nodiscard]] EvenOrder even_order(double bits) const;
+  // The caller begins its steps and adds what they have sent.
+  [[nodiscard]] RunDebt& run_debt() { return run_debt_; }
   // With a wanted relative error instead: log step -= kMostGain * log(error / wanted).
   void update(const RateErrors& errors);
   [[nodiscard]] std::array<float, kRateSites> steps() const;
@@ -257,6 +260,7 @@ class RateController {
   // the step to base 2, and the debt, in units of kUnit.
   static constexpr double kUnit = 1.0 / 4096.0;
   std::array<std::int64_t, kRateSites> log_steps_ = {}, debts_ = {}, log_factors_ = {};
+  RunDebt run_debt_;
   std::int64_t is_started_ = 0;
   // What follow() came to last; nothing before.
   static constexpr std::int64_t kUnknown = std::numeric_limits<std::int64_t>::min();
