@@ -50,6 +50,7 @@ struct RunDescription {
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   net::Network* network;
   std::string exchange_path;  // "device" or "host"; empty without a GPU
+  std::size_t ranks_on_gpu = 1;  // of this host, on this rank's GPU
   LinkProbe link;             // zeros if it was not measured
   std::size_t bucket_bytes;
   const Dataset* data;

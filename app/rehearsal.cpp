@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/base/error.hpp"
 #include "kernels/base/state.hpp"
 
 namespace dp {
@@ -30,6 +31,17 @@ class KeptState {
     }
   }
   ~KeptState() {
+    try {
+      bring_back();
+    } catch (const Error&) {
+      // A GPU has failed; what waits for it next throws.
+    }
+  }
+  KeptState(const KeptState&) = delete;
+  KeptState& operator=(const KeptState&) = delete;
+
+ private:
+  void bring_back() {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       const StateBlock& block = list_.blocks[i];
       if (block.place == StatePlace::device) {
@@ -39,10 +51,7 @@ class KeptState {
       }
     }
   }
-  KeptState(const KeptState&) = delete;
-  KeptState& operator=(const KeptState&) = delete;
 
- private:
   Device& device_;
   StateList list_;
   std::vector<std::vector<std::byte>> copies_;

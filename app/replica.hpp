@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -90,7 +91,9 @@ class Replica {
   Replica& operator=(const Replica&) = delete;
 
   // ---- set-up
-  // Makes memory and plans for a batch size. An OutOfMemory says what would fit.
+  // Makes memory and plans for a batch size. An OutOfMemory says what would fit. On a GPU, if
+  // layers gather values of all ranks, it also computes one batch of zeros in training
+  // (expect_host_waits).
   void prepare(std::size_t samples, net::Mode mode);
   // Plans the buckets and, on a GPU, the path, which is chosen by measurement if it is `automatic`.
   void plan_exchange();
@@ -216,6 +219,8 @@ class Replica {
   [[nodiscard]] bool is_gpu() const { return device_.kind() == DeviceKind::cuda; }
   // Null on a GPU, where layers run later than they are called.
   [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
+  void make_input(std::size_t samples);
+  void run_once(std::size_t samples);
   [[nodiscard]] TensorView images_of(const LoadedBatch& batch);
   void bring_in(const LoadedBatch& batch);
   [[nodiscard]] LoadedBatch take_loaded();
@@ -225,7 +230,8 @@ class Replica {
   void add_decay(std::size_t tensor);
   void set_groups();
   void choose_tensor_final();
-  // These are in replica_rounds.cpp, like the methods for rounds and list_state().
+  // These are in replica_rounds.cpp, like the methods for rounds and list_state(). Set-up is in
+  // replica_setup.cpp.
   void begin_rounds(std::size_t epoch, double learning_rate);
   void begin_exchange_of_round(std::uint64_t step, double progress);
   void after_round(std::size_t steps, double progress, bool is_late);
@@ -255,6 +261,7 @@ class Replica {
 
   // The input of a GPU.
   std::size_t largest_batch_ = 0;
+  std::set<std::size_t> run_once_;  // batch sizes
   std::unique_ptr<InputLink> input_;
   Device::Memory image_memory_;
 

@@ -14,6 +14,7 @@
 #include "app/rank_main.hpp"
 #include "app/run_batches.hpp"
 #include "app/run_checkpoint.hpp"
+#include "app/run_device.hpp"
 #include "app/run_options.hpp"
 #include "app/stop_notice.hpp"
 #include "app/together_on_hosts.hpp"
@@ -28,54 +29,7 @@ namespace {
 
 std::size_t to_size(std::int64_t value) { return checked_cast<std::size_t>(value); }
 
-DataType activation_type(const Options& options) {
-  return options.precision == Options::Precision::bf16 ? DataType::bf16 : DataType::f32;
-}
-
 // ---- the parts, in this order -------------------------------------------------------------------
-
-void choose_device(Run& run) {
-  DeviceKind kind = DeviceKind::cpu;
-  if (run.options.device == Options::Device::cuda) kind = DeviceKind::cuda;
-  if (run.options.device == Options::Device::automatic && count_gpus(&run.why_no_gpu) > 0) {
-    kind = DeviceKind::cuda;
-  }
-  if (kind == DeviceKind::cpu && run.options.precision == Options::Precision::tf32) {
-    throw_error(ErrorKind::device,
-                "--precision tf32: a CPU has no such arithmetic; allowed with --device cpu: fp32, "
-                "bf16");
-  }
-  if (kind == DeviceKind::cpu && run.options.gpu_exchange == Options::GpuExchange::device) {
-    throw_error(ErrorKind::usage,
-                "--gpu-exchange device: this run computes on a CPU; allowed with it: auto, host");
-  }
-  run.device = make_device({.kind = kind,
-                            .threads = run.share.threads,
-                            .tune = run.options.measures_algorithms(),
-                            .index = run.comm.local_rank(),
-                            .allow_tf32 = run.options.precision == Options::Precision::tf32});
-  if (!run.device->supports(activation_type(run.options))) {
-    throw_error(ErrorKind::device, "--precision bf16: {} has no AVX512-BF16; allowed here: fp32",
-                run.device->description());
-  }
-}
-
-// A run trains on one kind of device, because kinds differ in the last bits of their arithmetic.
-void agree_on_device(Run& run) {
-  const std::string mine = run.device->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
-  const std::vector<std::string> kinds = run.comm.gather(mine),
-                                 reasons = run.comm.gather(run.why_no_gpu);
-  together(run.comm, kDptrainNames, [&] {
-    for (std::size_t r = 1; r < kinds.size(); ++r) {  // only rank 0 has the lists
-      if (kinds[r] == kinds[0]) continue;
-      const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
-      throw_error(ErrorKind::device,
-                  "--device auto: rank 0 computes on {}, rank {} on {} (on {}: {}); all ranks of a "
-                  "run need the same kind: use --device cpu, or cuda where every host has one",
-                  kinds[0], r, kinds[r], run.comm.hosts()[without], reasons[without]);
-    }
-  });
-}
 
 std::optional<std::array<float, kColours>> colours_of(const std::vector<double>& values) {
   if (values.empty()) return {};
@@ -302,6 +256,7 @@ void make_recorder(Run& run) {
                                                 .why_no_gpu = run.why_no_gpu,
                                                 .network = &run.replica->network(),
                                                 .exchange_path = run.replica->sync().path(),
+                                                .ranks_on_gpu = run.ranks_on_gpu,
                                                 .link = run.link,
                                                 .bucket_bytes = run.replica->sync().bucket_bytes(),
                                                 .data = &run.data,

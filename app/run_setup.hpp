@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "app/batch_schedule.hpp"
+#include "app/device_watch.hpp"
 #include "app/fingerprint.hpp"
 #include "app/options.hpp"
 #include "app/process.hpp"
@@ -78,7 +79,9 @@ struct Run {
   Progress& progress;
   CpuShare share;
   std::unique_ptr<Device> device;
-  std::string why_no_gpu;  // if --device auto has found no usable GPU
+  std::optional<DeviceWatch> device_watch;  // of a GPU
+  std::size_t ranks_on_gpu = 1;             // of this host, on the same GPU as this one
+  std::string why_no_gpu;                   // if --device auto has found no usable GPU
   Dataset data;
   std::uint64_t data_hash = 0;        // content_hash(data)
   std::optional<ResumePoint> resume;  // where the run goes on; until its state is restored

@@ -260,6 +260,7 @@ void GradientSync::connect(Communicator& communicator) {
     link_ = make_bucket_link(*device_, gradient_.data(), is_on_device_ ? nullptr : gradient.data(),
                              std::move(slices));
     options.device = is_on_device_ ? device_ : nullptr;
+    options.computing = device_;
     options.thread_start = [device = device_] { device->make_current(); };
     options.is_final = [link = link_.get()](std::size_t bucket) { return link->is_final(bucket); };
     if (!is_on_device_) {

@@ -20,13 +20,17 @@ JobThread::Number JobThread::post(void (*call)(void*), void* context) {
 
 void JobThread::wait(Number job) {
   std::unique_lock lock(mutex_);
+  ++waiting_;
   to_callers_.wait(lock, [&] { return over_ >= job || failure_; });
+  --waiting_;
   if (over_ < job) std::rethrow_exception(failure_);
 }
 
 bool JobThread::wait_for(Number job, std::chrono::duration<double> most) {
   std::unique_lock lock(mutex_);
+  ++waiting_;
   to_callers_.wait_for(lock, most, [&] { return over_ >= job || failure_; });
+  --waiting_;
   if (over_ < job && failure_) std::rethrow_exception(failure_);
   return over_ >= job;
 }

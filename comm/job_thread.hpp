@@ -86,6 +86,8 @@ class JobThread {
 
   // For jobs.
   [[nodiscard]] bool must_stop() const { return must_stop_; }
+  // Whether a caller waits, for this job or a later one.
+  [[nodiscard]] bool is_awaited() const { return waiting_ > 0; }
   // Sleeps until wake(), the end of the time, or stop(). Does not sleep if has_work() is true.
   template <class HasWork>
   void nap(std::chrono::microseconds most, HasWork has_work) {
@@ -110,6 +112,7 @@ class JobThread {
   Number posted_ = 0, over_ = 0;  // the last job that came, and the last that is over
   std::exception_ptr failure_;
   std::atomic<bool> must_stop_ = false;
+  std::atomic<int> waiting_ = 0;  // callers
   std::thread thread_;
 };
 

@@ -39,6 +39,11 @@ void GatherDesk::gather(Pass pass, std::span<const float> mine, std::span<float>
   (pass == Pass::forward ? waits_.forward_s : waits_.backward_s) += waited_s;
 }
 
+bool GatherDesk::is_served() {
+  const std::lock_guard lock(mutex_);
+  return is_open_;
+}
+
 GatherDesk::Waits GatherDesk::take_waits() {
   const std::lock_guard lock(mutex_);
   return std::exchange(waits_, {});

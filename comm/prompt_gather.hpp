@@ -51,6 +51,7 @@ class GatherDesk final : public RankGather {
       : ranks_(ranks), trace_(trace) {}
 
   [[nodiscard]] std::size_t ranks() const override { return ranks_; }
+  [[nodiscard]] bool is_served() override;
   void reserve(std::size_t floats) override { most_floats_ = std::max(most_floats_, floats); }
   void gather(Pass pass, std::span<const float> mine, std::span<float> all) override;
 

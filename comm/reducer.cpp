@@ -19,8 +19,9 @@ constexpr auto kRestBetweenSteps = 100ms;
 // Sleeps while an operation waits for other ranks' floats: an eighth of what it has waited already,
 // but at least the first and at most the second.
 constexpr auto kRestInGather = 20us, kMostRestInGather = 500us;
-// How often other ranks' questions are answered in a step.
-constexpr auto kServe = 20ms;
+// How often other ranks' questions are answered in a step, and how often a GPU is asked whether it
+// has failed.
+constexpr auto kServe = 20ms, kLookAtGpu = 1000ms;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -154,44 +155,6 @@ void Reducer::all_mean(std::span<float> values) {
   });
 }
 
-CommTimes Reducer::take_times() {
-  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
-  return run([this](Communicator&) {
-    CommTimes taken = taken_times();
-    if (residual_.empty()) return taken;
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      if (!specs_[b].feedback) continue;
-      const double squares = exact_->memory().squares_of_sum(residual_.data() + buckets_[b].offset,
-                                                             nullptr, buckets_[b].elements);
-      taken.buckets[b].residual_squares = squares;
-      taken.total.residual_squares += squares;
-    }
-    return taken;
-  });
-}
-
-CommTimes Reducer::taken_times() {
-  CommTimes taken = meter_.take();
-  if (gather_) taken.total.gathered = gather_->take_cost();
-  return taken;
-}
-
-void Reducer::ask_times() {
-  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
-  times_job_ = thread_->post(
-      [](void* self) {
-        auto& reducer = *static_cast<Reducer*>(self);
-        reducer.asked_times_ = reducer.taken_times();
-      },
-      this);
-}
-
-CommTimes Reducer::asked_times() {
-  DP_ASSERT(times_job_ != 0, "nobody has asked for the costs of step {}", step_);
-  thread_->wait(std::exchange(times_job_, 0));
-  return std::move(asked_times_);
-}
-
 // The first job of a step: every sum is in place when it ends.
 void Reducer::deliver_sums() {
   running_step_ = step_;
@@ -271,11 +234,31 @@ void Reducer::exchange_until(IsReached is_reached) {
     }
     while (const auto bucket = pipeline_.next_delivered()) hand_over(*bucket);
     if (has_moved || has_gathered || !is_busy()) deadline.moved();
-    if (has_moved || has_gathered) continue;
+    if (has_moved || has_gathered) {
+      gpu_wait_.reset();
+      continue;
+    }
     rest();
+    if (options_.computing != nullptr) look_at_gpu();
     if (is_busy()) {
       deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
     }
+  }
+  gpu_wait_.reset();
+}
+
+// Nothing has moved. If nothing is under way either, and the caller has enqueued what it has and
+// waits, only the GPU can bring the step on.
+void Reducer::look_at_gpu() {
+  const Clock::time_point now = Clock::now();
+  if (now - looked_at_gpu_ > kLookAtGpu) {
+    options_.computing->check();
+    looked_at_gpu_ = now;
+  }
+  if (is_busy() || !thread_->is_awaited()) {
+    gpu_wait_.reset();
+  } else if (!gpu_wait_) {
+    gpu_wait_.emplace(options_.computing->waits(), "the gradients of a step");
   }
 }
 

@@ -86,6 +86,10 @@ struct ReducerOptions {
   std::function<void(std::size_t bucket)> on_delivered = {};
   // The thread calls it first, to make a GPU its current one.
   std::function<void()> thread_start = {};
+  // The GPU that is_final asks for. Nothing becomes final on a GPU that has failed or stands still,
+  // so the thread asks it for its failure, and lets it know that it is waited for (Device::waits).
+  // Null: none.
+  Device* computing = nullptr;
   // Operations that gather floats of all ranks in a step do it here: between begin_step and the
   // step's last bucket. It outlives the reducer and no longer changes its reserve(). Null: none do.
   GatherDesk* desk = nullptr;
@@ -230,6 +234,7 @@ class Reducer {
     return pipeline_.is_in_flight() || (gather_ && gather_->is_under_way());
   }
   void rest();
+  void look_at_gpu();
   void tell_whereabouts(std::size_t buckets_begun, bool is_in_step);
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
@@ -275,7 +280,8 @@ class Reducer {
   bool must_sample_ = false;  // the next step
   bool is_sampling_ = false;  // the running one
   LookPace pace_;
-  Clock::time_point served_at_;
+  Clock::time_point served_at_, looked_at_gpu_;
+  std::optional<DeviceWaits::Wait> gpu_wait_;  // nothing of this rank is under way meanwhile
 
   // Its jobs use all of the above: last, so that it ends first.
   std::optional<JobThread> thread_;

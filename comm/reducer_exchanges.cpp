@@ -1,6 +1,7 @@
-// The reducer's exchanges: how a bucket, its codec and its topology become one.
+// The reducer's exchanges: how a bucket, its codec and its topology become one, and what they cost.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "comm/reducer.hpp"
 #include "comm/tags.hpp"
@@ -182,6 +183,44 @@ void Reducer::sample_error() {
     }
     must_sample_ = true;
   });
+}
+
+CommTimes Reducer::take_times() {
+  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
+  return run([this](Communicator&) {
+    CommTimes taken = taken_times();
+    if (residual_.empty()) return taken;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      if (!specs_[b].feedback) continue;
+      const double squares = exact_->memory().squares_of_sum(residual_.data() + buckets_[b].offset,
+                                                             nullptr, buckets_[b].elements);
+      taken.buckets[b].residual_squares = squares;
+      taken.total.residual_squares += squares;
+    }
+    return taken;
+  });
+}
+
+CommTimes Reducer::taken_times() {
+  CommTimes taken = meter_.take();
+  if (gather_) taken.total.gathered = gather_->take_cost();
+  return taken;
+}
+
+void Reducer::ask_times() {
+  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
+  times_job_ = thread_->post(
+      [](void* self) {
+        auto& reducer = *static_cast<Reducer*>(self);
+        reducer.asked_times_ = reducer.taken_times();
+      },
+      this);
+}
+
+CommTimes Reducer::asked_times() {
+  DP_ASSERT(times_job_ != 0, "nobody has asked for the costs of step {}", step_);
+  thread_->wait(std::exchange(times_job_, 0));
+  return std::move(asked_times_);
 }
 
 }  // namespace dp

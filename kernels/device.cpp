@@ -1,6 +1,7 @@
 // What is asked of GPUs and needs no operations, in builds with and without CUDA.
 #include "kernels/device.hpp"
 
+#include <cstdlib>
 #include <utility>
 
 #include "kernels/base/setting_error.hpp"
@@ -12,6 +13,12 @@
 #endif
 
 namespace dp {
+
+void expect_host_waits() {
+  constexpr int kKeepTheUsers = 0;
+  setenv("CUDA_MODULE_LOADING", "EAGER", kKeepTheUsers);
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeepTheUsers);
+}
 
 #ifdef DP_HAVE_CUDA
 

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device_waits.hpp"
 #include "kernels/tensor.hpp"
 #include "kernels/tuning.hpp"
 
@@ -59,6 +60,10 @@ class Device {
   [[nodiscard]] DeviceKind kind() const { return options_.kind; }
   [[nodiscard]] int threads() const { return options_.threads; }
   [[nodiscard]] Tuning& tuning() { return tuning_; }
+  // The waits for this device that go on. From any thread.
+  [[nodiscard]] DeviceWaits& waits() const { return *waits_; }
+  // For what may be released after the device.
+  [[nodiscard]] const std::shared_ptr<DeviceWaits>& shared_waits() const { return waits_; }
 
   // "AMD EPYC, 2 threads, AVX512-BF16, oneDNN 2.6.3"
   [[nodiscard]] virtual std::string description() const = 0;
@@ -92,6 +97,10 @@ class Device {
   // Waits until all operations have run.
   virtual void synchronize() = 0;
 
+  // Throws Error(device) if the device has failed, as after a fault in a kernel, without waiting.
+  // Whoever polls memory instead of waiting in a call asks it now and then. From any thread.
+  virtual void check() const {}
+
   // Every other thread than the one that made the device calls this before anything else.
   virtual void make_current() const {}
 
@@ -107,6 +116,7 @@ class Device {
  private:
   DeviceOptions options_;
   Tuning tuning_;
+  std::shared_ptr<DeviceWaits> waits_ = std::make_shared<DeviceWaits>();
 };
 
 // Throws Error(device) when this build or this machine has no such device. This one is part of
@@ -115,6 +125,22 @@ class Device {
 // A GPU's device, whatever options.kind says: for programs that exchange gradients and run no
 // operations. They need no device for gradients in host memory.
 [[nodiscard]] std::unique_ptr<Device> make_gpu(const DeviceOptions& options);
+
+// Call it before everything else that has to do with GPUs if operations will wait for functions of
+// the host which other threads keep waiting (rank_gather.hpp). Sets environment variables of CUDA,
+// but for those that the user has set:
+//   CUDA_MODULE_LOADING=EAGER         By default a kernel is loaded by its first launch. That may
+//                                     hold a lock of the context and wait for all that runs on the
+//                                     GPU; which waits for the function; which waits for a thread
+//                                     that wants to launch a kernel and so needs the lock (CUDA
+//                                     programming guide, "Lazy loading", "Potential hazards").
+//                                     Costs memory of the GPU and time at the start: all kernels of
+//                                     cuDNN and cuBLAS are loaded that the program opens.
+//   CUDA_DEVICE_MAX_CONNECTIONS=32    By default streams share eight queues of the hardware, and
+//                                     work may wait behind another stream's function of the host.
+// Libraries may load kernels of their own when they first need them. So whoever uses them runs
+// every operation once before functions of the host wait (Replica::prepare).
+void expect_host_waits();
 
 // The values of a buffer of the device.
 [[nodiscard]] inline std::vector<float> to_host(Device& device, std::span<const float> values) {

@@ -17,6 +17,8 @@ class RankGather {
  public:
   virtual ~RankGather() = default;
   [[nodiscard]] virtual std::size_t ranks() const = 0;
+  // False: the ranks are not connected yet, and gather() would throw.
+  [[nodiscard]] virtual bool is_served() { return true; }
   // In planning: gather() may be called with that many floats of each rank.
   virtual void reserve(std::size_t floats) = 0;
   // Collective: writes every rank's `mine`, by rank, into `all`. Throws Error(communication).

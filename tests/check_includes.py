@@ -24,7 +24,8 @@ ARROWS = {
     "device": [],
 }
 DEVICE = {f"kernels/{name}" for name in (
-    "device.hpp", "device.cpp", "bucket_link.hpp", "gpu_needs.hpp", "rank_gather.hpp", "tensor.hpp", "tuning.hpp", "tuning.cpp",
+    "device.hpp", "device.cpp", "device_waits.hpp", "device_waits.cpp", "bucket_link.hpp", "gpu_needs.hpp", "rank_gather.hpp",
+    "tensor.hpp", "tuning.hpp", "tuning.cpp",
     "cuda/bucket_link.cu", "cuda/check.cpp", "cuda/check.hpp", "cuda/device.cpp", "cuda/device.hpp", "cuda/handles.hpp",
     "cuda/launch.cuh", "cuda/libraries.cpp", "cuda/libraries.hpp", "cuda/library_check.hpp",
     "cuda/library_handles.cpp")}

@@ -61,7 +61,7 @@ CodecQueue::CodecQueue(CudaDevice& device)
       fixed_(allocate_bytes(kFirstSum + kSumBlocks * sizeof(double))) {
   grow(kFirstMaxima);
   DP_CHECK_CUDA(cudaMemsetAsync(fixed_.get(), 0, kFirstSum, stream()));
-  DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
+  device_.wait_for(stream(), "the set-up of codecs");
 }
 
 std::shared_ptr<CodecQueue> CodecQueue::of(CudaDevice& device) {
@@ -98,7 +98,7 @@ CodecQueue::Call CodecQueue::begin(std::size_t blocks) const {
 }
 
 CodecQueue::Report CodecQueue::finish() const {
-  DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
+  device_.wait_for(stream(), "a codec's kernels", DeviceWaits::Kind::prompt);
   return *reinterpret_cast<const Report*>(report_.get());
 }
 
@@ -138,7 +138,7 @@ bool CodecQueue::is_finite(const float* values, std::size_t n) const {
 void CodecQueue::to_host(const float* from, float* to, std::size_t n) const {
   if (n == 0) return;
   DP_CHECK_CUDA(cudaMemcpyAsync(to, from, n * sizeof(float), cudaMemcpyDeviceToHost, stream()));
-  DP_CHECK_CUDA(cudaStreamSynchronize(stream()));
+  device_.wait_for(stream(), "a copy to the host", DeviceWaits::Kind::prompt);
 }
 
 void CodecQueue::add(const float* values, float* sums, std::size_t n) const {

@@ -187,7 +187,7 @@ class CudaBatchNorm final : public BatchNorm {
     float* const first = reinterpret_cast<float*>(messages_.get());
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       gathers_[static_cast<std::size_t>(pass)] = {
-          desc.gather, pass, {first, floats}, {first + floats, ranks * floats}};
+          &device, desc.gather, pass, {first, floats}, {first + floats, ranks * floats}};
     }
     desc.gather->reserve(floats);
   }
@@ -256,6 +256,7 @@ class CudaBatchNorm final : public BatchNorm {
  private:
   // What the function of the host needs, in one place.
   struct Gather {
+    CudaDevice* device = nullptr;
     RankGather* desk = nullptr;
     Pass pass = Pass::forward;
     std::span<float> mine, all;
@@ -272,9 +273,13 @@ class CudaBatchNorm final : public BatchNorm {
     DP_CHECK_CUDA(cudaLaunchHostFunc(device_.stream(), function, data));
   }
 
+  // Not before the ranks are connected: what is enqueued then is a rehearsal, in which kernels are
+  // loaded (expect_host_waits), and nothing of the host may be in the queue.
   void gather(Pass pass) {
+    if (!desc_.gather->is_served()) return;
     const auto wait_for_ranks = [](void* data) {
       const auto& given = *static_cast<Gather*>(data);
+      const DeviceWaits::HostFunction waits(given.device->waits());
       try {
         given.desk->gather(given.pass, given.mine, given.all);
       } catch (...) {

@@ -38,6 +38,7 @@ class CudaBucketLink final : public BucketLink {
   // Marks and copies that are still on their way use memory that goes with this object or soon
   // after it.
   ~CudaBucketLink() override {
+    const DeviceWaits::Wait wait(device_.waits(), "the last copies of gradients");
     static_cast<void>(cudaStreamSynchronize(down_.get()));
     static_cast<void>(cudaStreamSynchronize(up_.get()));
     static_cast<void>(cudaStreamSynchronize(device_.stream()));

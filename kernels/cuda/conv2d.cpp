@@ -102,7 +102,7 @@ class Trial {
     DP_CHECK_CUDA(cudaEventRecord(begin_.get(), device_.stream()));
     pass_.run(plan, data_, packed_weights_, scratch_.get());
     DP_CHECK_CUDA(cudaEventRecord(end_.get(), device_.stream()));
-    DP_CHECK_CUDA(cudaEventSynchronize(end_.get()));
+    device_.wait_for(end_.get(), "the measurement of a convolution");
     float milliseconds = 0;
     DP_CHECK_CUDA(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()));
     return static_cast<double>(milliseconds) * 1e-3;
@@ -129,6 +129,7 @@ class Trial {
   // After an error in a kernel all calls fail until the process ends. Waits for what a plan that
   // failed has enqueued all the same.
   void check_device(const CudnnPlan& plan) const {
+    const DeviceWaits::Wait wait(device_.waits(), "the measurement of a convolution");
     const cudaError_t code = cudaStreamSynchronize(device_.stream());
     if (code == cudaSuccess) return;
     throw_error(ErrorKind::device, "the GPU failed while a convolution was measured ({}): {} ({})",

@@ -87,6 +87,8 @@ class GraphRecording final : public Recording {
       return;
     }
     if (graph_ == nullptr) capture();
+    // A launch waits while too many are on their way.
+    const DeviceWaits::Wait wait(device_.waits(), "the launches before this one");
     DP_CHECK_CUDA(cudaGraphLaunch(graph_, device_.stream()));
   }
 
@@ -134,7 +136,7 @@ class EventMarks final : public TimeMarks {
   }
   [[nodiscard]] double seconds(std::size_t from, std::size_t to) const override {
     // The later one may be a moment behind what the host has been told.
-    DP_CHECK_CUDA(cudaEventSynchronize(events_.at(to).get()));
+    device_.wait_for(events_.at(to).get(), "a step's operations");
     float milliseconds = 0;
     DP_CHECK_CUDA(
         cudaEventElapsedTime(&milliseconds, events_.at(from).get(), events_.at(to).get()));
@@ -202,7 +204,29 @@ CudaDevice::CudaDevice(const DeviceOptions& options)
   libraries_ = std::make_unique<Libraries>(*this);
 }
 
-CudaDevice::~CudaDevice() { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
+CudaDevice::~CudaDevice() {
+  const DeviceWaits::Wait wait(waits(), "its last operations");
+  static_cast<void>(cudaStreamSynchronize(stream_.get()));
+}
+
+void CudaDevice::wait_for(cudaStream_t stream, const char* what, DeviceWaits::Kind kind) const {
+  const DeviceWaits::Wait wait(waits(), what, kind);
+  DP_CHECK_CUDA(cudaStreamSynchronize(stream));
+}
+
+void CudaDevice::wait_for(cudaEvent_t event, const char* what) const {
+  const DeviceWaits::Wait wait(waits(), what);
+  DP_CHECK_CUDA(cudaEventSynchronize(event));
+}
+
+// After a fault every call returns its error until the process ends, this one for any stream.
+void CudaDevice::check() const {
+  const cudaError_t code = cudaStreamQuery(idle_.get());
+  if (code == cudaSuccess || code == cudaErrorNotReady) return;
+  static_cast<void>(cudaGetLastError());
+  throw_error(ErrorKind::device, "the GPU has failed: {} ({}); a kernel or the device is at fault",
+              cudaGetErrorString(code), cudaGetErrorName(code));
+}
 
 void CudaDevice::make_current() const { DP_CHECK_CUDA(cudaSetDevice(current_.index)); }
 
@@ -228,7 +252,7 @@ void CudaDevice::reserve_scratch(std::size_t bytes) {
 std::byte* CudaDevice::scratch() {
   if (scratch_size_ < scratch_bytes_) {
     // Operations that still use the old memory must have run before it is freed.
-    DP_CHECK_CUDA(cudaStreamSynchronize(stream_.get()));
+    synchronize();
     scratch_.reset();
     scratch_ = allocate(scratch_bytes_);
     scratch_size_ = scratch_bytes_;
@@ -236,9 +260,18 @@ std::byte* CudaDevice::scratch() {
   return scratch_.get();
 }
 
+// Releasing memory waits for all that runs.
+Device::Memory CudaDevice::owner_of(void* memory, cudaError_t (*release)(void*)) const {
+  return {static_cast<std::byte*>(memory), [waits = shared_waits(), release](std::byte* p) {
+            const DeviceWaits::Wait wait(*waits, "the release of memory");
+            static_cast<void>(release(p));
+          }};
+}
+
 Device::Memory CudaDevice::allocate(std::size_t bytes) {
   void* memory = nullptr;
   const std::size_t size = std::max<std::size_t>(bytes, 1);
+  const DeviceWaits::Wait wait(waits(), "an allocation");
   const cudaError_t code = cudaMalloc(&memory, size);
   if (code == cudaErrorMemoryAllocation) {
     static_cast<void>(cudaGetLastError());
@@ -248,16 +281,16 @@ Device::Memory CudaDevice::allocate(std::size_t bytes) {
                     size >> 20, free_bytes() >> 20, name_));
   }
   DP_CHECK_CUDA(code);
-  Memory owner(static_cast<std::byte*>(memory),
-               [](std::byte* p) { static_cast<void>(cudaFree(p)); });
+  Memory owner = owner_of(memory, cudaFree);
   DP_CHECK_CUDA(cudaMemsetAsync(memory, 0, size, stream_.get()));
-  DP_CHECK_CUDA(cudaStreamSynchronize(stream_.get()));
+  synchronize();
   return owner;
 }
 
 Device::Memory CudaDevice::allocate_host(std::size_t bytes) {
   void* memory = nullptr;
   const std::size_t size = std::max<std::size_t>(bytes, 1);
+  const DeviceWaits::Wait wait(waits(), "an allocation");
   const cudaError_t code =
       cudaHostAlloc(&memory, size, cudaHostAllocPortable | cudaHostAllocMapped);
   if (code == cudaErrorMemoryAllocation) {
@@ -268,8 +301,7 @@ Device::Memory CudaDevice::allocate_host(std::size_t bytes) {
                     size >> 20));
   }
   DP_CHECK_CUDA(code);
-  Memory owner(static_cast<std::byte*>(memory),
-               [](std::byte* p) { static_cast<void>(cudaFreeHost(p)); });
+  Memory owner = owner_of(memory, cudaFreeHost);
   std::fill_n(owner.get(), size, std::byte{0});
   return owner;
 }
@@ -282,6 +314,8 @@ std::size_t CudaDevice::free_bytes() const {
 
 void CudaDevice::upload(void* device_memory, const void* host_memory, std::size_t bytes) {
   if (bytes == 0) return;
+  // Of memory that is not pinned, the copy itself may wait.
+  const DeviceWaits::Wait wait(waits(), "a copy to the GPU");
   DP_CHECK_CUDA(
       cudaMemcpyAsync(device_memory, host_memory, bytes, cudaMemcpyHostToDevice, stream_.get()));
   synchronize();
@@ -289,6 +323,7 @@ void CudaDevice::upload(void* device_memory, const void* host_memory, std::size_
 
 void CudaDevice::download(void* host_memory, const void* device_memory, std::size_t bytes) {
   if (bytes == 0) return;
+  const DeviceWaits::Wait wait(waits(), "a copy to the host");
   DP_CHECK_CUDA(
       cudaMemcpyAsync(host_memory, device_memory, bytes, cudaMemcpyDeviceToHost, stream_.get()));
   synchronize();
@@ -303,7 +338,7 @@ void CudaDevice::fill_zero(void* device_memory, std::size_t bytes) {
   if (bytes > 0) DP_CHECK_CUDA(cudaMemsetAsync(device_memory, 0, bytes, stream_.get()));
 }
 
-void CudaDevice::synchronize() { DP_CHECK_CUDA(cudaStreamSynchronize(stream_.get())); }
+void CudaDevice::synchronize() { wait_for(stream_.get(), "the operations enqueued so far"); }
 
 std::unique_ptr<Recording> CudaDevice::record(std::function<void()> operations) {
   return std::make_unique<GraphRecording>(*this, std::move(operations));

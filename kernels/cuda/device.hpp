@@ -36,11 +36,17 @@ class CudaDevice final : public Device {
   void copy(void* to, const void* from, std::size_t bytes) override;
   void fill_zero(void* device_memory, std::size_t bytes) override;
   void synchronize() override;
+  void check() const override;
   void make_current() const override;
   [[nodiscard]] std::unique_ptr<Recording> record(std::function<void()> operations) override;
   [[nodiscard]] std::unique_ptr<TimeMarks> make_time_marks(std::size_t count) override;
 
   [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
+  // Waits for all that was enqueued on that stream, or before that event; seen by waits(). `what`
+  // has ended then (DeviceWaits::Wait).
+  void wait_for(cudaStream_t stream, const char* what,
+                DeviceWaits::Kind kind = DeviceWaits::Kind::step) const;
+  void wait_for(cudaEvent_t event, const char* what) const;
   [[nodiscard]] Libraries& libraries() { return *libraries_; }
   [[nodiscard]] unsigned multiprocessors() const { return multiprocessors_; }
   [[nodiscard]] bool allows_tf32() const { return allows_tf32_; }
@@ -51,6 +57,8 @@ class CudaDevice final : public Device {
   static constexpr std::size_t kLeastScratchBytes = 4u << 20;
 
  private:
+  [[nodiscard]] Memory owner_of(void* memory, cudaError_t (*release)(void*)) const;
+
   // First of all members: makes the GPU current before anything else is created on it.
   struct Current {
     explicit Current(int index);
@@ -61,6 +69,7 @@ class CudaDevice final : public Device {
   int capability_ = 0;  // 90 is 9.0
   bool allows_tf32_;
   Stream stream_;
+  Stream idle_;  // never used, and so never captured: for check()
   std::unique_ptr<Libraries> libraries_;
   Memory scratch_;
   std::size_t scratch_bytes_ =

@@ -44,7 +44,7 @@ class CudaInputLink final : public InputLink {
   void await_sent() override {
     if (sent_ == 0) return;
     const Slot& last = slots_[(sent_ - 1) % slots_.size()];
-    DP_CHECK_CUDA(cudaEventSynchronize(last.is_there.get()));
+    device_.wait_for(last.is_there.get(), "the copy of a batch");
   }
 
   void receive(const TensorView& y) override {

@@ -23,9 +23,11 @@ std::string_view environment_devices() {
   return text != nullptr ? text : "1";
 }
 
+bool is_taken() { return environment_devices() == "taken"; }
+
 int device_count() {
   const std::string_view text = environment_devices();
-  return is_old_gpu() ? 1 : std::atoi(text.data());
+  return is_old_gpu() || is_taken() ? 1 : std::atoi(text.data());
 }
 
 struct ErrorText {
@@ -41,6 +43,8 @@ constexpr std::array kErrorTexts{
     ErrorText{cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
               "CUDA driver version is insufficient for CUDA runtime version"},
     ErrorText{cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    ErrorText{cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable",
+              "CUDA-capable device(s) is/are busy or unavailable"},
     ErrorText{cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     ErrorText{cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
               "no kernel image is available for execution on the device"},
@@ -112,6 +116,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   if (const cudaError_t verdict = devices_verdict(); verdict != cudaSuccess) return note(verdict);
   if (device < 0 || device >= device_count()) return note(cudaErrorInvalidDevice);
+  if (is_taken()) return note(cudaErrorDevicesUnavailable);
   device_of_thread = device;
   return cudaSuccess;
 }
@@ -157,6 +162,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxThreadsPerMultiProcessor:
       *value = properties.maxThreadsPerMultiProcessor;
       return cudaSuccess;
+    case cudaDevAttrComputeMode:
+      *value = is_taken() ? cudaComputeModeExclusiveProcess : cudaComputeModeDefault;
+      return cudaSuccess;
     case cudaDevAttrL2CacheSize:
       *value = properties.l2CacheSize;
       return cudaSuccess;
@@ -190,6 +198,14 @@ const char* cudaGetErrorString(cudaError_t code) {
   return found != nullptr ? found->text : "unrecognized error code";
 }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  if (const cudaError_t verdict = devices_verdict(); verdict != cudaSuccess) return note(verdict);
+  Queue& queue = Queue::get();
+  const std::lock_guard lock(queue.mutex);
+  queue.load_by_launch_locked(kernel);  // it loads what is not there yet
+  *attributes = {};
+  return cudaSuccess;
+}
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads,

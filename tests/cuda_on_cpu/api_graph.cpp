@@ -65,6 +65,7 @@ cudaError_t launch_graph(cudaGraphExec_t executable, cudaStream_t stream) {
     return cudaErrorInvalidResourceHandle;
   }
   if (queue.is_worker()) return cudaErrorNotPermitted;
+  if (device_fault() != cudaSuccess) return device_fault();
   if (stream->capture) {  // CUDA makes it a child graph; nobody here does
     stream->capture->is_invalid = true;
     return cudaErrorStreamCaptureUnsupported;

@@ -1,5 +1,7 @@
 // Streams, events and what is enqueued.
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "tests/cuda_on_cpu/api.hpp"
 #include "tests/cuda_on_cpu/block.hpp"
@@ -155,11 +157,17 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work, RecordPtr* r
   return cudaSuccess;
 }
 
-cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const void* kernel) {
+  if (kernel != nullptr) {
+    Queue& queue = Queue::get();
+    const std::lock_guard lock(queue.mutex);
+    queue.load_by_launch_locked(kernel);
+  }
   return note(submit(stream, std::move(work)));
 }
 
-cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::function<void()> body) {
+cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::function<void()> body,
+                   const void* kernel) {
   constexpr unsigned kMostX = 0x7FFFFFFFu, kMostYZ = 65535;
   if (threads == 0 || threads > 1024 || blocks.x == 0 || blocks.y == 0 || blocks.z == 0 ||
       blocks.x > kMostX || blocks.y > kMostYZ || blocks.z > kMostYZ) {
@@ -168,8 +176,13 @@ cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::func
   if (is_old_gpu()) return note(cudaErrorNoKernelImageForDevice);
   // On the worker, so that every run of a graph takes other orders.
   static std::uint64_t runs = environment_seed() << 32;
-  return enqueue(stream,
-                 [=, body = std::move(body)] { run_blocks(blocks, threads, ++runs, body); });
+  static const bool loads_all = [] {
+    const char* loading = std::getenv("CUDA_MODULE_LOADING");
+    return loading != nullptr && std::string_view(loading) == "EAGER";
+  }();
+  return enqueue(
+      stream, [=, body = std::move(body)] { run_blocks(blocks, threads, ++runs, body); },
+      loads_all ? nullptr : kernel);
 }
 
 }  // namespace dp::cuda_on_cpu

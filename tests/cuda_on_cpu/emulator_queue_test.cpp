@@ -332,22 +332,5 @@ TEST_F(Devices, AStreamBelongsToOne) {
   }).join();
 }
 
-TEST(Fault, StaysUntilTheEnd) {
-  const Stream stream;
-  const Event event;
-  void* memory = nullptr;
-  run(stream, [] { cuda_on_cpu::set_device_fault(cudaErrorIllegalAddress); });
-  // The error of a kernel comes with whatever waits for it, and then with every call.
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorIllegalAddress);
-    EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
-  }
-  EXPECT_EQ(cudaMalloc(&memory, 16), cudaErrorIllegalAddress);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorIllegalAddress);
-  EXPECT_EQ(cuda_on_cpu::enqueue(stream, [] {}), cudaErrorIllegalAddress);
-  cuda_on_cpu::set_device_fault(cudaSuccess);
-  stream.wait();
-}
-
 }  // namespace
 }  // namespace dp::cuda

@@ -1,6 +1,8 @@
 // cuBLAS' part: one product of matrices. The workspace, the stream and the modes of a handle are
 // kept and checked, so that what a real handle would do is what is calculated.
+#include <array>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "tests/cuda_on_cpu/fake_libraries.hpp"
@@ -66,7 +68,11 @@ cublasStatus_t sgemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperat
   }
   const bool is_tf32 = handle->math == CUBLAS_TF32_TENSOR_OP_MATH;
   const float factor = *alpha, old_factor = *beta;  // host memory: read now
-  const cudaError_t code = enqueue(handle->stream, [=] {
+  // Which kernel a real one takes depends on all of these.
+  using Form = std::array<int, 6>;
+  static std::set<Form>& forms = *new std::set<Form>;
+  const void* kernel = &*forms.insert({int{op_a}, int{op_b}, m, n, k, is_tf32 ? 1 : 0}).first;
+  const auto work = [=] {
     const auto read = [&](const float* values, std::size_t at) {
       return static_cast<double>(is_tf32 ? round_to_tf32(values[at]) : values[at]);
     };
@@ -87,7 +93,8 @@ cublasStatus_t sgemm(cublasHandle_t handle, cublasOperation_t op_a, cublasOperat
         result = static_cast<float>(static_cast<double>(factor) * sum + old);
       }
     }
-  });
+  };
+  const cudaError_t code = enqueue(handle->stream, work, kernel);
   return code == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

@@ -354,7 +354,7 @@ cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descri
     const double noise = plan.way.is_noisy ? 0.01 * (1 + runs++ % 7) : 0.0;
     const bool is_tf32 = plan.way.is_tf32 && c.x.type == DataType::f32;
     const bool crashes = plan.way.crashes;
-    const cudaError_t code = enqueue(handle->stream, [=] {
+    const auto work = [=] {
       if (crashes) {
         set_device_fault(cudaErrorIllegalAddress);
         return;
@@ -362,7 +362,9 @@ cudnnStatus_t execute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan_descri
       // Whoever keeps an operand in the workspace loses it.
       if (bytes > 0) std::memset(workspace, 0xFF, bytes);
       c.run(x, w, y, is_tf32, noise);
-    });
+    };
+    // A plan may have kernels of its own, which are loaded when it is executed.
+    const cudaError_t code = enqueue(handle->stream, work, &d);
     if (code != cudaSuccess) refuse("the stream refuses", CUDNN_STATUS_EXECUTION_FAILED);
   });
 }

@@ -10,9 +10,15 @@
 // the error that CUDA returns.
 //
 // Environment:
-//   DP_CUDA_ON_CPU_DEVICES    how many GPUs there are (1); "no-driver", "old-driver", "old-gpu"
+//   DP_CUDA_ON_CPU_DEVICES    how many GPUs there are (1); "no-driver", "old-driver", "old-gpu";
+//                             "taken": one that another process has, and that takes one at a time
 //   DP_CUDA_ON_CPU_MEMORY_MB  memory of each (4096)
 //   DP_CUDA_ON_CPU_SEED       which of the allowed orders is taken (1)
+//   DP_CUDA_ON_CPU_TROUBLE    "fail:N": after N operations all work is dropped, and calls return
+//                             cudaErrorIllegalAddress; "hang:N": after N operations none ends any
+//                             more; "count": prints at the end how many have run
+//   CUDA_MODULE_LOADING       EAGER: kernels are loaded from the start, except those of libraries,
+//                             which may load theirs when they are first used
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,11 +28,13 @@
 
 namespace dp::cuda_on_cpu {
 
-// Enqueues a kernel: `body` is called once for each thread of each block.
-cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::function<void()> body);
+// Enqueues a kernel: `body` is called once for each thread of each block. `kernel` is what must be
+// loaded for it; null: nothing.
+cudaError_t launch(dim3 blocks, unsigned threads, cudaStream_t stream, std::function<void()> body,
+                   const void* kernel = nullptr);
 
 // Enqueues work of a library: a single call on the worker.
-cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const void* kernel = nullptr);
 
 // Ends the process when `memory` is not null and not memory that a kernel can use.
 void require_usable(const void* memory);
@@ -42,7 +50,8 @@ cudaError_t launch_kernel(dim3 blocks, unsigned threads, cudaStream_t stream,
     }
   };
   (look_at(given), ...);
-  return launch(blocks, threads, stream, [=] { kernel(given...); });
+  return launch(
+      blocks, threads, stream, [=] { kernel(given...); }, reinterpret_cast<const void*>(kernel));
 }
 
 }  // namespace dp::cuda_on_cpu

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The whole program with the CUDA backend on the processor.
 #
-#     program_test.sh devices|memory|orders PROGRAM MPIEXEC
+#     program_test.sh devices|memory|orders|fault|hang|loading PROGRAM MPIEXEC
 #
 # devices: what it says of machines without a GPU that it can use. memory: of a GPU that is too small.
 # orders: two ranks on two GPUs train to the same numbers whatever the order in which the devices run
-# their queues, and by both ways of the gradients.
+# their queues, and by both ways of the gradients. fault, hang: from some operation on all work is
+# dropped, or none ends any more; of one rank, or of the second of two; in set-up, training and
+# evaluation. loading: with batch normalisation over all ranks no kernel is loaded in a step.
 set -u
 case=$1 program=$2 mpiexec=$3
 folder=$(mktemp -d)
@@ -40,6 +42,41 @@ train() {
   sed -nE 's/^(epoch .*test loss [^ ]+).*/\1/p' "$folder/output"
 }
 
+# short RANKS TROUBLE ARGUMENT...: a short training in which the last rank has that trouble. Sets
+# `got` to its exit code.
+short() {
+  local ranks=$1 trouble=$2
+  shift 2
+  local -a run=("$program" --model resnet20 --limit-train "${images:-$((ranks * 8))}" --limit-test 4 --batch-size 4
+    --epochs 1 --device cuda --compress q8 --autotune off --log none "$@")
+  local -a others=()
+  [[ $ranks == 1 ]] || others=(-np $((ranks - 1)) "${run[@]}" :)
+  DP_CUDA_ON_CPU_DEVICES=$ranks timeout 120 "$mpiexec" "${others[@]}" \
+    -np 1 env DP_CUDA_ON_CPU_TROUBLE="$trouble" "${run[@]}" >"$folder/output" 2>&1
+  got=$?
+}
+
+# trouble KIND TEXT: both ways of the gradients, at several places of one and two ranks.
+trouble() {
+  local kind=$1 text=$2 ranks way all place
+  for ranks in 1 2; do
+    for way in host device; do
+      short $ranks count --gpu-exchange $way --comm-timeout 60
+      all=$(sed -nE 's/^cuda_on_cpu: ([0-9]+) operations$/\1/p' "$folder/output" | head -n 1)
+      [[ $got == 0 && -n $all ]] || fail "exit code $got without trouble, $ranks ranks, $way"
+      # In a step, in set-up, and where the test images are evaluated.
+      for place in $((all * 6 / 10)) 40 $((all - 12)); do
+        short $ranks "$kind:$place" --gpu-exchange $way --comm-timeout $ranks
+        [[ $got == 5 ]] || fail "exit code $got, expected 5: $kind:$place of $all, $ranks ranks, $way"
+        grep -qF -- "$text" "$folder/output" || fail "no '$text': $kind:$place, $ranks ranks, $way"
+        [[ $ranks == 1 ]] && continue
+        grep -qF -- "rank 1 on host" "$folder/output" || fail "nobody is named: $kind, $way"
+        break  # one place will do
+      done
+    done
+  done
+}
+
 case $case in
   devices)
     DP_CUDA_ON_CPU_DEVICES=no-driver expect 5 "no NVIDIA driver was found; this build needs an NVIDIA driver" --device cuda
@@ -59,6 +96,22 @@ case $case in
     [[ $second == "$first" ]] || fail "another order, other numbers: '$first', '$second'"
     third=$(train 3 --gpu-exchange device)
     [[ $third == "$first" ]] || fail "another way, other numbers: '$first', '$third'"
+    ;;
+  fault)
+    trouble fail "an illegal memory access was encountered"
+    ;;
+  hang)
+    trouble hang "it stands still, or is very slow"
+    ;;
+  loading)
+    for way in host device; do
+      for more in "--ema 0.9" "--accumulate 2"; do
+        # A last step of one image, which one rank has.
+        # shellcheck disable=SC2086
+        images=17 short 2 count --sync-bn on --gpu-exchange $way $more
+        [[ $got == 0 ]] || fail "exit code $got, $way $more"
+      done
+    done
     ;;
   *)
     echo "unknown case $case"

@@ -1,8 +1,12 @@
 #include "tests/cuda_on_cpu/queue.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
+#include "tests/cuda_on_cpu/api.hpp"
+#include "tests/cuda_on_cpu/block.hpp"
 #include "tests/cuda_on_cpu/memory.hpp"
 
 namespace dp::cuda_on_cpu {
@@ -15,6 +19,17 @@ bool all_done(const std::vector<RecordPtr>& records) {
   return std::all_of(records.begin(), records.end(), [](const auto& r) { return r->is_done; });
 }
 
+Trouble environment_trouble() {
+  const char* text = std::getenv("DP_CUDA_ON_CPU_TROUBLE");
+  if (text == nullptr) return {};
+  const std::string_view given = text;
+  if (given == "count") return {.kind = Trouble::Kind::count};
+  const bool hangs = given.starts_with("hang:");
+  if (!hangs && !given.starts_with("fail:")) die("DP_CUDA_ON_CPU_TROUBLE=%s", text);
+  return {.kind = hangs ? Trouble::Kind::hang : Trouble::Kind::fail,
+          .after = std::strtoull(text + 5, nullptr, 10)};
+}
+
 }  // namespace
 
 std::uint64_t environment_seed() {
@@ -22,7 +37,7 @@ std::uint64_t environment_seed() {
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
 }
 
-Queue::Queue() : seed_(environment_seed()), choices_(seed_) {}
+Queue::Queue() : trouble_(environment_trouble()), seed_(environment_seed()), choices_(seed_) {}
 
 thread_local bool Queue::is_in_host_function = false;
 
@@ -45,6 +60,10 @@ void Queue::stop() {
   }
   work_.notify_all();
   if (worker_.joinable() && !is_worker()) worker_.join();
+  if (trouble_.kind == Trouble::Kind::count) {
+    std::fprintf(stderr, "cuda_on_cpu: %llu operations\n",
+                 static_cast<unsigned long long>(operations_));
+  }
 }
 
 cudaStream_t Queue::find_locked(cudaStream_t stream) {
@@ -84,6 +103,12 @@ RecordPtr Queue::append_locked(cudaStream_t stream, Operation operation) {
   } else if ((stream->flags & cudaStreamNonBlocking) == 0 && legacy_.last) {
     operation.waits.push_back(legacy_.last);
   }
+  host_functions_ += operation.is_host ? 1 : 0;
+  if (operation.graph) {
+    const std::vector<Node>& nodes = *operation.graph->nodes;
+    host_functions_ += static_cast<std::size_t>(
+        std::count_if(nodes.begin(), nodes.end(), [](const Node& node) { return node.is_host; }));
+  }
   operation.record = std::make_shared<Record>();
   operation.record->stream = stream;
   stream->last = operation.record;
@@ -108,6 +133,14 @@ void Queue::wait(std::unique_lock<std::mutex>& lock, const RecordPtr& record) {
   wanted_.push_back(record);
   work_.notify_one();
   done_.wait(lock, [&] { return record->is_done || stops_; });
+}
+
+void Queue::load_by_launch_locked(const void* kernel) {
+  if (!loaded_.insert(kernel).second || host_functions_ == 0) return;
+  die("the first launch of a kernel, which loads it, while %zu functions of the host are in a "
+      "queue: "
+      "loading may wait for the device, and the device for them",
+      host_functions_);
 }
 
 std::vector<RecordPtr> Queue::last_records_locked(int device) const {
@@ -211,6 +244,22 @@ void Queue::finish_locked(Record& record) {
   std::erase_if(wanted_, [&](const RecordPtr& each) { return each.get() == &record; });
 }
 
+bool Queue::may_run(std::unique_lock<std::mutex>& lock) {
+  ++operations_;
+  if (trouble_.after > 0 && operations_ > trouble_.after) {
+    if (trouble_.kind == Trouble::Kind::fail) set_device_fault(cudaErrorIllegalAddress);
+    if (trouble_.kind == Trouble::Kind::hang) {
+      close_device_memory();
+      while (!stops_) {
+        is_idle_ = true;  // nobody who only enqueues waits for it
+        done_.notify_all();
+        work_.wait(lock);
+      }
+    }
+  }
+  return device_fault() == cudaSuccess && !stops_;
+}
+
 void Queue::run_one(std::unique_lock<std::mutex>& lock, CUstream_st& stream) {
   // Appending does not move what is in a deque.
   Operation& operation = stream.operations.front();
@@ -220,20 +269,24 @@ void Queue::run_one(std::unique_lock<std::mutex>& lock, CUstream_st& stream) {
     const std::size_t node = run.ready[pick];
     run.ready.erase(run.ready.begin() + static_cast<std::ptrdiff_t>(pick));
     const Node& what = (*run.nodes)[node];
-    if (what.is_host) {
+    const bool runs = what.work && may_run(lock);
+    if (runs && what.is_host) {
       run_host_function(stream, what.work, node);
       return;
     }
-    lock.unlock();
-    if (what.work) what.work();
-    lock.lock();
+    if (runs) {
+      lock.unlock();
+      what.work();
+      lock.lock();
+    }
     finish_node_locked(stream, node);
     if (run.left > 0) return;
-  } else if (operation.is_host) {
-    operation.is_running = true;
-    run_host_function(stream, operation.work, kNoNode);
-    return;
-  } else if (operation.work) {
+  } else if (operation.work && may_run(lock)) {
+    if (operation.is_host) {
+      operation.is_running = true;
+      run_host_function(stream, operation.work, kNoNode);
+      return;
+    }
     lock.unlock();
     operation.work();
     lock.lock();
@@ -259,6 +312,7 @@ void Queue::run_host_function(CUstream_st& stream, std::function<void()> work, s
 void Queue::finish_node_locked(CUstream_st& stream, std::size_t node) {
   GraphRun& run = *stream.operations.front().graph;
   if (run.records[node]) finish_locked(*run.records[node]);
+  host_functions_ -= (*run.nodes)[node].is_host ? 1 : 0;
   for (const std::size_t other : (*run.nodes)[node].before) {
     if (--run.missing[other] == 0) run.ready.push_back(other);
   }
@@ -267,6 +321,7 @@ void Queue::finish_node_locked(CUstream_st& stream, std::size_t node) {
 
 void Queue::finish_first_locked(std::unique_lock<std::mutex>& lock, CUstream_st& stream) {
   finish_locked(*stream.operations.front().record);
+  host_functions_ -= stream.operations.front().is_host ? 1 : 0;
   Operation ended = std::move(stream.operations.front());
   stream.operations.pop_front();
   if (stream.is_destroyed && stream.operations.empty()) destroy_locked(&stream);

@@ -6,6 +6,11 @@
 // opposite and runs an operation before the call that enqueues it returns: what the host writes
 // too late is then not seen.
 //
+// A kernel is loaded by its first launch. On a GPU that may wait for the whole device, so while a
+// function of the host is in a queue it may never end, and the emulator ends the process.
+//
+// A test may let the device fail or stand still after some operations (Trouble).
+//
 // One mutex guards everything here; names ending in _locked are called with it held.
 #pragma once
 
@@ -18,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -110,6 +116,12 @@ struct CUgraphExec_st {
 
 namespace dp::cuda_on_cpu {
 
+// What the environment lets happen to the device: "fail:N", "hang:N" or "count" (launch.hpp).
+struct Trouble {
+  enum class Kind { none, fail, hang, count } kind = Kind::none;
+  std::uint64_t after = 0;  // operations
+};
+
 class Queue {
  public:
   static Queue& get();
@@ -129,6 +141,11 @@ class Queue {
   void after_enqueue(std::unique_lock<std::mutex>& lock);
   void wait(std::unique_lock<std::mutex>& lock, const RecordPtr& record);
   [[nodiscard]] std::vector<RecordPtr> last_records_locked(int device) const;
+
+  // The kernel, or whatever stands for one, is there for launches. The second call is made by every
+  // launch, and ends the process where loading may never end.
+  void load_locked(const void* kernel) { loaded_.insert(kernel); }
+  void load_by_launch_locked(const void* kernel);
 
   // A capture that forbids the calling thread what may wait or allocate, or null.
   [[nodiscard]] std::shared_ptr<Capture> forbidding_locked() const;
@@ -152,6 +169,9 @@ class Queue {
   void run_host_function(CUstream_st& stream, std::function<void()> work, std::size_t node);
   void finish_node_locked(CUstream_st& stream, std::size_t node);
   void finish_first_locked(std::unique_lock<std::mutex>& lock, CUstream_st& stream);
+  // Counts an operation with something to do; false: the device has failed, and it is dropped. Does
+  // not return while the device stands still.
+  [[nodiscard]] bool may_run(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool is_ready_locked(const CUstream_st& stream) const;
   void find_needed_locked(const CUstream_st* stream, std::vector<const CUstream_st*>& needed) const;
   void stop();
@@ -164,6 +184,10 @@ class Queue {
   std::vector<RecordPtr> wanted_;  // that host threads wait for
   unsigned hasty_ = 0;             // host threads that wait for an idle worker
   bool is_idle_ = true, stops_ = false;
+  Trouble trouble_;
+  std::uint64_t operations_ = 0;    // that have run
+  std::size_t host_functions_ = 0;  // that are in some queue and have not ended
+  std::set<const void*> loaded_;    // kernels
   std::uint64_t appended_ = 0, seed_;
   Choices choices_;
   std::condition_variable work_, done_;
