@@ -140,8 +140,11 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
       options.accumulate > 1 || options.batch_schedule != "fixed" ? 1.0 : 0.0;
   const double numbers =
       1.0 + accumulated + only_here + state * (options.has_checkpoints() ? 2.0 : 1.0);
+  // A GPU also holds the images, as floats and, for two batches, as bytes.
+  const double of_image = static_cast<double>(run.replica->network().images_desc(1).bytes());
+  const double input = run.device->kind() == DeviceKind::cpu ? 0.0 : 1.5 * of_image;
   return static_cast<double>(run.replica->network().planned_bytes(images)) +
-         sizeof(float) * numbers * weights;
+         input * static_cast<double>(images) + sizeof(float) * numbers * weights;
 }
 
 // A rank's part of a checkpoint. The short run has no rounds, which add the parameters that all
@@ -234,10 +237,11 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
     result.mine.cores = run.share.cores_per_rank;
     result.mine.threads = run.share.threads;
     result.mine.needed_bytes = needed_bytes(run, options, images);
-    result.mine.free_bytes = run.device->kind() == DeviceKind::cpu
-                                 ? static_cast<double>(free_host_memory(ranks_here).bytes) +
-                                       static_cast<double>(run.replica->network().arena_bytes())
-                                 : static_cast<double>(run.device->free_bytes());
+    const std::size_t free_bytes = run.device->kind() == DeviceKind::cpu
+                                       ? free_host_memory(ranks_here).bytes
+                                       : run.device->free_bytes() / run.ranks_on_gpu;
+    result.mine.free_bytes =
+        static_cast<double>(free_bytes) + static_cast<double>(run.replica->network().arena_bytes());
     result.checkpoint_bytes = checkpoint_bytes(run, options);
     result.gradient_bytes =
         sizeof(float) * static_cast<double>(run.replica->network().parameters().size());

@@ -4,9 +4,12 @@
 #include <cmath>
 #include <utility>
 
+#include "app/gpu_notes.hpp"
 #include "app/recipes.hpp"
 #include "app/recorder.hpp"
 #include "app/round_schedule.hpp"
+#include "app/run_options.hpp"
+#include "comm/auto_rate.hpp"
 #include "comm/network_interface.hpp"
 #include "io/shipped_script.hpp"
 #include "io/text_table.hpp"
@@ -49,6 +52,21 @@ std::string describe_buckets(const RunDescription& run) {
   return fmt::format("{}, the largest with {} of fp32 gradient (a bucket is closed at {})",
                      run.buckets.size(), format_bytes(static_cast<double>(largest * sizeof(float))),
                      format_bytes(static_cast<double>(run.bucket_bytes)));
+}
+
+GpuFacts gpu_facts(const RunDescription& run) {
+  const Options& o = *run.options;
+  GpuFacts facts = {.is_fp32 = o.precision == Options::Precision::fp32,
+                    .exchange_path = run.exchange_path,
+                    .gradient_bytes = static_cast<double>(sizeof(float)) *
+                                      static_cast<double>(run.network->parameters().size()),
+                    .keeps_velocities_off = parse_compress(o.compress, true).codec !=
+                                                parse_compress(o.compress).codec &&
+                                            auto_sends_velocities(o, DeviceKind::cpu),
+                    .ranks_on_gpu = run.ranks_on_gpu,
+                    .has_mps = has_mps()};
+  for (const Bucket& bucket : run.buckets) facts.codecs.push_back(bucket.codec);
+  return facts;
 }
 
 // Why a bucket is not compressed, or not compressed from the start.
@@ -122,10 +140,8 @@ void TextProgress::start(const RunStart& start) {
     rows.emplace_back("network", network);
     rows.emplace_back("buckets", describe_buckets(run));
   }
-  if (!run.exchange_path.empty()) {
-    rows.emplace_back("exchange", run.exchange_path == "device"
-                                      ? "encoded and added on the GPU"
-                                      : "encoded and added by the host's processor");
+  if (run.device->kind() == DeviceKind::cuda) {
+    for (const auto& row : gpu_notes(gpu_facts(run))) rows.push_back(row);
   }
   if (rounds.has_rounds()) {
     rows.emplace_back(

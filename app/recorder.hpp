@@ -49,9 +49,9 @@ struct RunDescription {
   Device* device;
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   net::Network* network;
-  std::string exchange_path;  // "device" or "host"; empty without a GPU
+  std::string exchange_path;     // "device" or "host"; empty without a GPU
   std::size_t ranks_on_gpu = 1;  // of this host, on this rank's GPU
-  LinkProbe link;             // zeros if it was not measured
+  LinkProbe link;                // zeros if it was not measured
   std::size_t bucket_bytes;
   const Dataset* data;
   std::uint64_t data_hash;

@@ -127,7 +127,13 @@ constexpr double kShareForActivations = 0.95;
 }
 
 std::size_t Network::planned_bytes(std::size_t batch) {
-  if (device_.kind() != DeviceKind::cpu || batch == 0) return 0;
+  if (batch == 0) return 0;
+  if (device_.kind() != DeviceKind::cpu) {
+    for (const auto& [key, made] : executors_) {
+      if (key.second == Mode::training) return made->arena_bytes() / key.first * batch;
+    }
+    return 0;
+  }
   // A plan for one image is enough, because everything in the arena grows with the batch. It gets
   // its own device, so that it changes neither the chosen algorithms nor the scratch memory of this
   // one.
@@ -145,6 +151,7 @@ std::size_t Network::planned_bytes(std::size_t batch) {
 }
 
 void Network::check_memory(std::size_t batch, std::size_t processes) {
+  if (device_.kind() != DeviceKind::cpu) return;
   const std::size_t bytes = planned_bytes(batch);
   if (bytes == 0) return;
   const FreeMemory free = free_host_memory(processes);

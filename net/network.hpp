@@ -63,7 +63,8 @@ class Network {
   // prepare() first measures algorithms, which takes minutes with large batches. It does nothing on
   // a GPU, which refuses by itself.
   void check_memory(std::size_t batch, std::size_t processes);
-  // The activations of so many images, without preparing for them; 0 on a GPU.
+  // The activations of so many images in training, without preparing for them. On a GPU, where a
+  // plan measures algorithms, from a batch that is prepared; 0 if none is.
   [[nodiscard]] std::size_t planned_bytes(std::size_t batch);
   // Plans a batch size. Must not be called during a step.
   void prepare(std::size_t batch, Mode mode);

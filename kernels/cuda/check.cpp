@@ -22,6 +22,14 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
                          "the NVIDIA driver is older than the CUDA toolkit that this program was "
                          "built with; update the driver; allowed: cpu",
                          ErrorKind::device);
+    case cudaErrorDevicesUnavailable:
+      throw SettingError(
+          Setting::device, "cuda",
+          "the GPU is taken: another process has it, and its compute mode lets one in "
+          "at a time or none (nvidia-smi -q -d COMPUTE); start one rank for each GPU, "
+          "start NVIDIA's MPS (nvidia-cuda-mps-control -d), or let an administrator "
+          "set the mode (nvidia-smi -c DEFAULT); allowed: cpu",
+          ErrorKind::device);
     default:
       throw_error(ErrorKind::device, "CUDA: {}: {} ({}, {}:{})", expression,
                   cudaGetErrorString(code), cudaGetErrorName(code), file, line);

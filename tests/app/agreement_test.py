@@ -83,6 +83,12 @@ def check_on_a_gpu() -> None:
     small = ["2" if word == "16" else word for word in SMALL]
     done = job(*[[DPTRAIN, "--check", *small, "--device", "cuda"]] * 2)
     assert done.returncode == 0 and "go: this run can start" in done.stdout, done
+    # A batch whose activations are larger than the GPU's memory, found by a step of 16 images.
+    large = list(SMALL)
+    for name in ("--limit-train", "--batch-size"):
+        large[large.index(name) + 1] = "4096"
+    done = job([DPTRAIN, "--check", *large, "--device", "cuda"])
+    assert done.returncode == 5 and "no go" in done.stdout and "memory" in done.stderr, done
 
 
 def check_finds_problems() -> None:

@@ -1,0 +1,27 @@
+// What a run on GPUs says at its start of choices that cost time there.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dp {
+
+struct GpuFacts {
+  bool is_fp32 = false;                  // --precision fp32
+  std::string exchange_path = {};        // "device", "host"; empty: nothing is exchanged
+  std::vector<std::string> codecs = {};  // of the buckets, by their names
+  double gradient_bytes = 0;
+  bool keeps_velocities_off = false;  // --compress auto would send velocities on a CPU
+  std::size_t ranks_on_gpu = 1;       // with rank 0's, on its GPU
+  bool has_mps = false;               // NVIDIA's server that lets processes share a GPU
+};
+
+// Rows of the table at the start: a word and a text.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts);
+
+// Whether this host's MPS runs, by its pipe.
+[[nodiscard]] bool has_mps();
+
+}  // namespace dp
