@@ -17,6 +17,7 @@
 #include "app/rank_main.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
+#include "kernels/base/standard_streams.hpp"
 
 namespace {
 
@@ -90,6 +91,7 @@ int run(const std::vector<std::string>& arguments, dp::Communicator& comm) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_streams();
   dp::restart_with_short_spinning(argv);
   dp::survive_file_size_limit();
   const std::vector<std::string> arguments(argv + 1, argv + argc);

@@ -32,6 +32,7 @@
 #include "io/run_log.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
+#include "kernels/base/standard_streams.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/gpu_needs.hpp"
 #include "net/models/registry.hpp"
@@ -204,6 +205,7 @@ double timeout_of(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_streams();
   dp::restart_with_short_spinning(argv);
   dp::survive_file_size_limit();
   const dp::StopNotice notice;

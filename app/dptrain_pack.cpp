@@ -18,6 +18,7 @@
 #include "io/text_table.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
+#include "kernels/base/standard_streams.hpp"
 
 namespace {
 
@@ -94,6 +95,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_streams();
   try {
     return dp::with_option_names(dp::kPackNames, [&] { return run({argv + 1, argv + argc}); });
   } catch (...) {

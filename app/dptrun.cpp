@@ -22,6 +22,7 @@
 #include "app/run_status.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
+#include "kernels/base/standard_streams.hpp"
 
 namespace {
 
@@ -235,6 +236,7 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  dp::open_standard_streams();
   try {
     return run({argv + 1, argv + argc});
   } catch (...) {

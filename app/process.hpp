@@ -12,8 +12,8 @@ namespace dp {
 // Restarts the program once with GOMP_SPINCOUNT=20000, which OpenMP reads before main(), unless the
 // user has set it or the like. By default, waiting threads spin for some milliseconds and take the
 // cores from other ranks, the loader and the reducer. Without any spinning the many short loops of
-// a small network wait for the kernel (ResNet-20 is 5 % slower). Must be the first call in main;
-// returns if there is nothing to do.
+// a small network wait for the kernel (ResNet-20 is 5 % slower). Must be the first call in main but
+// for open_standard_streams; returns if there is nothing to do.
 void restart_with_short_spinning(char** argv);
 
 // Throws Error(data) if not all that was printed has reached standard output. A reader that has

@@ -15,6 +15,7 @@
 #include "comm/communicator.hpp"
 #include "comm/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/standard_streams.hpp"
 #include "kernels/base/state.hpp"
 
 namespace {
@@ -63,6 +64,7 @@ void start(MPI_Comm parent) {
 
 int dptrain_comm_init() {
   return result_of([] {
+    dp::open_standard_streams();
     require(!process().comm, "dptrain_comm_init was called before");
     int is_running = 0;
     MPI_Initialized(&is_running);
@@ -78,6 +80,7 @@ int dptrain_comm_init() {
 
 int dptrain_comm_init_with(std::int32_t fortran_handle) {
   return result_of([fortran_handle] {
+    dp::open_standard_streams();
     require(!process().comm, "dptrain_comm_init was called before");
     int is_running = 0;
     MPI_Initialized(&is_running);

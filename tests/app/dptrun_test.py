@@ -132,6 +132,19 @@ def ends_where_it_must() -> None:
                               for line in said[-2:]), (got, said)
 
 
+def starts_with_closed_streams() -> None:
+    """Each of the eight combinations of closed descriptors 0 to 2 restarts, and ends."""
+    for closed in range(8):
+        pathlib.Path("state").unlink(missing_ok=True)
+        die(3, "kill -9 $$")
+        names = [f"{number}>&-" for number in range(3) if closed & 1 << number]
+        done = subprocess.run(["sh", "-c", " ".join(['exec "$@"', *names]), "sh", *words_of()], capture_output=True,
+                              text=True, env=environment(), timeout=60)
+        assert done.returncode == 0 and pathlib.Path("state").read_text() == "30\n", (closed, done)
+        assert bool(closed & 2) != ("step 30\n" in done.stdout), (closed, done)
+        assert bool(closed & 4) != ("starts again from the newest checkpoint" in done.stderr), (closed, done)
+
+
 def stops_on_request() -> None:
     process = start()
     wait_for_step(3)
