@@ -208,7 +208,7 @@ def start(lab: str, words: list[str], owner: int | None = None) -> str:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     parent = os.fork()
     if parent == 0:
-        _start_holder(write, owner, [sys.executable, str(HOLDER), "--lab", lab, *words])
+        _start_holder(write, owner, [sys.executable, "-I", str(HOLDER), "--lab", lab, *words])
     os.close(write)
     holder = 0
     with open(read, encoding="utf-8") as report:

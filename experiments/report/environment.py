@@ -4,6 +4,8 @@ The first of these that has them in sufficient versions is used: the Python that
 dpreport's own environment. That one is made when it is first needed, from requirements.txt (exact versions, from
 the package index that pip is set to), in ${XDG_CACHE_HOME:-~/.cache}/dptrain/report-<hash of requirements.txt>. It
 is made under another name and renamed when it is complete, so an environment of that name can be used.
+
+Other Pythons are started with -I: with -c and -m alone they would import modules from the current folder.
 """
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def is_sufficient(versions: list[str], packages: list[str]) -> bool:
 def _versions(python: str, packages: list[str]) -> list[str]:
     """The versions that the other Python has; empty texts if it has none or does not run."""
     try:
-        answer = subprocess.run([python, "-c", f"{ASK}\nprint(json.dumps([version(name) for name in {packages}]))"],
+        answer = subprocess.run([python, "-I", "-c", f"{ASK}\nprint(json.dumps([version(name) for name in {packages}]))"],
                                 capture_output=True, text=True, timeout=60, check=True)
         return list(json.loads(answer.stdout))
     except (OSError, subprocess.SubprocessError, ValueError):
@@ -75,9 +77,9 @@ def _make(folder: pathlib.Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = pathlib.Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        _run([sys.executable, "-m", "venv", str(unfinished)])
+        _run([sys.executable, "-I", "-m", "venv", str(unfinished)])
         _run([
-            str(unfinished / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+            str(unfinished / "bin/python"), "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
             "--retries", "1", "--timeout", "20", "--only-binary", ":all:", "-r",
             str(REQUIREMENTS)
         ])
@@ -118,4 +120,4 @@ def ensure(with_plots: bool, arguments: list[str]) -> None:
     other = shutil.which("python3")
     python = other if other and is_sufficient(_versions(other, packages), packages) else _python_of_its_own()
     sys.stdout.flush()
-    os.execve(python, [python, *arguments], os.environ | {IS_CHOSEN: "1"})
+    os.execve(python, [python, "-I", *arguments], os.environ | {IS_CHOSEN: "1"})

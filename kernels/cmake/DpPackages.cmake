@@ -80,6 +80,22 @@ if(DP_BENCH)
   dp_need(benchmark_FOUND "Google Benchmark" "libbenchmark-dev")
 endif()
 
+# Debian's names for linking lie in folders of their own (openmpi/lib, hdf5/serial), and the libraries where
+# the loader looks by itself. Such folders need no place in a RUNPATH.
+foreach(library IN LISTS MPI_C_LIBRARIES HDF5_C_LIBRARIES)
+  if(IS_ABSOLUTE "${library}")
+    file(REAL_PATH "${library}" real)
+    cmake_path(GET library PARENT_PATH folder)
+    cmake_path(GET real PARENT_PATH real_folder)
+    foreach(known IN LISTS CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+      file(REAL_PATH "${known}" known)
+      if(known STREQUAL real_folder)
+        list(APPEND CMAKE_PLATFORM_IMPLICIT_LINK_DIRECTORIES "${folder}")
+      endif()
+    endforeach()
+  endif()
+endforeach()
+
 # The CUDA backend: DP_HAVE_CUDA, dp_cuda_headers.
 include(DpCuda)
 

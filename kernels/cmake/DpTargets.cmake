@@ -113,6 +113,13 @@ function(dp_for_shared_library target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
 endfunction()
 
+# For what is installed: its RUNPATH has the folders of libraries that the loader does not know, and nothing
+# else, already in the build. The RUNPATH that CMake otherwise links for the build ends with an empty element,
+# which stands for the current folder.
+function(dp_runpath_for_installation)
+  set_target_properties(${ARGN} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
+endfunction()
+
 function(dp_library name)
   cmake_parse_arguments(ARG "FOR_SHARED" "" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})

@@ -15,6 +15,7 @@ set(share ${CMAKE_INSTALL_DATADIR}/dptrain)
 set(experiments ${PROJECT_SOURCE_DIR}/experiments)
 
 # --- Programs and tools ---------------------------------------------------------------------------------
+dp_runpath_for_installation(dptrain dptrun dpbench dptrain-pack)
 install(TARGETS dptrain dptrun dpbench dptrain-pack RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 install(PROGRAMS ${experiments}/dplab ${experiments}/dpreport ${experiments}/dpsweep ${experiments}/weights.py
                  ${experiments}/get_cifar.sh
