@@ -12,7 +12,7 @@ from . import (advice, curves, output, peers, reach, read_log, tables_codecs, ta
                tables_network, tables_prediction, tables_reach, tables_rounds, tables_runs, tables_scaling, wandb_export,
                watch)
 from .run import Run
-from .table import Table
+from .table import Table, in_markdown
 
 USAGE, NOTHING_READ = 2, 3
 FEW, SOME = 4, 12
@@ -228,7 +228,7 @@ def _outputs(arguments: argparse.Namespace, runs: list[Run], problems: list[str]
 
 def _text(tables: list[Table], problems: list[str], is_markdown: bool) -> str:
     if is_markdown:
-        said = "".join(f"- {problem}\n" for problem in problems) + ("\n" if problems else "")
+        said = "".join(f"- {in_markdown(problem)}\n" for problem in problems) + ("\n" if problems else "")
         return said + "\n".join(table.as_markdown() for table in tables)
     said = ["Problems", *(f"  {problem}" for problem in problems), ""] if problems else []
     return "\n".join(said + [table.as_text() for table in tables])

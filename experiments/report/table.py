@@ -90,13 +90,14 @@ class Table:
 
     def as_markdown(self) -> str:
         columns, common = self.folded()
-        lines = [f"### {self.title}", ""] + ([common, ""] if common else [])
+        lines = [f"### {in_markdown(self.title)}", ""] + ([in_markdown(common), ""] if common else [])
+        notes = [in_markdown(note) for note in self.notes]
         if not self.rows:
-            return "\n".join(lines + ["\n\n".join(self.notes)]) + "\n"
+            return "\n".join(lines + ["\n\n".join(notes)]) + "\n"
         lines.append("| " + " | ".join(_bars(c.title) for c in columns) + " |")
         lines.append("|" + "|".join("---" if c.is_left else "---:" for c in columns) + "|")
         lines += ["| " + " | ".join(_bars(self.cell(row, c)) for c in columns) + " |" for row in self.rows]
-        lines += [text for note in self.notes for text in ("", note)]
+        lines += [text for note in notes for text in ("", note)]
         return "\n".join(lines) + "\n"
 
     def as_html(self) -> str:
@@ -135,8 +136,15 @@ def _in_csv(value: Any, is_count: bool) -> Any:
     return int(value) if is_count and value is not None and value == int(value) else value
 
 
+def in_markdown(text: str) -> str:
+    """Names and texts of a log are no markup: HTML, links and images are shown as they are written."""
+    for letter, shown in (("&", "&amp;"), ("<", "&lt;"), ("[", "\\["), ("\n", " ")):
+        text = text.replace(letter, shown)
+    return text
+
+
 def _bars(text: str) -> str:
-    return text.replace("|", "\\|")
+    return in_markdown(text).replace("|", "\\|")
 
 
 def _side(column: Column) -> str:

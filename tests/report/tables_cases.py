@@ -5,6 +5,8 @@ import csv
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -30,6 +32,14 @@ def csv_and_markdown(folder: pathlib.Path) -> None:
     has(output, "### Scaling\n", "| four_none | 4 | 100 | 400 | 16.0 | 32.0 | 2.00 | 50.0 | 40.0 | 2.50 | 62.5 |")
     for line in output.splitlines():
         assert not line.startswith("|") or line.endswith("|"), line
+    # Nothing that a log or its name holds becomes HTML, a link or an image, not in tables, notes or problems either.
+    bad = "<img src=x>&lt;![y](z)"
+    (folder / f"{bad}.h5").write_bytes((folder / "four_q8.h5").read_bytes())
+    (folder / f"broken {bad}.h5").write_bytes(b"no log")
+    answer = subprocess.run([sys.executable, DPREPORT, "--markdown", f"{bad}.h5", f"broken {bad}.h5", "four_none.h5"],
+                            cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert "<img" not in answer.stdout and not re.search(r"(?<!\\)\[", answer.stdout), answer.stdout
+    has(answer.stdout, "&lt;img src=x>&amp;lt;!\\[y](z)")
     rows = {row["run"]: row for row in read_csv(folder / "tables/bandwidth.csv")}
     # Numbers in full: 15 MB * 8 / 14 s.
     assert abs(float(rows["four_q8"]["wire_rate"]) - 120 / 14) < 1e-9, rows
