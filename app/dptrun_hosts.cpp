@@ -23,6 +23,8 @@ namespace dp {
 namespace {
 
 constexpr WholeRange kSlots{1, 65536};
+// 65,536 lines of 64 letters.
+constexpr std::size_t kMostHostfile_bytes = 4 << 20;
 
 void add(std::vector<RunHost>& hosts, const std::string& option, const RunHost& host) {
   if (host.name.empty() || host.name.front() == '-') {
@@ -106,11 +108,21 @@ std::vector<RunHost> parse_hosts(std::string_view text) {
 }
 
 std::vector<RunHost> read_hostfile(const std::string& path) {
-  std::ifstream file(path);
+  // A device such as /dev/zero has no end, not even of its first line.
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMostHostfile_bytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.size() > kMostHostfile_bytes) {
+    throw_error(ErrorKind::usage, "--hostfile {}: is longer than {} bytes; is it a hostfile?",
+                shown(path), kMostHostfile_bytes);
+  }
+  if (!file.eof()) throw_error(ErrorKind::usage, "--hostfile {}: cannot be read", shown(path));
+  std::istringstream lines(text);
   std::vector<RunHost> hosts;
   int number = 0;
   std::string line;
-  while (std::getline(file, line)) {
+  while (std::getline(lines, line)) {
     const std::string where = fmt::format("--hostfile {}:{}", path, ++number);
     const std::vector<std::string> words = words_of(line.substr(0, line.find('#')));
     if (words.empty()) continue;
@@ -126,7 +138,6 @@ std::vector<RunHost> read_hostfile(const std::string& path) {
     }
     add(hosts, where, host);
   }
-  if (!file.eof()) throw_error(ErrorKind::usage, "--hostfile {}: cannot be read", shown(path));
   if (hosts.empty()) throw_error(ErrorKind::usage, "--hostfile {}: names no host", shown(path));
   return hosts;
 }

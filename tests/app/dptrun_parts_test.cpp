@@ -55,6 +55,13 @@ TEST(Dptrun, HostsAreReadFromTheLineAndTheFile) {
     std::ofstream(path) << bad;
     EXPECT_THROW(static_cast<void>(read_hostfile(path)), Error) << bad;
   }
+  // Devices and files without an end, folders, and what is not there.
+  const std::string long_path = folder / "long";
+  std::ofstream(long_path) << std::string(5 << 20, 'a');
+  for (const std::string& bad :
+       {std::string("/dev/zero"), long_path, std::string("/"), folder / "no"}) {
+    EXPECT_THROW(static_cast<void>(read_hostfile(bad)), Error) << bad;
+  }
   for (const char* bad : {"", ":2", "a:", "a:0", "a,,b", "a,a", "-o:1"}) {
     EXPECT_THROW(static_cast<void>(parse_hosts(bad)), Error) << bad;
   }
