@@ -2,8 +2,12 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,8 +15,10 @@
 #include <utility>
 
 #include "comm/capi/arguments.hpp"
+#include "comm/capi/child_of_rank.hpp"
 #include "comm/capi/exchange.hpp"
 #include "comm/communicator.hpp"
+#include "comm/foreign_launcher.hpp"
 #include "comm/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/standard_streams.hpp"
@@ -43,6 +49,26 @@ dp::Communicator& communicator() {
   return *process().comm;
 }
 
+// As in /proc: what mpirun must start instead.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::ranges::replace(text, '\0', ' ');
+  constexpr std::size_t kMost = 200;
+  return text.empty() || text.size() > kMost ? "PROGRAM" : text;
+}
+
+void require_launcher_of_mpi() {
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
+  const auto sentence = dp::foreign_launcher(variable, size, command_line());
+  if (!sentence) return;
+  process().mpi.reset();  // ends MPI, on the normal path: nothing has been thrown yet
+  dp::throw_error(dp::ErrorKind::usage, "{}", *sentence);
+}
+
 void start(MPI_Comm parent) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Query_thread(&provided);
@@ -54,6 +80,7 @@ void start(MPI_Comm parent) {
         provided, int{MPI_THREAD_SERIALIZED});  // an enumerator in Open MPI
   }
   process().comm.emplace(parent);
+  dp::capi::note_rank(process().comm->rank(), process().comm->size());
   process().comm->set_warn(
       [](const std::string& text) { std::fprintf(stderr, "%s: %s\n", kLibrary, text.c_str()); });
 }
@@ -66,6 +93,7 @@ int dptrain_comm_init() {
   return result_of([] {
     dp::open_standard_streams();
     require(!process().comm, "dptrain_comm_init was called before");
+    dp::capi::require_no_child();
     int is_running = 0;
     MPI_Initialized(&is_running);
     if (is_running == 0) {
@@ -74,6 +102,7 @@ int dptrain_comm_init() {
                             dp::WatchdogOptions{.program = kLibrary, .timeout_option = {}},
                             kIsAlone);
     }
+    require_launcher_of_mpi();
     start(MPI_COMM_WORLD);
   });
 }

@@ -21,6 +21,7 @@ What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose fun
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from ._library import OPTIONS as _OPTIONS
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, start, version
 from ._library import broadcast as _broadcast
 from ._library import check as _check_options
+from ._library import is_child as _is_child
 from ._loss_scale import LossScale as _LossScale
 from ._run_log import RunLog as _RunLog
 
@@ -50,6 +52,8 @@ def init(compress: str = "auto", **options) -> "State":
     about: what else the log says of the run, such as {"model": "resnet20", "dataset": "cifar10", "epochs": 5}.
     """
     start()
+    if _is_child():  # a worker that imports the script: its state is never used
+        options.pop("log", None), options.pop("log_steps", None)
     return State(compress, **options)
 
 
@@ -57,6 +61,8 @@ def init_process_group(backend: str = "gloo", **arguments) -> None:
     """torch.distributed.init_process_group() for the ranks that mpirun has started, which DDP needs."""
     import torch.distributed
     start()
+    if _is_child():
+        return
     torch.distributed.init_process_group(backend, init_method=f"tcp://{process_group_address()}", rank=rank(),
                                          world_size=size(), **arguments)
 
@@ -78,6 +84,8 @@ def broadcast_parameters(model) -> None:
     """Rank 0's parameters and buffers on all ranks. Before the first step."""
     import torch
     start()
+    if _is_child():
+        return
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             values = tensor.detach().cpu().contiguous()
@@ -130,11 +138,43 @@ def _checked_state(state) -> tuple[int, bytes | None]:
     return step, None if saved is None else saved.cpu().numpy().tobytes()
 
 
+def _check_ranks(group=None) -> None:
+    """The ranks of torch.distributed, or of a group of it, must be those of the exchange, which mpirun has started."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized() or _is_child():
+        return
+    torchs, mine = (distributed.get_rank(group), distributed.get_world_size(group)), (rank(), size())
+    if torchs != mine:
+        name = "torch.distributed" if group is None else "DistributedDataParallel's process_group"
+        raise Error(2, f"this process is rank {torchs[0]} of {torchs[1]} in {name}, and rank {mine[0]} of {mine[1]} in the exchange, "
+                    "which has all ranks of mpirun: start the program by mpirun -np N python3 train.py, with "
+                    "dptrain_comm.init_process_group() and without a process_group of fewer ranks")
+
+
+def _watch_groups() -> None:
+    """Wraps DDP's register_comm_hook, once: a hook does not see whose process group it serves."""
+    from torch.nn.parallel import DistributedDataParallel
+    register = DistributedDataParallel.register_comm_hook
+    if hasattr(register, "checks_ranks"):
+        return
+
+    @functools.wraps(register)
+    def checked(self, state, hook, *arguments, **named):
+        if isinstance(state, State):
+            _check_ranks(self.process_group)
+        return register(self, state, hook, *arguments, **named)
+
+    checked.checks_ranks = True  # type: ignore[attr-defined]
+    DistributedDataParallel.register_comm_hook = checked
+
+
 class State:
     """What is kept from step to step. Its exchange is made in the first step, when all parameters are known."""
 
     def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, log: str | None = None,
                  log_steps: int = 0, about: dict | None = None, **options):
+        if not isinstance(compress, str):
+            raise Error(2, f"init({compress!r}): the first argument is a codec, such as \"auto\", \"q8\" or \"none\"")
         if total_steps is not None and total_steps < 1:
             raise Error(2, f"total_steps {total_steps}: must be 1 or more")
         for name in options:
@@ -143,6 +183,9 @@ class State:
         _check_options(compress=compress, **options)
         if log_steps < 0 or (log_steps > 0 and log is None):
             raise Error(2, f"log_steps {log_steps}: must be 1 or more, and needs log")
+        if "torch" in sys.modules and sys.modules["torch"].distributed.is_available():
+            _check_ranks()
+            _watch_groups()
         self._options = {"compress": compress, **options}
         self._total_steps = total_steps
         self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
@@ -161,6 +204,14 @@ class State:
         self._steps_of_trace = 0  # that are still to come
         self._is_trace_due = False
 
+    def __deepcopy__(self, memo) -> "State":
+        """A copy of a model keeps this one: there is one exchange."""
+        return self
+
+    def __reduce__(self):
+        """A model that is saved as a whole has a new state when it is loaded; state_dict() is what a checkpoint needs."""
+        return State, (self._options["compress"],)
+
     # ---- for users
 
     def allreduce_gradients(self, model) -> None:
@@ -171,11 +222,12 @@ class State:
         import torch
         self._names = {id(p): name for name, p in model.named_parameters()}
         pairs = []
-        for parameter in reversed([p for p in model.parameters() if p.requires_grad]):
+        for parameter in reversed([p for p in model.parameters() if p.requires_grad and p.numel() > 0]):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             pairs.append((parameter, parameter.grad))
         if self._exchange is None:
+            _check_ranks()
             self._make_exchange([parameter for parameter, _ in pairs])
         # Before anything leaves, so that nothing is on its way when this fails.
         self._check(pairs)
@@ -256,7 +308,12 @@ class State:
         parameters, gradients = bucket.parameters(), bucket.gradients()
         future = torch.futures.Future(devices=[bucket.buffer().device] if bucket.buffer().is_cuda else None)
         self._futures.append((future, bucket.buffer()))
-        pairs = list(zip(parameters, gradients))
+        if bucket.buffer().layout != torch.strided:
+            raise Error(2, f"a parameter of the shape {list(bucket.buffer().shape)} has a sparse gradient; the exchange needs dense "
+                        "ones (sparse=False)")
+        if bucket.index() == 0:
+            _check_ranks()
+        pairs = [(p, g) for p, g in zip(parameters, gradients) if p.numel() > 0]
         if self._exchange is not None:
             if bucket.index() == 0:
                 self._begin_step()

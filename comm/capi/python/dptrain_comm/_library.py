@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import dataclasses
 import inspect
+import multiprocessing
 import os
 import pathlib
 import socket
@@ -118,22 +119,44 @@ def version() -> str:
 
 
 _is_started = False
+_process = 0  # that has called start(): a fork inherits what it has set
+_RANK = "DPTRAIN_COMM_RANK"  # of a rank, for its children: process:rank:size:job
 _open_exchange: "Exchange | None" = None
 
 
-def start() -> None:
-    """Starts MPI, or joins what mpi4py or another library has started. A second call does nothing."""
-    global _is_started
+def is_child() -> bool:
+    """Whether a rank has started this process as a worker, by multiprocessing or fork. MPI cannot be used here."""
     if _is_started:
+        return _process != os.getpid()
+    return multiprocessing.parent_process() is not None and _RANK in os.environ
+
+
+def start() -> None:
+    """Starts MPI, or joins what mpi4py or another library has started. A second call does nothing, nor one in a worker process
+    of a rank."""
+    global _is_started, _process
+    if _is_started or is_child():
         return
     _call("init")
-    _is_started = True
+    _is_started, _process = True, os.getpid()
+    # Also for children that are given a copy of os.environ.
+    os.environ[_RANK] = f"{_process}:{rank()}:{size()}:{os.environ.get('PMIX_NAMESPACE') or _c_environment('PMIX_NAMESPACE')}"
     atexit.register(finalize)
     sys.excepthook = _end_all_ranks
 
 
+def _c_environment(name: str) -> str:
+    """What MPI itself has set, which os.environ does not show."""
+    read = ctypes.CDLL(None).getenv
+    read.restype, read.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
+    return (read(name.encode()) or b"").decode()
+
+
 def _end_all_ranks(kind, error, trace) -> None:
     """An error that nobody handles: the others would wait for this rank for ever."""
+    if is_child():
+        sys.__excepthook__(kind, error, trace)
+        return
     # torch.distributed calls this with a sys.stderr that it prints later, when there is no later.
     stderr = sys.__stderr__ or sys.stderr
     traceback.print_exception(kind, error, trace, file=stderr)
@@ -145,20 +168,22 @@ def _end_all_ranks(kind, error, trace) -> None:
 def finalize() -> None:
     """Ends MPI, if start() has started it. Comes by itself at the end of the program."""
     global _is_started
-    if not _is_started:
+    if not _is_started or is_child():
         return
     _is_started = False
+    os.environ.pop(_RANK, None)
     if _open_exchange is not None:
         _open_exchange.close()
     _call("finalize")
 
 
 def rank() -> int:
-    return _library.dptrain_comm_rank()
+    """-1 before start(). In a worker process of a rank, that of the rank."""
+    return int(os.environ[_RANK].split(":")[1]) if is_child() else _library.dptrain_comm_rank()
 
 
 def size() -> int:
-    return _library.dptrain_comm_size()
+    return int(os.environ[_RANK].split(":")[2]) if is_child() else _library.dptrain_comm_size()
 
 
 def broadcast(address: int, count: int) -> None:
@@ -234,9 +259,13 @@ class Exchange:
         """options: topology, exact, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first and trace_steps, with the
         meanings and defaults of dptrain_comm_options."""
         global _open_exchange
+        if is_child():
+            raise Error(2, f"this process was started by rank {rank()}, which alone takes part in the exchange; move the training "
+                        "below if __name__ == \"__main__\"")
         start()
         if _open_exchange is not None:
-            raise Error(2, "there is an exchange already; call close() of its state, or its own, before")
+            raise Error(2, "there is an exchange already; call close() of its state, or its own, before. For several networks, "
+                        "such as a GAN's, use one state for all: state.allreduce_gradients(torch.nn.ModuleList([one, other]))")
         given = _options_of(compress, **options)
         rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
         self.before_close: Callable[[], object] | None = None
