@@ -128,7 +128,9 @@ def is_child() -> bool:
     """Whether a rank has started this process as a worker, by multiprocessing or fork. MPI cannot be used here."""
     if _is_started:
         return _process != os.getpid()
-    return multiprocessing.parent_process() is not None and _RANK in os.environ
+    # A spawned worker imports the script before it knows its parent.
+    is_worker = multiprocessing.parent_process() is not None or getattr(multiprocessing.current_process(), "_inheriting", False)
+    return is_worker and _RANK in os.environ
 
 
 def start() -> None:
