@@ -8,6 +8,7 @@
 #include "app/process.hpp"
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
+#include "comm/foreign_launcher.hpp"
 #include "comm/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
 
@@ -27,6 +28,11 @@ int run_ranks(const char* program, const OptionNames& names, int argc, char** ar
       comm->set_timeout_s(timeout_s);
       comm->set_warn([program](const std::string& text) {
         std::fprintf(stderr, "%s: %s\n", program, text.c_str());
+      });
+      comm->together([&] {
+        if (const auto why = foreign_launcher(std::getenv, comm->size(), program)) {
+          throw Error(ErrorKind::usage, *why);
+        }
       });
       const int exit_code = with_option_names(names, [&] { return body(*comm); });
       StopNotice::run_is_over();

@@ -11,8 +11,9 @@ namespace dp {
 
 // Starts MPI, calls body on this rank, ends MPI and returns the exit code. An exception of body is
 // printed once: rank 0 prints agreed errors; any other error is printed by its rank, which ends the
-// job. Settings are told by the names of the program's options. `timeout_s` is for MPI's start, for
-// its end, and for all waits of the communicator until another one is set.
+// job. Processes of another launcher, which MPI does not know as one job, end with exit code 2
+// (foreign_launcher.hpp). Settings are told by the names of the program's options. `timeout_s` is
+// for MPI's start, for its end, and for all waits of the communicator until another one is set.
 [[nodiscard]] int run_ranks(const char* program, const OptionNames& names, int argc, char** argv,
                             const std::function<int(Communicator&)>& body,
                             double timeout_s = Communicator::kDefaultTimeout_s);

@@ -2,7 +2,8 @@
 """No library names an option of a program:  check_option_names.py [ROOT]
 
 comm, kernels, net and io say settings by names of their own (kernels/base/setting_error.hpp), and app adds the options
-(app/option_names.hpp). So "--compress" and the like stand in no string of theirs; comments may have them.
+(app/option_names.hpp). So "--compress" and the like stand in no string of theirs. Comments may have them, and strings
+may have options of srun behind its name.
 """
 
 import pathlib
@@ -14,7 +15,7 @@ LIBRARIES = ("comm", "kernels", "net", "io")
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh", ".h", ".c"}
 # A comment, a character (which may be a quotation mark) or a string, whichever begins first.
 TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|(?P<string>"(?:\\.|[^"\\\n])*")""", re.DOTALL)
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+OPTION = re.compile(r"(?<![\w-])(?<!srun )--[a-z][a-z-]*")
 
 
 def named_options(text: str) -> list[tuple[int, str]]:
@@ -40,7 +41,8 @@ def check_itself() -> None:
             '  "--comm-timeout", \'"\', i--, "a -- b", "x--y");\n'
             '/* "--lr"\n'
             '   */ h("\\"quoted\\" --lr", 1\'000, "--batch-size or --model");\n'
-            'if (--n > 0) --k;\n')
+            'if (--n > 0) --k;\n'
+            '"srun --mpi=pmix"\n')
     found = named_options(text)
     assert found == [(2, "--compress"), (4, "--comm-timeout"), (6, "--lr"), (6, "--batch-size"), (6, "--model")], found
     with tempfile.TemporaryDirectory() as folder:
