@@ -29,9 +29,10 @@ struct GoldenSettings {
   std::string model;
   std::size_t classes = 10;
   float learning_rate = 0.002f;
-  // The start: see make_golden.py's class Start.
+  // The start: see make_golden.py's class Start, or Centred with is_centred.
   double beta = 0.5, gain = 13.0;
   std::size_t draw = 0;
+  bool is_centred = false;
   bool has_nesterov = false;
   float smoothing = 0.0f;
   std::vector<std::size_t> batches = {8, 8, 5, 8, 8};
@@ -48,7 +49,8 @@ struct GoldenBatch {
   GoldenBatch(std::size_t step, std::size_t count, const GoldenSettings& settings)
       : pixels(count * settings.size * settings.size * 3), labels(count) {
     const std::string number = std::to_string(step);
-    const Derived image("images" + number + "." + std::to_string(settings.draw));
+    const std::string draw = settings.is_centred ? "" : "." + std::to_string(settings.draw);
+    const Derived image("images" + number + draw);
     const Derived label("labels" + number);
     const auto classes = static_cast<double>(settings.classes);
     for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(2.0 * image(i));
@@ -145,6 +147,37 @@ class GoldenNetwork {
 
   // make_golden.py's `initial`.
   void derive(const net::Parameter& tensor, std::span<float> buffer) const {
+    if (settings_.is_centred) {
+      derive_centred(tensor, buffer);
+    } else {
+      derive_calm(tensor, buffer);
+    }
+  }
+
+  void derive_centred(const net::Parameter& tensor, std::span<float> buffer) const {
+    const Derived value(tensor.name);
+    double centre = 0.0, scale = 0.25;
+    if (tensor.shape.size() == 4) {
+      const auto fan_out = static_cast<double>(tensor.elements / tensor.shape[1]);
+      scale = std::sqrt(6.0 / fan_out);
+    } else if (tensor.name.starts_with("linear.") || tensor.name.starts_with("fc.") ||
+               tensor.name.starts_with("last_linear.")) {
+      scale = 0.125;
+    } else if (tensor.name.starts_with("classifier.") && tensor.shape.size() == 2) {
+      scale = std::sqrt(6.0 / static_cast<double>(tensor.shape[1]));
+    } else if (tensor.name.ends_with("weight") || tensor.name.ends_with("running_var")) {
+      centre = 1.0;
+    } else if (tensor.name.ends_with("bias")) {
+      centre = settings_.beta;
+    }
+    std::vector<float> torch_order(tensor.elements);
+    for (std::size_t i = 0; i < torch_order.size(); ++i) {
+      torch_order[i] = static_cast<float>(centre + scale * value(i));
+    }
+    net::Parameters::import_torch(tensor, torch_order, buffer);
+  }
+
+  void derive_calm(const net::Parameter& tensor, std::span<float> buffer) const {
     const Derived value(tensor.name);
     const std::vector<std::size_t> shape = tensor.torch_shape();
     const bool is_last = shape[0] == settings_.classes;

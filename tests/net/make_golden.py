@@ -65,7 +65,32 @@ class Start:
     draw: int = 0
 
 
-def initial(name: str, shape, start: Start, classes: int) -> torch.Tensor:
+@dataclasses.dataclass
+class Centred:
+    """For bf16, which would lose digits to Start's mean: values around zero, but normalisation's bias around `beta`.
+
+    Values that switch at ReLU are within bf16's tolerance.
+    """
+
+    beta: float
+
+
+def centred(name: str, shape, beta: float) -> torch.Tensor:
+    """Gain 1 convolutions (uniform, variance 2 / fan out) and everything else off its usual special value."""
+    if len(shape) == 4:
+        return tensor(name, shape, 0.0, (6.0 / (shape[0] * shape[2] * shape[3])) ** 0.5)
+    if name.startswith("classifier.") and len(shape) == 2:
+        return tensor(name, shape, 0.0, (6.0 / shape[1]) ** 0.5)
+    if name.startswith(("linear.", "fc.", "last_linear.")):
+        return tensor(name, shape, 0.0, 0.125)
+    if name.endswith("weight") or name.endswith("running_var"):
+        return tensor(name, shape, 1.0, 0.25)
+    return tensor(name, shape, beta if name.endswith("bias") else 0.0, 0.25)
+
+
+def initial(name: str, shape, start: Start | Centred, classes: int) -> torch.Tensor:
+    if isinstance(start, Centred):
+        return centred(name, shape, start.beta)
     if len(shape) >= 2:
         gain = start.gain if len(shape) == 4 else 0.2
         values = tensor(name, shape, 0.0, gain * (6.0 / int(np.prod(shape[1:]))) ** 0.5)
@@ -123,9 +148,10 @@ def check_distance(name: str) -> None:
                  "choose another draw, here and in golden_test.cpp")
 
 
-def images(step: int, batch: int, size: int, draw: int) -> torch.Tensor:
+def images(step: int, batch: int, size: int, start: Start | Centred) -> torch.Tensor:
     """N C H W from values in N H W C order."""
-    return tensor(f"images{step}.{draw}", (batch, size, size, 3), 0.0, 2.0).permute(0, 3, 1, 2).contiguous()
+    draw = "" if isinstance(start, Centred) else f".{start.draw}"
+    return tensor(f"images{step}{draw}", (batch, size, size, 3), 0.0, 2.0).permute(0, 3, 1, 2).contiguous()
 
 
 def labels(step: int, batch: int, classes: int) -> torch.Tensor:
@@ -221,7 +247,7 @@ def samples(kind: str, name: str, values: torch.Tensor, count: int):
         yield kind, name, i, flat[i].item()
 
 
-def golden(name: str, make, start: Start, lr=0.002, nesterov=False, smoothing=0.0, steps=5, size=32,
+def golden(name: str, make, start: Start | Centred, lr=0.002, nesterov=False, smoothing=0.0, steps=5, size=32,
            stored=4, batches=tuple(BATCHES)) -> None:
     """stored: how many values of each tensor."""
     if sys.argv[1:] and name not in sys.argv[1:]:
@@ -237,14 +263,14 @@ def golden(name: str, make, start: Start, lr=0.002, nesterov=False, smoothing=0.
     lines = []
     model.eval()
     with torch.no_grad():
-        lines += [("eval_logit", "-", i, v.item()) for i, v in enumerate(model(images(0, batches[0], size, start.draw)).reshape(-1))]
+        lines += [("eval_logit", "-", i, v.item()) for i, v in enumerate(model(images(0, batches[0], size, start)).reshape(-1))]
     model.train()
     optimiser = torch.optim.SGD(trained.values(), lr=lr, momentum=0.9, weight_decay=5e-4, nesterov=nesterov)
     loss_function = nn.CrossEntropyLoss(label_smoothing=smoothing)
     batches = batches[:steps]
     for step, batch in enumerate(batches):
         optimiser.zero_grad()
-        logits = model(images(step, batch, size, start.draw))
+        logits = model(images(step, batch, size, start))
         loss = loss_function(logits, labels(step, batch, classes))
         loss.backward()
         lines.append(("loss", "-", step, loss.item()))
@@ -257,7 +283,7 @@ def golden(name: str, make, start: Start, lr=0.002, nesterov=False, smoothing=0.
                 if not key.endswith("num_batches_tracked"):
                     lines += samples("statistic", key, buffer, stored)
         # The last step's gradient is not compared, but for the first step's.
-        if step + 1 < max(len(batches), 2):
+        if isinstance(start, Start) and step + 1 < max(len(batches), 2):
             check_distance(name)
         optimiser.step()
     write(name, lines)
@@ -314,3 +340,13 @@ if __name__ == "__main__":
     golden("airbench94", Airbench94, Start(gain=1.0, draw=2), batches=[8, 5])
     golden("vgg16-bn", lambda: Vgg16(has_norm=True), Start(draw=10), batches=[6])
     golden("vgg16-imagenet", lambda: Vgg16(has_norm=False, hidden=4096), Start(beta=8.0, gain=1.0), batches=[4])
+    golden("resnet20-bf16", lambda: ResNet([3, 3, 3], narrow, option="A"), Centred(0.0), lr=0.05, nesterov=True)
+    golden("resnet20b-bf16", lambda: ResNet([3, 3, 3], narrow, classes=100), Centred(0.0), lr=0.05, smoothing=0.1)
+    golden("resnet18-bf16", lambda: ResNet([2, 2, 2, 2], wide), Centred(2.0), lr=0.02)
+    golden("resnet18-imagenet-bf16", lambda: torchvision.models.resnet18(num_classes=10), Centred(0.5), lr=0.02, steps=2,
+           size=48)
+    golden("preact-resnet18-bf16", lambda: PreActResNet([2, 2, 2, 2]), Centred(2.0), lr=0.02, steps=2, size=16)
+    golden("inception-v4-bf16", lambda: InceptionV4(small=True), Centred(2.0), lr=0.02, steps=1, size=12, stored=3)
+    golden("resnet9-bf16", ResNet9, Centred(2.0), lr=0.02, batches=[4])
+    golden("airbench94-bf16", Airbench94, Centred(0.0), lr=0.02, batches=[8, 5])
+    golden("vgg16-bn-bf16", lambda: Vgg16(has_norm=True), Centred(2.0), lr=0.02, batches=[6])
