@@ -315,8 +315,7 @@ class SegmentExchange final : public Exchange {
   // task encodes, in the buffer of that send; empty if it encodes none.
   std::span<const std::byte> handle_payload(const PlanTask& task, std::size_t send_at,
                                             std::span<const std::byte> message) {
-    const std::span<const std::byte> payload =
-        message.subspan(head_bytes(), message.size() - frame_bytes());
+    const auto payload = message.subspan(head_bytes(), message.size() - frame_bytes());
     notes_.take(task, message.data() + kMessageHeaderBytes, payload.size());
     try {
       if (task.encodes()) return write_message(task, send_at, payload);

@@ -47,8 +47,8 @@ train() {
 short() {
   local ranks=$1 trouble=$2
   shift 2
-  local -a run=("$program" --model resnet20 --limit-train "${images:-$((ranks * 8))}" --limit-test 4 --batch-size 4
-    --epochs 1 --device cuda --compress q8 --autotune off --log none "$@")
+  local -a run=("$program" --model resnet20 --limit-train "${images:-$((ranks * 4))}" --limit-test 4 --batch-size 4
+    --epochs 3 --device cuda --compress q8 --autotune off --log none "$@")
   local -a others=()
   [[ $ranks == 1 ]] || others=(-np $((ranks - 1)) "${run[@]}" :)
   DP_CUDA_ON_CPU_DEVICES=$ranks timeout 120 "$mpiexec" "${others[@]}" \
@@ -64,8 +64,9 @@ trouble() {
       short $ranks count --gpu-exchange $way --comm-timeout 60
       all=$(sed -nE 's/^cuda_on_cpu: ([0-9]+) operations$/\1/p' "$folder/output" | head -n 1)
       [[ $got == 0 && -n $all ]] || fail "exit code $got without trouble, $ranks ranks, $way"
-      # In a step, in set-up, and where the test images are evaluated.
-      for place in $((all * 6 / 10)) 40 $((all - 12)); do
+      # In a step whose graph is launched, so that the host does nothing but wait; in set-up, and
+      # where the test images are evaluated.
+      for place in $((all / 2)) 40 $((all - 12)); do
         short $ranks "$kind:$place" --gpu-exchange $way --comm-timeout $ranks
         [[ $got == 5 ]] || fail "exit code $got, expected 5: $kind:$place of $all, $ranks ranks, $way"
         grep -qF -- "$text" "$folder/output" || fail "no '$text': $kind:$place, $ranks ranks, $way"
