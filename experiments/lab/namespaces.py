@@ -111,6 +111,8 @@ def holders() -> dict[str, tuple[int, str]]:
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if "-I" in words[1:2]:  # as start() starts it; other versions of dplab do without
+                del words[1]
             if len(words) < 4 or os.path.basename(words[1]) != HOLDER.name or words[2] != "--lab":
                 continue
             lines = (folder / "status").read_text().splitlines()
