@@ -232,8 +232,7 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
   try {
     const std::unique_ptr<Progress> progress = make_progress(trial);
     Run run(trial, comm, *progress);
-    const auto ranks_here =
-        static_cast<std::size_t>(std::lround(run.share.cores_on_host / run.share.cores_per_rank));
+    const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
     result.mine.cores = run.share.cores_per_rank;
     result.mine.threads = run.share.threads;
     result.mine.needed_bytes = needed_bytes(run, options, images);

@@ -8,14 +8,17 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <vector>
 
+#include "app/cpu_limits.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -67,42 +70,76 @@ std::string to_text(const std::vector<int>& cores) {
   return text;
 }
 
-// The cores that a process may use, and the identity of the running kernel.
+// The cores that a process may use, its cgroup with a quota, and the identity of the running
+// kernel.
 struct CorePool {
   std::array<char, 40> boot_id = {};
   cpu_set_t cores;
+  std::array<std::uint64_t, 2> quota_group = {};
 };
+
+// What makes a rank's share smaller than its part of all cores; for the line `cores`.
+std::string limits_text(int cores, const std::optional<CpuQuota>& quota, bool quota_counts,
+                        int quota_threads, int wanted_threads) {
+  std::string text;
+  if (const long all = ::sysconf(_SC_NPROCESSORS_ONLN); cores < all) {
+    text += fmt::format("; the affinity mask (taskset, cpuset) allows {} of the host's {} cores",
+                        cores, all);
+  }
+  if (!quota) return text;
+  if (wanted_threads > quota_threads) {
+    text += fmt::format("; --threads {} is more than the CPU quota of {:.3g} cores allows ({})",
+                        wanted_threads, quota->cores, quota_threads);
+  } else if (quota_counts) {
+    text += fmt::format("; the CPU quota is {:.3g} core{}", quota->cores,
+                        quota->cores == 1.0 ? "" : "s");
+  }
+  return text;
+}
 
 }  // namespace
 
-CpuShare take_cpu_share(Communicator& comm, int wanted_threads) {
-  // The kernel reduces "all cores" to what the container or cpuset allows.
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &all);
-  ::sched_setaffinity(0, sizeof(all), &all);
+CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::filesystem::path& root) {
+  // Asked once, since this call narrows the mask.
+  static const cpu_set_t allowed = allowed_cores();
   CorePool mine;
-  CPU_ZERO(&mine.cores);
-  if (::sched_getaffinity(0, sizeof(mine.cores), &mine.cores) != 0) CPU_SET(0, &mine.cores);
+  mine.cores = allowed;
+  ::sched_setaffinity(0, sizeof(mine.cores), &mine.cores);
   std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id.data(), 36);
+  const std::optional<CpuQuota> quota = cpu_quota(root);
+  if (quota) mine.quota_group = quota->group;
   std::vector<int> cores = cores_of(mine.cores);
 
   const std::vector<CorePool> pools = comm.all_gather(mine);
-  int local_rank = 0, local_size = 0;
+  int local_rank = 0, local_size = 0, quota_size = 0;
   for (int rank = 0; rank < comm.size(); ++rank) {
     const CorePool& other = pools[static_cast<std::size_t>(rank)];
-    if (other.boot_id != mine.boot_id || !CPU_EQUAL(&other.cores, &mine.cores)) continue;
+    if (other.boot_id != mine.boot_id) continue;
+    if (other.quota_group == mine.quota_group) ++quota_size;
+    if (!CPU_EQUAL(&other.cores, &mine.cores)) continue;
     if (rank < comm.rank()) ++local_rank;
     ++local_size;
   }
 
   CpuShare share;
   share.cores_on_host = static_cast<int>(cores.size());
-  share.threads = std::max(1, share.cores_on_host / local_size);
+  share.ranks_on_host = local_size;
+  const int cores_of_rank = std::max(1, share.cores_on_host / local_size);
+  share.threads = cores_of_rank;
   share.cores_per_rank = static_cast<double>(share.cores_on_host) / static_cast<double>(local_size);
-  if (local_size <= share.cores_on_host && wanted_threads <= share.threads) {
-    const auto first = cores.begin() + local_rank * share.threads;
-    cores = std::vector<int>(first, first + share.threads);
+  int quota_threads = 0;
+  bool quota_counts = false;
+  if (quota) {
+    quota_threads = std::max(1, quota->threads() / quota_size);
+    const double quota_cores = quota->cores / static_cast<double>(quota_size);
+    quota_counts = quota_cores < share.cores_per_rank;
+    share.threads = std::min(share.threads, quota_threads);
+    share.cores_per_rank = std::min(share.cores_per_rank, quota_cores);
+  }
+  // A quota names no cores: the kernel chooses them.
+  if (local_size <= share.cores_on_host && wanted_threads <= cores_of_rank) {
+    const auto first = cores.begin() + local_rank * cores_of_rank;
+    cores = std::vector<int>(first, first + cores_of_rank);
     cpu_set_t own;
     CPU_ZERO(&own);
     for (const int core : cores) CPU_SET(core, &own);
@@ -110,6 +147,8 @@ CpuShare take_cpu_share(Communicator& comm, int wanted_threads) {
   }
   if (wanted_threads > 0) share.threads = wanted_threads;
   share.cores = to_text(cores);
+  share.limits =
+      limits_text(share.cores_on_host, quota, quota_counts, quota_threads, wanted_threads);
   return share;
 }
 

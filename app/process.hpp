@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 
 #include "comm/communicator.hpp"
@@ -22,18 +23,22 @@ void check_output();
 
 struct CpuShare {
   int cores_on_host = 1;  // the cores that this process may use
+  int ranks_on_host = 1;  // the ranks that share them
   int threads = 1;        // as wanted, or the rank's share: cores / ranks on them, at least 1
   double cores_per_rank = 1.0;
-  std::string cores;  // "0-1": where this rank may run from now on
+  std::string cores;   // "0-1": where this rank may run from now on
+  std::string limits;  // "; the CPU quota is 1.5 cores": what counted beside the host's cores
 };
 
-// Collective. Widens the affinity of the calling thread, and of threads that it starts, to the
-// rank's share of the host's cores, because mpirun binds a rank to a single core if there are one
-// or two ranks. If there are more ranks than cores, every rank may run on all cores. So may a rank
-// that wants more threads than its share; 0 wants as many as its share. Ranks that run under the
-// same kernel and may use the same cores share them, even if they seem to be on several hosts, such
-// as containers or the hosts of a lab.
-[[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads);
+// Collective. Sets the affinity of the calling thread, and of threads that it starts, to the rank's
+// share of the host's cores, as far as this process may use them (allowed_cores). If there are more
+// ranks than cores, every rank may run on all of them. So may a rank that wants more threads than
+// its share; 0 wants as many as its share. Ranks that run under the same kernel and may use the
+// same cores share them, even if they seem to be on several hosts, such as containers or the hosts
+// of a lab. A CPU quota, rounded up to whole cores, is shared likewise and limits the threads. It
+// is read below `root`, see cpu_quota.
+[[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads,
+                                      const std::filesystem::path& root = "/");
 
 // A new descriptor of mpirun's own standard output (1) or error (2), which the caller closes; -1
 // without mpirun and for ranks on other hosts.

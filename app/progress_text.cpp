@@ -108,8 +108,9 @@ void TextProgress::start(const RunStart& start) {
   std::vector<std::pair<std::string, std::string>> rows = {
       {"hosts", host_summary(run.comm->hosts())},
       {"devices", join(start.devices)},
-      {"cores", fmt::format("rank 0 may run on cores {}; each rank of this host has {:.3g} of them",
-                            run.share.cores, run.share.cores_per_rank)},
+      {"cores", fmt::format("rank 0 may run on cores {}; each rank of this host has {:.3g} of "
+                            "them{}",
+                            run.share.cores, run.share.cores_per_rank, run.share.limits)},
       {"parameters",
        fmt::format("{} ({} of gradient){}", format_count(static_cast<std::int64_t>(parameters)),
                    format_bytes(4.0 * static_cast<double>(parameters)),

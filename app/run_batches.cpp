@@ -30,11 +30,11 @@ void plan_parts(Run& run) {
   const std::size_t least = (run.test_batch() + ranks - 1) / ranks;
   const std::size_t most = (run.batches.all(run.global_batch).back() + ranks - 1) / ranks;
   std::size_t part = run.options.accumulate > 1 ? least : std::max(least, most);
-  const auto ranks_here = std::lround(run.share.cores_on_host / run.share.cores_per_rank);
+  const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
   together_on_hosts(run.comm, [&] {
     while (run.comm.rank() == 0 && part > least) {
       try {
-        run.replica->network().check_memory(part, static_cast<std::size_t>(ranks_here));
+        run.replica->network().check_memory(part, ranks_here);
         // A GPU says it when memory is allocated.
         if (run.device->kind() == DeviceKind::cuda) {
           run.replica->prepare(part, net::Mode::training);
@@ -76,9 +76,9 @@ void prepare_batch_sizes(Run& run) {
     run.replica->plan_exchange();
   };
   together_on_hosts(run.comm, [&] {
-    const auto ranks_here = std::lround(run.share.cores_on_host / run.share.cores_per_rank);
+    const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
     run.replica->network().check_memory(std::min(run.largest_part, run.data.train->count()),
-                                        static_cast<std::size_t>(ranks_here));
+                                        ranks_here);
   });
   together_on_hosts(run.comm, [&] {
     if (run.comm.rank() != 0) return;

@@ -2,8 +2,12 @@
 // tests begin from the narrowest affinity there is.
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -16,10 +20,10 @@
 namespace dp {
 namespace {
 
-std::set<int> affinity() {
+std::set<int> affinity(pid_t process = 0) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  EXPECT_EQ(::sched_getaffinity(0, sizeof(set), &set), 0);
+  EXPECT_EQ(::sched_getaffinity(process, sizeof(set), &set), 0);
   std::set<int> cores;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (CPU_ISSET(core, &set)) cores.insert(core);
@@ -51,13 +55,12 @@ std::set<int> parse(const std::string& text) {
 class TakeCpuShare : public testing::Test {
  protected:
   TakeCpuShare() : before_(affinity()) {
-    // All that the kernel lets this process have, as it cuts down a wish for more.
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &set);
-    ::sched_setaffinity(0, sizeof(set), &set);
-    all_ = affinity();
+    // mpirun's own mask counts, and without mpirun the narrow one.
+    ::unsetenv("OMPI_MCA_hwloc_base_binding_policy");
+    all_ = before_;
+    if (std::getenv("OMPI_COMM_WORLD_RANK") != nullptr) all_ = affinity(::getppid());
     bind_to({*all_.begin()});
+    if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) all_ = affinity();
   }
   ~TakeCpuShare() override { bind_to(before_); }
 
@@ -125,6 +128,39 @@ TEST_F(TakeCpuShare, RanksMayWantDifferently) {
   } else {
     EXPECT_EQ(affinity().size(), static_cast<std::size_t>(share_of_cores()));
   }
+}
+
+// A quota of one and a half cores, in files as the kernel has them.
+TEST_F(TakeCpuShare, RanksShareAQuota) {
+  namespace fs = std::filesystem;
+  std::string name;
+  if (comm_.rank() == 0) {
+    const fs::path root =
+        fs::temp_directory_path() / ("dp_cpu_share." + std::to_string(::getpid()));
+    fs::create_directories(root / "proc/self");
+    fs::create_directories(root / "cg");
+    std::ofstream(root / "proc/self/cgroup") << "0::/\n";
+    std::ofstream(root / "proc/self/mountinfo") << "1 1 0:1 / /cg rw - cgroup2 cgroup2 rw\n";
+    std::ofstream(root / "cg/cpu.max") << "150000 100000\n";
+    name = root.string();
+  }
+  comm_.broadcast(name);
+  const CpuShare share = take_cpu_share(comm_, 0, name);
+  const CpuShare greedy = take_cpu_share(comm_, 3, name);
+  comm_.barrier();
+  if (comm_.rank() == 0) fs::remove_all(name);
+
+  const double cores_per_rank = static_cast<double>(cores()) / comm_.size();
+  EXPECT_EQ(share.threads, std::clamp(2 / comm_.size(), 1, std::max(1, share_of_cores())));
+  EXPECT_DOUBLE_EQ(share.cores_per_rank, std::min(cores_per_rank, 1.5 / comm_.size()));
+  EXPECT_EQ(share.ranks_on_host, comm_.size());
+  // A quota names no cores.
+  EXPECT_EQ(static_cast<int>(parse(share.cores).size()),
+            share_of_cores() >= 1 ? share_of_cores() : cores());
+  EXPECT_EQ(greedy.threads, 3);
+  EXPECT_NE(greedy.limits.find("--threads 3 is more than the CPU quota of 1.5 cores allows"),
+            std::string::npos)
+      << greedy.limits;
 }
 
 TEST_F(TakeCpuShare, TakenTwiceIsTheSame) {
