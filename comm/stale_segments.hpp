@@ -11,8 +11,8 @@
 namespace dp {
 
 // Removes the files of this user and host that are older than a minute and that no process has
-// mapped. Returns how many there were; takes half a second then. Never throws. One rank of a host
-// calls it before MPI_Init.
+// mapped, in whatever container it runs. Returns how many there were; takes half a second then.
+// Never throws. One rank of a host calls it before MPI_Init.
 std::size_t remove_stale_segments(const std::filesystem::path& folder);
 
 // Open MPI's folder for them.
