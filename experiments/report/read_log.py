@@ -19,6 +19,8 @@ import h5py
 import numpy as np
 import pandas as pd
 
+from . import missing_rows, read_hdf5
+from .read_hdf5 import printable
 from .run import Run
 
 FORMAT_VERSION = 1
@@ -88,9 +90,15 @@ def read(path: pathlib.Path, label: str) -> Run:
     """Throws Unreadable. A file that is being written may change while it is read, so a failure is tried again."""
     for attempt in range(TRIES):
         try:
-            return _read_once(path, label)
+            with read_hdf5.bounded_memory(path):
+                return _read_once(path, label)
         except Unreadable:
             raise
+        except (read_hdf5.TooLarge, read_hdf5.Elsewhere) as error:
+            raise Unreadable(f"is damaged: {error}") from error
+        except MemoryError as error:
+            raise Unreadable("is damaged: what it claims to have takes more memory than a file of "
+                             f"{path.stat().st_size:,} bytes can justify") from error
         except Exception as error:  # h5py reports a damaged file in many ways
             if attempt == TRIES - 1 or not _may_be_written(path):
                 raise Unreadable(_reason(path, error)) from error
@@ -154,30 +162,9 @@ def _reason(path: pathlib.Path, error: Exception) -> str:
     return "is damaged: " + (" ".join(text.split()) or type(error).__name__)
 
 
-def printable(text: str) -> str:
-    """The text without characters that control a terminal or that XML does not allow."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, h5py.Empty):
-        return ""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _attributes(group: h5py.Group) -> dict[str, Any]:
-    return {printable(str(name)): _plain(value) for name, value in group.attrs.items()}
-
-
 def _read_once(path: pathlib.Path, label: str) -> Run:
     with h5py.File(path, "r", locking=False) as file:
-        attributes = _attributes(file)
+        attributes = read_hdf5.attributes(file)
         version = attributes.get("format_version")
         if version is None:
             raise Unreadable("is not a run log: it has no attribute format_version")
@@ -188,13 +175,14 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
         problems: list[str] = []
 
         def group(name: str) -> dict[str, Any]:
-            if not isinstance(file.get(name), h5py.Group):
+            found = read_hdf5.child(file, name)
+            if not isinstance(found, h5py.Group):
                 problems.append(f"has no group /{name}")
                 return {}
-            return _attributes(file[name])
+            return read_hdf5.attributes(found)
 
         def table(name: str, columns: list[str] | None = None, is_optional: bool = False) -> pd.DataFrame | None:
-            return _table(file, name, columns, None if is_optional else problems.append)
+            return _table(file, name, columns, problems, None if is_optional else problems.append)
 
         epochs = table("epochs")
         if epochs is None:
@@ -205,22 +193,16 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
                   group("model"), epochs, table("ranks"), table("buckets"), table("sessions"),
                   table("steps", STEP_COLUMNS, True), table("tensors", None, True), problems)
     _judge(run)
+    missing_rows.check(run)
     return run
 
 
-def _table(file: h5py.File, name: str, columns: list[str] | None,
+def _table(file: h5py.File, name: str, columns: list[str] | None, problems: list[str],
            complain: Callable[[str], None] | None) -> pd.DataFrame | None:
-    data = file.get(name)
-    if not isinstance(data, h5py.Dataset) or not data.dtype.names:
+    data = read_hdf5.child(file, name)
+    if not isinstance(data, h5py.Dataset) or not data.dtype.names or len(data.shape) != 1:
         if complain:
             complain(f"has no table /{name}")
-        return None
-    try:
-        rows = data[:]
-    except (OSError, RuntimeError, MemoryError) as error:
-        if complain is None or name == "epochs":
-            raise
-        complain(f"its table /{name} cannot be read ({' '.join(str(error).split())})")
         return None
     there = [
         column for column in columns or data.dtype.names
@@ -230,6 +212,18 @@ def _table(file: h5py.File, name: str, columns: list[str] | None,
     if lacking:
         if complain:
             complain(f"its table /{name} has no column {', '.join(lacking)}")
+        return None
+    try:
+        rows = read_hdf5.rows(data, there)
+    except (read_hdf5.TooLarge, read_hdf5.Elsewhere) as error:
+        if name == "epochs":
+            raise
+        problems.append(str(error))
+        return None
+    except (OSError, RuntimeError, MemoryError) as error:
+        if complain is None or name == "epochs":
+            raise
+        complain(f"its table /{name} cannot be read ({' '.join(str(error).split())})")
         return None
     return pd.DataFrame({column: rows[column] for column in there})
 
