@@ -17,8 +17,8 @@ import h5py
 import numpy as np
 
 ALWAYS = 4 << 20  # bytes that a table may have in any file
-MOST_GROWTH = 16  # times its bytes in the file
-READER_ALWAYS, READER_GROWTH = 64 << 20, 64  # of the process that reads: tables are copied several times
+MOST_GROWTH = 8  # times its bytes in the file
+READER_ALWAYS, READER_GROWTH = 64 << 20, 32  # of the process that reads: tables are copied several times
 LONGEST_TEXT = 4096  # characters; no text of ours is nearly as long
 PAGE = resource.getpagesize()
 
@@ -39,10 +39,11 @@ def printable(text: str) -> str:
 @contextmanager
 def bounded_memory(path: pathlib.Path) -> Iterator[None]:
     """Limits what this process may allocate while it reads the file. An allocation beyond that fails; HDF5 then reports
-    an error or crashes."""
+    an error or crashes, and may never free what it had."""
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    used = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * PAGE
-    limit = used + READER_ALWAYS + READER_GROWTH * path.stat().st_size
+    in_use = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * PAGE
+    size = path.stat().st_size if path.exists() else 0
+    limit = in_use + READER_ALWAYS + READER_GROWTH * size
     limits = [bound for bound in (limit, before, hard) if bound != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     try:

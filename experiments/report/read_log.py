@@ -90,17 +90,13 @@ def read(path: pathlib.Path, label: str) -> Run:
     """Throws Unreadable. A file that is being written may change while it is read, so a failure is tried again."""
     for attempt in range(TRIES):
         try:
-            with read_hdf5.bounded_memory(path):
-                return _read_once(path, label)
+            return _read_once(path, label)
         except Unreadable:
             raise
         except (read_hdf5.TooLarge, read_hdf5.Elsewhere) as error:
             raise Unreadable(f"is damaged: {error}") from error
-        except MemoryError as error:
-            raise Unreadable("is damaged: what it claims to have takes more memory than a file of "
-                             f"{path.stat().st_size:,} bytes can justify") from error
         except Exception as error:  # h5py reports a damaged file in many ways
-            if attempt == TRIES - 1 or not _may_be_written(path):
+            if attempt == TRIES - 1 or _lacks_memory(error) or not _may_be_written(path):
                 raise Unreadable(_reason(path, error)) from error
             time.sleep(PAUSE_S)
     raise AssertionError("unreachable")
@@ -120,8 +116,11 @@ def read_all(paths: list[pathlib.Path]) -> Iterator[Run | Unreadable]:
             while done < len(jobs):
                 if not parent.poll(LONGEST_S):
                     raise EOFError
-                yield parent.recv()
+                result = parent.recv()
                 done += 1
+                yield result
+                if isinstance(result, Unreadable):  # a library that failed may keep memory, so it begins anew
+                    break
         except EOFError:
             done += 1
             yield Unreadable("is damaged: the HDF5 library cannot read it")
@@ -133,10 +132,15 @@ def _send_all(pipe: Connection, jobs: list[tuple[pathlib.Path, str]]) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library prints when it crashes
     for path, label in jobs:
         try:
-            result: Run | Unreadable = read(path, label)
+            with read_hdf5.bounded_memory(path):
+                result: Run | Unreadable = read(path, label)
         except Unreadable as error:
             result = error
         pipe.send(result)
+
+
+def _lacks_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "memory allocation failed" in str(error)
 
 
 def _may_be_written(path: pathlib.Path) -> bool:
@@ -159,6 +163,8 @@ def _reason(path: pathlib.Path, error: Exception) -> str:
         return f"is cut off: it has {size:,}{least} bytes"
     if "file signature not found" in text:
         return "is not an HDF5 file"
+    if _lacks_memory(error):
+        return f"is damaged: its values take more memory than a file of {size:,} bytes can justify"
     return "is damaged: " + (" ".join(text.split()) or type(error).__name__)
 
 

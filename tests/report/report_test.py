@@ -21,6 +21,7 @@ except ImportError as error:
     print(f"skipped: {error}; experiments/setup.sh --tests installs it")
     sys.exit(77)
 
+import bounds_cases  # noqa: E402
 import logs_cases  # noqa: E402
 import output_cases  # noqa: E402
 import plots_cases  # noqa: E402
@@ -28,7 +29,7 @@ import reach_cases  # noqa: E402
 import tables_cases  # noqa: E402
 import two_and_live_cases  # noqa: E402
 
-MODULES = (tables_cases, logs_cases, output_cases, plots_cases, two_and_live_cases, reach_cases)
+MODULES = (tables_cases, logs_cases, output_cases, plots_cases, two_and_live_cases, reach_cases, bounds_cases)
 
 
 def main() -> None:
