@@ -5,6 +5,7 @@ import csv
 import html
 import io
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -137,14 +138,17 @@ def _in_csv(value: Any, is_count: bool) -> Any:
 
 
 def in_markdown(text: str) -> str:
-    """Names and texts of a log are no markup: HTML, links and images are shown as they are written."""
-    for letter, shown in (("&", "&amp;"), ("<", "&lt;"), ("[", "\\["), ("\n", " ")):
+    """Names and texts of a log are no markup: HTML, links, images, code and emphasis are shown as they are written."""
+    for letter, shown in (("&", "&amp;"), ("<", "&lt;"), ("\\", "&#92;"), ("`", "&#96;"), ("~", "&#126;"), ("[", "\\["),
+                          ("\n", " ")):
         text = text.replace(letter, shown)
-    return text
+    # A star between spaces and an underscore between letters are no emphasis; the last are headings, lists and quotes.
+    text = re.sub(r"\*(?=\S)|(?<=\S)\*|(?<![^\W_])_|_(?![^\W_])", lambda mark: f"&#{ord(mark[0])};", text)
+    return re.sub(r"^(?:>|[#+-](?=[#\s]))", lambda mark: f"&#{ord(mark[0])};", text)
 
 
 def _bars(text: str) -> str:
-    return in_markdown(text).replace("|", "\\|")
+    return in_markdown(text).replace("|", "&#124;")
 
 
 def _side(column: Column) -> str:

@@ -115,3 +115,17 @@ def epochs_lack_rows(folder: pathlib.Path) -> None:
     has(answer.stdout, "- ranks_6.h5: epoch 4 has no rows in /ranks\n")
     parse_page(folder / "page.html")
     has((folder / "page.html").read_text(encoding="utf-8"), "ranks_6.h5: epoch 4 has no rows in /ranks")
+
+
+def markdown_has_no_markup(folder: pathlib.Path) -> None:
+    """Names with bars, backticks, backslashes and line breaks stay in their cell, as they are."""
+    write_log(folder / "a|b`c\\|d.h5", ranks=2, epochs=[EPOCH] * 2,
+              config={"compress": "q8`|`\n\n# head", "model": "*m*_n_~~o~~"})
+    write_log(folder / "x\n- y.h5", ranks=2, epochs=[EPOCH] * 2)
+    lines = quick(folder, ".", "--markdown").stdout.splitlines()
+    row = next(line for line in lines if line.startswith("| a"))
+    has(row, "| a&#124;b&#96;c&#92;&#124;d | &#42;m&#42;&#95;n&#95;&#126;&#126;o&#126;&#126; | q8&#96;&#124;&#96;  # head |")
+    assert not any(line.startswith(("# ", "- ")) for line in lines), lines
+    for head, line in zip(lines, lines[1:]):
+        if head.startswith("|") and line.startswith("|"):
+            assert head.count("|") == line.count("|"), (head, line)
