@@ -85,6 +85,8 @@ def text(trainings: list[Run]) -> str:
 
 def read(path: pathlib.Path) -> tuple[Run, ...]:
     """Throws Unreadable."""
+    if path.exists() and not path.is_file():  # a pipe or device: reading it might never end
+        raise Unreadable("is not a regular file")
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

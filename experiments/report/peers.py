@@ -31,6 +31,8 @@ class Peer:
 
 def read(path: pathlib.Path) -> tuple[Peer, ...]:
     """Throws Unreadable."""
+    if path.exists() and not path.is_file():  # a pipe or device: reading it might never end
+        raise Unreadable("is not a regular file")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
