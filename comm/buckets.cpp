@@ -52,13 +52,13 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
               "tensor {} begins at {}", i, tensor.offset);
     DP_ASSERT(tensor.is_1d || i == 0 || !tensors[i - 1].is_1d,
               "tensor {} comes after the one-dimensional ones", i);
-    const bool changes = i > 0 && !tensor.is_1d && tensor.is_exact != tensors[i - 1].is_exact;
+    const std::string& wanted = tensor.is_exact ? exact : tensor.is_1d ? small : codec;
+    const bool changes = i > 0 && (tensor.is_1d ? wanted != buckets.back().codec
+                                                : tensor.is_exact != tensors[i - 1].is_exact);
     if (!is_open || is_first_1d || changes) {
       buckets.push_back({.offset = tensor.offset,
                          .elements = 0,
-                         .codec = tensor.is_exact ? exact
-                                  : tensor.is_1d  ? small
-                                                  : codec,
+                         .codec = wanted,
                          .first_tensor = i,
                          .end_tensor = i});
       if (codec != exact && tensor.is_exact) buckets.back().why = "excluded by name";

@@ -149,6 +149,19 @@ TEST(Buckets, ExcludedTensorsTravelAlone) {
   EXPECT_EQ(buckets[3].why, "one-dimensional");
 }
 
+TEST(Buckets, ExcludedVectorsTravelInFp32) {
+  auto tensors = slots({{9000, false}, {10, true}, {20, true}, {5, true}});
+  tensors[2].is_exact = true;
+  const auto buckets = plan_buckets(tensors, {.codec = "ecq"});
+  ASSERT_EQ(buckets.size(), 4u);
+  EXPECT_EQ(buckets[1].codec, parse_codec_spec("q8:block=256").text());
+  EXPECT_EQ(buckets[2].elements, 20u);
+  EXPECT_EQ(buckets[2].codec, "none");
+  EXPECT_EQ(buckets[3].codec, buckets[1].codec);
+  // Vectors that travel in fp32 anyway share a bucket.
+  EXPECT_EQ(plan_buckets(tensors, {.codec = "q4"}).size(), 2u);
+}
+
 TEST(Buckets, EdgesAndErrors) {
   EXPECT_TRUE(plan_buckets({}, {}).empty());
   EXPECT_EQ(plan_buckets(slots({{10, true}}), {}).size(), 1u);

@@ -1,8 +1,9 @@
-"""The Python package without PyTorch, on every rank: python_test.py PACKAGES CASE; or from outside: ... uncaught MPIRUN."""
+"""The Python package without PyTorch, on every rank: python_test.py PACKAGES CASE; or from outside: ... launched, ... uncaught MPIRUN."""
 import contextlib
 import ctypes
 import io
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -211,6 +212,19 @@ def throws() -> None:
     raise AssertionError("the sum came without the other rank")
 
 
+def all_throw() -> None:
+    dptrain_comm.Exchange([dptrain_comm.Slot("weights", 100, 60)], "q9", link_bit_per_s=1e9)
+
+
+def launched() -> None:
+    """Processes of another launcher, each of which would be rank 0 of 1, end with one sentence."""
+    for variables, name in (({"RANK": "0", "WORLD_SIZE": "2"}, "WORLD_SIZE"), ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "PMI_SIZE"),
+                            ({"SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NUM_TASKS")):
+        done = subprocess.run([sys.executable, __file__, sys.argv[1], "sums"], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, **variables})
+        assert done.returncode == 2 and name in done.stderr and "mpirun" in done.stderr, (done.returncode, done.stderr)
+
+
 def uncaught() -> None:
     """An error that one rank does not handle ends all of them, with its code."""
     begin = time.monotonic()
@@ -219,8 +233,11 @@ def uncaught() -> None:
     assert done.returncode == 3 and "this rank has had enough" in done.stderr, (done.returncode, done.stderr)
     assert "without the other rank" not in done.stderr, done.stderr
     assert time.monotonic() - begin < 30, "it ended by a time-out"
+    done = subprocess.run([sys.argv[3], "-np", "3", sys.executable, __file__, sys.argv[1], "all_throw"], capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode == 2 and done.stderr.count("Traceback") == 1 and done.stderr.count("q9: unknown codec") == 1, done
 
 
-if CASE != "uncaught":
+if CASE not in ("launched", "uncaught"):
     import dptrain_comm
 globals()[CASE]()

@@ -38,6 +38,9 @@ __all__ = ["Error", "Exchange", "Slot", "State", "allreduce_gradients", "broadca
            "init_process_group", "rank", "size", "start", "version"]
 
 
+_COUNTS = "number of ranks with a gradient"  # a slot
+
+
 def init(compress: str = "auto", **options) -> "State":
     """Starts MPI, if the program has not, and makes the state of hook() and allreduce_gradients().
 
@@ -193,9 +196,13 @@ class State:
         self._parameters: list = []  # keeps them alive, so that their ids stay theirs
         self._slots: dict[int, int] = {}  # by id of the parameter
         self._values: list = []
-        self._held: list = []  # of this step: (parameter or its slot, gradient)
+        self._held: list = []  # of this step: (parameter or its slot, gradient or None)
+        self._counts: torch.Tensor | None = None  # by slot: how many ranks have a gradient, in an exchange of allreduce_gradients()
+        self._used: set[int] = set()  # slots for which some rank had a gradient in some step
+        self._late: dict = {}  # by slot: what codecs have delivered since some rank had a gradient
         self._futures: list = []
         self._saved: bytes | None = None
+        self._is_saved_with_counts = True  # not in states of allreduce_gradients() of earlier versions
         self._loss_scale = _LossScale()
         self._factor = 1.0  # of what was saved, for an exchange that is not there yet
         self._is_alone = False  # one rank: its gradient is the sum already
@@ -217,22 +224,18 @@ class State:
     def allreduce_gradients(self, model) -> None:
         """Each gradient of the model becomes the mean of all ranks'. After backward, before the optimiser's step.
 
-        A parameter without a gradient counts as zeros, and gets a gradient if another rank may have one.
+        A parameter without a gradient counts as zeros if another rank has one, and gets the mean. If no rank has one, it stays
+        without.
         """
-        import torch
         self._names = {id(p): name for name, p in model.named_parameters()}
-        pairs = []
-        for parameter in reversed([p for p in model.parameters() if p.requires_grad and p.numel() > 0]):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            pairs.append((parameter, parameter.grad))
+        pairs = [(p, p.grad) for p in reversed(list(model.parameters())) if p.requires_grad and p.numel() > 0]
         if self._exchange is None:
             _check_ranks()
-            self._make_exchange([parameter for parameter, _ in pairs])
+            self._make_exchange([parameter for parameter, _ in pairs], any_may_lack_gradient=True)
         # Before anything leaves, so that nothing is on its way when this fails.
         self._check(pairs)
         self._check_that_all_are_there({self._slots[id(parameter)] for parameter, _ in pairs})
-        self._begin_step()
+        self._begin_step(pairs)
         self._send(pairs)
         self._finish_step()
 
@@ -262,7 +265,7 @@ class State:
         """The loss has another scale from the next step on: factor is the new one over the old one. What is kept of earlier
         steps follows. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
         if self._exchange is not None:
-            self._exchange.scale_residual(factor)
+            self._scale_kept(factor)
         elif not 0.0 < factor < float("inf"):
             raise Error(2, f"a loss scale cannot become {factor} times as large; allowed: a finite number above 0")
         else:
@@ -273,7 +276,8 @@ class State:
         import torch
         saved = self._exchange.save() if self._exchange else self._saved
         return {"step": self.step, "exchange": torch.frombuffer(bytearray(saved), dtype=torch.uint8) if saved else None,
-                "rank": rank(), "size": size(), "loss_scale": self._loss_scale.last}
+                "rank": rank(), "size": size(), "loss_scale": self._loss_scale.last,
+                "late": {slot: values.clone() for slot, values in self._late.items()}}
 
     def load_state_dict(self, state: dict) -> None:
         """What this rank's state_dict() has returned. On all ranks, or on none; best before the first step."""
@@ -286,6 +290,8 @@ class State:
                 self._exchange.load(saved)
         else:
             self._saved, self._factor = saved, 1.0
+            self._is_saved_with_counts = "late" in state
+        self._late = {slot: values.clone() for slot, values in state.get("late", {}).items()}
         self.step = step
         self._loss_scale.last = state.get("loss_scale")
 
@@ -297,7 +303,7 @@ class State:
             self._log.close()
             self._log = None
         if self._exchange:
-            self._values = []
+            self._values, self._counts = [], None
             self._exchange.close()
             self._exchange = None
 
@@ -335,7 +341,8 @@ class State:
             waiting.set_result(buffer)
         return future
 
-    def _make_exchange(self, parameters: list) -> None:
+    def _make_exchange(self, parameters: list, any_may_lack_gradient: bool = False) -> None:
+        """any_may_lack_gradient: the ranks agree in each step on which parameters have a gradient. DDP does so itself."""
         import torch
         began = time.perf_counter()
         slots = []
@@ -345,12 +352,22 @@ class State:
             rows = parameter.shape[0] if parameter.dim() > 1 else 1
             slots.append(Slot(self._names.get(id(parameter), f"parameter {number}"), rows, parameter.numel() // max(rows, 1),
                               parameter.dim() < 2))
-        self._exchange = Exchange(slots, **self._options)
         self._is_alone = size() == 1
+        options = dict(self._options)
+        counts = len(slots)
+        has_counts = any_may_lack_gradient and not self._is_alone and self._is_saved_with_counts
+        if has_counts:
+            slots.append(Slot(_COUNTS, 1, counts, True))
+            exact = options.get("exact") or []
+            options["exact"] = [*([exact] if isinstance(exact, str) else exact), _COUNTS]
+        elif not self._is_saved_with_counts and any_may_lack_gradient and rank() == 0:
+            print("dptrain_comm: the saved state is from an earlier version: parameters without a gradient on any rank get zeros, "
+                  "as there", file=sys.stderr, flush=True)
+        self._exchange = Exchange(slots, **options)
         self._parameters = parameters
         self._slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
-        self._values = [torch.frombuffer((ctypes.c_float * p.numel()).from_address(self._exchange.address(slot)),
-                                         dtype=torch.float32).view(p.shape) for slot, p in enumerate(parameters)]
+        self._values = [self._floats(slot, p.numel()).view(p.shape) for slot, p in enumerate(parameters)]
+        self._counts = self._floats(counts, counts) if has_counts else None
         devices = [parameter.device for parameter in parameters if parameter.is_cuda]
         if devices and not self._is_alone:
             self._exchange.before_close = _pin(self._values, devices[0])
@@ -358,12 +375,16 @@ class State:
             self._exchange.load(self._saved)
             self._saved = None
         if self._factor != 1.0:
-            self._exchange.scale_residual(self._factor)
+            self._scale_kept(self._factor)
         if self._log is not None:
             self._log.begin(self._exchange, self.step, sum(p.numel() for p in parameters), time.perf_counter() - began)
         if self._options.get("trace"):
             self._is_trace_due = True
             self._steps_of_trace = self._options.get("trace_first", 5) + self._options.get("trace_steps", 20)
+
+    def _floats(self, slot: int, count: int):
+        import torch
+        return torch.frombuffer((ctypes.c_float * count).from_address(self._exchange.address(slot)), dtype=torch.float32)
 
     def _name(self, parameter) -> str:
         return f"the parameter {self._names.get(id(parameter), 'of the shape ' + str(list(parameter.shape)))}"
@@ -372,23 +393,35 @@ class State:
         """Whether the exchange has anything to do: on one rank only a trace."""
         return not self._is_alone or self._is_trace_due
 
-    def _begin_step(self) -> None:
+    def _scale_kept(self, factor: float) -> None:
+        self._exchange.scale_residual(factor)
+        for values in self._late.values():
+            values *= factor
+
+    def _begin_step(self, pairs: list | None = None) -> None:
+        """pairs: parameters and their gradients, of which some may be None."""
         if self._log is not None:
             self._log.step_begins()
         if not self._is_seen():
             return
         factor = self._loss_scale.change()
         if factor != 1.0:
-            self._exchange.scale_residual(factor)
+            self._scale_kept(factor)
         progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
         self._exchange.begin_step(progress)
+        if self._counts is not None:
+            self._counts.fill_(1.0)
+            for parameter, gradient in pairs or []:
+                if gradient is None:
+                    self._counts[self._slots[id(parameter)]] = 0.0
+            self._exchange.ready(len(self._slots))
 
     def _check(self, pairs: list) -> None:
         import torch
         for parameter, gradient in pairs:
             if id(parameter) not in self._slots:
                 raise Error(2, f"{self._name(parameter)} was not there in the first step; the exchange needs the same ones always")
-            if gradient.layout != torch.strided:
+            if gradient is not None and gradient.layout != torch.strided:
                 raise Error(2, f"{self._name(parameter)} has a sparse gradient; the exchange needs dense ones (sparse=False)")
 
     def _check_that_all_are_there(self, slots: set[int]) -> None:
@@ -407,7 +440,9 @@ class State:
                 self._held.append((slot, gradient))
                 if not self._is_alone:
                     values = self._values[slot]
-                    if gradient.device.type == "cpu" and gradient.dtype == torch.float32:
+                    if gradient is None:
+                        values.zero_()
+                    elif gradient.device.type == "cpu" and gradient.dtype == torch.float32:
                         torch.mul(gradient, share, out=values)
                     else:
                         values.copy_(gradient).mul_(share)
@@ -424,13 +459,34 @@ class State:
             self._log.step_ends(self._exchange, self.step, before, all_finite)
         if not self._is_alone:
             with torch.no_grad():
-                for slot, gradient in self._held:
-                    # All ranks must see that the step is to be skipped, as gradient scalers do.
-                    gradient.copy_(self._values[slot]) if all_finite else gradient.fill_(float("nan"))
+                self._deliver(all_finite)
         self._held = []
         self._steps_of_trace -= 1
         if self._steps_of_trace == 0 and self._is_trace_due:
             self._write_trace()
+
+    def _deliver(self, all_finite: bool) -> None:
+        import torch
+        counts = [1.0] * len(self._slots) if self._counts is None else self._counts.tolist()
+        if all_finite:
+            self._used.update(slot for slot, count in enumerate(counts) if count > 0.0)
+        for slot, gradient in self._held:
+            values = self._values[slot]
+            if gradient is None and slot not in self._used:
+                continue
+            if all_finite and counts[slot] == 0.0:
+                # The codec delivers what is left of earlier steps; the next gradient has it.
+                if values.any():
+                    self._late[slot] = self._late[slot] + values if slot in self._late else values.clone()
+                continue
+            if gradient is None:
+                gradient = self._parameters[slot].grad = torch.empty_like(self._parameters[slot])
+            if not all_finite:  # all ranks must see that the step is to be skipped, as gradient scalers do
+                gradient.fill_(float("nan"))
+            elif slot in self._late:
+                gradient.copy_(values + self._late.pop(slot))
+            else:
+                gradient.copy_(values)
 
     def _write_trace(self) -> None:
         """A trace that cannot be written ends nothing; close() tries again."""

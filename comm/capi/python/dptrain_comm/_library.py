@@ -11,6 +11,7 @@ import os
 import pathlib
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 
@@ -139,12 +140,12 @@ def start() -> None:
     global _is_started, _process
     if _is_started or is_child():
         return
+    sys.excepthook = _end_all_ranks
     _call("init")
     _is_started, _process = True, os.getpid()
     # Also for children that are given a copy of os.environ.
     os.environ[_RANK] = f"{_process}:{rank()}:{size()}:{os.environ.get('PMIX_NAMESPACE') or _c_environment('PMIX_NAMESPACE')}"
     atexit.register(finalize)
-    sys.excepthook = _end_all_ranks
 
 
 def _c_environment(name: str) -> str:
@@ -156,12 +157,15 @@ def _c_environment(name: str) -> str:
 
 def _end_all_ranks(kind, error, trace) -> None:
     """An error that nobody handles: the others would wait for this rank for ever."""
-    if is_child():
+    is_alone = not _is_started  # start() has failed, or the ranks have ended
+    if is_child() or (is_alone and not isinstance(error, Error)):
         sys.__excepthook__(kind, error, trace)
         return
+    # An error that all ranks have is told by the lowest of them, which ends the others meanwhile.
+    time.sleep(0.0 if is_alone else 0.25 * min(rank(), 8))
     # torch.distributed calls this with a sys.stderr that it prints later, when there is no later.
     stderr = sys.__stderr__ or sys.stderr
-    traceback.print_exception(kind, error, trace, file=stderr)
+    stderr.write("".join(traceback.format_exception(kind, error, trace)))
     stderr.flush()
     sys.stdout.flush()
     _library.dptrain_comm_abort(error.code if isinstance(error, Error) else 1, None)

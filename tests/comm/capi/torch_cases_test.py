@@ -1,0 +1,224 @@
+"""The hook in programs of other people, on every rank: torch_cases_test.py PACKAGES.
+
+Exit code 77: this Python has no torch.
+"""
+import copy
+import io
+import os
+import subprocess
+import sys
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+except ImportError as missing:
+    print(f"skipped: {missing}; pip install torch")
+    sys.exit(77)
+
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+import dptrain_comm  # noqa: E402
+
+torch.set_num_threads(1)
+LINK = {"link_bit_per_s": 1e8}
+dptrain_comm.start()  # at the top of the script, which spawned workers import
+
+
+class Branches(nn.Module):
+    """Layers that are used by all ranks, by one, in some steps, or never."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.common, self.first, self.second, self.sometimes, self.never = (nn.Linear(40, 40) for _ in range(5))
+
+    def forward(self, x, step):
+        y = (self.first if (step + dptrain_comm.rank()) % 2 else self.second)(self.common(x))
+        return self.sometimes(y) if step % 3 == 1 else y
+
+
+def trained(how: str, codec: str, optimizer, steps: int = 9) -> Branches:
+    net = Branches()
+    state = dptrain_comm.init(codec, **LINK) if how != "ddp" else None
+    run = DistributedDataParallel(net, find_unused_parameters=True) if how != "allreduce" else net
+    if how == "hook":
+        run.register_comm_hook(state, dptrain_comm.hook)
+    steps_of = optimizer(net.parameters())
+    draw = torch.Generator().manual_seed(dptrain_comm.rank())
+    for step in range(steps):
+        steps_of.zero_grad(set_to_none=True)
+        run(torch.randn(6, 40, generator=draw), step).square().mean().backward()
+        if how == "allreduce":
+            state.allreduce_gradients(net)
+        assert (net.never.weight.grad is None) and (net.sometimes.weight.grad is None) == (step % 3 != 1), (how, codec, step)
+        steps_of.step()
+    if state is not None:
+        state.close()
+    return net
+
+
+def unused_parameters_stay_as_they_are() -> None:
+    for optimizer in (lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1),
+                      lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01)):
+        wanted = trained("ddp", "none", optimizer)
+        for how in ("hook", "allreduce"):
+            found = trained(how, "none", optimizer)
+            for (name, x), y in zip(wanted.named_parameters(), found.parameters()):
+                difference = (x - y).abs().max().item()
+                assert difference <= (0 if dptrain_comm.size() <= 2 else 1e-5), (how, name, difference)
+        for codec in ("q4", "ecq:bits=0.5", "auto:min=0.5,max=0.5"):
+            found = trained("allreduce", codec, optimizer)
+            assert torch.equal(found.never.weight, Branches().never.weight), codec
+
+
+def nothing_is_lost_in_between() -> None:
+    """What a codec delivers while no rank has a gradient comes with the next one, also after a checkpoint and in a new scale."""
+    net, size = nn.Linear(50, 40, bias=False), dptrain_comm.size()
+    other = nn.Linear(50, 40, bias=False)
+    both = nn.ModuleList([net, other])
+    draw = torch.Generator().manual_seed(5)
+    state = dptrain_comm.init("topk:ratio=0.05", **LINK)
+    went_in, came_out = torch.zeros(40, 50), torch.zeros(40, 50)
+    for step in range(200):
+        parts = torch.randn((size, 40, 50), generator=draw) if step in (0, 150) else torch.zeros(size, 40, 50)
+        scale = 1.0 if step < 100 else 4.0
+        both.zero_grad(set_to_none=True)
+        if step == 0 or step >= 150:
+            net.weight.grad = parts[dptrain_comm.rank()] * scale
+        other.weight.grad = torch.ones(40, 50)
+        if step == 100:
+            state.scale_residual(4.0)
+        if step == 120:
+            saved = state.state_dict()
+            state.close()
+            state = dptrain_comm.init("topk:ratio=0.05", **LINK)
+            state.load_state_dict(saved)
+        state.allreduce_gradients(both)
+        went_in += parts.mean(0)
+        assert (net.weight.grad is None) == (0 < step < 150), step
+        if net.weight.grad is not None:
+            came_out += net.weight.grad / scale
+    waits = (went_in - came_out).norm() / went_in.norm()
+    assert waits < 1e-5, waits
+    state.close()
+
+
+def several_networks_share_a_state() -> None:
+    """A GAN's: one has gradients in this step, the other in the next."""
+    def steps(exchange) -> torch.Tensor:
+        torch.manual_seed(4)
+        one, other = nn.Linear(8, 8), nn.Linear(8, 8)
+        optimizers = [torch.optim.Adam(net.parameters(), 0.01) for net in (one, other)]
+        draw = torch.Generator().manual_seed(dptrain_comm.rank())
+        for step in range(6):
+            net, optimizer = (one, optimizers[0]) if step % 2 else (other, optimizers[1])
+            one.zero_grad(set_to_none=True)
+            other.zero_grad(set_to_none=True)
+            net(torch.randn(4, 8, generator=draw)).square().sum().backward()
+            exchange(net, torch.nn.ModuleList([one, other]))
+            optimizer.step()
+        return torch.cat([p.detach().reshape(-1) for p in (*one.parameters(), *other.parameters())])
+
+    def by_torch(net, _) -> None:
+        for parameter in net.parameters():
+            torch.distributed.all_reduce(parameter.grad)
+            parameter.grad /= dptrain_comm.size()
+
+    wanted = steps(by_torch)
+    state = dptrain_comm.init("none", **LINK)
+    found = steps(lambda _, both: state.allreduce_gradients(both))
+    assert (wanted - found).abs().max() <= 1e-6, (wanted - found).abs().max()
+    refused("state.allreduce_gradients(torch.nn.ModuleList([one, other]))", dptrain_comm.init("q8", **LINK).allreduce_gradients,
+            nn.Linear(2, 2))
+    state.close()
+
+
+def refused(words: str, call, *arguments, **named) -> None:
+    try:
+        call(*arguments, **named)
+    except dptrain_comm.Error as error:
+        assert error.code == 2 and words in str(error) and "\n" not in str(error), str(error)
+    else:
+        raise AssertionError(f"no error: {words}")
+
+
+def networks_that_ddp_knows() -> None:
+    refused("the first argument is a codec", dptrain_comm.init, None)
+    empty = nn.ModuleList([nn.Linear(4, 3), nn.Linear(3, 0, bias=False)])
+    state = dptrain_comm.init("q8", **LINK)
+    empty[1](empty[0](torch.ones(2, 4))).sum().backward()
+    empty[0].weight.grad = torch.ones(3, 4)
+    state.allreduce_gradients(empty)
+    assert (empty[0].weight.grad - 1).abs().max() < 0.01
+    state.close()
+
+    state = dptrain_comm.init("q8", **LINK)
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    ddp.register_comm_hook(state, dptrain_comm.hook)
+    ddp(torch.ones(2, 4)).sum().backward()
+    assert torch.equal(copy.deepcopy(ddp).module.weight, ddp.module.weight)
+    torch.save(ddp, io.BytesIO())
+    averaged = torch.optim.swa_utils.AveragedModel(ddp)
+    averaged.update_parameters(ddp)
+    ddp(torch.ones(2, 4)).sum().backward()
+    state.close()
+
+    if dptrain_comm.size() > 1:
+        groups = [torch.distributed.new_group([rank]) for rank in range(dptrain_comm.size())]
+        mine = DistributedDataParallel(nn.Linear(4, 4), process_group=groups[dptrain_comm.rank()])
+        refused("DistributedDataParallel's process_group", mine.register_comm_hook, dptrain_comm.init("q8", **LINK), dptrain_comm.hook)
+
+
+def a_sparse_embedding_is_refused() -> None:
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.dense = nn.Embedding(50, 32, sparse=True), nn.Linear(32, 4)
+
+        def forward(self, words):
+            return self.dense(self.embedding(words))
+
+    ddp = DistributedDataParallel(Words())
+    ddp.register_comm_hook(dptrain_comm.init("none", **LINK), dptrain_comm.hook)
+    try:
+        ddp(torch.arange(4)).sum().backward()
+    except RuntimeError as error:  # PyTorch 1 hands on a hook's error as an error of its own
+        assert "has a sparse gradient; the exchange needs dense ones" in str(error), str(error)
+    else:
+        raise AssertionError("a sparse gradient was not exchanged and nobody said so")
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, place):
+        return torch.tensor([float(place), float(dptrain_comm.rank())])
+
+
+def workers_of_a_loader_import_the_script() -> None:
+    for how in ("spawn", "fork"):
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context=how)
+        batch, = list(loader)
+        assert batch[:, 0].tolist() == [0, 1, 2, 3] and (batch[:, 1] == dptrain_comm.rank()).all(), (how, batch)
+
+
+def children_cannot_take_part() -> None:
+    done = subprocess.run([sys.executable, "-c", "import dptrain_comm; dptrain_comm.start()"], capture_output=True, text=True,
+                          timeout=60, env={**os.environ, "PYTHONPATH": sys.argv[1]})
+    assert done.returncode == 2, done
+    assert f"this process was started by rank {dptrain_comm.rank()}" in done.stderr, done.stderr
+
+
+if __name__ == "__main__":
+    dptrain_comm.init_process_group()
+    unused_parameters_stay_as_they_are()
+    nothing_is_lost_in_between()
+    several_networks_share_a_state()
+    networks_that_ddp_knows()
+    workers_of_a_loader_import_the_script()
+    children_cannot_take_part()
+    a_sparse_embedding_is_refused()
+    print(f"rank {dptrain_comm.rank()} of {dptrain_comm.size()}: all passed", flush=True)
