@@ -129,9 +129,10 @@ int dptrain_comm_finalize() {
 void dptrain_comm_abort(int exit_code, const char* reason) {
   if (process().mpi) process().mpi->abort(exit_code, kLibrary, reason == nullptr ? "" : reason);
   if (reason != nullptr) std::fprintf(stderr, "%s: %s\n", kLibrary, reason);
-  int is_running = 0;
-  MPI_Initialized(&is_running);
-  if (is_running != 0) MPI_Abort(MPI_COMM_WORLD, exit_code);
+  int has_begun = 0, has_ended = 0;
+  MPI_Initialized(&has_begun);
+  MPI_Finalized(&has_ended);
+  if (has_begun != 0 && has_ended == 0) MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }
 

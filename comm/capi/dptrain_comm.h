@@ -134,7 +134,9 @@ typedef struct {
   double binding_bucket; /* of auto: from it on this rank's link has no time left */
 } dptrain_comm_rate;
 
-/* Starts MPI if the program has not, and duplicates MPI_COMM_WORLD. Collective. */
+/* Starts MPI if the program has not, and duplicates MPI_COMM_WORLD. Collective. DPTRAIN_COMM_USAGE
+ * where another launcher's variables (torchrun's WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS) count
+ * other processes than MPI does, and in a process that a rank has started. */
 int dptrain_comm_init(void);
 /* The same for the ranks of a communicator: MPI_Comm_c2f(comm). MPI must be running. */
 int dptrain_comm_init_with(int32_t fortran_handle);

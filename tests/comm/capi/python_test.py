@@ -1,4 +1,7 @@
-"""The Python package without PyTorch, on every rank: python_test.py PACKAGES CASE; or from outside: ... launched, ... uncaught MPIRUN."""
+"""The Python package without PyTorch, on every rank: python_test.py PACKAGES CASE.
+
+From outside: ... launched, ... uncaught MPIRUN.
+"""
 import contextlib
 import ctypes
 import io
@@ -219,7 +222,7 @@ def all_throw() -> None:
 def launched() -> None:
     """Processes of another launcher, each of which would be rank 0 of 1, end with one sentence."""
     for variables, name in (({"RANK": "0", "WORLD_SIZE": "2"}, "WORLD_SIZE"), ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "PMI_SIZE"),
-                            ({"SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NUM_TASKS")):
+                            ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NUM_TASKS")):
         done = subprocess.run([sys.executable, __file__, sys.argv[1], "sums"], capture_output=True, text=True, timeout=60,
                               env={**os.environ, **variables})
         assert done.returncode == 2 and name in done.stderr and "mpirun" in done.stderr, (done.returncode, done.stderr)
