@@ -161,7 +161,7 @@ void EventFile::save() {
   if (!is_made_) make();
   FileDescriptor file;
   try {
-    file = open_file(path_, O_WRONLY);
+    file = open_file(path_, O_WRONLY | O_NOFOLLOW);
   } catch (const Error& error) {
     fail(path_, error.what());
   }

@@ -1,5 +1,7 @@
 #include "io/hdf5.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -7,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "io/saved_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -100,7 +103,10 @@ H5Handle open_hdf5(const std::string& path) {
 }
 
 H5Handle create_hdf5(const std::string& path) {
-  return {DP_CHECK_HDF5(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, without_locks().get())),
+  // HDF5 opens by name and follows links, so it gets a name of the file that is open already.
+  const FileDescriptor file = open_new_file(path);
+  const std::string name = fmt::format("/proc/self/fd/{}", file.get());
+  return {DP_CHECK_HDF5(H5Fcreate(name.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, without_locks().get())),
           H5Fclose};
 }
 

@@ -41,6 +41,11 @@ FileDescriptor open_file(const std::string& path, int flags, unsigned mode) {
   return FileDescriptor(number);
 }
 
+FileDescriptor open_new_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_reason(errno);
+  return open_file(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR, 0666);
+}
+
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, std::uint64_t at) {
   while (!bytes.empty()) {
     const ssize_t written =

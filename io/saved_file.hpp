@@ -34,6 +34,10 @@ class FileDescriptor {
 // Opens with O_CLOEXEC; `flags` and `mode` are those of open().
 [[nodiscard]] FileDescriptor open_file(const std::string& path, int flags, unsigned mode = 0);
 
+// Makes an empty file in place of what has this name, and opens it to read and write. A link that
+// someone put there is removed; what it leads to stays as it is.
+[[nodiscard]] FileDescriptor open_new_file(const std::string& path);
+
 // Writes all bytes at that place of the file.
 void write_all(const FileDescriptor& file, std::span<const std::byte> bytes, std::uint64_t at);
 

@@ -56,7 +56,7 @@ double us(std::int64_t ns) { return static_cast<double>(ns) / 1000.0; }
 TraceFile::TraceFile(const std::string& path, TraceInfo info)
     : path_(path), part_(create_fresh_file(Setting::trace, path, "part")), info_(std::move(info)) {
   try {
-    attempt([&] { file_ = open_file(part_, O_WRONLY); });
+    attempt([&] { file_ = open_file(part_, O_WRONLY | O_NOFOLLOW); });
   } catch (const Error&) {
     ::unlink(part_.c_str());
     throw;

@@ -121,7 +121,7 @@ void write_weights(const std::string& path, const WeightsFile& weights, bool rep
   if (!replaces) create_new_file(Setting::exported_weights, part);
   try {
     write(part, weights);
-    sync_file(open_file(part, O_RDWR));
+    sync_file(open_file(part, O_RDWR | O_NOFOLLOW));
     if (!replaces) {
       rename_to_new_file(Setting::exported_weights, part, path);
     } else if (std::rename(part.c_str(), path.c_str()) != 0) {

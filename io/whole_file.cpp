@@ -26,8 +26,7 @@ auto named(const std::string& path, const char* what, Work work) {
 }
 
 void write_to_disk(const std::string& path, std::span<const std::byte> bytes) {
-  FileDescriptor file = named(path, "cannot be created",
-                              [&] { return open_file(path, O_CREAT | O_TRUNC | O_WRONLY, 0666); });
+  FileDescriptor file = named(path, "cannot be created", [&] { return open_new_file(path); });
   named(path, "cannot be written", [&] {
     write_all(file, bytes, 0);
     sync_file(file);

@@ -134,6 +134,18 @@ TEST(WholeFile, LeavesTheOldFileWhereTheNewOneCannotBeWritten) {
   EXPECT_EQ(read_whole_file(folder / "a"), bytes_of("old"));
 }
 
+TEST(WholeFile, IsNotWrittenThroughAPlantedLink) {
+  const TempFolder folder;
+  write_whole_file(folder / "victim", folder / "victim.part", bytes_of("precious"));
+  std::filesystem::create_symlink(folder / "victim", folder / "a.part");
+  write_whole_file(folder / "a", folder / "a.part", bytes_of("new"));
+  std::filesystem::create_hard_link(folder / "victim", folder / "b.part");
+  write_whole_file(folder / "b", folder / "b.part", bytes_of("new"));
+  EXPECT_EQ(read_whole_file(folder / "victim"), bytes_of("precious"));
+  EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder / "a")));
+  EXPECT_EQ(read_whole_file(folder / "b"), bytes_of("new"));
+}
+
 TEST(ShardName, ReadsBack) {
   const ShardFile file = {.checkpoint = {.step = 120, .attempt = 0x1f3a9c2e, .ranks = 8},
                           .rank = 3,

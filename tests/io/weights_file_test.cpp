@@ -50,6 +50,35 @@ TEST(WeightsFileTest, IsOnTheDiskBeforeItHasItsName) {
   EXPECT_EQ(read_weights(path, WhichWeights::last).last.tensors[0].values[1], 2.0f);
 }
 
+// In a folder that others can write, a link may have the name that a file has meanwhile.
+TEST(WeightsFileTest, DoesNotWriteThroughAPlantedLink) {
+  const TempFolder folder;
+  const std::string path = folder / "w.h5", part = path + ".part", victim = folder / "victim";
+  std::ofstream(victim) << "precious";
+  const auto victim_text = [&] {
+    std::string text;
+    std::getline(std::ifstream(victim), text);
+    return text;
+  };
+  std::filesystem::create_symlink(victim, part);
+  EXPECT_THROW(write_weights(path, weights_of(1), false), Error);
+  EXPECT_EQ(victim_text(), "precious");
+  std::filesystem::remove(part);
+  write_weights(path, weights_of(1), false);
+  float value = 2;
+  for (const bool is_hard : {false, true}) {
+    if (is_hard) {
+      std::filesystem::create_hard_link(victim, part);
+    } else {
+      std::filesystem::create_symlink(victim, part);
+    }
+    write_weights(path, weights_of(value), true);
+    EXPECT_EQ(victim_text(), "precious");
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(path)));
+    EXPECT_EQ(read_weights(path, WhichWeights::last).last.tensors[0].values[1], value++);
+  }
+}
+
 // The disk fails at any call: the file before stays, and the next write replaces it.
 TEST(WeightsFileTest, AFullDiskLeavesTheFileBefore) {
   const TempFolder folder, lists;
