@@ -13,9 +13,11 @@ Exit codes: 0, 2 usage, 3 a file cannot be read or written, 77 a package is miss
 from __future__ import annotations
 
 import argparse
+import collections
 import os
 import pickle
 import sys
+import zipfile
 
 FORMAT = "dptrain weights 1"
 PROGRAM = os.path.basename(sys.argv[0])  # weights.py, or dptrain-weights where it is installed
@@ -63,7 +65,8 @@ def to_torch(source: str, target: str, group: str) -> None:
             if name.endswith(".running_mean"):  # PyTorch's count of training batches
                 state[name.removesuffix("running_mean") + "num_batches_tracked"] = torch.tensor(0)
         try:
-            torch.save(state, target)
+            with open(target, "xb") as whole:  # follows no link that was put there since
+                torch.save(state, whole)
         except (OSError, RuntimeError) as error:
             end(3, f"{target}: cannot be written: {error}")
         print(f"{target}: {file.attrs['model']}, {len(state)} tensors, epoch {weights.attrs['epoch'] + 1}, "
@@ -81,12 +84,63 @@ def is_state_dict(value: object) -> bool:
     return isinstance(value, dict) and bool(value) and all(isinstance(one, torch.Tensor) for one in value.values())
 
 
+class Unknown:
+    """Stands for an object of any class or function that is not a tensor's; nothing of that runs."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def ignore(self, *_: object) -> None:
+        pass
+
+    __setstate__ = __setitem__ = append = extend = add = ignore
+
+
+STORAGES = {"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+            "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
+            "ByteStorage": "uint8", "BoolStorage": "bool"}
+
+
+class Unpickler(pickle.Unpickler):
+    """Makes plain values, dicts and tensors alone, so that a file cannot run code."""
+
+    def __init__(self, archive: zipfile.ZipFile, pickled: str) -> None:
+        super().__init__(archive.open(pickled), encoding="utf-8")
+        self.archive, self.folder = archive, pickled.removesuffix("data.pkl") + "data/"
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if module == "torch._utils" and name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
+            return lambda values, offset, size, stride, *_: values.as_strided(size, stride, offset)
+        if module == "torch._utils" and name == "_rebuild_parameter":
+            return lambda tensor, *_: tensor
+        return STORAGES.get(name, Unknown) if module == "torch" else Unknown
+
+    def persistent_load(self, storage: tuple) -> "torch.Tensor":
+        _, kind, key, _, _ = storage
+        values = bytearray(self.archive.read(self.folder + key))
+        return torch.frombuffer(values, dtype=getattr(torch, kind)) if values else torch.empty(0)
+
+
+def load(source: str) -> object:
+    if not zipfile.is_zipfile(source):
+        return torch.load(source, map_location="cpu", weights_only=True)
+    with zipfile.ZipFile(source) as archive:
+        names = archive.namelist()
+        if any(name.endswith("/constants.pkl") for name in names):
+            end(3, f"{source}: is a TorchScript archive: save model.state_dict()")
+        # PyTorch 1.13 refuses numbers with a point, and every version objects of other programs.
+        return Unpickler(archive, next(name for name in names if name.endswith("/data.pkl"))).load()
+
+
 def state_dict_of(source: str) -> dict[str, "torch.Tensor"]:
     try:
-        loaded = torch.load(source, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        end(3, f"{source}: is no state dict, but damaged, or it holds other Python objects such as a whole module: "
-            "save model.state_dict()")
+        loaded = load(source)
+    except (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, TypeError, AttributeError, StopIteration):
+        end(3, f"{source}: is no state dict, or it is damaged: save model.state_dict()")
+    if isinstance(loaded, Unknown):
+        end(3, f"{source}: is no state dict, but another Python object such as a whole module: save model.state_dict()")
     if isinstance(loaded, dict) and not is_state_dict(loaded):
         inner = [key for key, value in loaded.items() if is_state_dict(value)]
         inner = [key for key in KNOWN_KEYS if key in inner][:1] or inner
@@ -111,7 +165,10 @@ def check_values(source: str, state: dict[str, "numpy.ndarray"]) -> None:
 
 def write_weights(path: str, model: str, classes: int, image: tuple[int, int, int],
                   state: dict[str, "numpy.ndarray"]) -> None:
-    with h5py.File(path, "w", locking=False) as file:
+    if os.path.lexists(path):
+        os.remove(path)
+    # HDF5 opens by name and follows links, so it gets a name of the file that is open already.
+    with open(path, "xb") as new, h5py.File(f"/proc/self/fd/{new.fileno()}", "w", locking=False) as file:
         file.attrs["format"] = FORMAT
         file.attrs["model"] = model
         file.attrs["classes"] = numpy.int64(classes)

@@ -2,9 +2,13 @@
 """Weights out of a run and into others: weights_test.py DPTRAIN MPIRUN WEIGHTS_PY CASE."""
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -151,31 +155,67 @@ def refusals() -> None:
     assert evaluated("--init", "wide.h5", "--init-except", "linear.*") != before
 
 
+def weights_py(*words: str) -> tuple[int, str]:
+    """Exit code and standard error of weights.py, which runs here since importing torch takes seconds."""
+    said = io.StringIO()
+    before, sys.argv = sys.argv, [WEIGHTS, *words]
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+            runpy.run_path(WEIGHTS, run_name="__main__")
+        return 0, said.getvalue()
+    except SystemExit as ended:
+        return ended.code, said.getvalue()
+    finally:
+        sys.argv = before
+
+
+class Foreign:
+    """An object of another program: reading it as pickle does would make a folder."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made-by-the-file",)
+
+
 def foreign_state_dicts(torch, state) -> None:
     """What other programs save: wrapped, with prefixes, damaged values, whole modules."""
 
     def convert(saved, model: str = "resnet20") -> str:
         torch.save(saved, "s.pt")
         pathlib.Path("s.h5").unlink(missing_ok=True)
-        done = subprocess.run([sys.executable, WEIGHTS, "from-torch", "s.pt", "s.h5", "--model", model],
-                              capture_output=True, text=True)
-        assert done.returncode in (0, 3) and pathlib.Path("s.h5").exists() == (done.returncode == 0), done
-        if done.returncode == 0:
+        code, said = weights_py("from-torch", "s.pt", "s.h5", "--model", model)
+        assert code in (0, 3) and pathlib.Path("s.h5").exists() == (code == 0), said
+        if code == 0:
             with h5py.File("s.h5", "r") as file:
                 assert "conv1.weight" in file["best"], list(file["best"])
-        return done.stderr
+        return said
 
     def prefixed(prefix: str) -> dict:
         return {prefix + name: tensor for name, tensor in state.items()}
 
     for saved in (prefixed("_orig_mod."), prefixed("module.module."), prefixed("_orig_mod.module."),
-                  {"state_dict": prefixed("model."), "epoch": 1}, {"net": state, "acc": 90},
-                  {"model_state_dict": state, "average": dict(state)}, {"weights": state}):
-        assert convert(saved) == ""
+                  {"state_dict": prefixed("model."), "epoch": 1}, {"net": state, "acc": 90.0},
+                  {"model_state_dict": state, "average": dict(state)}, {"weights": state},
+                  {"net": state, "loss": -1e300, "big": 1 << 80, "bytes": b"x", "names": {"a", 2.5}, "pair": (1j, None),
+                   "accuracy": np.float64(0.5), "options": argparse.Namespace(lr=0.1), "path": pathlib.Path("x"),
+                   "classes": [Foreign, type(state)], "object": Foreign()}):
+        said = convert(saved)
+        assert said == "", said
+    assert not os.path.exists("made-by-the-file")
     assert "holds 2 dicts of tensors, and one is needed; its keys: a, b" in convert({"a": state, "b": state})
     assert "a whole module" in convert(torch.nn.Linear(2, 2))
     assert "bn1.running_var has the value -1.0" in convert(state | {"bn1.running_var": -torch.ones(16)})
     assert "linear.bias has a value that is not finite" in convert(state | {"linear.bias": torch.full((10,), torch.nan)})
+    module = torch.jit.script(torch.nn.Linear(2, 2))
+    module.save("script.pt")
+    assert "is a TorchScript archive" in weights_py("from-torch", "script.pt", "s.h5", "--model", "resnet20")[1]
+    pathlib.Path("short.pt").write_bytes(pathlib.Path("s.pt").read_bytes()[:-1000])
+    code, said = weights_py("from-torch", "short.pt", "s.h5", "--model", "resnet20")
+    assert code == 3 and said.count("\n") == 1, said
+    neighbour = {name: torch.ones(2, 2) for name in (
+        "features.0.conv.weight", "features.0.bn.weight", "features.3.conv.weight", "features.4.branch0.0.conv.weight",
+        "features.6.branch1.2.conv.weight", "last_linear.weight", "last_linear.bias")}  # as timm's inception_v4
+    for model in ("inception-v4", "inception-v4-imagenet"):
+        assert f"names and order of {model} are dptrain's own" in convert(neighbour, model)
     for model in ("inception-v4", "inception-v4-imagenet", "resnet9", "airbench94"):
         assert f"names and order of {model} are dptrain's own" in convert(state, model)
 
@@ -188,18 +228,24 @@ def torch() -> None:
         sys.exit(77)
     train().close()
     for words in (["to-torch", "w.h5", "w.pt"], ["from-torch", "w.pt", "back.h5", "--model", "resnet20"]):
-        subprocess.run([sys.executable, WEIGHTS, *words], check=True, stdout=subprocess.DEVNULL)
+        code, said = weights_py(*words)
+        assert code == 0, said
     for model, code, sentence in (
             ("resnet50-imagenet", 3, "weights.py: w.pt: has 59 tensors and 267,696 values in kernels of convolutions, as "
              "resnet20; --model resnet50-imagenet has 161 and 23,454,912\n"), ("resnet21", 2, "--model: invalid choice")):
-        done = subprocess.run([sys.executable, WEIGHTS, "from-torch", "w.pt", "no.h5", "--model", model],
-                              capture_output=True, text=True)
-        assert done.returncode == code and sentence in done.stderr, done
+        ended, said = weights_py("from-torch", "w.pt", "no.h5", "--model", model)
+        assert ended == code and sentence in said, said
         assert not list(pathlib.Path().glob("no.h5*"))
     state = torch.load("w.pt", weights_only=True)
     with h5py.File("w.h5", "r") as a, h5py.File("back.h5", "r") as b:
         assert set(a["best"]) == set(b["best"]) == {name for name in state if "num_batches" not in name}
         assert all(np.array_equal(a["best"][name][()], b["best"][name][()]) for name in a["best"])
+    for target, words in (("linked.h5", ["from-torch", "w.pt", "linked.h5", "--model", "resnet20"]),
+                          ("linked.pt", ["to-torch", "w.h5", "linked.pt"])):
+        os.symlink("back.h5", target + ".part")
+        before = pathlib.Path("back.h5").read_bytes()
+        code, said = weights_py(*words)
+        assert code == 0 and pathlib.Path("back.h5").read_bytes() == before and not os.path.islink(target), said
     foreign_state_dicts(torch, state)
     assert evaluated("--init", "back.h5") == evaluated("--init", "w.h5")
 
