@@ -251,7 +251,10 @@ class RunLog:
         if self._every:
             config["log-steps"] = str(self._every)
         config |= {name.replace("_", "-"): str(value) for name, value in self._about.items()}
-        with h5py.File(path, "w", locking=False) as file:
+        if os.path.lexists(path):
+            os.unlink(path)
+        # HDF5 opens by name and follows links, so it gets a name of the file that is open already.
+        with open(path, "xb") as new, h5py.File(f"/proc/self/fd/{new.fileno()}", "w", locking=False) as file:
             for name, value in {
                     "format_version": 1, "dptrain_version": _library.version(), "git_revision": "",
                     "command_line": " ".join(sys.orig_argv if hasattr(sys, "orig_argv") else sys.argv), "world_size": size(),
