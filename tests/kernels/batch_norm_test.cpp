@@ -12,6 +12,9 @@
 namespace dp::test {
 namespace {
 
+// Ranks wait for each other in host functions here: before the first CUDA call of the program.
+const bool kExpectsHostWaits = (expect_host_waits(), true);
+
 struct NormCase {
   Shape shape;
   std::size_t block;
