@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "app/earlier_choices.hpp"
+#include "app/single_images.hpp"
 #include "app/together_on_hosts.hpp"
 #include "io/sampler.hpp"
+#include "kernels/base/error.hpp"
+#include "net/models/registry.hpp"
+#include "net/single_values.hpp"
 
 namespace dp {
 
@@ -46,6 +50,41 @@ void plan_parts(Run& run) {
     }
   });
   run.largest_part = run.comm.all_gather(part).front();
+}
+
+void check_single_images(Run& run) {
+  const Options& options = run.options;
+  const ImageSource& images = *run.data.train;
+  const std::vector<std::string> layers = net::norms_of_single_values(
+      net::make_model(options.model, {.image = images.shape(), .classes = images.classes()}));
+  if (layers.empty() || options.epochs == 0) return;  // evaluation has running statistics
+  ImageDivision division = {.samples = images.count(),
+                            .ranks = static_cast<std::size_t>(run.comm.size()),
+                            .sync_bn = options.sync_bn};
+  std::vector<std::size_t> sizes = run.batches.all(run.global_batch);
+  if (run.batches.kind == BatchSchedule::Kind::list) {
+    sizes.clear();  // only of epochs that the run has
+    for (std::size_t epoch = 0; epoch < checked_cast<std::size_t>(options.epochs); ++epoch) {
+      const std::size_t size = run.batches.batch_of(epoch, run.global_batch, 0.0, 0.0);
+      if (sizes.empty() || sizes.back() != size) sizes.push_back(size);
+    }
+  }
+  for (const std::size_t size : sizes) division.batches.push_back({size, run.parts_of(size)});
+  const SingleImages found = find_single_images(division);
+  if (found.where == SingleImages::Where::nowhere) return;
+  const bool is_global = options.global_batch > 0;
+  const std::string text = describe_single_images(
+      found, division, layers,
+      {.batch = is_global ? "--global-batch" : "--batch-size",
+       .batch_value =
+           checked_cast<std::size_t>(is_global ? options.global_batch : options.batch_size),
+       .can_sync_bn = options.exchange && !run.rounds.has_rounds(),
+       .has_image_size = options.is_folder(),
+       .goes_on = run.resume.has_value() && run.comm.size() > 1});
+  if (found.where == SingleImages::Where::in_every_step) {
+    throw_error(ErrorKind::usage, "{}", text);
+  }
+  if (run.comm.rank() == 0) run.progress.warn(text);
 }
 
 // Plans the exchange, and the network for every batch size that will be used: the full one and the

@@ -320,6 +320,7 @@ Run::Run(const Options& run_options, Communicator& communicator, Progress& run_p
   comm.set_activity("the making of the network");
   together(comm, kDptrainNames, [&] { make_replica(*this); });
   plan_parts(*this);
+  together(comm, kDptrainNames, [&] { check_single_images(*this); });
   together(comm, kDptrainNames, [&] {
     make_loaders(*this);
     make_schedule(*this);

@@ -23,6 +23,9 @@ tiny() {                                             # a run of a second or two
   "$program" --model resnet20 --limit-train 16 --limit-test 8 --batch-size 8 --epochs 1 \
     --threads 1 --autotune off "$@"
 }
+small_maps() {                                       # the same of a network with maps of 1x1
+  "$program" --model resnet18-imagenet --limit-test 2 --epochs 1 --threads 1 --autotune off "$@"
+}
 cifar10() {  # a folder in CIFAR-10's binary layout: 8 images a file, all of class 0
   mkdir -p "$1"
   local file

@@ -1,0 +1,51 @@
+// Training steps in which batch normalisation works on a single image. Where its map is 1x1, too,
+// it has one value per channel, and the step trains on constants (net/single_values.hpp).
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace dp {
+
+// How a run divides its images. Batch normalisation takes the images of a rank's part of a step,
+// or, with sync_bn, of the parts of all ranks that have the same number.
+struct ImageDivision {
+  struct Batch {
+    std::size_t images;  // of all ranks in a step; the last step of an epoch may have fewer
+    std::size_t parts;   // in which a rank computes its share of them
+  };
+  std::size_t samples = 0;  // training images
+  std::size_t ranks = 1;
+  bool sync_bn = false;
+  std::vector<Batch> batches = {};  // those that occur
+};
+
+struct SingleImages {
+  enum class Where { nowhere, in_some_steps, in_every_step };
+
+  Where where = Where::nowhere;
+  // Of an epoch with that batch, which has the largest share of such steps.
+  std::size_t batch = 0, single_steps = 0, steps = 0;
+};
+
+// Steps in which a rank, or with sync_bn all ranks together, have a part of a single image.
+[[nodiscard]] SingleImages find_single_images(const ImageDivision& division);
+
+// What its user can change.
+struct SingleImageRemedies {
+  std::string batch = "--batch-size";  // or --global-batch
+  std::size_t batch_value = 0;
+  bool can_sync_bn = true;  // the run exchanges gradients at every step
+  bool has_image_size = false;
+  bool goes_on = false;  // from a checkpoint, which decides the batch
+};
+
+// One sentence on what find_single_images() has found: an error's if every step is so, else a
+// warning's. `layers` are those with maps of 1x1, at least one.
+[[nodiscard]] std::string describe_single_images(const SingleImages& found,
+                                                 const ImageDivision& division,
+                                                 const std::vector<std::string>& layers,
+                                                 const SingleImageRemedies& remedies);
+
+}  // namespace dp
