@@ -461,7 +461,7 @@ def leftovers() -> None:
             line = (folder / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if line[2:4] == [b"--lab", LAB.encode()] and line[1].endswith(b"holder.py"):
+        if line[1:2] == [b"-I"] and line[3:5] == [b"--lab", LAB.encode()] and line[2].endswith(b"holder.py"):
             os.kill(int(folder.name), signal.SIGKILL)
     job.wait(20)
     wait_for(lambda: not processes(f"sleep {sleeper}"), "what ran in a killed lab lives on")
