@@ -219,7 +219,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
     // Of each step: two layers of 16 channels, two passes.
     const std::size_t gatherings = ranks > 1 ? 4 * step : 0;
     EXPECT_EQ(cost.gathered.gatherings, gatherings);
-    EXPECT_EQ(cost.gathered.sent_bytes, gatherings * (ranks - 1) * (16 + 4 * 33));
+    EXPECT_EQ(cost.gathered.sent_bytes, gatherings * (ranks - 1) * (20 + 4 * 33));
   }
 
   // Later a unit near the ReLU's kink may fall on its other side, and 9 steps accumulate it.
