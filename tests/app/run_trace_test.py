@@ -271,7 +271,7 @@ def statistics_of_all_ranks() -> None:
             gathers = trace.of(rank, step, "statistics")
             assert len(waits) == len(gathers) == 2 * len(channels), (rank, step, len(waits), len(gathers))
             sent = [g.args["sent_bytes"] for g in gathers]
-            assert sorted(sent) == sorted(2 * [2 * (16 + 4 * (1 + 2 * c)) for c in channels]), sent
+            assert sorted(sent) == sorted(2 * [2 * (20 + 4 * (1 + 2 * c)) for c in channels]), sent
             if rank != 0:
                 continue
             for name in ("forward", "backward"):
