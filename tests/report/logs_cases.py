@@ -159,7 +159,9 @@ def real_run(folder: pathlib.Path) -> None:
         run.wait()
     answer = report(folder, "run.h5", "--html", "page.html")
     parse_page(folder / "page.html")
-    assert answer.stderr.count("\n") == 1, answer.stderr
+    # It may end between an epoch's rows.
+    lines = [line for line in answer.stderr.splitlines() if "has no row in /epochs" not in line]
+    assert len(lines) == 1, answer.stderr
     has(answer.stderr, "is unfinished: ", " of 2000 epochs and was last written")
     has(answer.stdout, "resnet20", "q8", "ring", "1 Gbit/s", "Scaling", "busbw, Mbit/s  median busbw", "Link rate x codec")
     with h5py.File(folder / "run.h5", "r", locking=False) as file:
