@@ -9,7 +9,6 @@
 
 #include "app/build_info.hpp"
 #include "app/rank_main.hpp"
-#include "app/recorder.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {

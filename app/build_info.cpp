@@ -3,8 +3,10 @@
 #include <elf.h>
 #include <fmt/format.h>
 #include <link.h>
+#include <mpi.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -39,6 +41,16 @@ int find_build_id(dl_phdr_info* object, std::size_t, void* found) {
 }  // namespace
 
 std::string git_revision() { return DP_GIT_REVISION; }
+
+std::string build_name() { return fmt::format("{} ({})", DP_VERSION, git_revision()); }
+
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string all(text, static_cast<std::size_t>(std::max(length, 0)));
+  return all.substr(0, all.find(','));
+}
 
 std::string build_id() {
   std::string id;

@@ -8,6 +8,12 @@ namespace dp {
 // "9880b64c1f2a", with "-dirty" after uncommitted changes; "unknown" without git.
 [[nodiscard]] std::string git_revision();
 
+// Version and revision of dptrain: "0.1.0 (1a2b3c4d5e6f)".
+[[nodiscard]] std::string build_name();
+
+// "Open MPI v4.1.4"
+[[nodiscard]] std::string mpi_version();
+
 // 16 hexadecimal digits that differ between two programs which were not built from the same sources
 // by the same compiler: from the linker's build id or, without it, from the bytes of the program.
 [[nodiscard]] std::string build_id();

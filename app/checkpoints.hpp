@@ -29,9 +29,9 @@
 
 #include "app/checkpoint_writer.hpp"
 #include "app/options_checkpoint.hpp"
-#include "app/times.hpp"
 #include "comm/reducer.hpp"
 #include "io/checkpoint_folder.hpp"
+#include "kernels/base/lap_clock.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 

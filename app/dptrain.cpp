@@ -16,6 +16,7 @@
 #include "app/options_schedule.hpp"
 #include "app/options_words.hpp"
 #include "app/plan.hpp"
+#include "app/prediction.hpp"
 #include "app/process.hpp"
 #include "app/progress.hpp"
 #include "app/rank_main.hpp"
@@ -141,6 +142,13 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   return options;
 }
 
+// Rank 0 prints and logs the step that is expected.
+void predict(dp::Run& run) {
+  if (const auto predicted = dp::predict_run(run)) {
+    run.recorder->record_prediction(predicted->step, predicted->bits);
+  }
+}
+
 void train(dp::Communicator& comm, const dp::Options& options) {
   if (comm.rank() == 0) dp::StopNotice::speak();
   const std::unique_ptr<dp::Progress> progress = dp::make_progress(options);
@@ -148,7 +156,7 @@ void train(dp::Communicator& comm, const dp::Options& options) {
     if (comm.rank() == 0) progress->end(exit_code, message);
   };
   try {
-    const std::string missing = dp::Trainer(options, comm, *progress).run();
+    const std::string missing = dp::Trainer(options, comm, *progress).run(predict);
     comm.together([&] {
       if (!missing.empty()) throw dp::Error(dp::ErrorKind::data, missing);
     });

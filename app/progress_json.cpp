@@ -3,6 +3,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "app/build_info.hpp"
 #include "app/recorder.hpp"
 
 namespace dp {

@@ -8,7 +8,6 @@
 #include "app/recipes.hpp"
 #include "app/recorder.hpp"
 #include "app/round_schedule.hpp"
-#include "app/run_options.hpp"
 #include "comm/auto_rate.hpp"
 #include "comm/network_interface.hpp"
 #include "io/shipped_script.hpp"
@@ -62,7 +61,7 @@ GpuFacts gpu_facts(const RunDescription& run) {
                                       static_cast<double>(run.network->parameters().size()),
                     .keeps_velocities_off = parse_compress(o.compress, true).codec !=
                                                 parse_compress(o.compress).codec &&
-                                            auto_sends_velocities(o, DeviceKind::cpu),
+                                            run.cpu_sends_velocities,
                     .ranks_on_gpu = run.ranks_on_gpu,
                     .has_mps = has_mps()};
   for (const Bucket& bucket : run.buckets) facts.codecs.push_back(bucket.codec);

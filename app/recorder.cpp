@@ -6,6 +6,7 @@
 
 #include "app/rank_main.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/lap_clock.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {

@@ -36,11 +36,6 @@
 
 namespace dp {
 
-// "Open MPI v4.1.4"
-[[nodiscard]] std::string mpi_version();
-// Version and revision of dptrain: "0.1.0 (1a2b3c4d5e6f)".
-[[nodiscard]] std::string build_name();
-
 // What a run consists of; everything referred to outlives the recorder.
 struct RunDescription {
   const Options* options;
@@ -49,9 +44,10 @@ struct RunDescription {
   Device* device;
   std::string why_no_gpu;  // if --device auto has found no usable GPU
   net::Network* network;
-  std::string exchange_path;     // "device" or "host"; empty without a GPU
-  std::size_t ranks_on_gpu = 1;  // of this host, on this rank's GPU
-  LinkProbe link;                // zeros if it was not measured
+  std::string exchange_path;          // "device" or "host"; empty without a GPU
+  bool cpu_sends_velocities = false;  // whether --compress auto would, on a CPU
+  std::size_t ranks_on_gpu = 1;       // of this host, on this rank's GPU
+  LinkProbe link;                     // zeros if it was not measured
   std::size_t bucket_bytes;
   const Dataset* data;
   std::uint64_t data_hash;

@@ -1,6 +1,4 @@
 // The recorder's log as a file: how it begins, what happens if it cannot be written.
-#include <mpi.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <limits>
 #include <string_view>
 
+#include "app/build_info.hpp"
 #include "app/option_names.hpp"
 #include "app/options_values.hpp"
 #include "app/recorder.hpp"
@@ -18,21 +17,11 @@
 
 namespace dp {
 
-std::string mpi_version() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING];
-  int length = 0;
-  MPI_Get_library_version(text, &length);
-  const std::string all(text, static_cast<std::size_t>(std::max(length, 0)));
-  return all.substr(0, all.find(','));
-}
-
-std::string build_name() { return DP_VERSION " (" DP_GIT_REVISION ")"; }
-
 void Recorder::open_log() {
   const net::Parameters& parameters = run_.network->parameters();
   RunInfo info;
   info.dptrain_version = DP_VERSION;
-  info.git_revision = DP_GIT_REVISION;
+  info.git_revision = git_revision();
   info.command_line = command_line();
   info.mpi_version = mpi_version();
   info.world_size = static_cast<std::size_t>(run_.comm->size());

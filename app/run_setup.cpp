@@ -248,24 +248,25 @@ void make_exporter(Run& run) {
 }
 
 void make_recorder(Run& run) {
-  run.recorder =
-      std::make_unique<Recorder>(RunDescription{.options = &run.options,
-                                                .comm = &run.comm,
-                                                .share = run.share,
-                                                .device = run.device.get(),
-                                                .why_no_gpu = run.why_no_gpu,
-                                                .network = &run.replica->network(),
-                                                .exchange_path = run.replica->sync().path(),
-                                                .ranks_on_gpu = run.ranks_on_gpu,
-                                                .link = run.link,
-                                                .bucket_bytes = run.replica->sync().bucket_bytes(),
-                                                .data = &run.data,
-                                                .data_hash = run.data_hash,
-                                                .buckets = run.replica->sync().buckets(),
-                                                .global_batch = run.global_batch,
-                                                .steps_per_epoch = run.train_loader->steps(),
-                                                .resume = run.resume ? &*run.resume : nullptr,
-                                                .progress = &run.progress});
+  run.recorder = std::make_unique<Recorder>(
+      RunDescription{.options = &run.options,
+                     .comm = &run.comm,
+                     .share = run.share,
+                     .device = run.device.get(),
+                     .why_no_gpu = run.why_no_gpu,
+                     .network = &run.replica->network(),
+                     .exchange_path = run.replica->sync().path(),
+                     .cpu_sends_velocities = auto_sends_velocities(run.options, DeviceKind::cpu),
+                     .ranks_on_gpu = run.ranks_on_gpu,
+                     .link = run.link,
+                     .bucket_bytes = run.replica->sync().bucket_bytes(),
+                     .data = &run.data,
+                     .data_hash = run.data_hash,
+                     .buckets = run.replica->sync().buckets(),
+                     .global_batch = run.global_batch,
+                     .steps_per_epoch = run.train_loader->steps(),
+                     .resume = run.resume ? &*run.resume : nullptr,
+                     .progress = &run.progress});
 }
 
 }  // namespace

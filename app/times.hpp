@@ -3,26 +3,8 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 
 namespace dp {
-
-// Divides time into parts without gaps: each lap() ends one part and begins the next.
-class LapClock {
- public:
-  LapClock() : last_(Clock::now()) {}
-  // Seconds since the last lap.
-  double lap() {
-    const Clock::time_point now = Clock::now();
-    const double seconds = std::chrono::duration<double>(now - last_).count();
-    last_ = now;
-    return seconds;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point last_;
-};
 
 // The training loop's own wall time: the parts add up to the step.
 struct LoopTimes {

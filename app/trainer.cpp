@@ -8,7 +8,6 @@
 #include "app/evaluation.hpp"
 #include "app/not_finite.hpp"
 #include "app/option_names.hpp"
-#include "app/prediction.hpp"
 #include "app/run_status.hpp"
 #include "app/stop_notice.hpp"
 #include "comm/replica_hash.hpp"
@@ -29,11 +28,9 @@ Trainer::Trainer(const Options& options, Communicator& comm, Progress& progress)
       replica_(*run_.replica),
       recorder_(*run_.recorder) {}
 
-std::string Trainer::run() {
+std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
   recorder_.print_start();
-  if (const auto predicted = predict_run(run_)) {
-    recorder_.record_prediction(predicted->step, predicted->bits);
-  }
+  if (before_first_step) before_first_step(run_);
   if (options_.has_checkpoints()) begin_checkpoints();
   const std::size_t first_epoch = resume();
   RunStatus::say_start(global_step_);

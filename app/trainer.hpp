@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "app/run_setup.hpp"
 #include "app/stop_vote.hpp"
 #include "comm/communicator.hpp"
+#include "kernels/base/lap_clock.hpp"
 
 namespace dp {
 
@@ -33,8 +35,9 @@ class Trainer {
 
   // Collective: makes the whole run and closes the log at its end. Files that cannot be written do
   // not end it; rank 0 then returns a sentence that names them. If the run is asked to stop, all
-  // ranks throw the same AgreedError(stopped) after the same step.
-  [[nodiscard]] std::string run();
+  // ranks throw the same AgreedError(stopped) after the same step. `before_first_step` is called
+  // once, after the table of settings and before the state of an earlier start is restored.
+  [[nodiscard]] std::string run(const std::function<void(Run&)>& before_first_step = {});
 
   // Between steps: all that a run which goes on later must have (kernels/base/state.hpp).
   void list_state(StateVisitor& visitor);

@@ -18,12 +18,6 @@
 
 namespace dp {
 
-// Per channel, for pixels scaled to [0, 1]; the defaults are CIFAR-10's customary values.
-struct Normalization {
-  std::array<float, kColours> mean{0.4914f, 0.4822f, 0.4465f};
-  std::array<float, kColours> deviation{0.2023f, 0.1994f, 0.2010f};
-};
-
 // What happens to one image; the default leaves it as it is.
 struct Augmentation {
   int shift_x = 0;  // the window's left edge in the image; outside of the image lies black

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "io/image_source.hpp"
+#include "kernels/base/pixels.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {

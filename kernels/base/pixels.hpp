@@ -2,6 +2,7 @@
 // (kernels/augment.hpp) work from.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +20,12 @@ struct ImageShape {
   // How many values an image has: bytes in memory, floats as a network's input.
   [[nodiscard]] constexpr std::size_t values() const { return channels * pixels(); }
   friend bool operator==(const ImageShape&, const ImageShape&) = default;
+};
+
+// Per channel, for pixels scaled to [0, 1]; the defaults are CIFAR-10's customary values.
+struct Normalization {
+  std::array<float, kColours> mean{0.4914f, 0.4822f, 0.4465f};
+  std::array<float, kColours> deviation{0.2023f, 0.1994f, 0.2010f};
 };
 
 // Random crop, flip and cutout of one image: the output's pixel (h, w) is the source's pixel
