@@ -8,13 +8,13 @@
 
 #include <fmt/ranges.h>
 
-#include "app/benches.hpp"
-#include "app/options_print.hpp"
-#include "app/options_row.hpp"
-#include "app/options_values.hpp"
-#include "app/options_words.hpp"
-#include "app/process.hpp"
-#include "app/rank_main.hpp"
+#include "app/bench/benches.hpp"
+#include "app/options/options_print.hpp"
+#include "app/options/options_row.hpp"
+#include "app/options/options_values.hpp"
+#include "app/options/options_words.hpp"
+#include "app/process/process.hpp"
+#include "app/process/rank_main.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
 #include "kernels/base/standard_streams.hpp"

@@ -1,5 +1,5 @@
 // dptrain-pack: makes one HDF5 file of a folder of images, for disks that hate small files and for
-// copying to other machines. One process; the work is io/image_pack.hpp's.
+// copying to other machines. One process; the work is io/images/image_pack.hpp's.
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "app/option_names.hpp"
-#include "app/options_print.hpp"
-#include "app/options_words.hpp"
-#include "io/image_pack.hpp"
-#include "io/text_table.hpp"
+#include "app/options/options_print.hpp"
+#include "app/options/options_words.hpp"
+#include "app/process/option_names.hpp"
+#include "io/files/text_table.hpp"
+#include "io/images/image_pack.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
 #include "kernels/base/standard_streams.hpp"

@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "app/dptrun_attempt.hpp"
-#include "app/dptrun_hosts.hpp"
-#include "app/dptrun_options.hpp"
-#include "app/run_status.hpp"
+#include "app/dptrun/dptrun_attempt.hpp"
+#include "app/dptrun/dptrun_hosts.hpp"
+#include "app/dptrun/dptrun_options.hpp"
+#include "app/process/run_status.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
 #include "kernels/base/standard_streams.hpp"

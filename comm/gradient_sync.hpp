@@ -28,12 +28,12 @@
 #include <string>
 #include <vector>
 
-#include "comm/auto_rate.hpp"
-#include "comm/bucket_tracker.hpp"
-#include "comm/buckets.hpp"
-#include "comm/delivery_gaps.hpp"
-#include "comm/rate_control.hpp"
-#include "comm/reducer.hpp"
+#include "comm/rate/auto_rate.hpp"
+#include "comm/rate/rate_control.hpp"
+#include "comm/reducer/bucket_tracker.hpp"
+#include "comm/reducer/delivery_gaps.hpp"
+#include "comm/reducer/reducer.hpp"
+#include "comm/topologies/buckets.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/bucket_link.hpp"
 #include "kernels/device.hpp"

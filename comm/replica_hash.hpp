@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "comm/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 

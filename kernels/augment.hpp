@@ -1,5 +1,5 @@
 // Random crop, horizontal flip, normalisation and cutout of a batch of images on a GPU. On a CPU
-// the loader's threads do the same (io/augment.hpp); the results are equal bit for bit.
+// the loader's threads do the same (io/images/augment.hpp); the results are equal bit for bit.
 //
 // y[n, h, w, c] = table[c][byte], where byte is that of the pixel which the crop names (ImageCrop
 // in kernels/base/pixels.hpp); black is byte 0, before normalisation.

@@ -2,7 +2,7 @@
 //
 // A call that waits inside of a GPU's library has no deadline: if a kernel never ends, the call
 // never returns, and nobody learns of it. So whoever waits says so here, and a thread of the
-// program looks (app/device_watch.hpp).
+// program looks (app/process/device_watch.hpp).
 //
 // Any thread may call. Nothing is allocated.
 #pragma once

@@ -3,7 +3,7 @@
 //
 // Every rank calls gather() at the same places of its operations, in the same order and with the
 // same number of floats, also a rank that has no images. The call waits until all ranks have made
-// it. comm/prompt_gather.hpp brings the floats from rank to rank.
+// it. comm/mpi/prompt_gather.hpp brings the floats from rank to rank.
 #pragma once
 
 #include <cstddef>

@@ -3,8 +3,8 @@
 
 The table says what a folder's sources may include beside their own folder and kernels/base, which is everyone's.
 The most exact name of a folder counts: kernels/codecs before kernels. Files of the target dp_device count as a folder
-of their own, "device", though they lie in kernels. Only comm and app include mpi.h, and what an exchange is made of
-does not, nor does anything that it includes: it has a transport.
+of their own, "device", though they lie in kernels. Only app/process, app/bench, comm/mpi and comm/capi include mpi.h; exchanges
+and topologies do not, nor does anything that they include: they have a transport.
 """
 
 import pathlib
@@ -12,12 +12,42 @@ import re
 import sys
 import tempfile
 
+BELOW = {  # what is below a room inside its folder
+    "comm": {
+        "comm/mpi": (),
+        "comm/rate": ("comm/mpi",),
+        "comm/exchange": ("comm/rate", "comm/mpi"),
+        "comm/topologies": ("comm/exchange", "comm/mpi"),
+        "comm/reducer": ("comm/topologies", "comm/exchange", "comm/rate", "comm/mpi"),
+        "comm/network": ("comm/reducer", "comm/topologies", "comm/exchange", "comm/mpi"),
+        "comm": ("comm/network", "comm/reducer", "comm/topologies", "comm/exchange", "comm/rate", "comm/mpi"),
+    },
+    "io": {
+        "io/files": (),
+        "io/images": ("io/files",),
+        "io/log": ("io/files",),
+    },
+    "app": {
+        "app/process": (),
+        "app/options": ("app/process",),
+        "app/checkpoint": ("app/options", "app/process"),
+        "app/output": ("app/checkpoint", "app/options", "app/process"),
+        "app/training": ("app/output", "app/checkpoint", "app/options", "app/process"),
+        "app/planning": ("app/training", "app/output", "app/checkpoint", "app/options", "app/process"),
+        "app/bench": ("app/output", "app/options", "app/process"),
+        "app/dptrun": ("app/options", "app/process"),
+        "app": ("app/planning", "app/training", "app/output", "app/checkpoint", "app/options", "app/process", "app/bench",
+                "app/dptrun"),
+    },
+}
+COMM, IO = tuple(BELOW["comm"]), tuple(BELOW["io"])
 ARROWS = {
-    "app": ["net", "comm", "io", "kernels", "kernels/codecs", "device"],
-    "net": ["kernels", "device"],
-    "comm": ["kernels/codecs", "device"],
-    "comm/capi": ["comm", "io", "kernels/codecs", "device"],  # of io the file of a trace alone: the target dp_trace_file
+    **{room: [*below, *COMM, *IO, "net", "kernels", "kernels/codecs", "device"] for room, below in BELOW["app"].items()},
+    **{room: [*below, "kernels/codecs", "device"] for room, below in BELOW["comm"].items()},
+    **{room: list(below) for room, below in BELOW["io"].items()},
+    "comm/capi": [*COMM, "io/files", "kernels/codecs", "device"],  # of io the file of a trace alone: the target dp_trace_file
     "io": [],
+    "net": ["kernels", "device"],
     "kernels": ["device"],
     "kernels/codecs": ["device"],
     "kernels/base": [],
@@ -26,17 +56,11 @@ ARROWS = {
 DEVICE = {f"kernels/{name}" for name in (
     "device.hpp", "device.cpp", "device_waits.hpp", "device_waits.cpp", "bucket_link.hpp", "gpu_needs.hpp", "rank_gather.hpp",
     "tensor.hpp", "tuning.hpp", "tuning.cpp",
-    "cuda/bucket_link.cu", "cuda/check.cpp", "cuda/check.hpp", "cuda/device.cpp", "cuda/device.hpp", "cuda/handles.hpp",
+    "cuda/bucket_link.cu", "cuda/cuda_check.cpp", "cuda/cuda_check.hpp", "cuda/device.cpp", "cuda/device.hpp", "cuda/handles.hpp",
     "cuda/launch.cuh", "cuda/libraries.cpp", "cuda/libraries.hpp", "cuda/library_check.hpp",
     "cuda/library_handles.cpp")}
-MPI = {"app", "comm", "comm/capi"}
-EXCHANGES = [
-    f"comm/{name}.cpp"
-    for name in (
-        *("ring", "direct", "tree", "hierarchical", "parameter_server", "topology", "segment_coder", "segment_exchange"),
-        *("powersgd", "velocity_exchange", "exchange_kinds", "prompt_gather", "throttled_transport"),
-    )
-]
+MPI = {"app/process", "app/bench", "comm/mpi", "comm/capi"}
+EXCHANGES = ("comm/rate", "comm/exchange", "comm/topologies")
 EVERYONES = "kernels/base"
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh", ".h", ".c"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -100,11 +124,16 @@ def ways_to_mpi(root: pathlib.Path, sources) -> list[str]:
 def check_itself() -> None:
     """Finds what it must find, and nothing else."""
     files = {
-        "app/a.cpp": ("app/a.hpp", "net/n.hpp", "kernels/k.hpp", "kernels/codecs/c.hpp", "kernels/base/b.hpp", "mpi.h"),
-        "app/a.hpp": (),
+        "app/a.cpp": ("app/a.hpp", "net/n.hpp", "kernels/k.hpp", "kernels/codecs/c.hpp", "kernels/base/b.hpp", "comm/mpi/m.hpp"),
+        "app/a.hpp": ("! mpi.h",),
+        "app/training/t.cpp": ("app/output/o.hpp", "! app/planning/p.hpp", "! app/a.hpp"),
+        "app/output/o.hpp": ("app/options/o.hpp", "! app/training/t.cpp"),
+        "app/options/o.hpp": (),
+        "app/planning/p.hpp": ("app/training/t.cpp",),
+        "comm/mpi/m.hpp": ("mpi.h", "! comm/c.hpp"),
         "net/n.cpp": ("net/n.hpp", "kernels/k.hpp", "kernels/base/b.hpp"),
         "net/n.hpp": ("! comm/c.hpp", "! kernels/codecs/c.hpp", "! app/a.hpp", "! io/i.hpp", "! mpi.h"),
-        "comm/c.cpp": ("mpi.h", "kernels/device.hpp", "kernels/codecs/c.hpp", "! kernels/k.hpp"),
+        "comm/c.cpp": ("comm/mpi/m.hpp", "kernels/device.hpp", "kernels/codecs/c.hpp", "! kernels/k.hpp"),
         "comm/d.cpp": ("kernels/cuda/device.hpp", "! kernels/cuda/k.cu"),
         "comm/c.hpp": ("! net/n.hpp", "! missing.hpp", "! n.hpp"),
         "io/i.hpp": ("kernels/base/b.hpp", "! kernels/k.hpp"),
@@ -135,16 +164,17 @@ def check_itself() -> None:
         assert sorted(places) == sorted(expected), (set(places) ^ set(expected), wrong)
         assert seen == count, (seen, count)
         (root / "comm/d.cpp").write_text('#include "comm/d.hpp"', encoding="utf-8")
-        (root / "comm/d.hpp").write_text('#include "comm/c.cpp"', encoding="utf-8")
-        ways = ways_to_mpi(root, ["comm/d.cpp", "app/a.hpp"])
-        assert [way.split(": ")[0] for way in ways] == ["comm/d.cpp -> comm/d.hpp -> comm/c.cpp -> mpi.h"], ways
+        (root / "comm/d.hpp").write_text('#include "comm/mpi/m.hpp"', encoding="utf-8")
+        ways = ways_to_mpi(root, ["comm/d.cpp", "app/options/o.hpp"])
+        assert [way.split(": ")[0] for way in ways] == ["comm/d.cpp -> comm/d.hpp -> comm/mpi/m.hpp -> mpi.h"], ways
 
 
 def main() -> int:
     check_itself()
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
     wrong, seen = wrong_includes(root)
-    wrong += ways_to_mpi(root, EXCHANGES)
+    exchanges = [path.relative_to(root).as_posix() for room in EXCHANGES for path in sorted((root / room).glob("*.cpp"))]
+    wrong += ways_to_mpi(root, exchanges)
     print("\n".join([*wrong, f"{seen} includes, {len(wrong)} of them wrong"]))
     return 1 if wrong or seen == 0 else 0
 

@@ -2,7 +2,7 @@
 """No library names an option of a program:  check_option_names.py [ROOT]
 
 comm, kernels, net and io say settings by names of their own (kernels/base/setting_error.hpp), and app adds the options
-(app/option_names.hpp). So "--compress" and the like stand in no string of theirs. Comments may have them, and strings
+(app/process/option_names.hpp). So "--compress" and the like stand in no string of theirs. Comments may have them, and strings
 may have options of srun behind its name.
 """
 

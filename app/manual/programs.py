@@ -19,7 +19,7 @@ from unittest import mock
 
 # Modules of the tools that need not be on the machine that builds.
 _MODULES = ("h5py", "numpy", "pandas", "torch", "matplotlib", "matplotlib.pyplot")
-_TEXT_COLUMN = 26  # app/options_print.cpp
+_TEXT_COLUMN = 26  # app/options/options_print.cpp
 
 
 class NotUnderstood(Exception):
@@ -70,7 +70,7 @@ def _known_values(option: Option, lists: list[tuple[str, list[tuple[str, str]]]]
 
 
 def parse_help(name: str, text: str) -> Program:
-    """The form is that of app/options_print.cpp: titles at column 0 with indented entries right below."""
+    """The form is that of app/options/options_print.cpp: titles at column 0 with indented entries right below."""
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines[:-1])
               if line and line[0] != " " and re.match(r"  \S", lines[i + 1]) and (i == 0 or not lines[i - 1])]

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <string>
 
-#include "comm/auto_rate.hpp"
-#include "comm/exchange_kinds.hpp"
-#include "comm/link_probe.hpp"
+#include "comm/network/link_probe.hpp"
+#include "comm/rate/auto_rate.hpp"
+#include "comm/topologies/exchange_kinds.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec_spec.hpp"
 

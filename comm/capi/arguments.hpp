@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/buckets.hpp"
 #include "comm/capi/dptrain_comm.h"
-#include "comm/communicator.hpp"
 #include "comm/gradient_sync.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "comm/topologies/buckets.hpp"
 
 namespace dp::capi {
 

@@ -13,8 +13,8 @@
 #include "comm/capi/exchange_trace.hpp"
 #include "comm/capi/saved_state.hpp"
 #include "comm/capi/step_report.hpp"
-#include "comm/communicator.hpp"
 #include "comm/gradient_sync.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/state.hpp"
 

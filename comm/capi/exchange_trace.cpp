@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "comm/capi/arguments.hpp"
-#include "comm/trace_slices.hpp"
-#include "io/new_file.hpp"
-#include "io/trace_file.hpp"
+#include "comm/reducer/trace_slices.hpp"
+#include "io/files/new_file.hpp"
+#include "io/files/trace_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp::capi {

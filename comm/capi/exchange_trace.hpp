@@ -1,5 +1,5 @@
 // The trace that dptrain_comm_options::trace asks for: the file that dptrain's own traces are, too
-// (io/trace_file.hpp).
+// (io/files/trace_file.hpp).
 //
 // The row "compute" has what the caller's thread does, as far as the exchange sees it: the step
 // from begin_step to the end of finish_step, in it "backward" until finish_step begins, and
@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/buckets.hpp"
 #include "comm/capi/dptrain_comm.h"
-#include "comm/clock_offset.hpp"
-#include "comm/communicator.hpp"
-#include "comm/reducer.hpp"
+#include "comm/mpi/clock_offset.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "comm/reducer/reducer.hpp"
+#include "comm/topologies/buckets.hpp"
 #include "kernels/base/trace.hpp"
 
 namespace dp::capi {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/buckets.hpp"
+#include "comm/topologies/buckets.hpp"
 #include "kernels/codecs/codec_spec.hpp"
 
 namespace dp::capi {

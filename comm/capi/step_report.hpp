@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/capi/arguments.hpp"
-#include "comm/reducer.hpp"
+#include "comm/reducer/reducer.hpp"
 
 namespace dp::capi {
 

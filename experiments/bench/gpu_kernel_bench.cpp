@@ -10,7 +10,7 @@
 #include <functional>
 #include <string>
 
-#include "io/augment.hpp"
+#include "io/images/augment.hpp"
 #include "kernels/augment.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/elementwise.hpp"

@@ -12,11 +12,11 @@
 #include <fstream>
 #include <vector>
 
-#include "io/augment.hpp"
-#include "io/dataset.hpp"
-#include "io/image_folder.hpp"
-#include "io/resample.hpp"
-#include "io/synthetic.hpp"
+#include "io/images/augment.hpp"
+#include "io/images/dataset.hpp"
+#include "io/images/image_folder.hpp"
+#include "io/images/resample.hpp"
+#include "io/images/synthetic.hpp"
 
 namespace dp {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "io/augment.hpp"
+#include "io/images/augment.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "kernels/elementwise.hpp"

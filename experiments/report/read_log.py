@@ -1,4 +1,4 @@
-"""Reads a run log (HDF5, format_version 1: io/run_log_rows.hpp lists the columns), also while it is being written.
+"""Reads a run log (HDF5, format_version 1: io/log/run_log_rows.hpp lists the columns), also while it is being written.
 
 Unreadable says in one clause why a file gives no run. Run.problems lists what is missing in a readable log.
 """

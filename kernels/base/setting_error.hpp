@@ -2,7 +2,7 @@
 //
 // A library has names of its own for them ("codec", "timeout") and knows no program's options. So
 // its messages use these names, and the error says which settings it is about. The program puts its
-// options' names there (app/option_names.hpp).
+// options' names there (app/process/option_names.hpp).
 #pragma once
 
 #include <string>

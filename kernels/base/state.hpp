@@ -2,8 +2,9 @@
 //
 // Every owner of state (parameters, running statistics, an optimiser, an exchange, the training
 // loop) has a method list_state(visitor) that tells each of its parts, always in the same order.
-// The replica hash and the test of restoring (tests/app/state_test.cpp) walk this one list, as
-// everything that saves a run must; what is not listed is not state, and is lost between runs.
+// The replica hash and the test of restoring (tests/app/training/state_test.cpp) walk this one
+// list, as everything that saves a run must; what is not listed is not state, and is lost between
+// runs.
 //
 // A part is a block of memory whose size does not change within an epoch (StateBlock; at the start
 // of an epoch a warm-up may change codecs, so begin_epoch() comes before the list), or a text that

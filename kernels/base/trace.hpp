@@ -1,4 +1,5 @@
-// What threads did when: slices of time, for dptrain's --trace (io/trace_file.hpp writes them).
+// What threads did when: slices of time, for dptrain's --trace (io/files/trace_file.hpp writes
+// them).
 //
 // A *track* is the list of one thread's *slices*, with begin and end on the host's steady clock. It
 // takes the slices of a *window* of steps and has its memory before they begin: what does not fit
@@ -29,7 +30,7 @@ enum class TraceKind : std::uint8_t {
   loss,
   layer_forward,  // id: the node of the graph
   layer_backward,
-  gather_wait,  // a layer waits for floats of all ranks (comm/prompt_gather.hpp)
+  gather_wait,  // a layer waits for floats of all ranks (comm/mpi/prompt_gather.hpp)
   // the reducer's thread; id: the bucket
   bucket,  // from its start until the sum is in place
   encode,

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "kernels/cuda/check.hpp"
+#include "kernels/cuda/cuda_check.hpp"
 
 namespace dp::cuda {
 

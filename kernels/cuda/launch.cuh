@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/cuda/check.hpp"
+#include "kernels/cuda/cuda_check.hpp"
 
 namespace dp::cuda {
 

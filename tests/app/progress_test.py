@@ -93,7 +93,7 @@ def crc32c(data: bytes) -> int:
 
 
 def records(path: pathlib.Path) -> list[bytes]:
-    """The events of a file, with their checksums checked (io/event_file.hpp)."""
+    """The events of a file, with their checksums checked (io/files/event_file.hpp)."""
     data, found = path.read_bytes(), []
     def checked(part: bytes, crc: bytes) -> bytes:
         value = crc32c(part)

@@ -132,7 +132,7 @@ def check_layers(trace: Trace, ranks_without: dict[int, set[int]]) -> None:
 
 
 def chunk_segments(elements: int, ranks: int) -> list[list[int]]:
-    """The numbers of the segments of every chunk, as comm/exchange_plan.hpp cuts a bucket."""
+    """The numbers of the segments of every chunk, as comm/exchange/exchange_plan.hpp cuts a bucket."""
     sizes = [elements // ranks + (c < elements % ranks) for c in range(ranks)]
     most = -(-sizes[0] // SEGMENT)
     return [[c * most + at for at in range(-(-size // SEGMENT))] for c, size in enumerate(sizes)]

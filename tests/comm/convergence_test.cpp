@@ -12,11 +12,11 @@
 #include <limits>
 #include <optional>
 
-#include "comm/powersgd.hpp"
-#include "comm/topology.hpp"
-#include "comm/velocity.hpp"
-#include "tests/comm/exchange_fixture.hpp"
-#include "tests/comm/planned_network.hpp"
+#include "comm/topologies/powersgd.hpp"
+#include "comm/topologies/topology.hpp"
+#include "comm/topologies/velocity.hpp"
+#include "tests/comm/exchange/exchange_fixture.hpp"
+#include "tests/comm/exchange/planned_network.hpp"
 
 namespace dp {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/mpi_runtime.hpp"
-#include "comm/reducer.hpp"
-#include "comm/tags.hpp"
+#include "comm/mpi/mpi_runtime.hpp"
+#include "comm/mpi/tags.hpp"
+#include "comm/reducer/reducer.hpp"
 
 namespace {
 

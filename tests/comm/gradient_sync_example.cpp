@@ -11,9 +11,9 @@
 #include <span>
 #include <vector>
 
-#include "comm/communicator.hpp"
 #include "comm/gradient_sync.hpp"
-#include "comm/mpi_runtime.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "comm/mpi/mpi_runtime.hpp"
 #include "comm/replica_hash.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"

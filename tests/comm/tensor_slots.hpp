@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "comm/buckets.hpp"
+#include "comm/topologies/buckets.hpp"
 
 namespace dp::test {
 

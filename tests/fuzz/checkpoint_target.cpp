@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "app/checkpoint_head.hpp"
-#include "app/fingerprint.hpp"
-#include "app/options.hpp"
-#include "app/run_state.hpp"
-#include "io/checkpoint_file.hpp"
+#include "app/checkpoint/checkpoint_head.hpp"
+#include "app/checkpoint/fingerprint.hpp"
+#include "app/checkpoint/run_state.hpp"
+#include "app/options/options.hpp"
+#include "io/files/checkpoint_file.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 #include "kernels/tuning.hpp"

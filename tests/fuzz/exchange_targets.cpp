@@ -7,13 +7,13 @@
 #include <optional>
 #include <string>
 
-#include "comm/exchange_kinds.hpp"
-#include "comm/segment_exchange.hpp"
-#include "comm/topology.hpp"
+#include "comm/exchange/segment_exchange.hpp"
+#include "comm/topologies/exchange_kinds.hpp"
+#include "comm/topologies/topology.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/codec.hpp"
 #include "tests/codecs/codec_testing.hpp"
-#include "tests/comm/planned_network.hpp"
+#include "tests/comm/exchange/planned_network.hpp"
 #include "tests/fuzz/targets.hpp"
 
 namespace dp::fuzz {

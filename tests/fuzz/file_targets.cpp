@@ -12,17 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "app/dptrun_hosts.hpp"
-#include "io/cifar.hpp"
-#include "io/image_pack.hpp"
-#include "io/run_choices.hpp"
-#include "io/run_log.hpp"
-#include "io/run_log_earlier.hpp"
-#include "io/run_log_image.hpp"
-#include "io/weights_file.hpp"
+#include "app/dptrun/dptrun_hosts.hpp"
+#include "io/files/weights_file.hpp"
+#include "io/images/cifar.hpp"
+#include "io/images/image_pack.hpp"
+#include "io/log/run_choices.hpp"
+#include "io/log/run_log.hpp"
+#include "io/log/run_log_earlier.hpp"
+#include "io/log/run_log_image.hpp"
 #include "kernels/base/error.hpp"
 #include "tests/fuzz/targets.hpp"
-#include "tests/io/image_files.hpp"
+#include "tests/io/images/image_files.hpp"
 
 namespace dp::fuzz {
 namespace {

@@ -15,8 +15,8 @@
 #include <set>
 #include <string>
 
-#include "io/hdf5.hpp"
-#include "io/trial.hpp"
+#include "io/files/hdf5.hpp"
+#include "io/files/trial.hpp"
 #include "tests/codecs/codec_testing.hpp"
 #include "tests/fuzz/hdf5_trial.hpp"
 #include "tests/fuzz/targets.hpp"

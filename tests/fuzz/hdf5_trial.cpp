@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/trial.hpp"
+#include "io/files/trial.hpp"
 #include "kernels/base/error.hpp"
 
 // The sanitizers' own functions, where the program has them.

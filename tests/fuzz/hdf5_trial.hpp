@@ -1,4 +1,4 @@
-// try_in_child() (io/trial.hpp) for fuzzing: only what is HDF5's own fault counts as damage.
+// try_in_child() (io/files/trial.hpp) for fuzzing: only what is HDF5's own fault counts as damage.
 //
 // HDF5's library crashes or hangs on some damaged files, and no mend of ours can help; so a child
 // reads the file first. In the program every bad end of the child is damage. Here that would hide
@@ -20,7 +20,8 @@
 namespace dp::fuzz {
 
 // Finds where libhdf5 is; aborts where it is not found. Its file has the try_in_child() that a
-// program gets which calls this function; that of io/trial.cpp is then left out by the linker.
+// program gets which calls this function; that of io/files/trial.cpp is then left out by the
+// linker.
 void prepare_trials();
 
 }  // namespace dp::fuzz

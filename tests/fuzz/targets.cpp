@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "app/options.hpp"
-#include "io/encoded_image.hpp"
+#include "app/options/options.hpp"
+#include "io/images/encoded_image.hpp"
 #include "kernels/codecs/codec.hpp"
-#include "tests/io/image_files.hpp"
+#include "tests/io/images/image_files.hpp"
 
 namespace dp::fuzz {
 namespace {

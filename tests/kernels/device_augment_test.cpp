@@ -1,6 +1,6 @@
 // Crop, flip and normalisation on a GPU against the loader's own on the CPU, bit for bit, and
 // against plain loops for other sizes than CIFAR's.
-#include "io/augment.hpp"
+#include "io/images/augment.hpp"
 
 #include "kernels/augment.hpp"
 #include "tests/kernels/kernel_testing.hpp"

@@ -1,4 +1,4 @@
-"""Writes run logs (io/run_log.hpp) with chosen numbers, for tests of what reads them."""
+"""Writes run logs (io/log/run_log.hpp) with chosen numbers, for tests of what reads them."""
 from __future__ import annotations
 
 import math

@@ -158,7 +158,7 @@ def log() -> None:
             import run_log_fixture  # what the report's tests write, as dptrain does
             for table in ("epochs", "ranks", "buckets", "sessions"):
                 assert list(file[table].dtype.names) == run_log_fixture.COLUMNS[table], table
-            listed = (root / "io/run_log_rows.cpp").read_text().split("log_fields<StepRow>() {")[1]
+            listed = (root / "io/log/run_log_rows.cpp").read_text().split("log_fields<StepRow>() {")[1]
             assert list(file["steps"].dtype.names) == re.findall(r'add\("(\w+)"', listed)
             assert file["steps"]["step"].tolist() == [2, 4, 6] and file["steps"]["epoch"].tolist() == [0, 1, 1]
             assert file["steps"]["sent_bytes"].sum() == sent[0]  # three steps, as many as an epoch has

@@ -1,4 +1,4 @@
-"""The run log of a PyTorch program: the file that dptrain writes (io/run_log.hpp), for dpreport and other readers.
+"""The run log of a PyTorch program: the file that dptrain writes (io/log/run_log.hpp), for dpreport and other readers.
 
 Written from Python, so that the library needs no HDF5. Rank 0 writes the whole file anew after each epoch, under another
 name, and renames it: a reader, or the end of the program at any moment, never meets half of one. A log that cannot be
@@ -24,7 +24,7 @@ BYTES = ["sent_bytes", "received_bytes"]
 RATE = ["planned_bits", "partial_bits", "total_bits", "partial_step", "total_step", "link_bytes_per_s", "hidden_bits",
         "relative_error", "residual_growth", "guard_factor", "wished_bits", "binding_bucket"]
 LATER = ["control_bytes", "statistics_s", "statistics_bytes"]
-# The columns of io/run_log_rows.cpp, in its order.
+# The columns of io/log/run_log_rows.cpp, in its order.
 COLUMNS = {
     "epochs": ["epoch", "samples", "global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss",
                "test_accuracy", *TIMES, *BYTES, "codec_relative_error", "residual_norm", "replica_hash", "skipped_steps",

@@ -1,0 +1,384 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/bench/bench_options.hpp"
+#include "app/bench/benches.hpp"
+#include "app/options/options.hpp"
+#include "app/process/rank_main.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+#include "kernels/codecs/codec.hpp"
+#include "kernels/device.hpp"
+#include "kernels/elementwise.hpp"
+
+namespace dp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The best of some runs, in seconds; prepare() comes before each and is not counted.
+template <class F, class Prepare>
+double shortest_s(int runs, F f, Prepare prepare) {
+  double best_s = 1e9;
+  for (int i = 0; i < runs; ++i) {
+    prepare();
+    const auto start = Clock::now();
+    f();
+    best_s = std::min(best_s, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best_s;
+}
+template <class F>
+double shortest_s(int runs, F f) {
+  return shortest_s(runs, f, [] {});
+}
+
+// What is measured: a codec's text, as it was given, and what that means.
+struct Entry {
+  std::string text;
+  CodecSpec spec;
+};
+using Entries = std::vector<Entry>;
+
+int longest_text(const Entries& entries) {
+  std::size_t longest = 0;
+  for (const Entry& entry : entries) longest = std::max(longest, entry.text.size());
+  return static_cast<int>(longest);
+}
+
+// Normal deviates times `scale`.
+std::vector<float> test_gradient(std::size_t n, std::uint64_t seed, double scale = 1.0) {
+  // Normal deviates of a few thousand positions, repeated: drawing millions takes longer than the
+  // bench.
+  const CounterRng rng(seed, RandomStream::test);
+  std::vector<float> pool(8191), v(n);
+  for (std::size_t i = 0; i < pool.size(); ++i)
+    pool[i] = static_cast<float>(scale * normal(rng, i));
+  for (std::size_t i = 0; i < n; ++i) v[i] = pool[i % pool.size()];
+  return v;
+}
+
+constexpr std::size_t kSegment = 65536;  // 256 KiB
+
+// A codec that sends values from a magnitude on (Codec::absolute_error) gets an input of which it
+// sends one value in a hundred: that many normal deviates are beyond 2.576.
+double input_scale(const Codec& codec) {
+  const double least_sent = codec.absolute_error();
+  return least_sent > 0.0 ? least_sent / 2.576 : 1.0;
+}
+
+// The step with which the codec sends `values` in spec().number("bits") bits each, as nearly as it
+// can; its own choice where the spec asks for no bits.
+EncodeContext context_of(const Codec& codec, std::span<const float> values) {
+  if (!codec.takes_step() || codec.spec().number("bits") <= 0.0) return {};
+  std::vector<std::byte> payload(codec.max_payload_bytes(values.size()));
+  const double wanted = codec.spec().number("bits") * static_cast<double>(values.size()) / 8.0;
+  double finest = 1e-6, coarsest = 1e3;
+  EncodeContext context;
+  for (int i = 0; i < 40; ++i) {
+    const double step = std::sqrt(finest * coarsest);
+    context.quantiser_step = static_cast<float>(step);
+    const auto bytes =
+        static_cast<double>(codec.encode(values, nullptr, payload, context).payload_bytes);
+    if (std::abs(bytes - wanted) <= 0.01 * wanted) break;
+    (bytes > wanted ? finest : coarsest) = step;
+  }
+  return context;
+}
+
+void bench_on_cpu(const Entries& entries) {
+  constexpr std::size_t kLarge = 171 * kSegment;  // 44.8 MB
+  constexpr int kRuns = 200, kLargeRuns = 5;
+  std::vector<float> large, residual(kLarge), out(kLarge);
+  double scale = 0.0;
+  std::printf(
+      "GB/s of float, one core, segments of 256 KiB; best of %d runs in cache, of %d over 44.8 "
+      "MB\n",
+      kRuns, kLargeRuns);
+  const int width = std::max(9, longest_text(entries));
+  std::printf("%-*s %12s %10s %14s %10s %10s   %15s %10s\n", width, "", "bits a value", "encode",
+              "with feedback", "decode", "decode+add", "44.8 MB: encode", "decode+add");
+  for (const Entry& entry : entries) {
+    const auto codec = make_codec(entry.spec);
+    if (codec == nullptr) {
+      std::printf("%-*s an exchange of its own: see dpbench exchange\n", width, entry.text.c_str());
+      continue;
+    }
+    if (scale != input_scale(*codec)) {
+      scale = input_scale(*codec);
+      large = test_gradient(kLarge, 1, scale);
+    }
+    std::vector<std::byte> payload(codec->max_payload_bytes(kSegment));
+    const std::span<float> decoded(out.data(), kSegment);
+    // A residual that went on from run to run would grow until more is sent.
+    float* const r = codec->is_lossless() ? nullptr : residual.data();
+    const auto renew = [&](std::size_t n) {
+      if (r != nullptr) std::fill_n(r, n, 0.0f);
+    };
+    std::size_t bytes = 0;
+    const EncodeContext context = context_of(*codec, std::span(large).first(kSegment));
+    const auto encode = [&](std::size_t at, float* with) {
+      const auto values = std::span(large).subspan(at, kSegment);
+      bytes = codec->encode(values, with, payload, context).payload_bytes;
+    };
+    const auto speed = [](std::size_t n, double time_s) {
+      return 4e-9 * static_cast<double>(n) / time_s;
+    };
+    const double plain_s = shortest_s(kRuns, [&] { encode(0, nullptr); });
+    const double fed_s = shortest_s(
+        kRuns, [&] { encode(0, r); }, [&] { renew(kSegment); });
+    const double bits = 8.0 * static_cast<double>(bytes) / static_cast<double>(kSegment);
+    const std::span<const std::byte> encoded(payload.data(), bytes);
+    const double decode_s = shortest_s(kRuns, [&] { codec->decode(encoded, decoded); });
+    const double add_s = shortest_s(kRuns, [&] { codec->decode_add(encoded, decoded); });
+    const double large_encode_s = shortest_s(
+        kLargeRuns,
+        [&] {
+          for (std::size_t at = 0; at < kLarge; at += kSegment) {
+            encode(at, r == nullptr ? r : r + at);
+          }
+        },
+        [&] { renew(kLarge); });
+    // The last segment's, which need not be as long as the first's.
+    const std::span<const std::byte> last(payload.data(), bytes);
+    const double large_add_s = shortest_s(kLargeRuns, [&] {
+      for (std::size_t at = 0; at < kLarge; at += kSegment) {
+        codec->decode_add(last, std::span(out).subspan(at, kSegment));
+      }
+    });
+    std::printf("%-*s %12.3g %10.1f %14.1f %10.1f %10.1f   %15.1f %10.1f\n", width,
+                entry.text.c_str(), bits, speed(kSegment, plain_s), speed(kSegment, fed_s),
+                speed(kSegment, decode_s), speed(kSegment, add_s), speed(kLarge, large_encode_s),
+                speed(kLarge, large_add_s));
+    // decode_add must not carry the sum of one codec's values on to the next one.
+    std::fill(out.begin(), out.end(), 0.0f);
+  }
+}
+
+// ---- a GPU --------------------------------------------------------------------------------------
+
+// What a GPU's kernels read and write for a float, in bytes, apart from its code (cuda_driver.cuh):
+// encoding reads twice.
+struct Traffic {
+  double encode = 8, feedback = 20, decode = 4, decode_add = 8, pass_on = 24;
+};
+constexpr Traffic kTraffic;
+
+class GpuBench {
+ public:
+  GpuBench(Device& device, std::size_t n)
+      : device_(device),
+        n_(n),
+        values_(device.allocate(n * sizeof(float))),
+        residual_(device.allocate(n * sizeof(float))),
+        out_(device.allocate(n * sizeof(float))) {
+    device.upload(values_.get(), test_gradient(n, 1).data(), n * sizeof(float));
+  }
+
+  // The rate of a plain copy, reads and writes together, in bytes/s.
+  double copy_bandwidth() {
+    const TensorDesc desc = TensorDesc::nhwc({n_, 1, 1, 1});
+    return 2.0 * static_cast<double>(n_ * sizeof(float)) / shortest_s(kRuns, [&] {
+             copy(device_, {desc, values_.get()}, {desc, out_.get()});
+             device_.synchronize();
+           });
+  }
+
+  // Seconds of every call on a segment of n floats, with its payloads in memory of the device or of
+  // the host.
+  struct Times {
+    double encode_s, feedback_s, decode_s, decode_add_s, pass_on_s;
+  };
+  Times measure(const Codec& codec, std::size_t n, bool is_host, int runs) {
+    const std::size_t most = codec.max_payload_bytes(n);
+    const Device::Memory memory[] = {
+        is_host ? device_.allocate_host(most) : device_.allocate(most),
+        is_host ? device_.allocate_host(most) : device_.allocate(most)};
+    const std::span<std::byte> payload(memory[0].get(), most), onward(memory[1].get(), most);
+    const std::span<const float> values(floats(values_), n);
+    const std::span<float> out(floats(out_), n);
+    device_.fill_zero(residual_.get(), n * sizeof(float));
+    device_.fill_zero(out_.get(), n * sizeof(float));
+    device_.synchronize();
+    float* residual = codec.is_lossless() ? nullptr : floats(residual_);
+    const auto check = [](const EncodeResult& result) {
+      DP_ASSERT(result.finite, "the bench's input is not finite");
+    };
+    // Adding the same values again and again would not stay finite for ever.
+    const auto renew = [&] {
+      device_.fill_zero(out_.get(), n * sizeof(float));
+      device_.synchronize();
+    };
+    Times times{};
+    times.encode_s = shortest_s(runs, [&] { check(codec.encode(values, nullptr, payload, {})); });
+    times.feedback_s =
+        shortest_s(runs, [&] { check(codec.encode(values, residual, payload, {})); });
+    times.decode_s = shortest_s(runs, [&] { codec.decode(payload, out); });
+    times.decode_add_s = shortest_s(runs, [&] { codec.decode_add(payload, out); });
+    renew();
+    times.pass_on_s = shortest_s(
+        runs, [&] { check(codec.decode_add_encode(payload, out, residual, onward, {})); });
+    return times;
+  }
+
+ private:
+  static constexpr int kRuns = 10;
+  static float* floats(const Device::Memory& memory) {
+    return reinterpret_cast<float*>(memory.get());
+  }
+
+  Device& device_;
+  std::size_t n_;
+  Device::Memory values_, residual_, out_;
+};
+
+void print_head(int width, const char* unit) {
+  std::printf("%-*s %17s %17s %17s %17s %17s\n", width, "", "encode", "with feedback", "decode",
+              "decode+add", "add and encode");
+  std::printf("%-*s", width, "");
+  for (int i = 0; i < 5; ++i) std::printf(" %17s", unit);
+  std::printf("\n");
+}
+
+void bench_on_gpu(const Entries& entries, double size_mb) {
+  constexpr int kRuns = 200, kLargeRuns = 10;
+  const auto device = make_device({.kind = DeviceKind::cuda});
+  const auto n = std::max(kSegment, static_cast<std::size_t>(size_mb * 1e6 / sizeof(float)));
+  GpuBench bench(*device, n);
+  const double bandwidth = bench.copy_bandwidth();
+  std::printf("%s\na copy of %.0f MB reads and writes %.0f GB/s\n\n", device->description().c_str(),
+              static_cast<double>(n) * 4e-6, bandwidth / 1e9);
+  std::vector<std::pair<std::string, std::unique_ptr<Codec>>> codecs;
+  const int width = std::max(6, longest_text(entries));
+  for (const Entry& entry : entries) {
+    auto codec = make_codec(entry.spec, *device);
+    if (codec != nullptr) {
+      codecs.emplace_back(entry.text, std::move(codec));
+    } else if (find_codec(entry.spec.name)->is_exchange) {
+      std::printf("%-*s an exchange of its own: see dpbench exchange\n", width, entry.text.c_str());
+    } else {
+      std::printf("%-*s has no form for a GPU\n", width, entry.text.c_str());
+    }
+  }
+  if (codecs.empty()) return;
+
+  std::printf(
+      "one segment of %.0f MB, its payload on the GPU; GB/s of float, and what its kernels read "
+      "and\n"
+      "write of the copy's bandwidth; best of %d\n",
+      static_cast<double>(n) * 4e-6, kLargeRuns);
+  print_head(width, "GB/s     of copy");
+  for (const auto& [name, codec] : codecs) {
+    const GpuBench::Times times = bench.measure(*codec, n, false, kLargeRuns);
+    const double code = static_cast<double>(codec->max_payload_bytes(n)) / static_cast<double>(n);
+    // Without a residual its 8 or 12 bytes do not move.
+    const double with = codec->is_lossless() ? 12.0 : 0.0;
+    std::printf("%-*s", width, name.c_str());
+    const auto print = [&](double time_s, double traffic) {
+      const auto floats = static_cast<double>(n);
+      std::printf(" %9.0f %6.1f%%", floats * 4e-9 / time_s,
+                  100.0 * floats * traffic / time_s / bandwidth);
+    };
+    print(times.encode_s, kTraffic.encode + code);
+    print(times.feedback_s, kTraffic.feedback - with + code);
+    print(times.decode_s, kTraffic.decode + code);
+    print(times.decode_add_s, kTraffic.decode_add + code);
+    print(times.pass_on_s, kTraffic.pass_on - with + 2 * code);
+    std::printf("\n");
+  }
+
+  std::printf(
+      "\nsegments of 256 KiB, their payloads in host memory, with starting and waiting; best of "
+      "%d\n",
+      kRuns);
+  print_head(width, "GB/s          us");
+  for (const auto& [name, codec] : codecs) {
+    const GpuBench::Times times = bench.measure(*codec, kSegment, true, kRuns);
+    std::printf("%-*s", width, name.c_str());
+    for (const double time_s :
+         {times.encode_s, times.feedback_s, times.decode_s, times.decode_add_s, times.pass_on_s}) {
+      std::printf(" %9.1f %7.1f", static_cast<double>(kSegment) * 4e-9 / time_s, time_s * 1e6);
+    }
+    std::printf("\n");
+  }
+}
+
+struct CodecBenchOptions {
+  Options::Device device = Options::Device::cpu;
+  double size_mb = 256;
+  bool has_size = false;  // it was given
+};
+
+BenchUsage usage(CodecBenchOptions& options) {
+  OptionRow size = real_row("mb", options.size_mb, {.least = 0, .most = 16000},
+                            "size of the large segment on a GPU, in 10^6 bytes");
+  size.set = [set = size.set, &options](std::string_view text) {
+    set(text);
+    options.has_size = true;
+  };
+  return {.name = "codec",
+          .other_words = "[SPEC...]",
+          .help =
+              "Measures how fast codecs are, in GB/s of fp32, on one core or on a GPU. SPEC is\n"
+              "a codec as dptrain's --compress takes it, such as q8 or q4:block=256; without\n"
+              "any, all codecs with their usual keys, and ecq at two rates, are measured.\n"
+              "\n"
+              "The input is normally distributed. Codecs that send values above a threshold get\n"
+              "it scaled so that they send one value in a hundred; ecq:bits= rounds as coarsely\n"
+              "as the bits need.\n",
+          .codecs = codec_help(),
+          .rows = {choice_row("device", options.device, {"auto", "cpu", "cuda"},
+                              "where to compute; auto: on a GPU if there is one"),
+                   std::move(size)}};
+}
+
+Entries entries_of(const std::vector<std::string>& specs) {
+  Entries entries;
+  for (const std::string& spec : specs) entries.push_back({spec, parse_codec_spec(spec)});
+  if (!entries.empty()) return entries;
+  for (const CodecInfo& info : codec_list()) {
+    entries.push_back({std::string(info.name), parse_codec_spec(info.name)});
+    if (info.name != "ecq") continue;
+    for (const char* rate : {"ecq:bits=0.35", "ecq:bits=1.2"}) {
+      entries.push_back({rate, parse_codec_spec(rate)});
+    }
+  }
+  return entries;
+}
+
+}  // namespace
+
+std::string bench_codec_help() {
+  CodecBenchOptions options;
+  return bench_help(usage(options));
+}
+
+void bench_codec(const std::vector<std::string>& arguments, Communicator& comm) {
+  using Where = Options::Device;
+  CodecBenchOptions options;
+  const auto specs = read_bench_options(usage(options), arguments, comm);
+  Entries entries;
+  together(comm, kDpbenchNames, [&] {
+    if (options.has_size && options.device == Where::cpu) {
+      throw_error(ErrorKind::usage, "--mb {}: is for a GPU; give --device cuda or auto with it",
+                  options.size_mb);
+    }
+    entries = entries_of(specs);
+  });
+  // One core or one GPU is enough; the other ranks have nothing to do.
+  if (comm.rank() != 0) return;
+  const bool is_cpu =
+      options.device == Where::cpu || (options.device == Where::automatic && count_gpus() == 0);
+  if (is_cpu) {
+    bench_on_cpu(entries);
+  } else {
+    bench_on_gpu(entries, options.size_mb);
+  }
+}
+
+}  // namespace dp

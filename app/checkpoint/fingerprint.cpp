@@ -1,0 +1,161 @@
+#include "app/checkpoint/fingerprint.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+const std::string kOption = "option.", kFact = "fact.";
+
+// Options that change no bit of the training that is left, or that the checkpoint decides: the
+// initial weights, and the choices made by measurement.
+constexpr std::array<std::string_view, 32> kFree = {
+    "recipe",       "data-dir",        "log",         "log-steps",      "export",
+    "trace",        "trace-steps",     "quiet",       "verbose",        "checkpoint",
+    "resume",       "checkpoint-keep", "throttle",    "comm-timeout",   "checkpoint-every",
+    "overlap",      "test-augment",    "autotune",    "loader-threads", "check-replicas",
+    "init",         "init-from",       "init-except", "threads",        "device",
+    "gpu-exchange", "accept-build",    "config",      "check",          "progress",
+    "tensorboard",  "planned-ranks"};
+
+// Options that may change the rest of the training, which is what their user wants.
+constexpr std::array<std::string_view, 2> kTold = {"epochs", "lr-milestones"};
+
+// Options that are not set where the schedule or the crop, which are compared themselves, has no
+// use for them. Earlier builds wrote their values all the same.
+constexpr std::array<std::string_view, 5> kUsedBySome = {"lr-gamma", "lr-triangle", "lr-power",
+                                                         "crop-padding", "crop-fill"};
+
+constexpr const char* kMayChange =
+    "--epochs, the number of ranks, and whatever is about the machine, the network's time, logs, "
+    "traces and checkpoints";
+
+bool is_in(std::string_view name, std::span<const std::string_view> list) {
+  return std::ranges::find(list, name) != list.end();
+}
+
+// "0,0,1,1": the ranks' hosts as numbers, in the order in which they come first.
+std::string grouping(const std::vector<std::string>& hosts) {
+  std::map<std::string, std::size_t> numbers;
+  std::vector<std::size_t> by_rank;
+  for (const std::string& host : hosts) {
+    by_rank.push_back(numbers.try_emplace(host, numbers.size()).first->second);
+  }
+  return fmt::format("{}", fmt::join(by_rank, ","));
+}
+
+std::string named(const std::string& value) { return value.empty() ? "nothing" : value; }
+
+}  // namespace
+
+void add_options(CheckpointHead& head, const Options& options) {
+  for (const auto& [name, value] : options.resolved()) head.set(kOption + name, value);
+}
+
+void add_facts(CheckpointHead& head, const RunFacts& facts) {
+  head.set(kFact + "ranks", static_cast<std::uint64_t>(facts.ranks));
+  head.set(kFact + "hosts", grouping(facts.hosts));
+  head.set(kFact + "device", facts.device);
+  head.set(kFact + "device_kind", facts.device_kind);
+  head.set(kFact + "mpi_version", facts.mpi_version);
+  head.set(kFact + "build", facts.build);
+  head.set(kFact + "data_hash", fmt::format("{:016x}", facts.data_hash));
+}
+
+bool is_same_fleet(const CheckpointHead& head, const RunFacts& facts) {
+  CheckpointHead mine;
+  add_facts(mine, facts);
+  return std::ranges::all_of(std::array{"ranks", "hosts", "build"}, [&](const char* name) {
+    return mine.get(kFact + name) == head.get(kFact + name);
+  });
+}
+
+std::vector<std::string> compare_options(const CheckpointHead& head, const Options& options) {
+  CheckpointHead mine;
+  add_options(mine, options);
+  std::vector<std::string> told;
+  const std::map<std::string, std::string> then = head.all(kOption);
+  for (const auto& [name, value] : mine.all(kOption)) {
+    const auto earlier = then.find(name);
+    // An option that the checkpoint does not know is one of a later dptrain.
+    if (earlier == then.end() || earlier->second == value || is_in(name, kFree)) continue;
+    if (value.empty() && is_in(name, kUsedBySome)) continue;
+    if (is_in(name, kTold)) {
+      told.push_back(
+          fmt::format("--{} {} instead of {}", name, named(value), named(earlier->second)));
+      continue;
+    }
+    throw_error(ErrorKind::usage,
+                "--{} {}: the run in --checkpoint {} was begun with {}, and would not be the same "
+                "run any more; what may change: {}",
+                name, named(value), options.checkpoint, named(earlier->second), kMayChange);
+  }
+  return told;
+}
+
+std::vector<std::string> compare_facts(const CheckpointHead& head, const Options& options,
+                                       const RunFacts& facts) {
+  CheckpointHead mine;
+  add_facts(mine, facts);
+  std::vector<std::string> told;
+  const auto fact = [&](const char* name) -> const std::string& { return mine.get(kFact + name); };
+  const auto fact_then = [&](const char* name) -> const std::string& {
+    return head.get(kFact + name);
+  };
+  if (fact("data_hash") != fact_then("data_hash")) {
+    throw_error(ErrorKind::data,
+                "--data-dir {}: the data are not those with which the run in --checkpoint {} was "
+                "begun (hash {} instead of {}): bring the same files back, or begin another run in "
+                "another folder",
+                named(options.data_dir), options.checkpoint, fact("data_hash"),
+                fact_then("data_hash"));
+  }
+  if (fact("build") != fact_then("build") && !options.accept_build) {
+    throw_error(ErrorKind::usage,
+                "--resume: the checkpoint in {} was written by dptrain {}, and this is dptrain {}, "
+                "which may compute other bits; use the same build, or --accept-build to go on "
+                "with this one",
+                options.checkpoint, fact_then("build"), fact("build"));
+  }
+  const auto tell = [&](const char* name, const char* what) {
+    if (fact(name) == fact_then(name)) return;
+    told.push_back(fmt::format("{} {} instead of {}", what, fact(name), fact_then(name)));
+  };
+  if (fact("ranks") != fact_then("ranks")) {
+    told.push_back(fmt::format("{} rank{} instead of {}", fact("ranks"),
+                               fact("ranks") == "1" ? "" : "s", fact_then("ranks")));
+  } else {
+    tell("hosts", "ranks on hosts");
+  }
+  tell("build", "dptrain");
+  tell("mpi_version", "MPI");
+  return told;
+}
+
+std::string device_in(const CheckpointHead& head) { return head.get(kFact + "device"); }
+
+std::vector<std::string> device_changes(const std::vector<std::string>& now,
+                                        const std::vector<std::string>& then) {
+  std::map<std::string, std::vector<std::size_t>> ranks;  // by what is said of them
+  for (std::size_t rank = 0; rank < now.size(); ++rank) {
+    if (then[rank].empty() || then[rank] == now[rank]) continue;
+    ranks[fmt::format("{} instead of {}", now[rank], then[rank])].push_back(rank);
+  }
+  std::vector<std::string> told;
+  for (const auto& [what, who] : ranks) {
+    told.push_back(who.size() == now.size()
+                       ? fmt::format("the device {}", what)
+                       : fmt::format("the device of rank{} {} {}", who.size() == 1 ? "" : "s",
+                                     fmt::join(who, ", "), what));
+  }
+  return told;
+}
+
+}  // namespace dp

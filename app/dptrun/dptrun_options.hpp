@@ -1,0 +1,46 @@
+// dptrun's command line: its own options, "--", and the command that it runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/dptrun/dptrun_hosts.hpp"
+
+namespace dp {
+
+struct DptrunOptions {
+  bool asks_for_help = false, asks_for_version = false;
+  std::int64_t ranks = 0;      // 0: not given
+  std::vector<RunHost> hosts;  // empty: mpirun's own choice
+  std::int64_t min_hosts = 1;
+  std::int64_t max_restarts = 10;
+  double silence_s = 0;                  // 0: by --comm-timeout of the command
+  std::vector<int> stop_signals = {};    // beside SIGINT and SIGTERM
+  std::string agent = {};                // for hosts; empty: ssh
+  std::vector<std::string> mpirun = {};  // further arguments
+  bool oversubscribe = false;
+  std::vector<std::string> command = {};  // dptrain and its arguments
+};
+
+// Throws Error(usage).
+[[nodiscard]] DptrunOptions parse_dptrun(const std::vector<std::string>& arguments);
+
+[[nodiscard]] std::string dptrun_help();
+
+// mpirun's command line for an attempt on these hosts. If it is a restart, dptrain goes on from its
+// newest checkpoint. With fewer ranks than planned the global batch stays that of all of them.
+[[nodiscard]] std::vector<std::string> mpirun_words(const DptrunOptions& options,
+                                                    const std::vector<RunHost>& hosts,
+                                                    bool is_restart);
+// The ranks of such an attempt; 0: mpirun chooses.
+[[nodiscard]] std::int64_t ranks_on(const DptrunOptions& options,
+                                    const std::vector<RunHost>& hosts);
+
+// The time without a sign of life after which an attempt counts as dead.
+[[nodiscard]] double silence_of(const DptrunOptions& options);
+
+// "ssh ...", or what the user says.
+[[nodiscard]] std::string agent_of(const DptrunOptions& options);
+
+}  // namespace dp

@@ -1,0 +1,372 @@
+#include "app/options/options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
+
+#include "app/options/options_config.hpp"
+#include "app/options/options_layers.hpp"
+#include "app/options/options_optimizer.hpp"
+#include "app/options/options_output.hpp"
+#include "app/options/options_rounds.hpp"
+#include "app/options/options_schedule.hpp"
+#include "app/options/options_table.hpp"
+#include "app/options/options_values.hpp"
+#include "app/options/options_words.hpp"
+#include "app/options/recipes.hpp"
+#include "io/files/shipped_script.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// Options that only images in folders have.
+constexpr std::array kFolderOptions = {"image-size", "crop", "validation-share", "split-seed",
+                                       "bad-images"};
+
+// Options under construction: the table, the values so far and where each came from.
+class Builder {
+ public:
+  explicit Builder(const OptionContext& context)
+      : context_(context), table_(option_table(context, options_)) {}
+  Builder(const Builder&) = delete;  // the table's rows refer to the options
+  Builder& operator=(const Builder&) = delete;
+
+  void read_arguments(const std::vector<std::string>& arguments);
+  void read_config(const std::string& text, const std::string& source);
+  [[nodiscard]] Options resolve();
+
+ private:
+  [[nodiscard]] CommandLine command_line() const { return {.table = table_, .program = "dptrain"}; }
+  [[nodiscard]] const OptionRow& row_of(std::string_view name) const;
+  void set(const OptionRow& row, const std::string& value, Layer layer);
+  [[nodiscard]] Layer layer_of(const std::string& name) const;
+  [[nodiscard]] bool is_given(const std::string& name) const {
+    return layer_of(name) != Layer::preset;
+  }
+  void read_recipe();
+  void resolve_synthetic_defaults();
+  void resolve_dataset();
+  void resolve_folder();
+  void leave_padding_out();
+  void resolve_batch();
+  void resolve_checkpoint();
+  void resolve_plan();
+  void resolve_sync_bn();
+  void resolve_codec_defaults();
+  void resolve_init();
+
+  const OptionContext& context_;
+  Options options_;
+  OptionTable table_;
+  std::map<std::string, Layer> layers_;
+};
+
+const OptionRow& Builder::row_of(std::string_view name) const {
+  const OptionRow* row = find_option(table_, name);
+  DP_ASSERT(row != nullptr, "no option is called {}", name);
+  return *row;
+}
+
+void Builder::set(const OptionRow& row, const std::string& value, Layer layer) {
+  set_option(row, value);
+  layers_[row.name] = layer;
+}
+
+Layer Builder::layer_of(const std::string& name) const {
+  const auto found = layers_.find(name);
+  return found == layers_.end() ? Layer::preset : found->second;
+}
+
+// The file's values go below the command line's, whose mistakes are told first.
+void Builder::read_arguments(const std::vector<std::string>& arguments) {
+  const GivenWords given = command_line().split(arguments);
+  const auto set_all = [&] {
+    for (const auto& [row, value] : given.options) set(*row, value, Layer::command_line);
+  };
+  set_all();
+  const auto config = std::find_if(given.options.begin(), given.options.end(),
+                                   [](const GivenOption& g) { return g.row->name == "config"; });
+  if (config == given.options.end()) return;
+  read_config(read_config_file(config->value), config->value);
+  set_all();
+}
+
+void Builder::read_config(const std::string& text, const std::string& source) {
+  std::map<std::string, std::string> seen;
+  for (const ConfigLine& line : parse_config_lines(text, source)) {
+    const OptionRow* row = find_option(table_, line.name);
+    if (row == nullptr) {
+      throw_error(ErrorKind::usage, "{}: {}: unknown option; {}", line.where, shown(line.name),
+                  command_line().did_you_mean(line.name, ""));
+    }
+    if (!row->is_setting) {
+      throw_error(ErrorKind::usage, "{}: {}: belongs on the command line, not into a file",
+                  line.where, line.name);
+    }
+    const auto [before, is_first] = seen.emplace(line.name, line.where);
+    if (!is_first) {
+      throw_error(ErrorKind::usage, "{}: {}: given twice, first at {}", line.where, line.name,
+                  before->second);
+    }
+    try {
+      set(*row, line.value, Layer::config);
+    } catch (const Error& error) {
+      throw_error(error.kind(), "{}: {}", line.where, error.what());
+    }
+  }
+}
+
+// Below all that is given.
+void Builder::read_recipe() {
+  const Recipe* recipe = find_recipe(options_.recipe);
+  if (recipe == nullptr) return;
+  for (const auto& [name, value] : recipe->options) {
+    if (!is_given(name)) set(row_of(name), value, Layer::recipe);
+  }
+}
+
+Options Builder::resolve() {
+  read_recipe();
+  resolve_dataset();
+  resolve_folder();
+  resolve_batch();
+  if (options_.is_synthetic()) resolve_synthetic_defaults();
+  resolve_optimizer(options_, [this](const std::string& name) { return layer_of(name); });
+  resolve_schedule(options_, [this](const std::string& name) { return layer_of(name); });
+  resolve_output(options_, [this](const std::string& name) { return layer_of(name); });
+  resolve_checkpoint();
+  resolve_plan();
+  resolve_sync_bn();
+  resolve_rounds(
+      options_, [this](const std::string& name) { return layer_of(name); }, context_);
+  resolve_codec_defaults();
+  resolve_init();
+  return options_;
+}
+
+void Builder::resolve_synthetic_defaults() {
+  for (const OptionGroup& group : table_) {
+    for (const OptionRow& row : group.rows) {
+      const bool is_replaced = row.name == "batch-size" && options_.global_batch != 0;
+      const bool is_known =
+          row.name != "model" || std::find(context_.models.begin(), context_.models.end(),
+                                           row.synthetic_default) != context_.models.end();
+      if (!row.synthetic_default.empty() && !is_given(row.name) && !is_replaced && is_known) {
+        row.set(row.synthetic_default);
+      }
+    }
+  }
+}
+
+// What is given decides; where two given things contradict each other, the higher layer does.
+void Builder::resolve_dataset() {
+  const Layer kind = layer_of("dataset"), folder = layer_of("data-dir");
+  const bool is_synthetic = is_given("dataset") && options_.is_synthetic();
+  if (is_synthetic && is_given("data-dir") && kind == folder) {
+    throw_error(ErrorKind::usage,
+                "--dataset synthetic: is built in and reads no files; leave --data-dir {} out",
+                shown(options_.data_dir));
+  }
+  if (is_synthetic && kind > folder) {
+    options_.data_dir.clear();
+  } else if (!is_given("data-dir")) {
+    if (is_given("dataset") && !is_synthetic) {
+      throw_error(ErrorKind::usage, "--dataset {}: needs --data-dir, the path of a folder with {}",
+                  options_.dataset,
+                  options_.is_folder()
+                      ? "a folder of images for each class, or of a pack"
+                      : "its files; " + shipped_script("get_cifar.sh") + " brings them");
+    }
+    options_.dataset = "synthetic";
+  } else if (!is_given("dataset") || is_synthetic) {
+    const std::string found =
+        context_.detect_dataset ? context_.detect_dataset(options_.data_dir) : std::string();
+    // Where nobody can tell, other options do, and the set's loader says what it misses.
+    const bool is_of_images =
+        std::ranges::any_of(kFolderOptions, [this](const char* name) { return is_given(name); });
+    options_.dataset = !found.empty() ? found : is_of_images ? "folder" : Options().dataset;
+  }
+}
+
+// A lower layer's options of images in folders give way to a higher one's data set.
+void Builder::resolve_folder() {
+  if (options_.is_folder()) {
+    if (options_.crop == Options::Crop::resized) leave_padding_out();
+    return;
+  }
+  const Layer chosen = std::max(layer_of("dataset"), layer_of("data-dir"));
+  for (const char* name : kFolderOptions) {
+    if (!is_given(name)) continue;
+    if (layer_of(name) >= chosen) {
+      throw_error(ErrorKind::usage, "--{}: only with images in folders (--dataset folder), not {}",
+                  name, options_.dataset);
+    }
+    row_of(name).set(row_of(name).shown_default);
+  }
+}
+
+// A part that is scaled has no padding.
+void Builder::leave_padding_out() {
+  for (const char* name : {"crop-padding", "crop-fill"}) {
+    if (!is_given(name)) continue;
+    if (layer_of(name) >= layer_of("crop")) {
+      throw_error(ErrorKind::usage, "--{}: only with --crop pad or auto, not resized", name);
+    }
+    row_of(name).set(row_of(name).shown_default);
+  }
+}
+
+void Builder::resolve_batch() {
+  const Layer own = layer_of("batch-size"), global = layer_of("global-batch");
+  if (global == Layer::preset) return;
+  if (own == global) {
+    throw_error(ErrorKind::usage,
+                "--global-batch {}: not together with --batch-size {}; give one of the two",
+                options_.global_batch, options_.batch_size);
+  }
+  (own > global ? options_.global_batch : options_.batch_size) = 0;
+}
+
+void Builder::resolve_sync_bn() {
+  if (!options_.sync_bn || options_.exchange) return;
+  if (layer_of("sync-bn") >= layer_of("exchange")) {
+    throw_error(ErrorKind::usage,
+                "--sync-bn on: not with --exchange off, which trains a model on each rank alone");
+  }
+  options_.sync_bn = false;
+}
+
+void Builder::resolve_codec_defaults() {
+  // So that the run can be repeated, and its report shows what the rate did.
+  const bool is_auto = options_.compress == "auto" || options_.compress.starts_with("auto:");
+  if (is_auto && !is_given("log-steps")) options_.log_steps = 1;
+  if (is_given("topology") || !context_.topology_for) return;
+  const std::string topology = context_.topology_for(options_.compress);
+  if (!topology.empty()) options_.topology = topology;
+}
+
+void Builder::resolve_plan() {
+  if (options_.action == Options::Action::plan) return;
+  for (const char* name : {"plan-ranks", "plan-batches", "plan-rates", "plan-delay-ms",
+                           "plan-codecs", "plan-topologies", "plan-sync", "plan-accuracy"}) {
+    if (layer_of(name) == Layer::command_line) {
+      throw_error(ErrorKind::usage, "--{}: only with --plan", name);
+    }
+  }
+}
+
+void Builder::resolve_checkpoint() {
+  if (options_.checkpoint.empty()) {
+    throw_error(ErrorKind::usage, "--checkpoint: must be the path of a folder or none");
+  }
+  if (options_.has_checkpoints()) {
+    if (!options_.accept_build || options_.resume) return;
+    if (layer_of("accept-build") >= layer_of("resume")) {
+      throw_error(ErrorKind::usage, "--accept-build: only with --resume");
+    }
+    options_.accept_build = false;
+    return;
+  }
+  for (const char* name : {"checkpoint-every", "checkpoint-keep", "resume", "accept-build"}) {
+    if (!is_given(name)) continue;
+    if (layer_of(name) >= layer_of("checkpoint")) {
+      throw_error(ErrorKind::usage, "--{}: only with --checkpoint DIR", name);
+    }
+  }
+  options_.checkpoint_every = Options().checkpoint_every;
+  options_.checkpoint_keep = Options().checkpoint_keep;
+  options_.resume = options_.accept_build = false;
+}
+
+void Builder::resolve_init() {
+  if (options_.init == "none") {
+    for (const char* name : {"init-from", "init-except"}) {
+      if (!is_given(name)) continue;
+      if (layer_of(name) >= layer_of("init")) {
+        throw_error(ErrorKind::usage, "--{}: only with --init FILE.h5", name);
+      }
+    }
+    options_.init_from = Options().init_from;
+    options_.init_except.clear();
+  }
+  if (options_.epochs > 0) return;
+  if (options_.init == "none") {
+    throw_error(ErrorKind::usage,
+                "--epochs 0: evaluates the weights of --init FILE.h5, which is not given; for "
+                "training at least 1");
+  }
+  for (const char* name : {"export", "trace", "tensorboard", "log", "checkpoint"}) {
+    const std::string value = row_of(name).get();
+    if (value == "none" || value == "auto") continue;
+    if (layer_of(name) >= layer_of("epochs")) {
+      throw_error(ErrorKind::usage, "--{} {}: not with --epochs 0, which only evaluates", name,
+                  value);
+    }
+  }
+  options_.log = options_.export_file = options_.trace = options_.tensorboard = "none";
+  options_.checkpoint = "none";
+  options_.resume = options_.accept_build = false;
+}
+
+}  // namespace
+
+Options parse_options(const std::vector<std::string>& arguments, const OptionContext& context) {
+  for (const auto& [word, action] : {std::pair{"--help", Options::Action::help},
+                                     std::pair{"--version", Options::Action::version}}) {
+    if (!asks_for(arguments, word)) continue;
+    Options options = Builder(context).resolve();
+    options.action = action;
+    return options;
+  }
+  Builder builder(context);
+  builder.read_arguments(arguments);
+  return builder.resolve();
+}
+
+Options parse_config_text(const std::string& text, const std::string& name,
+                          const OptionContext& context) {
+  Builder builder(context);
+  builder.read_config(text, name);
+  return builder.resolve();
+}
+
+std::vector<std::string> Options::warnings() const {
+  std::vector<std::string> lines;
+  std::vector<double> late;
+  std::copy_if(lr_milestones.begin(), lr_milestones.end(), std::back_inserter(late),
+               [&](double milestone) { return milestone >= static_cast<double>(epochs); });
+  if (!late.empty()) {
+    lines.push_back(fmt::format(
+        "--lr-milestones {}: the run ends after {} epoch{}, so that {} has no effect",
+        fmt::join(lr_milestones, ","), epochs, epochs == 1 ? "" : "s", fmt::join(late, ",")));
+  }
+  return lines;
+}
+
+std::int64_t Options::global_batch_of(std::int64_t ranks) const {
+  if (global_batch == 0) {
+    if (batch_size * planned_ranks_of(ranks) >= ranks) {
+      return batch_size * planned_ranks_of(ranks) * accumulate;
+    }
+    throw_error(ErrorKind::usage,
+                "--planned-ranks {}: with --batch-size {} only {} of the {} ranks have an image in "
+                "a step",
+                planned_ranks, batch_size, batch_size * planned_ranks, ranks);
+  }
+  if (global_batch < ranks * accumulate) {
+    const std::string parts =
+        accumulate > 1 ? fmt::format(" times --accumulate {}", accumulate) : std::string();
+    throw_error(ErrorKind::usage,
+                "--global-batch {}: must be at least the number of ranks, {}{}, so that each has "
+                "an image in a step",
+                global_batch, ranks, parts);
+  }
+  return global_batch;
+}
+
+}  // namespace dp

@@ -1,0 +1,206 @@
+// The options of dptrain: one table (options_table.cpp) from which parsing, --help, --print-config,
+// the configuration file and the run log's /config attributes are made.
+//
+// An option has one value from one of three layers, the higher of which wins: command line,
+// configuration file (INI: "name = value" lines, # or ; for comments), default. Some defaults are
+// others with the built-in synthetic data set, so that a run without any option ends in minutes.
+//
+// Every bad input is Error(usage) with one sentence that names the option, the value and what is
+// allowed, with the nearest name for what looks like a misspelling. Nothing here touches MPI, the
+// data or the log; files named by options are opened by those who use them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/options/options_plan.hpp"
+#include "io/images/augment.hpp"
+
+namespace dp {
+
+// The field initialisers are the defaults. Enumerators are named as on the command line, but for
+// those that C++ reserves (auto).
+struct Options {
+  enum class Optimizer { sgd, adam, adamw, lars, muon };
+  enum class LrSchedule { constant, step, cosine, onecycle, triangular, poly };
+  enum class LrInterval { step, epoch };
+  enum class LrScaling { none, linear, sqrt };
+  enum class Device { automatic, cpu, cuda };
+  enum class Precision { fp32, tf32, bf16 };
+  enum class GpuExchange { automatic, host, device };
+  enum class TestAugment { off, mirror, shift };
+  enum class InitFrom { best, last };
+  enum class ReplicaCheck { epoch, step, off };
+  enum class Crop { automatic, pad, resized };
+  enum class CropFill { black, reflect };
+  enum class BadImages { fail, skip };
+  enum class ProgressForm { text, json };
+  enum class Action { train, check, plan, help, version, print_config };
+
+  std::string recipe;  // empty: none
+  std::string model = "resnet18";
+  std::string dataset = "cifar10";
+  std::string data_dir;          // empty with the synthetic data set, and only then
+  std::int64_t limit_train = 0;  // 0: all
+  std::int64_t limit_test = 0;
+  bool augment = true;
+  // The next four count with `augment`.
+  std::int64_t crop_padding = 4;  // pixels on each side
+  CropFill crop_fill = CropFill::black;
+  AugmentationRule::Flip flip = AugmentationRule::Flip::random;
+  std::int64_t cutout = 0;              // pixels; 0: none
+  std::vector<double> mean, deviation;  // of red, green, blue; empty: the data set's own
+  // The next five belong to the data set folder.
+  std::int64_t image_size = 0;  // 0: by the images
+  Crop crop = Crop::automatic;
+  double validation_share = 0;  // 0: 0.1 where there are no test images
+  std::int64_t split_seed = 0;
+  BadImages bad_images = BadImages::fail;
+  TestAugment test_augment = TestAugment::off;
+  std::string init = "none";  // a file of weights, or "none"
+  InitFrom init_from = InitFrom::best;
+  std::string init_except;               // patterns joined by commas; empty: none
+  std::int64_t epochs = 30;              // 0: only evaluate the weights of `init`
+  std::int64_t batch_size = 128;         // per rank; 0 when global_batch is given
+  std::int64_t global_batch = 0;         // 0: batch_size x ranks x accumulate
+  std::int64_t planned_ranks = 0;        // that count for it; 0: those that are there
+  std::int64_t accumulate = 1;           // parts of a rank's batch
+  std::string batch_schedule = "fixed";  // parse_batch_schedule
+  bool sync_bn = false;
+  std::int64_t seed = 1;
+
+  Optimizer optimizer = Optimizer::sgd;
+  double lr = 0.1;  // the peak, before lr_scaling
+  double momentum = 0.9;
+  bool nesterov = false;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double lars_trust = 0.001;
+  double muon_lr = 0.24, muon_momentum = 0.6;
+  bool muon_linear = false;
+  double weight_decay = 5e-4;
+  std::string no_decay;  // patterns joined by commas; empty: none
+  // Patterns and factors.
+  std::vector<std::pair<std::string, double>> lr_factors, decay_factors;
+  double label_smoothing = 0;
+  double clip_norm = 0;              // 0: no clipping
+  double ema = 0;                    // decay; 0: off
+  std::int64_t lookahead_every = 0;  // 0: off
+  double lookahead_share = 0.5;      // 0: ramp
+  LrSchedule lr_schedule = LrSchedule::cosine;
+  std::vector<double> lr_milestones;  // epochs, increasing; filled for step, else empty
+  double lr_gamma = 0.1;
+  double lr_start = 0.2, lr_peak_at = 0.23, lr_end = 0.07;  // triangular
+  double lr_power = 2;                                      // poly
+  LrInterval lr_interval = LrInterval::step;
+  double warmup_epochs = 0;
+  LrScaling lr_scaling = LrScaling::none;
+
+  std::string compress = "none";
+  std::string compress_exclude;      // patterns joined by commas; empty: none
+  std::int64_t compress_warmup = 0;  // epochs
+  std::string topology = "ring";
+  double bucket_mb = 0;  // 10^6 bytes of fp32 gradient; 0: from a measurement of the network
+  std::string sync_every = "off";  // parse_round_schedule
+  std::int64_t sync_delay = 0;
+  double outer_lr = 1, outer_momentum = 0;
+  bool exchange = true;
+  bool overlap = true;
+  std::string throttle = "off";  // or a rate: parse_bit_rate
+  double comm_timeout_s = 60;
+  ReplicaCheck check_replicas = ReplicaCheck::epoch;
+
+  Device device = Device::automatic;
+  Precision precision = Precision::fp32;
+  GpuExchange gpu_exchange = GpuExchange::automatic;
+  std::int64_t threads = 0;         // per rank; 0: the rank's share of the host's cores
+  std::int64_t loader_threads = 0;  // 0: by the data set and the rank's cores
+  std::string autotune = "on";      // "on", "off", or the path of an earlier run's log
+
+  std::string log = "auto";          // a path, "none", or "auto": RunLog::create()
+  std::int64_t log_steps = 0;        // 0: no rows per step
+  std::string export_file = "none";  // a path, or "none"
+  std::string trace = "none";        // a path, or "none"
+  std::string tensorboard = "none";  // a folder, or "none"
+  std::int64_t trace_first = 5, trace_steps = 20;
+  std::string checkpoint = "none";          // a folder, or "none"
+  std::string checkpoint_every = "1epoch";  // parse_checkpoint_cadence
+  std::int64_t checkpoint_keep = 2;
+  bool resume = false, accept_build = false;
+  bool quiet = false, verbose = false;
+  ProgressForm progress = ProgressForm::text;
+  PlanOptions plan;
+  Action action = Action::train;
+
+  // The ranks for which the batch and the learning rate of a new run count, if `ranks` are there.
+  [[nodiscard]] std::int64_t planned_ranks_of(std::int64_t ranks) const {
+    return planned_ranks > 0 ? planned_ranks : ranks;
+  }
+  // The global batch with that many ranks; throws Error(usage) where it leaves a rank without
+  // samples.
+  [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
+
+  // The data set that is built in and has defaults of its own.
+  [[nodiscard]] bool is_synthetic() const { return dataset == "synthetic"; }
+
+  // Images in files, which may have any size.
+  [[nodiscard]] bool is_folder() const { return dataset == "folder"; }
+
+  [[nodiscard]] bool has_checkpoints() const { return checkpoint != "none"; }
+
+  [[nodiscard]] bool measures_algorithms() const { return autotune == "on"; }
+  [[nodiscard]] bool takes_choices_from_a_log() const {
+    return autotune != "on" && autotune != "off";
+  }
+
+  // What is allowed and probably not meant, a sentence each.
+  [[nodiscard]] std::vector<std::string> warnings() const;
+
+  // Name (without dashes) and value of every option as resolved, in the table's order; empty where
+  // it is not set.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> resolved() const;
+  // The options that differ from their defaults, some of which depend on the data set.
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> changed() const;
+};
+
+// What options need to know from other folders.
+struct OptionContext {
+  std::vector<std::string> models;  // for --model; empty: everything is accepted
+  // Names and texts for --dataset.
+  std::vector<std::pair<std::string, std::string>> datasets = {{"synthetic", "drawn images"}};
+  // Names and texts, for --help alone.
+  std::vector<std::pair<std::string, std::string>> codecs, codec_keys;
+  std::vector<std::string> topologies = {"ring"};  // for --topology
+  // Throws Error(usage) for a bad --compress value; empty: everything is accepted.
+  std::function<void(const std::string& spec)> check_compress = nullptr;
+  // The topology that suits a --compress value, where none is given; empty: the usual one.
+  std::function<std::string(const std::string& spec)> topology_for = nullptr;
+  // What the codec of a --compress value keeps from step to step; empty: nobody asks.
+  struct Kept {
+    bool has_residual = false, has_velocity = false;
+  };
+  std::function<Kept(const std::string& spec)> kept_by_codec = nullptr;
+  // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
+  // without --dataset.
+  std::function<std::string(const std::string& folder)> detect_dataset = nullptr;
+};
+
+// `arguments` are main's without the program's name. --help and --version win over all else.
+[[nodiscard]] Options parse_options(const std::vector<std::string>& arguments,
+                                    const OptionContext& context);
+
+// The same from the text of a configuration file alone; `name` is for messages. What config_text()
+// wrote gives equal options.
+[[nodiscard]] Options parse_config_text(const std::string& text, const std::string& name,
+                                        const OptionContext& context);
+
+// --help, at most 80 columns wide.
+[[nodiscard]] std::string help_text(const OptionContext& context);
+
+// --print-config: a configuration file that repeats the run.
+[[nodiscard]] std::string config_text(const Options& options);
+
+}  // namespace dp

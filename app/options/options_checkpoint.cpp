@@ -1,0 +1,72 @@
+#include "app/options/options_checkpoint.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "app/options/options_values.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// An option that a run without checkpoints does not have.
+OptionRow checkpoint_row(OptionRow row, const Options& options) {
+  row.shown_default = row.get();
+  row.get = [get = row.get, &options] { return options.has_checkpoints() ? get() : std::string(); };
+  return row;
+}
+
+}  // namespace
+
+CheckpointCadence parse_checkpoint_cadence(std::string_view option, std::string_view text) {
+  constexpr WholeRange kMost{1, 1'000'000'000};
+  constexpr double kLongest_s = 1e7;
+  const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::string_view number = text.substr(0, digits), unit = text.substr(digits);
+  const auto whole = [&] { return static_cast<std::size_t>(parse_whole(option, number, kMost)); };
+  try {
+    if (unit == "epoch" || unit == "epochs") return {.epochs = whole()};
+    if (unit == "step" || unit == "steps") return {.steps = whole()};
+    for (const auto& [name, seconds] :
+         {std::pair{"s", 1.0}, std::pair{"min", 60.0}, std::pair{"h", 3600.0}}) {
+      if (unit != name) continue;
+      const double value = parse_real(
+          option, number, {.least = 0, .most = kLongest_s / seconds, .is_least_allowed = false});
+      return {.seconds = value * seconds};
+    }
+  } catch (const Error&) {
+    // Told below.
+  }
+  throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(text), kCheckpointCadences);
+}
+
+std::vector<OptionRow> checkpoint_rows(Options& options) {
+  OptionRow every = text_row(
+      "checkpoint-every", options.checkpoint_every, "N{epoch|steps|min}", kCheckpointCadences,
+      "with --checkpoint: how often, with its unit, such as 1epoch, 500steps, 30s, 10min or 2h; "
+      "the end of the run gets one in any case");
+  every.set = [&options](std::string_view value) {
+    static_cast<void>(parse_checkpoint_cadence("--checkpoint-every", value));
+    options.checkpoint_every = std::string(value);
+  };
+  std::vector<OptionRow> rows = {
+      std::move(every),
+      whole_row("checkpoint-keep", options.checkpoint_keep, {1, 1'000'000},
+                "with --checkpoint: how many checkpoints are kept; older ones are removed"),
+      flag_row("resume", options.resume,
+               "with --checkpoint: go on from the newest checkpoint that is complete, and begin "
+               "from the start if there is none"),
+      flag_row("accept-build", options.accept_build,
+               "with --resume: go on although another build of dptrain wrote the checkpoint, "
+               "which may have computed other bits")};
+  for (OptionRow& row : rows) row = checkpoint_row(std::move(row), options);
+  rows.insert(rows.begin(),
+              text_row("checkpoint", options.checkpoint, "DIR", "the path of a folder or none",
+                       "write checkpoints into this folder, from which a run that has died goes on "
+                       "bit for bit; every rank writes its own on its own host, so that the hosts "
+                       "need no common disk; none: no checkpoints"));
+  return rows;
+}
+
+}  // namespace dp

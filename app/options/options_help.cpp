@@ -1,0 +1,123 @@
+// What the table of options is printed as: --help, --print-config, the log's /config.
+#include <fmt/format.h>
+
+#include "app/options/options_config.hpp"
+#include "app/options/options_optimizer.hpp"
+#include "app/options/options_print.hpp"
+#include "app/options/options_table.hpp"
+#include "app/options/recipes.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+NamedTexts exit_codes() {
+  const auto entry = [](ErrorKind kind, const char* text) {
+    return std::pair(std::to_string(static_cast<int>(kind)), std::string(text));
+  };
+  return {{"0", "the run is complete"},
+          entry(ErrorKind::usage, "a wrong option or configuration file"),
+          entry(ErrorKind::data,
+                "data, log, trace or standard output cannot be read or written, or the training "
+                "diverges"),
+          entry(ErrorKind::communication, "a rank is silent or lost, or MPI fails"),
+          entry(ErrorKind::device, "no such device, not enough memory, unsupported precision"),
+          entry(ErrorKind::internal, "a mistake in dptrain: please report it"),
+          entry(ErrorKind::stopped, "stopped on request after a checkpoint: --resume goes on"),
+          {"130, 138, 143", "stopped at once by a second Ctrl-C (SIGINT), SIGUSR1 or SIGTERM"}};
+}
+
+NamedTexts own_images() {
+  return {
+      {"folder",
+       "JPEG and PNG files of any size, DIR/train/CLASS/NAME.jpg and DIR/val/CLASS/NAME.jpg (or "
+       "test), or DIR/CLASS/NAME.jpg alone; or a file that dptrain-pack made of them"},
+      {"10 classes",
+       "the files data_batch_1.bin to data_batch_5.bin and test_batch.bin; a record is one byte "
+       "with the label, 0 to 9, and 3,072 bytes of pixels: 32 rows of 32 red values, then green, "
+       "then blue"},
+      {"100 classes",
+       "the files train.bin and test.bin; a record has one more byte in front, 0 to 19, that is "
+       "not used, and labels are 0 to 99"},
+      {"10 or 100",
+       "a file is nothing but records, any number of them; pixels are normalised with CIFAR-10's "
+       "or CIFAR-100's mean and standard deviation, if --mean and --std do not say otherwise"}};
+}
+
+}  // namespace
+
+std::string help_text(const OptionContext& context) {
+  std::string out =
+      "Trains a convolutional network on many ranks over a slow network.\n"
+      "\n"
+      "  mpirun -np 4 dptrain --compress q8                 the built-in synthetic data\n"
+      "  mpirun -np 4 dptrain --data-dir DIR --compress q8  your images, or CIFAR\n"
+      "\n"
+      "Ranges stand in () and defaults in []. After 'synthetic:' stands the default for\n"
+      "that data set.\n";
+  Options defaults;
+  append_options(out, option_table(context, defaults));
+  append_entries(out, "Data sets, for --dataset", context.datasets);
+  NamedTexts recipes;
+  for (const Recipe& recipe : recipes_for(context.models)) {
+    recipes.emplace_back(recipe.name, recipe.text + ": " + recipe.words());
+  }
+  append_entries(out, "Recipes, for --recipe", recipes);
+  append_entries(out, "Codecs, for --compress", context.codecs);
+  append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
+  append_entries(out, "Own images, for --data-dir", own_images());
+  append_entries(out, "Exit codes (under mpirun its own, mostly these)", exit_codes());
+  return without_trailing_blanks(out);
+}
+
+std::vector<std::pair<std::string, std::string>> Options::changed() const {
+  std::vector<std::pair<std::string, std::string>> changed;
+  Options mine = *this, defaults;
+  defaults.optimizer = optimizer;  // some defaults depend on it
+  set_optimizer_defaults(defaults);
+  const OptionTable table = option_table({}, mine), default_table = option_table({}, defaults);
+  for (std::size_t g = 0; g < table.size(); ++g) {
+    for (std::size_t r = 0; r < table[g].rows.size(); ++r) {
+      const OptionRow &row = table[g].rows[r], &preset = default_table[g].rows[r];
+      if (!row.is_setting) continue;
+      // The learning rate that is for the synthetic set is SGD's.
+      const bool is_other_rate = row.name == "lr" && optimizer != Optimizer::sgd;
+      if (is_synthetic() && !row.synthetic_default.empty() && !is_other_rate) {
+        preset.set(row.synthetic_default);
+      }
+      // An option that is set with this data set only, and is not said.
+      if (is_folder() && row.get() == row.shown_default) continue;
+      const bool is_other_rule = row.name == "optimizer" && optimizer != Optimizer::sgd;
+      if (row.get() != preset.get() || is_other_rule) changed.emplace_back(row.name, row.get());
+    }
+  }
+  return changed;
+}
+
+std::vector<std::pair<std::string, std::string>> Options::resolved() const {
+  std::vector<std::pair<std::string, std::string>> values;
+  Options copy = *this;
+  for (const OptionGroup& group : option_table({}, copy)) {
+    for (const OptionRow& row : group.rows) {
+      if (row.is_setting) values.emplace_back(row.name, row.get());
+    }
+  }
+  return values;
+}
+
+std::string config_text(const Options& options) {
+  std::string out = "# dptrain's options as resolved; use with --config.\n";
+  Options copy = options;
+  for (const OptionGroup& group : option_table({}, copy)) {
+    out += fmt::format("\n# {}\n", group.title);
+    for (const OptionRow& row : group.rows) {
+      if (!row.is_setting) continue;
+      const std::string value = row.get();
+      out += value.empty() ? fmt::format("# {} is not set\n", row.name)
+                           : fmt::format("{} = {}\n", row.name, config_value(value));
+    }
+  }
+  return out;
+}
+
+}  // namespace dp

@@ -1,0 +1,258 @@
+#include "app/options/options_optimizer.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "app/options/options_values.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+using Kind = Options::Optimizer;
+
+const std::vector<std::string> kNames = {"sgd", "adam", "adamw", "lars", "muon"};
+
+std::string name_of(Kind kind) { return kNames[static_cast<std::size_t>(kind)]; }
+
+// Options that only some optimisers have.
+struct Users {
+  const char* option;
+  std::vector<Kind> kinds;
+};
+
+const std::vector<Users>& users() {
+  static const std::vector<Users> list = {
+      {"momentum", {Kind::sgd, Kind::lars, Kind::muon}},
+      {"nesterov", {Kind::sgd, Kind::muon}},
+      {"beta1", {Kind::adam, Kind::adamw}},
+      {"beta2", {Kind::adam, Kind::adamw}},
+      {"epsilon", {Kind::adam, Kind::adamw}},
+      {"lars-trust", {Kind::lars}},
+      {"muon-lr", {Kind::muon}},
+      {"muon-momentum", {Kind::muon}},
+      {"muon-linear", {Kind::muon}},
+  };
+  return list;
+}
+
+bool has(const std::vector<Kind>& kinds, Kind kind) {
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
+std::string joined_names(const std::vector<Kind>& kinds) {
+  std::vector<std::string> names;
+  for (const Kind kind : kinds) names.push_back(name_of(kind));
+  return joined_choices(names);
+}
+
+// "PATTERN=X,...": factors by the names of tensors.
+OptionRow factors_row(std::string name, std::vector<std::pair<std::string, double>>& field,
+                      std::string help) {
+  constexpr RealRange kRange = {.least = 0, .most = 10000};
+  const std::string option = "--" + name;
+  const std::string allowed =
+      "names with * and ?, bn or bias, each with =X, joined by commas; X is " + kRange.allowed();
+  return {.name = std::move(name),
+          .placeholder = "NAME=X,...",
+          .help = std::move(help),
+          .allowed = allowed,
+          .set =
+              [=, &field](std::string_view value) {
+                field.clear();
+                for (const std::string& part : split_at_commas(value)) {
+                  const std::size_t sign = std::min(part.rfind('='), part.size());
+                  try {
+                    if (sign == 0) throw_error(ErrorKind::usage, "no name");
+                    const std::string number = part.substr(std::min(sign + 1, part.size()));
+                    field.emplace_back(part.substr(0, sign), parse_real("", number, kRange));
+                  } catch (const Error&) {
+                    throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(value),
+                                allowed);
+                  }
+                }
+              },
+          .get =
+              [&field] {
+                std::vector<std::string> parts;
+                for (const auto& [pattern, factor] : field) {
+                  parts.push_back(fmt::format("{}={}", pattern, real_text(factor)));
+                }
+                return fmt::format("{}", fmt::join(parts, ","));
+              }};
+}
+
+// "5:0.5", "5:ramp" or "off".
+OptionRow lookahead_row(Options& options) {
+  constexpr WholeRange kEvery{1, 1'000'000};
+  constexpr RealRange kShare{.least = 0, .most = 1, .is_least_allowed = false};
+  const std::string allowed =
+      fmt::format("off, N:X or N:ramp, N {} and X {}", kEvery.allowed(), kShare.allowed());
+  return {.name = "lookahead",
+          .placeholder = "N:X|off",
+          .help =
+              "Lookahead: after every N steps slow weights move by the share X towards the trained "
+              "ones, which are then set to the slow ones; the slow ones are evaluated; N:ramp: "
+              "the share 1 - 0.95^N t^3, t from 0 to 1 during the run",
+          .allowed = allowed,
+          .set =
+              [=, &options](std::string_view value) {
+                if (value == "off") {
+                  options.lookahead_every = 0;
+                  options.lookahead_share = Options().lookahead_share;
+                  return;
+                }
+                const std::size_t colon = std::min(value.find(':'), value.size());
+                const std::string_view share = value.substr(std::min(colon + 1, value.size()));
+                try {
+                  options.lookahead_every = parse_whole("", value.substr(0, colon), kEvery);
+                  options.lookahead_share = share == "ramp" ? 0 : parse_real("", share, kShare);
+                } catch (const Error&) {
+                  throw_error(ErrorKind::usage, "--lookahead {}: must be {}", shown(value),
+                              allowed);
+                }
+              },
+          .get =
+              [&options] {
+                if (options.lookahead_every == 0) return std::string("off");
+                return fmt::format(
+                    "{}:{}", options.lookahead_every,
+                    options.lookahead_share > 0 ? real_text(options.lookahead_share) : "ramp");
+              }};
+}
+
+// Options that the optimiser has no use for count as not set.
+void hide_unused(std::vector<OptionRow>& rows, const Options& options) {
+  for (const auto& [option, kinds] : users()) {
+    const auto row = std::ranges::find(rows, option, &OptionRow::name);
+    if (row == rows.end()) continue;
+    row->shown_default = row->get();
+    row->get = [get = row->get, &kinds = kinds, &options] {
+      return has(kinds, options.optimizer) ? get() : std::string();
+    };
+  }
+}
+
+}  // namespace
+
+std::vector<OptionRow> optimizer_rows(Options& options) {
+  constexpr RealRange kShare = {.least = 0, .most = 1, .is_most_allowed = false};
+  constexpr RealRange kRate = {.least = 0, .most = 100, .is_least_allowed = false};
+  OptionRow lr = real_row("lr", options.lr, kRate,
+                          "the learning rate, or the highest one of the schedule; without this "
+                          "option 0.001 for adam and adamw, and 2 for lars",
+                          "0.2");
+  OptionRow decay = real_row("weight-decay", options.weight_decay, {.least = 0, .most = 1},
+                             "L2 penalty: this multiple of the weights is added to their gradient; "
+                             "adamw takes it off the weights instead; without this option 0 for "
+                             "adam and 0.01 for adamw");
+  std::vector<OptionRow> rows = {
+      choice_row("optimizer", options.optimizer, kNames,
+                 "the rule that updates the weights; muon: kernels of convolutions by Muon, all "
+                 "other weights by SGD"),
+      std::move(lr),
+      real_row("momentum", options.momentum, kShare, "momentum of sgd, lars and muon's SGD"),
+      on_off_row("nesterov", options.nesterov,
+                 "use Nesterov's form of SGD's momentum; always on with muon, unless given"),
+      real_row("beta1", options.beta1, kShare, "adam and adamw: decay of the mean gradient"),
+      real_row("beta2", options.beta2, kShare, "adam and adamw: decay of the mean square"),
+      real_row("epsilon", options.epsilon, {.least = 0, .most = 1, .is_least_allowed = false},
+               "adam and adamw: added to the root of the mean square"),
+      real_row("lars-trust", options.lars_trust, {.least = 0, .most = 1, .is_least_allowed = false},
+               "lars: the length of a matrix's step, as a share of the matrix's norm, at a "
+               "learning rate of 1"),
+      real_row("muon-lr", options.muon_lr, kRate,
+               "muon: the learning rate of its matrices, which follows the schedule of --lr"),
+      real_row("muon-momentum", options.muon_momentum, kShare, "muon: momentum of its matrices"),
+      on_off_row("muon-linear", options.muon_linear,
+                 "muon: linear layers' weights are among its matrices, too"),
+      std::move(decay),
+      text_row("no-decay", options.no_decay, "NAME,...", "bn, bias or names with * and ?",
+               "tensors without weight decay: bn (weights and biases of BatchNorm), bias (of all "
+               "layers) or names with * and ?, joined by commas"),
+      factors_row("lr-factors", options.lr_factors,
+                  "factors of the learning rate for some tensors, such as 'bias=2,linear.*=0.5'; "
+                  "the first name that fits counts"),
+      factors_row("decay-factors", options.decay_factors,
+                  "factors of the weight decay for some tensors, in the same way"),
+      real_row("label-smoothing", options.label_smoothing, kShare,
+               "share of each target that is spread evenly over all classes; the training loss "
+               "is with it, the test loss without"),
+      real_row("clip-norm", options.clip_norm, {.least = 0, .most = 1e6},
+               "scale a gradient down to this L2 norm if it is longer; 0: never"),
+      real_row("ema", options.ema, kShare,
+               "evaluate an exponential average of the weights instead of the weights; after each "
+               "step it keeps this share of itself; 0: off"),
+      lookahead_row(options)};
+  hide_unused(rows, options);
+  return rows;
+}
+
+void set_optimizer_defaults(Options& options) {
+  switch (options.optimizer) {
+    case Kind::adam:
+      options.lr = 1e-3;
+      options.weight_decay = 0;
+      break;
+    case Kind::adamw:
+      options.lr = 1e-3;
+      options.weight_decay = 0.01;
+      break;
+    case Kind::lars:
+      options.lr = 2;
+      break;
+    case Kind::muon:
+      options.nesterov = true;
+      break;
+    case Kind::sgd:
+      break;
+  }
+}
+
+void resolve_optimizer(Options& options, const LayerOf& layer_of) {
+  Options preset;
+  preset.optimizer = options.optimizer;
+  if (options.optimizer != Kind::sgd) {
+    set_optimizer_defaults(preset);
+    // A recipe's numbers are for its own optimiser.
+    const auto is_open = [&](const char* option) {
+      const Layer layer = layer_of(option);
+      return layer == Layer::preset ||
+             (layer == Layer::recipe && layer_of("optimizer") > Layer::recipe);
+    };
+    if (is_open("lr")) options.lr = preset.lr;
+    if (is_open("weight-decay")) options.weight_decay = preset.weight_decay;
+    if (is_open("nesterov")) options.nesterov = preset.nesterov;
+    if (is_open("momentum")) options.momentum = preset.momentum;
+    if (is_open("lr-factors")) options.lr_factors = preset.lr_factors;
+    if (is_open("decay-factors")) options.decay_factors = preset.decay_factors;
+  }
+  std::vector<OptionRow> rows = optimizer_rows(options), presets = optimizer_rows(preset);
+  for (const auto& [option, kinds] : users()) {
+    if (has(kinds, options.optimizer) || layer_of(option) == Layer::preset) continue;
+    if (layer_of(option) >= layer_of("optimizer")) {
+      throw_error(ErrorKind::usage, "--{}: only with --optimizer {}, not {}", option,
+                  joined_names(kinds), name_of(options.optimizer));
+    }
+    // What a file or a recipe gives for another optimiser.
+    const auto at = std::ranges::find(rows, option, &OptionRow::name) - rows.begin();
+    const auto place = static_cast<std::size_t>(at);
+    rows[place].set(presets[place].shown_default);
+  }
+  const bool has_momentum = options.momentum > 0;
+  const bool uses_nesterov = has(users()[1].kinds, options.optimizer) && options.nesterov;
+  if (uses_nesterov && !has_momentum) {
+    if (layer_of("nesterov") == Layer::preset) {
+      options.nesterov = false;
+    } else {
+      throw_error(ErrorKind::usage, "--nesterov on: needs a --momentum above 0");
+    }
+  }
+}
+
+}  // namespace dp

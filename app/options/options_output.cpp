@@ -1,0 +1,97 @@
+#include "app/options/options_output.hpp"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "app/options/options_values.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+constexpr std::int64_t kMany = 1'000'000'000;
+
+OptionRow trace_steps_row(Options& options) {
+  constexpr WholeRange kFirst{0, 1'000'000'000}, kCount{1, 1000};
+  const std::string allowed =
+      fmt::format("FIRST:COUNT, FIRST from {} and COUNT from {}", kFirst.text(), kCount.text());
+  return {.name = "trace-steps",
+          .placeholder = "FIRST:COUNT",
+          .help =
+              "the steps that --trace shows: COUNT steps after the first FIRST ones; without "
+              "this option 5:20",
+          .allowed = allowed,
+          .range = fmt::format("COUNT: {}", kCount.text()),
+          .set =
+              [=, &options](std::string_view value) {
+                const std::size_t colon = std::min(value.find(':'), value.size());
+                const std::string_view count = value.substr(std::min(colon + 1, value.size()));
+                try {
+                  options.trace_first = parse_whole("", value.substr(0, colon), kFirst);
+                  options.trace_steps = parse_whole("", count, kCount);
+                } catch (const Error&) {
+                  throw_error(ErrorKind::usage, "--trace-steps {}: must be {}", shown(value),
+                              allowed);
+                }
+              },
+          .get =
+              [&options] {
+                return options.trace == "none"
+                           ? std::string()
+                           : fmt::format("{}:{}", options.trace_first, options.trace_steps);
+              }};
+}
+
+}  // namespace
+
+std::vector<OptionRow> output_rows(Options& options) {
+  return {
+      text_row("log", options.log, "FILE.h5", "a path, auto or none",
+               "the file of the run's log, which must not exist yet; auto: "
+               "dptrain-DATE-TIME.h5 in the current folder; none: no log"),
+      whole_row("log-steps", options.log_steps, {0, kMany},
+                "log a row every N steps; 0: only one row per epoch"),
+      text_row("export", options.export_file, "FILE.h5", "a path or none",
+               "write the weights after each epoch to a file, which must not exist yet, under "
+               "the names that PyTorch gives them; it holds those of the last epoch and those of "
+               "the epoch with the best test accuracy; none: no file"),
+      text_row("trace", options.trace, "FILE.json", "a path or none",
+               "write a file, which must not exist yet, that shows in ui.perfetto.dev or "
+               "chrome://tracing when each rank computes layers (on a GPU only the parts of "
+               "a step), runs codecs and waits; none: no file"),
+      trace_steps_row(options),
+      text_row("tensorboard", options.tensorboard, "DIR", "the path of a folder or none",
+               "write the numbers of each epoch, and of the steps that the log has, into a "
+               "folder for this run, for TensorBoard; none: no such files"),
+      flag_row("quiet", options.quiet,
+               "print nothing but warnings, errors and, with --epochs 0, the result"),
+      flag_row("verbose", options.verbose, "print also a line for each checkpoint"),
+      choice_row("progress", options.progress, {"text", "json"},
+                 "what a training run prints on standard output; text: lines and tables for "
+                 "people; json: one JSON object a line for each event (start, epoch, warning, "
+                 "checkpoint, end, ...), for programs")};
+}
+
+void resolve_output(Options& options, const LayerOf& layer_of) {
+  if (options.trace == "none" && layer_of("trace-steps") != Layer::preset) {
+    if (layer_of("trace-steps") >= layer_of("trace")) {
+      throw_error(ErrorKind::usage, "--trace-steps {}:{}: only with --trace FILE.json",
+                  options.trace_first, options.trace_steps);
+    }
+    options.trace_first = Options().trace_first;
+    options.trace_steps = Options().trace_steps;
+  }
+  if (options.progress != Options::ProgressForm::json) return;
+  if (options.quiet) {
+    throw_error(ErrorKind::usage, "--progress json: not with --quiet, which prints no events");
+  }
+  const bool trains = options.action == Options::Action::train;
+  if (!trains && options.action != Options::Action::print_config &&
+      layer_of("progress") == Layer::command_line) {
+    throw_error(ErrorKind::usage, "--progress json: not with --{}, which prints tables",
+                options.action == Options::Action::plan ? "plan" : "check");
+  }
+}
+
+}  // namespace dp

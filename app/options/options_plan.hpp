@@ -1,0 +1,32 @@
+// The options of --plan: which steps it predicts. Each list gives a table for every choice.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/options/options_row.hpp"
+
+namespace dp {
+
+struct Options;
+
+struct PlanOptions {
+  std::vector<std::int64_t> ranks;    // empty: as many as were started
+  std::vector<std::int64_t> batches;  // images per rank and step; empty: the run's
+  std::vector<std::string> rates;     // parse_bit_rate; empty: as measured
+  double delay_ms = 0;                // one way, of the links that `rates` state
+  std::vector<std::int64_t> sync;     // steps between two exchanges; empty: the run's
+  std::vector<std::string> codecs;    // specs; empty: plan.cpp has a list
+  std::vector<std::string> topologies = {"ring", "direct"};
+  bool has_accuracy = false;
+};
+
+// "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, which are also inside a spec. What has
+// an = and no : before it belongs to the spec before it.
+[[nodiscard]] std::vector<std::string> split_specs(std::string_view list);
+
+struct OptionContext;
+[[nodiscard]] std::vector<OptionRow> plan_rows(const OptionContext& context, Options& options);
+
+}  // namespace dp

@@ -1,0 +1,121 @@
+#include "app/options/options_rounds.hpp"
+
+#include <string>
+#include <utility>
+
+#include "app/options/options_values.hpp"
+#include "app/options/round_schedule.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+bool is_codec(const std::string& spec, std::string_view name) {
+  return spec == name || spec.starts_with(std::string(name) + ":");
+}
+
+// An option that a run without rounds does not have.
+OptionRow round_row(OptionRow row, const Options& options) {
+  row.shown_default = row.get();
+  row.get = [get = row.get, &options] {
+    return options.sync_every == "off" ? std::string() : get();
+  };
+  return row;
+}
+
+}  // namespace
+
+std::vector<OptionRow> round_rows(Options& options) {
+  OptionRow every = text_row(
+      "sync-every", options.sync_every, "H|auto[:key=value,...]", kRoundSchedules,
+      "each rank trains alone for H steps, and then all exchange what their parameters have "
+      "changed "
+      "by, instead of gradients at every step; off: gradients at every step; auto: at every step, "
+      "and where an epoch shows that training waits for that, as seldom as it takes for waiting to "
+      "be a tenth, up to max=N (64) steps; keys: from=E: from "
+      "epoch E on; alpha=X: H grows to (X / learning rate)^2; decay=X: factor for what codecs have "
+      "not delivered yet; state=own|mean: the optimisers' states after a round");
+  every.set = [&options](std::string_view value) {
+    static_cast<void>(parse_round_schedule("--sync-every", value));
+    options.sync_every = std::string(value);
+  };
+  std::vector<OptionRow> rows = {std::move(every)};
+  rows.push_back(round_row(
+      whole_row("sync-delay", options.sync_delay, {0, 999'999},
+                "with --sync-every: the exchange of a round runs behind this number of steps of "
+                "the next one, after which its result is applied; below H; 0: training waits for "
+                "it"),
+      options));
+  rows.push_back(round_row(
+      real_row("outer-lr", options.outer_lr, {.least = 0, .most = 10, .is_least_allowed = false},
+               "with --sync-every: factor for the mean change of the parameters in a round; 1 "
+               "without --outer-momentum takes the mean of the ranks' parameters"),
+      options));
+  rows.push_back(round_row(
+      real_row("outer-momentum", options.outer_momentum,
+               {.least = 0, .most = 1, .is_most_allowed = false},
+               "with --sync-every: Nesterov's momentum of the mean change, from round to round; "
+               "DiLoCo has 0.9 with --outer-lr 0.7"),
+      options));
+  return rows;
+}
+
+void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context) {
+  const Layer own = layer_of("sync-every");
+  if (options.sync_every == "off") {
+    for (const char* name : {"sync-delay", "outer-lr", "outer-momentum"}) {
+      if (layer_of(name) == Layer::preset || layer_of(name) < own) continue;
+      throw_error(ErrorKind::usage, "--{}: only with --sync-every H", name);
+    }
+    options.sync_delay = Options().sync_delay;
+    options.outer_lr = Options().outer_lr;
+    options.outer_momentum = Options().outer_momentum;
+    return;
+  }
+  const auto refuse = [&](const char* value, const char* why) {
+    throw_error(ErrorKind::usage, "--sync-every {}: not with {}, {}", options.sync_every, value,
+                why);
+  };
+  if (!options.exchange) refuse("--exchange off", "which exchanges nothing at all");
+  if (options.sync_bn) {
+    refuse("--sync-bn on", "which needs the images of all ranks at every step");
+  }
+  if (is_codec(options.compress, "dgc")) {
+    refuse("--compress dgc",
+           "which keeps the momentum of gradients that are exchanged at every step; topk has none");
+  }
+  const RoundSchedule schedule = parse_round_schedule("--sync-every", options.sync_every);
+  if (context.kept_by_codec) {
+    const OptionContext::Kept kept = context.kept_by_codec(options.compress);
+    const std::string compress = "--compress " + options.compress;
+    if (kept.has_velocity) {
+      refuse(compress.c_str(),
+             "whose velocities need an exchange at every step; allowed: velocity=off");
+    }
+    if (schedule.decay < 1.0 && !kept.has_residual) {
+      throw_error(ErrorKind::usage,
+                  "--sync-every {}: decay= is about what a codec has not delivered yet, and {} "
+                  "keeps nothing",
+                  options.sync_every, compress);
+    }
+  }
+  if (schedule.is_auto()) {
+    if (options.sync_delay > 0) {
+      throw_error(ErrorKind::usage, "--sync-delay {}: not with --sync-every {}; give H",
+                  options.sync_delay, options.sync_every);
+    }
+    return;
+  }
+  if (checked_cast<std::size_t>(options.sync_delay) >= schedule.least_steps) {
+    throw_error(ErrorKind::usage,
+                "--sync-delay {}: must be below the {} step{} of a round (--sync-every {})",
+                options.sync_delay, schedule.least_steps, schedule.least_steps == 1 ? "" : "s",
+                options.sync_every);
+  }
+  if (options.epochs > 0 && schedule.from > static_cast<std::size_t>(options.epochs)) {
+    throw_error(ErrorKind::usage, "--sync-every {}: from= must be at most the run's --epochs {}",
+                options.sync_every, options.epochs);
+  }
+}
+
+}  // namespace dp

@@ -1,0 +1,18 @@
+// The options of rounds (--sync-every and what belongs to it): their rows of the table, and what
+// follows from several together.
+#pragma once
+
+#include <vector>
+
+#include "app/options/options.hpp"
+#include "app/options/options_layers.hpp"
+#include "app/options/options_row.hpp"
+
+namespace dp {
+
+[[nodiscard]] std::vector<OptionRow> round_rows(Options& options);
+
+// Refuses what does not go together with rounds.
+void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context);
+
+}  // namespace dp

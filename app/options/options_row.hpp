@@ -1,0 +1,90 @@
+// An option of a program: one row of its table, bound to the field that it sets. Parsing
+// (options_words.hpp) and --help (options_print.hpp) need nothing else, so that all programs read
+// their options in the same way.
+//
+// The functions below make rows for the usual types. Fields are captured by reference: they outlive
+// the row. Every set() throws Error(usage) "--name value: must be ...".
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/options/options_values.hpp"
+
+namespace dp {
+
+struct OptionRow {
+  std::string name;         // without dashes
+  std::string placeholder;  // "N", "on|off"; empty for a flag, which has no value
+  std::string help;         // a phrase without a full stop
+  std::string allowed;      // completes "must be ..."
+  std::string range = {};   // for --help: "1 to 64"; empty where help or placeholder say it
+  // dptrain's: the default where the data set is synthetic, if it is another one.
+  std::string synthetic_default = {};
+  // The default as --help shows it; empty: the field's value.
+  std::string shown_default = {};
+  // Whether it is a setting: part of a configuration file and of the log. Otherwise it is about
+  // this call of the program (--help, --config).
+  bool is_setting = true;
+  // Assigns the field from text; throws Error(usage).
+  std::function<void(std::string_view)> set;
+  // The field's text; empty where it is not set.
+  std::function<std::string()> get;
+
+  [[nodiscard]] bool is_flag() const { return placeholder.empty(); }
+};
+
+struct OptionGroup {
+  std::string title;
+  std::vector<OptionRow> rows;
+};
+
+using OptionTable = std::vector<OptionGroup>;
+
+// Null where no option has that name.
+[[nodiscard]] const OptionRow* find_option(const OptionTable& table, std::string_view name);
+
+[[nodiscard]] OptionRow whole_row(std::string name, std::int64_t& field, WholeRange range,
+                                  std::string help, std::string synthetic_default = "");
+[[nodiscard]] OptionRow real_row(std::string name, double& field, RealRange range, std::string help,
+                                 std::string synthetic_default = "");
+[[nodiscard]] OptionRow on_off_row(std::string name, bool& field, std::string help);
+// Any text.
+[[nodiscard]] OptionRow text_row(std::string name, std::string& field, std::string placeholder,
+                                 std::string allowed, std::string help);
+// One of the names of a list of any length, told in messages as "unknown model; known: ..."; with
+// an empty list any text.
+[[nodiscard]] OptionRow name_row(std::string name, std::string& field, std::string kind,
+                                 std::vector<std::string> known, std::string help);
+// A rate or "off", kept as text (parse_bit_rate).
+[[nodiscard]] OptionRow rate_row(std::string name, std::string& field, std::string help);
+// No value: the option alone sets the field.
+[[nodiscard]] OptionRow flag_row(std::string name, bool& field, std::string help);
+// A flag about this call of the program, which does not belong into a configuration file.
+[[nodiscard]] OptionRow call_row(std::string name, std::string help, std::function<void()> set);
+
+// `choices` name the enumerators 0, 1, 2, ...
+template <class Enum>
+[[nodiscard]] OptionRow choice_row(std::string name, Enum& field, std::vector<std::string> choices,
+                                   std::string help, std::string synthetic_default = "") {
+  const std::string option = "--" + name;
+  return {.name = std::move(name),
+          .placeholder = fmt::format("{}", fmt::join(choices, "|")),
+          .help = std::move(help),
+          .allowed = joined_choices(choices),
+          .synthetic_default = std::move(synthetic_default),
+          .set =
+              [option, choices, &field](std::string_view text) {
+                field = static_cast<Enum>(parse_choice(option, text, choices));
+              },
+          .get = [choices, &field] { return choices[static_cast<std::size_t>(field)]; }};
+}
+
+}  // namespace dp

@@ -1,0 +1,227 @@
+#include "app/options/options_schedule.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "app/options/batch_schedule.hpp"
+#include "app/options/options_values.hpp"
+#include "app/options/recipes.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+using Schedule = Options::LrSchedule;
+
+const std::vector<std::string> kNames = {"constant", "step",       "cosine",
+                                         "onecycle", "triangular", "poly"};
+
+const std::string& name_of(Schedule schedule) { return kNames[static_cast<std::size_t>(schedule)]; }
+
+// Options that only one schedule has.
+constexpr std::pair<const char*, Schedule> kUsers[] = {{"lr-milestones", Schedule::step},
+                                                       {"lr-gamma", Schedule::step},
+                                                       {"lr-triangle", Schedule::triangular},
+                                                       {"lr-power", Schedule::poly}};
+
+// Options that the schedule has no use for count as not set.
+void hide_unused(std::vector<OptionRow>& rows, const Options& options) {
+  for (OptionRow& row : rows) {
+    const auto* user = std::ranges::find(kUsers, row.name, [](const auto& u) { return u.first; });
+    if (user == std::end(kUsers) || row.name == "lr-milestones") continue;
+    row.shown_default = row.get();
+    row.get = [get = row.get, user, &options] {
+      return options.lr_schedule == user->second ? get() : std::string();
+    };
+  }
+}
+
+// A recipe's warm-up is for its own number of epochs; a shorter run gets the same share of itself.
+void shorten_warmup(Options& options, const LayerOf& layer_of) {
+  const Recipe* recipe = find_recipe(options.recipe);
+  if (recipe == nullptr || layer_of("warmup-epochs") != Layer::recipe) return;
+  const std::string epochs = recipe->value_of("epochs");
+  const double own = epochs.empty() ? 0.0 : std::stod(epochs);
+  const auto given = static_cast<double>(options.epochs);
+  if (given < own) options.warmup_epochs *= given / own;
+}
+
+OptionRow milestones_row(Options& options) {
+  constexpr RealRange kEpoch{.least = 0, .most = 100000, .is_least_allowed = false};
+  return {.name = "lr-milestones",
+          .placeholder = "X,X,...",
+          .help =
+              "with --lr-schedule step: epochs after which the learning rate is "
+              "multiplied by --lr-gamma; without this option, after a half and three "
+              "quarters of the run",
+          .allowed = "increasing numbers joined by commas, each " + kEpoch.text(),
+          .set =
+              [=, &options](std::string_view value) {
+                options.lr_milestones = parse_increasing("--lr-milestones", value, kEpoch);
+              },
+          .get = [&options] { return fmt::format("{}", fmt::join(options.lr_milestones, ",")); }};
+}
+
+// Three numbers, as "0.2,0.23,0.07".
+OptionRow triangle_row(Options& options) {
+  const std::string allowed =
+      "START,PEAK,END: the shares of --lr at the start and at the end, from 0 to 1, and between "
+      "them the share of the run at which the peak is, from 0 to 1";
+  return {.name = "lr-triangle",
+          .placeholder = "X,X,X",
+          .help = "with --lr-schedule triangular: " + allowed,
+          .allowed = allowed,
+          .set =
+              [=, &options](std::string_view value) {
+                const std::vector<std::string> parts = split_at_commas(value);
+                try {
+                  if (parts.size() != 3) throw_error(ErrorKind::usage, "not three");
+                  std::vector<double> numbers;
+                  for (const std::string& part : parts) {
+                    numbers.push_back(parse_real("", part, {.least = 0, .most = 1}));
+                  }
+                  options.lr_start = numbers[0];
+                  options.lr_peak_at = numbers[1];
+                  options.lr_end = numbers[2];
+                } catch (const Error&) {
+                  throw_error(ErrorKind::usage, "--lr-triangle {}: must be {}", shown(value),
+                              allowed);
+                }
+              },
+          .get =
+              [&options] {
+                return fmt::format("{},{},{}", real_text(options.lr_start),
+                                   real_text(options.lr_peak_at), real_text(options.lr_end));
+              }};
+}
+
+}  // namespace
+
+OptionRow batch_schedule_row(Options& options) {
+  OptionRow row = text_row(
+      "batch-schedule", options.batch_schedule, "fixed|dynamic:max=N|E:N,...", kBatchSchedules,
+      "how the number of images per step of all ranks changes; dynamic: it grows up to N as the "
+      "training loss falls, by the factor 2^(floor(E0 / E) - 1), with E0 the first epoch's loss "
+      "and E the last one's; E:N: from epoch E on N images; --lr-scaling says how the learning "
+      "rate follows; a batch that does not fit into memory is computed in parts");
+  row.set = [&options](std::string_view value) {
+    static_cast<void>(parse_batch_schedule("--batch-schedule", value));
+    options.batch_schedule = std::string(value);
+  };
+  return row;
+}
+
+std::vector<OptionRow> schedule_rows(Options& options) {
+  std::vector<OptionRow> rows = {
+      choice_row("lr-schedule", options.lr_schedule, kNames,
+                 "how the learning rate changes during the run", "onecycle"),
+      choice_row("lr-interval", options.lr_interval, {"step", "epoch"},
+                 "when it changes: at every step, or between epochs alone (the rise of "
+                 "--warmup-epochs is by step)"),
+      milestones_row(options),
+      real_row("lr-gamma", options.lr_gamma, {.least = 0, .most = 1, .is_least_allowed = false},
+               "with --lr-schedule step: factor by which the learning rate changes at "
+               "each milestone"),
+      triangle_row(options),
+      real_row("lr-power", options.lr_power, {.least = 0, .most = 100},
+               "with --lr-schedule poly: the rate falls as (1 - t)^X, t from 0 to 1"),
+      real_row("warmup-epochs", options.warmup_epochs, {.least = 0, .most = 100000},
+               "number of epochs at the start in which the learning rate rises; not "
+               "for --lr-schedule onecycle and triangular, which begin with a rise of their own"),
+      choice_row(
+          "lr-scaling", options.lr_scaling, {"none", "linear", "sqrt"},
+          "multiply --lr by the number of ranks times --accumulate (linear), or by its square "
+          "root (sqrt); with --batch-schedule also by the batch's growth, or by its root")};
+  hide_unused(rows, options);
+  return rows;
+}
+
+void resolve_schedule(Options& options, const LayerOf& layer_of) {
+  const bool is_step = options.lr_schedule == Options::LrSchedule::step;
+  const Layer schedule = layer_of("lr-schedule");
+  const std::string name = name_of(options.lr_schedule);
+  for (const auto& [option, user] : kUsers) {
+    if (layer_of(option) == Layer::preset || options.lr_schedule == user) continue;
+    if (layer_of(option) >= schedule) {
+      throw_error(ErrorKind::usage, "--{}: only with --lr-schedule {}, not {}", option,
+                  name_of(user), name);
+    }
+  }
+  // What a file or a recipe gives for another schedule.
+  const Options preset;
+  if (!is_step) {
+    options.lr_milestones.clear();
+    options.lr_gamma = preset.lr_gamma;
+  }
+  if (options.lr_schedule != Schedule::triangular) {
+    options.lr_start = preset.lr_start;
+    options.lr_peak_at = preset.lr_peak_at;
+    options.lr_end = preset.lr_end;
+  }
+  if (options.lr_schedule != Schedule::poly) options.lr_power = preset.lr_power;
+  if (is_step && options.lr_milestones.empty()) {
+    // A half and three quarters of the run, as He et al. 2016 (32,000 and 48,000 of 64,000 steps).
+    const auto epochs = static_cast<double>(options.epochs);
+    options.lr_milestones = {0.5 * epochs, 0.75 * epochs};
+  }
+  const bool rises_by_itself = options.lr_schedule == Options::LrSchedule::onecycle ||
+                               options.lr_schedule == Options::LrSchedule::triangular;
+  if (options.warmup_epochs > 0 && rises_by_itself) {
+    if (layer_of("warmup-epochs") >= schedule) {
+      throw_error(ErrorKind::usage,
+                  "--warmup-epochs {}: not with --lr-schedule {}, which rises by itself; choose "
+                  "constant, step, cosine or poly",
+                  options.warmup_epochs, name);
+    }
+    options.warmup_epochs = 0;
+  }
+  shorten_warmup(options, layer_of);
+  if (options.warmup_epochs > static_cast<double>(options.epochs)) {
+    throw_error(ErrorKind::usage, "--warmup-epochs {}: must be at most the run's --epochs {}",
+                options.warmup_epochs, options.epochs);
+  }
+  if (options.compress_warmup > 0) {
+    if (options.compress == "none") {
+      if (layer_of("compress-warmup") >= layer_of("compress")) {
+        throw_error(ErrorKind::usage, "--compress-warmup {}: only with --compress, which is none",
+                    options.compress_warmup);
+      }
+      options.compress_warmup = 0;
+    } else if (options.compress_warmup >= options.epochs) {
+      throw_error(ErrorKind::usage,
+                  "--compress-warmup {}: must be below the run's --epochs {}, or nothing is ever "
+                  "sent as {}",
+                  options.compress_warmup, options.epochs, options.compress);
+    }
+  }
+}
+
+std::vector<std::string> batch_warnings(const Options& options, std::int64_t ranks) {
+  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", options.batch_schedule);
+  if (schedule.kind == BatchSchedule::Kind::fixed || options.epochs == 0) return {};
+  const std::string end =
+      fmt::format("the run ends after {} epoch{}", options.epochs, options.epochs == 1 ? "" : "s");
+  std::string why;
+  if (schedule.kind == BatchSchedule::Kind::list) {
+    std::vector<std::string> late;
+    for (const auto& [epoch, batch] : schedule.list) {
+      if (std::cmp_greater(epoch, options.epochs))
+        late.push_back(fmt::format("{}:{}", epoch, batch));
+    }
+    if (!late.empty()) why = fmt::format("{}, so that {} has no effect", end, fmt::join(late, ","));
+  } else if (options.epochs == 1) {
+    why = end + ", so that the batch never grows";
+  } else if (const auto batch = options.global_batch_of(ranks);
+             std::cmp_less_equal(schedule.most, batch)) {
+    why = fmt::format("a step has {} images from the start, so that the batch never grows", batch);
+  }
+  if (why.empty()) return {};
+  return {fmt::format("--batch-schedule {}: {}", options.batch_schedule, why)};
+}
+
+}  // namespace dp

@@ -1,0 +1,103 @@
+#include "app/options/round_schedule.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "app/options/options_values.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+namespace {
+
+constexpr WholeRange kSteps{1, 1'000'000}, kEpoch{1, 100'000};
+constexpr WholeRange kMostSteps{2, 1'000'000};
+constexpr std::size_t kUsualMost = 64;
+constexpr RealRange kAlpha{.least = 0, .most = 1000, .is_least_allowed = false};
+constexpr RealRange kDecay{.least = 0, .most = 1};
+
+RoundSchedule parse(std::string_view text) {
+  if (text == "off") return {};
+  RoundSchedule schedule;
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const bool is_auto = text.substr(0, colon) == "auto";
+  if (is_auto) {
+    schedule.most_steps = kUsualMost;
+    schedule.from = RoundSchedule::kNotChosen;
+  } else {
+    schedule.least_steps =
+        checked_cast<std::size_t>(parse_whole("", text.substr(0, colon), kSteps));
+  }
+  if (colon == text.size()) return schedule;
+  std::set<std::string> seen;
+  for (const std::string& pair : split_at_commas(text.substr(colon + 1))) {
+    const std::size_t at = std::min(pair.find('='), pair.size());
+    const std::string key = pair.substr(0, at), value = pair.substr(std::min(at + 1, pair.size()));
+    if (is_auto && key == "max") {
+      schedule.most_steps = checked_cast<std::size_t>(parse_whole("", value, kMostSteps));
+    } else if (is_auto && (key == "from" || key == "alpha")) {
+      throw_error(ErrorKind::usage, "not with auto");
+    } else if (key == "from") {
+      schedule.from = checked_cast<std::size_t>(parse_whole("", value, kEpoch));
+    } else if (key == "alpha") {
+      schedule.alpha = parse_real("", value, kAlpha);
+    } else if (key == "decay") {
+      schedule.decay = parse_real("", value, kDecay);
+    } else if (key == "state" && (value == "own" || value == "mean")) {
+      schedule.takes_mean_state = value == "mean";
+    } else {
+      throw_error(ErrorKind::usage, "unknown");
+    }
+    if (!seen.insert(key).second) throw_error(ErrorKind::usage, "given twice");
+  }
+  return schedule;
+}
+
+}  // namespace
+
+RoundSchedule parse_round_schedule(std::string_view option, std::string_view text) {
+  try {
+    return parse(text);
+  } catch (const Error&) {
+    throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(text), kRoundSchedules);
+  }
+}
+
+std::size_t RoundSchedule::steps_at(double learning_rate) const {
+  if (alpha == 0.0) return least_steps;
+  // Longer rounds end with their epoch anyway.
+  constexpr double kMost = 1e9;
+  const double ratio = alpha / learning_rate;
+  const double steps = std::floor(ratio * ratio);
+  if (!(steps < kMost)) return std::max(least_steps, static_cast<std::size_t>(kMost));
+  return std::max(least_steps, static_cast<std::size_t>(steps));
+}
+
+std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most) {
+  const double allowed_s = kShareOfWaiting * epoch.compute_s;
+  if (!(allowed_s > 0.0)) return 1;
+  if (!epoch.is_in_rounds && epoch.exposed_s <= allowed_s) return 1;
+  const double exchange_s = epoch.exposed_s + (epoch.is_in_rounds ? 0.0 : epoch.backward_s);
+  const double steps = std::ceil(exchange_s / allowed_s);
+  return std::clamp<std::size_t>(
+      steps < static_cast<double>(most) ? static_cast<std::size_t>(steps) : most, 1, most);
+}
+
+std::string RoundSchedule::text() const {
+  if (is_auto() && from == kNotChosen) {
+    return fmt::format(
+        "every step, and less often where training would wait for it, up to every {} steps",
+        most_steps);
+  }
+  std::string every = fmt::format("every {} step{}", least_steps, least_steps == 1 ? "" : "s");
+  if (alpha > 0.0) {
+    every = fmt::format("every max({}, ({:g} / learning rate)^2) steps", least_steps, alpha);
+  }
+  return from > 1 ? fmt::format("{} from epoch {} on", every, from) : every;
+}
+
+}  // namespace dp

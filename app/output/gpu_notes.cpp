@@ -1,0 +1,77 @@
+#include "app/output/gpu_notes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "io/files/text_table.hpp"
+#include "kernels/codecs/codec.hpp"
+
+namespace dp {
+namespace {
+
+// "topk", "topk and dgc": codecs without a form for GPUs, each once.
+std::string host_codecs(const std::vector<std::string>& codecs) {
+  std::vector<std::string> names;
+  for (const std::string& codec : codecs) {
+    const CodecSpec spec = parse_codec_spec(codec);
+    if (has_codec(spec, DeviceKind::cuda) || std::ranges::count(names, spec.name) > 0) continue;
+    names.push_back(spec.name);
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : " and ") + name;
+  return text;
+}
+
+std::string describe_exchange(const GpuFacts& facts) {
+  if (facts.exchange_path == "device") return "encoded and added on the GPU";
+  std::string text = "encoded and added by the host's processor";
+  const std::string names = host_codecs(facts.codecs);
+  if (!names.empty()) {
+    text +=
+        fmt::format(": {} {} no form for GPUs, and one such bucket takes all buckets to the host",
+                    names, names.find(" and ") == std::string::npos ? "has" : "have");
+  }
+  return text + fmt::format("; {} a step go over the bus in each direction",
+                            format_bytes(facts.gradient_bytes));
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  if (facts.is_fp32) {
+    rows.emplace_back(
+        "precision",
+        "fp32, which does not use the GPU's tensor cores; --precision bf16 or tf32 is "
+        "several times faster");
+  }
+  if (!facts.exchange_path.empty()) rows.emplace_back("exchange", describe_exchange(facts));
+  if (facts.keeps_velocities_off) {
+    rows.emplace_back(
+        "auto",
+        "sends gradients; in a run on CPUs it would send velocities, which learn more "
+        "from the same bits, but cost the host of a GPU more time than the codec "
+        "(auto:velocity=on sends them all the same)");
+  }
+  if (facts.ranks_on_gpu > 1) {
+    rows.emplace_back(
+        "GPU", fmt::format("{} ranks of rank 0's host share one{}", facts.ranks_on_gpu,
+                           facts.has_mps ? " through NVIDIA's MPS"
+                                         : " and take turns; with NVIDIA's MPS "
+                                           "(nvidia-cuda-mps-control -d) they compute at the same "
+                                           "time"));
+  }
+  return rows;
+}
+
+bool has_mps() {
+  const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  const std::filesystem::path pipe = folder != nullptr ? folder : "/tmp/nvidia-mps";
+  std::error_code ignored;
+  return std::filesystem::exists(pipe / "control", ignored);
+}
+
+}  // namespace dp

@@ -1,0 +1,37 @@
+// Tells a run's events as text for people, on a console.
+#pragma once
+
+#include "app/output/progress.hpp"
+#include "io/files/console.hpp"
+
+namespace dp {
+
+class TextProgress final : public Progress {
+ public:
+  // is_verbose: checkpoints are told, too.
+  explicit TextProgress(ConsoleMode mode, bool is_verbose = false)
+      : console_(mode), is_verbose_(is_verbose) {}
+
+  void start(const RunStart& start) override;
+  void prediction(const StepForecast& forecast, double bits) override;
+  void note(std::string_view text) override { console_.print(text); }
+  void warn(std::string_view text) override;
+  [[nodiscard]] bool is_live() const override { return console_.mode() == ConsoleMode::live; }
+  void live_step(const StepProgress& step) override { console_.step(step); }
+  void logged_step(const StepRow&) override {}
+  void epoch(const EpochEnd& epoch) override;
+  void checkpoint(std::uint64_t step, const std::string& folder) override;
+  void evaluation(const EvaluationEnd& result) override;
+  void training_end(const TrainingEnd& end) override;
+  void end(int, const std::string&) override {}  // errors are printed by the program's frame
+
+ private:
+  void evaluation_start(const RunDescription& run);
+  void cost_table(const TrainingEnd& end);
+
+  Console console_;
+  bool is_verbose_;
+  bool only_evaluates_ = false;
+};
+
+}  // namespace dp

@@ -1,0 +1,354 @@
+#include "app/planning/check.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "app/checkpoint/resume.hpp"
+#include "app/options/options_values.hpp"
+#include "app/output/recorder.hpp"
+#include "app/planning/check_disk.hpp"
+#include "app/planning/check_network.hpp"
+#include "app/planning/rehearsal.hpp"
+#include "app/process/build_info.hpp"
+#include "app/process/rank_main.hpp"
+#include "app/training/run_checkpoint.hpp"
+#include "app/training/run_setup.hpp"
+#include "comm/mpi/clock_offset.hpp"
+#include "comm/mpi/network_interface.hpp"
+#include "comm/rate/auto_rate.hpp"
+#include "comm/topologies/exchange_kinds.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/host_memory.hpp"
+
+namespace dp {
+namespace {
+
+// A step is measured with no more images than this, and its time multiplied.
+constexpr std::int64_t kMostImages = 16;
+constexpr double kMostSeconds = 5.0;  // no further step is begun after them
+constexpr double kLateClock_s = 1.0;
+
+std::int64_t wall_clock_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// A rank's row in the table of ranks.
+struct RankFacts {
+  double cores = 0, threads = 0, needed_bytes = 0, free_bytes = 0, compute_s = 0;
+  double clock_s = 0, clock_error_s = 0;  // this rank's minus rank 0's
+};
+
+struct Findings {
+  std::vector<std::string> problems;
+  std::string resume;  // where the run goes on; empty: it begins
+  int exit_code = 0;
+  void add(int code, const std::string& text) {
+    if (exit_code == 0) exit_code = code;
+    problems.push_back(text);
+  }
+};
+
+// The options of a short run that trains nothing but computes a step as the real one would. It has
+// the exchange of the real one, so that what that refuses is found, but nothing is exchanged.
+Options trial_options(const Options& options, int ranks) {
+  Options trial = options;
+  const std::int64_t batch =
+      (options.global_batch_of(ranks) / options.accumulate + ranks - 1) / ranks;
+  trial.batch_size = std::clamp<std::int64_t>(batch, 1, kMostImages);
+  trial.global_batch = 0;
+  trial.accumulate = 1;
+  trial.batch_schedule = "fixed";
+  trial.sync_bn = false;
+  trial.sync_every = "off";
+  trial.autotune = "off";
+  trial.log = trial.trace = trial.export_file = trial.checkpoint = trial.tensorboard = "none";
+  trial.resume = false;
+  trial.quiet = true;
+  trial.epochs = std::max<std::int64_t>(1, options.epochs);
+  return trial;
+}
+
+// Collective: seconds for the images of a rank's step, from a step with fewer; the second of two
+// counts.
+double measure_step(Run& run, double images) {
+  const auto ranks = static_cast<std::size_t>(run.comm.size());
+  const std::size_t all = std::min(run.global_batch, run.data.train->count());
+  const double samples = static_cast<double>((all + ranks - 1) / ranks);
+  const auto steps =
+      rehearse_steps(*run.replica, *run.train_loader, {.steps = 2, .seconds = kMostSeconds});
+  const RehearsedStep& mine = steps.back()[static_cast<std::size_t>(run.comm.rank())];
+  return mine.update_s + mine.backward_end_s * images / samples;
+}
+
+// What a run refuses that is not found by the short one. Collective. Rank 0 tells where a run would
+// go on.
+void check_run_setup(const Options& options, Communicator& comm, const RunFacts& facts,
+                     std::size_t images, Findings& found) {
+  try {
+    const std::optional<ResumePoint> point =
+        options.has_checkpoints() ? find_resume_point(options, comm) : std::nullopt;
+    std::vector<std::string> notes;
+    together(comm, kDptrainNames, [&] {
+      const std::size_t batch =
+          point ? point->head.number("global_batch")
+                : static_cast<std::size_t>(options.global_batch_of(comm.size()));
+      check_batches(options, batch, comm.size(), point.has_value());
+      const auto epochs = static_cast<std::size_t>(std::max<std::int64_t>(0, options.epochs));
+      if (options.trace != "none")
+        check_traced_steps(options, epochs * ((images + batch - 1) / batch));
+      if (point) notes = compare_options(point->head, options);
+    });
+    if (!point) return;
+    for (const std::string& note : compare_machine(comm, *point, options, facts)) {
+      notes.push_back(note);
+    }
+    found.resume =
+        fmt::format("checkpoint: the run goes on from step {}{}{}", point->checkpoint.step,
+                    notes.empty() ? "" : ", with ", fmt::join(notes, "; "));
+  } catch (const AgreedError& error) {
+    found.add(error.exit_code(), error.what());
+  }
+}
+
+// Memory of a whole run: activations, and for each weight its value, gradient, the optimiser's
+// numbers, averages and the residual, what rounds keep, and a copy of what a checkpoint has.
+double needed_bytes(Run& run, const Options& options, std::size_t images) {
+  const double weights = static_cast<double>(run.replica->network().parameters().size());
+  const double of_optimizer = options.optimizer == Options::Optimizer::adam ||
+                                      options.optimizer == Options::Optimizer::adamw
+                                  ? 2.0
+                                  : 1.0;
+  const CodecSpec codec =
+      parse_codec_spec(parse_compress(options.compress, run.sends_velocities()).codec);
+  const double residual =
+      (options.compress == "none" ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
+  const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
+  // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
+  // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.
+  const bool has_rounds = options.sync_every != "off";
+  const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
+  const double only_here =
+      !has_rounds ? 0.0
+                  : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (options.sync_delay > 0 ? 2.0 : 0.0);
+  const double state = 1.0 + of_optimizer + residual + averages + (has_rounds ? 1.0 + outer : 0.0);
+  const double accumulated =
+      options.accumulate > 1 || options.batch_schedule != "fixed" ? 1.0 : 0.0;
+  const double numbers =
+      1.0 + accumulated + only_here + state * (options.has_checkpoints() ? 2.0 : 1.0);
+  // A GPU also holds the images, as floats and, for two batches, as bytes.
+  const double of_image = static_cast<double>(run.replica->network().images_desc(1).bytes());
+  const double input = run.device->kind() == DeviceKind::cpu ? 0.0 : 1.5 * of_image;
+  return static_cast<double>(run.replica->network().planned_bytes(images)) +
+         input * static_cast<double>(images) + sizeof(float) * numbers * weights;
+}
+
+// A rank's part of a checkpoint. The short run has no rounds, which add the parameters that all
+// have in common, and the outer momentum.
+double checkpoint_bytes(Run& run, const Options& options) {
+  StateList state;
+  run.replica->list_state(state);
+  double bytes = 0;
+  for (const StateBlock& block : state.blocks) bytes += static_cast<double>(block.bytes.size());
+  if (options.sync_every == "off") return bytes;
+  return bytes + sizeof(float) * (options.outer_momentum > 0 ? 2.0 : 1.0) *
+                     static_cast<double>(run.replica->network().parameters().size());
+}
+
+std::string signed_seconds(double seconds) {
+  return (seconds < 0 ? "-" : "+") + format_seconds(std::abs(seconds));
+}
+
+TextTable rank_table(const Communicator& comm, const std::vector<RankFacts>& all,
+                     const std::vector<std::string>& interfaces, Findings& found) {
+  TextTable table;
+  table.header = {"rank",          "host", "network",         "threads",
+                  "memory needed", "free", "a step computes", "clock"};
+  table.align = {Align::right, Align::left,  Align::left,  Align::right,
+                 Align::right, Align::right, Align::right, Align::right};
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const RankFacts& facts = all[rank];
+    const bool is_known = facts.needed_bytes > 0;
+    table.rows.push_back({std::to_string(rank), comm.hosts()[rank], interfaces[rank],
+                          format_number(facts.threads, 0),
+                          is_known ? format_bytes(facts.needed_bytes) : "-",
+                          facts.free_bytes > 0 ? format_bytes(facts.free_bytes) : "-",
+                          facts.compute_s > 0 ? format_seconds(facts.compute_s) : "-",
+                          rank == 0 ? "0" : signed_seconds(facts.clock_s)});
+    const std::string who = fmt::format("rank {} on host {}", rank, comm.hosts()[rank]);
+    if (facts.needed_bytes > facts.free_bytes && facts.free_bytes > 0) {
+      found.add(static_cast<int>(ErrorKind::device),
+                fmt::format("memory: {} needs {} and has {}: a smaller --batch-size or --model, or "
+                            "--accumulate",
+                            who, format_bytes(facts.needed_bytes), format_bytes(facts.free_bytes)));
+    }
+  }
+  return table;
+}
+
+TextTable pair_table(const Communicator& comm, const std::vector<HostPair>& pairs) {
+  TextTable table;
+  table.header = {"from",    "to",           "there",       "back",
+                  "latency", "uncertain by", "route there", "route back"};
+  table.align = {Align::left,  Align::left,  Align::right, Align::right,
+                 Align::right, Align::right, Align::left,  Align::left};
+  for (const HostPair& pair : pairs) {
+    const auto host = [&](int rank) { return comm.hosts()[static_cast<std::size_t>(rank)]; };
+    table.rows.push_back(
+        {host(pair.first_rank), host(pair.second_rank),
+         format_bit_rate(8 * pair.to_second.bytes_per_s),
+         format_bit_rate(8 * pair.to_first.bytes_per_s),
+         format_seconds(std::min(pair.to_first.latency_s, pair.to_second.latency_s)),
+         format_percent(std::max(pair.to_first.uncertainty, pair.to_second.uncertainty)),
+         pair.there, pair.back});
+  }
+  return table;
+}
+
+// Everything that is measured, on all ranks.
+struct Measured {
+  RankFacts mine;
+  double checkpoint_bytes = 0;  // of this rank's part
+  double gradient_bytes = 0;
+  std::string data, model;
+  std::vector<HostPair> pairs;
+  double one_host_bytes_per_s = 0;
+};
+
+Measured measure(const Options& options, Communicator& comm, Findings& found) {
+  Measured result;
+  const Options trial = trial_options(options, comm.size());
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const std::size_t images =
+      (static_cast<std::size_t>(options.global_batch_of(comm.size()) / options.accumulate) + ranks -
+       1) /
+      ranks;
+  RunFacts facts;
+  std::size_t count = 0;
+  try {
+    const std::unique_ptr<Progress> progress = make_progress(trial);
+    Run run(trial, comm, *progress);
+    const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
+    result.mine.cores = run.share.cores_per_rank;
+    result.mine.threads = run.share.threads;
+    result.mine.needed_bytes = needed_bytes(run, options, images);
+    const std::size_t free_bytes = run.device->kind() == DeviceKind::cpu
+                                       ? free_host_memory(ranks_here).bytes
+                                       : run.device->free_bytes() / run.ranks_on_gpu;
+    result.mine.free_bytes =
+        static_cast<double>(free_bytes) + static_cast<double>(run.replica->network().arena_bytes());
+    result.checkpoint_bytes = checkpoint_bytes(run, options);
+    result.gradient_bytes =
+        sizeof(float) * static_cast<double>(run.replica->network().parameters().size());
+    result.data =
+        fmt::format("{} training and {} test images, the same on all ranks (hash {:016x})",
+                    format_count(static_cast<std::int64_t>(run.data.train->count())),
+                    format_count(static_cast<std::int64_t>(run.data.test->count())), run.data_hash);
+    result.mine.compute_s =
+        static_cast<double>(options.accumulate) * measure_step(run, static_cast<double>(images));
+    facts = run.facts();
+    count = run.data.train->count();
+  } catch (const AgreedError& error) {
+    found.add(error.exit_code(), error.what());
+  }
+  // The communicator is the main thread's again, and waits are this program's.
+  if (count > 0) {
+    comm.set_activity("the search for a checkpoint");
+    check_run_setup(options, comm, facts, count, found);
+  }
+  comm.set_activity("the measurement of the network");
+  const bool is_one_host = comm.local_size() == comm.size();
+  if (comm.size() > 1 && is_one_host) result.one_host_bytes_per_s = probe_link(comm).bytes_per_s;
+  if (!is_one_host) result.pairs = probe_hosts(comm);
+  comm.set_activity("the comparison of clocks");
+  const ClockReading clock = read_clock_offset(comm, wall_clock_ns);
+  result.mine.clock_s = 1e-9 * static_cast<double>(clock.offset_ns);
+  result.mine.clock_error_s = 1e-9 * static_cast<double>(clock.error_ns);
+  comm.set_activity("the end of the check");
+  return result;
+}
+
+void print(const std::string& title, const TextTable& table) {
+  std::fputs((title + "\n" + format_table(table, 2)).c_str(), stdout);
+}
+
+}  // namespace
+
+int check_run(const Options& options, Communicator& comm) {
+  Findings found;
+  const Measured here = measure(options, comm, found);
+  const std::vector<RankFacts> all = comm.all_gather(here.mine);
+  const std::vector<std::string> interfaces = comm.gather(describe_network(format_bit_rate));
+  DiskState disk;
+  comm.busy([&] {
+    disk = describe_disk(options, comm.rank() == 0,
+                         {.part_bytes = here.checkpoint_bytes,
+                          .ranks = static_cast<std::size_t>(comm.local_size())});
+  });
+  const std::vector<std::string> disks = comm.gather(disk.text);
+  const std::vector<int> bad = comm.all_gather(disk.is_bad ? 1 : 0);
+
+  int exit_code = 0;
+  if (comm.rank() == 0) {
+    std::printf("dptrain %s --check: %s on %s, %d rank%s, --compress %s\n", DP_VERSION,
+                options.model.c_str(), options.dataset.c_str(), comm.size(),
+                comm.size() == 1 ? "" : "s", options.compress.c_str());
+    std::printf("program: revision %s, build %s, %s: the same on all ranks\n",
+                git_revision().c_str(), build_id().c_str(), mpi_version().c_str());
+    if (!here.data.empty()) std::printf("data: %s\n", here.data.c_str());
+    if (!found.resume.empty()) std::printf("%s\n", found.resume.c_str());
+    print("ranks", rank_table(comm, all, interfaces, found));
+    for (std::size_t rank = 0; rank < disks.size(); ++rank) {
+      if (rank > 0 && disks[rank] == "nothing is written") continue;
+      std::printf("disk of rank %zu: %s\n", rank, disks[rank].c_str());
+      if (bad[rank] != 0) {
+        found.add(
+            static_cast<int>(ErrorKind::data),
+            fmt::format("disk: rank {} on host {}: {}", rank, comm.hosts()[rank], disks[rank]));
+      }
+    }
+    double bytes_per_s = here.one_host_bytes_per_s;
+    if (!here.pairs.empty()) {
+      print("links between hosts, in both directions at the same time",
+            pair_table(comm, here.pairs));
+      const HostPair& slowest =
+          *std::ranges::min_element(here.pairs, {}, &HostPair::slower_bytes_per_s);
+      bytes_per_s = slowest.slower_bytes_per_s();
+    }
+    const double compute_s = std::ranges::max_element(all, {}, &RankFacts::compute_s)->compute_s;
+    if (bytes_per_s > 0 && compute_s > 0) {
+      const CompressChoice choice = parse_compress(options.compress);
+      const CodecAdvice advice =
+          advise_codec({.compute_s = compute_s,
+                        .gradient_bytes = here.gradient_bytes,
+                        .ranks = all.size(),
+                        .chosen = choice.is_auto() ? choice.codec : options.compress},
+                       bytes_per_s);
+      print(fmt::format("a step at {}, the slowest link (estimates)",
+                        format_bit_rate(8 * bytes_per_s)),
+            advice.table);
+      std::printf("advice: %s\n", advice.text.c_str());
+    }
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+      if (std::abs(all[rank].clock_s) < kLateClock_s) continue;
+      std::printf(
+          "note: the clock of host %s is off by %s: times in logs and names will not fit "
+          "together; training does not mind\n",
+          comm.hosts()[rank].c_str(), signed_seconds(all[rank].clock_s).c_str());
+    }
+    for (const std::string& problem : found.problems) {
+      std::fflush(stdout);
+      std::fprintf(stderr, "dptrain: %s\n", problem.c_str());
+    }
+    std::printf("%s\n", found.problems.empty() ? "go: this run can start"
+                                               : "no go: see the messages above");
+    exit_code = found.exit_code;
+  }
+  return comm.all_gather(exit_code).front();
+}
+
+}  // namespace dp

@@ -1,0 +1,332 @@
+#include "app/planning/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "app/options/round_schedule.hpp"
+#include "app/output/recorder.hpp"
+#include "app/planning/check_network.hpp"
+#include "app/planning/codec_accuracy.hpp"
+#include "app/planning/plan_choices.hpp"
+#include "app/planning/prediction.hpp"
+#include "app/process/rank_main.hpp"
+#include "app/training/run_options.hpp"
+#include "comm/mpi/link_model.hpp"
+#include "comm/rate/auto_rate.hpp"
+#include "comm/rate/rate_budget.hpp"
+#include "comm/topologies/hierarchical.hpp"
+#include "io/files/text_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// What `rate` is about: its small tensors have a codec of their own.
+constexpr const char* kCodecOfRate = "ecq:bits=0.35";
+
+Options rehearsal_options(const Options& options) {
+  Options trial = options;
+  trial.exchange = false;
+  trial.sync_every = "off";
+  trial.log = trial.trace = trial.export_file = trial.init = trial.checkpoint = "none";
+  trial.tensorboard = "none";
+  trial.resume = false;
+  trial.quiet = true;
+  trial.epochs = std::max<std::int64_t>(1, options.epochs);
+  return trial;
+}
+
+// A network between ranks.
+struct Network {
+  std::string name;
+  NetworkPorts ports;      // by host
+  std::vector<int> hosts;  // by rank
+  LinkProbe slowest;
+};
+
+// The network as it was measured.
+struct MeasuredNetwork {
+  LinkProbe ring;      // all ranks send at the same time
+  NetworkPorts ports;  // by host
+  std::vector<int> hosts;
+};
+
+MeasuredNetwork measure(Communicator& comm) {
+  MeasuredNetwork measured;
+  measured.hosts = host_numbers(comm.hosts());
+  comm.set_activity("the measurement of the network");
+  if (comm.size() > 1) measured.ring = probe_link(comm);
+  measured.ports = measure_ports(comm, measured.ring, measured.hosts);
+  comm.set_activity("the end of the plan");
+  return measured;
+}
+
+// The ranks that were started.
+Network as_measured(const MeasuredNetwork& measured) {
+  const std::string rate = format_bit_rate(8 * measured.ring.bytes_per_s);
+  const bool is_one_host = measured.ports.send_bytes_per_s.size() == 1;
+  return {.name = is_one_host ? fmt::format("one host, {} measured", rate)
+                              : fmt::format("{} and {} one way, as measured", rate,
+                                            format_seconds(measured.ring.latency_s)),
+          .ports = measured.ports,
+          .hosts = measured.hosts,
+          .slowest = measured.ring};
+}
+
+// Every rank on a host of its own, all links alike.
+Network alike(std::string name, std::size_t ranks, double bytes_per_s, double latency_s) {
+  Network network;
+  network.name = std::move(name);
+  network.ports = NetworkPorts::alike(ranks, bytes_per_s, latency_s);
+  network.hosts.resize(ranks);
+  std::iota(network.hosts.begin(), network.hosts.end(), 0);
+  network.slowest = {.bytes_per_s = bytes_per_s, .latency_s = latency_s, .uncertainty = 0.0};
+  return network;
+}
+
+std::vector<Network> networks_for(const Options& options, const MeasuredNetwork& measured,
+                                  std::size_t ranks) {
+  if (options.plan.rates.empty()) {
+    if (ranks == measured.hosts.size()) return {as_measured(measured)};
+    Network network =
+        alike(fmt::format("{} and {} one way, as measured between {} ranks",
+                          format_bit_rate(8 * measured.ring.bytes_per_s),
+                          format_seconds(measured.ring.latency_s), measured.hosts.size()),
+              ranks, measured.ring.bytes_per_s, measured.ring.latency_s);
+    network.ports.burst_bytes = measured.ports.burst_bytes;
+    return {network};
+  }
+  std::vector<Network> networks;
+  for (const std::string& rate : options.plan.rates) {
+    const double latency_s = 1e-3 * options.plan.delay_ms;
+    // Of a nominal rate, the headers of TCP over Ethernet take a part.
+    const double bytes_per_s = parse_bit_rate("--plan-rates", rate) / 8 /
+                               (1.0 + LinkModel::kFrameOverheadBytes / LinkModel::kFrameBytes);
+    networks.push_back(alike(
+        latency_s > 0 ? fmt::format("{} and {} one way", rate, format_seconds(latency_s)) : rate,
+        ranks, bytes_per_s, latency_s));
+  }
+  return networks;
+}
+
+// sync_every: the steps between two exchanges.
+void set_rounds(const Options& options, const Calibration& calibration, std::size_t sync_every,
+                StepChoice& choice) {
+  if (sync_every == 1) return;
+  choice.round_steps = static_cast<double>(sync_every);
+  choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
+  if (parse_round_schedule("--sync-every", options.sync_every).takes_mean_state) {
+    choice.round_state_bytes =
+        calibration.state_bytes * static_cast<double>(choice.hosts.size() - 1);
+  }
+}
+
+StepChoice choice_for(const Options& options, const Calibration& calibration,
+                      const Network& network, const std::string& topology, const std::string& codec,
+                      std::size_t sync_every) {
+  const CompressChoice compress = parse_compress(codec);
+  const CodecSpec spec = parse_codec_spec(compress.codec);
+  StepChoice choice;
+  choice.limits = compress.limits;
+  choice.topology = topology;
+  choice.ports = network.ports;
+  choice.hosts = network.hosts;
+  choice.overlaps = options.overlap;
+  set_rounds(options, calibration, sync_every, choice);
+  choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
+  const std::size_t bucket_bytes =
+      options.bucket_mb > 0
+          ? static_cast<std::size_t>(options.bucket_mb * 1e6)
+          : choose_bucket_bytes(network.slowest, network.hosts.size(), spec, calibration.tensors);
+  choice.buckets =
+      plan_buckets(calibration.tensors, {.bucket_bytes = bucket_bytes, .codec = compress.codec});
+  return choice;
+}
+
+// The bits per value that would hide behind backward, all buckets of matrices alike.
+std::string hidden_bits(const Calibration& calibration, const StepChoice& choice) {
+  const RateBudget budget = hidden_budget(calibration, choice);
+  if (!budget.binding) return {};
+  if (budget.bits_per_value == 0.0) {
+    return "no rate hides behind backward: what is sent in fp32 and the latency alone take longer";
+  }
+  return fmt::format(
+      "{:.2g} bits a value would hide behind backward on direct (bucket {} of {} "
+      "limits them)",
+      budget.bits_per_value, *budget.binding + 1, choice.buckets.size());
+}
+
+std::string loss_text(const PlanRow& row) {
+  const auto loss = loss_of_studies(row);
+  if (!loss) return "not tried";
+  return fmt::format("{:+.1f} %", 100.0 * (*loss - 1.0));
+}
+
+PlanRow row_of(const Options& options, const Calibration& calibration, const std::string& codec,
+               std::size_t sync_every, const StepChoice& choice, const Prediction& predicted) {
+  const StepForecast& step = predicted.step;
+  PlanRow row = {.topology = choice.topology,
+                 .codec = codec,
+                 .sync_every = sync_every,
+                 .step_s = step.step_s,
+                 .exposed_s = step.exposed_s,
+                 .compute_s = step.step_s - step.exposed_s,
+                 .sent_bytes = step.most_sent_bytes};
+  if (choice.limits) {
+    const DeviceKind device = calibration.shares_processor ? DeviceKind::cpu : DeviceKind::cuda;
+    const bool has_velocities = sync_every == 1 && auto_sends_velocities(options, device);
+    row.sent_as = codec_at(parse_compress(codec, has_velocities).codec, predicted.bits);
+    row.bits = predicted.bits;
+  }
+  return row;
+}
+
+TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {
+  TextTable table;
+  table.header = {"--topology", "--compress", "step", "computes", "waits", "a rank sends"};
+  table.align = {Align::left, Align::left, Align::right, Align::right, Align::right, Align::right};
+  if (has_accuracy) {
+    table.header.emplace_back("loss in studies");
+    table.align.push_back(Align::right);
+  }
+  const bool has_rounds =
+      std::ranges::any_of(rows, [](const PlanRow& row) { return row.sync_every > 1; });
+  if (has_rounds) {
+    table.header.emplace(table.header.begin(), "--sync-every");
+    table.align.emplace(table.align.begin(), Align::right);
+  }
+  const auto sync_text = [](const PlanRow& row) {
+    if (row.sync_every == 1) return std::string("off");
+    return std::to_string(row.sync_every) + (row.is_chosen ? " (auto)" : "");
+  };
+  for (const PlanRow& row : rows) {
+    table.rows.push_back({row.topology, row.text(), format_seconds(row.step_s),
+                          format_seconds(row.compute_s), format_seconds(row.exposed_s),
+                          format_bytes(row.sent_bytes)});
+    if (has_accuracy) table.rows.back().push_back(loss_text(row));
+    if (!has_rounds) continue;
+    table.rows.back().insert(table.rows.back().begin(), sync_text(row));
+  }
+  return table;
+}
+
+void print_plans(const Options& options, const Calibration& calibration,
+                 const MeasuredNetwork& measured, double learning_rate) {
+  const std::size_t most_of_auto = most_steps_of_auto(options);
+  std::vector<std::int64_t> all_ranks = options.plan.ranks, batches = options.plan.batches;
+  const double images = static_cast<double>(options.global_batch_of(
+                            static_cast<std::int64_t>(measured.hosts.size()))) /
+                        static_cast<double>(measured.hosts.size());
+  if (all_ranks.empty()) all_ranks = {static_cast<std::int64_t>(measured.hosts.size())};
+  if (batches.empty()) batches = {static_cast<std::int64_t>(images)};
+  for (const std::int64_t ranks : all_ranks) {
+    for (const std::int64_t batch : batches) {
+      for (const Network& network :
+           networks_for(options, measured, static_cast<std::size_t>(ranks))) {
+        std::vector<PlanRow> rows, chosen;
+        const double factor = static_cast<double>(batch) / images;
+        std::string hidden;
+        for (const std::size_t length : sync_lengths(options, learning_rate)) {
+          for (const std::string& codec : codecs_of(options)) {
+            for (const std::string& topology : options.plan.topologies) {
+              if (!can_run(codec, topology, length)) continue;
+              StepChoice choice =
+                  choice_for(options, calibration, network, topology, codec, length);
+              choice.batch_factor = factor;
+              const Prediction predicted = predict_step(calibration, choice);
+              rows.push_back(row_of(options, calibration, codec, length, choice, predicted));
+              const std::size_t steps =
+                  most_of_auto > 0 && can_be_in_rounds(codec)
+                      ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
+                      : 1;
+              if (steps == 1) continue;
+              set_rounds(options, calibration, steps, choice);
+              chosen.push_back(row_of(options, calibration, codec, steps, choice,
+                                      predict_step(calibration, choice)));
+              chosen.back().is_chosen = true;
+            }
+          }
+        }
+        rows.insert(rows.end(), chosen.begin(), chosen.end());
+        // In rounds nothing hides.
+        if (ranks > 1 && std::ranges::count(sync_lengths(options, learning_rate), 1u) > 0) {
+          StepChoice choice = choice_for(options, calibration, network, "direct", kCodecOfRate, 1);
+          choice.batch_factor = factor;
+          hidden = hidden_bits(calibration, choice);
+        }
+        std::printf("\n%lld rank%s x %lld images, %s\n%s", static_cast<long long>(ranks),
+                    ranks == 1 ? "" : "s", static_cast<long long>(batch), network.name.c_str(),
+                    format_table(table_of(rows, options.plan.has_accuracy), 2).c_str());
+        std::printf("take: %s\n", advise(rows).text.c_str());
+        if (!hidden.empty()) std::printf("rate: %s\n", hidden.c_str());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void plan_run(const Options& options, Communicator& comm) {
+  if (comm.size() == 1 && options.plan.rates.empty()) {
+    throw AgreedError(ErrorKind::usage,
+                      "--plan: one rank has no network to measure; start several ranks, or give "
+                      "--plan-rates and --plan-ranks");
+  }
+  together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options, options.lr)); });
+  Calibration calibration;
+  double learning_rate = options.lr;
+  {
+    const Options trial = rehearsal_options(options);
+    const std::unique_ptr<Progress> progress = make_progress(trial);
+    Run run(trial, comm, *progress);
+    calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
+    calibration.tensors = run.replica->tensor_slots();
+    calibration.state_bytes = run.replica->optimizer_bytes();
+    learning_rate = run.schedule.learning_rate;  // with --lr-scaling, of these ranks
+    calibration.steps =
+        rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
+    calibration.cores_per_rank = run.share.cores_per_rank;
+    // Small tensors may have another codec than the rest.
+    std::vector<std::string> codecs = {"none"};
+    std::vector<std::string> specs = codecs_of(options);
+    specs.emplace_back(kCodecOfRate);
+    bool has_dense = false;
+    for (const std::string& text : specs) {
+      const CompressChoice compress = parse_compress(text);
+      has_dense = has_dense || (compress.limits && compress.limits->allows_dense);
+      for (const Bucket& bucket : plan_buckets(calibration.tensors, {.codec = compress.codec})) {
+        codecs.push_back(bucket.codec);
+      }
+    }
+    measure_codecs(run, codecs, has_dense, calibration);
+  }
+  // The communicator is the main thread's again.
+  MeasuredNetwork measured;
+  measured.hosts = host_numbers(comm.hosts());
+  if (options.plan.rates.empty()) measured = measure(comm);
+  comm.busy([&] {
+    if (comm.rank() != 0) return;
+    std::printf(
+        "dptrain %s --plan: %s on %s, from %zu step%s of %d rank%s, which compute%s %s "
+        "each\n",
+        DP_VERSION, options.model.c_str(), options.dataset.c_str(), calibration.steps.size(),
+        calibration.steps.size() == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "" : "s",
+        comm.size() == 1 ? "s" : "", format_seconds(calibration.compute_s()).c_str());
+    if (options.sync_every != "off") {
+      std::printf("exchange %s; the losses of studies are those of an exchange at every step\n",
+                  parse_round_schedule("--sync-every", options.sync_every).text().c_str());
+    }
+    if (most_steps_of_auto(options) > 0) {
+      std::printf("(auto): as seldom as the run would exchange after an epoch at every step\n");
+    }
+    std::fputs(left_out(options, learning_rate).c_str(), stdout);
+    print_plans(options, calibration, measured, learning_rate);
+  });
+}
+
+}  // namespace dp

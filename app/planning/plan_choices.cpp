@@ -1,0 +1,98 @@
+#include "app/planning/plan_choices.hpp"
+
+#include <fmt/ranges.h>
+
+#include <cstdint>
+#include <iterator>
+#include <set>
+
+#include "app/options/round_schedule.hpp"
+#include "comm/rate/auto_rate.hpp"
+#include "comm/reducer/reducer.hpp"
+#include "comm/topologies/exchange_kinds.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// From fine to coarse; auto, whose rate follows from the network, comes after its fixed rates.
+constexpr const char* kCodecs[] = {"none",
+                                   "fp16",
+                                   "q8",
+                                   "q4",
+                                   "ecq:bits=0.6",
+                                   "ecq:bits=0.35",
+                                   "ecq:bits=0.1",
+                                   "auto",
+                                   "powersgd:rank=4",
+                                   "topk:ratio=0.01"};
+
+}  // namespace
+
+std::vector<std::string> codecs_of(const Options& options) {
+  std::vector<std::string> texts = options.plan.codecs;
+  if (texts.empty()) {
+    texts.assign(std::begin(kCodecs), std::end(kCodecs));
+    texts.push_back(options.compress);
+  }
+  std::vector<std::string> once;
+  std::set<std::string> seen;
+  for (const std::string& text : texts) {
+    const bool is_auto = parse_compress(text).is_auto();
+    if (seen.insert(is_auto ? text : parse_codec_spec(text).text()).second) once.push_back(text);
+  }
+  return once;
+}
+
+std::vector<std::size_t> sync_lengths(const Options& options, double learning_rate) {
+  std::vector<std::size_t> lengths;
+  for (const std::int64_t length : options.plan.sync) {
+    lengths.push_back(checked_cast<std::size_t>(length));
+  }
+  if (!lengths.empty()) return lengths;
+  const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
+  return {rounds.least_steps > 0 ? rounds.steps_at(learning_rate) : 1};
+}
+
+std::size_t most_steps_of_auto(const Options& options) {
+  if (!options.plan.sync.empty()) return 0;
+  return parse_round_schedule("--sync-every", options.sync_every).most_steps;
+}
+
+bool can_be_in_rounds(const std::string& codec) {
+  return !takes_momentum(parse_codec_spec(parse_compress(codec).codec));
+}
+bool can_run(const std::string& codec, const std::string& topology, std::size_t sync_every) {
+  return (sync_every == 1 || can_be_in_rounds(codec)) &&
+         (topology != "hierarchical" || !has_rate(parse_codec_spec(parse_compress(codec).codec)));
+}
+
+std::string left_out(const Options& options, double learning_rate) {
+  std::size_t all = 0, left = 0, in_rounds = 0;
+  for (const std::size_t length : sync_lengths(options, learning_rate)) {
+    for (const std::string& codec : codecs_of(options)) {
+      for (const std::string& topology : options.plan.topologies) {
+        ++all;
+        left += can_run(codec, topology, length) ? 0 : 1;
+        in_rounds += length == 1 || can_be_in_rounds(codec) ? 0 : 1;
+      }
+    }
+  }
+  if (left == all) {
+    throw_error(ErrorKind::usage, "{}",
+                in_rounds > 0 ? "--plan-codecs: dgc and velocity= need an exchange at every step, "
+                                "so not with --sync-every or --plan-sync above 1"
+                              : "--plan-topologies hierarchical: adds in fp32 on a host, which "
+                                "codecs with bits= or error= and auto do not allow; allowed: "
+                                "direct, ring, tree, ps");
+  }
+  constexpr const char* kRefused = "left out: {}, which a run refuses\n";
+  std::vector<std::string> lines;
+  if (left > in_rounds) {
+    lines.push_back(fmt::format(kRefused, "hierarchical with bits=, error= and auto"));
+  }
+  if (in_rounds > 0) lines.push_back(fmt::format(kRefused, "rounds with dgc and velocity="));
+  return fmt::format("{}", fmt::join(lines, ""));
+}
+
+}  // namespace dp

@@ -1,0 +1,27 @@
+// What --plan compares: the codecs, topologies and steps between exchanges that its options name or
+// leave to it, without those that a run refuses.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "app/options/options.hpp"
+
+namespace dp {
+
+// The codecs of the table, each once, from fine to coarse where the options name none.
+[[nodiscard]] std::vector<std::string> codecs_of(const Options& options);
+// Steps between exchanges: those of --plan-sync, or the run's at its highest learning rate.
+[[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options, double learning_rate);
+// 0 where the plan does not ask what --sync-every auto would choose.
+[[nodiscard]] std::size_t most_steps_of_auto(const Options& options);
+
+// Whether a run with rounds takes the codec; whether a run takes all three.
+[[nodiscard]] bool can_be_in_rounds(const std::string& codec);
+[[nodiscard]] bool can_run(const std::string& codec, const std::string& topology,
+                           std::size_t sync_every);
+// Says what the table leaves out; empty if nothing. Throws Error(usage) if that is all.
+[[nodiscard]] std::string left_out(const Options& options, double learning_rate);
+
+}  // namespace dp

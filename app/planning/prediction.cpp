@@ -1,0 +1,400 @@
+#include "app/planning/prediction.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "app/options/options_values.hpp"
+#include "app/options/round_schedule.hpp"
+#include "app/planning/check_network.hpp"
+#include "comm/mpi/link_model.hpp"
+#include "comm/rate/rate_budget.hpp"
+#include "comm/topologies/topology.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// What a message and its bytes cost the reducer's thread beside the codec: calls of MPI, and copies
+// into and out of the kernel's buffers. A core carries about 1 GB/s over TCP in one direction.
+constexpr double kMessage_s = 20e-6;
+constexpr double kByte_s = 1e-9;
+// What a message puts on the wire beside its own bytes: about 32 bytes of MPI's headers, half a
+// frame's headers, since its last frame is not full, and the frame that acknowledges it.
+constexpr double kMessageBytes = 32 + 1.5 * LinkModel::kFrameOverheadBytes;
+
+CodecFigures mean_of(const std::vector<CodecFigures>& all) {
+  CodecFigures mean;
+  for (double CodecFigures::*field :
+       {&CodecFigures::encode_s, &CodecFigures::decode_s, &CodecFigures::payload_bytes,
+        &CodecFigures::first_s, &CodecFigures::second_s, &CodecFigures::deliver_s}) {
+    for (const CodecFigures& one : all) mean.*field += one.*field / static_cast<double>(all.size());
+  }
+  return mean;
+}
+
+// A rank's times for these buckets. Waiting for the batch does not grow with it.
+ComputeTimes times_of(const RehearsedStep& step, const StepChoice& choice) {
+  ComputeTimes times;
+  times.backward_end_s = choice.batch_factor * step.backward_end_s;
+  for (const Bucket& bucket : choice.buckets) {
+    double ready_s = 0.0;
+    for (std::size_t t = bucket.first_tensor; t < bucket.end_tensor; ++t) {
+      ready_s = std::max(ready_s, choice.batch_factor * step.ready_s[t]);
+    }
+    const bool overlaps = choice.overlaps && choice.round_steps == 0.0;
+    times.ready_s.push_back(overlaps ? ready_s : times.backward_end_s);
+  }
+  times.after_s = step.update_s;
+  return times;
+}
+
+// What a codec with bits= costs is measured at these.
+constexpr std::array kMeasuredBits = {0.1, 0.4, 1.5, 6.0};
+
+bool has_bits(const std::string& codec) {
+  const CodecSpec spec = parse_codec_spec(codec);
+  const auto bits = spec.settings.find("bits");
+  return bits != spec.settings.end() && bits->second > 0.0;
+}
+
+const CodecFigures& measured(const Calibration& calibration, const std::string& codec) {
+  const auto found = calibration.codecs.find(parse_codec_spec(codec).text());
+  DP_ASSERT(found != calibration.codecs.end(), "codec {} was not measured", codec);
+  return found->second;
+}
+
+// A codec's figures, and of one with bits= where it spends its bytes.
+struct RatedFigures {
+  CodecFigures costs;
+  ByteShares shares;
+};
+
+// What a codec with bits= costs at so many bits, and where it spends them: between two measured
+// numbers of bits, both follow the logarithm of the bits.
+RatedFigures figures_at(const Calibration& calibration, const std::string& codec, double bits) {
+  RatedFigures figures;
+  if (dense_bits_of(bits) != 0) {
+    figures.costs = measured(calibration, codec_at(codec, bits));
+  } else {
+    std::size_t i = 1;
+    while (i + 1 < kMeasuredBits.size() && bits > kMeasuredBits[i]) ++i;
+    const double at = std::clamp(
+        std::log(bits / kMeasuredBits[i - 1]) / std::log(kMeasuredBits[i] / kMeasuredBits[i - 1]),
+        0.0, 1.0);
+    const std::string few = codec_at(codec, kMeasuredBits[i - 1]),
+                      many = codec_at(codec, kMeasuredBits[i]);
+    const CodecFigures &fewer = measured(calibration, few), &more = measured(calibration, many);
+    figures.costs.encode_s = fewer.encode_s + at * (more.encode_s - fewer.encode_s);
+    figures.costs.decode_s = fewer.decode_s + at * (more.decode_s - fewer.decode_s);
+    if (calibration.byte_shares.contains(few) && calibration.byte_shares.contains(many)) {
+      figures.shares = ByteShares::between(calibration.byte_shares.at(few),
+                                           calibration.byte_shares.at(many), at);
+    }
+  }
+  figures.costs.payload_bytes = bits / 8;
+  return figures;
+}
+
+// What a rank's port carries of its messages, of which those to ranks of its own host need none.
+double goodput_of(const StepChoice& choice, std::size_t rank) {
+  const auto ranks = static_cast<double>(choice.hosts.size());
+  const auto here = static_cast<double>(std::ranges::count(choice.hosts, choice.hosts[rank]));
+  if (here == ranks) return choice.ports.inside_bytes_per_s;
+  const auto host = static_cast<std::size_t>(choice.hosts[rank]);
+  const double port_bytes_per_s =
+      std::min(choice.ports.send_bytes_per_s[host], choice.ports.receive_bytes_per_s[host]);
+  return port_bytes_per_s / here * (ranks - 1) / (ranks - here);
+}
+
+// What auto sends some steps after the links have begun to carry so much.
+double steady_bits(const RateBudget& budget, const RateLimits& limits) {
+  DenseChoice choice;
+  double bits = 0.0;
+  for (std::int64_t step = 0; step <= DenseChoice::kPatience; ++step) {
+    bits = choice.next(budget.bits_per_value, limits);
+  }
+  return bits;
+}
+
+// The mean of the plan from `begin` to `end`, as shares of the run.
+double mean_planned_bits(double mean, double begin, double end) {
+  constexpr int kPlaces = 8;
+  double sum = 0.0;
+  for (int i = 0; i < kPlaces; ++i) {
+    sum += planned_bits(mean, begin + (end - begin) * (i + 0.5) / kPlaces);
+  }
+  return sum / kPlaces;
+}
+
+// Shares are relative to the mean of all matrices, while the bits are the mean of those that the
+// codec sends, which may be fewer (--compress-exclude): what the shares have to be multiplied with.
+double correction_of(const Calibration& calibration, std::span<const Bucket> buckets, double bits) {
+  double values = 0.0, shares = 0.0;
+  for (const Bucket& bucket : buckets) {
+    if (bucket.elements == 0 || !has_bits(bucket.codec)) continue;
+    const auto elements = static_cast<double>(bucket.elements);
+    values += elements;
+    shares +=
+        elements *
+        figures_at(calibration, bucket.codec, bits).shares.mean(bucket.offset, bucket.elements);
+  }
+  return shares > 0.0 ? values / shares : 1.0;
+}
+
+// A step in which codecs with bits= send so many.
+StepForecast forecast_at(const Calibration& calibration, const StepChoice& choice, double bits) {
+  const CodecFigures exact = measured(calibration, "none");
+  StepSetup setup;
+  const double correction = correction_of(calibration, choice.buckets, bits);
+  for (const Bucket& bucket : choice.buckets) {
+    RatedFigures figures = {.costs = {}, .shares = {}};
+    if (has_bits(bucket.codec)) {
+      figures = figures_at(calibration, bucket.codec, bits);
+      figures.costs.payload_bytes *= correction;
+    } else {
+      figures.costs = measured(calibration, bucket.codec);
+    }
+    setup.buckets.push_back(
+        simulated_bucket(bucket, figures.costs, exact, choice.segment_bytes, figures.shares));
+  }
+  setup.topology = &find_topology(choice.topology);
+  setup.ports = choice.ports;
+  setup.hosts = choice.hosts;
+  setup.window = choice.window;
+  setup.buckets_in_flight = choice.buckets_in_flight;
+  setup.exact = exact_costs(exact);
+  // Where ranks share a core, their threads share it, too. The codecs were measured like that.
+  const double share = std::max(1.0, 1.0 / calibration.cores_per_rank);
+  setup.message_bytes = kMessageBytes;
+  setup.message_s = share * kMessage_s;
+  setup.byte_s = share * kByte_s;
+  setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
+  setup.sleeps = true;
+  // The last steps, and of many ranks only few: each rank's step takes some ten milliseconds.
+  constexpr std::size_t kMostRankSteps = 40;
+  const std::size_t count =
+      std::clamp<std::size_t>(kMostRankSteps / choice.hosts.size(), 1, calibration.steps.size());
+  std::vector<std::vector<ComputeTimes>> steps;
+  for (const std::vector<RehearsedStep>& step : std::span(calibration.steps).last(count)) {
+    std::vector<ComputeTimes>& ranks = steps.emplace_back();
+    for (std::size_t rank = 0; rank < choice.hosts.size(); ++rank) {
+      ranks.push_back(times_of(step[rank % step.size()], choice));
+    }
+  }
+  StepForecast forecast = simulate_steps(setup, steps);
+  if (choice.round_steps > 0.0) {
+    forecast.step_s -= forecast.exposed_s;
+    forecast.exposed_s = std::max(0.0, forecast.exposed_s - choice.round_delay * forecast.step_s);
+    double goodput_bytes_per_s = std::numeric_limits<double>::infinity();
+    for (std::size_t rank = 0; rank < choice.hosts.size(); ++rank) {
+      goodput_bytes_per_s = std::min(goodput_bytes_per_s, goodput_of(choice, rank));
+    }
+    forecast.exposed_s += choice.round_state_bytes / goodput_bytes_per_s;
+    for (double* shared : {&forecast.exposed_s, &forecast.sent_bytes, &forecast.most_sent_bytes}) {
+      *shared /= choice.round_steps;
+    }
+    forecast.step_s += forecast.exposed_s;
+  }
+  return forecast;
+}
+
+// What --throttle, which counts the headers of frames, too, leaves of the run's link.
+double throttled_rate(const Run& run) {
+  const double throttle = parse_bit_rate("--throttle", run.options.throttle);
+  return std::min(run.link.bytes_per_s, LinkModel::goodput(throttle));
+}
+
+}  // namespace
+
+double Calibration::compute_s() const {
+  double slowest_s = 0.0;
+  for (std::size_t rank = 0; rank < steps.front().size(); ++rank) {
+    double sum_s = 0.0;
+    for (const std::vector<RehearsedStep>& step : steps) {
+      sum_s += step[rank].backward_end_s + step[rank].update_s;
+    }
+    slowest_s = std::max(slowest_s, sum_s / static_cast<double>(steps.size()));
+  }
+  return slowest_s;
+}
+
+void measure_codecs(Run& run, const std::vector<std::string>& specs, bool has_dense,
+                    Calibration& calibration) {
+  const std::vector<float> gradient =
+      to_host(*run.device, run.replica->network().parameters().gradients());
+  Reducer& reducer = run.replica->sync().reducer();
+  const auto measure = [&](const std::string& text) {
+    const CodecSpec spec = parse_codec_spec(text);
+    if (calibration.codecs.contains(spec.text())) return;
+    reducer.run([](Communicator& comm) { comm.barrier(); });
+    const CodecFigures mine =
+        measure_codec(spec, gradient, calibration.tensors, ReducerOptions().segment_bytes);
+    calibration.codecs[spec.text()] =
+        mean_of(reducer.run([&](Communicator& comm) { return comm.all_gather(mine); }));
+  };
+  for (const std::string& text : specs) {
+    if (!has_bits(text)) {
+      measure(text);
+      continue;
+    }
+    for (const double bits : kMeasuredBits) {
+      const std::string at_bits = codec_at(text, bits);
+      measure(at_bits);
+      if (run.comm.rank() != 0 || calibration.byte_shares.contains(at_bits)) continue;
+      calibration.byte_shares[at_bits] =
+          measure_byte_shares(parse_codec_spec(at_bits), gradient, calibration.tensors);
+    }
+  }
+  if (!has_dense) return;
+  for (const DenseForm& form : kDenseForms) measure(codec_at("none", form.bits_per_value));
+}
+
+std::string codec_at(const std::string& codec, double bits) {
+  switch (dense_bits_of(bits)) {
+    case 4:
+      return "q4";
+    case 8:
+      return "q8";
+    case 16:
+      return "bf16";
+    case 32:
+      return "none";
+    default:
+      break;
+  }
+  CodecSpec spec = parse_codec_spec(codec);
+  spec.settings["bits"] = bits;
+  return spec.text();
+}
+
+RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choice) {
+  std::vector<BudgetBucket> buckets;
+  for (const Bucket& bucket : choice.buckets) {
+    const auto floats = static_cast<double>(bucket.elements);
+    if (has_rate(parse_codec_spec(bucket.codec))) {
+      buckets.push_back({.elements = bucket.elements});
+    } else {
+      buckets.push_back(
+          {.fixed_bytes = floats * measured(calibration, bucket.codec).payload_bytes});
+    }
+  }
+  const std::size_t ranks = choice.hosts.size();
+  const auto count = static_cast<double>(calibration.steps.size());
+  const Topology& topology = find_topology(choice.topology);
+  const std::size_t hops = topology.hops(ranks, choice.hosts);
+  RateBudget least{.bits_per_value = std::numeric_limits<double>::infinity()};
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    double backward_end_s = 0.0, step_s = 0.0;
+    for (BudgetBucket& bucket : buckets) bucket.ready_s = 0.0;
+    for (const std::vector<RehearsedStep>& step : calibration.steps) {
+      const ComputeTimes times = times_of(step[rank % step.size()], choice);
+      backward_end_s += times.backward_end_s / count;
+      step_s += (times.backward_end_s + times.after_s) / count;
+      for (std::size_t b = 0; b < buckets.size(); ++b) {
+        buckets[b].ready_s += times.ready_s[b] / count;
+      }
+    }
+    // In rounds an exchange has a share of the round's time, and the steps that it may be late.
+    const RateBudget own =
+        hidden_rate({.buckets = buckets,
+                     .backward_end_s = backward_end_s + choice.round_delay * step_s,
+                     .slack_s = AutoRate::kSlack * std::max(1.0, choice.round_steps) * step_s,
+                     .goodput_bytes_per_s = goodput_of(choice, rank),
+                     .latency_s = choice.ports.latency_s + AutoRate::kWakeUp_s,
+                     .hops = hops,
+                     .wire_factor = topology.wire_factor(ranks, choice.hosts, rank)});
+    if (own.bits_per_value < least.bits_per_value) least = own;
+  }
+  return least;
+}
+
+Prediction predict_step(const Calibration& calibration, const StepChoice& choice) {
+  const auto rated =
+      std::ranges::find_if(choice.buckets, [](const Bucket& b) { return has_bits(b.codec); });
+  if (rated == choice.buckets.end()) return {.step = forecast_at(calibration, choice, 0.0)};
+  Prediction prediction;
+  if (choice.limits) {
+    prediction.bits = steady_bits(hidden_budget(calibration, choice), *choice.limits);
+    prediction.step = forecast_at(calibration, choice, prediction.bits);
+    return prediction;
+  }
+  prediction.bits = parse_codec_spec(rated->codec).number("bits");
+  for (const auto& [begin, end] : {std::pair{0.0, 0.25}, {0.25, 0.5}, {0.5, 1.0}}) {
+    const StepForecast part =
+        forecast_at(calibration, choice, mean_planned_bits(prediction.bits, begin, end));
+    for (double StepForecast::*field :
+         {&StepForecast::step_s, &StepForecast::backward_end_s, &StepForecast::exposed_s,
+          &StepForecast::sent_bytes, &StepForecast::most_sent_bytes}) {
+      prediction.step.*field += (end - begin) * part.*field;
+    }
+  }
+  return prediction;
+}
+
+std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choice,
+                         const StepForecast& forecast, std::size_t most) {
+  // The first gradient is final soon after backward has begun.
+  double backward_s = 0.0;
+  for (const std::vector<RehearsedStep>& step : calibration.steps) {
+    for (const RehearsedStep& rank : step) {
+      backward_s += (rank.backward_end_s - std::ranges::min(rank.ready_s)) /
+                    static_cast<double>(calibration.steps.size() * step.size());
+    }
+  }
+  return chosen_steps({.compute_s = forecast.step_s - forecast.exposed_s,
+                       .backward_s = choice.batch_factor * backward_s,
+                       .exposed_s = forecast.exposed_s},
+                      most);
+}
+
+std::optional<Prediction> predict_run(Run& run) {
+  const auto ranks = static_cast<std::size_t>(run.comm.size());
+  if (!run.exchanges() || run.link.bytes_per_s == 0.0 || run.options.sync_bn ||
+      run.schedule.epochs == 0 || ranks > kMostPredictedRanks) {
+    return std::nullopt;
+  }
+  Calibration calibration;
+  calibration.tensors = run.replica->tensor_slots();
+  calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
+  calibration.cores_per_rank = run.share.cores_per_rank;
+  calibration.steps = rehearse_steps(*run.replica, *run.train_loader, {.steps = 5, .seconds = 2.0});
+  StepChoice choice;
+  choice.buckets = run.replica->sync().buckets();
+  std::vector<std::string> codecs = {"none"};
+  for (const Bucket& bucket : choice.buckets) codecs.push_back(bucket.codec);
+  choice.limits = parse_compress(run.options.compress).limits;
+  measure_codecs(run, codecs, choice.limits && choice.limits->allows_dense, calibration);
+  const Reducer& reducer = run.replica->sync().reducer();
+  choice.topology = run.options.topology;
+  choice.hosts.assign(reducer.hosts().begin(), reducer.hosts().end());
+  if (run.options.throttle == "off") {
+    choice.ports = run.replica->sync().reducer().run(
+        [&](Communicator& comm) { return measure_ports(comm, run.link, choice.hosts); });
+  } else {
+    // Each rank has a link of its own.
+    std::iota(choice.hosts.begin(), choice.hosts.end(), 0);
+    choice.ports = NetworkPorts::alike(ranks, throttled_rate(run), run.link.latency_s);
+  }
+  choice.window = reducer.window();
+  choice.overlaps = run.options.overlap;
+  // Where rounds begin later, the run begins with an exchange at every step, which is predicted.
+  if (run.rounds.has_rounds() && !run.rounds.is_auto() && run.rounds.from == 1) {
+    if (run.rounds.takes_mean_state) {
+      choice.round_state_bytes = run.replica->optimizer_bytes() * static_cast<double>(ranks - 1);
+    }
+    choice.round_delay = static_cast<double>(run.options.sync_delay);
+    // The last round of an epoch may be shorter.
+    const std::size_t steps = run.train_loader->steps();
+    const std::size_t length = run.rounds.steps_at(run.schedule.learning_rate);
+    choice.round_steps =
+        static_cast<double>(steps) / static_cast<double>((steps + length - 1) / length);
+  }
+  if (run.comm.rank() != 0) return std::nullopt;
+  return predict_step(calibration, choice);
+}
+
+}  // namespace dp

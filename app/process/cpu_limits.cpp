@@ -1,0 +1,167 @@
+#include "app/process/cpu_limits.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whether the list "cpu,cpuacct" has `word`.
+bool has_word(const std::string& list, std::string_view word) {
+  std::istringstream words(list);
+  for (std::string each; std::getline(words, each, ',');) {
+    if (each == word) return true;
+  }
+  return false;
+}
+
+// mountinfo writes spaces, tabs, newlines and backslashes as \ooo.
+std::string unescape(const std::string& text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      plain += static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8));
+      i += 3;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+struct Mount {
+  std::string root, place;  // the folder of the hierarchy that is mounted, and where
+};
+
+std::vector<Mount> cgroup_mounts(const fs::path& root, bool is_v2) {
+  std::vector<Mount> mounts;
+  std::ifstream file(root / "proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream left(line.substr(0, dash)), right(line.substr(dash + 3));
+    std::string id, parent, device, type, source, options;
+    Mount mount;
+    left >> id >> parent >> device >> mount.root >> mount.place;
+    right >> type >> source >> options;
+    if (is_v2 ? type == "cgroup2" : type == "cgroup" && has_word(options, "cpu")) {
+      mounts.push_back({unescape(mount.root), unescape(mount.place)});
+    }
+  }
+  return mounts;
+}
+
+double quota_of(const fs::path& folder, bool is_v2) {
+  double quota = 0.0, period = 0.0;  // "max" is no number
+  if (is_v2) {
+    if (!(std::ifstream(folder / "cpu.max") >> quota >> period)) return 0.0;
+  } else {
+    if (!(std::ifstream(folder / "cpu.cfs_quota_us") >> quota)) return 0.0;  // -1: none
+    if (!(std::ifstream(folder / "cpu.cfs_period_us") >> period)) return 0.0;
+  }
+  return quota > 0.0 && period > 0.0 ? quota / period : 0.0;
+}
+
+// The steps from the mounted folder down to the cgroup `path`. A container may see its own cgroup
+// as the root of the mount, and then `path` need not lie below it.
+fs::path below_mount(const Mount& mount, const std::string& path) {
+  const fs::path steps = fs::path(path).lexically_relative(mount.root);
+  if (steps.empty() || steps == "." || *steps.begin() == "..") return {};
+  return steps;
+}
+
+// Calls `take` with a cgroup's folder and those around it.
+template <typename Function>
+void visit(const fs::path& root, const Mount& mount, const std::string& path,
+           const Function& take) {
+  fs::path folder = root / fs::path(mount.place).relative_path();
+  take(folder);
+  for (const fs::path& step : below_mount(mount, path)) {
+    folder /= step;
+    take(folder);
+  }
+}
+
+// A file of /proc that holds words which end in a zero byte.
+bool has_variable(pid_t process, std::string_view name) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/environ", std::ios::binary);
+  for (std::string word; std::getline(file, word, '\0');) {
+    if (word.starts_with(name) && word.substr(name.size()).starts_with("=")) return true;
+  }
+  return false;
+}
+
+pid_t parent_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("PPid:")) return static_cast<pid_t>(std::atoi(line.c_str() + 5));
+  }
+  return 0;
+}
+
+// mpirun or its daemon, also where mpirun started a script that started this program. 0: not known.
+pid_t launcher() {
+  pid_t process = ::getppid();
+  while (process > 1 && has_variable(process, "OMPI_COMM_WORLD_RANK")) process = parent_of(process);
+  return process;
+}
+
+}  // namespace
+
+int CpuQuota::threads() const { return std::max(1, static_cast<int>(std::ceil(cores))); }
+
+std::optional<CpuQuota> cpu_quota(const fs::path& root) {
+  std::optional<CpuQuota> least;
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    // "0::/a" in version 2, "3:cpu,cpuacct:/a" in version 1
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool is_v2 = controllers.empty();
+    if (!is_v2 && !has_word(controllers, "cpu")) continue;
+    for (const Mount& mount : cgroup_mounts(root, is_v2)) {
+      visit(root, mount, line.substr(second + 1), [&](const fs::path& folder) {
+        const double cores = quota_of(folder, is_v2);
+        struct stat status {};
+        if (cores <= 0.0 || (least && least->cores <= cores)) return;
+        if (::stat(folder.c_str(), &status) != 0) return;
+        least = {.cores = cores, .group = {status.st_dev, status.st_ino}};
+      });
+    }
+  }
+  return least;
+}
+
+cpu_set_t allowed_cores() {
+  const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
+  const bool may_be_bound = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr &&
+                            (policy == nullptr || std::string_view(policy) != "none");
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (may_be_bound) {
+    const pid_t process = launcher();
+    if (process > 1 && ::sched_getaffinity(process, sizeof(cores), &cores) == 0) return cores;
+    // The kernel reduces "all cores" to what the container or cpuset allows.
+    for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &cores);
+    ::sched_setaffinity(0, sizeof(cores), &cores);
+  }
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) CPU_SET(0, &cores);
+  return cores;
+}
+
+}  // namespace dp

@@ -1,0 +1,185 @@
+#include "app/process/process.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "app/process/cpu_limits.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+void restart_with_short_spinning(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  ::setenv("GOMP_SPINCOUNT", "20000", 0);
+  // By its own path, so that top and ps still show the program's name.
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0) return;  // without /proc the program works, but its threads spin
+  path[length] = '\0';
+  ::execv(path, argv);
+}
+
+void check_output() {
+  std::cout.flush();
+  errno = 0;
+  const bool is_complete = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (is_complete || errno == EPIPE) return;
+  // The reason of an earlier failure was not kept, so try again to get it.
+  if (errno == 0 && ::write(STDOUT_FILENO, "\n", 1) > 0) errno = 0;
+  if (errno == EPIPE) return;
+  throw_error(ErrorKind::data, "standard output cannot be written{}",
+              errno == 0 ? "" : fmt::format(": {}", std::strerror(errno)));
+}
+
+namespace {
+
+std::vector<int> cores_of(const cpu_set_t& set) {
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+// "0-3,8": neighbouring numbers become a range.
+std::string to_text(const std::vector<int>& cores) {
+  std::string text;
+  for (std::size_t i = 0; i < cores.size();) {
+    std::size_t end = i;
+    while (end + 1 < cores.size() && cores[end + 1] == cores[end] + 1) ++end;
+    if (!text.empty()) text += ",";
+    text += std::to_string(cores[i]);
+    if (end > i) text += "-" + std::to_string(cores[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+// The cores that a process may use, its cgroup with a quota, and the identity of the running
+// kernel.
+struct CorePool {
+  std::array<char, 40> boot_id = {};
+  cpu_set_t cores;
+  std::array<std::uint64_t, 2> quota_group = {};
+};
+
+// What makes a rank's share smaller than its part of all cores; for the line `cores`.
+std::string limits_text(int cores, const std::optional<CpuQuota>& quota, bool quota_counts,
+                        int quota_threads, int wanted_threads) {
+  std::string text;
+  if (const long all = ::sysconf(_SC_NPROCESSORS_ONLN); cores < all) {
+    text += fmt::format("; the affinity mask (taskset, cpuset) allows {} of the host's {} cores",
+                        cores, all);
+  }
+  if (!quota) return text;
+  if (wanted_threads > quota_threads) {
+    text += fmt::format("; --threads {} is more than the CPU quota of {:.3g} cores allows ({})",
+                        wanted_threads, quota->cores, quota_threads);
+  } else if (quota_counts) {
+    text += fmt::format("; the CPU quota is {:.3g} core{}", quota->cores,
+                        quota->cores == 1.0 ? "" : "s");
+  }
+  return text;
+}
+
+}  // namespace
+
+CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::filesystem::path& root) {
+  // Asked once, since this call narrows the mask.
+  static const cpu_set_t allowed = allowed_cores();
+  CorePool mine;
+  mine.cores = allowed;
+  ::sched_setaffinity(0, sizeof(mine.cores), &mine.cores);
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id.data(), 36);
+  const std::optional<CpuQuota> quota = cpu_quota(root);
+  if (quota) mine.quota_group = quota->group;
+  std::vector<int> cores = cores_of(mine.cores);
+
+  const std::vector<CorePool> pools = comm.all_gather(mine);
+  int local_rank = 0, local_size = 0, quota_size = 0;
+  for (int rank = 0; rank < comm.size(); ++rank) {
+    const CorePool& other = pools[static_cast<std::size_t>(rank)];
+    if (other.boot_id != mine.boot_id) continue;
+    if (other.quota_group == mine.quota_group) ++quota_size;
+    if (!CPU_EQUAL(&other.cores, &mine.cores)) continue;
+    if (rank < comm.rank()) ++local_rank;
+    ++local_size;
+  }
+
+  CpuShare share;
+  share.cores_on_host = static_cast<int>(cores.size());
+  share.ranks_on_host = local_size;
+  const int cores_of_rank = std::max(1, share.cores_on_host / local_size);
+  share.threads = cores_of_rank;
+  share.cores_per_rank = static_cast<double>(share.cores_on_host) / static_cast<double>(local_size);
+  int quota_threads = 0;
+  bool quota_counts = false;
+  if (quota) {
+    quota_threads = std::max(1, quota->threads() / quota_size);
+    const double quota_cores = quota->cores / static_cast<double>(quota_size);
+    quota_counts = quota_cores < share.cores_per_rank;
+    share.threads = std::min(share.threads, quota_threads);
+    share.cores_per_rank = std::min(share.cores_per_rank, quota_cores);
+  }
+  // A quota names no cores: the kernel chooses them.
+  if (local_size <= share.cores_on_host && wanted_threads <= cores_of_rank) {
+    const auto first = cores.begin() + local_rank * cores_of_rank;
+    cores = std::vector<int>(first, first + cores_of_rank);
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    for (const int core : cores) CPU_SET(core, &own);
+    ::sched_setaffinity(0, sizeof(own), &own);
+  }
+  if (wanted_threads > 0) share.threads = wanted_threads;
+  share.cores = to_text(cores);
+  share.limits =
+      limits_text(share.cores_on_host, quota, quota_counts, quota_threads, wanted_threads);
+  return share;
+}
+
+int open_launchers_stream(int number) {
+  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) return -1;
+  const std::string path = "/proc/" + std::to_string(::getppid()) + "/fd/" + std::to_string(number);
+  return ::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+}
+
+bool output_is_watched() {
+  if (::isatty(STDOUT_FILENO) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) return true;
+  const int file = open_launchers_stream(STDOUT_FILENO);
+  if (file < 0) return false;
+  const bool is_terminal = ::isatty(file) != 0;
+  ::close(file);
+  return is_terminal;
+}
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  while (!text.empty() && text.back() == '\0') text.pop_back();
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+std::size_t peak_memory_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace dp

@@ -1,0 +1,57 @@
+// What a rank sets up for its own process: waiting without spinning, its share of the host's cores,
+// and its output. Signals are handled in stop_notice.hpp.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "comm/mpi/communicator.hpp"
+
+namespace dp {
+
+// Restarts the program once with GOMP_SPINCOUNT=20000, which OpenMP reads before main(), unless the
+// user has set it or the like. By default, waiting threads spin for some milliseconds and take the
+// cores from other ranks, the loader and the reducer. Without any spinning the many short loops of
+// a small network wait for the kernel (ResNet-20 is 5 % slower). Must be the first call in main but
+// for open_standard_streams; returns if there is nothing to do.
+void restart_with_short_spinning(char** argv);
+
+// Throws Error(data) if not all that was printed has reached standard output. A reader that has
+// gone away (dptrain | head) is no error.
+void check_output();
+
+struct CpuShare {
+  int cores_on_host = 1;  // the cores that this process may use
+  int ranks_on_host = 1;  // the ranks that share them
+  int threads = 1;        // as wanted, or the rank's share: cores / ranks on them, at least 1
+  double cores_per_rank = 1.0;
+  std::string cores;   // "0-1": where this rank may run from now on
+  std::string limits;  // "; the CPU quota is 1.5 cores": what counted beside the host's cores
+};
+
+// Collective. Sets the affinity of the calling thread, and of threads that it starts, to the rank's
+// share of the host's cores, as far as this process may use them (allowed_cores). If there are more
+// ranks than cores, every rank may run on all of them. So may a rank that wants more threads than
+// its share; 0 wants as many as its share. Ranks that run under the same kernel and may use the
+// same cores share them, even if they seem to be on several hosts, such as containers or the hosts
+// of a lab. A CPU quota, rounded up to whole cores, is shared likewise and limits the threads. It
+// is read below `root`, see cpu_quota.
+[[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads,
+                                      const std::filesystem::path& root = "/");
+
+// A new descriptor of mpirun's own standard output (1) or error (2), which the caller closes; -1
+// without mpirun and for ranks on other hosts.
+[[nodiscard]] int open_launchers_stream(int number);
+
+// Whether a terminal shows this program's output. mpirun gives every rank its own terminal, so
+// under mpirun the question is whether mpirun has one. False for ranks on other hosts.
+[[nodiscard]] bool output_is_watched();
+
+// The words with which the program was started, separated by spaces.
+[[nodiscard]] std::string command_line();
+
+// The most memory that this process has used so far.
+[[nodiscard]] std::size_t peak_memory_bytes();
+
+}  // namespace dp

@@ -1,0 +1,28 @@
+// --autotune FILE.h5: a run takes the choices that an earlier run made by measurement, so that it
+// can repeat that run bit for bit. These are algorithms, the size of buckets, the path of a GPU's
+// gradients, and the rates of --compress auto.
+#pragma once
+
+#include <cstddef>
+
+#include "app/options/options.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "io/log/run_choices.hpp"
+#include "kernels/device.hpp"
+
+namespace dp {
+
+// Collective. Rank 0 reads the log, and all ranks get the choices; the algorithms go into their
+// device's table. A run that is resumed has algorithms, buckets and path from its checkpoint, and
+// takes only what belongs to steps: rates and rounds. Throws AgreedError if the log cannot be read
+// or lacks what is needed, or, unless resumed, if that run had another model, precision, device of
+// rank 0 or batch size per rank, since its choices were made for those.
+void agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
+                              std::size_t batch_at_once, bool is_resumed, RunChoices& choices);
+
+// Call it when everything is planned. Throws Error(usage) if a choice was needed that the earlier
+// run has not made, because it used another version of dptrain; the fixed rule would silently give
+// other bits. Not for a run without --autotune FILE.h5, nor for one that is resumed.
+void check_choices_are_complete(const Options& options, const RunChoices& earlier, Device& device);
+
+}  // namespace dp

@@ -1,0 +1,136 @@
+#include "app/training/evaluation.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "app/process/stop_notice.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// The weights are the averaged ones while it lives.
+class AveragedWeights {
+ public:
+  explicit AveragedWeights(Replica& replica) : replica_(replica) { replica_.swap_averages(); }
+  ~AveragedWeights() {
+    try {
+      replica_.swap_averages();
+    } catch (const Error&) {
+      // A GPU has failed; what waits for it next throws.
+    }
+  }
+  AveragedWeights(const AveragedWeights&) = delete;
+  AveragedWeights& operator=(const AveragedWeights&) = delete;
+
+ private:
+  Replica& replica_;
+};
+
+EvaluationResult sum_over_ranks(Run& run, const LossSums& mine) {
+  return run.replica->sync().reducer().run([&](Communicator& comm) {
+    std::array<std::int64_t, 3> counts = {mine.correct, mine.samples, StopNotice::wish() ? 1 : 0};
+    const double loss = comm.all_sum(mine.loss);
+    comm.all_sum(counts);
+    return EvaluationResult{
+        .loss = loss, .correct = counts[0], .samples = counts[1], .stop_wishes = counts[2]};
+  });
+}
+
+struct View {
+  Augmentation augmentation;
+  float weight;
+};
+
+std::vector<View> views_of(const Options& options) {
+  const Options::TestAugment kind = options.test_augment;
+  const auto view = [&](int shift, bool is_flipped, float weight) {
+    return View{{.shift_x = shift,
+                 .shift_y = shift,
+                 .is_flipped = is_flipped,
+                 .is_reflected = options.crop_fill == Options::CropFill::reflect},
+                weight};
+  };
+  if (kind == Options::TestAugment::mirror) return {view(0, false, 0.5f), view(0, true, 0.5f)};
+  return {view(0, false, 0.25f),  view(0, true, 0.25f),   view(-1, false, 0.125f),
+          view(-1, true, 0.125f), view(1, false, 0.125f), view(1, true, 0.125f)};
+}
+
+// Adds the loss and the hit of one image. The model chooses the class with the largest logit, the
+// first one of several.
+void add_result(std::span<const float> logits, std::int32_t label, LossSums& sums) {
+  const auto largest = std::max_element(logits.begin(), logits.end());
+  double all = 0;
+  for (const float logit : logits) all += std::exp(static_cast<double>(logit) - *largest);
+  sums.loss += std::log(all) + *largest - logits[static_cast<std::size_t>(label)];
+  sums.correct += largest - logits.begin() == label ? 1 : 0;
+  ++sums.samples;
+}
+
+}  // namespace
+
+void average_statistics(Run& run) {
+  net::Parameters& parameters = run.replica->network().parameters();
+  const std::vector<float> mine = to_host(*run.device, parameters.training_statistics());
+  std::vector<double> sums(mine.begin(), mine.end());
+  run.replica->sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+  std::vector<float> mean(sums.size());
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    mean[i] = static_cast<float>(sums[i] / static_cast<double>(run.comm.size()));
+  }
+  run.device->upload(parameters.evaluation_statistics().data(), mean.data(),
+                     mean.size() * sizeof(float));
+}
+
+EvaluationResult evaluate(Run& run) {
+  const AveragedWeights averaged(*run.replica);
+  average_statistics(run);
+  LossSums sums;
+  run.test_loader->start_epoch(0);
+  for (std::size_t s = 0; s < run.test_loader->steps(); ++s) {
+    run.replica->load(run.test_loader->next());
+    sums += run.replica->evaluate();
+  }
+  return sum_over_ranks(run, sums);
+}
+
+EvaluationResult evaluate_augmented(Run& run) {
+  const AveragedWeights averaged(*run.replica);
+  average_statistics(run);
+  const std::size_t classes = run.replica->network().classes();
+  std::vector<float> sums;  // of this rank's images, a row of weighted logits each
+  std::vector<std::int32_t> labels;
+  for (const View& view : views_of(run.options)) {
+    const bool is_first = labels.empty();
+    run.test_loader->set_view(view.augmentation);
+    run.test_loader->start_epoch(0);
+    std::size_t at = 0;
+    for (std::size_t s = 0; s < run.test_loader->steps(); ++s) {
+      const Batch& batch = run.test_loader->next();
+      if (is_first) {
+        labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
+        sums.resize(labels.size() * classes);
+      }
+      run.replica->load(batch);
+      for (const float logit : run.replica->logits()) sums[at++] += view.weight * logit;
+    }
+    DP_ASSERT(at == sums.size(), "{} logits of {}", at, sums.size());
+  }
+  run.test_loader->set_view({});
+  LossSums mine;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    add_result(std::span(sums).subspan(i * classes, classes), labels[i], mine);
+  }
+  return sum_over_ranks(run, mine);
+}
+
+WeightSet collect_evaluated_weights(Run& run) {
+  const AveragedWeights averaged(*run.replica);
+  return collect_weights(*run.device, run.replica->network());
+}
+
+}  // namespace dp

@@ -1,0 +1,29 @@
+// The model's results on the test images, between epochs. Nothing here changes the weights.
+#pragma once
+
+#include "app/output/recorder.hpp"
+#include "app/training/run_setup.hpp"
+
+namespace dp {
+
+// Collective. The statistics for evaluation become the mean over ranks of the running statistics.
+// Each rank's own statistics do not change.
+void average_statistics(Run& run);
+
+// Collective. With the averaged weights, if the run has any, and the mean over ranks of the running
+// statistics.
+[[nodiscard]] EvaluationResult evaluate(Run& run);
+
+// Collective. Test-time augmentation (--test-augment): every image is shown several times, and the
+// logits are averaged before the loss is computed and the class chosen.
+//     mirror   as it is and mirrored, with equal weights
+//     shift    a half from mirror; the other half from the image moved by a pixel up and left, and
+//              by a pixel down and right, each as it is and mirrored. What comes in at
+//              the edges is what --crop-fill says
+[[nodiscard]] EvaluationResult evaluate_augmented(Run& run);
+
+// All tensors as evaluate() uses them. Not collective; the statistics are those of the last call of
+// average_statistics() or evaluate().
+[[nodiscard]] WeightSet collect_evaluated_weights(Run& run);
+
+}  // namespace dp

@@ -1,0 +1,167 @@
+// How a replica is made: the network's memory, the plan of the exchange, the optimiser's groups.
+#include <algorithm>
+
+#include "app/training/replica.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
+#include "kernels/mix.hpp"
+
+namespace dp {
+
+namespace {
+
+float* floats(const Device::Memory& memory) { return reinterpret_cast<float*>(memory.get()); }
+
+}  // namespace
+
+Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options)
+    : device_(device),
+      options_(options),
+      desk_(options.batch_norm_ranks > 1 && options.exchange
+                ? std::make_unique<GatherDesk>(options.batch_norm_ranks, host_trace())
+                : nullptr),
+      network_(device, std::move(graph), options.activation_type, options.seed),
+      optimizer_(net::make_optimizer(device, network_.parameters(), options.optimizer)),
+      loss_memory_(device.allocate_host(sizeof(LossSums))),
+      loss_(new (loss_memory_.get()) LossSums{}),
+      squares_memory_(device.allocate_host(sizeof(double))),
+      squares_(new (squares_memory_.get()) double(0.0)),
+      clock_(device, options.trace) {
+  network_.set_trace(host_trace());
+  network_.set_gather(desk_.get());
+  loaded_.reserve(2);
+  net::Parameters& parameters = network_.parameters();
+  if (options_.accumulates) {
+    earlier_gradients_ = device.allocate(parameters.gradients().size_bytes());
+  }
+  if (options_.lookahead_every > 0) {
+    lookahead_ =
+        net::make_lookahead(device, parameters, options_.lookahead_every, options_.lookahead_share);
+  }
+  exchanged_ = parameters.gradients();
+  if (options_.rounds) {
+    const bool has_delay = options_.rounds->delay > 0;
+    if (has_delay) {
+      exchange_memory_ = device.allocate(exchanged_.size_bytes());
+      exchanged_ = {floats(exchange_memory_), exchanged_.size()};
+    }
+    rounds_ =
+        std::make_unique<RoundSync>(device, parameters.values(), exchanged_, options_.rounds->ranks,
+                                    options_.rounds->outer, has_delay);
+  }
+  if (options_.ema_decay > 0) {
+    ema_ = net::make_exponential_average(device, parameters, options_.ema_decay);
+  }
+}
+
+Replica::~Replica() {
+  // The reducer's thread may still use members that are declared before it and freed after it.
+  // Operations may still use all members.
+  sync_.reset();
+}
+
+void Replica::prepare(std::size_t samples, net::Mode mode) {
+  network_.prepare(samples, mode);
+  // Allocates now, so that memory runs out here and not in a step.
+  static_cast<void>(device_.scratch());
+  if (!is_gpu()) return;
+  make_input(samples);
+  if (desk_ && mode == net::Mode::training) run_once(samples);
+}
+
+// Every operation of a step with that batch size is executed once, so that libraries load what they
+// need. Nobody serves the desk yet, so layers that gather get zeros, a mean of no images. That is
+// NaN, which they keep out of their running statistics; nothing else lasts but gradients.
+void Replica::run_once(std::size_t samples) {
+  if (samples == 0 || !run_once_.insert(samples).second) return;
+  const LoadedBatch zeros = {.samples = samples, .global_samples = samples};
+  const TensorView images = images_of(zeros);
+  const TensorView logits = network_.forward(images, net::Mode::training);
+  softmax_cross_entropy(device_, logits, input_->labels(),
+                        static_cast<float>(options_.label_smoothing), 1.0,
+                        network_.logit_gradient(), loss_);
+  network_.backward(images, {});
+  const std::span<float> gradients = network_.parameters().gradients();
+  device_.fill_zero(gradients.data(), gradients.size_bytes());
+  device_.synchronize();
+}
+
+void Replica::make_input(std::size_t samples) {
+  if (samples <= largest_batch_) return;
+  const ImageShape& image = network_.image();
+  input_ =
+      make_input_link(device_, samples, image, Normalizer(image, options_.normalization).table());
+  image_memory_ = device_.allocate(network_.images_desc(samples).bytes());
+  largest_batch_ = samples;  // last: if memory runs out above, a smaller batch is prepared anew
+}
+
+void Replica::plan_exchange() {
+  if (sync_) return;
+  std::vector<TensorSlot> slots;
+  if (options_.exchange) slots = tensor_slots();
+  GradientSyncOptions sync = options_.sync;
+  // An optimiser that keeps its momentum itself is refused in set_groups(), whatever its form.
+  const net::OptimizerOptions& sgd = options_.optimizer;
+  sync.has_nesterov = sgd.has_nesterov && net::can_leave_momentum(sgd.kind);
+  if (sgd.clip_norm == 0.0 && !options_.rounds) sync.momentum = sgd.momentum;
+  sync.reducer.desk = desk_.get();
+  sync_ = std::make_unique<GradientSync>(&device_, exchanged_, std::move(slots), std::move(sync));
+  set_groups();
+  choose_tensor_final();
+}
+
+void Replica::choose_tensor_final() {
+  tensor_final_ = nullptr;
+  if (!exchanges_gradients()) return;
+  tensor_final_ = [this](std::size_t tensor) {
+    net::Parameters& all = network_.parameters();
+    const net::Parameter& place = all.tensors()[tensor];
+    const std::span<float> gradient = all.gradients().subspan(place.offset, place.elements);
+    add_earlier(gradient);
+    add_decay(tensor);
+    if (exchange_memory_) {
+      blend_values(device_, gradient, exchanged_.subspan(place.offset, place.elements), 1.0f);
+    }
+    sync_->tensor_final(tensor);
+  };
+}
+
+std::vector<TensorSlot> Replica::tensor_slots() {
+  std::vector<TensorSlot> slots;
+  for (const net::Parameter& tensor : network_.parameters().tensors()) {
+    const std::size_t rows = tensor.shape[0];
+    slots.push_back({.offset = tensor.offset,
+                     .rows = rows,
+                     .columns = tensor.elements / rows,
+                     .is_1d = tensor.kind == net::ParameterKind::vector,
+                     .name = tensor.name});
+  }
+  return slots;
+}
+
+// Factors by name, which tensors are trained no more, and what the exchange does instead of the
+// optimiser.
+void Replica::set_groups() {
+  const net::Parameters& parameters = network_.parameters();
+  std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
+  exchanged_decays_.assign(factors.size(), 0.0f);
+  for (std::size_t t = 0; t < factors.size(); ++t) {
+    if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
+    if (!options_.exchange || !sync_->has_momentum(t)) continue;
+    DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
+    if (!net::can_leave_momentum(options_.optimizer.kind)) {
+      throw SettingError(Setting::codec, options_.sync.compress,
+                         fmt::format("keeps the momentum itself, which {} cannot leave to it; "
+                                     "allowed: sgd",
+                                     net::optimizer_name(options_.optimizer.kind)),
+                         ErrorKind::usage, Setting::optimizer);
+    }
+    exchanged_decays_[t] =
+        options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);
+    factors[t].weight_decay = factors[t].momentum = 0.0;
+  }
+  optimizer_->set_groups(
+      net::make_groups(parameters.tensors(), [&](std::size_t t) { return factors[t]; }));
+}
+
+}  // namespace dp

@@ -1,0 +1,380 @@
+#include "app/training/trainer.hpp"
+
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "app/process/option_names.hpp"
+#include "app/process/run_status.hpp"
+#include "app/process/stop_notice.hpp"
+#include "app/training/evaluation.hpp"
+#include "app/training/not_finite.hpp"
+#include "comm/replica_hash.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+namespace {
+
+constexpr const char* kExportedWeights = "the file of exported weights";
+constexpr const char* kTrace = "the trace";
+
+}  // namespace
+
+Trainer::Trainer(const Options& options, Communicator& comm, Progress& progress)
+    : run_(options, comm, progress),
+      options_(options),
+      replica_(*run_.replica),
+      recorder_(*run_.recorder) {}
+
+std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
+  recorder_.print_start();
+  if (before_first_step) before_first_step(run_);
+  if (options_.has_checkpoints()) begin_checkpoints();
+  const std::size_t first_epoch = resume();
+  RunStatus::say_start(global_step_);
+  for (std::size_t epoch = first_epoch; epoch < run_.schedule.epochs; ++epoch) {
+    epoch_clock_.lap();
+    train_epoch(epoch);
+    if (must_stop_ && tally_.steps < tally_.steps_of_epoch) stop();
+    note_loss(epoch);
+    const double epoch_s = tally_.earlier_s + epoch_clock_.lap();
+    check_replicas();
+    const EvaluationResult result = evaluate(run_);
+    tally_.gaps = replica_.sync().take_delivery_gaps();
+    recorder_.record_epoch(tally_, epoch_s, result, epoch_clock_.lap());
+    tell_bad_images();
+    if (run_.exporter) export_weights(result);
+    is_between_epochs_ = true;
+    if ((must_stop_ || result.stop_wishes > 0) && epoch + 1 < run_.schedule.epochs) stop();
+    checkpoint_if_due(true);
+  }
+  if (checkpoints_) end_checkpoints();
+  if (first_epoch > 0 && first_epoch >= run_.schedule.epochs) {
+    recorder_.say(fmt::format("all {} epochs have been trained before", run_.schedule.epochs));
+    if (options_.export_file != "none") {
+      tally_.epoch = first_epoch - 1;
+      const EvaluationResult result = evaluate(run_);
+      if (run_.exporter) export_weights(result);
+    }
+  }
+  if (run_.schedule.epochs == 0) {
+    recorder_.say_evaluation(evaluate(run_));
+    tell_bad_images();
+  }
+  if (options_.test_augment != Options::TestAugment::off) {
+    recorder_.record_test_augmentation(evaluate_augmented(run_));
+  }
+  if (run_.trace && !run_.trace->is_written()) write_trace();
+  recorder_.finish();
+  replica_.sync().reducer().run([&](Communicator& comm) { stop_vote_.finish(comm); });
+  return recorder_.missing_files();
+}
+
+void Trainer::train_epoch(std::size_t epoch) {
+  Loader& loader = *run_.train_loader;
+  plan_batch(epoch);
+  if (!is_resumed_in_epoch_) choose_rounds(epoch);
+  if (!std::exchange(is_resumed_in_epoch_, false)) {
+    tally_ = {.epoch = epoch};
+    tally_.global_batch = batch_;
+    tally_.steps_of_epoch = loader.steps();
+    tally_.checkpoint_s = std::exchange(checkpoint_s_, 0.0);
+  }
+  is_between_epochs_ = false;
+  tell_learning_rate();
+  loader.start_epoch(epoch, tally_.steps);
+  replica_.begin_epoch(epoch, learning_rate());
+  tally_.is_in_rounds = replica_.is_in_rounds();
+  tally_.is_judged_alone = !replica_.exchanges_gradients();
+  if (run_.trace) {
+    run_.trace->begin_epoch(replica_.sync().reducer(), global_step_, loader.steps());
+  }
+  replica_.begin_times();
+  is_loaded_ = false;
+  for (std::size_t s = tally_.steps; s < loader.steps(); ++s) {
+    StopNotice::set_place(epoch + 1, run_.schedule.epochs, s + 1, loader.steps());
+    // Once per epoch the sums are compared with the exact ones.
+    if (s == loader.steps() / 2 && run_.exchanges() && replica_.exchanges_gradients()) {
+      replica_.sync().reducer().sample_error();
+    }
+    step(s + 1 == loader.steps());
+    if (must_stop_) return;
+    // A checkpoint at the end of an epoch comes when the epoch has been evaluated.
+    if (s + 1 < loader.steps()) checkpoint_if_due(false);
+  }
+}
+
+// The size of this epoch's steps; a schedule may change it.
+void Trainer::plan_batch(std::size_t epoch) {
+  const std::size_t before = batch_;
+  batch_ = run_.batches.batch_of(epoch, run_.global_batch, first_loss_, last_loss_);
+  const std::size_t parts = run_.parts_of(batch_);
+  run_.train_loader->set_batch(batch_, parts);
+  if (before == 0 || batch_ == before) return;
+  const double growth = static_cast<double>(batch_) / static_cast<double>(run_.global_batch);
+  std::string why;
+  if (run_.batches.kind == BatchSchedule::Kind::dynamic) {
+    why = fmt::format("; the training loss was {:.3f} in epoch 1 and {:.3f} in epoch {}",
+                      first_loss_, last_loss_, epoch);
+  }
+  recorder_.say(fmt::format(
+      "epoch {}: {} images per step instead of {} ({} ranks, {} part{} each), learning rate x "
+      "{:.3g}{}",
+      epoch + 1, batch_, before, run_.comm.size(), parts, parts == 1 ? "" : "s",
+      run_.rate_factor(growth), why));
+}
+
+// What a dynamic schedule reads: the mean loss of the epoch over all ranks.
+void Trainer::note_loss(std::size_t epoch) {
+  if (run_.batches.kind != BatchSchedule::Kind::dynamic) return;
+  const LossSums& mine = tally_.loss;
+  last_loss_ = replica_.sync().reducer().run([&](Communicator& comm) {
+    const double loss = comm.all_sum(mine.loss);
+    return loss / static_cast<double>(comm.all_sum(mine.samples));
+  });
+  if (epoch == 0) first_loss_ = last_loss_;
+}
+
+// ---- a step: train, judge, record ---------------------------------------------------------------
+
+void Trainer::step(bool is_last) {
+  // Computes the gradients of this rank's part of the batch. Their buckets go to the reducer's
+  // thread while backward still computes; in await_sums() this thread may have to wait for it.
+  double data_s = 0;
+  const std::size_t parts = run_.train_loader->parts();
+  for (std::size_t part = 0; part < parts; ++part) {
+    const bool is_last_part = part + 1 == parts;
+    data_s += take_batch(part == 0);
+    replica_.compute(global_step_, is_last_part, place_in_run(0) / all_steps());
+    load_ahead(is_last && is_last_part);
+  }
+  StepVerdict verdict = replica_.await_sums(data_s);
+  if (judge(verdict)) {
+    replica_.update(tally_.learning_rate, place_in_run(1) / all_steps());
+  } else {
+    replica_.skip_update();
+  }
+
+  // With rounds, the ranks have not exchanged anything yet, and do so after the round's last step.
+  tally_.has_exchanged = replica_.exchanges_gradients();
+  if (replica_.is_in_rounds()) verdict = end_step_of_round(is_last);
+  replica_.end_step();
+
+  record_step(is_last);
+  must_stop_ = agree_on_stop(verdict.stop);
+}
+
+// Takes the batch of this step, or the next part of it. Returns how long the loop has waited for
+// it: 0 if it was loaded ahead.
+double Trainer::take_batch(bool is_first_part) {
+  const double waited_s = is_loaded_ ? 0.0 : load_next();
+  is_loaded_ = false;
+  if (is_first_part) tally_.samples += static_cast<std::int64_t>(loaded_global_samples_);
+  return waited_s;
+}
+
+// Loads the next batch during this exchange, if it is ready.
+void Trainer::load_ahead(bool is_last) {
+  replica_.await_loaded();
+  if (!is_last && run_.train_loader->is_ready()) load_next();
+}
+
+// Where this step begins (offset 0) or ends (1), in steps of the first epoch's length. Exactly the
+// number of the step if all epochs have as many.
+double Trainer::place_in_run(std::size_t offset) const {
+  const auto per_epoch = static_cast<double>(run_.schedule.steps_per_epoch);
+  return static_cast<double>(tally_.epoch) * per_epoch +
+         static_cast<double>(tally_.steps + offset) *
+             (per_epoch / static_cast<double>(tally_.steps_of_epoch));
+}
+
+// What a batch of another size than the first one's makes of the rate.
+double Trainer::batch_factor() const {
+  return run_.rate_factor(static_cast<double>(batch_) / static_cast<double>(run_.global_batch));
+}
+
+// The rate of the running step.
+double Trainer::learning_rate() const {
+  return net::learning_rate_at(run_.schedule, place_in_run(0)) * batch_factor();
+}
+
+double Trainer::all_steps() const {
+  return static_cast<double>(run_.schedule.steps_per_epoch) *
+         static_cast<double>(run_.schedule.epochs);
+}
+
+// Whether the parameters are updated. A gradient that is not finite would spoil them, so its step
+// is skipped. All ranks have the same sums and so the same verdict.
+bool Trainer::judge(const StepVerdict& verdict) {
+  tally_.step_loss = replica_.loss();
+  tally_.learning_rate = learning_rate();
+  // Where ranks train alone, each decides for its own model, also by its loss.
+  const bool is_finite = replica_.exchanges_gradients() ? verdict.finite
+                                                        : std::isfinite(tally_.step_loss.loss) &&
+                                                              replica_.gradient_is_finite();
+  if (is_finite) {
+    if (std::isfinite(tally_.step_loss.loss)) tally_.loss += tally_.step_loss;
+    skipped_in_a_row_ = 0;
+    return true;
+  }
+  const bool is_of_all = replica_.exchanges_gradients();
+  recorder_.note_skipped_step(
+      global_step_, is_of_all ? describe_not_finite(run_, verdict) : describe_own_not_finite(run_),
+      is_of_all);
+  ++tally_.skipped_steps;
+  if (!is_of_all) {
+    ++tally_.own_skipped_steps;
+    ++skipped_in_round_;
+  }
+  if (++skipped_in_a_row_ < kMostSkippedSteps) return false;
+  const std::string message = fmt::format(
+      "the gradient was not finite in {} steps in a row, up to step {}: try a smaller --lr, "
+      "--clip-norm or --warmup-epochs",
+      kMostSkippedSteps, global_step_);
+  if (!is_of_all) throw Error(ErrorKind::data, message);
+  recorder_.gather_steps();
+  throw AgreedError(ErrorKind::data, message);
+}
+
+void Trainer::record_step(bool is_last) {
+  ++global_step_;
+  ++tally_.steps;
+  RunStatus::say_step(global_step_);
+  // In the middle of a round they differ.
+  if (options_.check_replicas == Options::ReplicaCheck::step && tally_.has_exchanged) {
+    check_replicas();
+  }
+  // A row of the log needs the times of its own step, and a trace those of its last step.
+  const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
+  const bool is_due = is_last || recorder_.wants_step(global_step_) ||
+                      recorder_.wants_step(global_step_ + 1) || ends_trace;
+  if (replica_.exchanges_gradients() && run_.exchanges()) ++tally_.exchanges;
+  tally_.is_under_way = replica_.is_round_under_way();
+  tally_.rate = tally_.has_exchanged ? replica_.sync().rate_report() : RateReport{};
+  if (std::isfinite(tally_.rate.mean_bits())) {
+    tally_.bits_sum += tally_.rate.mean_bits();
+    ++tally_.rated_steps;
+  }
+  const LoopTimes times = replica_.take_times(is_due);
+  tally_.times += times;
+  recorder_.record_step(tally_, times, global_step_);
+  if (ends_trace) write_trace();
+}
+
+// Takes the next batch from the loader. Returns how long that took.
+double Trainer::load_next() {
+  LapClock clock;
+  const Batch& batch = run_.train_loader->next();
+  const double waited_s = clock.lap();
+  loaded_global_samples_ = batch.global_samples;
+  replica_.load(batch);
+  is_loaded_ = true;
+  return waited_s;
+}
+
+// ---- between epochs -----------------------------------------------------------------------------
+
+// Images that some rank could not decode and replaced. Each is told once by every rank that met it.
+void Trainer::tell_bad_images() {
+  if (!run_.data.train->may_have_notes()) return;
+  std::string mine;
+  for (const auto* images : {&run_.data.train, &run_.data.test}) {
+    for (const std::string& note : (*images)->take_notes()) mine += note + "\n";
+  }
+  std::set<std::string> notes;
+  replica_.sync().reducer().run([&](Communicator& comm) {
+    for (const std::string& text : comm.gather(mine)) {
+      std::istringstream lines(text);
+      for (std::string line; std::getline(lines, line);) notes.insert(line);
+    }
+  });
+  recorder_.note_images({notes.begin(), notes.end()});
+}
+
+void Trainer::check_replicas() {
+  // Without an exchange they differ.
+  if (options_.check_replicas == Options::ReplicaCheck::off || !options_.exchange) return;
+  StateList state;
+  replica_.list_state(state);
+  tally_.replica_hash = replica_.sync().reducer().run(
+      [&](Communicator& comm) { return agree_on_state(comm, state.blocks, run_.device.get()); });
+}
+
+// Rank 0's weights are everybody's.
+void Trainer::export_weights(const EvaluationResult& result) {
+  WeightSet weights = collect_evaluated_weights(run_);
+  weights.epoch = static_cast<std::int64_t>(tally_.epoch);
+  weights.test_accuracy = result.accuracy();
+  weights.test_loss = result.mean_loss();
+  try {
+    const StopNotice::Hold hold;
+    with_option_names(kDptrainNames, [&] { run_.exporter->write(std::move(weights)); });
+    recorder_.note_written(kExportedWeights);
+  } catch (const Error& error) {
+    recorder_.note_missing(kExportedWeights, error.what());
+  }
+}
+
+void Trainer::write_trace() {
+  // A trace that cannot be written is tried once more at the end of the run.
+  const RunTrace::Report report = run_.trace->write(replica_.sync().reducer());
+  if (!report.text.empty()) recorder_.say(report.text);
+  if (report.failure.empty()) {
+    recorder_.note_written(kTrace);
+  } else {
+    recorder_.note_missing(kTrace, report.failure);
+  }
+  replica_.begin_times();  // writing the trace belongs to no step
+}
+
+// ---- stopping on request ------------------------------------------------------------------------
+
+// With an exchange all ranks have got the same wish with the sums.
+bool Trainer::agree_on_stop(bool wish) {
+  if (run_.exchanges() || run_.comm.size() == 1) return wish;
+  if (!StopVote::is_due(global_step_)) return false;
+  return replica_.sync().reducer().run(
+      [&](Communicator& comm) { return stop_vote_.is_agreed(comm, global_step_, wish); });
+}
+
+// Between two steps or two epochs, on all ranks at the same place.
+void Trainer::stop() {
+  const bool is_in_epoch = tally_.steps < tally_.steps_of_epoch;
+  if (is_in_epoch && options_.export_file != "none") {
+    average_statistics(run_);
+    if (run_.exporter) export_weights({});  // these weights were not evaluated
+  }
+  if (run_.trace && !run_.trace->is_written()) write_trace();
+  recorder_.gather_steps();
+  if (checkpoints_) end_checkpoints();
+  recorder_.finish(false);
+  // Nobody leaves while others still need it.
+  replica_.sync().reducer().run([&](Communicator& comm) {
+    stop_vote_.finish(comm);
+    comm.barrier();
+  });
+  const std::string place = is_in_epoch ? fmt::format("step {} of {} in epoch {}", tally_.steps,
+                                                      tally_.steps_of_epoch, tally_.epoch + 1)
+                                        : fmt::format("epoch {}", tally_.epoch + 1);
+  const std::string stopped =
+      fmt::format("stopped on request after {} of {}; ", place, run_.schedule.epochs);
+  const auto newest = checkpoints_ ? checkpoints_->newest() : std::nullopt;
+  if (newest) {
+    throw AgreedError(ErrorKind::stopped,
+                      fmt::format("{}the checkpoint of step {} is in {}: the same command with "
+                                  "--resume goes on from it",
+                                  stopped, newest->step, options_.checkpoint));
+  }
+  if (checkpoints_) {
+    throw AgreedError(ErrorKind::data, fmt::format("{}no checkpoint could be written into {}",
+                                                   stopped, options_.checkpoint));
+  }
+  throw AgreedError(ErrorKind::stopped,
+                    stopped +
+                        "no checkpoint was asked for (--checkpoint DIR), so the same command "
+                        "begins again");
+}
+
+}  // namespace dp

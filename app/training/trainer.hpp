@@ -1,0 +1,120 @@
+// The training loop of one rank: epochs of steps, each followed by a check of the replicas and an
+// evaluation.
+//
+// Read step() in trainer.cpp first: train, judge, record. Replica::compute() is where forward and
+// backward are called (net/network.hpp), Replica::update() where the optimiser is
+// (net/optimizer.hpp); in between, Replica::await_sums() waits for the sums of all ranks
+// (comm/gradient_sync.hpp). What is needed before the first step is made in run_setup.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "app/checkpoint/checkpoints.hpp"
+#include "app/options/options.hpp"
+#include "app/output/progress.hpp"
+#include "app/output/recorder.hpp"
+#include "app/process/stop_vote.hpp"
+#include "app/training/replica.hpp"
+#include "app/training/run_setup.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "kernels/base/lap_clock.hpp"
+
+namespace dp {
+
+class Trainer {
+ public:
+  // Collective: sets the run up; all ranks throw the same AgreedError if that fails.
+  Trainer(const Options& options, Communicator& comm, Progress& progress);
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Collective: makes the whole run and closes the log at its end. Files that cannot be written do
+  // not end it; rank 0 then returns a sentence that names them. If the run is asked to stop, all
+  // ranks throw the same AgreedError(stopped) after the same step. `before_first_step` is called
+  // once, after the table of settings and before the state of an earlier start is restored.
+  [[nodiscard]] std::string run(const std::function<void(Run&)>& before_first_step = {});
+
+  // Between steps: all that a run which goes on later must have (kernels/base/state.hpp).
+  void list_state(StateVisitor& visitor);
+
+ private:
+  // This many steps, or rounds, in a row that are not finite end the run.
+  static constexpr int kMostSkippedSteps = 5;
+
+  void train_epoch(std::size_t epoch);
+  void plan_batch(std::size_t epoch);
+  void note_loss(std::size_t epoch);
+  void step(bool is_last);
+
+  // The parts of a step.
+  [[nodiscard]] double take_batch(bool is_first_part);
+  void load_ahead(bool is_last);
+  [[nodiscard]] bool judge(const StepVerdict& verdict);
+  void record_step(bool is_last);
+
+  [[nodiscard]] double place_in_run(std::size_t offset) const;
+  [[nodiscard]] double all_steps() const;
+  [[nodiscard]] double batch_factor() const;
+  [[nodiscard]] double learning_rate() const;
+  double load_next();
+  void tell_bad_images();
+  void check_replicas();
+  void export_weights(const EvaluationResult& result);
+  void write_trace();
+
+  // These are in trainer_rounds.cpp.
+  [[nodiscard]] std::size_t length_of_round() const;
+  void choose_rounds(std::size_t epoch);
+  void take_round_steps(std::string steps);
+  [[nodiscard]] StepVerdict end_step_of_round(bool is_last);
+  void sample_round();
+  void judge_round(const StepVerdict& verdict, std::size_t steps, bool is_late);
+
+  // These are in trainer_checkpoints.cpp.
+  void begin_checkpoints();
+  [[nodiscard]] std::size_t resume();
+  void tell_learning_rate();
+  void checkpoint_if_due(bool ends_epoch);
+  void begin_checkpoint_time();
+  void end_checkpoint_time();
+  void write_checkpoint();
+  void end_checkpoints();
+  [[nodiscard]] bool is_newest_complete() const;
+
+  [[nodiscard]] bool agree_on_stop(bool wish);
+  [[noreturn]] void stop();
+
+  Run run_;
+  const Options& options_;
+  Replica& replica_;    // of the run
+  Recorder& recorder_;  // of the run
+
+  std::unique_ptr<Checkpoints> checkpoints_;  // with --checkpoint
+  bool is_resumed_in_epoch_ = false;          // the next epoch has begun in an earlier session
+  bool is_between_epochs_ = true;
+  std::optional<double> rate_before_;  // the learning rate of the checkpoint, to be reported
+  double checkpoint_s_ = 0;  // of the checkpoint after the last epoch, told in the next one
+  LapClock epoch_clock_;
+
+  std::uint64_t global_step_ = 0;
+  std::int64_t skipped_in_a_row_ = 0, lost_rounds_in_a_row_ = 0;
+  // The steps that this rank has skipped in the running round, and in that whose exchange is under
+  // way.
+  std::int64_t skipped_in_round_ = 0, skipped_in_sent_round_ = 0;
+  bool must_stop_ = false;   // all ranks have agreed on it after the last step
+  StopVote stop_vote_;       // without an exchange
+  std::string round_steps_;  // that were chosen: a number for each epoch so far, joined by commas
+  std::size_t batch_ = 0;    // global, of the running epoch
+  double first_loss_ = 0, last_loss_ = 0;  // of epochs, with a dynamic batch
+  // The batch that was taken from the loader and is not computed yet.
+  bool is_loaded_ = false;
+  std::size_t loaded_global_samples_ = 0;
+  EpochTally tally_;  // of the running epoch
+};
+
+}  // namespace dp

@@ -1,0 +1,167 @@
+// How the training loop writes checkpoints and goes on from one.
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "app/process/option_names.hpp"
+#include "app/process/run_status.hpp"
+#include "app/process/stop_notice.hpp"
+#include "app/training/restore.hpp"
+#include "app/training/trainer.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+void Trainer::list_state(StateVisitor& visitor) {
+  replica_.list_state(visitor);
+  recorder_.list_state(visitor);
+  // In rounds, and without an exchange, each rank judges its own steps.
+  const StateShare judged =
+      replica_.exchanges_gradients() ? StateShare::replicated : StateShare::own;
+  tally_.list_state(visitor, judged);
+  visitor.value("run/step", global_step_);
+  visitor.value("run/first_loss", first_loss_);
+  visitor.value("run/last_loss", last_loss_);
+  visitor.value("run/skipped_in_a_row", skipped_in_a_row_, judged, StateMerge::first);
+  if (!run_.rounds.has_rounds()) return;
+  visitor.value("run/lost_rounds_in_a_row", lost_rounds_in_a_row_);
+  visitor.value("run/skipped_in_round", skipped_in_round_, judged, StateMerge::first);
+}
+
+void Trainer::begin_checkpoints() {
+  CheckpointOptions checkpoints = {
+      .folder = options_.checkpoint,
+      .every = parse_checkpoint_cadence("--checkpoint-every", options_.checkpoint_every),
+      .keep = checked_cast<std::size_t>(options_.checkpoint_keep),
+      .attempt = run_.attempt,
+      .compares_replicas = options_.exchange,
+      .timeout_s = options_.comm_timeout_s};
+  if (run_.resume) checkpoints.resumed_from = run_.resume->checkpoint;
+  StopNotice::set_checkpoints(options_.checkpoint);
+  checkpoints.on_complete = [this](const CheckpointId& id) {
+    recorder_.say_checkpoint(id.step, options_.checkpoint);
+  };
+  checkpoints.warn = [this](const std::string& line) { recorder_.warn_once(line); };
+  checkpoints_ = std::make_unique<Checkpoints>(*run_.device, replica_.sync().reducer(),
+                                               std::move(checkpoints));
+}
+
+// Returns the epoch to begin with, or to go on with.
+std::size_t Trainer::resume() {
+  if (!run_.resume) {
+    if (options_.resume) {
+      recorder_.say(
+          fmt::format("no checkpoint in {}: the run begins at its start", options_.checkpoint));
+    }
+    return 0;
+  }
+  const ResumePoint& point = *run_.resume;
+  const std::size_t epoch = point.epoch();
+  if (run_.rounds.is_auto()) take_round_steps(point.head.get("round_steps"));
+  // Codecs depend on the epoch, and what they keep on the codec.
+  replica_.begin_epoch(epoch);
+  StateList state;
+  list_state(state);
+  const std::vector<std::string> losses = restore_run(run_, state, point);
+  if (replica_.steps_of_round() == 0) skipped_in_round_ = 0;  // that round was ended
+  recorder_.say(fmt::format("resumed from step {} (epoch {}) of {}", global_step_, epoch + 1,
+                            options_.checkpoint));
+  if (!run_.resume_notes.empty()) {
+    recorder_.say(
+        fmt::format("it goes on with {}, so that it is not the run bit for bit that it "
+                    "would have been",
+                    fmt::join(run_.resume_notes, "; ")));
+  }
+  for (const std::string& line : losses) recorder_.say(line);
+  if (!point.head.has_owner()) {
+    recorder_.say(
+        "the parts of this checkpoint do not say whose they are (format 1): the names of their "
+        "files were taken at their word");
+  }
+  if (run_.has_other_schedule && global_step_ > 0) rate_before_ = tally_.learning_rate;
+  if (options_.log != "none" && point.log.empty()) {
+    recorder_.put_back_epochs();
+    recorder_.say(
+        "the log of the run so far is not there: of what was before, the new one has the rows of "
+        "epochs alone");
+  }
+  is_resumed_in_epoch_ = !point.epoch_is_over();
+  run_.resume.reset();  // frees the memory of its files
+  return is_resumed_in_epoch_ ? epoch : epoch + 1;
+}
+
+// With more epochs than before, a schedule that falls begins again higher up.
+void Trainer::tell_learning_rate() {
+  if (!rate_before_) return;
+  recorder_.say(fmt::format(
+      "learning rate: {:.3g} in step {}, the last one before the checkpoint, and {:.3g} in the "
+      "next one, by the schedule of {} epochs",
+      *rate_before_, global_step_, learning_rate(), run_.schedule.epochs));
+  rate_before_.reset();
+}
+
+// Not while the exchange of a round is under way, which such a question would wait for: it is asked
+// again after the step in which the sum is applied.
+void Trainer::checkpoint_if_due(bool ends_epoch) {
+  if (!checkpoints_ || replica_.is_round_under_way()) return;
+  const bool asks = checkpoints_->asks_at(global_step_);
+  if (asks) begin_checkpoint_time();
+  const bool is_due = checkpoints_->is_due(global_step_, ends_epoch);
+  if (asks) end_checkpoint_time();
+  if (is_due) write_checkpoint();
+}
+
+// What is between the two belongs to the epoch's checkpoint_s, and to no step.
+void Trainer::begin_checkpoint_time() {
+  const double before_s = epoch_clock_.lap();
+  if (!is_between_epochs_) tally_.earlier_s += before_s;
+}
+
+void Trainer::end_checkpoint_time() {
+  (is_between_epochs_ ? checkpoint_s_ : tally_.checkpoint_s) += epoch_clock_.lap();
+  replica_.begin_times();
+}
+
+// Training stands still while the state is copied.
+void Trainer::write_checkpoint() {
+  begin_checkpoint_time();
+  RunStatus::say_step(global_step_, true);
+  recorder_.gather_steps();  // the log's copy has all rows
+  StateList state;
+  list_state(state);
+  CheckpointExtras extras;
+  CheckpointHead head = run_.head();
+  head.set_owner(checkpoints_->part_of(global_step_));
+  head.set("epoch", tally_.epoch);
+  head.set("epoch_is_over", is_between_epochs_ ? 1 : 0);
+  if (run_.rounds.is_auto()) head.set("round_steps", round_steps_);
+  extras.log = recorder_.log_image(head);
+  extras.texts.emplace_back(kHeadEntry, head.text());
+  checkpoints_->write(global_step_, state, extras);
+  end_checkpoint_time();
+}
+
+// The end of the run always has a checkpoint, so that more epochs can be added.
+void Trainer::end_checkpoints() {
+  checkpoints_->finish();
+  if (!is_newest_complete() && checkpoints_->hanging().empty()) {
+    write_checkpoint();
+    checkpoints_->finish();
+  }
+  if (is_newest_complete()) return;
+  const auto left = checkpoints_->newest();
+  const std::string& hanging = checkpoints_->hanging();
+  recorder_.note_at_end(
+      (left ? fmt::format("the newest checkpoint in {} is that of step {}, and the "
+                          "run has come to step {}",
+                          options_.checkpoint, left->step, global_step_)
+            : fmt::format("there is no complete checkpoint in {}", options_.checkpoint)) +
+      (hanging.empty() ? "" : fmt::format(" ({})", hanging)));
+}
+
+bool Trainer::is_newest_complete() const {
+  const auto newest = checkpoints_->newest();
+  return newest && newest->step == global_step_;
+}
+
+}  // namespace dp

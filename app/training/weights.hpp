@@ -1,0 +1,53 @@
+// Weights from a file before the first step (--init), and into a file after each epoch (--export).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "app/options/options.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "io/files/weights_file.hpp"
+#include "kernels/device.hpp"
+#include "net/network.hpp"
+
+namespace dp {
+
+// All tensors of the network as evaluation uses them, in torch's order.
+[[nodiscard]] WeightSet collect_weights(Device& device, net::Network& network);
+
+// Sets every tensor of the network, for training and evaluation, from that of the same name. Those
+// whose names fit one of the patterns (with * and ?) keep their values. Throws SettingError(data)
+// if the file has no such tensor or one of another shape, or if a pattern fits no tensor.
+void apply_weights(const WeightsFile& weights, const Options& options, Device& device,
+                   net::Network& network);
+
+// Collective: rank 0 reads the file of --init, and all ranks get its weights.
+void load_initial_weights(const Options& options, Communicator& comm, Device& device,
+                          net::Network& network);
+
+// Keeps the weights of the best epoch, and writes the file of --export after each epoch. For one
+// rank.
+class WeightsExporter {
+ public:
+  // What a file means that is there already: nothing may be; the run goes on, and wrote it; or the
+  // run has begun anew, so that the file gets another name.
+  enum class Earlier { refused, continued, moved };
+  // Throws SettingError(data) if the file could not be made, unless the run goes on.
+  WeightsExporter(std::string path, WeightsFile head, Earlier earlier = Earlier::refused);
+
+  // `after_epoch` has the epoch and its results. Throws Error(data); the file is then as before.
+  void write(WeightSet after_epoch);
+
+  // What happened to a file of the run that cannot be read any more; usually empty.
+  [[nodiscard]] const std::string& warning() const { return warning_; }
+
+ private:
+  void take_earlier();
+
+  std::string path_, warning_;
+  WeightsFile file_;
+  WeightSet best_;
+  bool has_best_ = false, is_written_ = false;
+};
+
+}  // namespace dp

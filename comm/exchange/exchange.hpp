@@ -1,0 +1,164 @@
+// The exchange of one bucket: a state machine that never waits.
+//
+// An exchange replaces every rank's values of a bucket by their sum, with the same bits on all
+// ranks. The reducer drives several at once: it calls progress() until delivered() (the sum is in
+// place) and done() (all transfers have ended, and the buffers may be used for another bucket).
+//
+//     post_receives   before any rank starts, so that no message has to wait for its buffer
+//     prepare         when this rank's values are final: makes of them what is exchanged
+//     start           the exchange begins on this rank
+//     progress        handles what has come, at most one segment a call; true if something moved
+//
+// All ranks run the same exchanges of a bucket, one after the other. Before a new object takes over
+// a bucket's number on the same transport, there must be a barrier.
+//
+// Topologies are lists of messages that one engine carries out (segment_exchange.hpp). An exchange
+// gets its bucket when it is made and its message buffers when it runs: a *buffer set* is the
+// memory of one bucket in flight. Failures are Error(communication); the exchange's state is then
+// undefined, and the job ends.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/exchange/encode_sample.hpp"
+#include "comm/mpi/transport.hpp"
+#include "comm/rate/rate_control.hpp"
+#include "kernels/base/state.hpp"
+#include "kernels/base/trace.hpp"
+#include "kernels/codecs/codec.hpp"
+#include "kernels/device.hpp"
+
+namespace dp {
+
+// What an exchange works on. It is the same on all ranks except for the memory. Everything that it
+// refers to outlives the exchange.
+struct ExchangeSetup {
+  Transport* transport = nullptr;  // this rank's, shared by its exchanges
+  std::uint32_t bucket = 0;        // its number
+  std::uint32_t stream = 0;   // the first of its message streams (tags.hpp), which no other has
+  std::uint64_t offset = 0;   // of the bucket in the flat gradient, for EncodeContext
+  std::span<float> gradient;  // the bucket's values; the sum afterwards; memory of codec->memory()
+  float* residual = nullptr;  // as long as `gradient`; null: no error feedback
+  const Codec* codec = nullptr;
+  // The codec none on the same memory, for sums inside a host. Null: it is made when needed, on
+  // host memory.
+  const Codec* exact = nullptr;
+  std::uint64_t seed = 0;
+  std::size_t segment = 65536;  // floats, a multiple of the codec's block
+  std::size_t window = 4;  // segments that a rank may have on the wire before the first is taken
+  // Each rank's host as a number, by rank. Empty: each rank is on its own host.
+  std::span<const int> hosts = {};
+  TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
+  // How finely to round, for codecs that can be told; it may change between steps. Null: they
+  // decide alone. With it, messages carry rate notes (rate_control.hpp). The same on all ranks.
+  const RateOrder* rate = nullptr;
+  // Set once this rank wishes to stop, at any time and by any thread; null: never.
+  const std::atomic<bool>* stop_wish = nullptr;
+};
+
+// Values that this rank's encodes of one step have clamped (EncodeResult::clamped), and the place
+// of the first of them; in an exchange it counts from the start of the bucket.
+struct ClampedValues {
+  std::uint64_t count = 0;
+  std::size_t first = static_cast<std::size_t>(-1);
+
+  void add(const ClampedValues& more, std::size_t offset) {
+    if (more.count == 0) return;
+    count += more.count;
+    first = std::min(first, offset + more.first);
+  }
+};
+
+// What exchanges of a bucket have cost since clear_stats(). On a GPU a segment that is passed on is
+// decoded, added and encoded in one call, whose time counts as encode_s.
+struct ExchangeStats {
+  double encode_s = 0.0;
+  double decode_s = 0.0;
+  std::uint64_t sent_bytes = 0;  // payloads and headers
+  std::uint64_t received_bytes = 0;
+  EncodeSample::Sums sampled;
+};
+
+struct BufferNeeds {
+  std::size_t count = 0;
+  std::size_t bytes = 0;  // of each
+};
+
+// Message buffers, aligned to cache lines. With a device they are host memory that it can reach.
+class BufferSet {
+ public:
+  explicit BufferSet(const BufferNeeds& needs, Device* device = nullptr)
+      : stride_((needs.bytes + kAlignment - 1) / kAlignment * kAlignment), bytes_(needs.bytes) {
+    const std::size_t all = stride_ * needs.count + kAlignment;
+    if (device != nullptr) {
+      memory_ = device->allocate_host(all);
+    } else {
+      memory_.reset(new (std::align_val_t{kAlignment}) std::byte[all],
+                    [](std::byte* p) { ::operator delete[](p, std::align_val_t{kAlignment}); });
+    }
+  }
+  [[nodiscard]] std::byte* at(std::size_t i) const { return memory_.get() + i * stride_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  std::size_t stride_, bytes_;
+  Device::Memory memory_;
+};
+
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  [[nodiscard]] virtual BufferNeeds needs() const = 0;
+  virtual void post_receives(BufferSet& buffers, std::uint64_t step) = 0;
+  virtual void prepare() {}
+  virtual void start() = 0;
+  virtual bool progress() = 0;
+  [[nodiscard]] virtual bool delivered() const = 0;
+  [[nodiscard]] virtual bool done() const = 0;
+  // After delivered(): false if any rank's input was not finite. The same on all ranks.
+  [[nodiscard]] virtual bool finite() const = 0;
+  // After delivered(): where this rank's own values are not finite first, counted from the start of
+  // the bucket; kAllFinite if they are. On a GPU it may be the start of a segment.
+  static constexpr std::size_t kAllFinite = static_cast<std::size_t>(-1);
+  [[nodiscard]] virtual std::size_t first_not_finite() const { return kAllFinite; }
+  // After delivered(): what this rank has clamped. Nothing on a GPU, where codecs do not count.
+  [[nodiscard]] virtual ClampedValues clamped() const { return {}; }
+  // After delivered(): whether a rank that wishes to stop has said so in this exchange. The same on
+  // all ranks. False for exchanges that send nothing.
+  [[nodiscard]] virtual bool stop_is_wished() const = 0;
+  // After delivered(): what this exchange has sent in this step, over all ranks. Empty without
+  // ExchangeSetup::rate, and where nothing is sent.
+  [[nodiscard]] virtual RateTally rate_tally() const { return {}; }
+  // True while this rank has nothing in flight and some rank has not started this bucket.
+  [[nodiscard]] virtual bool waits_for_peer() const = 0;
+  // For a step that is skipped: adds the delivered sum to the residual of the rank that owns it, so
+  // that what residuals had given to it is not lost. Does nothing without feedback.
+  virtual void put_back_delivered() = 0;
+  // This rank ends here: what a link model still holds back goes to MPI at once, so that no other
+  // rank waits for it.
+  virtual void let_go() = 0;
+  // Counts saturated values in one encode of the next step (encode_sample.hpp). Does nothing for
+  // exchanges that have no scale.
+  virtual void measure_saturation() {}
+  // Call it between steps. Lists what an exchange keeps from step to step beside the residual; most
+  // keep nothing.
+  virtual void list_state(const std::string& /*prefix*/, StateVisitor& /*visitor*/) {}
+
+  [[nodiscard]] const ExchangeStats& stats() const { return stats_; }
+  void clear_stats() { stats_ = {}; }
+  // For an exchange that takes over another one's bucket.
+  void set_stats(const ExchangeStats& stats) { stats_ = stats; }
+
+ protected:
+  ExchangeStats stats_;
+};
+
+}  // namespace dp

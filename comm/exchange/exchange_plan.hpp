@@ -1,0 +1,131 @@
+// The list of all messages that one rank sends and receives in the exchange of a bucket. It is made
+// once.
+//
+// A topology is a rule that writes such a list for every rank (ring.cpp, direct.cpp, tree.cpp,
+// parameter_server.cpp, hierarchical.cpp). One engine carries out all lists (segment_exchange.hpp).
+// This is pure arithmetic, the same on all ranks; nothing here communicates or fails.
+//
+// A bucket is divided into *chunks* (one per rank, or a single one), a chunk into *segments*. Every
+// message is one segment: a *partial* sum on its way to the rank that completes it, or the *total*,
+// which that rank has encoded once and which is passed on unchanged.
+//
+// A list has no deadlock under two conditions. First, all messages of all ranks have one order in
+// which every rank's receives and sends are in the order of its list, and in which a message comes
+// before those that follow from it. Second, a rank sends at most `window` messages between a
+// message and the one that follows from it. Proof: suppose that messages are stuck, and take the
+// first of them in that order. All before it have been handled, so its sender has a free slot, and
+// its receiver, for which it is the next message, has posted its receive. The message that follows
+// from it can be sent, too: at most `window` sends lie between the two. If fewer are under way, a
+// slot is free. If all are, each has a receive waiting for it, since receivers keep `window`
+// receives posted, so one of them ends and its slot becomes free.
+// (tests/comm/exchange/exchange_plan_test.cpp runs the lists of up to 32 ranks without MPI.)
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+namespace dp {
+
+// How a bucket of n floats is divided: into `ranks` chunks, of which the first n mod ranks are one
+// float longer, and each chunk into segments.
+struct ExchangeShape {
+  std::size_t elements = 0;
+  std::size_t ranks = 1;
+  std::size_t segment = 65536;
+  // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
+  std::size_t turn = 0;
+
+  [[nodiscard]] std::size_t chunk_of(std::size_t owner) const {
+    return (owner + ranks - turn % ranks) % ranks;
+  }
+  [[nodiscard]] std::size_t chunk_begin(std::size_t chunk) const {
+    return elements / ranks * chunk + std::min(chunk, elements % ranks);
+  }
+  [[nodiscard]] std::size_t chunk_size(std::size_t chunk) const {
+    return elements / ranks + (chunk < elements % ranks ? 1 : 0);
+  }
+  // The number of segments of the longest chunk. A shorter chunk may have one less.
+  [[nodiscard]] std::size_t segments() const { return (chunk_size(0) + segment - 1) / segment; }
+  [[nodiscard]] std::size_t segment_begin(std::size_t chunk, std::size_t at) const {
+    return chunk_begin(chunk) + at * segment;
+  }
+  // 0 if the chunk has no such segment.
+  [[nodiscard]] std::size_t segment_size(std::size_t chunk, std::size_t at) const {
+    const std::size_t begin = std::min(at * segment, chunk_size(chunk));
+    return std::min(segment, chunk_size(chunk) - begin);
+  }
+  // The same bucket as one chunk.
+  [[nodiscard]] ExchangeShape whole() const { return {elements, 1, segment}; }
+};
+
+// One step of a rank's list: takes a message, or sends one, or both.
+struct PlanTask {
+  static constexpr int kNobody = -1;
+  enum class Take : std::uint8_t { nothing, partial, total };  // adds a partial, assigns a total
+  enum class Give : std::uint8_t {
+    nothing,
+    partial,  // encodes the sum so far
+    total,    // encodes the complete sum and replaces it by what others will decode
+    message   // forwards the received message as it is
+  };
+
+  int from = kNobody;  // the rank that the message comes from
+  Take take = Take::nothing;
+  Give give = Give::nothing;
+  // When the message comes, the sum so far has nothing but this rank's own values, which then count
+  // as zeros if they are not finite.
+  bool holds_only_own_values = false;
+  // The received or sent message is fp32, not the codec's.
+  bool takes_exact = false, gives_exact = false;
+  // ExchangePlan::add fills in the rest.
+  std::uint32_t segment = 0;
+  std::uint32_t first_target = 0, target_count = 0;
+
+  [[nodiscard]] bool takes() const { return from != kNobody; }
+  [[nodiscard]] bool gives() const { return give != Give::nothing; }
+  [[nodiscard]] bool encodes() const { return give == Give::partial || give == Give::total; }
+};
+
+struct ExchangePlan {
+  struct Segment {
+    std::size_t begin = 0, size = 0;  // in the bucket
+  };
+
+  explicit ExchangePlan(const ExchangeShape& cut) : shape(cut) {
+    segments.reserve(shape.ranks * shape.segments());
+    for (std::size_t chunk = 0; chunk < shape.ranks; ++chunk) {
+      for (std::size_t at = 0; at < shape.segments(); ++at) {
+        segments.push_back({shape.segment_begin(chunk, at), shape.segment_size(chunk, at)});
+      }
+    }
+  }
+
+  // Adds the next task, for segment `at` of that chunk; its message goes to all targets. Does
+  // nothing if the chunk has no such segment.
+  void add(std::size_t chunk, std::size_t at, PlanTask task, std::span<const int> to = {}) {
+    if (shape.segment_size(chunk, at) == 0) return;
+    task.segment = static_cast<std::uint32_t>(chunk * shape.segments() + at);
+    task.first_target = static_cast<std::uint32_t>(targets.size());
+    task.target_count = static_cast<std::uint32_t>(to.size());
+    targets.insert(targets.end(), to.begin(), to.end());
+    tasks.push_back(task);
+  }
+  void add(std::size_t chunk, std::size_t at, const PlanTask& task, std::initializer_list<int> to) {
+    add(chunk, at, task, std::span(to.begin(), to.size()));
+  }
+
+  [[nodiscard]] std::span<const int> targets_of(const PlanTask& task) const {
+    return std::span(targets).subspan(task.first_target, task.target_count);
+  }
+
+  ExchangeShape shape;
+  std::vector<Segment> segments;
+  std::vector<PlanTask> tasks;  // receives are taken, and sends made, in this order
+  std::vector<int> targets;
+};
+
+}  // namespace dp

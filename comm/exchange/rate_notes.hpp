@@ -1,0 +1,85 @@
+// The rate notes of one exchange on one rank: reads them from messages, writes them into messages,
+// and counts from them what the step has sent over all ranks (rate_control.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "comm/exchange/exchange_plan.hpp"
+#include "comm/rate/rate_control.hpp"
+
+namespace dp {
+
+class RateNotes {
+ public:
+  // Without an order messages have no notes. Both outlive this object.
+  RateNotes(const RateOrder* order, const ExchangePlan& plan) : order_(order), plan_(plan) {
+    if (order != nullptr) notes_.resize(plan.segments.size());
+  }
+
+  // The size of the note in every message.
+  [[nodiscard]] std::size_t bytes() const { return order_ == nullptr ? 0 : sizeof(RateNote); }
+  [[nodiscard]] const RateTally& tally() const { return tally_; }
+
+  void begin_step() {
+    tally_ = {};
+    std::ranges::fill(notes_, RateNote{});
+  }
+
+  // The task's message has come.
+  void take(const PlanTask& task, const std::byte* from, std::size_t payload_bytes) {
+    if (order_ == nullptr) return;
+    RateNote note;
+    std::memcpy(&note, from, sizeof note);
+    if (task.take == PlanTask::Take::total) {
+      count_total(task, note, payload_bytes);
+    } else {
+      add(notes_[task.segment], note);
+    }
+  }
+
+  // The task's message has been encoded.
+  void write(const PlanTask& task, std::byte* to, std::size_t payload_bytes) {
+    if (order_ == nullptr) return;
+    RateNote& note = notes_[task.segment];
+    RateNote mine;
+    order_->word.write(mine);
+    if (task.give != PlanTask::Give::total) {
+      mine.partial_bytes = static_cast<std::uint32_t>(payload_bytes);
+      ++mine.partials;
+    }
+    add(note, mine);
+    if (task.give == PlanTask::Give::total) count_total(task, note, payload_bytes);
+    std::memcpy(to, &note, sizeof note);
+  }
+
+ private:
+  void add(RateNote& sum, const RateNote& more) const {
+    RateWord word{.kind = order_->word.kind};
+    word.meet(sum);
+    word.meet(more);
+    sum.partial_bytes += more.partial_bytes;
+    sum.partials = static_cast<std::uint16_t>((sum.partials + more.partials) & ~RateNote::kAlarm);
+    word.write(sum);
+  }
+
+  void count_total(const PlanTask& task, const RateNote& note, std::size_t payload_bytes) {
+    const std::size_t size = plan_.segments[task.segment].size;
+    const std::size_t partials = note.partials & ~RateNote::kAlarm;
+    RateWord word{.kind = order_->word.kind};
+    word.meet(note);
+    tally_ += {.sites = {{{.bytes = note.partial_bytes, .values = partials * size},
+                          {.bytes = payload_bytes, .values = size}}},
+               .word = word,
+               .own_squares = {}};
+  }
+
+  const RateOrder* order_;
+  const ExchangePlan& plan_;
+  std::vector<RateNote> notes_;  // by segment: of partial sums
+  RateTally tally_;
+};
+
+}  // namespace dp

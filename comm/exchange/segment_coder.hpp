@@ -1,0 +1,109 @@
+// The codec calls of one rank in the exchange of a bucket: they add messages to its values, and
+// make messages of its values. Every call is measured and traced, and one encode per step is
+// sampled (encode_sample.hpp).
+//
+// A rank whose own values of a segment are not finite counts as a rank with zeros: it passes on
+// what it received, and the flag. If even that cannot be encoded, it sends zeros and keeps its
+// residual.
+//
+// Finite values whose sum is more than the codec can carry (2^126 for most) are treated in the same
+// way. A rank that has added one message of the codec to its own values counts as a rank with zeros
+// and passes that message on. A rank that has added several (the owner on direct, the root and the
+// inner ranks of a tree, the parameter server) cannot remove its own values again. It sends zeros,
+// and what the messages carried of that segment is lost, with what their senders' residuals had
+// given to it. Only in this case does a skipped step take something from residuals for good. Sums
+// within the codec's range, and all other segments, lose nothing.
+//
+// For a payload that no encoder writes, the codec throws Error(communication). Nothing is allocated
+// after construction.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/segment_rates.hpp"
+
+namespace dp {
+
+class Stopwatch;
+
+// The index of the first value that is not finite, in the memory that the segments lie in; 0 if all
+// are. Asks for halves, so that it is for failures only.
+[[nodiscard]] std::size_t find_not_finite(const SegmentMemory& memory,
+                                          std::span<const float> values);
+
+class SegmentCoder {
+ public:
+  // For the tasks of `plan`. Adds its costs to `stats`. Both outlive it.
+  SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan, ExchangeStats& stats);
+
+  // The largest payload of any message of the plan.
+  [[nodiscard]] std::size_t max_payload_bytes() const;
+
+  void begin_step(std::uint64_t step);
+  void measure_saturation() { sample_.measure_saturation(); }
+
+  // Whether some rank's input to the segment was not finite, as far as this rank knows.
+  void flag(std::uint32_t segment) { is_flagged_[segment] = 1; }
+  [[nodiscard]] bool is_flagged(std::uint32_t segment) const { return is_flagged_[segment] != 0; }
+  // Whether all segments whose total this rank holds were finite on all ranks.
+  [[nodiscard]] bool is_finite() const { return is_finite_; }
+  // Exchange::first_not_finite.
+  [[nodiscard]] std::size_t first_not_finite() const { return first_not_finite_; }
+  // Exchange::clamped.
+  [[nodiscard]] const ClampedValues& clamped() const { return clamped_; }
+  // What this step has encoded, where RateOrder asks for it.
+  [[nodiscard]] const SiteSquares& squares() const { return squares_; }
+
+  // For a task that takes a payload and sends nothing: adds a partial sum, or assigns the total.
+  void add(const PlanTask& task, std::span<const std::byte> received);
+  void assign_total(const PlanTask& task, std::span<const std::byte> received);
+  // Adds the payload that the task has taken, if any, and encodes the sum. If this is the total, it
+  // is replaced by what others decode. Returns the length of the encoded payload.
+  std::size_t add_and_encode(const PlanTask& task, std::span<const std::byte> received,
+                             std::span<std::byte> payload);
+
+  // For an exchange that sends nothing: the sum is already there, and only the verdict is missing.
+  void judge_own_values();
+  // What encodes of a codec with a rate keep from step to step.
+  void list_state(const std::string& prefix, StateVisitor& visitor) {
+    if (setup_.rate != nullptr) rates_.list_state(visitor, prefix);
+  }
+  // Exchange::put_back_delivered.
+  void put_back_delivered();
+
+ private:
+  [[nodiscard]] const SegmentMemory& memory() const { return setup_.codec->memory(); }
+  [[nodiscard]] std::span<float> values(const PlanTask& task) const;
+  [[nodiscard]] const Codec& incoming_codec(const PlanTask& task) const {
+    return task.takes_exact ? *setup_.exact : *setup_.codec;
+  }
+  [[nodiscard]] static RateSite site_of(const PlanTask& task);
+  [[nodiscard]] float step_of(const PlanTask& task, std::span<const float> sum,
+                              const float* residual);
+  [[nodiscard]] bool measures_squares(const PlanTask& task) const;
+  void note_own(std::span<const float> values, std::size_t begin);
+  [[nodiscard]] Stopwatch encode_watch(const PlanTask& task);
+  [[nodiscard]] Stopwatch decode_watch(const PlanTask& task, bool is_total, std::size_t bytes);
+  [[nodiscard]] TraceEvent slice(TraceKind kind, const PlanTask& task, bool is_total,
+                                 std::size_t bytes) const;
+
+  ExchangeSetup setup_;
+  const ExchangePlan& plan_;
+  ExchangeStats& stats_;
+  std::unique_ptr<Codec> own_exact_;  // if the setup has none and the plan needs one
+  std::size_t longest_ = 0;           // of the segments
+  EncodeSample sample_;
+  std::uint64_t step_ = 0;
+  bool is_finite_ = true;
+  std::size_t first_not_finite_ = Exchange::kAllFinite;
+  std::vector<std::uint8_t> is_flagged_;  // by segment
+  ClampedValues clamped_;
+  SiteSquares squares_ = {};
+  SegmentRates rates_;
+};
+
+}  // namespace dp

@@ -1,0 +1,100 @@
+#include "comm/exchange/segment_rates.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace dp {
+namespace {
+
+constexpr int kBinShift = 19;  // sign, exponent and four bits of the mantissa remain
+constexpr std::uint32_t kMagnitude = 0x7fffffffu;
+constexpr int kMostCode = 127;              // of the codec
+constexpr double kPrecision = 1.0 / 128.0;  // of steps, in octaves
+
+// Of a segment, kRun values in a row are looked at, in kMostRuns places.
+constexpr std::size_t kRun = 256, kMostRuns = 16;
+
+}  // namespace
+
+RelativeMagnitudes::RelativeMagnitudes(std::span<const float> values, const float* residual,
+                                       float step) {
+  const float inverse = 1.0f / step;
+  const std::size_t n = values.size();
+  const std::size_t stride = std::max(kRun, n / kMostRuns);
+  std::array<std::uint8_t, kRun> bins;
+  static_assert(kBins < 256);
+  for (std::size_t begin = 0; begin < n; begin += stride) {
+    const std::size_t count = std::min(kRun, n - begin);
+    const float* v = values.data() + begin;
+    const float* r = residual == nullptr ? nullptr : residual + begin;
+    const auto bin_of = [=](float value) {
+      const std::uint32_t bin = (std::bit_cast<std::uint32_t>(value) & kMagnitude) >> kBinShift;
+      return static_cast<std::uint8_t>(
+          std::min(std::max(bin, kBefore) - kBefore, std::uint32_t{kBins}));
+    };
+    if (r == nullptr) {
+#pragma omp simd
+      for (std::size_t i = 0; i < count; ++i) bins[i] = bin_of(v[i] * inverse);
+    } else {
+#pragma omp simd
+      for (std::size_t i = 0; i < count; ++i) bins[i] = bin_of((v[i] + r[i]) * inverse);
+    }
+    // Most are in the first bin, which needs no count of its own.
+    for (std::size_t i = 0; i < count; ++i) {
+      if (bins[i] != 0) ++from_[bins[i]];
+    }
+    sampled_ += count;
+  }
+  for (std::size_t bin = kBins; bin > 0; --bin) from_[bin - 1] += from_[bin];
+}
+
+double RelativeMagnitudes::count_from(float steps) const {
+  const auto bits = std::bit_cast<std::uint32_t>(steps);
+  const std::uint32_t bin = (bits >> kBinShift) - kBefore;
+  if (bin >= kBins) return 0.0;
+  // Within a bin values are taken to lie evenly.
+  constexpr double kWidth = 1u << kBinShift;
+  const double above = static_cast<double>(bits & ((1u << kBinShift) - 1u)) / kWidth;
+  return from_[bin] - above * (from_[bin] - from_[bin + 1]);
+}
+
+double RelativeMagnitudes::bits(double octaves) const {
+  if (sampled_ == 0) return 0.0;
+  const auto all = static_cast<double>(sampled_);
+  const float step = std::exp2(static_cast<float>(octaves));
+  const auto entropy_of = [&](double count) {
+    return count > 0.0 ? count / all * -std::log2(count / all) : 0.0;
+  };
+  double least = count_from(0.5f * step);              // of the code and larger ones
+  double sum = entropy_of(all - least) + least / all;  // a sign each
+  for (int code = 1; code <= kMostCode && least > 0.0; ++code) {
+    const double next =
+        code == kMostCode ? 0.0 : count_from((static_cast<float>(code) + 0.5f) * step);
+    sum += entropy_of(least - next);
+    least = next;
+  }
+  return sum;
+}
+
+float SegmentRates::step_for(std::size_t segment, std::span<const float> values,
+                             const float* residual, const Plan& plan) {
+  const RelativeMagnitudes magnitudes(values, residual, plan.step);
+  const double now = magnitudes.bits(0.0) / plan.planned_bits;
+  float& share = shares_[segment];
+  if (share == kUnknown) {
+    share = static_cast<float>(now);
+    return plan.step;
+  }
+  const double usual = std::max(share * plan.share_factor, kLeastShare);
+  share = static_cast<float>(usual + kWeight * (now - usual));
+  const double target = usual * plan.planned_bits;
+  double fine = -kMostOctaves, coarse = kMostOctaves;
+  while (coarse - fine > kPrecision) {
+    const double middle = (fine + coarse) / 2;
+    (magnitudes.bits(middle) > target ? fine : coarse) = middle;
+  }
+  return plan.step * std::exp2(static_cast<float>((fine + coarse) / 2));
+}
+
+}  // namespace dp

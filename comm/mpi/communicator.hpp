@@ -1,0 +1,259 @@
+// A group of ranks, and what they do together apart from the exchange of gradients.
+//
+// It wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread at a time uses it:
+// the main thread until a Reducer exists, then the reducer's (Reducer::run brings calls there). All
+// ranks call every method marked "collective", in the same order. Every wait sleeps between looks,
+// has a deadline, and names the silent rank (liveness.hpp). Failures of MPI and damaged messages
+// are Error(communication).
+//
+// Collective calls check what has come before it is used (seal.hpp). What MPI adds up itself cannot
+// be checked, so sums and agreements gather all ranks' values, and each rank adds them up. A rank's
+// checksum travels in a message of its own, at the same time as the data, which therefore need no
+// other place in memory; that of a text travels with its length.
+#pragma once
+
+#include <mpi.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "comm/mpi/liveness.hpp"
+#include "comm/mpi/peer_links.hpp"
+#include "comm/mpi/seal.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+// An error that every rank throws at the same place with the same message. Rank 0 prints it.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+class Communicator {
+ public:
+  static constexpr double kDefaultTimeout_s = 60.0;
+
+  // Collective.
+  explicit Communicator(MPI_Comm parent = MPI_COMM_WORLD);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] const std::string& host() const { return hosts_[static_cast<std::size_t>(rank_)]; }
+  [[nodiscard]] const std::vector<std::string>& hosts() const { return hosts_; }  // by rank
+  // This rank's number among the ranks whose host has the same name, and their count.
+  [[nodiscard]] int local_rank() const { return local_rank_; }
+  [[nodiscard]] int local_size() const { return local_size_; }
+  [[nodiscard]] MPI_Comm handle() const { return comm_; }
+
+  // Bytes that this rank has handed to MPI in the collective calls below and in liveness notices.
+  // Gradients are not included; exchanges count their own. A collective counts the least that its
+  // rank passes on. For P ranks that have n bytes each:
+  //     broadcast     the root (P-1)(n + 20), nobody else
+  //     gather        n + 4, the root nothing; of texts (P-1) 20 and n, the root without n
+  //     all_to_all    all parts but its own, and 4 for each
+  //     all_gather    (P-1)(n + 4)
+  //     sums, means   as an all_gather of each kPart values
+  //     agreement     (P-1) 8, and the broadcast of a text if it fails
+  [[nodiscard]] std::uint64_t control_bytes() const {
+    return control_bytes_ + liveness_.sent_bytes();
+  }
+  // What one gather_rows() of that many bytes adds to control_bytes() on this rank.
+  [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const {
+    return rank_ == 0 ? 0 : bytes + kSealBytes;
+  }
+
+  void set_timeout_s(double timeout_s) { timeout_s_ = timeout_s; }
+  [[nodiscard]] double timeout_s() const { return timeout_s_; }
+  // A deadline that starts now, for waits elsewhere.
+  [[nodiscard]] Deadline deadline() { return {liveness_, hosts_, &links_, rank_, timeout_s_}; }
+  // What the waits of this object are for from now on, such as "the loading of data", for messages;
+  // empty: they say it themselves.
+  void set_activity(std::string activity) { activity_ = std::move(activity); }
+  // Where warnings about slow ranks go. The thread that owns this object calls it.
+  void set_warn(std::function<void(const std::string&)> warn) {
+    liveness_.set_warn(std::move(warn));
+  }
+
+  void set_patience(const Patience& patience) { liveness_.set_patience(patience); }
+
+  // Runs f, which may take long and does not use MPI. Meanwhile another thread answers the other
+  // ranks' questions, so that they wait for this one (up to Patience::with_busy).
+  template <class F>
+  void busy(F f) {
+    const Beats beats(*this);
+    f();
+  }
+
+  // Collective: every rank's `text` becomes that of rank `root`.
+  void broadcast(std::string& text, int root = 0);
+  // Collective: all ranks' texts, by rank, on rank 0; empty on the others.
+  [[nodiscard]] std::vector<std::string> gather(const std::string& text);
+  // Collective: all ranks' rows, by rank, on rank 0; empty on the others. Every rank gives the same
+  // number of rows.
+  template <class Row>
+  requires std::is_trivially_copyable_v<Row>
+  [[nodiscard]] std::vector<Row> gather_rows(std::span<const Row> mine) {
+    std::vector<Row> all(rank_ == 0 ? mine.size() * static_cast<std::size_t>(size_) : 0);
+    gather_bytes(std::as_bytes(mine), all.data());
+    return all;
+  }
+  // Collective: one value of each rank, by rank, on all ranks.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  [[nodiscard]] std::vector<T> all_gather(const T& mine) {
+    std::vector<T> all(static_cast<std::size_t>(size_));
+    all_gather_bytes(std::as_bytes(std::span(&mine, 1)), all.data());
+    return all;
+  }
+  // Collective: writes the same number of values of each rank, by rank, into `all` on all ranks.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_gather(std::span<const T> mine, std::span<T> all) {
+    DP_ASSERT(all.size() == mine.size() * static_cast<std::size_t>(size_), "{} of {} for {} ranks",
+              all.size(), mine.size(), size_);
+    all_gather_bytes(std::as_bytes(mine), all.data());
+  }
+  // Collective: sends the part of `mine` from first_of_rank[r] to first_of_rank[r + 1] to rank r,
+  // and writes what is for this rank, by sender, into `all`. first_of_rank is the same everywhere.
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  void all_to_all(std::span<const T> mine, std::span<const std::size_t> first_of_rank,
+                  std::span<T> all) {
+    DP_ASSERT(first_of_rank.size() == static_cast<std::size_t>(size_) + 1 &&
+                  first_of_rank.back() <= mine.size(),
+              "{} parts of {} for {} ranks", first_of_rank.size(), mine.size(), size_);
+    all_to_all_bytes(std::as_bytes(mine), first_of_rank, sizeof(T), std::as_writable_bytes(all));
+  }
+  // Collective: sums over ranks, in place. Values are added in the order of ranks, so the bits are
+  // the same on all ranks and in every run. Of many of them kPart of each rank are gathered at a
+  // time, which bounds memory and how long a rank waits for one message.
+  static constexpr std::size_t kPart = 1 << 18;
+  void all_sum(std::span<std::int64_t> values);
+  void all_sum(std::span<double> values);
+  [[nodiscard]] std::int64_t all_sum(std::int64_t value);
+  [[nodiscard]] double all_sum(double value);
+  // Collective: means over ranks, in place; values are added as doubles in the order of ranks, in
+  // such parts.
+  void all_mean(std::span<float> values);
+  void barrier();
+
+  // Collective. If any rank has is_ok == false, all ranks throw an AgreedError with the message and
+  // kind of the lowest such rank.
+  void agree(bool is_ok, const std::string& message, ErrorKind kind = ErrorKind::usage);
+  // Collective: runs f on every rank, then agrees, so that an exception on one rank is thrown on
+  // all. f does not use MPI and may take as long as it needs (busy()).
+  template <class F>
+  void together(F f) {
+    std::string message;
+    int exit_code = 0;
+    try {
+      busy(f);
+    } catch (...) {
+      exit_code = exit_code_of_current_exception(message);
+    }
+    agree(exit_code == 0, message, static_cast<ErrorKind>(exit_code));
+  }
+
+  // For a message that the caller has received on handle(): it was damaged. `what` names it.
+  [[noreturn]] void throw_damaged(std::string_view what, int from) const;
+  // Waits for a request that the caller has made on handle(). `what` completes "silent for 60 s in
+  // ...".
+  void wait(MPI_Request& request, const char* what);
+  // Answers other ranks' questions whether this one is alive. The thread that owns this object
+  // calls it a few times a second when it does not wait in one of the methods above.
+  void serve() { liveness_.serve(whereabouts_); }
+  // What serve() tells them.
+  void set_whereabouts(const Whereabouts& whereabouts) { whereabouts_ = whereabouts; }
+  [[nodiscard]] const Whereabouts& whereabouts() const { return whereabouts_; }
+
+  // While it lives, another thread owns this object. There is one such thread at a time.
+  class Lent {
+   public:
+    explicit Lent(Communicator& owner) : owner_(owner) {
+      DP_ASSERT(!owner.is_lent_, "two exchanges at once have one communicator");
+      owner.is_lent_ = true;
+    }
+    ~Lent() { owner_.is_lent_ = false; }
+    Lent(const Lent&) = delete;
+    Lent& operator=(const Lent&) = delete;
+
+   private:
+    Communicator& owner_;
+  };
+
+  // While it lives, the others hear that this rank is busy, with what they do not take part in, and
+  // wait as long as it comes on. It may use MPI, and calls comes_on() often.
+  class Busy {
+   public:
+    explicit Busy(Communicator& owner) : owner_(owner), before_(owner.whereabouts_) {
+      owner_.whereabouts_.is_busy = 1;
+    }
+    ~Busy() { owner_.whereabouts_ = before_; }
+    Busy(const Busy&) = delete;
+    Busy& operator=(const Busy&) = delete;
+    void comes_on() {
+      ++owner_.whereabouts_.buckets_begun;
+      owner_.serve();
+    }
+
+   private:
+    Communicator& owner_;
+    Whereabouts before_;
+  };
+
+ private:
+  // The thread of busy().
+  class Beats {
+   public:
+    explicit Beats(Communicator& owner);
+    ~Beats();
+    Beats(const Beats&) = delete;
+    Beats& operator=(const Beats&) = delete;
+
+   private:
+    Communicator& owner_;
+    std::mutex mutex_;
+    std::condition_variable over_;
+    bool is_over_ = false;
+    std::thread thread_;
+  };
+
+  void gather_bytes(std::span<const std::byte> mine, void* all);
+  template <class Sum, class T, class ResultOf>
+  void add_in_parts(std::span<T> values, ResultOf result_of);
+  void all_gather_bytes(std::span<const std::byte> mine, void* all);
+  void all_to_all_bytes(std::span<const std::byte> mine, std::span<const std::size_t> first_of_rank,
+                        std::size_t size, std::span<std::byte> all);
+  void check_part(std::span<const std::byte> part, int from, const char* what) const;
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  double timeout_s_ = kDefaultTimeout_s;
+  std::string activity_;
+  std::uint64_t control_bytes_ = 0;
+  bool is_lent_ = false;
+  struct Parts {
+    std::vector<int> sizes, begins;
+  } sent_parts_, received_parts_;  // of all_to_all
+  // Of the parts of a collective, by rank.
+  std::vector<std::uint32_t> sent_checksums_, received_checksums_;
+  std::vector<std::string> hosts_;
+  PeerLinks links_;
+  Whereabouts whereabouts_;
+  Liveness liveness_;
+};
+
+}  // namespace dp

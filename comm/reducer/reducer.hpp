@@ -1,0 +1,290 @@
+// The reducer: a thread that makes all MPI calls from its creation on and exchanges gradients while
+// the caller computes.
+//
+// A step, as the caller sees it:
+//     begin_step(step)            the gradient may now be written
+//     bucket_ready(b)             bucket b's gradients are final; any order, each bucket once
+//     wait_step()                 the sums are in place on all ranks; tells whether they are finite
+// The thread exchanges the buckets in their planned order, several at a time, even if they become
+// ready in another order. It sleeps while the network works. Between steps it runs the functions
+// that run() gets.
+//
+// The call that waits for the thread throws its errors (a silent rank, a damaged message), and so
+// does every later call; the job cannot continue then. If a reducer is destroyed in the middle of a
+// step, the thread stops, and transfers stay under way until the job ends.
+//
+// All ranks make the same calls in the same order, except for bucket_ready. One thread calls; any
+// thread may call bucket_ready. From the second step on nothing is allocated.
+//
+// With a GPU the gradient may lie in the GPU's memory (ReducerOptions::device). Or it lies in host
+// memory and is copied there before the exchange and back after it (on_delivered). In both cases
+// the host is not told when the GPU has finished a bucket, so the thread asks for it (is_final),
+// and bucket_ready is not called.
+//
+// It has three parts: the thread (job_thread.hpp), the pipeline of buckets (bucket_pipeline.hpp)
+// and the meter of times (exchange_meter.hpp). A step is two jobs: one until all sums are in place,
+// one until all transfers have ended. Both run the same loop of looking, measuring and sleeping.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "comm/mpi/job_thread.hpp"
+#include "comm/mpi/look_pace.hpp"
+#include "comm/mpi/mpi_transport.hpp"
+#include "comm/mpi/prompt_gather.hpp"
+#include "comm/mpi/throttled_transport.hpp"
+#include "comm/rate/auto_rate.hpp"
+#include "comm/reducer/bucket_pipeline.hpp"
+#include "comm/reducer/error_sample.hpp"
+#include "comm/reducer/exchange_meter.hpp"
+#include "comm/topologies/buckets.hpp"
+#include "comm/topologies/exchange_kinds.hpp"
+#include "comm/topologies/topology.hpp"
+#include "kernels/base/state.hpp"
+
+namespace dp {
+
+struct ReducerOptions {
+  std::string topology = "ring";  // of the buckets that name none (topology.hpp)
+  // Every rank's host as a number, by rank; empty: by the hosts' names.
+  std::vector<int> hosts = {};
+  std::uint64_t seed = 0;
+  std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
+  std::size_t buckets_in_flight = 3;
+  std::size_t window = 4;  // segments on the wire, per bucket
+  // If nothing has moved for this time and a rank does not answer, the job ends. A rank that
+  // answers is computing; the others wait ten times as long for it (liveness.hpp).
+  double comm_timeout_s = 60.0;
+  // Limits what this rank sends, and what it receives, to so many bits per second, as one link to
+  // all other ranks would (throttled_transport.hpp); 0: no limit.
+  double throttle_bits_per_s = 0.0;
+  // The time between looks at the network while it works; 0: chosen by look_pace.hpp.
+  int sleep_us = 0;
+  // The device that holds the gradient and the residual; null: they are in host memory. Codecs are
+  // then the device's, and message buffers are host memory that it can reach. It outlives the
+  // reducer.
+  Device* device = nullptr;
+  // If set, the thread calls it at every look to ask whether the oldest bucket that is not final
+  // has become final, and bucket_ready is not called. From begin_step on it answers for that step.
+  std::function<bool(std::size_t bucket)> is_final = {};
+  // SGD's momentum, for buckets that send velocities; dgc has one of its own.
+  float momentum = 0.0f;
+  bool has_nesterov = false;
+  // The thread calls it when a bucket's sum is in place, for one bucket after the other, before
+  // wait_step returns. It is not known then whether the step is finite.
+  std::function<void(std::size_t bucket)> on_delivered = {};
+  // The thread calls it first, to make a GPU its current one.
+  std::function<void()> thread_start = {};
+  // The GPU that is_final asks for. Nothing becomes final on a GPU that has failed or stands still,
+  // so the thread asks it for its failure, and lets it know that it is waited for (Device::waits).
+  // Null: none.
+  Device* computing = nullptr;
+  // Operations that gather floats of all ranks in a step do it here: between begin_step and the
+  // step's last bucket. It outlives the reducer and no longer changes its reserve(). Null: none do.
+  GatherDesk* desk = nullptr;
+  // Gets the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
+  TraceTrack* trace = nullptr;
+  // Set once this rank wishes to stop after the running step. Outlives the reducer; null: never.
+  const std::atomic<bool>* stop_wish = nullptr;
+  // For tests: the thread calls it between looks.
+  std::function<void()> on_look = {};
+};
+
+// Whether a codec's step is chosen by a rate that all ranks agree on (rate_control.hpp).
+[[nodiscard]] bool has_rate(const CodecSpec& spec);
+
+struct StepVerdict {
+  bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
+  // If it is false: where this rank's own gradient was not finite first, in the order of the
+  // buckets; kAllFinite if it was.
+  std::size_t first_not_finite = Exchange::kAllFinite;
+  ClampedValues clamped;  // by this rank, counted from the start of the gradient
+  // What buckets with a rate (Reducer::set_rate) have sent; and the one whose residual has grown
+  // most on this rank, where that was measured.
+  RateTally rate;
+  std::optional<std::size_t> grown_bucket = std::nullopt;
+  BusyPeriod busy;  // on steady_clock
+  // Some rank wishes to stop after this step: all ranks do. Without buckets a rank knows only its
+  // own wish.
+  bool stop = false;
+};
+
+// Throws Error(usage) if there are not enough message streams for that many buckets (tags.hpp).
+void check_streams(std::size_t buckets);
+
+class Reducer {
+ public:
+  // Collective. `gradient` and `communicator` outlive the reducer; from now on only the thread uses
+  // the communicator. The buckets are disjoint slices of the gradient. Throws Error(usage) for an
+  // unknown topology, Error(internal) for a codec without a form for the device (has_codec).
+  Reducer(Communicator& communicator, std::span<float> gradient, std::vector<Bucket> buckets,
+          const ReducerOptions& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  void begin_step(std::uint64_t step);
+  void bucket_ready(std::size_t bucket);
+  // If the verdict is not finite, the owners of the delivered sums have put them back into their
+  // residuals, if there are any, so that nothing is lost with the step.
+  StepVerdict wait_step();
+
+  // Collective, between steps. From the next step on bucket b has the codec specs[b]. Residuals
+  // stay: what a bucket has not delivered yet is sent when its codec has feedback again. Buckets
+  // whose spec does not change keep their exchange and its state. Throws Error(usage) for a bad
+  // spec, with nothing changed.
+  void replace_codecs(const std::vector<std::string>& specs);
+
+  // Between steps: how finely buckets whose codec has a rate (has_rate) are rounded from the next
+  // step on. What `order` refers to must live until that step is over.
+  void set_rate(const RateOrder& order) { rate_ = order; }
+
+  // Collective, between steps. In the next step, after wait_step has returned, the sums are
+  // compared with the exact ones on a sample (error_sample.hpp), and saturated values are counted
+  // (encode_sample.hpp). A step that is skipped gives no result.
+  void sample_error();
+
+  // Collective: runs f(communicator) on the thread, after all exchanges begun so far, and returns
+  // what it returns or throws what it throws. Not between begin_step and the last bucket_ready: it
+  // would wait for the step.
+  template <class F>
+  auto run(F f) -> std::invoke_result_t<F, Communicator&> {
+    return thread_->run([&] { return f(communicator_); });
+  }
+
+  // Collective, as run(): exchanges between steps for which training waits. Their time counts as
+  // communication. Sums of few values, which cost waiting for the last rank; and means of many,
+  // which go over the throttled link if there is one.
+  void all_sum(std::span<std::int64_t> values);
+  void all_mean(std::span<float> values);
+
+  // What the exchanges have cost since the last call. Waits for the thread as run() does. Residuals
+  // are read for their norms, which takes as long as an addition of the gradient.
+  [[nodiscard]] CommTimes take_times();
+  // The same in two calls, with norms of 0: the first returns at once, the second waits. A step
+  // that begins between them is not in it. take_times() is not called between them.
+  void ask_times();
+  [[nodiscard]] CommTimes asked_times();
+
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
+  [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
+  [[nodiscard]] std::size_t window() const { return options_.window; }
+  // Between steps: when the last step's exchange of each bucket began, on steady_clock.
+  [[nodiscard]] std::span<const double> started_s() const { return started_s_; }
+  [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
+  // The bytes that this rank sends for one exchange of that bucket; nothing if they depend on the
+  // values.
+  [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
+  // This rank's list of messages in an exchange of that bucket, whose values are one sum.
+  [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;
+  // The message latencies, one after the other, of one exchange of that bucket: the topology's
+  // hops, with powersgd once for each of its two exchanges.
+  [[nodiscard]] std::size_t hops(std::size_t bucket) const;
+  [[nodiscard]] double wire_factor(std::size_t bucket) const;  // of this rank
+  // As long as the gradient if any bucket has feedback, empty otherwise. It is memory of
+  // ReducerOptions::device if one is given, which the host must not touch. Use it only between
+  // wait_step and begin_step.
+  [[nodiscard]] std::span<float> residual() const { return residual_; }
+  // Between steps, after all that was sent in the last one.
+  void scale_residual(float factor);
+  // The same, and the velocities too: gradients are from now on this many times as large.
+  void scale_memory(float factor);
+  // Between steps: this rank works alone, and has done another piece of its work. Until the next
+  // step begins, the others hear that it is busy and comes on.
+  void note_work() { work_done_.fetch_add(1, std::memory_order_relaxed); }
+  // Between steps: the residual, and what exchanges keep from step to step.
+  void list_state(StateVisitor& visitor);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void make_exchanges(const std::vector<std::string>& specs);
+  [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
+  // The floats that go over the topology, one sum after the other.
+  [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
+  // The codec that writes the bucket's messages.
+  [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {
+    return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
+  }
+
+  // The thread: the two jobs of a step, what they are made of, and what other jobs are.
+  void deliver_sums();
+  void take_rate();
+  void end_transfers();
+  template <class IsReached>
+  void exchange_until(IsReached is_reached);
+  void bucket_starts(std::size_t bucket);
+  void hand_over(std::size_t bucket);
+  void account();
+  void busy_begins();
+  [[nodiscard]] BusyPeriod busy_until_now() const;
+  void compare_samples();
+  [[nodiscard]] bool is_busy() const {
+    return pipeline_.is_in_flight() || (gather_ && gather_->is_under_way());
+  }
+  void rest();
+  void look_at_gpu();
+  void tell_whereabouts(std::size_t buckets_begun, bool is_in_step);
+  [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
+  [[nodiscard]] std::string describe_wait() const;
+  void answer();
+  [[nodiscard]] CommTimes taken_times();
+
+  Communicator& communicator_;
+  Communicator::Lent lent_;  // to this object's thread
+  std::span<float> gradient_;
+  std::vector<Bucket> buckets_;
+  ReducerOptions options_;
+  MpiTransport mpi_;
+  std::vector<int> hosts_;
+  std::optional<ThrottledTransport> throttled_;
+  std::unique_ptr<Codec> exact_;                // none, on the gradient's memory
+  std::vector<CodecSpec> specs_;                // by bucket
+  std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
+  RateOrder rate_;                              // of buckets whose codec has a rate
+  std::unique_ptr<LocalVelocity> velocity_;     // of the whole gradient, where an exchange wants it
+  std::shared_ptr<float> residual_memory_;
+  std::span<float> residual_;
+  // The exchanges use all of the above.
+  BucketPipeline pipeline_;
+  std::optional<PromptGather> gather_;  // with a desk
+
+  // The caller writes these before the step's jobs come, and reads the verdict after them; only
+  // is_ready_ changes meanwhile.
+  std::unique_ptr<std::atomic<bool>[]> is_ready_;
+  std::uint64_t step_ = 0;
+  JobThread::Number deliver_job_ = 0;  // of the step
+  StepVerdict verdict_;
+  JobThread::Number times_job_ = 0;           // of ask_times(), until asked_times()
+  CommTimes asked_times_;                     // its result
+  std::atomic<std::uint32_t> work_done_ = 0;  // since the last step
+
+  // The thread's own.
+  std::uint64_t running_step_ = 0;
+  ExchangeMeter meter_;
+  std::vector<double> started_s_;  // by bucket
+  double nap_squares_ = 0.0;       // of all steps, in s^2
+  BusyPeriod busy_;                // when it began, and what all steps had cost by then
+  std::unique_ptr<ErrorSample> sample_;
+  bool must_sample_ = false;  // the next step
+  bool is_sampling_ = false;  // the running one
+  LookPace pace_;
+  Clock::time_point served_at_, looked_at_gpu_;
+  std::optional<DeviceWaits::Wait> gpu_wait_;  // nothing of this rank is under way meanwhile
+
+  // Its jobs use all of the above: last, so that it ends first.
+  std::optional<JobThread> thread_;
+};
+
+}  // namespace dp

@@ -1,0 +1,31 @@
+// The slices of all ranks for one trace: on rank 0's clock, and gathered on rank 0.
+//
+// Every rank reads the offset of its clock (clock_offset.hpp) before the trace. These functions
+// come after it. Both are collective, and fail as the communicator does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <span>
+
+#include "comm/mpi/clock_offset.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "kernels/base/trace.hpp"
+
+namespace dp {
+
+// Reads the clock once more. Converts the slices' times to rank 0's clock, counted from its first
+// reading, and sorts each track as a trace's file needs it. Returns by how much this rank's times
+// may be wrong, in ns.
+[[nodiscard]] std::int64_t put_on_one_clock(Communicator& communicator, const ClockReading& first,
+                                            std::initializer_list<TraceTrack*> tracks);
+
+// Gives the slices of each rank to `take` on rank 0, one chunk after the other. Returns how many
+// rank 0 got.
+std::size_t gather_slices(
+    Communicator& communicator, std::span<const TraceEvent> mine,
+    const std::function<void(std::size_t rank, std::span<const TraceEvent>)>& take);
+
+}  // namespace dp

@@ -1,0 +1,57 @@
+// How the buckets of a codec are exchanged. For most codecs the run's topology carries what the
+// codec encodes. A codec that needs something else has a row here; no other code asks for its name.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/topologies/buckets.hpp"
+#include "comm/topologies/topology.hpp"
+#include "comm/topologies/velocity.hpp"
+#include "kernels/codecs/codec_spec.hpp"
+
+namespace dp {
+
+// What the exchange of one bucket is made of. Everything referred to outlives the exchange.
+struct ExchangeRequest {
+  // Complete except for `codec` and `segment`, which are those of `exact`: the codec none on the
+  // same memory.
+  ExchangeSetup setup;
+  std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
+  const CodecSpec* spec = nullptr;
+  const Topology* topology = nullptr;
+  std::span<const TensorSlot> tensors = {};  // the bucket's; needed only during the call
+  Device* device = nullptr;                  // where the values lie; null: in host memory
+  // For kinds that take the optimiser's momentum (dgc).
+  LocalVelocity* velocity = nullptr;
+};
+
+struct MadeExchange {
+  std::unique_ptr<Codec> codec;  // what the exchange encodes with; null: `exact`
+  std::unique_ptr<Exchange> exchange;
+};
+
+struct ExchangeKind {
+  std::size_t streams = 1;    // message streams, numbered from ExchangeSetup::stream on
+  bool has_momentum = false;  // it needs ExchangeRequest::velocity
+  MadeExchange (*make)(const ExchangeRequest&) = nullptr;
+  // The lengths, in floats, of the sums that go over the topology one after the other.
+  std::vector<std::size_t> (*sums)(const CodecSpec& spec, std::size_t elements,
+                                   std::span<const TensorSlot> tensors) = nullptr;
+};
+
+// The most streams that any kind of exchange needs.
+[[nodiscard]] std::size_t most_streams();
+[[nodiscard]] const ExchangeKind& exchange_kind(const CodecSpec& spec);
+
+// Whether exchanges of that codec take SGD's momentum from the optimiser: dgc, and ecq with
+// velocity=. Their gradients must have weight decay already.
+[[nodiscard]] bool takes_momentum(const CodecSpec& spec);
+
+// The floats of a segment: segment_bytes rounded up to whole blocks of the codec.
+[[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
+
+}  // namespace dp

@@ -1,0 +1,71 @@
+// Hierarchical: ranks add up in fp32 inside every host, one ring connects the hosts, and all ranks
+// get the result.
+//
+// The lowest rank of a host is its *leader*. A bucket is cut into L chunks, L the number of hosts.
+//
+//     inside      every other rank sends its values to its leader in fp32; the leader adds them to
+//                 its own in the order of ranks
+//     between     the leaders' sums go through a ring of L (ring.hpp), encoded; leaders alone hold
+//                 residuals
+//     inside      a leader sends each total to its host's ranks as it came, so all ranks decode the
+//                 same bytes
+//
+//     hosts {0 1} {2 3}:    1 ==> 0 --a--> 2 ==> 3,    3 ==> 2 --b--> 0 ==> 1
+//                           (==> inside a host, --> between hosts; a and b are the two chunks)
+//
+// So a host's link carries the bytes of one rank on a ring, not of all its ranks, and a value
+// passes L encodes. Inside a host MPI moves messages through shared memory. On a single host
+// nothing is encoded; totals are fp32, too.
+//
+// Order: segments are taken in groups of `window`. A group has first all messages inside the hosts,
+// chunk after chunk as the ring needs them, then the ring, whose totals are forwarded inside as
+// they come. In this order of all messages every rank's sends and receives are in the order of its
+// list, so there is no deadlock (exchange_plan.hpp).
+//
+// Cost: 2(L-1) hops between hosts and one hop inside a host before and after them: 2L hops for L
+// hosts, 2 for a single one (a leader takes its host's messages one after the other). A value
+// passes L encodes. hierarchical_wire_bytes has the bytes; those inside hosts count as sent, too.
+// For messages and failures see segment_exchange.hpp.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/exchange_plan.hpp"
+
+namespace dp {
+
+// `names` are the hosts, by rank. Returns for each rank the lowest rank whose host has the same
+// name.
+[[nodiscard]] std::vector<int> host_numbers(std::span<const std::string> names);
+
+// The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
+// included. `hosts` has each rank's host as a number, the same for ranks on one host; if it is
+// empty, each rank is on its own host. With W(c) as in ring.hpp for the L chunks, F(c) the same for
+// fp32, and m the number of ranks of the host:
+//     sum_c F(c) + 20 (P-1)                                               a rank that does not lead
+//     2 sum_c W(c) - W(l+1) - W(l+2) + (m-1) sum_c W(c) + 20 (P-1)        leader l = 0 .. L-1
+//     (P-1) F(0) + 20 (P-1)                                               the leader of one host
+[[nodiscard]] std::uint64_t hierarchical_wire_bytes(const ExchangeShape& shape,
+                                                    std::span<const int> hosts, std::size_t rank,
+                                                    const Codec& codec);
+
+// The longest chain of messages. Chunk c's sum starts at host c and its total ends at host c-2 (mod
+// L). At each end, a host with several ranks adds one message inside it:
+//     2(L-1) + the most over c of (1 if host c has several ranks) + (1 if host c-2 has)    L > 1
+//     2                                                                                    L = 1
+[[nodiscard]] std::size_t hierarchical_hops(std::size_t ranks, std::span<const int> hosts);
+
+// See Topology::wire_factor: 2(L-1)/L on leaders, 0 on the others.
+[[nodiscard]] double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts,
+                                              std::size_t rank);
+
+[[nodiscard]] ExchangePlan hierarchical_plan(const ExchangeShape& shape, std::span<const int> hosts,
+                                             std::size_t rank, std::size_t window);
+
+[[nodiscard]] std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup);
+
+}  // namespace dp

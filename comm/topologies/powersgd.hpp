@@ -1,0 +1,82 @@
+// PowerSGD exchanges each matrix of a bucket as two thin factors (Vogels, Karimireddy, Jaggi:
+// PowerSGD, 2019, algorithms 1 and 2).
+//
+// M_k is rank k's gradient plus its residual, a matrix of rows x columns; r is the codec's `rank=`.
+// Every rank holds the same Q, columns x r, from the step before (at first normal numbers). A step:
+//
+//     P   = sum_k M_k Q         all-reduced in fp32 by an exchange of the run's topology
+//     P   = orthonormalise(P)   every rank by itself: all hold the same bits
+//     Q_k = M_k^T P
+//     Q   = sum_k Q_k           all-reduced in the same way
+//     gradient   = P Q^T        on all ranks the same bits
+//     residual_k = M_k - P Q_k^T
+//
+// Conservation: sum_k residual_k = sum_k M_k - P Q^T, up to rounding, for every P. So the sum of
+// inputs is the delivered sum plus what residuals gain. (The paper subtracts the mean of what was
+// delivered instead of P Q_k^T. Both give the same sum of residuals, and only this sum matters for
+// later P and Q. Here residuals also stay small when ranks disagree.) Contraction: P's columns are
+// orthonormal, hence norm(residual_k) <= norm(M_k), and norm(sum M - P Q^T)^2 = norm(sum M)^2 -
+// norm(Q)^2. It is strict if Q is not zero. No c < 1 holds for all matrices, but Q follows the
+// largest singular vectors of what gathers in the residuals (power iteration).
+//
+// Between steps each column of Q is scaled by a power of two so that its largest magnitude is in
+// [1, 2). This changes neither the span of P nor any rounding. A column that has become zero is
+// drawn anew, because it would stay zero.
+//
+// A tensor whose factors would not be smaller, r (rows + columns) >= rows * columns, is summed as
+// it is in fp32, together with the P factors.
+//
+// Wire: two exchanges of fp32 values over the topology, with the messages and bytes that its header
+// describes. The *first* carries for each tensor its P factor, column after column, or the tensor
+// itself. The *second* carries the Q factors, column after column. Each has its own message stream:
+// the exchange's first stream and the one after it.
+//     wire bytes = wire bytes of `first_floats` + wire bytes of `second_floats` (PowerSgdPlan)
+// Cost: three passes over gradient and residual, of which only the last one writes, and 8 r flops
+// per value. Memory beyond the residual: about 3 x the factors.
+//
+// If the input of any rank is not finite, all ranks deliver zeros and know it; residuals and Q stay
+// as they were. A single rank exchanges nothing and leaves the gradient as it is.
+//
+// Host memory only. Failures are those of the inner exchanges.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/topologies/buckets.hpp"
+
+namespace dp {
+
+// Where each tensor of a bucket lies in the two exchanges. Pure arithmetic, the same on all ranks.
+struct PowerSgdPlan {
+  struct Tensor {
+    std::size_t begin = 0;  // in the bucket
+    std::size_t rows = 0, columns = 0;
+    bool is_factored = false;
+    std::size_t first = 0;   // of P, or of the tensor itself, in the first exchange
+    std::size_t second = 0;  // of Q, in the second
+  };
+  std::vector<Tensor> tensors;
+  std::size_t first_floats = 0, second_floats = 0;
+};
+// `tensors` follow each other without gaps; the first begins at the bucket's begin.
+[[nodiscard]] PowerSgdPlan plan_powersgd(std::span<const TensorSlot> tensors,
+                                         std::size_t factor_rank);
+
+struct PowerSgdSetup {
+  // The bucket. `codec` is a lossless one on host memory (none), which the inner exchanges use. If
+  // the residual is null, what is dropped is lost.
+  ExchangeSetup exchange;
+  std::span<const TensorSlot> tensors;  // the bucket's; needed only during construction
+  std::size_t factor_rank = 4;
+  // Makes the two inner exchanges by the run's topology. They own nothing of this struct.
+  std::function<std::unique_ptr<Exchange>(const ExchangeSetup&)> make_inner;
+};
+
+[[nodiscard]] std::unique_ptr<Exchange> make_powersgd(const PowerSgdSetup& setup);
+
+}  // namespace dp

@@ -1,0 +1,53 @@
+// The ring: a bandwidth-optimal all-reduce of a bucket in 2(P-1) hops from neighbour to neighbour.
+//
+// A bucket is cut into P chunks, a chunk into segments, and every message is one segment that goes
+// from rank r to rank r+1 mod P. On *hop* h, rank r sends chunk (r - h) mod P and receives chunk
+// (r - 1 - h) mod P:
+//
+//     hops 0 .. P-2      reduce-scatter: the message holds a partial sum; the receiver decodes it,
+//                        adds its own values, and encodes the result for the next hop. After hop
+//                        P-2 rank r has the complete sum of chunk (r + 1) mod P: it is the *owner*
+//     hops P-1 .. 2P-3   all-gather: the owner encodes its sum and sends it on hop P-1; the other
+//                        ranks decode this payload and forward it verbatim
+//
+//     P = 3, chunk 0:    0 --a0--> 1 --a0+a1--> 2 (owner) --sum--> 0 --sum--> 1
+//
+// So every rank encodes each chunk exactly once, and one residual of the bucket's size is enough.
+// The owner replaces its own sum by its decoded payload, so that all ranks hold the same bits.
+//
+// Order: segments are taken in groups of `window`; a group goes hop by hop, and a hop segment by
+// segment. While a rank decodes and encodes one segment, the others of the group are on the wire,
+// and the next group starts during the last hops of this one. If all messages are put in the order
+// (group, hop, segment, rank), every rank's sends and receives are in the order of its list, so
+// there is no deadlock (exchange_plan.hpp).
+//
+// Cost: 2(P-1) hops; a value passes P encodes; a rank sends 2(P-1)/P of the encoded bucket and the
+// frames (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
+#pragma once
+
+#include <memory>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/exchange_plan.hpp"
+
+namespace dp {
+
+// The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
+// included. With W(c) = sum over the segments s of chunk c of (20 + payload(s)):
+//     2 sum_c W(c) - W(r+1) - W(r+2) + 20 (P-1),       indices modulo P
+// since in each half a rank sends all chunks but one.
+[[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank,
+                                            const Codec& codec);
+
+// The longest chain of messages: 2(P-1), those of a chunk from neighbour to neighbour.
+[[nodiscard]] std::size_t ring_hops(std::size_t ranks);
+
+// See Topology::wire_factor: 2(P-1)/P on every rank. With direct it is the same.
+[[nodiscard]] double ring_wire_factor(std::size_t ranks);
+
+[[nodiscard]] ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank,
+                                     std::size_t window);
+
+[[nodiscard]] std::unique_ptr<Exchange> make_ring(const ExchangeSetup& setup);
+
+}  // namespace dp

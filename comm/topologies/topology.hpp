@@ -1,0 +1,42 @@
+// The list of topologies, which say who sends to whom. A new one is a file beside ring.cpp that
+// writes every rank's list of messages, and a row in topology.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/exchange_plan.hpp"
+
+namespace dp {
+
+struct Topology {
+  std::string_view name;
+  std::string_view help;  // one line
+  std::unique_ptr<Exchange> (*make)(const ExchangeSetup&);
+  // The exact number of bytes that `rank` sends for one exchange of a bucket with a codec of fixed
+  // payload size, start notices included. `hosts` is as in ExchangeSetup::hosts, by rank.
+  std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
+                              std::size_t rank, const Codec& codec);
+  // The number of message latencies that one exchange of a bucket takes one after the other: the
+  // longest chain of messages in which each waits for the one before. 0 for one rank.
+  std::size_t (*hops)(std::size_t ranks, std::span<const int> hosts);
+  // The encoded bytes that `rank` sends per byte of payload of the whole bucket; 0 where it encodes
+  // nothing. With hosts that add up in fp32, those that go to other hosts.
+  double (*wire_factor)(std::size_t ranks, std::span<const int> hosts, std::size_t rank);
+  // The list of messages that `rank` carries out for a bucket; `hosts` as above.
+  ExchangePlan (*plan)(const ExchangeShape& shape, std::span<const int> hosts, std::size_t rank,
+                       std::size_t window);
+  // Whether every rank encodes its own values, so that its residual shows what it has sent.
+  bool encodes_on_all_ranks = true;
+};
+
+// All topologies, in the order of --help.
+[[nodiscard]] std::span<const Topology> topology_list();
+
+// Throws an Error(usage) that begins with "--topology NAME: " and lists the known names.
+[[nodiscard]] const Topology& find_topology(std::string_view name);
+
+}  // namespace dp

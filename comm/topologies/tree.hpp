@@ -1,0 +1,52 @@
+// Tree: ranks form a binomial tree and add up towards rank 0, whose total comes back the same way.
+//
+// The parent of rank r is r without its lowest set bit. Its children are r + 1, r + 2, r + 4, ...
+// as long as the added number is below that bit (for rank 0: as long as the rank exists).
+//
+//     P = 8:             0
+//                 /      |    \         up      a rank adds its children's partial sums to its own
+//                4       2     1                values, nearest first, encodes the result and sends
+//               / \      |                      it to its parent
+//              6   5     3              down    rank 0 encodes the total once; its payload travels
+//              |                                down verbatim, farthest child first
+//              7
+//
+// Every rank encodes each value once, so one residual of the bucket's size is enough; rank 0's
+// takes what the encode of the total drops.
+//
+// Order: segments are taken in groups of `window`; in a group all segments go up, then all go down.
+// If all messages are put in the order (group, up, segment, from the leaves to the root), (group,
+// down, segment, from the root to the leaves), every rank's sends and receives are in the order of
+// its list, so there is no deadlock (exchange_plan.hpp).
+//
+// A tree is for small buckets, whose cost is latency: it takes 2 floor(log2 P) hops instead of a
+// ring's 2(P-1), but each hop carries the whole bucket (tree_wire_bytes). A value passes up to
+// floor(log2 P) + 1 encodes. For messages and failures see segment_exchange.hpp.
+#pragma once
+
+#include <memory>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/exchange/exchange_plan.hpp"
+
+namespace dp {
+
+// The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
+// included. With W = sum over the segments s of the bucket of (20 + payload(s)):
+//     (children(r) + (1 if r > 0)) W + 20 (P-1)
+[[nodiscard]] std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::size_t rank,
+                                            const Codec& codec);
+
+// The longest chain of messages: 2 floor(log2 P). A rank's distance from the root is the number of
+// set bits in its number. 2^k - 1, the first number with k set bits, is a rank if P is 2^k or more.
+[[nodiscard]] std::size_t tree_hops(std::size_t ranks);
+
+// See Topology::wire_factor: children(r) + (1 if r > 0).
+[[nodiscard]] double tree_wire_factor(std::size_t ranks, std::size_t rank);
+
+[[nodiscard]] ExchangePlan tree_plan(const ExchangeShape& shape, std::size_t rank,
+                                     std::size_t window);
+
+[[nodiscard]] std::unique_ptr<Exchange> make_tree(const ExchangeSetup& setup);
+
+}  // namespace dp

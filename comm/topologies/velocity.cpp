@@ -1,0 +1,71 @@
+#include "comm/topologies/velocity.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/error.hpp"
+#include "kernels/codecs/segment_memory.hpp"
+
+namespace dp {
+
+void LocalVelocity::prepare(std::size_t begin, std::span<float> gradient) {
+  const std::size_t n = gradient.size();
+  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
+  if (options_.clip == 0.0) {
+    for (std::size_t i = 0; i < n; i += kPiece) {
+      const std::span<float> piece = gradient.subspan(i, std::min(kPiece, n - i));
+      if (host_memory().is_finite(piece.data(), piece.size())) accelerate(begin + i, piece, 1.0f);
+    }
+    return;
+  }
+  const double squares = host_memory().squares_of_sum(gradient.data(), nullptr, n);
+  if (!std::isfinite(squares)) return;
+  const double most = options_.clip / std::sqrt(static_cast<double>(options_.ranks));
+  const double norm = std::sqrt(squares);
+  accelerate(begin, gradient, norm > most ? static_cast<float>(most / norm) : 1.0f);
+}
+
+void LocalVelocity::accelerate(std::size_t begin, std::span<float> gradient, float scale) {
+  const std::size_t n = gradient.size();
+  const float momentum = options_.momentum;
+  const float given = options_.has_nesterov ? momentum : 1.0f;  // of the velocity
+  const float direct = options_.has_nesterov ? scale : 0.0f;    // of the gradient
+  float* g = gradient.data();
+  float* u = velocity_.data() + begin;
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) {
+    u[i] = momentum * u[i] + scale * g[i];
+    g[i] = given * u[i] + direct * g[i];
+  }
+}
+
+void LocalVelocity::mask(std::size_t begin, std::span<const float> residual) {
+  const std::size_t n = residual.size();
+  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
+  const float* z = residual.data();
+  float* u = velocity_.data() + begin;
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) u[i] = z[i] == 0.0f ? 0.0f : u[i];
+}
+
+void LocalVelocity::mask_delivered(std::size_t begin, std::span<const float> delivered) {
+  const std::size_t n = delivered.size();
+  DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
+  const float* d = delivered.data();
+  float* u = velocity_.data() + begin;
+#pragma omp simd
+  for (std::size_t i = 0; i < n; ++i) u[i] = d[i] != 0.0f ? 0.0f : u[i];
+}
+
+void LocalVelocity::scale(float factor) {
+  options_.clip *= static_cast<double>(factor);
+  for (float& u : velocity_) u *= factor;
+}
+
+double warmup_ratio(double ratio, std::size_t epoch) {
+  // The ratio is 2^-2(epoch + 1). 2^-1000 is already below every allowed ratio.
+  const int exponent = epoch < 500 ? -2 * (static_cast<int>(epoch) + 1) : -1000;
+  return std::max(ratio, std::ldexp(1.0, exponent));
+}
+
+}  // namespace dp

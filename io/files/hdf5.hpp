@@ -1,0 +1,90 @@
+// HDF5's C library with owning handles and exceptions.
+//
+// H5Handle owns an identifier and closes it. DP_CHECK_HDF5(call) gives the call's value or throws
+// Error(data). The message has the system's reason, such as "No space left on device", if the
+// library's error stack has one, and otherwise its innermost description and the call. Only one
+// thread at a time may use HDF5 (Debian's library has no locks).
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace dp {
+
+class H5Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+
+  H5Handle() = default;
+  // Takes an identifier that DP_CHECK_HDF5 has returned, and the function that closes its kind.
+  H5Handle(hid_t id, Close closer) : id_(id), closer_(closer) {}
+  H5Handle(H5Handle&& other) noexcept;
+  H5Handle& operator=(H5Handle&& other) noexcept;
+  H5Handle(const H5Handle&) = delete;
+  H5Handle& operator=(const H5Handle&) = delete;
+  ~H5Handle();  // closes, and ignores an error
+
+  [[nodiscard]] hid_t get() const noexcept { return id_; }
+  // Closes now; throws Error(data) if that fails. Closing twice does nothing.
+  void close();
+
+ private:
+  hid_t id_ = H5I_INVALID_HID;
+  Close closer_ = nullptr;
+};
+
+// Must be the first call. It stops HDF5 from printing its error stack on stderr, as exceptions
+// carry the reason. It also stops HDF5 from closing files when the process ends, because it crashes
+// there if a file could not be written.
+void prepare_hdf5();
+
+// Open a file to read it, or make an empty one in place of what has this name, as open_new_file()
+// of io/files/saved_file.hpp does. Neither locks it, because some file systems have no lock
+// service. Nor is a lock needed: no file changes while it has its own name, except for logs, whose
+// readers allow for that.
+[[nodiscard]] H5Handle open_hdf5(const std::string& path);
+[[nodiscard]] H5Handle create_hdf5(const std::string& path);
+
+// All HDF5 calls return a negative value when they fail.
+template <class T>
+T check_hdf5(T value, const char* expression, const char* file, int line);
+// hid_t and hssize_t are one of these each, and in HDF5 1.14 the same one.
+extern template int check_hdf5(int, const char*, const char*, int);
+extern template long check_hdf5(long, const char*, const char*, int);
+extern template long long check_hdf5(long long, const char*, const char*, int);
+
+// What an attribute can be. Strings are UTF-8 of variable length; arrays are one-dimensional.
+using AttributeValue = std::variant<std::string, std::vector<std::string>, std::int64_t,
+                                    std::uint8_t, double, std::vector<double>>;
+
+// Write attributes of a file, group or data set and replace those that exist.
+void write_attribute(hid_t object, const std::string& name, const std::string& value);
+void write_attribute(hid_t object, const std::string& name, std::span<const std::string> values);
+void write_attribute(hid_t object, const std::string& name, std::int64_t value);
+void write_attribute(hid_t object, const std::string& name, std::uint8_t value);
+void write_attribute(hid_t object, const std::string& name, double value);
+void write_attribute(hid_t object, const std::string& name, std::span<const double> values);
+void write_any_attribute(hid_t object, const std::string& name, const AttributeValue& value);
+
+// Read a string attribute (of an array the first string, or an empty one if the array is empty), a
+// scalar number, or one that is whole and at least 0. They throw Error(data) if there is no such
+// attribute.
+[[nodiscard]] std::string read_text_attribute(hid_t object, const std::string& name);
+[[nodiscard]] double read_number_attribute(hid_t object, const std::string& name);
+[[nodiscard]] std::size_t read_whole_attribute(hid_t object, const std::string& name);
+// Reads an attribute as what it is; throws Error(data) if it is something else than
+// write_attribute() writes.
+[[nodiscard]] AttributeValue read_attribute(hid_t object, const std::string& name);
+[[nodiscard]] std::vector<std::string> attribute_names(hid_t object);
+
+// Where the object header of a data set begins in the file.
+[[nodiscard]] haddr_t header_address(hid_t object);
+
+}  // namespace dp
+
+#define DP_CHECK_HDF5(call) ::dp::check_hdf5((call), #call, __FILE__, __LINE__)

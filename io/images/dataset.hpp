@@ -1,0 +1,88 @@
+// Data sets by name. A data set is one row of the list in dataset.cpp: its name for --dataset, a
+// description, how it is made or loaded, and how to recognise a folder that holds it.
+//
+// load_dataset() throws Error(data) that names the file, what was found and what is expected, and
+// how to get a missing data set.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/images/augment.hpp"
+#include "io/images/image_source.hpp"
+
+namespace dp {
+
+// How training images of any size are cut (folders and packs).
+enum class CropKind {
+  automatic,  // pad, if all images have the network's size, otherwise resized
+  pad,        // as for testing, then padded and cut
+  resized,    // a random part, scaled to the network's size
+};
+
+enum class BadImages { fail, skip };
+
+struct DatasetRequest {
+  std::string data_dir = {};  // the folder with the files, or its parent; built-in sets: empty
+  // 0: all; otherwise the first ones (synthetic: exactly that many; folders: spread evenly over the
+  // list of images, which begins with all images of the first class)
+  std::size_t limit_train = 0;
+  std::size_t limit_test = 0;
+  std::uint64_t seed = 0;   // synthetic: what to draw
+  std::size_t threads = 1;  // that load or draw; the images do not depend on it
+  // Replace the set's own, or the measured ones, if they are given.
+  std::optional<std::array<float, kColours>> mean = {}, deviation = {};
+  // The rest is for folders and packs.
+  std::size_t image_size = 0;  // 0: by the rule in image_folder.hpp
+  CropKind crop = CropKind::automatic;
+  double validation_share = 0;  // 0: 0.1 where there are no test images
+  std::uint64_t split_seed = 0;
+  BadImages bad_images = BadImages::fail;
+  // How the caller will change training images; none: not at all. Only what is said about them
+  // depends on it.
+  std::optional<AugmentationRule> augment = AugmentationRule{};
+
+  [[nodiscard]] Normalization normalization(const Normalization& usual) const {
+    return {.mean = mean.value_or(usual.mean), .deviation = deviation.value_or(usual.deviation)};
+  }
+};
+
+struct Dataset {
+  std::unique_ptr<const ImageSource> train, test;  // of the same shape and classes
+  // One sentence each about things that are allowed but perhaps not meant.
+  std::vector<std::string> warnings = {};
+  // How the images are prepared, for the table at the start; empty where it goes without saying.
+  std::string about = {};
+  // Whether an image costs so much work that several threads may be needed (LoaderOptions).
+  bool is_decoded = false;
+};
+
+struct DatasetRow {
+  const char* name;  // on the command line
+  const char* text;  // what it is, for --help
+  Dataset (*load)(const DatasetRequest& request);
+  // Whether a folder, or the subfolder in which the set's archive unpacks, has the set's files.
+  // Null: the set is built in and reads none.
+  bool (*is_in)(const std::string& folder);
+};
+
+// In the order of --help.
+[[nodiscard]] std::span<const DatasetRow> dataset_list();
+
+// Throws Error(usage), which lists the known names, for an unknown one.
+[[nodiscard]] Dataset load_dataset(std::string_view name, const DatasetRequest& request);
+
+// Which data set a folder (or its parent) holds; empty if none, or several.
+[[nodiscard]] std::string detect_dataset(const std::string& data_dir);
+
+// Equal if training would see the same data (ImageSource::content_hash of both parts).
+[[nodiscard]] std::uint64_t content_hash(const Dataset& dataset);
+
+}  // namespace dp

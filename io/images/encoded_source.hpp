@@ -1,0 +1,67 @@
+// The image source of folders and packs: reads an image's file, decodes it, cuts and scales it.
+//
+// With BadImages::skip an image that cannot be decoded is replaced, always by the same one: the
+// next image of its class in the order of the source that can be decoded, after the last the first.
+// So the number of samples, their labels and their order do not change. The replacement gets the
+// crop that was drawn for the sample.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "io/images/dataset.hpp"
+#include "io/images/image_crop.hpp"
+#include "io/images/image_index.hpp"
+
+namespace dp {
+
+struct EncodedSourceOptions {
+  bool has_resized_crop = false;  // in training; otherwise the caller shifts
+  std::uint32_t short_side = 0;   // to which the shorter side is scaled before the centre is cut
+  BadImages bad_images = BadImages::fail;
+};
+
+class EncodedSource final : public ImageSource {
+ public:
+  // `members` are numbers of the index's images, increasing.
+  EncodedSource(ImageFacts facts, std::shared_ptr<const ImageIndex> index,
+                std::shared_ptr<const EncodedImages> files, std::vector<std::uint32_t> members,
+                const EncodedSourceOptions& options);
+
+  [[nodiscard]] std::size_t count() const noexcept override { return members_.size(); }
+  [[nodiscard]] std::int32_t label(std::size_t index) const override { return image(index).label; }
+  [[nodiscard]] Image read(std::size_t index, const Augmentation& crop,
+                           std::vector<std::uint8_t>& scratch) const override;
+  [[nodiscard]] std::vector<std::string> take_notes() const override;
+  [[nodiscard]] bool may_have_notes() const noexcept override {
+    return options_.bad_images == BadImages::skip;
+  }
+
+  // Takes over which images another source of the same members could not decode; they are not noted
+  // a second time.
+  void take_bad_images_of(const EncodedSource& other);
+
+  [[nodiscard]] const IndexedImage& image(std::size_t index) const;
+  [[nodiscard]] std::string path_of(std::size_t index) const;
+
+ protected:
+  [[nodiscard]] std::uint64_t hash_images() const override;
+
+ private:
+  void decode(std::size_t index, const Augmentation& crop, std::span<std::uint8_t> planar) const;
+  [[nodiscard]] std::size_t next_of_class(std::size_t index) const;
+
+  std::shared_ptr<const ImageIndex> index_;
+  std::shared_ptr<const EncodedImages> files_;
+  std::vector<std::uint32_t> members_;
+  EncodedSourceOptions options_;
+
+  mutable std::unique_ptr<std::atomic<bool>[]> is_bad_;  // images that could not be decoded
+  mutable std::mutex mutex_;
+  mutable std::vector<std::string> notes_;
+};
+
+}  // namespace dp

@@ -1,0 +1,87 @@
+// The list of a tree's images, and where their bytes come from: a tree of files, or a pack
+// (image_pack.hpp). It is all that is kept in memory: about 90 bytes an image with a name of 25.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/images/encoded_image.hpp"
+
+namespace dp {
+
+struct IndexedImage {
+  std::uint64_t name = 0;      // where it begins in ImageIndex::names
+  std::uint64_t place = 0;     // in a pack: of its first byte in the file
+  std::uint64_t checksum = 0;  // in a pack: XXH3 of its bytes
+  std::uint32_t folder = 0;    // in ImageIndex::folders
+  std::int32_t label = 0;
+  std::uint32_t bytes = 0;  // of the file
+  ImageHeader header = {};
+
+  friend bool operator==(const IndexedImage& a, const IndexedImage& b) {
+    return a.name == b.name && a.folder == b.folder && a.label == b.label && a.bytes == b.bytes &&
+           a.header.width == b.header.width && a.header.height == b.header.height;
+  }
+};
+
+// In the order of torchvision's ImageFolder: by class, by folder, by name, each compared byte by
+// byte. So images of one class stand together, and labels never decrease.
+struct ImageIndex {
+  std::vector<std::string> classes;
+  std::vector<std::string> folders;  // "cat" or "cat/2019": relative to the tree
+  std::string names;                 // each ends with a zero byte
+  std::vector<IndexedImage> images;
+
+  [[nodiscard]] std::string_view name_of(const IndexedImage& image) const {
+    return names.c_str() + image.name;
+  }
+  // "cat/2019/a.jpg"
+  [[nodiscard]] std::string path_of(const IndexedImage& image) const {
+    return folders[image.folder] + "/" + std::string(name_of(image));
+  }
+};
+
+// Where the encoded bytes of an index's images lie. Any number of threads may read at once.
+class EncodedImages {
+ public:
+  virtual ~EncodedImages() = default;
+  // Assigns the whole file. Throws Error(data) if it cannot be read and BadImage if it is not what
+  // the index says.
+  virtual void read(const ImageIndex& index, const IndexedImage& image,
+                    std::vector<std::uint8_t>& bytes) const = 0;
+  // XXH3 of the whole file. Throws as read() does.
+  [[nodiscard]] virtual std::uint64_t checksum(const ImageIndex& index,
+                                               const IndexedImage& image) const;
+  // For messages: "DIR/train/cat/1.jpg".
+  [[nodiscard]] virtual std::string name_of(const ImageIndex& index,
+                                            const IndexedImage& image) const = 0;
+};
+
+// A part of a data set, such as the folder train/, with its images.
+struct ImageTree {
+  std::string name;  // "train", "val", "test", or "" for a tree that is not divided
+  std::shared_ptr<ImageIndex> index;
+  std::shared_ptr<const EncodedImages> files;
+  bool has_headers = false;             // whether the index has them yet
+  std::vector<std::string> notes = {};  // a sentence each about what was left out
+};
+
+// The images that are not bad, by their numbers in the index; the others with their reasons.
+struct HeaderScan {
+  std::vector<std::uint32_t> good;
+  std::vector<std::string> bad;  // "DIR/train/cat/1.jpg: is empty"
+};
+
+// Reads the headers of these images with that many threads, unless the index has them, and enters
+// them. The result does not depend on the threads. Throws Error(data) if a file cannot be read.
+[[nodiscard]] HeaderScan scan_headers(ImageTree& tree, const std::vector<std::uint32_t>& images,
+                                      std::size_t threads);
+
+// A text for messages on one line: control characters and bytes that are not UTF-8 become \xNN.
+[[nodiscard]] std::string printable(std::string_view text);
+
+}  // namespace dp

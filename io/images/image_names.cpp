@@ -1,0 +1,64 @@
+#include "io/images/image_names.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "io/images/image_index.hpp"
+
+namespace dp {
+
+std::string in_lower_case(std::string_view name) {
+  std::string text(name);
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+bool has_image_suffix(std::string_view name) {
+  static constexpr std::array<std::string_view, 10> kSuffixes = {
+      ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"};
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return false;
+  const std::string suffix = in_lower_case(name.substr(dot));
+  return std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end();
+}
+
+bool is_of_system(std::string_view name) {
+  constexpr std::array<std::string_view, 11> kNames = {"__macosx",
+                                                       "@eadir",
+                                                       "#recycle",
+                                                       "@recycle",
+                                                       "$recycle.bin",
+                                                       "thumbs.db",
+                                                       "ehthumbs.db",
+                                                       "desktop.ini",
+                                                       "icon\r",
+                                                       "lost+found",
+                                                       "system volume information"};
+  return name.starts_with('.') || std::ranges::find(kNames, in_lower_case(name)) != kNames.end();
+}
+
+std::string LeftOut::text(std::string_view reason) const {
+  std::vector<std::string> parts;
+  const auto count = [&](std::size_t number, const char* one, const char* many) {
+    if (number > 0) parts.push_back(fmt::format("{} {}", number, number == 1 ? one : many));
+  };
+  count(files_, "file", "files");
+  count(folders_, "folder", "folders");
+  if (parts.empty()) return "";
+  const std::size_t all = files_ + folders_;
+  return fmt::format("{} {} left out, {} ({}{})", fmt::join(parts, " and "),
+                     all == 1 ? "was" : "were", reason, fmt::join(examples_, ", "),
+                     all > examples_.size() ? ", ..." : "");
+}
+
+void LeftOut::add(const std::string& name, std::size_t& count) {
+  constexpr std::size_t kMostExamples = 3;
+  ++count;
+  if (examples_.size() < kMostExamples) examples_.push_back(printable(name));
+}
+
+}  // namespace dp

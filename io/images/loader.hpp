@@ -1,0 +1,92 @@
+// Prepares batches ahead of time: threads decode, augment and normalise while the network computes.
+// If a GPU augments and normalises, batches are raw: bytes, and the crop of every image.
+//
+// The loader owns a ring of buffers, allocated once; each holds one step's batch of this rank, or a
+// part of it. Its threads fill them in the order of the steps, several threads a step, next() hands
+// them out in that order, and the bits do not depend on the number of threads. An epoch begins with
+// start_epoch(), even if the last one was not read to its end, and has steps() batches, or parts()
+// times as many. If a thread throws, next() throws the same at that step. One thread calls
+// set_batch(), set_view(), start_epoch() and next().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "io/images/augment.hpp"
+#include "io/images/image_source.hpp"
+#include "io/images/sampler.hpp"
+#include "kernels/base/pixels.hpp"
+
+namespace dp {
+
+struct LoaderOptions {
+  std::size_t global_batch = 1;
+  std::size_t rank = 0;
+  std::size_t ranks = 1;
+  std::size_t parts = 1;          // of a rank's batch (sampler.hpp); each is a Batch of its own
+  std::size_t largest_batch = 0;  // the most samples that a Batch will ever have; 0: as it is now
+  std::uint64_t seed = 0;         // of permutation and augmentation
+  SampleOrder order = SampleOrder::shuffled;                     // in_order for evaluation
+  std::optional<AugmentationRule> augment = AugmentationRule{};  // none: no random change
+  std::size_t threads = 1;                                       // at least 1
+  std::size_t buffers = 0;  // 0: two more than threads can be busy with at once
+  bool is_raw = false;      // Batch::bytes and crops instead of images
+  // Allocates the buffers, aligned to 64 bytes; null: ordinary memory.
+  std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = nullptr;
+  std::function<void(std::size_t step)> on_step =
+      nullptr;  // tests: a thread calls it before each step
+};
+
+struct Batch {
+  std::span<const float> images;         // [samples][height][width][3], 64-byte aligned
+  std::span<const std::uint8_t> bytes;   // raw: [samples][3][height][width]
+  std::span<const ImageCrop> crops;      // raw: [samples]
+  std::span<const std::int32_t> labels;  // [samples]
+  std::size_t samples = 0;               // of this rank; may be 0 in the last step
+  std::size_t global_samples = 0;        // of all ranks, in all parts
+  std::size_t step = 0;                  // within the epoch
+  std::size_t part = 0;                  // of the step
+  // Image k of this batch is number first_image + k image_stride of the step's images of all ranks.
+  std::size_t first_image = 0, image_stride = 1;
+};
+
+class Loader {
+ public:
+  // `source` must outlive the loader. No epoch is started yet.
+  Loader(const ImageSource& source, const LoaderOptions& options);
+  ~Loader();  // stops and joins the threads, also in the middle of an epoch
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  [[nodiscard]] std::size_t steps() const noexcept;
+  [[nodiscard]] std::size_t parts() const noexcept;
+  // The most samples that a batch of this rank has; set_batch() changes it.
+  [[nodiscard]] std::size_t largest_batch() const noexcept;
+
+  // Between epochs: the next ones have steps of this size. A part must not be larger than
+  // LoaderOptions::largest_batch.
+  void set_batch(std::size_t global_batch, std::size_t parts);
+
+  // Between epochs: every image of the next ones is augmented in this way, if augment is off.
+  void set_view(const Augmentation& view);
+
+  // Threads begin with the epoch's first batches. The batch that next() returned last becomes
+  // invalid. A resumed epoch continues at first_step; next() returns that step first.
+  void start_epoch(std::uint64_t epoch, std::size_t first_step = 0);
+
+  // The next step's batch, valid until the following next() or start_epoch(). Call it steps() times
+  // an epoch (less first_step), or parts() times as often. Waits if the threads are not ready.
+  const Batch& next();
+  // Whether next() would return at once.
+  [[nodiscard]] bool is_ready() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace dp

@@ -1,0 +1,56 @@
+// Scales a part of an image to the network's size: bilinear, with antialiasing when it shrinks, as
+// Pillow and torchvision do. The bits are those of Pillow's resize() with BILINEAR.
+//
+// Each output pixel is a weighted mean of the input pixels under a triangle, which is two input
+// pixels wide when the image grows and two output pixels wide when it shrinks. First columns, then
+// rows; weights have 22 binary digits, and the values between the two are bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "io/images/encoded_image.hpp"
+
+namespace dp {
+
+struct Resampling {
+  PixelBox source;                      // the part of the whole image that is scaled ...
+  std::uint32_t width = 0, height = 0;  // ... to this size ...
+  PixelBox cut;                         // ... of which this part is made
+};
+
+// Keeps its memory from image to image: the scaled columns of the rows that are needed, and no
+// whole image.
+class Resampler final : public RowSink {
+ public:
+  // An image is scaled by prepare(), take_row() for all rows of what.source (others are passed
+  // over), and finish(), which writes cut.width x cut.height pixels to `planar`, one channel behind
+  // the other.
+  void prepare(const Resampling& what);
+  void take_row(const PixelBox& box, std::uint32_t y, const std::uint8_t* pixels) override;
+  void finish(std::span<std::uint8_t> planar);
+
+  // All of this for an image in memory. `source` must lie in image.box.
+  void run(const DecodedImage& image, const Resampling& what, std::span<std::uint8_t> planar);
+
+ private:
+  // The weights of one axis: output i is the sum over k < taps of weight[i * taps + k] times input
+  // first[i] + k.
+  struct Axis {
+    std::uint32_t taps = 0;
+    std::vector<std::uint32_t> first;
+    std::vector<std::int32_t> weight;
+    std::vector<double> scratch;
+    // Computes taps and weights for `count` outputs from number `begin` on, of `size` in all.
+    void plan(std::uint32_t input, std::uint32_t size, std::uint32_t begin, std::uint32_t count);
+  };
+
+  Resampling what_;
+  Axis columns_, rows_;
+  std::uint32_t top_ = 0, bottom_ = 0;  // the rows of the source that are needed
+  std::vector<std::uint8_t> narrow_;    // planar, of the output's width and the input's rows
+  std::vector<std::int32_t> sums_;
+};
+
+}  // namespace dp

@@ -1,0 +1,63 @@
+#include "io/images/sampler.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "kernels/base/error.hpp"
+#include "kernels/base/random.hpp"
+
+namespace dp {
+
+Sampler::Sampler(const SamplerOptions& options) : options_(options) {
+  DP_ASSERT(options.global_batch > 0, "global batch 0");
+  DP_ASSERT(options.rank < options.ranks, "rank {} of {}", options.rank, options.ranks);
+  DP_ASSERT(options.parts > 0, "a batch in no parts");
+  if (options.order == SampleOrder::shuffled) {
+    static_cast<void>(checked_cast<std::uint32_t>(options.samples));
+    permutation_.resize(options.samples);
+  }
+  start_epoch(0);
+}
+
+void Sampler::start_epoch(std::uint64_t epoch) {
+  epoch_ = epoch;
+  // Each epoch starts from the identity, so that its order does not depend on earlier epochs.
+  std::iota(permutation_.begin(), permutation_.end(), 0u);
+  const CounterRng rng(options_.seed, RandomStream::permutation, epoch);
+  for (std::size_t i = permutation_.size(); i > 1; --i) {  // Fisher-Yates, Durstenfeld's form
+    std::swap(permutation_[i - 1], permutation_[rng.below(i, i)]);
+  }
+}
+
+void Sampler::set_batch(std::size_t global_batch, std::size_t parts) {
+  DP_ASSERT(global_batch > 0 && parts > 0, "a batch of {} in {} parts", global_batch, parts);
+  options_.global_batch = global_batch;
+  options_.parts = parts;
+}
+
+std::size_t Sampler::steps() const noexcept {
+  return (options_.samples + options_.global_batch - 1) / options_.global_batch;
+}
+
+std::size_t Sampler::global_samples(std::size_t step) const {
+  DP_ASSERT(step < steps(), "step {} of {}", step, steps());
+  return std::min(options_.global_batch, options_.samples - step * options_.global_batch);
+}
+
+std::size_t Sampler::rank_samples(std::size_t step, std::size_t part) const {
+  DP_ASSERT(part < options_.parts, "part {} of {}", part, options_.parts);
+  const std::size_t all = global_samples(step);
+  return all > place(part) ? (all - place(part) - 1) / places() + 1 : 0;
+}
+
+std::size_t Sampler::largest_batch() const noexcept { return steps() == 0 ? 0 : rank_samples(0); }
+
+std::size_t Sampler::sample(std::size_t step, std::size_t k, std::size_t part) const {
+  DP_ASSERT(k < rank_samples(step, part), "sample {} of {} in step {}", k, rank_samples(step, part),
+            step);
+  const std::size_t position = step * options_.global_batch + place(part) + k * places();
+  return permutation_.empty() ? position : permutation_[position];
+}
+
+}  // namespace dp

@@ -1,0 +1,46 @@
+// The built-in data set: ten classes of drawn shapes and textures, 32x32, in colour and noise.
+//
+// Six shapes (disc, ring, square, diamond, triangle, cross) and four textures (flat stripes, steep
+// stripes, checker, dots) at random places, sizes and angles, in random colours on a random ground,
+// partly hidden and noisy. Disc and ring, square and diamond, the two stripes, checker and dots are
+// close on purpose. No class changes under a horizontal flip. Colours carry no label, so a linear
+// classifier is poor. Classes are balanced: image i shows class i mod 10.
+//
+// Image i of a split is a pure function of (seed, split, i) that uses only +, -, *, / and square
+// roots, so that every machine draws the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/images/dataset.hpp"
+
+namespace dp {
+
+inline constexpr std::size_t kSyntheticTrain = 12'800;
+inline constexpr std::size_t kSyntheticTest = 2'000;
+inline constexpr std::size_t kSyntheticClasses = 10;
+inline constexpr ImageShape kSyntheticShape{.height = 32, .width = 32};
+
+// Other values would make other images of the same seed.
+enum class Split : std::uint64_t { train = 0, test = 1 };
+
+[[nodiscard]] std::vector<std::string> synthetic_class_names();
+
+// Draws image `index` into `pixels` (kSyntheticShape, planar); returns its label.
+std::int32_t draw_synthetic(std::uint64_t seed, Split split, std::size_t index,
+                            std::span<std::uint8_t> pixels);
+
+// `count` images drawn by `threads` threads (at least 1); the result does not depend on threads.
+[[nodiscard]] ImageSet make_synthetic(Split split, std::size_t count, std::uint64_t seed,
+                                      std::size_t threads = 1,
+                                      const Normalization& normalization = {});
+
+// The data set: kSyntheticTrain and kSyntheticTest images, or as many as the request limits them
+// to.
+[[nodiscard]] Dataset load_synthetic(const DatasetRequest& request);
+
+}  // namespace dp

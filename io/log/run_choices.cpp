@@ -1,0 +1,106 @@
+#include "io/log/run_choices.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+
+#include "io/files/hdf5.hpp"
+#include "io/files/trial.hpp"
+#include "kernels/base/setting_error.hpp"
+
+namespace dp {
+namespace {
+
+// An option of the run from /config; 0 if it is not set.
+std::size_t number_of(hid_t config, const std::string& name) {
+  const std::string text = read_text_attribute(config, name);
+  std::size_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+// 0 for steps without any, such as those of a warm-up. Empty where a step is missing, or none has
+// any.
+std::vector<double> read_planned_bits(hid_t file, std::uint64_t file_bytes) {
+  struct Row {
+    std::int64_t step;
+    double bits;
+  };
+  if (H5Lexists(file, "steps", H5P_DEFAULT) <= 0) return {};
+  const H5Handle table(DP_CHECK_HDF5(H5Dopen2(file, "steps", H5P_DEFAULT)), H5Dclose);
+  const H5Handle type(DP_CHECK_HDF5(H5Dget_type(table.get())), H5Tclose);
+  if (H5Tget_member_index(type.get(), "planned_bits") < 0) return {};
+  const H5Handle space(DP_CHECK_HDF5(H5Dget_space(table.get())), H5Sclose);
+  const auto count =
+      static_cast<std::uint64_t>(DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get())));
+  // A damaged file may claim any length.
+  if (count > file_bytes / H5Tget_size(type.get())) {
+    throw Error(ErrorKind::data, "HDF5: the table /steps is damaged");
+  }
+  const H5Handle row(DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, sizeof(Row))), H5Tclose);
+  DP_CHECK_HDF5(H5Tinsert(row.get(), "step", offsetof(Row, step), H5T_NATIVE_INT64));
+  DP_CHECK_HDF5(H5Tinsert(row.get(), "planned_bits", offsetof(Row, bits), H5T_NATIVE_DOUBLE));
+  std::vector<Row> rows(count);
+  if (count > 0) {
+    DP_CHECK_HDF5(H5Dread(table.get(), row.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, rows.data()));
+  }
+  std::vector<double> bits;
+  for (const Row& each : rows) {
+    if (each.step != static_cast<std::int64_t>(bits.size()) + 1) return {};
+    bits.push_back(each.bits > 0.0 ? each.bits : 0.0);
+  }
+  if (std::ranges::all_of(bits, [](double each) { return each == 0.0; })) return {};
+  return bits;
+}
+
+RunChoices read(const std::string& path) {
+  const H5Handle file = open_hdf5(path);
+  const H5Handle config(DP_CHECK_HDF5(H5Gopen2(file.get(), "config", H5P_DEFAULT)), H5Gclose);
+  const H5Handle model(DP_CHECK_HDF5(H5Gopen2(file.get(), "model", H5P_DEFAULT)), H5Gclose);
+  RunChoices choices;
+  choices.model = read_text_attribute(model.get(), "name");
+  choices.precision = read_text_attribute(config.get(), "precision");
+  choices.device = read_text_attribute(file.get(), "devices");
+  const std::size_t ranks = read_whole_attribute(file.get(), "world_size");
+  choices.batch_per_rank = number_of(config.get(), "batch-size");
+  if (choices.batch_per_rank == 0) {
+    // The ranks' parts differ by at most one image; rank 0 has the larger one.
+    // Logs of earlier versions know no parts.
+    const bool has_parts = H5Aexists(config.get(), "accumulate") > 0;
+    const std::size_t parts = has_parts ? number_of(config.get(), "accumulate") : 1;
+    const std::size_t batch = number_of(config.get(), "global-batch");
+    std::size_t at_once = 0;
+    if (__builtin_mul_overflow(ranks, parts, &at_once) || at_once == 0) {
+      throw Error(ErrorKind::data, "HDF5: no rank has a part of the batch");
+    }
+    choices.batch_per_rank = batch / at_once + (batch % at_once > 0 ? 1 : 0);
+  }
+  choices.algorithms = read_text_attribute(model.get(), "algorithms");
+  choices.exchange_path = read_text_attribute(file.get(), "exchange_path");
+  choices.bucket_bytes = read_whole_attribute(file.get(), "bucket_bytes");
+  choices.planned_bits = read_planned_bits(file.get(), std::filesystem::file_size(path));
+  if (H5Aexists(file.get(), "round_steps") > 0) {
+    choices.round_steps = read_text_attribute(file.get(), "round_steps");
+  }
+  return choices;
+}
+
+}  // namespace
+
+RunChoices read_run_choices(const std::string& path) {
+  prepare_hdf5();
+  try {
+    try_in_child(path, [&] { static_cast<void>(read(path)); });
+    return read(path);
+  } catch (const Error& error) {
+    const std::string reason = error.what();
+    throw SettingError(
+        Setting::earlier_log, path,
+        reason.starts_with("HDF5") ? "is not the log of a run, or it is damaged" : reason,
+        ErrorKind::data);
+  }
+}
+
+}  // namespace dp

@@ -1,0 +1,74 @@
+#include "io/log/run_log_earlier.hpp"
+
+#include "io/files/trial.hpp"
+#include "io/files/whole_file.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+// Leaves out the rows of a table whose `column` is `first` or more.
+void cut(LogTable& table, const char* column, std::int64_t first) {
+  std::vector<std::byte> kept;
+  for (std::size_t row = 0; row < table.count(); ++row) {
+    if (table.whole_number(row, column) >= first) continue;
+    const auto at = table.rows.begin() + static_cast<std::ptrdiff_t>(row * table.row_bytes());
+    kept.insert(kept.end(), at, at + static_cast<std::ptrdiff_t>(table.row_bytes()));
+  }
+  table.rows = std::move(kept);
+}
+
+// Tables that an earlier dptrain did not write stay empty.
+void add_later_tables(LogContents& log) {
+  const auto place = log.tables.begin() + LogTable::kTensors;
+  LogTable tensors = empty_log_tables()[LogTable::kTensors];
+  if (place == log.tables.end() || place->name != tensors.name) {
+    log.tables.insert(place, std::move(tensors));
+  }
+}
+
+}  // namespace
+
+// A run's log; nothing if the bytes are none.
+std::optional<LogContents> read_run_log(std::span<const std::byte> bytes) {
+  try {
+    LogContents log = read_log_image(bytes, empty_log_tables());
+    const auto* version = log.group("").get<std::int64_t>("format_version");
+    const bool is_whole = log.tables.size() > LogTable::kSessions;
+    if (is_whole) add_later_tables(log);
+    if (version != nullptr && *version == kLogFormatVersion && is_whole) return log;
+  } catch (const Error&) {
+  }
+  return std::nullopt;
+}
+
+std::optional<LogContents> read_run_log(const std::string& path) {
+  try {
+    const std::vector<std::byte> bytes = read_whole_file(path);
+    try_in_child(path, [&] { static_cast<void>(read_run_log(bytes)); });
+    return read_run_log(bytes);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Puts the contents of a log back to where its run goes on.
+void put_back(LogContents& contents, const RunInfo& info) {
+  for (const std::size_t table :
+       {LogTable::kEpochs, LogTable::kRanks, LogTable::kBuckets, LogTable::kTensors}) {
+    cut(contents.tables[table], "epoch", info.first_epoch);
+  }
+  if (contents.tables.size() > LogTable::kSteps) {
+    cut(contents.tables[LogTable::kSteps], "step", info.first_step + 1);
+  } else if (info.has_steps) {
+    contents.tables.push_back(empty_log_tables().back());
+  }
+}
+
+bool is_same_run(const LogContents& one, const LogContents& other) {
+  const auto* id = one.group("").get<std::string>("run_id");
+  const auto* its = other.group("").get<std::string>("run_id");
+  return id != nullptr && its != nullptr && *id == *its;
+}
+
+}  // namespace dp

@@ -1,0 +1,61 @@
+#include "app/output/gpu_notes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace dp {
+namespace {
+
+std::map<std::string, std::string> notes(const GpuFacts& facts) {
+  std::map<std::string, std::string> by_word;
+  for (const auto& [word, text] : gpu_notes(facts)) by_word[word] = text;
+  return by_word;
+}
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(GpuNotes, NothingToSay) {
+  EXPECT_TRUE(gpu_notes({}).empty());
+  const auto said = notes({.exchange_path = "device", .codecs = {"q8", "none"}});
+  EXPECT_EQ(said.size(), 1u);
+  EXPECT_EQ(said.at("exchange"), "encoded and added on the GPU");
+}
+
+TEST(GpuNotes, TensorCores) {
+  EXPECT_TRUE(holds(notes({.is_fp32 = true}).at("precision"), "--precision bf16 or tf32"));
+}
+
+TEST(GpuNotes, ACodecWithoutAForm) {
+  GpuFacts facts = {.exchange_path = "host",
+                    .codecs = {"none", "topk:ratio=0.01", "topk:ratio=0.02", "q8"},
+                    .gradient_bytes = 44.7e6};
+  EXPECT_EQ(
+      notes(facts).at("exchange"),
+      "encoded and added by the host's processor: topk has no form for GPUs, and one such "
+      "bucket takes all buckets to the host; 44.7 MB a step go over the bus in each direction");
+  facts.codecs.push_back("ecq:bits=0.2");
+  EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and ecq have no form for GPUs"));
+  // Where the measurement or an option has chosen the host.
+  facts.codecs = {"q8"};
+  EXPECT_EQ(notes(facts).at("exchange"),
+            "encoded and added by the host's processor; 44.7 MB a step go over the bus in each "
+            "direction");
+}
+
+TEST(GpuNotes, AutoWithoutVelocities) {
+  EXPECT_TRUE(holds(notes({.keeps_velocities_off = true}).at("auto"), "auto:velocity=on"));
+}
+
+TEST(GpuNotes, RanksThatShareAGpu) {
+  EXPECT_EQ(notes({.ranks_on_gpu = 4}).at("GPU"),
+            "4 ranks of rank 0's host share one and take turns; with NVIDIA's MPS "
+            "(nvidia-cuda-mps-control -d) they compute at the same time");
+  EXPECT_EQ(notes({.ranks_on_gpu = 4, .has_mps = true}).at("GPU"),
+            "4 ranks of rank 0's host share one through NVIDIA's MPS");
+}
+
+}  // namespace
+}  // namespace dp
