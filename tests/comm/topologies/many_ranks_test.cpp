@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "exchange_fixture.hpp"
+#include "tests/comm/exchange/exchange_fixture.hpp"
 
 namespace dp {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "comm/topologies/topology.hpp"
-#include "exchange_fixture.hpp"
+#include "tests/comm/exchange/exchange_fixture.hpp"
 #include "tests/support/skipped.hpp"
 #include "tests/support/state_list.hpp"
 

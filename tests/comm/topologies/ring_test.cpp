@@ -9,7 +9,7 @@
 #include <limits>
 #include <thread>
 
-#include "exchange_fixture.hpp"
+#include "tests/comm/exchange/exchange_fixture.hpp"
 #include "tests/support/skipped.hpp"
 
 namespace dp {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "exchange_fixture.hpp"
+#include "tests/comm/exchange/exchange_fixture.hpp"
 
 namespace dp {
 namespace {
