@@ -14,6 +14,7 @@
 #include "app/planning/rehearsal.hpp"
 #include "app/process/build_info.hpp"
 #include "app/process/rank_main.hpp"
+#include "app/training/run_batches.hpp"
 #include "app/training/run_checkpoint.hpp"
 #include "app/training/run_setup.hpp"
 #include "comm/mpi/clock_offset.hpp"
@@ -44,7 +45,7 @@ struct RankFacts {
 };
 
 struct Findings {
-  std::vector<std::string> problems;
+  std::vector<std::string> problems, notes;
   std::string resume;  // where the run goes on; empty: it begins
   int exit_code = 0;
   void add(int code, const std::string& text) {
@@ -85,14 +86,22 @@ double measure_step(Run& run, double images) {
   return mine.update_s + mine.backward_end_s * images / samples;
 }
 
+// What the short run knows of the one that it stands for.
+struct Rehearsed {
+  RunFacts facts;
+  std::size_t images = 0;           // of the training set
+  std::vector<std::string> layers;  // norms_of_single_values()
+};
+
 // What a run refuses that is not found by the short one. Collective. Rank 0 tells where a run would
 // go on.
-void check_run_setup(const Options& options, Communicator& comm, const RunFacts& facts,
-                     std::size_t images, Findings& found) {
+void check_run_setup(const Options& options, Communicator& comm, const Rehearsed& run,
+                     Findings& found) {
   try {
     const std::optional<ResumePoint> point =
         options.has_checkpoints() ? find_resume_point(options, comm) : std::nullopt;
     std::vector<std::string> notes;
+    std::optional<SingleValues> single;
     together(comm, kDptrainNames, [&] {
       const std::size_t batch =
           point ? point->head.number("global_batch")
@@ -100,11 +109,18 @@ void check_run_setup(const Options& options, Communicator& comm, const RunFacts&
       check_batches(options, batch, comm.size(), point.has_value());
       const auto epochs = static_cast<std::size_t>(std::max<std::int64_t>(0, options.epochs));
       if (options.trace != "none")
-        check_traced_steps(options, epochs * ((images + batch - 1) / batch));
+        check_traced_steps(options, epochs * ((run.images + batch - 1) / batch));
       if (point) notes = compare_options(point->head, options);
+      single = find_single_values(run.layers, {.options = options,
+                                               .samples = run.images,
+                                               .ranks = static_cast<std::size_t>(comm.size()),
+                                               .global_batch = batch,
+                                               .goes_on = point.has_value()});
     });
+    if (single && single->is_error) found.add(static_cast<int>(ErrorKind::usage), single->text);
+    if (single && !single->is_error) found.notes.push_back(single->text);
     if (!point) return;
-    for (const std::string& note : compare_machine(comm, *point, options, facts)) {
+    for (const std::string& note : compare_machine(comm, *point, options, run.facts)) {
       notes.push_back(note);
     }
     found.resume =
@@ -227,11 +243,10 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
       (static_cast<std::size_t>(options.global_batch_of(comm.size()) / options.accumulate) + ranks -
        1) /
       ranks;
-  RunFacts facts;
-  std::size_t count = 0;
+  Rehearsed rehearsed;
   try {
     const std::unique_ptr<Progress> progress = make_progress(trial);
-    Run run(trial, comm, *progress);
+    Run run(trial, comm, *progress, Run::Purpose::rehearsal);
     const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
     result.mine.cores = run.share.cores_per_rank;
     result.mine.threads = run.share.threads;
@@ -250,15 +265,16 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
                     format_count(static_cast<std::int64_t>(run.data.test->count())), run.data_hash);
     result.mine.compute_s =
         static_cast<double>(options.accumulate) * measure_step(run, static_cast<double>(images));
-    facts = run.facts();
-    count = run.data.train->count();
+    rehearsed = {.facts = run.facts(),
+                 .images = run.data.train->count(),
+                 .layers = norms_of_single_values(run)};
   } catch (const AgreedError& error) {
     found.add(error.exit_code(), error.what());
   }
   // The communicator is the main thread's again, and waits are this program's.
-  if (count > 0) {
+  if (rehearsed.images > 0) {
     comm.set_activity("the search for a checkpoint");
-    check_run_setup(options, comm, facts, count, found);
+    check_run_setup(options, comm, rehearsed, found);
   }
   comm.set_activity("the measurement of the network");
   const bool is_one_host = comm.local_size() == comm.size();
@@ -340,6 +356,7 @@ int check_run(const Options& options, Communicator& comm) {
           "together; training does not mind\n",
           comm.hosts()[rank].c_str(), signed_seconds(all[rank].clock_s).c_str());
     }
+    for (const std::string& note : found.notes) std::printf("note: %s\n", note.c_str());
     for (const std::string& problem : found.problems) {
       std::fflush(stdout);
       std::fprintf(stderr, "dptrain: %s\n", problem.c_str());

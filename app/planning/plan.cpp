@@ -15,6 +15,7 @@
 #include "app/planning/plan_choices.hpp"
 #include "app/planning/prediction.hpp"
 #include "app/process/rank_main.hpp"
+#include "app/training/run_batches.hpp"
 #include "app/training/run_options.hpp"
 #include "comm/mpi/link_model.hpp"
 #include "comm/rate/auto_rate.hpp"
@@ -215,8 +216,45 @@ TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {
   return table;
 }
 
+// What the planned runs are trained on.
+struct TrainingImages {
+  std::size_t count = 0;
+  std::vector<std::string> layers;  // norms_of_single_values()
+};
+
+// Refuses what the run that was asked for would refuse, and warns as it would.
+void report_single_values(const Options& options, const TrainingImages& images,
+                          const Communicator& comm) {
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto found = find_single_values(
+      images.layers,
+      {.options = options,
+       .samples = images.count,
+       .ranks = ranks,
+       .global_batch = static_cast<std::size_t>(options.global_batch_of(comm.size()))});
+  if (!found) return;
+  if (found->is_error) throw AgreedError(ErrorKind::usage, found->text);
+  if (comm.rank() == 0) std::fprintf(stderr, "dptrain: %s\n", found->text.c_str());
+}
+
+// The same of a planned run with another number of ranks or images.
+std::string note_single_values(const Options& options, const TrainingImages& images,
+                               std::int64_t ranks, std::int64_t batch) {
+  Options planned = options;
+  planned.batch_size = std::max<std::int64_t>(1, batch / options.accumulate);
+  planned.global_batch = 0;
+  planned.batch_schedule = "fixed";
+  const auto found =
+      find_single_values(images.layers, {.options = planned,
+                                         .samples = images.count,
+                                         .ranks = static_cast<std::size_t>(ranks),
+                                         .global_batch = static_cast<std::size_t>(ranks * batch)});
+  return found ? found->text : std::string();
+}
+
 void print_plans(const Options& options, const Calibration& calibration,
-                 const MeasuredNetwork& measured, double learning_rate) {
+                 const MeasuredNetwork& measured, const TrainingImages& training,
+                 double learning_rate) {
   const std::size_t most_of_auto = most_steps_of_auto(options);
   std::vector<std::int64_t> all_ranks = options.plan.ranks, batches = options.plan.batches;
   const double images = static_cast<double>(options.global_batch_of(
@@ -226,6 +264,9 @@ void print_plans(const Options& options, const Calibration& calibration,
   if (batches.empty()) batches = {static_cast<std::int64_t>(images)};
   for (const std::int64_t ranks : all_ranks) {
     for (const std::int64_t batch : batches) {
+      const bool is_other = !options.plan.ranks.empty() || !options.plan.batches.empty();
+      const std::string note =
+          is_other ? note_single_values(options, training, ranks, batch) : std::string();
       for (const Network& network :
            networks_for(options, measured, static_cast<std::size_t>(ranks))) {
         std::vector<PlanRow> rows, chosen;
@@ -264,6 +305,7 @@ void print_plans(const Options& options, const Calibration& calibration,
                     format_table(table_of(rows, options.plan.has_accuracy), 2).c_str());
         std::printf("take: %s\n", advise(rows).text.c_str());
         if (!hidden.empty()) std::printf("rate: %s\n", hidden.c_str());
+        if (!note.empty()) std::printf("note: %s\n", note.c_str());
       }
     }
   }
@@ -279,11 +321,14 @@ void plan_run(const Options& options, Communicator& comm) {
   }
   together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options, options.lr)); });
   Calibration calibration;
+  TrainingImages images;
   double learning_rate = options.lr;
   {
     const Options trial = rehearsal_options(options);
     const std::unique_ptr<Progress> progress = make_progress(trial);
-    Run run(trial, comm, *progress);
+    Run run(trial, comm, *progress, Run::Purpose::rehearsal);
+    images = {.count = run.data.train->count(), .layers = norms_of_single_values(run)};
+    report_single_values(options, images, comm);
     calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
     calibration.tensors = run.replica->tensor_slots();
     calibration.state_bytes = run.replica->optimizer_bytes();
@@ -325,7 +370,7 @@ void plan_run(const Options& options, Communicator& comm) {
       std::printf("(auto): as seldom as the run would exchange after an epoch at every step\n");
     }
     std::fputs(left_out(options, learning_rate).c_str(), stdout);
-    print_plans(options, calibration, measured, learning_rate);
+    print_plans(options, calibration, measured, images, learning_rate);
   });
 }
 

@@ -52,39 +52,68 @@ void plan_parts(Run& run) {
   run.largest_part = run.comm.all_gather(part).front();
 }
 
-void check_single_images(Run& run) {
-  const Options& options = run.options;
+std::vector<std::string> norms_of_single_values(const Run& run) {
   const ImageSource& images = *run.data.train;
-  const std::vector<std::string> layers = net::norms_of_single_values(
-      net::make_model(options.model, {.image = images.shape(), .classes = images.classes()}));
-  if (layers.empty() || options.epochs == 0) return;  // evaluation has running statistics
-  ImageDivision division = {.samples = images.count(),
-                            .ranks = static_cast<std::size_t>(run.comm.size()),
-                            .sync_bn = options.sync_bn};
-  std::vector<std::size_t> sizes = run.batches.all(run.global_batch);
-  if (run.batches.kind == BatchSchedule::Kind::list) {
-    sizes.clear();  // only of epochs that the run has
-    for (std::size_t epoch = 0; epoch < checked_cast<std::size_t>(options.epochs); ++epoch) {
-      const std::size_t size = run.batches.batch_of(epoch, run.global_batch, 0.0, 0.0);
-      if (sizes.empty() || sizes.back() != size) sizes.push_back(size);
+  return net::norms_of_single_values(
+      net::make_model(run.options.model, {.image = images.shape(), .classes = images.classes()}));
+}
+
+std::optional<SingleValues> find_single_values(const std::vector<std::string>& layers,
+                                               const PlannedSteps& planned) {
+  const Options& options = planned.options;
+  if (layers.empty() || options.epochs == 0) return {};  // evaluation has running statistics
+  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", options.batch_schedule);
+  const auto epochs = checked_cast<std::size_t>(options.epochs);
+  std::vector<ImageDivision::Batch> batches;
+  const auto add = [&](std::size_t images, bool is_scheduled) {
+    if (std::ranges::count(batches, images, &ImageDivision::Batch::images) > 0) return;
+    const auto least = checked_cast<std::size_t>(options.accumulate);
+    const std::size_t at_once =
+        planned.ranks * (planned.largest_part > 0 ? planned.largest_part : images);
+    batches.push_back({images, std::max(least, (images + at_once - 1) / at_once), is_scheduled});
+  };
+  if (schedule.kind == BatchSchedule::Kind::list) {  // only the batches of epochs that the run has
+    for (std::size_t epoch = 0; epoch < epochs; ++epoch) {
+      add(schedule.batch_of(epoch, planned.global_batch, 0.0, 0.0),
+          epoch + 1 >= schedule.list.front().first);
+    }
+  } else {
+    add(planned.global_batch, false);
+    if (epochs > 1) {
+      for (const std::size_t size : schedule.all(planned.global_batch)) add(size, true);
     }
   }
-  for (const std::size_t size : sizes) division.batches.push_back({size, run.parts_of(size)});
+  const ImageDivision division = {.samples = planned.samples,
+                                  .ranks = planned.ranks,
+                                  .sync_bn = options.sync_bn,
+                                  .batches = batches};
   const SingleImages found = find_single_images(division);
-  if (found.where == SingleImages::Where::nowhere) return;
+  if (found.where == SingleImages::Where::nowhere) return {};
   const bool is_global = options.global_batch > 0;
-  const std::string text = describe_single_images(
-      found, division, layers,
-      {.batch = is_global ? "--global-batch" : "--batch-size",
-       .batch_value =
-           checked_cast<std::size_t>(is_global ? options.global_batch : options.batch_size),
-       .can_sync_bn = options.exchange && !run.rounds.has_rounds(),
-       .has_image_size = options.is_folder(),
-       .goes_on = run.resume.has_value() && run.comm.size() > 1});
-  if (found.where == SingleImages::Where::in_every_step) {
-    throw_error(ErrorKind::usage, "{}", text);
-  }
-  if (run.comm.rank() == 0) run.progress.warn(text);
+  return SingleValues{
+      found.where == SingleImages::Where::in_every_step,
+      describe_single_images(found, division, layers,
+                             {.batch = is_global ? "--global-batch" : "--batch-size",
+                              .batch_value = checked_cast<std::size_t>(
+                                  is_global ? options.global_batch : options.batch_size),
+                              .batch_schedule = options.batch_schedule,
+                              .accumulate = checked_cast<std::size_t>(options.accumulate),
+                              .can_sync_bn = options.exchange && options.sync_every == "off",
+                              .has_image_size = options.is_folder(),
+                              .goes_on = planned.goes_on})};
+}
+
+void check_single_images(Run& run) {
+  const auto found = find_single_values(norms_of_single_values(run),
+                                        {.options = run.options,
+                                         .samples = run.data.train->count(),
+                                         .ranks = static_cast<std::size_t>(run.comm.size()),
+                                         .global_batch = run.global_batch,
+                                         .largest_part = run.largest_part,
+                                         .goes_on = run.resume.has_value()});
+  if (!found) return;
+  if (found->is_error) throw_error(ErrorKind::usage, "{}", found->text);
+  if (run.comm.rank() == 0) run.progress.warn(found->text);
 }
 
 // Plans the exchange, and the network for every batch size that will be used: the full one and the

@@ -299,7 +299,8 @@ void check_traced_steps(const Options& options, std::size_t steps) {
               options.trace_first, options.trace_steps, steps, steps - 1);
 }
 
-Run::Run(const Options& run_options, Communicator& communicator, Progress& run_progress)
+Run::Run(const Options& run_options, Communicator& communicator, Progress& run_progress,
+         Purpose purpose)
     : options(run_options), comm(communicator), progress(run_progress) {
   comm.set_activity("the choice of devices");
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
@@ -321,7 +322,9 @@ Run::Run(const Options& run_options, Communicator& communicator, Progress& run_p
   comm.set_activity("the making of the network");
   together(comm, kDptrainNames, [&] { make_replica(*this); });
   plan_parts(*this);
-  together(comm, kDptrainNames, [&] { check_single_images(*this); });
+  if (purpose == Purpose::training) {
+    together(comm, kDptrainNames, [&] { check_single_images(*this); });
+  }
   together(comm, kDptrainNames, [&] {
     make_loaders(*this);
     make_schedule(*this);

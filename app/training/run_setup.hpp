@@ -43,9 +43,14 @@ void check_traced_steps(const Options& options, std::size_t steps);
 
 // The parts refer to each other, so a Run cannot be moved.
 struct Run {
+  // A rehearsal computes a few steps for --check and --plan. Its options are not those of the run
+  // that it stands for.
+  enum class Purpose { training, rehearsal };
+
   // Collective. When it returns, the thread of the replica's reducer owns the communicator. Rank 0
   // tells `run_progress` what happens.
-  Run(const Options& run_options, Communicator& communicator, Progress& run_progress);
+  Run(const Options& run_options, Communicator& communicator, Progress& run_progress,
+      Purpose purpose = Purpose::training);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 

@@ -1,6 +1,7 @@
 #include "app/training/single_images.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -10,9 +11,9 @@ namespace dp {
 namespace {
 
 using Where = SingleImages::Where;
+using Batch = ImageDivision::Batch;
 
-bool has_single_image(const ImageDivision& division, const ImageDivision::Batch& batch,
-                      std::size_t step) {
+bool has_single_image(const ImageDivision& division, const Batch& batch, std::size_t step) {
   std::vector<std::size_t> of_all(batch.parts, 0);  // by part
   for (std::size_t rank = 0; rank < division.ranks; ++rank) {
     const Sampler sampler({.samples = division.samples,
@@ -31,6 +32,31 @@ bool has_single_image(const ImageDivision& division, const ImageDivision::Batch&
   return division.sync_bn && std::ranges::count(of_all, std::size_t{1}) > 0;
 }
 
+// In a step that has the whole batch, however few images the run has.
+bool is_single_when_whole(ImageDivision division, const Batch& batch) {
+  division.samples = batch.images;
+  return has_single_image(division, batch, 0);
+}
+
+// In a step of all images.
+bool is_single_in_one_step(const ImageDivision& division, const Batch& batch) {
+  return has_single_image(division, {division.samples, batch.parts}, 0);
+}
+
+Where where_of(const ImageDivision& division) { return find_single_images(division).where; }
+
+bool needs_smaller_parts(const ImageDivision& division, const SingleImageRemedies& can,
+                         Where wanted_at_most) {
+  // A --batch-size is that of a part.
+  const bool is_of_part =
+      can.batch == "--batch-size" &&
+      std::ranges::none_of(division.batches, [](const Batch& batch) { return batch.is_scheduled; });
+  if (can.accumulate <= 1 || is_of_part) return false;
+  ImageDivision whole = division;
+  for (Batch& batch : whole.batches) batch.parts = 1;
+  return where_of(whole) <= wanted_at_most;
+}
+
 std::string layers_text(const std::vector<std::string>& layers) {
   if (layers.size() == 1) return layers.front();
   return fmt::format("{} and {} more layer{}", layers.front(), layers.size() - 1,
@@ -47,21 +73,80 @@ std::string any_of(const std::vector<std::string>& remedies) {
   return text;
 }
 
+// The options that decide the batches which are to blame, each once.
+struct Blame {
+  bool base = false, schedule = false;
+};
+
+Blame blame_for(const SingleImages& found, const ImageDivision& division) {
+  Blame blame;
+  const auto add = [&](const Batch& batch) {
+    (batch.is_scheduled ? blame.schedule : blame.base) = true;
+  };
+  if (found.where == Where::in_every_step) {
+    for (const Batch& batch : division.batches) add(batch);
+  } else {
+    add(found.batch);
+  }
+  return blame;
+}
+
+std::vector<std::string> remedies_in_every_step(const SingleImages& found,
+                                                const ImageDivision& division,
+                                                const SingleImageRemedies& can) {
+  std::vector<std::string> batches;
+  const Blame blame = blame_for(found, division);
+  if (blame.base) batches.push_back(fmt::format("a larger {}", can.batch));
+  if (blame.schedule) batches.emplace_back("larger batches in --batch-schedule");
+  std::vector<std::string> texts;
+  if (!is_single_when_whole(division, found.batch)) {
+    texts.emplace_back("more training images");
+  } else if (!is_single_in_one_step(division, found.batch)) {
+    texts.push_back(fmt::format("{}", fmt::join(batches, " and ")));
+  } else {
+    texts.push_back(fmt::format("more training images and {}", fmt::join(batches, " and ")));
+  }
+  if (needs_smaller_parts(division, can, Where::in_some_steps)) {
+    texts.emplace_back("a smaller --accumulate");
+  }
+  return texts;
+}
+
+std::vector<std::string> remedies_in_some_steps(const SingleImages& found,
+                                                const ImageDivision& division,
+                                                const SingleImageRemedies& can) {
+  std::vector<std::string> texts;
+  const bool is_whole_step = is_single_when_whole(division, found.batch);
+  if (found.batch.is_scheduled) {
+    texts.emplace_back(is_whole_step ? "larger batches in --batch-schedule"
+                                     : "another --batch-schedule");
+  } else {
+    texts.push_back(fmt::format("{} {}", is_whole_step ? "a larger" : "another", can.batch));
+  }
+  if (!is_whole_step) texts.emplace_back("another --limit-train");
+  if (needs_smaller_parts(division, can, Where::nowhere)) {
+    texts.emplace_back("a smaller --accumulate");
+  }
+  return texts;
+}
+
+// Empty if there is none.
 std::string remedies_text(const SingleImages& found, const ImageDivision& division,
                           const SingleImageRemedies& can) {
   const bool is_always = found.where == Where::in_every_step;
-  std::vector<std::string> texts;
-  if (is_always && found.batch > division.samples) {
-    texts.emplace_back("more training images");
-  } else if (is_always) {
-    texts.push_back(can.goes_on ? "fewer ranks" : fmt::format("a larger {}", can.batch));
-  } else {
-    texts.push_back(fmt::format("another {}", can.batch));
-    texts.emplace_back("another --limit-train");
+  if (can.goes_on) {
+    ImageDivision fewer = division;
+    const Where wanted = is_always ? Where::in_some_steps : Where::nowhere;
+    while (--fewer.ranks > 0) {
+      if (where_of(fewer) <= wanted) return "fewer ranks";
+    }
+    return is_always ? "another folder in --checkpoint for a run with other options" : "";
   }
+  std::vector<std::string> texts = is_always ? remedies_in_every_step(found, division, can)
+                                             : remedies_in_some_steps(found, division, can);
   ImageDivision together = division;
   together.sync_bn = true;
-  const bool helps = !division.sync_bn && find_single_images(together).where == Where::nowhere;
+  const bool helps = !division.sync_bn && where_of(together) == Where::nowhere;
   if (can.can_sync_bn && helps) texts.emplace_back("--sync-bn on");
   if (can.can_sync_bn && is_always && division.ranks == 1) {
     texts.emplace_back("several ranks with --sync-bn on");
@@ -70,12 +155,34 @@ std::string remedies_text(const SingleImages& found, const ImageDivision& divisi
   return any_of(texts);
 }
 
+std::string cause_text(const SingleImages& found, const ImageDivision& division,
+                       const SingleImageRemedies& can) {
+  if (can.goes_on && is_single_when_whole(division, found.batch)) {
+    return fmt::format("{} rank{} for a batch of {} image{}", division.ranks,
+                       division.ranks == 1 ? "" : "s", found.batch.images,
+                       found.batch.images == 1 ? "" : "s");
+  }
+  std::vector<std::string> texts;
+  const Blame blame = blame_for(found, division);
+  if (!is_single_when_whole(division, found.batch)) {
+    texts.push_back(
+        fmt::format("{} training image{}", division.samples, division.samples == 1 ? "" : "s"));
+  } else {
+    if (blame.base) texts.push_back(fmt::format("{} {}", can.batch, can.batch_value));
+    if (blame.schedule) texts.push_back(fmt::format("--batch-schedule {}", can.batch_schedule));
+  }
+  if (needs_smaller_parts(division, can, Where::in_some_steps)) {
+    texts.push_back(fmt::format("--accumulate {}", can.accumulate));
+  }
+  return fmt::format("{}", fmt::join(texts, " with "));
+}
+
 }  // namespace
 
 SingleImages find_single_images(const ImageDivision& division) {
   SingleImages worst;
   bool is_always = true;
-  for (const ImageDivision::Batch& batch : division.batches) {
+  for (const Batch& batch : division.batches) {
     const std::size_t whole = division.samples / batch.images;
     const bool has_rest = division.samples % batch.images > 0;
     std::size_t single = 0;
@@ -84,7 +191,7 @@ SingleImages find_single_images(const ImageDivision& division) {
     const std::size_t steps = whole + (has_rest ? 1 : 0);
     is_always = is_always && single == steps;
     if (single * std::max<std::size_t>(worst.steps, 1) > worst.single_steps * steps) {
-      worst = {Where::in_some_steps, batch.images, single, steps};
+      worst = {Where::in_some_steps, batch, single, steps};
     }
   }
   if (worst.single_steps > 0 && is_always) worst.where = Where::in_every_step;
@@ -100,16 +207,12 @@ std::string describe_single_images(const SingleImages& found, const ImageDivisio
       division.sync_bn ? "all ranks together compute" : "a rank computes", layers_text(layers));
   const std::string remedy = remedies_text(found, division, remedies);
   if (found.where != Where::in_every_step) {
-    return fmt::format("in {} of {} steps of an epoch (batch of {}) {}; {} avoids it",
-                       found.single_steps, found.steps, found.batch, what, remedy);
+    return fmt::format("in {} of {} steps of an epoch (batch of {}) {}{}{}", found.single_steps,
+                       found.steps, found.batch.images, what, remedy.empty() ? "" : "; ",
+                       remedy.empty() ? "" : remedy + " avoids it");
   }
-  const std::string cause =
-      found.batch > division.samples
-          ? fmt::format("{} training image{}", division.samples, division.samples == 1 ? "" : "s")
-      : remedies.goes_on
-          ? fmt::format("{} ranks for a batch of {} images", division.ranks, found.batch)
-          : fmt::format("{} {}", remedies.batch, remedies.batch_value);
-  return fmt::format("{}: in every step {}; use {}", cause, what, remedy);
+  return fmt::format("{}: in every step {}; use {}", cause_text(found, division, remedies), what,
+                     remedy);
 }
 
 }  // namespace dp

@@ -12,8 +12,9 @@ namespace dp {
 // or, with sync_bn, of the parts of all ranks that have the same number.
 struct ImageDivision {
   struct Batch {
-    std::size_t images;  // of all ranks in a step; the last step of an epoch may have fewer
-    std::size_t parts;   // in which a rank computes its share of them
+    std::size_t images;         // of all ranks in a step; the last step of an epoch may have fewer
+    std::size_t parts;          // in which a rank computes its share of them
+    bool is_scheduled = false;  // --batch-schedule decides it
   };
   std::size_t samples = 0;  // training images
   std::size_t ranks = 1;
@@ -25,24 +26,28 @@ struct SingleImages {
   enum class Where { nowhere, in_some_steps, in_every_step };
 
   Where where = Where::nowhere;
-  // Of an epoch with that batch, which has the largest share of such steps.
-  std::size_t batch = 0, single_steps = 0, steps = 0;
+  // The batch that has the largest share of such steps in an epoch.
+  ImageDivision::Batch batch = {0, 1};
+  std::size_t single_steps = 0, steps = 0;  // of an epoch with that batch
 };
 
 // Steps in which a rank, or with sync_bn all ranks together, have a part of a single image.
 [[nodiscard]] SingleImages find_single_images(const ImageDivision& division);
 
-// What its user can change.
+// The options that decide the division, and which of them the user can change.
 struct SingleImageRemedies {
   std::string batch = "--batch-size";  // or --global-batch
   std::size_t batch_value = 0;
+  std::string batch_schedule = "fixed";
+  std::size_t accumulate = 1;
   bool can_sync_bn = true;  // the run exchanges gradients at every step
   bool has_image_size = false;
-  bool goes_on = false;  // from a checkpoint, which decides the batch
+  bool goes_on = false;  // from a checkpoint: only the number of ranks can change
 };
 
 // One sentence on what find_single_images() has found: an error's if every step is so, else a
-// warning's. `layers` are those with maps of 1x1, at least one.
+// warning's. It names the option that is the cause. `layers` are those with maps of 1x1, at least
+// one.
 [[nodiscard]] std::string describe_single_images(const SingleImages& found,
                                                  const ImageDivision& division,
                                                  const std::vector<std::string>& layers,

@@ -61,7 +61,7 @@ TEST(SingleImages, BatchesOfASchedule) {
   expect({.samples = 16, .batches = {{1, 1}, {8, 1}}}, Where::in_some_steps, 16, 16);
   expect({.samples = 33, .batches = {{8, 1}, {16, 1}}}, Where::in_some_steps, 1, 3);
   expect({.samples = 1, .batches = {{1, 1}, {8, 1}}}, Where::in_every_step, 1, 1);
-  EXPECT_EQ(find_single_images({.samples = 33, .batches = {{8, 1}, {16, 1}}}).batch, 16u);
+  EXPECT_EQ(find_single_images({.samples = 33, .batches = {{8, 1}, {16, 1}}}).batch.images, 16u);
 }
 
 std::string text(const ImageDivision& division, const SingleImageRemedies& remedies,
@@ -85,10 +85,54 @@ TEST(SingleImages, ErrorsNameLayerAndRemedy) {
   EXPECT_EQ(text({.samples = 1, .batches = {{8, 1}}}, {.batch_value = 8, .can_sync_bn = false}),
             std::string("1 training image: in every step ") + kWhat +
                 "use more training images or another --model");
-  EXPECT_EQ(text({.samples = 8, .ranks = 2, .batches = {{2, 1}}},
-                 {.batch_value = 2, .can_sync_bn = false, .goes_on = true}),
-            std::string("2 ranks for a batch of 2 images: in every step ") + kWhat +
-                "use fewer ranks or another --model");
+  EXPECT_EQ(
+      text({.samples = 8, .ranks = 2, .batches = {{2, 1}}},
+           {.batch_value = 2, .can_sync_bn = false, .goes_on = true}),
+      std::string("2 ranks for a batch of 2 images: in every step ") + kWhat + "use fewer ranks");
+}
+
+// The cause is the option that made the batch, and the remedies are those that help.
+TEST(SingleImages, ErrorsNameTheCause) {
+  const auto begin = [](const std::string& text) {
+    return text.substr(0, text.find(": in every"));
+  };
+  const auto remedies = [](const std::string& text) {
+    return text.substr(text.find("; use ") + 6);
+  };
+  const SingleImageRemedies listed = {.batch_value = 8, .batch_schedule = "1:1"};
+  std::string all = text({.samples = 8, .batches = {{1, 1, true}}}, listed);
+  EXPECT_EQ(begin(all), "--batch-schedule 1:1");
+  EXPECT_EQ(remedies(all),
+            "larger batches in --batch-schedule, several ranks with --sync-bn on or another "
+            "--model");
+  all = text({.samples = 8, .ranks = 2, .batches = {{2, 1}, {3, 1, true}}},
+             {.batch_value = 1, .batch_schedule = "2:3"});
+  EXPECT_EQ(begin(all), "--batch-size 1 with --batch-schedule 2:3");
+  EXPECT_EQ(remedies(all),
+            "a larger --batch-size and larger batches in --batch-schedule, --sync-bn on or another "
+            "--model");
+  // The parts of --accumulate: not where --batch-size says how large they are.
+  all = text({.samples = 8, .batches = {{4, 4}}},
+             {.batch = "--global-batch", .batch_value = 4, .accumulate = 4});
+  EXPECT_EQ(begin(all), "--global-batch 4 with --accumulate 4");
+  EXPECT_TRUE(remedies(all).starts_with("a larger --global-batch, a smaller --accumulate, "));
+  all = text({.samples = 8, .batches = {{4, 4, true}}},
+             {.batch_value = 2, .batch_schedule = "1:4", .accumulate = 4});
+  EXPECT_EQ(begin(all), "--batch-schedule 1:4 with --accumulate 4");
+  all = text({.samples = 8, .batches = {{4, 4}}}, {.batch_value = 1, .accumulate = 4});
+  EXPECT_EQ(begin(all), "--batch-size 1");
+  EXPECT_EQ(remedies(all).find("--accumulate"), std::string::npos);
+  // Too few images, whatever the batch.
+  all = text({.samples = 4, .batches = {{8, 4}}},
+             {.batch = "--global-batch", .batch_value = 8, .accumulate = 4});
+  EXPECT_EQ(begin(all), "4 training images with --accumulate 4");
+  EXPECT_TRUE(remedies(all).starts_with("more training images, a smaller --accumulate, "));
+  all = text({.samples = 2, .ranks = 2, .batches = {{16, 1}}}, {.batch_value = 8});
+  EXPECT_EQ(begin(all), "2 training images");
+  EXPECT_EQ(remedies(all), "more training images, --sync-bn on or another --model");
+  all = text({.samples = 1, .batches = {{1, 1}}}, {.batch_value = 1});
+  EXPECT_EQ(begin(all), "--batch-size 1");
+  EXPECT_TRUE(remedies(all).starts_with("more training images and a larger --batch-size, "));
 }
 
 TEST(SingleImages, WarningsNameLayerAndRemedy) {
@@ -103,6 +147,37 @@ TEST(SingleImages, WarningsNameLayerAndRemedy) {
   EXPECT_NE(text({.samples = 9, .ranks = 2, .sync_bn = true, .batches = {{4, 1}}}, {})
                 .find("all ranks together compute one image alone"),
             std::string::npos);
+}
+
+TEST(SingleImages, WarningsNameTheCause) {
+  const auto remedies = [](const std::string& text) { return text.substr(text.find("; ") + 2); };
+  // Of whole steps, and of a last one.
+  std::string all = text({.samples = 8, .batches = {{4, 1}, {1, 1, true}}}, {});
+  EXPECT_TRUE(all.starts_with("in 8 of 8 steps of an epoch (batch of 1) "));
+  all = all.substr(all.find("is the same for all images"));
+  EXPECT_EQ(remedies(all), "larger batches in --batch-schedule or another --model avoids it");
+  all = text({.samples = 8, .batches = {{1, 1}, {4, 1, true}}}, {});
+  all = all.substr(all.find("is the same for all images"));
+  EXPECT_EQ(remedies(all), "a larger --batch-size or another --model avoids it");
+  all = text({.samples = 9, .batches = {{3, 1}, {4, 1, true}}}, {});
+  all = all.substr(all.find("is the same for all images"));
+  EXPECT_EQ(remedies(all),
+            "another --batch-schedule, another --limit-train or another --model avoids it");
+  // Fewer parts have more images.
+  all = text({.samples = 10, .batches = {{8, 2}}},
+             {.batch = "--global-batch", .batch_value = 8, .accumulate = 2});
+  EXPECT_NE(all.find(", a smaller --accumulate "), std::string::npos);
+}
+
+// A checkpoint decides all but the number of ranks.
+TEST(SingleImages, RunsThatGoOn) {
+  const SingleImageRemedies can = {.batch_value = 4, .goes_on = true};
+  EXPECT_TRUE(text({.samples = 11, .ranks = 2, .batches = {{4, 1}}}, can)
+                  .ends_with("all images; fewer ranks avoids it"));
+  EXPECT_TRUE(text({.samples = 9, .ranks = 2, .batches = {{4, 1}}}, can)
+                  .ends_with("and its output is the same for all images"));
+  EXPECT_TRUE(text({.samples = 8, .batches = {{1, 1}}}, can)
+                  .starts_with("1 rank for a batch of 1 image: in every step "));
 }
 
 TEST(SingleImages, ManyLayers) {
