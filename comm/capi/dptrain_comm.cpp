@@ -59,12 +59,17 @@ std::string command_line() {
   return text.empty() || text.size() > kMost ? "PROGRAM" : text;
 }
 
-void require_launcher_of_mpi() {
-  int size = 1;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
+// A launcher may count MPI's processes, or those of a communicator: a program that splits its ranks
+// may give each group the WORLD_SIZE of its own.
+void require_launcher_of_mpi(MPI_Comm comm) {
   const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
-  const auto sentence = dp::foreign_launcher(variable, size, command_line());
-  if (!sentence) return;
+  const auto complaint = [&](MPI_Comm ranks) {
+    int size = 1;
+    MPI_Comm_size(ranks, &size);
+    return dp::foreign_launcher(variable, size, command_line());
+  };
+  const auto sentence = complaint(MPI_COMM_WORLD);
+  if (!sentence || !complaint(comm)) return;
   process().mpi.reset();  // ends MPI, on the normal path: nothing has been thrown yet
   dp::throw_error(dp::ErrorKind::usage, "{}", *sentence);
 }
@@ -102,7 +107,7 @@ int dptrain_comm_init() {
                             dp::WatchdogOptions{.program = kLibrary, .timeout_option = {}},
                             kIsAlone);
     }
-    require_launcher_of_mpi();
+    require_launcher_of_mpi(MPI_COMM_WORLD);
     start(MPI_COMM_WORLD);
   });
 }
@@ -114,7 +119,9 @@ int dptrain_comm_init_with(std::int32_t fortran_handle) {
     int is_running = 0;
     MPI_Initialized(&is_running);
     require(is_running != 0, "MPI is not running; dptrain_comm_init starts it");
-    start(MPI_Comm_f2c(fortran_handle));
+    const MPI_Comm comm = MPI_Comm_f2c(fortran_handle);
+    require_launcher_of_mpi(comm);
+    start(comm);
   });
 }
 

@@ -138,7 +138,8 @@ typedef struct {
  * where another launcher's variables (torchrun's WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS) count
  * other processes than MPI does, and in a process that a rank has started. */
 int dptrain_comm_init(void);
-/* The same for the ranks of a communicator: MPI_Comm_c2f(comm). MPI must be running. */
+/* The same for the ranks of a communicator: MPI_Comm_c2f(comm). MPI must be running. A launcher may
+ * count the processes of MPI or those of the communicator. */
 int dptrain_comm_init_with(int32_t fortran_handle);
 /* Ends MPI if dptrain_comm_init has started it. Collective. */
 int dptrain_comm_finalize(void);

@@ -2,9 +2,12 @@
  * ranks.
  *
  * Without arguments even and odd ranks have an exchange each, while the program uses MPI, too. With
- * the argument "single" MPI's thread level is too low. */
+ * the argument "single" MPI's thread level is too low, and with "alone" another launcher counts
+ * more processes than MPI. */
+#define _POSIX_C_SOURCE 200112L
 #include <mpi.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/capi/dptrain_comm.h"
@@ -20,6 +23,36 @@
 
 enum { VALUES = 5000, STEPS = 3 };
 
+/* Whether init_with takes the communicator. What it refuses can be tried again. */
+static int is_refused(MPI_Comm comm, const char* sentence) {
+  if (dptrain_comm_init_with(MPI_Comm_c2f(comm)) != DPTRAIN_COMM_USAGE) return 0;
+  CHECK(strstr(dptrain_comm_last_error(), sentence) != NULL);
+  CHECK(dptrain_comm_rank() == -1);
+  return 1;
+}
+
+/* WORLD_SIZE as torchrun sets it, and what mpiexec of another MPI and srun set. */
+static int run_alone(void) {
+  static const char* const kLaunchers[][2] = {
+      {"WORLD_SIZE", "RANK"}, {"PMI_SIZE", "PMI_RANK"}, {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+  int level;
+  MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+  unsetenv("OMPI_COMM_WORLD_SIZE"); /* as without mpirun */
+  for (int i = 0; i < 3; ++i) {
+    setenv(kLaunchers[i][0], "2", 1);
+    setenv(kLaunchers[i][1], "0", 1);
+    CHECK(is_refused(MPI_COMM_WORLD, kLaunchers[i][0]));
+    CHECK(is_refused(MPI_COMM_SELF, "counts 2 processes, but MPI has 1 rank"));
+    setenv(kLaunchers[i][0], "1", 1);
+    CHECK(dptrain_comm_init_with(MPI_Comm_c2f(MPI_COMM_WORLD)) == DPTRAIN_COMM_OK);
+    CHECK(dptrain_comm_finalize() == DPTRAIN_COMM_OK);
+    unsetenv(kLaunchers[i][0]);
+    unsetenv(kLaunchers[i][1]);
+  }
+  MPI_Finalize();
+  return 0;
+}
+
 int main(int argc, char** argv) {
   const dptrain_comm_slot slot = {"weights", 50, VALUES / 50, 0, 0};
   const int is_single = argc > 1 && strcmp(argv[1], "single") == 0;
@@ -30,6 +63,7 @@ int main(int argc, char** argv) {
 
   CHECK(dptrain_comm_init_with(0) == DPTRAIN_COMM_USAGE);
   CHECK(strcmp(dptrain_comm_last_error(), "MPI is not running; dptrain_comm_init starts it") == 0);
+  if (argc > 1 && strcmp(argv[1], "alone") == 0) return run_alone();
   MPI_Init_thread(&argc, &argv, is_single ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE, &level);
   if (is_single) {
     CHECK(dptrain_comm_init_with(MPI_Comm_c2f(MPI_COMM_WORLD)) == DPTRAIN_COMM_USAGE);
@@ -41,9 +75,15 @@ int main(int argc, char** argv) {
   CHECK(level == MPI_THREAD_MULTIPLE);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
-  CHECK(dptrain_comm_init_with(MPI_Comm_c2f(half)) == DPTRAIN_COMM_OK);
   int size_of_half;
   MPI_Comm_size(half, &size_of_half);
+  /* A launcher's number fits if it is that of all ranks, or of this group. */
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "8", 1);
+  CHECK(
+      is_refused(half, "WORLD_SIZE=8, from torchrun, accelerate or Lightning, counts 8 processes"));
+  setenv("WORLD_SIZE", rank % 2 == 0 ? "2" : "4", 1);
+  CHECK(dptrain_comm_init_with(MPI_Comm_c2f(half)) == DPTRAIN_COMM_OK);
   CHECK(dptrain_comm_rank() == rank / 2 && dptrain_comm_size() == size_of_half);
   MPI_Comm_free(&half); /* the library has a communicator of its own */
 
