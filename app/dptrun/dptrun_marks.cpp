@@ -33,11 +33,16 @@ std::string MarkFilter::pass(std::string_view piece) {
       out += std::exchange(held_, {});
     } else if (c == kStatusEnd) {
       const std::string mark = std::exchange(held_, {});
-      on_mark_(
-          std::string_view(mark).substr(1 + kProgram.size(), mark.size() - kProgram.size() - 2));
+      take(std::string_view(mark).substr(1 + kProgram.size(), mark.size() - kProgram.size() - 2));
     }
   }
   return out;
+}
+
+void MarkFilter::take(std::string_view mark) const {
+  const std::size_t blank = std::min(mark.rfind(' '), mark.size());
+  const std::string_view words = mark.substr(0, blank);
+  if (blank < mark.size() && mark.substr(blank + 1) == mark_checksum(words)) on_mark_(words);
 }
 
 std::string MarkFilter::rest() { return std::exchange(held_, {}); }

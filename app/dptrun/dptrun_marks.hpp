@@ -9,7 +9,8 @@ namespace dp {
 
 class MarkFilter {
  public:
-  // Gets the words of each mark, "step 120".
+  // Gets the words of each mark, "step 120", without its checksum. A mark whose checksum is wrong
+  // is dropped.
   explicit MarkFilter(std::function<void(std::string_view)> on_mark)
       : on_mark_(std::move(on_mark)) {}
 
@@ -20,6 +21,8 @@ class MarkFilter {
   [[nodiscard]] std::string rest();
 
  private:
+  void take(std::string_view mark) const;  // what stands between the control characters
+
   std::function<void(std::string_view)> on_mark_;
   std::string held_;  // begins with kStatusBegin, or is empty
 };

@@ -24,7 +24,8 @@ Clock::time_point said_step_at;
 
 // In one call, so that a mark is in one piece.
 void write_mark(const std::string& words) {
-  const std::string mark = fmt::format("{}dptrun {}{}", kStatusBegin, words, kStatusEnd);
+  const std::string mark =
+      fmt::format("{}dptrun {} {}{}", kStatusBegin, words, mark_checksum(words), kStatusEnd);
   static_cast<void>(!::write(STDOUT_FILENO, mark.data(), mark.size()));
 }
 

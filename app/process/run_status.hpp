@@ -1,7 +1,8 @@
 // Signs of life that a run gives to dptrun, which started it.
 //
-// A mark is a few words between two control characters, "\x1e" "dptrun step 120" "\x1f", somewhere
-// in standard output. mpirun brings it from whatever host rank 0 is on. dptrun takes marks out, so
+// A mark is a few words between two control characters, "\x1e" "dptrun step 120 4a0c13f2" "\x1f",
+// somewhere in standard output. mpirun brings it from whatever host rank 0 is on, so its last word
+// is a checksum: dptrun obeys no mark that was damaged on the way. dptrun takes marks out, so
 // nobody sees them. They are written only if the environment has DPTRAIN_STATUS.
 //     alive       every second, from the start of the process, by rank 0
 //     start N     training begins after so many steps: 0, or those of the checkpoint
@@ -10,13 +11,25 @@
 //     end CODE    this rank ends with that exit code; any rank may be the first to say so
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
 #include <thread>
+
+#include "kernels/base/crc32c.hpp"
 
 namespace dp {
 
 inline constexpr const char* kStatusVariable = "DPTRAIN_STATUS";
 inline constexpr char kStatusBegin = '\x1e', kStatusEnd = '\x1f';
+
+// The last word of a mark: the CRC-32C of the words before it, such as "step 120".
+[[nodiscard]] inline std::string mark_checksum(std::string_view words) {
+  return fmt::format("{:08x}", crc32c(std::as_bytes(std::span(words))));
+}
 
 class RunStatus {
  public:

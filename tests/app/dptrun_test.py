@@ -16,7 +16,16 @@ DPTRUN, CASE = sys.argv[1:3]
 # step N, rank 1 does what it says.
 STAND_IN = r"""#!/usr/bin/env bash
 rank=$OMPI_COMM_WORLD_RANK
-mark() { [ "$rank" != 0 ] || printf '\x1edptrun %s\x1f' "$1"; }
+checksum() {  # CRC-32C
+  local crc=$((0xFFFFFFFF)) at byte bit
+  for ((at = 0; at < ${#1}; at++)); do
+    printf -v byte %d "'${1:at:1}"
+    crc=$((crc ^ byte))
+    for bit in 0 1 2 3 4 5 6 7; do crc=$(((crc >> 1) ^ (crc & 1 ? 0x82F63B78 : 0))); done
+  done
+  printf %08x $((crc ^ 0xFFFFFFFF))
+}
+mark() { [ "$rank" != 0 ] || printf '\x1edptrun %s %s\x1f' "$1" "$(checksum "$1")"; }
 trap 'echo "rank $rank stops"; exit 75' USR1
 step=0
 [ "$rank" != 0 ] || echo "$*" >words

@@ -1,6 +1,8 @@
 // dptrun's parts: marks in output, lists of hosts, mpirun's command line.
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <fstream>
 #include <string>
 #include <vector>
@@ -8,22 +10,24 @@
 #include "app/dptrun/dptrun_hosts.hpp"
 #include "app/dptrun/dptrun_marks.hpp"
 #include "app/dptrun/dptrun_options.hpp"
+#include "app/process/run_status.hpp"
 #include "kernels/base/error.hpp"
 #include "tests/io/temp_folder.hpp"
 
 namespace dp {
 namespace {
 
+std::string mark(const std::string& words) {
+  return fmt::format("{}dptrun {} {}{}", kStatusBegin, words, mark_checksum(words), kStatusEnd);
+}
+
 TEST(Dptrun, MarksAreTakenOutWhereverTheOutputIsCut) {
-  const std::string text =
-      "epoch 1\n\x1e"
-      "dptrun step 7\x1f"
-      "no mark: \x1e[1m, \x1e\x1e"
-      "dptrun end 4\x1f, \x1e"
-      "dptrun " +
-      std::string(100, 'x') +
-      "\x1f\x1e"
-      "dptr";
+  const std::string text = "epoch 1\n" + mark("step 7") + "no mark: \x1e[1m, \x1e" + mark("end 4") +
+                           ", \x1e"
+                           "dptrun " +
+                           std::string(100, 'x') +
+                           "\x1f\x1e"
+                           "dptr";
   const std::string want =
       "epoch 1\nno mark: \x1e[1m, \x1e, \x1e"
       "dptrun " +
@@ -40,6 +44,32 @@ TEST(Dptrun, MarksAreTakenOutWhereverTheOutputIsCut) {
     EXPECT_EQ(out + filter.rest(), want) << piece;
     EXPECT_EQ(marks, (std::vector<std::string>{"step 7", "end 4"})) << piece;
   }
+}
+
+// "end 4" would start the run again, "end 5" would not.
+TEST(Dptrun, NobodyObeysADamagedMark) {
+  const std::string whole = mark("end 4");
+  EXPECT_EQ(whole,
+            "\x1e"
+            "dptrun end 4 cf50a053\x1f");
+  std::vector<std::string> marks;
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    MarkFilter filter([&](std::string_view words) { marks.emplace_back(words); });
+    static_cast<void>(filter.pass(damaged + "\n" + whole));
+    static_cast<void>(filter.rest());
+  }
+  EXPECT_EQ(marks, std::vector<std::string>(8 * whole.size(), "end 4"));
+  MarkFilter filter([&](std::string_view words) { marks.emplace_back(words); });
+  marks.clear();
+  EXPECT_EQ(filter.pass("a\x1e"
+                        "dptrun end 4\x1f"
+                        "b\x1e"
+                        "dptrun \x1f"
+                        "c"),
+            "abc");
+  EXPECT_TRUE(marks.empty());
 }
 
 TEST(Dptrun, HostsAreReadFromTheLineAndTheFile) {
