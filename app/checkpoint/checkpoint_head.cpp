@@ -59,7 +59,7 @@ std::string CheckpointHead::text() const {
 }
 
 void CheckpointHead::set_owner(const ShardFile& part) {
-  set("format", 2);
+  set("format", kHeadFormat);
   set("step", part.checkpoint.step);
   set("part.rank", part.rank);
   set("part.ranks", part.checkpoint.ranks);
@@ -68,6 +68,11 @@ void CheckpointHead::set_owner(const ShardFile& part) {
 
 void CheckpointHead::check_owner(const ShardFile& part) const {
   if (!has_owner()) return;
+  if (number("format") > kHeadFormat) {
+    throw_error(ErrorKind::data,
+                "was written by a later dptrain: its format is {}, allowed here: 1 to {}",
+                number("format"), kHeadFormat);
+  }
   CheckpointHead wanted;
   wanted.set_owner(part);
   const auto is_its = [&](const char* key) { return number(key) == wanted.number(key); };

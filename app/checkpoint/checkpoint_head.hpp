@@ -17,6 +17,7 @@
 namespace dp {
 
 inline constexpr std::string_view kHeadEntry = "checkpoint";
+inline constexpr std::uint64_t kHeadFormat = 2;
 
 class CheckpointHead {
  public:
@@ -31,7 +32,7 @@ class CheckpointHead {
   void set_owner(const ShardFile& part);
   // Whether the head has an owner, as it does from format 2 on.
   [[nodiscard]] bool has_owner() const { return has("format"); }
-  // Throws Error(data) if it has one, and this is not the part.
+  // Throws Error(data) if it has one, and this is not the part, or if the format is a later one.
   void check_owner(const ShardFile& part) const;
   [[nodiscard]] bool has(const std::string& key) const { return values_.contains(key); }
   // Both throw Error(data) where there is no such key, or no such number.

@@ -291,6 +291,11 @@ void hand_over(const Options& options, Communicator& comm, const Choice& choice,
   } else if (me == 0) {
     point.log = receive_bytes(comm, first_reader);
   }
+  const bool have_owners = std::ranges::all_of(parts, [](const auto& part) {
+    return CheckpointHead(part.second.text(kHeadEntry)).has_owner();
+  });
+  point.all_have_owners =
+      std::ranges::count(comm.all_gather(std::uint8_t{have_owners}), std::uint8_t{0}) == 0;
   // What ranks without a part of their own need.
   for (int q = 0; q < ranks; ++q) {
     if (has_own[static_cast<std::size_t>(q)]) continue;

@@ -21,7 +21,8 @@ namespace dp {
 
 struct ResumePoint {
   CheckpointId checkpoint;
-  CheckpointHead head;  // the same on all ranks
+  CheckpointHead head;          // the same on all ranks
+  bool all_have_owners = true;  // the parts say whose they are; the same on all ranks
   // The parts whose state this rank takes over: of the ranks r, r + P, r + 2 P, ... for this rank r
   // of P, as far as they are there. With none, `replicated` is another rank's part.
   std::vector<Shard> own;

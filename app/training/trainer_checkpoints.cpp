@@ -73,10 +73,10 @@ std::size_t Trainer::resume() {
                     fmt::join(run_.resume_notes, "; ")));
   }
   for (const std::string& line : losses) recorder_.say(line);
-  if (!point.head.has_owner()) {
+  if (!point.all_have_owners) {
     recorder_.say(
-        "the parts of this checkpoint do not say whose they are (format 1): the names of their "
-        "files were taken at their word");
+        "parts of this checkpoint do not say whose they are (format 1): the names of their files "
+        "were taken at their word");
   }
   if (run_.has_other_schedule && global_step_ > 0) rate_before_ = tally_.learning_rate;
   if (options_.log != "none" && point.log.empty()) {

@@ -559,6 +559,107 @@ def parts_of_others() -> None:
         assert_same_training("whole.h5", "again.h5")
 
 
+def parts_of_other_formats() -> None:
+    """Parts that an earlier dptrain wrote do not say whose they are: they are taken, and a line says so. A later one's are not."""
+    words = ("--compress", "q4", "--epochs", "1")
+    run(2, "whole.h5", *words)
+    shutil.copytree("ck", "kept")
+    step = steps_in("ck")[-2]
+    for older in ((0, 1), (1,)):
+        shutil.rmtree("ck")
+        shutil.copytree("kept", "ck")
+        pathlib.Path("again.h5").unlink(missing_ok=True)
+        keep_only("ck", step)
+        parts = [str(part) for rank in older for part in pathlib.Path("ck").glob(f"*.rank{rank}of2.*")]
+        size = os.path.getsize(parts[0])
+        subprocess.run([os.environ["DP_SHARD_WITH_FORMAT"], "1", *parts], check=True)
+        assert os.path.getsize(parts[0]) < size and len(parts) == len(older)
+        done = run(2, "again.h5", *words, "--resume")
+        assert f"resumed from step {step} (epoch 1) of ck" in done.stdout, done.stdout
+        assert "do not say whose they are (format 1)" in re.sub(r"\s+", " ", done.stdout), done.stdout
+        assert_same_training("whole.h5", "again.h5")
+    # Of a later one: the checkpoint before is taken, and without one nothing is removed.
+    for later, code in (([steps_in("kept")[-1]], 0), (steps_in("kept"), 3)):
+        shutil.rmtree("ck")
+        shutil.copytree("kept", "ck")
+        pathlib.Path("again.h5").unlink(missing_ok=True)
+        parts = [str(part) for later_step in later for part in pathlib.Path("ck").glob(f"step{later_step:09d}.rank*")]
+        subprocess.run([os.environ["DP_SHARD_WITH_FORMAT"], "3", *parts], check=True)
+        files = sorted(os.listdir("ck"))
+        done = run(2, "again.h5", *words, "--resume", code=code)
+        assert (": was written by a later dptrain: its format is 3, allowed here: 1 to 2; it counts as not there\n") in (
+            done.stderr), done.stderr
+        if code == 0:
+            assert f"resumed from step {step} (epoch 1) of ck" in done.stdout, done.stdout
+        else:
+            assert sorted(os.listdir("ck")) == files and "none of them can be read" in done.stderr, done.stderr
+
+
+def can_limit_instructions() -> None:
+    """Skips where the processor has nothing beyond AVX2."""
+    try:
+        flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        flags = []
+    if "avx512f" not in flags or "avx512bw" not in flags:
+        print("skipped: this processor has no AVX-512")
+        sys.exit(77)
+
+
+def with_instructions(names: str) -> dict[str, str]:
+    return os.environ | {"ONEDNN_MAX_CPU_ISA": names, "DNNL_MAX_CPU_ISA": names}
+
+
+def other_instructions() -> None:
+    """From AVX-512 to AVX2 and back: the state is the same, the bits of what follows are not, and a line says so."""
+    can_limit_instructions()
+    every = {"first": "ALL", "second": "AVX2"}
+    # Where an earlier run measured them, the checkpoint has algorithms that the other instructions lack.
+    words = ("--compress", "q4", "--autotune", "on", "--epochs", "2", "--lr", "0.01", "--export", "w.h5")
+
+    def start(names: str, log: str, *more: str) -> subprocess.CompletedProcess:
+        done = subprocess.run(command(2, log, *words, *more), capture_output=True, text=True, timeout=200,
+                              env=with_instructions(names))
+        assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    for here, there in (every.values(), reversed(every.values())):
+        for name in ("ck", "w.h5", "whole.h5", "again.h5", "end.h5"):
+            shutil.rmtree(name, ignore_errors=True)
+            pathlib.Path(name).unlink(missing_ok=True)
+        start(here, "whole.h5")
+        with h5py.File("w.h5", "r") as file:
+            weights = {name: file["last"][name][()] for name in file["last"]}
+        shutil.copytree("ck", "kept", dirs_exist_ok=False)
+        last = steps_in("ck")[-1]
+        before = [step for step in steps_in("ck") if step < last][-3:][0]
+        # All is trained: the weights come back bit for bit.
+        done = start(there, "end.h5", "--resume")
+        assert "all 2 epochs have been trained before" in done.stdout, done.stdout
+        with h5py.File("w.h5", "r") as file:
+            for name, values in weights.items():
+                assert file["last"][name][()].tobytes() == values.tobytes(), name
+        keep_only("ck", before)
+        done = start(there, "again.h5", "--resume")
+        text = re.sub(r"\s+", " ", done.stdout)
+        assert f"resumed from step {before} " in text, done.stdout
+        told = re.search(r"it goes on with the device .*? (\S+), oneDNN \S+ instead of .*?(\S+), oneDNN \S+, so that it is not the "
+                         "run bit for bit", text)
+        assert told and "AVX2" in (told[1], told[2]) and told[1] != told[2], done.stdout
+        with h5py.File("whole.h5", "r") as a, h5py.File("again.h5", "r") as b:
+            losses, resumed_losses = a["steps"]["train_loss"][:], b["steps"]["train_loss"][:]
+            assert losses[:before].tobytes() == resumed_losses[:before].tobytes()
+            # q4 turns the last bits of gradients into other codes, which a few steps make visible.
+            assert np.allclose(losses[before], resumed_losses[before], rtol=1e-4), (losses, resumed_losses)
+            assert np.allclose(losses, resumed_losses, rtol=0.05), (losses, resumed_losses)
+        shutil.rmtree("kept")
+
+
+def ecq_with_debts() -> None:
+    """The bits of a run of known length are paid for by its later steps; a run that goes on has the same debts."""
+    resumes_from_each(2, "--compress", "ecq:bits=0.35", "--epochs", "4")
+
+
 def more_epochs() -> None:
     """A schedule that falls begins again higher up when epochs are added: a line says from where to where."""
     words = ("--lr-schedule", "cosine", "--checkpoint-every", "1epoch", "--checkpoint-keep", "3")
@@ -726,7 +827,7 @@ def folder_goes_away() -> None:
 CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
          without_exchange, rounds, steps_that_ranks_skip, round_that_is_lost, repeated_choices, by_time,
          exported_weights, damaged_export, files_that_cannot_be_made_again, killed, damaged_or_missing,
-         unreadable_parts, parts_of_others, more_epochs,
+         unreadable_parts, parts_of_others, parts_of_other_formats, other_instructions, ecq_with_debts, more_epochs,
          other_number_of_ranks, refusals, other_build, two_at_once, other_data, folder_goes_away]
 
 with tempfile.TemporaryDirectory() as folder:

@@ -738,6 +738,34 @@ def bf16_run() -> None:
     assert np.allclose(bf16["train_loss"][:3], fp32["train_loss"][:3], rtol=0.05)
 
 
+def bf16_without_its_instructions() -> None:
+    """oneDNN's limit takes bf16 away: refused before anything is written, also by a run that goes on."""
+    limit = {"ONEDNN_MAX_CPU_ISA": "AVX2", "DNNL_MAX_CPU_ISA": "AVX2"}
+    words = ("--precision", "bf16", "--epochs", "1", "--checkpoint", "ck")
+
+    def refused(ranks: int, *more: str) -> None:
+        done = subprocess.run([*command(ranks, "b.h5", *words), *more], capture_output=True, text=True, timeout=200,
+                              env=os.environ | limit)
+        said = re.findall(r"^dptrain: (?!stopped by SIGTERM)(.*)", done.stderr, re.MULTILINE)
+        assert done.returncode == 5 and len(said) == 1, (done.returncode, done.stderr)
+        assert re.fullmatch(r"--precision bf16: .* has no AVX512-BF16; allowed here: fp32", said[0]), said
+        assert re.search(r"\bAVX", said[0].replace("AVX512-BF16", "")) or "SSE" in said[0], said
+        assert not os.path.exists("b.h5")
+
+    refused(1)
+    refused(2)
+    refused(1, "--check")
+    assert not os.path.exists("ck") or not os.listdir("ck")
+    done = subprocess.run(command(1, "a.h5", *words), capture_output=True, text=True, timeout=200)
+    if done.returncode == 5 and "AVX512-BF16" in done.stderr:
+        print("passed without the part that goes on: this processor has no AVX512-BF16")
+        return
+    assert done.returncode == 0, done.stderr
+    files = sorted(os.listdir("ck"))
+    refused(1, "--resume")
+    assert sorted(os.listdir("ck")) == files
+
+
 # ---- on a GPU, real or cuda_on_cpu, which takes a quarter of a second an image ----
 
 GPU = ("--device", "cuda", "--limit-train", "22", "--limit-test", "10", "--batch-size", "4")
