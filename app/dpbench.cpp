@@ -92,7 +92,7 @@ int run(const std::vector<std::string>& arguments, dp::Communicator& comm) {
 
 int main(int argc, char** argv) {
   dp::open_standard_streams();
-  dp::restart_with_short_spinning(argv);
+  dp::restart_with_openmp_settings(argv);
   dp::survive_file_size_limit();
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const std::string text = answer(arguments); !text.empty()) {

@@ -214,7 +214,7 @@ double timeout_of(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   dp::open_standard_streams();
-  dp::restart_with_short_spinning(argv);
+  dp::restart_with_openmp_settings(argv);
   dp::survive_file_size_limit();
   const dp::StopNotice notice;
   const dp::RunStatus status;

@@ -2,17 +2,16 @@
 // copying to other machines. One process; the work is io/images/image_pack.hpp's.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "app/options/options_print.hpp"
 #include "app/options/options_words.hpp"
+#include "app/process/cpu_limits.hpp"
 #include "app/process/option_names.hpp"
 #include "io/files/text_table.hpp"
 #include "io/images/image_pack.hpp"
@@ -58,7 +57,8 @@ int run(const std::vector<std::string>& arguments) {
        {dp::choice_row("bad-images", request.bad_images, {"fail", "skip"},
                        "what happens if images cannot be read; skip: they are left out and named"),
         dp::whole_row("threads", threads, {0, 1024},
-                      "number of threads that decode; 0: one for each core"),
+                      "number of threads that decode; 0: one for each core that this process may "
+                      "use, within its CPU quota"),
         dp::call_row("version", "print the version, then end", [] {}),
         dp::call_row("help", "print this help, then end", [] {})}}};
   if (dp::asks_for(arguments, "--help")) {
@@ -79,8 +79,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   request.folder = given.others[0];
   request.path = given.others[1];
-  request.threads = threads > 0 ? static_cast<std::size_t>(threads)
-                                : std::max(1u, std::thread::hardware_concurrency());
+  request.threads = static_cast<std::size_t>(threads > 0 ? threads : dp::usable_threads());
   if (::isatty(STDERR_FILENO) != 0) request.on_progress = show_progress;
   const dp::PackReport report = dp::write_image_pack(request);
   for (const std::string& warning : report.warnings) {

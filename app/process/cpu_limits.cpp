@@ -111,11 +111,52 @@ pid_t parent_of(pid_t process) {
   return 0;
 }
 
-// mpirun or its daemon, also where mpirun started a script that started this program. 0: not known.
-pid_t launcher() {
-  pid_t process = ::getppid();
-  while (process > 1 && has_variable(process, "OMPI_COMM_WORLD_RANK")) process = parent_of(process);
-  return process;
+struct Launch {
+  pid_t launcher = 0;  // mpirun or its daemon; 0: not known
+  pid_t first = 0;     // what it has started: this process, or a script that has started it
+};
+
+Launch find_launch() {
+  Launch launch = {.launcher = ::getppid(), .first = ::getpid()};
+  while (launch.launcher > 1 && has_variable(launch.launcher, "OMPI_COMM_WORLD_RANK")) {
+    launch.first = launch.launcher;
+    launch.launcher = parent_of(launch.launcher);
+  }
+  return launch;
+}
+
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Whether mpirun's command line has a program that sets the mask of the one behind it. Such a
+// program takes the process over, so that nothing else is left of it.
+bool has_started_a_binder() {
+  const std::string command = fs::path(variable("OMPI_COMMAND")).filename().string();
+  if (command == "taskset") return true;
+  if (command != "numactl") return false;
+  std::istringstream words{std::string(variable("OMPI_ARGV"))};
+  for (std::string word; words >> word && word.starts_with('-');) {
+    for (const char* option : {"-C", "--physcpubind", "-N", "--cpunodebind"}) {
+      if (word.starts_with(option)) return true;
+    }
+    if (word.starts_with("--") && word.find('=') != std::string::npos) continue;
+    if (word.size() == 2 || word.starts_with("--")) words >> word;  // the option's value
+  }
+  return false;
+}
+
+bool is_bound_behind_mpirun(const Launch& launch) {
+  cpu_set_t mine, of_first;
+  CPU_ZERO(&mine);
+  CPU_ZERO(&of_first);
+  if (::sched_getaffinity(0, sizeof(mine), &mine) == 0 &&
+      ::sched_getaffinity(launch.first, sizeof(of_first), &of_first) == 0 &&
+      !CPU_EQUAL(&mine, &of_first)) {
+    return true;
+  }
+  return has_started_a_binder();
 }
 
 }  // namespace
@@ -147,14 +188,15 @@ std::optional<CpuQuota> cpu_quota(const fs::path& root) {
 }
 
 cpu_set_t allowed_cores() {
-  const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
   const bool may_be_bound = std::getenv("OMPI_COMM_WORLD_RANK") != nullptr &&
-                            (policy == nullptr || std::string_view(policy) != "none");
+                            variable("OMPI_MCA_hwloc_base_binding_policy") != "none";
+  const Launch launch = may_be_bound ? find_launch() : Launch{};
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  if (may_be_bound) {
-    const pid_t process = launcher();
-    if (process > 1 && ::sched_getaffinity(process, sizeof(cores), &cores) == 0) return cores;
+  if (may_be_bound && !is_bound_behind_mpirun(launch)) {
+    if (launch.launcher > 1 && ::sched_getaffinity(launch.launcher, sizeof(cores), &cores) == 0) {
+      return cores;
+    }
     // The kernel reduces "all cores" to what the container or cpuset allows.
     for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &cores);
     ::sched_setaffinity(0, sizeof(cores), &cores);
@@ -162,6 +204,13 @@ cpu_set_t allowed_cores() {
   CPU_ZERO(&cores);
   if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) CPU_SET(0, &cores);
   return cores;
+}
+
+int usable_threads(const fs::path& root) {
+  const cpu_set_t cores = allowed_cores();
+  const int count = std::max(1, CPU_COUNT(&cores));
+  const std::optional<CpuQuota> quota = cpu_quota(root);
+  return quota ? std::min(count, quota->threads()) : count;
 }
 
 }  // namespace dp

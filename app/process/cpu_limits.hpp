@@ -26,7 +26,12 @@ struct CpuQuota {
 
 // The cores that this process may use: its affinity mask, but under mpirun the mask of mpirun (or
 // of its daemon on this host), because mpirun binds a rank to a single core if there are one or two
-// ranks. With --bind-to none mpirun leaves the mask alone, and it counts.
+// ranks. The mask counts all the same with --bind-to none, which leaves it alone, and where
+// something between mpirun and this program has set it: mpirun has started taskset or numactl, or a
+// script whose own mask is another one.
 [[nodiscard]] cpu_set_t allowed_cores();
+
+// The threads that this process can keep busy: one for each allowed core, within the quota.
+[[nodiscard]] int usable_threads(const std::filesystem::path& root = "/");
 
 }  // namespace dp

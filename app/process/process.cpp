@@ -1,6 +1,7 @@
 #include "app/process/process.hpp"
 
 #include <fcntl.h>
+#include <omp.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -23,9 +24,32 @@
 
 namespace dp {
 
-void restart_with_short_spinning(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  ::setenv("GOMP_SPINCOUNT", "20000", 0);
+namespace {
+
+// Undoes what OpenMP does with this thread's affinity when it starts. True if there was something.
+bool undo_binding_by_openmp() {
+  const int places = omp_get_num_places();
+  if (places == 0) return false;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (int place = 0; place < places; ++place) {
+    std::vector<int> ids(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+    omp_get_place_proc_ids(place, ids.data());
+    for (const int core : ids) CPU_SET(core, &cores);
+  }
+  ::sched_setaffinity(0, sizeof(cores), &cores);
+  for (const char* name : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}) ::unsetenv(name);
+  return true;
+}
+
+}  // namespace
+
+void restart_with_openmp_settings(char** argv) {
+  const bool was_bound = undo_binding_by_openmp();
+  const bool has_policy =
+      std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
+  if (has_policy && !was_bound) return;
+  if (!has_policy) ::setenv("GOMP_SPINCOUNT", "20000", 0);
   // By its own path, so that top and ps still show the program's name.
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path) - 1);

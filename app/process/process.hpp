@@ -10,12 +10,18 @@
 
 namespace dp {
 
-// Restarts the program once with GOMP_SPINCOUNT=20000, which OpenMP reads before main(), unless the
-// user has set it or the like. By default, waiting threads spin for some milliseconds and take the
-// cores from other ranks, the loader and the reducer. Without any spinning the many short loops of
-// a small network wait for the kernel (ResNet-20 is 5 % slower). Must be the first call in main but
-// for open_standard_streams; returns if there is nothing to do.
-void restart_with_short_spinning(char** argv);
+// Restarts the program once with other settings of OpenMP, which reads them before main(). Must be
+// the first call in main but for open_standard_streams; returns if there is nothing to do.
+//
+// GOMP_SPINCOUNT=20000, unless the user has set it or the like: by default, waiting threads spin
+// for some milliseconds and take the cores from other ranks, the loader and the reducer. Without
+// any spinning the many short loops of a small network wait for the kernel (ResNet-20 is 5 %
+// slower).
+//
+// No OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY: with them OpenMP binds this thread to a
+// single core, and the threads of all ranks of a host to the same ones. Their cores become the
+// affinity mask, which take_cpu_share() shares out.
+void restart_with_openmp_settings(char** argv);
 
 // Throws Error(data) if not all that was printed has reached standard output. A reader that has
 // gone away (dptrain | head) is no error.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The cores that dptrain takes: cores_test.py DPTRAIN MPIRUN CASE. Seen in the line `cores` and its threads."""
+import base64
 import contextlib
 import errno
 import os
@@ -61,8 +62,35 @@ def affinity_of_mpirun() -> None:
     for binding in ("core", "none"):
         line, threads = run(launcher=(MPIRUN, "-np", "1", "--bind-to", binding), before=bound_to(last))
         assert threads == 1 and f"may run on cores {last};" in line, (threads, line)
-    line, threads = run(launcher=(MPIRUN, "-np", "1", "--bind-to", "none", "taskset", "-c", str(last)))
-    assert threads == 1 and f"may run on cores {last};" in line, (threads, line)
+    # A mask that something sets between mpirun and this program counts, whatever mpirun does.
+    binder = pathlib.Path("numactl")  # by its name; a script, since few machines have the program
+    binder.write_text('#!/bin/sh\ncore=$2; shift 2\nexec taskset -c "$core" "$@"\n')
+    binder.chmod(0o755)
+    for binding in ([], ["--bind-to", "core"], ["--bind-to", "none"]):
+        for words in (["taskset", "-c", str(last)], ["./numactl", "-C", str(last)],
+                      ["sh", "-c", f'taskset -c {last} "$@"; exit $?', "sh"]):
+            line, threads = run(launcher=(MPIRUN, "-np", "1", *binding, *words))
+            assert threads == 1 and f"may run on cores {last};" in line, (binding, words, threads, line)
+    # Memory alone says nothing on cores.
+    binder.write_text('#!/bin/sh\nshift 2\nexec "$@"\n')
+    line, threads = run(launcher=(MPIRUN, "-np", "1", "--bind-to", "core", "./numactl", "-m", "0"))
+    assert threads == len(cores) and everywhere in line, (threads, line)
+
+
+def places_of_openmp() -> None:
+    """OpenMP binds the main thread to the first of its places: that is no mask of the user's."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        skip("one core, so that places are no limit")
+    last = max(cores)
+    for settings in ({"OMP_PROC_BIND": "true"}, {"OMP_PROC_BIND": "spread", "OMP_PLACES": "cores", "OMP_WAIT_POLICY": "passive"}):
+        os.environ.update(settings)
+        line, threads = run()
+        assert threads == len(cores) and f"each rank of this host has {len(cores)} of them" in line, (settings, threads, line)
+        line, threads = run(before=bound_to(last))
+        assert threads == 1 and f"may run on cores {last};" in line, (settings, threads, line)
+        line, threads = run(launcher=(MPIRUN, "-np", "1", "--bind-to", "core", "sh", "-c", '"$@"; exit $?', "sh"))
+        assert threads == len(cores), (settings, threads, line)
 
 
 def remove(cgroup: pathlib.Path) -> None:
@@ -124,6 +152,41 @@ def quota() -> None:
         assert threads == 1 and line.endswith("; the CPU quota is 0.5 cores"), (threads, line)
         line, threads = run("--threads", "2", before=enter)
         assert threads == 2 and line.endswith("; --threads 2 is more than the CPU quota of 0.5 cores allows (1)"), line
+
+
+PIXEL = ("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+
+
+def most_threads_of_pack(*options: str, before: Callable[[], None] | None = None) -> int:
+    """As many as are seen at once. Some live too briefly to be seen in one run, so there are several."""
+    return max(threads_of_pack(*options, before=before) for _ in range(4))
+
+
+def threads_of_pack(*options: str, before: Callable[[], None] | None) -> int:
+    pathlib.Path("pack.h5").unlink(missing_ok=True)
+    program = os.path.join(os.path.dirname(DPTRAIN), "dptrain-pack")
+    process = subprocess.Popen([program, "images", "pack.h5", *options], stdout=subprocess.PIPE, text=True, preexec_fn=before)
+    most = 0
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            most = max(most, len(os.listdir(f"/proc/{process.pid}/task")))
+    assert process.returncode == 0, process.communicate()
+    return most
+
+
+def pack() -> None:
+    """dptrain-pack decodes on the cores that it may use, within its quota."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        skip("one core, so that there is no limit below it")
+    for name in ("a", "b"):
+        os.makedirs(f"images/{name}")
+        for number in range(600):
+            pathlib.Path(f"images/{name}/{number}.png").write_bytes(base64.b64decode(PIXEL))
+    assert 2 <= most_threads_of_pack() <= len(cores)
+    assert most_threads_of_pack(before=bound_to(max(cores))) == 1
+    with cgroup_with_quota(50000) as folder:
+        assert most_threads_of_pack(before=lambda: (folder / "cgroup.procs").write_text(str(os.getpid()))) == 1
 
 
 with tempfile.TemporaryDirectory() as folder:

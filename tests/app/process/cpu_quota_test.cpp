@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -79,6 +80,16 @@ TEST_F(CpuQuotaTest, SmallestOfTheCgroupAndThoseAroundIt) {
   write("sys/fs/cgroup/cpu.max", "30000 100000\n");
   EXPECT_DOUBLE_EQ(cores(), 0.3);
   EXPECT_EQ(cpu_quota(root_)->threads(), 1);
+}
+
+TEST_F(CpuQuotaTest, LimitsTheThreads) {
+  const int without = usable_threads(root_);
+  EXPECT_GE(without, 1);
+  v2("/");
+  write("sys/fs/cgroup/cpu.max", "100000 100000\n");
+  EXPECT_EQ(usable_threads(root_), 1);
+  write("sys/fs/cgroup/cpu.max", "6400000 100000\n");
+  EXPECT_EQ(usable_threads(root_), std::min(without, 64));
 }
 
 // The mount shows the container's own cgroup; the path may be the host's or the container's.

@@ -4,7 +4,9 @@
 #include "app/process/process.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,34 +44,41 @@ std::vector<std::string> told(const std::string& settings, const std::string& wo
   return lines;
 }
 
-// "tell": the command line; after a restart, if one is needed, the setting of OpenMP and the name
-// that top shows.
+// "tell": the command line; after a restart, if one is needed, the setting of OpenMP, the name that
+// top shows and the number of cores.
 int tell(char** argv) {
   const char* before = std::getenv("GOMP_SPINCOUNT");
   std::printf("spin count %s\n", before != nullptr ? before : "unset");
   std::fflush(stdout);
-  restart_with_short_spinning(argv);
+  restart_with_openmp_settings(argv);
   std::string name;
   std::getline(std::ifstream("/proc/self/comm"), name);
   std::printf("%s\n%s\n", command_line().c_str(), name.c_str());
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  ::sched_getaffinity(0, sizeof(cores), &cores);
+  for (const char* variable : {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}) {
+    if (std::getenv(variable) != nullptr) std::printf("%s is set\n", variable);
+  }
+  std::printf("%d cores\n", CPU_COUNT(&cores));
   return 0;
 }
 
 TEST(CommandLine, IsTheWordsAsTheyWereGiven) {
   const auto lines = told("GOMP_SPINCOUNT=1", "--log 'my run.h5' '' -- --compress=q8");
-  ASSERT_EQ(lines.size(), 3u);
+  ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[1], own_path() + " tell --log my run.h5  -- --compress=q8");
 }
 
 TEST(CommandLine, HasNoEmptyWordAtItsEnd) {
   const auto lines = told("GOMP_SPINCOUNT=1", "--quiet '' ''");
-  ASSERT_EQ(lines.size(), 3u);
+  ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[1], own_path() + " tell --quiet");
 }
 
 TEST(Restart, HappensOnceAndKeepsNameAndWords) {
   const auto lines = told("env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY", "--seed 7");
-  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(lines.size(), 5u);
   EXPECT_EQ(lines[0], "spin count unset");
   EXPECT_EQ(lines[1], "spin count 20000");
   EXPECT_EQ(lines[2], own_path() + " tell --seed 7");
@@ -78,12 +87,33 @@ TEST(Restart, HappensOnceAndKeepsNameAndWords) {
   EXPECT_EQ(lines[3], path.substr(path.rfind('/') + 1).substr(0, 15));
 }
 
+// OpenMP binds the main thread before main() when it has places: the mask would have one core.
+TEST(Restart, TakesTheCoresOfOpenMp) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(cores), &cores), 0);
+  const std::string all = fmt::format("{} cores", CPU_COUNT(&cores));
+  for (const char* spins : {"env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY", "env GOMP_SPINCOUNT=1"}) {
+    for (const char* places : {"OMP_PROC_BIND=true", "OMP_PROC_BIND=close OMP_PLACES=cores"}) {
+      const auto lines = told(fmt::format("{} {}", spins, places), "");
+      ASSERT_EQ(lines.size(), 5u) << places;
+      EXPECT_EQ(lines.back(), all) << places;
+    }
+  }
+  int first = 0;
+  while (!CPU_ISSET(first, &cores)) ++first;
+  // A list of the user's stays one.
+  const auto lines = told(fmt::format("GOMP_SPINCOUNT=1 GOMP_CPU_AFFINITY={}", first), "");
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines.back(), "1 cores");
+}
+
 TEST(Restart, LeavesTheUsersSettingsAlone) {
   const auto count = told("env -u OMP_WAIT_POLICY GOMP_SPINCOUNT=5", "");
-  ASSERT_EQ(count.size(), 3u);
+  ASSERT_EQ(count.size(), 4u);
   EXPECT_EQ(count[0], "spin count 5");
   const auto policy = told("env -u GOMP_SPINCOUNT OMP_WAIT_POLICY=active", "");
-  ASSERT_EQ(policy.size(), 3u);
+  ASSERT_EQ(policy.size(), 4u);
   EXPECT_EQ(policy[0], "spin count unset");
 }
 
