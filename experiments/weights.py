@@ -4,46 +4,29 @@
   weights.py to-torch   RUN.h5 RUN.pt [--last]         for model.load_state_dict(torch.load("RUN.pt"))
   weights.py from-torch NET.pt NET.h5 --model NAME     for dptrain --model NAME --init NET.h5
 
-RUN.h5 comes from dptrain --export. NET.pt is a state dict, or a checkpoint that holds one and no other dict of tensors.
-Names are the same on both sides; "module.", "_orig_mod." and "model." in front of all names are removed. Needs Python
-with torch, numpy and h5py.
+RUN.h5 comes from dptrain --export. NET.pt is a state dict, also one of safetensors, or a checkpoint that holds one and no
+other dict of tensors. Names and shapes are the same on both sides, and are compared. "module.", "_orig_mod." and "model."
+in front of all names are removed. Needs Python with torch, numpy and h5py.
 
-Exit codes: 0, 2 usage, 3 a file cannot be read or written, 77 a package is missing.
+Exit codes: 0, 2 usage, 3 a file cannot be read or written, or does not fit the model, 77 a package is missing.
 """
 from __future__ import annotations
 
 import argparse
-import collections
+import io
 import os
-import pickle
+import pathlib
 import sys
-import zipfile
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 FORMAT = "dptrain weights 1"
 PROGRAM = os.path.basename(sys.argv[0])  # weights.py, or dptrain-weights where it is installed
 
-# By dptrain's name of a model: the number of its tensors, without running statistics, and of the values of its
-# convolutions' kernels. Neither depends on the images or the classes. tests/net/model_test.cpp compares them.
-MODELS = {
-    "resnet18": (62, 11159232), "resnet34": (110, 21259968), "resnet50": (161, 23447232),
-    "resnet101": (314, 42387136), "resnet152": (467, 57984704), "resnet20": (59, 267696), "resnet32": (95, 461232),
-    "resnet44": (131, 654768), "resnet56": (167, 848304), "resnet110": (329, 1719216), "resnet20b": (65, 270256),
-    "resnet32b": (101, 463792), "resnet44b": (137, 657328), "resnet56b": (173, 850864), "resnet110b": (335, 1721776),
-    "resnet18-imagenet": (62, 11166912), "resnet34-imagenet": (110, 21267648), "resnet50-imagenet": (161, 23454912),
-    "resnet101-imagenet": (314, 42394816), "resnet152-imagenet": (467, 57992384), "preact-resnet18": (54, 11159232),
-    "preact-resnet34": (102, 21259968), "preact-resnet50": (151, 23447232), "preact-resnet101": (304, 42387136),
-    "preact-resnet152": (457, 57984704), "inception-v4": (449, 41079648), "inception-v4-imagenet": (449, 41079648),
-    "vgg16": (28, 14710464), "vgg16-bn": (54, 14710464), "vgg16-imagenet": (32, 14710464),
-    "vgg16-bn-imagenet": (58, 14710464), "resnet9": (25, 6563520), "airbench94": (15, 1967904),
-}
-
-# Models whose names and branches are dptrain's own, with a name that no other program's state dict has.
-OWN_NAMES = {"inception-v4": "features.6.branch0.1.conv.weight", "resnet9": "prep.conv.weight",
-             "airbench94": "block1.conv1.weight"}
-
 
 def end(code: int, message: str) -> None:
-    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    print(f"{PROGRAM}: {' '.join(message.splitlines())}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -54,121 +37,71 @@ try:
 except ImportError as error:
     end(77, f"{error}; install torch, numpy and h5py, for example with pip in a virtual environment")
 
+from convert import state_dicts  # noqa: E402
+from convert.model_tensors import MODELS, Image, Shape, tensors_of, usual_image  # noqa: E402
+from convert.state_dicts import shown  # noqa: E402
+from lab.new_files import whole_file  # noqa: E402
+from report import read_hdf5  # noqa: E402
 
-def to_torch(source: str, target: str, group: str) -> None:
-    with h5py.File(source, "r", locking=False) as file:
-        if file.attrs.get("format") != FORMAT:
-            end(3, f"{source}: is not a file of exported weights")
-        weights = file[group]
-        state = {name: torch.from_numpy(weights[name][()]) for name in weights}
-        for name in list(state):
-            if name.endswith(".running_mean"):  # PyTorch's count of training batches
-                state[name.removesuffix("running_mean") + "num_batches_tracked"] = torch.tensor(0)
-        try:
-            with open(target, "xb") as whole:  # follows no link that was put there since
-                torch.save(state, whole)
-        except (OSError, RuntimeError) as error:
-            end(3, f"{target}: cannot be written: {error}")
-        print(f"{target}: {file.attrs['model']}, {len(state)} tensors, epoch {weights.attrs['epoch'] + 1}, "
-              f"test accuracy {100 * weights.attrs['test_accuracy']:.2f} %")
+# Models whose names and branches are dptrain's own.
+OWN_NAMES = ("inception-v4", "inception-v4-imagenet", "resnet9", "airbench94")
+MOST_NAMED = 3
+LONGEST_SIDE = 65_535  # pixels; dptrain takes no larger images
 
 
-# What wrappers put in front of every name: DistributedDataParallel, torch.compile, Lightning.
-PREFIXES = ("module.", "_orig_mod.", "model.")
-
-# Under which programs keep the weights, beside others such as their moving average.
-KNOWN_KEYS = ("state_dict", "model_state_dict", "model", "net")
-
-
-def is_state_dict(value: object) -> bool:
-    return isinstance(value, dict) and bool(value) and all(isinstance(one, torch.Tensor) for one in value.values())
-
-
-class Unknown:
-    """Stands for an object of any class or function that is not a tensor's; nothing of that runs."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def ignore(self, *_: object) -> None:
-        pass
-
-    __setstate__ = __setitem__ = append = extend = add = ignore
-
-
-STORAGES = {"FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-            "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8",
-            "ByteStorage": "uint8", "BoolStorage": "bool"}
-
-
-class Unpickler(pickle.Unpickler):
-    """Makes plain values, dicts and tensors alone, so that a file cannot run code."""
-
-    def __init__(self, archive: zipfile.ZipFile, pickled: str) -> None:
-        super().__init__(archive.open(pickled), encoding="utf-8")
-        self.archive, self.folder = archive, pickled.removesuffix("data.pkl") + "data/"
-
-    def find_class(self, module: str, name: str) -> object:
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        if module == "torch._utils" and name in ("_rebuild_tensor", "_rebuild_tensor_v2"):
-            return lambda values, offset, size, stride, *_: values.as_strided(size, stride, offset)
-        if module == "torch._utils" and name == "_rebuild_parameter":
-            return lambda tensor, *_: tensor
-        return STORAGES.get(name, Unknown) if module == "torch" else Unknown
-
-    def persistent_load(self, storage: tuple) -> "torch.Tensor":
-        _, kind, key, _, _ = storage
-        values = bytearray(self.archive.read(self.folder + key))
-        return torch.frombuffer(values, dtype=getattr(torch, kind)) if values else torch.empty(0)
-
-
-def load(source: str) -> object:
-    if not zipfile.is_zipfile(source):
-        return torch.load(source, map_location="cpu", weights_only=True)
-    with zipfile.ZipFile(source) as archive:
-        names = archive.namelist()
-        if any(name.endswith("/constants.pkl") for name in names):
-            end(3, f"{source}: is a TorchScript archive: save model.state_dict()")
-        # PyTorch 1.13 refuses numbers with a point, and every version objects of other programs.
-        return Unpickler(archive, next(name for name in names if name.endswith("/data.pkl"))).load()
-
-
-def state_dict_of(source: str) -> dict[str, "torch.Tensor"]:
-    try:
-        loaded = load(source)
-    except (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, TypeError, AttributeError, StopIteration):
-        end(3, f"{source}: is no state dict, or it is damaged: save model.state_dict()")
-    if isinstance(loaded, Unknown):
-        end(3, f"{source}: is no state dict, but another Python object such as a whole module: save model.state_dict()")
-    if isinstance(loaded, dict) and not is_state_dict(loaded):
-        inner = [key for key, value in loaded.items() if is_state_dict(value)]
-        inner = [key for key in KNOWN_KEYS if key in inner][:1] or inner
-        if len(inner) != 1:
-            keys = ", ".join(map(str, list(loaded)[:10])) or "none"
-            end(3, f"{source}: holds {len(inner) or 'no'} dicts of tensors, and one is needed; its keys: {keys}")
-        loaded = loaded[inner[0]]
-    if not is_state_dict(loaded):
-        end(3, f"{source}: holds no state dict, but {type(loaded).__name__}")
-    while prefix := next((one for one in PREFIXES if all(name.startswith(one) for name in loaded)), None):
-        loaded = {name.removeprefix(prefix): tensor for name, tensor in loaded.items()}
-    return loaded
-
-
-def check_values(source: str, state: dict[str, "numpy.ndarray"]) -> None:
+def check_values(source: str, state: dict[str, numpy.ndarray]) -> None:
     for name, tensor in state.items():
         if not numpy.isfinite(tensor).all():
-            end(3, f"{source}: {name} has a value that is not finite")
+            end(3, f"{source}: {shown(name)} has a value that is not finite")
         if name.endswith(".running_var") and (tensor < 0).any():
-            end(3, f"{source}: {name} has the value {tensor.min()}; a variance is at least 0")
+            end(3, f"{source}: {shown(name)} has the value {tensor.min()}; a variance is at least 0")
 
 
-def write_weights(path: str, model: str, classes: int, image: tuple[int, int, int],
-                  state: dict[str, "numpy.ndarray"]) -> None:
-    if os.path.lexists(path):
-        os.remove(path)
-    # HDF5 opens by name and follows links, so it gets a name of the file that is open already.
-    with open(path, "xb") as new, h5py.File(f"/proc/self/fd/{new.fileno()}", "w", locking=False) as file:
+def weights_in(source: str, group: str) -> tuple[str, dict[str, object], dict[str, numpy.ndarray]]:
+    """The model, the attributes of the group, and its tensors by name."""
+    with h5py.File(source, "r", locking=False) as file:
+        attributes = read_hdf5.attributes(file)
+        if attributes.get("format") != FORMAT:
+            end(3, f"{source}: is not a file of exported weights")
+        weights = read_hdf5.child(file, group)
+        if not isinstance(weights, h5py.Group):
+            end(3, f"{source}: is damaged: it has no group /{group}")
+        state = {}
+        for name in weights:
+            tensor = read_hdf5.child(weights, name)
+            if not isinstance(tensor, h5py.Dataset) or tensor.dtype.kind != "f":
+                end(3, f"{source}: is damaged: {shown(name)} is no tensor of floats")
+            state[name] = read_hdf5.values(tensor)
+        return str(attributes.get("model")), read_hdf5.attributes(weights), state
+
+
+def write_new(target: str, content: io.BytesIO) -> None:
+    """HDF5 and PyTorch write into memory, since they may crash if they cannot write a file."""
+    try:
+        with whole_file(target, replaces=False) as file:
+            file.write(content.getbuffer())
+    except OSError as error:
+        end(3, f"{target}: cannot be written: {error.strerror}")
+
+
+def to_torch(source: str, target: str, group: str) -> None:
+    model, attributes, arrays = weights_in(source, group)
+    check_values(source, arrays)
+    state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    for name in arrays:
+        if name.endswith(".running_mean"):  # PyTorch's count of training batches
+            state[name.removesuffix("running_mean") + "num_batches_tracked"] = torch.tensor(0)
+    content = io.BytesIO()
+    torch.save(state, content)
+    write_new(target, content)
+    print(f"{target}: {model}, {len(state)} tensors, epoch {int(attributes['epoch']) + 1}, "
+          f"test accuracy {100 * float(attributes['test_accuracy']):.2f} %")
+
+
+def weights_file(model: str, classes: int, image: Image, state: dict[str, numpy.ndarray]) -> io.BytesIO:
+    """A file as --export writes it."""
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
         file.attrs["format"] = FORMAT
         file.attrs["model"] = model
         file.attrs["classes"] = numpy.int64(classes)
@@ -180,48 +113,73 @@ def write_weights(path: str, model: str, classes: int, image: tuple[int, int, in
         for name, tensor in state.items():
             group.create_dataset(name, data=tensor.astype("<f4"))
         file["best"] = group
+    return content
 
 
-def check_model(source: str, model: str, state: dict[str, "numpy.ndarray"]) -> None:
-    """Refuses weights that are not those of the model, as far as the numbers of tensors and of values tell."""
-    own = OWN_NAMES.get(model.removesuffix("-imagenet"))
-    if own is not None and own not in state:
-        end(3, f"{source}: has no tensor {own}: names and order of {model} are dptrain's own, and weights of other "
-            "programs, such as timm, do not fit")
-    trained = [tensor for name, tensor in state.items() if not name.endswith((".running_mean", ".running_var"))]
-    found = (len(trained), sum(tensor.size for tensor in trained if tensor.ndim == 4))
-    if found == MODELS[model]:
+def shape_text(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "of a single value"
+
+
+def some(names: list[str], which: str) -> str:
+    """"1 tensor of resnet20 (a)", "12 tensors of resnet20 (a, b, c and 9 more)"."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{len(names)} tensor{'' if len(names) == 1 else 's'} {which} ({', '.join(map(shown, names[:MOST_NAMED]))}{more})"
+
+
+def check_names(source: str, model: str, names: list[str]) -> None:
+    needed = tensors_of(model, 1, usual_image(model))
+    missing = [name for name in needed if name not in names]
+    unknown = [name for name in names if name not in needed]
+    if not missing and not unknown:
         return
-    others = [name for name, numbers in MODELS.items() if numbers == found]
-    tensors, values = MODELS[model]
-    end(3, f"{source}: has {found[0]} tensors and {found[1]:,} values in kernels of convolutions" +
-        (f", as {' and '.join(others)}" if others else "") + f"; --model {model} has {tensors} and {values:,}")
+    parts = [f"lacks {some(missing, f'of {model}')}"] if missing else []
+    parts += [f"has {some(unknown, f'that {model} does not have')}"] if unknown else []
+    others = [other for other in MODELS if set(tensors_of(other, 1, usual_image(other))) == set(names)]
+    if model in OWN_NAMES:
+        hint = (f"; names and order of {model} are dptrain's own, and weights of other programs, such as timm, do not "
+                "fit")
+    else:
+        hint = f"; its names are those of {' and '.join(others)}" if others else ""
+    end(3, f"{source}: {', and '.join(parts)}{hint}")
 
 
-def from_torch(source: str, target: str, model: str, image: tuple[int, int, int]) -> None:
-    state = {name: tensor.detach().float().numpy() for name, tensor in state_dict_of(source).items()
-             if not name.endswith("num_batches_tracked")}
-    matrices = [tensor for tensor in state.values() if tensor.ndim == 2]
-    if not matrices:
-        end(3, f"{source}: has no linear layer, whose rows are the classes")
-    check_model(source, model, state)
+def check_shapes(source: str, model: str, image: Image, state: dict[str, torch.Tensor]) -> int:
+    """Returns the number of classes."""
+    last = [name for name, shape in tensors_of(model, 1, image).items() if len(shape) == 2][-1]
+    classes = state[last].shape[0] if state[last].ndim == 2 else 0
+    if classes == 0:
+        end(3, f"{source}: {last} has the shape {shape_text(state[last].shape)}, and a matrix with a row for each class is "
+            "needed")
+    larger = tensors_of(model, classes, (image[0] + 1, 2 * image[1] + 64, 2 * image[2] + 64))
+    for name, shape in tensors_of(model, classes, image).items():
+        tensor = state[name]
+        if tuple(tensor.shape) != shape:
+            follows_image = tensor.ndim == len(shape) and all(
+                found == needed or needed != other for found, needed, other in zip(tensor.shape, shape, larger[name]))
+            why = f" for images of {shape_text(image)} (--image)" if follows_image else ""
+            end(3, f"{source}: {name} has the shape {shape_text(tensor.shape)}, and {shape_text(shape)} is needed{why}")
+        if not tensor.is_floating_point():
+            end(3, f"{source}: {name} has values of the type {str(tensor.dtype).removeprefix('torch.')}; allowed: floats")
+    return classes
+
+
+def from_torch(source: str, target: str, model: str, image: Image) -> None:
+    found = {name: tensor for name, tensor in state_dicts.read(source).items() if not name.endswith("num_batches_tracked")}
+    check_names(source, model, list(found))
+    classes = check_shapes(source, model, image, found)
+    state = {name: tensor.detach().float().numpy() for name, tensor in found.items()}
     check_values(source, state)
-    part = target + ".part"
-    try:
-        write_weights(part, model, matrices[-1].shape[0], image, state)
-        os.rename(part, target)
-    except OSError as error:
-        if os.path.exists(part):
-            os.remove(part)
-        end(3, f"{target}: cannot be written: {error}")
-    print(f"{target}: {model}, {len(state)} tensors, {matrices[-1].shape[0]} classes")
+    write_new(target, weights_file(model, classes, image, state))
+    print(f"{target}: {model}, {len(state)} tensors, {classes} classes")
 
 
-def image_size(text: str) -> tuple[int, int, int]:
+def image_size(text: str) -> Image:
     lengths = text.split("x")
-    if len(lengths) != 3 or not all(length.isdecimal() and int(length) > 0 for length in lengths):
-        raise argparse.ArgumentTypeError(f"{text!r}: must be CHANNELSxHEIGHTxWIDTH, such as 3x32x32")
-    return tuple(map(int, lengths))
+    if len(lengths) != 3 or not all(length.isdecimal() and 0 < int(length) <= LONGEST_SIDE for length in lengths):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be CHANNELSxHEIGHTxWIDTH, such as 3x32x32, each from 1 to "
+                                         f"{LONGEST_SIDE:,}")
+    channels, height, width = map(int, lengths)
+    return channels, height, width
 
 
 def main() -> None:
@@ -237,20 +195,28 @@ def main() -> None:
     back.add_argument("target", metavar="NET.h5")
     back.add_argument("--model", required=True, choices=MODELS, metavar="NAME",
                       help="dptrain's name of the model: " + ", ".join(MODELS))
-    back.add_argument("--image", type=image_size, default=(3, 32, 32), metavar="CxHxW",
-                      help="the size of its images [3x32x32]")
+    back.add_argument("--image", type=image_size, metavar="CxHxW",
+                      help="the size of its images [3x32x32; 3x224x224 for NAME-imagenet, 3x299x299 for Inception]")
     arguments = parser.parse_args()
+    source = arguments.source
     if os.path.lexists(arguments.target):
         end(3, f"{arguments.target}: exists already and is not overwritten")
     try:
+        if not os.path.isfile(source) and os.path.exists(source):
+            end(3, f"{source}: is not a regular file")
         if arguments.command == "to-torch":
-            to_torch(arguments.source, arguments.target, "last" if arguments.last else "best")
+            with read_hdf5.bounded_memory(pathlib.Path(source), state_dicts.ALWAYS, state_dicts.GROWTH):
+                to_torch(source, arguments.target, "last" if arguments.last else "best")
         else:
-            from_torch(arguments.source, arguments.target, arguments.model, arguments.image)
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
-        end(3, f"{arguments.source}: {error}")
+            from_torch(source, arguments.target, arguments.model, arguments.image or usual_image(arguments.model))
+    except state_dicts.Unusable as error:
+        end(3, f"{source}: {error}")
+    except (read_hdf5.TooLarge, read_hdf5.Elsewhere) as error:
+        end(3, f"{source}: is damaged: {error}")
+    except (OSError, KeyError, RuntimeError, ValueError, TypeError) as error:
+        end(3, f"{source}: {error}")
     except Exception as error:  # torch raises what unpickling raises
-        end(3, f"{arguments.source}: cannot be read: {type(error).__name__}: {error}")
+        end(3, f"{source}: cannot be read: {type(error).__name__}: {error}")
 
 
 main()

@@ -37,13 +37,13 @@ def printable(text: str) -> str:
 
 
 @contextmanager
-def bounded_memory(path: pathlib.Path) -> Iterator[None]:
-    """Limits what this process may allocate while it reads the file. An allocation beyond that fails; HDF5 then reports
-    an error or crashes, and may never free what it had."""
+def bounded_memory(path: pathlib.Path, always: int = READER_ALWAYS, growth: int = READER_GROWTH) -> Iterator[None]:
+    """Limits what this process may allocate while it reads the file: `always` bytes and `growth` times its size. An
+    allocation beyond that fails; HDF5 then reports an error or crashes, and may never free what it had."""
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     in_use = int(pathlib.Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * PAGE
     size = path.stat().st_size if path.exists() else 0
-    limit = in_use + READER_ALWAYS + READER_GROWTH * size
+    limit = in_use + always + growth * size
     limits = [bound for bound in (limit, before, hard) if bound != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
     try:
@@ -95,6 +95,17 @@ def _plain(value: Any) -> Any:
 
 def rows(data: h5py.Dataset, columns: list[str]) -> np.ndarray:
     """These columns of all rows. Throws TooLarge and Elsewhere."""
+    _check_size(data)
+    return data.fields(columns)[:] if columns else np.empty(data.shape, dtype=[])
+
+
+def values(data: h5py.Dataset) -> np.ndarray:
+    """Throws TooLarge and Elsewhere."""
+    _check_size(data)
+    return data[()]
+
+
+def _check_size(data: h5py.Dataset) -> None:
     name = data.name
     if data.external or data.is_virtual:
         raise Elsewhere(f"its table {name} lies in other files")
@@ -103,4 +114,3 @@ def rows(data: h5py.Dataset, columns: list[str]) -> np.ndarray:
     claimed = item * max(math.prod(data.shape), math.prod(data.chunks) if data.chunks and data.shape[0] else 0)
     if claimed > max(ALWAYS, MOST_GROWTH * stored):
         raise TooLarge(f"its table {name} claims {_bytes_of(claimed)}, and {_bytes_of(stored)} of it are in the file")
-    return data.fields(columns)[:] if columns else np.empty(data.shape, dtype=[])

@@ -20,7 +20,7 @@ install(TARGETS dptrain dptrun dpbench dptrain-pack RUNTIME DESTINATION ${CMAKE_
 install(PROGRAMS ${experiments}/dplab ${experiments}/dpreport ${experiments}/dpsweep ${experiments}/weights.py
                  ${experiments}/get_cifar.sh
         DESTINATION ${share}/experiments COMPONENT programs)
-install(DIRECTORY ${experiments}/lab ${experiments}/report ${experiments}/sweep
+install(DIRECTORY ${experiments}/convert ${experiments}/lab ${experiments}/report ${experiments}/sweep
         DESTINATION ${share}/experiments COMPONENT programs
         FILES_MATCHING PATTERN *.py PATTERN requirements.txt PATTERN state/README PATTERN __pycache__ EXCLUDE)
 install(PROGRAMS ${experiments}/lab/dplab-agent DESTINATION ${share}/experiments/lab COMPONENT programs)

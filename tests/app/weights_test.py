@@ -231,8 +231,8 @@ def torch() -> None:
         code, said = weights_py(*words)
         assert code == 0, said
     for model, code, sentence in (
-            ("resnet50-imagenet", 3, "weights.py: w.pt: has 59 tensors and 267,696 values in kernels of convolutions, as "
-             "resnet20; --model resnet50-imagenet has 161 and 23,454,912\n"), ("resnet21", 2, "--model: invalid choice")):
+            ("resnet32", 3, "weights.py: w.pt: lacks 60 tensors of resnet32 (layer1.3.conv1.weight, layer1.3.bn1.weight, "
+             "layer1.3.bn1.bias and 57 more); its names are those of resnet20\n"), ("resnet21", 2, "--model: invalid choice")):
         ended, said = weights_py("from-torch", "w.pt", "no.h5", "--model", model)
         assert ended == code and sentence in said, said
         assert not list(pathlib.Path().glob("no.h5*"))

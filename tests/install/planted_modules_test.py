@@ -14,7 +14,7 @@ import tempfile
 
 EXPERIMENTS = pathlib.Path(sys.argv[1]) / "experiments"
 NAMES = ("h5py", "numpy", "pandas", "matplotlib", "torch", "wandb", "json", "importlib", "venv", "pip", "ensurepip",
-         "argparse", "subprocess", "lab", "report", "sweep")
+         "argparse", "subprocess", "convert", "lab", "report", "sweep")
 PLANTED = "import pathlib\npathlib.Path('executed').open('a').write(__name__ + ' ')\nraise ImportError\n"
 # Every way on which a tool starts a Python: by itself, another Python of the PATH, its own environment, the lab's holder.
 STARTS = {

@@ -1,10 +1,11 @@
 // Models and their parameters: exact counts, the order of the flat buffers and of backward's
 // reports, initial values, torch's order.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <cstdio>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -113,24 +114,58 @@ TEST(Models, ParameterCountsAreExact) {
   EXPECT_EQ(net::model_names(), names) << "every model has a row here";
 }
 
-// experiments/weights.py knows a model's weights by the number of its trained and frozen tensors
-// and of the values of its kernels.
-TEST(Models, WeightsPyKnowsThem) {
-  std::ifstream file(DP_WEIGHTS_PY);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  ASSERT_FALSE(text.empty()) << DP_WEIGHTS_PY;
-  for (const std::string& name : net::model_names()) {
-    const net::Graph graph =
-        net::make_model(name, {.image = {.height = 299, .width = 299}, .classes = 10});
-    std::size_t tensors = 0, kernel_values = 0;
-    for_each_parameter(graph, [&](const net::ParameterSpec& spec) {
-      if (spec.kind == ParameterKind::statistic) return;
-      ++tensors;
-      if (!spec.is_linear && spec.shape.size() == 4) kernel_values += values_of(spec);
-    });
-    const std::string row = '"' + name + "\": (" + std::to_string(tensors) + ", " +
-                            std::to_string(kernel_values) + "),";
-    EXPECT_NE(text.find(row), std::string::npos) << "there is no row\n    " << row;
+// "NAME SHAPE" for each tensor, sorted.
+std::vector<std::string> tensors_of(const net::Graph& graph) {
+  std::vector<std::string> lines;
+  std::vector<Shape> shapes = {graph.images_shape(1)};
+  for (std::size_t i = 1; i < graph.nodes().size(); ++i) {
+    const net::Graph::Node& node = graph.nodes()[i];
+    std::vector<Shape> inputs;
+    for (const std::size_t input : node.inputs) inputs.push_back(shapes[input]);
+    const auto layer = node.make();
+    shapes.push_back(layer->output_shape(inputs));
+    for (const net::ParameterSpec& spec : layer->parameters(inputs)) {
+      const Parameter tensor = {.name = spec.name,
+                                .shape = spec.shape,
+                                .kind = spec.kind,
+                                .init = spec.init,
+                                .is_linear = spec.is_linear,
+                                .elements = values_of(spec)};
+      lines.push_back(
+          fmt::format("{}.{} {}", node.name, spec.name, fmt::join(tensor.torch_shape(), "x")));
+    }
+  }
+  std::ranges::sort(lines);
+  return lines;
+}
+
+// What model_tensors.py prints, by model and sorted.
+std::map<std::string, std::vector<std::string>> printed_tensors(const std::string& words) {
+  const std::string command = std::string(DP_PYTHON " -I " DP_MODEL_TENSORS_PY " ") + words;
+  std::FILE* out = ::popen(command.c_str(), "r");
+  EXPECT_NE(out, nullptr);
+  std::map<std::string, std::vector<std::string>> models;
+  char model[100], name[200], shape[100];
+  while (std::fscanf(out, "%99s %199s %99s", model, name, shape) == 3) {
+    models[model].push_back(std::string(name) + ' ' + shape);
+  }
+  EXPECT_EQ(::pclose(out), 0) << command;
+  for (auto& [_, lines] : models) std::ranges::sort(lines);
+  return models;
+}
+
+// experiments/weights.py compares a state dict's names and shapes with a table of its own.
+TEST(Models, WeightsPyKnowsTheirTensors) {
+  for (const auto& [words, input] :
+       {std::pair{"10 3x299x299", net::ModelInput{{.height = 299, .width = 299}, 10}},
+        std::pair{"7 4x100x75", net::ModelInput{{.channels = 4, .height = 100, .width = 75}, 7}}}) {
+    const auto printed = printed_tensors(words);
+    EXPECT_EQ(printed.size(), net::model_names().size());
+    for (const std::string& name : net::model_names()) {
+      const auto found = printed.find(name);
+      ASSERT_NE(found, printed.end()) << name;
+      EXPECT_EQ(found->second, tensors_of(net::make_model(name, input))) << name << ' ' << words;
+    }
   }
 }
 
