@@ -75,6 +75,18 @@ if [ "$ranks" -gt 1 ]; then
 fi
 
 mkdir -p "$folder" || die "the folder $folder cannot be made"
+# Files are written under names that nobody can foresee, so that no link in the folder leads elsewhere.
+unfinished=''
+trap 'rm -f "$unfinished"' EXIT
+begin_file() {
+  unfinished=$(mktemp "$folder/.unfinished-XXXXXXXX" 2>/dev/null) || die "nothing can be written to the folder $folder"
+  chmod "$(printf '%o' $((0666 & ~$(umask))))" "$unfinished"
+}
+end_file() { # its name
+  mv -T "$unfinished" "$1" || die "$1 cannot be written"
+  unfinished=''
+}
+
 same="first $first ranks $ranks options ${options[*]}"
 if [ -e "$folder/options.txt" ] && [ "$(cat "$folder/options.txt")" != "$same" ]; then
   die "$folder holds a scan with other options; name another folder by --out, or remove it"
@@ -112,12 +124,13 @@ while true; do
   text=$folder/batch-$batch.txt
   if [ ! -e "$text" ]; then
     rm -f "$folder/batch-$batch.h5"
+    begin_file
     code=0
     "${run[@]}" "${options[@]}" --batch-size "$batch" --epochs 2 --log "$folder/batch-$batch.h5" \
-      >"$text.part" 2>&1 </dev/null || code=$?
+      >"$unfinished" 2>&1 </dev/null || code=$?
     if [ $code -ne 0 ]; then
-      message=$(grep -a '^dptrain: ' "$text.part" | head -n 1 | sed 's/^dptrain: //' || true)
-      mv "$text.part" "$folder/batch-$batch.failed"
+      message=$(grep -a '^dptrain: ' "$unfinished" | head -n 1 | sed 's/^dptrain: //' || true)
+      end_file "$folder/batch-$batch.failed"
       if [ $code -eq 5 ] && [[ $message == *"out of memory"* ]]; then
         finish 0 "batch $(printf "%'d" "$batch"): $message"
       elif [ $code -eq 137 ]; then
@@ -126,8 +139,10 @@ while true; do
       tail -n 5 "$folder/batch-$batch.failed" >&2
       finish "$code" "batch $batch failed with exit code $code: ${message:-see $folder/batch-$batch.failed}"
     fi
-    mv "$text.part" "$text"
-    echo "$same" >"$folder/options.txt"
+    end_file "$text"
+    begin_file
+    echo "$same" >"$unfinished"
+    end_file "$folder/options.txt"
   fi
   row "$batch" "$text"
   if [ -z "$images" ]; then

@@ -31,7 +31,7 @@ case $out in ?*.tar.xz) ;; *) die "$out: must end in .tar.xz" ;; esac
 [ -d "$(dirname "$out")" ] || die "$out: there is no folder $(dirname "$out")"
 link=$(find "$folder/" -name '.?*' -prune -o -type l -print -quit)
 [ -z "$link" ] || die "$link: is a symbolic link; an archive has files, so put the file itself there"
-for path in "$out" "$out.sha256"; do [ ! -e "$path" ] || die "$path: is there already; it is not overwritten"; done
+for path in "$out" "$out.sha256"; do [ ! -e "$path" ] && [ ! -L "$path" ] || die "$path: is there already; it is not overwritten"; done
 
 scratch=$(mktemp -d "$(dirname "$out")/.pack-XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
@@ -54,6 +54,6 @@ chmod -R u=rwX,go=rX "$top"
 tar -C "$scratch" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | xz -9 >"$scratch/archive"
 (cd "$scratch" && printf '%s  %s.tar.xz\n' "$(sha256sum <archive | cut -d ' ' -f 1)" "$name" &&
   while read -r sum path; do printf '%s  %s\n' "$sum" "$name/$path"; done <MANIFEST.sha256) >"$scratch/sums"
-mv "$scratch/archive" "$out"
-mv "$scratch/sums" "$out.sha256"
+mv -T "$scratch/archive" "$out"
+mv -T "$scratch/sums" "$out.sha256"
 echo "$out: $(wc -l <"$scratch/MANIFEST.sha256") files, $(wc -c <"$out") bytes"

@@ -130,7 +130,8 @@ hangs=()
 logged() { # log's name, limit in seconds, command
   local log=$folder/$1 limit=$2 code=0
   shift 2
-  echo "+ $*" >"$log"
+  rm -f "$log"
+  (set -C && echo "+ $*" >"$log") || die "$log cannot be written" # follows no link
   timeout -k 10 "$limit" "$@" >>"$log" 2>&1 </dev/null || code=$?
   if [ $code -eq 124 ] || [ $code -eq 137 ]; then
     echo "+ ended after the limit of $limit s" >>"$log"
@@ -438,7 +439,8 @@ if [ $scan = yes ] && runs 7; then
 fi
 
 echo
-print_table | tee "$folder/table.txt"
+rm -f "$folder/table.txt"
+(set -C && print_table >"$folder/table.txt") && cat "$folder/table.txt"
 echo
 echo "logs: $folder"
 if [ ${#hangs[@]} -gt 0 ]; then

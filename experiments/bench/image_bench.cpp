@@ -7,9 +7,12 @@
 #include <jpeglib.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "io/images/augment.hpp"
@@ -55,9 +58,7 @@ std::vector<std::uint8_t> encode(std::uint32_t width, std::uint32_t height,
 // A folder of drawn images, scaled to that size, which is removed in the end.
 class JpegFolder {
  public:
-  JpegFolder(std::uint32_t width, std::uint32_t height)
-      : path_(std::filesystem::temp_directory_path() /
-              ("dptrain-image-bench-" + std::to_string(::getpid()))) {
+  JpegFolder(std::uint32_t width, std::uint32_t height) : path_(make_folder()) {
     constexpr std::size_t kImages = 100;
     const ImageSet drawn = make_synthetic(Split::train, kImages, 1);
     constexpr std::uint32_t kSide = kSyntheticShape.width;
@@ -92,6 +93,15 @@ class JpegFolder {
   [[nodiscard]] std::string path() const { return path_.string(); }
 
  private:
+  // Of this process alone, so that nobody else can put links into it.
+  static std::filesystem::path make_folder() {
+    std::string name = std::filesystem::temp_directory_path() / "dptrain-image-bench-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw std::system_error(errno, std::generic_category(), name);
+    }
+    return name;
+  }
+
   std::filesystem::path path_;
 };
 

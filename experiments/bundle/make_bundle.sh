@@ -71,7 +71,8 @@ done
 name=$(basename "$archive")
 name=${name%.tar.*}
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+unfinished=''
+trap 'rm -rf "$scratch" "$unfinished"' EXIT
 root=$scratch/$name
 mkdir -p "$root"/{bin,libexec,lib/openmpi,lib/pmix,lib/hwloc,share/openmpi,share/pmix,share/licenses,etc/openmpi,tests,experiments}
 
@@ -220,8 +221,11 @@ fi
 
 # --- The archive: the same bytes from the same files ------------------------------------------------------
 mkdir -p "$(dirname "$archive")"
-tar --sort=name --owner=0 --group=0 --numeric-owner -C "$scratch" -cf - "$name" | "${pack[@]}" >"$archive.part"
-mv "$archive.part" "$archive"
+# Beside the archive, under a name that nobody can foresee: a link there would lead elsewhere.
+unfinished=$(mktemp "$(dirname "$archive")/.unfinished-XXXXXXXX")
+chmod "$(printf '%o' $((0666 & ~$(umask))))" "$unfinished"
+tar --sort=name --owner=0 --group=0 --numeric-owner -C "$scratch" -cf - "$name" | "${pack[@]}" >"$unfinished"
+mv -T "$unfinished" "$archive"
 bytes=$(stat -c %s "$archive")
 printf '%s: %.1f MiB, unpacked %s, needs glibc %s\n' "$archive" "$(awk "BEGIN { print $bytes / 1048576 }")" \
   "$(du -sh "$root" | cut -f 1)" "$glibc"

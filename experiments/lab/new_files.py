@@ -12,6 +12,7 @@ from typing import IO
 
 # The mode of a new file is what the umask leaves of it.
 _MODE = 0o666
+NOT_OWN = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)  # what open_own answers for everything else
 
 
 @contextlib.contextmanager
@@ -55,11 +56,11 @@ def begin_file(path: str | os.PathLike[str]) -> int:
 
 
 def open_own(path: str | os.PathLike[str], flags: int) -> int:
-    """A descriptor of a file that is no link and has no other name, and is made if `flags` has O_CREAT. Throws OSError,
-    with ELOOP for a link."""
+    """A descriptor of a file that is no link and has no second name; it is made if `flags` has O_CREAT. Throws OSError,
+    with one of NOT_OWN for a link, a folder, a pipe or a file with a second name."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(file)
-        raise OSError(errno.EINVAL, "must be a regular file without a second name", str(path))
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     return file

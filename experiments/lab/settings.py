@@ -10,6 +10,8 @@ import pathlib
 import re
 from typing import Iterator, TextIO
 
+from .new_files import open_own, whole_file
+
 MOST_HOSTS = 16
 SURE_BIT_PER_S = 2_000_000_000  # of one stream; two cores of 2023 reach 7 to 8.5 Gbit/s
 SWITCH = "switch"
@@ -147,7 +149,7 @@ METER_NUMBER = 254
 
 def _open(state: pathlib.Path, mode: str) -> TextIO:
     try:
-        return open(state / "settings.json", mode, encoding="utf-8")
+        return open(state / "settings.json", mode, encoding="utf-8", opener=open_own)
     except FileNotFoundError as error:
         raise LabError("the lab is not complete: another dplab is making it at this moment") from error
 
@@ -185,6 +187,5 @@ def read(state: pathlib.Path) -> Settings:
 
 def write(state: pathlib.Path, settings: Settings) -> None:
     """Writes them for the first time, so that readers see the whole file or none."""
-    part = state / "settings.part"
-    part.write_text(settings.to_json(), encoding="utf-8")
-    part.rename(state / "settings.json")
+    with whole_file(state / "settings.json") as file:
+        file.write(settings.to_json().encode())

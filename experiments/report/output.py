@@ -9,7 +9,8 @@ import hashlib
 import os
 import pathlib
 import stat
-import tempfile
+
+from lab.new_files import whole_file
 
 MARK = "<!-- written by dpreport -->"
 MARKED_BYTES = 512
@@ -163,16 +164,8 @@ def _read_list(folder: pathlib.Path) -> dict[str, str]:
 
 def _replace(option: str, path: pathlib.Path, text: str) -> None:
     """Writes the whole file or nothing."""
-    unfinished = ""
     try:
-        handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(unfinished, 0o666 & ~umask)
-        os.replace(unfinished, path)
+        with whole_file(path) as file:
+            file.write(text.encode())
     except OSError as error:
-        if unfinished and os.path.lexists(unfinished):
-            os.unlink(unfinished)
         raise NotWritable(f"{option}: {path} cannot be written: {error.strerror}") from error

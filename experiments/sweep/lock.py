@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 
 from lab.command_line import say
+from lab.new_files import NOT_OWN, open_own
 from lab.settings import NO_LOCKS_HERE
 
 from .jobs import Jobs
@@ -48,7 +49,13 @@ def _try_lock(folder: pathlib.Path, file: int) -> bool:
 @contextlib.contextmanager
 def folder_locked(folder: pathlib.Path, jobs: Jobs) -> Iterator[None]:
     path = folder / _NAME
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        file = open_own(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        if error.errno not in NOT_OWN:
+            raise
+        fail(f"{path}: must be a file that dpsweep has made, and is a link or something else; remove it, or name another "
+             "folder by --out", UNUSABLE)
     end_s = time.monotonic() + _PATIENCE_S
     while not _try_lock(folder, file):
         holder, has_ended = _holder(file)
@@ -59,7 +66,7 @@ def folder_locked(folder: pathlib.Path, jobs: Jobs) -> Iterator[None]:
     try:
         os.ftruncate(file, 0)
         now = time.strftime("%Y-%m-%d %H:%M:%S")
-        path.write_text(f"{os.getpid()}\t{socket.gethostname()}\t{now}\n", encoding="utf-8")
+        os.pwrite(file, f"{os.getpid()}\t{socket.gethostname()}\t{now}\n".encode(), 0)
         jobs.lock = [file]
         yield
     finally:

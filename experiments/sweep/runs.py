@@ -8,6 +8,7 @@ import tempfile
 import time
 
 from lab.command_line import say
+from lab.new_files import begin_file, whole_file
 
 from .finished import aside
 from .jobs import Jobs
@@ -68,7 +69,7 @@ def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -
         part.unlink(missing_ok=True)
         folder.full(point).unlink(missing_ok=True)
         links.prepare(point)
-        with open(text, "w", encoding="utf-8", errors="surrogateescape") as output:
+        with open(begin_file(text), "w", encoding="utf-8", errors="surrogateescape") as output:
             output.write(links.line(point, part) + "\n")
             output.flush()
             code = jobs.run(links.command(point, part), stdout=output, stderr=subprocess.STDOUT,
@@ -79,7 +80,8 @@ def run_points(missing: list[Point], folder: Folder, links: Links, jobs: Jobs) -
         printed = text.read_text(encoding="utf-8", errors="replace")
         why = _full_memory(code, printed) if point.may_fill_memory else ""
         if why:
-            folder.full(point).write_text(why + "\n", encoding="utf-8")
+            with whole_file(folder.full(point)) as full:
+                full.write((why + "\n").encode())
             left = [other for other in left if other.section != point.section]
             say(f"    {memory_is_full(point, why)}")
         else:

@@ -33,6 +33,16 @@ stat -c '%n %y' scan/*.h5 | cmp before - || failures=$((failures + 1))
 rm scan/batch-64.txt
 check "it goes on" 0 $'*\n      64 *scan ended: the batch is the whole*' --first 16 "${tiny[@]}"
 check "first batch above the data set" 0 $'*\n     512 *\n\nscan ended: the batch is the whole*' --first 512 "${tiny[@]}" --out other
+# Links that somebody has put under names that the scan writes to lead nowhere.
+echo precious >victim
+mkdir planted
+for name in batch-96.txt.part batch-96.h5.part options.txt.part batch-96.failed; do ln -s ../victim "planted/$name"; done
+ln -s ../nowhere planted/options.txt
+check "links" 0 $'*\n      96 *scan ended: the batch is the whole*' --first 96 "${tiny[@]}" --out planted
+if [ "$(<victim)" != precious ] || [ -e nowhere ] || [ -L planted/options.txt ] || [ -n "$(find planted -name '.*' -type f)" ]; then
+  echo "FAILED links: one was followed, or something unfinished is left:" && ls -lA planted
+  failures=$((failures + 1))
+fi
 check "other options" 2 '*scan holds a scan with other options*' --first 32 "${tiny[@]}"
 check "set by the scan" 2 '*--batch-size: is set by the scan itself*' --batch-size 8
 check "not a number" 2 '*--first nan: must be a whole number from 1 to 65536*' --first nan
@@ -49,4 +59,7 @@ chmod +x place/bin/dptrain
 check "memory full" 0 '*scan ended: batch 32: out of memory: the activations of 32 images take 153.0 GiB*' --out full
 sed -i 's/exit 5/exit 70/' place/bin/dptrain
 check "another failure" 70 '*scan ended: batch 32 failed with exit code 70*' --out failed
+mkdir linked && ln -s ../victim linked/batch-32.failed
+check "a failure beside a link" 70 '*scan ended: batch 32 failed with exit code 70*' --out linked
+[ "$(<victim)" = precious ] && [ ! -L linked/batch-32.failed ] || failures=$((failures + 1))
 exit $((failures > 0))

@@ -167,7 +167,7 @@ def odd_files(folder: pathlib.Path) -> None:
                             capture_output=True, text=True, timeout=200, check=False)
     assert answer.returncode == 2, answer
     assert answer.stderr == "dpreport: --html: page.html cannot be written: File too large\n", answer
-    assert not (folder / "page.html").exists() and not list(folder.glob(".page*")), "something unfinished is left"
+    assert not (folder / "page.html").exists() and not list(folder.glob(".unfinished*")), "something unfinished is left"
     answer = subprocess.run(["sh", "-c", f"'{DPREPORT}' good.h5 >&-"], cwd=folder, capture_output=True, text=True,
                             timeout=200, check=False)
     assert "Traceback" not in answer.stderr and "Exception" not in answer.stderr, answer

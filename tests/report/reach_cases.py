@@ -367,6 +367,8 @@ def results_packed(folder: pathlib.Path) -> None:
     assert pack("results", "a & b|c.tar.xz").returncode == 0
     subprocess.run(["tar", "xf", "a & b|c.tar.xz"], cwd=folder, check=True)
     subprocess.run(["sha256sum", "--quiet", "--strict", "-c", "a & b|c.tar.xz.sha256"], cwd=folder, check=True)
+    (folder / "d.tar.xz").symlink_to("nowhere")
+    assert pack("results", "d.tar.xz").stderr == "pack_results.sh: d.tar.xz: is there already; it is not overwritten\n"
     (folder / "results/a study/link.h5").symlink_to("none.h5")
     has(pack("results", "o.tar.xz").stderr, "results/a study/link.h5: is a symbolic link")
 
