@@ -15,6 +15,8 @@ from .finished import damage_of
 from .links import Links, settings_of_line
 from .study import Point
 
+_LONGEST_LINE = 1 << 20  # characters of a command
+
 
 class Folder:
     def __init__(self, path: pathlib.Path) -> None:
@@ -44,7 +46,7 @@ def _difference(text: pathlib.Path, line: str) -> str:
     if not text.is_file():
         return ""
     with open(text, encoding="utf-8", errors="replace") as file:
-        old, now = settings_of_line(file.readline()), settings_of_line(line)
+        old, now = settings_of_line(file.readline(_LONGEST_LINE)), settings_of_line(line)
     if not old:
         return f"{text.name} does not say how it was run"
     for name in now | old:

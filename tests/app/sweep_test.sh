@@ -66,6 +66,30 @@ if /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
   damaged 'without its epoch'
   echo text >results/study/good-none-0.1.h5
   damaged 'no HDF5 file'
+  # Rows that were never written: 2 GB, in a file of 700 kB.
+  cp whole.h5 results/study/good-none-0.1.h5
+  /usr/bin/python3 - <<'PY'
+import h5py
+with h5py.File("results/study/good-none-0.1.h5", "a") as file:
+    for name in ("epochs", "ranks"):
+        kind = file[name].dtype
+        del file[name]
+        file.create_dataset(name, dtype=kind, shape=(8_000_000,), chunks=(1024,))
+    file["config"].attrs["epochs"] = "8000000"
+PY
+  damaged 'claims rows that it does not have'
+  /usr/bin/python3 - "$sweep" >output 2>&1 <<'PY' || fail "a log that claims much: little memory, and a sentence"
+import pathlib, resource, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(sys.argv[1]).resolve().parent))
+from sweep import finished, overview
+log = pathlib.Path("results/study/good-none-0.1.h5")
+assert "its table /epochs claims" in finished.damage_of(log), finished.damage_of(log)
+overview.print_overview([log, pathlib.Path("whole.h5")])
+assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 300 << 10
+PY
+  grep -q '^good-none-0.1  *cannot be read (its table /epochs claims' output || fail "the table names a log that claims much"
+  grep -q '^whole  *[0-9.]* ' output || fail "the table has the next log"
   head -c 20000 whole.h5 >results/study/good-none-0.1.h5
   touch results/study/good-none-0.1.h5.damaged
   run study.ini --only good || fail "a damaged log's point runs again"
@@ -76,6 +100,22 @@ if /usr/bin/python3 -c 'import h5py' 2>/dev/null; then
   [ -e results/study/good-none-0.1.txt.damaged ] || fail "a damaged log's text is kept"
   cp whole.h5 results/study/good-none-0.1.h5
 fi
+# Links that somebody has put under names that dpsweep writes to lead nowhere.
+echo precious >victim
+mkdir results/planted
+for name in good-none-0.1.txt good-none-0.1.part.h5 good-none-0.1.full; do ln -s "$folder/victim" "results/planted/$name"; done
+run study.ini --out results/planted --only good-none || fail "runs in a folder with links"
+[ "$(cat victim)" = precious ] || fail "no link is followed"
+[ -f results/planted/good-none-0.1.h5 ] && [ ! -L results/planted/good-none-0.1.txt ] || fail "log and text replace links"
+for plant in 'ln -s ../../victim' 'ln ../../victim' mkfifo mkdir; do
+  (cd results/planted && rm -rf .dpsweep.lock good-none-0.1.h5 && $plant .dpsweep.lock)
+  run study.ini --out results/planted --only good-none
+  [ $? = 3 ] || fail "a lock that is no file of dpsweep ($plant): exit code"
+  [[ $(wc -l <output) = 1 && $(cat output) == 'dpsweep: results/planted/.dpsweep.lock: must be a file that dpsweep has made'* ]] ||
+    fail "a lock that is no file of dpsweep ($plant): one sentence"
+  [ "$(cat victim)" = precious ] || fail "a lock that is no file of dpsweep ($plant): what it leads to is left alone"
+done
+rm -r results/planted
 # What dptrain refuses is known before anything runs.
 sed 's/^trace.*/compress = q7/' study.ini >trial.ini
 run trial.ini
