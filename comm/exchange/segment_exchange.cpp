@@ -246,9 +246,18 @@ class SegmentExchange final : public Exchange {
   }
 
   void check_header(const MessageHeader& got, const MessageHeader& want, int from) const {
-    if ((got.kind & ~(kNotFinite | kStopWished)) == want.kind && got.step == want.step &&
-        got.stream == want.stream && got.number == want.number) {
+    const bool is_of_kind = (got.kind & ~(kNotFinite | kStopWished)) == want.kind;
+    if (is_of_kind && got.step == want.step && got.stream == want.stream &&
+        got.number == want.number) {
       return;
+    }
+    if (is_of_kind && got.stream == want.stream && got.step != want.step) {
+      const bool is_first = rank_ < from;
+      throw_error(ErrorKind::data,
+                  "rank {} goes on from step {}, rank {} from step {}: every rank must load the "
+                  "state that it has saved at the same step, or none of them",
+                  is_first ? rank_ : from, is_first ? want.step : got.step, is_first ? from : rank_,
+                  is_first ? got.step : want.step);
     }
     throw_error(ErrorKind::communication,
                 "rank {} got message {} of stream {} in step {} (kind {:08x}) from rank {} where "
