@@ -1,5 +1,6 @@
 #include "comm/capi/saved_state.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -7,13 +8,16 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/mpi/seal.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
 namespace {
 
-constexpr std::string_view kMark = "dptrain_comm state 2\n", kFirstMark = "dptrain_comm state 1\n";
-static_assert(kMark.size() == kFirstMark.size() && sizeof(StateOrigin) == 24);
+constexpr std::string_view kMark = "dptrain_comm state 3\n", kSecondMark = "dptrain_comm state 2\n",
+                           kFirstMark = "dptrain_comm state 1\n";
+static_assert(kMark.size() == kSecondMark.size() && kMark.size() == kFirstMark.size());
+static_assert(sizeof(StateOrigin) == 24);
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -35,6 +39,19 @@ class Reader {
     std::uint64_t number = 0;
     std::memcpy(&number, take(sizeof number).data(), sizeof number);
     return number;
+  }
+  // A name of a part, in this library's alphabet.
+  std::string take_name() {
+    const std::string name = take_text();
+    constexpr std::size_t kMost = 100;
+    if (name.size() > kMost ||
+        std::ranges::any_of(name, [](char c) { return c < ' ' || c > '~'; })) {
+      throw_error(ErrorKind::data,
+                  "the saved state of the exchange is damaged: a part's name has {} bytes that are "
+                  "no name; allowed: what this rank has saved",
+                  name.size());
+    }
+    return name;
   }
   std::string take_text() {
     const std::span<const std::byte> taken = take(take_number());
@@ -89,7 +106,7 @@ void for_each_piece(const StateList& state, const StateOrigin& origin, F f) {
 std::size_t saved_bytes(const StateList& state) {
   std::size_t size = 0;
   for_each_piece(state, {}, [&size](std::span<const std::byte> piece) { size += piece.size(); });
-  return size;
+  return size + kSealBytes;
 }
 
 void save_state(const StateList& state, const StateOrigin& origin, std::span<std::byte> to) {
@@ -102,19 +119,28 @@ void save_state(const StateList& state, const StateOrigin& origin, std::span<std
     if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
     at += piece.size();
   });
+  seal(to);
 }
 
 std::optional<StateOrigin> load_state(const StateList& state, const StateOrigin& here,
                                       std::span<const std::byte> from) {
-  Reader reader(from);
-  const std::span<const std::byte> bytes_of_mark = reader.take(std::min(kMark.size(), from.size()));
-  const std::string_view mark(reinterpret_cast<const char*>(bytes_of_mark.data()),
-                              bytes_of_mark.size());
-  if (mark != kMark && mark != kFirstMark) {
+  const std::string_view mark(reinterpret_cast<const char*>(from.data()),
+                              std::min(kMark.size(), from.size()));
+  if (mark != kMark && mark != kSecondMark && mark != kFirstMark) {
     throw_error(ErrorKind::data, "these {} bytes are no saved state of an exchange", from.size());
   }
-  std::optional<StateOrigin> origin;
   if (mark == kMark) {
+    if (!is_intact(from)) {
+      throw_error(ErrorKind::data,
+                  "the saved state of the exchange is damaged or cut off: its {} bytes do not have "
+                  "the checksum that they were saved with",
+                  from.size());
+    }
+    from = from.first(from.size() - kSealBytes);
+  }
+  Reader reader(from.subspan(mark.size()));
+  std::optional<StateOrigin> origin;
+  if (mark != kFirstMark) {
     origin.emplace();
     std::memcpy(&*origin, reader.take(sizeof *origin).data(), sizeof *origin);
     require_same_rank(here, *origin);
@@ -128,14 +154,14 @@ std::optional<StateOrigin> load_state(const StateList& state, const StateOrigin&
   // Everything is looked at before anything is changed.
   std::vector<std::span<const std::byte>> bytes;
   for (const StateBlock& block : state.blocks) {
-    require_same(block.name, reader.take_text());
+    require_same(block.name, reader.take_name());
     bytes.push_back(reader.take(reader.take_number()));
     require_same(fmt::format("{} of {} bytes", block.name, block.bytes.size()),
                  fmt::format("{} of {} bytes", block.name, bytes.back().size()));
   }
   std::vector<std::string> texts;
   for (const StateText& text : state.texts) {
-    require_same(text.name, reader.take_text());
+    require_same(text.name, reader.take_name());
     texts.push_back(reader.take_text());
   }
   if (!reader.is_at_end()) {

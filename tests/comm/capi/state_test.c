@@ -104,8 +104,43 @@ static void wrong_factors_are_refused(void) {
   check_refused(dptrain_comm_scale_residual(NULL, 2), DPTRAIN_COMM_USAGE, "exchange is NULL");
 }
 
-/* The first line of a state, the rank, the number of ranks and the loss scale. */
-enum { MARK = 21, RANK = MARK, RANKS = MARK + 8, SCALE = MARK + 16, PARTS = MARK + 24 };
+/* The first line of a state, the rank, the number of ranks and the loss scale; at the end the seal. */
+enum { MARK = 21, RANK = MARK, RANKS = MARK + 8, SCALE = MARK + 16, PARTS = MARK + 24, SEAL = 4 };
+
+/* A state in the second format, which has no seal, so that a test can change it. Returns its size. */
+static size_t unsealed(const char* state, size_t size, char* changed) {
+  memcpy(changed, state, size - SEAL);
+  memcpy(changed, "dptrain_comm state 2\n", MARK);
+  return size - SEAL;
+}
+
+static void a_damaged_state_is_refused(dptrain_comm* exchange, const char* state, size_t size) {
+  char message[300];
+  char* changed = malloc(size);
+  for (size_t at = MARK; at < size; at += at < 200 ? 1 : 997) {
+    memcpy(changed, state, size);
+    changed[at] = (char)(changed[at] ^ 4);
+    snprintf(message, sizeof message,
+             "the saved state of the exchange is damaged or cut off: its %zu bytes do not have the checksum that they were saved with",
+             size);
+    check_refused(dptrain_comm_load_state(exchange, changed, size), DPTRAIN_COMM_DATA, message);
+  }
+  for (size_t end = 0; end < size; end += end < 200 ? 1 : 997) {
+    CHECK(dptrain_comm_load_state(exchange, state, end) == DPTRAIN_COMM_DATA);
+    CHECK(dptrain_comm_load_state(exchange, changed, end) == DPTRAIN_COMM_DATA);
+  }
+  /* Without a seal, names and lengths are checked. */
+  const size_t short_size = unsealed(state, size, changed);
+  CHECK(dptrain_comm_load_state(exchange, changed, short_size) == DPTRAIN_COMM_OK);
+  for (size_t end = 0; end < short_size; end += end < 200 ? 1 : 997) {
+    CHECK(dptrain_comm_load_state(exchange, changed, end) == DPTRAIN_COMM_DATA);
+  }
+  changed[PARTS + 16] = (char)0xe8;
+  check_refused(dptrain_comm_load_state(exchange, changed, short_size), DPTRAIN_COMM_DATA,
+                "the saved state of the exchange is damaged: a part's name has 4 bytes that are no name; allowed: what this rank has "
+                "saved");
+  free(changed);
+}
 
 static void a_state_is_that_of_its_rank(void) {
   char message[300];
@@ -119,25 +154,25 @@ static void a_state_is_that_of_its_rank(void) {
   CHECK(dptrain_comm_load_state(exchange, state, size) == DPTRAIN_COMM_OK);
   for (int other = 0; other < 2; ++other) {
     const uint64_t of_rank = (uint64_t)(other == 0 ? rank + 1 : rank), of_ranks = (uint64_t)(other == 0 ? ranks : ranks + 1);
-    memcpy(changed, state, size);
+    const size_t changed_size = unsealed(state, size, changed);
     memcpy(changed + RANK, &of_rank, 8);
     memcpy(changed + RANKS, &of_ranks, 8);
     snprintf(message, sizeof message,
              "the saved state of the exchange is that of rank %d of %d, and this is rank %d of %d: each rank loads the state "
              "that it has saved; with another number of ranks, none does",
              (int)of_rank, (int)of_ranks, rank, ranks);
-    check_refused(dptrain_comm_load_state(exchange, changed, size), DPTRAIN_COMM_DATA, message);
+    check_refused(dptrain_comm_load_state(exchange, changed, changed_size), DPTRAIN_COMM_DATA, message);
   }
   const double no_scale = 0;
-  memcpy(changed, state, size);
+  const size_t short_size = unsealed(state, size, changed);
   memcpy(changed + SCALE, &no_scale, 8);
-  check_refused(dptrain_comm_load_state(exchange, changed, size), DPTRAIN_COMM_DATA,
+  check_refused(dptrain_comm_load_state(exchange, changed, short_size), DPTRAIN_COMM_DATA,
                 "the saved state of the exchange has a loss scale of 0");
-  CHECK(dptrain_comm_load_state(exchange, state, RANKS) == DPTRAIN_COMM_DATA);
+  a_damaged_state_is_refused(exchange, state, size);
   /* The first format said nothing of all this. */
   memcpy(changed, "dptrain_comm state 1\n", MARK);
-  memcpy(changed + MARK, state + PARTS, size - PARTS);
-  CHECK(dptrain_comm_load_state(exchange, changed, size - (PARTS - MARK)) == DPTRAIN_COMM_OK);
+  memcpy(changed + MARK, state + PARTS, short_size - PARTS);
+  CHECK(dptrain_comm_load_state(exchange, changed, short_size - (PARTS - MARK)) == DPTRAIN_COMM_OK);
   CHECK(step(exchange, 1, 1, 0) == 1);
   dptrain_comm_destroy(exchange);
 
