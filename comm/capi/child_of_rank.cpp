@@ -1,13 +1,22 @@
 #include "comm/capi/child_of_rank.hpp"
 
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "kernels/base/error.hpp"
 
@@ -16,10 +25,12 @@ namespace {
 
 constexpr const char* kNote = "DPTRAIN_COMM_RANK";
 
-std::string job() {
-  const char* name = std::getenv("PMIX_NAMESPACE");
-  return name == nullptr ? "" : name;
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
 }
+
+std::string job() { return variable("PMIX_NAMESPACE"); }
 
 int number(std::string_view text) {
   int value = 0;
@@ -34,6 +45,47 @@ int parent_of(int process) {
   const std::size_t bracket = text.rfind(") ");
   if (bracket == std::string::npos || bracket + 4 >= text.size()) return 0;
   return number(std::string_view(text).substr(bracket + 4));
+}
+
+// A claim is a socket of the host whose name is the identity. The kernel frees the name when the
+// process ends, however it ends.
+int claim = -1;  // the socket
+
+struct SocketName {
+  sockaddr_un address = {};
+  socklen_t bytes = 0;
+};
+
+SocketName name_of(std::string_view identity) {
+  SocketName name;
+  name.address.sun_family = AF_UNIX;  // the path begins with a zero byte: a name without a file
+  const std::string text = fmt::format("dptrain_comm:{}", identity);
+  const std::size_t size = std::min(text.size(), sizeof name.address.sun_path - 1);
+  std::copy_n(text.end() - static_cast<std::ptrdiff_t>(size), size, name.address.sun_path + 1);
+  name.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+  return name;
+}
+
+int open_socket() { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); }
+
+// The process of this user that listens at the name; 0 if there is none, or if it is in a container
+// with other process numbers: mpirun may make the same identity there.
+int process_at(const SocketName& name) {
+  const int asking = open_socket();
+  if (asking < 0) return 0;
+  ucred holder = {};
+  constexpr int kTries = 100;  // it may not listen yet
+  for (int i = 0; i < kTries; ++i) {
+    if (::connect(asking, reinterpret_cast<const sockaddr*>(&name.address), name.bytes) == 0) {
+      socklen_t size = sizeof holder;
+      if (::getsockopt(asking, SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0) holder = {};
+      break;
+    }
+    if (errno != ECONNREFUSED) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ::close(asking);
+  return holder.uid == ::geteuid() ? holder.pid : 0;
 }
 
 }  // namespace
@@ -57,6 +109,38 @@ void require_no_child() {
                 "exchange; call dptrain_comm there only",
                 number(note.substr(rank)), noted);
   }
+}
+
+void claim_identity(std::string_view command) {
+  const std::string rank = variable("PMIX_RANK");
+  if (claim >= 0 || job().empty() || rank.empty()) return;
+  const int socket = open_socket();
+  if (socket < 0) return;
+  const SocketName name = name_of(fmt::format("{}:{}", job(), rank));
+  if (::bind(socket, reinterpret_cast<const sockaddr*>(&name.address), name.bytes) == 0) {
+    constexpr int kMostAsking = 64;
+    ::listen(socket, kMostAsking);
+    claim = socket;
+    // A worker that a rank forks may outlive it.
+    static const int registered = ::pthread_atfork(nullptr, nullptr, release_identity);
+    static_cast<void>(registered);
+    return;
+  }
+  const bool is_taken = errno == EADDRINUSE;
+  ::close(socket);
+  const int holder = is_taken ? process_at(name) : 0;
+  if (holder == 0) return;
+  const std::string ranks = variable("OMPI_COMM_WORLD_SIZE");
+  throw_error(ErrorKind::usage,
+              "PMIX_RANK={} of this job is process {} already: torchrun or Lightning, started by "
+              "mpirun, has started this process as another one; let mpirun start one process a "
+              "rank, mpirun -np {} {}, without torchrun, and in Lightning with devices=1",
+              rank, holder, ranks.empty() ? "N" : ranks, command);
+}
+
+void release_identity() {
+  const int socket = std::exchange(claim, -1);
+  if (socket >= 0) ::close(socket);
 }
 
 }  // namespace dp::capi

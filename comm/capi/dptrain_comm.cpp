@@ -102,12 +102,14 @@ int dptrain_comm_init() {
     int is_running = 0;
     MPI_Initialized(&is_running);
     if (is_running == 0) {
+      dp::capi::claim_identity(command_line());
       constexpr bool kIsAlone = false;  // the program may have connections of its own
       process().mpi.emplace(nullptr, nullptr,
                             dp::WatchdogOptions{.program = kLibrary, .timeout_option = {}},
                             kIsAlone);
     }
     require_launcher_of_mpi(MPI_COMM_WORLD);
+    dp::capi::claim_identity(command_line());
     start(MPI_COMM_WORLD);
   });
 }
@@ -130,6 +132,7 @@ int dptrain_comm_finalize() {
     require(!process().has_exchange, "the exchange must be destroyed before");
     process().comm.reset();
     process().mpi.reset();
+    dp::capi::release_identity();
   });
 }
 
