@@ -1,28 +1,17 @@
-"""The hook in programs of other people, on every rank: torch_cases_test.py PACKAGES.
-
-Exit code 77: this Python has no torch.
-"""
+"""The hook in programs of other people, on every rank: torch_cases_test.py PACKAGES."""
 import copy
 import io
 import os
 import subprocess
 import sys
 
-try:
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-except ImportError as missing:
-    print(f"skipped: {missing}; pip install torch")
-    sys.exit(77)
-
-sys.path.insert(0, sys.argv[1])
 sys.dont_write_bytecode = True
-import dptrain_comm  # noqa: E402
+from torch_support import LINK, PACKAGES, dptrain_comm, passed, refused  # noqa: E402
 
-torch.set_num_threads(1)
-LINK = {"link_bit_per_s": 1e8}
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
 dptrain_comm.start()  # at the top of the script, which spawned workers import
 
 
@@ -135,15 +124,6 @@ def several_networks_share_a_state() -> None:
     state.close()
 
 
-def refused(words: str, call, *arguments, **named) -> None:
-    try:
-        call(*arguments, **named)
-    except dptrain_comm.Error as error:
-        assert error.code == 2 and words in str(error) and "\n" not in str(error), str(error)
-    else:
-        raise AssertionError(f"no error: {words}")
-
-
 def networks_that_ddp_knows() -> None:
     refused("the first argument is a codec", dptrain_comm.init, None)
     empty = nn.ModuleList([nn.Linear(4, 3), nn.Linear(3, 0, bias=False)])
@@ -207,7 +187,7 @@ def workers_of_a_loader_import_the_script() -> None:
 
 def children_cannot_take_part() -> None:
     done = subprocess.run([sys.executable, "-c", "import dptrain_comm; dptrain_comm.start()"], capture_output=True, text=True,
-                          timeout=60, env={**os.environ, "PYTHONPATH": sys.argv[1]})
+                          timeout=60, env={**os.environ, "PYTHONPATH": PACKAGES})
     assert done.returncode == 2, done
     assert f"this process was started by rank {dptrain_comm.rank()}" in done.stderr, done.stderr
 
@@ -221,4 +201,4 @@ if __name__ == "__main__":
     workers_of_a_loader_import_the_script()
     children_cannot_take_part()
     a_sparse_embedding_is_refused()
-    print(f"rank {dptrain_comm.rank()} of {dptrain_comm.size()}: all passed", flush=True)
+    passed()

@@ -1,25 +1,28 @@
-"""What the hook keeps from step to step, on every rank: a changed loss scale, and saved states: torch_state_test.py PACKAGES.
-
-Exit code 77: this Python has no torch.
-"""
+"""A loss scale that changes, on every rank: torch_scale_test.py PACKAGES."""
+import enum
 import sys
 
-try:
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-except ImportError as missing:
-    print(f"skipped: {missing}; pip install torch")
-    sys.exit(77)
-
-sys.path.insert(0, sys.argv[1])
 sys.dont_write_bytecode = True
-import dptrain_comm  # noqa: E402
+from torch_support import LINK, dptrain_comm, passed, refused  # noqa: E402
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
 from dptrain_comm import _loss_scale  # noqa: E402
 
-torch.set_num_threads(1)
-LINK = {"link_bit_per_s": 1e8}
+try:
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+except (ImportError, ValueError):  # PyTorch 1.13 with Python 3.11
+    class ShardedGradScaler(torch.cuda.amp.GradScaler):
+        def scale(self, outputs):
+            return outputs
+
+        def unscale_(self, optimizer):
+            pass
+
+HAS_SCALER = hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler")  # that works without a GPU
 CODECS = ("q4", "topk:ratio=0.01", "powersgd:rank=2", "ecq:bits=0.35", "threshold:alpha=500", "auto:min=0.5,max=0.5")
 
 
@@ -105,7 +108,7 @@ def a_scaler_is_noticed() -> None:
     assert hasattr(kind.scale, "notes_scaler") and kind.scale.__name__ == "scale"
     dptrain_comm.init("q8", **LINK)
     assert not hasattr(kind.scale.__wrapped__, "notes_scaler"), "wrapped twice"
-    if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
+    if HAS_SCALER and dptrain_comm.size() > 1:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         net = network()
         factors = []
@@ -124,56 +127,181 @@ def a_scaler_is_noticed() -> None:
     state.close()
 
 
-def refused(code: int, words: str, call, *arguments) -> None:
-    try:
-        call(*arguments)
-    except dptrain_comm.Error as error:
-        assert error.code == code and words in str(error) and "\n" not in str(error), (error.code, str(error))
-    else:
-        raise AssertionError(f"no error: {words}")
+class Loop:
+    """Steps of a program with scalers, without changing the weights, and the unscaled gradients that each of them delivers."""
+
+    def __init__(self, codec: str, make_scaler, is_constant: bool, through_ddp: bool):
+        self.state = dptrain_comm.init(codec, **LINK)
+        self.nets = [network(), network()]
+        self.both = nn.ModuleList(self.nets)
+        self.run = self.nets[0]
+        if through_ddp:
+            self.run = DistributedDataParallel(self.nets[0])
+            self.run.register_comm_hook(self.state, dptrain_comm.hook)
+        self.through_ddp, self.is_constant = through_ddp, is_constant
+        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.0) for net in self.nets]
+        self.make_scaler = make_scaler
+        self.found: list = []
+
+    def scaler(self, scale: float):
+        return self.make_scaler("cpu", init_scale=scale, growth_interval=3)
+
+    def end(self, scaler, scale: float) -> None:
+        scaler.update(scale if self.is_constant else None)
+
+    def exchange(self) -> None:
+        if not self.through_ddp:
+            self.state.allreduce_gradients(self.both)
+
+    def loss(self, net, step: int):
+        x, y = batch(step)
+        self.both.zero_grad(set_to_none=True)
+        return F.cross_entropy(net(x), y)
+
+    def clip_and_step(self, scaler, which: int) -> None:
+        scaler.unscale_(self.optimizers[which])
+        self.found.append([p.grad.clone() for p in self.nets[which].parameters()])
+        nn.utils.clip_grad_norm_(self.nets[which].parameters(), 1.0)
+        scaler.step(self.optimizers[which])
+
+    def growing(self) -> None:
+        """The scale grows every third step, and shrinks after one in which a rank overflows."""
+        scaler = self.scaler(1024.0)
+        for step in range(12):
+            loss = self.loss(self.run, step)
+            if step == 7 and dptrain_comm.rank() == 0:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            self.exchange()
+            self.clip_and_step(scaler, 0)
+            self.end(scaler, 1024.0)
+            if step == 10:
+                scaler.update(1024.0 if self.is_constant else 4096.0)
+        assert scaler.get_scale() == (1024.0 if self.is_constant else 4096.0), scaler.get_scale()
+
+    def two_optimizers(self) -> None:
+        scaler = self.scaler(1024.0)
+        net = self.nets[0]
+        parts = [torch.optim.SGD(layer.parameters(), lr=0.0) for layer in (net[0], net[2])]
+        for step in range(8):
+            scaler.scale(self.loss(self.run, step)).backward()
+            self.exchange()
+            for optimizer in parts:
+                scaler.unscale_(optimizer)
+            self.found.append([p.grad.clone() for p in net.parameters()])
+            for optimizer in parts:
+                scaler.step(optimizer)
+            self.end(scaler, 1024.0)
+
+    def two_networks(self) -> None:
+        """One after the other in each step, as in a GAN: the first one's optimiser has stepped when the second one's turn comes."""
+        scaler = self.scaler(1024.0)
+        for step in range(8):
+            for which in (0, 1):
+                scaler.scale(self.loss(self.nets[which], 2 * step + which)).backward()
+                self.exchange()
+                self.clip_and_step(scaler, which)
+            self.end(scaler, 1024.0)
+
+    def two_scalers(self) -> None:
+        scalers = [self.scaler(1024.0), self.scaler(1024.0 if self.is_constant else 32.0)]
+        for step in range(8):
+            for which in (0, 1):
+                scaler = scalers[which]
+                scaler.scale(self.loss(self.nets[which], 2 * step + which)).backward()
+                self.exchange()
+                self.clip_and_step(scaler, which)
+                self.end(scaler, 1024.0)
 
 
-def a_state_is_that_of_its_rank() -> None:
-    rank, size = dptrain_comm.rank(), dptrain_comm.size()
-    net = network()
+def scalers_of_pytorch_change_nothing() -> None:
+    """What is delivered is the same as with a constant scale, bit for bit: scales are powers of two."""
+    if not HAS_SCALER:
+        return
+    for make_scaler, way, through_ddp in (
+            (torch.amp.GradScaler, Loop.growing, True), (torch.amp.GradScaler, Loop.growing, False),
+            (ShardedGradScaler, Loop.growing, True), (ShardedGradScaler, Loop.two_optimizers, False),
+            (torch.amp.GradScaler, Loop.two_optimizers, True), (torch.amp.GradScaler, Loop.two_networks, False),
+            (torch.amp.GradScaler, Loop.two_scalers, False)):
+        for codec in ("topk:ratio=0.01", "ecq:bits=0.35"):
+            found = []
+            for is_constant in (True, False):
+                loop = Loop(codec, make_scaler, is_constant, through_ddp)
+                way(loop)
+                loop.state.close()
+                found.append(loop.found)
+            for step, (a, b) in enumerate(zip(*found)):
+                assert all(torch.equal(x, y) or not x.isfinite().all() for x, y in zip(a, b)), (make_scaler, way, codec, step)
 
-    def step(state) -> None:
+
+def kinds_of_scalers_are_watched() -> None:
+    dptrain_comm.init("q8", **LINK)
+
+    class Later(torch.cuda.amp.GradScaler):
+        def scale(self, outputs):
+            return super().scale(outputs)
+
+        def unscale_(self, optimizer):
+            return super().unscale_(optimizer)
+
+    for kind in (ShardedGradScaler, Later):
+        for name in ("scale", "unscale_"):
+            assert hasattr(vars(kind)[name], "notes_scaler") and vars(kind)[name].__name__ == name, (kind, name)
+
+    # Outputs in lists, and one by one.
+    scaler = Scaler()
+    leaf = torch.ones(3, requires_grad=True)
+    for outputs in ([leaf * 2, (leaf * 3,)], map(lambda factor: leaf * factor, (2, 3))):
+        _loss_scale._noted.clear()
+        first, *_ = _loss_scale._note(scaler, outputs)
+        assert not _loss_scale._noted
+        first.sum().backward()
+        assert _loss_scale._noted == [scaler]
+    _loss_scale._noted.clear()
+
+
+def scales_that_cannot_be_followed_are_refused() -> None:
+    state = dptrain_comm.init("topk:ratio=0.01", **LINK)
+    net, scaler, other = network(), Scaler(), Scaler()
+    x, y = batch(0)
+
+    def backward(of: Scaler) -> None:
+        wrapped_scale(of, F.cross_entropy(net(x), y)).backward()
+
+    backward(scaler)
+    state.allreduce_gradients(net)
+    # A rank without a batch does as the others, whose scale has not changed.
+    net.zero_grad(set_to_none=True)
+    if dptrain_comm.rank() == 0:
+        backward(scaler)
+    state.allreduce_gradients(net)
+    assert dptrain_comm.size() == 1 or state._loss_scale.last == 65536.0
+
+    if dptrain_comm.size() > 1:  # one rank has nothing that a scale could be wrong for
+        other.number = 1024.0
         net.zero_grad()
-        x, y = batch(0)
-        F.cross_entropy(net(x), y).backward()
+        backward(scaler)
+        backward(other)
+        refused("the losses of this step have the scales 1024 and 65536", state.allreduce_gradients, net)
+        net.zero_grad()
+        backward(scaler)
+        optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)
+        _loss_scale._after_unscale(scaler, None, [optimizer])
+        scaler._per_optimizer_states = {id(optimizer): {"stage": enum.Enum("OptState", "UNSCALED").UNSCALED}}
+        refused("GradScaler.unscale_() has divided others", state.allreduce_gradients, net)
+        net.zero_grad()
+        backward(scaler)
+        optimizer.add_param_group({"params": list(net[2].parameters())})
         state.allreduce_gradients(net)
-
-    state = dptrain_comm.init("q4", **LINK)
-    step(state)
-    saved = state.state_dict()
-    for is_there in (True, False):
-        if not is_there:
-            state.close()
-            state = dptrain_comm.init("q4", **LINK)
-        refused(3, "with step and exchange; this is empty", state.load_state_dict, {})
-        refused(3, "this has step", state.load_state_dict, {"step": 3})
-        refused(3, "this is a list", state.load_state_dict, [])
-        refused(3, "step is -1 and exchange a NoneType", state.load_state_dict, {"step": -1, "exchange": None})
-        refused(3, f"that of rank {rank + 1} of {size}, and this is rank {rank} of {size}", state.load_state_dict,
-                {**saved, "rank": rank + 1})
-        refused(3, f"that of rank {rank} of {size + 2}, and", state.load_state_dict, {**saved, "size": size + 2})
-    state.load_state_dict({name: saved[name] for name in ("step", "exchange")})  # as earlier versions had it
-    state.load_state_dict(saved)
-    step(state)
-    assert state.step == 2
-    refused(3, "is from before the first step", state.load_state_dict, dptrain_comm.State("q4").state_dict())
+        assert state._loss_scale.last == 1.0
     state.close()
-    if size > 1:
-        state = dptrain_comm.init("q4", **LINK)
-        if rank == 0:
-            state.load_state_dict(saved)
-        refused(3, "rank 0 goes on from step 1, rank 1 begins at step 0: every rank must load", step, state)
-        state.close()
 
 
 dptrain_comm.init_process_group()
 a_changed_loss_scale_changes_nothing()
 a_scaler_is_noticed()
-a_state_is_that_of_its_rank()
+scalers_of_pytorch_change_nothing()
+kinds_of_scalers_are_watched()
+scales_that_cannot_be_followed_are_refused()
 torch.distributed.destroy_process_group()
-print(f"rank {dptrain_comm.rank()} of {dptrain_comm.size()}: all passed")
+passed()

@@ -1,7 +1,4 @@
-"""The hook of PyTorch's DistributedDataParallel, and allreduce_gradients, on every rank: torch_test.py PACKAGES.
-
-Exit code 77: this Python has no torch.
-"""
+"""The hook of PyTorch's DistributedDataParallel, and allreduce_gradients, on every rank: torch_test.py PACKAGES."""
 import json
 import os
 import shutil
@@ -10,23 +7,17 @@ import tempfile
 import time
 from unittest import mock
 
-try:
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-except ImportError as missing:
-    print(f"skipped: {missing}; pip install torch")
-    sys.exit(77)
-
-sys.path.insert(0, sys.argv[1])
 sys.dont_write_bytecode = True
-import dptrain_comm  # noqa: E402
+from torch_support import LINK, dptrain_comm, passed, refused  # noqa: E402
 
-torch.set_num_threads(1)
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
 # In PyTorch 1 and the first of 2 the first bucket has a whole MB, whatever bucket_cap_mb says, which this network does not fill.
 torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 50_000
-LINK = {"link_bit_per_s": 1e8, "bucket_bytes": 65536}
+LINK = {**LINK, "bucket_bytes": 65536}
 
 
 def network() -> nn.Module:
@@ -207,15 +198,6 @@ def buckets_leave_while_backward_goes_on(events: list[dict]) -> None:
         assert any(overlaps) == (dptrain_comm.size() > 1), slices
 
 
-def refused(words: str, call, *arguments, **named) -> None:
-    try:
-        call(*arguments, **named)
-    except dptrain_comm.Error as error:
-        assert error.code == 2 and words in str(error) and "\n" not in str(error), str(error)
-    else:
-        raise AssertionError(f"no error: {words}")
-
-
 def wrong_use_is_one_sentence() -> None:
     refused("knows no option topolgy; it knows bucket_bytes, exact,", dptrain_comm.init, "q8", topolgy="ring")
     refused("q9: unknown codec", dptrain_comm.init, "q9")
@@ -367,4 +349,4 @@ other_types_are_exchanged_in_fp32()
 memory_is_pinned_for_gpus()
 torch.distributed.destroy_process_group()
 Training(dptrain_comm.init("q8", **LINK), through_ddp=False).run(range(1))  # the end of the program closes what is open
-print(f"rank {dptrain_comm.rank()} of {dptrain_comm.size()}: all passed")
+passed()

@@ -109,10 +109,14 @@ for _name, _result, _arguments in (
     _function.restype, _function.argtypes = _result, _arguments
 
 
+def _last_error() -> str:
+    return _library.dptrain_comm_last_error().decode(errors="replace")
+
+
 def _call(name: str, *arguments) -> None:
     code = getattr(_library, f"dptrain_comm_{name}")(*arguments)
     if code != 0:
-        raise Error(code, _library.dptrain_comm_last_error().decode())
+        raise Error(code, _last_error())
 
 
 def version() -> str:
@@ -132,6 +136,15 @@ def is_child() -> bool:
     # A spawned worker imports the script before it knows its parent.
     is_worker = multiprocessing.parent_process() is not None or getattr(multiprocessing.current_process(), "_inheriting", False)
     return is_worker and _RANK in os.environ
+
+
+def is_started() -> bool:
+    return _is_started
+
+
+def command_line() -> str:
+    """The program as it was started, which mpirun is to start instead."""
+    return " ".join(sys.orig_argv if hasattr(sys, "orig_argv") else sys.argv)
 
 
 def start() -> None:
@@ -161,14 +174,22 @@ def _end_all_ranks(kind, error, trace) -> None:
     if is_child() or (is_alone and not isinstance(error, Error)):
         sys.__excepthook__(kind, error, trace)
         return
-    # An error that all ranks have is told by the lowest of them, which ends the others meanwhile.
-    time.sleep(0.0 if is_alone else 0.25 * min(rank(), 8))
+    # If all ranks have an error, the lowest of them reports it and ends the others meanwhile.
+    time.sleep(0.25 * min(_rank_of_launcher() if is_alone else rank(), 8))
     # torch.distributed calls this with a sys.stderr that it prints later, when there is no later.
     stderr = sys.__stderr__ or sys.stderr
     stderr.write("".join(traceback.format_exception(kind, error, trace)))
     stderr.flush()
     sys.stdout.flush()
     _library.dptrain_comm_abort(error.code if isinstance(error, Error) else 1, None)
+
+
+def _rank_of_launcher() -> int:
+    """This process among those that a launcher has started, which ends the others when one has failed."""
+    for variable in ("OMPI_COMM_WORLD_RANK", "RANK", "LOCAL_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"):
+        if os.environ.get(variable, "").isdecimal():
+            return int(os.environ[variable])
+    return 0
 
 
 def finalize() -> None:
@@ -295,7 +316,7 @@ class Exchange:
         """Where the slot's floats lie, until close()."""
         found = _library.dptrain_comm_values(self._handle, slot)
         if not found:
-            raise Error(2, _library.dptrain_comm_last_error().decode())
+            raise Error(2, _last_error())
         return found
 
     def begin_step(self, progress: float = -1.0) -> None:

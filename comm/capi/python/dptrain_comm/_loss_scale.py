@@ -1,51 +1,93 @@
 """Follows the loss scale of PyTorch's GradScaler, so that what an exchange keeps from earlier steps has the gradient's scale.
 
-A GradScaler multiplies the loss, and with it every gradient, by a number that it changes during a training. Its method
-scale() is wrapped, so that the backward pass of a scaled loss leaves a note of the scaler. Gradient hooks of that loss run
-before those of all parameters, and so before any bucket leaves.
+A GradScaler multiplies the loss, and with it every gradient, by a number that it changes during a training. Its methods are
+wrapped, also in kinds that derive from it, such as FSDP's ShardedGradScaler. After scale() the backward pass of the scaled loss
+leaves a note of the scaler: gradient hooks of that loss run before those of all parameters, and so before any bucket leaves.
+unscale_() leaves a note of the optimiser whose gradients have no scale any more.
 """
 from __future__ import annotations
 
 import functools
 import sys
+import weakref
+from collections.abc import Iterable
 
-_scaler = None  # of the last backward pass, until LossScale.change() takes it
+from ._library import Error
+
+_noted: list = []  # scalers of the backward passes since the last LossScale.change()
+_optimizers: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()  # by scaler, those that it has unscaled at some time
 
 
-def _note(scaler, outputs) -> None:
-    """The backward pass of these tensors, which the scaler has multiplied, is one of a scaled loss."""
+def _note(scaler, outputs):
+    """The backward pass of these tensors, which the scaler has multiplied, is one of a scaled loss. Returns them."""
     def note(_gradient) -> None:
-        global _scaler
-        _scaler = scaler
+        if not any(one is scaler for one in _noted):
+            _noted.append(scaler)
 
-    for output in (outputs if isinstance(outputs, (tuple, list)) else [outputs]):
-        if hasattr(output, "register_hook") and output.requires_grad:
-            output.register_hook(note)
+    if hasattr(outputs, "register_hook"):
+        if outputs.requires_grad:
+            outputs.register_hook(note)
+    elif isinstance(outputs, (list, tuple)):
+        for output in outputs:
+            _note(scaler, output)
+    elif isinstance(outputs, Iterable):  # made one by one, when the caller wants them
+        return map(functools.partial(_note, scaler), outputs)
+    return outputs
+
+
+def _after_scale(scaler, outputs, _arguments):
+    return _note(scaler, outputs) if scaler.is_enabled() else outputs
+
+
+def _after_unscale(scaler, result, arguments):
+    if arguments:
+        _optimizers.setdefault(scaler, weakref.WeakSet()).add(arguments[0])
+    return result
+
+
+def _wrap(kind: type) -> None:
+    """Once. A method that a kind inherits is wrapped in the kind that has it."""
+    for name, after in (("scale", _after_scale), ("unscale_", _after_unscale)):
+        method = vars(kind).get(name)
+        if method is None or hasattr(method, "notes_scaler"):
+            continue
+
+        @functools.wraps(method)
+        def noted(self, *arguments, _method=method, _after=after, **named):
+            return _after(self, _method(self, *arguments, **named), [*arguments, *named.values()])
+
+        noted.notes_scaler = True  # type: ignore[attr-defined]
+        setattr(kind, name, noted)
+
+
+def _wrap_all(kind: type) -> None:
+    _wrap(kind)
+    for derived in kind.__subclasses__():
+        _wrap_all(derived)
 
 
 def watch() -> None:
-    """Wraps scale() of PyTorch's scalers, once."""
+    """Wraps the methods of all kinds of scalers, those to come included."""
     import torch
     for owner in (torch.cuda.amp, getattr(torch, "amp", None)):
         kind = getattr(owner, "GradScaler", None)
-        scale = vars(kind).get("scale") if kind is not None else None
-        if scale is None or hasattr(scale, "notes_scaler"):  # later ones inherit it
+        if kind is None:
             continue
+        _wrap_all(kind)
+        if "__init_subclass__" not in vars(kind):
+            def wrap_derived(cls, _kind=kind, **named) -> None:
+                super(_kind, cls).__init_subclass__(**named)
+                _wrap(cls)
 
-        @functools.wraps(scale)
-        def noted(self, outputs, _scale=scale):
-            scaled = _scale(self, outputs)
-            if self.is_enabled():
-                _note(self, scaled)
-            return scaled
-
-        noted.notes_scaler = True  # type: ignore[attr-defined]
-        kind.scale = noted
+            kind.__init_subclass__ = classmethod(wrap_derived)
 
 
-def _has_unscaled(scaler) -> bool:
-    stages = [getattr(state.get("stage"), "name", "") for state in getattr(scaler, "_per_optimizer_states", {}).values()]
-    return "UNSCALED" in stages
+def _unscaled(scaler) -> set[int]:
+    """The ids of the parameters whose gradients unscale_() has divided, until step() or update()."""
+    states = getattr(scaler, "_per_optimizer_states", {})
+    return {id(parameter) for optimizer in _optimizers.get(scaler, ())
+            if id(optimizer) in states and getattr(states[id(optimizer)].get("stage"), "name", "") == "UNSCALED"
+            for group in optimizer.param_groups for parameter in group["params"]}
 
 
 class LossScale:
@@ -53,20 +95,42 @@ class LossScale:
 
     def __init__(self) -> None:
         self.last: float | None = None  # before the first step
+        self._scaler = None  # of the last step
         self._has_warned = False
         watch()
 
-    def change(self) -> float:
-        """The scale of this step's loss over that of the last one. Once a step, when its backward pass has begun."""
-        global _scaler
-        scaler, _scaler = _scaler, None
-        if scaler is not None and _has_unscaled(scaler):
-            # Each rank would decide by its own gradient alone whether to make the step.
-            if not self._has_warned:
-                print("dptrain_comm: GradScaler.unscale_() was called before the exchange; call it after allreduce_gradients(), "
-                      "so that all ranks see the same infinities", file=sys.stderr, flush=True)
-            self._has_warned = True
-            scaler = None
-        scale = 1.0 if scaler is None else float(scaler.get_scale())
-        last, self.last = self.last, scale
-        return 1.0 if last is None or last == scale or not 0.0 < scale < float("inf") else scale / last
+    def change(self, parameters: list) -> float:
+        """The scale of this step's loss over that of the last one. Once a step, when its backward pass has begun.
+
+        parameters: whose gradients are exchanged, as far as they are known. Without any the scaler of the last step counts:
+        this rank has made no backward pass, and others have.
+        """
+        scalers = _noted[:]
+        _noted.clear()
+        if not parameters and not scalers and self._scaler is not None:
+            scalers = [self._scaler]
+        scales = sorted({self._scale_of(scaler, parameters) for scaler in scalers} or {1.0})
+        if len(scales) > 1:
+            raise Error(2, f"the losses of this step have the scales {' and '.join(f'{scale:g}' for scale in scales)}: exchange the "
+                        "gradients of each scaler's backward pass before the next one, or use one scaler for all")
+        self._scaler = scalers[-1] if scalers else None
+        last, self.last = self.last, scales[0]
+        if last is None or last == self.last:
+            return 1.0
+        return self.last / last
+
+    def _scale_of(self, scaler, parameters: list) -> float:
+        scale = float(scaler.get_scale())
+        unscaled = _unscaled(scaler)
+        is_unscaled = [id(parameter) in unscaled for parameter in parameters]
+        if not any(is_unscaled):
+            return scale if 0.0 < scale < float("inf") else self.last or 1.0
+        if not all(is_unscaled):
+            raise Error(2, "some gradients of this step are scaled, and GradScaler.unscale_() has divided others: call it after "
+                        "allreduce_gradients()")
+        # Each rank would decide by its own gradient alone whether to make the step.
+        if not self._has_warned:
+            print("dptrain_comm: GradScaler.unscale_() was called before the exchange; call it after allreduce_gradients(), "
+                  "so that all ranks see the same infinities", file=sys.stderr, flush=True)
+        self._has_warned = True
+        return 1.0

@@ -257,7 +257,7 @@ class RunLog:
         with open(path, "xb") as new, h5py.File(f"/proc/self/fd/{new.fileno()}", "w", locking=False) as file:
             for name, value in {
                     "format_version": 1, "dptrain_version": _library.version(), "git_revision": "",
-                    "command_line": " ".join(sys.orig_argv if hasattr(sys, "orig_argv") else sys.argv), "world_size": size(),
+                    "command_line": _library.command_line(), "world_size": size(),
                     "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)), "mpi_version": "",
                     "finished": int(is_finished), "resumed_from": "", "written_by": "dptrain_comm"}.items():
                 file.attrs[name] = value

@@ -1,0 +1,43 @@
+"""Puts what an exchange has delivered into the gradients, of which some may be None."""
+from __future__ import annotations
+
+from ._gradients import Gradients
+
+
+class Delivery:
+    """A gradient that is None on all ranks stays None, and one that is None on some becomes the mean with zeros for these.
+
+    A codec delivers the rest of earlier steps also while no rank has a gradient: that waits in `late` for the next one.
+    """
+
+    def __init__(self) -> None:
+        self.late: dict = {}  # tensors by slot
+        self._used: set[int] = set()  # slots for which some rank had a gradient in some step
+
+    def scale(self, factor: float) -> None:
+        for values in self.late.values():
+            values *= factor
+
+    def deliver(self, gradients: Gradients, held: list, all_finite: bool) -> None:
+        """held: slots and this rank's gradients, or None."""
+        import torch
+        counts = [1.0] * len(gradients.slots) if gradients.counts is None else gradients.counts.tolist()
+        if all_finite:
+            self._used.update(slot for slot, count in enumerate(counts) if count > 0.0)
+        for slot, gradient in held:
+            values = gradients.values[slot]
+            if gradient is None and slot not in self._used:
+                continue
+            if all_finite and counts[slot] == 0.0:
+                if values.any():
+                    self.late[slot] = self.late[slot] + values if slot in self.late else values.clone()
+                continue
+            if gradient is None:
+                parameter = gradients.parameters[slot]
+                gradient = parameter.grad = torch.empty_like(parameter)
+            if not all_finite:  # all ranks must see that the step is to be skipped, as gradient scalers do
+                gradient.fill_(float("nan"))
+            elif slot in self.late:
+                gradient.copy_(values + self.late.pop(slot))
+            else:
+                gradient.copy_(values)

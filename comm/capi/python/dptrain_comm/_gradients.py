@@ -1,0 +1,102 @@
+"""The parameters of an exchange, and its floats as tensors of their shapes."""
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from ._library import Error, Exchange, Slot
+
+_COUNTS = "number of ranks with a gradient"  # a slot
+
+
+def _pin(values: list, device) -> Callable[[], None] | None:
+    """Locks the floats of an exchange in memory, from and to which that GPU then copies at full speed. Returns a function that
+    undoes it, or None if the driver refuses; copies then work all the same.
+    """
+    import torch
+    first = min(tensor.data_ptr() for tensor in values)
+    end = max(tensor.data_ptr() + tensor.numel() * tensor.element_size() for tensor in values)
+    if int(torch.cuda.cudart().cudaHostRegister(first, end - first, 0)) == 0:
+        return lambda: torch.cuda.cudart().cudaHostUnregister(first)
+    try:  # CUDA keeps the error until somebody asks, which would be the program's next kernel
+        torch.ones(1, device=device)
+    except RuntimeError:
+        pass
+    return None
+
+
+def name_of(parameter, names: dict[int, str]) -> str:
+    return f"the parameter {names.get(id(parameter), 'of the shape ' + str(list(parameter.shape)))}"
+
+
+class Gradients:
+    """`parameters` keeps them alive, so that their ids stay theirs. A parameter's place in it is its slot."""
+
+    def __init__(self, parameters: list, names: dict[int, str], options: dict, has_counts: bool):
+        """Collective: makes the exchange. has_counts: it has a further slot, in which the ranks count a parameter's gradients."""
+        slots = []
+        for number, parameter in enumerate(parameters):
+            if parameter.is_complex():
+                raise Error(2, f"{name_of(parameter, names)} is complex; gradients are exchanged as real numbers of 32 bits")
+            rows = parameter.shape[0] if parameter.dim() > 1 else 1
+            slots.append(Slot(names.get(id(parameter), f"parameter {number}"), rows, parameter.numel() // max(rows, 1),
+                              parameter.dim() < 2))
+        if has_counts:
+            slots.append(Slot(_COUNTS, 1, len(parameters), True))
+            exact = options.get("exact") or []
+            options = {**options, "exact": [*([exact] if isinstance(exact, str) else exact), _COUNTS]}
+        self.parameters = parameters
+        self.names = names
+        self.slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
+        self.exchange = Exchange(slots, **options)
+        self.values = [self._floats(slot, p.numel()).view(p.shape) for slot, p in enumerate(parameters)]
+        self.counts = self._floats(len(parameters), len(parameters)) if has_counts else None
+
+    def _floats(self, slot: int, count: int):
+        import torch
+        return torch.frombuffer((ctypes.c_float * count).from_address(self.exchange.address(slot)), dtype=torch.float32)
+
+    def pin(self) -> None:
+        devices = [parameter.device for parameter in self.parameters if parameter.is_cuda]
+        if devices:
+            self.exchange.before_close = _pin(self.values, devices[0])
+
+    def close(self) -> None:
+        """The floats go away with the exchange."""
+        self.values, self.counts = [], None
+        self.exchange.close()
+
+    def check(self, pairs: list) -> None:
+        """pairs: parameters and their gradients."""
+        import torch
+        for parameter, gradient in pairs:
+            if id(parameter) not in self.slots:
+                raise Error(2, f"{name_of(parameter, self.names)} was not there in the first step; the exchange needs the same ones "
+                            "always")
+            if gradient is not None and gradient.layout != torch.strided:
+                raise Error(2, f"{name_of(parameter, self.names)} has a sparse gradient; the exchange needs dense ones (sparse=False)")
+
+    def check_that_all_are_there(self, slots: set[int]) -> None:
+        if len(slots) < len(self.slots):
+            missing = self.parameters[min(set(range(len(self.slots))) - slots)]
+            raise Error(2, f"{name_of(missing, self.names)} has no gradient in this step, and had one in the first; the exchange "
+                        "needs the same ones always")
+
+    def count(self, pairs: list) -> None:
+        """Of allreduce_gradients(): some gradients may be None."""
+        self.counts.fill_(1.0)
+        for parameter, gradient in pairs:
+            if gradient is None:
+                self.counts[self.slots[id(parameter)]] = 0.0
+        self.exchange.ready(len(self.slots))
+
+    def put(self, slot: int, gradient, share: float) -> None:
+        """This rank's part of the mean."""
+        import torch
+        values = self.values[slot]
+        if gradient is None:
+            values.zero_()
+        elif gradient.device.type == "cpu" and gradient.dtype == torch.float32:
+            torch.mul(gradient, share, out=values)
+        else:
+            values.copy_(gradient).mul_(share)

@@ -1,0 +1,126 @@
+"""The dict that State.state_dict() returns and State.load_state_dict() takes: checks it before anything is changed.
+
+    step        how many steps were made
+    exchange    what the library has saved (dptrain_comm_save_state), as bytes in a tensor; None before the first step
+    rank, size  of the rank that has saved it; states of the first version lack these and what follows
+    loss_scale  of the last step; None before the first one
+    late        by slot: values that wait for the slot's next gradient (_missing_gradients.py)
+"""
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import math
+import operator
+
+from ._library import Error, rank, size
+
+_MARK = b"dptrain_comm state "  # every state of the library begins so
+
+
+class StateError(Error, ValueError):
+    """A saved state that is damaged, or does not fit."""
+
+    def __init__(self, message: str):
+        super().__init__(3, f"load_state_dict(): {message}")
+
+
+@dataclasses.dataclass
+class SavedState:
+    """Nothing to go on from, unless it is given."""
+
+    step: int = 0
+    exchange: bytes | None = None
+    loss_scale: float | None = None
+    late: dict = dataclasses.field(default_factory=dict)
+    has_counts: bool = True  # of gradients; not in states of allreduce_gradients() of the first version
+
+    def to_dict(self) -> dict:
+        import torch
+        return {"step": self.step,
+                "exchange": torch.frombuffer(bytearray(self.exchange), dtype=torch.uint8) if self.exchange else None,
+                "rank": rank(), "size": size(), "loss_scale": self.loss_scale,
+                "late": {slot: values.clone() for slot, values in self.late.items()}}
+
+    def check_shapes(self, shapes: list) -> None:
+        """shapes: of the exchange's parameters, by slot."""
+        for slot, values in self.late.items():
+            if slot >= len(shapes):
+                raise StateError(f"late has values for slot {slot}; the exchange has the slots 0 to {len(shapes) - 1}")
+            if values.shape != shapes[slot]:
+                raise StateError(f"late has values of the shape {list(values.shape)} for slot {slot}; its parameter has the shape "
+                                 f"{list(shapes[slot])}")
+
+
+def _described(value) -> str:
+    """The value in a few words: a tensor, or a dict, may be as large as a model."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"a {type(value).__name__} of {value.dtype} and the shape {list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__} of {len(text)} characters"
+
+
+def _whole(state: dict, name: str, default: int) -> int:
+    value = state.get(name, default)
+    try:
+        number = operator.index(value)  # also of NumPy and of a tensor with one value
+    except (TypeError, RuntimeError, ValueError):
+        number = -1
+    if isinstance(value, bool) or number < 0:
+        raise StateError(f"{name} is {_described(value)}; allowed: a whole number, 0 or more")
+    return number
+
+
+def _exchange(value) -> bytes | None:
+    import torch
+    if value is None:
+        return None
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.dim() != 1 or value.is_meta:
+        raise StateError(f"exchange is {_described(value)}; allowed: None, or a tensor of torch.uint8 with one dimension")
+    values = value.detach().cpu().contiguous()
+    saved = ctypes.string_at(values.data_ptr(), values.numel()) if values.numel() > 0 else b""
+    if not saved.startswith(_MARK):
+        raise StateError(f"exchange has {len(saved)} bytes that are no saved state of an exchange; allowed: what state_dict() of "
+                         "this rank has returned")
+    return saved
+
+
+def _loss_scale(value) -> float | None:
+    if value is None:
+        return None
+    try:
+        scale = float(value)
+    except (TypeError, RuntimeError, ValueError):
+        scale = math.nan
+    if isinstance(value, (bool, str, bytes)) or not 0.0 < scale < math.inf:
+        raise StateError(f"loss_scale is {_described(value)}; allowed: None, or a finite number above 0")
+    return scale
+
+
+def _late(value) -> dict:
+    import torch
+    if not isinstance(value, dict):
+        raise StateError(f"late is {_described(value)}; allowed: a dict of tensors by slot")
+    for slot, values in value.items():
+        if isinstance(slot, bool) or not isinstance(slot, int) or slot < 0:
+            raise StateError(f"late has the key {_described(slot)}; allowed: the number of a slot, 0 or more")
+        is_dense = isinstance(values, torch.Tensor) and values.dtype == torch.float32 and values.layout == torch.strided
+        if not is_dense or values.is_meta or not torch.isfinite(values).all():
+            raise StateError(f"late has {_described(values)} for slot {slot}; allowed: a dense tensor of torch.float32 with finite "
+                             "values")
+    return {slot: values.detach().cpu().clone() for slot, values in value.items()}
+
+
+def checked(state) -> SavedState:
+    """Raises StateError unless state_dict() of this rank has returned that."""
+    if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
+        has = (f"this is {_described(state)}" if not isinstance(state, dict) else
+               f"this has {', '.join(map(str, list(state)[:10]))}" if state else "this is empty")
+        raise StateError(f"it needs what state_dict() of this rank has returned, with step and exchange; {has}")
+    of_rank, of_size = _whole(state, "rank", rank()), _whole(state, "size", size())
+    if (of_rank, of_size) != (rank(), size()):
+        raise StateError(f"the state is that of rank {of_rank} of {of_size}, and this is rank {rank()} of {size()}: each rank loads "
+                         "the state that it has saved; with another number of ranks, none does")
+    return SavedState(step=_whole(state, "step", 0), exchange=_exchange(state["exchange"]),
+                      loss_scale=_loss_scale(state.get("loss_scale")), late=_late(state.get("late", {})),
+                      has_counts="late" in state)

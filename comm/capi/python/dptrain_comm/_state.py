@@ -1,0 +1,265 @@
+"""State: what the hook and allreduce_gradients() keep from step to step."""
+from __future__ import annotations
+
+import sys
+import time
+
+from . import _ranks, _saved_state
+from ._delivery import Delivery
+from ._gradients import Gradients
+from ._library import OPTIONS, Error, Exchange, rank, size
+from ._library import check as check_options
+from ._loss_scale import LossScale
+from ._run_log import RunLog
+from ._saved_state import SavedState, StateError
+from ._trace import Trace
+
+
+class State:
+    """Its exchange is made in the first step, when all parameters are known."""
+
+    def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, log: str | None = None,
+                 log_steps: int = 0, about: dict | None = None, **options):
+        if not isinstance(compress, str):
+            raise Error(2, f"init({compress!r}): the first argument is a codec, such as \"auto\", \"q8\" or \"none\"")
+        if total_steps is not None and total_steps < 1:
+            raise Error(2, f"total_steps {total_steps}: must be 1 or more")
+        for name in options:
+            if name not in OPTIONS:
+                raise Error(2, f"init() knows no option {name}; it knows {', '.join(sorted(OPTIONS))}, and its own ones")
+        check_options(compress=compress, **options)
+        if log_steps < 0 or (log_steps > 0 and log is None):
+            raise Error(2, f"log_steps {log_steps}: must be 1 or more, and needs log")
+        _ranks.check()
+        _ranks.watch(State)
+        self._options = {"compress": compress, **options}
+        self._total_steps = total_steps
+        self._names = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        self._gradients: Gradients | None = None  # with the exchange
+        self._held: list = []  # of this step: (parameter or its slot, gradient or None)
+        self._futures: list = []
+        self._delivery = Delivery()
+        self._loss_scale = LossScale()
+        self._waiting: SavedState | None = None  # for an exchange that is not there yet
+        self._factor = 1.0  # of what waits
+        self._is_alone = False  # one rank: its gradient is the sum already
+        self.step = 0
+        self._log = None if log is None else RunLog(log, self._options, about or {}, log_steps)
+        self._trace = Trace(options)
+
+    def __deepcopy__(self, memo) -> "State":
+        """A copy of a model keeps this one: there is one exchange."""
+        return self
+
+    def __reduce__(self):
+        """A model that is saved as a whole has a new state when it is loaded; state_dict() is what a checkpoint needs."""
+        return State, (self._options["compress"],)
+
+    # ---- for users
+
+    def allreduce_gradients(self, model) -> None:
+        """Each gradient of the model becomes the mean of all ranks'. After backward, before the optimiser's step.
+
+        A parameter without a gradient counts as zeros if another rank has one, and gets the mean. If no rank has one, it stays
+        without.
+        """
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        pairs = [(p, p.grad) for p in reversed(list(model.parameters())) if p.requires_grad and p.numel() > 0]
+        if self._gradients is None:
+            _ranks.check()
+            self._make_exchange([parameter for parameter, _ in pairs], any_may_lack_gradient=True)
+        self._gradients.names = self._names
+        # Before anything leaves, so that nothing is on its way when this fails.
+        self._gradients.check(pairs)
+        self._gradients.check_that_all_are_there({self._gradients.slots[id(parameter)] for parameter, _ in pairs})
+        self._begin_step(pairs)
+        self._send(pairs)
+        self._finish_step()
+
+    def epoch(self, *, samples: int, train_loss: float = float("nan"), train_accuracy: float = float("nan"),
+              test_loss: float = float("nan"), test_accuracy: float = float("nan"), learning_rate: float = float("nan"),
+              data_s: float = 0.0, eval_s: float = 0.0) -> None:
+        """Ends an epoch and adds its row to the run log; without `log` nothing happens. Collective.
+
+        samples: images of this rank in the epoch; the losses and accuracies (fractions) are this rank's, too, and those
+        of all ranks are weighted by them. data_s: how long this rank waited for data. eval_s: how long this call comes
+        after the training's end, since evaluation belongs to no epoch.
+        """
+        if self._log is None:
+            return
+        if self.exchange is None:
+            raise Error(2, "epoch(): no step was made yet")
+        self._log.epoch(self.exchange, self.step, samples, {
+            "train_loss": train_loss, "train_accuracy": train_accuracy, "test_loss": test_loss,
+            "test_accuracy": test_accuracy, "learning_rate": learning_rate}, data_s, eval_s)
+
+    @property
+    def exchange(self) -> "Exchange | None":
+        """For statistics(), describe() and compare(); None before the first step."""
+        return None if self._gradients is None else self._gradients.exchange
+
+    def scale_residual(self, factor: float) -> None:
+        """The loss has another scale from the next step on: factor is the new one over the old one. What is kept of earlier
+        steps follows. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
+        if self._gradients is not None:
+            self._scale_kept(factor)
+        elif not 0.0 < factor < float("inf"):
+            raise Error(2, f"a loss scale cannot become {factor} times as large; allowed: a finite number above 0")
+        else:
+            self._factor *= factor
+
+    def state_dict(self) -> dict:
+        """For this rank's checkpoint: what codecs have not sent yet, and the step. Each rank has its own."""
+        waiting = None if self._waiting is None else self._waiting.exchange
+        return SavedState(step=self.step, exchange=self.exchange.save() if self.exchange else waiting,
+                          loss_scale=self._loss_scale.last, late=self._delivery.late).to_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        """What this rank's state_dict() has returned. On all ranks, or on none; best before the first step. StateError, with
+        nothing changed, if it is damaged or does not fit."""
+        saved = _saved_state.checked(state)
+        if self._gradients is None:
+            self._waiting, self._factor = saved, 1.0
+        else:
+            if saved.exchange is None and saved.step != self.step:
+                raise StateError(f"the state is from before the first step and has nothing for an exchange that has made {self.step}; "
+                                 "close() this state and make a new one by init()")
+            self._load(saved)
+        self._delivery.late = saved.late
+        self.step = saved.step
+        self._loss_scale.last = saved.loss_scale
+
+    def close(self) -> None:
+        """The training is complete. Collective."""
+        if self._trace.is_due and self.exchange:
+            self._write_trace()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        if self._gradients is not None:
+            self._gradients.close()
+            self._gradients = None
+
+    # ---- a step
+
+    def reduce_bucket(self, bucket):
+        import torch
+        parameters, gradients = bucket.parameters(), bucket.gradients()
+        future = torch.futures.Future(devices=[bucket.buffer().device] if bucket.buffer().is_cuda else None)
+        self._futures.append((future, bucket.buffer()))
+        if bucket.buffer().layout != torch.strided:
+            raise Error(2, f"a parameter of the shape {list(bucket.buffer().shape)} has a sparse gradient; the exchange needs dense "
+                        "ones (sparse=False)")
+        if bucket.index() == 0:
+            _ranks.check()
+        pairs = [(p, g) for p, g in zip(parameters, gradients) if p.numel() > 0]
+        if self._gradients is not None:
+            if bucket.index() == 0:
+                self._begin_step(pairs)
+            self._send(pairs)
+        else:
+            # In the first step DDP has one bucket, or several, with parameters in the order of forward. Later on it has
+            # them as backward makes their gradients, and so must the exchange, or nothing leaves before the end.
+            self._held += reversed(pairs)
+        if not bucket.is_last():
+            return future
+        if self._gradients is None:
+            held, self._held = self._held, []
+            self._make_exchange([parameter for parameter, _ in held])
+            self._begin_step(held)
+            self._send(held)
+        self._finish_step()
+        futures, self._futures = self._futures, []
+        for waiting, buffer in futures:
+            waiting.set_result(buffer)
+        return future
+
+    def _make_exchange(self, parameters: list, any_may_lack_gradient: bool = False) -> None:
+        """any_may_lack_gradient: the ranks agree in each step on which parameters have a gradient. DDP does so itself."""
+        began = time.perf_counter()
+        waiting = self._waiting or SavedState()
+        waiting.check_shapes([parameter.shape for parameter in parameters])
+        self._is_alone = size() == 1
+        if any_may_lack_gradient and not waiting.has_counts and rank() == 0:
+            print("dptrain_comm: the saved state is from an earlier version: parameters without a gradient on any rank get zeros, "
+                  "as there", file=sys.stderr, flush=True)
+        self._gradients = Gradients(parameters, self._names, self._options,
+                                    any_may_lack_gradient and waiting.has_counts and not self._is_alone)
+        if not self._is_alone:
+            self._gradients.pin()
+        try:
+            self._load(waiting)
+        except Error:  # a later call must not go on without it
+            self._gradients.close()
+            self._gradients = None
+            raise
+        self._waiting = None
+        if self._factor != 1.0:
+            self._scale_kept(self._factor)
+        if self._log is not None:
+            self._log.begin(self.exchange, self.step, sum(p.numel() for p in parameters), time.perf_counter() - began)
+
+    def _load(self, saved: SavedState) -> None:
+        saved.check_shapes([parameter.shape for parameter in self._gradients.parameters])
+        if saved.exchange is None:
+            return
+        try:
+            self.exchange.load(saved.exchange)
+        except Error as error:
+            raise StateError(str(error)) if error.code == 3 else error
+
+    def _is_seen(self) -> bool:
+        """Whether the exchange has anything to do: on one rank only a trace."""
+        return not self._is_alone or self._trace.is_due
+
+    def _scale_kept(self, factor: float) -> None:
+        self.exchange.scale_residual(factor)
+        self._delivery.scale(factor)
+
+    def _begin_step(self, pairs: list) -> None:
+        """pairs: parameters and their gradients, of which some may be None; of the hook, those of the first bucket."""
+        if self._log is not None:
+            self._log.step_begins()
+        if not self._is_seen():
+            return
+        factor = self._loss_scale.change([parameter for parameter, gradient in pairs if gradient is not None])
+        if factor != 1.0:
+            self._scale_kept(factor)
+        progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
+        self.exchange.begin_step(progress)
+        if self._gradients.counts is not None:
+            self._gradients.count(pairs)
+
+    def _send(self, pairs: list) -> None:
+        import torch
+        self._gradients.check(pairs)
+        share, is_seen = 1.0 / size(), self._is_seen()
+        with torch.no_grad():
+            for parameter, gradient in pairs:
+                slot = self._gradients.slots[id(parameter)]
+                self._held.append((slot, gradient))
+                if not self._is_alone:
+                    self._gradients.put(slot, gradient, share)
+                if is_seen:
+                    self.exchange.ready(slot)
+
+    def _finish_step(self) -> None:
+        import torch
+        before = time.perf_counter()
+        self._gradients.check_that_all_are_there({slot for slot, _ in self._held})
+        all_finite = self.exchange.finish_step() if self._is_seen() else True
+        self.step += 1
+        if self._log is not None:
+            self._log.step_ends(self.exchange, self.step, before, all_finite)
+        if not self._is_alone:
+            with torch.no_grad():
+                self._delivery.deliver(self._gradients, self._held, all_finite)
+        self._held = []
+        if self._trace.step_ends():
+            self._write_trace()
+
+    def _write_trace(self) -> None:
+        began = time.perf_counter()
+        self._trace.write(self.exchange)
+        if self._log is not None:
+            self._log.leave_out(time.perf_counter() - began)

@@ -1,0 +1,28 @@
+"""When the trace of some steps is written, which the library keeps."""
+from __future__ import annotations
+
+import sys
+
+from ._library import Error, Exchange, rank
+
+
+class Trace:
+    def __init__(self, options: dict):
+        self.is_due = bool(options.get("trace"))
+        self._steps = options.get("trace_first", 5) + options.get("trace_steps", 20)  # still to come
+
+    def step_ends(self) -> bool:
+        """Whether it was the last one that the trace shows."""
+        self._steps -= 1
+        return self.is_due and self._steps == 0
+
+    def write(self, exchange: Exchange) -> None:
+        """Collective. A trace that cannot be written ends nothing; a later call tries again."""
+        try:
+            exchange.write_trace()
+            self.is_due = False
+        except Error as error:
+            if error.code != 3:
+                raise
+            if rank() == 0:
+                print(f"dptrain_comm: {error}; training goes on", file=sys.stderr, flush=True)
