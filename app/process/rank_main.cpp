@@ -30,7 +30,9 @@ int run_ranks(const char* program, const OptionNames& names, int argc, char** ar
         std::fprintf(stderr, "%s: %s\n", program, text.c_str());
       });
       comm->together([&] {
-        if (const auto why = foreign_launcher(std::getenv, comm->size(), program)) {
+        const MpiPlace place = {
+            .rank = comm->rank(), .ranks = comm->size(), .world_ranks = comm->size()};
+        if (const auto why = foreign_launcher(std::getenv, place, program)) {
           throw Error(ErrorKind::usage, *why);
         }
       });

@@ -59,18 +59,28 @@ std::string command_line() {
   return text.empty() || text.size() > kMost ? "PROGRAM" : text;
 }
 
-// A launcher may count MPI's processes, or those of a communicator: a program that splits its ranks
-// may give each group the WORLD_SIZE of its own.
+// Collective. A launcher may count MPI's processes, or those of a communicator: a program that
+// splits its ranks may give each group the WORLD_SIZE of its own.
 void require_launcher_of_mpi(MPI_Comm comm) {
   const auto variable = [](const char* name) -> const char* { return std::getenv(name); };
   const auto complaint = [&](MPI_Comm ranks) {
-    int size = 1;
-    MPI_Comm_size(ranks, &size);
-    return dp::foreign_launcher(variable, size, command_line());
+    dp::MpiPlace place;
+    MPI_Comm_rank(ranks, &place.rank);
+    MPI_Comm_size(ranks, &place.ranks);
+    MPI_Comm_size(MPI_COMM_WORLD, &place.world_ranks);
+    return dp::foreign_launcher(variable, place, command_line());
   };
-  const auto sentence = complaint(MPI_COMM_WORLD);
-  if (!sentence || !complaint(comm)) return;
-  process().mpi.reset();  // ends MPI, on the normal path: nothing has been thrown yet
+  const auto of_group = complaint(comm);
+  const bool is_right = !of_group || !complaint(MPI_COMM_WORLD);
+  std::optional<std::string> sentence;
+  try {
+    process().comm->agree(is_right, is_right ? "" : *of_group);
+  } catch (const dp::AgreedError& error) {
+    sentence = error.what();
+  }
+  if (!sentence) return;
+  process().comm.reset();
+  process().mpi.reset();  // ends MPI, on the normal path: no exception is in flight
   dp::throw_error(dp::ErrorKind::usage, "{}", *sentence);
 }
 
@@ -85,6 +95,7 @@ void start(MPI_Comm parent) {
         provided, int{MPI_THREAD_SERIALIZED});  // an enumerator in Open MPI
   }
   process().comm.emplace(parent);
+  require_launcher_of_mpi(parent);
   dp::capi::note_rank(process().comm->rank(), process().comm->size());
   process().comm->set_warn(
       [](const std::string& text) { std::fprintf(stderr, "%s: %s\n", kLibrary, text.c_str()); });
@@ -108,7 +119,6 @@ int dptrain_comm_init() {
                             dp::WatchdogOptions{.program = kLibrary, .timeout_option = {}},
                             kIsAlone);
     }
-    require_launcher_of_mpi(MPI_COMM_WORLD);
     dp::capi::claim_identity(command_line());
     start(MPI_COMM_WORLD);
   });
@@ -121,9 +131,7 @@ int dptrain_comm_init_with(std::int32_t fortran_handle) {
     int is_running = 0;
     MPI_Initialized(&is_running);
     require(is_running != 0, "MPI is not running; dptrain_comm_init starts it");
-    const MPI_Comm comm = MPI_Comm_f2c(fortran_handle);
-    require_launcher_of_mpi(comm);
-    start(comm);
+    start(MPI_Comm_f2c(fortran_handle));
   });
 }
 

@@ -33,16 +33,18 @@ static int is_refused(MPI_Comm comm, const char* sentence) {
 
 /* WORLD_SIZE as torchrun sets it, and what mpiexec of another MPI and srun set. */
 static int run_alone(void) {
-  static const char* const kLaunchers[][2] = {
-      {"WORLD_SIZE", "RANK"}, {"PMI_SIZE", "PMI_RANK"}, {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+  static const char* const kLaunchers[][2] = {{"WORLD_SIZE", "RANK"},
+                                              {"PMI_SIZE", "PMI_RANK"},
+                                              {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+                                              {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}};
   int level;
   MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
   unsetenv("OMPI_COMM_WORLD_SIZE"); /* as without mpirun */
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 4; ++i) {
     setenv(kLaunchers[i][0], "2", 1);
     setenv(kLaunchers[i][1], "0", 1);
     CHECK(is_refused(MPI_COMM_WORLD, kLaunchers[i][0]));
-    CHECK(is_refused(MPI_COMM_SELF, "counts 2 processes, but MPI has 1 rank"));
+    CHECK(is_refused(MPI_COMM_SELF, "2 processes were started, but MPI has 1 rank"));
     setenv(kLaunchers[i][0], "1", 1);
     CHECK(dptrain_comm_init_with(MPI_Comm_c2f(MPI_COMM_WORLD)) == DPTRAIN_COMM_OK);
     CHECK(dptrain_comm_finalize() == DPTRAIN_COMM_OK);
@@ -77,11 +79,16 @@ int main(int argc, char** argv) {
   MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
   int size_of_half;
   MPI_Comm_size(half, &size_of_half);
-  /* A launcher's number fits if it is that of all ranks, or of this group. */
+  /* A launcher's numbers fit if they are those of all ranks, or of this group. */
   setenv("RANK", "0", 1);
   setenv("WORLD_SIZE", "8", 1);
-  CHECK(
-      is_refused(half, "WORLD_SIZE=8, from torchrun, accelerate or Lightning, counts 8 processes"));
+  CHECK(is_refused(half, "WORLD_SIZE=8 (set by torchrun): 8 processes were started, but MPI has"));
+  /* Each of two processes has started the two ranks of a group: all hear what one of them sees. */
+  setenv("WORLD_SIZE", "2", 1);
+  CHECK(is_refused(half, "RANK=0 (set by torchrun) does not fit rank "));
+  char number[16];
+  snprintf(number, sizeof number, "%d", rank % 2 == 0 ? rank / 2 : rank);
+  setenv("RANK", number, 1);
   setenv("WORLD_SIZE", rank % 2 == 0 ? "2" : "4", 1);
   CHECK(dptrain_comm_init_with(MPI_Comm_c2f(half)) == DPTRAIN_COMM_OK);
   CHECK(dptrain_comm_rank() == rank / 2 && dptrain_comm_size() == size_of_half);

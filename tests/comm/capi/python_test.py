@@ -222,7 +222,8 @@ def all_throw() -> None:
 def launched() -> None:
     """Processes of another launcher, each of which would be rank 0 of 1, end with one sentence."""
     for variables, name in (({"RANK": "0", "WORLD_SIZE": "2"}, "WORLD_SIZE"), ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "PMI_SIZE"),
-                            ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NUM_TASKS")):
+                            ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_STEP_NUM_TASKS"),
+                            ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "OMPI_COMM_WORLD_SIZE")):
         done = subprocess.run([sys.executable, __file__, sys.argv[1], "sums"], capture_output=True, text=True, timeout=60,
                               env={**os.environ, **variables})
         assert done.returncode == 2 and name in done.stderr and "mpirun" in done.stderr, (done.returncode, done.stderr)
