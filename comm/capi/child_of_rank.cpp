@@ -132,9 +132,9 @@ void claim_identity(std::string_view command) {
   if (holder == 0) return;
   const std::string ranks = variable("OMPI_COMM_WORLD_SIZE");
   throw_error(ErrorKind::usage,
-              "PMIX_RANK={} of this job is process {} already: torchrun or Lightning, started by "
-              "mpirun, has started this process as another one; let mpirun start one process a "
-              "rank, mpirun -np {} {}, without torchrun, and in Lightning with devices=1",
+              "PMIX_RANK={} of this job is process {} already: a launcher inside mpirun, such as "
+              "torchrun or Lightning's, has started this process, too; mpirun alone must start the "
+              "ranks: mpirun -np {} {}, without torchrun, and with devices=1 in Lightning",
               rank, holder, ranks.empty() ? "N" : ranks, command);
 }
 

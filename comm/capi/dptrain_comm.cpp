@@ -49,14 +49,16 @@ dp::Communicator& communicator() {
   return *process().comm;
 }
 
-// As in /proc: what mpirun must start instead.
+// The program that mpirun must start instead, as in /proc. A worker of Python's multiprocessing
+// does not know it.
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
   while (!text.empty() && text.back() == '\0') text.pop_back();
   std::ranges::replace(text, '\0', ' ');
   constexpr std::size_t kMost = 200;
-  return text.empty() || text.size() > kMost ? "PROGRAM" : text;
+  const bool is_worker = text.find("--multiprocessing-fork") != std::string::npos;
+  return text.empty() || text.size() > kMost || is_worker ? "PROGRAM" : text;
 }
 
 // Collective. A launcher may count MPI's processes, or those of a communicator: a program that

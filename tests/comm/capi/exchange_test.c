@@ -137,7 +137,7 @@ static void a_state_goes_on(const char* compress) {
   snprintf(message, sizeof message, "%zu bytes for a state of %zu bytes", size - 1, size);
   check_refused(dptrain_comm_save_state(exchange, state, size - 1), DPTRAIN_COMM_USAGE, message);
   check_refused(dptrain_comm_load_state(exchange, state, size - 1), DPTRAIN_COMM_DATA,
-                "the saved state of the exchange ends too early");
+                "the saved state of the exchange is damaged or cut off");
   check_refused(dptrain_comm_load_state(exchange, "no state", 8), DPTRAIN_COMM_DATA,
                 "these 8 bytes are no saved state of an exchange");
   dptrain_comm_destroy(exchange);

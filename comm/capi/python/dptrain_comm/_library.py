@@ -144,7 +144,8 @@ def is_started() -> bool:
 
 def command_line() -> str:
     """The program as it was started, which mpirun is to start instead."""
-    return " ".join(sys.orig_argv if hasattr(sys, "orig_argv") else sys.argv)
+    is_worker = multiprocessing.parent_process() is not None  # started as spawn_main()
+    return " ".join(sys.orig_argv if hasattr(sys, "orig_argv") and not is_worker else ["python3", *sys.argv])
 
 
 def start() -> None:
