@@ -62,7 +62,7 @@ with open('settings.json', 'w+') as file:
 import pathlib, sys
 sys.path.insert(0, {EXPERIMENTS!r})
 from sweep import finished
-print(finished._look(pathlib.Path('a.h5')) or 'good')
+print(finished.damage_of(pathlib.Path('a.h5')) or 'good')
 """)
     assert found.strip() == "good", found
 
