@@ -203,6 +203,7 @@ int run(dp::Communicator& comm, const std::vector<std::string>& arguments) {
 double timeout_of(const std::vector<std::string>& arguments) {
   dp::OptionContext context = option_context();
   context.detect_dataset = nullptr;
+  context.reads_pipes = false;  // agreed_options() reads them, once
   try {
     return dp::parse_options(arguments, context).comm_timeout_s;
   } catch (const std::exception&) {

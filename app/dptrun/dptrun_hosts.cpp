@@ -12,11 +12,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "app/options/options_values.hpp"
+#include "app/options/text_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -108,16 +108,7 @@ std::vector<RunHost> parse_hosts(std::string_view text) {
 }
 
 std::vector<RunHost> read_hostfile(const std::string& path) {
-  // A device such as /dev/zero has no end, not even of its first line.
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMostHostfile_bytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMostHostfile_bytes) {
-    throw_error(ErrorKind::usage, "--hostfile {}: is longer than {} bytes; is it a hostfile?",
-                shown(path), kMostHostfile_bytes);
-  }
-  if (!file.eof()) throw_error(ErrorKind::usage, "--hostfile {}: cannot be read", shown(path));
+  const std::string text = read_text_file("--hostfile", path, kMostHostfile_bytes, "a hostfile");
   std::istringstream lines(text);
   std::vector<RunHost> hosts;
   int number = 0;

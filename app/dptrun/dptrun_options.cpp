@@ -14,7 +14,9 @@
 
 #include "app/options/options_config.hpp"
 #include "app/options/options_print.hpp"
+#include "app/options/options_values.hpp"
 #include "app/options/options_words.hpp"
+#include "app/options/text_file.hpp"
 #include "app/process/run_status.hpp"
 #include "kernels/base/error.hpp"
 
@@ -114,6 +116,12 @@ std::optional<std::string> value_in(const std::vector<std::string>& command,
   if (auto word = word_in(command, name)) return word;
   const std::optional<std::string> file = word_in(command, "config");
   if (!file) return std::nullopt;
+  if (is_pipe(*file)) {
+    throw_error(ErrorKind::usage,
+                "--config {}: is a pipe, and every start of the run reads the "
+                "configuration; must be the path of a file",
+                shown(*file));
+  }
   std::optional<std::string> value;
   for (const ConfigLine& line : parse_config_lines(read_config_file(*file), *file)) {
     if (line.name == name) value = line.value;

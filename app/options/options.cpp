@@ -18,6 +18,7 @@
 #include "app/options/options_values.hpp"
 #include "app/options/options_words.hpp"
 #include "app/options/recipes.hpp"
+#include "app/options/text_file.hpp"
 #include "io/files/shipped_script.hpp"
 #include "kernels/base/error.hpp"
 
@@ -92,6 +93,7 @@ void Builder::read_arguments(const std::vector<std::string>& arguments) {
   const auto config = std::find_if(given.options.begin(), given.options.end(),
                                    [](const GivenOption& g) { return g.row->name == "config"; });
   if (config == given.options.end()) return;
+  if (!context_.reads_pipes && is_pipe(config->value)) return;
   read_config(read_config_file(config->value), config->value);
   set_all();
 }

@@ -186,6 +186,7 @@ struct OptionContext {
   // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
   // without --dataset.
   std::function<std::string(const std::string& folder)> detect_dataset = nullptr;
+  bool reads_pipes = true;  // false: a --config that is a pipe is left for a later call
 };
 
 // `arguments` are main's without the program's name. --help and --version win over all else.

@@ -1,13 +1,10 @@
 #include "app/options/options_config.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <string_view>
 
 #include "app/options/options_values.hpp"
+#include "app/options/text_file.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -74,24 +71,7 @@ std::vector<ConfigLine> parse_config_lines(const std::string& text, const std::s
 std::string read_config_file(const std::string& path) {
   // Far above any configuration: what is longer is another file, or a device without an end.
   constexpr std::size_t kMostBytes = 1 << 20;
-  std::error_code code;
-  if (std::filesystem::is_directory(path, code)) {
-    throw_error(ErrorKind::usage, "--config {}: is a folder; must be the path of a file",
-                shown(path));
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw_error(ErrorKind::usage, "--config {}: cannot be read: {}", shown(path),
-                std::strerror(errno));
-  }
-  std::string text(kMostBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMostBytes) {
-    throw_error(ErrorKind::usage, "--config {}: is longer than {} bytes; is it a configuration?",
-                shown(path), kMostBytes);
-  }
-  return text;
+  return read_text_file("--config", path, kMostBytes, "a configuration");
 }
 
 std::string config_value(const std::string& value) {

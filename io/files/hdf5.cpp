@@ -1,6 +1,7 @@
 #include "io/files/hdf5.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -99,6 +100,11 @@ H5Handle without_locks() {
 }  // namespace
 
 H5Handle open_hdf5(const std::string& path) {
+  struct stat status {};
+  // Opening a pipe waits for its writer. A folder and a missing file get HDF5's reason.
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+    throw Error(ErrorKind::data, "is not a regular file");
+  }
   return {DP_CHECK_HDF5(H5Fopen(path.c_str(), H5F_ACC_RDONLY, without_locks().get())), H5Fclose};
 }
 

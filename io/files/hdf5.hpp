@@ -46,7 +46,7 @@ void prepare_hdf5();
 // Open a file to read it, or make an empty one in place of what has this name, as open_new_file()
 // of io/files/saved_file.hpp does. Neither locks it, because some file systems have no lock
 // service. Nor is a lock needed: no file changes while it has its own name, except for logs, whose
-// readers allow for that.
+// readers allow for that. open_hdf5() refuses pipes and devices.
 [[nodiscard]] H5Handle open_hdf5(const std::string& path);
 [[nodiscard]] H5Handle create_hdf5(const std::string& path);
 

@@ -30,7 +30,6 @@ class InputFile {
  public:
   explicit InputFile(std::string path);
 
-  [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
   // Appends the next bytes to `bytes` until it has `size` of them. At the end of the file it has
   // fewer. Memory that is not there is a failure, too.

@@ -237,7 +237,9 @@ void append_records(const fs::path& path, const Layout& layout, std::size_t reco
 // fit.
 std::vector<std::string> read_class_names(const fs::path& folder, const Layout& layout) {
   std::vector<std::string> names;
-  std::ifstream file(folder / layout.class_names_file);
+  const fs::path path = folder / layout.class_names_file;
+  std::ifstream file;
+  if (is_file(path)) file.open(path);  // opening a pipe waits for its writer
   for (std::string line; std::getline(file, line);) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (!line.empty()) names.push_back(line);
