@@ -1,18 +1,15 @@
-// The bytes of an exchange's messages beside their payloads (segment_exchange.hpp has the format).
+// The bytes that an exchange sends, for the formulas of topologies. message_header.hpp has the
+// format of a message.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "comm/exchange/exchange_plan.hpp"
-#include "comm/mpi/seal.hpp"
+#include "comm/exchange/message_header.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
-
-inline constexpr std::size_t kMessageHeaderBytes = 16;
-// Of every message: its header and its seal.
-inline constexpr std::size_t kMessageFrameBytes = kMessageHeaderBytes + kSealBytes;
 
 // The bytes of one rank's start notices.
 [[nodiscard]] inline std::uint64_t notice_bytes(std::size_t ranks) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/message_header.hpp"
 #include "comm/rate/rate_control.hpp"
 
 namespace dp {
@@ -45,7 +46,7 @@ class RateNotes {
     if (order_ == nullptr) return;
     RateNote& note = notes_[task.segment];
     RateNote mine;
-    order_->word.write(mine);
+    write(order_->word, mine);
     if (task.give != PlanTask::Give::total) {
       mine.partial_bytes = static_cast<std::uint32_t>(payload_bytes);
       ++mine.partials;
@@ -56,20 +57,30 @@ class RateNotes {
   }
 
  private:
+  [[nodiscard]] RateWord word_of(const RateNote& note) const {
+    return {.kind = order_->word.kind,
+            .code = note.word,
+            .has_alarm = (note.partials & RateNote::kAlarm) != 0};
+  }
+  static void write(const RateWord& word, RateNote& note) {
+    note.word = word.code;
+    if (word.has_alarm) note.partials |= RateNote::kAlarm;
+  }
+
   void add(RateNote& sum, const RateNote& more) const {
     RateWord word{.kind = order_->word.kind};
-    word.meet(sum);
-    word.meet(more);
+    word.meet(word_of(sum));
+    word.meet(word_of(more));
     sum.partial_bytes += more.partial_bytes;
     sum.partials = static_cast<std::uint16_t>((sum.partials + more.partials) & ~RateNote::kAlarm);
-    word.write(sum);
+    write(word, sum);
   }
 
   void count_total(const PlanTask& task, const RateNote& note, std::size_t payload_bytes) {
     const std::size_t size = plan_.segments[task.segment].size;
     const std::size_t partials = note.partials & ~RateNote::kAlarm;
     RateWord word{.kind = order_->word.kind};
-    word.meet(note);
+    word.meet(word_of(note));
     tally_ += {.sites = {{{.bytes = note.partial_bytes, .values = partials * size},
                           {.bytes = payload_bytes, .values = size}}},
                .word = word,

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/message_header.hpp"
 #include "comm/network/fluid_network.hpp"
 #include "comm/topologies/topology.hpp"
 

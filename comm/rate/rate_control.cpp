@@ -1,6 +1,7 @@
 #include "comm/rate/rate_control.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <numbers>
 #include <utility>
 
@@ -35,10 +36,8 @@ RateTally& RateTally::operator+=(const RateTally& more) {
     sites[s].bytes += more.sites[s].bytes;
     sites[s].values += more.sites[s].values;
   }
-  if (more.word.code != RateNote::kNoWord) word.kind = more.word.kind;
-  RateNote note;
-  more.word.write(note);
-  word.meet(note);
+  if (more.word.code != RateWord::kNone) word.kind = more.word.kind;
+  word.meet(more.word);
   for (std::size_t s = 0; s < kRateSites; ++s) own_squares[s] += more.own_squares[s];
   return *this;
 }

@@ -13,8 +13,8 @@
 // communicates, reads a clock, or fails.
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -51,38 +51,26 @@ class RateWish {
   std::uint16_t code_ = kNone;
 };
 
-// Behind the header of each message of an exchange with a rate, little-endian.
-struct RateNote {
-  std::uint32_t partial_bytes = 0;  // of the payloads of this segment's partial sums so far
-  std::uint16_t partials = 0;       // bits 0-14: how many there were; bit 15: RateWord::has_alarm
-  std::uint16_t word = kNoWord;     // RateWord::code
-  static constexpr std::uint16_t kNoWord = 0xffff, kAlarm = 0x8000;
-};
-static_assert(sizeof(RateNote) == 8 && std::endian::native == std::endian::little);
-
-// What ranks tell each other of themselves.
+// What ranks report of themselves, in rate notes (exchange/message_header.hpp).
 struct RateWord {
+  static constexpr std::uint16_t kNone = 0xffff;
   // Which of the two `code` is. The same on all ranks, always.
   enum class Kind : std::uint8_t { wish, errors };
 
   Kind kind = Kind::wish;
-  std::uint16_t code = RateNote::kNoWord;  // a RateWish (auto) or RateErrors (error=)
-  bool has_alarm = false;                  // a residual has grown too much (ResidualGuard)
+  std::uint16_t code = kNone;  // a RateWish (auto) or RateErrors (error=)
+  bool has_alarm = false;      // a residual has grown too much (ResidualGuard)
 
-  void meet(const RateNote& note) {
-    has_alarm = has_alarm || (note.partials & RateNote::kAlarm) != 0;
+  // `other` is of the same kind, whatever it says.
+  void meet(const RateWord& other) {
+    has_alarm = has_alarm || other.has_alarm;
     if (kind == Kind::wish) {
-      code = std::min(code, note.word);
+      code = std::min(code, other.code);
     } else {
       RateErrors errors = RateErrors::of_code(code);
-      errors.meet(RateErrors::of_code(note.word));
+      errors.meet(RateErrors::of_code(other.code));
       code = errors.code();
     }
-  }
-  // Into a note.
-  void write(RateNote& note) const {
-    note.word = code;
-    if (has_alarm) note.partials |= RateNote::kAlarm;
   }
 };
 

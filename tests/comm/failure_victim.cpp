@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/exchange/message_header.hpp"
 #include "comm/mpi/mpi_runtime.hpp"
 #include "comm/mpi/tags.hpp"
 #include "comm/reducer/reducer.hpp"
@@ -27,16 +28,18 @@ std::size_t flipped_bit = 0;
 
 constexpr std::size_t kSegment = 2048, kElements = 50'000;  // floats, of a bucket
 
-// What is due on a ring of four as the first message from rank 1 to rank 2 (segment_exchange.hpp),
+// What is due on a ring of four as the first message from rank 1 to rank 2 (message_header.hpp),
 // with a payload of the right length that no encoder writes: its scale is NaN.
 std::vector<std::byte> damaged_segment(std::uint64_t step) {
   const std::size_t segments = (kElements / 4 + kSegment - 1) / kSegment;
-  const std::uint32_t header[] = {0x44500001u, static_cast<std::uint32_t>(step), 0,
-                                  static_cast<std::uint32_t>(2 * segments)};
+  const MessageHeader header = {
+      .kind = MessageHeader::kSegment,
+      .step = static_cast<std::uint32_t>(step),
+      .number = MessageHeader::number_of(static_cast<std::uint32_t>(segments), false)};
   std::vector<std::byte> message(
       sizeof header + make_codec(parse_codec_spec("q8"))->max_payload_bytes(kSegment),
       std::byte{0xFF});
-  std::memcpy(message.data(), header, sizeof header);
+  std::memcpy(message.data(), &header, sizeof header);
   message.resize(message.size() + kSealBytes);
   seal(message);
   return message;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/exchange/message_header.hpp"
 #include "comm/exchange/segment_exchange.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
 #include "comm/topologies/topology.hpp"

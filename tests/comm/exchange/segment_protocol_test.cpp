@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/exchange/message_header.hpp"
 #include "comm/exchange/segment_exchange.hpp"
 #include "comm/mpi/throttled_transport.hpp"
 #include "comm/topologies/exchange_kinds.hpp"

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/exchange/message_bytes.hpp"
+#include "comm/exchange/message_header.hpp"
 #include "comm/replica_hash.hpp"
 #include "comm/topologies/ring.hpp"
 #include "kernels/base/random.hpp"

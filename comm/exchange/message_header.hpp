@@ -1,0 +1,65 @@
+// The bytes of a message beside its payload.
+//
+//     header      16 bytes (MessageHeader)
+//     rate note   8 bytes (RateNote); in segments of an exchange with a rate only
+//     payload     what the codec writes; a start notice has none
+//     seal        4 bytes (comm/mpi/seal.hpp)
+//
+// All numbers are little-endian. A rank that starts a bucket sends a *start notice* to all others.
+// So a rank knows whether it waits for a rank that has not begun or for the network.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/mpi/seal.hpp"
+
+namespace dp {
+
+struct MessageHeader {
+  // Kinds of messages. comm/mpi/prompt_gather.hpp has the next one.
+  static constexpr std::uint32_t kSegment = 0x44500001u, kStart = 0x44500002u;
+  // Flags, added to the kind: the input of some rank was not finite; some rank wishes to stop. A
+  // total has a flag if one of its partial sums had it, and all ranks get the same totals. So at
+  // the end of an exchange all ranks know the same, without another message.
+  static constexpr std::uint32_t kNotFinite = 0x100u, kStopWished = 0x200u;
+
+  std::uint32_t kind = 0;
+  std::uint32_t step = 0;    // lower 32 bits
+  std::uint32_t stream = 0;  // tags.hpp
+  std::uint32_t number = 0;  // of a segment: number_of(); of a start notice: 0
+
+  // Segments are numbered chunk after chunk.
+  [[nodiscard]] static constexpr std::uint32_t number_of(std::uint32_t segment, bool is_total) {
+    return segment * 2 + (is_total ? 1 : 0);
+  }
+  [[nodiscard]] bool has(std::uint32_t flag) const { return (kind & flag) != 0; }
+  // Whether this is of the kind that was due, whatever its flags; `due` has none.
+  [[nodiscard]] bool has_kind_of(const MessageHeader& due) const {
+    return (kind & ~(kNotFinite | kStopWished)) == due.kind;
+  }
+  // Whether this is the header that was due.
+  [[nodiscard]] bool is(const MessageHeader& due) const {
+    return has_kind_of(due) && step == due.step && stream == due.stream && number == due.number;
+  }
+};
+
+// What the partial sums of a segment have taken so far, and what ranks report of themselves
+// (RateWord). The note of a partial sum counts it and those that are in it; that of a total is
+// complete.
+struct RateNote {
+  static constexpr std::uint16_t kAlarm = 0x8000;
+
+  std::uint32_t partial_bytes = 0;  // of the payloads of this segment's partial sums so far
+  std::uint16_t partials = 0;       // bits 0-14: their number; bit 15: RateWord::has_alarm
+  std::uint16_t word = 0xffff;      // RateWord::code
+};
+
+inline constexpr std::size_t kMessageHeaderBytes = sizeof(MessageHeader);
+// Of every message: its header and its seal.
+inline constexpr std::size_t kMessageFrameBytes = kMessageHeaderBytes + kSealBytes;
+static_assert(kMessageHeaderBytes == 16 && sizeof(RateNote) == 8 &&
+              std::endian::native == std::endian::little);
+
+}  // namespace dp

@@ -1,0 +1,132 @@
+// The message buffers of one rank in the exchange of a bucket, and all transfers into and out of
+// them.
+//
+// There are `window` buffers for sends and 2 x window for receives, each for one message. A message
+// that is forwarded leaves from the buffer into which it came; this buffer is free again when its
+// sends have ended. At most `window` sends are under way, so at least `window` receives are always
+// posted or waiting to be taken (exchange_plan.hpp needs that).
+//
+// Start notices (message_header.hpp) have slots of their own and no buffers here: `others` sends,
+// one to each other rank, and one receive.
+//
+// A receive is posted, then its message comes, then the caller takes it: in the order in which they
+// were posted, whatever comes first. Nothing here waits, or knows what messages mean. Nothing is
+// allocated after construction; failures are the transport's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/exchange/exchange.hpp"
+#include "comm/mpi/transport.hpp"
+
+namespace dp {
+
+class MessageSlots {
+ public:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+  // A message has `most_targets` targets at most. Counts bytes in `stats`, which outlives this
+  // object.
+  MessageSlots(Transport& transport, std::size_t window, std::size_t most_targets,
+               ExchangeStats& stats);
+
+  [[nodiscard]] std::size_t buffers() const { return receives_.size() + sends_.size(); }
+  // Begins a step, when all transfers of the last one have ended. The buffers stay as long.
+  void begin_step(BufferSet& buffers);
+
+  // ---- receives
+  // The first free buffer from that one on, or kNone.
+  [[nodiscard]] std::size_t free_receive(std::size_t at) const;
+  void post(std::size_t receive, int from, int tag);
+  // Whether the message of the receive that was posted first has come, of those not taken yet.
+  [[nodiscard]] bool has_come() const {
+    return receives_[arrival_order_[arrival_head_]].state == State::arrived;
+  }
+  // This message.
+  [[nodiscard]] std::span<const std::byte> next() const;
+  // Takes it. Its buffer is free, but keeps its bytes until the next post(). Returns the buffer.
+  std::size_t take();
+
+  // ---- sends
+  // The first free buffer, or kNone.
+  [[nodiscard]] std::size_t free_send() const;
+  [[nodiscard]] std::span<std::byte> send_buffer(std::size_t send) const {
+    return {buffers_->at(receives_.size() + send), buffers_->bytes()};
+  }
+  // Sends a message that lies in the buffer of that send.
+  void send(std::size_t send, std::span<const std::byte> message, std::span<const int> to, int tag);
+  // Sends the message that was taken from that receive, as it came.
+  void forward(std::size_t send, std::size_t receive, std::span<const std::byte> message,
+               std::span<const int> to, int tag);
+  [[nodiscard]] bool is_sending() const { return sends_under_way_ > 0; }
+
+  // ---- notices
+  void post_notice(std::span<std::byte> buffer, int tag);
+  // To all other ranks. The notice stays as it is until its sends have ended.
+  void send_notices(std::span<const std::byte> notice, int tag);
+
+  // ---- all transfers
+  // Takes note of transfers that have ended, and calls on_notice(bytes, from) for a notice that has
+  // come. Returns whether there were any.
+  template <class OnNotice>
+  bool poll(OnNotice on_notice) {
+    const std::span<const Completion> all = channel_->poll();
+    under_way_ -= all.size();
+    for (const Completion& ended : all) {
+      if (ended.slot < receives_.size()) {
+        receives_[ended.slot] = {.state = State::arrived, .bytes = ended.bytes};
+        stats_.received_bytes += ended.bytes;
+      } else if (ended.slot < notice_slot()) {
+        send_ended(ended.slot);
+      } else if (ended.slot == notice_slot()) {
+        stats_.received_bytes += ended.bytes;
+        on_notice(ended.bytes, ended.from);
+      }
+    }
+    return !all.empty();
+  }
+  [[nodiscard]] bool has_ended() const { return under_way_ == 0; }
+  void let_go() { channel_->let_go(); }
+
+ private:
+  enum class State : std::uint8_t { free, posted, arrived, forwarding };
+  struct Receive {
+    State state = State::free;
+    std::size_t bytes = 0;
+  };
+  struct Send {
+    std::size_t under_way = 0;     // the number of targets
+    std::size_t forwards = kNone;  // the receive whose buffer it sends
+  };
+
+  // The channel's slots: receives, sends to each of a message's targets, the receive of notices,
+  // their sends.
+  [[nodiscard]] std::size_t send_slot(std::size_t send) const {
+    return receives_.size() + send * most_targets_;
+  }
+  [[nodiscard]] std::size_t notice_slot() const { return send_slot(sends_.size()); }
+  [[nodiscard]] std::span<std::byte> receive_buffer(std::size_t receive) const {
+    return {buffers_->at(receive), buffers_->bytes()};
+  }
+  void begin_send(std::size_t send, std::size_t forwards, std::span<const std::byte> message,
+                  std::span<const int> to, int tag);
+  void send_ended(std::size_t slot);
+
+  int rank_;
+  std::size_t ranks_, most_targets_;
+  ExchangeStats& stats_;
+  BufferSet* buffers_ = nullptr;
+  std::vector<Receive> receives_;
+  std::vector<Send> sends_;
+  std::vector<std::size_t> arrival_order_;  // a queue of posted and arrived receives
+  std::size_t arrival_head_ = 0, arrival_count_ = 0;
+  std::size_t sends_under_way_ = 0;  // of segments
+  std::size_t under_way_ = 0;        // all transfers
+  std::unique_ptr<Channel> channel_;
+};
+
+}  // namespace dp
