@@ -3,7 +3,7 @@
 // It wraps a duplicate of an MPI communicator with MPI_ERRORS_RETURN. One thread at a time uses it:
 // the main thread until a Reducer exists, then the reducer's (Reducer::run brings calls there). All
 // ranks call every method marked "collective", in the same order. Every wait sleeps between looks,
-// has a deadline, and names the silent rank (liveness.hpp). Failures of MPI and damaged messages
+// has a deadline, and names the silent rank (deadline.hpp). Failures of MPI and damaged messages
 // are Error(communication).
 //
 // Collective calls check what has come before it is used (seal.hpp). What MPI adds up itself cannot
@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/mpi/deadline.hpp"
 #include "comm/mpi/liveness.hpp"
 #include "comm/mpi/peer_links.hpp"
 #include "comm/mpi/seal.hpp"

@@ -1,4 +1,5 @@
-// What a wait's deadline decides and says (liveness.hpp).
+#include "comm/mpi/deadline.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <utility>
 
 #include "comm/mpi/host_ranks.hpp"
-#include "comm/mpi/liveness.hpp"
 #include "kernels/base/setting_error.hpp"
 
 namespace dp {

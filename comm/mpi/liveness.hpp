@@ -1,19 +1,8 @@
-// Finds out which ranks are alive: a question that every rank answers directly, and a deadline that
-// uses it.
+// Finds out which ranks are alive: a question ("ping") that every rank answers directly.
 //
 // In a ring all ranks stop when one stops, so a rank that only looks at its neighbour blames the
-// wrong one. Therefore, when nothing has moved for half of the timeout, or for 5 s, a rank asks
-// every other rank directly ("ping"), again and again. On the other rank, the thread that makes MPI
-// calls answers with its place in the run. What the answers say:
-//
-//     no answer for half of the timeout   that rank is silent: the run ends; the message names the
-//                                         rank and what the kernel knows of the link to it
-//     all answer, one of them is busy     it loads, measures or sends to one rank: it is waited for
-//                                         while it comes on, and 60 timeouts when it does not
-//     all answer, nothing moves           after ten timeouts the run ends
-//
-// Meanwhile a slow rank is named in a warning. Of several ranks that notice the same, the lowest
-// speaks: it tells the others first, which then keep quiet.
+// wrong one. A rank whose wait is long asks every other rank (deadline.hpp). On the other rank, the
+// thread that makes MPI calls answers with its place in the run.
 //
 // These messages have their own communicator and are sent only in trouble. They do not count as
 // wire bytes of an exchange; sent_bytes() counts them.
@@ -28,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi/peer_links.hpp"
 #include "comm/mpi/seal.hpp"
 
 namespace dp {
@@ -116,58 +104,6 @@ class Liveness {
   Clock::time_point next_warning_;
   Clock::duration between_warnings_;
   Patience patience_;
-};
-
-// A wait's deadline. Call moved() whenever something has happened and check() when nothing has.
-class Deadline {
- public:
-  // `links` may be null. All but the last two live longer than the deadline.
-  Deadline(Liveness& liveness, const std::vector<std::string>& hosts, PeerLinks* links, int rank,
-           double timeout_s);
-
-  void moved() {
-    since_ = came_on_ = Clock::now();
-    has_asked_ = false;
-    if (has_warned_) tell_moved();
-  }
-  // Throws Error(communication) when the time is over. `what` says what the rank waits for ("the
-  // exchange of bucket 3 in step 17"); it is called only then, and for a warning.
-  template <class What>
-  void check(const Whereabouts& mine, What what) {
-    const State state = look(mine);
-    if (state == State::over) fail(mine, what());
-    if (state == State::slow) warn(mine, what());
-  }
-
- private:
-  using Clock = Liveness::Clock;
-  enum class State { going, slow, over };
-  [[nodiscard]] State look(const Whereabouts& mine);
-  [[nodiscard]] bool is_silent(int rank) const;
-  [[nodiscard]] bool is_patience_over();
-  [[nodiscard]] int furthest_behind(const Whereabouts& mine) const;
-  [[nodiscard]] std::string name(int rank) const;
-  [[nodiscard]] std::string place(const Whereabouts& where) const;
-  [[nodiscard]] std::string about_link(int silent_rank) const;
-  void await_turn(const Whereabouts& mine, int silent_ranks);
-  [[noreturn]] void fail(const Whereabouts& mine, const std::string& what);
-  void warn(const Whereabouts& mine, const std::string& what);
-  void tell_moved();
-
-  Liveness* liveness_;
-  const std::vector<std::string>* hosts_;
-  PeerLinks* links_;
-  int rank_;
-  double timeout_s_;
-  // `asked_` is when the others were first asked, or when this process went on after it had been
-  // stopped itself.
-  Clock::time_point since_ = Clock::now(), asked_ = since_, asked_again_ = since_, looked_ = since_;
-  // When busy ranks were last seen to come on, or to become or end being busy; what they had done.
-  Clock::time_point came_on_ = since_;
-  std::uint64_t work_done_ = 0;
-  bool has_asked_ = false, has_warned_ = false;
-  std::string warned_of_;
-  Clock::time_point warned_since_;
 };
 
 }  // namespace dp

@@ -64,7 +64,7 @@ struct ReducerOptions {
   std::size_t buckets_in_flight = 3;
   std::size_t window = 4;  // segments on the wire, per bucket
   // If nothing has moved for this time and a rank does not answer, the job ends. A rank that
-  // answers is computing; the others wait ten times as long for it (liveness.hpp).
+  // answers is computing; the others wait ten times as long for it (deadline.hpp).
   double comm_timeout_s = 60.0;
   // Limits what this rank sends, and what it receives, to so many bits per second, as one link to
   // all other ranks would (throttled_transport.hpp); 0: no limit.

@@ -1,0 +1,78 @@
+// The deadline of a wait: when nothing has moved for too long, finds the rank that is to blame and
+// ends the run.
+//
+// When nothing has moved for half of the timeout, or for 5 s, it asks every other rank again and
+// again (liveness.hpp). What follows from the answers:
+//
+//     no answer for half of the timeout   that rank is silent: the run ends; the message names the
+//                                         rank and what the kernel knows of the link to it
+//     all answer, one of them is busy     it loads, measures or sends to one rank: it is waited for
+//                                         while it comes on, and 60 timeouts when it does not
+//     all answer, nothing moves           after ten timeouts the run ends
+//
+// Meanwhile a warning names a slow rank. If several ranks notice the same, the lowest reports it:
+// it says so to the others first, which then keep quiet.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/mpi/liveness.hpp"
+#include "comm/mpi/peer_links.hpp"
+
+namespace dp {
+
+// Call moved() whenever something has happened and check() when nothing has.
+class Deadline {
+ public:
+  // `links` may be null. All but the last two live longer than the deadline.
+  Deadline(Liveness& liveness, const std::vector<std::string>& hosts, PeerLinks* links, int rank,
+           double timeout_s);
+
+  void moved() {
+    since_ = came_on_ = Clock::now();
+    has_asked_ = false;
+    if (has_warned_) tell_moved();
+  }
+  // Throws Error(communication) when the time is over. `what` says what the rank waits for ("the
+  // exchange of bucket 3 in step 17"); it is called only then, and for a warning.
+  template <class What>
+  void check(const Whereabouts& mine, What what) {
+    const State state = look(mine);
+    if (state == State::over) fail(mine, what());
+    if (state == State::slow) warn(mine, what());
+  }
+
+ private:
+  using Clock = Liveness::Clock;
+  enum class State { going, slow, over };
+  [[nodiscard]] State look(const Whereabouts& mine);
+  [[nodiscard]] bool is_silent(int rank) const;
+  [[nodiscard]] bool is_patience_over();
+  [[nodiscard]] int furthest_behind(const Whereabouts& mine) const;
+  [[nodiscard]] std::string name(int rank) const;
+  [[nodiscard]] std::string place(const Whereabouts& where) const;
+  [[nodiscard]] std::string about_link(int silent_rank) const;
+  void await_turn(const Whereabouts& mine, int silent_ranks);
+  [[noreturn]] void fail(const Whereabouts& mine, const std::string& what);
+  void warn(const Whereabouts& mine, const std::string& what);
+  void tell_moved();
+
+  Liveness* liveness_;
+  const std::vector<std::string>* hosts_;
+  PeerLinks* links_;
+  int rank_;
+  double timeout_s_;
+  // `asked_` is when the others were first asked, or when this process went on after it had been
+  // stopped itself.
+  Clock::time_point since_ = Clock::now(), asked_ = since_, asked_again_ = since_, looked_ = since_;
+  // When busy ranks were last seen to come on, or to become or end being busy; what they had done.
+  Clock::time_point came_on_ = since_;
+  std::uint64_t work_done_ = 0;
+  bool has_asked_ = false, has_warned_ = false;
+  std::string warned_of_;
+  Clock::time_point warned_since_;
+};
+
+}  // namespace dp
