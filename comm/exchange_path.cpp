@@ -1,58 +1,35 @@
-// Chooses where a GPU's gradients are encoded: on the GPU or by the host's processor, whichever is
-// faster.
+#include "comm/exchange_path.hpp"
+
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <vector>
 
-#include "comm/gradient_sync.hpp"
+#include "comm/topologies/exchange_kinds.hpp"
 #include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
-
-void GradientSync::choose_path() {
-  const auto has_device_form = [&] {
-    return std::all_of(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
-      return has_codec(parse_codec_spec(bucket.codec), device_->kind());
-    });
-  };
-  switch (options_.path) {
-    case ExchangePath::host:
-      return;
-    case ExchangePath::device:
-      if (!has_device_form()) {
-        throw SettingError(
-            Setting::exchange_path, "device",
-            fmt::format("codec {} has no form for GPUs; allowed: host, auto", options_.compress));
-      }
-      is_on_device_ = true;
-      return;
-    case ExchangePath::automatic:
-      break;
-  }
-  if (!has_device_form()) return;
-  const std::vector<std::string> paths = {"device", "host"};
-  is_on_device_ = device_->tuning().choose("gradient exchange", paths, [&](std::size_t i) {
-    return seconds_of_path(i == 0);
-  }) == 0;
-}
+namespace {
 
 // Does what the reducer's thread does for a segment on one hop: decode, add, encode.
-double GradientSync::seconds_of_path(bool on_device) {
+double seconds_of_path(bool on_device, Device& device, std::span<const Bucket> buckets,
+                       std::size_t segment_bytes) {
   // The codec of most values, because --compress may apply to none of them.
   const auto largest =
-      std::max_element(buckets_.begin(), buckets_.end(),
+      std::max_element(buckets.begin(), buckets.end(),
                        [](const Bucket& a, const Bucket& b) { return a.elements < b.elements; });
   const CodecSpec spec = parse_codec_spec(largest->codec);
-  const std::unique_ptr<Codec> codec = on_device ? make_codec(spec, *device_) : make_codec(spec);
-  const std::size_t count = segment_floats(options_.reducer.segment_bytes, *codec);
+  const std::unique_ptr<Codec> codec = on_device ? make_codec(spec, device) : make_codec(spec);
+  const std::size_t count = segment_floats(segment_bytes, *codec);
   const auto memory = [&](std::size_t bytes) {
-    return on_device ? device_->allocate(bytes) : device_->allocate_host(bytes);
+    return on_device ? device.allocate(bytes) : device.allocate_host(bytes);
   };
   const auto floats = [](const Device::Memory& of) { return reinterpret_cast<float*>(of.get()); };
   const std::size_t most = codec->max_payload_bytes(count);
   const Device::Memory values = memory(count * sizeof(float)),
                        residual = memory(count * sizeof(float)),
-                       received = device_->allocate_host(most), sent = device_->allocate_host(most);
+                       received = device.allocate_host(most), sent = device.allocate_host(most);
   const std::span<float> partial(floats(values), count);
   const EncodeResult first =
       codec->encode(partial, floats(residual), {received.get(), most}, EncodeContext{});
@@ -65,6 +42,35 @@ double GradientSync::seconds_of_path(bool on_device) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 20; ++i) hop();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+bool takes_device_path(ExchangePath wanted, Device& device, std::span<const Bucket> buckets,
+                       const std::string& compress, std::size_t segment_bytes) {
+  const auto has_device_form = [&] {
+    return std::all_of(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
+      return has_codec(parse_codec_spec(bucket.codec), device.kind());
+    });
+  };
+  switch (wanted) {
+    case ExchangePath::host:
+      return false;
+    case ExchangePath::device:
+      if (!has_device_form()) {
+        throw SettingError(
+            Setting::exchange_path, "device",
+            fmt::format("codec {} has no form for GPUs; allowed: host, auto", compress));
+      }
+      return true;
+    case ExchangePath::automatic:
+      break;
+  }
+  if (!has_device_form()) return false;
+  const std::vector<std::string> paths = {"device", "host"};
+  return device.tuning().choose("gradient exchange", paths, [&](std::size_t i) {
+    return seconds_of_path(i == 0, device, buckets, segment_bytes);
+  }) == 0;
 }
 
 }  // namespace dp

@@ -179,7 +179,10 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
     if (exchange_kind(parse_codec_spec(bucket.codec)).has_momentum) check_momentum();
   }
   check_rate();
-  if (is_gpu()) choose_path();
+  if (is_gpu()) {
+    is_on_device_ = takes_device_path(options_.path, *device_, buckets_, options_.compress,
+                                      options_.reducer.segment_bytes);
+  }
 }
 
 GradientSync::~GradientSync() {

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/exchange_path.hpp"
 #include "comm/rate/auto_rate.hpp"
 #include "comm/rate/rate_control.hpp"
 #include "comm/reducer/bucket_tracker.hpp"
@@ -39,10 +40,6 @@
 #include "kernels/device.hpp"
 
 namespace dp {
-
-// Where a GPU's gradients are encoded and added (kernels/bucket_link.hpp). `automatic` chooses by
-// measurement (Device::tuning).
-enum class ExchangePath { automatic, host, device };
 
 struct GradientSyncOptions {
   std::string compress = "none";       // as parse_compress() reads it
@@ -156,8 +153,6 @@ class GradientSync {
   void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
   void take_velocities();
   void check_momentum() const;
-  void choose_path();
-  [[nodiscard]] double seconds_of_path(bool on_device);
   // gradient_sync_rate.cpp
   [[nodiscard]] static double seconds_now();
   void take_rate(const CodecSpec& spec);
