@@ -3,19 +3,35 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
 
+#include "comm/rate_inputs.hpp"
 #include "kernels/base/setting_error.hpp"
 #include "kernels/codecs/codec.hpp"
 
 namespace dp {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
 // ---- a step -------------------------------------------------------------------------------------
 
 void GradientSync::begin_step(std::uint64_t step, double progress,
                               std::optional<std::uint64_t> number) {
-  is_round_ = number.has_value();
-  if (has_rate()) order_rate(step, number.value_or(step), progress);
+  if (governor_) {
+    order_rate({.step = step,
+                .number = number.value_or(step),
+                .progress = progress,
+                .is_round = number.has_value()});
+  }
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
@@ -40,30 +56,54 @@ void GradientSync::all_final() {
 StepVerdict GradientSync::finish_step() {
   const double waits_since_s = seconds_now();
   const StepVerdict verdict = reducer_->wait_step();
-  if (auto_rate_) {
-    times_.exposed_s = seconds_now() - waits_since_s;
-    times_.busy = verdict.busy;
-    has_times_ = true;
+  if (StepWatch* const steps = watch()) {
+    steps->sums_are_there(seconds_now() - waits_since_s, verdict.busy);
   }
-  if (has_rate()) steer_rate(verdict);
+  if (governor_) {
+    governor_->end_step(verdict.rate, verdict.finite, verdict.grown_bucket,
+                        [this](std::span<std::int64_t> counts) {
+                          reducer_->run([&](Communicator& comm) { comm.all_sum(counts); });
+                        });
+  }
   if (link_) link_->await_sums();
   if (verdict.finite && !sums_.empty()) gaps_.add(sums_);
   return verdict;
 }
 
+void GradientSync::order_rate(const RatedStep& step) {
+  // The host does not see when a GPU's gradients are final. The reducer's thread does.
+  governor_->begin_step(step, seconds_now(),
+                        is_gpu() ? reducer_->started_s() : std::span<const double>());
+  if (governor_->looks_at_values()) {
+    std::array<std::int64_t, 2> sum = governor_->own_step(
+        count_own_values(*reducer_, is_gpu() ? device_ : nullptr, gradient_, is_on_device_));
+    reducer_->all_sum(sum);
+    governor_->follow(sum);
+  }
+  reducer_->set_rate(governor_->order(seconds_now()));
+}
+
+const RateReport& GradientSync::rate_report() const {
+  static const RateReport nothing;
+  return governor_ ? governor_->report() : nothing;
+}
+
+void GradientSync::set_mean_bits(double bits) {
+  if (!governor_ || !governor_->has_mean_bits()) {
+    throw SettingError(Setting::codec, options_.compress,
+                       "has no number of bits that could be set; allowed: ecq:bits=");
+  }
+  governor_->set_mean_bits(bits);
+}
+
 void GradientSync::list_state(StateVisitor& visitor) {
   reducer_->list_state(visitor);
-  if (has_rate()) list_rate_state(visitor);
+  if (governor_) governor_->list_state(visitor);
 }
 
 void GradientSync::change_scale(float factor) {
   scale_residual(factor);
-  rate_ = {};
-  rate_.set_scale(loss_scale_);
-  histograms_.reset();
-  // What follows from the times of steps, too, but for what is known of the link.
-  has_times_ = false;
-  if (auto_rate_) auto_rate_->forget_times();
+  if (governor_) governor_->start_anew(loss_scale_);
 }
 
 void GradientSync::change_loss_scale(double factor) {
@@ -81,7 +121,7 @@ void GradientSync::change_loss_scale(double factor) {
 void GradientSync::set_loss_scale(double scale) {
   if (scale == loss_scale_) return;
   loss_scale_ = scale;
-  rate_.set_scale(scale);
+  if (governor_) governor_->set_scale(scale);
   // A threshold is a magnitude of gradients.
   constexpr const char* kThreshold = "alpha";
   std::vector<std::string> specs;
@@ -102,7 +142,7 @@ void GradientSync::set_loss_scale(double scale) {
 void GradientSync::all_mean(std::span<float> values) {
   const double begin_s = seconds_now();
   reducer_->all_mean(values);
-  times_.exposed_s += seconds_now() - begin_s;
+  if (StepWatch* const steps = watch()) steps->add_exposed(seconds_now() - begin_s);
 }
 
 void GradientSync::scale_residual(float factor) { reducer_->scale_residual(factor); }
@@ -129,7 +169,7 @@ void GradientSync::bring_back_residual() {
 }
 
 void GradientSync::bucket_final(std::size_t bucket) {
-  if (auto_rate_) ready_s_[bucket] = seconds_now();
+  if (StepWatch* const steps = watch()) steps->bucket_final(bucket, seconds_now());
   if (link_) {
     link_->bucket_final(bucket);
   } else {
@@ -138,7 +178,7 @@ void GradientSync::bucket_final(std::size_t bucket) {
 }
 
 void GradientSync::end_of_gradients() {
-  if (auto_rate_) times_.backward_end_s = seconds_now();
+  if (StepWatch* const steps = watch()) steps->backward_ends(seconds_now());
   if (link_) link_->end_backward();
   tracker_.begin_step();
 }
@@ -149,22 +189,16 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
                            std::vector<TensorSlot> tensors, GradientSyncOptions options)
     : device_(device), gradient_(gradient), options_(std::move(options)) {
   const CompressChoice choice = parse_compress(options_.compress, options_.auto_sends_velocities);
-  codec_ = choice.codec;
-  limits_ = choice.limits;
   if (tensors.empty()) return;
   mark_exact_tensors(tensors);
   if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
-  buckets_ = plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = codec_});
+  buckets_ = plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = choice.codec});
   if (options_.is_one_host && options_.reducer.topology == "hierarchical") {
     // The ranks of one host add in fp32; only sums between hosts are encoded.
     for (Bucket& bucket : buckets_) {
       if (bucket.codec != "none") bucket.why = "one host: fp32";
       bucket.codec = "none";
     }
-  }
-  for (const Bucket& bucket : buckets_) {
-    const CodecSpec spec = parse_codec_spec(bucket.codec);
-    if (dp::has_rate(spec)) take_rate(spec);
   }
   check_streams(buckets_.size());
   bucket_of_tensor_.resize(tensors.size());
@@ -174,11 +208,20 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
     }
   }
   tracker_ = BucketTracker(bucket_of_tensor_);
-  take_velocities();
+  const double exchanges_of_gradient = take_velocities();
+  const bool has_feedback = parse_codec_spec(choice.codec).feedback;
   for (const Bucket& bucket : buckets_) {
-    if (exchange_kind(parse_codec_spec(bucket.codec)).has_momentum) check_momentum();
+    if (exchange_kind(parse_codec_spec(bucket.codec)).has_momentum) check_momentum(has_feedback);
   }
-  check_rate();
+  for (const Bucket& bucket : buckets_) {
+    const CodecSpec spec = parse_codec_spec(bucket.codec);
+    if (governor_ || !dp::has_rate(spec)) continue;
+    governor_.emplace(spec, RateGovernorOptions{.compress = options_.compress,
+                                                .topology = options_.reducer.topology,
+                                                .limits = choice.limits,
+                                                .planned_bits = options_.planned_bits});
+    governor_->set_exchanges_of_gradient(exchanges_of_gradient);
+  }
   if (is_gpu()) {
     is_on_device_ = takes_device_path(options_.path, *device_, buckets_, options_.compress,
                                       options_.reducer.segment_bytes);
@@ -212,7 +255,8 @@ bool GradientSync::has_momentum(std::size_t tensor) const {
   return takes_momentum(parse_codec_spec(bucket.codec));
 }
 
-void GradientSync::take_velocities() {
+// Returns into how many exchanges a gradient comes.
+double GradientSync::take_velocities() {
   bool has_velocity = false;
   for (Bucket& bucket : buckets_) {
     const CodecSpec spec = parse_codec_spec(bucket.codec);
@@ -225,7 +269,7 @@ void GradientSync::take_velocities() {
                          "velocity= gathers what is not sent in the residual; allowed: ef=on");
     }
   }
-  if (!has_velocity) return;
+  if (!has_velocity) return 1.0;
   if (!options_.momentum) {
     throw SettingError(Setting::codec, options_.compress,
                        "velocity= needs gradients that are exchanged at every step and not "
@@ -233,16 +277,16 @@ void GradientSync::take_velocities() {
   }
   // With 0.1 bits and a momentum of 0.9 a sound run of ResNet-20 came to more than 35 times the
   // velocity, and not to 80.
-  exchanges_of_gradient_ = 1.0 / std::max(1.0 - *options_.momentum, 1e-3);
+  return 1.0 / std::max(1.0 - *options_.momentum, 1e-3);
 }
 
-void GradientSync::check_momentum() const {
+void GradientSync::check_momentum(bool has_feedback) const {
   if (options_.has_nesterov) {
     throw SettingError(Setting::codec, options_.compress,
                        "dgc has a momentum of its own; allowed: Nesterov's momentum off",
                        ErrorKind::usage, Setting::nesterov);
   }
-  if (!parse_codec_spec(codec_).feedback) {
+  if (!has_feedback) {
     throw SettingError(Setting::codec, options_.compress,
                        "dgc gathers what it does not send in the residual; allowed: ef=on");
   }
@@ -272,12 +316,15 @@ void GradientSync::connect(Communicator& communicator) {
       };
     }
   }
-  rank_ = static_cast<std::uint64_t>(communicator.rank());
-  ranks_ = static_cast<std::uint64_t>(communicator.size());
   if (!is_gpu() || !is_on_device_) sums_ = gradient;
   gaps_ = DeliveryGaps(buckets_);
   reducer_ = std::make_unique<Reducer>(communicator, gradient, buckets_, options);
-  if (limits_) watch_link();
+  if (governor_) {
+    governor_->connect(communicator.rank(), communicator.size(),
+                       governor_->is_auto() ? watch_steps(*reducer_, options_.link_bytes_per_s,
+                                                          options_.link_latency_s)
+                                            : std::nullopt);
+  }
 }
 
 void GradientSync::begin_epoch(std::size_t epoch) {

@@ -3,7 +3,8 @@
 //
 // It is made from the gradient's named tensors, a codec, a topology and the device that computes.
 // It plans the buckets, their codecs and the warm-up, connects a GPU with the thread that
-// exchanges, and owns that thread (reducer.hpp).
+// exchanges, and owns that thread (reducer.hpp). The rate of codecs that have one is the governor's
+// (rate_governor.hpp).
 //
 // Set-up: construct, connect(); begin_epoch() before the first step of each epoch. A step:
 //     begin_step(step)     the gradient may now be written
@@ -18,10 +19,8 @@
 // options is Error(usage).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,8 +28,8 @@
 #include <vector>
 
 #include "comm/exchange_path.hpp"
-#include "comm/rate/auto_rate.hpp"
 #include "comm/rate/rate_control.hpp"
+#include "comm/rate/rate_governor.hpp"
 #include "comm/reducer/bucket_tracker.hpp"
 #include "comm/reducer/delivery_gaps.hpp"
 #include "comm/reducer/reducer.hpp"
@@ -95,11 +94,11 @@ class GradientSync {
   void all_final();
   [[nodiscard]] StepVerdict finish_step();
   // What codecs with a rate do; NaN where no bucket has one, and before the first step.
-  [[nodiscard]] const RateReport& rate_report() const { return rate_report_; }
+  [[nodiscard]] const RateReport& rate_report() const;
   // Which tensors have waited for how many exchanges since the last call (tensors in the order of
   // buckets()); empty where sums are on a GPU alone.
   [[nodiscard]] std::vector<DeliveryGaps::Gap> take_delivery_gaps() { return gaps_.take(); }
-  [[nodiscard]] bool has_rate() const { return mean_bits_ > 0.0 || wanted_error_ > 0.0; }
+  [[nodiscard]] bool has_rate() const { return governor_.has_value(); }
   // Between steps, the same on all ranks: another mean for ecq:bits=. Steps of the quantiser follow
   // within some exchanges. Throws Error(usage) for a codec without bits=, and for a number that the
   // key does not allow.
@@ -128,10 +127,14 @@ class GradientSync {
   void bring_back_residual();
   // For auto, where begin_step() comes once in a round: so large a share of the time between two of
   // them, without waiting, runs while an exchange does.
-  void set_hidden_share(double share) { hidden_share_ = share; }
+  void set_hidden_share(double share) {
+    if (governor_) governor_->set_hidden_share(share);
+  }
   // Where a gradient comes into more than one exchange, as momentum makes it: into so many.
   // Residuals may be as many times as large before more bits are sent (growth= of ecq).
-  void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
+  void set_exchanges_of_gradient(double count) {
+    if (governor_) governor_->set_exchanges_of_gradient(count);
+  }
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
@@ -151,33 +154,16 @@ class GradientSync {
     return device_ != nullptr && device_->kind() == DeviceKind::cuda;
   }
   void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
-  void take_velocities();
-  void check_momentum() const;
-  // gradient_sync_rate.cpp
-  [[nodiscard]] static double seconds_now();
-  void take_rate(const CodecSpec& spec);
-  void check_rate() const;
-  void watch_link();
-  void order_rate(std::uint64_t step, std::uint64_t number, double progress);
-  void look_at_values();
-  // Whether segments find their own steps. A round looks at its values as a whole.
-  [[nodiscard]] bool is_evened() const { return !is_round_ && wanted_error_ == 0.0; }
-  [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
-  [[nodiscard]] double guarded(double bits) const;
-  [[nodiscard]] double most_growth() const { return most_growth_ * exchanges_of_gradient_; }
-  void steer_rate(const StepVerdict& verdict);
-  void skip_rate();
-  void take_squares(const StepVerdict& verdict);
-  void report_plan();
-  void report_rate(const StepVerdict& verdict);
-  void list_rate_state(StateVisitor& visitor);
+  [[nodiscard]] double take_velocities();
+  void check_momentum(bool has_feedback) const;
+  void order_rate(const RatedStep& step);
+  [[nodiscard]] StepWatch* watch() { return governor_ ? governor_->watch() : nullptr; }
   void bucket_final(std::size_t bucket);
   void end_of_gradients();
 
   Device* device_;
   std::span<float> gradient_;
   GradientSyncOptions options_;
-  std::string codec_;  // of options_.compress, and of auto the one that it steers
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_tensor_;
   BucketTracker tracker_;
@@ -187,32 +173,8 @@ class GradientSync {
   DeliveryGaps gaps_;
   std::vector<float> kept_residual_;
   std::unique_ptr<BucketLink> link_;
-  double loss_scale_ = 1.0;  // relative to the start's
-  // Codecs with a rate have a mean of the run or a wanted error (0 without one), and what steers
-  // it.
-  double mean_bits_ = 0.0, planned_bits_ = 0.0, wanted_error_ = 0.0;
-  RateController rate_;
-  double most_growth_ = 0.0;  // of the residual over the gradient; 0: any
-  double exchanges_of_gradient_ = 1.0;
-  ResidualGuard guard_;
-  // What this rank tells the others, from the last step that it has measured: the code of its
-  // errors, and whether its residual has grown beyond the most.
-  std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
-  std::uint64_t rank_ = 0, ranks_ = 1;
-  RateReport rate_report_;
-  DenseChoice dense_choice_;
-  // auto has what this rank would like, and the times of the step that it has not been told yet.
-  std::optional<RateLimits> limits_;
-  std::optional<AutoRate> auto_rate_;
-  std::vector<double> ready_s_;  // by bucket
-  StepTimes times_;
-  bool has_times_ = false;
-  double hidden_share_ = 0.0;
-  std::uint64_t step_ = 0;                 // or the exchange's number
-  double progress_ = -1.0;                 // of the run, before this step
-  bool is_round_ = false;                  // the latter
-  std::optional<std::size_t> planned_at_;  // in planned_bits of the options
-  std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;  // of the first step
+  double loss_scale_ = 1.0;               // relative to the start's
+  std::optional<RateGovernor> governor_;  // if some bucket's codec has a rate
   std::unique_ptr<Reducer> reducer_;
 };
 

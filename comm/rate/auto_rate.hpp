@@ -1,5 +1,5 @@
 // What a rank wishes the rate to be, from the times of its own steps: pure arithmetic, without
-// clock or network. GradientSync feeds it; RateController obeys the least wish of all ranks.
+// clock or network. StepWatch feeds it; RateGovernor obeys the least wish of all ranks.
 #pragma once
 
 #include <algorithm>

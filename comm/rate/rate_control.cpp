@@ -5,6 +5,8 @@
 #include <numbers>
 #include <utility>
 
+#include "kernels/codecs/codec_spec.hpp"
+
 namespace dp {
 namespace {
 
@@ -22,6 +24,13 @@ double magnitude_of(std::size_t bin) {
 }
 
 }  // namespace
+
+bool has_rate(const CodecSpec& spec) {
+  return std::ranges::any_of(std::array{"bits", "error"}, [&](const char* key) {
+    const auto found = spec.settings.find(key);
+    return found != spec.settings.end() && found->second > 0.0;
+  });
+}
 
 RateWish RateWish::of_bits(double bits) {
   const double code = std::floor((std::log2(bits) - kLeastOctave) * kCodesPerOctave);

@@ -30,6 +30,11 @@
 
 namespace dp {
 
+struct CodecSpec;
+
+// Whether all ranks agree on a rate, from which the codec's step follows: bits= or error= is given.
+[[nodiscard]] bool has_rate(const CodecSpec& spec);
+
 // The rate that a rank can carry, as a message tells it: a whole number that grows with the
 // logarithm of the bits a value. The least of all ranks' counts.
 class RateWish {

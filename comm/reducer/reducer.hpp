@@ -101,9 +101,6 @@ struct ReducerOptions {
   std::function<void()> on_look = {};
 };
 
-// Whether a codec's step is chosen by a rate that all ranks agree on (rate_control.hpp).
-[[nodiscard]] bool has_rate(const CodecSpec& spec);
-
 struct StepVerdict {
   bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
   // If it is false: where this rank's own gradient was not finite first, in the order of the

@@ -1,6 +1,5 @@
 // The reducer's exchanges: how a bucket, its codec and its topology become one, and what they cost.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "comm/mpi/tags.hpp"
@@ -19,13 +18,6 @@ void check_streams(std::size_t buckets) {
                   "the buckets larger",
                   buckets, most),
       Setting::bucket_size);
-}
-
-bool has_rate(const CodecSpec& spec) {
-  return std::ranges::any_of(std::array{"bits", "error"}, [&](const char* key) {
-    const auto found = spec.settings.find(key);
-    return found != spec.settings.end() && found->second > 0.0;
-  });
 }
 
 // Makes what differs from what there is, and buffers that suffice.

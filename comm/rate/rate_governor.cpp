@@ -1,0 +1,258 @@
+#include "comm/rate/rate_governor.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/setting_error.hpp"
+
+namespace dp {
+namespace {
+
+// The guard asks for no more.
+constexpr double kMostGuardedBits = 6.0;
+// With auto, velocities begin anew where something was delivered (velocity.hpp) only in steps that
+// plan fewer bits. Masking takes momentum away, the more the more is delivered. That is like a
+// lower learning rate, which some recipes gain from (ResNet-20 with 0.35 bits: a loss of 0.820,
+// 0.864 without masking, fp32 0.872), and one whose rate is tuned does not: airbench94 with 0.4
+// bits ended 1.2 points below fp32. Where hardly anything is delivered, both learn alike (ResNet-20
+// with 0.1 bits: 0.896 and 0.899).
+constexpr double kMostMaskedBits = 0.15;
+
+bool is_dense(double bits) { return dense_bits_of(bits) != 0; }
+
+}  // namespace
+
+RateGovernor::RateGovernor(const CodecSpec& spec, RateGovernorOptions options)
+    : options_(std::move(options)),
+      mean_bits_(spec.number("bits")),
+      wanted_error_(spec.number("error")),
+      most_growth_(spec.number("growth")),
+      planned_bits_(mean_bits_) {
+  check(spec.feedback);
+}
+
+void RateGovernor::check(bool has_feedback) const {
+  const auto refuse = [&](const char* why, Setting allowed) {
+    throw SettingError(Setting::codec, options_.compress, why, ErrorKind::usage, allowed);
+  };
+  if (options_.topology == "hierarchical") {
+    refuse(
+        "bits= and error= need a topology on which all sums are encoded; allowed: direct, ring, "
+        "tree, ps",
+        Setting::topology);
+  }
+  if (mean_bits_ > 0.0 && wanted_error_ > 0.0) {
+    refuse("bits= and error= exclude each other", Setting::codec);
+  }
+  if (wanted_error_ > 0.0 && !has_feedback) {
+    refuse("error= is measured in residuals; allowed: ef=on", Setting::codec);
+  }
+}
+
+void RateGovernor::connect(int rank, int ranks, std::optional<StepWatch> watch) {
+  rank_ = static_cast<std::uint64_t>(rank);
+  ranks_ = static_cast<std::uint64_t>(ranks);
+  watch_ = std::move(watch);
+}
+
+void RateGovernor::set_mean_bits(double bits) {
+  const double allowed = parse_codec_spec(fmt::format("ecq:bits={}", bits)).number("bits");
+  if (!(allowed > 0.0)) {
+    throw SettingError(Setting::codec, options_.compress, "needs more than 0 bits a value");
+  }
+  mean_bits_ = allowed;
+}
+
+void RateGovernor::start_anew(double scale) {
+  controller_ = {};
+  controller_.set_scale(scale);
+  histograms_.reset();
+  if (watch_) watch_->forget();
+}
+
+// ---- before a step ------------------------------------------------------------------------------
+
+// Where the bits of an exchange are that begins in this step or later.
+std::optional<std::size_t> RateGovernor::planned_from(std::uint64_t step) const {
+  const std::vector<double>& bits = options_.planned_bits;
+  if (!options_.limits || bits.empty()) return std::nullopt;
+  const auto is_given = [](double each) { return each > 0.0; };
+  const auto begin =
+      bits.begin() + static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(step, bits.size()));
+  const auto found = std::find_if(begin, bits.end(), is_given);
+  if (found != bits.end()) return static_cast<std::size_t>(found - bits.begin());
+  const auto last = std::find_if(bits.rbegin(), bits.rend(), is_given);
+  if (last == bits.rend()) return std::nullopt;
+  return static_cast<std::size_t>(bits.rend() - last) - 1;
+}
+
+double RateGovernor::guarded(double bits) const {
+  if (is_dense(bits)) return bits;
+  return std::max(bits, std::min(bits * guard_.factor(), kMostGuardedBits));
+}
+
+void RateGovernor::begin_step(const RatedStep& step, double now_s,
+                              std::span<const double> started_s) {
+  step_ = step;
+  planned_at_ = planned_from(step.step);
+  if (planned_at_) planned_bits_ = options_.planned_bits[*planned_at_];
+  if (!options_.limits && mean_bits_ > 0.0) {
+    const double planned = planned_bits(mean_bits_, step.progress);
+    planned_bits_ = guarded(planned);
+    controller_.run_debt().begin_step(mean_bits_, step.progress, planned_bits_ / planned);
+  }
+  if (watch_) watch_->last_is_over(now_s, started_s, hidden_share_);
+}
+
+// With a delay, training would wait here for the slowest rank.
+bool RateGovernor::looks_at_values() const {
+  return is_foreseen() && !is_dense(planned_bits_) && wanted_error_ == 0.0;
+}
+
+// The step of the quantiser with which this rank's own values would take the planned bits; the mean
+// over ranks counts.
+std::array<std::int64_t, 2> RateGovernor::own_step(const MagnitudeHistogram& values) const {
+  return RateController::own_step(values.step_for(planned_bits_));
+}
+
+RateOrder RateGovernor::order(double now_s) {
+  // The time since begin_step(), which the look has taken, belongs to no step.
+  if (watch_) watch_->begin(now_s);
+  if (!controller_.is_started() && !histograms_ && !is_dense(planned_bits_)) {
+    histograms_ = std::make_unique<std::array<MagnitudeHistogram, kRateSites>>();
+  }
+  RateWord word{.kind = RateWord::Kind::wish, .code = RateWish::kNone, .has_alarm = told_[1] != 0};
+  if (wanted_error_ > 0.0) {
+    word.kind = RateWord::Kind::errors;
+    // One rank after the other, so that the mean of all is what is steered.
+    if (step_.number % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
+  } else if (watch_ && watch_->rate().is_known()) {
+    word.code = RateWish::of_bits(watch_->rate().budget().bits_per_value).code();
+  }
+  return {.steps = controller_.steps(),
+          .dense_bits = dense_bits_of(planned_bits_),
+          .even = is_evened() ? controller_.even_order(planned_bits_) : EvenOrder{},
+          .word = word,
+          .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(step_.number),
+          .masks_velocities = !options_.limits || planned_bits_ < kMostMaskedBits,
+          .histograms = histograms_.get()};
+}
+
+// ---- after a step -------------------------------------------------------------------------------
+
+void RateGovernor::end_step(const RateTally& tally, bool is_finite,
+                            std::optional<std::size_t> grown_bucket, const SumOverRanks& sum) {
+  // Without values, a warm-up sends them with another codec.
+  if (tally.is_empty()) return;
+  if (!is_finite) {
+    skip_step();
+    return;
+  }
+  if (wanted_error_ == 0.0 && ResidualGuard::is_told_in(step_.number)) {
+    guard_.update(tally.word.has_alarm);
+  }
+  std::array<double, kRateSites> sent = {};
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    const RateTally::Site& site = tally.sites[s];
+    sent[s] = site.values == 0 ? -1.0 : site.bits();
+  }
+  controller_.run_debt().add(sent);
+  const double next = next_bits(tally);
+  move_steps(tally, next, sum);
+  take_squares(tally, grown_bucket);
+  report_step(tally);
+  planned_bits_ = next;
+}
+
+// The plan of the next step: the least wish of all ranks.
+double RateGovernor::next_bits(const RateTally& tally) {
+  double next = planned_bits_;
+  const RateWish wish = tally.wish();
+  if (options_.limits && wish.is_given()) {
+    next = guarded(dense_choice_.next(wish.bits(), options_.limits->at(step_.progress)));
+  }
+  if (planned_at_) next = options_.planned_bits[*planned_from(*planned_at_ + 1)];
+  return next;
+}
+
+void RateGovernor::move_steps(const RateTally& tally, double next_bits, const SumOverRanks& sum) {
+  if (is_dense(planned_bits_)) {
+    // Gradients have changed since the steps were found.
+    if (!is_dense(next_bits)) controller_.stop();
+  } else if (histograms_) {
+    for (MagnitudeHistogram& histogram : *histograms_) sum(histogram.counts());
+    if (wanted_error_ > 0.0) {
+      controller_.start_for_error(*histograms_, wanted_error_);
+    } else {
+      controller_.start(*histograms_, planned_bits_);
+    }
+    histograms_.reset();
+  } else if (wanted_error_ > 0.0) {
+    controller_.update(tally.errors());
+  } else {
+    // In rounds, the next one's values say what the next plan needs.
+    const bool keeps_plan = is_foreseen() || is_dense(next_bits);
+    controller_.update(tally, planned_bits_, keeps_plan ? planned_bits_ : next_bits, is_evened());
+  }
+}
+
+// After a step that all ranks skip: the next one has the same plan. A log must say what this one
+// ran with, since another run may repeat it.
+void RateGovernor::skip_step() {
+  report_plan();
+  report_.wished_bits = RateReport::kNothing;
+  report_.bits.fill(RateReport::kNothing);
+  // The values of the next step are counted alone.
+  histograms_.reset();
+}
+
+// What this rank tells the others in the next step.
+void RateGovernor::take_squares(const RateTally& tally, std::optional<std::size_t> grown_bucket) {
+  told_ = {RateErrors::kNone, 0};
+  const SiteSquares& squares = tally.own_squares;
+  const EncodedSquares all = EncodedSquares(squares[0]) += squares[1];
+  if (all.values == 0.0) return;
+  if (wanted_error_ > 0.0) {
+    told_[0] = RateErrors::of({squares[0].relative_error() / wanted_error_,
+                               squares[1].relative_error() / wanted_error_})
+                   .code();
+  }
+  told_[1] = most_growth_ > 0.0 && all.growth() > most_growth() ? 1 : 0;
+  report_.relative_error = all.relative_error();
+  report_.residual_growth = all.growth();
+  report_.grown_bucket = grown_bucket;
+}
+
+void RateGovernor::report_plan() {
+  report_.planned_bits = planned_bits_ > 0.0 ? planned_bits_ : RateReport::kNothing;
+}
+
+void RateGovernor::report_step(const RateTally& tally) {
+  report_plan();
+  report_.guard_factor = guard_.factor();
+  report_.most_growth = most_growth();
+  const RateWish wish = tally.wish();
+  const bool is_wished = options_.limits && wish.is_given();
+  report_.wished_bits = is_wished ? wish.bits() : RateReport::kNothing;
+  if (watch_ && watch_->rate().is_known()) {
+    report_.link_bytes_per_s = watch_->rate().bytes_per_s();
+    report_.hidden_bits = watch_->rate().budget().bits_per_value;
+    report_.binding_bucket = watch_->rate().budget().binding;
+  }
+  for (std::size_t s = 0; s < kRateSites; ++s) {
+    report_.bits[s] = tally.sites[s].bits();
+    report_.next_steps[s] = static_cast<double>(controller_.steps()[s]);
+  }
+}
+
+void RateGovernor::list_state(StateVisitor& visitor) {
+  const std::string prefix = "exchange/rate";
+  controller_.list_state(visitor, prefix);
+  visitor.value(prefix + "/planned_bits", planned_bits_);
+  guard_.list_state(visitor, prefix);
+  dense_choice_.list_state(visitor, prefix);
+  visitor.values(prefix + "/told", std::span<std::int64_t>(told_), StateShare::own,
+                 StatePlace::host, StateMerge::first);
+}
+
+}  // namespace dp
