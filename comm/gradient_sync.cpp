@@ -150,23 +150,10 @@ void GradientSync::scale_residual(float factor) { reducer_->scale_residual(facto
 void GradientSync::keep_residual() {
   // What was sent in the last step may still be forwarded.
   reducer_->run([](Communicator&) {});
-  const std::span<float> residual = reducer_->residual();
-  kept_residual_.resize(residual.size());
-  if (is_gpu() && is_on_device_) {
-    device_->download(kept_residual_.data(), residual.data(), residual.size_bytes());
-  } else {
-    std::ranges::copy(residual, kept_residual_.begin());
-  }
+  reducer_->state().keep_residual();
 }
 
-void GradientSync::bring_back_residual() {
-  const std::span<float> residual = reducer_->residual();
-  if (is_gpu() && is_on_device_) {
-    device_->upload(residual.data(), kept_residual_.data(), residual.size_bytes());
-  } else {
-    std::ranges::copy(kept_residual_, residual.begin());
-  }
-}
+void GradientSync::bring_back_residual() { reducer_->state().bring_back_residual(); }
 
 void GradientSync::bucket_final(std::size_t bucket) {
   if (StepWatch* const steps = watch()) steps->bucket_final(bucket, seconds_now());

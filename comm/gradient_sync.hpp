@@ -171,7 +171,6 @@ class GradientSync {
   Device::Memory host_gradient_;  // of the host path
   std::span<const float> sums_;   // in host memory; empty where they are on a GPU alone
   DeliveryGaps gaps_;
-  std::vector<float> kept_residual_;
   std::unique_ptr<BucketLink> link_;
   double loss_scale_ = 1.0;               // relative to the start's
   std::optional<RateGovernor> governor_;  // if some bucket's codec has a rate

@@ -51,6 +51,7 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
   if (options_.throttle_bits_per_s > 0.0) throttled_.emplace(mpi_, options_.throttle_bits_per_s);
   const CodecSpec exact = parse_codec_spec("none");
   exact_ = options_.device == nullptr ? make_codec(exact) : make_codec(exact, *options_.device);
+  state_.emplace(gradient_.size(), exact_->memory(), options_.device);
   std::vector<std::string> specs;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     DP_ASSERT(buckets_[b].offset + buckets_[b].elements <= gradient.size(),

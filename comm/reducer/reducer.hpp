@@ -48,6 +48,7 @@
 #include "comm/reducer/bucket_pipeline.hpp"
 #include "comm/reducer/error_sample.hpp"
 #include "comm/reducer/exchange_meter.hpp"
+#include "comm/reducer/gradient_state.hpp"
 #include "comm/topologies/buckets.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
 #include "comm/topologies/topology.hpp"
@@ -189,10 +190,12 @@ class Reducer {
   // hops, with powersgd once for each of its two exchanges.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const;
   [[nodiscard]] double wire_factor(std::size_t bucket) const;  // of this rank
+  // Between steps, after all that was sent in the last one: residual and velocity.
+  [[nodiscard]] GradientState& state() { return *state_; }
   // As long as the gradient if any bucket has feedback, empty otherwise. It is memory of
   // ReducerOptions::device if one is given, which the host must not touch. Use it only between
   // wait_step and begin_step.
-  [[nodiscard]] std::span<float> residual() const { return residual_; }
+  [[nodiscard]] std::span<float> residual() const { return state_->residual(); }
   // Between steps, after all that was sent in the last one.
   void scale_residual(float factor);
   // The same, and the velocities too: gradients are from now on this many times as large.
@@ -250,9 +253,7 @@ class Reducer {
   std::vector<CodecSpec> specs_;                // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
   RateOrder rate_;                              // of buckets whose codec has a rate
-  std::unique_ptr<LocalVelocity> velocity_;     // of the whole gradient, where an exchange wants it
-  std::shared_ptr<float> residual_memory_;
-  std::span<float> residual_;
+  std::optional<GradientState> state_;          // always there: on the memory of exact_
   // The exchanges use all of the above.
   BucketPipeline pipeline_;
   std::optional<PromptGather> gather_;  // with a desk

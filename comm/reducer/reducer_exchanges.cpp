@@ -31,10 +31,7 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
     const CodecSpec& spec = wanted[b];
     const bool is_new = pipeline_.exchanges()[b] == nullptr;
     if (!is_new && spec == specs_[b]) continue;
-    if (spec.feedback && communicator_.size() > 1 && residual_.empty()) {
-      residual_memory_ = exact_->memory().allocate(gradient_.size());
-      residual_ = {residual_memory_.get(), gradient_.size()};
-    }
+    if (spec.feedback && communicator_.size() > 1) state_->need_residual();
     const ExchangeStats stats = is_new ? ExchangeStats{} : pipeline_.exchange(b).stats();
     pipeline_.set_exchange(b, nullptr);  // refers to the codec
     MadeExchange made = make_exchange(b, spec);
@@ -49,17 +46,15 @@ void Reducer::make_exchanges(const std::vector<std::string>& specs) {
 
 MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   const Bucket& bucket = buckets_[b];
-  const bool has_residual = spec.feedback && !residual_.empty();
+  const bool has_residual = spec.feedback && state_->has_residual();
   const bool has_velocity = bucket.velocity != Bucket::Velocity::off;
   const ExchangeKind& kind = exchange_kind(spec);
-  if (velocity_ == nullptr && (kind.has_momentum || has_velocity)) {
-    velocity_ = std::make_unique<LocalVelocity>(
-        gradient_.size(),
-        kind.has_momentum ? VelocityOptions{.momentum = static_cast<float>(spec.number("momentum")),
-                                            .clip = spec.number("clip"),
-                                            .ranks = hosts_.size()}
-                          : VelocityOptions{.momentum = options_.momentum,
-                                            .has_nesterov = options_.has_nesterov});
+  if (kind.has_momentum) {
+    state_->need_velocity({.momentum = static_cast<float>(spec.number("momentum")),
+                           .clip = spec.number("clip"),
+                           .ranks = hosts_.size()});
+  } else if (has_velocity) {
+    state_->need_velocity({.momentum = options_.momentum, .has_nesterov = options_.has_nesterov});
   }
   Transport& transport = throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
   ExchangeRequest request = {
@@ -70,7 +65,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
                 .stream = checked_cast<std::uint32_t>(b * most_streams()),
                 .offset = bucket.offset,
                 .gradient = gradient_.subspan(bucket.offset, bucket.elements),
-                .residual = has_residual ? residual_.data() + bucket.offset : nullptr,
+                .residual = has_residual ? residual().data() + bucket.offset : nullptr,
                 .codec = exact_.get(),
                 .exact = exact_.get(),
                 .seed = options_.seed,
@@ -85,7 +80,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
       .topology = &topology_of(b),
       .tensors = bucket.tensors,
       .device = options_.device,
-      .velocity = velocity_.get()};
+      .velocity = state_->velocity()};
   MadeExchange made = kind.make(request);
   if (!has_velocity) return made;
   // In a warm-up everything is delivered, which would leave no velocity.
@@ -93,7 +88,7 @@ MadeExchange Reducer::make_exchange(std::size_t b, const CodecSpec& spec) {
   made.exchange =
       make_velocity_exchange({.setup = request.setup,
                               .inner = std::move(made.exchange),
-                              .velocity = velocity_.get(),
+                              .velocity = state_->velocity(),
                               .mask = is_masked ? VelocityMask::by_delivered : VelocityMask::none});
   return made;
 }
@@ -141,18 +136,16 @@ std::vector<std::size_t> Reducer::sums_of(std::size_t bucket) const {
 }
 
 void Reducer::scale_residual(float factor) {
-  run([&](Communicator&) { exact_->memory().scale(factor, residual_.data(), residual_.size()); });
+  run([&](Communicator&) { state_->scale_residual(factor); });
 }
 
 void Reducer::scale_memory(float factor) {
   scale_residual(factor);
-  if (velocity_) velocity_->scale(factor);
+  state_->scale_velocity(factor);
 }
 
 void Reducer::list_state(StateVisitor& visitor) {
-  const StatePlace place = options_.device == nullptr ? StatePlace::host : StatePlace::device;
-  if (!residual_.empty()) visitor.values("exchange/residual", residual_, StateShare::own, place);
-  if (velocity_) visitor.values("exchange/velocity", velocity_->velocity(), StateShare::own);
+  state_->list_state(visitor);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     pipeline_.exchange(b).list_state(fmt::format("exchange/bucket{}/", b), visitor);
   }
@@ -181,11 +174,10 @@ CommTimes Reducer::take_times() {
   DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
   return run([this](Communicator&) {
     CommTimes taken = taken_times();
-    if (residual_.empty()) return taken;
+    if (!state_->has_residual()) return taken;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!specs_[b].feedback) continue;
-      const double squares = exact_->memory().squares_of_sum(residual_.data() + buckets_[b].offset,
-                                                             nullptr, buckets_[b].elements);
+      const double squares = state_->residual_squares(buckets_[b].offset, buckets_[b].elements);
       taken.buckets[b].residual_squares = squares;
       taken.total.residual_squares += squares;
     }

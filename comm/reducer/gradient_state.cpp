@@ -1,0 +1,50 @@
+#include "comm/reducer/gradient_state.hpp"
+
+#include <algorithm>
+
+namespace dp {
+
+void GradientState::need_residual() {
+  if (residual_ == nullptr) residual_ = memory_.allocate(elements_);
+}
+
+void GradientState::need_velocity(const VelocityOptions& options) {
+  if (!velocity_) velocity_.emplace(elements_, options);
+}
+
+void GradientState::scale_residual(float factor) {
+  memory_.scale(factor, residual().data(), residual().size());
+}
+
+void GradientState::scale_velocity(float factor) {
+  if (velocity_) velocity_->scale(factor);
+}
+
+double GradientState::residual_squares(std::size_t begin, std::size_t size) const {
+  return memory_.squares_of_sum(residual().data() + begin, nullptr, size);
+}
+
+void GradientState::keep_residual() {
+  kept_.resize(residual().size());
+  if (device_ != nullptr) {
+    device_->download(kept_.data(), residual().data(), residual().size_bytes());
+  } else {
+    std::ranges::copy(residual(), kept_.begin());
+  }
+}
+
+void GradientState::bring_back_residual() {
+  if (device_ != nullptr) {
+    device_->upload(residual().data(), kept_.data(), residual().size_bytes());
+  } else {
+    std::ranges::copy(kept_, residual().begin());
+  }
+}
+
+void GradientState::list_state(StateVisitor& visitor) {
+  const StatePlace place = device_ == nullptr ? StatePlace::host : StatePlace::device;
+  if (has_residual()) visitor.values("exchange/residual", residual(), StateShare::own, place);
+  if (velocity_) visitor.values("exchange/velocity", velocity_->velocity(), StateShare::own);
+}
+
+}  // namespace dp

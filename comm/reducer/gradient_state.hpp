@@ -1,0 +1,61 @@
+// What a rank keeps of its gradient from step to step, and what a resumed run needs: the residual
+// (what encoders have dropped, which is sent later) and the velocity (momentum before the exchange,
+// velocity.hpp). Each exists once an exchange needs it.
+//
+// The residual is memory of the device, if one is given, otherwise of the host; the velocity is
+// host memory. Nothing here communicates. Use it between steps; the exchanges have its memory
+// meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/topologies/velocity.hpp"
+#include "kernels/base/state.hpp"
+#include "kernels/codecs/segment_memory.hpp"
+#include "kernels/device.hpp"
+
+namespace dp {
+
+class GradientState {
+ public:
+  // For a gradient of so many elements in `memory`, which is `device`'s or, if that is null, the
+  // host's. Both outlive this object.
+  GradientState(std::size_t elements, const SegmentMemory& memory, Device* device)
+      : elements_(elements), memory_(memory), device_(device) {}
+
+  // As long as the gradient, or empty.
+  [[nodiscard]] std::span<float> residual() const {
+    return {residual_.get(), residual_ == nullptr ? 0 : elements_};
+  }
+  [[nodiscard]] bool has_residual() const { return residual_ != nullptr; }
+  // Null if there is none.
+  [[nodiscard]] LocalVelocity* velocity() { return velocity_ ? &*velocity_ : nullptr; }
+
+  // Make it, of zeros, unless it exists.
+  void need_residual();
+  void need_velocity(const VelocityOptions& options);
+
+  void scale_residual(float factor);
+  // The velocity only.
+  void scale_velocity(float factor);
+  // The sum of squares of that part of the residual.
+  [[nodiscard]] double residual_squares(std::size_t begin, std::size_t size) const;
+  // Keeps a copy of the residual; and brings it back.
+  void keep_residual();
+  void bring_back_residual();
+  void list_state(StateVisitor& visitor);
+
+ private:
+  std::size_t elements_;
+  const SegmentMemory& memory_;
+  Device* device_;
+  std::shared_ptr<float> residual_;
+  std::optional<LocalVelocity> velocity_;
+  std::vector<float> kept_;
+};
+
+}  // namespace dp
