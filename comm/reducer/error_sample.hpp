@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/exchange/exchange.hpp"
@@ -38,6 +39,12 @@ class ErrorSample {
   ErrorSample(std::span<float> gradient, std::span<const Bucket> buckets, const Codec& exact,
               Device* device, int ranks);
 
+  // The next step is to be compared.
+  void want() { is_wanted_ = true; }
+  void begin_step() { is_on_ = std::exchange(is_wanted_, false); }
+  // Whether the step that has begun is.
+  [[nodiscard]] bool is_on() const { return is_on_; }
+
   // Copy the bucket's sample before its exchange starts and when its sum is in place.
   void take_input(std::size_t bucket) { copy(bucket, inputs_); }
   void take_delivered(std::size_t bucket) { copy(bucket, delivered_); }
@@ -55,6 +62,7 @@ class ErrorSample {
 
   std::span<float> gradient_;
   const Codec& exact_;
+  bool is_wanted_ = false, is_on_ = false;
   std::vector<Run> runs_;
   std::vector<std::size_t> first_run_, first_value_;  // by bucket; one more for the end
   std::vector<std::size_t> first_of_rank_;            // by rank, in the samples; one more, too

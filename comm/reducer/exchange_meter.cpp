@@ -9,6 +9,10 @@ namespace {
 
 double ratio_root(double a, double b) { return b > 0.0 ? std::sqrt(a / b) : 0.0; }
 
+double seconds_of(ExchangeMeter::Clock::time_point moment) {
+  return std::chrono::duration<double>(moment.time_since_epoch()).count();
+}
+
 double rest_of(const CommCost& cost) {
   return std::max(0.0, cost.comm_s - cost.encode_s - cost.decode_s - cost.peer_wait_s);
 }
@@ -34,6 +38,7 @@ ExchangeMeter::ExchangeMeter(Exchanges exchanges, TraceTrack* trace,
   times_.buckets.resize(exchanges_.size());
   hook_s_.resize(exchanges_.size());
   starts_.resize(exchanges_.size());
+  started_s_.resize(exchanges_.size());
 }
 
 void ExchangeMeter::account(std::size_t first, std::size_t end) {
@@ -84,6 +89,27 @@ void ExchangeMeter::add_error(std::size_t bucket, const ErrorSample::Result& res
   times_.buckets[bucket].sample_bytes += result.sent_bytes;
 }
 
+void ExchangeMeter::busy_begins() {
+  busy_ = {};
+  busy_ = busy_until_now();
+  busy_.begin_s = busy_.end_s;
+}
+
+BusyPeriod ExchangeMeter::busy_until_now() const {
+  BusyPeriod period{.begin_s = busy_.begin_s,
+                    .end_s = seconds_of(now_()),
+                    .peer_wait_s = times_.total.peer_wait_s - busy_.peer_wait_s,
+                    .nap_squares = nap_squares_ - busy_.nap_squares};
+  for (const auto& exchange : exchanges_) {
+    const ExchangeStats& stats = exchange->stats();
+    period.sent_bytes += stats.sent_bytes;
+    period.codec_s += stats.encode_s + stats.decode_s;
+  }
+  period.sent_bytes -= busy_.sent_bytes;
+  period.codec_s -= busy_.codec_s;
+  return period;
+}
+
 CommTimes ExchangeMeter::take() {
   CommTimes taken = times_;
   CommCost& total = taken.total;
@@ -114,8 +140,10 @@ CommTimes ExchangeMeter::take() {
 }
 
 void ExchangeMeter::bucket_starts(std::size_t bucket) {
+  const Clock::time_point now = now_();
+  started_s_[bucket] = seconds_of(now);
   if (trace_ == nullptr) return;
-  starts_[bucket] = {trace_ns(now_()), exchanges_[bucket]->stats().sent_bytes};
+  starts_[bucket] = {trace_ns(now), exchanges_[bucket]->stats().sent_bytes};
 }
 
 void ExchangeMeter::bucket_delivered(std::size_t bucket) {

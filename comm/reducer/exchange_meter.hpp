@@ -23,6 +23,7 @@
 #include "comm/exchange/encode_sample.hpp"
 #include "comm/exchange/exchange.hpp"
 #include "comm/mpi/prompt_gather.hpp"
+#include "comm/rate/auto_rate.hpp"
 #include "comm/reducer/error_sample.hpp"
 #include "kernels/base/trace.hpp"
 
@@ -87,12 +88,19 @@ class ExchangeMeter {
   void add_hook(std::size_t bucket, double hook_s);
   void add_error(std::size_t bucket, const ErrorSample::Result& result);
 
-  // For the trace: the begin and the end of a bucket's slice.
+  // The begin and the end of a bucket's slice in the trace.
   void bucket_starts(std::size_t bucket);
   void bucket_delivered(std::size_t bucket);
 
-  // The total's peer wait since the last take().
-  [[nodiscard]] double peer_wait_s() const { return times_.total.peer_wait_s; }
+  // By bucket: when it started last.
+  [[nodiscard]] std::span<const double> started_s() const { return started_s_; }
+
+  // Nothing is in flight: a busy period may begin with the next look.
+  void busy_begins();
+  // The thread has slept while something was in flight.
+  void add_nap(double nap_s) { nap_squares_ += nap_s * nap_s; }
+  // The period since the last busy_begins().
+  [[nodiscard]] BusyPeriod busy_until_now() const;
 
   // Returns all that was measured since the last call, without residual_squares. Clears the
   // exchanges' statistics.
@@ -114,6 +122,9 @@ class ExchangeMeter {
     std::uint64_t sent_bytes = 0;
   };
   std::vector<Start> starts_;
+  std::vector<double> started_s_;           // by bucket
+  double nap_squares_ = 0.0;                // of all steps, in s^2
+  BusyPeriod busy_;                         // when it began, and what all steps had cost by then
   std::size_t traced_ = 0, last_wait_ = 0;  // of the track's slices: seen by trace_wait, its last
 };
 

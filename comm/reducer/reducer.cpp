@@ -6,7 +6,6 @@
 
 #include "comm/exchange/stopwatch.hpp"
 #include "comm/mpi/link_model.hpp"
-#include "comm/topologies/hierarchical.hpp"
 
 namespace dp {
 namespace {
@@ -19,9 +18,8 @@ constexpr auto kRestBetweenSteps = 100ms;
 // Sleeps while an operation waits for other ranks' floats: an eighth of what it has waited already,
 // but at least the first and at most the second.
 constexpr auto kRestInGather = 20us, kMostRestInGather = 500us;
-// How often other ranks' questions are answered in a step, and how often a GPU is asked whether it
-// has failed.
-constexpr auto kServe = 20ms, kLookAtGpu = 1000ms;
+// How often other ranks' questions are answered in a step.
+constexpr auto kServe = 20ms;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -33,38 +31,20 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
                  const ReducerOptions& options)
     : communicator_(communicator),
       lent_(communicator),
-      gradient_(gradient),
-      buckets_(std::move(buckets)),
       options_(options),
-      mpi_(communicator),
-      hosts_(options.hosts.empty() ? host_numbers(communicator.hosts()) : options.hosts),
-      pipeline_(buckets_.size(), options.buckets_in_flight, options.device,
+      exchanges_(communicator, gradient, std::move(buckets), options_),
+      pipeline_(exchanges_.buckets().size(), options.buckets_in_flight, options.device,
                 {.is_final = [this](std::size_t b) { return is_bucket_final(b); },
                  .starts = [this](std::size_t b) { bucket_starts(b); },
                  .delivered = [this](std::size_t b) { meter_.bucket_delivered(b); }}),
-      is_ready_(std::make_unique<std::atomic<bool>[]>(buckets_.size())),
-      meter_(pipeline_.exchanges(), options.trace) {
-  DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator_.size()),
-            "{} hosts for {} ranks", hosts_.size(), communicator_.size());
-  static_cast<void>(find_topology(options_.topology));
-  check_streams(buckets_.size());
-  if (options_.throttle_bits_per_s > 0.0) throttled_.emplace(mpi_, options_.throttle_bits_per_s);
-  const CodecSpec exact = parse_codec_spec("none");
-  exact_ = options_.device == nullptr ? make_codec(exact) : make_codec(exact, *options_.device);
-  state_.emplace(gradient_.size(), exact_->memory(), options_.device);
+      is_ready_(std::make_unique<std::atomic<bool>[]>(exchanges_.buckets().size())),
+      meter_(pipeline_.exchanges(), options.trace),
+      gpu_(options.computing) {
   std::vector<std::string> specs;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    DP_ASSERT(buckets_[b].offset + buckets_[b].elements <= gradient.size(),
-              "bucket {} ends behind the gradient", b);
-    specs.push_back(buckets_[b].codec);
-  }
-  specs_.resize(buckets_.size());
-  codecs_.resize(buckets_.size());
-  started_s_.resize(buckets_.size());
-  make_exchanges(specs);
+  for (const Bucket& bucket : exchanges_.buckets()) specs.push_back(bucket.codec);
+  exchanges_.put_into(pipeline_, specs);
   if (options_.desk != nullptr) {
-    Transport& transport = throttled_ ? static_cast<Transport&>(*throttled_) : mpi_;
-    gather_.emplace(transport, *options_.desk, options_.trace);
+    gather_.emplace(exchanges_.transport(), *options_.desk, options_.trace);
   }
   communicator_.set_timeout_s(options_.comm_timeout_s);
   // When every rank has come here, all last messages of an earlier reducer have been received.
@@ -106,7 +86,7 @@ Reducer::~Reducer() {
 void Reducer::begin_step(std::uint64_t step) {
   thread_->throw_failure();
   DP_ASSERT(thread_->is_over(deliver_job_), "step {} is not over", step_);
-  for (std::size_t b = 0; b < buckets_.size(); ++b) is_ready_[b] = false;
+  for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) is_ready_[b] = false;
   work_done_.store(0, std::memory_order_relaxed);
   step_ = step;
   deliver_job_ =
@@ -115,8 +95,8 @@ void Reducer::begin_step(std::uint64_t step) {
 }
 
 void Reducer::bucket_ready(std::size_t bucket) {
-  DP_ASSERT(bucket < buckets_.size() && !options_.is_final, "bucket {} of {}", bucket,
-            buckets_.size());
+  DP_ASSERT(bucket < exchanges_.buckets().size() && !options_.is_final, "bucket {} of {}", bucket,
+            exchanges_.buckets().size());
   is_ready_[bucket].store(true, std::memory_order_release);
   thread_->wake();
 }
@@ -140,11 +120,12 @@ void Reducer::all_mean(std::span<float> values) {
     meter_.skip();
     const double begin_s = seconds_now();
     const double sent_bytes = sizeof(float) * static_cast<double>(comm.size() - 1);  // of a value
-    const std::size_t part = throttled_ ? Communicator::kPart : values.size();
+    const bool is_throttled = options_.throttle_bits_per_s > 0.0;
+    const std::size_t part = is_throttled ? Communicator::kPart : values.size();
     for (std::size_t begin = 0; begin < values.size(); begin += part) {
       const std::size_t end = std::min(begin + part, values.size());
       comm.all_mean(values.subspan(begin, end - begin));
-      if (!throttled_) continue;
+      if (!is_throttled) continue;
       const double end_s = begin_s + sent_bytes * static_cast<double>(end) /
                                          LinkModel::goodput(options_.throttle_bits_per_s);
       for (double left_s = end_s - seconds_now(); left_s > 0; left_s = end_s - seconds_now()) {
@@ -156,12 +137,87 @@ void Reducer::all_mean(std::span<float> values) {
   });
 }
 
+// ---- between steps ------------------------------------------------------------------------------
+
+void Reducer::scale_residual(float factor) {
+  run([&](Communicator&) { exchanges_.state().scale_residual(factor); });
+}
+
+void Reducer::scale_memory(float factor) {
+  scale_residual(factor);
+  exchanges_.state().scale_velocity(factor);
+}
+
+void Reducer::list_state(StateVisitor& visitor) {
+  exchanges_.state().list_state(visitor);
+  for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) {
+    pipeline_.exchange(b).list_state(fmt::format("exchange/bucket{}/", b), visitor);
+  }
+}
+
+void Reducer::replace_codecs(const std::vector<std::string>& specs) {
+  run([&](Communicator& communicator) {
+    exchanges_.put_into(pipeline_, specs);
+    // A bucket's new messages have the numbers of its old ones, which have all been taken when
+    // every rank has come here.
+    communicator.barrier();
+  });
+}
+
+void Reducer::sample_error() {
+  run([this](Communicator& communicator) {
+    if (sample_ == nullptr) {
+      sample_ =
+          std::make_unique<ErrorSample>(exchanges_.gradient(), exchanges_.buckets(),
+                                        exchanges_.exact(), options_.device, communicator.size());
+    }
+    sample_->want();
+  });
+}
+
+CommTimes Reducer::take_times() {
+  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
+  return run([this](Communicator&) {
+    CommTimes taken = taken_times();
+    for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) {
+      const double squares = exchanges_.residual_squares(b);
+      taken.buckets[b].residual_squares = squares;
+      taken.total.residual_squares += squares;
+    }
+    return taken;
+  });
+}
+
+CommTimes Reducer::taken_times() {
+  CommTimes taken = meter_.take();
+  if (gather_) taken.total.gathered = gather_->take_cost();
+  return taken;
+}
+
+void Reducer::ask_times() {
+  DP_ASSERT(times_job_ == 0, "the costs of step {} were not taken", step_);
+  times_job_ = thread_->post(
+      [](void* self) {
+        auto& reducer = *static_cast<Reducer*>(self);
+        reducer.asked_times_ = reducer.taken_times();
+      },
+      this);
+}
+
+CommTimes Reducer::asked_times() {
+  DP_ASSERT(times_job_ != 0, "nobody has asked for the costs of step {}", step_);
+  thread_->wait(std::exchange(times_job_, 0));
+  return std::move(asked_times_);
+}
+
+// ---- the thread ---------------------------------------------------------------------------------
+
 // The first job of a step: every sum is in place when it ends.
 void Reducer::deliver_sums() {
   running_step_ = step_;
   if (options_.trace != nullptr) options_.trace->begin_step(running_step_);
-  is_sampling_ = std::exchange(must_sample_, false);
-  if (is_sampling_) {
+  if (sample_) sample_->begin_step();
+  if (is_sampling()) {
     for (const auto& exchange : pipeline_.exchanges()) exchange->measure_saturation();
   }
   pipeline_.begin_step(running_step_);
@@ -170,33 +226,34 @@ void Reducer::deliver_sums() {
   if (thread_->must_stop()) return;
   verdict_.finite = std::ranges::all_of(pipeline_.exchanges(),
                                         [](const auto& exchange) { return exchange->finite(); });
-  verdict_.stop = communicator_.size() == 1 || buckets_.empty()
+  verdict_.stop = communicator_.size() == 1 || exchanges_.buckets().empty()
                       ? options_.stop_wish != nullptr && *options_.stop_wish
                       : std::ranges::any_of(pipeline_.exchanges(), [](const auto& exchange) {
                           return exchange->stop_is_wished();
                         });
-  verdict_.busy = busy_until_now();
+  verdict_.busy = meter_.busy_until_now();
   take_rate();
   verdict_.clamped = {};
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    verdict_.clamped.add(pipeline_.exchange(b).clamped(), buckets_[b].offset);
+  for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) {
+    verdict_.clamped.add(pipeline_.exchange(b).clamped(), exchanges_.buckets()[b].offset);
   }
   verdict_.first_not_finite = Exchange::kAllFinite;
   if (!verdict_.finite) {
-    for (std::size_t b = buckets_.size(); b-- > 0;) {
+    for (std::size_t b = exchanges_.buckets().size(); b-- > 0;) {
       const std::size_t place = pipeline_.exchanges()[b]->first_not_finite();
-      if (place != Exchange::kAllFinite) verdict_.first_not_finite = buckets_[b].offset + place;
+      if (place != Exchange::kAllFinite)
+        verdict_.first_not_finite = exchanges_.buckets()[b].offset + place;
     }
     for (const auto& exchange : pipeline_.exchanges()) exchange->put_back_delivered();
   }
-  tell_whereabouts(buckets_.size(), false);
+  tell_whereabouts(exchanges_.buckets().size(), false);
 }
 
 void Reducer::take_rate() {
   verdict_.rate = {};
   verdict_.grown_bucket = std::nullopt;
   double most = 0.0;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+  for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) {
     const RateTally tally = pipeline_.exchange(b).rate_tally();
     verdict_.rate += tally;
     const double growth = growth_of(tally.own_squares);
@@ -225,7 +282,7 @@ void Reducer::exchange_until(IsReached is_reached) {
     if (options_.on_look) options_.on_look();
     // First, because the computation waits for it.
     const bool has_gathered = gather_ && gather_->look();
-    if (!was_in_flight) busy_begins();
+    if (!was_in_flight) meter_.busy_begins();
     const bool has_moved = pipeline_.look();
     if (has_moved) pace_.moved(seconds_now());
     if (was_in_flight || pipeline_.is_in_flight()) {
@@ -236,45 +293,29 @@ void Reducer::exchange_until(IsReached is_reached) {
     while (const auto bucket = pipeline_.next_delivered()) hand_over(*bucket);
     if (has_moved || has_gathered || !is_busy()) deadline.moved();
     if (has_moved || has_gathered) {
-      gpu_wait_.reset();
+      gpu_.end_wait();
       continue;
     }
     rest();
-    if (options_.computing != nullptr) look_at_gpu();
+    gpu_.look(!is_busy() && thread_->is_awaited());
     if (is_busy()) {
       deadline.check(communicator_.whereabouts(), [&] { return describe_wait(); });
     }
   }
-  gpu_wait_.reset();
-}
-
-// Nothing has moved. If nothing is under way either, and the caller has enqueued what it has and
-// waits, only the GPU can bring the step on.
-void Reducer::look_at_gpu() {
-  const Clock::time_point now = Clock::now();
-  if (now - looked_at_gpu_ > kLookAtGpu) {
-    options_.computing->check();
-    looked_at_gpu_ = now;
-  }
-  if (is_busy() || !thread_->is_awaited()) {
-    gpu_wait_.reset();
-  } else if (!gpu_wait_) {
-    gpu_wait_.emplace(options_.computing->waits(), "the gradients of a step");
-  }
+  gpu_.end_wait();
 }
 
 // The bucket's values are known; its exchange starts next.
 void Reducer::bucket_starts(std::size_t bucket) {
-  if (is_sampling_) sample_->take_input(bucket);
+  if (is_sampling()) sample_->take_input(bucket);
   meter_.bucket_starts(bucket);
-  started_s_[bucket] = seconds_now();
   tell_whereabouts(bucket + 1, true);
 }
 
 // The bucket's sum is in place. What the hook does with it is this rank's work and not the
 // network's.
 void Reducer::hand_over(std::size_t bucket) {
-  if (is_sampling_) sample_->take_delivered(bucket);
+  if (is_sampling()) sample_->take_delivered(bucket);
   if (!options_.on_delivered) return;
   double hook_s = 0.0;
   {
@@ -290,33 +331,11 @@ void Reducer::hand_over(std::size_t bucket) {
 
 void Reducer::account() { meter_.account(pipeline_.first_open(), pipeline_.started()); }
 
-// Nothing is in flight before.
-void Reducer::busy_begins() {
-  busy_ = {};
-  busy_ = busy_until_now();
-  busy_.begin_s = busy_.end_s;
-}
-
-BusyPeriod Reducer::busy_until_now() const {
-  BusyPeriod period{.begin_s = busy_.begin_s,
-                    .end_s = seconds_now(),
-                    .peer_wait_s = meter_.peer_wait_s() - busy_.peer_wait_s,
-                    .nap_squares = nap_squares_ - busy_.nap_squares};
-  for (const auto& exchange : pipeline_.exchanges()) {
-    const ExchangeStats& stats = exchange->stats();
-    period.sent_bytes += stats.sent_bytes;
-    period.codec_s += stats.encode_s + stats.decode_s;
-  }
-  period.sent_bytes -= busy_.sent_bytes;
-  period.codec_s -= busy_.codec_s;
-  return period;
-}
-
 // Every rank has all sums by now, or soon, so the comparison delays nobody's next computation.
 void Reducer::compare_samples() {
-  if (!is_sampling_ || !verdict_.finite) return;
+  if (!is_sampling() || !verdict_.finite) return;
   const std::span<const ErrorSample::Result> results = sample_->compare(communicator_);
-  for (std::size_t b = 0; b < buckets_.size(); ++b) meter_.add_error(b, results[b]);
+  for (std::size_t b = 0; b < exchanges_.buckets().size(); ++b) meter_.add_error(b, results[b]);
 }
 
 bool Reducer::is_bucket_final(std::size_t bucket) const {
@@ -348,8 +367,7 @@ void Reducer::rest() {
     } else {
       std::this_thread::sleep_for(sleep);
     }
-    const double nap_s = seconds_now() - begin_s;
-    nap_squares_ += nap_s * nap_s;
+    meter_.add_nap(seconds_now() - begin_s);
     return;
   }
   thread_->nap(kRestInStep,

@@ -21,9 +21,10 @@
 // the host is not told when the GPU has finished a bucket, so the thread asks for it (is_final),
 // and bucket_ready is not called.
 //
-// It has three parts: the thread (job_thread.hpp), the pipeline of buckets (bucket_pipeline.hpp)
-// and the meter of times (exchange_meter.hpp). A step is two jobs: one until all sums are in place,
-// one until all transfers have ended. Both run the same loop of looking, measuring and sleeping.
+// Its parts: the thread (job_thread.hpp), the buckets' exchanges (bucket_exchanges.hpp), their
+// pipeline (bucket_pipeline.hpp) and the meter of times (exchange_meter.hpp). A step is two jobs:
+// one until all sums are in place, one until all transfers have ended. Both run the same loop of
+// looking, measuring and sleeping.
 #pragma once
 
 #include <atomic>
@@ -41,66 +42,20 @@
 #include "comm/mpi/communicator.hpp"
 #include "comm/mpi/job_thread.hpp"
 #include "comm/mpi/look_pace.hpp"
-#include "comm/mpi/mpi_transport.hpp"
 #include "comm/mpi/prompt_gather.hpp"
-#include "comm/mpi/throttled_transport.hpp"
 #include "comm/rate/auto_rate.hpp"
+#include "comm/reducer/bucket_exchanges.hpp"
 #include "comm/reducer/bucket_pipeline.hpp"
 #include "comm/reducer/error_sample.hpp"
 #include "comm/reducer/exchange_meter.hpp"
+#include "comm/reducer/gpu_watch.hpp"
 #include "comm/reducer/gradient_state.hpp"
+#include "comm/reducer/reducer_options.hpp"
 #include "comm/topologies/buckets.hpp"
-#include "comm/topologies/exchange_kinds.hpp"
 #include "comm/topologies/topology.hpp"
 #include "kernels/base/state.hpp"
 
 namespace dp {
-
-struct ReducerOptions {
-  std::string topology = "ring";  // of the buckets that name none (topology.hpp)
-  // Every rank's host as a number, by rank; empty: by the hosts' names.
-  std::vector<int> hosts = {};
-  std::uint64_t seed = 0;
-  std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
-  std::size_t buckets_in_flight = 3;
-  std::size_t window = 4;  // segments on the wire, per bucket
-  // If nothing has moved for this time and a rank does not answer, the job ends. A rank that
-  // answers is computing; the others wait ten times as long for it (deadline.hpp).
-  double comm_timeout_s = 60.0;
-  // Limits what this rank sends, and what it receives, to so many bits per second, as one link to
-  // all other ranks would (throttled_transport.hpp); 0: no limit.
-  double throttle_bits_per_s = 0.0;
-  // The time between looks at the network while it works; 0: chosen by look_pace.hpp.
-  int sleep_us = 0;
-  // The device that holds the gradient and the residual; null: they are in host memory. Codecs are
-  // then the device's, and message buffers are host memory that it can reach. It outlives the
-  // reducer.
-  Device* device = nullptr;
-  // If set, the thread calls it at every look to ask whether the oldest bucket that is not final
-  // has become final, and bucket_ready is not called. From begin_step on it answers for that step.
-  std::function<bool(std::size_t bucket)> is_final = {};
-  // SGD's momentum, for buckets that send velocities; dgc has one of its own.
-  float momentum = 0.0f;
-  bool has_nesterov = false;
-  // The thread calls it when a bucket's sum is in place, for one bucket after the other, before
-  // wait_step returns. It is not known then whether the step is finite.
-  std::function<void(std::size_t bucket)> on_delivered = {};
-  // The thread calls it first, to make a GPU its current one.
-  std::function<void()> thread_start = {};
-  // The GPU that is_final asks for. Nothing becomes final on a GPU that has failed or stands still,
-  // so the thread asks it for its failure, and lets it know that it is waited for (Device::waits).
-  // Null: none.
-  Device* computing = nullptr;
-  // Operations that gather floats of all ranks in a step do it here: between begin_step and the
-  // step's last bucket. It outlives the reducer and no longer changes its reserve(). Null: none do.
-  GatherDesk* desk = nullptr;
-  // Gets the slices of the thread: buckets, codecs, waits. Outlives the reducer; null: no trace.
-  TraceTrack* trace = nullptr;
-  // Set once this rank wishes to stop after the running step. Outlives the reducer; null: never.
-  const std::atomic<bool>* stop_wish = nullptr;
-  // For tests: the thread calls it between looks.
-  std::function<void()> on_look = {};
-};
 
 struct StepVerdict {
   bool finite = true;  // false: some rank's gradient was not; all ranks skip the step
@@ -117,9 +72,6 @@ struct StepVerdict {
   // own wish.
   bool stop = false;
 };
-
-// Throws Error(usage) if there are not enough message streams for that many buckets (tags.hpp).
-void check_streams(std::size_t buckets);
 
 class Reducer {
  public:
@@ -146,7 +98,7 @@ class Reducer {
 
   // Between steps: how finely buckets whose codec has a rate (has_rate) are rounded from the next
   // step on. What `order` refers to must live until that step is over.
-  void set_rate(const RateOrder& order) { rate_ = order; }
+  void set_rate(const RateOrder& order) { exchanges_.set_rate(order); }
 
   // Collective, between steps. In the next step, after wait_step has returned, the sums are
   // compared with the exact ones on a sample (error_sample.hpp), and saturated values are counted
@@ -175,27 +127,38 @@ class Reducer {
   void ask_times();
   [[nodiscard]] CommTimes asked_times();
 
-  [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
-  [[nodiscard]] std::span<const int> hosts() const { return hosts_; }  // as a number, by rank
+  [[nodiscard]] const std::vector<Bucket>& buckets() const { return exchanges_.buckets(); }
+  [[nodiscard]] std::span<const int> hosts() const {
+    return exchanges_.hosts();
+  }  // as numbers, by rank
   [[nodiscard]] std::size_t window() const { return options_.window; }
   // Between steps: when the last step's exchange of each bucket began, on steady_clock.
-  [[nodiscard]] std::span<const double> started_s() const { return started_s_; }
-  [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
+  [[nodiscard]] std::span<const double> started_s() const { return meter_.started_s(); }
+  [[nodiscard]] const Topology& topology_of(std::size_t bucket) const {
+    return exchanges_.topology_of(bucket);
+  }
   // The bytes that this rank sends for one exchange of that bucket; nothing if they depend on the
   // values.
-  [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
+  [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const {
+    return exchanges_.wire_bytes(bucket);
+  }
   // This rank's list of messages in an exchange of that bucket, whose values are one sum.
-  [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;
+  [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const {
+    return exchanges_.plan_of(bucket);
+  }
   // The message latencies, one after the other, of one exchange of that bucket: the topology's
   // hops, with powersgd once for each of its two exchanges.
-  [[nodiscard]] std::size_t hops(std::size_t bucket) const;
-  [[nodiscard]] double wire_factor(std::size_t bucket) const;  // of this rank
+  [[nodiscard]] std::size_t hops(std::size_t bucket) const { return exchanges_.hops(bucket); }
+  // Of this rank.
+  [[nodiscard]] double wire_factor(std::size_t bucket) const {
+    return exchanges_.wire_factor(bucket);
+  }
   // Between steps, after all that was sent in the last one: residual and velocity.
-  [[nodiscard]] GradientState& state() { return *state_; }
+  [[nodiscard]] GradientState& state() { return exchanges_.state(); }
   // As long as the gradient if any bucket has feedback, empty otherwise. It is memory of
   // ReducerOptions::device if one is given, which the host must not touch. Use it only between
   // wait_step and begin_step.
-  [[nodiscard]] std::span<float> residual() const { return state_->residual(); }
+  [[nodiscard]] std::span<float> residual() const { return exchanges_.state().residual(); }
   // Between steps, after all that was sent in the last one.
   void scale_residual(float factor);
   // The same, and the velocities too: gradients are from now on this many times as large.
@@ -209,15 +172,6 @@ class Reducer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void make_exchanges(const std::vector<std::string>& specs);
-  [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
-  // The floats that go over the topology, one sum after the other.
-  [[nodiscard]] std::vector<std::size_t> sums_of(std::size_t bucket) const;
-  // The codec that writes the bucket's messages.
-  [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {
-    return codecs_[bucket] == nullptr ? *exact_ : *codecs_[bucket];
-  }
-
   // The thread: the two jobs of a step, what they are made of, and what other jobs are.
   void deliver_sums();
   void take_rate();
@@ -227,14 +181,13 @@ class Reducer {
   void bucket_starts(std::size_t bucket);
   void hand_over(std::size_t bucket);
   void account();
-  void busy_begins();
-  [[nodiscard]] BusyPeriod busy_until_now() const;
   void compare_samples();
   [[nodiscard]] bool is_busy() const {
     return pipeline_.is_in_flight() || (gather_ && gather_->is_under_way());
   }
+  // The running step is compared with the exact sums.
+  [[nodiscard]] bool is_sampling() const { return sample_ && sample_->is_on(); }
   void rest();
-  void look_at_gpu();
   void tell_whereabouts(std::size_t buckets_begun, bool is_in_step);
   [[nodiscard]] bool is_bucket_final(std::size_t bucket) const;
   [[nodiscard]] std::string describe_wait() const;
@@ -243,18 +196,8 @@ class Reducer {
 
   Communicator& communicator_;
   Communicator::Lent lent_;  // to this object's thread
-  std::span<float> gradient_;
-  std::vector<Bucket> buckets_;
   ReducerOptions options_;
-  MpiTransport mpi_;
-  std::vector<int> hosts_;
-  std::optional<ThrottledTransport> throttled_;
-  std::unique_ptr<Codec> exact_;                // none, on the gradient's memory
-  std::vector<CodecSpec> specs_;                // by bucket
-  std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
-  RateOrder rate_;                              // of buckets whose codec has a rate
-  std::optional<GradientState> state_;          // always there: on the memory of exact_
-  // The exchanges use all of the above.
+  BucketExchanges exchanges_;
   BucketPipeline pipeline_;
   std::optional<PromptGather> gather_;  // with a desk
 
@@ -271,15 +214,10 @@ class Reducer {
   // The thread's own.
   std::uint64_t running_step_ = 0;
   ExchangeMeter meter_;
-  std::vector<double> started_s_;  // by bucket
-  double nap_squares_ = 0.0;       // of all steps, in s^2
-  BusyPeriod busy_;                // when it began, and what all steps had cost by then
-  std::unique_ptr<ErrorSample> sample_;
-  bool must_sample_ = false;  // the next step
-  bool is_sampling_ = false;  // the running one
+  std::unique_ptr<ErrorSample> sample_;  // null before the first sample_error()
   LookPace pace_;
-  Clock::time_point served_at_, looked_at_gpu_;
-  std::optional<DeviceWaits::Wait> gpu_wait_;  // nothing of this rank is under way meanwhile
+  Clock::time_point served_at_;
+  GpuWatch gpu_;
 
   // Its jobs use all of the above: last, so that it ends first.
   std::optional<JobThread> thread_;

@@ -1,0 +1,169 @@
+#include "comm/reducer/bucket_exchanges.hpp"
+
+#include <utility>
+
+#include "comm/mpi/tags.hpp"
+#include "comm/topologies/hierarchical.hpp"
+#include "comm/topologies/velocity_exchange.hpp"
+#include "kernels/base/setting_error.hpp"
+
+namespace dp {
+namespace {
+
+std::unique_ptr<Codec> exact_codec(Device* device) {
+  const CodecSpec spec = parse_codec_spec("none");
+  return device == nullptr ? make_codec(spec) : make_codec(spec, *device);
+}
+
+}  // namespace
+
+void check_streams(std::size_t buckets) {
+  const std::size_t most = kMostStreams / most_streams();
+  if (buckets <= most) return;
+  throw SettingError(
+      ErrorKind::usage,
+      fmt::format("the gradient has {} buckets, but MPI has message numbers for {} at most: make "
+                  "the buckets larger",
+                  buckets, most),
+      Setting::bucket_size);
+}
+
+BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gradient,
+                                 std::vector<Bucket> buckets, const ReducerOptions& options)
+    : options_(options),
+      gradient_(gradient),
+      buckets_(std::move(buckets)),
+      hosts_(options.hosts.empty() ? host_numbers(communicator.hosts()) : options.hosts),
+      mpi_(communicator),
+      exact_(exact_codec(options.device)),
+      specs_(buckets_.size()),
+      codecs_(buckets_.size()),
+      state_(gradient.size(), exact_->memory(), options.device) {
+  DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator.size()), "{} hosts for {} ranks",
+            hosts_.size(), communicator.size());
+  static_cast<void>(find_topology(options_.topology));
+  check_streams(buckets_.size());
+  if (options_.throttle_bits_per_s > 0.0) throttled_.emplace(mpi_, options_.throttle_bits_per_s);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    DP_ASSERT(buckets_[b].offset + buckets_[b].elements <= gradient.size(),
+              "bucket {} ends behind the gradient", b);
+  }
+}
+
+// Makes what differs from what there is, and buffers that suffice.
+void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<std::string>& specs) {
+  DP_ASSERT(specs.size() == buckets_.size(), "{} codecs for {} buckets", specs.size(),
+            buckets_.size());
+  // A spec that cannot be must not leave half of them replaced.
+  std::vector<CodecSpec> wanted;
+  for (const std::string& spec : specs) wanted.push_back(parse_codec_spec(spec));
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const CodecSpec& spec = wanted[b];
+    const bool is_new = pipeline.exchanges()[b] == nullptr;
+    if (!is_new && spec == specs_[b]) continue;
+    if (spec.feedback && hosts_.size() > 1) state_.need_residual();
+    const ExchangeStats stats = is_new ? ExchangeStats{} : pipeline.exchange(b).stats();
+    pipeline.set_exchange(b, nullptr);  // refers to the codec
+    MadeExchange made = make_exchange(b, spec);
+    codecs_[b] = std::move(made.codec);
+    made.exchange->set_stats(stats);
+    pipeline.set_exchange(b, std::move(made.exchange));
+    specs_[b] = spec;
+    buckets_[b].codec = spec.text();
+  }
+  pipeline.fit_buffers();
+}
+
+MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec) {
+  const Bucket& bucket = buckets_[b];
+  const bool has_residual = spec.feedback && state_.has_residual();
+  const bool has_velocity = bucket.velocity != Bucket::Velocity::off;
+  const ExchangeKind& kind = exchange_kind(spec);
+  if (kind.has_momentum) {
+    state_.need_velocity({.momentum = static_cast<float>(spec.number("momentum")),
+                          .clip = spec.number("clip"),
+                          .ranks = hosts_.size()});
+  } else if (has_velocity) {
+    state_.need_velocity({.momentum = options_.momentum, .has_nesterov = options_.has_nesterov});
+  }
+  ExchangeRequest request = {
+      .setup = {.transport = &transport(),
+                .bucket = checked_cast<std::uint32_t>(b),
+                // The same numbers whatever the codec is, so that those of a warm-up
+                // can be replaced.
+                .stream = checked_cast<std::uint32_t>(b * most_streams()),
+                .offset = bucket.offset,
+                .gradient = gradient_.subspan(bucket.offset, bucket.elements),
+                .residual = has_residual ? state_.residual().data() + bucket.offset : nullptr,
+                .codec = exact_.get(),
+                .exact = exact_.get(),
+                .seed = options_.seed,
+                .segment = segment_floats(options_.segment_bytes, *exact_),
+                .window = options_.window,
+                .hosts = hosts_,
+                .trace = options_.trace,
+                .rate = has_rate(spec) ? &rate_ : nullptr,
+                .stop_wish = options_.stop_wish},
+      .segment_bytes = options_.segment_bytes,
+      .spec = &spec,
+      .topology = &topology_of(b),
+      .tensors = bucket.tensors,
+      .device = options_.device,
+      .velocity = state_.velocity()};
+  MadeExchange made = kind.make(request);
+  if (!has_velocity) return made;
+  // In a warm-up everything is delivered, which would leave no velocity.
+  const bool is_masked = bucket.velocity == Bucket::Velocity::masked && spec.feedback;
+  made.exchange =
+      make_velocity_exchange({.setup = request.setup,
+                              .inner = std::move(made.exchange),
+                              .velocity = state_.velocity(),
+                              .mask = is_masked ? VelocityMask::by_delivered : VelocityMask::none});
+  return made;
+}
+
+const Topology& BucketExchanges::topology_of(std::size_t bucket) const {
+  const std::string& own = buckets_[bucket].topology;
+  return find_topology(own.empty() ? options_.topology : own);
+}
+
+std::optional<std::uint64_t> BucketExchanges::wire_bytes(std::size_t bucket) const {
+  const Codec& codec = codec_of(bucket);
+  const std::size_t segment = segment_floats(options_.segment_bytes, codec);
+  if (!codec.fixed_payload_bytes(segment)) return std::nullopt;
+  std::uint64_t bytes = 0;
+  for (const std::size_t floats : sums_of(bucket)) {
+    const ExchangeShape shape = {
+        .elements = floats, .ranks = hosts_.size(), .segment = segment, .turn = bucket};
+    bytes += topology_of(bucket).wire_bytes(shape, hosts_, rank(), codec);
+  }
+  return bytes;
+}
+
+ExchangePlan BucketExchanges::plan_of(std::size_t bucket) const {
+  const ExchangeShape shape = {.elements = buckets_[bucket].elements,
+                               .ranks = hosts_.size(),
+                               .segment = segment_floats(options_.segment_bytes, codec_of(bucket)),
+                               .turn = bucket};
+  return topology_of(bucket).plan(shape, hosts_, rank(), options_.window);
+}
+
+std::size_t BucketExchanges::hops(std::size_t bucket) const {
+  return topology_of(bucket).hops(hosts_.size(), hosts_) * sums_of(bucket).size();
+}
+
+double BucketExchanges::wire_factor(std::size_t bucket) const {
+  return topology_of(bucket).wire_factor(hosts_.size(), hosts_, rank());
+}
+
+std::vector<std::size_t> BucketExchanges::sums_of(std::size_t bucket) const {
+  return exchange_kind(specs_[bucket])
+      .sums(specs_[bucket], buckets_[bucket].elements, buckets_[bucket].tensors);
+}
+
+double BucketExchanges::residual_squares(std::size_t bucket) const {
+  if (!state_.has_residual() || !specs_[bucket].feedback) return 0.0;
+  return state_.residual_squares(buckets_[bucket].offset, buckets_[bucket].elements);
+}
+
+}  // namespace dp
