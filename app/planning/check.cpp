@@ -21,6 +21,7 @@
 #include "comm/mpi/network_interface.hpp"
 #include "comm/rate/auto_rate.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
+#include "io/files/text_table.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/host_memory.hpp"
 
@@ -229,7 +230,6 @@ TextTable pair_table(const Communicator& comm, const std::vector<HostPair>& pair
 struct Measured {
   RankFacts mine;
   double checkpoint_bytes = 0;  // of this rank's part
-  double gradient_bytes = 0;
   std::string data, model;
   std::vector<HostPair> pairs;
   double one_host_bytes_per_s = 0;
@@ -257,8 +257,6 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
     result.mine.free_bytes =
         static_cast<double>(free_bytes) + static_cast<double>(run.replica->network().arena_bytes());
     result.checkpoint_bytes = checkpoint_bytes(run, options);
-    result.gradient_bytes =
-        sizeof(float) * static_cast<double>(run.replica->network().parameters().size());
     result.data =
         fmt::format("{} training and {} test images, the same on all ranks (hash {:016x})",
                     format_count(static_cast<std::int64_t>(run.data.train->count())),
@@ -327,27 +325,13 @@ int check_run(const Options& options, Communicator& comm) {
             fmt::format("disk: rank {} on host {}: {}", rank, comm.hosts()[rank], disks[rank]));
       }
     }
-    double bytes_per_s = here.one_host_bytes_per_s;
+    if (here.one_host_bytes_per_s > 0) {
+      std::printf("network: one host, %s between its ranks\n",
+                  format_bit_rate(8 * here.one_host_bytes_per_s).c_str());
+    }
     if (!here.pairs.empty()) {
       print("links between hosts, in both directions at the same time",
             pair_table(comm, here.pairs));
-      const HostPair& slowest =
-          *std::ranges::min_element(here.pairs, {}, &HostPair::slower_bytes_per_s);
-      bytes_per_s = slowest.slower_bytes_per_s();
-    }
-    const double compute_s = std::ranges::max_element(all, {}, &RankFacts::compute_s)->compute_s;
-    if (bytes_per_s > 0 && compute_s > 0) {
-      const CompressChoice choice = parse_compress(options.compress);
-      const CodecAdvice advice =
-          advise_codec({.compute_s = compute_s,
-                        .gradient_bytes = here.gradient_bytes,
-                        .ranks = all.size(),
-                        .chosen = choice.is_auto() ? choice.codec : options.compress},
-                       bytes_per_s);
-      print(fmt::format("a step at {}, the slowest link (estimates)",
-                        format_bit_rate(8 * bytes_per_s)),
-            advice.table);
-      std::printf("advice: %s\n", advice.text.c_str());
     }
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       if (std::abs(all[rank].clock_s) < kLateClock_s) continue;

@@ -1,5 +1,5 @@
-// dptrain --check: tries out, in seconds, what a run with the same options needs, and says what was
-// found: hosts, network, memory, disk, clocks, data, and what the network means for --compress.
+// dptrain --check: tries out, in seconds, what a run with the same options needs, and reports what
+// it finds: hosts, network, memory, disk, clocks and data. It does not rate codecs: see plan.hpp.
 //
 // Nothing is trained and nothing is written, but for a file of no bytes in each output folder,
 // which is removed at once.

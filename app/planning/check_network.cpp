@@ -8,24 +8,9 @@
 #include <sstream>
 
 #include "comm/mpi/network_interface.hpp"
-#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
 namespace {
-
-// Backward takes about two thirds of a step's computation, and gradients leave while it computes.
-constexpr double kBackwardShare = 2.0 / 3.0;
-
-struct Candidate {
-  const char* spec;
-  const char* remark;
-};
-
-constexpr std::array<Candidate, 5> kCandidates = {{{"none", "exact"},
-                                                   {"fp16", "half precision"},
-                                                   {"q8", "trains like fp32"},
-                                                   {"q4", "nearly as well"},
-                                                   {"powersgd:rank=4", "a long way below"}}};
 
 // Addresses of the interfaces that a host uses; zeros behind them.
 using Addresses = std::array<std::uint32_t, 8>;
@@ -62,15 +47,6 @@ void find_routes(Communicator& comm, std::vector<HostPair>& pairs) {
     std::getline(told[static_cast<std::size_t>(pair.first_rank)], pair.there);
     std::getline(told[static_cast<std::size_t>(pair.second_rank)], pair.back);
   }
-}
-
-// What a rank sends in one step on a ring.
-double bytes_of(const StepFigures& step, const std::string& spec) {
-  const double ranks = static_cast<double>(step.ranks);
-  // The factors of PowerSGD depend on shapes; a twentieth is what ResNets have.
-  const CodecSpec codec = parse_codec_spec(spec);
-  const double share = find_codec(codec.name)->is_exchange ? 0.05 : payload_share(codec, {});
-  return 2.0 * (ranks - 1.0) / ranks * step.gradient_bytes * share;
 }
 
 }  // namespace
@@ -152,48 +128,6 @@ NetworkPorts measure_ports(Communicator& comm, const LinkProbe& ring, std::span<
   NetworkPorts ports = ports_of(ring, differ ? probe_hosts(comm) : std::vector<HostPair>(), hosts);
   ports.burst_bytes = probe_burst(comm, ring);
   return ports;
-}
-
-CodecAdvice advise_codec(const StepFigures& step, double bytes_per_s) {
-  CodecAdvice advice;
-  advice.table.header = {"--compress", "a rank sends a step", "takes", "a step then takes", ""};
-  advice.table.align = {Align::left, Align::right, Align::right, Align::right, Align::left};
-  const double hidden_s = kBackwardShare * step.compute_s;
-  std::vector<std::string> specs;
-  for (const Candidate& one : kCandidates) specs.emplace_back(one.spec);
-  const bool is_known = std::ranges::find(specs, step.chosen) != specs.end();
-  if (!is_known) specs.push_back(step.chosen);
-  std::string best;
-  double best_s = 0, chosen_s = 0, exact_s = 0;
-  for (const std::string& spec : specs) {
-    const double bytes = bytes_of(step, spec), wire_s = bytes / bytes_per_s;
-    const double step_s = step.compute_s + std::max(0.0, wire_s - hidden_s);
-    const auto candidate = std::ranges::find(kCandidates, spec, &Candidate::spec);
-    std::string note = candidate == kCandidates.end() ? "" : candidate->remark;
-    if (spec == step.chosen) note += note.empty() ? "the run's" : ", the run's";
-    advice.table.rows.push_back(
-        {spec, format_bytes(bytes), format_seconds(wire_s), format_seconds(step_s), note});
-    if (spec == step.chosen) chosen_s = step_s;
-    if (spec == "none") exact_s = step_s;
-    // The finest codec that costs less than a tenth of the computation, or else the quickest.
-    const bool costs_little = best_s > 0 && best_s <= 1.1 * step.compute_s;
-    if (candidate != kCandidates.end() && !costs_little && (best.empty() || step_s < best_s)) {
-      best = spec;
-      best_s = step_s;
-    }
-  }
-  advice.text = fmt::format("--compress {}: a step takes about {}, of which {} is computation",
-                            best, format_seconds(best_s), format_seconds(step.compute_s));
-  if (best != "none")
-    advice.text += fmt::format("; without compression {}", format_seconds(exact_s));
-  if (best != step.chosen) {
-    advice.text +=
-        fmt::format("; with the run's {} about {}", step.chosen, format_seconds(chosen_s));
-  }
-  if (best_s > 2.0 * step.compute_s) {
-    advice.text += ". The network is the limit even so: a larger batch or --accumulate helps";
-  }
-  return advice;
 }
 
 }  // namespace dp

@@ -1,4 +1,4 @@
-// The part of --check that measures the network, and what it means for the codec.
+// Measures the links between hosts, for --check and --plan.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,6 @@
 #include "comm/mpi/communicator.hpp"
 #include "comm/network/fluid_network.hpp"
 #include "comm/network/link_probe.hpp"
-#include "io/files/text_table.hpp"
 
 namespace dp {
 
@@ -39,20 +38,5 @@ struct HostPair {
 // The rounds of a tournament in which each of `hosts` meets each other once: pairs of hosts.
 [[nodiscard]] std::vector<std::vector<std::pair<std::size_t, std::size_t>>> tournament(
     std::size_t hosts);
-
-struct CodecAdvice {
-  TextTable table;
-  std::string text;  // one recommendation
-};
-
-struct StepFigures {
-  double compute_s = 0;       // of a step on the slowest rank, without any exchange
-  double gradient_bytes = 0;  // fp32
-  std::size_t ranks = 1;
-  std::string chosen;  // --compress of the run
-};
-
-// Seconds that a step's exchange takes at that rate by codec, beside the time that backward leaves.
-[[nodiscard]] CodecAdvice advise_codec(const StepFigures& step, double bytes_per_s);
 
 }  // namespace dp

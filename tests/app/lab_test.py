@@ -414,7 +414,7 @@ def cuts_and_their_ends() -> None:
 
 
 def check() -> None:
-    """dptrain --check on four hosts, one with a slow link: every pair, advice, and go; then hosts that differ."""
+    """dptrain --check on four hosts, one with a slow link: every pair, and go; then hosts that differ."""
     up("--nodes", "4", "--rate", "20mbit")
     if shutil.which("mpirun") is None:
         skip("no mpirun")
@@ -428,7 +428,7 @@ def check() -> None:
         for rate in rates:
             between(expected / 2, rate, 2 * expected, f"Mbit/s of {pair}")
     assert re.search(r"node2 +node4 .* % +(\w+), 10\.\d+\.\d+\.\d+ +\1, 10\.\d+\.\d+\.\d+\n", text), text
-    assert re.search(r"advice: --compress \S+: a step takes about", text) and "go: this run can start" in text, text
+    assert "go: this run can start" in text, text
     # Other data on one host, and a disk that cannot be written.
     with tempfile.TemporaryDirectory() as top:
         for node in range(1, 5):
