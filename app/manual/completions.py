@@ -106,35 +106,3 @@ def zsh(program: Program, after_dashes: str = "") -> str:
         one_of = [f"1:word:({' '.join(program.one_of)})", "2:folder:_files -/"] if program.one_of else []
         lines += _zsh_arguments(program, "  ", one_of or (["*:file:_files"] if program.words else []))
     return "\n".join([*lines, "}", f"{function} \"$@\""]) + "\n"
-
-
-def bash_after(starters: list[str], programs: list[str]) -> str:
-    """For mpirun and its like, which have no completion of their own: the options of ours that they start."""
-    pattern = " | ".join(f"{name} | */{name}" for name in programs)
-    lines = [f"# bash completion for {', '.join(programs)} after {', '.join(starters)}", "_dptrain_started() {",
-             "  local i name", "  COMPREPLY=()", "  for ((i = 1; i < COMP_CWORD; ++i)); do",
-             f"    case ${{COMP_WORDS[i]}} in {pattern}) ;; *) continue ;; esac",
-             "    name=${COMP_WORDS[i]##*/}",
-             '    declare -F "_$name" >/dev/null || . "${BASH_SOURCE[0]%/*}/$name" 2>/dev/null',
-             '    declare -F "_$name" >/dev/null || return',
-             "    compopt +o bashdefault +o default 2>/dev/null",
-             '    local -a COMP_WORDS=("${COMP_WORDS[@]:i}")', "    local COMP_CWORD=$((COMP_CWORD - i))",
-             '    "_$name"', "    return", "  done", "}",
-             f"complete -o bashdefault -o default -F _dptrain_started {' '.join(starters)}"]
-    return "\n".join(lines) + "\n"
-
-
-def zsh_after(starters: list[str], programs: list[str]) -> str:
-    pattern = "|".join(programs)
-    return f"""#compdef {' '.join(starters)}
-# zsh completion for {', '.join(programs)} after {', '.join(starters)}
-local at=${{words[(i)(*/|)({pattern})]}}
-if ((at < CURRENT)); then
-  words=("${{(@)words[at,-1]}}")
-  ((CURRENT -= at - 1))
-  words[1]=${{words[1]:t}}
-  _normal
-else
-  _default
-fi
-"""

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Makes manual pages and completions:  make_manual.py OUT VERSION DATE NAME=PROGRAM... NAME=SCRIPT.py...
 
-OUT/man has NAME.1 and NAME.1.gz, OUT/bash has NAME and OUT/zsh has _NAME; OUT/bash/_mpirun, OUT/bash/_mpiexec and
-OUT/zsh/_dptrain_started complete what mpirun starts. Options come from each program's --help; NAME.txt beside this file
-has the rest of a page. A PATH in a source tree that has no suffix and begins with #! counts as a script, too.
+OUT/man has NAME.1 and NAME.1.gz, OUT/bash has NAME and OUT/zsh has _NAME. Options come from each program's --help;
+NAME.txt beside this file has the rest of a page. A PATH in a source tree that has no suffix and begins with #! counts as a script, too.
 """
 from __future__ import annotations
 
@@ -16,15 +15,12 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from completions import bash, bash_after, zsh, zsh_after  # noqa: E402
+from completions import bash, zsh  # noqa: E402
 from page import escaped, make_page  # noqa: E402
 from programs import Program, ask, read_script, read_shell_script  # noqa: E402
 
 # What runs another program: its name comes after "--".
 STARTS = {"dptrun": "dptrain"}
-# What starts ranks. bash-completion reads a file _NAME only where nobody brings a file NAME.
-STARTERS = ["mpirun", "mpiexec"]
-STARTED = ["dptrain", "dpbench"]
 
 
 def program_of(name: str, path: str) -> Program:
@@ -61,9 +57,6 @@ def main(out: pathlib.Path, version: str, date: str, pairs: list[str]) -> None:
         (out / "man" / f"{name}.1.gz").write_bytes(gzip.compress(page.encode(), 9, mtime=0))
         (out / "bash" / name).write_text(as_installed(bash(program, STARTS.get(name, ""))))
         (out / "zsh" / f"_{name}").write_text(as_installed(zsh(program, STARTS.get(name, ""))))
-    for starter in STARTERS:
-        (out / "bash" / f"_{starter}").write_text(bash_after(STARTERS, STARTED))
-    (out / "zsh" / "_dptrain_started").write_text(zsh_after(STARTERS, STARTED))
 
 
 if __name__ == "__main__":

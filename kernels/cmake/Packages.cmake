@@ -51,14 +51,6 @@ foreach(name IN LISTS DP_MANUAL_NAMES)
   install(FILES ${DP_MANUAL_FOLDER}/zsh/_${name} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions
           COMPONENT debian_programs EXCLUDE_FROM_ALL)
 endforeach()
-if(DP_MANUAL_NAMES)
-  install(FILES ${DP_MANUAL_FOLDER}/bash/_mpirun ${DP_MANUAL_FOLDER}/bash/_mpiexec
-          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT programs)
-  install(FILES ${DP_MANUAL_FOLDER}/zsh/_dptrain_started
-          DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions COMPONENT texts)
-  install(FILES ${DP_MANUAL_FOLDER}/zsh/_dptrain_started
-          DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT debian_programs EXCLUDE_FROM_ALL)
-endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${doc} COMPONENT texts)
 install(FILES ${PROJECT_SOURCE_DIR}/app/CHANGELOG.md DESTINATION ${doc} COMPONENT texts)
 install(DIRECTORY ${experiments}/cluster DESTINATION ${doc}/examples COMPONENT programs PATTERN README.md EXCLUDE)

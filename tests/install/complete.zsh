@@ -17,7 +17,7 @@ wait_for() { # until the terminal has shown this text
 
 zpty -b shell zsh -f -i
 # The programs are functions that show their arguments.
-zpty -w shell "fpath=($1 \$fpath); autoload -U compinit; compinit -u -D; for p in dptrain dpbench dplab dptrun mpirun; do eval \"\$p() { print -r -- 'ARG''UMENTS' \\\"\\\$@\\\"; }\"; done; echo rea''dy"
+zpty -w shell "fpath=($1 \$fpath); autoload -U compinit; compinit -u -D; for p in dptrain dpbench dplab dptrun; do eval \"\$p() { print -r -- 'ARG''UMENTS' \\\"\\\$@\\\"; }\"; done; echo rea''dy"
 wait_for ready
 complete_line() { # WORDS EXPECTED: the line is sent by a second return, when the rest of a word is there
   zpty -w -n shell "$1"$'\t'
@@ -30,7 +30,4 @@ complete_line 'dpbench la' 'layers'
 complete_line 'dpbench layers --image' 'layers --image-size'
 complete_line 'dplab up --filter n' 'up --filter netem'
 complete_line 'dptrun -np 2 -- dptrain --topolo' '-np 2 -- dptrain --topology'
-complete_line 'mpirun -np 4 dptrain --topolo' '-np 4 dptrain --topology'
-complete_line 'mpirun -np 4 bin/dptrain --compress none --overlap of' '-np 4 bin/dptrain --compress none --overlap off'
-complete_line 'mpirun -np 4 dpbench la' '-np 4 dpbench layers'
 zpty -d shell

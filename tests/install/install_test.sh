@@ -117,14 +117,6 @@ of_pages_and_completions() {
   expect 'netem' _dplab dplab up --filter ne
   expect 'cifar10 cifar100' _dptrain_get_cifar dptrain-get-cifar cif
   expect 'to-torch' _dptrain_weights dptrain-weights to
-  for script in mpirun mpiexec; do
-    expect '--topology' _dptrain_started $script -np 4 dptrain --topo
-    expect 'q8 q8n' _dptrain_started $script --host a:2,b:2 -x A = b "$folder/a folder/dptrain" --overlap off --compress = q8
-    expect 'layers' _dptrain_started $script dpbench la
-    expect '' _dptrain_started $script -np 4 other --topo
-    expect '' _dptrain_started $script -np 4 dptrai
-    [[ $(complete -p $script) == *' -F _dptrain_started '* ]] || fail "$script has no completion"
-  done
   if command -v zsh >/dev/null; then
     zsh -f "$here/complete.zsh" "$folder/prefix/share/zsh/site-functions" >"$folder/zsh" || fail "$(cat "$folder/zsh")"
   fi
