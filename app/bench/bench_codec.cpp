@@ -326,11 +326,11 @@ BenchUsage usage(CodecBenchOptions& options) {
           .help =
               "Measures how fast codecs are, in GB/s of fp32, on one core or on a GPU. SPEC is\n"
               "a codec as dptrain's --compress takes it, such as q8 or q4:block=256; without\n"
-              "any, all codecs with their usual keys, and ecq at two rates, are measured.\n"
+              "any, all codecs are measured, those with a rate also at some rates.\n"
               "\n"
               "The input is normally distributed. Codecs that send values above a threshold get\n"
-              "it scaled so that they send one value in a hundred; ecq:bits= rounds as coarsely\n"
-              "as the bits need.\n",
+              "it scaled so that they send one value in a hundred; a codec with bits= rounds as\n"
+              "coarsely as the bits need.\n",
           .codecs = codec_help(),
           .rows = {choice_row("device", options.device, {"auto", "cpu", "cuda"},
                               "where to compute; auto: on a GPU if there is one"),
@@ -339,14 +339,8 @@ BenchUsage usage(CodecBenchOptions& options) {
 
 Entries entries_of(const std::vector<std::string>& specs) {
   Entries entries;
-  for (const std::string& spec : specs) entries.push_back({spec, parse_codec_spec(spec)});
-  if (!entries.empty()) return entries;
-  for (const CodecInfo& info : codec_list()) {
-    entries.push_back({std::string(info.name), parse_codec_spec(info.name)});
-    if (info.name != "ecq") continue;
-    for (const char* rate : {"ecq:bits=0.35", "ecq:bits=1.2"}) {
-      entries.push_back({rate, parse_codec_spec(rate)});
-    }
+  for (const std::string& spec : specs.empty() ? codec_samples() : specs) {
+    entries.push_back({spec, parse_codec_spec(spec)});
   }
   return entries;
 }

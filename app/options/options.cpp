@@ -29,6 +29,10 @@ namespace {
 constexpr std::array kFolderOptions = {"image-size", "crop", "validation-share", "split-seed",
                                        "bad-images"};
 
+constexpr std::array kRemoved = {
+    RemovedOption{"plan-accuracy",
+                  "experiments/README.md has the losses of studies, dpreport those of your runs"}};
+
 // Options under construction: the table, the values so far and where each came from.
 class Builder {
  public:
@@ -42,7 +46,9 @@ class Builder {
   [[nodiscard]] Options resolve();
 
  private:
-  [[nodiscard]] CommandLine command_line() const { return {.table = table_, .program = "dptrain"}; }
+  [[nodiscard]] CommandLine command_line() const {
+    return {.table = table_, .program = "dptrain", .removed = kRemoved};
+  }
   [[nodiscard]] const OptionRow& row_of(std::string_view name) const;
   void set(const OptionRow& row, const std::string& value, Layer layer);
   [[nodiscard]] Layer layer_of(const std::string& name) const;
@@ -255,7 +261,7 @@ void Builder::resolve_codec_defaults() {
 void Builder::resolve_plan() {
   if (options_.action == Options::Action::plan) return;
   for (const char* name : {"plan-ranks", "plan-batches", "plan-rates", "plan-delay-ms",
-                           "plan-codecs", "plan-topologies", "plan-sync", "plan-accuracy"}) {
+                           "plan-codecs", "plan-topologies", "plan-sync"}) {
     if (layer_of(name) == Layer::command_line) {
       throw_error(ErrorKind::usage, "--{}: only with --plan", name);
     }

@@ -80,7 +80,7 @@ OptionRow codecs_row(const OptionContext& context, std::vector<std::string>& fie
           .placeholder = "SPEC,...",
           .help = "codecs as --compress takes them, joined by commas",
           .allowed = "codecs joined by commas",
-          .shown_default = "those from none to topk that most runs take, and the run's",
+          .shown_default = "all, auto, and the run's",
           .set =
               [check = context.check_compress, &field](std::string_view text) {
                 field = split_specs(text);
@@ -148,9 +148,7 @@ std::vector<OptionRow> plan_rows(const OptionContext& context, Options& options)
                  "at every step",
                  "the run's"),
       codecs_row(context, plan.codecs),
-      topologies_row(context, plan.topologies),
-      on_off_row("plan-accuracy", plan.has_accuracy,
-                 "add what the codec did to the training loss in this project's studies")};
+      topologies_row(context, plan.topologies)};
   for (OptionRow& row : rows) row = plan_row(std::move(row), options);
   return rows;
 }

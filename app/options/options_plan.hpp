@@ -17,9 +17,8 @@ struct PlanOptions {
   std::vector<std::string> rates;     // parse_bit_rate; empty: as measured
   double delay_ms = 0;                // one way, of the links that `rates` state
   std::vector<std::int64_t> sync;     // steps between two exchanges; empty: the run's
-  std::vector<std::string> codecs;    // specs; empty: plan.cpp has a list
+  std::vector<std::string> codecs;    // specs; empty: all (plan_choices.hpp)
   std::vector<std::string> topologies = {"ring", "direct"};
-  bool has_accuracy = false;
 };
 
 // "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, which are also inside a spec. What has

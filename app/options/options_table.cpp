@@ -204,16 +204,15 @@ std::vector<OptionRow> output_and_calls(Options& options) {
   std::vector<OptionRow> rows = output_rows(options);
   for (OptionRow& row : std::vector<OptionRow>{
            config_row(),
-           action_row(
-               "check", Options::Action::check,
-               "try out hosts, network, memory, disk and data for a run with these options, say "
-               "in a table what was found and what it means for --compress, then end",
-               options),
+           action_row("check", Options::Action::check,
+                      "try out hosts, network, memory, disk and data for a run with these options, "
+                      "report what was found, then end",
+                      options),
            action_row(
                "plan", Options::Action::plan,
                "compute a few steps of this run, measure codecs and the network, predict "
                "from that how long a step takes with other codecs, topologies, ranks and links, "
-               "say in tables what to take and why, then end",
+               "rank them in tables by time and bytes, then end",
                options),
            action_row("print-config", Options::Action::print_config,
                       "print all options with their final values as a file for --config, "

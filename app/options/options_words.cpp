@@ -33,6 +33,9 @@ std::string_view without_dashes(std::string_view word) {
 }  // namespace
 
 std::string CommandLine::did_you_mean(std::string_view word, std::string_view dashes) const {
+  for (const RemovedOption& old : removed) {
+    if (old.name == without_dashes(word)) return fmt::format("it was removed; {}", old.instead);
+  }
   std::vector<std::string> names;
   for (const OptionGroup& group : table) {
     for (const OptionRow& row : group.rows) names.push_back(row.name);

@@ -8,6 +8,7 @@
 // name; values that are missing, empty or hold control characters; words that belong to no option.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,14 +27,21 @@ struct GivenWords {
   std::vector<std::string> others;   // words that are neither options nor their values
 };
 
+// An option that an earlier version had, and a sentence about what to use in its place.
+struct RemovedOption {
+  std::string_view name, instead;
+};
+
 // What the words of a command line are read as.
 struct CommandLine {
   const OptionTable& table;
   std::string_view program;  // for "see dptrain --help"
   bool takes_words = false;  // other words than options and values
+  std::span<const RemovedOption> removed = {};
 
   [[nodiscard]] GivenWords split(const std::vector<std::string>& arguments) const;
-  // "did you mean --epochs?" with the nearest option's name, or where to look.
+  // "did you mean --epochs?" with the nearest option's name, or where to look; for a removed option
+  // what to use in its place.
   [[nodiscard]] std::string did_you_mean(std::string_view word, std::string_view dashes) const;
 
  private:

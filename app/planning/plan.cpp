@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <optional>
@@ -11,8 +12,8 @@
 #include "app/options/round_schedule.hpp"
 #include "app/output/recorder.hpp"
 #include "app/planning/check_network.hpp"
-#include "app/planning/codec_accuracy.hpp"
 #include "app/planning/plan_choices.hpp"
+#include "app/planning/plan_table.hpp"
 #include "app/planning/prediction.hpp"
 #include "app/process/rank_main.hpp"
 #include "app/training/run_batches.hpp"
@@ -27,8 +28,8 @@
 namespace dp {
 namespace {
 
-// What `rate` is about: its small tensors have a codec of their own.
-constexpr const char* kCodecOfRate = "ecq:bits=0.35";
+// The line `rate:` is about auto's codec, whose small tensors have a codec of their own.
+std::string codec_of_rate() { return parse_compress("auto").codec; }
 
 Options rehearsal_options(const Options& options) {
   Options trial = options;
@@ -162,14 +163,8 @@ std::string hidden_bits(const Calibration& calibration, const StepChoice& choice
       budget.bits_per_value, *budget.binding + 1, choice.buckets.size());
 }
 
-std::string loss_text(const PlanRow& row) {
-  const auto loss = loss_of_studies(row);
-  if (!loss) return "not tried";
-  return fmt::format("{:+.1f} %", 100.0 * (*loss - 1.0));
-}
-
-PlanRow row_of(const Options& options, const Calibration& calibration, const std::string& codec,
-               std::size_t sync_every, const StepChoice& choice, const Prediction& predicted) {
+PlanRow row_of(const std::string& codec, std::size_t sync_every, const StepChoice& choice,
+               const Prediction& predicted) {
   const StepForecast& step = predicted.step;
   PlanRow row = {.topology = choice.topology,
                  .codec = codec,
@@ -178,42 +173,8 @@ PlanRow row_of(const Options& options, const Calibration& calibration, const std
                  .exposed_s = step.exposed_s,
                  .compute_s = step.step_s - step.exposed_s,
                  .sent_bytes = step.most_sent_bytes};
-  if (choice.limits) {
-    const DeviceKind device = calibration.shares_processor ? DeviceKind::cpu : DeviceKind::cuda;
-    const bool has_velocities = sync_every == 1 && auto_sends_velocities(options, device);
-    row.sent_as = codec_at(parse_compress(codec, has_velocities).codec, predicted.bits);
-    row.bits = predicted.bits;
-  }
+  if (choice.limits && !std::isnan(predicted.bits)) row.bits = predicted.bits;
   return row;
-}
-
-TextTable table_of(const std::vector<PlanRow>& rows, bool has_accuracy) {
-  TextTable table;
-  table.header = {"--topology", "--compress", "step", "computes", "waits", "a rank sends"};
-  table.align = {Align::left, Align::left, Align::right, Align::right, Align::right, Align::right};
-  if (has_accuracy) {
-    table.header.emplace_back("loss in studies");
-    table.align.push_back(Align::right);
-  }
-  const bool has_rounds =
-      std::ranges::any_of(rows, [](const PlanRow& row) { return row.sync_every > 1; });
-  if (has_rounds) {
-    table.header.emplace(table.header.begin(), "--sync-every");
-    table.align.emplace(table.align.begin(), Align::right);
-  }
-  const auto sync_text = [](const PlanRow& row) {
-    if (row.sync_every == 1) return std::string("off");
-    return std::to_string(row.sync_every) + (row.is_chosen ? " (auto)" : "");
-  };
-  for (const PlanRow& row : rows) {
-    table.rows.push_back({row.topology, row.text(), format_seconds(row.step_s),
-                          format_seconds(row.compute_s), format_seconds(row.exposed_s),
-                          format_bytes(row.sent_bytes)});
-    if (has_accuracy) table.rows.back().push_back(loss_text(row));
-    if (!has_rounds) continue;
-    table.rows.back().insert(table.rows.back().begin(), sync_text(row));
-  }
-  return table;
 }
 
 // What the planned runs are trained on.
@@ -280,30 +241,31 @@ void print_plans(const Options& options, const Calibration& calibration,
                   choice_for(options, calibration, network, topology, codec, length);
               choice.batch_factor = factor;
               const Prediction predicted = predict_step(calibration, choice);
-              rows.push_back(row_of(options, calibration, codec, length, choice, predicted));
+              rows.push_back(row_of(codec, length, choice, predicted));
               const std::size_t steps =
                   most_of_auto > 0 && can_be_in_rounds(codec)
                       ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
                       : 1;
               if (steps == 1) continue;
               set_rounds(options, calibration, steps, choice);
-              chosen.push_back(row_of(options, calibration, codec, steps, choice,
-                                      predict_step(calibration, choice)));
+              chosen.push_back(row_of(codec, steps, choice, predict_step(calibration, choice)));
               chosen.back().is_chosen = true;
             }
           }
         }
         rows.insert(rows.end(), chosen.begin(), chosen.end());
+        rank_rows(rows);
         // In rounds nothing hides.
         if (ranks > 1 && std::ranges::count(sync_lengths(options, learning_rate), 1u) > 0) {
-          StepChoice choice = choice_for(options, calibration, network, "direct", kCodecOfRate, 1);
+          StepChoice choice =
+              choice_for(options, calibration, network, "direct", codec_of_rate(), 1);
           choice.batch_factor = factor;
           hidden = hidden_bits(calibration, choice);
         }
         std::printf("\n%lld rank%s x %lld images, %s\n%s", static_cast<long long>(ranks),
                     ranks == 1 ? "" : "s", static_cast<long long>(batch), network.name.c_str(),
-                    format_table(table_of(rows, options.plan.has_accuracy), 2).c_str());
-        std::printf("take: %s\n", advise(rows).text.c_str());
+                    format_table(table_of(rows), 2).c_str());
+        std::printf("quickest: %s\n", quickest_text(rows).c_str());
         if (!hidden.empty()) std::printf("rate: %s\n", hidden.c_str());
         if (!note.empty()) std::printf("note: %s\n", note.c_str());
       }
@@ -339,7 +301,7 @@ void plan_run(const Options& options, Communicator& comm) {
     // Small tensors may have another codec than the rest.
     std::vector<std::string> codecs = {"none"};
     std::vector<std::string> specs = codecs_of(options);
-    specs.emplace_back(kCodecOfRate);
+    specs.push_back(codec_of_rate());
     bool has_dense = false;
     for (const std::string& text : specs) {
       const CompressChoice compress = parse_compress(text);
@@ -363,7 +325,7 @@ void plan_run(const Options& options, Communicator& comm) {
         calibration.steps.size() == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "" : "s",
         comm.size() == 1 ? "s" : "", format_seconds(calibration.compute_s()).c_str());
     if (options.sync_every != "off") {
-      std::printf("exchange %s; the losses of studies are those of an exchange at every step\n",
+      std::printf("exchange %s\n",
                   parse_round_schedule("--sync-every", options.sync_every).text().c_str());
     }
     if (most_steps_of_auto(options) > 0) {
@@ -371,6 +333,9 @@ void plan_run(const Options& options, Communicator& comm) {
     }
     std::fputs(left_out(options, learning_rate).c_str(), stdout);
     print_plans(options, calibration, measured, images, learning_rate);
+    std::printf(
+        "\naccuracy: not predicted; experiments/README.md has the losses of studies by codec, and "
+        "dpreport shows those of your runs\n");
   });
 }
 

@@ -3,36 +3,25 @@
 #include <fmt/ranges.h>
 
 #include <cstdint>
-#include <iterator>
 #include <set>
 
 #include "app/options/round_schedule.hpp"
+#include "app/training/run_options.hpp"
 #include "comm/rate/auto_rate.hpp"
 #include "comm/reducer/reducer.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
-namespace {
-
-// From fine to coarse; auto, whose rate follows from the network, comes after its fixed rates.
-constexpr const char* kCodecs[] = {"none",
-                                   "fp16",
-                                   "q8",
-                                   "q4",
-                                   "ecq:bits=0.6",
-                                   "ecq:bits=0.35",
-                                   "ecq:bits=0.1",
-                                   "auto",
-                                   "powersgd:rank=4",
-                                   "topk:ratio=0.01"};
-
-}  // namespace
 
 std::vector<std::string> codecs_of(const Options& options) {
   std::vector<std::string> texts = options.plan.codecs;
   if (texts.empty()) {
-    texts.assign(std::begin(kCodecs), std::end(kCodecs));
+    const bool can_leave = net::can_leave_momentum(optimizer_options(options).kind);
+    for (const std::string& sample : codec_samples()) {
+      if (can_leave || !takes_momentum(parse_codec_spec(sample))) texts.push_back(sample);
+    }
+    texts.emplace_back("auto");
     texts.push_back(options.compress);
   }
   std::vector<std::string> once;

@@ -10,7 +10,8 @@
 
 namespace dp {
 
-// The codecs of the table, each once, from fine to coarse where the options name none.
+// The codecs of the table, each once: --plan-codecs, or all that the run's optimiser allows, auto
+// and the run's own.
 [[nodiscard]] std::vector<std::string> codecs_of(const Options& options);
 // Steps between exchanges: those of --plan-sync, or the run's at its highest learning rate.
 [[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options, double learning_rate);

@@ -101,6 +101,7 @@ inline constexpr CodecParameter kEcqParameters[] = {
                      "delivered",
                      "off|on|masked"),
     feedback_parameter()};
+inline constexpr std::string_view kEcqSamples[] = {"ecq", "ecq:bits=0.35", "ecq:bits=1.2"};
 inline constexpr CodecParameter kRandKParameters[] = {
     ratio_parameter(0.01),
     choice_parameter("scale", "times n/k, which makes it unbiased", "off|on"),
@@ -145,7 +146,8 @@ inline constexpr std::tuple kCodecRows{
                        .is_biased = true,
                        .parameters = kEcqParameters,
                        .small_codec = "q8:block=256",
-                       .topology = "direct"}},
+                       .topology = "direct",
+                       .samples = kEcqSamples}},
     HostCodecRow<Threshold>{{.name = "threshold",
                              .help = "values from a magnitude on, the rest accumulates",
                              .is_biased = true,

@@ -152,6 +152,15 @@ const CodecInfo* find_codec(std::string_view name) {
   return nullptr;
 }
 
+std::vector<std::string> codec_samples() {
+  std::vector<std::string> samples;
+  for (const CodecInfo& info : codec_list()) {
+    if (info.samples.empty()) samples.emplace_back(info.name);
+    samples.insert(samples.end(), info.samples.begin(), info.samples.end());
+  }
+  return samples;
+}
+
 HelpEntries codec_help() {
   HelpEntries entries;
   for (const CodecInfo& info : codec_list()) {

@@ -94,6 +94,8 @@ struct CodecInfo {
   std::string_view small_codec = "none";
   // The topology that suits it where none is chosen; empty: the usual one.
   std::string_view topology = {};
+  // The specs with which dpbench and --plan measure it; empty: its name alone.
+  std::span<const std::string_view> samples = {};
   // The codec is an exchange of its own and not a way to write segments: make_codec returns null.
   bool is_exchange = false;
 
@@ -111,6 +113,8 @@ using HelpEntries = std::vector<std::pair<std::string, std::string>>;
 
 // All codecs, in the order in which help lists them.
 [[nodiscard]] std::span<const CodecInfo> codec_list();
+// The samples of all codecs, in the same order.
+[[nodiscard]] std::vector<std::string> codec_samples();
 // Null where no codec has that name.
 [[nodiscard]] const CodecInfo* find_codec(std::string_view name);
 

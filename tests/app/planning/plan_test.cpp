@@ -1,69 +1,99 @@
-// What --plan advises, on tables made by hand, and what it reads from its options.
-#include "app/planning/plan.hpp"
+// The tables of --plan, made by hand, and what it compares and reads from its options.
+#include "app/planning/plan_table.hpp"
 
 #include <gtest/gtest.h>
 
-#include "app/planning/codec_accuracy.hpp"
+#include <algorithm>
+
+#include "app/planning/plan_choices.hpp"
 #include "app/training/run_options.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
 namespace {
 
-PlanRow row(const char* topology, const char* codec, double step_s, double exposed_s) {
-  return {.topology = topology, .codec = codec, .step_s = step_s, .exposed_s = exposed_s};
+PlanRow row(const char* topology, const char* codec, double step_s, double exposed_s,
+            double sent_bytes) {
+  return {.topology = topology,
+          .codec = codec,
+          .step_s = step_s,
+          .exposed_s = exposed_s,
+          .sent_bytes = sent_bytes};
 }
 
-TEST(PlanAdvice, TheFinestThatIsNearlyTheFastest) {
-  // topk is faster, but no study had it near fp32.
-  const std::vector<PlanRow> rows = {row("ring", "none", 2.0, 1.0), row("ring", "fp16", 1.04, 0.05),
-                                     row("ring", "q8", 1.0, 0.01),
-                                     row("ring", "topk:ratio=0.01", 0.5, 0.0)};
-  const PlanAdvice advice = advise(rows);
-  EXPECT_EQ(advice.row, 1u);
-  EXPECT_TRUE(advice.text.starts_with("--topology ring --compress fp16: 1.04 s a step"))
-      << advice.text;
-  EXPECT_EQ(advice.text.find("topk"), std::string::npos) << "hardly waits";
+TEST(PlanTable, IsRankedByTimeAndThenByBytes) {
+  std::vector<PlanRow> rows = {row("ring", "none", 2.0, 1.0, 4e6), row("ring", "q8", 1.0, 0, 1e6),
+                               row("direct", "q4", 1.0, 0, 5e5), row("direct", "q8", 1.0, 0, 1e6),
+                               row("ring", "topk", 0.5, 0, 1e4)};
+  rank_rows(rows);
+  std::vector<std::string> order;
+  for (const PlanRow& one : rows) order.push_back(one.topology + " " + one.codec);
+  EXPECT_EQ(order, (std::vector<std::string>{"ring topk", "direct q4", "ring q8", "direct q8",
+                                             "ring none"}));
 }
 
-TEST(PlanAdvice, SaysWhatACoarserCodecWouldTakeAndCost) {
-  const PlanAdvice advice = advise(
-      {row("ring", "none", 9.0, 8.0), row("ring", "q8", 3.0, 2.0), row("direct", "q2", 1.1, 0.1)});
-  EXPECT_EQ(advice.row, 1u);
-  EXPECT_NE(advice.text.find("q2 would take 1.10 s, with +16 % loss"), std::string::npos)
-      << advice.text;
-  EXPECT_NE(advice.text.find("A larger batch"), std::string::npos) << advice.text;
+TEST(PlanTable, NamesTheQuickestAndWhatSendsMoreInAboutTheSameTime) {
+  const std::string text =
+      quickest_text({row("ring", "q4", 1.0, 0.01, 5e5), row("ring", "q8", 1.03, 0.04, 1e6),
+                     row("tree", "none", 1.04, 0.0, 9e6), row("ring", "fp16", 1.051, 0.06, 2e6)});
+  EXPECT_EQ(text,
+            "--topology ring --compress q4: 1.00 s a step, of which it waits 10.0 ms for the "
+            "network; within 5 % of that, q8 sends the most (1.00 MB, 1.03 s a step)");
 }
 
-TEST(PlanAdvice, RoundsAreNamedWhereTheyAreQuickerAndNotTakenForAsGood) {
-  std::vector<PlanRow> rows = {row("ring", "none", 9.0, 8.0), row("ring", "q8", 3.0, 2.0),
-                               row("ring", "none", 1.5, 0.5), row("ring", "q8", 1.1, 0.1)};
-  rows[2].sync_every = rows[3].sync_every = 16;
-  const PlanAdvice advice = advise(rows);
-  EXPECT_EQ(advice.row, 1u);
-  EXPECT_NE(advice.text.find("q8 --sync-every 16 would take 1.10 s."), std::string::npos)
-      << advice.text;
-  // All rows are of rounds: the run's own.
-  rows.erase(rows.begin(), rows.begin() + 2);
+TEST(PlanTable, SaysWhatWaitsLessOften) {
+  const std::string text =
+      quickest_text({row("ring", "q8", 3.0, 2.0, 1e6), row("ring", "none", 9.0, 8.0, 4e6)});
   EXPECT_TRUE(
-      advise(rows).text.starts_with("--topology ring --compress q8 --sync-every 16: 1.10 s"))
-      << advise(rows).text;
+      text.ends_with("for the network. A larger batch, --accumulate or --sync-every waits "
+                     "less often"))
+      << text;
 }
 
-TEST(PlanAdvice, WithoutAStudyTheFastestCounts) {
-  const PlanAdvice advice = advise({row("ring", "q16", 2.0, 0.0), row("ring", "fp8", 1.0, 0.0)});
-  EXPECT_EQ(advice.row, 1u);
-  EXPECT_NE(advice.text.find("no study has tried"), std::string::npos) << advice.text;
+TEST(PlanTable, RoundsAreNamedIfTheyAreQuickerAndNotTakenForAsGood) {
+  std::vector<PlanRow> rows = {row("ring", "q8", 1.1, 0.1, 5e4), row("ring", "none", 1.5, 0.5, 2e5),
+                               row("ring", "q8", 3.0, 2.0, 1e6),
+                               row("ring", "none", 9.0, 8.0, 4e6)};
+  rows[0].sync_every = rows[1].sync_every = 16;
+  const std::string text = quickest_text(rows);
+  EXPECT_TRUE(text.starts_with("--topology ring --compress q8: 3.00 s a step")) << text;
+  EXPECT_NE(text.find(". --topology ring --compress q8 --sync-every 16 would take 1.10 s."),
+            std::string::npos)
+      << text;
+  // All rows are of rounds: the run's own.
+  rows.resize(2);
+  EXPECT_TRUE(quickest_text(rows).starts_with(
+      "--topology ring --compress q8 --sync-every 16: 1.10 s a step"))
+      << quickest_text(rows);
 }
 
-// auto is as good as what it sends.
-TEST(PlanAdvice, AutoIsJudgedByWhatItSends) {
-  std::vector<PlanRow> rows = {row("direct", "q8", 3.0, 2.0), row("direct", "auto", 1.0, 0.0)};
-  rows[1].sent_as = "ecq:bits=0.1";
-  rows[1].bits = 0.1;
-  EXPECT_EQ(advise(rows).row, 0u);
-  EXPECT_EQ(rows[1].text(), "auto (0.1 bits)");
-  rows[1].sent_as = "q4";
-  EXPECT_EQ(advise(rows).row, 1u);
+TEST(PlanTable, AutoShowsItsBits) {
+  PlanRow shown = row("direct", "auto", 1.0, 0.0, 1e5);
+  shown.bits = 0.1;
+  EXPECT_EQ(shown.text(), "auto (0.1 bits)");
+  const TextTable table = table_of({shown});
+  EXPECT_EQ(table.rows[0][1], "auto (0.1 bits)");
+  EXPECT_EQ(table.header.size(), table.rows[0].size());
+}
+
+// A codec that is added to the list is in the plan, too.
+TEST(PlanChoices, AreAllCodecsOfTheListThatTheOptimiserAllows) {
+  Options options;
+  options.compress = "q4:block=512";
+  std::vector<std::string> expected = codec_samples();
+  for (const CodecInfo& info : codec_list()) {
+    EXPECT_TRUE(std::ranges::any_of(expected, [&](const std::string& spec) {
+      return parse_codec_spec(spec).name == info.name;
+    })) << info.name;
+  }
+  expected.insert(expected.end(), {"auto", "q4:block=512"});
+  EXPECT_EQ(codecs_of(options), expected);
+  // Adam keeps its momentum, which dgc would take.
+  options.optimizer = Options::Optimizer::adam;
+  std::erase(expected, "dgc");
+  EXPECT_EQ(codecs_of(options), expected);
+  options.plan.codecs = {"q8", "none", "q8:block=2048"};
+  EXPECT_EQ(codecs_of(options), (std::vector<std::string>{"q8", "none"}));
 }
 
 TEST(AutoSendsVelocities, WhereTheOptimiserCanLeaveItsMomentum) {
@@ -84,40 +114,6 @@ TEST(PlanOptions, SpecsAreJoinedByCommasAndHaveSome) {
   EXPECT_EQ(split_specs("q8"), std::vector<std::string>{"q8"});
   EXPECT_EQ(split_specs("q8:block=512,ef=off,none,topk:ratio=0.1"),
             (std::vector<std::string>{"q8:block=512,ef=off", "none", "topk:ratio=0.1"}));
-}
-
-TEST(LossOfStudies, IsThatOfTheTable) {
-  const auto loss = [](const char* spec, const char* topology) {
-    return loss_of_studies(parse_codec_spec(spec), topology);
-  };
-  EXPECT_EQ(loss("none", "tree"), 1.0);
-  EXPECT_NEAR(*loss("fp16", "ring"), 0.838 / 0.855, 1e-12);
-  EXPECT_NEAR(*loss("q8", "ring"), 0.840 / 0.855, 1e-12);
-  EXPECT_NEAR(*loss("q4", "ring"), 0.867 / 0.855, 1e-12);
-  EXPECT_NEAR(*loss("powersgd:rank=4", "ring"), 0.914 / 0.855, 1e-12);
-  EXPECT_NEAR(*loss("topk:ratio=0.01", "ring"), 1.130 / 0.855, 1e-12);
-  EXPECT_NEAR(*loss("topk:ratio=0.01", "direct"), 1.081 / 0.855, 1e-12);
-  EXPECT_NEAR(*loss("q2", "ring"), 1.004 / 0.855, 1e-12);
-  EXPECT_NEAR(*loss("q2", "direct"), 0.992 / 0.855, 1e-12);
-  EXPECT_FALSE(loss("q2:block=512", "ring").has_value());
-  // The rate's points, between them, and beyond them.
-  EXPECT_NEAR(*loss("ecq:bits=0.35", "direct"), 0.859 / 0.872, 1e-12);
-  EXPECT_NEAR(*loss("ecq:bits=0.35", "ring"), 0.879 / 0.872, 1e-12);
-  EXPECT_GT(*loss("ecq:bits=0.25", "direct"), *loss("ecq:bits=0.35", "direct"));
-  EXPECT_LT(*loss("ecq:bits=0.25", "direct"), *loss("ecq:bits=0.12", "direct"));
-  EXPECT_FALSE(loss("ecq:bits=2", "direct").has_value());
-  EXPECT_FALSE(loss("ecq:bits=0.04", "direct").has_value());
-  EXPECT_FALSE(loss("ecq:bits=0.35", "tree").has_value());
-  // Velocities have figures of their own, and other settings none.
-  EXPECT_NEAR(*loss("ecq:bits=0.35,velocity=masked", "direct"), 0.828 / 0.872, 1e-12);
-  EXPECT_NEAR(*loss("ecq:bits=1.2,velocity=on", "direct"), 0.813 / 0.872, 1e-12);
-  EXPECT_FALSE(loss("ecq:bits=0.35,velocity=masked", "ring").has_value());
-  EXPECT_FALSE(loss("ecq:bits=0.35,ef=off", "direct").has_value());
-  EXPECT_FALSE(loss("ecq:bits=0.35,growth=0", "direct").has_value());
-  // As many bits in every step do less than as many in the mean of a run that begins finer.
-  const auto even = loss_of_studies(parse_codec_spec("ecq:bits=0.2"), "direct", true);
-  EXPECT_GT(*even, *loss("ecq:bits=0.2", "direct"));
-  EXPECT_FALSE(loss_of_studies(parse_codec_spec("ecq:bits=0.2"), "ring", true).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,41 @@
+// A table of --plan: its rows, their order, and which row is the quickest.
+//
+// Rows are ranked by predicted time and bytes alone. What a codec costs in accuracy is not
+// predicted: the studies' tables (experiments/README.md) and dpreport have measured losses.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/files/text_table.hpp"
+
+namespace dp {
+
+struct PlanRow {
+  std::string topology, codec;
+  std::size_t sync_every = 1;  // steps between two exchanges
+  bool is_chosen = false;      // sync_every is what --sync-every auto would choose
+  double step_s = 0.0, exposed_s = 0.0, compute_s = 0.0;
+  double sent_bytes = 0.0;                    // the most that a rank sends
+  std::optional<double> bits = std::nullopt;  // a value, of auto
+
+  // "auto (0.31 bits)"
+  [[nodiscard]] std::string text() const;
+};
+
+// The shortest step first; of equally long steps the one that sends fewer bytes first.
+void rank_rows(std::vector<PlanRow>& rows);
+
+[[nodiscard]] TextTable table_of(const std::vector<PlanRow>& rows);
+
+// Names two rows of a ranked table: the quickest one, and of the same topology and rounds the one
+// that sends the most bytes in a step at most kNearQuickest times as long: it drops the least of
+// the gradient. Rows with longer rounds count only if no others are there, because rounds change
+// the training; a quicker one is named with its time. If the quickest row still waits for the
+// network, the text says what would help. Needs at least one row.
+inline constexpr double kNearQuickest = 1.05;
+[[nodiscard]] std::string quickest_text(const std::vector<PlanRow>& rows);
+
+}  // namespace dp
