@@ -225,6 +225,9 @@ TEST_P(Refused, SaysWhatAndWhatIsAllowed) {
 }
 
 const char* const kBatch = "must be a whole number from 1 to 65536";
+const char* const kCadence =
+    "must be a whole number of epochs or steps, or a time, with its unit: 1epoch, 500steps, 30s, "
+    "10min, 2h";
 
 INSTANTIATE_TEST_SUITE_P(
     Numbers, Refused,
@@ -301,6 +304,7 @@ INSTANTIATE_TEST_SUITE_P(
     Choices, Refused,
     testing::Values(
         Bad{{"--device", "cdua"}, "--device cdua: must be auto, cpu or cuda; did you mean cuda?"},
+        Bad{{"--device", "gpu"}, "--device gpu: must be auto, cpu or cuda; did you mean cuda?"},
         Bad{{"--device", "CPU"}, "--device CPU: must be auto, cpu or cuda; did you mean cpu?"},
         Bad{{"--topology", "star"}, "--topology star: must be ring"},
         Bad{{"--nesterov", "1"}, "--nesterov 1: must be on or off"},
@@ -339,6 +343,21 @@ INSTANTIATE_TEST_SUITE_P(
              "reflect"},
             "--crop-fill: only with --crop pad or auto, not resized"},
         Bad{{"--checkpoint", "d", "--accept-build"}, "--accept-build: only with --resume"},
+        Bad{{"--resume"}, "--resume: only with --checkpoint DIR"},
+        Bad{{"--checkpoint", "d", "--checkpoint-every", "10"},
+            std::string("--checkpoint-every 10: ") + kCadence},
+        Bad{{"--checkpoint", "d", "--checkpoint-every", "0.5steps"},
+            std::string("--checkpoint-every 0.5steps: ") + kCadence},
+        Bad{{"--checkpoint", "d", "--checkpoint-every", "0min"},
+            std::string("--checkpoint-every 0min: ") + kCadence},
+        Bad{{"--plan-sync", "4"}, "--plan-sync: only with --plan"},
+        Bad{{"--plan", "--plan-rates", "10mbit,10"},
+            "--plan-rates 10mbit,10: must be rates joined by commas, such as 10mbit,100mbit,1gbit"},
+        Bad{{"--outer-momentum", "0.9"}, "--outer-momentum: only with --sync-every H"},
+        Bad{{"--check", "--progress", "json"},
+            "--progress json: not with --check, which prints tables"},
+        Bad{{"--quiet", "--progress", "json"},
+            "--progress json: not with --quiet, which prints no events"},
         Bad{{"--warmup-epochs", "1"},
             "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
             "constant, step, cosine or poly"},
