@@ -4,16 +4,18 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: tests/run.sh [--no-setup] [ctest's options]
+Usage: tests/run.sh [--no-setup] [quick] [ctest's options]
 
 Installs missing packages, builds everything in build/ and runs the tests. The exit
 code is 0 when all passed. Tests that need a GPU skip by name where there is none.
 
   --no-setup   install nothing
+  quick        only the tests for the everyday loop (labels quick and lint), which take
+               less than four minutes on two cores
 
 Everything else goes to ctest, for example:
 
-  tests/run.sh -L cpu          the tests of one process (labels: cpu, mpi,
+  tests/run.sh -L cpu          the tests of one process (labels: cpu, mpi, quick,
                                gpu, cuda_on_cpu, bundle, slow, lint)
   tests/run.sh -R ring         the tests whose name holds "ring"
   tests/run.sh -LE slow -V     all but the slow ones, with their output
@@ -27,6 +29,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --help) usage; exit 0 ;;
     --no-setup) setup=no ;;
+    quick) options+=(-L '^(quick|lint)$') ;;
     *) options+=("$1") ;;
   esac
   shift

@@ -2,6 +2,9 @@
 # process, and dp_mpi_test(NAME NP 1 2 4 SOURCES ... [the same]) one that runs under mpirun, once for
 # every number of ranks. Labels: cpu or mpi, and what LABELS adds.
 #
+# Both also give the label quick, for the everyday loop: to tests of one process, and to those of 1 and
+# 3 ranks, on the processor. LONG: not to these. dp_quick(TEST...) gives it to tests made by add_test.
+#
 # OPTIMISED: the test's own code computes for seconds. That of others is compiled with -O1, which takes
 # three quarters of the compiler's time; what it tests is compiled as ever.
 #
@@ -63,22 +66,33 @@ function(dp_set_test_level is_optimised)
   endif()
 endfunction()
 
+function(dp_quick)
+  foreach(test IN LISTS ARGN)
+    set_property(TEST ${test} APPEND PROPERTY LABELS quick)
+  endforeach()
+endfunction()
+
 function(dp_test name)
-  cmake_parse_arguments(ARG "DEVICE;OPTIMISED" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "DEVICE;OPTIMISED;LONG" "" "SOURCES;LINK;LABELS" ${ARGN})
   dp_set_test_level(${ARG_OPTIMISED} ${ARG_SOURCES})
   set(environment "${DP_ASAN_OPTIONS}")
+  set(quick quick)
+  if(ARG_LONG)
+    set(quick)
+  endif()
   if(NOT ARG_DEVICE)
     dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_test_main ${ARG_LINK})
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES
-      LABELS "cpu;${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+      LABELS "cpu;${quick};${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77
+      ENVIRONMENT "${environment}")
     return()
   endif()
 
   dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_device_main ${ARG_LINK})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES
-    LABELS "cpu;${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77
+    LABELS "cpu;${quick};${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} SKIP_RETURN_CODE 77
     ENVIRONMENT "${environment};DP_TEST_DEVICE=cpu")
   if(DP_CUDA_ON_CPU)
     dp_program_on_cpu(${name} SOURCES ${ARG_SOURCES} LINK dp_device_main ${ARG_LINK})
@@ -100,7 +114,7 @@ endfunction()
 # more of them.
 cmake_host_system_information(RESULT DP_CORES QUERY NUMBER_OF_LOGICAL_CORES)
 function(dp_add_mpi_tests name program)
-  cmake_parse_arguments(ARG "" "" "NP;ARGUMENTS;LABELS;ENVIRONMENT;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(ARG "LONG" "" "NP;ARGUMENTS;LABELS;ENVIRONMENT;PROPERTIES" ${ARGN})
   foreach(np IN LISTS ARG_NP)
     set(processors ${np})
     if(np GREATER DP_CORES)
@@ -111,25 +125,32 @@ function(dp_add_mpi_tests name program)
     set_tests_properties(${name}_np${np} PROPERTIES
       LABELS "${ARG_LABELS}" TIMEOUT ${DP_TEST_TIMEOUT_S} PROCESSORS ${processors} SKIP_RETURN_CODE 77
       ENVIRONMENT "${DP_MPI_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}" ${ARG_PROPERTIES})
+    if(mpi IN_LIST ARG_LABELS AND np MATCHES "^[13]$" AND NOT ARG_LONG)
+      dp_quick(${name}_np${np})
+    endif()
   endforeach()
 endfunction()
 
 function(dp_mpi_test name)
-  cmake_parse_arguments(ARG "DEVICE;OPTIMISED" "BTL" "NP;SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "DEVICE;OPTIMISED;LONG" "BTL" "NP;SOURCES;LINK;LABELS" ${ARGN})
   dp_set_test_level(${ARG_OPTIMISED} ${ARG_SOURCES})
   set(environment)
+  set(long)
+  if(ARG_LONG)
+    set(long LONG)
+  endif()
   if(ARG_BTL)
     list(APPEND environment OMPI_MCA_btl=${ARG_BTL})
   endif()
   if(NOT ARG_DEVICE)
     dp_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK} dp_mpi_main)
-    dp_add_mpi_tests(${name} ${name} NP ${ARG_NP} LABELS mpi ${ARG_LABELS}
+    dp_add_mpi_tests(${name} ${name} ${long} NP ${ARG_NP} LABELS mpi ${ARG_LABELS}
                      ENVIRONMENT ${environment})
     return()
   endif()
 
   dp_program(${name} SOURCES ${ARG_SOURCES} LINK dp_mpi_device_main ${ARG_LINK})
-  dp_add_mpi_tests(${name} ${name} NP ${ARG_NP} LABELS mpi ${ARG_LABELS}
+  dp_add_mpi_tests(${name} ${name} ${long} NP ${ARG_NP} LABELS mpi ${ARG_LABELS}
                    ENVIRONMENT ${environment} DP_TEST_DEVICE=cpu)
   if(DP_CUDA_ON_CPU)
     dp_program_on_cpu(${name} SOURCES ${ARG_SOURCES} LINK dp_mpi_device_main ${ARG_LINK})
