@@ -85,9 +85,4 @@ double learning_rate_at(const ScheduleOptions& options, double step) {
   return options.learning_rate;
 }
 
-double highest_rate_from(const ScheduleOptions& options, double step) {
-  const double place = has_warmup(options) ? step : place_of_rate(options, step);
-  return place < end_of_rise(options) ? options.learning_rate : learning_rate_at(options, step);
-}
-
 }  // namespace dp::net

@@ -37,7 +37,4 @@ struct ScheduleOptions {
 //   poly      learning_rate * (1 - t) ^ power, t as for cosine; You et al. 2017 with power 2
 [[nodiscard]] double learning_rate_at(const ScheduleOptions& options, double step);
 
-// The same once the rate has reached its peak. While it still rises, the peak.
-[[nodiscard]] double highest_rate_from(const ScheduleOptions& options, double step);
-
 }  // namespace dp::net

@@ -29,12 +29,10 @@ std::vector<OptionRow> round_rows(Options& options) {
   OptionRow every = text_row(
       "sync-every", options.sync_every, "H|auto[:key=value,...]", kRoundSchedules,
       "each rank trains alone for H steps, and then all exchange what their parameters have "
-      "changed "
-      "by, instead of gradients at every step; off: gradients at every step; auto: at every step, "
+      "changed by, instead of gradients at every step; off: gradients at every step; auto: at "
+      "every step, "
       "and where an epoch shows that training waits for that, as seldom as it takes for waiting to "
-      "be a tenth, up to max=N (64) steps; keys: from=E: from "
-      "epoch E on; alpha=X: H grows to (X / learning rate)^2; decay=X: factor for what codecs have "
-      "not delivered yet; state=own|mean: the optimisers' states after a round");
+      "be a tenth, up to max=N (64) steps; from=E: from epoch E on");
   every.set = [&options](std::string_view value) {
     static_cast<void>(parse_round_schedule("--sync-every", value));
     options.sync_every = std::string(value);
@@ -92,12 +90,6 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
       refuse(compress.c_str(),
              "whose velocities need an exchange at every step; allowed: velocity=off");
     }
-    if (schedule.decay < 1.0 && !kept.has_residual) {
-      throw_error(ErrorKind::usage,
-                  "--sync-every {}: decay= is about what a codec has not delivered yet, and {} "
-                  "keeps nothing",
-                  options.sync_every, compress);
-    }
   }
   if (schedule.is_auto()) {
     if (options.sync_delay > 0) {
@@ -106,10 +98,10 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
     }
     return;
   }
-  if (checked_cast<std::size_t>(options.sync_delay) >= schedule.least_steps) {
+  if (checked_cast<std::size_t>(options.sync_delay) >= schedule.steps) {
     throw_error(ErrorKind::usage,
                 "--sync-delay {}: must be below the {} step{} of a round (--sync-every {})",
-                options.sync_delay, schedule.least_steps, schedule.least_steps == 1 ? "" : "s",
+                options.sync_delay, schedule.steps, schedule.steps == 1 ? "" : "s",
                 options.sync_every);
   }
   if (options.epochs > 0 && schedule.from > static_cast<std::size_t>(options.epochs)) {

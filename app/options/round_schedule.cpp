@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <string>
@@ -17,8 +18,21 @@ namespace {
 constexpr WholeRange kSteps{1, 1'000'000}, kEpoch{1, 100'000};
 constexpr WholeRange kMostSteps{2, 1'000'000};
 constexpr std::size_t kUsualMost = 64;
-constexpr RealRange kAlpha{.least = 0, .most = 1000, .is_least_allowed = false};
-constexpr RealRange kDecay{.least = 0, .most = 1};
+constexpr std::array kRemovedKeys = {"alpha", "decay", "state"};
+
+// Earlier builds had them.
+void refuse_removed_keys(std::string_view option, std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return;
+  for (const std::string& pair : split_at_commas(text.substr(colon + 1))) {
+    const std::string key = pair.substr(0, pair.find('='));
+    if (std::ranges::find(kRemovedKeys, key) == kRemovedKeys.end()) continue;
+    throw_error(ErrorKind::usage,
+                "{} {}: the key {}= was removed, because no study has shown a gain from it; must "
+                "be {}",
+                option, shown(text), key, kRoundSchedules);
+  }
+}
 
 RoundSchedule parse(std::string_view text) {
   if (text == "off") return {};
@@ -29,8 +43,7 @@ RoundSchedule parse(std::string_view text) {
     schedule.most_steps = kUsualMost;
     schedule.from = RoundSchedule::kNotChosen;
   } else {
-    schedule.least_steps =
-        checked_cast<std::size_t>(parse_whole("", text.substr(0, colon), kSteps));
+    schedule.steps = checked_cast<std::size_t>(parse_whole("", text.substr(0, colon), kSteps));
   }
   if (colon == text.size()) return schedule;
   std::set<std::string> seen;
@@ -39,16 +52,10 @@ RoundSchedule parse(std::string_view text) {
     const std::string key = pair.substr(0, at), value = pair.substr(std::min(at + 1, pair.size()));
     if (is_auto && key == "max") {
       schedule.most_steps = checked_cast<std::size_t>(parse_whole("", value, kMostSteps));
-    } else if (is_auto && (key == "from" || key == "alpha")) {
+    } else if (is_auto && key == "from") {
       throw_error(ErrorKind::usage, "not with auto");
     } else if (key == "from") {
       schedule.from = checked_cast<std::size_t>(parse_whole("", value, kEpoch));
-    } else if (key == "alpha") {
-      schedule.alpha = parse_real("", value, kAlpha);
-    } else if (key == "decay") {
-      schedule.decay = parse_real("", value, kDecay);
-    } else if (key == "state" && (value == "own" || value == "mean")) {
-      schedule.takes_mean_state = value == "mean";
     } else {
       throw_error(ErrorKind::usage, "unknown");
     }
@@ -60,21 +67,12 @@ RoundSchedule parse(std::string_view text) {
 }  // namespace
 
 RoundSchedule parse_round_schedule(std::string_view option, std::string_view text) {
+  refuse_removed_keys(option, text);
   try {
     return parse(text);
   } catch (const Error&) {
     throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(text), kRoundSchedules);
   }
-}
-
-std::size_t RoundSchedule::steps_at(double learning_rate) const {
-  if (alpha == 0.0) return least_steps;
-  // Longer rounds end with their epoch anyway.
-  constexpr double kMost = 1e9;
-  const double ratio = alpha / learning_rate;
-  const double steps = std::floor(ratio * ratio);
-  if (!(steps < kMost)) return std::max(least_steps, static_cast<std::size_t>(kMost));
-  return std::max(least_steps, static_cast<std::size_t>(steps));
 }
 
 std::size_t chosen_steps(const EpochOfRounds& epoch, std::size_t most) {
@@ -93,10 +91,7 @@ std::string RoundSchedule::text() const {
         "every step, and less often where training would wait for it, up to every {} steps",
         most_steps);
   }
-  std::string every = fmt::format("every {} step{}", least_steps, least_steps == 1 ? "" : "s");
-  if (alpha > 0.0) {
-    every = fmt::format("every max({}, ({:g} / learning rate)^2) steps", least_steps, alpha);
-  }
+  const std::string every = fmt::format("every {} step{}", steps, steps == 1 ? "" : "s");
   return from > 1 ? fmt::format("{} from epoch {} on", every, from) : every;
 }
 

@@ -5,14 +5,6 @@
 //                     parameters have changed by (round_sync.hpp)
 //     from=E          rounds begin with epoch E, counted from 1; before it, gradients are exchanged
 //                     at every step (post-local SGD, Lin et al. 2020)
-//     alpha=X         a round has max(H, floor((X / rate)^2)) steps, with the learning rate of its
-//                     first one (the quadratic synchronization rule, Gu et al. 2024). While the
-//                     rate still rises to its peak, as in a warm-up, with that of the peak: small
-//                     rates would make the longest rounds where parameters change most
-//     decay=X         what codecs have not delivered yet is multiplied by X before each exchange
-//                     (SparseLoCo, Sarfi et al. 2025); 1: it fades with the learning rate
-//                     alone (app/training/round_sync.hpp)
-//     state=own|mean  after a round each rank keeps its optimiser's state, or all take the mean
 //
 //   auto[:key=value,...]  gradients are exchanged at every step until an epoch has waited for the
 //                     exchange more than a tenth of the time that it computed; from then on rounds
@@ -29,24 +21,19 @@
 namespace dp {
 
 struct RoundSchedule {
-  std::size_t least_steps = 0;  // H; 0: no rounds
-  std::size_t from = 1;         // an epoch, counted from 1
+  std::size_t steps = 0;  // H, of a round; 0: no rounds
+  std::size_t from = 1;   // an epoch, counted from 1
   // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is no
   // epoch until the run has chosen them.
   std::size_t most_steps = 0;
-  double alpha = 0.0;  // 0: all rounds have H steps
-  double decay = 1.0;
-  bool takes_mean_state = false;
 
   static constexpr std::size_t kNotChosen = static_cast<std::size_t>(-1);  // as `from`
   [[nodiscard]] bool is_auto() const { return most_steps > 0; }
   // Whether there may be rounds.
-  [[nodiscard]] bool has_rounds() const { return least_steps > 0 || is_auto(); }
+  [[nodiscard]] bool has_rounds() const { return steps > 0 || is_auto(); }
   [[nodiscard]] bool has_rounds_in(std::size_t epoch) const {  // counted from 0
     return has_rounds() && epoch + 1 >= from;
   }
-  // The steps of a round that begins with that learning rate (net::highest_rate_from).
-  [[nodiscard]] std::size_t steps_at(double learning_rate) const;
   // "every 8 steps from epoch 3 on"; of a schedule with rounds.
   [[nodiscard]] std::string text() const;
 };
@@ -69,10 +56,10 @@ inline constexpr double kShareOfWaiting = 0.1;
 
 inline constexpr const char* kRoundSchedules =
     "off, auto[:key=value,...] or H[:key=value,...], H from 1 to 1000000; keys: from=EPOCH from 1 "
-    "to 100000, alpha=X above 0 up to 1000, decay=X from 0 to 1, state=own or mean; of auto: max=N "
-    "from 2 to 1000000, decay=, state=";
+    "to 100000; of auto: max=N from 2 to 1000000";
 
-// Throws Error(usage) with the option's name.
+// Throws Error(usage) with the option's name. For a key of earlier builds it says that it was
+// removed.
 [[nodiscard]] RoundSchedule parse_round_schedule(std::string_view option, std::string_view text);
 
 }  // namespace dp

@@ -117,15 +117,10 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
 }
 
 // sync_every: the steps between two exchanges.
-void set_rounds(const Options& options, const Calibration& calibration, std::size_t sync_every,
-                StepChoice& choice) {
+void set_rounds(const Options& options, std::size_t sync_every, StepChoice& choice) {
   if (sync_every == 1) return;
   choice.round_steps = static_cast<double>(sync_every);
   choice.round_delay = std::min(static_cast<double>(options.sync_delay), choice.round_steps - 1);
-  if (parse_round_schedule("--sync-every", options.sync_every).takes_mean_state) {
-    choice.round_state_bytes =
-        calibration.state_bytes * static_cast<double>(choice.hosts.size() - 1);
-  }
 }
 
 StepChoice choice_for(const Options& options, const Calibration& calibration,
@@ -139,7 +134,7 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
   choice.ports = network.ports;
   choice.hosts = network.hosts;
   choice.overlaps = options.overlap;
-  set_rounds(options, calibration, sync_every, choice);
+  set_rounds(options, sync_every, choice);
   choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
   const std::size_t bucket_bytes =
       options.bucket_mb > 0
@@ -214,8 +209,7 @@ std::string note_single_values(const Options& options, const TrainingImages& ima
 }
 
 void print_plans(const Options& options, const Calibration& calibration,
-                 const MeasuredNetwork& measured, const TrainingImages& training,
-                 double learning_rate) {
+                 const MeasuredNetwork& measured, const TrainingImages& training) {
   const std::size_t most_of_auto = most_steps_of_auto(options);
   std::vector<std::int64_t> all_ranks = options.plan.ranks, batches = options.plan.batches;
   const double images = static_cast<double>(options.global_batch_of(
@@ -233,7 +227,7 @@ void print_plans(const Options& options, const Calibration& calibration,
         std::vector<PlanRow> rows, chosen;
         const double factor = static_cast<double>(batch) / images;
         std::string hidden;
-        for (const std::size_t length : sync_lengths(options, learning_rate)) {
+        for (const std::size_t length : sync_lengths(options)) {
           for (const std::string& codec : codecs_of(options)) {
             for (const std::string& topology : options.plan.topologies) {
               if (!can_run(codec, topology, length)) continue;
@@ -247,7 +241,7 @@ void print_plans(const Options& options, const Calibration& calibration,
                       ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
                       : 1;
               if (steps == 1) continue;
-              set_rounds(options, calibration, steps, choice);
+              set_rounds(options, steps, choice);
               chosen.push_back(row_of(codec, steps, choice, predict_step(calibration, choice)));
               chosen.back().is_chosen = true;
             }
@@ -256,7 +250,7 @@ void print_plans(const Options& options, const Calibration& calibration,
         rows.insert(rows.end(), chosen.begin(), chosen.end());
         rank_rows(rows);
         // In rounds nothing hides.
-        if (ranks > 1 && std::ranges::count(sync_lengths(options, learning_rate), 1u) > 0) {
+        if (ranks > 1 && std::ranges::count(sync_lengths(options), 1u) > 0) {
           StepChoice choice =
               choice_for(options, calibration, network, "direct", codec_of_rate(), 1);
           choice.batch_factor = factor;
@@ -281,10 +275,9 @@ void plan_run(const Options& options, Communicator& comm) {
                       "--plan: one rank has no network to measure; start several ranks, or give "
                       "--plan-rates and --plan-ranks");
   }
-  together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options, options.lr)); });
+  together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options)); });
   Calibration calibration;
   TrainingImages images;
-  double learning_rate = options.lr;
   {
     const Options trial = rehearsal_options(options);
     const std::unique_ptr<Progress> progress = make_progress(trial);
@@ -293,8 +286,6 @@ void plan_run(const Options& options, Communicator& comm) {
     report_single_values(options, images, comm);
     calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
     calibration.tensors = run.replica->tensor_slots();
-    calibration.state_bytes = run.replica->optimizer_bytes();
-    learning_rate = run.schedule.learning_rate;  // with --lr-scaling, of these ranks
     calibration.steps =
         rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
     calibration.cores_per_rank = run.share.cores_per_rank;
@@ -331,8 +322,8 @@ void plan_run(const Options& options, Communicator& comm) {
     if (most_steps_of_auto(options) > 0) {
       std::printf("(auto): as seldom as the run would exchange after an epoch at every step\n");
     }
-    std::fputs(left_out(options, learning_rate).c_str(), stdout);
-    print_plans(options, calibration, measured, images, learning_rate);
+    std::fputs(left_out(options).c_str(), stdout);
+    print_plans(options, calibration, measured, images);
     std::printf(
         "\naccuracy: not predicted; experiments/README.md has the losses of studies by codec, and "
         "dpreport shows those of your runs\n");

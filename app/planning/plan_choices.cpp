@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 
@@ -33,14 +34,14 @@ std::vector<std::string> codecs_of(const Options& options) {
   return once;
 }
 
-std::vector<std::size_t> sync_lengths(const Options& options, double learning_rate) {
+std::vector<std::size_t> sync_lengths(const Options& options) {
   std::vector<std::size_t> lengths;
   for (const std::int64_t length : options.plan.sync) {
     lengths.push_back(checked_cast<std::size_t>(length));
   }
   if (!lengths.empty()) return lengths;
   const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
-  return {rounds.least_steps > 0 ? rounds.steps_at(learning_rate) : 1};
+  return {std::max<std::size_t>(rounds.steps, 1)};
 }
 
 std::size_t most_steps_of_auto(const Options& options) {
@@ -56,9 +57,9 @@ bool can_run(const std::string& codec, const std::string& topology, std::size_t 
          (topology != "hierarchical" || !has_rate(parse_codec_spec(parse_compress(codec).codec)));
 }
 
-std::string left_out(const Options& options, double learning_rate) {
+std::string left_out(const Options& options) {
   std::size_t all = 0, left = 0, in_rounds = 0;
-  for (const std::size_t length : sync_lengths(options, learning_rate)) {
+  for (const std::size_t length : sync_lengths(options)) {
     for (const std::string& codec : codecs_of(options)) {
       for (const std::string& topology : options.plan.topologies) {
         ++all;

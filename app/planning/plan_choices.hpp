@@ -13,8 +13,8 @@ namespace dp {
 // The codecs of the table, each once: --plan-codecs, or all that the run's optimiser allows, auto
 // and the run's own.
 [[nodiscard]] std::vector<std::string> codecs_of(const Options& options);
-// Steps between exchanges: those of --plan-sync, or the run's at its highest learning rate.
-[[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options, double learning_rate);
+// Steps between exchanges: those of --plan-sync, or the run's.
+[[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options);
 // 0 where the plan does not ask what --sync-every auto would choose.
 [[nodiscard]] std::size_t most_steps_of_auto(const Options& options);
 
@@ -23,6 +23,6 @@ namespace dp {
 [[nodiscard]] bool can_run(const std::string& codec, const std::string& topology,
                            std::size_t sync_every);
 // Says what the table leaves out; empty if nothing. Throws Error(usage) if that is all.
-[[nodiscard]] std::string left_out(const Options& options, double learning_rate);
+[[nodiscard]] std::string left_out(const Options& options);
 
 }  // namespace dp

@@ -189,11 +189,6 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   if (choice.round_steps > 0.0) {
     forecast.step_s -= forecast.exposed_s;
     forecast.exposed_s = std::max(0.0, forecast.exposed_s - choice.round_delay * forecast.step_s);
-    double goodput_bytes_per_s = std::numeric_limits<double>::infinity();
-    for (std::size_t rank = 0; rank < choice.hosts.size(); ++rank) {
-      goodput_bytes_per_s = std::min(goodput_bytes_per_s, goodput_of(choice, rank));
-    }
-    forecast.exposed_s += choice.round_state_bytes / goodput_bytes_per_s;
     for (double* shared : {&forecast.exposed_s, &forecast.sent_bytes, &forecast.most_sent_bytes}) {
       *shared /= choice.round_steps;
     }
@@ -383,13 +378,9 @@ std::optional<Prediction> predict_run(Run& run) {
   choice.overlaps = run.options.overlap;
   // Where rounds begin later, the run begins with an exchange at every step, which is predicted.
   if (run.rounds.has_rounds() && !run.rounds.is_auto() && run.rounds.from == 1) {
-    if (run.rounds.takes_mean_state) {
-      choice.round_state_bytes = run.replica->optimizer_bytes() * static_cast<double>(ranks - 1);
-    }
     choice.round_delay = static_cast<double>(run.options.sync_delay);
     // The last round of an epoch may be shorter.
-    const std::size_t steps = run.train_loader->steps();
-    const std::size_t length = run.rounds.steps_at(run.schedule.learning_rate);
+    const std::size_t steps = run.train_loader->steps(), length = run.rounds.steps;
     choice.round_steps =
         static_cast<double>(steps) / static_cast<double>((steps + length - 1) / length);
   }

@@ -31,7 +31,6 @@ struct Calibration {
   // Whether the ranks compute on processors that their exchange needs, too.
   bool shares_processor = true;
   double cores_per_rank = 1.0;
-  double state_bytes = 0.0;  // of the optimiser's values
 
   // From the begin of a step to the begin of the next, without an exchange: the slowest rank's
   // mean.
@@ -61,8 +60,6 @@ struct StepChoice {
   // while backward computes. 0: an exchange at every step.
   double round_steps = 0.0;
   double round_delay = 0.0;  // so many steps run while the exchange of a round does
-  // What a rank sends after each round while training waits (state=mean).
-  double round_state_bytes = 0.0;
 };
 
 // The bits a value that hide behind backward on every rank, as AutoRate finds them in a run.

@@ -55,8 +55,6 @@ struct RoundOptions {
   std::size_t first_epoch = 0;  // before it, gradients are exchanged at every step
   std::size_t ranks = 1;        // that exchange
   OuterOptions outer = {};
-  double residual_decay = 1.0;    // before each exchange
-  bool takes_mean_state = false;  // the optimiser's state becomes the mean of the ranks'
   // The steps of the next round behind which an exchange runs; 0: all ranks wait for it.
   std::size_t delay = 0;
 };
@@ -195,8 +193,6 @@ class Replica {
   // See StepClock::take.
   LoopTimes take_times(bool all) { return clock_.take(all); }
 
-  // The bytes of the optimiser's fp32 state, which ranks exchange where they take its mean.
-  [[nodiscard]] double optimizer_bytes();
   // The parameters as an exchange sees them.
   [[nodiscard]] std::vector<TensorSlot> tensor_slots();
   [[nodiscard]] net::Network& network() { return network_; }
@@ -236,8 +232,6 @@ class Replica {
   void begin_exchange_of_round(std::uint64_t step, double progress);
   void after_round(std::size_t steps, double progress, bool is_late);
   void after_lost_round();
-  [[nodiscard]] std::vector<std::span<float>> optimizer_values();
-  void change_optimizer(const std::function<void(std::vector<float>&)>& change);
 
   Device& device_;
   ReplicaOptions options_;

@@ -107,9 +107,6 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
   const auto ratio = static_cast<float>(rounds_->take_rate_ratio());
   if (ratio < 1.0f) sync_->scale_residual(ratio);
   sync_->keep_residual();
-  if (options_.rounds->residual_decay < 1.0) {
-    sync_->scale_residual(static_cast<float>(options_.rounds->residual_decay));
-  }
   const auto steps = static_cast<double>(rounds_->steps());
   sync_->set_hidden_share(std::min(1.0, static_cast<double>(options_.rounds->delay) / steps));
   // Momentum carries a gradient into the later rounds, each of which gets momentum^steps of what
@@ -124,9 +121,6 @@ void Replica::begin_exchange_of_round(std::uint64_t step, double progress) {
 // The parameters are the common ones, which the exponential average sees. With a delay, a rank's
 // own steps since are added then.
 void Replica::after_round(std::size_t steps, double progress, bool is_late) {
-  if (options_.rounds->takes_mean_state) {
-    change_optimizer([this](std::vector<float>& state) { sync_->all_mean(state); });
-  }
   // A step of the round counts as one of every-step training.
   for (std::size_t s = 0; ema_ && s < steps; ++s) ema_->update(progress);
   if (is_late) rounds_->add_own_steps();
@@ -139,50 +133,16 @@ void Replica::after_lost_round() {
   if (lookahead_) lookahead_->reset();
 }
 
-std::vector<std::span<float>> Replica::optimizer_values() {
-  StateList state;
-  optimizer_->list_state(state);
-  std::vector<std::span<float>> values;
-  for (const StateBlock& block : state.blocks) {
-    if (block.type != StateType::f32 || block.share != StateShare::replicated) continue;
-    values.emplace_back(reinterpret_cast<float*>(block.bytes.data()),
-                        block.bytes.size() / sizeof(float));
-  }
-  return values;
-}
-
-double Replica::optimizer_bytes() {
-  double bytes = 0.0;
-  for (const std::span<float> values : optimizer_values()) {
-    bytes += static_cast<double>(values.size_bytes());
-  }
-  return bytes;
-}
-
-// `change` replaces the values of each kind, in the host's memory.
-void Replica::change_optimizer(const std::function<void(std::vector<float>&)>& change) {
-  device_.synchronize();
-  for (const std::span<float> values : optimizer_values()) {
-    std::vector<float> copy = to_host(device_, {values.data(), values.size()});
-    change(copy);
-    device_.upload(values.data(), copy.data(), values.size_bytes());
-  }
-}
-
 void Replica::end_round_of_others(Communicator& comm, std::size_t counts_for) {
   if (!is_in_rounds_ || rounds_->steps() == 0) return;
   const auto all = comm.all_sum(static_cast<std::int64_t>(counts_for));
   const double share = static_cast<double>(counts_for) / static_cast<double>(all);
-  const auto add_all = [&](std::vector<float>& values, double factor) {
-    std::vector<double> sums(values.begin(), values.end());
-    for (double& sum : sums) sum *= factor;
-    comm.all_sum(sums);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(sums[i]);
-  };
   const std::size_t steps = rounds_->kept_steps();
   rounds_->write_difference(share * static_cast<double>(options_.rounds->ranks));
   std::vector<float> values = to_host(device_, {exchanged_.data(), exchanged_.size()});
-  add_all(values, 1.0);
+  std::vector<double> sums(values.begin(), values.end());
+  comm.all_sum(sums);
+  std::ranges::transform(sums, values.begin(), [](double sum) { return static_cast<float>(sum); });
   const bool is_finite =
       std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
   if (!is_finite) {
@@ -192,9 +152,6 @@ void Replica::end_round_of_others(Communicator& comm, std::size_t counts_for) {
   }
   device_.upload(exchanged_.data(), values.data(), exchanged_.size_bytes());
   rounds_->take_sum();
-  if (options_.rounds->takes_mean_state) {
-    change_optimizer([&](std::vector<float>& state) { add_all(state, share); });
-  }
   constexpr double kAnyProgress = 0.0;  // an exponential average does not depend on it
   for (std::size_t s = 0; ema_ && s < steps; ++s) ema_->update(kAnyProgress);
   if (lookahead_) lookahead_->reset();

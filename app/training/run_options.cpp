@@ -104,8 +104,6 @@ std::optional<RoundOptions> round_options(const Options& options, const RoundSch
       .first_epoch = rounds.from - 1,
       .ranks = checked_cast<std::size_t>(ranks),
       .outer = {.learning_rate = options.outer_lr, .momentum = options.outer_momentum},
-      .residual_decay = rounds.decay,
-      .takes_mean_state = rounds.takes_mean_state,
       .delay = checked_cast<std::size_t>(options.sync_delay)};
 }
 

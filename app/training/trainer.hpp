@@ -68,7 +68,6 @@ class Trainer {
   void write_trace();
 
   // These are in trainer_rounds.cpp.
-  [[nodiscard]] std::size_t length_of_round() const;
   void choose_rounds(std::size_t epoch);
   void take_round_steps(std::string steps);
   [[nodiscard]] StepVerdict end_step_of_round(bool is_last);

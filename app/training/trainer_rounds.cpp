@@ -32,7 +32,7 @@ std::optional<std::size_t> round_steps_of(const std::string& list, std::size_t e
 void Trainer::choose_rounds(std::size_t epoch) {
   RoundSchedule& rounds = run_.rounds;
   if (!rounds.is_auto()) return;
-  const std::size_t before = std::max<std::size_t>(rounds.least_steps, 1);
+  const std::size_t before = std::max<std::size_t>(rounds.steps, 1);
   std::size_t steps = before;
   std::string why;
   const auto warm_up = checked_cast<std::size_t>(options_.compress_warmup);
@@ -70,24 +70,18 @@ void Trainer::take_round_steps(std::string steps) {
   round_steps_ = std::move(steps);
   RoundSchedule& rounds = run_.rounds;
   for (std::size_t epoch = 0; const std::string& number : split_at_commas(round_steps_)) {
-    rounds.least_steps = std::stoul(number);
+    rounds.steps = std::stoul(number);
     ++epoch;
-    if (rounds.least_steps > 1) rounds.from = std::min(rounds.from, epoch);
+    if (rounds.steps > 1) rounds.from = std::min(rounds.from, epoch);
   }
   replica_.set_first_epoch_of_rounds(rounds.from - 1);
-}
-
-// The steps of a round that begins with the running one.
-std::size_t Trainer::length_of_round() const {
-  return run_.rounds.steps_at(net::highest_rate_from(run_.schedule, place_in_run(0)) *
-                              batch_factor());
 }
 
 // The exchange of a round that ends here, and the sum of an earlier one that is to be applied here.
 // At the end of an epoch nothing stays under way.
 StepVerdict Trainer::end_step_of_round(bool is_last) {
   const double progress = place_in_run(1) / all_steps();
-  const bool ends = replica_.ends_round(length_of_round(), is_last, tally_.learning_rate);
+  const bool ends = replica_.ends_round(run_.rounds.steps, is_last, tally_.learning_rate);
   StepVerdict verdict;
   if (replica_.is_sum_due(ends)) {
     const std::size_t steps = replica_.steps_of_sent_round() + replica_.kept_steps_of_round();

@@ -13,7 +13,6 @@
 namespace dp::test {
 namespace {
 
-using net::highest_rate_from;
 using net::learning_rate_at;
 using net::ScheduleKind;
 using net::ScheduleOptions;
@@ -111,40 +110,6 @@ TEST(Schedule, PolyFallsByItsPower) {
   EXPECT_DOUBLE_EQ(learning_rate_at(options, 0), 0.5);
   EXPECT_DOUBLE_EQ(learning_rate_at(options, 10), 0.125);
   EXPECT_NEAR(learning_rate_at(options, 19), 0.5 * 0.05 * 0.05, 1e-15);
-}
-
-// The highest rate from each step on: the largest of those that come, which are the peak's or less.
-TEST(Schedule, WhileTheRateRisesItsPeakIsTheHighest) {
-  for (const ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::step, ScheduleKind::cosine,
-                                  ScheduleKind::onecycle, ScheduleKind::triangular}) {
-    for (const double warmup : {0.0, 1.5}) {
-      const ScheduleOptions options{.kind = kind,
-                                    .learning_rate = 0.4,
-                                    .steps_per_epoch = 10,
-                                    .epochs = 4,
-                                    .warmup_epochs = warmup,
-                                    .milestones = {2},
-                                    .start = 0.0,
-                                    .peak_at = 0.25};
-      double highest = 0.0;
-      for (int step = 39; step >= 0; --step) {
-        highest = std::max(highest, learning_rate_at(options, step));
-        EXPECT_DOUBLE_EQ(highest_rate_from(options, step), highest) << step;
-      }
-    }
-  }
-  // By epoch, the rate of the epoch in which it would reach its peak is still that at its start.
-  const ScheduleOptions by_epoch{.kind = ScheduleKind::triangular,
-                                 .learning_rate = 0.4,
-                                 .steps_per_epoch = 10,
-                                 .epochs = 4,
-                                 .milestones = {},
-                                 .start = 0.0,
-                                 .peak_at = 0.15,
-                                 .is_by_epoch = true};
-  EXPECT_EQ(learning_rate_at(by_epoch, 8), 0.0);
-  EXPECT_EQ(highest_rate_from(by_epoch, 8), 0.4);
-  EXPECT_EQ(highest_rate_from(by_epoch, 15), learning_rate_at(by_epoch, 15));
 }
 
 // torch's CosineAnnealingLR(T_max = epochs), stepped once an epoch; the warm-up is by step anyway.

@@ -376,7 +376,7 @@ def results_packed(folder: pathlib.Path) -> None:
 def rounds_shown(folder: pathlib.Path) -> None:
     """Rounds that become longer: 10 steps an epoch in 5, 2 and 1 rounds. Their volume is counted by exchanges."""
     epochs = [EPOCH | {"exchanges": count, "epoch_s": 10, "exposed_comm_s": 2, "sent_bytes": 8e6} for count in (5, 2, 1)]
-    write_log(folder / "longer.h5", ranks=4, epochs=epochs, config={"sync-every": "2:alpha=0.1", "outer-lr": "0.7",
+    write_log(folder / "longer.h5", ranks=4, epochs=epochs, config={"sync-every": "auto", "outer-lr": "0.7",
                                                                     "outer-momentum": "0.9"})
     write_log(folder / "plain.h5", ranks=4, epochs=[EPOCH] * 3, config={"sync-every": "off"})
     answer = quick(folder, "longer.h5", "plain.h5", "--csv", "tables", "--svg", "plots")

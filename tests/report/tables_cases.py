@@ -190,7 +190,7 @@ def predictions(folder: pathlib.Path) -> None:
     write_log(folder / "typical.h5", **common, steps=steps, link_bytes_per_s=1e6, config={"compress": "auto"})
     write_log(folder / "bits.h5", **common, steps=steps, config={"compress": "ecq:bits=0.35"})
     write_log(folder / "older.h5", ranks=4, epochs=epochs)
-    write_log(folder / "later.h5", **common, config={"sync-every": "4:alpha=0.1,from=2"})
+    write_log(folder / "later.h5", **common, config={"sync-every": "4:from=2"})
     write_log(folder / "chosen.h5", **common, config={"sync-every": "auto"}, round_steps="1,4")
     answer = quick(folder, "typical.h5", "bits.h5", "older.h5", "later.h5", "chosen.h5", "--csv", "tables")
     rows = {row["run"]: row for row in read_csv(folder / "tables/prediction.csv")}

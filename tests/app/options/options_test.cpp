@@ -475,40 +475,40 @@ TEST(BatchSchedule, FollowsAList) {
   EXPECT_EQ(parse_batch_schedule("", "fixed").batch_of(7, 16, 2.0, 0.1), 16u);
 }
 
-TEST(RoundSchedule, FollowsTheQuadraticRule) {
-  const RoundSchedule schedule =
-      parse_round_schedule("", "4:alpha=0.2,from=3,decay=0.9,state=mean");
-  EXPECT_EQ(schedule.steps_at(0.2), 4u);          // (0.2 / 0.2)^2 = 1
-  EXPECT_EQ(schedule.steps_at(0.1), 4u);          // 2^2
-  EXPECT_EQ(schedule.steps_at(0.08), 6u);         // 2.5^2, rounded down
-  EXPECT_EQ(schedule.steps_at(0.02), 100u);       // 10^2
-  EXPECT_GE(schedule.steps_at(0.0), 1'000'000u);  // the epoch ends it
-  EXPECT_GE(schedule.steps_at(1e-300), 1'000'000u);
+TEST(RoundSchedule, HasALengthAndAFirstEpoch) {
+  const RoundSchedule schedule = parse_round_schedule("", "4:from=3");
+  EXPECT_EQ(schedule.steps, 4u);
   EXPECT_FALSE(schedule.has_rounds_in(1));
   EXPECT_TRUE(schedule.has_rounds_in(2));
-  EXPECT_EQ(schedule.decay, 0.9);
-  EXPECT_TRUE(schedule.takes_mean_state);
-  const RoundSchedule fixed = parse_round_schedule("", "8");
-  EXPECT_EQ(fixed.steps_at(1e-9), 8u);
-  EXPECT_TRUE(fixed.has_rounds_in(0));
-  EXPECT_EQ(fixed.decay, 1.0);
-  EXPECT_FALSE(fixed.takes_mean_state);
+  EXPECT_TRUE(parse_round_schedule("", "8").has_rounds_in(0));
   EXPECT_FALSE(parse_round_schedule("", "off").has_rounds_in(0));
   for (const char* wrong :
-       {"", "0", "-1", "1.5", "on", "4:", "4:from=0", "4:alpha=0", "4:decay=2", "4:alpha=nan",
-        "4:state=all", "4:from=2,from=3", "4:to=3", "4;from=2"}) {
+       {"", "0", "-1", "1.5", "on", "4:", "4:from=0", "4:from=2,from=3", "4:to=3", "4;from=2"}) {
     EXPECT_THROW(static_cast<void>(parse_round_schedule("--sync-every", wrong)), Error) << wrong;
   }
 }
 
+// Whatever their value, also the one that earlier builds had without them.
+TEST(RoundSchedule, SaysOfAKeyOfEarlierBuildsThatItWasRemoved) {
+  for (const char* gone : {"4:alpha=0.02", "4:from=2,decay=1", "auto:max=20,state=mean"}) {
+    try {
+      static_cast<void>(parse_round_schedule("--sync-every", gone));
+      ADD_FAILURE() << gone;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_NE(std::string(error.what()).find("was removed, because"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
-  const RoundSchedule rounds = parse_round_schedule("--sync-every", "auto:max=20,state=mean");
-  EXPECT_TRUE(rounds.has_rounds() && rounds.is_auto() && rounds.takes_mean_state);
+  const RoundSchedule rounds = parse_round_schedule("--sync-every", "auto:max=20");
+  EXPECT_TRUE(rounds.has_rounds() && rounds.is_auto());
   EXPECT_FALSE(rounds.has_rounds_in(99));
   EXPECT_EQ(rounds.most_steps, 20u);
   EXPECT_EQ(parse_round_schedule("--sync-every", "auto").most_steps, 64u);
-  for (const char* wrong :
-       {"auto:max=1", "auto:alpha=1", "auto:from=2", "8:max=9", "auto:", "auto8"}) {
+  for (const char* wrong : {"auto:max=1", "auto:from=2", "8:max=9", "auto:", "auto8"}) {
     EXPECT_THROW(static_cast<void>(parse_round_schedule("--sync-every", wrong)), Error) << wrong;
   }
   const auto every_step = [](double exposed_s) {
@@ -528,8 +528,8 @@ TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
 }
 
 TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
-  const Options options = parse({"--sync-every", "8:alpha=0.1", "--outer-momentum", "0.9"});
-  EXPECT_EQ(options.sync_every, "8:alpha=0.1");
+  const Options options = parse({"--sync-every", "8:from=2", "--outer-momentum", "0.9"});
+  EXPECT_EQ(options.sync_every, "8:from=2");
   EXPECT_EQ(options.outer_lr, 1.0);
   EXPECT_EQ(options.outer_momentum, 0.9);
   const Options again = parse_config_text(config_text(options), "text", context());

@@ -40,7 +40,7 @@ TEST_P(LostRounds, LeaveNothingBehind) {
                          .steps = 3,
                          .ends_with = 12,
                          .lost_step = 5,
-                         .rounds = {.residual_decay = 1.0, .delay = delay}});
+                         .rounds = {.delay = delay}});
   const std::vector<float> start = run.values();
   std::vector<float> common = start;
   std::vector<double> learnt(start.size());
@@ -87,24 +87,6 @@ TEST(Rounds, ALostRoundIsNotInAverages) {
     const std::span<const float> values = test::floats_of(state, name);
     EXPECT_TRUE(std::ranges::equal(values, start)) << name;
   }
-}
-
-// decay=: as if what waits were multiplied before each exchange.
-TEST(Rounds, WhatIsNotDeliveredDecays) {
-  Communicator comm, other;
-  constexpr float kDecay = 0.25f;
-  TrainingRun run(comm, {.codec = "q4", .rounds = {.residual_decay = static_cast<double>(kDecay)}});
-  TrainingRun by_hand(other, {.codec = "q4"});
-  const std::vector<float> start = run.values();
-  for (std::uint64_t step = 0; step < 8; step += 2) {
-    if (step > 0) by_hand.replica().sync().scale_residual(kDecay);
-    run.train(step, 2);
-    by_hand.train(step, 2);
-    EXPECT_EQ(run.values(), by_hand.values()) << step;
-  }
-  EXPECT_NE(run.values(), start);
-  if (comm.size() == 1) return;  // sends nothing
-  EXPECT_TRUE(std::ranges::any_of(run.residual(), [](float value) { return value != 0.0f; }));
 }
 
 // As if what waits were multiplied by the ratio of two rounds' mean rates where that is below 1.

@@ -180,16 +180,6 @@ void TrainingRun::end_round(const StepVerdict& verdict, const OnRound& on_round)
   is_lost_ = is_spoiled_ = false;
 }
 
-std::vector<std::string> optimizer_floats(const StateList& list) {
-  std::vector<std::string> names;
-  for (const StateBlock& block : list.blocks) {
-    if (block.name.starts_with("optimizer/") && block.type == StateType::f32) {
-      names.push_back(block.name);
-    }
-  }
-  return names;
-}
-
 void expect_nothing_lost(TrainingRun& run, const std::vector<float>& start,
                          const std::vector<float>& common, std::vector<double> learnt) {
   const std::span<float> residual = run.replica().sync().reducer().residual();

@@ -88,9 +88,6 @@ class TrainingRun {
   bool is_spoiled_ = false;  // by this rank
 };
 
-// The names of the optimiser's values.
-[[nodiscard]] std::vector<std::string> optimizer_floats(const StateList& list);
-
 // What this rank has learnt, added up over all, is in the common parameters or in some rank's
 // residual.
 void expect_nothing_lost(TrainingRun& run, const std::vector<float>& start,

@@ -62,19 +62,17 @@ INSTANTIATE_TEST_SUITE_P(
                                  .rate_factor = 0.9},
                     RoundSetting{.codec = "topk:ratio=0.1",
                                  .steps = 3,
-                                 .rounds = {.residual_decay = 0.5, .takes_mean_state = true},
                                  .optimizer = {.kind = net::OptimizerKind::adam},
                                  .has_averages = true,
                                  .rate_factor = 0.9},
                     // Nothing is under way after steps 4 and 6, and after four more of each.
-                    RoundSetting{.codec = "q4",
-                                 .steps = 3,
-                                 .ends_with = 6,
-                                 .rounds = {.outer = {.learning_rate = 0.7, .momentum = 0.9},
-                                            .takes_mean_state = true,
-                                            .delay = 1},
-                                 .has_averages = true,
-                                 .rate_factor = 0.9}),
+                    RoundSetting{
+                        .codec = "q4",
+                        .steps = 3,
+                        .ends_with = 6,
+                        .rounds = {.outer = {.learning_rate = 0.7, .momentum = 0.9}, .delay = 1},
+                        .has_averages = true,
+                        .rate_factor = 0.9}),
     [](const auto& row) { return "setting" + std::to_string(row.index); });
 
 }  // namespace

@@ -20,7 +20,6 @@ namespace {
 
 using test::CodecCase;
 using test::expect_nothing_lost;
-using test::optimizer_floats;
 using test::TrainingRun;
 
 // Rounds of one step: each rank makes its own step, and then all take the mean of the parameters,
@@ -109,8 +108,7 @@ TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
   constexpr double kOuterRate = 0.7, kMomentum = 0.5;
   TrainingRun run(comm, {.codec = "q4",
                          .steps = 9,
-                         .rounds = {.outer = {.learning_rate = kOuterRate, .momentum = kMomentum},
-                                    .takes_mean_state = true},
+                         .rounds = {.outer = {.learning_rate = kOuterRate, .momentum = kMomentum}},
                          .has_averages = true});
   run.train(0, 4);
   const auto count_of = [](int rank) { return rank == 2 ? 0 : rank == 0 ? 2 : 1; };
@@ -121,14 +119,8 @@ TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
   }
   double all = 0;
   for (int rank = 0; rank < comm.size(); ++rank) all += count_of(rank);
-  const StateList state = run.list();
-  const std::string momentum = optimizer_floats(state).front();
-  const std::span<const float> own_momentum = test::floats_of(state, momentum);
-  std::vector<double> mean(own_momentum.begin(), own_momentum.end());
-  for (double& value : mean) value *= count_of(comm.rank()) / all;
   run.run([&](Communicator& c) {
     c.all_sum(sum);
-    c.all_sum(mean);
     run.replica().end_round_of_others(c, static_cast<std::size_t>(count_of(c.rank())));
   });
   EXPECT_EQ(run.replica().steps_of_round(), 0u);
@@ -141,11 +133,7 @@ TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
     change = std::max(change, std::abs(wanted - static_cast<double>(before[i])));
   }
   EXPECT_LT(off, 1e-3 * change);
-  // What a round does besides: the state becomes the mean, and the exponential average sees the
-  // common parameters, which it begins with.
-  EXPECT_TRUE(std::ranges::equal(
-      test::floats_of(run.list(), momentum), mean,
-      [](float value, double wanted) { return value == static_cast<float>(wanted); }));
+  // The exponential average sees the common parameters, which it begins with.
   EXPECT_TRUE(std::ranges::equal(test::floats_of(run.list(), "ema/weights"), after));
   run.agree();
   run.agree_on_what_is_common();
@@ -168,30 +156,6 @@ TEST(Rounds, ARoundOfOtherRanksThatIsNotFiniteIsLost) {
   EXPECT_EQ(run.common(), common);
   EXPECT_TRUE(std::ranges::equal(average, before));
   EXPECT_EQ(run.replica().steps_of_round(), 0u);
-}
-
-// With state=mean, after a round.
-TEST(Rounds, TheOptimisersStateIsTheMean) {
-  Communicator comm, other;
-  TrainingRun own(comm, {.steps = 3});
-  TrainingRun mean(other, {.steps = 3, .rounds = {.takes_mean_state = true}});
-  own.train(0, 3);
-  mean.train(0, 3);
-  const StateList of_own = own.list(), of_mean = mean.list();
-  std::size_t states = 0;
-  for (std::size_t b = 0; b < of_own.blocks.size(); ++b) {
-    const StateBlock& block = of_own.blocks[b];
-    if (!block.name.starts_with("optimizer/") || block.type != StateType::f32) continue;
-    ++states;
-    const std::span<const float> mine = test::floats_of(of_own, block.name);
-    std::vector<double> sums(mine.begin(), mine.end());
-    own.run([&](Communicator& c) { c.all_sum(sums); });
-    const std::span<const float> got = test::floats_of(of_mean, block.name);
-    EXPECT_TRUE(std::ranges::equal(got, sums, [&](float value, double sum) {
-      return value == static_cast<float>(sum / comm.size());
-    })) << block.name;
-  }
-  EXPECT_EQ(states, 1u);
 }
 
 // Three rounds of given differences: the outer step is DiLoCo's, computed in double.

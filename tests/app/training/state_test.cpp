@@ -471,6 +471,26 @@ TEST(Fingerprint, OptionsWithoutAUseDoNotCount) {
   EXPECT_THROW(static_cast<void>(compare_options(head, options)), Error);
 }
 
+// Keys of --sync-every that this build does not have: such a run cannot go on.
+TEST(Fingerprint, ARunWithARemovedKeyIsRefused) {
+  Options options;
+  options.sync_every = "4";
+  CheckpointHead head;
+  add_options(head, options);
+  EXPECT_TRUE(compare_options(head, options).empty());
+  head.set("option.sync-every", std::string("4:decay=0.5"));
+  try {
+    static_cast<void>(compare_options(head, options));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_TRUE(std::string(error.what()).starts_with("--sync-every 4: the run in --checkpoint"))
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("was begun with 4:decay=0.5"), std::string::npos)
+        << error.what();
+  }
+}
+
 // A rank whose processor or threads are others computes other bits, whichever rank it is.
 TEST(Fingerprint, TheDeviceOfEveryRankIsCompared) {
   Communicator comm;
