@@ -17,6 +17,7 @@
 
 #include "app/checkpoint/resume.hpp"
 #include "app/options/options.hpp"
+#include "app/output/exchange_window.hpp"
 #include "app/output/progress.hpp"
 #include "app/output/times.hpp"
 #include "app/process/process.hpp"
@@ -79,9 +80,9 @@ struct EpochTally {
   std::int64_t skipped_steps = 0;      // by all ranks together, or by this one alone
   std::int64_t own_skipped_steps = 0;  // of them, those of gradients of this rank alone
   bool is_judged_alone = false;        // each rank skips its own steps
-  bool is_in_rounds = false;           // ranks exchange less often than at every step
+  ExchangeWindow window = {};          // in which an exchange keeps nobody waiting
   bool has_exchanged = false;          // in the last step, or after it
-  bool is_under_way = false;           // the exchange of a round, after the last step
+  bool is_under_way = false;           // an exchange, after the last step
   std::int64_t exchanges = 0;
   std::uint64_t replica_hash = 0;
   std::size_t global_batch = 0, steps_of_epoch = 0;
@@ -111,7 +112,7 @@ struct EvaluationResult {
 // Empty where it is not so.
 [[nodiscard]] std::string floor_clash(const RateReport& rate, const RateLimits& limits,
                                       const std::vector<Bucket>& buckets,
-                                      bool is_in_rounds = false);
+                                      const ExchangeWindow& window = {});
 [[nodiscard]] std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buckets);
 
 class Recorder {
@@ -140,7 +141,7 @@ class Recorder {
   // Collective if --log-steps asks for a row; `times` are then that step's. What its exchange cost
   // is taken in the next call. Rows are kept and gathered about once a second, or less often where
   // a gathering takes more than 10 ms, because training stands still for several latencies of the
-  // link; and not while the exchange of a round is under way, which it would wait for.
+  // link; and not while an exchange is under way, which it would wait for.
   void record_step(const EpochTally& tally, const LoopTimes& times, std::uint64_t global_step);
   // Collective. Afterwards no row is kept.
   void gather_steps();

@@ -20,31 +20,27 @@ std::string name_of(const std::vector<Bucket>& buckets, std::size_t b) {
 }  // namespace
 
 std::string floor_clash(const RateReport& rate, const RateLimits& limits,
-                        const std::vector<Bucket>& buckets, bool is_in_rounds) {
+                        const std::vector<Bucket>& buckets, const ExchangeWindow& window) {
   if (!(rate.wished_bits < limits.least_bits)) return {};
   // Rank 0 knows why of its own link alone.
   const bool is_own = RateWish::of_bits(rate.hidden_bits).bits() <= rate.wished_bits;
-  const std::string when =
-      is_in_rounds ? fmt::format("in {:.0f} % of a round's time", 100 * AutoRate::kSlack)
-                   : std::string("behind backward");
-  const std::string place = is_own && !is_in_rounds && rate.binding_bucket
+  const std::string place = is_own && window.is_by_bucket && rate.binding_bucket
                                 ? fmt::format("; from {} on there is no time left",
                                               name_of(buckets, *rate.binding_bucket))
                                 : std::string();
   const std::string link =
       is_own ? fmt::format("rank 0's link carries {}/s, which hides {:.2g} bits a value {}",
-                           format_bytes(rate.link_bytes_per_s), rate.wished_bits, when)
+                           format_bytes(rate.link_bytes_per_s), rate.wished_bits, window.when)
              : fmt::format(
                    "the slowest link of a rank hides {:.2g} bits a value {} (rank 0's link "
                    "carries {}/s, which hides {:.2g})",
-                   rate.wished_bits, when, format_bytes(rate.link_bytes_per_s), rate.hidden_bits);
-  const std::string advice =
-      is_in_rounds ? std::string("longer rounds (--sync-every) or --sync-delay")
-                   : fmt::format(
-                         "fewer exchanges (--sync-every 4, or --sync-every auto), a larger "
-                         "--batch-size or --accumulate, fewer hosts, or --compress auto:min={:.2g} "
-                         "at the price of accuracy",
-                         std::max(limits.least_bits / 2, 0.01));
+                   rate.wished_bits, window.when, format_bytes(rate.link_bytes_per_s),
+                   rate.hidden_bits);
+  std::string advice = window.remedy;
+  if (window.may_send_less) {
+    advice += fmt::format(", or --compress auto:min={:.2g} at the price of accuracy",
+                          std::max(limits.least_bits / 2, 0.01));
+  }
   return fmt::format("{}{}. The least, min={:g}, is sent, and training waits for the rest: try {}",
                      link, place, limits.least_bits, advice);
 }
@@ -70,7 +66,7 @@ void Recorder::note_rate(const EpochTally& tally) {
   if (clashes_ < kClashes) return;
   has_met_floor_ = true;
   warn(fmt::format("epoch {}: {}", tally.epoch + 1,
-                   floor_clash(tally.rate, *limits_, run_.buckets, tally.is_in_rounds)));
+                   floor_clash(tally.rate, *limits_, run_.buckets, tally.window)));
 }
 
 void Recorder::note_guard(const EpochTally& tally) {

@@ -16,10 +16,12 @@ namespace {
 // The weights are the averaged ones while it lives.
 class AveragedWeights {
  public:
-  explicit AveragedWeights(Replica& replica) : replica_(replica) { replica_.swap_averages(); }
+  explicit AveragedWeights(Replica& replica) : policy_(replica.policy()) {
+    policy_.swap_evaluated();
+  }
   ~AveragedWeights() {
     try {
-      replica_.swap_averages();
+      policy_.swap_evaluated();
     } catch (const Error&) {
       // A GPU has failed; what waits for it next throws.
     }
@@ -28,7 +30,7 @@ class AveragedWeights {
   AveragedWeights& operator=(const AveragedWeights&) = delete;
 
  private:
-  Replica& replica_;
+  SyncPolicy& policy_;
 };
 
 EvaluationResult sum_over_ranks(Run& run, const LossSums& mine) {

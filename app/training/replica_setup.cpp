@@ -10,7 +10,27 @@ namespace dp {
 
 namespace {
 
-float* floats(const Device::Memory& memory) { return reinterpret_cast<float*>(memory.get()); }
+// Lists what a rank's own steps change as a rank's own, if ranks differ between steps. Frozen
+// values never change.
+class ShareVisitor final : public StateVisitor {
+ public:
+  ShareVisitor(StateVisitor& visitor, StateShare share) : visitor_(visitor), share_(share) {}
+
+  void block(const StateBlock& block) override {
+    StateBlock own = block;
+    if (share_ == StateShare::own && block.share == StateShare::replicated &&
+        !block.name.starts_with("frozen/")) {
+      own.share = StateShare::own;
+      own.merge = StateMerge::mean;
+    }
+    visitor_.block(own);
+  }
+  void text(const StateText& text) override { visitor_.text(text); }
+
+ private:
+  StateVisitor& visitor_;
+  StateShare share_;
+};
 
 }  // namespace
 
@@ -24,34 +44,18 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
       optimizer_(net::make_optimizer(device, network_.parameters(), options.optimizer)),
       loss_memory_(device.allocate_host(sizeof(LossSums))),
       loss_(new (loss_memory_.get()) LossSums{}),
-      squares_memory_(device.allocate_host(sizeof(double))),
-      squares_(new (squares_memory_.get()) double(0.0)),
-      clock_(device, options.trace) {
+      averages_(device, network_.parameters(), options.averages),
+      earlier_(device, network_.parameters().gradients(), options.accumulates),
+      feed_(device, network_, options.normalization),
+      clock_(device, options.trace),
+      policies_({.device = device,
+                 .network = network_,
+                 .averages = averages_,
+                 .earlier = earlier_,
+                 .clock = clock_},
+                options.exchange, options.rounds, options.optimizer) {
   network_.set_trace(host_trace());
   network_.set_gather(desk_.get());
-  loaded_.reserve(2);
-  net::Parameters& parameters = network_.parameters();
-  if (options_.accumulates) {
-    earlier_gradients_ = device.allocate(parameters.gradients().size_bytes());
-  }
-  if (options_.lookahead_every > 0) {
-    lookahead_ =
-        net::make_lookahead(device, parameters, options_.lookahead_every, options_.lookahead_share);
-  }
-  exchanged_ = parameters.gradients();
-  if (options_.rounds) {
-    const bool has_delay = options_.rounds->delay > 0;
-    if (has_delay) {
-      exchange_memory_ = device.allocate(exchanged_.size_bytes());
-      exchanged_ = {floats(exchange_memory_), exchanged_.size()};
-    }
-    rounds_ =
-        std::make_unique<RoundSync>(device, parameters.values(), exchanged_, options_.rounds->ranks,
-                                    options_.rounds->outer, has_delay);
-  }
-  if (options_.ema_decay > 0) {
-    ema_ = net::make_exponential_average(device, parameters, options_.ema_decay);
-  }
 }
 
 Replica::~Replica() {
@@ -65,7 +69,7 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
   // Allocates now, so that memory runs out here and not in a step.
   static_cast<void>(device_.scratch());
   if (!is_gpu()) return;
-  make_input(samples);
+  feed_.prepare(samples);
   if (desk_ && mode == net::Mode::training) run_once(samples);
 }
 
@@ -75,24 +79,15 @@ void Replica::prepare(std::size_t samples, net::Mode mode) {
 void Replica::run_once(std::size_t samples) {
   if (samples == 0 || !run_once_.insert(samples).second) return;
   const LoadedBatch zeros = {.samples = samples, .global_samples = samples};
-  const TensorView images = images_of(zeros);
+  const TensorView images = feed_.images_of(zeros);
   const TensorView logits = network_.forward(images, net::Mode::training);
-  softmax_cross_entropy(device_, logits, input_->labels(),
+  softmax_cross_entropy(device_, logits, feed_.labels_of(zeros),
                         static_cast<float>(options_.label_smoothing), 1.0,
                         network_.logit_gradient(), loss_);
   network_.backward(images, {});
   const std::span<float> gradients = network_.parameters().gradients();
   device_.fill_zero(gradients.data(), gradients.size_bytes());
   device_.synchronize();
-}
-
-void Replica::make_input(std::size_t samples) {
-  if (samples <= largest_batch_) return;
-  const ImageShape& image = network_.image();
-  input_ =
-      make_input_link(device_, samples, image, Normalizer(image, options_.normalization).table());
-  image_memory_ = device_.allocate(network_.images_desc(samples).bytes());
-  largest_batch_ = samples;  // last: if memory runs out above, a smaller batch is prepared anew
 }
 
 void Replica::plan_exchange() {
@@ -105,25 +100,10 @@ void Replica::plan_exchange() {
   sync.has_nesterov = sgd.has_nesterov && net::can_leave_momentum(sgd.kind);
   if (sgd.clip_norm == 0.0 && !options_.rounds) sync.momentum = sgd.momentum;
   sync.reducer.desk = desk_.get();
-  sync_ = std::make_unique<GradientSync>(&device_, exchanged_, std::move(slots), std::move(sync));
+  sync_ = std::make_unique<GradientSync>(&device_, policies_.parts().exchanged, std::move(slots),
+                                         std::move(sync));
+  policies_.parts().sync = sync_.get();
   set_groups();
-  choose_tensor_final();
-}
-
-void Replica::choose_tensor_final() {
-  tensor_final_ = nullptr;
-  if (!exchanges_gradients()) return;
-  tensor_final_ = [this](std::size_t tensor) {
-    net::Parameters& all = network_.parameters();
-    const net::Parameter& place = all.tensors()[tensor];
-    const std::span<float> gradient = all.gradients().subspan(place.offset, place.elements);
-    add_earlier(gradient);
-    add_decay(tensor);
-    if (exchange_memory_) {
-      blend_values(device_, gradient, exchanged_.subspan(place.offset, place.elements), 1.0f);
-    }
-    sync_->tensor_final(tensor);
-  };
 }
 
 std::vector<TensorSlot> Replica::tensor_slots() {
@@ -144,7 +124,8 @@ std::vector<TensorSlot> Replica::tensor_slots() {
 void Replica::set_groups() {
   const net::Parameters& parameters = network_.parameters();
   std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
-  exchanged_decays_.assign(factors.size(), 0.0f);
+  std::vector<float>& exchanged_decays = policies_.parts().exchanged_decays;
+  exchanged_decays.assign(factors.size(), 0.0f);
   for (std::size_t t = 0; t < factors.size(); ++t) {
     if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
@@ -156,12 +137,24 @@ void Replica::set_groups() {
                                      net::optimizer_name(options_.optimizer.kind)),
                          ErrorKind::usage, Setting::optimizer);
     }
-    exchanged_decays_[t] =
+    exchanged_decays[t] =
         options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);
     factors[t].weight_decay = factors[t].momentum = 0.0;
   }
   optimizer_->set_groups(
       net::make_groups(parameters.tensors(), [&](std::size_t t) { return factors[t]; }));
+}
+
+void Replica::list_state(StateVisitor& visitor) {
+  policy().list_state(visitor);
+  ShareVisitor of_steps(visitor, policy().model_share());
+  network_.parameters().list_state(of_steps);
+  optimizer_->list_state(of_steps);
+  averages_.list_state(of_steps, visitor);
+  sync_->list_state(visitor);
+  visitor.text({.name = "algorithms",
+                .get = [this] { return device_.tuning().export_text(); },
+                .set = [this](const std::string& text) { device_.tuning().import_text(text); }});
 }
 
 }  // namespace dp

@@ -102,7 +102,7 @@ std::vector<std::string> restore_run(Run& run, const StateList& list, const Resu
     comm.together([&] { unused = restore_state(*run.device, list, sources); });
     if (sources.is_same_run) return;
     average_own(*run.device, comm, list, !point.own.empty());
-    run.replica->end_round_of_others(comm, point.own.size());
+    run.replica->policy().merge_ranks(comm, point.own.size());
     if (run.options.topology == "hierarchical") {
       bring_residuals_to_leaders(*run.device, comm, list, reducer.hosts());
     }

@@ -101,7 +101,6 @@ std::optional<RoundOptions> round_options(const Options& options, const RoundSch
                                           int ranks) {
   if (!rounds.has_rounds()) return std::nullopt;
   return RoundOptions{
-      .first_epoch = rounds.from - 1,
       .ranks = checked_cast<std::size_t>(ranks),
       .outer = {.learning_rate = options.outer_lr, .momentum = options.outer_momentum},
       .delay = checked_cast<std::size_t>(options.sync_delay)};

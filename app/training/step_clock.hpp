@@ -13,8 +13,8 @@
 // slices follow each other from the begin of the window or of the epoch, when the host has waited
 // for the GPU.
 //
-// The last step of a round (app/training/round_sync.hpp) has an exchange within the update: it is
-// taken from there, and is exposed communication.
+// An exchange may come after the update (app/training/sync_policy.hpp). Its time is taken from the
+// update's, and is exposed communication.
 //
 // A step in several parts has forward and backward of each part on a CPU's trace, and on a GPU's
 // one slice of each for all parts.
@@ -93,28 +93,28 @@ class StepClock {
                 .statistics = forward_wait_s + backward_wait_s};
     mark(kExchanged + parity_);
   }
-  // Between exchanged() and updated(), around the exchange of a round, or around what training
+  // Between exchanged() and updated(), around an exchange after the update, or around what training
   // waits for of it; from the first begin to the last end.
-  void round_begins() {
-    if (has_round_) return;
-    has_round_ = true;
-    mark(kRoundBegin + parity_);
+  void exchange_begins() {
+    if (has_late_) return;
+    has_late_ = true;
+    mark(kLateBegin + parity_);
   }
-  void round_ends() { mark(kRoundEnd + parity_); }
+  void exchange_ends() { mark(kLateEnd + parity_); }
   void updated() {
     mark(kUpdated + parity_);
-    has_pending_round_ = std::exchange(has_round_, false);
+    has_pending_late_ = std::exchange(has_late_, false);
     if (trace_ != nullptr && is_cpu()) {
       const std::int64_t end_ns = host_ns_[kUpdated + parity_];
-      const std::int64_t round_ns = host_ns_[kRoundBegin + parity_];
+      const std::int64_t late_ns = host_ns_[kLateBegin + parity_];
       add_slices(step_,
                  {host_ns_[kUpdated + (parity_ ^ 1u)], host_ns_[kBegin], host_ns_[kForward],
                   host_ns_[kBackward], host_ns_[kExchanged + parity_], end_ns},
-                 has_pending_round_ ? round_ns : end_ns);
-      if (has_pending_round_) {
-        const std::int64_t round_end_ns = host_ns_[kRoundEnd + parity_];
-        add_slice(step_, TraceKind::exposed_comm, round_ns, round_end_ns);
-        add_slice(step_, TraceKind::optimizer, round_end_ns, end_ns);
+                 has_pending_late_ ? late_ns : end_ns);
+      if (has_pending_late_) {
+        const std::int64_t late_end_ns = host_ns_[kLateEnd + parity_];
+        add_slice(step_, TraceKind::exposed_comm, late_ns, late_end_ns);
+        add_slice(step_, TraceKind::optimizer, late_end_ns, end_ns);
       }
     }
     parity_ ^= 1u;
@@ -140,8 +140,8 @@ class StepClock {
     const std::size_t last = parity_ ^ 1u;
     const double whole = marks_->seconds(kUpdated + parity_, kUpdated + last);
     current_.optimizer = marks_->seconds(kExchanged + last, kUpdated + last);
-    if (has_pending_round_) {
-      current_.optimizer -= marks_->seconds(kRoundBegin + last, kRoundEnd + last);
+    if (has_pending_late_) {
+      current_.optimizer -= marks_->seconds(kLateBegin + last, kLateEnd + last);
       current_.optimizer = std::max(current_.optimizer, 0.0);
     }
     current_.other = before_ - current_.data;
@@ -184,7 +184,7 @@ class StepClock {
   }
 
   // Start, begin of the computation (of the last part), end of forward, of backward, sums in place,
-  // end; and the end of the optimiser's update, before the exchange of a round.
+  // end; and the end of the optimiser's update, before an exchange after it.
   void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at,
                   std::int64_t update_end) {
     add_slice(step, TraceKind::step, at[0], at[5]);
@@ -206,9 +206,9 @@ class StepClock {
     kForward,
     kBackward,
     kExchanged,
-    kRoundBegin = kExchanged + 2,
-    kRoundEnd = kRoundBegin + 2,
-    kUpdated = kRoundEnd + 2
+    kLateBegin = kExchanged + 2,
+    kLateEnd = kLateBegin + 2,
+    kUpdated = kLateEnd + 2
   };
   static constexpr std::size_t kMarks = kUpdated + 2;
 
@@ -221,7 +221,7 @@ class StepClock {
   std::uint64_t step_ = 0, pending_step_ = 0;
   std::size_t parity_ = 0;
   bool is_pending_ = false;
-  bool has_round_ = false, has_pending_round_ = false;
+  bool has_late_ = false, has_pending_late_ = false;
   double before_ = 0;
   // The times of the parts that came before. Waiting between parts counts as before the step.
   static constexpr double kLeast_s = 1e-12;

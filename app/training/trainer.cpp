@@ -26,7 +26,8 @@ Trainer::Trainer(const Options& options, Communicator& comm, Progress& progress)
     : run_(options, comm, progress),
       options_(options),
       replica_(*run_.replica),
-      recorder_(*run_.recorder) {}
+      recorder_(*run_.recorder),
+      rounds_(run_) {}
 
 std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
   recorder_.print_start();
@@ -68,14 +69,14 @@ std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
   }
   if (run_.trace && !run_.trace->is_written()) write_trace();
   recorder_.finish();
-  replica_.sync().reducer().run([&](Communicator& comm) { stop_vote_.finish(comm); });
+  replica_.sync().reducer().run([&](Communicator& comm) { replica_.policy().finish(comm); });
   return recorder_.missing_files();
 }
 
 void Trainer::train_epoch(std::size_t epoch) {
   Loader& loader = *run_.train_loader;
   plan_batch(epoch);
-  if (!is_resumed_in_epoch_) choose_rounds(epoch);
+  if (!is_resumed_in_epoch_) rounds_.choose(epoch, tally_);
   if (!std::exchange(is_resumed_in_epoch_, false)) {
     tally_ = {.epoch = epoch};
     tally_.global_batch = batch_;
@@ -85,9 +86,9 @@ void Trainer::train_epoch(std::size_t epoch) {
   is_between_epochs_ = false;
   tell_learning_rate();
   loader.start_epoch(epoch, tally_.steps);
-  replica_.begin_epoch(epoch, learning_rate());
-  tally_.is_in_rounds = replica_.is_in_rounds();
-  tally_.is_judged_alone = !replica_.exchanges_gradients();
+  replica_.begin_epoch(epoch, learning_rate(), rounds_.steps_in(epoch));
+  tally_.window = replica_.policy().window();
+  tally_.is_judged_alone = replica_.policy().judged() == StateShare::own;
   if (run_.trace) {
     run_.trace->begin_epoch(replica_.sync().reducer(), global_step_, loader.steps());
   }
@@ -95,11 +96,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   is_loaded_ = false;
   for (std::size_t s = tally_.steps; s < loader.steps(); ++s) {
     StopNotice::set_place(epoch + 1, run_.schedule.epochs, s + 1, loader.steps());
-    // Once per epoch the sums are compared with the exact ones.
-    if (s == loader.steps() / 2 && run_.exchanges() && replica_.exchanges_gradients()) {
-      replica_.sync().reducer().sample_error();
-    }
-    step(s + 1 == loader.steps());
+    step();
     if (must_stop_) return;
     // A checkpoint at the end of an epoch comes when the epoch has been evaluated.
     if (s + 1 < loader.steps()) checkpoint_if_due(false);
@@ -139,7 +136,9 @@ void Trainer::note_loss(std::size_t epoch) {
 
 // ---- a step: train, judge, record ---------------------------------------------------------------
 
-void Trainer::step(bool is_last) {
+void Trainer::step() {
+  const StepPlace place = place_of_step();
+  replica_.policy().plan_step(place);
   // Computes the gradients of this rank's part of the batch. Their buckets go to the reducer's
   // thread while backward still computes; in await_sums() this thread may have to wait for it.
   double data_s = 0;
@@ -148,22 +147,21 @@ void Trainer::step(bool is_last) {
     const bool is_last_part = part + 1 == parts;
     data_s += take_batch(part == 0);
     replica_.compute(global_step_, is_last_part, place_in_run(0) / all_steps());
-    load_ahead(is_last && is_last_part);
+    load_ahead(place.is_last() && is_last_part);
   }
-  StepVerdict verdict = replica_.await_sums(data_s);
+  const StepVerdict verdict = replica_.await_sums(data_s);
   if (judge(verdict)) {
-    replica_.update(tally_.learning_rate, place_in_run(1) / all_steps());
+    replica_.update(place.learning_rate, place.progress);
   } else {
     replica_.skip_update();
   }
 
-  // With rounds, the ranks have not exchanged anything yet, and do so after the round's last step.
-  tally_.has_exchanged = replica_.exchanges_gradients();
-  if (replica_.is_in_rounds()) verdict = end_step_of_round(is_last);
+  const SyncResult result = replica_.policy().end_step(verdict, place);
+  note_exchanges(result);
   replica_.end_step();
 
-  record_step(is_last);
-  must_stop_ = agree_on_stop(verdict.stop);
+  record_step(place.is_last());
+  must_stop_ = replica_.policy().agree_on_stop(global_step_, result.stop);
 }
 
 // Takes the batch of this step, or the next part of it. Returns how long the loop has waited for
@@ -190,6 +188,14 @@ double Trainer::place_in_run(std::size_t offset) const {
              (per_epoch / static_cast<double>(tally_.steps_of_epoch));
 }
 
+StepPlace Trainer::place_of_step() const {
+  return {.step = global_step_,
+          .in_epoch = tally_.steps,
+          .of_epoch = tally_.steps_of_epoch,
+          .learning_rate = learning_rate(),
+          .progress = place_in_run(1) / all_steps()};
+}
+
 // What a batch of another size than the first one's makes of the rate.
 double Trainer::batch_factor() const {
   return run_.rate_factor(static_cast<double>(batch_) / static_cast<double>(run_.global_batch));
@@ -210,24 +216,17 @@ double Trainer::all_steps() const {
 bool Trainer::judge(const StepVerdict& verdict) {
   tally_.step_loss = replica_.loss();
   tally_.learning_rate = learning_rate();
-  // Where ranks train alone, each decides for its own model, also by its loss.
-  const bool is_finite = replica_.exchanges_gradients() ? verdict.finite
-                                                        : std::isfinite(tally_.step_loss.loss) &&
-                                                              replica_.gradient_is_finite();
-  if (is_finite) {
+  if (replica_.policy().judge(verdict, tally_.step_loss)) {
     if (std::isfinite(tally_.step_loss.loss)) tally_.loss += tally_.step_loss;
     skipped_in_a_row_ = 0;
     return true;
   }
-  const bool is_of_all = replica_.exchanges_gradients();
+  const bool is_of_all = !tally_.is_judged_alone;
   recorder_.note_skipped_step(
       global_step_, is_of_all ? describe_not_finite(run_, verdict) : describe_own_not_finite(run_),
       is_of_all);
   ++tally_.skipped_steps;
-  if (!is_of_all) {
-    ++tally_.own_skipped_steps;
-    ++skipped_in_round_;
-  }
+  if (!is_of_all) ++tally_.own_skipped_steps;
   if (++skipped_in_a_row_ < kMostSkippedSteps) return false;
   const std::string message = fmt::format(
       "the gradient was not finite in {} steps in a row, up to step {}: try a smaller --lr, "
@@ -238,11 +237,28 @@ bool Trainer::judge(const StepVerdict& verdict) {
   throw AgreedError(ErrorKind::data, message);
 }
 
+// After an exchange that is lost all ranks have gone back to where it began.
+void Trainer::note_exchanges(const SyncResult& result) {
+  tally_.has_exchanged = result.has_exchanged;
+  if (run_.exchanges()) tally_.exchanges += result.exchanges;
+  for (const LostExchange& lost : result.lost) {
+    recorder_.note_lost_round(global_step_, describe_not_finite(run_, lost.verdict));
+    tally_.skipped_steps += lost.steps;
+    if (lost.in_a_row < kMostSkippedSteps) continue;
+    recorder_.gather_steps();
+    throw AgreedError(ErrorKind::data,
+                      fmt::format("what the parameters changed by was not finite in {} rounds in a "
+                                  "row, up to step {}: try a smaller --lr or --outer-lr, or "
+                                  "--clip-norm",
+                                  kMostSkippedSteps, global_step_));
+  }
+}
+
 void Trainer::record_step(bool is_last) {
   ++global_step_;
   ++tally_.steps;
   RunStatus::say_step(global_step_);
-  // In the middle of a round they differ.
+  // Between two exchanges they may differ.
   if (options_.check_replicas == Options::ReplicaCheck::step && tally_.has_exchanged) {
     check_replicas();
   }
@@ -250,8 +266,7 @@ void Trainer::record_step(bool is_last) {
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
                       recorder_.wants_step(global_step_ + 1) || ends_trace;
-  if (replica_.exchanges_gradients() && run_.exchanges()) ++tally_.exchanges;
-  tally_.is_under_way = replica_.is_round_under_way();
+  tally_.is_under_way = replica_.policy().is_under_way();
   tally_.rate = tally_.has_exchanged ? replica_.sync().rate_report() : RateReport{};
   if (std::isfinite(tally_.rate.mean_bits())) {
     tally_.bits_sum += tally_.rate.mean_bits();
@@ -331,14 +346,6 @@ void Trainer::write_trace() {
 
 // ---- stopping on request ------------------------------------------------------------------------
 
-// With an exchange all ranks have got the same wish with the sums.
-bool Trainer::agree_on_stop(bool wish) {
-  if (run_.exchanges() || run_.comm.size() == 1) return wish;
-  if (!StopVote::is_due(global_step_)) return false;
-  return replica_.sync().reducer().run(
-      [&](Communicator& comm) { return stop_vote_.is_agreed(comm, global_step_, wish); });
-}
-
 // Between two steps or two epochs, on all ranks at the same place.
 void Trainer::stop() {
   const bool is_in_epoch = tally_.steps < tally_.steps_of_epoch;
@@ -352,7 +359,7 @@ void Trainer::stop() {
   recorder_.finish(false);
   // Nobody leaves while others still need it.
   replica_.sync().reducer().run([&](Communicator& comm) {
-    stop_vote_.finish(comm);
+    replica_.policy().finish(comm);
     comm.barrier();
   });
   const std::string place = is_in_epoch ? fmt::format("step {} of {} in epoch {}", tally_.steps,

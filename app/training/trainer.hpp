@@ -4,7 +4,8 @@
 // Read step() in trainer.cpp first: train, judge, record. Replica::compute() is where forward and
 // backward are called (net/network.hpp), Replica::update() where the optimiser is
 // (net/optimizer.hpp); in between, Replica::await_sums() waits for the sums of all ranks
-// (comm/gradient_sync.hpp). What is needed before the first step is made in run_setup.cpp.
+// (comm/gradient_sync.hpp). When ranks exchange is the policy's matter (sync_policy.hpp). What is
+// needed before the first step is made in run_setup.cpp.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@
 #include "app/options/options.hpp"
 #include "app/output/progress.hpp"
 #include "app/output/recorder.hpp"
-#include "app/process/stop_vote.hpp"
 #include "app/training/replica.hpp"
+#include "app/training/round_plan.hpp"
 #include "app/training/run_setup.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "kernels/base/lap_clock.hpp"
@@ -49,15 +50,17 @@ class Trainer {
   void train_epoch(std::size_t epoch);
   void plan_batch(std::size_t epoch);
   void note_loss(std::size_t epoch);
-  void step(bool is_last);
+  void step();
 
   // The parts of a step.
   [[nodiscard]] double take_batch(bool is_first_part);
   void load_ahead(bool is_last);
   [[nodiscard]] bool judge(const StepVerdict& verdict);
+  void note_exchanges(const SyncResult& result);
   void record_step(bool is_last);
 
   [[nodiscard]] double place_in_run(std::size_t offset) const;
+  [[nodiscard]] StepPlace place_of_step() const;
   [[nodiscard]] double all_steps() const;
   [[nodiscard]] double batch_factor() const;
   [[nodiscard]] double learning_rate() const;
@@ -66,13 +69,6 @@ class Trainer {
   void check_replicas();
   void export_weights(const EvaluationResult& result);
   void write_trace();
-
-  // These are in trainer_rounds.cpp.
-  void choose_rounds(std::size_t epoch);
-  void take_round_steps(std::string steps);
-  [[nodiscard]] StepVerdict end_step_of_round(bool is_last);
-  void sample_round();
-  void judge_round(const StepVerdict& verdict, std::size_t steps, bool is_late);
 
   // These are in trainer_checkpoints.cpp.
   void begin_checkpoints();
@@ -85,13 +81,13 @@ class Trainer {
   void end_checkpoints();
   [[nodiscard]] bool is_newest_complete() const;
 
-  [[nodiscard]] bool agree_on_stop(bool wish);
   [[noreturn]] void stop();
 
   Run run_;
   const Options& options_;
   Replica& replica_;    // of the run
   Recorder& recorder_;  // of the run
+  RoundPlan rounds_;
 
   std::unique_ptr<Checkpoints> checkpoints_;  // with --checkpoint
   bool is_resumed_in_epoch_ = false;          // the next epoch has begun in an earlier session
@@ -101,14 +97,9 @@ class Trainer {
   LapClock epoch_clock_;
 
   std::uint64_t global_step_ = 0;
-  std::int64_t skipped_in_a_row_ = 0, lost_rounds_in_a_row_ = 0;
-  // The steps that this rank has skipped in the running round, and in that whose exchange is under
-  // way.
-  std::int64_t skipped_in_round_ = 0, skipped_in_sent_round_ = 0;
-  bool must_stop_ = false;   // all ranks have agreed on it after the last step
-  StopVote stop_vote_;       // without an exchange
-  std::string round_steps_;  // that were chosen: a number for each epoch so far, joined by commas
-  std::size_t batch_ = 0;    // global, of the running epoch
+  std::int64_t skipped_in_a_row_ = 0;
+  bool must_stop_ = false;                 // all ranks have agreed on it after the last step
+  std::size_t batch_ = 0;                  // global, of the running epoch
   double first_loss_ = 0, last_loss_ = 0;  // of epochs, with a dynamic batch
   // The batch that was taken from the loader and is not computed yet.
   bool is_loaded_ = false;

@@ -15,17 +15,13 @@ namespace dp {
 void Trainer::list_state(StateVisitor& visitor) {
   replica_.list_state(visitor);
   recorder_.list_state(visitor);
-  // In rounds, and without an exchange, each rank judges its own steps.
-  const StateShare judged =
-      replica_.exchanges_gradients() ? StateShare::replicated : StateShare::own;
+  const StateShare judged = replica_.policy().judged();
   tally_.list_state(visitor, judged);
   visitor.value("run/step", global_step_);
   visitor.value("run/first_loss", first_loss_);
   visitor.value("run/last_loss", last_loss_);
   visitor.value("run/skipped_in_a_row", skipped_in_a_row_, judged, StateMerge::first);
-  if (!run_.rounds.has_rounds()) return;
-  visitor.value("run/lost_rounds_in_a_row", lost_rounds_in_a_row_);
-  visitor.value("run/skipped_in_round", skipped_in_round_, judged, StateMerge::first);
+  replica_.policies().list_judgement(visitor);
 }
 
 void Trainer::begin_checkpoints() {
@@ -57,13 +53,13 @@ std::size_t Trainer::resume() {
   }
   const ResumePoint& point = *run_.resume;
   const std::size_t epoch = point.epoch();
-  if (run_.rounds.is_auto()) take_round_steps(point.head.get("round_steps"));
+  rounds_.restore(point.head);
   // Codecs depend on the epoch, and what they keep on the codec.
-  replica_.begin_epoch(epoch);
+  constexpr double kAnyRate = 1.0;  // the state that follows has what depends on it
+  replica_.begin_epoch(epoch, kAnyRate, rounds_.steps_in(epoch));
   StateList state;
   list_state(state);
   const std::vector<std::string> losses = restore_run(run_, state, point);
-  if (replica_.steps_of_round() == 0) skipped_in_round_ = 0;  // that round was ended
   recorder_.say(fmt::format("resumed from step {} (epoch {}) of {}", global_step_, epoch + 1,
                             options_.checkpoint));
   if (!run_.resume_notes.empty()) {
@@ -100,10 +96,10 @@ void Trainer::tell_learning_rate() {
   rate_before_.reset();
 }
 
-// Not while the exchange of a round is under way, which such a question would wait for: it is asked
-// again after the step in which the sum is applied.
+// Not while an exchange is under way, which such a question would wait for: it is asked again after
+// the step in which the sum is applied.
 void Trainer::checkpoint_if_due(bool ends_epoch) {
-  if (!checkpoints_ || replica_.is_round_under_way()) return;
+  if (!checkpoints_ || replica_.policy().is_under_way()) return;
   const bool asks = checkpoints_->asks_at(global_step_);
   if (asks) begin_checkpoint_time();
   const bool is_due = checkpoints_->is_due(global_step_, ends_epoch);
@@ -134,7 +130,7 @@ void Trainer::write_checkpoint() {
   head.set_owner(checkpoints_->part_of(global_step_));
   head.set("epoch", tally_.epoch);
   head.set("epoch_is_over", is_between_epochs_ ? 1 : 0);
-  if (run_.rounds.is_auto()) head.set("round_steps", round_steps_);
+  rounds_.save(head);
   extras.log = recorder_.log_image(head);
   extras.texts.emplace_back(kHeadEntry, head.text());
   checkpoints_->write(global_step_, state, extras);

@@ -386,7 +386,11 @@ TEST_F(RecorderTest, SaysWhatALinkAndAResidualDoToTheRate) {
             "is sent, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
             "--sync-every auto), a larger --batch-size or --accumulate, fewer hosts, or --compress "
             "auto:min=0.05 at the price of accuracy");
-  EXPECT_EQ(floor_clash(rate, limits, buckets, true),
+  const ExchangeWindow round = {.when = "in 3 % of a round's time",
+                                .is_by_bucket = false,
+                                .remedy = "longer rounds (--sync-every) or --sync-delay",
+                                .may_send_less = false};
+  EXPECT_EQ(floor_clash(rate, limits, buckets, round),
             "rank 0's link carries 100 kB/s, which hides 0.03 bits a value in 3 % of a round's "
             "time. The least, min=0.1, is sent, and training waits for the rest: try longer rounds "
             "(--sync-every) or --sync-delay");

@@ -119,10 +119,10 @@ TEST(DelayedRounds, WhatIsExportedIsCommon) {
     run.train(0, 6);
     const std::vector<float> own = run.values(), common = run.common();
     EXPECT_FALSE(run.on_all(own == common));
-    run.replica().swap_averages();
+    run.replica().policy().swap_evaluated();
     EXPECT_TRUE(run.values() == common);
     run.agree();
-    run.replica().swap_averages();
+    run.replica().policy().swap_evaluated();
     EXPECT_TRUE(run.values() == own);
     EXPECT_TRUE(run.common() == common);
   }

@@ -147,11 +147,11 @@ TEST(Rounds, MoreMayWaitWhereMomentumBringsItInAgain) {
 // of its product with the learning rate.
 TEST(Rounds, WhatWaitsIsAChangeOfParametersWhereRoundsBegin) {
   Communicator comm;
-  TrainingRun run(comm, {.codec = "q4", .rounds = {.first_epoch = 1}});
+  TrainingRun run(comm, {.codec = "q4", .first_epoch = 1});
   run.train(0, 3);
   const std::span<const float> residual = run.replica().sync().reducer().residual();
   const std::vector<float> before(residual.begin(), residual.end());
-  run.replica().begin_epoch(1, TrainingRun::kRate);
+  run.begin_epoch(1);
   const double still = 1.0 - static_cast<double>(0.9f);
   const auto factor = static_cast<float>(TrainingRun::kRate / still);
   EXPECT_TRUE(std::ranges::equal(

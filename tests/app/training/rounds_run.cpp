@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -50,8 +52,8 @@ TrainingRun::TrainingRun(Communicator& comm, RoundSetting setting)
     options.rounds = setting_.rounds;
     options.rounds->ranks = static_cast<std::size_t>(comm.size());
   }
-  if (setting_.has_averages) options.ema_decay = 0.9;
-  if (setting_.has_averages || setting_.has_lookahead) options.lookahead_every = 3;
+  if (setting_.has_averages) options.averages.ema_decay = 0.9;
+  if (setting_.has_averages || setting_.has_lookahead) options.averages.lookahead_every = 3;
   options.sync.compress = setting_.codec;
   options.sync.bucket_bytes = 4096;
   options.sync.reducer.topology = setting_.topology;
@@ -64,7 +66,12 @@ TrainingRun::TrainingRun(Communicator& comm, RoundSetting setting)
   replica_->plan_exchange();
   replica_->connect(comm);
   replica_->begin_times();
-  replica_->begin_epoch(0, kRate);
+  begin_epoch(0);
+}
+
+void TrainingRun::begin_epoch(std::size_t epoch) {
+  const bool has_rounds = setting_.exchange && epoch >= setting_.first_epoch;
+  replica_->begin_epoch(epoch, kRate, has_rounds ? setting_.steps : 0);
 }
 
 void TrainingRun::train(std::uint64_t from, std::uint64_t count, const OnRound& on_round) {
@@ -73,26 +80,16 @@ void TrainingRun::train(std::uint64_t from, std::uint64_t count, const OnRound& 
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     compute(step);
-    EXPECT_TRUE(replica_->await_sums(0.0).finite);
+    const StepVerdict verdict = replica_->await_sums(0.0);
+    EXPECT_TRUE(verdict.finite);
     const bool is_skipped = (step == setting_.nan_step && is_last_rank()) || is_spoiled_;
-    EXPECT_EQ(replica_->gradient_is_finite(), !is_skipped) << step;
+    EXPECT_EQ(replica_->policy().judge(verdict, replica_->loss()), !is_skipped) << step;
     if (is_skipped) {
       replica_->skip_update();
     } else {
       replica_->update(rate_ * std::pow(setting_.rate_factor, step));
     }
-    const bool ends = replica_->ends_round(setting_.steps, step + 1 == setting_.ends_with,
-                                           told_rate_ * std::pow(setting_.rate_factor, step));
-    if (replica_->is_sum_due(ends)) {
-      end_round(replica_->take_round(0.5), on_round);
-    }
-    if (ends && step == setting_.lost_step) spoil();
-    if (ends) sent_ = values();
-    if (ends && setting_.rounds.delay > 0 && step + 1 != setting_.ends_with) {
-      replica_->send_round(step);
-    } else if (ends) {
-      end_round(replica_->exchange_round(step), on_round);
-    }
+    end_step(step, verdict, on_round);
     replica_->end_step();
   }
   replica_->sync().reducer().run([](Communicator&) {});
@@ -146,6 +143,14 @@ std::vector<float> TrainingRun::common() {
   return {values.begin(), values.end()};
 }
 
+std::uint64_t TrainingRun::steps_of_round() {
+  const StateList all = list();
+  const auto found = std::ranges::find(all.blocks, "rounds/steps", &StateBlock::name);
+  std::uint64_t steps = 0;
+  std::memcpy(&steps, found->bytes.data(), sizeof(steps));
+  return steps;
+}
+
 std::vector<float> TrainingRun::residual() {
   const std::span<const float> all = replica_->sync().reducer().residual();
   return {all.begin(), all.end()};
@@ -174,10 +179,30 @@ void TrainingRun::spoil() {
   set_values(all);
 }
 
-void TrainingRun::end_round(const StepVerdict& verdict, const OnRound& on_round) {
-  EXPECT_EQ(verdict.finite, !is_lost_);
-  if (!is_lost_ && on_round) on_round(sent_);
-  is_lost_ = is_spoiled_ = false;
+// An exchange that is under way ends before another one begins.
+void TrainingRun::end_step(std::uint64_t step, const StepVerdict& verdict,
+                           const OnRound& on_round) {
+  if (step == setting_.lost_step) spoil();
+  const bool was_under_way = replica_->policy().is_under_way();
+  const std::vector<float> own = values();
+  constexpr std::size_t kNever = 1'000'000;
+  const SyncResult result = replica_->policy().end_step(
+      verdict, {.step = step,
+                .in_epoch = step,
+                .of_epoch = setting_.ends_with > step ? setting_.ends_with : kNever,
+                .learning_rate = told_rate_ * std::pow(setting_.rate_factor, step)});
+  std::int64_t ended =
+      setting_.exchange && replica_->policy().judged() == StateShare::own ? result.exchanges : 0;
+  if (ended > 0) {
+    EXPECT_EQ(result.lost.empty(), !is_lost_);
+  }
+  if (was_under_way && ended > 0) {
+    if (!is_lost_ && on_round) on_round(sent_);
+    --ended;
+  }
+  if (ended > 0 && !is_lost_ && on_round) on_round(own);
+  if (result.exchanges > 0) is_lost_ = is_spoiled_ = false;
+  if (!was_under_way && replica_->policy().is_under_way()) sent_ = own;
 }
 
 void expect_nothing_lost(TrainingRun& run, const std::vector<float>& start,

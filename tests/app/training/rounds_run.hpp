@@ -16,6 +16,7 @@ namespace dp::test {
 struct RoundSetting {
   std::string codec = "none", topology = "ring";
   std::size_t steps = 2;           // of a round
+  std::size_t first_epoch = 0;     // with rounds
   std::uint64_t ends_with = 0;     // after so many steps, a round ends and nothing stays under way
   bool has_late_rank = false;      // the last one sleeps before each step
   std::uint64_t nan_step = ~0ull;  // the last rank's images of that step are not numbers
@@ -37,6 +38,7 @@ class TrainingRun {
  public:
   TrainingRun(Communicator& comm, RoundSetting setting);
 
+  void begin_epoch(std::size_t epoch);
   // Steps [from, from + count). on_round() after each round, with the ranks' inputs to it.
   using OnRound = std::function<void(const std::vector<float>&)>;
   void train(std::uint64_t from, std::uint64_t count, const OnRound& on_round = {});
@@ -54,6 +56,8 @@ class TrainingRun {
   }
   // The parameters that all ranks have in common.
   [[nodiscard]] std::vector<float> common();
+  // The steps of the running round so far.
+  [[nodiscard]] std::uint64_t steps_of_round();
   // What waits on this rank.
   [[nodiscard]] std::vector<float> residual();
   // That all ranks have the same bits.
@@ -74,7 +78,7 @@ class TrainingRun {
   void compute(std::uint64_t step);
   // The first of many values, on the first rank and the last.
   void spoil();
-  void end_round(const StepVerdict& verdict, const OnRound& on_round);
+  void end_step(std::uint64_t step, const StepVerdict& verdict, const OnRound& on_round);
 
   Communicator& comm_;
   RoundSetting setting_;

@@ -121,9 +121,9 @@ TEST(Rounds, ARoundOfOtherRanksEndsWithTheMeanOfTheEarlierOnes) {
   for (int rank = 0; rank < comm.size(); ++rank) all += count_of(rank);
   run.run([&](Communicator& c) {
     c.all_sum(sum);
-    run.replica().end_round_of_others(c, static_cast<std::size_t>(count_of(c.rank())));
+    run.replica().policy().merge_ranks(c, static_cast<std::size_t>(count_of(c.rank())));
   });
-  EXPECT_EQ(run.replica().steps_of_round(), 0u);
+  EXPECT_EQ(run.steps_of_round(), 0u);
   const std::vector<float> after = run.values();
   double off = 0, change = 0;
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -151,11 +151,11 @@ TEST(Rounds, ARoundOfOtherRanksThatIsNotFiniteIsLost) {
   std::vector<float> own = run.values();
   if (comm.rank() + 1 == comm.size()) own[1] = std::numeric_limits<float>::infinity();
   run.set_values(own);
-  run.run([&](Communicator& c) { run.replica().end_round_of_others(c, 1); });
+  run.run([&](Communicator& c) { run.replica().policy().merge_ranks(c, 1); });
   EXPECT_EQ(run.values(), common);
   EXPECT_EQ(run.common(), common);
   EXPECT_TRUE(std::ranges::equal(average, before));
-  EXPECT_EQ(run.replica().steps_of_round(), 0u);
+  EXPECT_EQ(run.steps_of_round(), 0u);
 }
 
 // Three rounds of given differences: the outer step is DiLoCo's, computed in double.

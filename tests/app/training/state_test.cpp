@@ -68,8 +68,8 @@ class TrainingRun {
     options.optimizer = optimizer.value_or(net::OptimizerOptions{
         .momentum = codec.starts_with("dgc") ? 0.5f : 0.9f, .weight_decay = 5e-4f});
     if (has_averages) {
-      options.ema_decay = 0.9;
-      options.lookahead_every = 2;
+      options.averages.ema_decay = 0.9;
+      options.averages.lookahead_every = 2;
     }
     options.sync.compress = codec;
     options.sync.bucket_bytes = 4096;

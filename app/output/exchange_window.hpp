@@ -1,0 +1,20 @@
+// When an exchange runs without keeping training waiting, in the words of the warning that the link
+// carries less than the least bits (floor_clash in recorder.hpp).
+#pragma once
+
+#include <string>
+
+namespace dp {
+
+struct ExchangeWindow {
+  std::string when = "behind backward";
+  // Buckets leave one after the other, so the last ones have the least time.
+  bool is_by_bucket = true;
+  // What gives an exchange more time, and whether fewer bits are another way.
+  std::string remedy =
+      "fewer exchanges (--sync-every 4, or --sync-every auto), a larger --batch-size or "
+      "--accumulate, fewer hosts";
+  bool may_send_less = true;
+};
+
+}  // namespace dp

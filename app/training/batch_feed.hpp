@@ -1,0 +1,56 @@
+// Brings the loader's batches to the device. On a CPU the network reads the loader's own memory; on
+// a GPU the next batch is copied while the device computes on one (kernels/input_link.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "io/images/augment.hpp"
+#include "io/images/loader.hpp"
+#include "kernels/device.hpp"
+#include "kernels/input_link.hpp"
+#include "net/network.hpp"
+
+namespace dp {
+
+struct LoadedBatch {
+  const float* images = nullptr;         // CPU: the loader's memory
+  const std::int32_t* labels = nullptr;  // on a CPU, the loader's memory
+  std::size_t samples = 0, global_samples = 0;
+  std::size_t part = 0, first_image = 0, image_stride = 1;
+};
+
+class BatchFeed {
+ public:
+  // normalization: a GPU applies it, on a CPU the loader does.
+  BatchFeed(Device& device, net::Network& network, const Normalization& normalization);
+
+  // Makes memory for batches of that size, on a GPU.
+  void prepare(std::size_t samples);
+  // At most two batches are loaded and not taken.
+  void load(const Batch& batch);
+  // The loader may have the memory of the last batch back.
+  void await_sent();
+  // The earliest one.
+  [[nodiscard]] LoadedBatch take();
+  // An operation, once for each batch that is taken and has images: they are in place afterwards.
+  void bring_in(const LoadedBatch& batch);
+
+  [[nodiscard]] TensorView images_of(const LoadedBatch& batch);
+  [[nodiscard]] const std::int32_t* labels_of(const LoadedBatch& batch) const {
+    return input_ ? input_->labels() : batch.labels;
+  }
+
+ private:
+  Device& device_;
+  net::Network& network_;
+  Normalization normalization_;
+  std::size_t largest_batch_ = 0;
+  std::unique_ptr<InputLink> input_;
+  Device::Memory image_memory_;
+  std::vector<LoadedBatch> loaded_;  // in order
+};
+
+}  // namespace dp

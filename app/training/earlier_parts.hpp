@@ -1,0 +1,59 @@
+// The sums over the parts of a step that come before the running one (--accumulate).
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "kernels/device.hpp"
+#include "kernels/mix.hpp"
+#include "kernels/softmax_cross_entropy.hpp"
+
+namespace dp {
+
+class EarlierParts {
+ public:
+  // `gradients`: all of the model's. Without memory every step has one part.
+  EarlierParts(Device& device, std::span<const float> gradients, bool has_memory)
+      : device_(device), gradients_(gradients) {
+    if (has_memory) memory_ = device.allocate(gradients.size_bytes());
+  }
+
+  void begin_step() {
+    has_gradients_ = false;
+    loss_ = {};
+  }
+  // Whether a part with images came before: add_to() then adds its gradients.
+  [[nodiscard]] bool has_gradients() const { return has_gradients_; }
+  void note_gradients() { has_gradients_ = true; }
+
+  // Operations, which may be recorded. keep(): the model's gradients are those of a part that is
+  // not the last one.
+  void keep() {
+    if (has_gradients_) {
+      add_values(device_, gradients_, sums());
+    } else {
+      blend_values(device_, gradients_, sums(), 1.0f);
+    }
+  }
+  // Adds the sums to a slice of the model's gradients, or to all.
+  void add_to(std::span<float> slice) {
+    if (!has_gradients_) return;
+    const auto offset = static_cast<std::size_t>(slice.data() - gradients_.data());
+    add_values(device_, sums().subspan(offset, slice.size()), slice);
+  }
+
+  LossSums& loss() { return loss_; }
+
+ private:
+  [[nodiscard]] std::span<float> sums() const {
+    return {reinterpret_cast<float*>(memory_.get()), gradients_.size()};
+  }
+
+  Device& device_;
+  std::span<const float> gradients_;
+  Device::Memory memory_;
+  bool has_gradients_ = false;
+  LossSums loss_;
+};
+
+}  // namespace dp

@@ -1,0 +1,81 @@
+#include "app/training/round_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "app/options/options_values.hpp"
+#include "io/files/text_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+constexpr const char* kEntry = "round_steps";
+
+// What an earlier run has chosen for that epoch; behind its last one, as for that.
+std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) {
+  if (list.empty()) return std::nullopt;
+  const std::vector<std::string> numbers = split_at_commas(list);
+  return std::stoul(numbers[std::min(epoch, numbers.size() - 1)]);
+}
+
+}  // namespace
+
+// The same on all ranks. One rank alone, and a codec's warm-up, measure nothing that counts.
+void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
+  if (!schedule_.is_auto()) return;
+  const std::size_t before = std::max<std::size_t>(schedule_.steps, 1);
+  std::size_t steps = before;
+  std::string why;
+  const auto warm_up = checked_cast<std::size_t>(run_.options.compress_warmup);
+  if (epoch > warm_up && last.exchanges > 0 && run_.exchanges()) {
+    const LoopTimes& mine = last.times;
+    std::vector<double> sums = {mine.step() - mine.exposed_comm, mine.backward, mine.exposed_comm};
+    run_.replica->sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+    const double ranks = run_.comm.size();
+    const double count = ranks * static_cast<double>(last.steps);
+    const EpochOfRounds measured = {
+        .compute_s = sums[0] / count,
+        .backward_s = sums[1] / count,
+        .exposed_s =
+            sums[2] / (ranks * static_cast<double>(std::max<std::int64_t>(last.exchanges, 1))),
+        .is_in_rounds = schedule_.has_rounds_in(epoch - 1)};
+    steps = chosen_steps(measured, schedule_.most_steps);
+    why = fmt::format(": an exchange kept training waiting for {}, and a step computes for {}",
+                      format_seconds(measured.exposed_s), format_seconds(measured.compute_s));
+  }
+  if (const auto earlier = steps_of(run_.choices.round_steps, epoch)) {
+    steps = *earlier;
+    why = ", as in the earlier run";
+  }
+  take(chosen_.empty() ? std::to_string(steps) : fmt::format("{},{}", chosen_, steps));
+  run_.recorder->record_round_steps(chosen_);
+  if (steps == before) return;
+  run_.recorder->say(fmt::format("epoch {}: ranks exchange every {}{}", epoch + 1,
+                                 steps == 1 ? "step" : fmt::format("{} steps", steps), why));
+}
+
+// The last of the numbers counts, and rounds begin with the first one that is not 1.
+void RoundPlan::take(std::string steps) {
+  if (steps.empty()) return;
+  chosen_ = std::move(steps);
+  for (std::size_t epoch = 0; const std::string& number : split_at_commas(chosen_)) {
+    schedule_.steps = std::stoul(number);
+    ++epoch;
+    if (schedule_.steps > 1) schedule_.from = std::min(schedule_.from, epoch);
+  }
+}
+
+void RoundPlan::save(CheckpointHead& head) const {
+  if (schedule_.is_auto()) head.set(kEntry, chosen_);
+}
+
+void RoundPlan::restore(const CheckpointHead& head) {
+  if (schedule_.is_auto()) take(head.get(kEntry));
+}
+
+}  // namespace dp

@@ -1,0 +1,40 @@
+// The steps between two exchanges in each epoch (--sync-every): as the option says; with auto as
+// chosen from what the epoch before has measured, or as in an earlier run.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "app/checkpoint/checkpoint_head.hpp"
+#include "app/options/round_schedule.hpp"
+#include "app/output/recorder.hpp"
+#include "app/training/run_setup.hpp"
+
+namespace dp {
+
+class RoundPlan {
+ public:
+  // The run outlives this object.
+  explicit RoundPlan(Run& run) : run_(run), schedule_(run.rounds) {}
+
+  // The steps of a round in that epoch; 0: gradients are exchanged at every step.
+  [[nodiscard]] std::size_t steps_in(std::size_t epoch) const {
+    return schedule_.has_rounds_in(epoch) ? schedule_.steps : 0;
+  }
+  // Collective, before an epoch that does not go on in its middle. `last`: what this rank has
+  // measured in the epoch before.
+  void choose(std::size_t epoch, const EpochTally& last);
+
+  // What was chosen for each epoch so far is a part of a checkpoint.
+  void save(CheckpointHead& head) const;
+  void restore(const CheckpointHead& head);
+
+ private:
+  void take(std::string steps);
+
+  Run& run_;
+  RoundSchedule schedule_;
+  std::string chosen_;  // a number for each epoch so far, joined by commas
+};
+
+}  // namespace dp
