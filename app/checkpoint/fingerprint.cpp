@@ -7,6 +7,7 @@
 #include <map>
 #include <string_view>
 
+#include "app/options/options_removed.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -81,7 +82,8 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
   CheckpointHead mine;
   add_options(mine, options);
   std::vector<std::string> told;
-  const std::map<std::string, std::string> then = head.all(kOption);
+  // An earlier version had options that are keys of others today.
+  const std::map<std::string, std::string> then = with_keys(head.all(kOption));
   for (const auto& [name, value] : mine.all(kOption)) {
     const auto earlier = then.find(name);
     // An option that the checkpoint does not know is one of a later dptrain.

@@ -56,6 +56,8 @@ def option_lines(options: list[Option]) -> list[str]:
         names = ", ".join(f"\\fB{escaped(name)}\\fR" for name in option.names)
         value = f" \\fI{escaped(option.placeholder)}\\fR" if option.placeholder else ""
         lines += [".TP", names + value, running(option.text)]
+        if option.keys:
+            lines += [".RS", *option_lines([Option([key], "", said) for key, said in option.keys]), ".RE"]
     return lines
 
 

@@ -32,6 +32,7 @@ class Option:
     placeholder: str  # empty: it has no value
     text: str
     values: list[str] = dataclasses.field(default_factory=list)  # all or the usual ones; empty: not known
+    keys: list[list[str]] = dataclasses.field(default_factory=list)  # of NAME:key=value,...: "key=X" and its text
 
     def kind(self) -> str:
         """What completes its value: flag, values, file, folder or nothing."""
@@ -58,7 +59,7 @@ class Program:
 
 
 def _known_values(option: Option, lists: list[tuple[str, list[tuple[str, str]]]]) -> list[str]:
-    parts = option.placeholder.split("|")
+    parts = option.placeholder.removesuffix("[:key=value,...]").split("|")
     words = [part for part in parts if re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", part)]
     if len(parts) > 1 and words:
         return words
@@ -79,6 +80,7 @@ def parse_help(name: str, text: str) -> Program:
     program = Program(name, "\n".join(lines[:starts[0]]).strip())
     for start, end in zip(starts, [*starts[1:], len(lines)]):
         entries: list[list[str]] = []  # head and text
+        keys: dict[int, list[list[str]]] = {}  # by the entry above them
         for line in filter(None, lines[start + 1:end]):
             if re.match(r"  \S", line):
                 # A head that leaves no room has its text on the next lines.
@@ -87,12 +89,16 @@ def parse_help(name: str, text: str) -> Program:
                 if is_long and not line.startswith("  --"):  # the name of an entry runs into its text
                     head, _, rest = line.strip().partition(" ")
                 entries.append([head.strip(), rest])
+            elif entries and (key := re.match(r"    (\S+=\S+)(?: {2,}|$)(.*)", line)):
+                keys.setdefault(len(entries) - 1, []).append([key[1], key[2]])
             elif line.startswith(" " * _TEXT_COLUMN) and entries:
-                entries[-1][1] = f"{entries[-1][1]} {line.strip()}".strip()
+                last = keys[len(entries) - 1][-1] if len(entries) - 1 in keys else entries[-1]
+                last[1] = f"{last[1]} {line.strip()}".strip()
             else:
                 raise NotUnderstood(f"{name} --help: {line!r}")
         if entries[0][0].startswith("--"):
-            options = [Option([head.split(" ")[0]], head.partition(" ")[2], said) for head, said in entries]
+            options = [Option([head.split(" ")[0]], head.partition(" ")[2], said, keys=keys.get(place, []))
+                       for place, (head, said) in enumerate(entries)]
             program.groups.append((lines[start], options))
         else:
             program.lists.append((lines[start], [(head, said) for head, said in entries]))

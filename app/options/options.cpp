@@ -12,6 +12,7 @@
 #include "app/options/options_layers.hpp"
 #include "app/options/options_optimizer.hpp"
 #include "app/options/options_output.hpp"
+#include "app/options/options_removed.hpp"
 #include "app/options/options_rounds.hpp"
 #include "app/options/options_schedule.hpp"
 #include "app/options/options_table.hpp"
@@ -89,8 +90,26 @@ Layer Builder::layer_of(const std::string& name) const {
   return found == layers_.end() ? Layer::preset : found->second;
 }
 
-// The file's values go below the command line's, whose mistakes are told first.
+// "--name value" and "--name=value" as they stand, whatever the names are.
+NamedValues named_words(const std::vector<std::string>& arguments) {
+  NamedValues named;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].starts_with("--")) continue;
+    const std::string word = arguments[i].substr(2);
+    const std::size_t equals = word.find('=');
+    if (equals != std::string::npos) {
+      named.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+    } else {
+      const bool has_value = i + 1 < arguments.size() && !arguments[i + 1].starts_with("--");
+      named.emplace_back(word, has_value ? arguments[i + 1] : "");
+    }
+  }
+  return named;
+}
+
+// The file's values go below the command line's, whose mistakes are reported first.
 void Builder::read_arguments(const std::vector<std::string>& arguments) {
+  refuse_removed(named_words(arguments));
   const GivenWords given = command_line().split(arguments);
   const auto set_all = [&] {
     for (const auto& [row, value] : given.options) set(*row, value, Layer::command_line);
@@ -104,9 +123,23 @@ void Builder::read_arguments(const std::vector<std::string>& arguments) {
   set_all();
 }
 
+// Runs f; its errors name the line of the configuration file.
+template <class F>
+void at_line(const ConfigLine& line, F f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    throw_error(error.kind(), "{}: {}", line.where, error.what());
+  }
+}
+
 void Builder::read_config(const std::string& text, const std::string& source) {
+  const std::vector<ConfigLine> lines = parse_config_lines(text, source);
+  NamedValues given;
+  for (const ConfigLine& line : lines) given.emplace_back(line.name, line.value);
   std::map<std::string, std::string> seen;
-  for (const ConfigLine& line : parse_config_lines(text, source)) {
+  for (const ConfigLine& line : lines) {
+    if (is_removed(line.name)) at_line(line, [&] { refuse_removed(given); });
     const OptionRow* row = find_option(table_, line.name);
     if (row == nullptr) {
       throw_error(ErrorKind::usage, "{}: {}: unknown option; {}", line.where, shown(line.name),
@@ -121,11 +154,7 @@ void Builder::read_config(const std::string& text, const std::string& source) {
       throw_error(ErrorKind::usage, "{}: {}: given twice, first at {}", line.where, line.name,
                   before->second);
     }
-    try {
-      set(*row, line.value, Layer::config);
-    } catch (const Error& error) {
-      throw_error(error.kind(), "{}: {}", line.where, error.what());
-    }
+    at_line(line, [&] { set(*row, line.value, Layer::config); });
   }
 }
 

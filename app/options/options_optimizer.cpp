@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "app/options/options_keyed.hpp"
 #include "app/options/options_values.hpp"
 #include "kernels/base/error.hpp"
 
@@ -30,13 +31,6 @@ const std::vector<Users>& users() {
   static const std::vector<Users> list = {
       {"momentum", {Kind::sgd, Kind::lars, Kind::muon}},
       {"nesterov", {Kind::sgd, Kind::muon}},
-      {"beta1", {Kind::adam, Kind::adamw}},
-      {"beta2", {Kind::adam, Kind::adamw}},
-      {"epsilon", {Kind::adam, Kind::adamw}},
-      {"lars-trust", {Kind::lars}},
-      {"muon-lr", {Kind::muon}},
-      {"muon-momentum", {Kind::muon}},
-      {"muon-linear", {Kind::muon}},
   };
   return list;
 }
@@ -126,6 +120,28 @@ OptionRow lookahead_row(Options& options) {
               }};
 }
 
+constexpr RealRange kShare = {.least = 0, .most = 1, .is_most_allowed = false};
+constexpr RealRange kRate = {.least = 0, .most = 100, .is_least_allowed = false};
+constexpr RealRange kAboveZero = {.least = 0, .most = 1, .is_least_allowed = false};
+
+std::vector<OptionRow> keys_of_optimizers(Options& options) {
+  const std::vector<std::string> adam = {"adam", "adamw"}, lars = {"lars"}, muon = {"muon"};
+  return {
+      key_of(adam, real_row("beta1", options.beta1, kShare, "decay of the mean gradient")),
+      key_of(adam, real_row("beta2", options.beta2, kShare, "decay of the mean square")),
+      key_of(adam, real_row("epsilon", options.epsilon, kAboveZero,
+                            "added to the root of the mean square")),
+      key_of(lars, real_row("trust", options.lars_trust, kAboveZero,
+                            "the length of a matrix's step, as a share of the matrix's norm, "
+                            "at a learning rate of 1")),
+      key_of(muon, real_row("lr", options.muon_lr, kRate,
+                            "learning rate of its matrices, which follows the schedule of "
+                            "--lr")),
+      key_of(muon, real_row("momentum", options.muon_momentum, kShare, "momentum of its matrices")),
+      key_of(muon, on_off_row("linear", options.muon_linear,
+                              "linear layers' weights are among its matrices, too"))};
+}
+
 // Options that the optimiser has no use for count as not set.
 void hide_unused(std::vector<OptionRow>& rows, const Options& options) {
   for (const auto& [option, kinds] : users()) {
@@ -141,8 +157,6 @@ void hide_unused(std::vector<OptionRow>& rows, const Options& options) {
 }  // namespace
 
 std::vector<OptionRow> optimizer_rows(Options& options) {
-  constexpr RealRange kShare = {.least = 0, .most = 1, .is_most_allowed = false};
-  constexpr RealRange kRate = {.least = 0, .most = 100, .is_least_allowed = false};
   OptionRow lr = real_row("lr", options.lr, kRate,
                           "the learning rate, or the highest one of the schedule; without this "
                           "option 0.001 for adam and adamw, and 2 for lars",
@@ -152,25 +166,14 @@ std::vector<OptionRow> optimizer_rows(Options& options) {
                              "adamw takes it off the weights instead; without this option 0 for "
                              "adam and 0.01 for adamw");
   std::vector<OptionRow> rows = {
-      choice_row("optimizer", options.optimizer, kNames,
-                 "the rule that updates the weights; muon: kernels of convolutions by Muon, all "
-                 "other weights by SGD"),
+      keyed_row(choice_row("optimizer", options.optimizer, kNames,
+                           "the rule that updates the weights; muon: kernels of convolutions by "
+                           "Muon, all other weights by SGD"),
+                keys_of_optimizers, options),
       std::move(lr),
       real_row("momentum", options.momentum, kShare, "momentum of sgd, lars and muon's SGD"),
       on_off_row("nesterov", options.nesterov,
                  "use Nesterov's form of SGD's momentum; always on with muon, unless given"),
-      real_row("beta1", options.beta1, kShare, "adam and adamw: decay of the mean gradient"),
-      real_row("beta2", options.beta2, kShare, "adam and adamw: decay of the mean square"),
-      real_row("epsilon", options.epsilon, {.least = 0, .most = 1, .is_least_allowed = false},
-               "adam and adamw: added to the root of the mean square"),
-      real_row("lars-trust", options.lars_trust, {.least = 0, .most = 1, .is_least_allowed = false},
-               "lars: the length of a matrix's step, as a share of the matrix's norm, at a "
-               "learning rate of 1"),
-      real_row("muon-lr", options.muon_lr, kRate,
-               "muon: the learning rate of its matrices, which follows the schedule of --lr"),
-      real_row("muon-momentum", options.muon_momentum, kShare, "muon: momentum of its matrices"),
-      on_off_row("muon-linear", options.muon_linear,
-                 "muon: linear layers' weights are among its matrices, too"),
       std::move(decay),
       text_row("no-decay", options.no_decay, "NAME,...", "bn, bias or names with * and ?",
                "tensors without weight decay: bn (weights and biases of BatchNorm), bias (of all "

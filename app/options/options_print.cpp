@@ -1,6 +1,7 @@
 #include "app/options/options_print.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -45,6 +46,25 @@ std::string description(const OptionRow& row) {
   return text;
 }
 
+// A key stands below its option, further to the right.
+void append_keys(std::string& out, const OptionRow& row) {
+  for (const OptionRow& key : row.keys) {
+    std::string head = fmt::format("    {}={}", key.name, key.placeholder);
+    if (head.size() + 2 > kTextColumn) {
+      out += head + '\n';
+      head.clear();
+    }
+    head.resize(kTextColumn, ' ');
+    std::string text = key.help;
+    if (!key.names.empty()) text = fmt::format("{}: {}", fmt::join(key.names, ", "), text);
+    if (!key.range.empty()) text += fmt::format(" ({})", key.range);
+    const std::string& preset = key.shown_default.empty() ? key.preset : key.shown_default;
+    if (!preset.empty()) text += fmt::format(" [{}]", preset);
+    out += head;
+    append_wrapped(out, kTextColumn, text);
+  }
+}
+
 }  // namespace
 
 void append_options(std::string& out, const OptionTable& table) {
@@ -61,6 +81,7 @@ void append_options(std::string& out, const OptionTable& table) {
       head.resize(kTextColumn, ' ');
       out += head;
       append_wrapped(out, kTextColumn, description(row));
+      append_keys(out, row);
     }
   }
 }

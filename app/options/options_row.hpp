@@ -20,6 +20,16 @@
 
 namespace dp {
 
+// When an option counts: if another one has one of some values. Without a use it is not set, and
+// refused where it is given (Builder in options.cpp).
+struct OnlyWith {
+  std::string option = {};               // without dashes; empty: the option always counts
+  std::vector<std::string> values = {};  // names, if that option has keys; empty: all but `others`
+  std::vector<std::string> others = {};
+  std::string words = {};       // "--checkpoint DIR" in messages; empty: the option and its values
+  bool may_be_default = false;  // its default is accepted without a use, too
+};
+
 struct OptionRow {
   std::string name;         // without dashes
   std::string placeholder;  // "N", "on|off"; empty for a flag, which has no value
@@ -33,6 +43,17 @@ struct OptionRow {
   // Whether it is a setting: part of a configuration file and of the log. Otherwise it is about
   // this call of the program (--help, --config).
   bool is_setting = true;
+  // One of those that most runs need: --help shows them.
+  bool is_common = false;
+  OnlyWith only_with = {};
+  // Of an option with keys (options_keyed.hpp): its keys, and the name of a value that has none.
+  std::vector<OptionRow> keys = {};
+  std::string implied_name = {};
+  // Of a key: the names of the option that have it (empty: all), its default, and whether its value
+  // has keys itself.
+  std::vector<std::string> names = {};
+  std::string preset = {};
+  bool takes_keys = false;
   // Assigns the field from text; throws Error(usage).
   std::function<void(std::string_view)> set;
   // The field's text; empty where it is not set.

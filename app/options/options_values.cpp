@@ -135,15 +135,17 @@ std::size_t parse_choice(std::string_view name, std::string_view text,
 
 std::string real_text(double value) { return fmt::format("{}", value); }
 
-std::vector<std::string> split_at_commas(std::string_view list) {
+std::vector<std::string> split_at(std::string_view list, char separator) {
   std::vector<std::string> parts;
   for (;;) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    parts.emplace_back(list.substr(0, comma));
-    if (comma == list.size()) return parts;
-    list.remove_prefix(comma + 1);
+    const std::size_t end = std::min(list.find(separator), list.size());
+    parts.emplace_back(list.substr(0, end));
+    if (end == list.size()) return parts;
+    list.remove_prefix(end + 1);
   }
 }
+
+std::vector<std::string> split_at_commas(std::string_view list) { return split_at(list, ','); }
 
 std::string joined_choices(const std::vector<std::string>& choices) {
   std::string text;

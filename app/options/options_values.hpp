@@ -56,6 +56,8 @@ inline constexpr const char* kBitRates = "off or a rate from 10kbit to 400gbit, 
 
 // "a,b" as a and b; at least one part, which may be empty.
 [[nodiscard]] std::vector<std::string> split_at_commas(std::string_view list);
+// The same at another character. A key's list is "a/b", since commas part keys.
+[[nodiscard]] std::vector<std::string> split_at(std::string_view list, char separator);
 
 // "a, b or c"
 [[nodiscard]] std::string joined_choices(const std::vector<std::string>& choices);

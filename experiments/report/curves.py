@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from . import compare
+from .earlier_options import with_keys
 from .read_log import printable
 from .run import Run
 
@@ -170,7 +171,7 @@ def _run(path: pathlib.Path, model: str, ranks: int, shared: dict[str, str], row
             _column(columns, column, count, least, most, where)
     epochs = pd.DataFrame({column: columns[column] for column in COLUMNS if column in columns}, dtype=float)
     epochs.insert(0, "epoch", range(count))
-    config = shared | _texts(row, "options", where)
+    config = with_keys(shared | _texts(row, "options", where))
     attributes = {key: link[key] for key in LINK if key in link} | {
         "world_size": ranks, "finished": 1, "hosts": [f"host{h}" for h in range(hosts)],
         "git_revision": printable(str(row.get("revision", "")))}

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from . import missing_rows, read_hdf5
+from .earlier_options import with_keys
 from .read_hdf5 import printable
 from .run import Run
 
@@ -195,7 +196,7 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
             raise Unreadable(problems[-1])
         if len(epochs) and (epochs["global_batch"] < 1).any():
             raise Unreadable("is damaged: its table /epochs has a global_batch below 1")
-        run = Run(path, label, attributes, {name: str(value) for name, value in group("config").items()},
+        run = Run(path, label, attributes, with_keys({name: str(value) for name, value in group("config").items()}),
                   group("model"), epochs, table("ranks"), table("buckets"), table("sessions"),
                   table("steps", STEP_COLUMNS, True), table("tensors", None, True), problems)
     _judge(run)

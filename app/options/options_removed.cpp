@@ -1,0 +1,119 @@
+#include "app/options/options_removed.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "app/options/options_keyed.hpp"
+#include "app/options/options_table.hpp"
+#include "app/options/options_values.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+struct Removed {
+  std::string_view name;    // of the option that was removed
+  std::string_view option;  // that has its value today
+  std::string_view names;   // values of that option with the key, joined by |; empty: all
+  std::string_view usual;   // the one to write if none is given
+  std::string_view key;     // several for a list with a value each: "start,peak,end"
+};
+
+constexpr std::array kRemoved = {
+    Removed{"beta1", "optimizer", "adam|adamw", "adam", "beta1"},
+    Removed{"beta2", "optimizer", "adam|adamw", "adam", "beta2"},
+    Removed{"epsilon", "optimizer", "adam|adamw", "adam", "epsilon"},
+    Removed{"lars-trust", "optimizer", "lars", "lars", "trust"},
+    Removed{"muon-lr", "optimizer", "muon", "muon", "lr"},
+    Removed{"muon-momentum", "optimizer", "muon", "muon", "momentum"},
+    Removed{"muon-linear", "optimizer", "muon", "muon", "linear"},
+};
+
+const Removed* find_removed(std::string_view name) {
+  const auto found = std::ranges::find(kRemoved, name, &Removed::name);
+  return found == kRemoved.end() ? nullptr : &*found;
+}
+
+bool has_key(const Removed& removed, const std::string& name) {
+  if (removed.names.empty()) return true;
+  const std::vector<std::string> names = split_at(removed.names, '|');
+  return std::ranges::find(names, name) != names.end();
+}
+
+// "milestones=60/120" of lr-milestones 60,120.
+std::string as_key(const Removed& removed, std::string_view value) {
+  const std::vector<std::string> keys = split_at_commas(removed.key);
+  const std::vector<std::string> values = split_at_commas(value);
+  if (keys.size() == 1) {
+    return fmt::format("{}={}", removed.key,
+                       value.empty() ? "..." : fmt::format("{}", fmt::join(values, "/")));
+  }
+  std::vector<std::string> words;
+  for (std::size_t k = 0; k < keys.size(); ++k) {
+    words.push_back(keys[k] + "=" + (k < values.size() ? values[k] : "..."));
+  }
+  return fmt::format("{}", fmt::join(words, ","));
+}
+
+std::string value_of(const auto& given, std::string_view name) {
+  const auto found = std::ranges::find(given, name, [](const auto& pair) { return pair.first; });
+  return found == given.end() ? std::string() : found->second;
+}
+
+// The value of `option` with the keys that the removed options stand for, those that do not apply
+// to `base` left out. `wanted`: one whose value is missing in `given`, and which counts all the
+// same.
+std::string with_keys(std::string base, std::string_view option, const auto& given,
+                      std::string_view wanted = "") {
+  const std::string name = name_of_keyed(base);
+  for (const Removed& removed : kRemoved) {
+    const std::string value = value_of(given, removed.name);
+    const bool counts = !value.empty() || removed.name == wanted;
+    if (removed.option != option || !counts || !has_key(removed, name)) continue;
+    base += (base.empty() ? "" : base.find(':') == std::string::npos ? ":" : ",");
+    base += as_key(removed, value);
+  }
+  return base;
+}
+
+// As today's printer writes it.
+std::string printed(const std::string& option, const std::string& value) {
+  Options options;
+  const OptionTable table = option_table({}, options);
+  const OptionRow* row = find_option(table, option);
+  DP_ASSERT(row != nullptr, "no option is called {}", option);
+  row->set(value);
+  return row->get();
+}
+
+}  // namespace
+
+bool is_removed(std::string_view name) { return find_removed(name) != nullptr; }
+
+void refuse_removed(const NamedValues& given) {
+  const auto first = std::ranges::find_if(given, [](const auto& g) { return is_removed(g.first); });
+  if (first == given.end()) return;
+  const Removed& removed = *find_removed(first->first);
+  const std::string base = value_of(given, removed.option);
+  const bool fits = !base.empty() && has_key(removed, name_of_keyed(base));
+  const std::string value =
+      with_keys(fits ? base : std::string(removed.usual), removed.option, given, removed.name);
+  throw_error(ErrorKind::usage, "--{}{}{}: write --{} {}", first->first,
+              first->second.empty() ? "" : " ", shown(first->second), removed.option, value);
+}
+
+std::map<std::string, std::string> with_keys(std::map<std::string, std::string> options) {
+  std::map<std::string, std::string> today = options;
+  for (const Removed& removed : kRemoved) {
+    const auto base = options.find(std::string(removed.option));
+    if (today.erase(std::string(removed.name)) == 0 || base == options.end()) continue;
+    today[base->first] = printed(base->first, with_keys(base->second, removed.option, options));
+  }
+  return today;
+}
+
+}  // namespace dp

@@ -1,0 +1,123 @@
+// Options with keys, NAME[:key=value,...], and those of earlier versions that are keys today.
+#include "app/options/options_keyed.hpp"
+
+#include <gtest/gtest.h>
+
+#include "app/options/options_removed.hpp"
+#include "app/options/options_table.hpp"
+#include "kernels/base/error.hpp"
+
+namespace dp {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Options parse(const Words& words) { return parse_options(words, {}); }
+
+std::string value_of(const Options& options, const std::string& name) {
+  for (const auto& [other, value] : options.resolved()) {
+    if (other == name) return value;
+  }
+  return "no such option";
+}
+
+std::string refusal(const Words& words) {
+  try {
+    static_cast<void>(parse(words));
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(KeyedOptions, KeysAreFieldsAndPrintedIfTheyDifferFromTheirDefaults) {
+  const Options muon = parse({"--optimizer", "muon:lr=0.1,momentum=0.6,linear=on"});
+  EXPECT_EQ(muon.optimizer, Options::Optimizer::muon);
+  EXPECT_EQ(muon.muon_lr, 0.1);
+  EXPECT_TRUE(muon.muon_linear);
+  EXPECT_EQ(value_of(muon, "optimizer"), "muon:lr=0.1,linear=on");
+  EXPECT_EQ(value_of(parse({"--optimizer", "adamw:beta1=0.9"}), "optimizer"), "adamw");
+  const Options again = parse_config_text(config_text(muon), "printed", {});
+  EXPECT_EQ(again.resolved(), muon.resolved());
+  EXPECT_EQ(again.muon_lr, 0.1);
+}
+
+TEST(KeyedOptions, AValueStandsAlone) {
+  OptionContext context;
+  Options options;
+  const OptionTable table = option_table(context, options);
+  const OptionRow& row = *find_option(table, "optimizer");
+  row.set("muon:lr=0.1");
+  row.set("muon:linear=on");
+  EXPECT_EQ(options.muon_lr, 0.24);
+  row.set("adam:epsilon=0.1");
+  EXPECT_FALSE(options.muon_linear);
+  EXPECT_EQ(row.get(), "adam:epsilon=0.1");
+}
+
+struct Bad {
+  Words words;
+  std::string message;
+};
+
+class KeyedRefused : public testing::TestWithParam<Bad> {};
+
+TEST_P(KeyedRefused, SaysWhatAndWhatIsAllowed) {
+  EXPECT_EQ(refusal(GetParam().words), GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, KeyedRefused,
+    testing::Values(
+        Bad{{"--optimizer", "sdg:lr=1"},
+            "--optimizer sdg: must be sgd, adam, adamw, lars or muon; did you mean sgd?"},
+        Bad{{"--optimizer", "adam:lr=1"},
+            "--optimizer adam:lr=1: unknown key 'lr' of adam; known: beta1, beta2, epsilon"},
+        Bad{{"--optimizer", "sgd:beta1=0.5"},
+            "--optimizer sgd:beta1=0.5: unknown key 'beta1' of sgd; sgd has no keys"},
+        Bad{{"--optimizer", "adam:beta1=1"},
+            "--optimizer adam:beta1=1: beta1= must be a number from 0 to below 1"},
+        Bad{{"--optimizer", "adam:beta1="},
+            "--optimizer adam:beta1=: beta1= must be a number from 0 to below 1"},
+        Bad{{"--optimizer", "adam:"},
+            "--optimizer adam:: '' must be key=value; known: beta1, beta2, epsilon"},
+        Bad{{"--optimizer", "adam:beta1=0,beta1=0"},
+            "--optimizer adam:beta1=0,beta1=0: beta1= is given twice"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Removed, KeyedRefused,
+    testing::Values(Bad{{"--muon-lr", "0.24"}, "--muon-lr 0.24: write --optimizer muon:lr=0.24"},
+                    Bad{{"--muon-lr=0.1", "--optimizer", "muon", "--muon-linear", "on"},
+                        "--muon-lr 0.1: write --optimizer muon:lr=0.1,linear=on"},
+                    Bad{{"--optimizer", "adamw", "--beta2", "0.99"},
+                        "--beta2 0.99: write --optimizer adamw:beta2=0.99"},
+                    Bad{{"--optimizer", "sgd", "--epsilon", "1e-7"},
+                        "--epsilon 1e-7: write --optimizer adam:epsilon=1e-7"},
+                    Bad{{"--lars-trust"}, "--lars-trust: write --optimizer lars:trust=..."}));
+
+TEST(RemovedOptions, AFileIsRefusedInTheSameWords) {
+  try {
+    static_cast<void>(parse_config_text("optimizer = muon\nmuon-momentum = 0.5\n", "run.ini", {}));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "run.ini:2: --muon-momentum 0.5: write --optimizer muon:momentum=0.5");
+  }
+}
+
+// What checkpoints of earlier versions have.
+TEST(RemovedOptions, AreTranslated) {
+  using Map = std::map<std::string, std::string>;
+  EXPECT_EQ(with_keys(Map{{"optimizer", "muon"},
+                          {"muon-lr", "0.1"},
+                          {"muon-momentum", "0.6"},
+                          {"beta1", ""},
+                          {"epochs", "3"}}),
+            (Map{{"optimizer", "muon:lr=0.1"}, {"epochs", "3"}}));
+  EXPECT_EQ(with_keys(Map{{"optimizer", "sgd"}, {"muon-lr", "0.24"}}), (Map{{"optimizer", "sgd"}}));
+  EXPECT_EQ(with_keys(Map{{"epochs", "3"}}), (Map{{"epochs", "3"}}));
+}
+
+}  // namespace
+}  // namespace dp
