@@ -26,16 +26,13 @@ constexpr std::array<std::string_view, 32> kFree = {
     "gpu-exchange", "accept-build",    "config",      "check",          "progress",
     "tensorboard",  "planned-ranks"};
 
-// Options that may change the rest of the training, which is what their user wants.
-constexpr std::array<std::string_view, 2> kTold = {"epochs", "lr-milestones"};
-
-// Options that are not set where the schedule or the crop, which are compared themselves, has no
-// use for them. Earlier builds wrote their values all the same.
-constexpr std::array<std::string_view, 5> kUsedBySome = {"lr-gamma", "lr-triangle", "lr-power",
-                                                         "crop-padding", "crop-fill"};
+// Options that are not set if the crop, which is compared itself, has no use for them. Earlier
+// builds wrote their values all the same.
+constexpr std::array<std::string_view, 2> kUsedBySome = {"crop-padding", "crop-fill"};
 
 constexpr const char* kMayChange =
-    "--epochs, the number of ranks, and whatever is about the machine, the network's time, logs, "
+    "--epochs, milestones=, the number of ranks, and whatever is about the machine, the network's "
+    "time, logs, "
     "traces and checkpoints";
 
 bool is_in(std::string_view name, std::span<const std::string_view> list) {
@@ -50,6 +47,15 @@ std::string grouping(const std::vector<std::string>& hosts) {
     by_rank.push_back(numbers.try_emplace(host, numbers.size()).first->second);
   }
   return fmt::format("{}", fmt::join(by_rank, ","));
+}
+
+// Whether a difference may change the rest of the training, which is what its user wants: the
+// number of epochs, and the milestones that follow from it.
+bool may_change_the_rest(const std::string& name, const std::string& value,
+                         const std::string& earlier) {
+  return name == "epochs" ||
+         (name == "lr-schedule" &&
+          without_key(name, value, "milestones") == without_key(name, earlier, "milestones"));
 }
 
 std::string named(const std::string& value) { return value.empty() ? "nothing" : value; }
@@ -89,7 +95,7 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
     // An option that the checkpoint does not know is one of a later dptrain.
     if (earlier == then.end() || earlier->second == value || is_in(name, kFree)) continue;
     if (value.empty() && is_in(name, kUsedBySome)) continue;
-    if (is_in(name, kTold)) {
+    if (may_change_the_rest(name, value, earlier->second)) {
       told.push_back(
           fmt::format("--{} {} instead of {}", name, named(value), named(earlier->second)));
       continue;

@@ -379,8 +379,8 @@ std::vector<std::string> Options::warnings() const {
                [&](double milestone) { return milestone >= static_cast<double>(epochs); });
   if (!late.empty()) {
     lines.push_back(fmt::format(
-        "--lr-milestones {}: the run ends after {} epoch{}, so that {} has no effect",
-        fmt::join(lr_milestones, ","), epochs, epochs == 1 ? "" : "s", fmt::join(late, ",")));
+        "--lr-schedule step:milestones={}: the run ends after {} epoch{}, so that {} has no effect",
+        fmt::join(lr_milestones, "/"), epochs, epochs == 1 ? "" : "s", fmt::join(late, "/")));
   }
   return lines;
 }

@@ -31,6 +31,11 @@ constexpr std::array kRemoved = {
     Removed{"muon-lr", "optimizer", "muon", "muon", "lr"},
     Removed{"muon-momentum", "optimizer", "muon", "muon", "momentum"},
     Removed{"muon-linear", "optimizer", "muon", "muon", "linear"},
+    Removed{"lr-milestones", "lr-schedule", "step", "step", "milestones"},
+    Removed{"lr-gamma", "lr-schedule", "step", "step", "gamma"},
+    Removed{"lr-triangle", "lr-schedule", "triangular", "triangular", "start,peak,end"},
+    Removed{"lr-power", "lr-schedule", "poly", "poly", "power"},
+    Removed{"lr-interval", "lr-schedule", "", "cosine", "by"},
 };
 
 const Removed* find_removed(std::string_view name) {
@@ -80,13 +85,17 @@ std::string with_keys(std::string base, std::string_view option, const auto& giv
   return base;
 }
 
-// As today's printer writes it.
-std::string printed(const std::string& option, const std::string& value) {
+// As today's printer writes it, with one key at its default.
+std::string printed(const std::string& option, const std::string& value,
+                    const std::string& but = "") {
   Options options;
   const OptionTable table = option_table({}, options);
   const OptionRow* row = find_option(table, option);
   DP_ASSERT(row != nullptr, "no option is called {}", option);
   row->set(value);
+  for (const OptionRow& key : row->keys) {
+    if (key.name == but) key.set(key.preset);
+  }
   return row->get();
 }
 
@@ -114,6 +123,11 @@ std::map<std::string, std::string> with_keys(std::map<std::string, std::string> 
     today[base->first] = printed(base->first, with_keys(base->second, removed.option, options));
   }
   return today;
+}
+
+std::string without_key(const std::string& option, const std::string& value,
+                        const std::string& key) {
+  return printed(option, value, key);
 }
 
 }  // namespace dp

@@ -25,4 +25,8 @@ void refuse_removed(const NamedValues& given);
 [[nodiscard]] std::map<std::string, std::string> with_keys(
     std::map<std::string, std::string> options);
 
+// A value of an option with keys, as the log has it, but with `key` at its default.
+[[nodiscard]] std::string without_key(const std::string& option, const std::string& value,
+                                      const std::string& key);
+
 }  // namespace dp

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "app/options/batch_schedule.hpp"
+#include "app/options/options_keyed.hpp"
 #include "app/options/options_values.hpp"
 #include "app/options/recipes.hpp"
 #include "kernels/base/error.hpp"
@@ -23,24 +24,6 @@ const std::vector<std::string> kNames = {"constant", "step",       "cosine",
 
 const std::string& name_of(Schedule schedule) { return kNames[static_cast<std::size_t>(schedule)]; }
 
-// Options that only one schedule has.
-constexpr std::pair<const char*, Schedule> kUsers[] = {{"lr-milestones", Schedule::step},
-                                                       {"lr-gamma", Schedule::step},
-                                                       {"lr-triangle", Schedule::triangular},
-                                                       {"lr-power", Schedule::poly}};
-
-// Options that the schedule has no use for count as not set.
-void hide_unused(std::vector<OptionRow>& rows, const Options& options) {
-  for (OptionRow& row : rows) {
-    const auto* user = std::ranges::find(kUsers, row.name, [](const auto& u) { return u.first; });
-    if (user == std::end(kUsers) || row.name == "lr-milestones") continue;
-    row.shown_default = row.get();
-    row.get = [get = row.get, user, &options] {
-      return options.lr_schedule == user->second ? get() : std::string();
-    };
-  }
-}
-
 // A recipe's warm-up is for its own number of epochs; a shorter run gets the same share of itself.
 void shorten_warmup(Options& options, const LayerOf& layer_of) {
   const Recipe* recipe = find_recipe(options.recipe);
@@ -53,51 +36,41 @@ void shorten_warmup(Options& options, const LayerOf& layer_of) {
 
 OptionRow milestones_row(Options& options) {
   constexpr RealRange kEpoch{.least = 0, .most = 100000, .is_least_allowed = false};
-  return {.name = "lr-milestones",
-          .placeholder = "X,X,...",
-          .help =
-              "with --lr-schedule step: epochs after which the learning rate is "
-              "multiplied by --lr-gamma; without this option, after a half and three "
-              "quarters of the run",
-          .allowed = "increasing numbers joined by commas, each " + kEpoch.text(),
+  return {.name = "milestones",
+          .placeholder = "X/X/...",
+          .help = "epochs after which the rate is multiplied by gamma",
+          .allowed = "increasing numbers joined by /, each " + kEpoch.text(),
+          .shown_default = "a half and three quarters of the run",
           .set =
-              [=, &options](std::string_view value) {
-                options.lr_milestones = parse_increasing("--lr-milestones", value, kEpoch);
+              [kEpoch, &options](std::string_view value) {
+                options.lr_milestones.clear();
+                if (value.empty()) return;
+                std::string list(value);
+                if (list.find(',') != std::string::npos) throw_error(ErrorKind::usage, "a comma");
+                std::ranges::replace(list, '/', ',');
+                options.lr_milestones = parse_increasing("", list, kEpoch);
               },
-          .get = [&options] { return fmt::format("{}", fmt::join(options.lr_milestones, ",")); }};
+          .get = [&options] { return fmt::format("{}", fmt::join(options.lr_milestones, "/")); }};
 }
 
-// Three numbers, as "0.2,0.23,0.07".
-OptionRow triangle_row(Options& options) {
-  const std::string allowed =
-      "START,PEAK,END: the shares of --lr at the start and at the end, from 0 to 1, and between "
-      "them the share of the run at which the peak is, from 0 to 1";
-  return {.name = "lr-triangle",
-          .placeholder = "X,X,X",
-          .help = "with --lr-schedule triangular: " + allowed,
-          .allowed = allowed,
-          .set =
-              [=, &options](std::string_view value) {
-                const std::vector<std::string> parts = split_at_commas(value);
-                try {
-                  if (parts.size() != 3) throw_error(ErrorKind::usage, "not three");
-                  std::vector<double> numbers;
-                  for (const std::string& part : parts) {
-                    numbers.push_back(parse_real("", part, {.least = 0, .most = 1}));
-                  }
-                  options.lr_start = numbers[0];
-                  options.lr_peak_at = numbers[1];
-                  options.lr_end = numbers[2];
-                } catch (const Error&) {
-                  throw_error(ErrorKind::usage, "--lr-triangle {}: must be {}", shown(value),
-                              allowed);
-                }
-              },
-          .get =
-              [&options] {
-                return fmt::format("{},{},{}", real_text(options.lr_start),
-                                   real_text(options.lr_peak_at), real_text(options.lr_end));
-              }};
+std::vector<OptionRow> keys_of_schedules(Options& options) {
+  constexpr RealRange kShare = {.least = 0, .most = 1};
+  const std::vector<std::string> step = {"step"}, triangular = {"triangular"}, poly = {"poly"};
+  return {key_of(step, milestones_row(options)),
+          key_of(step, real_row("gamma", options.lr_gamma,
+                                {.least = 0, .most = 1, .is_least_allowed = false},
+                                "factor of the rate at each milestone")),
+          key_of(triangular, real_row("start", options.lr_start, kShare,
+                                      "the rate at the start, as a share of --lr")),
+          key_of(triangular, real_row("peak", options.lr_peak_at, kShare,
+                                      "when the rate is --lr, as a share of the run")),
+          key_of(triangular, real_row("end", options.lr_end, kShare,
+                                      "the rate at the end, as a share of --lr")),
+          key_of(poly, real_row("power", options.lr_power, {.least = 0, .most = 100},
+                                "the rate falls as (1 - t)^X, t from 0 to 1")),
+          key_of({}, choice_row("by", options.lr_interval, {"step", "epoch"},
+                                "the rate changes at every step, or between epochs alone (the rise "
+                                "of --warmup-epochs is by step)"))};
 }
 
 }  // namespace
@@ -117,19 +90,10 @@ OptionRow batch_schedule_row(Options& options) {
 }
 
 std::vector<OptionRow> schedule_rows(Options& options) {
-  std::vector<OptionRow> rows = {
-      choice_row("lr-schedule", options.lr_schedule, kNames,
-                 "how the learning rate changes during the run", "onecycle"),
-      choice_row("lr-interval", options.lr_interval, {"step", "epoch"},
-                 "when it changes: at every step, or between epochs alone (the rise of "
-                 "--warmup-epochs is by step)"),
-      milestones_row(options),
-      real_row("lr-gamma", options.lr_gamma, {.least = 0, .most = 1, .is_least_allowed = false},
-               "with --lr-schedule step: factor by which the learning rate changes at "
-               "each milestone"),
-      triangle_row(options),
-      real_row("lr-power", options.lr_power, {.least = 0, .most = 100},
-               "with --lr-schedule poly: the rate falls as (1 - t)^X, t from 0 to 1"),
+  return {
+      keyed_row(choice_row("lr-schedule", options.lr_schedule, kNames,
+                           "how the learning rate changes during the run", "onecycle"),
+                keys_of_schedules, options),
       real_row("warmup-epochs", options.warmup_epochs, {.least = 0, .most = 100000},
                "number of epochs at the start in which the learning rate rises; not "
                "for --lr-schedule onecycle and triangular, which begin with a rise of their own"),
@@ -137,33 +101,12 @@ std::vector<OptionRow> schedule_rows(Options& options) {
           "lr-scaling", options.lr_scaling, {"none", "linear", "sqrt"},
           "multiply --lr by the number of ranks times --accumulate (linear), or by its square "
           "root (sqrt); with --batch-schedule also by the batch's growth, or by its root")};
-  hide_unused(rows, options);
-  return rows;
 }
 
 void resolve_schedule(Options& options, const LayerOf& layer_of) {
   const bool is_step = options.lr_schedule == Options::LrSchedule::step;
   const Layer schedule = layer_of("lr-schedule");
   const std::string name = name_of(options.lr_schedule);
-  for (const auto& [option, user] : kUsers) {
-    if (layer_of(option) == Layer::preset || options.lr_schedule == user) continue;
-    if (layer_of(option) >= schedule) {
-      throw_error(ErrorKind::usage, "--{}: only with --lr-schedule {}, not {}", option,
-                  name_of(user), name);
-    }
-  }
-  // What a file or a recipe gives for another schedule.
-  const Options preset;
-  if (!is_step) {
-    options.lr_milestones.clear();
-    options.lr_gamma = preset.lr_gamma;
-  }
-  if (options.lr_schedule != Schedule::triangular) {
-    options.lr_start = preset.lr_start;
-    options.lr_peak_at = preset.lr_peak_at;
-    options.lr_end = preset.lr_end;
-  }
-  if (options.lr_schedule != Schedule::poly) options.lr_power = preset.lr_power;
   if (is_step && options.lr_milestones.empty()) {
     // A half and three quarters of the run, as He et al. 2016 (32,000 and 48,000 of 64,000 steps).
     const auto epochs = static_cast<double>(options.epochs);

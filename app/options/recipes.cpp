@@ -14,8 +14,7 @@ const std::vector<Recipe>& recipe_list() {
         {"global-batch", "128"},
         {"lr", "0.1"},
         {"weight-decay", "0.0001"},
-        {"lr-schedule", "step"},
-        {"lr-milestones", "82,123"}}},
+        {"lr-schedule", "step:milestones=82/123"}}},
       {"cifar-cosine",
        "the public CIFAR-10 table of kuangliu's pytorch-cifar: 200 epochs of 128 images, the rate "
        "falls along a cosine, epoch by epoch; the same for its other models by --model",
@@ -24,8 +23,7 @@ const std::vector<Recipe>& recipe_list() {
         {"global-batch", "128"},
         {"lr", "0.1"},
         {"weight-decay", "0.0005"},
-        {"lr-schedule", "cosine"},
-        {"lr-interval", "epoch"}}},
+        {"lr-schedule", "cosine:by=epoch"}}},
       {"cifar100-step",
        "the public CIFAR-100 table of weiaicunzai's pytorch-cifar100 (with --dataset cifar100): "
        "200 "
@@ -37,9 +35,7 @@ const std::vector<Recipe>& recipe_list() {
         {"lr", "0.1"},
         {"nesterov", "on"},
         {"weight-decay", "0.0005"},
-        {"lr-schedule", "step"},
-        {"lr-milestones", "60,120,160"},
-        {"lr-gamma", "0.2"},
+        {"lr-schedule", "step:milestones=60/120/160,gamma=0.2"},
         {"warmup-epochs", "1"}}},
       {"cifar-fast",
        "ResNet-9 of DAWNBench (Page 2018): 24 epochs of 512 images, the rate rises for 5 epochs to "
@@ -49,8 +45,7 @@ const std::vector<Recipe>& recipe_list() {
         {"global-batch", "512"},
         {"lr", "0.4"},
         {"nesterov", "on"},
-        {"lr-schedule", "triangular"},
-        {"lr-triangle", "0,0.2083,0"},
+        {"lr-schedule", "triangular:start=0,peak=0.2083,end=0"},
         {"crop-fill", "reflect"},
         {"cutout", "8"}}},
       {"airbench94",
@@ -68,7 +63,6 @@ const std::vector<Recipe>& recipe_list() {
         {"label-smoothing", "0.2"},
         {"lookahead", "5:ramp"},
         {"lr-schedule", "triangular"},
-        {"lr-triangle", "0.2,0.23,0.07"},
         {"crop-padding", "2"},
         {"crop-fill", "reflect"},
         {"flip", "alternate"},
@@ -81,8 +75,7 @@ const std::vector<Recipe>& recipe_list() {
         {"global-batch", "256"},
         {"lr", "0.1"},
         {"weight-decay", "0.0001"},
-        {"lr-schedule", "step"},
-        {"lr-milestones", "30,60,80"},
+        {"lr-schedule", "step:milestones=30/60/80"},
         {"warmup-epochs", "5"}}},
       {"lowband-resnet50",
        "the low-bandwidth paper's exchange with ResNet-50: 8 bits a value in blocks of 2,048, and "

@@ -94,7 +94,7 @@ struct Run {
   std::optional<CheckpointLock> checkpoint_lock;
   std::size_t planned_ranks = 1;  // with which the run was begun: decides the learning rate
   std::vector<std::string> resume_notes = {};  // on rank 0: what differs from the checkpoint's run
-  bool has_other_schedule = false;             // --epochs or --lr-milestones differ from it
+  bool has_other_schedule = false;             // --epochs or milestones= differ from it
   std::size_t global_batch = 0;                // before --batch-schedule changes it
   BatchSchedule batches;                       // the sizes of all epochs
   RoundSchedule rounds;

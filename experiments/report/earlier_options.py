@@ -21,6 +21,11 @@ _EARLIER = (
     _Earlier("muon-lr", "optimizer", ("muon",), ("lr",), ("0.24",)),
     _Earlier("muon-momentum", "optimizer", ("muon",), ("momentum",), ("0.6",)),
     _Earlier("muon-linear", "optimizer", ("muon",), ("linear",), ("off",)),
+    _Earlier("lr-milestones", "lr-schedule", ("step",), ("milestones",), ("",)),
+    _Earlier("lr-gamma", "lr-schedule", ("step",), ("gamma",), ("0.1",)),
+    _Earlier("lr-triangle", "lr-schedule", ("triangular",), ("start", "peak", "end"), ("0.2", "0.23", "0.07")),
+    _Earlier("lr-power", "lr-schedule", ("poly",), ("power",), ("2",)),
+    _Earlier("lr-interval", "lr-schedule", (), ("by",), ("step",)),
 )
 
 

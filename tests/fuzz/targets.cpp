@@ -51,7 +51,7 @@ void read_config(std::span<const std::uint8_t> bytes) {
 
 std::vector<Bytes> config_seeds() {
   return {bytes_of("model=resnet20\nlr = 0.1\n# a comment\nepochs=3\n"),
-          bytes_of("batch-schedule=30:512,60:1024\nlr-schedule=step\nlr-milestones=0.5,1,7\n"
+          bytes_of("batch-schedule=30:512,60:1024\nlr-schedule=step:milestones=0.5/1/7\n"
                    "throttle=100mbit\n"),
           bytes_of("no-decay=bn,bias\nlr-factors=bias=64\nlookahead=5:0.5\nseed=4294967295\n")};
 }

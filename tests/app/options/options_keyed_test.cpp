@@ -80,6 +80,9 @@ INSTANTIATE_TEST_SUITE_P(
             "--optimizer adam:beta1=1: beta1= must be a number from 0 to below 1"},
         Bad{{"--optimizer", "adam:beta1="},
             "--optimizer adam:beta1=: beta1= must be a number from 0 to below 1"},
+        Bad{{"--lr-schedule", "step:power=2"},
+            "--lr-schedule step:power=2: unknown key 'power' of step; known: milestones, gamma, "
+            "by"},
         Bad{{"--optimizer", "adam:"},
             "--optimizer adam:: '' must be key=value; known: beta1, beta2, epsilon"},
         Bad{{"--optimizer", "adam:beta1=0,beta1=0"},
@@ -87,14 +90,22 @@ INSTANTIATE_TEST_SUITE_P(
 
 INSTANTIATE_TEST_SUITE_P(
     Removed, KeyedRefused,
-    testing::Values(Bad{{"--muon-lr", "0.24"}, "--muon-lr 0.24: write --optimizer muon:lr=0.24"},
-                    Bad{{"--muon-lr=0.1", "--optimizer", "muon", "--muon-linear", "on"},
-                        "--muon-lr 0.1: write --optimizer muon:lr=0.1,linear=on"},
-                    Bad{{"--optimizer", "adamw", "--beta2", "0.99"},
-                        "--beta2 0.99: write --optimizer adamw:beta2=0.99"},
-                    Bad{{"--optimizer", "sgd", "--epsilon", "1e-7"},
-                        "--epsilon 1e-7: write --optimizer adam:epsilon=1e-7"},
-                    Bad{{"--lars-trust"}, "--lars-trust: write --optimizer lars:trust=..."}));
+    testing::Values(
+        Bad{{"--muon-lr", "0.24"}, "--muon-lr 0.24: write --optimizer muon:lr=0.24"},
+        Bad{{"--muon-lr=0.1", "--optimizer", "muon", "--muon-linear", "on"},
+            "--muon-lr 0.1: write --optimizer muon:lr=0.1,linear=on"},
+        Bad{{"--optimizer", "adamw", "--beta2", "0.99"},
+            "--beta2 0.99: write --optimizer adamw:beta2=0.99"},
+        Bad{{"--optimizer", "sgd", "--epsilon", "1e-7"},
+            "--epsilon 1e-7: write --optimizer adam:epsilon=1e-7"},
+        Bad{{"--lars-trust"}, "--lars-trust: write --optimizer lars:trust=..."},
+        Bad{{"--lr-milestones", "60,120", "--lr-gamma", "0.2"},
+            "--lr-milestones 60,120: write --lr-schedule step:milestones=60/120,gamma=0.2"},
+        Bad{{"--lr-schedule", "poly", "--lr-interval", "epoch"},
+            "--lr-interval epoch: write --lr-schedule poly:by=epoch"},
+        Bad{{"--lr-triangle", "0,0.5,0.1"},
+            "--lr-triangle 0,0.5,0.1: write --lr-schedule triangular:start=0,peak=0.5,end=0.1"},
+        Bad{{"--lr-power", "3"}, "--lr-power 3: write --lr-schedule poly:power=3"}));
 
 TEST(RemovedOptions, AFileIsRefusedInTheSameWords) {
   try {
@@ -116,6 +127,12 @@ TEST(RemovedOptions, AreTranslated) {
                           {"epochs", "3"}}),
             (Map{{"optimizer", "muon:lr=0.1"}, {"epochs", "3"}}));
   EXPECT_EQ(with_keys(Map{{"optimizer", "sgd"}, {"muon-lr", "0.24"}}), (Map{{"optimizer", "sgd"}}));
+  EXPECT_EQ(with_keys(Map{{"lr-schedule", "step"},
+                          {"lr-milestones", "15,22.5"},
+                          {"lr-gamma", "0.1"},
+                          {"lr-interval", "step"},
+                          {"lr-triangle", "0,0,0"}}),
+            (Map{{"lr-schedule", "step:milestones=15/22.5"}}));
   EXPECT_EQ(with_keys(Map{{"epochs", "3"}}), (Map{{"epochs", "3"}}));
 }
 

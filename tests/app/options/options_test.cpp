@@ -194,7 +194,7 @@ TEST(Options, GlobalBatchStandsInsteadOfBatchSize) {
 TEST(Options, StepHasMilestonesAtAHalfAndThreeQuarters) {
   EXPECT_EQ(parse({"--lr-schedule", "step", "--epochs", "10"}).lr_milestones,
             (std::vector<double>{5, 7.5}));
-  EXPECT_EQ(parse({"--lr-schedule", "step", "--lr-milestones", "2,3.5,60"}).lr_milestones,
+  EXPECT_EQ(parse({"--lr-schedule", "step:milestones=2/3.5/60"}).lr_milestones,
             (std::vector<double>{2, 3.5, 60}));
   EXPECT_TRUE(parse({}).lr_milestones.empty());
 }
@@ -263,12 +263,12 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--lr", "0,1"}, "--lr 0,1: must be a number above 0, up to 100"},
         Bad{{"--momentum", "1"}, "--momentum 1: must be a number from 0 to below 1"},
         Bad{{"--weight-decay", "-1e-4"}, "--weight-decay -1e-4: must be a number from 0 to 1"},
-        Bad{{"--lr-schedule", "step", "--lr-milestones", "3,2"},
-            "--lr-milestones 3,2: must be increasing numbers joined by commas, each above 0, up "
-            "to 100000"},
-        Bad{{"--lr-schedule", "step", "--lr-milestones", "3,"},
-            "--lr-milestones 3,: must be increasing numbers joined by commas, each above 0, up to "
-            "100000"}));
+        Bad{{"--lr-schedule", "step:milestones=3/2"},
+            "--lr-schedule step:milestones=3/2: milestones= must be increasing numbers joined by "
+            "/, each above 0, up to 100000"},
+        Bad{{"--lr-schedule", "step:milestones=3/"},
+            "--lr-schedule step:milestones=3/: milestones= must be increasing numbers joined by "
+            "/, each above 0, up to 100000"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Names, Refused,
@@ -330,13 +330,6 @@ INSTANTIATE_TEST_SUITE_P(
             "experiments/get_cifar.sh brings them"},
         Bad{{"--dataset", "synthetic", "--data-dir", "d"},
             "--dataset synthetic: is built in and reads no files; leave --data-dir d out"},
-        Bad{{"--lr-milestones", "3"},
-            "--lr-milestones: only with --lr-schedule step, not onecycle"},
-        Bad{{"--lr-schedule", "cosine", "--lr-gamma", "0.5"},
-            "--lr-gamma: only with --lr-schedule step, not cosine"},
-        Bad{{"--lr-power", "3"}, "--lr-power: only with --lr-schedule poly, not onecycle"},
-        Bad{{"--lr-schedule", "poly", "--lr-triangle", "0,0.5,0"},
-            "--lr-triangle: only with --lr-schedule triangular, not poly"},
         Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--crop-padding", "9"},
             "--crop-padding: only with --crop pad or auto, not resized"},
         Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--crop-fill",
@@ -394,10 +387,6 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--batch-schedule", "3:64,2:128"},
             "--batch-schedule 3:64,2:128: must be fixed, dynamic:max=N or E:N,... (from epoch E "
             "on N images, epochs increasing), N from 1 to 16777216"},
-        Bad{{"--lr-triangle", "0.2,0.5"},
-            "--lr-triangle 0.2,0.5: must be START,PEAK,END: the shares of --lr at the start and "
-            "at the end, from 0 to 1, and between them the share of the run at which the peak is, "
-            "from 0 to 1"},
         Bad{{"--lookahead", "5"},
             "--lookahead 5: must be off, N:X or N:ramp, N a whole number from 1 to 1000000 and X "
             "a number above 0, up to 1"},
@@ -435,8 +424,8 @@ TEST(Options, AccumulationMultipliesTheBatch) {
 }
 
 TEST(Options, LookaheadAndTriangleReadBack) {
-  const Options options = parse({"--lookahead", "5:ramp", "--lr-schedule", "triangular",
-                                 "--lr-triangle", "0,0.25,0.1", "--ema", "0.99"});
+  const Options options = parse({"--lookahead", "5:ramp", "--lr-schedule",
+                                 "triangular:start=0,peak=0.25,end=0.1", "--ema", "0.99"});
   EXPECT_EQ(options.lookahead_every, 5);
   EXPECT_EQ(options.lookahead_share, 0);
   EXPECT_EQ(options.lr_peak_at, 0.25);
@@ -647,7 +636,7 @@ TEST(Config, LiesBetweenDefaultsAndCommandLine) {
 
 TEST(Config, TheCommandLineWinsOverWhatItContradicts) {
   const File file(
-      "global-batch = 64\ndata-dir = somewhere\nlr-schedule = step\nlr-milestones = 1,2\n"
+      "global-batch = 64\ndata-dir = somewhere\nlr-schedule = step:milestones=1/2\n"
       "warmup-epochs = 1\n");
   const Options options = parse({"--config", file.path(), "--batch-size", "8", "--dataset",
                                  "synthetic", "--lr-schedule", "onecycle"});
@@ -707,13 +696,12 @@ TEST(Options, TheCommandLineMayTakeTheTraceFromAFileAway) {
 
 TEST(Options, MilestonesAfterTheEndAreSaid) {
   const auto warnings = [](const std::string& epochs, const std::string& milestones) {
-    return parse({"--lr-schedule", "step", "--epochs", epochs, "--lr-milestones", milestones})
-        .warnings();
+    return parse({"--lr-schedule", "step:milestones=" + milestones, "--epochs", epochs}).warnings();
   };
-  EXPECT_TRUE(warnings("10", "5,9.5").empty());
-  EXPECT_EQ(warnings("10", "5,10,20"),
-            Words{"--lr-milestones 5,10,20: the run ends after 10 epochs, so that 10,20 has no "
-                  "effect"});
+  EXPECT_TRUE(warnings("10", "5/9.5").empty());
+  EXPECT_EQ(warnings("10", "5/10/20"),
+            Words{"--lr-schedule step:milestones=5/10/20: the run ends after 10 epochs, so that "
+                  "10/20 has no effect"});
   EXPECT_TRUE(parse({}).warnings().empty());
 }
 
@@ -743,11 +731,10 @@ TEST(Options, ABatchThatNeverChangesIsSaid) {
 // What the schedule or the crop has no use for is not set, and gives way to a higher layer.
 TEST(Options, WhatHasNoUseGivesWay) {
   const File file(
-      "lr-schedule = step\nlr-gamma = 0.5\ncrop-padding = 2\ncrop-fill = reflect\n"
+      "lr-schedule = step:gamma=0.5\ncrop-padding = 2\ncrop-fill = reflect\n"
       "checkpoint = d\nresume = on\naccept-build = on\n");
-  const Options options =
-      parse({"--config", file.path(), "--lr-schedule", "poly", "--lr-power", "3", "--dataset",
-             "folder", "--data-dir", "d", "--crop", "resized"});
+  const Options options = parse({"--config", file.path(), "--lr-schedule", "poly:power=3",
+                                 "--dataset", "folder", "--data-dir", "d", "--crop", "resized"});
   EXPECT_EQ(options.lr_gamma, 0.1);
   EXPECT_EQ(options.lr_power, 3);
   EXPECT_EQ(options.crop_padding, 4);
@@ -755,11 +742,7 @@ TEST(Options, WhatHasNoUseGivesWay) {
   EXPECT_TRUE(options.accept_build);
   const std::string text = config_text(options);
   EXPECT_EQ(parse_config_text(text, "printed", context()).resolved(), options.resolved());
-  for (const char* name : {"lr-gamma", "lr-triangle", "crop-padding"}) {
-    EXPECT_EQ(text.find(std::string("\n") + name + " ="), std::string::npos) << text;
-  }
-  EXPECT_NE(config_text(parse({"--lr-schedule", "step"})).find("\nlr-gamma = 0.1"),
-            std::string::npos);
+  EXPECT_EQ(text.find("\ncrop-padding ="), std::string::npos) << text;
 }
 
 TEST(Options, AutotuneIsOnOffOrALog) {
@@ -784,8 +767,8 @@ TEST(Config, WhatIsPrintedReadsBackAsTheSameOptions) {
       {"--data-dir", "a \"b\" # c", "--lr", "0.1234567890123456789", "--log", " x.h5"},
       {"--global-batch", "96", "--nesterov", "on", "--quiet", "--seed", "4294967295"},
       {"--trace", "t.json", "--trace-steps", "0:1000"},
-      {"--data-dir", "d", "--dataset", "cifar100", "--lr-schedule", "step", "--lr-milestones",
-       "1.5,2", "--warmup-epochs", "0.25", "--weight-decay", "1e-7", "--device", "cpu"}};
+      {"--data-dir", "d", "--dataset", "cifar100", "--lr-schedule", "step:milestones=1.5/2",
+       "--warmup-epochs", "0.25", "--weight-decay", "1e-7", "--device", "cpu"}};
   for (const Words& words : runs) {
     const Options options = parse(words);
     const Options again = parse_config_text(config_text(options), "printed", context());

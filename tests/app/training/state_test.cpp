@@ -457,16 +457,25 @@ std::string case_name(const testing::TestParamInfo<std::string>& spec) {
 }
 INSTANTIATE_TEST_SUITE_P(Codecs, RunState, testing::ValuesIn(all_codecs()), case_name);
 
-// Earlier builds wrote values of options for which the run had no use.
-TEST(Fingerprint, OptionsWithoutAUseDoNotCount) {
+// What earlier versions wrote as options that are keys today, with and without a use for them.
+TEST(Fingerprint, OptionsOfEarlierVersionsAreCompared) {
   Options options;
   CheckpointHead head;
   add_options(head, options);
-  EXPECT_EQ(head.get("option.lr-gamma"), "");
-  head.set("option.lr-gamma", std::string("0.1"));
+  head.set("option.lr-gamma", std::string("0.5"));
+  head.set("option.muon-lr", std::string("0.1"));
   EXPECT_TRUE(compare_options(head, options).empty());
   options.lr_schedule = Options::LrSchedule::step;
+  options.lr_milestones = {1, 2};
   add_options(head, options);
+  head.set("option.lr-schedule", std::string("step"));
+  head.set("option.lr-gamma", std::string("0.1"));
+  head.set("option.lr-milestones", std::string("1,2"));
+  EXPECT_TRUE(compare_options(head, options).empty());
+  head.set("option.lr-milestones", std::string("1,3"));
+  EXPECT_EQ(compare_options(head, options),
+            std::vector<std::string>{"--lr-schedule step:milestones=1/2 instead of "
+                                     "step:milestones=1/3"});
   head.set("option.lr-gamma", std::string("0.5"));
   EXPECT_THROW(static_cast<void>(compare_options(head, options)), Error);
 }
