@@ -34,7 +34,7 @@ def check(run: Run) -> None:
     last = max(_there(run), default=-1)
     ongoing = set() if run.is_finished else {last + 1}
     run.steps = _without_foreign(run, "steps", run.steps, _there(run) | ongoing)
-    if run.steps is not None and len(run.steps) and "epoch" in run.steps:
+    if run.steps is not None and "epoch" in run.steps:
         have = set(run.steps["epoch"])
         _say(run, [int(row["epoch"]) for row in run.epochs.to_dict("records")
                    if row["epoch"] not in have and _logs_steps(run, row)], "steps")
@@ -64,7 +64,7 @@ def _without_foreign(run: Run, name: str, table: pd.DataFrame | None, known: set
 def _fitted(run: Run, name: str, table: pd.DataFrame | None) -> pd.DataFrame | None:
     """The table without rows of unknown epochs and of epochs that have only some of their rows."""
     table = _without_foreign(run, name, table, _there(run))
-    if table is None or not len(table):
+    if table is None or "epoch" not in table or (name == "buckets" and run.model.get("buckets") == 0):
         return table
     counts = {int(epoch): int(count) for epoch, count in table.groupby("epoch").size().items()}
     _say(run, [epoch for epoch in sorted(_there(run)) if epoch not in counts], name)

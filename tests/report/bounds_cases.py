@@ -96,7 +96,9 @@ def epochs_lack_rows(folder: pathlib.Path) -> None:
             ("ranks", 6, ["epoch 4 has no rows in /ranks"]),
             ("ranks", 5, ["epoch 4 has no rows in /ranks",
                           "epoch 3 has only a part of the rows in /ranks (1 of 2), which is left out"]),
-            ("ranks", 0, []),
+            ("ranks", 0, ["epochs 1 to 4 have no rows in /ranks"]),
+            ("buckets", 0, ["epochs 1 to 4 have no rows in /buckets"]),
+            ("steps", 0, ["epochs 1 to 4 have no rows in /steps"]),
             ("buckets", 9, ["epoch 4 has no rows in /buckets"]),
             ("buckets", 7, ["epoch 3 has only a part of the rows in /buckets (1 of 3)"]),
             ("steps", 40, ["epochs 3 and 4 have no rows in /steps"]),
@@ -111,6 +113,15 @@ def epochs_lack_rows(folder: pathlib.Path) -> None:
         answer = quick(folder, log.name, "--all")
         assert not answer.stderr if not said else "Problems" in answer.stdout, answer
         has(answer.stdout, *(f"{log.name}: {text}" if table != "epochs" else text for text in said))
+        assert left or table == "epochs" or answer.stderr.count("\n") == len(said), answer.stderr
+    for name, edit in (("no_buckets", lambda file: file["model"].attrs.__setitem__("buckets", 0)),
+                       ("no_steps", lambda file: file["config"].attrs.__setitem__("log-steps", "0"))):
+        log = folder / f"{name}.h5"  # a run that has none
+        shutil.copy(good, log)
+        with h5py.File(log, "r+") as file:
+            edit(file)
+            file[name.removeprefix("no_")].resize((0,))
+        assert not quick(folder, log.name).stderr, name
     answer = quick(folder, ".", "--all", "--markdown", "--html", "page.html", "--csv", "tables")
     has(answer.stdout, "- ranks_6.h5: epoch 4 has no rows in /ranks\n")
     parse_page(folder / "page.html")

@@ -54,8 +54,15 @@ def _table(file: h5py.File, name: str, rows: Rows, lacking: Iterable[str] = ()) 
                       dtype=h5py.string_dtype())
 
 
+def _rows_of_ranks(ranks: int, epochs: Rows) -> Rows:
+    """Those of ranks that all took as long, and sent as much."""
+    return [{"epoch": e, "rank": rank} | {column: row[column] / (ranks if column in BYTES else 1)
+                                          for column in (*TIMES, *BYTES) if column in row}
+            for e, row in enumerate(epochs) for rank in range(ranks)]
+
+
 def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100, samples: int = 4000,
-              rank_rows: Rows = (), buckets: Rows = (), steps: Rows | None = None, sessions: Rows | None = None, tensors: Rows = (),
+              rank_rows: Rows | None = None, buckets: Rows | None = None, steps: Rows | None = None, sessions: Rows | None = None, tensors: Rows = (),
               finished: int = 1, parameters: int = 1_000_000, config: dict[str, str] | None = None,
               lacking: Iterable[str] = (), **attributes: Any) -> pathlib.Path:
     """A log; what is not said is as of a run of resnet20 on one core a rank and host. Columns in `lacking` and attributes
@@ -83,8 +90,8 @@ def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100,
             {"name": options["model"], "parameters": parameters, "gradient_bytes": 4 * parameters, "buckets": 1})
         common = {"samples": samples, "global_batch": ranks * batch}
         _table(file, "epochs", [{"epoch": e} | common | row for e, row in enumerate(epochs)], lacking)
-        _table(file, "ranks", list(rank_rows), lacking)
-        _table(file, "buckets", list(buckets))
+        _table(file, "ranks", _rows_of_ranks(ranks, epochs) if rank_rows is None else rank_rows, lacking)
+        _table(file, "buckets", [{"epoch": e} for e in range(len(epochs))] if buckets is None else buckets)
         _table(file, "sessions", sessions if sessions is not None else [{"start": 1.7e9, "world_size": ranks}])
         _table(file, "tensors", list(tensors))
         if steps is not None:
