@@ -152,6 +152,7 @@ WeightsExporter::WeightsExporter(std::string path, WeightsFile head, Earlier ear
     take_earlier();
   } else {
     check_new_file(Setting::exported_weights, path_);
+    check_new_file(Setting::exported_weights, path_ + ".part");  // not first after an epoch
   }
 }
 
