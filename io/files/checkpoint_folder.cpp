@@ -45,6 +45,9 @@ std::string stem_of(const ShardFile& file) {
   return fmt::format("step{:09}.rank{}of{}.{:08x}", id.step, file.rank, id.ranks, id.attempt);
 }
 
+// A name alone makes readers look for so many parts.
+constexpr std::uint32_t kMostRanks = 65'536;
+
 // What a file belongs to, whatever its state.
 struct AnyFile {
   CheckpointId checkpoint;
@@ -60,7 +63,7 @@ std::optional<AnyFile> parse(std::string_view name) {
   if (!reader.word("step") || !reader.number(id.step) || !reader.word(".")) return std::nullopt;
   if (reader.word("rank")) {
     if (!reader.number(file.rank) || !reader.word("of") || !reader.number(id.ranks) ||
-        !reader.word(".") || file.rank >= id.ranks) {
+        !reader.word(".") || file.rank >= id.ranks || id.ranks > kMostRanks) {
       return std::nullopt;
     }
   } else {

@@ -159,6 +159,8 @@ TEST(ShardName, ReadsBack) {
   for (const std::string& other :
        {part_name_of(file), log_name_of(file.checkpoint), std::string("step12.rank3of8.1.ckpt"),
         std::string("step000000120.rank8of8.1f3a9c2e.ckpt"), std::string("notes.txt"),
+        std::string("step000000120.rank0of65537.1f3a9c2e.ckpt"),
+        std::string("step000000120.rank0of4294967295.1f3a9c2e.ckpt"),
         std::string("step000000120.rank3of8.1f3a9c2e.ckpt2"), std::string()}) {
     EXPECT_FALSE(parse_shard_name(other)) << other;
   }
