@@ -108,12 +108,13 @@ std::uint64_t coefficient_bytes(const jpeg_decompress_struct& info) {
   return blocks * DCTSIZE2 * sizeof(JCOEF);
 }
 
-// RGB = (255 - ink)(255 - black) / 255.
-void turn_into_rgb(std::uint8_t* pixel, std::uint32_t count, bool is_inverted) {
+// RGB = (255 - ink)(255 - black) / 255. The values are inverted, as Adobe writes them and Pillow
+// takes them, also without Adobe's segment.
+void turn_into_rgb(std::uint8_t* pixel, std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i, pixel += 4) {
-    const int black = is_inverted ? 255 - pixel[3] : pixel[3];
+    const int black = 255 - pixel[3];
     for (int c = 0; c < 3; ++c) {
-      const int ink = is_inverted ? 255 - pixel[c] : pixel[c];
+      const int ink = 255 - pixel[c];
       const int product = ink * (255 - black) + 128;
       const int scaled = ((product >> 8) + product) >> 8;
       pixel[c] = static_cast<std::uint8_t>(std::clamp(255 - black - scaled, 0, 255));
@@ -148,8 +149,6 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
   width = right - x;
   if (width < info.output_width) jpeg_crop_scanline(&info, &x, &width);
   const PixelBox box = {.x = x, .y = job.wanted.y, .width = width, .height = job.wanted.height};
-  // Adobe's files hold inverted values, as Pillow takes them.
-  const bool is_inverted = info.saw_Adobe_marker != FALSE;
   JSAMPROW pixels = job.row.data();
 
   if (box.y > kMarginRows) jpeg_skip_scanlines(&info, box.y - kMarginRows);
@@ -163,7 +162,7 @@ bool run(Job& job, jpeg_decompress_struct& info, Exit& exit) {
     }
     jpeg_read_scanlines(&info, &pixels, 1);
     if (row < box.y || row >= box.y + box.height) continue;
-    if (is_cmyk) turn_into_rgb(pixels, box.width, is_inverted);
+    if (is_cmyk) turn_into_rgb(pixels, box.width);
     job.sink.take_row(box, row, pixels);
   }
 

@@ -291,6 +291,19 @@ TEST(Jpeg, WarningsThatSayNothingAboutPixelsArePassedOver) {
   EXPECT_EQ(decode(file), pixels);
 }
 
+// As Pillow, which takes the values of CMYK as inverted also without Adobe's segment.
+TEST(Jpeg, CmykNeedsNoSegmentOfAdobe) {
+  for (const bool is_progressive : {false, true}) {
+    const Bytes good = make_jpeg(24, 16, draw_pixels(24, 16, 4, 3),
+                                 {.channels = 4, .is_progressive = is_progressive});
+    const auto segment = good.begin() + static_cast<std::ptrdiff_t>(find_bytes(good, {0xFF, 0xEE}));
+    Bytes file(good.begin(), segment);
+    file.insert(file.end(), segment + 16, good.end());
+    EXPECT_TRUE(header_of(file).kinds.is_cmyk);
+    EXPECT_EQ(decode(file), decode(good));
+  }
+}
+
 // The scans of a progressive JPEG may come in any order; none may be missing.
 TEST(Jpeg, ScansInAnotherOrderAreReadAndLostOnesAreReported) {
   const Bytes good =
