@@ -27,18 +27,22 @@ bool has_image_suffix(std::string_view name) {
 }
 
 bool is_of_system(std::string_view name) {
-  constexpr std::array<std::string_view, 11> kNames = {"__macosx",
-                                                       "@eadir",
-                                                       "#recycle",
-                                                       "@recycle",
-                                                       "$recycle.bin",
-                                                       "thumbs.db",
-                                                       "ehthumbs.db",
-                                                       "desktop.ini",
-                                                       "icon\r",
-                                                       "lost+found",
-                                                       "system volume information"};
-  return name.starts_with('.') || std::ranges::find(kNames, in_lower_case(name)) != kNames.end();
+  constexpr std::array<std::string_view, 26> kNames = {
+      // macOS
+      "__macosx", "icon\r", "network trash folder", "temporary items", "thevolumesettingsfolder",
+      // Windows
+      "$recycle.bin", "recycler", "recycled", "thumbs.db", "ehthumbs.db", "desktop.ini",
+      "albumartsmall.jpg", "system volume information", "found.000",
+      // NAS
+      "@eadir", "#recycle", "@recycle", "#snapshot", "~snapshot", "@recently-snapshot", "@tmp",
+      "@__thumb",
+      // Linux and programs
+      "lost+found", "thumbnails", "thumbs", "__pycache__"};
+  constexpr std::array<std::string_view, 4> kBeginnings = {".", "~$", "synophoto_thumb_",
+                                                           "albumart_{"};
+  const std::string lower = in_lower_case(name);
+  return std::ranges::find(kNames, lower) != kNames.end() ||
+         std::ranges::any_of(kBeginnings, [&](auto begin) { return lower.starts_with(begin); });
 }
 
 std::string LeftOut::text(std::string_view reason) const {

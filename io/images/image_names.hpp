@@ -11,8 +11,9 @@ namespace dp {
 // The suffixes that torchvision's ImageFolder takes, in any case.
 [[nodiscard]] bool has_image_suffix(std::string_view name);
 
-// Whether a name is that of a hidden file or folder, or of one that a system keeps beside the
-// user's: ._1.jpg and __MACOSX come with archives from a Mac, @eaDir holds the thumbnails of a NAS.
+// Whether a name is that of a hidden file or folder, or of one that a system or program keeps
+// beside the user's: ._1.jpg and __MACOSX come with archives from a Mac, @eaDir holds the
+// thumbnails of a NAS, ~$1.jpg is a lock of an open document.
 [[nodiscard]] bool is_of_system(std::string_view name);
 
 // ASCII letters alone.

@@ -112,6 +112,32 @@ Place place_of(const fs::path& folder) {
   return *place;
 }
 
+// Whether a file of the user lies in the folder or below it. Enters no folder twice, so that loops
+// of links end.
+bool has_file(const fs::path& folder, std::set<Place>& entered) {
+  if (const auto place = find_place(folder); place && !entered.insert(*place).second) return false;
+  const Entries here = list(folder);
+  return std::ranges::any_of(here.files, [](const auto& name) { return !is_of_system(name); }) ||
+         std::ranges::any_of(here.folders, [&](const std::string& name) {
+           return !is_of_system(name) && has_file(folder / name, entered);
+         });
+}
+
+// Removes the names of folders without any file, and returns a note for each.
+std::vector<std::string> leave_out_empty(const fs::path& root, std::vector<std::string>& names) {
+  std::vector<std::string> notes;
+  std::erase_if(names, [&](const std::string& name) {
+    std::set<Place> entered;
+    const bool is_empty = !has_file(root / name, entered);
+    if (is_empty) {
+      notes.push_back(fmt::format("{}: has no file, so it is not taken for a class",
+                                  printable((root / name).string())));
+    }
+    return is_empty;
+  });
+  return notes;
+}
+
 // Lists one tree.
 class Lister {
  public:
@@ -206,7 +232,10 @@ ImageTree list_tree(const fs::path& root, const std::string& name,
   ImageTree tree = {.name = name,
                     .index = std::make_shared<ImageIndex>(),
                     .files = std::make_shared<FolderFiles>(root.string())};
-  const std::vector<std::string> here = class_folders(root);
+  std::vector<std::string> here = class_folders(root);
+  const bool has_folders = !here.empty();
+  std::vector<std::string> empty_ones;
+  if (classes == nullptr) empty_ones = leave_out_empty(root, here);
   tree.index->classes = classes == nullptr ? here : *classes;
   Lister lister(root, *tree.index);
   for (const std::string& folder : here) {
@@ -223,11 +252,12 @@ ImageTree list_tree(const fs::path& root, const std::string& name,
              "has no image, and every class needs one for training; remove the folder or fill it");
     }
   }
-  if (here.empty()) {
+  if (!has_folders) {
     refuse(root.string(), "has no folders; expected one for each class with its images");
   }
   if (tree.index->images.empty()) refuse(root.string(), "has no image in its folders");
   tree.notes = lister.notes();
+  tree.notes.insert(tree.notes.end(), empty_ones.begin(), empty_ones.end());
   tree.index->names.shrink_to_fit();
   tree.index->images.shrink_to_fit();
   return tree;

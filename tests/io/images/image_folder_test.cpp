@@ -158,6 +158,68 @@ TEST(ImageFolder, MessagesSayWhatIsMissing) {
                   {"validation share 0.5", "the data have test images of their own (val)"});
 }
 
+TEST(ImageFolder, AFolderWithoutAnyFileIsNoClass) {
+  const TempFolder folder;
+  for (const char* part : {"train/", "val/"}) {
+    for (const char* name : {"b/1.png", "b/2.png", "d/1.png", "d/2.png"}) {
+      folder.write(part + std::string(name), make_png(8, 8, 1));
+    }
+  }
+  folder.write("train/c/.DS_Store", {1});
+  std::filesystem::create_directories(folder.path() / "train/a/inner");
+  std::filesystem::create_directory_symlink("..", folder.path() / "train/a/inner/loop");
+  const Dataset data = load(folder);
+  EXPECT_EQ(data.train->class_names(), (std::vector<std::string>{"b", "d"}));
+  EXPECT_EQ(labels_of(data.train), (std::vector<std::int32_t>{0, 0, 1, 1}));
+  ASSERT_EQ(data.warnings.size(), 2u);
+  expect_contains(data.warnings[0], {"train/a: has no file, so it is not taken for a class"});
+  expect_contains(data.warnings[1], {"train/c: has no file, so it is not taken for a class"});
+
+  const TempFolder empty;
+  std::filesystem::create_directories(empty.path() / "train/a");
+  expect_contains(load_failure(empty), {"train: has no image in its folders"});
+}
+
+// Every name, as a file with an image and as a folder of them.
+TEST(ImageFolder, NamesOfSystemsAreNoImagesAndNoClasses) {
+  const std::vector<std::string> files = {"~$1.jpg",
+                                          "SYNOPHOTO_THUMB_M.jpg",
+                                          "AlbumArtSmall.jpg",
+                                          "AlbumArt_{9D-1}_Large.jpg",
+                                          "Icon\r",
+                                          ".a.png"};
+  const std::vector<std::string> folders = {"Thumbnails",
+                                            "thumbs",
+                                            "#snapshot",
+                                            "~snapshot",
+                                            "@tmp",
+                                            "RECYCLER",
+                                            "@Recently-Snapshot",
+                                            "Network Trash Folder",
+                                            "Temporary Items",
+                                            "__pycache__",
+                                            "@__thumb",
+                                            "lost+found"};
+  const TempFolder folder;
+  for (const char* name : {"a/1.png", "a/2.png", "b/1.png", "b/2.png"}) {
+    folder.write(name, make_png(8, 8, 1));
+  }
+  for (const std::string& name : files) folder.write("a/" + name, make_png(8, 8, 1));
+  for (const std::string& name : folders) {
+    folder.write(name + "/1.png", make_png(8, 8, 1));
+    folder.write("b/" + name + "/1.png", make_png(8, 8, 1));
+  }
+  // Similar names are the user's.
+  for (const char* name : {"b/albumartist.png", "b/thumb.png", "b/synophoto.png", "b/~1.png"}) {
+    folder.write(name, make_png(8, 8, 1));
+  }
+  const Dataset data = load(folder);
+  EXPECT_EQ(data.train->class_names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(data.train->count() + data.test->count(), 8u);
+  ASSERT_FALSE(data.warnings.empty());
+  expect_contains(data.warnings[0], {": 6 files and 24 folders were left out, hidden or made by"});
+}
+
 // What archives from a Mac, a NAS or Windows, notebooks and thumbnails add to a folder of images.
 TEST(ImageFolder, HiddenAndSystemFilesAreLeftOutAndCounted) {
   const auto write_images = [](const TempFolder& folder, const std::string& part) {
