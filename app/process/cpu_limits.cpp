@@ -163,8 +163,8 @@ bool is_bound_behind_mpirun(const Launch& launch) {
 
 int CpuQuota::threads() const { return std::max(1, static_cast<int>(std::ceil(cores))); }
 
-std::optional<CpuQuota> cpu_quota(const fs::path& root) {
-  std::optional<CpuQuota> least;
+std::vector<CpuQuota> cpu_quotas(const fs::path& root) {
+  std::vector<CpuQuota> quotas;
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     // "0::/a" in version 2, "3:cpu,cpuacct:/a" in version 1
@@ -178,13 +178,21 @@ std::optional<CpuQuota> cpu_quota(const fs::path& root) {
       visit(root, mount, line.substr(second + 1), [&](const fs::path& folder) {
         const double cores = quota_of(folder, is_v2);
         struct stat status {};
-        if (cores <= 0.0 || (least && least->cores <= cores)) return;
-        if (::stat(folder.c_str(), &status) != 0) return;
-        least = {.cores = cores, .group = {status.st_dev, status.st_ino}};
+        if (cores <= 0.0 || ::stat(folder.c_str(), &status) != 0) return;
+        const std::array<std::uint64_t, 2> group = {status.st_dev, status.st_ino};
+        // A hierarchy may be mounted twice.
+        const auto is_it = [&](const CpuQuota& quota) { return quota.group == group; };
+        if (std::ranges::none_of(quotas, is_it)) quotas.push_back({.cores = cores, .group = group});
       });
     }
   }
-  return least;
+  return quotas;
+}
+
+std::optional<CpuQuota> cpu_quota(const fs::path& root) {
+  const std::vector<CpuQuota> quotas = cpu_quotas(root);
+  const auto least = std::ranges::min_element(quotas, {}, &CpuQuota::cores);
+  return least == quotas.end() ? std::nullopt : std::optional(*least);
 }
 
 cpu_set_t allowed_cores() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 namespace dp {
 
@@ -19,9 +20,13 @@ struct CpuQuota {
   [[nodiscard]] int threads() const;  // rounded up
 };
 
-// The smallest quota of this process's cgroup and the cgroups around it, as far as they are
-// mounted; nothing if none has one. Reads version 2 (cpu.max) and version 1 (cpu.cfs_quota_us).
-// Below `root` lie proc and what proc/self/mountinfo names.
+// The quotas of this process's cgroup and the cgroups around it, as far as they are mounted.
+// Processes of the host that have a group in common share its quota, whatever else limits each.
+// Reads version 2 (cpu.max) and version 1 (cpu.cfs_quota_us). Below `root` lie proc and what
+// proc/self/mountinfo names.
+[[nodiscard]] std::vector<CpuQuota> cpu_quotas(const std::filesystem::path& root = "/");
+
+// The smallest of them; nothing if there is none.
 [[nodiscard]] std::optional<CpuQuota> cpu_quota(const std::filesystem::path& root = "/");
 
 // The cores that this process may use: its affinity mask, but under mpirun the mask of mpirun (or

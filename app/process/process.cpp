@@ -94,29 +94,63 @@ std::string to_text(const std::vector<int>& cores) {
   return text;
 }
 
-// The cores that a process may use, its cgroup with a quota, and the identity of the running
+using Group = decltype(CpuQuota::group);
+
+// The cores that a process may use, its cgroups with a quota, and the identity of the running
 // kernel.
 struct CorePool {
   std::array<char, 40> boot_id = {};
   cpu_set_t cores;
-  std::array<std::uint64_t, 2> quota_group = {};
+  std::array<Group, 16> quota_groups = {};
 };
 
+// The smallest quotas, as many as a CorePool has room for.
+std::vector<CpuQuota> smallest_quotas(const std::filesystem::path& root) {
+  std::vector<CpuQuota> quotas = cpu_quotas(root);
+  std::ranges::sort(quotas, {}, &CpuQuota::cores);
+  quotas.resize(std::min(quotas.size(), CorePool{}.quota_groups.size()));
+  return quotas;
+}
+
+// A rank's part of the quota that limits it most: of its own cgroup, or of one around it that it
+// has in common with more ranks.
+struct QuotaShare {
+  CpuQuota quota;
+  double cores = 0.0;  // of this rank
+  int threads = 1;
+};
+
+std::optional<QuotaShare> share_quotas(const std::vector<CpuQuota>& quotas,
+                                       const std::vector<CorePool>& pools, const CorePool& mine) {
+  std::optional<QuotaShare> least;
+  for (const CpuQuota& quota : quotas) {
+    const auto ranks = static_cast<int>(std::ranges::count_if(pools, [&](const CorePool& other) {
+      return other.boot_id == mine.boot_id &&
+             std::ranges::find(other.quota_groups, quota.group) != other.quota_groups.end();
+    }));
+    const double cores = quota.cores / static_cast<double>(ranks);
+    if (least && least->cores <= cores) continue;
+    least = {.quota = quota, .cores = cores, .threads = std::max(1, quota.threads() / ranks)};
+  }
+  return least;
+}
+
 // What makes a rank's share smaller than its part of all cores; for the line `cores`.
-std::string limits_text(int cores, const std::optional<CpuQuota>& quota, bool quota_counts,
-                        int quota_threads, int wanted_threads) {
+std::string limits_text(int cores, const std::optional<QuotaShare>& share, bool quota_counts,
+                        int wanted_threads) {
   std::string text;
   if (const long all = ::sysconf(_SC_NPROCESSORS_ONLN); cores < all) {
     text += fmt::format("; the affinity mask (taskset, cpuset) allows {} of the host's {} cores",
                         cores, all);
   }
-  if (!quota) return text;
-  if (wanted_threads > quota_threads) {
+  if (!share) return text;
+  const CpuQuota& quota = share->quota;
+  if (wanted_threads > share->threads) {
     text += fmt::format("; --threads {} is more than the CPU quota of {:.3g} cores allows ({})",
-                        wanted_threads, quota->cores, quota_threads);
+                        wanted_threads, quota.cores, share->threads);
   } else if (quota_counts) {
-    text += fmt::format("; the CPU quota is {:.3g} core{}", quota->cores,
-                        quota->cores == 1.0 ? "" : "s");
+    text +=
+        fmt::format("; the CPU quota is {:.3g} core{}", quota.cores, quota.cores == 1.0 ? "" : "s");
   }
   return text;
 }
@@ -130,16 +164,15 @@ CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::files
   mine.cores = allowed;
   ::sched_setaffinity(0, sizeof(mine.cores), &mine.cores);
   std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id.data(), 36);
-  const std::optional<CpuQuota> quota = cpu_quota(root);
-  if (quota) mine.quota_group = quota->group;
+  const std::vector<CpuQuota> quotas = smallest_quotas(root);
+  std::ranges::transform(quotas, mine.quota_groups.begin(), &CpuQuota::group);
   std::vector<int> cores = cores_of(mine.cores);
 
   const std::vector<CorePool> pools = comm.all_gather(mine);
-  int local_rank = 0, local_size = 0, quota_size = 0;
+  int local_rank = 0, local_size = 0;
   for (int rank = 0; rank < comm.size(); ++rank) {
     const CorePool& other = pools[static_cast<std::size_t>(rank)];
     if (other.boot_id != mine.boot_id) continue;
-    if (other.quota_group == mine.quota_group) ++quota_size;
     if (!CPU_EQUAL(&other.cores, &mine.cores)) continue;
     if (rank < comm.rank()) ++local_rank;
     ++local_size;
@@ -151,14 +184,11 @@ CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::files
   const int cores_of_rank = std::max(1, share.cores_on_host / local_size);
   share.threads = cores_of_rank;
   share.cores_per_rank = static_cast<double>(share.cores_on_host) / static_cast<double>(local_size);
-  int quota_threads = 0;
-  bool quota_counts = false;
-  if (quota) {
-    quota_threads = std::max(1, quota->threads() / quota_size);
-    const double quota_cores = quota->cores / static_cast<double>(quota_size);
-    quota_counts = quota_cores < share.cores_per_rank;
-    share.threads = std::min(share.threads, quota_threads);
-    share.cores_per_rank = std::min(share.cores_per_rank, quota_cores);
+  const std::optional<QuotaShare> of_quota = share_quotas(quotas, pools, mine);
+  const bool quota_counts = of_quota && of_quota->cores < share.cores_per_rank;
+  if (of_quota) {
+    share.threads = std::min(share.threads, of_quota->threads);
+    share.cores_per_rank = std::min(share.cores_per_rank, of_quota->cores);
   }
   // A quota names no cores: the kernel chooses them.
   if (local_size <= share.cores_on_host && wanted_threads <= cores_of_rank) {
@@ -171,8 +201,7 @@ CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::files
   }
   if (wanted_threads > 0) share.threads = wanted_threads;
   share.cores = to_text(cores);
-  share.limits =
-      limits_text(share.cores_on_host, quota, quota_counts, quota_threads, wanted_threads);
+  share.limits = limits_text(share.cores_on_host, of_quota, quota_counts, wanted_threads);
   return share;
 }
 

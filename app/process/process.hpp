@@ -41,8 +41,8 @@ struct CpuShare {
 // ranks than cores, every rank may run on all of them. So may a rank that wants more threads than
 // its share; 0 wants as many as its share. Ranks that run under the same kernel and may use the
 // same cores share them, even if they seem to be on several hosts, such as containers or the hosts
-// of a lab. A CPU quota, rounded up to whole cores, is shared likewise and limits the threads. It
-// is read below `root`, see cpu_quota.
+// of a lab. CPU quotas, rounded up to whole cores, are shared likewise and limit the threads: each
+// by the ranks in its cgroup. They are read below `root`, see cpu_quotas.
 [[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads,
                                       const std::filesystem::path& root = "/");
 

@@ -163,6 +163,41 @@ TEST_F(TakeCpuShare, RanksShareAQuota) {
       << greedy.limits;
 }
 
+// Ranks in two cgroups of 0.8 cores each, in a third one of 1 core: each has a root of its own that
+// leads to the same cgroups.
+TEST_F(TakeCpuShare, QuotasOfOuterGroupsAreSharedByMoreRanks) {
+  namespace fs = std::filesystem;
+  std::string name;
+  if (comm_.rank() == 0) {
+    const fs::path base =
+        fs::temp_directory_path() / ("dp_cpu_nested." + std::to_string(::getpid()));
+    for (const char* group : {"cg/p/0", "cg/p/1"}) {
+      fs::create_directories(base / group);
+      std::ofstream(base / group / "cpu.max") << "80000 100000\n";
+    }
+    std::ofstream(base / "cg/p/cpu.max") << "100000 100000\n";
+    for (const char* group : {"0", "1"}) {
+      const fs::path root = base / group;
+      fs::create_directories(root / "proc/self");
+      std::ofstream(root / "proc/self/cgroup") << "0::/p/" << group << "\n";
+      std::ofstream(root / "proc/self/mountinfo") << "1 1 0:1 / /cg rw - cgroup2 cgroup2 rw\n";
+      fs::create_directory_symlink(base / "cg", root / "cg");
+    }
+    name = base.string();
+  }
+  comm_.broadcast(name);
+  const CpuShare share =
+      take_cpu_share(comm_, 0, fs::path(name) / std::to_string(comm_.rank() % 2));
+  comm_.barrier();
+  if (comm_.rank() == 0) fs::remove_all(name);
+
+  const int in_group = (comm_.size() + 1 - comm_.rank() % 2) / 2;
+  const double of_group = 0.8 / in_group, of_all = 1.0 / comm_.size();
+  EXPECT_DOUBLE_EQ(share.cores_per_rank,
+                   std::min({static_cast<double>(cores()) / comm_.size(), of_group, of_all}));
+  EXPECT_EQ(share.threads, 1);
+}
+
 TEST_F(TakeCpuShare, TakenTwiceIsTheSame) {
   const CpuShare first = take_cpu_share(comm_, 0), second = take_cpu_share(comm_, 0);
   EXPECT_EQ(first.cores_on_host, second.cores_on_host);
