@@ -59,8 +59,8 @@ class DeviceWaits {
   [[nodiscard]] std::optional<Open> oldest(Kind kind);
 
  private:
-  static constexpr std::size_t kSlots =
-      8;  // more waits than threads wait at a time; others go unseen
+  // More than threads wait at a time. Further waits are not watched.
+  static constexpr std::size_t kSlots = 8;
 
   std::size_t begin(const char* what, Kind kind);
   void end(std::size_t slot);

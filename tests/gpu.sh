@@ -132,8 +132,13 @@ logged() { # log's name, limit in seconds, command
   shift 2
   rm -f "$log"
   (set -C && echo "+ $*" >"$log") || die "$log cannot be written" # follows no link
+  local begin=$SECONDS
   timeout -k 10 "$limit" "$@" >>"$log" 2>&1 </dev/null || code=$?
-  if [ $code -eq 124 ] || [ $code -eq 137 ]; then
+  # 137 is also the end by the kernel when memory runs out.
+  if [ $code -eq 137 ] && [ $((SECONDS - begin)) -lt "$limit" ]; then
+    echo "+ killed after $((SECONDS - begin)) s, perhaps for want of memory (dmesg)" >>"$log"
+    add "  ${log##*/}" "killed" "within $limit s" FAILED
+  elif [ $code -eq 124 ] || [ $code -eq 137 ]; then
     echo "+ ended after the limit of $limit s" >>"$log"
     hangs+=("$log")
     add "  ${log##*/}" "possible hang" "within $limit s" FAILED

@@ -80,8 +80,8 @@ void CheckpointHead::check_owner(const ShardFile& part) const {
     return;
   }
   throw_error(ErrorKind::data,
-              "is another part than its name says: that of rank {} of {} at step {}, written by "
-              "start {:08x} of the run",
+              "belongs to rank {} of {} at step {} (start {:08x}), not to the rank and step in its "
+              "name",
               number("part.rank"), number("part.ranks"), number("step"), number("part.attempt"));
 }
 

@@ -4,7 +4,7 @@
 // options and the machine, which a run that goes on is compared with.
 //
 // The key "format" is the version of the head, 2 today. Heads of format 1 have no such key and no
-// owner; they are read all the same, and the name of their file is taken at its word.
+// owner; for them rank and step are taken from the file's name.
 #pragma once
 
 #include <cstdint>

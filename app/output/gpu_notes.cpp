@@ -1,6 +1,9 @@
 #include "app/output/gpu_notes.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -69,9 +72,14 @@ std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts
 
 bool has_mps() {
   const char* folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
-  const std::filesystem::path pipe = folder != nullptr ? folder : "/tmp/nvidia-mps";
-  std::error_code ignored;
-  return std::filesystem::exists(pipe / "control", ignored);
+  const std::filesystem::path pipes = folder != nullptr ? folder : "/tmp/nvidia-mps";
+  // The pipe of a server that has ended stays, but nobody reads it (ENXIO).
+  const int pipe = ::open((pipes / "control").c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+  if (pipe < 0) return false;
+  struct stat status {};
+  const bool is_pipe = ::fstat(pipe, &status) == 0 && S_ISFIFO(status.st_mode);
+  ::close(pipe);
+  return is_pipe;
 }
 
 }  // namespace dp

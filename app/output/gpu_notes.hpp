@@ -1,4 +1,4 @@
-// What a run on GPUs says at its start of choices that cost time there.
+// Warnings at the start of a GPU run about slow choices.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct GpuFacts {
 // Rows of the table at the start: a word and a text.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> gpu_notes(const GpuFacts& facts);
 
-// Whether this host's MPS runs, by its pipe.
+// Whether this host's MPS runs: whether somebody reads its pipe.
 [[nodiscard]] bool has_mps();
 
 }  // namespace dp

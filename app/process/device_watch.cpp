@@ -16,8 +16,8 @@
 
 namespace dp {
 
-DeviceWatch::DeviceWatch(DeviceWaits& waits, DeviceWatchOptions options)
-    : waits_(waits), options_(std::move(options)), thread_([this] { main_loop(); }) {}
+DeviceWatch::DeviceWatch(std::shared_ptr<DeviceWaits> waits, DeviceWatchOptions options)
+    : waits_(std::move(waits)), options_(std::move(options)), thread_([this] { main_loop(); }) {}
 
 DeviceWatch::~DeviceWatch() {
   {
@@ -44,7 +44,7 @@ void DeviceWatch::main_loop() {
   // Looks are counted, and not the clock's seconds: a process that was stopped has not waited.
   while (!changed_.wait_for(lock, look, [this] { return is_over_; })) {
     for (Watched& kind : watched) {
-      const std::optional<DeviceWaits::Open> open = waits_.oldest(kind.kind);
+      const std::optional<DeviceWaits::Open> open = waits_->oldest(kind.kind);
       const std::uint64_t number = open ? open->number : 0;
       kind.looks = number != 0 && number == kind.number ? kind.looks + 1 : 0;
       kind.number = number;
@@ -58,11 +58,9 @@ void DeviceWatch::main_loop() {
 
 void DeviceWatch::end(const char* what, double waited_s, double patience) {
   const std::string message = fmt::format(
-      "{} has not ended {} for {:.0f} s: it stands still, or is very slow; look at nvidia-smi and "
-      "at the kernel's messages (dmesg, \"Xid\"), or raise the timeout, now {:g} s (option {}; "
-      "this "
-      "may take {:g} times as long)",
-      options_.gpu, what, waited_s, options_.timeout_s, options_.timeout_option, patience);
+      "{}: {} has not finished after {:.0f} s. Look at nvidia-smi and dmesg (\"Xid\"), or raise {} "
+      "(now {:g} s; the limit here is {:g} times that).",
+      options_.gpu, what, waited_s, options_.timeout_option, options_.timeout_s, patience);
   if (options_.on_end) return options_.on_end(message);
   const std::string line = options_.program + ": " + message + "\n";
   static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));

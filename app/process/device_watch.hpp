@@ -10,6 +10,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -31,8 +32,8 @@ class DeviceWatch {
  public:
   static constexpr double kPatience = 5.0, kPromptPatience = 0.5;  // timeouts
 
-  // `waits` outlives it.
-  DeviceWatch(DeviceWaits& waits, DeviceWatchOptions options);
+  // It may outlive the device, so that the waits of the device's destructor are seen, too.
+  DeviceWatch(std::shared_ptr<DeviceWaits> waits, DeviceWatchOptions options);
   ~DeviceWatch();
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
@@ -41,7 +42,7 @@ class DeviceWatch {
   void main_loop();
   void end(const char* what, double waited_s, double patience);
 
-  DeviceWaits& waits_;
+  std::shared_ptr<DeviceWaits> waits_;
   DeviceWatchOptions options_;
   std::mutex mutex_;
   std::condition_variable changed_;

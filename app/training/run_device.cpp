@@ -15,7 +15,7 @@ namespace {
 void watch_gpu(Run& run) {
   const Communicator& comm = run.comm;
   run.device_watch.emplace(
-      run.device->waits(),
+      run.device->shared_waits(),
       DeviceWatchOptions{
           .gpu = fmt::format("the GPU of rank {} on host {}", comm.rank(), comm.host()),
           .program = "dptrain",

@@ -83,10 +83,10 @@ struct Run {
   Communicator& comm;
   Progress& progress;
   CpuShare share;
+  std::optional<DeviceWatch> device_watch;  // of a GPU; sees the waits of its destructor, too
   std::unique_ptr<Device> device;
-  std::optional<DeviceWatch> device_watch;  // of a GPU
-  std::size_t ranks_on_gpu = 1;             // of this host, on the same GPU as this one
-  std::string why_no_gpu;                   // if --device auto has found no usable GPU
+  std::size_t ranks_on_gpu = 1;  // of this host, on the same GPU as this one
+  std::string why_no_gpu;        // if --device auto has found no usable GPU
   Dataset data;
   std::uint64_t data_hash = 0;        // content_hash(data)
   std::optional<ResumePoint> resume;  // where the run goes on; until its state is restored

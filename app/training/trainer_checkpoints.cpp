@@ -71,8 +71,8 @@ std::size_t Trainer::resume() {
   for (const std::string& line : losses) recorder_.say(line);
   if (!point.all_have_owners) {
     recorder_.say(
-        "parts of this checkpoint do not say whose they are (format 1): the names of their files "
-        "were taken at their word");
+        "parts of this checkpoint (format 1) do not store rank and step; they were taken from the "
+        "file names");
   }
   if (run_.has_other_schedule && global_step_ > 0) rate_before_ = tally_.learning_rate;
   if (options_.log != "none" && point.log.empty()) {
@@ -107,7 +107,7 @@ void Trainer::checkpoint_if_due(bool ends_epoch) {
   if (is_due) write_checkpoint();
 }
 
-// What is between the two belongs to the epoch's checkpoint_s, and to no step.
+// Time between these two calls counts as checkpoint_s, not as step time.
 void Trainer::begin_checkpoint_time() {
   const double before_s = epoch_clock_.lap();
   if (!is_between_epochs_) tally_.earlier_s += before_s;

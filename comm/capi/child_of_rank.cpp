@@ -105,8 +105,8 @@ void require_no_child() {
   for (int process = parent_of(::getpid()); process > 1; process = parent_of(process)) {
     if (process != noted) continue;
     throw_error(ErrorKind::usage,
-                "this process was started by rank {} (process {}), which alone takes part in the "
-                "exchange; call dptrain_comm there only",
+                "rank {} (process {}) started this process; only the rank itself may call "
+                "dptrain_comm",
                 number(note.substr(rank)), noted);
   }
 }

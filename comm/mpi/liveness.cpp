@@ -91,7 +91,7 @@ void Liveness::serve(const Whereabouts& mine) {
       where_[from] = message.where;
     }
   }
-  // Who has called may be a thread that says nothing (Communicator::busy); the next one speaks.
+  // The error is kept: the calling thread may not be able to report it (Communicator::busy).
   if (damaged_from_) throw_damaged("a sign of life", {.rank = *damaged_from_}, {.rank = rank_});
 }
 

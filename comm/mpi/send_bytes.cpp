@@ -63,7 +63,7 @@ std::vector<std::byte> receive_bytes(Communicator& comm, int from) {
   const std::uint64_t size = length.value();
   std::vector<std::byte> bytes;
   for (std::size_t at = 0; at < size;) {
-    // Grows with what has come. The place of a piece's seal is then that of the next piece.
+    // Grows with what has come. The next piece overwrites this piece's seal.
     const std::size_t piece = std::min<std::size_t>(kPiece, size - at);
     bytes.resize(at + piece + kSealBytes);
     receive(std::span(bytes).subspan(at));

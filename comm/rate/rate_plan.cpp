@@ -6,14 +6,13 @@
 namespace dp {
 namespace {
 
-// A run's first step has so many times the bits of its second half, but not so many that most
-// values are sent in full.
+// The first step has kFirst times the bits of the second half, limited to kMostFirstBits.
 constexpr double kFirst = 6.0, kMostFirstBits = 2.5;
 
-// What makes the mean of the plan 1, if the first step has `first` times the bits of the last.
+// Normalises the plan to a mean of 1, if the first step has `first` times the bits of the last.
 double plan_factor(double first) { return 2.0 / ((first - 1.0) / std::log(first) + 1.0); }
 
-// How many times the bits of the last step the first one has.
+// The first step's bits divided by the last step's.
 double first_of_plan(double mean) {
   double first = kFirst;
   while (first > 1.05 && mean * plan_factor(first) * first > kMostFirstBits) first *= 0.98;

@@ -34,8 +34,8 @@ namespace dp {
 class RunDebt {
  public:
   static constexpr double kMostShare = 0.5;  // of a step's bits that pays
-  // What pays is never less than this many steps, so that the last ones are not full of the noise
-  // of those before.
+  // A debt is spread over at least this many steps, so that the last steps do not follow the noise
+  // of earlier ones.
   static constexpr double kLeastSteps = 8.0;
 
   // Before each step. mean: of the plan; factor: the guard's, by which the plan is larger. In a run
@@ -44,7 +44,7 @@ class RunDebt {
   // After it: the bits a value that it has sent, by site; below 0: nothing.
   void add(const std::array<double, kRateSites>& sent) { sent_ = sent; }
   [[nodiscard]] bool is_known() const { return progress_ >= 0.0; }
-  // What the planned bits of the step that has begun become times.
+  // Factor for the planned bits of the current step.
   [[nodiscard]] double share(std::size_t site) const;
   void list_state(StateVisitor& visitor, const std::string& prefix);
 
@@ -54,7 +54,7 @@ class RunDebt {
   // Of the last step, which counts when the place of the next one is known.
   std::array<double, kRateSites> sent_ = {-1.0, -1.0};  // bits a value; below 0: nothing
   double progress_ = -1.0, factor_ = 1.0;
-  // Of the step that has begun: the plan that is left, and that of kLeastSteps steps.
+  // For the current step: bits left in the plan, and the bits of kLeastSteps steps.
   double left_ = 0.0, least_ = 0.0;
 };
 

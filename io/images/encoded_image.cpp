@@ -15,7 +15,7 @@ bool starts_with(std::span<const std::uint8_t> bytes, std::string_view start) {
 constexpr std::string_view kJpegStart = "\xFF\xD8\xFF";
 constexpr std::string_view kPngStart = "\x89PNG\r\n\x1A\n";
 
-// Files that are often called .jpg or .png. Marks that are shorter stand behind longer ones.
+// Files that are often called .jpg or .png. Longer marks come before shorter ones.
 struct OtherFormat {
   std::size_t at;  // where the mark stands in the file
   std::string_view mark;

@@ -54,7 +54,7 @@ std::string LeftOut::text(std::string_view reason) const {
   count(folders_, "folder", "folders");
   if (parts.empty()) return "";
   const std::size_t all = files_ + folders_;
-  return fmt::format("{} {} left out, {} ({}{})", fmt::join(parts, " and "),
+  return fmt::format("{} {} skipped: {} ({}{})", fmt::join(parts, " and "),
                      all == 1 ? "was" : "were", reason, fmt::join(examples_, ", "),
                      all > examples_.size() ? ", ..." : "");
 }

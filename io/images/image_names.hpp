@@ -25,7 +25,7 @@ class LeftOut {
   void add_file(const std::string& name) { add(name, files_); }
   void add_folder(const std::string& name) { add(name, folders_); }
 
-  // "3 files and 1 folder were left out, by name no image (.DS_Store, ._1.jpg, ...)" with that
+  // "3 files and 1 folder were skipped: not an image by its suffix (a.txt, b.txt, ...)" with that
   // reason; empty if nothing was left out.
   [[nodiscard]] std::string text(std::string_view reason) const;
 

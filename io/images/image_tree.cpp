@@ -188,7 +188,7 @@ class Lister {
   [[nodiscard]] std::vector<std::string> notes() const {
     std::vector<std::string> notes = loops_;
     for (const std::string& text :
-         {of_system_.text("hidden or made by a system"), others_.text("by name no image")}) {
+         {of_system_.text("hidden or made by a system"), others_.text("not an image by its suffix")}) {
       if (!text.empty()) notes.push_back(fmt::format("{}: {}", printable(root_.string()), text));
     }
     return notes;

@@ -79,7 +79,7 @@ constexpr std::uint32_t times(const Matrix& matrix, std::uint32_t vector) {
   return sum;
 }
 
-// What becomes of a remainder over `length` zero bytes; a power of two. [k]: for its k-th byte.
+// Table that advances a remainder over `length` zero bytes, a power of two; [k]: for its k-th byte.
 constexpr std::array<ByteTable, 4> make_shift(std::size_t length) {
   Matrix matrix{};
   for (std::size_t bit = 0; bit < 32; ++bit) matrix[bit] = after_byte(1u << bit);
@@ -101,7 +101,7 @@ inline std::uint32_t shift(const std::array<ByteTable, 4>& tables, std::uint32_t
          tables[2][(rest >> 16) & 0xFFu] ^ tables[3][rest >> 24];
 }
 
-// What the functions below are compiled for, whatever the rest is: they run only where it is there.
+// Compiled for the CRC instruction; called only if the processor has it.
 #if defined(__x86_64__)
 #define DP_CRC_TARGET __attribute__((target("sse4.2")))
 DP_CRC_TARGET inline std::uint32_t step(std::uint32_t rest, std::uint64_t word) {

@@ -547,13 +547,13 @@ def parts_of_others() -> None:
     run(2, "other.h5", *words, "--checkpoint", "other")
     elsewhere, = pathlib.Path("other").glob(f"step{last:09d}.rank1of2.*")
     for source, said in ((files[last, 0], rf"rank 0 of 2 at step {last}"), (files[before, 1], rf"rank 1 of 2 at step {before}"),
-                         (elsewhere, rf"rank 1 of 2 at step {last}, written by start {SHARD.fullmatch(elsewhere.name)[4]}")):
+                         (elsewhere, rf"rank 1 of 2 at step {last} \(start {SHARD.fullmatch(elsewhere.name)[4]}\)")):
         shutil.rmtree("ck")
         shutil.copytree("kept", "ck")
         shutil.copy(pathlib.Path("kept", source.name) if source.parent.name == "ck" else source, f"ck/{wanted}")
         pathlib.Path("again.h5").unlink(missing_ok=True)
         done = run(2, "again.h5", *words, "--resume")
-        assert re.search(rf"dptrain: on \S+: ck/{wanted}: is another part than its name says: that of {said}.*; it counts as "
+        assert re.search(rf"dptrain: on \S+: ck/{wanted}: belongs to {said}.*, not to the rank and step in its name; it counts as "
                          r"not there\n", done.stderr), done.stderr
         assert f"resumed from step {before} (epoch 1) of ck" in done.stdout, done.stdout
         assert_same_training("whole.h5", "again.h5")

@@ -70,7 +70,7 @@ mkdir tools
 cat >tools/timeout <<'TEXT'
 #!/bin/bash
 # bash, since sh drops exported functions from the environment.
-case "$* $FAULT" in *sync-bn*hang) exit 124 ;; esac
+case "$* $FAULT" in *sync-bn*hang) exit 124 ;; *sync-bn*killed) exit 137 ;; esac
 shift 3 # -k 10 LIMIT
 exec "$@"
 TEXT
@@ -92,6 +92,8 @@ short random 1 '*Adam: another result the second time  FAILED*LARS: equal twice*
 short far 1 '*LARS: CPU 4.762 % away  FAILED*'
 short early 1 '*Muon: a run did not end: short-Muon-*FAILED*'
 short hang 1 '*short-sync-bn-1.txt: possible hang  FAILED*Please send in*short-sync-bn-1.txt*gdb -p PID*'
+short killed 1 '*short-sync-bn-1.txt: killed  FAILED*'
+! grep 'possible hang' printed || failures=$((failures + 1))
 # Links that somebody has put under the names of logs lead nowhere.
 start() { GPU=$h100 SPEED=57000.0 PEER='' bash place/tests/gpu.sh --quick --out out >printed 2>&1 </dev/null || true; }
 start

@@ -1,7 +1,13 @@
 #include "app/output/gpu_notes.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 namespace dp {
@@ -55,6 +61,28 @@ TEST(GpuNotes, RanksThatShareAGpu) {
             "(nvidia-cuda-mps-control -d) they compute at the same time");
   EXPECT_EQ(notes({.ranks_on_gpu = 4, .has_mps = true}).at("GPU"),
             "4 ranks of rank 0's host share one through NVIDIA's MPS");
+}
+
+// The pipe of a server that was killed stays where it was.
+TEST(GpuNotes, AServerIsOneThatReadsItsPipe) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("dp_mps." + std::to_string(::getpid()));
+  const std::string pipe = folder / "control";
+  std::filesystem::create_directories(folder);
+  ::setenv("CUDA_MPS_PIPE_DIRECTORY", folder.c_str(), 1);
+  EXPECT_FALSE(has_mps());
+  std::ofstream{pipe};
+  EXPECT_FALSE(has_mps());
+  std::filesystem::remove(pipe);
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_FALSE(has_mps());
+  const int server = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(server, 0);
+  EXPECT_TRUE(has_mps());
+  ::close(server);
+  EXPECT_FALSE(has_mps());
+  ::unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

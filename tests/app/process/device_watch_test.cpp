@@ -16,11 +16,12 @@ using namespace std::chrono_literals;
 
 // A watch that keeps its message. 2 ms of timeout: it ends a wait after a tenth of a second.
 struct Watched {
-  DeviceWaits waits;
+  std::shared_ptr<DeviceWaits> shared_waits = std::make_shared<DeviceWaits>();
+  DeviceWaits& waits = *shared_waits;
   std::promise<std::string> promise;
   std::future<std::string> message = promise.get_future();
   std::atomic<bool> has_ended = false;
-  DeviceWatch watch{waits,
+  DeviceWatch watch{shared_waits,
                     {.gpu = "the GPU of rank 1 on host a",
                      .program = "dptrain",
                      .timeout_option = "--comm-timeout",
@@ -36,9 +37,10 @@ TEST(DeviceWatch, EndsAWaitThatDoesNotEnd) {
   const DeviceWaits::Wait wait(watched.waits, "the copy of a batch");
   const std::string text = watched.message.get();
   EXPECT_TRUE(
-      text.starts_with("the GPU of rank 1 on host a has not ended the copy of a batch for "))
+      text.starts_with("the GPU of rank 1 on host a: the copy of a batch has not finished after "))
       << text;
-  EXPECT_NE(text.find("(option --comm-timeout; this may take 5 times as long)"), std::string::npos)
+  EXPECT_NE(text.find("raise --comm-timeout (now 0.002 s; the limit here is 5 times that)."),
+            std::string::npos)
       << text;
 }
 
@@ -49,9 +51,32 @@ TEST(DeviceWatch, EndsAPromptWaitBeforeTheTimeout) {
   const DeviceWaits::Wait step(watched.waits, "a step's operations");
   const DeviceWaits::Wait wait(watched.waits, "a codec's kernels", DeviceWaits::Kind::prompt);
   const std::string text = watched.message.get();
-  EXPECT_TRUE(text.find("has not ended a codec's kernels") != std::string::npos &&
-              text.find("this may take 0.5 times as long") != std::string::npos)
+  EXPECT_TRUE(text.find("a codec's kernels has not finished") != std::string::npos &&
+              text.find("the limit here is 0.5 times that") != std::string::npos)
       << text;
+}
+
+// A device's destructor waits for its last operations, while the watch still looks.
+TEST(DeviceWatch, SeesTheLastWaitOfADevice) {
+  struct LastWait {
+    std::shared_ptr<DeviceWaits> waits = std::make_shared<DeviceWaits>();
+    std::future<void>* until = nullptr;
+    ~LastWait() {
+      const DeviceWaits::Wait wait(*waits, "its last operations");
+      until->wait();
+    }
+  };
+  std::promise<void> seen;
+  std::future<void> is_seen = seen.get_future();
+  auto device = std::make_unique<LastWait>();
+  device->until = &is_seen;
+  const DeviceWatch watch(device->waits, {.gpu = "the GPU",
+                                          .program = "dptrain",
+                                          .timeout_option = "--comm-timeout",
+                                          .timeout_s = 0.002,
+                                          .on_end = [&](const std::string&) { seen.set_value(); }});
+  device.reset();
+  EXPECT_EQ(is_seen.wait_for(0s), std::future_status::ready);
 }
 
 TEST(DeviceWatch, WaitsThatEndAreNoTrouble) {

@@ -126,9 +126,9 @@ TEST(ImageFolder, HasTorchvisionsOrder) {
   EXPECT_EQ(labels_of(data.test), (std::vector<std::int32_t>{0, 1}));
   ASSERT_EQ(data.warnings.size(), 3u);
   expect_contains(data.warnings[0],
-                  {"train: 1 file and 1 folder were left out, hidden or made by a "
+                  {"train: 1 file and 1 folder were skipped: hidden or made by a "
                    "system (.cache, Thumbs.db)"});
-  expect_contains(data.warnings[1], {"train: 1 file was left out, by name no image (notes.txt)"});
+  expect_contains(data.warnings[1], {"train: 1 file was skipped: not an image by its suffix (notes.txt)"});
   expect_contains(data.warnings[2],
                   {": 1 of 3 classes has no test images and is not tested: \xC3\xA4"});
   expect_contains(data.about, {"8 training and 2 test images (test) in 3 classes, all are 8x8",
@@ -217,7 +217,7 @@ TEST(ImageFolder, NamesOfSystemsAreNoImagesAndNoClasses) {
   EXPECT_EQ(data.train->class_names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(data.train->count() + data.test->count(), 8u);
   ASSERT_FALSE(data.warnings.empty());
-  expect_contains(data.warnings[0], {": 6 files and 24 folders were left out, hidden or made by"});
+  expect_contains(data.warnings[0], {": 6 files and 24 folders were skipped: hidden or made by"});
 }
 
 // What archives from a Mac, a NAS or Windows, notebooks and thumbnails add to a folder of images.
@@ -249,7 +249,7 @@ TEST(ImageFolder, HiddenAndSystemFilesAreLeftOutAndCounted) {
   EXPECT_EQ(content_hash(load(tree)), content_hash(load(clean)));
   ASSERT_EQ(load(tree).warnings.size(), 1u);
   expect_contains(load(tree).warnings[0],
-                  {": 7 files and 6 folders were left out, hidden or made by a system (.DS_Store, "
+                  {": 7 files and 6 folders were skipped: hidden or made by a system (.DS_Store, "
                    "$RECYCLE.BIN, .thumbnails, ...)"});
   for (const std::string part : {"train/", "val/", "__MACOSX/train/"}) {
     write_images(parts, part);
@@ -260,8 +260,8 @@ TEST(ImageFolder, HiddenAndSystemFilesAreLeftOutAndCounted) {
   EXPECT_EQ(data.train->count(), 6u);
   EXPECT_EQ(data.test->count(), 6u);
   ASSERT_EQ(data.warnings.size(), 2u);
-  expect_contains(data.warnings[0], {"/train: 7 files and 6 folders were left out"});
-  expect_contains(data.warnings[1], {"/val: 7 files and 6 folders were left out"});
+  expect_contains(data.warnings[0], {"/train: 7 files and 6 folders were skipped"});
+  expect_contains(data.warnings[1], {"/val: 7 files and 6 folders were skipped"});
   const TempFolder hidden;
   write_junk(hidden, "a/");
   EXPECT_EQ(detect_dataset(hidden.path().string()), "");
