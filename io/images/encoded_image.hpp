@@ -5,7 +5,13 @@
 // damaged, of another format, or larger than the limits below. The limits keep a header that lies
 // from taking memory and time. Data that a JPEG decoder would repair by guessing (a file that is
 // cut off) are bad here, too. A file with all its pixels is good, whatever else is odd about it: a
-// superfluous byte between two segments, a wrong field of a scan header, a PNG without its end.
+// superfluous byte between two segments, a wrong field of a scan header, a PNG without its end or
+// the checksum before it.
+//
+// A progressive JPEG that has its end mark after some of its scans is good as well. It may have
+// been made so, such as a preview, and libjpeg and Pillow read it without a warning, with the
+// detail of those scans. Only if libjpeg warns about the order of the scans, all bits must be
+// there.
 //
 // Every image becomes red, green and blue: grey is repeated; CMYK and YCCK become RGB as in Pillow;
 // of 16 bits per sample the upper 8 are taken; a palette is looked up; alpha is left out; of an

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <png.h>
+#include <zlib.h>
 
 #include <algorithm>
 
@@ -91,7 +92,7 @@ bool run(Job& job, png_structp reader, png_infop info) {
     }
   }
   // All pixels are there, and their checksums are right. What follows them says nothing about them,
-  // and need not be there.
+  // and need not be there (see with_last_checksum).
   return true;
 }
 
@@ -99,6 +100,25 @@ std::uint32_t long_word(std::span<const std::uint8_t> bytes, std::size_t at) {
   return static_cast<std::uint32_t>(bytes[at]) << 24 |
          static_cast<std::uint32_t>(bytes[at + 1]) << 16 |
          static_cast<std::uint32_t>(bytes[at + 2]) << 8 | bytes[at + 3];
+}
+
+// A file that ends within the checksum of an IDAT chunk has all its pixels, if this is the last
+// such chunk: a copy with the checksum. Empty for any other file.
+std::vector<std::uint8_t> with_last_checksum(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t kFirst = 8;
+  for (std::uint64_t at = kFirst; at + 8 <= bytes.size();) {
+    const auto start = static_cast<std::size_t>(at);
+    const std::uint64_t end = at + 8 + long_word(bytes, start);  // of the data
+    at = end + 4;
+    if (end > bytes.size() || at <= bytes.size()) continue;
+    if (std::memcmp(bytes.data() + start + 4, "IDAT", 4) != 0) break;
+    std::vector<std::uint8_t> whole(bytes.begin(),
+                                    bytes.begin() + static_cast<std::ptrdiff_t>(end));
+    const uLong sum = crc32_z(0, whole.data() + start + 4, whole.size() - start - 4);
+    for (const int shift : {24, 16, 8, 0}) whole.push_back(static_cast<std::uint8_t>(sum >> shift));
+    return whole;
+  }
+  return {};
 }
 
 }  // namespace
@@ -143,6 +163,8 @@ std::optional<ImageHeader> read_header(std::span<const std::uint8_t> bytes,
 
 void decode(std::span<const std::uint8_t> bytes, const ImageHeader& header, const PixelBox& wanted,
             RowSink& sink) {
+  const std::vector<std::uint8_t> completed = with_last_checksum(bytes);
+  if (!completed.empty()) bytes = completed;
   std::vector<std::uint8_t> row(std::size_t{4} * header.width), whole;
   Job job = {
       .bytes = bytes, .header = header, .wanted = wanted, .sink = sink, .row = row, .whole = whole};

@@ -345,7 +345,8 @@ TEST(Png, WhatFollowsThePixelsNeedNotBeThere) {
     const auto first = [&](std::size_t length) {
       return Bytes(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(length));
     };
-    for (std::size_t length = end; length < good.size(); ++length) {
+    // From within the checksum of the pixels on.
+    for (std::size_t length = end - 4; length < good.size(); ++length) {
       EXPECT_EQ(complaint(first(length)), "");
       EXPECT_EQ(decode(first(length)), rgb);
     }
@@ -358,8 +359,11 @@ TEST(Png, WhatFollowsThePixelsNeedNotBeThere) {
     insert(file, end, text);
     insert(file, 33, text);
     EXPECT_EQ(decode(file), rgb);
-    // But not less than the pixels with their checksum.
-    for (std::size_t length = 40; length < end; ++length) {
+    // But not less than the pixels, and not with another checksum.
+    Bytes wrong = good;
+    wrong[end - 1] ^= 1;
+    EXPECT_NE(complaint(wrong), "");
+    for (std::size_t length = 40; length < end - 4; ++length) {
       EXPECT_NE(complaint(first(length)).find("cut off"), std::string::npos) << length;
     }
   }
