@@ -2,10 +2,10 @@
 // copying to other machines. One process; the work is io/images/image_pack.hpp's.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -41,10 +41,7 @@ void show_progress(std::size_t done, std::size_t all) {
 
 int print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
-  if (std::fflush(stdout) != 0) {
-    dp::throw_error(dp::ErrorKind::data, "standard output cannot be written: {}",
-                    std::strerror(errno));
-  }
+  dp::check_output();
   return EXIT_SUCCESS;
 }
 

@@ -6,12 +6,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -222,10 +220,7 @@ int run(const std::vector<std::string>& arguments) {
   if (options.asks_for_help || options.asks_for_version) {
     std::fputs(options.asks_for_help ? dp::dptrun_help().c_str() : "dptrun " DP_VERSION "\n",
                stdout);
-    if (std::fflush(stdout) != 0 && errno != EPIPE) {
-      dp::throw_error(dp::ErrorKind::data, "standard output cannot be written: {}",
-                      std::strerror(errno));
-    }
+    dp::check_output();
     return EXIT_SUCCESS;
   }
   ::setenv(dp::kStatusVariable, "1", 1);

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/parent_process.hpp"
+
 namespace dp {
 namespace {
 
@@ -101,14 +103,6 @@ bool has_variable(pid_t process, std::string_view name) {
     if (word.starts_with(name) && word.substr(name.size()).starts_with("=")) return true;
   }
   return false;
-}
-
-pid_t parent_of(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("PPid:")) return static_cast<pid_t>(std::atoi(line.c_str() + 5));
-  }
-  return 0;
 }
 
 struct Launch {

@@ -1,6 +1,7 @@
 #include "app/process/process.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <omp.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -8,19 +9,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <iostream>
 #include <iterator>
 #include <optional>
 #include <vector>
 
 #include "app/process/cpu_limits.hpp"
-#include "kernels/base/error.hpp"
 
 namespace dp {
 
@@ -56,18 +51,6 @@ void restart_with_openmp_settings(char** argv) {
   if (length <= 0) return;  // without /proc the program works, but its threads spin
   path[length] = '\0';
   ::execv(path, argv);
-}
-
-void check_output() {
-  std::cout.flush();
-  errno = 0;
-  const bool is_complete = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
-  if (is_complete || errno == EPIPE) return;
-  // The reason of an earlier failure was not kept, so try again to get it.
-  if (errno == 0 && ::write(STDOUT_FILENO, "\n", 1) > 0) errno = 0;
-  if (errno == EPIPE) return;
-  throw_error(ErrorKind::data, "standard output cannot be written{}",
-              errno == 0 ? "" : fmt::format(": {}", std::strerror(errno)));
 }
 
 namespace {

@@ -23,10 +23,6 @@ namespace dp {
 // affinity mask, which take_cpu_share() shares out.
 void restart_with_openmp_settings(char** argv);
 
-// Throws Error(data) if not all that was printed has reached standard output. A reader that has
-// gone away (dptrain | head) is no error.
-void check_output();
-
 struct CpuShare {
   int cores_on_host = 1;  // the cores that this process may use
   int ranks_on_host = 1;  // the ranks that share them

@@ -5,12 +5,12 @@
 #include <optional>
 #include <string>
 
-#include "app/process/process.hpp"
 #include "app/process/run_status.hpp"
 #include "app/process/stop_notice.hpp"
 #include "comm/mpi/foreign_launcher.hpp"
 #include "comm/mpi/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
+#include "kernels/base/standard_streams.hpp"
 
 namespace dp {
 

@@ -11,14 +11,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "kernels/base/error.hpp"
+#include "kernels/base/parent_process.hpp"
 
 namespace dp::capi {
 namespace {
@@ -32,20 +31,8 @@ std::string variable(const char* name) {
 
 std::string job() { return variable("PMIX_NAMESPACE"); }
 
-int number(std::string_view text) {
-  int value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
-}
-
-int parent_of(int process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  // "4711 (name) S 4710 ...": the name may have spaces and brackets.
-  const std::size_t bracket = text.rfind(") ");
-  if (bracket == std::string::npos || bracket + 4 >= text.size()) return 0;
-  return number(std::string_view(text).substr(bracket + 4));
-}
+// The number in front of a colon.
+int number(std::string_view text) { return whole_number(text.substr(0, text.find(':'))); }
 
 // A claim is a socket of the host whose name is the identity. The kernel frees the name when the
 // process ends, however it ends.

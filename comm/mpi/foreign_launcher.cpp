@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+
+#include "kernels/base/parent_process.hpp"
 
 namespace dp {
 namespace {
@@ -42,13 +43,7 @@ constexpr std::array<Launcher, 12> kLaunchers = {{
     {nullptr, {"PMIX_RANK"}, "a launcher with another PMIx", Counts::without_mpirun},
 }};
 
-// 0 if the text is no number.
-int number(const char* text) {
-  const std::string_view all = text == nullptr ? "" : text;
-  int value = 0;
-  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
-  return error == std::errc() && end == all.data() + all.size() ? value : 0;
-}
+int number(const char* text) { return text == nullptr ? 0 : whole_number(text); }
 
 // Whether the count is that of the tasks that srun --pty has started: a shell, and others that have
 // ended at once.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "io/images/image_names.hpp"
+
 namespace dp {
 namespace {
 
@@ -52,18 +54,13 @@ constexpr OtherFormat kOtherFormats[] = {
     {0, "{", "JSON"},
 };
 
-char in_lower_case(std::uint8_t byte) {
-  const char c = static_cast<char>(byte);
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
 // HTML, XML and SVG: the first characters without blanks and a byte order mark.
 std::string name_markup(std::span<const std::uint8_t> bytes) {
   if (starts_with(bytes, "\xEF\xBB\xBF")) bytes = bytes.subspan(3);
   std::string text;
   for (const std::uint8_t byte : bytes) {
     const bool is_blank = byte == ' ' || (byte >= '\t' && byte <= '\r');
-    if (!is_blank || !text.empty()) text += in_lower_case(byte);
+    if (!is_blank || !text.empty()) text += in_lower_case(static_cast<char>(byte));
     if (text.size() == 9) break;
   }
   if (!text.starts_with('<')) return "";

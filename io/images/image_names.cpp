@@ -9,11 +9,13 @@
 
 namespace dp {
 
+char in_lower_case(char letter) {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
 std::string in_lower_case(std::string_view name) {
   std::string text(name);
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
+  for (char& letter : text) letter = in_lower_case(letter);
   return text;
 }
 

@@ -17,6 +17,7 @@ namespace dp {
 [[nodiscard]] bool is_of_system(std::string_view name);
 
 // ASCII letters alone.
+[[nodiscard]] char in_lower_case(char letter);
 [[nodiscard]] std::string in_lower_case(std::string_view name);
 
 // Counts what is left out because of its name, and keeps the first names as examples.

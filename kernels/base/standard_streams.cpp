@@ -4,7 +4,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <initializer_list>
+#include <iostream>
+
+#include "kernels/base/error.hpp"
 
 namespace dp {
 
@@ -14,6 +19,18 @@ void open_standard_streams() noexcept {
     // open() takes the lowest free number. The descriptors below are open, so it is this one.
     static_cast<void>(::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
+}
+
+void check_output() {
+  std::cout.flush();
+  errno = 0;
+  const bool is_complete = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (is_complete || errno == EPIPE) return;
+  // The reason of an earlier failure was not kept, so try again to get it.
+  if (errno == 0 && ::write(STDOUT_FILENO, "\n", 1) > 0) errno = 0;
+  if (errno == EPIPE) return;
+  throw_error(ErrorKind::data, "standard output cannot be written{}",
+              errno == 0 ? "" : fmt::format(": {}", std::strerror(errno)));
 }
 
 }  // namespace dp

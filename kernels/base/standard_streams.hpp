@@ -1,4 +1,5 @@
-// Descriptors 0 to 2 of a process that was started without some of them (`program >&-`).
+// Descriptors 0 to 2: those of a process that was started without some of them (`program >&-`), and
+// whether all output was written.
 #pragma once
 
 namespace dp {
@@ -8,5 +9,9 @@ namespace dp {
 // here fails as a closed one does: reading from 0 and writing to 1 and 2 gives EBADF. Programs call
 // it before anything else, a library before it opens its first descriptor. Never throws.
 void open_standard_streams() noexcept;
+
+// Throws Error(data) if not all that was printed has reached standard output. A reader that has
+// gone away (dptrain | head) is no error.
+void check_output();
 
 }  // namespace dp

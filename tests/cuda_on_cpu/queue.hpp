@@ -142,9 +142,8 @@ class Queue {
   void wait(std::unique_lock<std::mutex>& lock, const RecordPtr& record);
   [[nodiscard]] std::vector<RecordPtr> last_records_locked(int device) const;
 
-  // The kernel, or whatever stands for one, is there for launches. The second call is made by every
-  // launch, and ends the process where loading may never end.
-  void load_locked(const void* kernel) { loaded_.insert(kernel); }
+  // The kernel, or whatever stands for one, is there for launches. Every launch calls it; it ends
+  // the process where loading may never end.
   void load_by_launch_locked(const void* kernel);
 
   // A capture that forbids the calling thread what may wait or allocate, or null.
