@@ -128,12 +128,10 @@ std::vector<std::string> leave_out_empty(const fs::path& root, std::vector<std::
   std::vector<std::string> notes;
   std::erase_if(names, [&](const std::string& name) {
     std::set<Place> entered;
-    const bool is_empty = !has_file(root / name, entered);
-    if (is_empty) {
-      notes.push_back(fmt::format("{}: has no file, so it is not taken for a class",
-                                  printable((root / name).string())));
-    }
-    return is_empty;
+    if (has_file(root / name, entered)) return false;
+    notes.push_back(fmt::format("{}: has no file, so it is not taken for a class",
+                                printable((root / name).string())));
+    return true;
   });
   return notes;
 }
@@ -187,8 +185,8 @@ class Lister {
 
   [[nodiscard]] std::vector<std::string> notes() const {
     std::vector<std::string> notes = loops_;
-    for (const std::string& text :
-         {of_system_.text("hidden or made by a system"), others_.text("not an image by its suffix")}) {
+    for (const std::string& text : {of_system_.text("hidden or made by a system"),
+                                    others_.text("not an image by its suffix")}) {
       if (!text.empty()) notes.push_back(fmt::format("{}: {}", printable(root_.string()), text));
     }
     return notes;
@@ -234,8 +232,7 @@ ImageTree list_tree(const fs::path& root, const std::string& name,
                     .files = std::make_shared<FolderFiles>(root.string())};
   std::vector<std::string> here = class_folders(root);
   const bool has_folders = !here.empty();
-  std::vector<std::string> empty_ones;
-  if (classes == nullptr) empty_ones = leave_out_empty(root, here);
+  if (classes == nullptr) tree.notes = leave_out_empty(root, here);
   tree.index->classes = classes == nullptr ? here : *classes;
   Lister lister(root, *tree.index);
   for (const std::string& folder : here) {
@@ -256,8 +253,7 @@ ImageTree list_tree(const fs::path& root, const std::string& name,
     refuse(root.string(), "has no folders; expected one for each class with its images");
   }
   if (tree.index->images.empty()) refuse(root.string(), "has no image in its folders");
-  tree.notes = lister.notes();
-  tree.notes.insert(tree.notes.end(), empty_ones.begin(), empty_ones.end());
+  for (std::string& note : lister.notes()) tree.notes.push_back(std::move(note));
   tree.index->names.shrink_to_fit();
   tree.index->images.shrink_to_fit();
   return tree;
