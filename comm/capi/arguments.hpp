@@ -43,10 +43,6 @@ struct Layout {
 // Throws Error(usage) for a wrong option.
 void check(const dptrain_comm_options& given);
 
-// Collective: throws Error(usage) on all ranks, with the first difference, if not all give the same
-// slots and options, which must be right.
-void agree_on(const Layout& layout, const dptrain_comm_options& given, Communicator& comm);
-
 // Collective: measures the link, unless it is given. For options that are right.
 [[nodiscard]] GradientSyncOptions sync_options(const dptrain_comm_options& given,
                                                Communicator& comm);

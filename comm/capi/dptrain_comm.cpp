@@ -10,16 +10,21 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "comm/capi/arguments.hpp"
 #include "comm/capi/child_of_rank.hpp"
 #include "comm/capi/exchange.hpp"
+#include "comm/capi/observation.hpp"
+#include "comm/capi/same_arguments.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "comm/mpi/foreign_launcher.hpp"
 #include "comm/mpi/mpi_runtime.hpp"
+#include "comm/replica_hash.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/standard_streams.hpp"
 #include "kernels/base/state.hpp"
@@ -270,6 +275,83 @@ int dptrain_comm_scale_residual(dptrain_comm* exchange, double factor) {
   return result_on(exchange, [=](dptrain_comm& it) {
     it.require_step(false);
     it.sync.change_loss_scale(factor);
+  });
+}
+
+// ---- what it reports ----------------------------------------------------------------------------
+
+int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    require(statistics != nullptr, "statistics is NULL");
+    it.require_step(false);
+    static_cast<void>(dp::capi::read_struct(*statistics, {}));  // a wrong one loses no costs
+    dp::capi::write_struct(dp::capi::take_statistics(it), statistics);
+  });
+}
+
+std::size_t dptrain_comm_bucket_count(dptrain_comm* exchange) {
+  std::size_t count = 0;
+  static_cast<void>(
+      result_on(exchange, [&](dptrain_comm& it) { count = it.sync.buckets().size(); }));
+  return count;
+}
+
+int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, std::size_t bucket,
+                                       dptrain_comm_bucket_statistics* statistics) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    require(statistics != nullptr, "statistics is NULL");
+    dp::capi::write_struct(dp::capi::statistics_of_bucket(it, bucket), statistics);
+  });
+}
+
+int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, std::size_t size, void* all) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    require(bytes != nullptr, "bytes is NULL");
+    require(all != nullptr || dptrain_comm_rank() != 0, "all is NULL on rank 0");
+    it.sync.reducer().run([=](dp::Communicator& comm) {
+      const std::vector<std::byte> gathered =
+          comm.gather_rows(std::span<const std::byte>(static_cast<const std::byte*>(bytes), size));
+      if (comm.rank() == 0) std::memcpy(all, gathered.data(), gathered.size());
+    });
+  });
+}
+
+const char* dptrain_comm_describe(dptrain_comm* exchange) {
+  const int result =
+      result_on(exchange, [](dptrain_comm& it) { it.description = dp::capi::describe(it); });
+  return result == DPTRAIN_COMM_OK ? exchange->description.c_str() : nullptr;
+}
+
+int dptrain_comm_compare(dptrain_comm* exchange, const float* values, std::size_t count) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    it.sync.reducer().run([=](dp::Communicator& comm) {
+      static_cast<void>(dp::agree_on_hash(comm, {values, count}));
+    });
+  });
+}
+
+int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    require(rate != nullptr, "rate is NULL");
+    it.require_step(false);
+    dp::capi::write_struct(dp::capi::rate_of(it), rate);
+  });
+}
+
+int dptrain_comm_set_bits(dptrain_comm* exchange, double bits) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    it.require_step(false);
+    it.sync.set_mean_bits(bits);
+  });
+}
+
+int dptrain_comm_write_trace(dptrain_comm* exchange) {
+  return result_on(exchange, [](dptrain_comm& it) {
+    require(it.trace != nullptr, "the options of this exchange name no trace");
+    it.require_step(false);
+    it.trace->write(it.sync.reducer());
   });
 }
 

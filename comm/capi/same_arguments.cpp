@@ -1,12 +1,11 @@
-// Compares what the ranks give to dptrain_comm_create.
+#include "comm/capi/same_arguments.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "comm/capi/arguments.hpp"
 
 namespace dp::capi {
 namespace {

@@ -1,0 +1,31 @@
+// What an exchange reports of itself: costs, buckets, the codecs' rate. In the structs of the C
+// interface; dptrain_comm.cpp gives them to callers, whose structs may be older.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "comm/capi/dptrain_comm.h"
+#include "comm/capi/exchange.hpp"
+
+namespace dp::capi {
+
+// Copies a struct to a caller's: as much as that one has room for.
+template <class Struct>
+void write_struct(Struct report, Struct* to) {
+  report.struct_bytes = read_struct(*to, {}).struct_bytes;
+  std::memcpy(to, &report, std::min<std::size_t>(sizeof report, report.struct_bytes));
+}
+
+// The costs since the last call, which become those of statistics_of_bucket(). Waits for the
+// exchange's thread. Without struct_bytes, like the others.
+[[nodiscard]] dptrain_comm_statistics take_statistics(dptrain_comm& exchange);
+[[nodiscard]] dptrain_comm_bucket_statistics statistics_of_bucket(const dptrain_comm& exchange,
+                                                                  std::size_t bucket);
+[[nodiscard]] dptrain_comm_rate rate_of(const dptrain_comm& exchange);
+// A line for each bucket.
+[[nodiscard]] std::string describe(dptrain_comm& exchange);
+
+}  // namespace dp::capi

@@ -1,0 +1,14 @@
+// Compares what the ranks give to dptrain_comm_create.
+#pragma once
+
+#include "comm/capi/arguments.hpp"
+#include "comm/capi/dptrain_comm.h"
+#include "comm/mpi/communicator.hpp"
+
+namespace dp::capi {
+
+// Collective: throws Error(usage) on all ranks, with the first difference, if not all give the same
+// slots and options, which must be right.
+void agree_on(const Layout& layout, const dptrain_comm_options& given, Communicator& comm);
+
+}  // namespace dp::capi
