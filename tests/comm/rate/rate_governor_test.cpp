@@ -31,9 +31,18 @@ std::vector<float> normal_values() {
   return values;
 }
 
-// All ranks alike, so that a sum over two ranks is twice a rank's own.
-void sum_over_two(std::span<std::int64_t> values) {
-  for (std::int64_t& value : values) value *= 2;
+// The other rank's values are four times as large.
+MagnitudeHistogram of_other_rank() {
+  std::vector<float> values = normal_values();
+  for (float& value : values) value *= 4.0f;
+  MagnitudeHistogram histogram;
+  histogram.add(values, nullptr);
+  return histogram;
+}
+
+void add_other_rank(std::span<std::int64_t> counts) {
+  MagnitudeHistogram other = of_other_rank();
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts()[i];
 }
 
 // As an exchange that takes so many bits a value at both sites.
@@ -51,7 +60,7 @@ void step(RateGovernor& governor, std::uint64_t number, double bits, bool is_fin
   if (order.histograms != nullptr) {
     for (MagnitudeHistogram& histogram : *order.histograms) histogram.add(normal_values(), nullptr);
   }
-  governor.end_step(tally_of(bits, word), is_finite, std::nullopt, sum_over_two);
+  governor.end_step(tally_of(bits, word), is_finite, std::nullopt, add_other_rank);
 }
 
 RateOrder next_order(RateGovernor& governor, std::uint64_t number) {
@@ -68,7 +77,7 @@ TEST(RateGovernor, CountsTheFirstStepAndSteersTheNextOnes) {
   step(governor, 0, 2.0);
   const RateOrder second = next_order(governor, 1);
   EXPECT_EQ(second.histograms, nullptr);
-  MagnitudeHistogram values;
+  MagnitudeHistogram values = of_other_rank();
   values.add(normal_values(), nullptr);
   EXPECT_NEAR(second.step(RateSite::total), values.step_for(0.5),
               0.01 * second.step(RateSite::total));
@@ -109,7 +118,7 @@ TEST(RateGovernor, ReportsErrorsInTurns) {
       const RateWord word = governor.order(0.0).word;
       EXPECT_EQ(word.kind, RateWord::Kind::errors);
       has_reported.push_back(word.code != RateWord::kNone);
-      governor.end_step(tally, true, std::nullopt, sum_over_two);
+      governor.end_step(tally, true, std::nullopt, add_other_rank);
     }
   }
   // Nothing is known before the first step has ended.
