@@ -7,7 +7,7 @@
 //     await_loaded()   the loader may have the batch's memory back
 //     await_sums()     waits until the sums of all ranks are in place
 //     update(rate)     the optimiser (net/optimizer.hpp) and the averages of the weights
-//     end_step()
+//     clock().updated()
 // When ranks exchange, and what, is the policy's matter (sync_policy.hpp), at every place alike.
 // A batch may come in parts (--accumulate): load() and compute() are then called for each of them.
 // On a GPU compute() and update() return before the device has done its work. load() of the next
@@ -97,7 +97,7 @@ class Replica {
   // final. progress: the share of the run that lies before this step; below 0: not known.
   void compute(std::uint64_t step, bool is_last_part = true, double progress = -1.0);
   void await_loaded() { feed_.await_sent(); }
-  // data_s is how long the loop waited for this step's batch (for take_times).
+  // data_s is how long the loop waited for this step's batch.
   StepVerdict await_sums(double data_s);
   // progress: the share of the run that is done, with this step.
   void update(double learning_rate, double progress = 0);
@@ -107,8 +107,6 @@ class Replica {
   // Of the running epoch.
   [[nodiscard]] SyncPolicy& policy() { return policies_.now(); }
   [[nodiscard]] SyncPolicies& policies() { return policies_; }
-  // Every step ends with it.
-  void end_step() { clock_.updated(); }
 
   // Forward and backward of the loaded batch, as in a step, but nothing is exchanged. The moments:
   // kBegin, kBackwardEnd, and kFirstTensor + t when tensor t's gradient is final. A batch without
@@ -130,10 +128,8 @@ class Replica {
   // Instead of evaluate(): the logits, a row for each image.
   [[nodiscard]] std::vector<float> logits();
 
-  // The time until now belongs to no step.
-  void begin_times() { clock_.begin(); }
-  // See StepClock::take.
-  LoopTimes take_times(bool all) { return clock_.take(all); }
+  // Where the steps' times go; every step ends with clock().updated().
+  [[nodiscard]] StepClock& clock() { return clock_; }
 
   // The parameters as an exchange sees them.
   [[nodiscard]] std::vector<TensorSlot> tensor_slots();

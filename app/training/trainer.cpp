@@ -92,7 +92,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   if (run_.trace) {
     run_.trace->begin_epoch(replica_.sync().reducer(), global_step_, loader.steps());
   }
-  replica_.begin_times();
+  replica_.clock().begin();
   is_loaded_ = false;
   for (std::size_t s = tally_.steps; s < loader.steps(); ++s) {
     StopNotice::set_place(epoch + 1, run_.schedule.epochs, s + 1, loader.steps());
@@ -158,7 +158,7 @@ void Trainer::step() {
 
   const SyncResult result = replica_.policy().end_step(verdict, place);
   note_exchanges(result);
-  replica_.end_step();
+  replica_.clock().updated();
 
   record_step(place.is_last());
   must_stop_ = replica_.policy().agree_on_stop(global_step_, result.stop);
@@ -272,7 +272,7 @@ void Trainer::record_step(bool is_last) {
     tally_.bits_sum += tally_.rate.mean_bits();
     ++tally_.rated_steps;
   }
-  const LoopTimes times = replica_.take_times(is_due);
+  const LoopTimes times = replica_.clock().take(is_due);
   tally_.times += times;
   recorder_.record_step(tally_, times, global_step_);
   if (ends_trace) write_trace();
@@ -341,7 +341,7 @@ void Trainer::write_trace() {
   } else {
     recorder_.note_missing(kTrace, report.failure);
   }
-  replica_.begin_times();  // writing the trace belongs to no step
+  replica_.clock().begin();  // writing the trace belongs to no step
 }
 
 // ---- stopping on request ------------------------------------------------------------------------

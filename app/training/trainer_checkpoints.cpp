@@ -115,7 +115,7 @@ void Trainer::begin_checkpoint_time() {
 
 void Trainer::end_checkpoint_time() {
   (is_between_epochs_ ? checkpoint_s_ : tally_.checkpoint_s) += epoch_clock_.lap();
-  replica_.begin_times();
+  replica_.clock().begin();
 }
 
 // Training stands still while the state is copied.

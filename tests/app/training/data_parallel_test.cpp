@@ -172,7 +172,7 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
     alone.loader.start_epoch(epoch);
     loader.start_epoch(epoch);
-    replica.begin_times();
+    replica.clock().begin();
     for (std::size_t s = 0; s < loader.steps(); ++s, ++step) {
       alone.network.position().step = step;
       const double whole_loss = alone.gradients(alone.loader.next());
@@ -191,13 +191,13 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
                   2e-6);
       }
       replica.update(0.1);
-      replica.end_step();
+      replica.clock().updated();
       const double loss = replica.loss().loss;
       const double sum =
           replica.sync().reducer().run([&](Communicator& all) { return all.all_sum(loss); });
       EXPECT_NEAR(sum, whole_loss, 1e-4 * std::abs(whole_loss)) << "step " << step;
     }
-    const LoopTimes times = replica.take_times(true);
+    const LoopTimes times = replica.clock().take(true);
     EXPECT_GT(times.step(), 0.0);
     for (const double part : {times.data, times.forward, times.backward, times.exposed_comm,
                               times.optimizer, times.other}) {
@@ -266,7 +266,7 @@ TEST(TrainedEpochs, ParameterStaysAfterItsLast) {
       replica.await_loaded();
       EXPECT_TRUE(replica.await_sums(0.0).finite);
       replica.update(0.1);
-      replica.end_step();
+      replica.clock().updated();
     }
     const std::vector<float> after = to_host(*device, parameters.values());
     for (const net::Parameter& t : parameters.tensors()) {
@@ -360,7 +360,7 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
   std::uint64_t step = 0;
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
     loader.start_epoch(epoch);
-    replica.begin_times();
+    replica.clock().begin();
     for (std::size_t s = 0; s < loader.steps(); ++s, ++step) {
       for (std::size_t part = 0; part < parts; ++part) {
         replica.load(loader.next());
@@ -369,7 +369,7 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
       }
       EXPECT_TRUE(replica.await_sums(0.0).finite);
       replica.update(0.1);
-      replica.end_step();
+      replica.clock().updated();
       const LossSums mine = replica.loss();
       replica.sync().reducer().run([&](Communicator& c) {
         course.losses.push_back(c.all_sum(mine.loss));
@@ -377,7 +377,7 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
       });
       course.values.push_back(to_host(*device, replica.network().parameters().values()));
     }
-    const LoopTimes times = replica.take_times(true);
+    const LoopTimes times = replica.clock().take(true);
     for (const double time :
          {times.data, times.forward, times.backward, times.exposed_comm, times.optimizer}) {
       EXPECT_GE(time, 0.0);

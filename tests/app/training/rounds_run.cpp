@@ -65,7 +65,7 @@ TrainingRun::TrainingRun(Communicator& comm, RoundSetting setting)
   replica_->prepare(kBatch, net::Mode::training);
   replica_->plan_exchange();
   replica_->connect(comm);
-  replica_->begin_times();
+  replica_->clock().begin();
   begin_epoch(0);
 }
 
@@ -90,7 +90,7 @@ void TrainingRun::train(std::uint64_t from, std::uint64_t count, const OnRound& 
       replica_->update(rate_ * std::pow(setting_.rate_factor, step));
     }
     end_step(step, verdict, on_round);
-    replica_->end_step();
+    replica_->clock().updated();
   }
   replica_->sync().reducer().run([](Communicator&) {});
 }

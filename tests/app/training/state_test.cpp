@@ -84,7 +84,7 @@ class TrainingRun {
     replica_->prepare(kBatch, net::Mode::training);
     replica_->plan_exchange();
     replica_->connect(comm);
-    replica_->begin_times();
+    replica_->clock().begin();
     const std::string name = parse_codec_spec(codec).name;
     const auto of_codec = std::ranges::count_if(
         replica_->sync().buckets(),
@@ -111,7 +111,7 @@ class TrainingRun {
       replica_->compute(step);
       EXPECT_TRUE(replica_->await_sums(0.0).finite);
       replica_->update(0.05);
-      replica_->end_step();
+      replica_->clock().updated();
     }
     // What this rank still forwards to others has ended.
     replica_->sync().reducer().run([](Communicator&) {});
