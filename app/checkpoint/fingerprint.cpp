@@ -26,10 +26,6 @@ constexpr std::array<std::string_view, 32> kFree = {
     "gpu-exchange", "accept-build",    "config",      "check",          "progress",
     "tensorboard",  "planned-ranks"};
 
-// Options that are not set if the crop, which is compared itself, has no use for them. Earlier
-// builds wrote their values all the same.
-constexpr std::array<std::string_view, 2> kUsedBySome = {"crop-padding", "crop-fill"};
-
 constexpr const char* kMayChange =
     "--epochs, milestones=, the number of ranks, and whatever is about the machine, the network's "
     "time, logs, "
@@ -94,7 +90,6 @@ std::vector<std::string> compare_options(const CheckpointHead& head, const Optio
     const auto earlier = then.find(name);
     // An option that the checkpoint does not know is one of a later dptrain.
     if (earlier == then.end() || earlier->second == value || is_in(name, kFree)) continue;
-    if (value.empty() && is_in(name, kUsedBySome)) continue;
     if (may_change_the_rest(name, value, earlier->second)) {
       told.push_back(
           fmt::format("--{} {} instead of {}", name, named(value), named(earlier->second)));

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "app/options/options_config.hpp"
+#include "app/options/options_keyed.hpp"
 #include "app/options/options_layers.hpp"
 #include "app/options/options_optimizer.hpp"
 #include "app/options/options_output.hpp"
@@ -71,6 +72,7 @@ class Builder {
   const OptionContext& context_;
   Options options_;
   OptionTable table_;
+  // By option, and for keys by "OPTION KEY".
   std::map<std::string, Layer> layers_;
 };
 
@@ -83,6 +85,12 @@ const OptionRow& Builder::row_of(std::string_view name) const {
 void Builder::set(const OptionRow& row, const std::string& value, Layer layer) {
   set_option(row, value);
   layers_[row.name] = layer;
+  if (row.keys.empty()) return;
+  // A value stands alone: no key of a lower layer is left.
+  for (const OptionRow& key : row.keys) layers_.erase(row.name + " " + key.name);
+  for (const auto& [key, word] : split_keyed(row, value).keys) {
+    layers_[row.name + " " + key] = layer;
+  }
 }
 
 Layer Builder::layer_of(const std::string& name) const {
@@ -249,12 +257,14 @@ void Builder::resolve_folder() {
 
 // A part that is scaled has no padding.
 void Builder::leave_padding_out() {
-  for (const char* name : {"crop-padding", "crop-fill"}) {
+  for (const OptionRow& key : row_of("augment").keys) {
+    if (key.name != "padding" && key.name != "fill") continue;
+    const std::string name = "augment " + key.name;
     if (!is_given(name)) continue;
     if (layer_of(name) >= layer_of("crop")) {
-      throw_error(ErrorKind::usage, "--{}: only with --crop pad or auto, not resized", name);
+      throw_error(ErrorKind::usage, "--{}=: only with --crop pad or auto, not resized", name);
     }
-    row_of(name).set(row_of(name).shown_default);
+    key.set(key.preset);
   }
 }
 

@@ -117,7 +117,9 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
     std::vector<std::string> changed;
     for (const OptionRow& key : shape->keys) {
       const std::string value = key.get();
-      if (has_key(key, name) && value != key.preset) changed.push_back(key.name + "=" + value);
+      // A key that another option leaves without a use has no value.
+      if (!has_key(key, name) || value.empty() || value == key.preset) continue;
+      changed.push_back(key.name + "=" + value);
     }
     if (changed.empty() || name.empty()) return name;
     const std::string words = fmt::format("{}", fmt::join(changed, ","));

@@ -36,6 +36,10 @@ constexpr std::array kRemoved = {
     Removed{"lr-triangle", "lr-schedule", "triangular", "triangular", "start,peak,end"},
     Removed{"lr-power", "lr-schedule", "poly", "poly", "power"},
     Removed{"lr-interval", "lr-schedule", "", "cosine", "by"},
+    Removed{"crop-padding", "augment", "on", "on", "padding"},
+    Removed{"crop-fill", "augment", "on", "on", "fill"},
+    Removed{"flip", "augment", "on", "on", "flip"},
+    Removed{"cutout", "augment", "on", "on", "cutout"},
 };
 
 const Removed* find_removed(std::string_view name) {

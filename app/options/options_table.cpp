@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "app/options/options_checkpoint.hpp"
+#include "app/options/options_keyed.hpp"
 #include "app/options/options_optimizer.hpp"
 #include "app/options/options_output.hpp"
 #include "app/options/options_plan.hpp"
@@ -105,6 +106,25 @@ OptionRow padding_row(OptionRow row, const Options& options) {
     return is_scaled ? std::string() : get();
   };
   return row;
+}
+
+std::vector<OptionRow> keys_of_augment(Options& options) {
+  return {key_of({"on"},
+                 padding_row(whole_row("padding", options.crop_padding, {0, 127},
+                                       "pixels by which an image is padded on each side before a "
+                                       "part of its own size is cut out"),
+                             options)),
+          key_of({"on"}, padding_row(choice_row("fill", options.crop_fill, {"black", "reflect"},
+                                                "what the padding shows; reflect: the image's "
+                                                "mirror image"),
+                                     options)),
+          key_of({"on"}, choice_row("flip", options.flip, {"random", "alternate", "off"},
+                                    "which images are mirrored; random: half of them in each "
+                                    "epoch; alternate: half of them in one epoch, the others in "
+                                    "the next")),
+          key_of({"on"}, whole_row("cutout", options.cutout, {0, 4096},
+                                   "side of a square at a random place, in pixels, that is set to "
+                                   "the mean colour; 0: none"))};
 }
 
 // The two batch sizes are set by turns: 0 stands for "not this one".
@@ -241,21 +261,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "use only the first N training images; 0: use all", "12800"),
         whole_row("limit-test", options.limit_test, {0, kMany},
                   "use only the first N test images; 0: use all", "2000"),
-        on_off_row("augment", options.augment,
-                   "change the training images at random, as the next four options say"),
-        padding_row(whole_row("crop-padding", options.crop_padding, {0, 127},
-                              "number of pixels by which a training image is padded on each side "
-                              "before a part of its own size is cut out"),
-                    options),
-        padding_row(choice_row("crop-fill", options.crop_fill, {"black", "reflect"},
-                               "what the padding shows; reflect: the image's mirror image"),
-                    options),
-        choice_row("flip", options.flip, {"random", "alternate", "off"},
-                   "which training images are mirrored; random: half of them in each epoch; "
-                   "alternate: half of them in one epoch, the others in the next"),
-        whole_row("cutout", options.cutout, {0, 4096},
-                  "side of a square at a random place of a training image, in pixels, that is set "
-                  "to the mean colour; 0: none"),
+        keyed_row(on_off_row("augment", options.augment, "change the training images at random"),
+                  keys_of_augment, options),
         colours_row("mean", options.mean, {.least = 0, .most = 1},
                     "mean of red, green and blue for values from 0 to 1, which is subtracted; data "
                     "set folder measures it"),
@@ -279,7 +286,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                    options),
         folder_row(
             choice_row("crop", options.crop, {"auto", "pad", "resized"},
-                       "pad: training images are padded by --crop-padding and cut; "
+                       "pad: training images are padded as --augment says and cut; "
                        "resized: a random part is scaled to the network's size; auto: pad if all "
                        "images have the network's size, otherwise resized"),
             options),

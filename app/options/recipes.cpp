@@ -46,8 +46,7 @@ const std::vector<Recipe>& recipe_list() {
         {"lr", "0.4"},
         {"nesterov", "on"},
         {"lr-schedule", "triangular:start=0,peak=0.2083,end=0"},
-        {"crop-fill", "reflect"},
-        {"cutout", "8"}}},
+        {"augment", "on:fill=reflect,cutout=8"}}},
       {"airbench94",
        "airbench94 (Jordan 2024) in whole epochs: SGD of 11.5 per 1,024 images as PyTorch counts "
        "it, biases of BatchNorm 64 times as fast, Lookahead, shifts by 2 pixels, alternating flip",
@@ -63,9 +62,7 @@ const std::vector<Recipe>& recipe_list() {
         {"label-smoothing", "0.2"},
         {"lookahead", "5:ramp"},
         {"lr-schedule", "triangular"},
-        {"crop-padding", "2"},
-        {"crop-fill", "reflect"},
-        {"flip", "alternate"},
+        {"augment", "on:padding=2,fill=reflect,flip=alternate"},
         {"test-augment", "shift"}}},
       {"imagenet-resnet50",
        "Goyal et al. 2017: ResNet-50 on ImageNet, 90 epochs of 256 images, divided by 10 after 30, "

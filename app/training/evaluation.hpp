@@ -19,7 +19,7 @@ void average_statistics(Run& run);
 //     mirror   as it is and mirrored, with equal weights
 //     shift    a half from mirror; the other half from the image moved by a pixel up and left, and
 //              by a pixel down and right, each as it is and mirrored. What comes in at
-//              the edges is what --crop-fill says
+//              the edges is what --augment on:fill= says
 [[nodiscard]] EvaluationResult evaluate_augmented(Run& run);
 
 // All tensors as evaluate() uses them. Not collective; the statistics are those of the last call of

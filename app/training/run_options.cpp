@@ -120,13 +120,14 @@ std::optional<AugmentationRule> augmentation_rule(const Options& options, const 
   const AugmentationRule& rule = *chosen;
   const std::size_t side = std::min(shape.height, shape.width);
   if (!fits({.cutout = rule.cutout}, shape)) {
-    throw_error(ErrorKind::usage, "--cutout {}: must be at most {}, the side of the images",
-                rule.cutout, side);
+    throw_error(ErrorKind::usage,
+                "--augment on:cutout={}: must be at most {}, the side of the images", rule.cutout,
+                side);
   }
   if (!fits(rule, shape)) {
     throw_error(ErrorKind::usage,
-                "--crop-padding {}: must be less than {}, the side of the images, with --crop-fill "
-                "reflect",
+                "--augment on:padding={}: must be less than {}, the side of the images, with "
+                "fill=reflect",
                 rule.crop_padding, side);
   }
   return rule;

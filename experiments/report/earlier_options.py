@@ -26,6 +26,10 @@ _EARLIER = (
     _Earlier("lr-triangle", "lr-schedule", ("triangular",), ("start", "peak", "end"), ("0.2", "0.23", "0.07")),
     _Earlier("lr-power", "lr-schedule", ("poly",), ("power",), ("2",)),
     _Earlier("lr-interval", "lr-schedule", (), ("by",), ("step",)),
+    _Earlier("crop-padding", "augment", ("on",), ("padding",), ("4",)),
+    _Earlier("crop-fill", "augment", ("on",), ("fill",), ("black",)),
+    _Earlier("flip", "augment", ("on",), ("flip",), ("random",)),
+    _Earlier("cutout", "augment", ("on",), ("cutout",), ("0",)),
 )
 
 

@@ -105,7 +105,10 @@ INSTANTIATE_TEST_SUITE_P(
             "--lr-interval epoch: write --lr-schedule poly:by=epoch"},
         Bad{{"--lr-triangle", "0,0.5,0.1"},
             "--lr-triangle 0,0.5,0.1: write --lr-schedule triangular:start=0,peak=0.5,end=0.1"},
-        Bad{{"--lr-power", "3"}, "--lr-power 3: write --lr-schedule poly:power=3"}));
+        Bad{{"--lr-power", "3"}, "--lr-power 3: write --lr-schedule poly:power=3"},
+        Bad{{"--crop-padding", "2", "--cutout", "8", "--flip", "off"},
+            "--crop-padding 2: write --augment on:padding=2,flip=off,cutout=8"},
+        Bad{{"--crop-fill", "reflect"}, "--crop-fill reflect: write --augment on:fill=reflect"}));
 
 TEST(RemovedOptions, AFileIsRefusedInTheSameWords) {
   try {
@@ -133,6 +136,9 @@ TEST(RemovedOptions, AreTranslated) {
                           {"lr-interval", "step"},
                           {"lr-triangle", "0,0,0"}}),
             (Map{{"lr-schedule", "step:milestones=15/22.5"}}));
+  EXPECT_EQ(with_keys(Map{{"augment", "on"}, {"crop-padding", "4"}, {"flip", "alternate"}}),
+            (Map{{"augment", "on:flip=alternate"}}));
+  EXPECT_EQ(with_keys(Map{{"augment", "off"}, {"crop-padding", "2"}}), (Map{{"augment", "off"}}));
   EXPECT_EQ(with_keys(Map{{"epochs", "3"}}), (Map{{"epochs", "3"}}));
 }
 

@@ -330,11 +330,12 @@ INSTANTIATE_TEST_SUITE_P(
             "experiments/get_cifar.sh brings them"},
         Bad{{"--dataset", "synthetic", "--data-dir", "d"},
             "--dataset synthetic: is built in and reads no files; leave --data-dir d out"},
-        Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--crop-padding", "9"},
-            "--crop-padding: only with --crop pad or auto, not resized"},
-        Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--crop-fill",
-             "reflect"},
-            "--crop-fill: only with --crop pad or auto, not resized"},
+        Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--augment",
+             "on:padding=9"},
+            "--augment padding=: only with --crop pad or auto, not resized"},
+        Bad{{"--dataset", "folder", "--data-dir", "d", "--crop", "resized", "--augment",
+             "on:fill=reflect"},
+            "--augment fill=: only with --crop pad or auto, not resized"},
         Bad{{"--checkpoint", "d", "--accept-build"}, "--accept-build: only with --resume"},
         Bad{{"--resume"}, "--resume: only with --checkpoint DIR"},
         Bad{{"--checkpoint", "d", "--checkpoint-every", "10"},
@@ -731,7 +732,7 @@ TEST(Options, ABatchThatNeverChangesIsSaid) {
 // What the schedule or the crop has no use for is not set, and gives way to a higher layer.
 TEST(Options, WhatHasNoUseGivesWay) {
   const File file(
-      "lr-schedule = step:gamma=0.5\ncrop-padding = 2\ncrop-fill = reflect\n"
+      "lr-schedule = step:gamma=0.5\naugment = on:padding=2,fill=reflect,flip=off\n"
       "checkpoint = d\nresume = on\naccept-build = on\n");
   const Options options = parse({"--config", file.path(), "--lr-schedule", "poly:power=3",
                                  "--dataset", "folder", "--data-dir", "d", "--crop", "resized"});
@@ -742,7 +743,7 @@ TEST(Options, WhatHasNoUseGivesWay) {
   EXPECT_TRUE(options.accept_build);
   const std::string text = config_text(options);
   EXPECT_EQ(parse_config_text(text, "printed", context()).resolved(), options.resolved());
-  EXPECT_EQ(text.find("\ncrop-padding ="), std::string::npos) << text;
+  EXPECT_NE(text.find("\naugment = on:flip=off\n"), std::string::npos) << text;
 }
 
 TEST(Options, AutotuneIsOnOffOrALog) {
