@@ -62,7 +62,7 @@ std::string command_line() {
   while (!text.empty() && text.back() == '\0') text.pop_back();
   std::ranges::replace(text, '\0', ' ');
   constexpr std::size_t kMost = 200;
-  const bool is_worker = text.find("--multiprocessing-fork") != std::string::npos;
+  const bool is_worker = text.find("multiprocessing-fork") != std::string::npos;
   return text.empty() || text.size() > kMost || is_worker ? "PROGRAM" : text;
 }
 

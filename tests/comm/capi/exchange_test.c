@@ -136,8 +136,11 @@ static void a_state_goes_on(const char* compress) {
   char message[200];
   snprintf(message, sizeof message, "%zu bytes for a state of %zu bytes", size - 1, size);
   check_refused(dptrain_comm_save_state(exchange, state, size - 1), DPTRAIN_COMM_USAGE, message);
-  check_refused(dptrain_comm_load_state(exchange, state, size - 1), DPTRAIN_COMM_DATA,
-                "the saved state of the exchange is damaged or cut off");
+  snprintf(message, sizeof message,
+           "the saved state of the exchange is damaged or cut off: its %zu bytes do not have the checksum that they were "
+           "saved with",
+           size - 1);
+  check_refused(dptrain_comm_load_state(exchange, state, size - 1), DPTRAIN_COMM_DATA, message);
   check_refused(dptrain_comm_load_state(exchange, "no state", 8), DPTRAIN_COMM_DATA,
                 "these 8 bytes are no saved state of an exchange");
   dptrain_comm_destroy(exchange);
