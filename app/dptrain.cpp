@@ -220,8 +220,9 @@ int main(int argc, char** argv) {
   const dp::StopNotice notice;
   const dp::RunStatus status;
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (dp::asks_for(arguments, "--help")) {
-    return dp::print_without_mpi("dptrain", dp::help_text(option_context()));
+  if (const auto topic = dp::help_topic(arguments)) {
+    return dp::print_without_mpi("dptrain",
+                                 [&] { return dp::help_text(option_context(), *topic); });
   }
   if (dp::asks_for(arguments, "--version")) {
     return dp::print_without_mpi("dptrain", "dptrain " DP_VERSION "\n" + dp::gpu_needs() + "\n");

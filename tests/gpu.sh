@@ -378,7 +378,7 @@ short_runs() {
   compare "plain" 1 0.1 --compress none
   compare "q8" 2 0.5 --compress q8
   compare "sync-bn" 2 0.5 --compress q8 --sync-bn on
-  compare "rounds" 2 0.5 --compress q8 --sync-every 2 --outer-lr 0.7 --outer-momentum 0.5
+  compare "rounds" 2 0.5 --compress q8 --sync-every 2:outer-lr=0.7,outer-momentum=0.5
   compare "accumulate and EMA" 2 0.5 --compress q8 --accumulate 2 --ema 0.9
   compare "ecq" 2 2 --compress ecq:bits=0.35 --topology direct
   compare "masked velocities" 2 2 --compress ecq:bits=0.35,velocity=masked --topology direct

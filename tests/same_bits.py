@@ -45,12 +45,15 @@ RUNS: dict[str, tuple[int, str]] = {
     "ecq_error_2": (2, "--compress ecq:error=0.3"),
     "ecq_velocity_2": (2, "--compress ecq:bits=0.2,velocity=masked"),
     "rounds_4": (4, "--sync-every 4 --compress ecq:bits=1"),
-    "diloco_2": (2, "--sync-every 4 --outer-lr 0.7 --outer-momentum 0.5"),
+    "diloco_2": (2, "--sync-every 4:outer-lr=0.7,outer-momentum=0.5"),
     "delayed_3": (3, "--sync-every 4 --sync-delay 1 --compress q8"),
     "alone_2": (2, "--exchange off"),
     "sync_bn_adam_3": (3, "--compress q8 --sync-bn on --optimizer adam --lr 0.001 --accumulate 2"),
     "gpu_q8_2": (2, "--compress q8 --device cuda"),
 }
+
+# The same in the words of builds that had no keys.
+EARLIER = {"--sync-every 4:outer-lr=0.7,outer-momentum=0.5": "--sync-every 4 --outer-lr 0.7 --outer-momentum 0.5"}
 
 
 def train(build: pathlib.Path, ranks: int, options: str, log: pathlib.Path, *more: str, epochs: int = 3) -> None:
@@ -59,7 +62,9 @@ def train(build: pathlib.Path, ranks: int, options: str, log: pathlib.Path, *mor
                *options.split(), "--epochs", str(epochs), "--log", str(log), "--quiet", *more]
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    if result.returncode != 0:
+    if result.returncode == 2 and options in EARLIER:
+        train(build, ranks, EARLIER[options], log, *more, epochs=epochs)
+    elif result.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with exit code {result.returncode}\n{result.stderr}")
 
 

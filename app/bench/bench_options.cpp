@@ -22,7 +22,7 @@ std::string bench_help(BenchUsage usage) {
       fmt::format("dpbench {} [options]{}{}\n\n{}", usage.name,
                   usage.other_words.empty() ? "" : " ", usage.other_words, usage.help);
   append_options(text, table_of(usage));
-  append_entries(text, "Codecs; dptrain --help lists their keys", usage.codecs);
+  append_entries(text, "Codecs; dptrain --help exchange lists their keys", usage.codecs);
   return without_trailing_blanks(text);
 }
 

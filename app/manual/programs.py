@@ -111,10 +111,13 @@ def ask(path: str, name: str) -> Program:
     """A C++ program, with its commands. The environment's DP_EMULATOR runs it, if it is for another processor."""
     def help_of(*words: str) -> str:
         environment = {key: value for key, value in os.environ.items() if not key.endswith("_RANK")}
-        command = [*shlex.split(environment.get("DP_EMULATOR", "")), path, *words, "--help"]
+        command = [*shlex.split(environment.get("DP_EMULATOR", "")), path, *(words if "--help" in words else [*words, "--help"])]
         return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
 
-    program = parse_help(name, help_of())
+    text = help_of()
+    if f"{name} --help all" in text:  # the usual ones alone
+        text = help_of("--help", "all")
+    program = parse_help(name, text)
     for title, entries in list(program.lists):
         if f"; {name} " not in title:
             continue

@@ -7,6 +7,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "app/options/options_config.hpp"
 #include "app/options/options_keyed.hpp"
@@ -26,10 +27,6 @@
 
 namespace dp {
 namespace {
-
-// Options that only images in folders have.
-constexpr std::array kFolderOptions = {"image-size", "crop", "validation-share", "split-seed",
-                                       "bad-images"};
 
 constexpr std::array kRemoved = {
     RemovedOption{"plan-accuracy",
@@ -60,11 +57,10 @@ class Builder {
   void read_recipe();
   void resolve_synthetic_defaults();
   void resolve_dataset();
-  void resolve_folder();
-  void leave_padding_out();
+  void for_each_row(const std::function<void(const OptionRow&, const std::string&)>& visit) const;
+  void resolve_use(const OptionRow& row, const std::string& name);
   void resolve_batch();
   void resolve_checkpoint();
-  void resolve_plan();
   void resolve_sync_bn();
   void resolve_codec_defaults();
   void resolve_init();
@@ -74,6 +70,7 @@ class Builder {
   OptionTable table_;
   // By option, and for keys by "OPTION KEY".
   std::map<std::string, Layer> layers_;
+  std::set<std::string> resolved_uses_;
 };
 
 const OptionRow& Builder::row_of(std::string_view name) const {
@@ -178,14 +175,13 @@ void Builder::read_recipe() {
 Options Builder::resolve() {
   read_recipe();
   resolve_dataset();
-  resolve_folder();
   resolve_batch();
   if (options_.is_synthetic()) resolve_synthetic_defaults();
+  for_each_row([this](const OptionRow& row, const std::string& name) { resolve_use(row, name); });
   resolve_optimizer(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_schedule(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_output(options_, [this](const std::string& name) { return layer_of(name); });
   resolve_checkpoint();
-  resolve_plan();
   resolve_sync_bn();
   resolve_rounds(
       options_, [this](const std::string& name) { return layer_of(name); }, context_);
@@ -232,40 +228,40 @@ void Builder::resolve_dataset() {
     const std::string found =
         context_.detect_dataset ? context_.detect_dataset(options_.data_dir) : std::string();
     // Where nobody can tell, other options do, and the set's loader says what it misses.
-    const bool is_of_images =
-        std::ranges::any_of(kFolderOptions, [this](const char* name) { return is_given(name); });
+    bool is_of_images = false;
+    for_each_row([&](const OptionRow& row, const std::string& name) {
+      is_of_images |= row.only_with.option == "dataset" && is_given(name);
+    });
     options_.dataset = !found.empty() ? found : is_of_images ? "folder" : Options().dataset;
   }
+  layers_["dataset"] = std::max(kind, folder);  // the folder decides it, too
 }
 
-// A lower layer's options of images in folders give way to a higher one's data set.
-void Builder::resolve_folder() {
-  if (options_.is_folder()) {
-    if (options_.crop == Options::Crop::resized) leave_padding_out();
-    return;
-  }
-  const Layer chosen = std::max(layer_of("dataset"), layer_of("data-dir"));
-  for (const char* name : kFolderOptions) {
-    if (!is_given(name)) continue;
-    if (layer_of(name) >= chosen) {
-      throw_error(ErrorKind::usage, "--{}: only with images in folders (--dataset folder), not {}",
-                  name, options_.dataset);
+// Every row, and every key as "OPTION KEY".
+void Builder::for_each_row(
+    const std::function<void(const OptionRow&, const std::string&)>& visit) const {
+  for (const OptionGroup& group : table_) {
+    for (const OptionRow& row : group.rows) {
+      visit(row, row.name);
+      for (const OptionRow& key : row.keys) visit(key, row.name + " " + key.name);
     }
-    row_of(name).set(row_of(name).shown_default);
   }
 }
 
-// A part that is scaled has no padding.
-void Builder::leave_padding_out() {
-  for (const OptionRow& key : row_of("augment").keys) {
-    if (key.name != "padding" && key.name != "fill") continue;
-    const std::string name = "augment " + key.name;
-    if (!is_given(name)) continue;
-    if (layer_of(name) >= layer_of("crop")) {
-      throw_error(ErrorKind::usage, "--{}=: only with --crop pad or auto, not resized", name);
-    }
-    key.set(key.preset);
+// What is given without a use is refused, or gives way to a higher layer.
+void Builder::resolve_use(const OptionRow& row, const std::string& name) {
+  if (!row.has_use || !resolved_uses_.insert(name).second) return;
+  const std::string& other = row.only_with.option;
+  resolve_use(row_of(other), other);
+  if (row.has_use() || !is_given(name)) return;
+  if (row.only_with.may_be_default && row.get() == row.preset) return;
+  if (layer_of(name) >= layer_of(other)) {
+    throw_error(ErrorKind::usage, "--{}{}: only with {}", name,
+                name.find(' ') == std::string::npos ? "" : "=",
+                need_of(row.only_with, name_of_keyed(row_of(other).get())));
   }
+  row.set(row.preset);
+  layers_[name] = layer_of(other);  // which has decided it
 }
 
 void Builder::resolve_batch() {
@@ -297,50 +293,13 @@ void Builder::resolve_codec_defaults() {
   if (!topology.empty()) options_.topology = topology;
 }
 
-void Builder::resolve_plan() {
-  if (options_.action == Options::Action::plan) return;
-  for (const char* name : {"plan-ranks", "plan-batches", "plan-rates", "plan-delay-ms",
-                           "plan-codecs", "plan-topologies", "plan-sync"}) {
-    if (layer_of(name) == Layer::command_line) {
-      throw_error(ErrorKind::usage, "--{}: only with --plan", name);
-    }
-  }
-}
-
 void Builder::resolve_checkpoint() {
   if (options_.checkpoint.empty()) {
     throw_error(ErrorKind::usage, "--checkpoint: must be the path of a folder or none");
   }
-  if (options_.has_checkpoints()) {
-    if (!options_.accept_build || options_.resume) return;
-    if (layer_of("accept-build") >= layer_of("resume")) {
-      throw_error(ErrorKind::usage, "--accept-build: only with --resume");
-    }
-    options_.accept_build = false;
-    return;
-  }
-  for (const char* name : {"checkpoint-every", "checkpoint-keep", "resume", "accept-build"}) {
-    if (!is_given(name)) continue;
-    if (layer_of(name) >= layer_of("checkpoint")) {
-      throw_error(ErrorKind::usage, "--{}: only with --checkpoint DIR", name);
-    }
-  }
-  options_.checkpoint_every = Options().checkpoint_every;
-  options_.checkpoint_keep = Options().checkpoint_keep;
-  options_.resume = options_.accept_build = false;
 }
 
 void Builder::resolve_init() {
-  if (options_.init == "none") {
-    for (const char* name : {"init-from", "init-except"}) {
-      if (!is_given(name)) continue;
-      if (layer_of(name) >= layer_of("init")) {
-        throw_error(ErrorKind::usage, "--{}: only with --init FILE.h5", name);
-      }
-    }
-    options_.init_from = Options().init_from;
-    options_.init_except.clear();
-  }
   if (options_.epochs > 0) return;
   if (options_.init == "none") {
     throw_error(ErrorKind::usage,
@@ -363,11 +322,10 @@ void Builder::resolve_init() {
 }  // namespace
 
 Options parse_options(const std::vector<std::string>& arguments, const OptionContext& context) {
-  for (const auto& [word, action] : {std::pair{"--help", Options::Action::help},
-                                     std::pair{"--version", Options::Action::version}}) {
-    if (!asks_for(arguments, word)) continue;
+  const bool is_help = help_topic(arguments).has_value();
+  if (is_help || asks_for(arguments, "--version")) {
     Options options = Builder(context).resolve();
-    options.action = action;
+    options.action = is_help ? Options::Action::help : Options::Action::version;
     return options;
   }
   Builder builder(context);

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,8 +199,12 @@ struct OptionContext {
 [[nodiscard]] Options parse_config_text(const std::string& text, const std::string& name,
                                         const OptionContext& context);
 
-// --help, at most 80 columns wide.
-[[nodiscard]] std::string help_text(const OptionContext& context);
+// The word after --help, which may be empty; nothing without --help.
+[[nodiscard]] std::optional<std::string> help_topic(const std::vector<std::string>& arguments);
+
+// --help, at most 80 columns wide: without a topic the options that most runs need, for "all" all
+// of them, otherwise those of one topic. Throws Error(usage) for other topics.
+[[nodiscard]] std::string help_text(const OptionContext& context, const std::string& topic = "");
 
 // --print-config: a configuration file that repeats the run.
 [[nodiscard]] std::string config_text(const Options& options);

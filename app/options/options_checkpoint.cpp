@@ -8,17 +8,6 @@
 #include "kernels/base/error.hpp"
 
 namespace dp {
-namespace {
-
-// An option that a run without checkpoints does not have.
-OptionRow checkpoint_row(OptionRow row, const Options& options) {
-  row.shown_default = row.get();
-  row.get = [get = row.get, &options] { return options.has_checkpoints() ? get() : std::string(); };
-  return row;
-}
-
-}  // namespace
-
 CheckpointCadence parse_checkpoint_cadence(std::string_view option, std::string_view text) {
   constexpr WholeRange kMost{1, 1'000'000'000};
   constexpr double kLongest_s = 1e7;
@@ -60,7 +49,10 @@ std::vector<OptionRow> checkpoint_rows(Options& options) {
       flag_row("accept-build", options.accept_build,
                "with --resume: go on although another build of dptrain wrote the checkpoint, "
                "which may have computed other bits")};
-  for (OptionRow& row : rows) row = checkpoint_row(std::move(row), options);
+  for (OptionRow& row : rows) {
+    row.only_with = {.option = "checkpoint", .others = {"none"}, .words = "--checkpoint DIR"};
+  }
+  rows.back().only_with = {.option = "resume", .values = {"on"}, .words = "--resume"};
   rows.insert(rows.begin(),
               text_row("checkpoint", options.checkpoint, "DIR", "the path of a folder or none",
                        "write checkpoints into this folder, from which a run that has died goes on "

@@ -1,10 +1,14 @@
 // What the table of options is printed as: --help, --print-config, the log's /config.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
 
 #include "app/options/options_config.hpp"
 #include "app/options/options_optimizer.hpp"
 #include "app/options/options_print.hpp"
 #include "app/options/options_table.hpp"
+#include "app/options/options_values.hpp"
 #include "app/options/recipes.hpp"
 #include "kernels/base/error.hpp"
 
@@ -44,30 +48,82 @@ NamedTexts own_images() {
        "or CIFAR-100's mean and standard deviation, if --mean and --std do not say otherwise"}};
 }
 
+constexpr const char* kIntroduction =
+    "Trains a convolutional network on many ranks over a slow network.\n"
+    "\n"
+    "  mpirun -np 4 dptrain --compress q8                 the built-in synthetic data\n"
+    "  mpirun -np 4 dptrain --data-dir DIR --compress q8  your images, or CIFAR\n"
+    "\n"
+    "Ranges stand in () and defaults in []. After 'synthetic:' stands the default for\n"
+    "that data set.\n";
+
+// The options that most runs need, without their keys.
+constexpr std::array kCommon = {"recipe",     "model",     "data-dir", "epochs",      "batch-size",
+                                "seed",       "optimizer", "lr",       "lr-schedule", "compress",
+                                "sync-every", "device",    "threads",  "checkpoint",  "resume",
+                                "check",      "plan",      "log",      "config",      "help"};
+
+OptionGroup common_options(const OptionTable& table) {
+  OptionGroup common = {"Options that most runs need", {}};
+  for (const char* name : kCommon) {
+    const OptionRow* row = find_option(table, name);
+    DP_ASSERT(row != nullptr, "no option is called {}", name);
+    common.rows.push_back(*row);
+    common.rows.back().keys.clear();
+  }
+  return common;
+}
+
 }  // namespace
 
-std::string help_text(const OptionContext& context) {
-  std::string out =
-      "Trains a convolutional network on many ranks over a slow network.\n"
-      "\n"
-      "  mpirun -np 4 dptrain --compress q8                 the built-in synthetic data\n"
-      "  mpirun -np 4 dptrain --data-dir DIR --compress q8  your images, or CIFAR\n"
-      "\n"
-      "Ranges stand in () and defaults in []. After 'synthetic:' stands the default for\n"
-      "that data set.\n";
+std::optional<std::string> help_topic(const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with("--help=")) return arguments[i].substr(7);
+    if (arguments[i] != "--help") continue;
+    const bool has_word = i + 1 < arguments.size() && !arguments[i + 1].starts_with("-");
+    return has_word ? arguments[i + 1] : "";
+  }
+  return std::nullopt;
+}
+
+std::string help_text(const OptionContext& context, const std::string& topic) {
   Options defaults;
-  append_options(out, option_table(context, defaults));
-  append_entries(out, "Data sets, for --dataset", context.datasets);
+  OptionTable table = option_table(context, defaults);
+  std::vector<std::string> topics = {"all"};
+  for (const OptionGroup& group : table) topics.push_back(group.topic);
+  if (!topic.empty()) static_cast<void>(parse_choice("--help", topic, topics));
+  const auto shows = [&](const char* other) { return topic == "all" || topic == other; };
+
+  std::string out;
+  if (topic.empty() || topic == "all") out += kIntroduction;
+  if (topic.empty()) {
+    append_options(out, {common_options(table)});
+    append_entries(
+        out, "More",
+        {{"dptrain --help all", "all options and lists"},
+         {"dptrain --help TOPIC", fmt::format("those of one topic: {}",
+                                              fmt::join(topics.begin() + 1, topics.end(), ", "))}});
+    return without_trailing_blanks(out);
+  }
+  if (topic != "all") {
+    std::erase_if(table, [&](const OptionGroup& group) { return group.topic != topic; });
+  }
+  append_options(out, table);
+  if (shows("data")) append_entries(out, "Data sets, for --dataset", context.datasets);
   NamedTexts recipes;
   for (const Recipe& recipe : recipes_for(context.models)) {
     recipes.emplace_back(recipe.name, recipe.text + ": " + recipe.words());
   }
-  append_entries(out, "Recipes, for --recipe", recipes);
-  append_entries(out, "Codecs, for --compress", context.codecs);
-  append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
-  append_entries(out, "Own images, for --data-dir", own_images());
-  append_entries(out, "Exit codes (under mpirun its own, mostly these)", exit_codes());
-  return without_trailing_blanks(out);
+  if (shows("data")) append_entries(out, "Recipes, for --recipe", recipes);
+  if (shows("exchange")) {
+    append_entries(out, "Codecs, for --compress", context.codecs);
+    append_entries(out, "Keys of codecs, NAME:key=value,...", context.codec_keys);
+  }
+  if (shows("data")) append_entries(out, "Own images, for --data-dir", own_images());
+  if (shows("output")) {
+    append_entries(out, "Exit codes (under mpirun its own, mostly these)", exit_codes());
+  }
+  return without_trailing_blanks(out.substr(out.starts_with('\n') ? 1 : 0));
 }
 
 std::vector<std::pair<std::string, std::string>> Options::changed() const {
@@ -85,8 +141,8 @@ std::vector<std::pair<std::string, std::string>> Options::changed() const {
       if (is_synthetic() && !row.synthetic_default.empty() && !is_other_rate) {
         preset.set(row.synthetic_default);
       }
-      // An option that is set with this data set only, and is not said.
-      if (is_folder() && row.get() == row.shown_default) continue;
+      // Set with other options than the defaults, and at its default all the same.
+      if (preset.has_use && row.get() == preset.preset) continue;
       const bool is_other_rule = row.name == "optimizer" && optimizer != Optimizer::sgd;
       if (row.get() != preset.get() || is_other_rule) changed.emplace_back(row.name, row.get());
     }

@@ -43,7 +43,7 @@ void set_key(const OptionRow& row, const OptionRow& key, std::string_view text,
   } catch (const Error& error) {
     // A key whose values others check has their words.
     if (key.allowed.empty() && !value.empty()) {
-      throw_error(ErrorKind::usage, "--{} {}= {}", row.name, key.name, error.what());
+      throw_error(ErrorKind::usage, "--{} {}=: {}", row.name, key.name, error.what());
     }
     throw_error(ErrorKind::usage, "--{} {}: {}= must be {}", row.name, shown(text), key.name,
                 key.allowed.empty() ? "given a value" : key.allowed);
@@ -76,6 +76,10 @@ KeyedValue split_keyed(const OptionRow& row, std::string_view text) {
       value.keys.back().second += "," + part;
       continue;
     }
+    if (key == nullptr && row.has_more_keys) {
+      value.name += (value.name.find(':') == std::string::npos ? ":" : ",") + part;
+      continue;
+    }
     const auto refuse = [&](const std::string& why) {
       throw_error(ErrorKind::usage, "--{} {}: {}", row.name, shown(text), why);
     };
@@ -100,13 +104,17 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
   for (std::size_t k = 0; k < keys.size(); ++k) keys[k].preset = presets.at(k);
   OptionRow row = head;
   row.implied_name = implied_name;
-  if (!row.placeholder.empty() && implied_name.empty()) row.placeholder += "[:key=value,...]";
+  if (implied_name.empty() && !row.has_more_keys) row.placeholder += "[:key=value,...]";
   row.keys = std::move(keys);
   // Without the functions of `row` itself, which would hold it for ever.
   const auto shape = std::make_shared<OptionRow>(row);
   row.set = [shape, set = head.set](std::string_view text) {
-    set(name_of_keyed(keys_begin(*shape, text) == 0 ? shape->implied_name : text));
+    // The name first: a wrong one has other keys.
+    if (!shape->has_more_keys) {
+      set(name_of_keyed(keys_begin(*shape, text) == 0 ? shape->implied_name : text));
+    }
     const KeyedValue value = split_keyed(*shape, text);
+    if (shape->has_more_keys) set(value.name);
     for (const OptionRow& key : shape->keys) key.set(key.preset);
     for (const auto& [name, word] : value.keys) {
       set_key(*shape, *find_key(*shape, name), text, word);
@@ -123,7 +131,8 @@ OptionRow keyed_row(OptionRow head, std::vector<OptionRow> keys,
     }
     if (changed.empty() || name.empty()) return name;
     const std::string words = fmt::format("{}", fmt::join(changed, ","));
-    return name == shape->implied_name ? words : name + ":" + words;
+    if (name == shape->implied_name) return words;
+    return name + (name.find(':') == std::string::npos ? ":" : ",") + words;
   };
   return row;
 }

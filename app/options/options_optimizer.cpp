@@ -19,32 +19,6 @@ using Kind = Options::Optimizer;
 
 const std::vector<std::string> kNames = {"sgd", "adam", "adamw", "lars", "muon"};
 
-std::string name_of(Kind kind) { return kNames[static_cast<std::size_t>(kind)]; }
-
-// Options that only some optimisers have.
-struct Users {
-  const char* option;
-  std::vector<Kind> kinds;
-};
-
-const std::vector<Users>& users() {
-  static const std::vector<Users> list = {
-      {"momentum", {Kind::sgd, Kind::lars, Kind::muon}},
-      {"nesterov", {Kind::sgd, Kind::muon}},
-  };
-  return list;
-}
-
-bool has(const std::vector<Kind>& kinds, Kind kind) {
-  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
-}
-
-std::string joined_names(const std::vector<Kind>& kinds) {
-  std::vector<std::string> names;
-  for (const Kind kind : kinds) names.push_back(name_of(kind));
-  return joined_choices(names);
-}
-
 // "PATTERN=X,...": factors by the names of tensors.
 OptionRow factors_row(std::string name, std::vector<std::pair<std::string, double>>& field,
                       std::string help) {
@@ -142,18 +116,6 @@ std::vector<OptionRow> keys_of_optimizers(Options& options) {
                               "linear layers' weights are among its matrices, too"))};
 }
 
-// Options that the optimiser has no use for count as not set.
-void hide_unused(std::vector<OptionRow>& rows, const Options& options) {
-  for (const auto& [option, kinds] : users()) {
-    const auto row = std::ranges::find(rows, option, &OptionRow::name);
-    if (row == rows.end()) continue;
-    row->shown_default = row->get();
-    row->get = [get = row->get, &kinds = kinds, &options] {
-      return has(kinds, options.optimizer) ? get() : std::string();
-    };
-  }
-}
-
 }  // namespace
 
 std::vector<OptionRow> optimizer_rows(Options& options) {
@@ -165,15 +127,19 @@ std::vector<OptionRow> optimizer_rows(Options& options) {
                              "L2 penalty: this multiple of the weights is added to their gradient; "
                              "adamw takes it off the weights instead; without this option 0 for "
                              "adam and 0.01 for adamw");
-  std::vector<OptionRow> rows = {
+  return {
       keyed_row(choice_row("optimizer", options.optimizer, kNames,
                            "the rule that updates the weights; muon: kernels of convolutions by "
                            "Muon, all other weights by SGD"),
                 keys_of_optimizers, options),
       std::move(lr),
-      real_row("momentum", options.momentum, kShare, "momentum of sgd, lars and muon's SGD"),
-      on_off_row("nesterov", options.nesterov,
-                 "use Nesterov's form of SGD's momentum; always on with muon, unless given"),
+      only_with(
+          {.option = "optimizer", .values = {"sgd", "lars", "muon"}},
+          real_row("momentum", options.momentum, kShare, "momentum of sgd, lars and muon's SGD")),
+      only_with({.option = "optimizer", .values = {"sgd", "muon"}},
+                on_off_row("nesterov", options.nesterov,
+                           "use Nesterov's form of SGD's momentum; always on with muon, unless "
+                           "given")),
       std::move(decay),
       text_row("no-decay", options.no_decay, "NAME,...", "bn, bias or names with * and ?",
                "tensors without weight decay: bn (weights and biases of BatchNorm), bias (of all "
@@ -192,8 +158,6 @@ std::vector<OptionRow> optimizer_rows(Options& options) {
                "evaluate an exponential average of the weights instead of the weights; after each "
                "step it keeps this share of itself; 0: off"),
       lookahead_row(options)};
-  hide_unused(rows, options);
-  return rows;
 }
 
 void set_optimizer_defaults(Options& options) {
@@ -235,20 +199,9 @@ void resolve_optimizer(Options& options, const LayerOf& layer_of) {
     if (is_open("lr-factors")) options.lr_factors = preset.lr_factors;
     if (is_open("decay-factors")) options.decay_factors = preset.decay_factors;
   }
-  std::vector<OptionRow> rows = optimizer_rows(options), presets = optimizer_rows(preset);
-  for (const auto& [option, kinds] : users()) {
-    if (has(kinds, options.optimizer) || layer_of(option) == Layer::preset) continue;
-    if (layer_of(option) >= layer_of("optimizer")) {
-      throw_error(ErrorKind::usage, "--{}: only with --optimizer {}, not {}", option,
-                  joined_names(kinds), name_of(options.optimizer));
-    }
-    // What a file or a recipe gives for another optimiser.
-    const auto at = std::ranges::find(rows, option, &OptionRow::name) - rows.begin();
-    const auto place = static_cast<std::size_t>(at);
-    rows[place].set(presets[place].shown_default);
-  }
   const bool has_momentum = options.momentum > 0;
-  const bool uses_nesterov = has(users()[1].kinds, options.optimizer) && options.nesterov;
+  const bool uses_nesterov =
+      (options.optimizer == Kind::sgd || options.optimizer == Kind::muon) && options.nesterov;
   if (uses_nesterov && !has_momentum) {
     if (layer_of("nesterov") == Layer::preset) {
       options.nesterov = false;

@@ -16,31 +16,27 @@ OptionRow trace_steps_row(Options& options) {
   constexpr WholeRange kFirst{0, 1'000'000'000}, kCount{1, 1000};
   const std::string allowed =
       fmt::format("FIRST:COUNT, FIRST from {} and COUNT from {}", kFirst.text(), kCount.text());
-  return {.name = "trace-steps",
-          .placeholder = "FIRST:COUNT",
-          .help =
-              "the steps that --trace shows: COUNT steps after the first FIRST ones; without "
-              "this option 5:20",
-          .allowed = allowed,
-          .range = fmt::format("COUNT: {}", kCount.text()),
-          .set =
-              [=, &options](std::string_view value) {
-                const std::size_t colon = std::min(value.find(':'), value.size());
-                const std::string_view count = value.substr(std::min(colon + 1, value.size()));
-                try {
-                  options.trace_first = parse_whole("", value.substr(0, colon), kFirst);
-                  options.trace_steps = parse_whole("", count, kCount);
-                } catch (const Error&) {
-                  throw_error(ErrorKind::usage, "--trace-steps {}: must be {}", shown(value),
-                              allowed);
-                }
-              },
-          .get =
-              [&options] {
-                return options.trace == "none"
-                           ? std::string()
-                           : fmt::format("{}:{}", options.trace_first, options.trace_steps);
-              }};
+  return {
+      .name = "trace-steps",
+      .placeholder = "FIRST:COUNT",
+      .help =
+          "the steps that --trace shows: COUNT steps after the first FIRST ones; without "
+          "this option 5:20",
+      .allowed = allowed,
+      .range = fmt::format("COUNT: {}", kCount.text()),
+      .only_with = {.option = "trace", .others = {"none"}, .words = "--trace FILE.json"},
+      .set =
+          [=, &options](std::string_view value) {
+            const std::size_t colon = std::min(value.find(':'), value.size());
+            const std::string_view count = value.substr(std::min(colon + 1, value.size()));
+            try {
+              options.trace_first = parse_whole("", value.substr(0, colon), kFirst);
+              options.trace_steps = parse_whole("", count, kCount);
+            } catch (const Error&) {
+              throw_error(ErrorKind::usage, "--trace-steps {}: must be {}", shown(value), allowed);
+            }
+          },
+      .get = [&options] { return fmt::format("{}:{}", options.trace_first, options.trace_steps); }};
 }
 
 }  // namespace
@@ -74,14 +70,6 @@ std::vector<OptionRow> output_rows(Options& options) {
 }
 
 void resolve_output(Options& options, const LayerOf& layer_of) {
-  if (options.trace == "none" && layer_of("trace-steps") != Layer::preset) {
-    if (layer_of("trace-steps") >= layer_of("trace")) {
-      throw_error(ErrorKind::usage, "--trace-steps {}:{}: only with --trace FILE.json",
-                  options.trace_first, options.trace_steps);
-    }
-    options.trace_first = Options().trace_first;
-    options.trace_steps = Options().trace_steps;
-  }
   if (options.progress != Options::ProgressForm::json) return;
   if (options.quiet) {
     throw_error(ErrorKind::usage, "--progress json: not with --quiet, which prints no events");

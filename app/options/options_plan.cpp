@@ -6,113 +6,89 @@
 #include <utility>
 
 #include "app/options/options.hpp"
+#include "app/options/options_keyed.hpp"
 #include "app/options/options_values.hpp"
-#include "app/process/option_names.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
 namespace {
 
-std::string joined(const auto& values) { return fmt::format("{}", fmt::join(values, ",")); }
-
-// Without --plan it is not set.
-OptionRow plan_row(OptionRow row, const Options& options) {
-  if (row.shown_default.empty()) row.shown_default = row.get();
-  row.get = [get = row.get, &options] {
-    return options.action == Options::Action::plan ? get() : std::string();
-  };
-  return row;
-}
+std::string joined(const auto& values) { return fmt::format("{}", fmt::join(values, "/")); }
 
 OptionRow counts_row(std::string name, std::vector<std::int64_t>& field, WholeRange range,
                      std::string help, std::string shown_default) {
-  const std::string option = "--" + name;
-  const std::string allowed = "whole numbers joined by commas, each from " + range.text();
   return {.name = std::move(name),
-          .placeholder = "N,...",
+          .placeholder = "N/...",
           .help = std::move(help),
-          .allowed = allowed,
+          .allowed = "whole numbers joined by /, each from " + range.text(),
           .range = "each " + range.text(),
           .shown_default = std::move(shown_default),
           .set =
-              [option, allowed, range, &field](std::string_view text) {
-                try {
-                  field.clear();
-                  for (const std::string& part : split_at_commas(text)) {
-                    field.push_back(parse_whole(option, part, range));
-                  }
-                } catch (const Error&) {
-                  throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(text), allowed);
+              [range, &field](std::string_view text) {
+                field.clear();
+                if (text.empty()) return;
+                for (const std::string& part : split_at(text, '/')) {
+                  field.push_back(parse_whole("", part, range));
                 }
               },
           .get = [&field] { return joined(field); }};
 }
 
 OptionRow rates_row(std::vector<std::string>& field) {
-  const std::string allowed = "rates joined by commas, such as 10mbit,100mbit,1gbit";
-  return {.name = "plan-rates",
-          .placeholder = "RATE,...",
-          .help =
-              "rates of every host's link in each direction, such as 10mbit,100mbit; without this "
-              "option the network between the ranks is measured",
-          .allowed = allowed,
+  return {.name = "rates",
+          .placeholder = "RATE/...",
+          .help = "rates of every host's link in each direction",
+          .allowed = "rates joined by /, such as 10mbit/100mbit/1gbit",
           .shown_default = "as measured",
           .set =
-              [allowed, &field](std::string_view text) {
-                field = split_at_commas(text);
+              [&field](std::string_view text) {
+                field.clear();
+                if (text.empty()) return;
+                field = split_at(text, '/');
                 for (const std::string& rate : field) {
-                  double bit_per_s = 0;
-                  try {
-                    bit_per_s = parse_bit_rate("--plan-rates", rate);
-                  } catch (const Error&) {
-                    // Told below.
-                  }
-                  if (bit_per_s > 0) continue;
-                  throw_error(ErrorKind::usage, "--plan-rates {}: must be {}", shown(text),
-                              allowed);
+                  if (parse_bit_rate("", rate) == 0) throw_error(ErrorKind::usage, "off");
                 }
               },
           .get = [&field] { return joined(field); }};
 }
 
+// The codecs' own keys follow them: codecs=q8/topk:ratio=0.1,ef=off.
 OptionRow codecs_row(const OptionContext& context, std::vector<std::string>& field) {
-  return {.name = "plan-codecs",
-          .placeholder = "SPEC,...",
-          .help = "codecs as --compress takes them, joined by commas",
-          .allowed = "codecs joined by commas",
+  return {.name = "codecs",
+          .placeholder = "SPEC/...",
+          .help = "codecs as --compress takes them",
+          .allowed = "",  // the codecs' own words
           .shown_default = "all, auto, and the run's",
+          .takes_keys = true,
           .set =
               [check = context.check_compress, &field](std::string_view text) {
-                field = split_specs(text);
+                field.clear();
+                if (text.empty()) return;
+                field = split_at(text, '/');
                 for (const std::string& spec : field) {
-                  try {
-                    if (check) check(spec);
-                  } catch (const Error& error) {
-                    throw_error(ErrorKind::usage, "--plan-codecs: {}", error.what());
-                  }
+                  if (check) check(spec);
                 }
               },
           .get = [&field] { return joined(field); }};
 }
 
 OptionRow topologies_row(const OptionContext& context, std::vector<std::string>& field) {
-  const std::string allowed = "one or more of " +
-                              fmt::format("{}", fmt::join(context.topologies, ", ")) +
-                              " joined by commas";
-  return {.name = "plan-topologies",
-          .placeholder = "NAME,...",
-          .help = "topologies, joined by commas",
-          .allowed = allowed,
-          .set =
-              [known = context.topologies, allowed, &field](std::string_view text) {
-                field = split_at_commas(text);
-                for (const std::string& name : field) {
-                  if (std::ranges::find(known, name) != known.end()) continue;
-                  throw_error(ErrorKind::usage, "--plan-topologies {}: must be {}", shown(text),
-                              allowed);
-                }
-              },
-          .get = [&field] { return joined(field); }};
+  return {
+      .name = "topologies",
+      .placeholder = "NAME/...",
+      .help = "topologies",
+      .allowed = fmt::format("one or more of {} joined by /", fmt::join(context.topologies, ", ")),
+      .set =
+          [known = context.topologies, &field](std::string_view text) {
+            const std::vector<std::string> names = split_at(text, '/');
+            for (const std::string& name : names) {
+              const bool is_known = std::ranges::find(known, name) != known.end();
+              // Without a context every name is accepted: it was read before.
+              if (!is_known && known.size() > 1) throw_error(ErrorKind::usage, "unknown");
+            }
+            field = names;
+          },
+      .get = [&field] { return joined(field); }};
 }
 
 }  // namespace
@@ -130,27 +106,44 @@ std::vector<std::string> split_specs(std::string_view list) {
   return specs;
 }
 
-std::vector<OptionRow> plan_rows(const OptionContext& context, Options& options) {
-  PlanOptions& plan = options.plan;
-  std::vector<OptionRow> rows = {
-      counts_row("plan-ranks", plan.ranks, {1, 64},
-                 "numbers of ranks, each on a host of its own; a number that was not started "
-                 "takes its computation from the ranks that were",
-                 "the ranks that were started"),
-      counts_row("plan-batches", plan.batches, {1, 65536},
-                 "numbers of images per rank and step; times of computation are scaled",
-                 "the run's"),
-      rates_row(plan.rates),
-      real_row("plan-delay-ms", plan.delay_ms, {.least = 0, .most = 10000},
-               "one-way delay of the links that --plan-rates states, in milliseconds"),
-      counts_row("plan-sync", plan.sync, {1, 1'000'000},
-                 "numbers of steps between two exchanges, as --sync-every has them; 1: an exchange "
-                 "at every step",
-                 "the run's"),
-      codecs_row(context, plan.codecs),
-      topologies_row(context, plan.topologies)};
-  for (OptionRow& row : rows) row = plan_row(std::move(row), options);
-  return rows;
+OptionRow plan_row(const OptionContext& context, Options& options) {
+  OptionRow head = {
+      .name = "plan",
+      .placeholder = "[key=value,...]",
+      .help =
+          "compute a few steps of this run, measure codecs and the network, predict from that how "
+          "long a step takes with other codecs, topologies, ranks and links, rank them in tables "
+          "by "
+          "time and bytes, then end; a list a/b gives a table for each choice",
+      .allowed = "on, or key=value,...",
+      .has_optional_value = true,
+      .set =
+          [&options](std::string_view value) {
+            static_cast<void>(parse_choice("--plan", value, {"on"}));
+            options.action = Options::Action::plan;
+          },
+      // Without --plan it is not set.
+      .get = [&options] { return options.action == Options::Action::plan ? "on" : ""; }};
+  const auto keys_of = [&context](Options& of) -> std::vector<OptionRow> {
+    PlanOptions& plan = of.plan;
+    return {counts_row("ranks", plan.ranks, {1, 64},
+                       "numbers of ranks, each on a host of its own; a number that was not started "
+                       "takes its computation from the ranks that were",
+                       "the ranks that were started"),
+            counts_row("batches", plan.batches, {1, 65536},
+                       "numbers of images per rank and step; times of computation are scaled",
+                       "the run's"),
+            rates_row(plan.rates),
+            real_row("delay-ms", plan.delay_ms, {.least = 0, .most = 10000},
+                     "one-way delay of the links that rates= states, in milliseconds"),
+            counts_row("sync", plan.sync, {1, 1'000'000},
+                       "numbers of steps between two exchanges, as --sync-every has them; 1: an "
+                       "exchange at every step",
+                       "the run's"),
+            codecs_row(context, plan.codecs),
+            topologies_row(context, plan.topologies)};
+  };
+  return keyed_row(std::move(head), keys_of, options, "on");
 }
 
 }  // namespace dp

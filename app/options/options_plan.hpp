@@ -1,4 +1,4 @@
-// The options of --plan: which steps it predicts. Each list gives a table for every choice.
+// The keys of --plan: which steps it predicts. Each list gives a table for every choice.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct PlanOptions {
   std::vector<std::string> topologies = {"ring", "direct"};
 };
 
-// "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, which are also inside a spec. What has
-// an = and no : before it belongs to the spec before it.
+// "q8,topk:ratio=0.01,ef=on,none": specs joined by commas, which are also inside a spec, as earlier
+// versions had them. A part with an = and no : before it belongs to the spec before it.
 [[nodiscard]] std::vector<std::string> split_specs(std::string_view list);
 
 struct OptionContext;
-[[nodiscard]] std::vector<OptionRow> plan_rows(const OptionContext& context, Options& options);
+[[nodiscard]] OptionRow plan_row(const OptionContext& context, Options& options);
 
 }  // namespace dp

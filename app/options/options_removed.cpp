@@ -40,6 +40,15 @@ constexpr std::array kRemoved = {
     Removed{"crop-fill", "augment", "on", "on", "fill"},
     Removed{"flip", "augment", "on", "on", "flip"},
     Removed{"cutout", "augment", "on", "on", "cutout"},
+    Removed{"outer-lr", "sync-every", "", "16", "outer-lr"},
+    Removed{"outer-momentum", "sync-every", "", "16", "outer-momentum"},
+    Removed{"plan-ranks", "plan", "", "", "ranks"},
+    Removed{"plan-batches", "plan", "", "", "batches"},
+    Removed{"plan-rates", "plan", "", "", "rates"},
+    Removed{"plan-delay-ms", "plan", "", "", "delay-ms"},
+    Removed{"plan-sync", "plan", "", "", "sync"},
+    Removed{"plan-codecs", "plan", "", "", "codecs"},
+    Removed{"plan-topologies", "plan", "", "", "topologies"},
 };
 
 const Removed* find_removed(std::string_view name) {
@@ -56,7 +65,8 @@ bool has_key(const Removed& removed, const std::string& name) {
 // "milestones=60/120" of lr-milestones 60,120.
 std::string as_key(const Removed& removed, std::string_view value) {
   const std::vector<std::string> keys = split_at_commas(removed.key);
-  const std::vector<std::string> values = split_at_commas(value);
+  const std::vector<std::string> values =
+      removed.key == "codecs" ? split_specs(value) : split_at_commas(value);
   if (keys.size() == 1) {
     return fmt::format("{}={}", removed.key,
                        value.empty() ? "..." : fmt::format("{}", fmt::join(values, "/")));
@@ -83,7 +93,8 @@ std::string with_keys(std::string base, std::string_view option, const auto& giv
     const std::string value = value_of(given, removed.name);
     const bool counts = !value.empty() || removed.name == wanted;
     if (removed.option != option || !counts || !has_key(removed, name)) continue;
-    base += (base.empty() ? "" : base.find(':') == std::string::npos ? ":" : ",");
+    const bool has_keys = base.find_first_of(":=") != std::string::npos;
+    base += base.empty() ? "" : has_keys ? "," : ":";
     base += as_key(removed, value);
   }
   return base;
@@ -112,7 +123,7 @@ void refuse_removed(const NamedValues& given) {
   if (first == given.end()) return;
   const Removed& removed = *find_removed(first->first);
   const std::string base = value_of(given, removed.option);
-  const bool fits = !base.empty() && has_key(removed, name_of_keyed(base));
+  const bool fits = !base.empty() && base != "off" && has_key(removed, name_of_keyed(base));
   const std::string value =
       with_keys(fits ? base : std::string(removed.usual), removed.option, given, removed.name);
   throw_error(ErrorKind::usage, "--{}{}{}: write --{} {}", first->first,

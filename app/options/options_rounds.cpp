@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "app/options/options_keyed.hpp"
 #include "app/options/options_values.hpp"
 #include "app/options/round_schedule.hpp"
 #include "kernels/base/error.hpp"
@@ -14,13 +15,15 @@ bool is_codec(const std::string& spec, std::string_view name) {
   return spec == name || spec.starts_with(std::string(name) + ":");
 }
 
-// An option that a run without rounds does not have.
-OptionRow round_row(OptionRow row, const Options& options) {
-  row.shown_default = row.get();
-  row.get = [get = row.get, &options] {
-    return options.sync_every == "off" ? std::string() : get();
-  };
-  return row;
+std::vector<OptionRow> keys_of_rounds(Options& options) {
+  return {
+      real_row("outer-lr", options.outer_lr, {.least = 0, .most = 10, .is_least_allowed = false},
+               "factor for the mean change of the parameters in a round; 1 without "
+               "outer-momentum takes the mean of the ranks' parameters"),
+      real_row("outer-momentum", options.outer_momentum,
+               {.least = 0, .most = 1, .is_most_allowed = false},
+               "Nesterov's momentum of the mean change, from round to round; DiLoCo has 0.9 "
+               "with outer-lr=0.7")};
 }
 
 }  // namespace
@@ -37,37 +40,23 @@ std::vector<OptionRow> round_rows(Options& options) {
     static_cast<void>(parse_round_schedule("--sync-every", value));
     options.sync_every = std::string(value);
   };
-  std::vector<OptionRow> rows = {std::move(every)};
-  rows.push_back(round_row(
+  every.has_more_keys = true;  // round_schedule.hpp
+  std::vector<OptionRow> rows = {keyed_row(std::move(every), keys_of_rounds, options)};
+  rows.push_back(only_with(
+      {.option = "sync-every", .others = {"off"}, .words = "--sync-every H"},
       whole_row("sync-delay", options.sync_delay, {0, 999'999},
                 "with --sync-every: the exchange of a round runs behind this number of steps of "
                 "the next one, after which its result is applied; below H; 0: training waits for "
-                "it"),
-      options));
-  rows.push_back(round_row(
-      real_row("outer-lr", options.outer_lr, {.least = 0, .most = 10, .is_least_allowed = false},
-               "with --sync-every: factor for the mean change of the parameters in a round; 1 "
-               "without --outer-momentum takes the mean of the ranks' parameters"),
-      options));
-  rows.push_back(round_row(
-      real_row("outer-momentum", options.outer_momentum,
-               {.least = 0, .most = 1, .is_most_allowed = false},
-               "with --sync-every: Nesterov's momentum of the mean change, from round to round; "
-               "DiLoCo has 0.9 with --outer-lr 0.7"),
-      options));
+                "it")));
   return rows;
 }
 
 void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context) {
-  const Layer own = layer_of("sync-every");
   if (options.sync_every == "off") {
-    for (const char* name : {"sync-delay", "outer-lr", "outer-momentum"}) {
-      if (layer_of(name) == Layer::preset || layer_of(name) < own) continue;
-      throw_error(ErrorKind::usage, "--{}: only with --sync-every H", name);
+    for (const OptionRow& key : keys_of_rounds(options)) {
+      if (layer_of("sync-every " + key.name) == Layer::preset) continue;
+      throw_error(ErrorKind::usage, "--sync-every off: without rounds there is no {}=", key.name);
     }
-    options.sync_delay = Options().sync_delay;
-    options.outer_lr = Options().outer_lr;
-    options.outer_momentum = Options().outer_momentum;
     return;
   }
   const auto refuse = [&](const char* value, const char* why) {

@@ -1,6 +1,7 @@
 #include "app/options/options_row.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "kernels/base/error.hpp"
 
@@ -13,6 +14,63 @@ const OptionRow* find_option(const OptionTable& table, std::string_view name) {
     }
   }
   return nullptr;
+}
+
+namespace {
+
+// The value of a row; its name alone if it has keys.
+std::function<std::string()> choice_of(const OptionRow& row) {
+  if (row.keys.empty()) return row.get;
+  return [get = row.get] {
+    const std::string value = get();
+    return value.substr(0, value.find(':'));
+  };
+}
+
+bool contains(const std::vector<std::string>& list, const std::string& value) {
+  return std::ranges::find(list, value) != list.end();
+}
+
+}  // namespace
+
+OptionRow only_with(OnlyWith condition, OptionRow row) {
+  row.only_with = std::move(condition);
+  return row;
+}
+
+void bind_conditions(OptionTable& table) {
+  // The values as they are, before any of them is hidden.
+  std::map<std::string, std::function<std::string()>> choices;
+  for (const OptionGroup& group : table) {
+    for (const OptionRow& row : group.rows) choices[row.name] = choice_of(row);
+  }
+  const auto bind = [&](OptionRow& row) {
+    const OnlyWith& condition = row.only_with;
+    if (condition.option.empty()) return;
+    row.has_use = [condition, choice = choices.at(condition.option)] {
+      return condition.values.empty() ? !contains(condition.others, choice())
+                                      : contains(condition.values, choice());
+    };
+  };
+  for (OptionGroup& group : table) {
+    for (OptionRow& row : group.rows) {
+      for (OptionRow& key : row.keys) bind(key);
+      bind(row);
+      if (!row.has_use) continue;
+      row.preset = row.get();
+      if (row.shown_default.empty()) row.shown_default = row.preset;
+      if (row.only_with.may_be_default) continue;
+      row.get = [get = row.get, has_use = row.has_use] {
+        return has_use() ? get() : std::string();
+      };
+    }
+  }
+}
+
+std::string need_of(const OnlyWith& condition, const std::string& value) {
+  std::string words = condition.words;
+  if (words.empty()) words = "--" + condition.option + " " + joined_choices(condition.values);
+  return value == "none" || value == "off" ? words : words + ", not " + value;
 }
 
 OptionRow whole_row(std::string name, std::int64_t& field, WholeRange range, std::string help,

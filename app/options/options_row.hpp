@@ -20,14 +20,15 @@
 
 namespace dp {
 
-// When an option counts: if another one has one of some values. Without a use it is not set, and
-// refused where it is given (Builder in options.cpp).
+// When an option has a use: if another one has one of some values. Without a use it is not set. If
+// it is given, it is refused, or gives way to the other one in a higher layer (Builder in
+// options.cpp).
 struct OnlyWith {
   std::string option = {};               // without dashes; empty: the option always counts
   std::vector<std::string> values = {};  // names, if that option has keys; empty: all but `others`
   std::vector<std::string> others = {};
   std::string words = {};       // "--checkpoint DIR" in messages; empty: the option and its values
-  bool may_be_default = false;  // its default is accepted without a use, too
+  bool may_be_default = false;  // its default says nothing, and is set and accepted in any case
 };
 
 struct OptionRow {
@@ -43,21 +44,26 @@ struct OptionRow {
   // Whether it is a setting: part of a configuration file and of the log. Otherwise it is about
   // this call of the program (--help, --config).
   bool is_setting = true;
-  // One of those that most runs need: --help shows them.
-  bool is_common = false;
   OnlyWith only_with = {};
   // Of an option with keys (options_keyed.hpp): its keys, and the name of a value that has none.
   std::vector<OptionRow> keys = {};
   std::string implied_name = {};
-  // Of a key: the names of the option that have it (empty: all), its default, and whether its value
-  // has keys itself.
-  std::vector<std::string> names = {};
+  // Keys that are not among `keys` are a part of the name, whose reader has them.
+  bool has_more_keys = false;
+  // The option alone is the option with the value "on".
+  bool has_optional_value = false;
+  // The default of a key, and of an option with a condition where the table is bound to defaults.
   std::string preset = {};
+  // Of a key: the names of the option that have it (empty: all), and whether its value has keys
+  // itself.
+  std::vector<std::string> names = {};
   bool takes_keys = false;
   // Assigns the field from text; throws Error(usage).
   std::function<void(std::string_view)> set;
   // The field's text; empty where it is not set.
   std::function<std::string()> get;
+  // With a condition: whether it holds (bind_conditions).
+  std::function<bool()> has_use = nullptr;
 
   [[nodiscard]] bool is_flag() const { return placeholder.empty(); }
 };
@@ -65,9 +71,20 @@ struct OptionRow {
 struct OptionGroup {
   std::string title;
   std::vector<OptionRow> rows;
+  std::string topic = {};  // a word for --help TOPIC
 };
 
 using OptionTable = std::vector<OptionGroup>;
+
+// A row with its condition.
+[[nodiscard]] OptionRow only_with(OnlyWith condition, OptionRow row);
+
+// Gives rows with a condition has_use(), and a get() that is empty without a use.
+void bind_conditions(OptionTable& table);
+
+// "--optimizer sgd or muon, not adam": what a row without a use would need. `value`: of the other
+// option.
+[[nodiscard]] std::string need_of(const OnlyWith& condition, const std::string& value);
 
 // Null where no option has that name.
 [[nodiscard]] const OptionRow* find_option(const OptionTable& table, std::string_view name);

@@ -128,19 +128,12 @@ void resolve_schedule(Options& options, const LayerOf& layer_of) {
     throw_error(ErrorKind::usage, "--warmup-epochs {}: must be at most the run's --epochs {}",
                 options.warmup_epochs, options.epochs);
   }
-  if (options.compress_warmup > 0) {
-    if (options.compress == "none") {
-      if (layer_of("compress-warmup") >= layer_of("compress")) {
-        throw_error(ErrorKind::usage, "--compress-warmup {}: only with --compress, which is none",
-                    options.compress_warmup);
-      }
-      options.compress_warmup = 0;
-    } else if (options.compress_warmup >= options.epochs) {
-      throw_error(ErrorKind::usage,
-                  "--compress-warmup {}: must be below the run's --epochs {}, or nothing is ever "
-                  "sent as {}",
-                  options.compress_warmup, options.epochs, options.compress);
-    }
+  if (options.compress_warmup > 0 && options.compress_warmup >= options.epochs) {
+    throw_error(
+        ErrorKind::usage,
+        "--compress-warmup {}: must be below the run's --epochs {}, or nothing is ever sent "
+        "as {}",
+        options.compress_warmup, options.epochs, options.compress);
   }
 }
 

@@ -32,7 +32,8 @@ OptionRow recipe_row(const OptionContext& context, Options& options) {
   for (const Recipe& recipe : recipes_for(context.models)) names.push_back(recipe.name);
   OptionRow row = name_row("recipe", options.recipe, "recipe", names, "");
   row.help =
-      "a named set of options, one of the list below; options that are given besides win over it";
+      "a named set of options, one of those of --help data; options that are given besides win "
+      "over it";
   return row;
 }
 
@@ -53,7 +54,7 @@ OptionRow dataset_row(const OptionContext& context, Options& options) {
 OptionRow compress_row(const OptionContext& context, Options& options) {
   OptionRow row = text_row("compress", options.compress, "SPEC", "a codec, NAME[:key=value,...]",
                            "codec that compresses the gradients, NAME[:key=value,...]; "
-                           "see the lists of codecs and keys below; "
+                           "see the lists of codecs and keys of --help exchange; "
                            "auto[:min=BITS,max=BITS,velocity=on|off] is ecq with as many bits a "
                            "value as the link carries while backward computes, from 0.1 to 0.4 (to "
                            "1 without velocities), or a form without coding where that hides; on a "
@@ -91,16 +92,16 @@ OptionRow colours_row(std::string name, std::vector<double>& field, RealRange ra
           .get = [&field] { return fmt::format("{}", fmt::join(field, ",")); }};
 }
 
-// An option that other data sets do not have: there it is not set.
-OptionRow folder_row(OptionRow row, const Options& options) {
-  row.shown_default = row.get();
-  row.get = [get = row.get, &options] { return options.is_folder() ? get() : std::string(); };
-  return row;
+// An option that other data sets do not have.
+OptionRow folder_row(OptionRow row) {
+  return only_with(
+      {.option = "dataset", .values = {"folder"}, .words = "images in folders (--dataset folder)"},
+      std::move(row));
 }
 
 // An option that a part of the image that is scaled has no use for: there it is not set.
 OptionRow padding_row(OptionRow row, const Options& options) {
-  row.shown_default = row.get();
+  row.only_with = {.option = "crop", .others = {"resized"}, .words = "--crop pad or auto"};
   row.get = [get = row.get, &options] {
     const bool is_scaled = options.is_folder() && options.crop == Options::Crop::resized;
     return is_scaled ? std::string() : get();
@@ -136,13 +137,13 @@ OptionRow unset_at_zero(OptionRow row) {
   return row;
 }
 
+const OnlyWith kWithInit = {.option = "init", .others = {"none"}, .words = "--init FILE.h5"};
+
 OptionRow init_from_row(Options& options) {
-  OptionRow row = choice_row("init-from", options.init_from, {"best", "last"},
-                             "with --init: the weights of the epoch with the best test accuracy, "
-                             "or of the last epoch");
-  row.get = [get = row.get, &options] { return options.init == "none" ? std::string() : get(); };
-  row.shown_default = "best";
-  return row;
+  return only_with(kWithInit,
+                   choice_row("init-from", options.init_from, {"best", "last"},
+                              "with --init: the weights of the epoch with the best test accuracy, "
+                              "or of the last epoch"));
 }
 
 OptionRow bucket_row(Options& options) {
@@ -219,27 +220,34 @@ OptionRow action_row(std::string name, Options::Action action, std::string help,
                   [action, &options] { options.action = action; });
 }
 
+OptionRow help_row(Options& options) {
+  OptionRow row = action_row("help", Options::Action::help,
+                             "print the options that most runs need, all, or those of a topic, "
+                             "then end",
+                             options);
+  row.placeholder = "[all|TOPIC]";
+  row.has_optional_value = true;
+  return row;
+}
+
+OptionRow check_row(Options& options) {
+  return action_row("check", Options::Action::check,
+                    "try out hosts, network, memory, disk and data for a run with these options, "
+                    "report what was found, then end",
+                    options);
+}
+
 // What a run prints and writes, and what is about this call of the program.
 std::vector<OptionRow> output_and_calls(Options& options) {
   std::vector<OptionRow> rows = output_rows(options);
   for (OptionRow& row : std::vector<OptionRow>{
            config_row(),
-           action_row("check", Options::Action::check,
-                      "try out hosts, network, memory, disk and data for a run with these options, "
-                      "report what was found, then end",
-                      options),
-           action_row(
-               "plan", Options::Action::plan,
-               "compute a few steps of this run, measure codecs and the network, predict "
-               "from that how long a step takes with other codecs, topologies, ranks and links, "
-               "rank them in tables by time and bytes, then end",
-               options),
            action_row("print-config", Options::Action::print_config,
                       "print all options with their final values as a file for --config, "
                       "then end",
                       options),
            action_row("version", Options::Action::version, "print the version, then end", options),
-           action_row("help", Options::Action::help, "print this help, then end", options)}) {
+           help_row(options)}) {
     rows.push_back(std::move(row));
   }
   return rows;
@@ -249,14 +257,14 @@ std::vector<OptionRow> output_and_calls(Options& options) {
 
 OptionTable option_table(const OptionContext& context, Options& options) {
   constexpr std::int64_t kMany = 1'000'000'000;
-  return {
+  OptionTable table = {
       {"Model and data",
        {recipe_row(context, options), model_row(context, options), dataset_row(context, options),
         text_row(
             "data-dir", options.data_dir, "PATH", "the path of a folder",
             "a folder with images in a folder for each class, or a pack of them; or the folder "
             "with the .bin files of CIFAR, which " +
-                shipped_script("get_cifar.sh") + " downloads; see below"),
+                shipped_script("get_cifar.sh") + " downloads; see --help data"),
         whole_row("limit-train", options.limit_train, {0, kMany},
                   "use only the first N training images; 0: use all", "12800"),
         whole_row("limit-test", options.limit_test, {0, kMany},
@@ -276,33 +284,33 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                      shipped_script("weights.py") +
                      " has written; none: begin with random weights"),
         init_from_row(options),
-        text_row("init-except", options.init_except, "NAME,...", "names of tensors, with * and ?",
-                 "with --init: names of tensors that begin with random weights, such as 'linear.*' "
-                 "for another number of classes")}},
+        only_with(
+            kWithInit,
+            text_row(
+                "init-except", options.init_except, "NAME,...", "names of tensors, with * and ?",
+                "with --init: names of tensors that begin with random weights, such as 'linear.*' "
+                "for another number of classes"))},
+       "data"},
       {"Images in folders (data set folder)",
        {folder_row(whole_row("image-size", options.image_size, {0, 4096},
                              "side of the square that the network sees; 0: that of the images, if "
-                             "they are squares of one size up to 64, otherwise 224"),
-                   options),
+                             "they are squares of one size up to 64, otherwise 224")),
         folder_row(
             choice_row("crop", options.crop, {"auto", "pad", "resized"},
                        "pad: training images are padded as --augment says and cut; "
                        "resized: a random part is scaled to the network's size; auto: pad if all "
-                       "images have the network's size, otherwise resized"),
-            options),
+                       "images have the network's size, otherwise resized")),
         folder_row(real_row("validation-share", options.validation_share,
                             {.least = 0, .most = 1, .is_most_allowed = false},
                             "share of each class that is taken for testing if the folder has "
-                            "neither val nor test; 0: 0.1"),
-                   options),
+                            "neither val nor test; 0: 0.1")),
         folder_row(whole_row("split-seed", options.split_seed, {0, 4294967295},
-                             "another seed takes other images for testing"),
-                   options),
+                             "another seed takes other images for testing")),
         folder_row(choice_row("bad-images", options.bad_images, {"fail", "skip"},
                               "what happens if an image cannot be read; skip: those with a bad "
                               "header are left out, and for those that turn out to be damaged "
-                              "later the next image of their class stands in"),
-                   options)}},
+                              "later the next image of their class stands in"))},
+       "folders"},
       {"Training",
        {whole_row("epochs", options.epochs, {0, 100000},
                   "number of times that the run goes through all training images; 0: only "
@@ -330,15 +338,21 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "all random numbers follow from the seed; a run is repeated bit for "
                   "bit if its algorithms are the same, too: give --autotune off to both "
                   "runs (which is not enough with --compress auto and --sync-every auto), or the "
-                  "log of the first to --autotune of the second")}},
-      {"Optimiser", optimizer_rows(options)},
-      {"Learning rate", schedule_rows(options)},
+                  "log of the first to --autotune of the second")},
+       "training"},
+      {"Optimiser", optimizer_rows(options), "optimizer"},
+      {"Learning rate", schedule_rows(options), "lr"},
       {"Exchange of gradients",
        {compress_row(context, options),
-        whole_row("compress-warmup", options.compress_warmup, {0, 100000},
-                  "number of epochs at the start in which gradients are sent in fp32; codecs "
-                  "with a ratio send 25 %, then 6.25 %, ... of the values instead, until they "
-                  "reach their ratio"),
+        only_with(
+            {.option = "compress",
+             .others = {"none"},
+             .words = "--compress CODEC",
+             .may_be_default = true},
+            whole_row("compress-warmup", options.compress_warmup, {0, 100000},
+                      "number of epochs at the start in which gradients are sent in fp32; codecs "
+                      "with a ratio send 25 %, then 6.25 %, ... of the values instead, until they "
+                      "reach their ratio")),
         text_row("compress-exclude", options.compress_exclude, "NAME,...",
                  "names of tensors, with * and ?",
                  "names of tensors that are not compressed, such as 'conv1.weight,linear.*'"),
@@ -353,8 +367,9 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "1gbit; off: no limit"),
         comm_timeout_row(options),
         choice_row("check-replicas", options.check_replicas, {"epoch", "step", "off"},
-                   "how often ranks compare hashes to prove that all hold the same bits")}},
-      {"Exchange in rounds", round_rows(options)},
+                   "how often ranks compare hashes to prove that all hold the same bits")},
+       "exchange"},
+      {"Exchange in rounds", round_rows(options), "rounds"},
       {"Machine",
        {device_row(options),
         choice_row("precision", options.precision, {"fp32", "tf32", "bf16"},
@@ -371,10 +386,13 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                  "on, off or the path of a run's log",
                  "how algorithms and the size of buckets are chosen; on: by measurement at "
                  "the start; off: by a fixed rule; FILE.h5: as in the run that wrote this "
-                 "log, which must have had the same model, precision, device and batch size")}},
-      {"Checkpoints", checkpoint_rows(options)},
-      {"Prediction (--plan)", plan_rows(context, options)},
-      {"Output and configuration", output_and_calls(options)}};
+                 "log, which must have had the same model, precision, device and batch size")},
+       "machine"},
+      {"Checkpoints", checkpoint_rows(options), "checkpoints"},
+      {"Before a run", {check_row(options), plan_row(context, options)}, "plan"},
+      {"Output and configuration", output_and_calls(options), "output"}};
+  bind_conditions(table);
+  return table;
 }
 
 }  // namespace dp

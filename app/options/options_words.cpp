@@ -25,6 +25,18 @@ po::options_description described(const OptionTable& table) {
   return description;
 }
 
+// Boost would take the next word for an optional value, so that its absence is written out.
+std::vector<std::string> with_optional_values(const OptionTable& table,
+                                              std::vector<std::string> words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].starts_with("--")) continue;
+    const OptionRow* row = find_option(table, words[i].substr(2));
+    const bool is_alone = i + 1 == words.size() || words[i + 1].starts_with("--");
+    if (row != nullptr && row->has_optional_value && is_alone) words[i] += "=on";
+  }
+  return words;
+}
+
 std::string_view without_dashes(std::string_view word) {
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
   return word;
@@ -61,7 +73,7 @@ GivenWords CommandLine::split(const std::vector<std::string>& arguments) const {
   namespace style = po::command_line_style;
   po::parsed_options parsed(&description);
   try {
-    parsed = po::command_line_parser(arguments)
+    parsed = po::command_line_parser(with_optional_values(table, arguments))
                  .options(description)
                  .style(style::allow_long | style::long_allow_adjacent | style::long_allow_next)
                  .allow_unregistered()

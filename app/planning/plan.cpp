@@ -107,7 +107,7 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
   for (const std::string& rate : options.plan.rates) {
     const double latency_s = 1e-3 * options.plan.delay_ms;
     // Of a nominal rate, the headers of TCP over Ethernet take a part.
-    const double bytes_per_s = parse_bit_rate("--plan-rates", rate) / 8 /
+    const double bytes_per_s = parse_bit_rate("--plan rates=", rate) / 8 /
                                (1.0 + LinkModel::kFrameOverheadBytes / LinkModel::kFrameBytes);
     networks.push_back(alike(
         latency_s > 0 ? fmt::format("{} and {} one way", rate, format_seconds(latency_s)) : rate,
@@ -273,7 +273,7 @@ void plan_run(const Options& options, Communicator& comm) {
   if (comm.size() == 1 && options.plan.rates.empty()) {
     throw AgreedError(ErrorKind::usage,
                       "--plan: one rank has no network to measure; start several ranks, or give "
-                      "--plan-rates and --plan-ranks");
+                      "rates= and ranks=");
   }
   together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options)); });
   Calibration calibration;

@@ -10,10 +10,10 @@
 
 namespace dp {
 
-// The codecs of the table, each once: --plan-codecs, or all that the run's optimiser allows, auto
+// The codecs of the table, each once: codecs=, or all that the run's optimiser allows, auto
 // and the run's own.
 [[nodiscard]] std::vector<std::string> codecs_of(const Options& options);
-// Steps between exchanges: those of --plan-sync, or the run's.
+// Steps between exchanges: those of sync=, or the run's.
 [[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options);
 // 0 where the plan does not ask what --sync-every auto would choose.
 [[nodiscard]] std::size_t most_steps_of_auto(const Options& options);

@@ -57,13 +57,17 @@ int run_ranks(const char* program, const OptionNames& names, int argc, char** ar
 }
 
 int print_without_mpi(const char* program, const std::string& text) {
+  return print_without_mpi(program, [&] { return text; });
+}
+
+int print_without_mpi(const char* program, const std::function<std::string()>& text) {
   // Open MPI's mpirun, and srun with PMIx or PMI2.
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
     const char* rank = std::getenv(variable);
     if (rank != nullptr && std::string(rank) != "0") return EXIT_SUCCESS;
   }
   try {
-    std::fputs(text.c_str(), stdout);
+    std::fputs(text().c_str(), stdout);
     check_output();
     return EXIT_SUCCESS;
   } catch (...) {

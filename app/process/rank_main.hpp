@@ -21,6 +21,8 @@ namespace dp {
 // Prints a text on the first of the ranks that a launcher has started, and returns the exit code.
 // Other ranks print nothing.
 [[nodiscard]] int print_without_mpi(const char* program, const std::string& text);
+// The same with a text whose making may throw.
+[[nodiscard]] int print_without_mpi(const char* program, const std::function<std::string()>& text);
 
 // Collective. Runs f on every rank; what goes wrong on one is thrown by all, with the names of
 // options.

@@ -248,7 +248,7 @@ void Trainer::note_exchanges(const SyncResult& result) {
     recorder_.gather_steps();
     throw AgreedError(ErrorKind::data,
                       fmt::format("what the parameters changed by was not finite in {} rounds in a "
-                                  "row, up to step {}: try a smaller --lr or --outer-lr, or "
+                                  "row, up to step {}: try a smaller --lr or outer-lr=, or "
                                   "--clip-norm",
                                   kMostSkippedSteps, global_step_));
   }

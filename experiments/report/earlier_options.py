@@ -29,6 +29,8 @@ _EARLIER = (
     _Earlier("crop-padding", "augment", ("on",), ("padding",), ("4",)),
     _Earlier("crop-fill", "augment", ("on",), ("fill",), ("black",)),
     _Earlier("flip", "augment", ("on",), ("flip",), ("random",)),
+    _Earlier("outer-lr", "sync-every", (), ("outer-lr",), ("1",)),
+    _Earlier("outer-momentum", "sync-every", (), ("outer-momentum",), ("0",)),
     _Earlier("cutout", "augment", ("on",), ("cutout",), ("0",)),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import pathlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -78,15 +79,18 @@ class Run:
 
     @property
     def sync_every(self) -> str:
-        """The value of --sync-every, or an empty text if gradients are exchanged at every step."""
-        value = self.config.get("sync-every", "")
-        return value if self.exchanges and value != "off" else ""
+        """When ranks exchange, --sync-every without keys of the outer optimiser; an empty text if they do at every step."""
+        steps, _, keys = self.config.get("sync-every", "").partition(":")
+        if not self.exchanges or steps == "off":
+            return ""
+        kept = ",".join(key for key in keys.split(",") if key and not key.startswith("outer-"))
+        return f"{steps}:{kept}" if kept else steps
 
     @property
     def outer(self) -> tuple[str, str] | None:
         """Rate and momentum of the outer optimiser that takes the mean change of a round; None for the mean alone."""
-        outer = self.config.get("outer-lr") or "1", self.config.get("outer-momentum") or "0"
-        return outer if self.sync_every and outer != ("1", "0") else None
+        keys = dict(re.findall(r"\b(outer-lr|outer-momentum)=([^,]+)", self.config.get("sync-every", "")))
+        return (keys.get("outer-lr", "1"), keys.get("outer-momentum", "0")) if self.sync_every and keys else None
 
     @property
     def exchange(self) -> str:

@@ -15,7 +15,7 @@ from .run import Run
 
 # Options and circumstances that change the time of a step and nothing that is learnt.
 SLOWER_OR_FASTER = {"device", "cores_per_rank", "threads_per_rank", "threads", "overlap", "accumulate", "gpu-exchange"}
-_ASKED = compare.EXCHANGE - {"compress-warmup", "outer-lr", "outer-momentum"}
+_ASKED = compare.EXCHANGE - {"compress-warmup"}
 
 
 def link_of(run: Run) -> str:

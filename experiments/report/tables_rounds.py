@@ -21,8 +21,8 @@ def rounds_table(runs: list[Run]) -> Table | None:
         last = {str(key): value for key, value in run.epochs.iloc[-1].items()}
         rows.append({
             "run": run.label, "sync_every": run.sync_every,
-            "sync_delay": run.config.get("sync-delay") or "0", "outer_lr": run.config.get("outer-lr"),
-            "outer_momentum": run.config.get("outer-momentum"), "exchanges": exchanges,
+            "sync_delay": run.config.get("sync-delay") or "0", "outer_lr": (run.outer or ("1", "0"))[0],
+            "outer_momentum": (run.outer or ("1", "0"))[1], "exchanges": exchanges,
             "steps": steps_between(run, run.typical), "last_steps": steps_between(run, last),
             "exposed_ms": 1e3 * exposed / exchanges if exposed and exchanges else None,
             "exposed_share": exposed / run.epoch_s if exposed and run.epoch_s else None,

@@ -139,9 +139,8 @@ def plan() -> None:
     assert re.search(rf"^quickest: --topology {rows[0][0]} --compress {rows[0][1]}: ", done.stdout, re.M), done.stdout
     assert done.stdout.splitlines()[-1].startswith("accuracy: not predicted; experiments/README.md has"), done.stdout
     # One rank and a stated network: 1.5 times the gradient on a link that carries 9.56 Mbit/s takes 1.35 s.
-    done = job([DPTRAIN, "--plan", *SMALL, "--plan-ranks", "1,4", "--plan-rates", "10mbit,1gbit", "--plan-delay-ms", "5",
-                "--plan-codecs", "none,topk:ratio=0.1,ef=off,q8", "--plan-topologies", "ring", "--plan-batches", "8,16",
-                "--plan-sync", "1,20"])
+    done = job([DPTRAIN, "--plan", "ranks=1/4,rates=10mbit/1gbit,delay-ms=5,codecs=none/topk:ratio=0.1,ef=off/q8,"
+                "topologies=ring,batches=8/16,sync=1/20", *SMALL])
     assert done.returncode == 0 and not done.stderr, done
     assert len(re.findall(r"^quickest: ", done.stdout, re.M)) == 8, done.stdout
     table = done.stdout.split("4 ranks x 16 images, 10mbit and 5.00 ms one way\n")[1].splitlines()
@@ -153,8 +152,8 @@ def plan() -> None:
     waits, unit = rows["20", "none"][7:9]
     assert unit == "ms" and 60 < float(waits) < 80, table
     # What --sync-every auto would choose after an epoch at every step: waiting is far more than a tenth.
-    done = job([DPTRAIN, "--plan", *SMALL, "--plan-ranks", "4", "--plan-rates", "10mbit", "--plan-codecs", "none",
-                "--plan-topologies", "ring", "--sync-every", "auto:max=20"])
+    done = job([DPTRAIN, "--plan", "ranks=4,rates=10mbit,codecs=none,topologies=ring", *SMALL, "--sync-every",
+                "auto:max=20"])
     rows = [line.split() for line in done.stdout.splitlines() if " ring " in line and " none " in line]
     assert done.returncode == 0 and not done.stderr and [row[:3] for row in rows[:2]] == [
         ["20", "(auto)", "ring"], ["off", "ring", "none"]], done

@@ -160,7 +160,7 @@ def without_exchange() -> None:
 
 def rounds() -> None:
     # 6 steps an epoch: rounds of 4 and of 2. From the middle of some.
-    resumes_from_each(2, "--compress", "q4", "--sync-every", "4", "--outer-lr", "0.7", "--outer-momentum", "0.9",
+    resumes_from_each(2, "--compress", "q4", "--sync-every", "4:outer-lr=0.7,outer-momentum=0.9",
                       "--sync-delay", "1", "--ema", "0.9", "--lookahead", "2:0.5")
     # While an exchange is under way, which is after the first round of each epoch, there is no checkpoint.
     assert not {4, 10} & set(steps_in("ck")), steps_in("ck")
@@ -202,7 +202,7 @@ def children(parent: int) -> list[int]:
 
 def round_that_is_lost() -> None:
     """SIGKILL of a rank in the middle of a round, and of its exchange; dptrun goes on by itself."""
-    words = ("--compress", "q8", "--sync-every", "3", "--outer-lr", "0.7", "--outer-momentum", "0.9", "--epochs", "1")
+    words = ("--compress", "q8", "--sync-every", "3:outer-lr=0.7,outer-momentum=0.9", "--epochs", "1")
     run(2, "whole.h5", *words, "--checkpoint", "whole")
     # 6 steps an epoch in two rounds. An exchange takes 0.7 s, a step of a round about a hundredth.
     words = command(2, "killed.h5", *words, "--throttle", "3mbit", "--checkpoint-every", "2steps")

@@ -237,7 +237,7 @@ def gpu_sync_bn() -> None:
 
 def gpu_rounds() -> None:
     # Both paths of a GPU have the same bits, whatever is overlapped, and learn what the CPU learns.
-    gpu = (*GPU, "--sync-every", "2", "--outer-lr", "0.7", "--outer-momentum", "0.5", "--compress", "q8", "--epochs", "1",
+    gpu = (*GPU, "--sync-every", "2:outer-lr=0.7,outer-momentum=0.5", "--compress", "q8", "--epochs", "1",
            "--limit-train", "12", "--limit-test", "2", "--batch-size", "2", "--check-replicas", "step", "--bucket-mb",
            "0.1")
     logs = [run(2, f"{path}.h5", *gpu, "--gpu-exchange", path)["epochs"][:] for path in ("host", "device")]
@@ -273,16 +273,14 @@ def rounds() -> None:
         assert (log["steps"][field] >= 0).all(), field
     # Rounds from the second epoch on: the first one is that of every-step exchange. A sum comes a step after it was
     # sent; the last one of an epoch is waited for.
-    later = run(3, "c.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2", "--outer-lr", "0.7",
-                "--outer-momentum", "0.9", "--sync-delay", "1")
+    later = run(3, "c.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2,outer-lr=0.7,outer-momentum=0.9", "--sync-delay", "1")
     same = run(3, "d.h5", "--compress", "ecq:bits=1")
     assert later["epochs"]["replica_hash"][0] == same["epochs"]["replica_hash"][0]
     assert later["steps"]["exchanged"].tolist() == [1] * 5 + [0, 0, 0, 1, 1], later["steps"]["exchanged"]
     assert later["epochs"]["exchanges"].tolist() == [5, 2] and later["steps"]["step"].tolist() == list(range(1, 11))
     assert np.isfinite(later["steps"]["train_loss"]).all() and np.isfinite(later["epochs"]["train_loss"]).all()
     # Whether rows of steps are logged or not, and however late a sum is, the bits are the same.
-    rare = run(3, "e.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2", "--outer-lr", "0.7",
-               "--outer-momentum", "0.9", "--sync-delay", "1", "--log-steps", "0", "--throttle", "20mbit")
+    rare = run(3, "e.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2,outer-lr=0.7,outer-momentum=0.9", "--sync-delay", "1", "--log-steps", "0", "--throttle", "20mbit")
     assert np.array_equal(rare["epochs"]["replica_hash"], later["epochs"]["replica_hash"])
     # Rows of steps while an exchange is under way come later, but they come.
     log = run(3, "f.h5", "--sync-every", "4", "--sync-delay", "3", "--log-steps", "3")

@@ -77,7 +77,7 @@ of_pages_and_completions() {
     zsh_words=$(<"$folder/prefix/share/zsh/site-functions/_${program%% *}")
     # The program's name and a command are two words.
     # shellcheck disable=SC2086
-    for option in $($program --help | grep -oE '^ +(-h, )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+'); do
+    for option in $({ $program --help; [ "$program" != dptrain ] || dptrain --help all; } | grep -oE '^ +(-h, )?--[a-z0-9-]+' | grep -oE -- '--[a-z0-9-]+'); do
       [[ $page == *"${option//-/\\-}\\fR"* ]] || missing+=("$program.1 $option")
       [[ " $bash_words " == *[\ \']"$option"[\ \']* ]] || missing+=("bash: $program $option")
       [[ $zsh_words == *"'${option}["* || $zsh_words == *"'$option="* || $zsh_words == *"'$option:"* ]] ||

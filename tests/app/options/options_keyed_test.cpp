@@ -56,6 +56,38 @@ TEST(KeyedOptions, AValueStandsAlone) {
   EXPECT_EQ(row.get(), "adam:epsilon=0.1");
 }
 
+// --plan alone, with keys, and with keys of codecs inside.
+TEST(KeyedOptions, ThePlanMayHaveNoValue) {
+  EXPECT_EQ(parse({"--plan"}).action, Options::Action::plan);
+  EXPECT_EQ(value_of(parse({"--plan", "--epochs", "2"}), "plan"), "on");
+  const std::string text = "ranks=4/8,rates=10mbit,codecs=none/topk:ratio=0.1,ef=off/q8,sync=1/16";
+  const Options options = parse({"--plan", text, "--epochs", "2"});
+  EXPECT_EQ(options.action, Options::Action::plan);
+  EXPECT_EQ(options.plan.ranks, (std::vector<std::int64_t>{4, 8}));
+  EXPECT_EQ(options.plan.sync, (std::vector<std::int64_t>{1, 16}));
+  EXPECT_EQ(options.plan.codecs, (Words{"none", "topk:ratio=0.1,ef=off", "q8"}));
+  EXPECT_EQ(value_of(options, "plan"),
+            "ranks=4/8,rates=10mbit,sync=1/16,codecs=none/topk:ratio=0.1,ef=off/q8");
+  // The other ranks read this.
+  const Options other = parse_config_text(config_text(options), "printed", {});
+  EXPECT_EQ(other.action, Options::Action::plan);
+  EXPECT_EQ(other.resolved(), options.resolved());
+  EXPECT_EQ(value_of(parse({"--epochs", "2"}), "plan"), "");
+}
+
+// The schedule of rounds reads its own keys.
+TEST(KeyedOptions, RoundsHaveKeysOfTheirOuterOptimiser) {
+  const Options options = parse({"--sync-every", "8:outer-lr=0.7,from=2,outer-momentum=0.5"});
+  EXPECT_EQ(options.sync_every, "8:from=2");
+  EXPECT_EQ(options.outer_lr, 0.7);
+  EXPECT_EQ(options.outer_momentum, 0.5);
+  EXPECT_EQ(value_of(options, "sync-every"), "8:from=2,outer-lr=0.7,outer-momentum=0.5");
+  EXPECT_EQ(value_of(parse({"--sync-every", "auto:outer-lr=0.7"}), "sync-every"),
+            "auto:outer-lr=0.7");
+  EXPECT_EQ(refusal({"--sync-every", "8:outer-lr=11"}),
+            "--sync-every 8:outer-lr=11: outer-lr= must be a number above 0, up to 10");
+}
+
 struct Bad {
   Words words;
   std::string message;
@@ -80,6 +112,12 @@ INSTANTIATE_TEST_SUITE_P(
             "--optimizer adam:beta1=1: beta1= must be a number from 0 to below 1"},
         Bad{{"--optimizer", "adam:beta1="},
             "--optimizer adam:beta1=: beta1= must be a number from 0 to below 1"},
+        Bad{{"--plan", "ranks=0"},
+            "--plan ranks=0: ranks= must be whole numbers joined by /, each from 1 to 64"},
+        Bad{{"--plan", "rnks=4"},
+            "--plan rnks=4: unknown key 'rnks' of --plan; known: ranks, batches, rates, delay-ms, "
+            "sync, codecs, topologies, accuracy"},
+        Bad{{"--plan", "of"}, "--plan of: must be on; did you mean on?"},
         Bad{{"--lr-schedule", "step:power=2"},
             "--lr-schedule step:power=2: unknown key 'power' of step; known: milestones, gamma, "
             "by"},
@@ -108,6 +146,13 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--lr-power", "3"}, "--lr-power 3: write --lr-schedule poly:power=3"},
         Bad{{"--crop-padding", "2", "--cutout", "8", "--flip", "off"},
             "--crop-padding 2: write --augment on:padding=2,flip=off,cutout=8"},
+        Bad{{"--plan", "--plan-ranks", "4,8", "--plan-codecs", "none,topk:ratio=0.1,ef=off"},
+            "--plan-ranks 4,8: write --plan ranks=4/8,codecs=none/topk:ratio=0.1,ef=off"},
+        Bad{{"--sync-every", "4:from=2", "--outer-lr", "0.7", "--outer-momentum", "0.5"},
+            "--outer-lr 0.7: write --sync-every 4:from=2,outer-lr=0.7,outer-momentum=0.5"},
+        Bad{{"--outer-momentum", "0.5"},
+            "--outer-momentum 0.5: write --sync-every 16:outer-momentum=0.5"},
+        Bad{{"--plan-sync", "4"}, "--plan-sync 4: write --plan sync=4"},
         Bad{{"--crop-fill", "reflect"}, "--crop-fill reflect: write --augment on:fill=reflect"}));
 
 TEST(RemovedOptions, AFileIsRefusedInTheSameWords) {
@@ -136,6 +181,11 @@ TEST(RemovedOptions, AreTranslated) {
                           {"lr-interval", "step"},
                           {"lr-triangle", "0,0,0"}}),
             (Map{{"lr-schedule", "step:milestones=15/22.5"}}));
+  EXPECT_EQ(
+      with_keys(Map{{"sync-every", "4:from=2"}, {"outer-lr", "1"}, {"outer-momentum", "0.5"}}),
+      (Map{{"sync-every", "4:from=2,outer-momentum=0.5"}}));
+  EXPECT_EQ(with_keys(Map{{"sync-every", "off"}, {"outer-lr", ""}, {"outer-momentum", ""}}),
+            (Map{{"sync-every", "off"}}));
   EXPECT_EQ(with_keys(Map{{"augment", "on"}, {"crop-padding", "4"}, {"flip", "alternate"}}),
             (Map{{"augment", "on:flip=alternate"}}));
   EXPECT_EQ(with_keys(Map{{"augment", "off"}, {"crop-padding", "2"}}), (Map{{"augment", "off"}}));

@@ -116,7 +116,7 @@ TEST(Options, DataSetsAreThoseOfTheContext) {
   OptionContext other = context();
   other.datasets = {{"synthetic", "drawn"}, {"photos", "of birds"}};
   EXPECT_EQ(parse_options({"--data-dir", "d", "--dataset", "photos"}, other).dataset, "photos");
-  EXPECT_NE(help_text(other).find("--dataset synthetic|photos"), std::string::npos);
+  EXPECT_NE(help_text(other, "all").find("--dataset synthetic|photos"), std::string::npos);
   try {
     static_cast<void>(parse_options({"--data-dir", "d", "--dataset", "cifar10"}, other));
     ADD_FAILURE() << "accepted";
@@ -344,10 +344,9 @@ INSTANTIATE_TEST_SUITE_P(
             std::string("--checkpoint-every 0.5steps: ") + kCadence},
         Bad{{"--checkpoint", "d", "--checkpoint-every", "0min"},
             std::string("--checkpoint-every 0min: ") + kCadence},
-        Bad{{"--plan-sync", "4"}, "--plan-sync: only with --plan"},
-        Bad{{"--plan", "--plan-rates", "10mbit,10"},
-            "--plan-rates 10mbit,10: must be rates joined by commas, such as 10mbit,100mbit,1gbit"},
-        Bad{{"--outer-momentum", "0.9"}, "--outer-momentum: only with --sync-every H"},
+        Bad{{"--plan", "rates=10mbit/10"},
+            "--plan rates=10mbit/10: rates= must be rates joined by /, such as "
+            "10mbit/100mbit/1gbit"},
         Bad{{"--check", "--progress", "json"},
             "--progress json: not with --check, which prints tables"},
         Bad{{"--quiet", "--progress", "json"},
@@ -355,7 +354,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{{"--warmup-epochs", "1"},
             "--warmup-epochs 1: not with --lr-schedule onecycle, which rises by itself; choose "
             "constant, step, cosine or poly"},
-        Bad{{"--compress-warmup", "2"}, "--compress-warmup 2: only with --compress, which is none"},
+        Bad{{"--compress-warmup", "2"}, "--compress-warmup: only with --compress CODEC"},
         Bad{{"--compress", "q8", "--compress-warmup", "5"},
             "--compress-warmup 5: must be below the run's --epochs 5, or nothing is ever sent as "
             "q8"},
@@ -370,9 +369,9 @@ INSTANTIATE_TEST_SUITE_P(
             "--throttle 100 mbit: must be off or a rate from 10kbit to 400gbit, such as 100mbit"},
         Bad{{"--lr-schedule", "cosine", "--warmup-epochs", "6"},
             "--warmup-epochs 6: must be at most the run's --epochs 5"},
-        Bad{{"--trace-steps", "1:2"}, "--trace-steps 1:2: only with --trace FILE.json"},
+        Bad{{"--trace-steps", "1:2"}, "--trace-steps: only with --trace FILE.json"},
         Bad{{"--trace", "none", "--trace-steps", "1:2"},
-            "--trace-steps 1:2: only with --trace FILE.json"},
+            "--trace-steps: only with --trace FILE.json"},
         Bad{{"--comm-timeout", "0.001"},
             "--comm-timeout 0.001: must be a number from 1 to 86400, since a rank at work answers "
             "only a few times a second"},
@@ -515,7 +514,7 @@ TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
 }
 
 TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
-  const Options options = parse({"--sync-every", "8:from=2", "--outer-momentum", "0.9"});
+  const Options options = parse({"--sync-every", "8:from=2,outer-momentum=0.9"});
   EXPECT_EQ(options.sync_every, "8:from=2");
   EXPECT_EQ(options.outer_lr, 1.0);
   EXPECT_EQ(options.outer_momentum, 0.9);
@@ -527,12 +526,12 @@ TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
        std::vector<std::vector<std::string>>{{"--sync-every", "4", "--exchange", "off"},
                                              {"--sync-every", "4", "--sync-bn", "on"},
                                              {"--sync-every", "4:from=9", "--epochs", "8"},
-                                             {"--sync-every", "4", "--outer-momentum", "1"},
+                                             {"--sync-every", "4:outer-momentum=1"},
                                              {"--sync-every", "4", "--sync-delay", "4"},
                                              {"--sync-every", "1", "--sync-delay", "1"},
                                              {"--sync-delay", "1"},
                                              {"--sync-every", "auto", "--sync-delay", "1"},
-                                             {"--outer-lr", "0.7"}}) {
+                                             {"--sync-every", "off:outer-lr=0.7"}}) {
     EXPECT_THROW(parse(wrong), Error) << wrong[0] << wrong[1];
   }
 }
@@ -565,7 +564,7 @@ TEST(Recipes, EachIsARowOfValidOptions) {
     const Options again = parse_config_text(config_text(options), "text", all);
     EXPECT_EQ(again.resolved(), resolved);
     EXPECT_TRUE(options.warnings().empty());
-    EXPECT_NE(help_text(all).find("  " + recipe.name), std::string::npos);
+    EXPECT_NE(help_text(all, "all").find("  " + recipe.name), std::string::npos);
   }
 }
 
@@ -779,7 +778,7 @@ TEST(Config, WhatIsPrintedReadsBackAsTheSameOptions) {
 }
 
 TEST(Table, EveryRowIsInTheHelpWithItsDefaultAndRange) {
-  const std::string help = help_text(context());
+  const std::string help = help_text(context(), "all");
   std::string joined;  // with every run of blanks and line ends as one blank
   for (std::istringstream words(help); !words.eof();) {
     std::string word;
@@ -810,8 +809,35 @@ TEST(Table, EveryRowIsInTheHelpWithItsDefaultAndRange) {
   }
 }
 
+// Without a topic, the options that most runs need; a topic has its group alone.
+TEST(Table, HelpHasTopics) {
+  const auto count = [](const std::string& text) {
+    std::size_t options = 0;
+    for (std::size_t at = 0; (at = text.find("\n  --", at)) != std::string::npos; ++at) ++options;
+    return options;
+  };
+  const std::string common = help_text(context()), all = help_text(context(), "all");
+  EXPECT_EQ(count(common), 20u);
+  EXPECT_NE(common.find("dptrain --help all"), std::string::npos);
+  EXPECT_LT(count(all), 80u);
+  Options defaults;
+  std::size_t sum = 0;
+  for (const OptionGroup& group : option_table(context(), defaults)) {
+    EXPECT_NE(common.find(group.topic), std::string::npos) << group.topic;
+    const std::string one = help_text(context(), group.topic);
+    EXPECT_TRUE(one.starts_with(group.title + "\n")) << one;
+    sum += count(one);
+  }
+  EXPECT_EQ(sum, count(all));
+  EXPECT_EQ(help_topic({"--epochs", "3"}), std::nullopt);
+  EXPECT_EQ(help_topic({"--help"}), "");
+  EXPECT_EQ(help_topic({"--help", "--log", "x"}), "");
+  EXPECT_EQ(help_topic({"--epochs", "x", "--help", "lr"}), "lr");
+  EXPECT_THROW(static_cast<void>(help_text(context(), "lrr")), Error);
+}
+
 TEST(Table, HelpIsReadableAt80Columns) {
-  std::istringstream lines(help_text(context()));
+  std::istringstream lines(help_text(context()) + help_text(context(), "all"));
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(line.size(), 80u) << line;
     EXPECT_FALSE(line.ends_with(' ')) << line;
