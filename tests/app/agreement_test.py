@@ -123,7 +123,7 @@ def plan() -> None:
     assert "2 ranks x 16 images, one host, " in done.stdout, done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if re.match(r"  (ring|direct) ", line)]
     # Every codec that --help lists, auto and the run's own.
-    listed = job([DPTRAIN, "--help"]).stdout.split("\nCodecs, for --compress\n")[1].split("\n\n")[0]
+    listed = job([DPTRAIN, "--help", "exchange"]).stdout.split("\nCodecs, for --compress\n")[1].split("\n\n")[0]
     known = set(re.findall(r"^  (\w+)", listed, re.M))
     assert {"none", "q8", "powersgd", "ecq"} <= known, known
     for topology in ("ring", "direct"):

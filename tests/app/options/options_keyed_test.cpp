@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
             "--plan ranks=0: ranks= must be whole numbers joined by /, each from 1 to 64"},
         Bad{{"--plan", "rnks=4"},
             "--plan rnks=4: unknown key 'rnks' of --plan; known: ranks, batches, rates, delay-ms, "
-            "sync, codecs, topologies, accuracy"},
+            "sync, codecs, topologies"},
         Bad{{"--plan", "of"}, "--plan of: must be on; did you mean on?"},
         Bad{{"--lr-schedule", "step:power=2"},
             "--lr-schedule step:power=2: unknown key 'power' of step; known: milestones, gamma, "
