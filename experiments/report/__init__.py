@@ -3,6 +3,7 @@
     environment   a Python that has h5py, pandas and matplotlib
     read_log      one run log -> Run, and what is wrong with it
     read_hdf5     attributes and tables, and no more of them than their file can justify
+    odd_values    values of a log that no run has
     missing_rows  which epochs lack rows in a table
     run           Run: what a log says, and what follows from this log alone
     compare       the differences between runs; the run on one rank with which another is compared

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pandas as pd
 
-from . import missing_rows, read_hdf5
+from . import missing_rows, odd_values, read_hdf5
 from .earlier_options import with_keys
 from .read_hdf5 import printable
 from .run import Run
@@ -176,10 +176,11 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
         if version is None:
             raise Unreadable("is not a run log: it has no attribute format_version")
         if version != FORMAT_VERSION:
-            raise Unreadable(f"has format_version {version}; this dpreport reads {FORMAT_VERSION}")
+            raise Unreadable(f"has format_version {version!r}; this dpreport reads {FORMAT_VERSION}")
         if not isinstance(attributes.get("world_size"), int) or attributes["world_size"] < 1:
             raise Unreadable("has no attribute world_size that is a number of ranks")
         problems: list[str] = []
+        attributes = odd_values.usable(attributes, problems)
 
         def group(name: str) -> dict[str, Any]:
             found = read_hdf5.child(file, name)
@@ -194,8 +195,6 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
         epochs = table("epochs")
         if epochs is None:
             raise Unreadable(problems[-1])
-        if len(epochs) and (epochs["global_batch"] < 1).any():
-            raise Unreadable("is damaged: its table /epochs has a global_batch below 1")
         run = Run(path, label, attributes, with_keys({name: str(value) for name, value in group("config").items()}),
                   group("model"), epochs, table("ranks"), table("buckets"), table("sessions"),
                   table("steps", STEP_COLUMNS, True), table("tensors", None, True), problems)
@@ -232,7 +231,13 @@ def _table(file: h5py.File, name: str, columns: list[str] | None, problems: list
             raise
         complain(f"its table /{name} cannot be read ({' '.join(str(error).split())})")
         return None
-    return pd.DataFrame({column: rows[column] for column in there})
+    try:
+        return odd_values.checked(name, pd.DataFrame({column: rows[column] for column in there}))
+    except odd_values.Odd as error:
+        if name == "epochs":
+            raise Unreadable(f"is damaged: {error}") from error
+        problems.append(f"{error}, which no run has; the table is left out")
+        return None
 
 
 def _judge(run: Run) -> None:

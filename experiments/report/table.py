@@ -138,13 +138,15 @@ def _in_csv(value: Any, is_count: bool) -> Any:
 
 
 def in_markdown(text: str) -> str:
-    """Names and texts of a log are no markup: HTML, links, images, code and emphasis are shown as they are written."""
+    """Names and texts of a log are no markup: HTML, links, images, code, formulas and emphasis are shown as they are
+    written."""
     for letter, shown in (("&", "&amp;"), ("<", "&lt;"), ("\\", "&#92;"), ("`", "&#96;"), ("~", "&#126;"), ("[", "\\["),
-                          ("\n", " ")):
+                          ("$", "&#36;"), ("://", "&#58;//"), ("www.", "www&#46;"), ("\n", " ")):
         text = text.replace(letter, shown)
     # A star between spaces and an underscore between letters are no emphasis; the last are headings, lists and quotes.
     text = re.sub(r"\*(?=\S)|(?<=\S)\*|(?<![^\W_])_|_(?![^\W_])", lambda mark: f"&#{ord(mark[0])};", text)
-    return re.sub(r"^(?:>|[#+-](?=[#\s]))", lambda mark: f"&#{ord(mark[0])};", text)
+    text = re.sub(r"^(\d{1,9})([.)])(?=\s)", lambda mark: f"{mark[1]}&#{ord(mark[2])};", text)
+    return re.sub(r"^(?: |>|[#+-](?=[#\s]))", lambda mark: f"&#{ord(mark[0])};", text)
 
 
 def _bars(text: str) -> str:

@@ -140,3 +140,45 @@ def markdown_has_no_markup(folder: pathlib.Path) -> None:
     for head, line in zip(lines, lines[1:]):
         if head.startswith("|") and line.startswith("|"):
             assert head.count("|") == line.count("|"), (head, line)
+    # Neither lists, code, formulas nor links of GitHub's kind, in problems and in cells.
+    names = ("1. one", "12) two", "    code", "- - three", "$x_1$ and $y$", "www.four.example", "=== five", "> six")
+    shown = ("1&#46; one", "12&#41; two", "&#32;   code", "&#45; - three", "&#36;x_1&#36; and &#36;y&#36;", "www&#46;four.example",
+             "=== five", "&#62; six")
+    (folder / "names").mkdir()
+    for name in names:
+        write_log(folder / f"names/{name}.h5", ranks=2, epochs=[EPOCH] * 2, finished=0, config={"dataset": f"https://{name}"})
+    answer = quick(folder / "names", ".", "--markdown").stdout
+    has(answer, *(f"\n- {name}.h5: is unfinished" for name in shown[1:]), *(f"\n| {name} | " for name in shown))
+    assert "https&#58;//" in answer and not any(text in answer for text in ("://", "www.", "$")), answer
+
+
+def odd_values(folder: pathlib.Path) -> None:
+    """Attributes and rows of which nothing can be made: a sentence each, and the rest is reported."""
+    def changed(name: str, edit: Any, code: int = 0) -> str:
+        path = write_log(folder / f"{name}.h5", ranks=2, epochs=[EPOCH] * 3)
+        with h5py.File(path, "r+") as file:
+            edit(file)
+        return quick(folder, path.name, "--all", code=code).stderr
+
+    def put(table: str, column: str, value: Any, kind: str | None = None) -> Any:
+        def edit(file: h5py.File) -> None:
+            rows = file[table][:]
+            if kind:
+                rows = rows.astype([(name, kind if name == column else rows.dtype[name]) for name in rows.dtype.names])
+            rows[column][-1] = value
+            del file[table]
+            file[table] = rows
+        return edit
+
+    for name, value in (("hosts", 3.5), ("devices", 7), ("codec_names", float("nan")), ("link_bytes_per_s", -1.0),
+                        ("link_latency_s", 1e308), ("nominal_bit_per_s", "fast"), ("cores_per_rank", [1.0, 2.0])):
+        has(changed(f"attribute_{name}", lambda file: file.attrs.__setitem__(name, value)),
+            f"its attribute {name} is {value}, which no run has; it is left out")
+    for column, value, kind in (("epoch", -5, None), ("epoch", 2**62, None), ("epoch", 2**64 - 1, "u8"), ("epoch", "nan", "f8"),
+                                ("samples", "inf", "f8"), ("global_batch", 0, None)):
+        has(changed("rows", put("epochs", column, value, kind), 3), f"is damaged: its table /epochs has the {column} {value}")
+    for table, column, value, kind in (("ranks", "rank", -1, None), ("ranks", "epoch", "nan", "f8"),
+                                       ("sessions", "first_epoch", 2**62, None), ("buckets", "bucket", -1, None)):
+        has(changed("rows", put(table, column, value, kind)),
+            f"its table /{table} has the {column} {value}, which no run has; the table is left out")
+    has(changed("version", lambda file: file.attrs.__setitem__("format_version", "1"), 3), "has format_version '1'; this")
