@@ -65,7 +65,14 @@ md5_of() { md5sum <"$1" | cut -d ' ' -f 1; } # by its input, since md5sum marks 
 
 download() { # address, file
   if command -v curl >/dev/null 2>&1; then
-    curl --fail --location --show-error --retry 3 --connect-timeout 20 --continue-at - --output "$2" "$1"
+    local code=0 words=(--fail --location --show-error --retry 3 --connect-timeout 20 --continue-at - --output "$2")
+    curl "${words[@]}" "$1" || code=$?
+    if [ $code = 33 ] || [ $code = 36 ]; then # this server cannot send the rest alone
+      rm -f "$2"
+      code=0
+      curl "${words[@]}" "$1" || code=$?
+    fi
+    return $code
   elif command -v wget >/dev/null 2>&1; then
     wget --tries=3 --connect-timeout=20 --continue --output-document="$2" "$1"
   else
@@ -95,7 +102,7 @@ fetch_archive() { # data set, archive, MD5 sum
   if [ ! -f "$scratch/part" ] || [ "$(md5_of "$scratch/part")" != "$3" ]; then
     echo "downloading $url"
     download "$url" "$scratch/part" ||
-      die "$url could not be downloaded; run this again to go on where it ended." \
+      die "$url could not be downloaded; run this again to go on where it ended, or remove $part before." \
         "Without a network: fetch it on another machine, put it at $2 and run this again"
   fi
   local found

@@ -141,6 +141,21 @@ check "and nothing else" [ "$(ls -A "$work/early")" = "$archive.part" ]
 mv "$work/bin/whole" "$work/bin/curl"
 expect "gone on with" 0 "*cifar10: in *" "$script" cifar10 "$work/early"
 
+# A server that sends whole files alone.
+mkdir "$work/whole only"
+head -c 1000 "$work/true.tar.gz" >"$work/whole only/$archive.part"
+mv "$work/bin/curl" "$work/bin/whole"
+cat >"$work/bin/curl" <<'TEXT'
+#!/usr/bin/env bash
+words=("$@")
+while [ $# -gt 1 ]; do [ "$1" = --output ] && output=$2; shift; done
+[ ! -s "$output" ] || { echo "curl: (33) HTTP server does not seem to support byte ranges. Cannot resume." >&2; exit 33; }
+exec "$WORK/bin/whole" "${words[@]}"
+TEXT
+chmod +x "$work/bin/curl"
+expect "begun anew" 0 "*cifar10: in *" "$script" cifar10 "$work/whole only"
+mv "$work/bin/whole" "$work/bin/curl"
+
 # Names that programs read in their own ways: md5sum a newline, tar a colon.
 for name in $'with a\nnewline' 'host:folder' 'back\slash'; do
   mkdir "$work/$name"
