@@ -16,6 +16,8 @@ LARGEST = 1e18
 COUNTS = {"epoch": (0, 1e9), "first_epoch": (0, 1e9), "samples": (0, 1e15), "global_batch": (1, 1e12), "rank": (0, 1e6),
           "bucket": (0, 1e9), "tensor": (0, 1e9), "step": (0, 1e15), "world_size": (1, 1e6)}
 
+SHARES = ("test_accuracy", "train_accuracy")  # from 0 to 1
+
 
 class Odd(Exception):
     """Which value no run has, in one clause."""
@@ -45,6 +47,8 @@ def checked(name: str, table: pd.DataFrame) -> pd.DataFrame:
             if wrong.any():
                 raise Odd(f"its table /{name} has the {column} {values[wrong].iloc[0]}")
             table[column] = values.astype(np.int64)
+        elif column in SHARES and (odd := values.notna() & ~values.between(0, 1)).any():
+            raise Odd(f"its table /{name} has the {column} {values[odd].iloc[0]}")
         elif values.dtype.kind == "u" and column != "replica_hash":
             table[column] = values.astype(np.float64)
     return table

@@ -175,7 +175,7 @@ def odd_values(folder: pathlib.Path) -> None:
         has(changed(f"attribute_{name}", lambda file: file.attrs.__setitem__(name, value)),
             f"its attribute {name} is {value}, which no run has; it is left out")
     for column, value, kind in (("epoch", -5, None), ("epoch", 2**62, None), ("epoch", 2**64 - 1, "u8"), ("epoch", "nan", "f8"),
-                                ("samples", "inf", "f8"), ("global_batch", 0, None)):
+                                ("samples", "inf", "f8"), ("global_batch", 0, None), ("test_accuracy", "inf", None)):
         has(changed("rows", put("epochs", column, value, kind), 3), f"is damaged: its table /epochs has the {column} {value}")
     for table, column, value, kind in (("ranks", "rank", -1, None), ("ranks", "epoch", "nan", "f8"),
                                        ("sessions", "first_epoch", 2**62, None), ("buckets", "bucket", -1, None)):
