@@ -118,6 +118,12 @@ std::optional<QuotaShare> share_quotas(const std::vector<CpuQuota>& quotas,
   return least;
 }
 
+// A team of OpenMP has no more threads than its settings allow. oneDNN's kernels would wait for
+// ever for the others.
+int most_openmp_threads() {
+  return omp_get_max_active_levels() < 1 ? 1 : std::max(1, omp_get_thread_limit());
+}
+
 // What makes a rank's share smaller than its part of all cores; for the line `cores`.
 std::string limits_text(int cores, const std::optional<QuotaShare>& share, bool quota_counts,
                         int wanted_threads) {
@@ -185,6 +191,11 @@ CpuShare take_cpu_share(Communicator& comm, int wanted_threads, const std::files
   if (wanted_threads > 0) share.threads = wanted_threads;
   share.cores = to_text(cores);
   share.limits = limits_text(share.cores_on_host, of_quota, quota_counts, wanted_threads);
+  if (const int most = most_openmp_threads(); share.threads > most) {
+    share.threads = most;
+    share.limits += fmt::format("; OpenMP's settings (OMP_THREAD_LIMIT) allow {} thread{}", most,
+                                most == 1 ? "" : "s");
+  }
   return share;
 }
 

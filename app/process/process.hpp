@@ -39,6 +39,7 @@ struct CpuShare {
 // same cores share them, even if they seem to be on several hosts, such as containers or the hosts
 // of a lab. CPU quotas, rounded up to whole cores, are shared likewise and limit the threads: each
 // by the ranks in its cgroup. They are read below `root`, see cpu_quotas.
+// OMP_THREAD_LIMIT limits the threads in any case.
 [[nodiscard]] CpuShare take_cpu_share(Communicator& comm, int wanted_threads,
                                       const std::filesystem::path& root = "/");
 

@@ -207,9 +207,10 @@ std::string describe_single_images(const SingleImages& found, const ImageDivisio
       division.sync_bn ? "all ranks together compute" : "a rank computes", layers_text(layers));
   const std::string remedy = remedies_text(found, division, remedies);
   if (found.where != Where::in_every_step) {
+    const bool is_plural = remedies.goes_on;  // "fewer ranks"
     return fmt::format("in {} of {} steps of an epoch (batch of {}) {}{}{}", found.single_steps,
                        found.steps, found.batch.images, what, remedy.empty() ? "" : "; ",
-                       remedy.empty() ? "" : remedy + " avoids it");
+                       remedy.empty() ? "" : remedy + (is_plural ? " avoid it" : " avoids it"));
   }
   return fmt::format("{}: in every step {}; use {}", cause_text(found, division, remedies), what,
                      remedy);

@@ -93,6 +93,20 @@ def places_of_openmp() -> None:
         assert threads == len(cores), (settings, threads, line)
 
 
+def thread_limit_of_openmp() -> None:
+    """A team that is smaller than planned would wait for ever in oneDNN's kernels."""
+    for setting in ("OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS"):
+        os.environ[setting] = "1" if setting == "OMP_THREAD_LIMIT" else "0"
+        for options in ((), ("--threads", "2")):
+            line, threads = run(*options)
+            allows = line.endswith("; OpenMP's settings (OMP_THREAD_LIMIT) allow 1 thread")
+            assert threads == 1 and (allows or not options and os.cpu_count() == 1), (setting, options, threads, line)
+        del os.environ[setting]
+    os.environ["OMP_THREAD_LIMIT"] = "2"
+    line, threads = run("--threads", "2")
+    assert threads == 2 and "OMP_THREAD_LIMIT" not in line, (threads, line)
+
+
 def remove(cgroup: pathlib.Path) -> None:
     """MPI's daemon of a run without mpirun ends a little later."""
     for _ in range(300):

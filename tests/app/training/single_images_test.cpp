@@ -173,7 +173,7 @@ TEST(SingleImages, WarningsNameTheCause) {
 TEST(SingleImages, RunsThatGoOn) {
   const SingleImageRemedies can = {.batch_value = 4, .goes_on = true};
   EXPECT_TRUE(text({.samples = 11, .ranks = 2, .batches = {{4, 1}}}, can)
-                  .ends_with("all images; fewer ranks avoids it"));
+                  .ends_with("all images; fewer ranks avoid it"));
   EXPECT_TRUE(text({.samples = 9, .ranks = 2, .batches = {{4, 1}}}, can)
                   .ends_with("and its output is the same for all images"));
   EXPECT_TRUE(text({.samples = 8, .batches = {{1, 1}}}, can)
