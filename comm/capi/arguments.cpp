@@ -1,5 +1,6 @@
 #include "comm/capi/arguments.hpp"
 
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -72,8 +73,13 @@ Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {
 
 void check(const dptrain_comm_options& given) {
   require(given.compress != nullptr, "compress is NULL; it must name a codec, such as q8 or auto");
-  require(given.timeout_s > 0.0, "timeout_s must be more than 0");
-  require(given.link_bit_per_s >= 0.0, "link_bit_per_s must not be negative");
+  if (!(given.timeout_s > 0.0)) {
+    throw_error(ErrorKind::usage, "timeout_s must be more than 0, and is {}", given.timeout_s);
+  }
+  if (!(given.link_bit_per_s >= 0.0 && std::isfinite(given.link_bit_per_s))) {
+    throw_error(ErrorKind::usage, "link_bit_per_s must be 0 or more and finite, and is {}",
+                given.link_bit_per_s);
+  }
   const CodecSpec codec = parse_codec_spec(parse_compress(given.compress).codec);
   if (takes_momentum(codec)) {
     throw_error(ErrorKind::usage,

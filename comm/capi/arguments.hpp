@@ -1,4 +1,4 @@
-// What callers of the C interface give, in the terms of the library.
+// The arguments of the C interface's callers, in the library's types.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ template <class Struct>
 
 [[nodiscard]] dptrain_comm_options default_options();
 
-// Where each slot lies in the flat gradient, which has one-dimensional tensors at its end.
+// The slots' places in the flat gradient, which has one-dimensional tensors at its end.
 struct Layout {
   std::vector<TensorSlot> tensors;
   std::vector<std::size_t> tensor_of_slot;

@@ -37,11 +37,12 @@ using dp::capi::result_on;
 
 constexpr const char* kLibrary = "dptrain_comm";
 
-// What the process has once. The exchange uses the communicator, which uses MPI.
+// The objects that a process has once. The exchange uses the communicator, which uses MPI.
 struct Process {
   std::optional<dp::MpiRuntime> mpi;  // if this library has started it
   std::optional<dp::Communicator> comm;
   bool has_exchange = false;
+  bool has_lost_step = false;  // an exchange was destroyed in a step: its messages may still come
 };
 
 Process& process() {
@@ -197,7 +198,11 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     *exchange = nullptr;
     dp::Communicator& comm = communicator();
     require(!process().has_exchange, "there is an exchange already; destroy it before");
-    // What is wrong on one rank is an error on all of them.
+    require(
+        !process().has_lost_step || comm.size() == 1,
+        "an exchange was destroyed in the middle of a step, and messages of that step may still "
+        "come: this process cannot have another one; end all ranks and start them again");
+    // A mistake on one rank is an error on all of them.
     dptrain_comm_options chosen = dp::capi::default_options();
     dp::capi::Layout layout;
     comm.together([&] {
@@ -213,6 +218,7 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
 
 void dptrain_comm_destroy(dptrain_comm* exchange) {
   if (exchange == nullptr) return;
+  process().has_lost_step = process().has_lost_step || exchange->is_in_step;
   delete exchange;
   process().has_exchange = false;
 }

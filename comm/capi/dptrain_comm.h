@@ -15,7 +15,7 @@
  *     dptrain_comm_finalize();
  *
  * Sums, not means: divide by the number of ranks before or after. After finish_step all ranks hold
- * the same bits. What a codec drops stays in a residual on the rank that dropped it, and is sent in
+ * the same bits. A codec's error stays in a residual on the rank that made it, and is sent in
  * a later step.
  *
  * Results. Functions return DPTRAIN_COMM_OK or one of the codes below, which are dptrain's exit
@@ -44,9 +44,10 @@
 extern "C" {
 #endif
 
-/* What a program was compiled with; dptrain_comm_version() says what it runs with. Within a major
- * version functions are added and structs that begin with struct_bytes grow at their end, nothing
- * else changes: a program works with this library and every later one of the same major version. */
+/* The version that a program was compiled with; dptrain_comm_version() returns the one that it runs
+ * with. Within a major version functions are added and structs that begin with struct_bytes grow at
+ * their end, nothing else changes: a program works with this library and every later one of the
+ * same major version. */
 #define DPTRAIN_COMM_VERSION "0.1.0"
 
 enum {
@@ -91,7 +92,7 @@ typedef struct {
   uint64_t trace_steps; /* the first trace_first ones (default: 5) of this exchange */
 } dptrain_comm_options;
 
-/* Of this rank, since the last call. */
+/* This rank's costs since the last call. */
 typedef struct {
   uint64_t struct_bytes; /* the caller sets it: sizeof(dptrain_comm_statistics) */
   uint64_t sent_bytes, received_bytes;
@@ -117,8 +118,8 @@ typedef struct {
   double residual_squares;             /* of all that waits to be sent, now */
 } dptrain_comm_bucket_statistics;
 
-/* Of codecs with a rate (ecq:bits=, ecq:error=, auto), in the last step; NAN where it does not
- * apply. */
+/* The last step of codecs with a rate (ecq:bits=, ecq:error=, auto); NAN if a value does not apply.
+ */
 typedef struct {
   uint64_t struct_bytes;                  /* the caller sets it: sizeof(dptrain_comm_rate) */
   double planned_bits;                    /* a value */
@@ -135,8 +136,9 @@ typedef struct {
 } dptrain_comm_rate;
 
 /* Starts MPI if the program has not, and duplicates MPI_COMM_WORLD. Collective. DPTRAIN_COMM_USAGE
- * where another launcher's variables (torchrun's WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS) count
- * other processes than MPI does, and in a process that a rank has started. */
+ * if another launcher's variables (torchrun's WORLD_SIZE, PMI_SIZE, SLURM_STEP_NUM_TASKS) count
+ * other processes than MPI does, in a process that a rank has started, and in a second process with
+ * a rank's identity, as torchrun inside mpirun starts one. */
 int dptrain_comm_init(void);
 /* The same for the ranks of a communicator: MPI_Comm_c2f(comm). MPI must be running. A launcher may
  * count the processes of MPI or those of the communicator. */
@@ -159,7 +161,9 @@ int dptrain_comm_check(const dptrain_comm_options* options);
  * options: NULL for the defaults. */
 int dptrain_comm_create(const dptrain_comm_slot* slots, size_t count,
                         const dptrain_comm_options* options, dptrain_comm** exchange);
-void dptrain_comm_destroy(dptrain_comm* exchange); /* NULL: nothing happens */
+/* NULL: nothing happens. After an exchange was destroyed in a step, or after an error in one,
+ * several ranks cannot create another: messages of that step may still come. */
+void dptrain_comm_destroy(dptrain_comm* exchange);
 
 /* The slot's rows x columns floats; NULL for a wrong index. Write them between begin_step and
  * ready, read them between finish_step and the next begin_step. */
@@ -181,17 +185,17 @@ size_t dptrain_comm_bucket_count(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_get_bucket_statistics(dptrain_comm* exchange, size_t bucket,
                                        dptrain_comm_bucket_statistics* statistics);
 int dptrain_comm_get_rate(dptrain_comm* exchange, dptrain_comm_rate* rate);
-/* From the next step on so many bits a value in the mean, for ecq:bits=. Between steps, the same on
- * all ranks. It takes some steps to be reached. A saved state does not hold it. */
+/* From the next step on this many bits a value in the mean, for ecq:bits=. Between steps, the same
+ * on all ranks. It takes some steps to be reached. A saved state does not hold it. */
 int dptrain_comm_set_bits(dptrain_comm* exchange, double bits);
 /* The loss has another scale from the next step on, as GradScaler of PyTorch and others change it:
- * factor is the new scale over the old one. What the exchange keeps of earlier steps (residuals,
- * steps of quantisers, thresholds) follows, and steps deliver what they would have delivered with a
- * constant scale. Collective, with the same factor; between steps. A saved state holds it. */
+ * factor is the new scale over the old one. Residuals, steps of quantisers and thresholds follow,
+ * and steps deliver what they would have delivered with a constant scale. Collective, with the same
+ * factor; between steps. A saved state holds it. */
 int dptrain_comm_scale_residual(dptrain_comm* exchange, double factor);
 /* Rank 0 writes the trace that the options ask for: what all ranks did when, on one clock, for
  * ui.perfetto.dev and chrome://tracing. Collective; between steps, after the last one that it
- * shows, or earlier, and then without the others. Fails on all ranks where rank 0 cannot write the
+ * shows, or earlier, and then without the others. Fails on all ranks if rank 0 cannot write the
  * file; a later call tries again. */
 int dptrain_comm_write_trace(dptrain_comm* exchange);
 /* The same number of bytes of each rank, one after the other in `all` on rank 0, such as its
@@ -205,13 +209,14 @@ int dptrain_comm_compare(dptrain_comm* exchange, const float* values, size_t cou
 
 /* Residuals and what else a codec keeps from step to step, for checkpoints: each rank saves and
  * loads its own. Between steps. A state fits an exchange of the same slots, options and number of
- * ranks, and only the rank that has saved it: others get DPTRAIN_COMM_DATA. Load it before the
- * first step, which fails on all ranks if they are not at the same one. */
+ * ranks, and only the rank that has saved it: others get DPTRAIN_COMM_DATA, and so does a damaged
+ * one. Load it before the first step, which fails on all ranks if they are not at the same one. A
+ * state that one rank alone loads later makes the next step fail, with DPTRAIN_COMM_DATA. */
 size_t dptrain_comm_state_bytes(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, size_t size);
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t size);
 
-/* Of the last call of this thread that failed; empty before. */
+/* The error of the last call of this thread that failed; empty before. */
 const char* dptrain_comm_last_error(void);
 const char* dptrain_comm_version(void);
 

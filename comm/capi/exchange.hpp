@@ -1,4 +1,4 @@
-// What stands behind a dptrain_comm*, and how its functions report errors.
+// The object behind a dptrain_comm*, and how its functions report errors.
 #pragma once
 
 #include <cstddef>

@@ -94,7 +94,7 @@ void ExchangeTrace::write(Reducer& reducer) {
     info.bucket_elements.push_back(bucket.elements);
     info.codecs.front().specs.push_back(bucket.codec);
   }
-  // What fails on the reducer's thread would end the exchange.
+  // A failure on the reducer's thread would end the exchange.
   const std::string failure = reducer.run([&](Communicator& comm) {
     if (!std::exchange(is_on_one_clock_, true)) {
       clock_error_ns_ = put_on_one_clock(comm, first_reading_, {&loop_, &exchange_});

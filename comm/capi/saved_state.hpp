@@ -1,5 +1,4 @@
-// What an exchange keeps from step to step, as bytes that a program saves in checkpoints of its
-// own.
+// The state of an exchange, as bytes that a program saves in checkpoints of its own.
 //
 //     "dptrain_comm state 3\n", StateOrigin, the number of parts, then for each part its name and
 //     its bytes, both with their length in front (64-bit, this machine's byte order), and a seal of

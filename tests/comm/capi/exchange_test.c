@@ -201,7 +201,7 @@ static void wrong_arguments_are_refused(void) {
   CHECK(dptrain_comm_describe(NULL) == NULL && dptrain_comm_state_bytes(NULL) == 0);
 }
 
-/* What a rank sends in the 10th step and later, bytes a step. */
+/* The bytes that a rank sends in a step, from the 10th step on. */
 static double sent_bytes(dptrain_comm* exchange) {
   dptrain_comm_statistics statistics;
   int all_finite = 0;

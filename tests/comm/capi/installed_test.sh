@@ -40,7 +40,7 @@ root=$(dirname "$source")/../../..
 [ "$(sed -nE 's/^project\(dptrain VERSION ([0-9.]+).*/\1/p' "$root/CMakeLists.txt")" = "$version" ]
 grep -q 'project.*dptrain VERSION' "$root/comm/capi/python/pyproject.toml"
 grep -q "define DPTRAIN_COMM_VERSION \"$version\"" "$folder/prefix/include/dptrain_comm.h"
-# What the library shows is what its header says, and what the list of symbols promises.
+# The library exports the functions of its header and of the list of symbols.
 library=$(find "$folder/prefix" -name 'libdptrain_comm.so.0')
 nm -D --defined-only "$library" | awk '$2 == "T" {print $3}' | sort > "$folder/versioned"
 awk '/^DPTRAIN_COMM/ {node = $1} /^    dptrain_comm_/ {sub(/;/, ""); print $1 "@@" node}' "$root/comm/capi/exports.map" | sort |

@@ -55,7 +55,7 @@ static int step(dptrain_comm* exchange, int number, double scale, float odd) {
   return all_finite;
 }
 
-/* What all steps deliver of one slot, in the units of the first scale. In the middle of the second half the state is saved, and
+/* The sum of all deliveries of one slot, in the units of the first scale. In the middle of the second half the state is saved, and
  * an exchange that is made anew goes on with it. */
 static void deliver(const char* compress, double second, double* total) {
   dptrain_comm* exchange = make(compress);
