@@ -1,6 +1,7 @@
 """The hook in programs of other people, on every rank: torch_cases_test.py PACKAGES."""
 import copy
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def unused_parameters_stay_as_they_are() -> None:
 
 
 def nothing_is_lost_in_between() -> None:
-    """What a codec delivers while no rank has a gradient comes with the next one, also after a checkpoint and in a new scale."""
+    """A codec's delivery while no rank has a gradient comes with the next one, also after a checkpoint and in a new scale."""
     net, size = nn.Linear(50, 40, bias=False), dptrain_comm.size()
     other = nn.Linear(50, 40, bias=False)
     both = nn.ModuleList([net, other])
@@ -145,10 +146,76 @@ def networks_that_ddp_knows() -> None:
     ddp(torch.ones(2, 4)).sum().backward()
     state.close()
 
-    if dptrain_comm.size() > 1:
-        groups = [torch.distributed.new_group([rank]) for rank in range(dptrain_comm.size())]
-        mine = DistributedDataParallel(nn.Linear(4, 4), process_group=groups[dptrain_comm.rank()])
-        refused("DistributedDataParallel's process_group", mine.register_comm_hook, dptrain_comm.init("q8", **LINK), dptrain_comm.hook)
+
+
+def error_of_backward(ddp, *inputs) -> str:
+    try:
+        ddp(*inputs).sum().backward()
+    except RuntimeError as error:  # PyTorch 1 hands on a hook's error as an error of its own, with the place behind its text
+        return str(error)
+    raise AssertionError("a hook reported nothing")
+
+
+def groups_are_those_of_mpi() -> None:
+    """Also behind a function of the program that calls the hook."""
+    state = dptrain_comm.init("q8", **LINK)
+
+    def own_hook(state_of_hook, bucket):
+        return dptrain_comm.hook(state, bucket)
+
+    whole = torch.distributed.new_group(list(range(dptrain_comm.size())))
+    for hook in (own_hook, dptrain_comm.hook):
+        ddp = DistributedDataParallel(nn.Linear(4, 4), process_group=whole)
+        ddp.register_comm_hook(state if hook is dptrain_comm.hook else None, hook)
+        ddp(torch.ones(2, 4)).sum().backward()
+        state.close()
+    if dptrain_comm.size() == 1:
+        return
+    groups = [torch.distributed.new_group([rank]) for rank in range(dptrain_comm.size())]
+    mine = DistributedDataParallel(nn.Linear(4, 4), process_group=groups[dptrain_comm.rank()])
+    refused("DistributedDataParallel's process_group", mine.register_comm_hook, state, dptrain_comm.hook)
+    state = dptrain_comm.init("q8", **LINK)
+    mine.register_comm_hook(None, own_hook)
+    assert "DistributedDataParallel's process_group" in error_of_backward(mine, torch.ones(2, 4))
+
+
+def gradients_of_any_form() -> None:
+    """Expanded ones, scalars, transposed ones, and those of a module that has no batch on some rank."""
+    rank, size = dptrain_comm.rank(), dptrain_comm.size()
+    net = nn.ParameterList([nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.randn(40, 50).t()), nn.Parameter(torch.randn(3, 1, 1)),
+                            nn.Parameter(torch.randn(2, 30, 4, 5).to(memory_format=torch.channels_last))])
+    state = dptrain_comm.init("none", **LINK)
+    mean = (1 + size) / 2
+    for form, wanted in ((lambda p: torch.full_like(p, 1.0 + rank), mean),
+                         (lambda p: torch.full((1,) * p.dim(), 1.0 + rank).expand(p.shape), mean),
+                         (lambda p: torch.full_like(p, 1.0 + rank).contiguous(), mean),
+                         (lambda p: torch.full_like(p, 1.0) if rank == 0 else None, 1 / size)):
+        for parameter in net:
+            parameter.grad = form(parameter)
+        state.allreduce_gradients(net)
+        for parameter in net:
+            assert parameter.grad.shape == parameter.shape and (parameter.grad == wanted).all(), (wanted, parameter.grad)
+    state.close()
+
+
+def arguments_are_checked() -> None:
+    for words, options in (("exact 5: must be a name", {"exact": 5}), ("seed -1: must be a whole", {"seed": -1}),
+                           ("bucket_bytes 1.5: must be a whole", {"bucket_bytes": 1.5}), ("timeout_s '5': must be a n", {"timeout_s": "5"}),
+                           ("timeout_s must be more than 0, and is nan", {"timeout_s": float("nan")}),
+                           ("link_bit_per_s must be 0 or more and finite, and is inf", {"link_bit_per_s": float("inf")}),
+                           ("topology b'ring': must be text", {"topology": b"ring"}), ("trace 5: must be text", {"trace": 5}),
+                           ("trace_first None: must be", {"trace_first": None}), ("total_steps '10': must be", {"total_steps": "10"}),
+                           ("total_steps nan: must be", {"total_steps": float("nan")}), ("log_steps None: must", {"log_steps": None}),
+                           ("log 5: must be the name", {"log": 5}), ("about 'x': must be a dict", {"about": "x"}),
+                           ("init() got str; it needs a torch.nn.Module", {"model": "net"})):
+        refused(words, dptrain_comm.init, "q8", **options)
+    refused("compress 'q8\\x00': must be text without zero bytes", dptrain_comm.init, "q8\0")
+    state = dptrain_comm.init("q8", **LINK)
+    for model in (None, [nn.Linear(2, 2)], nn.Linear(2, 2).parameters()):
+        refused("() got ", state.allreduce_gradients, model)
+        refused("() got ", dptrain_comm.broadcast_parameters, model)
+    refused("the model has no parameter to exchange", state.allreduce_gradients, nn.ReLU())
+    refused("hook() got a Tensor, no bucket of DistributedDataParallel; FSDP", dptrain_comm.hook, state, torch.ones(3))
 
 
 def a_sparse_embedding_is_refused() -> None:
@@ -162,12 +229,30 @@ def a_sparse_embedding_is_refused() -> None:
 
     ddp = DistributedDataParallel(Words())
     ddp.register_comm_hook(dptrain_comm.init("none", **LINK), dptrain_comm.hook)
-    try:
-        ddp(torch.arange(4)).sum().backward()
-    except RuntimeError as error:  # PyTorch 1 hands on a hook's error as an error of its own
-        assert "has a sparse gradient; the exchange needs dense ones" in str(error), str(error)
-    else:
-        raise AssertionError("a sparse gradient was not exchanged and nobody said so")
+    assert "has a sparse gradient; the exchange needs dense ones" in error_of_backward(ddp, torch.arange(4))
+    net = Words()
+    state = dptrain_comm.init("none", **LINK)
+    net.dense(torch.ones(4, 32)).sum().backward()
+    state.allreduce_gradients(net)  # the embedding has no gradient yet
+    net(torch.arange(4)).sum().backward()
+    refused("embedding.weight has a sparse gradient", state.allreduce_gradients, net)
+    state.close()
+
+
+def other_networks_are_refused_between_steps() -> None:
+    """Two DistributedDataParallel with one state; and the exchange goes on, since nothing had left."""
+    state = dptrain_comm.init("none", **LINK)
+    one, other = (DistributedDataParallel(nn.Linear(6, 5)) for _ in range(2))
+    for ddp in (one, other):
+        ddp.register_comm_hook(state, dptrain_comm.hook)
+    one(torch.ones(2, 6)).sum().backward()
+    assert "use one state for all, without DDP" in error_of_backward(other, torch.ones(2, 6))
+    state.close()
+    state = dptrain_comm.init("none", **LINK)
+    net = nn.Linear(6, 5)
+    net(torch.ones(2, 6)).sum().backward()
+    state.allreduce_gradients(net)
+    state.close()
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -178,11 +263,25 @@ class Numbers(torch.utils.data.Dataset):
         return torch.tensor([float(place), float(dptrain_comm.rank())])
 
 
-def workers_of_a_loader_import_the_script() -> None:
-    for how in ("spawn", "fork"):
-        loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context=how)
-        batch, = list(loader)
-        assert batch[:, 0].tolist() == [0, 1, 2, 3] and (batch[:, 1] == dptrain_comm.rank()).all(), (how, batch)
+def in_worker(_number: int) -> tuple:
+    """In a process pool, which calls all that does nothing there."""
+    dptrain_comm.start()
+    dptrain_comm.init("q8", **LINK)
+    dptrain_comm.broadcast_parameters(nn.Linear(2, 2))
+    net = nn.Linear(2, 2)
+    refused(f"this process was started by rank {dptrain_comm.rank()}", dptrain_comm.init("q8", **LINK).allreduce_gradients, net)
+    return dptrain_comm.rank(), dptrain_comm.size()
+
+
+def workers_import_the_script() -> None:
+    for how in ("spawn", "fork", "forkserver"):
+        context = multiprocessing.get_context(how)
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context=context,
+                                             persistent_workers=True)
+        for batch in [*loader, *loader]:
+            assert batch[:, 0].tolist() == [0, 1, 2, 3] and (batch[:, 1] == dptrain_comm.rank()).all(), (how, batch)
+        with context.Pool(1) as pool:
+            assert pool.map(in_worker, [0]) == [(dptrain_comm.rank(), dptrain_comm.size())], how
 
 
 def children_cannot_take_part() -> None:
@@ -190,6 +289,12 @@ def children_cannot_take_part() -> None:
                           timeout=60, env={**os.environ, "PYTHONPATH": PACKAGES})
     assert done.returncode == 2, done
     assert f"this process was started by rank {dptrain_comm.rank()}" in done.stderr, done.stderr
+    # Without a living chain of parents to the rank it has the rank's identity all the same.
+    environment = {name: value for name, value in os.environ.items() if name != "DPTRAIN_COMM_RANK"}
+    done = subprocess.run([sys.executable, "-c", "import dptrain_comm; dptrain_comm.start()"], capture_output=True, text=True,
+                          timeout=60, env={**environment, "PYTHONPATH": PACKAGES})
+    assert done.returncode == 2, done
+    assert f"of this job is process {os.getpid()} already" in done.stderr, done.stderr
 
 
 if __name__ == "__main__":
@@ -198,7 +303,11 @@ if __name__ == "__main__":
     nothing_is_lost_in_between()
     several_networks_share_a_state()
     networks_that_ddp_knows()
-    workers_of_a_loader_import_the_script()
+    gradients_of_any_form()
+    groups_are_those_of_mpi()
+    arguments_are_checked()
+    workers_import_the_script()
     children_cannot_take_part()
+    other_networks_are_refused_between_steps()
     a_sparse_embedding_is_refused()
     passed()

@@ -94,7 +94,15 @@ def with_lightning(devices: int, starts_first: bool) -> None:
     report(module)
 
 
-PROGRAMS = {"ddp": lambda: through_ddp(dptrain_comm.init_process_group),
+def sparse() -> None:
+    """An error in a hook, which PyTorch 1 takes for one of its own."""
+    dptrain_comm.init_process_group()
+    ddp = DistributedDataParallel(nn.Embedding(10, 4, sparse=True))
+    ddp.register_comm_hook(dptrain_comm.init("q8", **LINK), dptrain_comm.hook)
+    ddp(torch.tensor([1, 2])).sum().backward()
+
+
+PROGRAMS = {"sparse": sparse, "ddp": lambda: through_ddp(dptrain_comm.init_process_group),
             "torchs_group": lambda: through_ddp(lambda: torch.distributed.init_process_group("gloo")),
             "by_hand": by_hand, "spawned": spawned, "accelerate": accelerated,
             "lightning": lambda: with_lightning(1, True), "lightning_of_two": lambda: with_lightning(2, False),
@@ -116,12 +124,12 @@ def run(launcher: list, how: str) -> subprocess.CompletedProcess:
                           env=environment)
 
 
-def refused(launcher: list, how: str, words: str, code: int = 2) -> None:
+def refused(launcher: list, how: str, words: str, code: int = 2, remedy: str = "mpirun -np 2") -> None:
     """One process reports the error, or several that are not in time to be ended by the launcher."""
     done = run(launcher, how)
     text = done.stdout + done.stderr
     assert done.returncode == code and words in text and "trained" not in text, (launcher, how, done.returncode, text)
-    assert "mpirun -np 2" in text and "SIGSEGV" not in text and "Segmentation" not in text, (launcher, how, text)
+    assert remedy in text and "SIGSEGV" not in text and "Segmentation" not in text, (launcher, how, text)
 
 
 def trains(launcher: list, how: str, ranks: int) -> None:
@@ -138,6 +146,7 @@ def launched(mpirun: str) -> None:
     for how in ("ddp", "by_hand"):
         trains(python, how, 1)
         trains(under_mpi, how, 2)
+    refused(under_mpi, "sparse", "has a sparse gradient", 2, "sparse=False")
     refused(under_mpi, "spawned", "of this job is process", 1)  # torch's own code, whatever the processes end with
     if torch.__version__.startswith("1.") and sys.version_info >= (3, 11):
         print("torchrun of PyTorch 1 fails in Python 3.11 and was not tried", flush=True)

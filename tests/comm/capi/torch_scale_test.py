@@ -59,7 +59,7 @@ def batch(step: int):
 
 
 def gradients(codec: str, how: str, second: float) -> list:
-    """Of 20 steps without an optimiser, as numbers of an unscaled loss. From the 10th on the scale is `second`."""
+    """Gradients of 20 steps without an optimiser, as numbers of an unscaled loss. From the 10th on the scale is `second`."""
     state = dptrain_comm.init(codec, **LINK)
     net, scaler, found = network(), Scaler(), []
     ddp = DistributedDataParallel(net) if how == "hook" else net
@@ -215,7 +215,7 @@ class Loop:
 
 
 def scalers_of_pytorch_change_nothing() -> None:
-    """What is delivered is the same as with a constant scale, bit for bit: scales are powers of two."""
+    """Deliveries are the same as with a constant scale, bit for bit: scales are powers of two."""
     if not HAS_SCALER:
         return
     for make_scaler, way, through_ddp in (

@@ -159,6 +159,9 @@ def ranks_go_on_from_the_same_step() -> None:
         program.state.load_state_dict(saved)
     refused("rank 0 goes on from step 5, rank 1 from step 2: every rank must load" if SIZE == 2 else "goes on from step",
             program.step, code=3)
+    program.begin_anew()
+    program.net.zero_grad()
+    refused("an exchange was destroyed in the middle of a step", program.step)
 
 
 dptrain_comm.init_process_group()

@@ -83,7 +83,7 @@ def replicas_are_the_same(codec: str) -> None:
 
 
 def nothing_is_lost(codec: str) -> None:
-    """What went in is what came out and what waits in the residuals. By the triangle inequality, since these are known by their
+    """The sum of all inputs is the sum of all outputs and of the residuals. By the triangle inequality, since these are known by their
     norms alone; a codec that forgot a residual would be far beyond it after so many steps."""
     state = dptrain_comm.init(codec, **LINK)
     net = network()

@@ -16,7 +16,7 @@ Without it:
 
 or, for the defaults, dptrain_comm.allreduce_gradients(model) without a state.
 
-What compresses how is said by `dptrain --help` and in dptrain_comm.h, whose functions this module calls.
+`dptrain --help` lists the codecs, and dptrain_comm.h describes the functions that this module calls.
 """
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from . import _ranks
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, version
 from ._library import broadcast as _broadcast
 from ._library import is_child as _is_child
+from ._library import note_error_of_hook
 from ._library import start as _start
 from ._saved_state import StateError
-from ._state import State
+from ._state import State, require_model
 
 __all__ = ["Error", "Exchange", "Slot", "State", "StateError", "allreduce_gradients", "broadcast_parameters", "finalize", "hook",
            "init", "init_process_group", "rank", "size", "start", "version"]
@@ -84,6 +85,7 @@ def allreduce_gradients(model, state: "State | None" = None) -> None:
 def broadcast_parameters(model) -> None:
     """Rank 0's parameters and buffers on all ranks. Before the first step."""
     import torch
+    require_model("broadcast_parameters", model)
     start()
     if _is_child():
         return
@@ -103,4 +105,11 @@ def hook(state: "State", bucket):
     """
     if not isinstance(state, State):
         raise Error(2, f"hook() got {state!r}, no state: ddp.register_comm_hook(dptrain_comm.init(...), dptrain_comm.hook)")
-    return state.reduce_bucket(bucket)
+    if not hasattr(bucket, "is_last"):
+        raise Error(2, f"hook() got a {type(bucket).__name__}, no bucket of DistributedDataParallel; FSDP has hooks of another kind, "
+                    "which the exchange does not know")
+    try:
+        return state.reduce_bucket(bucket)
+    except Error as error:
+        note_error_of_hook(error)
+        raise

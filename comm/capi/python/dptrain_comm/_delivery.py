@@ -32,9 +32,10 @@ class Delivery:
                 if values.any():
                     self.late[slot] = self.late[slot] + values if slot in self.late else values.clone()
                 continue
-            if gradient is None:
-                parameter = gradients.parameters[slot]
-                gradient = parameter.grad = torch.empty_like(parameter)
+            parameter = gradients.parameters[slot]
+            if gradient is None or (gradient is parameter.grad and 0 in gradient.stride() and gradient.numel() > 1):
+                # An expanded gradient has one value in several places.
+                gradient = parameter.grad = torch.empty_like(parameter, dtype=None if gradient is None else gradient.dtype)
             if not all_finite:  # all ranks must see that the step is to be skipped, as gradient scalers do
                 gradient.fill_(float("nan"))
             elif slot in self.late:

@@ -4,8 +4,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from ._library import Error, Exchange, Slot
+from ._library import SEVERAL_NETWORKS, Error, Exchange, Slot
 
+_SAME_ALWAYS = "the exchange needs the same ones always: for others close() this state and make a new one by init()"
 _COUNTS = "number of ranks with a gradient"  # a slot
 
 
@@ -34,6 +35,8 @@ class Gradients:
 
     def __init__(self, parameters: list, names: dict[int, str], options: dict, has_counts: bool):
         """Collective: makes the exchange. has_counts: it has a further slot, in which the ranks count a parameter's gradients."""
+        if not parameters:
+            raise Error(2, "the model has no parameter to exchange; it needs one with requires_grad and with values")
         slots = []
         for number, parameter in enumerate(parameters):
             if parameter.is_complex():
@@ -71,19 +74,17 @@ class Gradients:
         import torch
         for parameter, gradient in pairs:
             if id(parameter) not in self.slots:
-                raise Error(2, f"{name_of(parameter, self.names)} was not there in the first step; the exchange needs the same ones "
-                            "always")
+                raise Error(2, f"{name_of(parameter, self.names)} was not there in the first step; {_SAME_ALWAYS}. {SEVERAL_NETWORKS}")
             if gradient is not None and gradient.layout != torch.strided:
                 raise Error(2, f"{name_of(parameter, self.names)} has a sparse gradient; the exchange needs dense ones (sparse=False)")
 
     def check_that_all_are_there(self, slots: set[int]) -> None:
         if len(slots) < len(self.slots):
             missing = self.parameters[min(set(range(len(self.slots))) - slots)]
-            raise Error(2, f"{name_of(missing, self.names)} has no gradient in this step, and had one in the first; the exchange "
-                        "needs the same ones always")
+            raise Error(2, f"{name_of(missing, self.names)} has no gradient in this step, and had one in the first; {_SAME_ALWAYS}")
 
     def count(self, pairs: list) -> None:
-        """Of allreduce_gradients(): some gradients may be None."""
+        """Reports which gradients this rank has. In allreduce_gradients() some may be None."""
         self.counts.fill_(1.0)
         for parameter, gradient in pairs:
             if gradient is None:

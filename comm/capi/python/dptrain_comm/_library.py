@@ -7,6 +7,8 @@ import ctypes.util
 import dataclasses
 import inspect
 import multiprocessing
+import numbers
+import operator
 import os
 import pathlib
 import socket
@@ -163,10 +165,25 @@ def start() -> None:
 
 
 def _c_environment(name: str) -> str:
-    """What MPI itself has set, which os.environ does not show."""
+    """A variable that MPI itself has set, which os.environ does not show."""
     read = ctypes.CDLL(None).getenv
     read.restype, read.argtypes = ctypes.c_char_p, [ctypes.c_char_p]
     return (read(name.encode()) or b"").decode()
+
+
+_last_of_hook: Error | None = None
+
+
+def note_error_of_hook(error: Error) -> None:
+    """PyTorch 1 raises an error of its own, whose text has this one's."""
+    global _last_of_hook
+    _last_of_hook = error
+
+
+def _code_of(error) -> int:
+    if _last_of_hook is not None and str(_last_of_hook) in str(error):
+        error = _last_of_hook
+    return error.code if isinstance(error, Error) else 1
 
 
 def _end_all_ranks(kind, error, trace) -> None:
@@ -182,7 +199,7 @@ def _end_all_ranks(kind, error, trace) -> None:
     stderr.write("".join(traceback.format_exception(kind, error, trace)))
     stderr.flush()
     sys.stdout.flush()
-    _library.dptrain_comm_abort(error.code if isinstance(error, Error) else 1, None)
+    _library.dptrain_comm_abort(_code_of(error), None)
 
 
 def _rank_of_launcher() -> int:
@@ -252,23 +269,55 @@ def _own_address() -> str:
 
 
 def _sum(before: dict[str, float], new: dict[str, float]) -> dict[str, float]:
-    """Of two measurements, one after the other; these values are those of the last one."""
+    """Adds two measurements, one after the other. Bits, values and residuals are the last one's."""
     return {name: value if name in ("bits", "values", "residual_squares") else before[name] + value
             for name, value in new.items()}
 
 
-def _options_of(compress: str = "auto", topology: str | None = None, exact: str | list[str] = "", seed: int = 0,
+def _whole(name: str, value) -> int:
+    """For a field of 64 bits, which ctypes would fill with anything."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not 0 <= number < 2**64:
+        raise Error(2, f"{name} {value!r}: must be a whole number, 0 to 2^64 - 1")
+    return number
+
+
+def _number(name: str, value) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise Error(2, f"{name} {value!r}: must be a number")
+    return float(value)
+
+
+def _text(name: str, value) -> bytes | None:
+    """None and "" are the default."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)) or "\0" in os.fspath(value):
+        raise Error(2, f"{name} {value!r}: must be text without zero bytes")
+    return os.fsencode(value) or None
+
+
+def _list(name: str, value) -> bytes | None:
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(one, str) for one in value):
+        return _text(name, ",".join(sorted(value) if isinstance(value, (set, frozenset)) else value))
+    if not isinstance(value, (str, type(None))):
+        raise Error(2, f"{name} {value!r}: must be a name, or a list of names")
+    return _text(name, value)
+
+
+def _options_of(compress: str = "auto", topology: str | None = None, exact: str | list[str] | None = None, seed: int = 0,
                 bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0, trace: str | None = None,
                 trace_first: int = 5, trace_steps: int = 20) -> _Options:
     options = _Options()
     _library.dptrain_comm_defaults(ctypes.byref(options))
-    options.compress = compress.encode()
-    options.topology = topology.encode() if topology else None
-    options.exact = (exact if isinstance(exact, str) else ",".join(exact)).encode() or None
-    options.seed, options.bucket_bytes = seed, bucket_bytes
-    options.timeout_s, options.link_bit_per_s = timeout_s, link_bit_per_s
-    options.trace = os.fsencode(trace) if trace else None
-    options.trace_first, options.trace_steps = trace_first, trace_steps
+    options.compress = _text("compress", compress) or b""
+    options.topology, options.exact, options.trace = _text("topology", topology), _list("exact", exact), _text("trace", trace)
+    options.seed, options.bucket_bytes = _whole("seed", seed), _whole("bucket_bytes", bucket_bytes)
+    options.timeout_s, options.link_bit_per_s = _number("timeout_s", timeout_s), _number("link_bit_per_s", link_bit_per_s)
+    options.trace_first, options.trace_steps = _whole("trace_first", trace_first), _whole("trace_steps", trace_steps)
     return options
 
 
@@ -278,6 +327,10 @@ OPTIONS = tuple(inspect.signature(_options_of).parameters)[1:]  # without compre
 def check(**options) -> None:
     """An Error for options that Exchange() would refuse, as far as that can be seen without slots."""
     _call("check", ctypes.byref(_options_of(**options)))
+
+
+SEVERAL_NETWORKS = ("For several networks, such as a GAN's, use one state for all, without DDP: "
+                    "state.allreduce_gradients(torch.nn.ModuleList([one, other]))")
 
 
 class Exchange:
@@ -292,8 +345,7 @@ class Exchange:
                         "below if __name__ == \"__main__\"")
         start()
         if _open_exchange is not None:
-            raise Error(2, "there is an exchange already; call close() of its state, or its own, before. For several networks, "
-                        "such as a GAN's, use one state for all: state.allreduce_gradients(torch.nn.ModuleList([one, other]))")
+            raise Error(2, f"there is an exchange already; call close() of its state, or its own, before. {SEVERAL_NETWORKS}")
         given = _options_of(compress, **options)
         rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
         self.before_close: Callable[[], object] | None = None
@@ -314,7 +366,7 @@ class Exchange:
                 _open_exchange = None
 
     def address(self, slot: int) -> int:
-        """Where the slot's floats lie, until close()."""
+        """The address of the slot's floats, until close()."""
         found = _library.dptrain_comm_values(self._handle, slot)
         if not found:
             raise Error(2, _last_error())
@@ -346,7 +398,7 @@ class Exchange:
         self.take(reader)
 
     def take(self, reader: str) -> list[dict[str, float]]:
-        """What was measured since this reader's last call: the total, and then each bucket."""
+        """The costs since this reader's last call: the total, and then each bucket."""
         now = self._measured()
         self._taken.setdefault(reader, [])
         for rows in self._taken.values():
@@ -364,13 +416,13 @@ class Exchange:
         return [{name: getattr(row, name) for name, _ in row._fields_ if name != "struct_bytes"} for row in rows]
 
     def rate(self) -> dict[str, float]:
-        """What a codec with a rate did in the last step (dptrain_comm_rate); NaN where it does not apply."""
+        """The last step of a codec with a rate (dptrain_comm_rate); NaN if it has none."""
         taken = _Rate(struct_bytes=ctypes.sizeof(_Rate))
         _call("get_rate", self._handle, ctypes.byref(taken))
         return {name: getattr(taken, name) for name, _ in _Rate._fields_ if name != "struct_bytes"}
 
     def set_bits(self, bits: float) -> None:
-        """From the next step on so many bits a value in the mean, for ecq:bits=; between steps, the same on all ranks."""
+        """From the next step on this many bits a value in the mean, for ecq:bits=; between steps, the same on all ranks."""
         _call("set_bits", self._handle, bits)
 
     def scale_residual(self, factor: float) -> None:
@@ -392,7 +444,7 @@ class Exchange:
         return _library.dptrain_comm_describe(self._handle).decode()
 
     def compare(self, address: int, count: int) -> None:
-        """An Error where not all ranks hold the same bits of these floats."""
+        """An Error if not all ranks hold the same bits of these floats."""
         _call("compare", self._handle, address, count)
 
     def save(self) -> bytes:

@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 import sys
+import weakref
 from collections.abc import Callable
 
 from ._library import Error, command_line, is_child, is_started, rank, size
@@ -64,12 +65,25 @@ def _check_new_group(function, arguments, named) -> None:
     _require_same("torch.distributed", its_rank, its_size)
 
 
+_hooked: "weakref.WeakSet" = weakref.WeakSet()  # DistributedDataParallel with a hook and another state, if any
+
+
+def check_groups_of(parameter) -> None:
+    """check() for the DistributedDataParallel that has the parameter, if the program has registered a function of its own that
+    calls hook()."""
+    for ddp in list(_hooked):
+        if any(one is parameter for one in ddp.parameters()):
+            check(ddp.process_group)
+
+
 def watch(kind_of_state: type) -> None:
-    """Wraps the two functions, if the program has imported them. Hooks with another state are not dptrain's."""
+    """Wraps the two functions, if the program has imported them."""
     def check_group(_function, arguments, named) -> None:
         ddp, state, *_ = (*arguments, named.get("state"), None)
         if isinstance(state, kind_of_state):
             check(ddp.process_group)
+        else:
+            _hooked.add(ddp)
 
     distributed, parallel = sys.modules.get("torch.distributed"), sys.modules.get("torch.nn.parallel")
     if distributed is not None and distributed.is_available():

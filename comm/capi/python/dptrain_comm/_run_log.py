@@ -174,7 +174,7 @@ class RunLog:
             for sums in bucket_sums:
                 for name in OF_BUCKET:
                     sums[name] += next(given)
-            # What is neither waiting for data nor for sums is computation; between a step's first bucket and its last
+            # The time that waits neither for data nor for sums is computation; between a step's first bucket and its last
             # one backward is at work.
             compute_s = max(epoch_s - data_s - exposed_s, 0.0)
             backward_s = min(backward_s, compute_s)

@@ -1,6 +1,8 @@
 """State: what the hook and allreduce_gradients() keep from step to step."""
 from __future__ import annotations
 
+import numbers
+import os
 import sys
 import time
 
@@ -15,6 +17,23 @@ from ._saved_state import SavedState, StateError
 from ._trace import Trace
 
 
+def require_model(function: str, model) -> None:
+    if not hasattr(model, "named_parameters"):
+        raise Error(2, f"{function}() got {type(model).__name__}; it needs a torch.nn.Module: for several, "
+                    "torch.nn.ModuleList([one, other])")
+
+
+def _check_numbers(total_steps, log, log_steps, about) -> None:
+    if total_steps is not None and not (isinstance(total_steps, numbers.Real) and 1 <= total_steps < float("inf")):
+        raise Error(2, f"total_steps {total_steps!r}: must be 1 or more")
+    if not isinstance(log_steps, int) or log_steps < 0 or (log_steps > 0 and log is None):
+        raise Error(2, f"log_steps {log_steps!r}: must be 1 or more, and needs log")
+    if not isinstance(log, (str, os.PathLike, type(None))):
+        raise Error(2, f"log {log!r}: must be the name of a new file")
+    if not isinstance(about, (dict, type(None))):
+        raise Error(2, f"about {about!r}: must be a dict, such as {{\"model\": \"resnet20\"}}")
+
+
 class State:
     """Its exchange is made in the first step, when all parameters are known."""
 
@@ -22,14 +41,13 @@ class State:
                  log_steps: int = 0, about: dict | None = None, **options):
         if not isinstance(compress, str):
             raise Error(2, f"init({compress!r}): the first argument is a codec, such as \"auto\", \"q8\" or \"none\"")
-        if total_steps is not None and total_steps < 1:
-            raise Error(2, f"total_steps {total_steps}: must be 1 or more")
         for name in options:
             if name not in OPTIONS:
                 raise Error(2, f"init() knows no option {name}; it knows {', '.join(sorted(OPTIONS))}, and its own ones")
         check_options(compress=compress, **options)
-        if log_steps < 0 or (log_steps > 0 and log is None):
-            raise Error(2, f"log_steps {log_steps}: must be 1 or more, and needs log")
+        _check_numbers(total_steps, log, log_steps, about)
+        if model is not None:
+            require_model("init", model)
         _ranks.check()
         _ranks.watch(State)
         self._options = {"compress": compress, **options}
@@ -63,6 +81,7 @@ class State:
         A parameter without a gradient counts as zeros if another rank has one, and gets the mean. If no rank has one, it stays
         without.
         """
+        require_model("allreduce_gradients", model)
         self._names = {id(p): name for name, p in model.named_parameters()}
         pairs = [(p, p.grad) for p in reversed(list(model.parameters())) if p.requires_grad and p.numel() > 0]
         if self._gradients is None:
@@ -99,8 +118,8 @@ class State:
         return None if self._gradients is None else self._gradients.exchange
 
     def scale_residual(self, factor: float) -> None:
-        """The loss has another scale from the next step on: factor is the new one over the old one. What is kept of earlier
-        steps follows. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
+        """The loss has another scale from the next step on: factor is the new one over the old one. Residuals of earlier
+        steps follow. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
         if self._gradients is not None:
             self._scale_kept(factor)
         elif not 0.0 < factor < float("inf"):
@@ -109,14 +128,14 @@ class State:
             self._factor *= factor
 
     def state_dict(self) -> dict:
-        """For this rank's checkpoint: what codecs have not sent yet, and the step. Each rank has its own."""
+        """For this rank's checkpoint: the step, and the values that codecs have not sent yet. Each rank has its own."""
         waiting = None if self._waiting is None else self._waiting.exchange
         return SavedState(step=self.step, exchange=self.exchange.save() if self.exchange else waiting,
                           loss_scale=self._loss_scale.last, late=self._delivery.late).to_dict()
 
     def load_state_dict(self, state: dict) -> None:
-        """What this rank's state_dict() has returned. On all ranks, or on none; best before the first step. StateError, with
-        nothing changed, if it is damaged or does not fit."""
+        """Goes on from the dict that this rank's state_dict() has returned. On all ranks, or on none; best before the first step.
+        Raises StateError, with nothing changed, if it is damaged or does not fit."""
         saved = _saved_state.checked(state)
         if self._gradients is None:
             self._waiting, self._factor = saved, 1.0
@@ -154,6 +173,7 @@ class State:
             _ranks.check()
         pairs = [(p, g) for p, g in zip(parameters, gradients) if p.numel() > 0]
         if self._gradients is not None:
+            self._gradients.check(pairs)
             if bucket.index() == 0:
                 self._begin_step(pairs)
             self._send(pairs)
@@ -165,6 +185,7 @@ class State:
             return future
         if self._gradients is None:
             held, self._held = self._held, []
+            _ranks.check_groups_of(held[0][0] if held else None)
             self._make_exchange([parameter for parameter, _ in held])
             self._begin_step(held)
             self._send(held)
@@ -232,7 +253,6 @@ class State:
 
     def _send(self, pairs: list) -> None:
         import torch
-        self._gradients.check(pairs)
         share, is_seen = 1.0 / size(), self._is_seen()
         with torch.no_grad():
             for parameter, gradient in pairs:
