@@ -103,7 +103,7 @@ case $case in
     trouble fail "an illegal memory access was encountered"
     ;;
   hang)
-    trouble hang "it stands still, or is very slow"
+    trouble hang "Look at nvidia-smi and dmesg"
     ;;
   loading)
     for way in host device; do

@@ -37,7 +37,7 @@ TEST(DeviceWatch, EndsAWaitThatDoesNotEnd) {
   const DeviceWaits::Wait wait(watched.waits, "the copy of a batch");
   const std::string text = watched.message.get();
   EXPECT_TRUE(
-      text.starts_with("the GPU of rank 1 on host a: the copy of a batch has not finished after "))
+      text.starts_with("the GPU of rank 1 on host a has not finished the copy of a batch in "))
       << text;
   EXPECT_NE(text.find("raise --comm-timeout (now 0.002 s; the limit here is 5 times that)."),
             std::string::npos)
@@ -51,7 +51,7 @@ TEST(DeviceWatch, EndsAPromptWaitBeforeTheTimeout) {
   const DeviceWaits::Wait step(watched.waits, "a step's operations");
   const DeviceWaits::Wait wait(watched.waits, "a codec's kernels", DeviceWaits::Kind::prompt);
   const std::string text = watched.message.get();
-  EXPECT_TRUE(text.find("a codec's kernels has not finished") != std::string::npos &&
+  EXPECT_TRUE(text.find("has not finished a codec's kernels") != std::string::npos &&
               text.find("the limit here is 0.5 times that") != std::string::npos)
       << text;
 }
