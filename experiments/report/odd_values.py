@@ -49,6 +49,9 @@ def checked(name: str, table: pd.DataFrame) -> pd.DataFrame:
             table[column] = values.astype(np.int64)
         elif column in SHARES and (odd := values.notna() & ~values.between(0, 1)).any():
             raise Odd(f"its table /{name} has the {column} {values[odd].iloc[0]}")
-        elif values.dtype.kind == "u" and column != "replica_hash":
-            table[column] = values.astype(np.float64)
+        elif column != "replica_hash":
+            values = values.astype(np.float64) if values.dtype.kind == "u" else values
+            is_huge = values.abs() > LARGEST
+            # A loss is known to be that large; no time and no number of bytes is.
+            table[column] = values.mask(is_huge, np.inf if "loss" in str(column) else np.nan) if is_huge.any() else values
     return table

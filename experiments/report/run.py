@@ -306,7 +306,8 @@ class Run:
 
     @property
     def epoch_s(self) -> float | None:
-        return self.time("epoch_s")
+        value = self.time("epoch_s")
+        return None if value is None or math.isnan(value) else value
 
     @property
     def hidden_s(self) -> float | None:

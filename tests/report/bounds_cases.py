@@ -153,19 +153,19 @@ def markdown_has_no_markup(folder: pathlib.Path) -> None:
 
 
 def odd_values(folder: pathlib.Path) -> None:
-    """Attributes and rows of which nothing can be made: a sentence each, and the rest is reported."""
+    """Attributes and rows of which nothing can be made: a sentence each, and the rest is reported, with its plots."""
     def changed(name: str, edit: Any, code: int = 0) -> str:
         path = write_log(folder / f"{name}.h5", ranks=2, epochs=[EPOCH] * 3)
         with h5py.File(path, "r+") as file:
             edit(file)
         return quick(folder, path.name, "--all", code=code).stderr
 
-    def put(table: str, column: str, value: Any, kind: str | None = None) -> Any:
+    def put(table: str, column: str, value: Any, kind: str | None = None, in_all: bool = False) -> Any:
         def edit(file: h5py.File) -> None:
             rows = file[table][:]
             if kind:
                 rows = rows.astype([(name, kind if name == column else rows.dtype[name]) for name in rows.dtype.names])
-            rows[column][-1] = value
+            rows[column][slice(None) if in_all else -1] = value
             del file[table]
             file[table] = rows
         return edit
@@ -181,4 +181,10 @@ def odd_values(folder: pathlib.Path) -> None:
                                        ("sessions", "first_epoch", 2**62, None), ("buckets", "bucket", -1, None)):
         has(changed("rows", put(table, column, value, kind)),
             f"its table /{table} has the {column} {value}, which no run has; the table is left out")
+    for column, value in (("train_loss", 1e308), ("test_loss", 1e308), ("epoch_s", float("inf")), ("epoch_s", 1e308),
+                          ("sent_bytes", 2**63 - 1)):
+        for in_all in (False, True):
+            changed("huge", put("epochs", column, value, None, in_all))
+            quick(folder, "huge.h5", "--html", "page.html")  # throws what is not caught
+            parse_page(folder / "page.html")
     has(changed("version", lambda file: file.attrs.__setitem__("format_version", "1"), 3), "has format_version '1'; this")
