@@ -576,7 +576,7 @@ def parts_of_other_formats() -> None:
         assert os.path.getsize(parts[0]) < size and len(parts) == len(older)
         done = run(2, "again.h5", *words, "--resume")
         assert f"resumed from step {step} (epoch 1) of ck" in done.stdout, done.stdout
-        assert "do not say whose they are (format 1)" in re.sub(r"\s+", " ", done.stdout), done.stdout
+        assert "(format 1) do not store rank and step" in re.sub(r"\s+", " ", done.stdout), done.stdout
         assert_same_training("whole.h5", "again.h5")
     # Of a later one: the checkpoint before is taken, and without one nothing is removed.
     for later, code in (([steps_in("kept")[-1]], 0), (steps_in("kept"), 3)):
