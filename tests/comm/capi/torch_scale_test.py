@@ -270,12 +270,13 @@ def scales_that_cannot_be_followed_are_refused() -> None:
 
     backward(scaler)
     state.allreduce_gradients(net)
-    # A rank without a batch does as the others, whose scale has not changed.
-    net.zero_grad(set_to_none=True)
-    if dptrain_comm.rank() == 0:
-        backward(scaler)
-    state.allreduce_gradients(net)
-    assert dptrain_comm.size() == 1 or state._loss_scale.last == 65536.0
+    # A rank without a batch does as the others, with gradients of None or zeros.
+    for to_none in (True, False):
+        net.zero_grad(set_to_none=to_none)
+        if dptrain_comm.rank() == 0:
+            backward(scaler)
+        state.allreduce_gradients(net)
+        assert dptrain_comm.size() == 1 or state._loss_scale.last == 65536.0, to_none
 
     if dptrain_comm.size() > 1:  # one rank has nothing that a scale could be wrong for
         other.number = 1024.0

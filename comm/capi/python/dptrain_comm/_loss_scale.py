@@ -90,6 +90,10 @@ def _unscaled(scaler) -> set[int]:
             for group in optimizer.param_groups for parameter in group["params"]}
 
 
+def _is_any(gradient) -> bool:
+    return gradient is not None and bool(gradient.detach().any())
+
+
 class LossScale:
     """The scale of the last step's loss; 1 without a scaler."""
 
@@ -99,16 +103,17 @@ class LossScale:
         self._has_warned = False
         watch()
 
-    def change(self, parameters: list) -> float:
+    def change(self, pairs: list) -> float:
         """The scale of this step's loss over that of the last one. Once a step, when its backward pass has begun.
 
-        parameters: whose gradients are exchanged, as far as they are known. Without any the scaler of the last step counts:
-        this rank has made no backward pass, and others have.
+        pairs: parameters and their gradients that are exchanged, as far as they are known. If all are None or zeros, this rank
+        may have made no backward pass, and others have: the scaler of the last step counts.
         """
         scalers = _noted[:]
         _noted.clear()
-        if not parameters and not scalers and self._scaler is not None:
+        if not scalers and self._scaler is not None and not any(_is_any(gradient) for _, gradient in pairs):
             scalers = [self._scaler]
+        parameters = [parameter for parameter, gradient in pairs if gradient is not None]
         scales = sorted({self._scale_of(scaler, parameters) for scaler in scalers} or {1.0})
         if len(scales) > 1:
             raise Error(2, f"the losses of this step have the scales {' and '.join(f'{scale:g}' for scale in scales)}: exchange the "

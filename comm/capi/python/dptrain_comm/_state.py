@@ -243,7 +243,7 @@ class State:
             self._log.step_begins()
         if not self._is_seen():
             return
-        factor = self._loss_scale.change([parameter for parameter, gradient in pairs if gradient is not None])
+        factor = self._loss_scale.change(pairs)
         if factor != 1.0:
             self._scale_kept(factor)
         progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
