@@ -51,10 +51,26 @@ def by_hand(_rank: int = 0) -> None:
 def together(_rank: int, all_are_here) -> None:
     all_are_here.wait()  # one that begins when another has ended may take its identity
     by_hand()
+    all_are_here.wait()
 
 
 def spawned() -> None:
     torch.multiprocessing.spawn(together, nprocs=2, args=(torch.multiprocessing.get_context("spawn").Barrier(2),))
+
+
+def one_loads() -> None:
+    """Rank 1 alone goes back to an earlier state in the middle of a run. The error of one rank must end all of them."""
+    net = nn.Linear(300, 100)
+    state = dptrain_comm.init("q4", **LINK)
+    saved: dict = {}
+    for step in range(6):
+        if step == 2:
+            saved = state.state_dict()
+        if step == 5 and dptrain_comm.rank() == 1:
+            state.load_state_dict(saved)
+        net.zero_grad()
+        net(torch.randn(4, 300)).square().sum().backward()
+        state.allreduce_gradients(net)
 
 
 def accelerated() -> None:
@@ -107,7 +123,7 @@ def sparse() -> None:
     ddp(torch.tensor([1, 2])).sum().backward()
 
 
-PROGRAMS = {"sparse": sparse, "ddp": lambda: through_ddp(dptrain_comm.init_process_group),
+PROGRAMS = {"sparse": sparse, "one_loads": one_loads, "ddp": lambda: through_ddp(dptrain_comm.init_process_group),
             "torchs_group": lambda: through_ddp(lambda: torch.distributed.init_process_group("gloo")),
             "by_hand": by_hand, "spawned": spawned, "accelerate": accelerated,
             "lightning": lambda: with_lightning(1, True), "lightning_of_two": lambda: with_lightning(2, False),
@@ -155,6 +171,8 @@ def launched(mpirun: str) -> None:
         trains(python, how, 1)
         trains(under_mpi, how, 2)
     refused(under_mpi, "sparse", "has a sparse gradient", 2, "sparse=False")
+    refused(under_mpi, "one_loads", "rank 0 goes on from step 5, rank 1 from step 2: every rank must load", 3, "or none of them")
+    refused([mpirun, "-np", "3", *python], "one_loads", " goes on from step ", 3, "rank 1 ")
     refused(under_mpi, "spawned", "of this job is process", 1)  # torch's own code, whatever the processes end with
     if torch.__version__.startswith("1.") and sys.version_info >= (3, 11):
         print("torchrun of PyTorch 1 fails in Python 3.11 and was not tried", flush=True)
