@@ -82,6 +82,11 @@ def damaged(saved: dict) -> list:
                             ("is damaged or cut off", torch.cat([bytes_of_exchange, bytes_of_exchange[:1]])),
                             ("allowed: None, or a tensor of torch.uint8", bytes_of_exchange.float())):
         cases.append(("exchange", {**saved, "exchange": exchange}, words))
+    number, whole = "None, or a finite number above 0", "a whole number, 0 or more"
+    for name, allowed, others in (("loss_scale", number, (0, -1.0, float("nan"), float("inf"), "", True, b"", {})),
+                                  ("step", whole, (None, -1, 1.5, True, "", torch.ones(2))), ("rank", whole, (None, -1, "0")),
+                                  ("size", whole, ([],))):
+        cases += [(name, {**saved, name: other}, f"; allowed: {allowed}") for other in others]
     for words, late in (("has the key 'a'", {"a": values}), ("has the key -1", {-1: values}),
                         ("late has values for slot 99; the exchange has the slots 0 to 3", {99: values}),
                         ("late has values of the shape [2]", {slot: values.reshape(-1)[:2]}),
