@@ -178,17 +178,17 @@ def launched(mpirun: str) -> None:
         print("torchrun of PyTorch 1 fails in Python 3.11 and was not tried", flush=True)
     else:
         for how in ("ddp", "torchs_group"):
-            refused(torchrun, how, "WORLD_SIZE=2, from torchrun", 1)
+            refused(torchrun, how, "WORLD_SIZE=2 (set by ", 1)
         refused([mpirun, "-np", "2", *torchrun], "by_hand", "of this job is process", 1)
     if has("accelerate"):
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1",
                   "--mixed_precision", "no", "--dynamo_backend", "no"]
         trains(under_mpi, "accelerate", 2)
-        refused([*launch, "--multi_gpu"], "accelerate", "WORLD_SIZE=2, from torchrun", 1)
+        refused([*launch, "--multi_gpu"], "accelerate", "WORLD_SIZE=2 (set by ", 1)
         trains([*launch, "--cpu"], "by_hand", 1)  # without a host file it starts one process
     if has("lightning"):
         trains(under_mpi, "lightning", 2)
-        refused(python, "lightning_of_two", "WORLD_SIZE=2, from torchrun, accelerate or Lightning")
+        refused(python, "lightning_of_two", "WORLD_SIZE=2 (set by ")
         refused(python, "lightning_of_two_started", "rank 0 of 2 in torch.distributed (WORLD_SIZE=2)")
         refused(under_mpi, "lightning_of_two", "devices=1 in Lightning")
 
