@@ -1,5 +1,4 @@
-// What the governor of the rate must know of the exchange (rate/rate_governor.hpp), read from the
-// reducer.
+// Reads the inputs of the rate's governor (rate/rate_governor.hpp) from the reducer.
 #pragma once
 
 #include <optional>

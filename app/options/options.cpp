@@ -248,7 +248,7 @@ void Builder::for_each_row(
   }
 }
 
-// What is given without a use is refused, or gives way to a higher layer.
+// An option without a use is refused, or yields to a higher layer.
 void Builder::resolve_use(const OptionRow& row, const std::string& name) {
   if (!row.has_use || !resolved_uses_.insert(name).second) return;
   const std::string& other = row.only_with.option;

@@ -28,7 +28,7 @@ std::string keys_of_name(const OptionRow& row, const std::string& name) {
   return keys.empty() ? name + " has no keys" : fmt::format("known: {}", fmt::join(keys, ", "));
 }
 
-// Where the keys begin; npos: there are none.
+// Position of the first key; npos: there is none.
 std::size_t keys_begin(const OptionRow& row, std::string_view text) {
   const std::size_t colon = text.find(':'), equals = text.find('=');
   if (!row.implied_name.empty() && equals < colon) return 0;

@@ -45,7 +45,7 @@ struct OptionRow {
   // this call of the program (--help, --config).
   bool is_setting = true;
   OnlyWith only_with = {};
-  // Of an option with keys (options_keyed.hpp): its keys, and the name of a value that has none.
+  // For an option with keys (options_keyed.hpp): its keys, and the name that keys alone stand for.
   std::vector<OptionRow> keys = {};
   std::string implied_name = {};
   // Keys that are not among `keys` are a part of the name, whose reader has them.
@@ -54,8 +54,7 @@ struct OptionRow {
   bool has_optional_value = false;
   // The default of a key, and of an option with a condition where the table is bound to defaults.
   std::string preset = {};
-  // Of a key: the names of the option that have it (empty: all), and whether its value has keys
-  // itself.
+  // For a key: the names that accept it (empty: all), and whether its value has keys itself.
   std::vector<std::string> names = {};
   bool takes_keys = false;
   // Assigns the field from text; throws Error(usage).

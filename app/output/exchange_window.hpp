@@ -10,7 +10,7 @@ struct ExchangeWindow {
   std::string when = "behind backward";
   // Buckets leave one after the other, so the last ones have the least time.
   bool is_by_bucket = true;
-  // What gives an exchange more time, and whether fewer bits are another way.
+  // Advice that gives an exchange more time; may_send_less: fewer bits help, too.
   std::string remedy =
       "fewer exchanges (--sync-every 4, or --sync-every auto), a larger --batch-size or "
       "--accumulate, fewer hosts";

@@ -87,7 +87,7 @@ double measure_step(Run& run, double images) {
   return mine.update_s + mine.backward_end_s * images / samples;
 }
 
-// What the short run knows of the one that it stands for.
+// Facts of the short run that the check of the real one needs.
 struct Rehearsed {
   RunFacts facts;
   std::size_t images = 0;           // of the training set

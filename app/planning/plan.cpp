@@ -172,7 +172,7 @@ PlanRow row_of(const std::string& codec, std::size_t sync_every, const StepChoic
   return row;
 }
 
-// What the planned runs are trained on.
+// The training images of the planned runs.
 struct TrainingImages {
   std::size_t count = 0;
   std::vector<std::string> layers;  // norms_of_single_values()

@@ -53,7 +53,7 @@ struct ReplicaOptions {
   bool accumulates = false;  // steps may have several parts
   AverageOptions averages = {};
   bool exchange = true;  // false: every rank trains its own model
-  // Of all ranks, if batch normalisation works on the images of all; 1: on each rank's own.
+  // The number of ranks whose images batch normalisation takes together; 1: each rank's own.
   std::size_t batch_norm_ranks = 1;
   std::optional<RoundOptions> rounds = {};  // epochs may have rounds
   // Fields that depend on the optimiser's settings are filled in here.
@@ -104,7 +104,7 @@ class Replica {
   // Instead of update(), for a step that is skipped: its images leave no trace in the running
   // statistics either. One that is not a number would stay in them for ever.
   void skip_update();
-  // Of the running epoch.
+  // The policy of the running epoch.
   [[nodiscard]] SyncPolicy& policy() { return policies_.now(); }
   [[nodiscard]] SyncPolicies& policies() { return policies_; }
 
@@ -128,7 +128,7 @@ class Replica {
   // Instead of evaluate(): the logits, a row for each image.
   [[nodiscard]] std::vector<float> logits();
 
-  // Where the steps' times go; every step ends with clock().updated().
+  // The clock of the steps' parts; every step ends with clock().updated().
   [[nodiscard]] StepClock& clock() { return clock_; }
 
   // The parameters as an exchange sees them.

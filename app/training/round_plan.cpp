@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kEntry = "round_steps";
 
-// What an earlier run has chosen for that epoch; behind its last one, as for that.
+// The choice of an earlier run for that epoch; after its last epoch, the last choice.
 std::optional<std::size_t> steps_of(const std::string& list, std::size_t epoch) {
   if (list.empty()) return std::nullopt;
   const std::vector<std::string> numbers = split_at_commas(list);

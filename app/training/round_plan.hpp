@@ -25,7 +25,7 @@ class RoundPlan {
   // measured in the epoch before.
   void choose(std::size_t epoch, const EpochTally& last);
 
-  // What was chosen for each epoch so far is a part of a checkpoint.
+  // A checkpoint has the choices of all epochs so far.
   void save(CheckpointHead& head) const;
   void restore(const CheckpointHead& head);
 

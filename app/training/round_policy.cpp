@@ -177,7 +177,7 @@ void RoundPolicy::take_common(std::size_t steps, double progress, bool is_late) 
   parts_.averages.reset_lookahead();
 }
 
-// What the round has changed is lost in all that exchanges and averages keep, too.
+// Undoes the lost round in the residual and in the averages.
 void RoundPolicy::forget_lost() {
   sync().bring_back_residual();
   parts_.averages.reset_lookahead();

@@ -15,14 +15,14 @@ class RoundPolicy final : public OwnSteps {
   RoundPolicy(SyncParts& parts, const RoundOptions& options,
               const net::OptimizerOptions& optimizer);
 
-  // Of the rounds that begin from here on, in steps.
+  // The length in steps of all rounds that begin from now on.
   void set_length(std::size_t steps) { length_ = steps; }
   // The parameters are the same on all ranks. has_gradients: gradients were exchanged until now;
   // what waits of them becomes a change of parameters, as the learning rate would have made of it.
   void begin(double learning_rate, bool has_gradients);
 
   void plan_step(const StepPlace&) override {}  // an exchange is sampled where its round ends
-  // So that the mean of the ranks' gradients is the sum that is exchanged without rounds.
+  // With this divisor the mean of the ranks' gradients equals the sum at every step.
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
     return static_cast<double>(global_samples) / static_cast<double>(options_.ranks);
   }

@@ -43,7 +43,7 @@ bool is_single_in_one_step(const ImageDivision& division, const Batch& batch) {
   return has_single_image(division, {division.samples, batch.parts}, 0);
 }
 
-Where where_of(const ImageDivision& division) { return find_single_images(division).where; }
+Where single_images_in(const ImageDivision& division) { return find_single_images(division).where; }
 
 bool needs_smaller_parts(const ImageDivision& division, const SingleImageRemedies& can,
                          Where wanted_at_most) {
@@ -54,7 +54,7 @@ bool needs_smaller_parts(const ImageDivision& division, const SingleImageRemedie
   if (can.accumulate <= 1 || is_of_part) return false;
   ImageDivision whole = division;
   for (Batch& batch : whole.batches) batch.parts = 1;
-  return where_of(whole) <= wanted_at_most;
+  return single_images_in(whole) <= wanted_at_most;
 }
 
 std::string layers_text(const std::vector<std::string>& layers) {
@@ -138,7 +138,7 @@ std::string remedies_text(const SingleImages& found, const ImageDivision& divisi
     ImageDivision fewer = division;
     const Where wanted = is_always ? Where::in_some_steps : Where::nowhere;
     while (--fewer.ranks > 0) {
-      if (where_of(fewer) <= wanted) return "fewer ranks";
+      if (single_images_in(fewer) <= wanted) return "fewer ranks";
     }
     return is_always ? "another folder in --checkpoint for a run with other options" : "";
   }
@@ -146,7 +146,7 @@ std::string remedies_text(const SingleImages& found, const ImageDivision& divisi
                                              : remedies_in_some_steps(found, division, can);
   ImageDivision together = division;
   together.sync_bn = true;
-  const bool helps = !division.sync_bn && where_of(together) == Where::nowhere;
+  const bool helps = !division.sync_bn && single_images_in(together) == Where::nowhere;
   if (can.can_sync_bn && helps) texts.emplace_back("--sync-bn on");
   if (can.can_sync_bn && is_always && division.ranks == 1) {
     texts.emplace_back("several ranks with --sync-bn on");

@@ -50,15 +50,15 @@ struct RoundOptions {
   std::size_t delay = 0;
 };
 
-// What a policy works with. All but the spans and numbers belongs to the replica.
+// The parts of a replica that a policy uses. The replica owns all but the spans and numbers.
 struct SyncParts {
   Device& device;
   net::Network& network;
   Averages& averages;
   EarlierParts& earlier;
   StepClock& clock;
-  // What is exchanged: the model's gradients or, if rounds have a delay, memory of its own, since
-  // the next round's gradients are computed meanwhile.
+  // The exchanged values: the model's gradients or, if rounds have a delay, memory of its own,
+  // since the next round computes gradients meanwhile.
   std::span<float> exchanged = {};
   // By tensor: weight decay that is part of the gradient, as the exchange adds the momentum; 0: the
   // optimiser does both.
@@ -136,7 +136,7 @@ class SyncPolicy {
   // Collective, after a checkpoint was read by other ranks than those that wrote it: makes the
   // parameters equal. This rank stands for that many of the earlier ones.
   virtual void merge_ranks(Communicator& comm, std::size_t counts_for);
-  // What is the policy's own; it comes before the model's state.
+  // Lists the policy's own state, which comes before the model's.
   virtual void list_state(StateVisitor& visitor);
   // Whether parameters and the optimiser's state are the same on all ranks between steps.
   [[nodiscard]] virtual StateShare model_share() const { return StateShare::replicated; }
@@ -178,7 +178,7 @@ class SyncPolicies {
   SyncPolicies& operator=(const SyncPolicies&) = delete;
 
   [[nodiscard]] SyncParts& parts() { return parts_; }
-  // Of the running epoch.
+  // The policy of the running epoch.
   [[nodiscard]] SyncPolicy& now() { return *now_; }
   [[nodiscard]] const SyncPolicy& now() const { return *now_; }
   // Before the first step of an epoch. round_steps: the steps of a round; 0: no rounds. Returns

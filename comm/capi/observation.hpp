@@ -1,4 +1,4 @@
-// What an exchange reports of itself: costs, buckets, the codecs' rate. In the structs of the C
+// Reports of an exchange: costs, buckets, the codecs' rate. They have the structs of the C
 // interface; dptrain_comm.cpp gives them to callers, whose structs may be older.
 #pragma once
 

@@ -6,7 +6,7 @@
 //     seal        4 bytes (comm/mpi/seal.hpp)
 //
 // All numbers are little-endian. A rank that starts a bucket sends a *start notice* to all others.
-// So a rank knows whether it waits for a rank that has not begun or for the network.
+// It tells a rank whether it waits for another rank or for the network.
 #pragma once
 
 #include <bit>
@@ -45,9 +45,8 @@ struct MessageHeader {
   }
 };
 
-// What the partial sums of a segment have taken so far, and what ranks report of themselves
-// (RateWord). The note of a partial sum counts it and those that are in it; that of a total is
-// complete.
+// The bytes of a segment's partial sums so far, and a word of the ranks (RateWord). The note of a
+// partial sum counts it and those that are in it; that of a total is complete.
 struct RateNote {
   static constexpr std::uint16_t kAlarm = 0x8000;
 
@@ -57,7 +56,7 @@ struct RateNote {
 };
 
 inline constexpr std::size_t kMessageHeaderBytes = sizeof(MessageHeader);
-// Of every message: its header and its seal.
+// The header and the seal, which every message has.
 inline constexpr std::size_t kMessageFrameBytes = kMessageHeaderBytes + kSealBytes;
 static_assert(kMessageHeaderBytes == 16 && sizeof(RateNote) == 8 &&
               std::endian::native == std::endian::little);

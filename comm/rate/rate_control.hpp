@@ -56,7 +56,7 @@ class RateWish {
   std::uint16_t code_ = kNone;
 };
 
-// What ranks report of themselves, in rate notes (exchange/message_header.hpp).
+// The report of one rank in a rate note (exchange/message_header.hpp).
 struct RateWord {
   static constexpr std::uint16_t kNone = 0xffff;
   // Which of the two `code` is. The same on all ranks, always.

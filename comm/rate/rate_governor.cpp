@@ -72,7 +72,7 @@ void RateGovernor::start_anew(double scale) {
 
 // ---- before a step ------------------------------------------------------------------------------
 
-// Where the bits of an exchange are that begins in this step or later.
+// Index in planned_bits of the first exchange that begins in this step or later.
 std::optional<std::size_t> RateGovernor::planned_from(std::uint64_t step) const {
   const std::vector<double>& bits = options_.planned_bits;
   if (!options_.limits || bits.empty()) return std::nullopt;
@@ -206,7 +206,7 @@ void RateGovernor::skip_step() {
   histograms_.reset();
 }
 
-// What this rank tells the others in the next step.
+// Prepares this rank's report for the next step.
 void RateGovernor::take_squares(const RateTally& tally, std::optional<std::size_t> grown_bucket) {
   told_ = {RateErrors::kNone, 0};
   const SiteSquares& squares = tally.own_squares;

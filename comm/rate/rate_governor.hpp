@@ -73,7 +73,7 @@ class RateGovernor {
   // This rank's part of the sum over ranks that follow() gets, for its own values.
   [[nodiscard]] std::array<std::int64_t, 2> own_step(const MagnitudeHistogram& values) const;
   void follow(const std::array<std::int64_t, 2>& sum) { controller_.follow(sum); }
-  // What it refers to lives until end_step().
+  // Its pointers are valid until end_step().
   [[nodiscard]] RateOrder order(double now_s);
 
   // ---- after a step
@@ -125,16 +125,16 @@ class RateGovernor {
   RateController controller_;
   ResidualGuard guard_;
   DenseChoice dense_choice_;
-  // What this rank tells the others, from the last step that it has measured: the code of its
+  // This rank's report, from the last step that it has measured: the code of its
   // errors, and whether its residual has grown beyond the most.
   std::array<std::int64_t, 2> told_ = {RateErrors::kNone, 0};
   std::optional<StepWatch> watch_;
 
-  // Of the step that has begun.
+  // The running step.
   RatedStep step_;
   double planned_bits_;
   std::optional<std::size_t> planned_at_;  // in planned_bits of the options
-  // Of the first step.
+  // Filled in the first step.
   std::unique_ptr<std::array<MagnitudeHistogram, kRateSites>> histograms_;
 
   RateReport report_;

@@ -57,7 +57,7 @@ class BucketExchanges {
   // The sum of squares of the bucket's residual; 0 if its codec has no feedback.
   [[nodiscard]] double residual_squares(std::size_t bucket) const;
 
-  // Of one exchange of that bucket; Reducer's functions of these names say more.
+  // For one exchange of that bucket; Reducer documents these functions.
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;

@@ -1,6 +1,6 @@
-// What a rank keeps of its gradient from step to step, and what a resumed run needs: the residual
-// (what encoders have dropped, which is sent later) and the velocity (momentum before the exchange,
-// velocity.hpp). Each exists once an exchange needs it.
+// The state of a rank's gradient, which a resumed run needs: the residual (dropped by encoders, to
+// be sent later) and the velocity (momentum before the exchange, velocity.hpp). Each exists once an
+// exchange needs it.
 //
 // The residual is memory of the device, if one is given, otherwise of the host; the velocity is
 // host memory. Nothing here communicates. Use it between steps; the exchanges have its memory

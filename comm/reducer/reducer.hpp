@@ -149,7 +149,7 @@ class Reducer {
   // The message latencies, one after the other, of one exchange of that bucket: the topology's
   // hops, with powersgd once for each of its two exchanges.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const { return exchanges_.hops(bucket); }
-  // Of this rank.
+  // For this rank.
   [[nodiscard]] double wire_factor(std::size_t bucket) const {
     return exchanges_.wire_factor(bucket);
   }

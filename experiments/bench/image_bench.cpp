@@ -93,7 +93,7 @@ class JpegFolder {
   [[nodiscard]] std::string path() const { return path_.string(); }
 
  private:
-  // Of this process alone, so that nobody else can put links into it.
+  // A folder of this process alone, so that nobody else can plant links in it.
   static std::filesystem::path make_folder() {
     std::string name = std::filesystem::temp_directory_path() / "dptrain-image-bench-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) {

@@ -1,4 +1,4 @@
-// What /proc and the environment tell about processes.
+// Facts about processes, from /proc and the environment.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,4 @@
-// What threads did when: slices of time, for dptrain's --trace (io/files/trace_file.hpp writes
-// them).
+// Slices of the threads' time, for dptrain's --trace (io/files/trace_file.hpp writes them).
 //
 // A *track* is the list of one thread's *slices*, with begin and end on the host's steady clock. It
 // takes the slices of a *window* of steps and has its memory before they begin: what does not fit

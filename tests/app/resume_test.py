@@ -578,7 +578,7 @@ def parts_of_other_formats() -> None:
         assert f"resumed from step {step} (epoch 1) of ck" in done.stdout, done.stdout
         assert "(format 1) do not store rank and step" in re.sub(r"\s+", " ", done.stdout), done.stdout
         assert_same_training("whole.h5", "again.h5")
-    # Of a later one: the checkpoint before is taken, and without one nothing is removed.
+    # Parts of a later format: the checkpoint before is taken, and without one nothing is removed.
     for later, code in (([steps_in("kept")[-1]], 0), (steps_in("kept"), 3)):
         shutil.rmtree("ck")
         shutil.copytree("kept", "ck")
@@ -614,7 +614,7 @@ def other_instructions() -> None:
     """From AVX-512 to AVX2 and back: the state is the same, the bits of what follows are not, and a line says so."""
     can_limit_instructions()
     every = {"first": "ALL", "second": "AVX2"}
-    # Where an earlier run measured them, the checkpoint has algorithms that the other instructions lack.
+    # --autotune on: the checkpoint has algorithms that the other instruction set lacks.
     words = ("--compress", "q4", "--autotune", "on", "--epochs", "2", "--lr", "0.01", "--export", "w.h5")
 
     def start(names: str, log: str, *more: str) -> subprocess.CompletedProcess:

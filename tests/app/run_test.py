@@ -248,7 +248,7 @@ def gpu_rounds() -> None:
     cpu = run(2, "cpu.h5", *gpu, "--device", "cpu")["epochs"][:]
     assert np.array_equal(cpu["sent_bytes"], logs[0]["sent_bytes"])
     assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
-    # So do a sum that comes late, and a rate that looks at values (ecq, which the host codes).
+    # A late sum, and a rate that looks at values (ecq, coded by the host), give the same bits, too.
     for number, more in enumerate((("--sync-every", "3", "--sync-delay", "1", "--compress", "q4"),
                                    ("--sync-every", "2", "--compress", "ecq:bits=1"))):
         logs = [run(2, f"{path}{number}.h5", *gpu, *more, "--limit-train", "20", "--gpu-exchange", path)["epochs"][:]

@@ -28,7 +28,7 @@ std::size_t flipped_bit = 0;
 
 constexpr std::size_t kSegment = 2048, kElements = 50'000;  // floats, of a bucket
 
-// What is due on a ring of four as the first message from rank 1 to rank 2 (message_header.hpp),
+// The first message from rank 1 to rank 2 that is due on a ring of four (message_header.hpp),
 // with a payload of the right length that no encoder writes: its scale is NaN.
 std::vector<std::byte> damaged_segment(std::uint64_t step) {
   const std::size_t segments = (kElements / 4 + kSegment - 1) / kSegment;

@@ -139,7 +139,7 @@ std::vector<std::string> tensors_of(const net::Graph& graph) {
   return lines;
 }
 
-// What model_tensors.py prints, by model and sorted.
+// The output of model_tensors.py, by model and sorted.
 std::map<std::string, std::vector<std::string>> printed_tensors(const std::string& words) {
   const std::string command = std::string(DP_PYTHON " -I " DP_MODEL_TENSORS_PY " ") + words;
   std::FILE* out = ::popen(command.c_str(), "r");

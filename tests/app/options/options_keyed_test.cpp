@@ -165,7 +165,7 @@ TEST(RemovedOptions, AFileIsRefusedInTheSameWords) {
   }
 }
 
-// What checkpoints of earlier versions have.
+// Checkpoints of earlier versions have these.
 TEST(RemovedOptions, AreTranslated) {
   using Map = std::map<std::string, std::string>;
   EXPECT_EQ(with_keys(Map{{"optimizer", "muon"},

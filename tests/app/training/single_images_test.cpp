@@ -151,7 +151,7 @@ TEST(SingleImages, WarningsNameLayerAndRemedy) {
 
 TEST(SingleImages, WarningsNameTheCause) {
   const auto remedies = [](const std::string& text) { return text.substr(text.find("; ") + 2); };
-  // Of whole steps, and of a last one.
+  // A whole step and a last step, in one run.
   std::string all = text({.samples = 8, .batches = {{4, 1}, {1, 1, true}}}, {});
   EXPECT_TRUE(all.starts_with("in 8 of 8 steps of an epoch (batch of 1) "));
   all = all.substr(all.find("is the same for all images"));

@@ -457,7 +457,7 @@ std::string case_name(const testing::TestParamInfo<std::string>& spec) {
 }
 INSTANTIATE_TEST_SUITE_P(Codecs, RunState, testing::ValuesIn(all_codecs()), case_name);
 
-// What earlier versions wrote as options that are keys today, with and without a use for them.
+// Earlier versions wrote options that are keys today, with and without a use for them.
 TEST(Fingerprint, OptionsOfEarlierVersionsAreCompared) {
   Options options;
   CheckpointHead head;

@@ -61,7 +61,7 @@ TEST(ForeignLauncher, CountsTheProcessesOfEveryLauncher) {
     EXPECT_EQ(found_in({{size, "3x"}, {rank, "0"}}, 1), "") << size;
     EXPECT_EQ(found_in({{size, "3"}, {rank, "2"}}, 3, 2), "") << size;
   }
-  // Of this host, on which MPI may have a part of its ranks.
+  // The launcher counts this host's processes; MPI may have other hosts as well.
   for (const char* size : {"2", "4"}) {
     EXPECT_EQ(found_in({{"LOCAL_WORLD_SIZE", size}, {"LOCAL_RANK", "0"}}, 4), "");
   }

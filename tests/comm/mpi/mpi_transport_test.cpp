@@ -1,4 +1,4 @@
-// What comm/mpi/transport.hpp promises, by MPI and by MPI behind a slow link.
+// The contract of comm/mpi/transport.hpp, by MPI and by MPI behind a slow link.
 #include "comm/mpi/mpi_transport.hpp"
 
 #include <gtest/gtest.h>
