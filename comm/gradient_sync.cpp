@@ -139,12 +139,6 @@ void GradientSync::set_loss_scale(double scale) {
   if (has_threshold) reducer_->replace_codecs(specs);
 }
 
-void GradientSync::all_mean(std::span<float> values) {
-  const double begin_s = seconds_now();
-  reducer_->all_mean(values);
-  if (StepWatch* const steps = watch()) steps->add_exposed(seconds_now() - begin_s);
-}
-
 void GradientSync::scale_residual(float factor) { reducer_->scale_residual(factor); }
 
 void GradientSync::keep_residual() {

@@ -117,8 +117,6 @@ class GradientSync {
   // it, and sets it after a state was loaded. Collective.
   [[nodiscard]] double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);
-  // Collective, between steps: Reducer::all_mean, which no rate takes for computation.
-  void all_mean(std::span<float> values);
   // Between steps: multiplies what has not been delivered yet.
   void scale_residual(float factor);
   // Between steps: keeps a copy of what has not been delivered yet; and brings it back, so that an

@@ -18,10 +18,6 @@ double place_of_rate(const ScheduleOptions& options, double step) {
   return options.is_by_epoch ? std::floor(step / per_epoch) * per_epoch : step;
 }
 
-bool has_warmup(const ScheduleOptions& options) {
-  return options.kind != ScheduleKind::onecycle && options.kind != ScheduleKind::triangular;
-}
-
 // Where the rise ends: of a warm-up, the first of OneCycleLR's two phases, which end at their steps
 // inclusive, or triangular's.
 double end_of_rise(const ScheduleOptions& options) {

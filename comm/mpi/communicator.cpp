@@ -248,33 +248,28 @@ void Communicator::all_to_all_bytes(std::span<const std::byte> mine,
   }
 }
 
-// Gathers kPart values of each rank at a time, adds them as `Sum` in the order of ranks, and keeps
-// result_of(sum).
-template <class Sum, class T, class ResultOf>
-void Communicator::add_in_parts(std::span<T> values, ResultOf result_of) {
+// Gathers kPart values of each rank at a time and adds them in the order of ranks.
+template <class T>
+void Communicator::add_in_parts(std::span<T> values) {
   const auto ranks = static_cast<std::size_t>(size_);
   std::vector<T> all(std::min(values.size(), kPart) * ranks);
   for (std::size_t begin = 0; begin < values.size(); begin += kPart) {
     const std::span<T> part = values.subspan(begin, std::min(kPart, values.size() - begin));
     all_gather_bytes(std::as_bytes(part), all.data());
     for (std::size_t i = 0; i < part.size(); ++i) {
-      Sum sum = 0;
-      for (std::size_t r = 0; r < ranks; ++r) sum += static_cast<Sum>(all[r * part.size() + i]);
-      part[i] = result_of(sum);
+      T sum = 0;
+      for (std::size_t r = 0; r < ranks; ++r) sum += all[r * part.size() + i];
+      part[i] = sum;
     }
   }
 }
 
 void Communicator::all_sum(std::span<std::int64_t> values) {
-  add_in_parts<std::int64_t>(values, [](std::int64_t sum) { return sum; });
+  add_in_parts(values);
 }
 
 void Communicator::all_sum(std::span<double> values) {
-  add_in_parts<double>(values, [](double sum) { return sum; });
-}
-
-void Communicator::all_mean(std::span<float> values) {
-  add_in_parts<double>(values, [this](double sum) { return static_cast<float>(sum / size_); });
+  add_in_parts(values);
 }
 
 std::int64_t Communicator::all_sum(std::int64_t value) {

@@ -66,7 +66,7 @@ class Communicator {
   //     gather        n + 4, the root nothing; of texts (P-1) 20 and n, the root without n
   //     all_to_all    all parts but its own, and 4 for each
   //     all_gather    (P-1)(n + 4)
-  //     sums, means   as an all_gather of each kPart values
+  //     sums          as an all_gather of each kPart values
   //     agreement     (P-1) 8, and the broadcast of a text if it fails
   [[nodiscard]] std::uint64_t control_bytes() const {
     return control_bytes_ + liveness_.sent_bytes();
@@ -146,9 +146,6 @@ class Communicator {
   void all_sum(std::span<double> values);
   [[nodiscard]] std::int64_t all_sum(std::int64_t value);
   [[nodiscard]] double all_sum(double value);
-  // Collective: means over ranks, in place; values are added as doubles in the order of ranks, in
-  // such parts.
-  void all_mean(std::span<float> values);
   void barrier();
 
   // Collective. If any rank has is_ok == false, all ranks throw an AgreedError with the message and
@@ -233,8 +230,8 @@ class Communicator {
   };
 
   void gather_bytes(std::span<const std::byte> mine, void* all);
-  template <class Sum, class T, class ResultOf>
-  void add_in_parts(std::span<T> values, ResultOf result_of);
+  template <class T>
+  void add_in_parts(std::span<T> values);
   void all_gather_bytes(std::span<const std::byte> mine, void* all);
   void all_to_all_bytes(std::span<const std::byte> mine, std::span<const std::size_t> first_of_rank,
                         std::size_t size, std::span<std::byte> all);

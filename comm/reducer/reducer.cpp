@@ -114,29 +114,6 @@ void Reducer::all_sum(std::span<std::int64_t> values) {
   });
 }
 
-// A part at a time, so that each takes the time of the throttled link.
-void Reducer::all_mean(std::span<float> values) {
-  run([&](Communicator& comm) {
-    meter_.skip();
-    const double begin_s = seconds_now();
-    const double sent_bytes = sizeof(float) * static_cast<double>(comm.size() - 1);  // of a value
-    const bool is_throttled = options_.throttle_bits_per_s > 0.0;
-    const std::size_t part = is_throttled ? Communicator::kPart : values.size();
-    for (std::size_t begin = 0; begin < values.size(); begin += part) {
-      const std::size_t end = std::min(begin + part, values.size());
-      comm.all_mean(values.subspan(begin, end - begin));
-      if (!is_throttled) continue;
-      const double end_s = begin_s + sent_bytes * static_cast<double>(end) /
-                                         LinkModel::goodput(options_.throttle_bits_per_s);
-      for (double left_s = end_s - seconds_now(); left_s > 0; left_s = end_s - seconds_now()) {
-        std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left_s, 0.05)));
-        comm.serve();
-      }
-    }
-    meter_.account_gathering();
-  });
-}
-
 // ---- between steps ------------------------------------------------------------------------------
 
 void Reducer::scale_residual(float factor) {

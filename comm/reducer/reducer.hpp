@@ -113,11 +113,9 @@ class Reducer {
     return thread_->run([&] { return f(communicator_); });
   }
 
-  // Collective, as run(): exchanges between steps for which training waits. Their time counts as
-  // communication. Sums of few values, which cost waiting for the last rank; and means of many,
-  // which go over the throttled link if there is one.
+  // Collective, as run(): a sum of few values, between steps. The time that it waits for the last
+  // rank counts as communication.
   void all_sum(std::span<std::int64_t> values);
-  void all_mean(std::span<float> values);
 
   // What the exchanges have cost since the last call. Waits for the thread as run() does. Residuals
   // are read for their norms, which takes as long as an addition of the gradient.

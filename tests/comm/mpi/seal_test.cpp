@@ -125,11 +125,6 @@ std::vector<Call> calls() {
       {"all_gather", 2, [](Communicator& comm) { (void)comm.all_gather(1.5); }},
       {"all_sum of integers", 2, [](Communicator& comm) { (void)comm.all_sum(std::int64_t{7}); }},
       {"all_sum of doubles", 2, [](Communicator& comm) { (void)comm.all_sum(0.5); }},
-      {"all_mean", 2,
-       [](Communicator& comm) {
-         std::vector<float> values(1000, 1.0f);
-         comm.all_mean(values);
-       }},
       {"agree", 2, [](Communicator& comm) { comm.agree(true, ""); }},
   };
 }

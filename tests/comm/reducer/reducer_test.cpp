@@ -80,19 +80,13 @@ TEST(Reducer, SumsWhateverTheOrderOfReadiness) {
   }
 }
 
-// Means between steps go over the throttled link, and the last rank is waited for; both are the
-// exchange's time.
-TEST(Reducer, WhatRanksExchangeBetweenStepsTakesTheLinksTime) {
+// The last rank of a sum between steps is waited for, which is the exchange's time.
+TEST(Reducer, SumsBetweenStepsTakeTheTimeOfTheLastRank) {
   Communicator comm;
   std::vector<float> gradient(kElements);
-  constexpr double kBits_per_s = 80e6, kLate_s = 0.3;
-  Reducer reducer(comm, gradient, five_buckets("none"), {.throttle_bits_per_s = kBits_per_s});
+  constexpr double kLate_s = 0.3;
+  Reducer reducer(comm, gradient, five_buckets("none"), {});
   const int p = comm.size();
-  std::vector<float> values(Communicator::kPart + 100, static_cast<float>(comm.rank()));
-  reducer.all_mean(values);
-  EXPECT_EQ(values, std::vector<float>(values.size(), static_cast<float>(p - 1) / 2));
-  const double mean_s = reducer.take_times().total.comm_s;
-  EXPECT_GE(mean_s, 32.0 * static_cast<double>(values.size()) * (p - 1) / kBits_per_s);
   reducer.run([](Communicator& c) { c.barrier(); });
   if (comm.rank() + 1 == p) std::this_thread::sleep_for(std::chrono::duration<double>(kLate_s));
   std::vector<std::int64_t> counts = {1, comm.rank()};
