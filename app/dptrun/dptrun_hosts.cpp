@@ -39,13 +39,6 @@ void add(std::vector<RunHost>& hosts, const std::string& option, const RunHost& 
   hosts.push_back(host);
 }
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
-
 bool is_own_address(const std::string& name) {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0) return false;
@@ -92,6 +85,13 @@ pid_t start_question(const std::vector<std::string>& agent, const std::string& h
 }
 
 }  // namespace
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
 
 std::vector<RunHost> parse_hosts(std::string_view text) {
   std::vector<RunHost> hosts;

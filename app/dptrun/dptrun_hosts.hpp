@@ -19,6 +19,8 @@ struct RunHost {
 // Open MPI's form: a line for each host, "a slots=2", comments after #. Throws Error(usage) that
 // names the line.
 [[nodiscard]] std::vector<RunHost> read_hostfile(const std::string& path);
+// Split at blanks.
+[[nodiscard]] std::vector<std::string> words_of(const std::string& text);
 // What parse_hosts() reads.
 [[nodiscard]] std::string to_text(const std::vector<RunHost>& hosts);
 

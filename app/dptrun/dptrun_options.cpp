@@ -92,13 +92,6 @@ OptionTable table_of(DptrunOptions& options, Texts& texts) {
         call_row("help", "print this help, then end", [] {})}}};
 }
 
-std::vector<std::string> words_of(const std::string& text) {
-  std::istringstream stream(text);
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
-
 // The value of dptrain's option "--NAME", if the command has it: "--NAME value" or "--NAME=value".
 std::optional<std::string> word_in(const std::vector<std::string>& command,
                                    const std::string& name) {

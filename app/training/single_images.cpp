@@ -11,9 +11,9 @@ namespace dp {
 namespace {
 
 using Where = SingleImages::Where;
-using Batch = ImageDivision::Batch;
+using DividedBatch = ImageDivision::Batch;
 
-bool has_single_image(const ImageDivision& division, const Batch& batch, std::size_t step) {
+bool has_single_image(const ImageDivision& division, const DividedBatch& batch, std::size_t step) {
   std::vector<std::size_t> of_all(batch.parts, 0);  // by part
   for (std::size_t rank = 0; rank < division.ranks; ++rank) {
     const Sampler sampler({.samples = division.samples,
@@ -33,13 +33,13 @@ bool has_single_image(const ImageDivision& division, const Batch& batch, std::si
 }
 
 // In a step that has the whole batch, however few images the run has.
-bool is_single_when_whole(ImageDivision division, const Batch& batch) {
+bool is_single_when_whole(ImageDivision division, const DividedBatch& batch) {
   division.samples = batch.images;
   return has_single_image(division, batch, 0);
 }
 
 // In a step of all images.
-bool is_single_in_one_step(const ImageDivision& division, const Batch& batch) {
+bool is_single_in_one_step(const ImageDivision& division, const DividedBatch& batch) {
   return has_single_image(division, {division.samples, batch.parts}, 0);
 }
 
@@ -48,12 +48,13 @@ Where single_images_in(const ImageDivision& division) { return find_single_image
 bool needs_smaller_parts(const ImageDivision& division, const SingleImageRemedies& can,
                          Where wanted_at_most) {
   // A --batch-size is that of a part.
-  const bool is_of_part =
-      can.batch == "--batch-size" &&
-      std::ranges::none_of(division.batches, [](const Batch& batch) { return batch.is_scheduled; });
+  const bool is_of_part = can.batch == "--batch-size" &&
+                          std::ranges::none_of(division.batches, [](const DividedBatch& batch) {
+                            return batch.is_scheduled;
+                          });
   if (can.accumulate <= 1 || is_of_part) return false;
   ImageDivision whole = division;
-  for (Batch& batch : whole.batches) batch.parts = 1;
+  for (DividedBatch& batch : whole.batches) batch.parts = 1;
   return single_images_in(whole) <= wanted_at_most;
 }
 
@@ -80,11 +81,11 @@ struct Blame {
 
 Blame blame_for(const SingleImages& found, const ImageDivision& division) {
   Blame blame;
-  const auto add = [&](const Batch& batch) {
+  const auto add = [&](const DividedBatch& batch) {
     (batch.is_scheduled ? blame.schedule : blame.base) = true;
   };
   if (found.where == Where::in_every_step) {
-    for (const Batch& batch : division.batches) add(batch);
+    for (const DividedBatch& batch : division.batches) add(batch);
   } else {
     add(found.batch);
   }
@@ -182,7 +183,7 @@ std::string cause_text(const SingleImages& found, const ImageDivision& division,
 SingleImages find_single_images(const ImageDivision& division) {
   SingleImages worst;
   bool is_always = true;
-  for (const Batch& batch : division.batches) {
+  for (const DividedBatch& batch : division.batches) {
     const std::size_t whole = division.samples / batch.images;
     const bool has_rest = division.samples % batch.images > 0;
     std::size_t single = 0;

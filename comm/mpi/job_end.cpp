@@ -24,8 +24,8 @@ namespace {
 // needs two seconds to end the ranks that it reaches, and more on a busy machine.
 constexpr int kGrace_ms = 6000;
 
-constexpr std::array<std::string_view, 6> kLaunchers = {"mpirun", "mpiexec", "orterun",
-                                                        "orted",  "prterun", "prted"};
+constexpr std::array<std::string_view, 6> kMpiLaunchers = {"mpirun", "mpiexec", "orterun",
+                                                           "orted",  "prterun", "prted"};
 
 // The process that has started this rank, if it is one of Open MPI's, as a descriptor that can
 // never stand for another process; -1 otherwise.
@@ -35,7 +35,7 @@ int open_launcher() {
   std::string name;
   std::ifstream file("/proc/" + std::to_string(parent) + "/comm");
   std::getline(file, name);
-  for (const std::string_view launcher : kLaunchers) {
+  for (const std::string_view launcher : kMpiLaunchers) {
     if (name == launcher) return static_cast<int>(::syscall(SYS_pidfd_open, parent, 0));
   }
   return -1;

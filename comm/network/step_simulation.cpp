@@ -21,7 +21,7 @@
 namespace dp {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNoEvent_s = std::numeric_limits<double>::infinity();
 
 enum class EventKind : std::uint8_t { ready, turn, action_over, arrival };
 
@@ -97,8 +97,8 @@ class Simulation {
     network_ = FluidNetwork(setup_.ports, setup_.hosts);
     DP_ASSERT(times.size() == ranks_, "times of {} ranks for {}", times.size(), ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) begin(rank, times[rank]);
-    while (!queue_.empty() || network_.next_s() < kNever) {
-      const double event_s = queue_.empty() ? kNever : queue_.top().at_s;
+    while (!queue_.empty() || network_.next_s() < kNoEvent_s) {
+      const double event_s = queue_.empty() ? kNoEvent_s : queue_.top().at_s;
       if (const double s = network_.next_s(); s <= event_s) {
         transfer_ended(*network_.take(s));
         continue;

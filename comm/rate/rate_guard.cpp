@@ -3,7 +3,7 @@
 namespace dp {
 namespace {
 
-constexpr double kCodesPerOctave = 64.0, kMiddle = 127.0, kMostCode = 254.0;
+constexpr double kErrorCodesPerOctave = 64.0, kMiddle = 127.0, kMostErrorCode = 254.0;
 
 }  // namespace
 
@@ -12,8 +12,8 @@ RateErrors RateErrors::of(const std::array<double, kRateSites>& over_wanted) {
   for (const RateSite site : {RateSite::partial, RateSite::total}) {
     const double error = over_wanted[static_cast<std::size_t>(site)];
     if (!(error > 0.0)) continue;
-    const double code =
-        std::clamp(kMiddle - std::round(kCodesPerOctave * std::log2(error)), 0.0, kMostCode);
+    const double code = std::clamp(kMiddle - std::round(kErrorCodesPerOctave * std::log2(error)),
+                                   0.0, kMostErrorCode);
     const unsigned shift = errors.shift(site);
     errors.code_ = static_cast<std::uint16_t>((errors.code_ & ~(0xffu << shift)) |
                                               (static_cast<unsigned>(code) << shift));
@@ -22,7 +22,7 @@ RateErrors RateErrors::of(const std::array<double, kRateSites>& over_wanted) {
 }
 
 double RateErrors::over_wanted(RateSite site) const {
-  return std::exp2((kMiddle - static_cast<double>(byte(site))) / kCodesPerOctave);
+  return std::exp2((kMiddle - static_cast<double>(byte(site))) / kErrorCodesPerOctave);
 }
 
 void RateErrors::meet(RateErrors other) {

@@ -20,19 +20,6 @@ std::shared_ptr<std::byte> allocate_plain(std::size_t bytes) {
           [](std::byte* memory) { ::operator delete[](memory, kAlignment); }};
 }
 
-struct Slot {
-  std::shared_ptr<std::byte> image_memory, crop_memory, label_memory;
-  float* images = nullptr;  // these or, raw, bytes and crops
-  std::uint8_t* bytes = nullptr;
-  ImageCrop* crops = nullptr;
-  std::int32_t* labels = nullptr;
-  Batch batch;
-  std::size_t pieces_left = 0;
-  bool is_ready = false;
-  std::exception_ptr failure;  // that of the earliest failed piece
-  std::size_t failed_piece = 0;
-};
-
 // A step is divided into pieces of that many images, so that all threads work on the step that is
 // needed first, and few buffers are enough.
 constexpr std::size_t kPieceImages = 16;
@@ -46,6 +33,19 @@ constexpr std::size_t kPieceImages = 16;
 // it until is_ready is set, then to the reader. The sampler and the number of pieces change only
 // while no thread is busy.
 struct Loader::State {
+  struct Slot {
+    std::shared_ptr<std::byte> image_memory, crop_memory, label_memory;
+    float* images = nullptr;  // these or, raw, bytes and crops
+    std::uint8_t* bytes = nullptr;
+    ImageCrop* crops = nullptr;
+    std::int32_t* labels = nullptr;
+    Batch batch;
+    std::size_t pieces_left = 0;
+    bool is_ready = false;
+    std::exception_ptr failure;  // that of the earliest failed piece
+    std::size_t failed_piece = 0;
+  };
+
   const ImageSource& source;
   const LoaderOptions options;
   const Normalizer normalizer;
@@ -277,7 +277,7 @@ const Batch& Loader::next() { return state_->next(); }
 
 bool Loader::is_ready() const {
   const std::lock_guard lock(state_->mutex);
-  const Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
+  const State::Slot& slot = state_->slots[state_->wanted % state_->slots.size()];
   // If there is only one slot, the batch that the caller still has makes it ready, too.
   return state_->wanted < state_->end && state_->claimed > state_->wanted * state_->pieces &&
          slot.is_ready && state_->slots.size() > 1;

@@ -18,7 +18,7 @@ namespace dp {
 namespace {
 
 using Key = std::uint64_t;
-constexpr std::uint32_t kInfinity = 0x7F800000u;
+constexpr std::uint32_t kInfinityBits = 0x7F800000u;
 
 // The places of a segment, one after the other; 1 <= k <= n.
 class Places {
@@ -81,7 +81,7 @@ EncodeResult RandK::encode(std::span<const float> partial, float* residual,
   const float scale =
       is_scaled_ ? static_cast<float>(static_cast<double>(n) / static_cast<double>(k)) : 1.0f;
   const std::uint32_t largest = largest_magnitude_bits(partial.data(), residual, n);
-  if (largest >= kInfinity || !std::isfinite(std::bit_cast<float>(largest) * scale)) {
+  if (largest >= kInfinityBits || !std::isfinite(std::bit_cast<float>(largest) * scale)) {
     std::memset(values, 0, bytes - sizeof key);
     return {.payload_bytes = bytes, .finite = false};
   }

@@ -20,13 +20,13 @@ using MatrixMap = Eigen::Map<Matrix>;
 
 constexpr Eigen::Index kPanel = 128;
 
-Eigen::Index index(std::size_t value) { return static_cast<Eigen::Index>(value); }
+Eigen::Index eigen_index(std::size_t value) { return static_cast<Eigen::Index>(value); }
 
 // Calls body(first, count) for each panel of `size` rows or columns.
 template <class Body>
 void for_each_panel(const CpuDevice& device, Eigen::Index size, const Body& body) {
   parallel_for(device, static_cast<std::size_t>((size + kPanel - 1) / kPanel), [&](std::size_t p) {
-    const Eigen::Index first = index(p) * kPanel;
+    const Eigen::Index first = eigen_index(p) * kPanel;
     body(first, std::min(kPanel, size - first));
   });
 }
@@ -64,8 +64,9 @@ void muon_orthogonalise(CpuDevice& device, std::span<float> values, std::size_t 
   DP_ASSERT(workspace.size() >= muon_workspace(rows, columns), "a workspace of {} floats",
             workspace.size());
   const bool is_tall = rows > columns;
-  const Eigen::Index n = index(std::min(rows, columns)), length = index(std::max(rows, columns));
-  MatrixMap x(values.data(), index(rows), index(columns));
+  const Eigen::Index n = eigen_index(std::min(rows, columns)),
+                     length = eigen_index(std::max(rows, columns));
+  MatrixMap x(values.data(), eigen_index(rows), eigen_index(columns));
   MatrixMap a(workspace.data(), n, n), b(a.data() + n * n, n, n);
   MatrixMap y(b.data() + n * n, x.rows(), x.cols());
   for (int iteration = 0; iteration < kMuonIterations; ++iteration) {

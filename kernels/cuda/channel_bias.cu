@@ -10,7 +10,7 @@ namespace dp::cuda {
 
 namespace {
 
-constexpr unsigned kUnroll = 4, kBlocks = 4, kLeastRows = 8;
+constexpr unsigned kBiasUnroll = 4, kBiasBlocks = 4, kLeastBiasRows = 8;
 
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) add_kernel(RowGrid grid, const float* bias, T* y) {
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads) add_kernel(RowGrid grid, const float
   if (!thread.is_idle) {
     for (int v = 0; v < N; ++v) added[v] = bias[column + static_cast<std::size_t>(v)];
   }
-  for_rows<kUnroll>(thread, [&](auto unroll, std::size_t row) {
+  for_rows<kBiasUnroll>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> packs[unroll];
     for (int u = 0; u < unroll; ++u) {
       const std::size_t at = (row + static_cast<std::size_t>(u) * thread.step) * channels + column;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::size_t channels = static_cast<std::size_t>(grid.packs) * N;
   const T* column = dy + static_cast<std::size_t>(thread.pack) * N;
   Floats<N> sum{}, none{};
-  for_rows<kUnroll>(thread, [&](auto unroll, std::size_t row) {
+  for_rows<kBiasUnroll>(thread, [&](auto unroll, std::size_t row) {
     Pack<T, N> packs[unroll];
     for (int u = 0; u < unroll; ++u) {
       const std::size_t at = (row + static_cast<std::size_t>(u) * thread.step) * channels;
@@ -102,7 +102,8 @@ class CudaChannelBias final : public ChannelBias {
  private:
   [[nodiscard]] RowGrid grid(int width, Walk walk) const {
     const std::size_t packs = desc_.shape.c / static_cast<std::size_t>(width);
-    return row_grid(rows_, packs, walk, device_.multiprocessors() * kBlocks, kLeastRows, kUnroll);
+    return row_grid(rows_, packs, walk, device_.multiprocessors() * kBiasBlocks, kLeastBiasRows,
+                    kBiasUnroll);
   }
 
   template <class Body>

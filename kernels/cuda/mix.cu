@@ -9,7 +9,7 @@ namespace dp::cuda {
 
 namespace {
 
-struct Add {
+struct AddScaled {
   float factor;
   __device__ void operator()(float& x, float& y) const { y += factor * x; }
 };
@@ -66,7 +66,7 @@ void mix(CudaDevice& device, float* x, std::span<float> y, Op op) {
 }  // namespace
 
 void add_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float factor) {
-  mix<false>(device, const_cast<float*>(x.data()), y, Add{factor});
+  mix<false>(device, const_cast<float*>(x.data()), y, AddScaled{factor});
 }
 void blend_values(CudaDevice& device, std::span<const float> x, std::span<float> y, float weight) {
   mix<false>(device, const_cast<float*>(x.data()), y, Blend{weight});

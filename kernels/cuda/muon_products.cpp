@@ -13,7 +13,7 @@ namespace dp::cuda {
 
 namespace {
 
-int size(std::size_t value) { return checked_cast<int>(value); }
+int blas_size(std::size_t value) { return checked_cast<int>(value); }
 
 }  // namespace
 
@@ -29,9 +29,10 @@ void muon_orthogonalise(CudaDevice& device, std::span<float> values, std::size_t
                             cublasOperation_t op_q, const float* q, std::size_t leading_q,
                             std::size_t m, std::size_t count, std::size_t inner, float factor,
                             float old_factor, float* result) {
-    DP_CHECK_CUBLAS(cublas_api().sgemm(device.libraries().cublas(), op_p, op_q, size(m),
-                                       size(count), size(inner), &factor, p, size(leading_p), q,
-                                       size(leading_q), &old_factor, result, size(m)));
+    DP_CHECK_CUBLAS(cublas_api().sgemm(device.libraries().cublas(), op_p, op_q, blas_size(m),
+                                       blas_size(count), blas_size(inner), &factor, p,
+                                       blas_size(leading_p), q, blas_size(leading_q), &old_factor,
+                                       result, blas_size(m)));
   };
   const auto copy_values = [&](float* to, const float* from, std::size_t count) {
     const TensorDesc desc = TensorDesc::nhwc({count, 1, 1, 1});

@@ -25,9 +25,9 @@ Conv column(std::size_t channels, std::size_t height) {
   return {.channels = channels, .kernel = {height, 1}, .padding = {height / 2, 0}};
 }
 
-class Builder {
+class InceptionBuilder {
  public:
-  explicit Builder(const InceptionOptions& options)
+  explicit InceptionBuilder(const InceptionOptions& options)
       : graph_(options.image),
         is_small_(options.form == InceptionForm::small),
         classes_(options.classes) {}
@@ -155,6 +155,6 @@ class Builder {
 
 }  // namespace
 
-Graph inception_v4(const InceptionOptions& options) { return Builder(options).build(); }
+Graph inception_v4(const InceptionOptions& options) { return InceptionBuilder(options).build(); }
 
 }  // namespace dp::net

@@ -13,18 +13,18 @@ namespace dp::net {
 namespace {
 
 // A value and its number of channels.
-struct Features {
+struct PreactFeatures {
   Value value;
   std::size_t channels;
 };
 
-class Builder {
+class PreactBuilder {
  public:
-  explicit Builder(const ResNetOptions& options) : options_(options), graph_(options.image) {}
+  explicit PreactBuilder(const ResNetOptions& options) : options_(options), graph_(options.image) {}
 
   Graph build() {
-    const Features images = {graph_.images(), options_.image.channels};
-    Features x = conv("conv1", images, {.channels = options_.widths[0]});
+    const PreactFeatures images = {graph_.images(), options_.image.channels};
+    PreactFeatures x = conv("conv1", images, {.channels = options_.widths[0]});
     for (std::size_t stage = 0; stage < options_.blocks.size(); ++stage) {
       for (std::size_t i = 0; i < options_.blocks[stage]; ++i) {
         const std::size_t stride = stage > 0 && i == 0 ? 2 : 1;
@@ -42,24 +42,25 @@ class Builder {
   // logits: with torch's default, as in kuangliu's definition, they begin small enough for the
   // learning rates of the other networks. (With He's they are some times as large, and 0.1
   // diverges.)
-  Features conv(const std::string& name, Features x, Conv2dLayer::Options options) {
+  PreactFeatures conv(const std::string& name, PreactFeatures x, Conv2dLayer::Options options) {
     options.init = Init::uniform_fan_in;
     return {graph_.add<Conv2dLayer>(name, options, {x.value}), options.channels};
   }
-  Features norm_relu(const std::string& name, Features x) {
+  PreactFeatures norm_relu(const std::string& name, PreactFeatures x) {
     return {graph_.add<BatchNormLayer>(name, {.has_relu = true}, {x.value}), x.channels};
   }
 
-  Features block(const std::string& name, Features x, std::size_t width, std::size_t stride) {
+  PreactFeatures block(const std::string& name, PreactFeatures x, std::size_t width,
+                       std::size_t stride) {
     const bool is_bottleneck = options_.block == BlockKind::bottleneck;
     const std::size_t channels = is_bottleneck ? 4 * width : width;
-    const Features active = norm_relu(name + ".bn1", x);
-    Features shortcut = x;
+    const PreactFeatures active = norm_relu(name + ".bn1", x);
+    PreactFeatures shortcut = x;
     if (stride != 1 || x.channels != channels) {
       shortcut = conv(name + ".shortcut.0", active,
                       {.channels = channels, .kernel = 1, .stride = stride, .padding = 0});
     }
-    Features y = active;
+    PreactFeatures y = active;
     if (is_bottleneck) {
       y = conv(name + ".conv1", y, {.channels = width, .kernel = 1, .padding = 0});
       y = conv(name + ".conv2", norm_relu(name + ".bn2", y), {.channels = width, .stride = stride});
@@ -81,7 +82,7 @@ class Builder {
 Graph preact_resnet(const ResNetOptions& options) {
   DP_ASSERT(options.blocks.size() == options.widths.size() && !options.blocks.empty(),
             "{} stages, {} widths", options.blocks.size(), options.widths.size());
-  return Builder(options).build();
+  return PreactBuilder(options).build();
 }
 
 }  // namespace dp::net

@@ -19,9 +19,9 @@ struct Features {
   std::size_t channels;
 };
 
-class Builder {
+class ResNetBuilder {
  public:
-  explicit Builder(const ResNetOptions& options) : options_(options), graph_(options.image) {}
+  explicit ResNetBuilder(const ResNetOptions& options) : options_(options), graph_(options.image) {}
 
   Graph build() {
     Features x = {graph_.images(), options_.image.channels};
@@ -102,7 +102,7 @@ class Builder {
 Graph resnet(const ResNetOptions& options) {
   DP_ASSERT(options.blocks.size() == options.widths.size() && !options.blocks.empty(),
             "{} stages, {} widths", options.blocks.size(), options.widths.size());
-  return Builder(options).build();
+  return ResNetBuilder(options).build();
 }
 
 }  // namespace dp::net

@@ -13,9 +13,9 @@ namespace dp::net {
 
 namespace {
 
-class Builder {
+class VggBuilder {
  public:
-  explicit Builder(const VggOptions& options)
+  explicit VggBuilder(const VggOptions& options)
       : options_(options), graph_(options.image), x_(graph_.images()) {}
 
   Graph build() {
@@ -79,6 +79,6 @@ class Builder {
 
 }  // namespace
 
-Graph vgg16(const VggOptions& options) { return Builder(options).build(); }
+Graph vgg16(const VggOptions& options) { return VggBuilder(options).build(); }
 
 }  // namespace dp::net
