@@ -24,7 +24,6 @@
 #include "app/training/agreement.hpp"
 #include "app/training/trainer.hpp"
 #include "comm/mpi/communicator.hpp"
-#include "comm/rate/auto_rate.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
 #include "comm/topologies/topology.hpp"
 #include "io/files/event_file.hpp"
@@ -34,7 +33,7 @@
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
 #include "kernels/base/standard_streams.hpp"
-#include "kernels/codecs/codec.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 #include "kernels/gpu_needs.hpp"
 #include "net/models/registry.hpp"
 
@@ -49,17 +48,11 @@ dp::OptionContext option_context() {
   for (const dp::Topology& topology : dp::topology_list()) {
     context.topologies.emplace_back(topology.name);
   }
-  context.topology_for = [](const std::string& spec) {
-    return std::string(
-        dp::find_codec(dp::parse_codec_spec(dp::parse_compress(spec).codec).name)->topology);
+  context.topology_for = [](const dp::CodecSpec& codec) {
+    return dp::find_codec(codec.name)->topology;
   };
-  context.kept_by_codec = [](const std::string& spec) -> dp::OptionContext::Kept {
-    const dp::CodecSpec codec = dp::parse_codec_spec(dp::parse_compress(spec).codec);
-    return {.has_residual = codec.feedback, .has_velocity = dp::takes_momentum(codec)};
-  };
-  context.check_compress = [](const std::string& spec) {
-    static_cast<void>(dp::parse_compress(spec));
-  };
+  context.takes_momentum = dp::takes_momentum;
+  context.parse_compress = dp::parse_compress;
   context.datasets.clear();
   for (const dp::DatasetRow& row : dp::dataset_list()) {
     context.datasets.emplace_back(row.name, row.text);

@@ -19,7 +19,7 @@ double seconds_of_path(bool on_device, Device& device, std::span<const Bucket> b
   const auto largest =
       std::max_element(buckets.begin(), buckets.end(),
                        [](const Bucket& a, const Bucket& b) { return a.elements < b.elements; });
-  const CodecSpec spec = parse_codec_spec(largest->codec);
+  const CodecSpec& spec = largest->codec;
   const std::unique_ptr<Codec> codec = on_device ? make_codec(spec, device) : make_codec(spec);
   const std::size_t count = segment_floats(segment_bytes, *codec);
   const auto memory = [&](std::size_t bytes) {
@@ -50,7 +50,7 @@ bool takes_device_path(ExchangePath wanted, Device& device, std::span<const Buck
                        const std::string& compress, std::size_t segment_bytes) {
   const auto has_device_form = [&] {
     return std::all_of(buckets.begin(), buckets.end(), [&](const Bucket& bucket) {
-      return has_codec(parse_codec_spec(bucket.codec), device.kind());
+      return has_codec(bucket.codec, device.kind());
     });
   };
   switch (wanted) {

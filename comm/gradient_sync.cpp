@@ -90,7 +90,7 @@ const RateReport& GradientSync::rate_report() const {
 
 void GradientSync::set_mean_bits(double bits) {
   if (!governor_ || !governor_->has_mean_bits()) {
-    throw SettingError(Setting::codec, options_.compress,
+    throw SettingError(Setting::codec, options_.compress.text,
                        "has no number of bits that could be set; allowed: ecq:bits=");
   }
   governor_->set_mean_bits(bits);
@@ -124,19 +124,19 @@ void GradientSync::set_loss_scale(double scale) {
   if (governor_) governor_->set_scale(scale);
   // A threshold is a magnitude of gradients.
   constexpr const char* kThreshold = "alpha";
-  std::vector<std::string> specs;
+  std::vector<CodecSpec> codecs;
   bool has_threshold = false;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    CodecSpec spec = parse_codec_spec(reducer_->buckets()[b].codec);
-    if (const auto alpha = spec.settings.find(kThreshold); alpha != spec.settings.end()) {
+    CodecSpec codec = reducer_->buckets()[b].codec;
+    if (const auto alpha = codec.settings.find(kThreshold); alpha != codec.settings.end()) {
       has_threshold = true;
-      const double at_start = parse_codec_spec(buckets_[b].codec).number(kThreshold);
+      const double at_start = buckets_[b].codec.number(kThreshold);
       alpha->second = std::clamp(at_start * scale, std::numeric_limits<double>::min(),
-                                 find_codec(spec.name)->find(kThreshold)->most);
+                                 find_codec(codec.name)->find(kThreshold)->most);
     }
-    specs.push_back(spec.text());
+    codecs.push_back(std::move(codec));
   }
-  if (has_threshold) reducer_->replace_codecs(specs);
+  if (has_threshold) reducer_->replace_codecs(codecs);
 }
 
 void GradientSync::scale_residual(float factor) { reducer_->scale_residual(factor); }
@@ -169,16 +169,17 @@ void GradientSync::end_of_gradients() {
 GradientSync::GradientSync(Device* device, std::span<float> gradient,
                            std::vector<TensorSlot> tensors, GradientSyncOptions options)
     : device_(device), gradient_(gradient), options_(std::move(options)) {
-  const CompressChoice choice = parse_compress(options_.compress, options_.auto_sends_velocities);
   if (tensors.empty()) return;
   mark_exact_tensors(tensors);
   if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
-  buckets_ = plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = choice.codec});
+  const CompressChoice& compress = options_.compress;
+  buckets_ =
+      plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = compress.codec});
   if (options_.is_one_host && options_.reducer.topology == "hierarchical") {
     // The ranks of one host add in fp32; only sums between hosts are encoded.
     for (Bucket& bucket : buckets_) {
-      if (bucket.codec != "none") bucket.why = "one host: fp32";
-      bucket.codec = "none";
+      if (!bucket.codec.is_exact()) bucket.why = "one host: fp32";
+      bucket.codec = CodecSpec::exact();
     }
   }
   check_streams(buckets_.size());
@@ -190,21 +191,19 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   }
   tracker_ = BucketTracker(bucket_of_tensor_);
   const double exchanges_of_gradient = take_velocities();
-  const bool has_feedback = parse_codec_spec(choice.codec).feedback;
   for (const Bucket& bucket : buckets_) {
-    if (exchange_kind(parse_codec_spec(bucket.codec)).has_momentum) check_momentum(has_feedback);
+    if (exchange_kind(bucket.codec).has_momentum) check_momentum();
   }
   for (const Bucket& bucket : buckets_) {
-    const CodecSpec spec = parse_codec_spec(bucket.codec);
-    if (governor_ || !dp::has_rate(spec)) continue;
-    governor_.emplace(spec, RateGovernorOptions{.compress = options_.compress,
-                                                .topology = options_.reducer.topology,
-                                                .limits = choice.limits,
-                                                .planned_bits = options_.planned_bits});
+    if (governor_ || !dp::has_rate(bucket.codec)) continue;
+    governor_.emplace(bucket.codec, RateGovernorOptions{.compress = compress.text,
+                                                        .topology = options_.reducer.topology,
+                                                        .limits = compress.limits,
+                                                        .planned_bits = options_.planned_bits});
     governor_->set_exchanges_of_gradient(exchanges_of_gradient);
   }
   if (is_gpu()) {
-    is_on_device_ = takes_device_path(options_.path, *device_, buckets_, options_.compress,
+    is_on_device_ = takes_device_path(options_.path, *device_, buckets_, compress.text,
                                       options_.reducer.segment_bytes);
   }
 }
@@ -232,27 +231,26 @@ void GradientSync::mark_exact_tensors(std::vector<TensorSlot>& tensors) const {
 
 bool GradientSync::has_momentum(std::size_t tensor) const {
   if (buckets_.empty()) return false;
-  const Bucket& bucket = buckets_[bucket_of_tensor_[tensor]];
-  return takes_momentum(parse_codec_spec(bucket.codec));
+  return takes_momentum(buckets_[bucket_of_tensor_[tensor]].codec);
 }
 
 // Returns into how many exchanges a gradient comes.
 double GradientSync::take_velocities() {
   bool has_velocity = false;
   for (Bucket& bucket : buckets_) {
-    const CodecSpec spec = parse_codec_spec(bucket.codec);
+    const CodecSpec& spec = bucket.codec;
     if (!takes_momentum(spec) || exchange_kind(spec).has_momentum) continue;
     has_velocity = true;
     bucket.velocity =
         spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked : Bucket::Velocity::on;
     if (!spec.feedback) {
-      throw SettingError(Setting::codec, options_.compress,
+      throw SettingError(Setting::codec, options_.compress.text,
                          "velocity= gathers what is not sent in the residual; allowed: ef=on");
     }
   }
   if (!has_velocity) return 1.0;
   if (!options_.momentum) {
-    throw SettingError(Setting::codec, options_.compress,
+    throw SettingError(Setting::codec, options_.compress.text,
                        "velocity= needs gradients that are exchanged at every step and not "
                        "clipped; allowed here: velocity=off");
   }
@@ -261,14 +259,14 @@ double GradientSync::take_velocities() {
   return 1.0 / std::max(1.0 - *options_.momentum, 1e-3);
 }
 
-void GradientSync::check_momentum(bool has_feedback) const {
+void GradientSync::check_momentum() const {
   if (options_.has_nesterov) {
-    throw SettingError(Setting::codec, options_.compress,
+    throw SettingError(Setting::codec, options_.compress.text,
                        "dgc has a momentum of its own; allowed: Nesterov's momentum off",
                        ErrorKind::usage, Setting::nesterov);
   }
-  if (!has_feedback) {
-    throw SettingError(Setting::codec, options_.compress,
+  if (!options_.compress.codec.feedback) {
+    throw SettingError(Setting::codec, options_.compress.text,
                        "dgc gathers what it does not send in the residual; allowed: ef=on");
   }
 }
@@ -310,18 +308,18 @@ void GradientSync::connect(Communicator& communicator) {
 
 void GradientSync::begin_epoch(std::size_t epoch) {
   if (options_.compress_warmup == 0) return;
-  std::vector<std::string> specs;
+  std::vector<CodecSpec> codecs;
   for (const Bucket& bucket : buckets_) {
-    CodecSpec spec = parse_codec_spec(bucket.codec);
+    CodecSpec codec = bucket.codec;
     const bool is_warmup = epoch < options_.compress_warmup;
-    if (is_warmup && spec.settings.contains("ratio")) {
-      spec.settings["ratio"] = warmup_ratio(spec.number("ratio"), epoch);
+    if (is_warmup && codec.settings.contains("ratio")) {
+      codec.settings["ratio"] = warmup_ratio(codec.number("ratio"), epoch);
     } else if (is_warmup) {
-      spec = parse_codec_spec("none");
+      codec = CodecSpec::exact();
     }
-    specs.push_back(spec.text());
+    codecs.push_back(std::move(codec));
   }
-  reducer_->replace_codecs(specs);
+  reducer_->replace_codecs(codecs);
   // The new codecs have the thresholds of the start.
   const double scale = std::exchange(loss_scale_, 1.0);
   set_loss_scale(scale);

@@ -41,8 +41,7 @@
 namespace dp {
 
 struct GradientSyncOptions {
-  std::string compress = "none";       // as parse_compress() reads it
-  bool auto_sends_velocities = false;  // where velocity= is not given
+  CompressChoice compress = {};
   // The measured link of this rank, for auto; zeros: not known.
   double link_bytes_per_s = 0.0, link_latency_s = 0.0;
   // For auto: the bits of each step, which are then taken instead of what is measured, so that a
@@ -153,7 +152,7 @@ class GradientSync {
   }
   void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
   [[nodiscard]] double take_velocities();
-  void check_momentum(bool has_feedback) const;
+  void check_momentum() const;
   void order_rate(const RatedStep& step);
   [[nodiscard]] StepWatch* watch() { return governor_ ? governor_->watch() : nullptr; }
   void bucket_final(std::size_t bucket);

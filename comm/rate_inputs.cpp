@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/codecs/codec_spec.hpp"
-
 namespace dp {
 
 MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
@@ -24,7 +22,7 @@ MagnitudeHistogram count_own_values(const Reducer& reducer, Device* gpu,
   MagnitudeHistogram histogram;
   for (std::size_t b = 0; b < reducer.buckets().size(); ++b) {
     const Bucket& bucket = reducer.buckets()[b];
-    if (!has_rate(parse_codec_spec(bucket.codec))) continue;
+    if (!has_rate(bucket.codec)) continue;
     const ExchangePlan plan = reducer.plan_of(b);
     for (const PlanTask& task : plan.tasks) {
       if (task.give != PlanTask::Give::partial) continue;
@@ -48,7 +46,7 @@ std::optional<StepWatch> watch_steps(const Reducer& reducer, double bytes_per_s,
   }
   if (wire_factor == 0.0) return std::nullopt;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const bool is_rated = has_rate(parse_codec_spec(buckets[b].codec));
+    const bool is_rated = has_rate(buckets[b].codec);
     const std::optional<std::uint64_t> bytes = reducer.wire_bytes(b);
     shares.push_back({.elements = is_rated ? buckets[b].elements : 0,
                       .fixed_bytes = static_cast<double>(bytes.value_or(0)) / wire_factor});

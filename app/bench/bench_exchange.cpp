@@ -38,7 +38,8 @@ double cpu_seconds() {
 
 struct ExchangeBenchOptions {
   std::vector<double> sizes_mb = {44.7};  // 10^6 bytes of fp32; ResNet-18's gradient
-  std::vector<std::string> topologies = {"ring"}, codecs = {};
+  std::vector<std::string> topologies = {"ring"};
+  std::vector<CodecSpec> codecs = {};
   double bucket_mb = 0.0;
   std::int64_t repeats = 5;
   std::int64_t ranks_per_host = 0;
@@ -142,14 +143,12 @@ BenchUsage usage(ExchangeBenchOptions& options) {
                     "pause follows from the traffic")}};
 }
 
-// The codecs that are named, or all, in canonical form.
-std::vector<std::string> codecs_of(const std::vector<std::string>& specs) {
-  std::vector<std::string> codecs;
-  for (const std::string& spec : specs) codecs.push_back(parse_codec_spec(spec).text());
+// The codecs that are named, or all.
+std::vector<CodecSpec> codecs_of(const std::vector<std::string>& specs) {
+  std::vector<CodecSpec> codecs;
+  for (const std::string& spec : specs) codecs.push_back(parse_codec_spec(spec));
   if (!codecs.empty()) return codecs;
-  for (const CodecInfo& info : codec_list()) {
-    codecs.push_back(parse_codec_spec(info.name).text());
-  }
+  for (const CodecInfo& info : codec_list()) codecs.push_back(parse_codec_spec(info.name));
   return codecs;
 }
 
@@ -157,7 +156,8 @@ constexpr std::size_t kRows = 512;  // of the matrices that the gradient is made
 
 struct Row {
   std::size_t elements;
-  std::string topology, codec;            // no topology: MPI_Allreduce
+  std::string topology;  // empty: MPI_Allreduce
+  CodecSpec codec = {};
   double encode_s = 0.0, decode_s = 0.0;  // of this rank, one exchange
   std::vector<double> times_s = {};       // the slowest rank's
   double cpu_s = 0.0;                     // of the process of this rank, one exchange
@@ -284,13 +284,11 @@ void bench_exchange(const std::vector<std::string>& arguments, Communicator& com
     const auto wanted = static_cast<std::size_t>(size_mb * 1e6 / sizeof(float));
     const std::size_t n = wanted < kRows ? wanted : wanted / kRows * kRows;
     for (const std::string& topology : settings.topologies) {
-      for (const std::string& codec : settings.codecs) {
+      for (const CodecSpec& codec : settings.codecs) {
         rows.push_back({.elements = n, .topology = topology, .codec = codec});
       }
     }
-    if (settings.has_allreduce) {
-      rows.push_back({.elements = n, .topology = "", .codec = "MPI_Allreduce"});
-    }
+    if (settings.has_allreduce) rows.push_back({.elements = n, .topology = ""});
   }
   for (std::int64_t repeat = 0; repeat < settings.repeats; ++repeat) {
     const auto start = Clock::now();
@@ -324,7 +322,8 @@ void bench_exchange(const std::vector<std::string>& arguments, Communicator& com
       return codec_s > 0.0 ? fmt::format("{:.1f}", bytes * 1e-9 / codec_s) : std::string("-");
     };
     std::printf("%8.2f %-12s %-40s %9.2f %8.2f %8.1f %8.1f %9.2f %6.1f %7s %7s %9lld %10.2e\n",
-                bytes * 1e-6, row.topology.c_str(), row.codec.c_str(), 1e3 * time_s,
+                bytes * 1e-6, row.topology.c_str(),
+                row.topology.empty() ? "MPI_Allreduce" : row.codec.text().c_str(), 1e3 * time_s,
                 1e3 * *std::min_element(row.times_s.begin(), row.times_s.end()), algbw,
                 algbw * 2.0 * (p - 1) / p, static_cast<double>(row.wire_bytes) * 1e-6,
                 100.0 * row.cpu_s / row.times_s.back(), rate(row.encode_s).c_str(),

@@ -286,10 +286,9 @@ void Builder::resolve_sync_bn() {
 
 void Builder::resolve_codec_defaults() {
   // So that the run can be repeated, and its report shows what the rate did.
-  const bool is_auto = options_.compress == "auto" || options_.compress.starts_with("auto:");
-  if (is_auto && !is_given("log-steps")) options_.log_steps = 1;
+  if (options_.compress.is_auto() && !is_given("log-steps")) options_.log_steps = 1;
   if (is_given("topology") || !context_.topology_for) return;
-  const std::string topology = context_.topology_for(options_.compress);
+  const std::string_view topology = context_.topology_for(options_.compress.codec);
   if (!topology.empty()) options_.topology = topology;
 }
 

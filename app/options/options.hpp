@@ -15,10 +15,12 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "app/options/options_plan.hpp"
+#include "comm/rate/compress_choice.hpp"
 #include "io/images/augment.hpp"
 
 namespace dp {
@@ -100,7 +102,7 @@ struct Options {
   double warmup_epochs = 0;
   LrScaling lr_scaling = LrScaling::none;
 
-  std::string compress = "none";
+  CompressChoice compress;
   std::string compress_exclude;      // patterns joined by commas; empty: none
   std::int64_t compress_warmup = 0;  // epochs
   std::string topology = "ring";
@@ -175,15 +177,11 @@ struct OptionContext {
   // Names and texts, for --help alone.
   std::vector<std::pair<std::string, std::string>> codecs, codec_keys;
   std::vector<std::string> topologies = {"ring"};  // for --topology
-  // Throws Error(usage) for a bad --compress value; empty: everything is accepted.
-  std::function<void(const std::string& spec)> check_compress = nullptr;
-  // The topology that suits a --compress value, where none is given; empty: the usual one.
-  std::function<std::string(const std::string& spec)> topology_for = nullptr;
-  // What the codec of a --compress value keeps from step to step; empty: nobody asks.
-  struct Kept {
-    bool has_residual = false, has_velocity = false;
-  };
-  std::function<Kept(const std::string& spec)> kept_by_codec = nullptr;
+  // Reads a --compress value, or throws Error(usage); null: everything is accepted, as text.
+  CompressChoice (*parse_compress)(std::string_view text) = nullptr;
+  // The topology that suits a codec, where none is given; empty: the usual one.
+  std::string_view (*topology_for)(const CodecSpec& codec) = nullptr;
+  bool (*takes_momentum)(const CodecSpec& codec) = nullptr;  // exchange_kinds.hpp
   // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
   // without --dataset.
   std::function<std::string(const std::string& folder)> detect_dataset = nullptr;

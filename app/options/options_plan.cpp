@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "app/options/options.hpp"
@@ -13,7 +14,7 @@
 namespace dp {
 namespace {
 
-std::string joined(const auto& values) { return fmt::format("{}", fmt::join(values, "/")); }
+std::string joined(auto&& values) { return fmt::format("{}", fmt::join(values, "/")); }
 
 OptionRow counts_row(std::string name, std::vector<std::int64_t>& field, WholeRange range,
                      std::string help, std::string shown_default) {
@@ -53,7 +54,7 @@ OptionRow rates_row(std::vector<std::string>& field) {
 }
 
 // The codecs' own keys follow them: codecs=q8/topk:ratio=0.1,ef=off.
-OptionRow codecs_row(const OptionContext& context, std::vector<std::string>& field) {
+OptionRow codecs_row(const OptionContext& context, std::vector<CompressChoice>& field) {
   return {.name = "codecs",
           .placeholder = "SPEC/...",
           .help = "codecs as --compress takes them",
@@ -61,15 +62,14 @@ OptionRow codecs_row(const OptionContext& context, std::vector<std::string>& fie
           .shown_default = "all, auto, and the run's",
           .takes_keys = true,
           .set =
-              [check = context.check_compress, &field](std::string_view text) {
+              [parse = context.parse_compress, &field](std::string_view text) {
                 field.clear();
                 if (text.empty()) return;
-                field = split_at(text, '/');
-                for (const std::string& spec : field) {
-                  if (check) check(spec);
+                for (const std::string& spec : split_at(text, '/')) {
+                  field.push_back(parse ? parse(spec) : CompressChoice{.text = spec});
                 }
               },
-          .get = [&field] { return joined(field); }};
+          .get = [&field] { return joined(field | std::views::transform(&CompressChoice::text)); }};
 }
 
 OptionRow topologies_row(const OptionContext& context, std::vector<std::string>& field) {

@@ -11,10 +11,6 @@
 namespace dp {
 namespace {
 
-bool is_codec(const std::string& spec, std::string_view name) {
-  return spec == name || spec.starts_with(std::string(name) + ":");
-}
-
 std::vector<OptionRow> keys_of_rounds(Options& options) {
   return {
       real_row("outer-lr", options.outer_lr, {.least = 0, .most = 10, .is_least_allowed = false},
@@ -67,18 +63,14 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
   if (options.sync_bn) {
     refuse("--sync-bn on", "which needs the images of all ranks at every step");
   }
-  if (is_codec(options.compress, "dgc")) {
+  if (options.compress.codec.name == "dgc") {
     refuse("--compress dgc",
            "which keeps the momentum of gradients that are exchanged at every step; topk has none");
   }
   const RoundSchedule schedule = parse_round_schedule("--sync-every", options.sync_every);
-  if (context.kept_by_codec) {
-    const OptionContext::Kept kept = context.kept_by_codec(options.compress);
-    const std::string compress = "--compress " + options.compress;
-    if (kept.has_velocity) {
-      refuse(compress.c_str(),
-             "whose velocities need an exchange at every step; allowed: velocity=off");
-    }
+  if (context.takes_momentum && context.takes_momentum(options.compress.codec)) {
+    refuse(("--compress " + options.compress.text).c_str(),
+           "whose velocities need an exchange at every step; allowed: velocity=off");
   }
   if (schedule.is_auto()) {
     if (options.sync_delay > 0) {

@@ -133,7 +133,7 @@ void resolve_schedule(Options& options, const LayerOf& layer_of) {
         ErrorKind::usage,
         "--compress-warmup {}: must be below the run's --epochs {}, or nothing is ever sent "
         "as {}",
-        options.compress_warmup, options.epochs, options.compress);
+        options.compress_warmup, options.epochs, options.compress.text);
   }
 }
 

@@ -52,17 +52,18 @@ OptionRow dataset_row(const OptionContext& context, Options& options) {
 }
 
 OptionRow compress_row(const OptionContext& context, Options& options) {
-  OptionRow row = text_row("compress", options.compress, "SPEC", "a codec, NAME[:key=value,...]",
-                           "codec that compresses the gradients, NAME[:key=value,...]; "
-                           "see the lists of codecs and keys of --help exchange; "
-                           "auto[:min=BITS,max=BITS,velocity=on|off] is ecq with as many bits a "
-                           "value as the link carries while backward computes, from 0.1 to 0.4 (to "
-                           "1 without velocities), or a form without coding where that hides; on a "
-                           "CPU it sends velocities where the optimiser can leave its momentum to "
-                           "the exchange");
-  row.set = [check = context.check_compress, &options](std::string_view value) {
-    if (check) with_option_names(kDptrainNames, [&] { check(std::string(value)); });
-    options.compress = std::string(value);
+  OptionRow row =
+      text_row("compress", options.compress.text, "SPEC", "a codec, NAME[:key=value,...]",
+               "codec that compresses the gradients, NAME[:key=value,...]; "
+               "see the lists of codecs and keys of --help exchange; "
+               "auto[:min=BITS,max=BITS,velocity=on|off] is ecq with as many bits a "
+               "value as the link carries while backward computes, from 0.1 to 0.4 (to "
+               "1 without velocities), or a form without coding where that hides; on a "
+               "CPU it sends velocities where the optimiser can leave its momentum to "
+               "the exchange");
+  row.set = [parse = context.parse_compress, &options](std::string_view value) {
+    options.compress = parse ? with_option_names(kDptrainNames, [&] { return parse(value); })
+                             : CompressChoice{.text = std::string(value)};
   };
   return row;
 }

@@ -16,12 +16,11 @@ namespace dp {
 namespace {
 
 // "topk", "topk and dgc": codecs without a form for GPUs, each once.
-std::string host_codecs(const std::vector<std::string>& codecs) {
+std::string host_codecs(const std::vector<CodecSpec>& codecs) {
   std::vector<std::string> names;
-  for (const std::string& codec : codecs) {
-    const CodecSpec spec = parse_codec_spec(codec);
-    if (has_codec(spec, DeviceKind::cuda) || std::ranges::count(names, spec.name) > 0) continue;
-    names.push_back(spec.name);
+  for (const CodecSpec& codec : codecs) {
+    if (has_codec(codec, DeviceKind::cuda) || std::ranges::count(names, codec.name) > 0) continue;
+    names.push_back(codec.name);
   }
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : " and ") + name;

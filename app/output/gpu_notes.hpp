@@ -6,12 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/codecs/codec_spec.hpp"
+
 namespace dp {
 
 struct GpuFacts {
-  bool is_fp32 = false;                  // --precision fp32
-  std::string exchange_path = {};        // "device", "host"; empty: nothing is exchanged
-  std::vector<std::string> codecs = {};  // of the buckets, by their names
+  bool is_fp32 = false;                // --precision fp32
+  std::string exchange_path = {};      // "device", "host"; empty: nothing is exchanged
+  std::vector<CodecSpec> codecs = {};  // of the buckets
   double gradient_bytes = 0;
   bool keeps_velocities_off = false;  // --compress auto would send velocities on a CPU
   std::size_t ranks_on_gpu = 1;       // with rank 0's, on its GPU

@@ -56,7 +56,7 @@ void add_buckets(JsonObject& event, const RunStart& start) {
     JsonObject row;
     row.whole("bucket", b)
         .whole("elements", bucket.elements)
-        .text("codec", bucket.codec)
+        .text("codec", bucket.codec.text())
         .text("topology", start.run.topology_of(bucket));
     if (b < start.bucket_bytes.size() && start.bucket_bytes[b]) {
       row.whole("sent_bytes", *start.bucket_bytes[b]);

@@ -9,7 +9,6 @@
 #include "app/output/gpu_notes.hpp"
 #include "app/output/recorder.hpp"
 #include "comm/mpi/network_interface.hpp"
-#include "comm/rate/auto_rate.hpp"
 #include "io/files/shipped_script.hpp"
 #include "io/files/text_table.hpp"
 
@@ -55,15 +54,15 @@ std::string describe_buckets(const RunDescription& run) {
 
 GpuFacts gpu_facts(const RunDescription& run) {
   const Options& o = *run.options;
-  GpuFacts facts = {.is_fp32 = o.precision == Options::Precision::fp32,
-                    .exchange_path = run.exchange_path,
-                    .gradient_bytes = static_cast<double>(sizeof(float)) *
-                                      static_cast<double>(run.network->parameters().size()),
-                    .keeps_velocities_off = parse_compress(o.compress, true).codec !=
-                                                parse_compress(o.compress).codec &&
-                                            run.cpu_sends_velocities,
-                    .ranks_on_gpu = run.ranks_on_gpu,
-                    .has_mps = has_mps()};
+  GpuFacts facts = {
+      .is_fp32 = o.precision == Options::Precision::fp32,
+      .exchange_path = run.exchange_path,
+      .gradient_bytes = static_cast<double>(sizeof(float)) *
+                        static_cast<double>(run.network->parameters().size()),
+      .keeps_velocities_off =
+          o.compress.with_velocities(true).codec != o.compress.codec && run.cpu_sends_velocities,
+      .ranks_on_gpu = run.ranks_on_gpu,
+      .has_mps = has_mps()};
   for (const Bucket& bucket : run.buckets) facts.codecs.push_back(bucket.codec);
   return facts;
 }
@@ -71,8 +70,8 @@ GpuFacts gpu_facts(const RunDescription& run) {
 // Why a bucket is not compressed, or not compressed from the start.
 std::string note_of(const RunDescription& run, const Bucket& bucket) {
   const std::int64_t epochs = run.options->compress_warmup;
-  if (bucket.codec == "none" || epochs == 0) return std::string(bucket.why);
-  const bool has_ladder = parse_codec_spec(bucket.codec).settings.contains("ratio");
+  if (bucket.codec.is_exact() || epochs == 0) return std::string(bucket.why);
+  const bool has_ladder = bucket.codec.settings.contains("ratio");
   return fmt::format("after {} epoch{} {}", epochs, epochs == 1 ? "" : "s",
                      has_ladder ? "at 25 %, 6.25 %, ..." : "in fp32");
 }
@@ -85,7 +84,8 @@ void TextProgress::start(const RunStart& start) {
   const RoundSchedule rounds = parse_round_schedule("--sync-every", o.sync_every);
   const std::size_t parameters = run.network->parameters().size();
   const auto frozen = static_cast<std::int64_t>(run.network->parameters().frozen_size());
-  const std::string codec = o.compress == "none" ? "not compressed" : "compressed by " + o.compress;
+  const std::string codec =
+      o.compress.codec.is_exact() ? "not compressed" : "compressed by " + o.compress.text;
   const std::string gradients = run.comm->size() == 1 ? "no gradients to exchange"
                                 : !o.exchange         ? "gradients not exchanged (--exchange off)"
                                 : rounds.has_rounds()
@@ -177,7 +177,7 @@ void TextProgress::start(const RunStart& start) {
       const Bucket& bucket = run.buckets[b];
       table.rows.push_back(
           {std::to_string(b), format_count(static_cast<std::int64_t>(bucket.elements)),
-           bucket.codec, run.topology_of(bucket),
+           bucket.codec.text(), run.topology_of(bucket),
            start.bucket_bytes[b] ? format_bytes(static_cast<double>(*start.bucket_bytes[b]))
                                  : "varies",
            note_of(run, bucket)});

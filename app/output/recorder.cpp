@@ -57,13 +57,13 @@ double fraction(std::int64_t part, std::int64_t whole) {
 }  // namespace
 
 Recorder::Recorder(RunDescription run)
-    : run_(std::move(run)), limits_(parse_compress(run_.options->compress).limits) {
+    : run_(std::move(run)), limits_(run_.options->compress.limits) {
   // Lists that rows refer to by index. A log that goes on keeps its lists and adds to them.
   take_earlier_lists();
   const std::vector<std::string> all = run_.comm->gather(run_.device->description());
   for (const std::string& device : all) device_of_rank_.push_back(index_in(devices_, device));
   for (const Bucket& bucket : run_.buckets) {
-    index_in(codec_names_, bucket.codec);
+    index_in(codec_names_, bucket.codec.text());
     index_in(topology_names_, run_.topology_of(bucket));
   }
   epoch_comm_.buckets.resize(run_.buckets.size());
@@ -354,11 +354,12 @@ void Recorder::write_buckets(std::int64_t epoch, const std::vector<CommCost>& of
     CommCost sum;
     for (std::size_t r = 0; r < ranks; ++r)
       add_rank(sum, of_all_ranks[r * run_.buckets.size() + b]);
+    const Bucket& current = reducer_->buckets()[b];
     rows.push_back(
         {.epoch = epoch,
          .bucket = static_cast<std::int64_t>(b),
          .elements = static_cast<std::int64_t>(run_.buckets[b].elements),
-         .codec = static_cast<std::int64_t>(index_in(codec_names_, reducer_->buckets()[b].codec)),
+         .codec = static_cast<std::int64_t>(index_in(codec_names_, current.codec.text())),
          .topology = static_cast<std::int64_t>(
              index_in(topology_names_, run_.topology_of(run_.buckets[b]))),
          .sent_bytes = static_cast<std::int64_t>(sum.sent_bytes),

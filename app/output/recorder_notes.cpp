@@ -54,7 +54,7 @@ void Recorder::note_loss(const EpochRow& row) {
                   row.epoch + 1, row.train_loss,
                   before < guessing ? fmt::format("after {:.3g} in an earlier epoch", before)
                                     : fmt::format("far above that of guessing ({:.3g})", guessing),
-                  run_.options->compress == "none" ? "" : ", or a finer --compress"));
+                  run_.options->compress.codec.is_exact() ? "" : ", or a finer --compress"));
 }
 
 void Recorder::note_images(const std::vector<std::string>& notes) {

@@ -69,7 +69,7 @@ void RunTrace::begin_epoch(Reducer& reducer, std::uint64_t step, std::uint64_t s
   TraceInfo::Codecs codecs = {.first_step = step, .specs = {}};
   for (const Bucket& bucket : reducer.buckets()) {
     bucket_elements_.push_back(bucket.elements);
-    codecs.specs.push_back(bucket.codec);
+    codecs.specs.push_back(bucket.codec.text());
   }
   codecs_.push_back(std::move(codecs));
 }

@@ -19,7 +19,6 @@
 #include "app/training/run_setup.hpp"
 #include "comm/mpi/clock_offset.hpp"
 #include "comm/mpi/network_interface.hpp"
-#include "comm/rate/auto_rate.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
 #include "io/files/text_table.hpp"
 #include "kernels/base/error.hpp"
@@ -140,10 +139,8 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                       options.optimizer == Options::Optimizer::adamw
                                   ? 2.0
                                   : 1.0;
-  const CodecSpec codec =
-      parse_codec_spec(parse_compress(options.compress, run.sends_velocities()).codec);
-  const double residual =
-      (options.compress == "none" ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
+  const CodecSpec codec = options.compress.with_velocities(run.sends_velocities()).codec;
+  const double residual = (codec.is_exact() ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
   // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
   // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.
@@ -310,7 +307,7 @@ int check_run(const Options& options, Communicator& comm) {
   if (comm.rank() == 0) {
     std::printf("dptrain %s --check: %s on %s, %d rank%s, --compress %s\n", DP_VERSION,
                 options.model.c_str(), options.dataset.c_str(), comm.size(),
-                comm.size() == 1 ? "" : "s", options.compress.c_str());
+                comm.size() == 1 ? "" : "s", options.compress.text.c_str());
     std::printf("program: revision %s, build %s, %s: the same on all ranks\n",
                 git_revision().c_str(), build_id().c_str(), mpi_version().c_str());
     if (!here.data.empty()) std::printf("data: %s\n", here.data.c_str());

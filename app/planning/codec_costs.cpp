@@ -239,12 +239,11 @@ CodecCosts exact_costs(const CodecFigures& exact) {
 SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figures,
                                  const CodecFigures& exact, std::size_t segment_bytes,
                                  const ByteShares& shares) {
-  const CodecSpec spec = parse_codec_spec(bucket.codec);
+  const CodecSpec& spec = bucket.codec;
   const auto floats = static_cast<double>(bucket.elements);
   SimulatedBucket simulated;
   const bool is_factored = find_codec(spec.name)->is_exchange;
-  const std::shared_ptr<const Codec> codec =
-      make_codec(is_factored ? parse_codec_spec("none") : spec);
+  const std::shared_ptr<const Codec> codec = make_codec(is_factored ? CodecSpec::exact() : spec);
   CodecCosts costs = exact_costs(exact);
   if (!is_factored) {
     costs = {.encode_s_per_float = figures.encode_s,

@@ -19,7 +19,7 @@
 #include "app/training/run_batches.hpp"
 #include "app/training/run_options.hpp"
 #include "comm/mpi/link_model.hpp"
-#include "comm/rate/auto_rate.hpp"
+#include "comm/rate/compress_choice.hpp"
 #include "comm/rate/rate_budget.hpp"
 #include "comm/topologies/hierarchical.hpp"
 #include "io/files/text_table.hpp"
@@ -29,7 +29,7 @@ namespace dp {
 namespace {
 
 // The line `rate:` is about auto's codec, whose small tensors have a codec of their own.
-std::string codec_of_rate() { return parse_compress("auto").codec; }
+CompressChoice rated_choice() { return {.codec = parse_compress("auto").codec}; }
 
 Options rehearsal_options(const Options& options) {
   Options trial = options;
@@ -124,10 +124,8 @@ void set_rounds(const Options& options, std::size_t sync_every, StepChoice& choi
 }
 
 StepChoice choice_for(const Options& options, const Calibration& calibration,
-                      const Network& network, const std::string& topology, const std::string& codec,
-                      std::size_t sync_every) {
-  const CompressChoice compress = parse_compress(codec);
-  const CodecSpec spec = parse_codec_spec(compress.codec);
+                      const Network& network, const std::string& topology,
+                      const CompressChoice& compress, std::size_t sync_every) {
   StepChoice choice;
   choice.limits = compress.limits;
   choice.topology = topology;
@@ -135,11 +133,11 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
   choice.hosts = network.hosts;
   choice.overlaps = options.overlap;
   set_rounds(options, sync_every, choice);
-  choice.window = choose_window(network.slowest, spec, choice.segment_bytes);
-  const std::size_t bucket_bytes =
-      options.bucket_mb > 0
-          ? static_cast<std::size_t>(options.bucket_mb * 1e6)
-          : choose_bucket_bytes(network.slowest, network.hosts.size(), spec, calibration.tensors);
+  choice.window = choose_window(network.slowest, compress.codec, choice.segment_bytes);
+  const std::size_t bucket_bytes = options.bucket_mb > 0
+                                       ? static_cast<std::size_t>(options.bucket_mb * 1e6)
+                                       : choose_bucket_bytes(network.slowest, network.hosts.size(),
+                                                             compress.codec, calibration.tensors);
   choice.buckets =
       plan_buckets(calibration.tensors, {.bucket_bytes = bucket_bytes, .codec = compress.codec});
   return choice;
@@ -228,21 +226,22 @@ void print_plans(const Options& options, const Calibration& calibration,
         const double factor = static_cast<double>(batch) / images;
         std::string hidden;
         for (const std::size_t length : sync_lengths(options)) {
-          for (const std::string& codec : codecs_of(options)) {
+          for (const CompressChoice& compress : codecs_of(options)) {
             for (const std::string& topology : options.plan.topologies) {
-              if (!can_run(codec, topology, length)) continue;
+              if (!can_run(compress.codec, topology, length)) continue;
               StepChoice choice =
-                  choice_for(options, calibration, network, topology, codec, length);
+                  choice_for(options, calibration, network, topology, compress, length);
               choice.batch_factor = factor;
               const Prediction predicted = predict_step(calibration, choice);
-              rows.push_back(row_of(codec, length, choice, predicted));
+              rows.push_back(row_of(compress.text, length, choice, predicted));
               const std::size_t steps =
-                  most_of_auto > 0 && can_be_in_rounds(codec)
+                  most_of_auto > 0 && can_be_in_rounds(compress.codec)
                       ? chosen_steps(calibration, choice, predicted.step, most_of_auto)
                       : 1;
               if (steps == 1) continue;
               set_rounds(options, steps, choice);
-              chosen.push_back(row_of(codec, steps, choice, predict_step(calibration, choice)));
+              chosen.push_back(
+                  row_of(compress.text, steps, choice, predict_step(calibration, choice)));
               chosen.back().is_chosen = true;
             }
           }
@@ -252,7 +251,7 @@ void print_plans(const Options& options, const Calibration& calibration,
         // In rounds nothing hides.
         if (ranks > 1 && std::ranges::count(sync_lengths(options), 1u) > 0) {
           StepChoice choice =
-              choice_for(options, calibration, network, "direct", codec_of_rate(), 1);
+              choice_for(options, calibration, network, "direct", rated_choice(), 1);
           choice.batch_factor = factor;
           hidden = hidden_bits(calibration, choice);
         }
@@ -290,12 +289,11 @@ void plan_run(const Options& options, Communicator& comm) {
         rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
     calibration.cores_per_rank = run.share.cores_per_rank;
     // Small tensors may have another codec than the rest.
-    std::vector<std::string> codecs = {"none"};
-    std::vector<std::string> specs = codecs_of(options);
-    specs.push_back(codec_of_rate());
+    std::vector<CodecSpec> codecs = {CodecSpec::exact()};
+    std::vector<CompressChoice> choices = codecs_of(options);
+    choices.push_back(rated_choice());
     bool has_dense = false;
-    for (const std::string& text : specs) {
-      const CompressChoice compress = parse_compress(text);
+    for (const CompressChoice& compress : choices) {
       has_dense = has_dense || (compress.limits && compress.limits->allows_dense);
       for (const Bucket& bucket : plan_buckets(calibration.tensors, {.codec = compress.codec})) {
         codecs.push_back(bucket.codec);

@@ -8,30 +8,29 @@
 
 #include "app/options/round_schedule.hpp"
 #include "app/training/run_options.hpp"
-#include "comm/rate/auto_rate.hpp"
+#include "comm/rate/compress_choice.hpp"
 #include "comm/reducer/reducer.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
 
-std::vector<std::string> codecs_of(const Options& options) {
-  std::vector<std::string> texts = options.plan.codecs;
-  if (texts.empty()) {
+std::vector<CompressChoice> codecs_of(const Options& options) {
+  std::vector<CompressChoice> choices = options.plan.codecs;
+  if (choices.empty()) {
     const bool can_leave = net::can_leave_momentum(optimizer_options(options).kind);
     for (const std::string& sample : codec_samples()) {
-      if (can_leave || !takes_momentum(parse_codec_spec(sample))) texts.push_back(sample);
+      const CompressChoice choice = parse_compress(sample);
+      if (can_leave || !takes_momentum(choice.codec)) choices.push_back(choice);
     }
-    texts.emplace_back("auto");
-    texts.push_back(options.compress);
+    choices.push_back(parse_compress("auto"));
+    choices.push_back(options.compress);
   }
-  std::vector<std::string> once;
   std::set<std::string> seen;
-  for (const std::string& text : texts) {
-    const bool is_auto = parse_compress(text).is_auto();
-    if (seen.insert(is_auto ? text : parse_codec_spec(text).text()).second) once.push_back(text);
-  }
-  return once;
+  std::erase_if(choices, [&](const CompressChoice& choice) {
+    return !seen.insert(choice.is_auto() ? choice.text : choice.codec.text()).second;
+  });
+  return choices;
 }
 
 std::vector<std::size_t> sync_lengths(const Options& options) {
@@ -49,22 +48,20 @@ std::size_t most_steps_of_auto(const Options& options) {
   return parse_round_schedule("--sync-every", options.sync_every).most_steps;
 }
 
-bool can_be_in_rounds(const std::string& codec) {
-  return !takes_momentum(parse_codec_spec(parse_compress(codec).codec));
-}
-bool can_run(const std::string& codec, const std::string& topology, std::size_t sync_every) {
+bool can_be_in_rounds(const CodecSpec& codec) { return !takes_momentum(codec); }
+bool can_run(const CodecSpec& codec, const std::string& topology, std::size_t sync_every) {
   return (sync_every == 1 || can_be_in_rounds(codec)) &&
-         (topology != "hierarchical" || !has_rate(parse_codec_spec(parse_compress(codec).codec)));
+         (topology != "hierarchical" || !has_rate(codec));
 }
 
 std::string left_out(const Options& options) {
   std::size_t all = 0, left = 0, in_rounds = 0;
   for (const std::size_t length : sync_lengths(options)) {
-    for (const std::string& codec : codecs_of(options)) {
+    for (const CompressChoice& compress : codecs_of(options)) {
       for (const std::string& topology : options.plan.topologies) {
         ++all;
-        left += can_run(codec, topology, length) ? 0 : 1;
-        in_rounds += length == 1 || can_be_in_rounds(codec) ? 0 : 1;
+        left += can_run(compress.codec, topology, length) ? 0 : 1;
+        in_rounds += length == 1 || can_be_in_rounds(compress.codec) ? 0 : 1;
       }
     }
   }

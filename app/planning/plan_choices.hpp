@@ -12,15 +12,15 @@ namespace dp {
 
 // The codecs of the table, each once: codecs=, or all that the run's optimiser allows, auto
 // and the run's own.
-[[nodiscard]] std::vector<std::string> codecs_of(const Options& options);
+[[nodiscard]] std::vector<CompressChoice> codecs_of(const Options& options);
 // Steps between exchanges: those of sync=, or the run's.
 [[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options);
 // 0 where the plan does not ask what --sync-every auto would choose.
 [[nodiscard]] std::size_t most_steps_of_auto(const Options& options);
 
 // Whether a run with rounds takes the codec; whether a run takes all three.
-[[nodiscard]] bool can_be_in_rounds(const std::string& codec);
-[[nodiscard]] bool can_run(const std::string& codec, const std::string& topology,
+[[nodiscard]] bool can_be_in_rounds(const CodecSpec& codec);
+[[nodiscard]] bool can_run(const CodecSpec& codec, const std::string& topology,
                            std::size_t sync_every);
 // Says what the table leaves out; empty if nothing. Throws Error(usage) if that is all.
 [[nodiscard]] std::string left_out(const Options& options);

@@ -55,15 +55,14 @@ ComputeTimes times_of(const RehearsedStep& step, const StepChoice& choice) {
 // What a codec with bits= costs is measured at these.
 constexpr std::array kMeasuredBits = {0.1, 0.4, 1.5, 6.0};
 
-bool has_bits(const std::string& codec) {
-  const CodecSpec spec = parse_codec_spec(codec);
-  const auto bits = spec.settings.find("bits");
-  return bits != spec.settings.end() && bits->second > 0.0;
+bool has_bits(const CodecSpec& codec) {
+  const auto bits = codec.settings.find("bits");
+  return bits != codec.settings.end() && bits->second > 0.0;
 }
 
-const CodecFigures& measured(const Calibration& calibration, const std::string& codec) {
-  const auto found = calibration.codecs.find(parse_codec_spec(codec).text());
-  DP_ASSERT(found != calibration.codecs.end(), "codec {} was not measured", codec);
+const CodecFigures& measured(const Calibration& calibration, const CodecSpec& codec) {
+  const auto found = calibration.codecs.find(codec);
+  DP_ASSERT(found != calibration.codecs.end(), "codec {} was not measured", codec.text());
   return found->second;
 }
 
@@ -75,7 +74,7 @@ struct RatedFigures {
 
 // What a codec with bits= costs at so many bits, and where it spends them: between two measured
 // numbers of bits, both follow the logarithm of the bits.
-RatedFigures figures_at(const Calibration& calibration, const std::string& codec, double bits) {
+RatedFigures figures_at(const Calibration& calibration, const CodecSpec& codec, double bits) {
   RatedFigures figures;
   if (dense_bits_of(bits) != 0) {
     figures.costs = measured(calibration, codec_at(codec, bits));
@@ -85,8 +84,8 @@ RatedFigures figures_at(const Calibration& calibration, const std::string& codec
     const double at = std::clamp(
         std::log(bits / kMeasuredBits[i - 1]) / std::log(kMeasuredBits[i] / kMeasuredBits[i - 1]),
         0.0, 1.0);
-    const std::string few = codec_at(codec, kMeasuredBits[i - 1]),
-                      many = codec_at(codec, kMeasuredBits[i]);
+    const CodecSpec few = codec_at(codec, kMeasuredBits[i - 1]),
+                    many = codec_at(codec, kMeasuredBits[i]);
     const CodecFigures &fewer = measured(calibration, few), &more = measured(calibration, many);
     figures.costs.encode_s = fewer.encode_s + at * (more.encode_s - fewer.encode_s);
     figures.costs.decode_s = fewer.decode_s + at * (more.decode_s - fewer.decode_s);
@@ -147,7 +146,7 @@ double correction_of(const Calibration& calibration, std::span<const Bucket> buc
 
 // A step in which codecs with bits= send so many.
 StepForecast forecast_at(const Calibration& calibration, const StepChoice& choice, double bits) {
-  const CodecFigures exact = measured(calibration, "none");
+  const CodecFigures exact = measured(calibration, CodecSpec::exact());
   StepSetup setup;
   const double correction = correction_of(calibration, choice.buckets, bits);
   for (const Bucket& bucket : choice.buckets) {
@@ -217,60 +216,60 @@ double Calibration::compute_s() const {
   return slowest_s;
 }
 
-void measure_codecs(Run& run, const std::vector<std::string>& specs, bool has_dense,
+void measure_codecs(Run& run, const std::vector<CodecSpec>& codecs, bool has_dense,
                     Calibration& calibration) {
   const std::vector<float> gradient =
       to_host(*run.device, run.replica->network().parameters().gradients());
   Reducer& reducer = run.replica->sync().reducer();
-  const auto measure = [&](const std::string& text) {
-    const CodecSpec spec = parse_codec_spec(text);
-    if (calibration.codecs.contains(spec.text())) return;
+  const auto measure = [&](const CodecSpec& codec) {
+    if (calibration.codecs.contains(codec)) return;
     reducer.run([](Communicator& comm) { comm.barrier(); });
     const CodecFigures mine =
-        measure_codec(spec, gradient, calibration.tensors, ReducerOptions().segment_bytes);
-    calibration.codecs[spec.text()] =
+        measure_codec(codec, gradient, calibration.tensors, ReducerOptions().segment_bytes);
+    calibration.codecs[codec] =
         mean_of(reducer.run([&](Communicator& comm) { return comm.all_gather(mine); }));
   };
-  for (const std::string& text : specs) {
-    if (!has_bits(text)) {
-      measure(text);
+  for (const CodecSpec& codec : codecs) {
+    if (!has_bits(codec)) {
+      measure(codec);
       continue;
     }
     for (const double bits : kMeasuredBits) {
-      const std::string at_bits = codec_at(text, bits);
+      const CodecSpec at_bits = codec_at(codec, bits);
       measure(at_bits);
       if (run.comm.rank() != 0 || calibration.byte_shares.contains(at_bits)) continue;
       calibration.byte_shares[at_bits] =
-          measure_byte_shares(parse_codec_spec(at_bits), gradient, calibration.tensors);
+          measure_byte_shares(at_bits, gradient, calibration.tensors);
     }
   }
   if (!has_dense) return;
-  for (const DenseForm& form : kDenseForms) measure(codec_at("none", form.bits_per_value));
+  for (const DenseForm& form : kDenseForms)
+    measure(codec_at(CodecSpec::exact(), form.bits_per_value));
 }
 
-std::string codec_at(const std::string& codec, double bits) {
+CodecSpec codec_at(const CodecSpec& codec, double bits) {
   switch (dense_bits_of(bits)) {
     case 4:
-      return "q4";
+      return parse_codec_spec("q4");
     case 8:
-      return "q8";
+      return parse_codec_spec("q8");
     case 16:
-      return "bf16";
+      return parse_codec_spec("bf16");
     case 32:
-      return "none";
+      return CodecSpec::exact();
     default:
       break;
   }
-  CodecSpec spec = parse_codec_spec(codec);
-  spec.settings["bits"] = bits;
-  return spec.text();
+  CodecSpec at_bits = codec;
+  at_bits.settings["bits"] = bits;
+  return at_bits;
 }
 
 RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choice) {
   std::vector<BudgetBucket> buckets;
   for (const Bucket& bucket : choice.buckets) {
     const auto floats = static_cast<double>(bucket.elements);
-    if (has_rate(parse_codec_spec(bucket.codec))) {
+    if (has_rate(bucket.codec)) {
       buckets.push_back({.elements = bucket.elements});
     } else {
       buckets.push_back(
@@ -317,7 +316,7 @@ Prediction predict_step(const Calibration& calibration, const StepChoice& choice
     prediction.step = forecast_at(calibration, choice, prediction.bits);
     return prediction;
   }
-  prediction.bits = parse_codec_spec(rated->codec).number("bits");
+  prediction.bits = rated->codec.number("bits");
   for (const auto& [begin, end] : {std::pair{0.0, 0.25}, {0.25, 0.5}, {0.5, 1.0}}) {
     const StepForecast part =
         forecast_at(calibration, choice, mean_planned_bits(prediction.bits, begin, end));
@@ -359,9 +358,9 @@ std::optional<Prediction> predict_run(Run& run) {
   calibration.steps = rehearse_steps(*run.replica, *run.train_loader, {.steps = 5, .seconds = 2.0});
   StepChoice choice;
   choice.buckets = run.replica->sync().buckets();
-  std::vector<std::string> codecs = {"none"};
+  std::vector<CodecSpec> codecs = {CodecSpec::exact()};
   for (const Bucket& bucket : choice.buckets) codecs.push_back(bucket.codec);
-  choice.limits = parse_compress(run.options.compress).limits;
+  choice.limits = run.options.compress.limits;
   measure_codecs(run, codecs, choice.limits && choice.limits->allows_dense, calibration);
   const Reducer& reducer = run.replica->sync().reducer();
   choice.topology = run.options.topology;

@@ -23,11 +23,11 @@ namespace dp {
 struct Calibration {
   std::vector<TensorSlot> tensors;
   std::vector<std::vector<RehearsedStep>> steps;  // [step][rank]
-  // By spec, in canonical form; means over ranks. What a codec with bits= costs at other bits than
-  // those measured follows from these.
-  std::map<std::string, CodecFigures> codecs;
-  // Where those with bits= spend their bytes, as rank 0 has measured it; by the same specs.
-  std::map<std::string, ByteShares> byte_shares;
+  // Means over ranks. What a codec with bits= costs at other bits than those measured follows from
+  // these.
+  std::map<CodecSpec, CodecFigures> codecs;
+  // Where those with bits= spend their bytes, as rank 0 has measured it.
+  std::map<CodecSpec, ByteShares> byte_shares;
   // Whether the ranks compute on processors that their exchange needs, too.
   bool shares_processor = true;
   double cores_per_rank = 1.0;
@@ -37,11 +37,11 @@ struct Calibration {
   [[nodiscard]] double compute_s() const;
 };
 
-// Collective, between steps: measures the codecs of these specs on the gradient of the last step,
+// Collective, between steps: measures these codecs on the gradient of the last step,
 // on all ranks at the same time, as in an exchange. One with bits= is measured at several bits, and
 // `has_dense`: so are the dense forms that auto may send. Rank 0 also measures where one with bits=
 // spends its bytes, while the others wait.
-void measure_codecs(Run& run, const std::vector<std::string>& specs, bool has_dense,
+void measure_codecs(Run& run, const std::vector<CodecSpec>& codecs, bool has_dense,
                     Calibration& calibration);
 
 // What is to be predicted.
@@ -80,7 +80,7 @@ struct Prediction {
 [[nodiscard]] Prediction predict_step(const Calibration& calibration, const StepChoice& choice);
 // The codec that sends values as this one does with so many bits: itself with these, or the one
 // whose dense form that is.
-[[nodiscard]] std::string codec_at(const std::string& codec, double bits);
+[[nodiscard]] CodecSpec codec_at(const CodecSpec& codec, double bits);
 
 // The steps between two exchanges that --sync-every auto would begin with after an epoch of steps
 // with this forecast, which has an exchange at every step (round_schedule.hpp); at most `most`.

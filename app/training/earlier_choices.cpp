@@ -9,7 +9,6 @@
 #include "app/options/options_values.hpp"
 #include "app/options/round_schedule.hpp"
 #include "app/process/rank_main.hpp"
-#include "comm/rate/auto_rate.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -39,7 +38,7 @@ void check_fit(const RunChoices& earlier, const Options& options, const std::str
 }
 
 void check_rates(const RunChoices& earlier, const Options& options) {
-  if (!parse_compress(options.compress).is_auto() || !earlier.planned_bits.empty()) return;
+  if (!options.compress.is_auto() || !earlier.planned_bits.empty()) return;
   throw_error(ErrorKind::usage,
               "--autotune {}: that log does not have the rate of every step, which --compress auto "
               "would repeat; use --autotune on, or the log of a run with --compress auto and "

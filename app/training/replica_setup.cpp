@@ -131,7 +131,7 @@ void Replica::set_groups() {
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
     DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
     if (!net::can_leave_momentum(options_.optimizer.kind)) {
-      throw SettingError(Setting::codec, options_.sync.compress,
+      throw SettingError(Setting::codec, options_.sync.compress.text,
                          fmt::format("keeps the momentum itself, which {} cannot leave to it; "
                                      "allowed: sgd",
                                      net::optimizer_name(options_.optimizer.kind)),

@@ -118,8 +118,8 @@ std::size_t choose_buckets(const Run& run, std::span<const TensorSlot> tensors) 
   if (run.options.bucket_mb > 0) return static_cast<std::size_t>(run.options.bucket_mb * 1e6);
   if (run.choices.bucket_bytes > 0) return run.choices.bucket_bytes;
   if (run.link.bytes_per_s == 0) return 1'000'000;  // --help of --bucket-mb says it
-  const CodecSpec codec = parse_codec_spec(parse_compress(run.options.compress).codec);
-  return choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()), codec, tensors);
+  return choose_bucket_bytes(run.link, static_cast<std::size_t>(run.comm.size()),
+                             run.options.compress.codec, tensors);
 }
 
 // Where a GPU's gradients are encoded, if an option or an earlier run decides it.
@@ -133,8 +133,7 @@ ExchangePath exchange_path(const Run& run) {
 GradientSyncOptions sync_options(const Run& run) {
   const Options& options = run.options;
   GradientSyncOptions sync;
-  sync.compress = options.compress;
-  sync.auto_sends_velocities = run.sends_velocities();
+  sync.compress = options.compress.with_velocities(run.sends_velocities());
   sync.compress_warmup = to_size(options.compress_warmup);
   sync.exact_tensors = names_in(options.compress_exclude);
   sync.is_one_host = run.comm.local_size() == run.comm.size();
@@ -149,8 +148,7 @@ GradientSyncOptions sync_options(const Run& run) {
   sync.reducer.topology = options.topology;
   if (run.link.bytes_per_s > 0) {
     sync.reducer.window =
-        choose_window(run.link, parse_codec_spec(parse_compress(options.compress).codec),
-                      sync.reducer.segment_bytes);
+        choose_window(run.link, options.compress.codec, sync.reducer.segment_bytes);
   }
   sync.reducer.seed = run.seed();
   sync.reducer.comm_timeout_s = options.comm_timeout_s;

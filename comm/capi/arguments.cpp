@@ -6,10 +6,9 @@
 #include <string>
 
 #include "comm/network/link_probe.hpp"
-#include "comm/rate/auto_rate.hpp"
+#include "comm/rate/compress_choice.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
 #include "kernels/base/error.hpp"
-#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp::capi {
 namespace {
@@ -80,7 +79,7 @@ void check(const dptrain_comm_options& given) {
     throw_error(ErrorKind::usage, "link_bit_per_s must be 0 or more and finite, and is {}",
                 given.link_bit_per_s);
   }
-  const CodecSpec codec = parse_codec_spec(parse_compress(given.compress).codec);
+  const CodecSpec codec = parse_compress(given.compress).codec;
   if (takes_momentum(codec)) {
     throw_error(ErrorKind::usage,
                 "{} replaces the optimiser's momentum, which this interface does not know; {}",
@@ -96,12 +95,12 @@ void check(const dptrain_comm_options& given) {
 }
 
 GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator& comm) {
-  const CodecSpec codec = parse_codec_spec(parse_compress(given.compress).codec);
+  GradientSyncOptions options;
+  options.compress = parse_compress(given.compress);
+  const CodecSpec& codec = options.compress.codec;
   LinkProbe link{.bytes_per_s = given.link_bit_per_s / 8.0, .uncertainty = 0.0};
   if (given.link_bit_per_s == 0.0) link = probe_link(comm);
 
-  GradientSyncOptions options;
-  options.compress = given.compress;
   options.exact_tensors = names_in(given.exact);
   options.is_one_host = comm.local_size() == comm.size();
   options.link_bytes_per_s = link.bytes_per_s;

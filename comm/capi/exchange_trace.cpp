@@ -92,7 +92,7 @@ void ExchangeTrace::write(Reducer& reducer) {
   info.codecs.emplace_back();
   for (const Bucket& bucket : reducer.buckets()) {
     info.bucket_elements.push_back(bucket.elements);
-    info.codecs.front().specs.push_back(bucket.codec);
+    info.codecs.front().specs.push_back(bucket.codec.text());
   }
   // A failure on the reducer's thread would end the exchange.
   const std::string failure = reducer.run([&](Communicator& comm) {

@@ -64,7 +64,7 @@ std::string describe(dptrain_comm& exchange) {
     const Bucket& bucket = exchange.sync.buckets()[b];
     text += fmt::format(
         "{} to {}, {} values, {}, {}{}{}\n", exchange.layout.tensors[bucket.first_tensor].name,
-        exchange.layout.tensors[bucket.end_tensor - 1].name, bucket.elements, bucket.codec,
+        exchange.layout.tensors[bucket.end_tensor - 1].name, bucket.elements, bucket.codec.text(),
         exchange.sync.reducer().topology_of(b).name, bucket.why.empty() ? "" : ", ", bucket.why);
   }
   return text;

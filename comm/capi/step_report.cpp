@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "comm/topologies/buckets.hpp"
-#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp::capi {
 namespace {
@@ -55,7 +54,7 @@ void tell_not_finite(const StepVerdict& verdict, std::uint64_t step, const Layou
 
 void tell_clamped(const ClampedValues& clamped, std::uint64_t step, const Layout& layout,
                   const Reducer& reducer) {
-  const CodecSpec codec = parse_codec_spec(bucket_at(reducer, clamped.first).codec);
+  const CodecSpec& codec = bucket_at(reducer, clamped.first).codec;
   tell(
       fmt::format("step {}: {} has clamped {} values on rank {} to its largest one, first in {}; "
                   "what is beyond is {}. A loss scaler does not see this overflow: give it a "

@@ -52,7 +52,7 @@ SegmentCoder::SegmentCoder(const ExchangeSetup& setup, const ExchangePlan& plan,
       plan.tasks, [](const PlanTask& task) { return task.takes_exact || task.gives_exact; });
   if (needs_exact && setup_.exact == nullptr) {
     DP_ASSERT(!setup.codec->is_on_device(), "no codec for fp32 in the memory of the device");
-    own_exact_ = make_codec(parse_codec_spec("none"));
+    own_exact_ = make_codec(CodecSpec::exact());
     setup_.exact = own_exact_.get();
   }
 }

@@ -1,78 +1,16 @@
 #include "comm/rate/auto_rate.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
-
-#include "comm/rate/rate_control.hpp"
-#include "kernels/base/setting_error.hpp"
-#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
 namespace {
 
 constexpr std::uint64_t kFirstSteps = 3;
 
-double number_in(std::string_view text, std::string_view value, double least, double most) {
-  double number = 0.0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc() || end != value.data() + value.size() ||
-      !(number >= least && number <= most)) {
-    throw SettingError(
-        Setting::codec, text,
-        fmt::format("{} must be a number of bits a value from {:g} to {:g}", value, least, most));
-  }
-  return number;
-}
-
 }  // namespace
-
-CompressChoice parse_compress(std::string_view text, bool has_velocities) {
-  constexpr double kLeast = 0.01, kMost = 6.0;
-  if (text != "auto" && !text.starts_with("auto:")) {
-    static_cast<void>(parse_codec_spec(text));
-    return {.codec = std::string(text), .limits = std::nullopt};
-  }
-  RateLimits limits;
-  bool sends_velocities = has_velocities;
-  std::string_view keys = text.substr(std::min(text.size(), std::size_t{5}));
-  while (!keys.empty()) {
-    const std::string_view key = keys.substr(0, keys.find(','));
-    keys.remove_prefix(std::min(keys.size(), key.size() + 1));
-    if (key.starts_with("min=")) {
-      limits.least_bits = number_in(text, key.substr(4), kLeast, kMost);
-    } else if (key.starts_with("max=")) {
-      limits.most_bits = number_in(text, key.substr(4), kLeast, kMost);
-      limits.allows_dense = false;
-    } else if (key == "velocity=on" || key == "velocity=off") {
-      sends_velocities = key == "velocity=on";
-    } else {
-      throw SettingError(
-          Setting::codec, text,
-          fmt::format("{} is not a key of auto; allowed: min=, max=, velocity=on|off", key));
-    }
-  }
-  if (limits.allows_dense) {  // no max= was given
-    limits.most_bits =
-        sends_velocities ? RateLimits::kMostOfVelocities : RateLimits::kMostOfGradients;
-    limits.most_bits = std::max(limits.most_bits, limits.least_bits);
-  }
-  if (limits.least_bits > limits.most_bits) {
-    throw SettingError(Setting::codec, text, "min= must not be above max=");
-  }
-  return {.codec = parse_codec_spec(fmt::format("ecq:bits={},velocity={}", limits.limited(0.35),
-                                                sends_velocities ? "masked" : "off"))
-                       .text(),
-          .limits = limits};
-}
-
-RateLimits RateLimits::at(double progress) const {
-  RateLimits limits = *this;
-  if (allows_dense) limits.most_bits = std::max(most_bits, planned_bits(most_bits, progress));
-  return limits;
-}
 
 unsigned dense_bits_of(double planned_bits) {
   for (const DenseForm& form : kDenseForms) {

@@ -2,17 +2,15 @@
 // clock or network. StepWatch feeds it; RateGovernor obeys the least wish of all ranks.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "comm/mpi/look_pace.hpp"
+#include "comm/rate/compress_choice.hpp"
 #include "comm/rate/rate_budget.hpp"
 #include "kernels/base/state.hpp"
 
@@ -81,33 +79,6 @@ class LinkRateEstimate {
   std::size_t count_ = 0;  // so far
 };
 
-// Bits a value. The least are the floor of quality; more than the most hardly help. Velocities
-// learn with fewer bits as well as gradients do (experiments/README.md, "ecq and auto"). A run
-// begins with more, since feedback delivers late what was dropped, and a short run ends before
-// that.
-struct RateLimits {
-  static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
-
-  double least_bits = 0.1, most_bits = kMostOfGradients;
-  bool allows_dense = true;  // where the link carries such a form; not with a most that is given
-
-  // At a place of the run, as a share of it (below 0: not known). Where the user gave no most, it
-  // is at least what a run with the usual most in the mean would plan there (planned_bits).
-  [[nodiscard]] RateLimits at(double progress) const;
-
-  [[nodiscard]] double limited(double bits) const {
-    return std::clamp(bits, least_bits, most_bits);
-  }
-};
-
-// What is asked of an exchange: a codec, or "auto", which is ecq with a rate that follows the link.
-struct CompressChoice {
-  std::string codec;                                // a spec, as it was given
-  std::optional<RateLimits> limits = std::nullopt;  // of auto
-
-  [[nodiscard]] bool is_auto() const { return limits.has_value(); }
-};
-
 // The forms of values that need no coding: 4 (q4), 8 (q8), 16 (bf16) or 32 bits (fp32).
 struct DenseForm {
   unsigned bits;          // EncodeContext::dense_bits
@@ -136,10 +107,6 @@ class DenseChoice {
   std::int64_t form_ = 0, steps_ = 0,
                patience_ = kPatience;  // form_: 0, or one more than its place
 };
-
-// Reads a codec spec or "auto[:min=BITS,max=BITS,velocity=on|off]". Throws Error(usage).
-// has_velocities: what auto does where velocity= is not given.
-[[nodiscard]] CompressChoice parse_compress(std::string_view text, bool has_velocities = false);
 
 struct AutoRateOptions {
   double bytes_per_s = 0.0;  // of this rank's link, before the first step

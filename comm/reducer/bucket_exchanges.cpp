@@ -11,8 +11,8 @@ namespace dp {
 namespace {
 
 std::unique_ptr<Codec> exact_codec(Device* device) {
-  const CodecSpec spec = parse_codec_spec("none");
-  return device == nullptr ? make_codec(spec) : make_codec(spec, *device);
+  return device == nullptr ? make_codec(CodecSpec::exact())
+                           : make_codec(CodecSpec::exact(), *device);
 }
 
 }  // namespace
@@ -36,7 +36,6 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
       hosts_(options.hosts.empty() ? host_numbers(communicator.hosts()) : options.hosts),
       mpi_(communicator),
       exact_(exact_codec(options.device)),
-      specs_(buckets_.size()),
       codecs_(buckets_.size()),
       state_(gradient.size(), exact_->memory(), options.device) {
   DP_ASSERT(hosts_.size() == static_cast<std::size_t>(communicator.size()), "{} hosts for {} ranks",
@@ -51,16 +50,13 @@ BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gr
 }
 
 // Makes what differs from what there is, and buffers that suffice.
-void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<std::string>& specs) {
-  DP_ASSERT(specs.size() == buckets_.size(), "{} codecs for {} buckets", specs.size(),
+void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<CodecSpec>& codecs) {
+  DP_ASSERT(codecs.size() == buckets_.size(), "{} codecs for {} buckets", codecs.size(),
             buckets_.size());
-  // A spec that cannot be must not leave half of them replaced.
-  std::vector<CodecSpec> wanted;
-  for (const std::string& spec : specs) wanted.push_back(parse_codec_spec(spec));
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const CodecSpec& spec = wanted[b];
+    const CodecSpec& spec = codecs[b];
     const bool is_new = pipeline.exchanges()[b] == nullptr;
-    if (!is_new && spec == specs_[b]) continue;
+    if (!is_new && spec == buckets_[b].codec) continue;
     if (spec.feedback && hosts_.size() > 1) state_.need_residual();
     const ExchangeStats stats = is_new ? ExchangeStats{} : pipeline.exchange(b).stats();
     pipeline.set_exchange(b, nullptr);  // refers to the codec
@@ -68,8 +64,7 @@ void BucketExchanges::put_into(BucketPipeline& pipeline, const std::vector<std::
     codecs_[b] = std::move(made.codec);
     made.exchange->set_stats(stats);
     pipeline.set_exchange(b, std::move(made.exchange));
-    specs_[b] = spec;
-    buckets_[b].codec = spec.text();
+    buckets_[b].codec = spec;
   }
   pipeline.fit_buffers();
 }
@@ -157,12 +152,12 @@ double BucketExchanges::wire_factor(std::size_t bucket) const {
 }
 
 std::vector<std::size_t> BucketExchanges::sums_of(std::size_t bucket) const {
-  return exchange_kind(specs_[bucket])
-      .sums(specs_[bucket], buckets_[bucket].elements, buckets_[bucket].tensors);
+  const Bucket& of = buckets_[bucket];
+  return exchange_kind(of.codec).sums(of.codec, of.elements, of.tensors);
 }
 
 double BucketExchanges::residual_squares(std::size_t bucket) const {
-  if (!state_.has_residual() || !specs_[bucket].feedback) return 0.0;
+  if (!state_.has_residual() || !buckets_[bucket].codec.feedback) return 0.0;
   return state_.residual_squares(buckets_[bucket].offset, buckets_[bucket].elements);
 }
 

@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "comm/exchange/exchange.hpp"
@@ -39,9 +38,8 @@ class BucketExchanges {
                   std::vector<Bucket> buckets, const ReducerOptions& options);
 
   // Gives every bucket the exchange for its codec, and the pipeline buffers that suffice for them.
-  // Buckets whose spec does not change keep their exchange. Throws Error(usage) for a bad spec,
-  // with nothing changed.
-  void put_into(BucketPipeline& pipeline, const std::vector<std::string>& specs);
+  // Buckets whose codec does not change keep their exchange.
+  void put_into(BucketPipeline& pipeline, const std::vector<CodecSpec>& codecs);
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::span<float> gradient() const { return gradient_; }
@@ -81,7 +79,6 @@ class BucketExchanges {
   MpiTransport mpi_;
   std::optional<ThrottledTransport> throttled_;
   std::unique_ptr<Codec> exact_;
-  std::vector<CodecSpec> specs_;                // by bucket
   std::vector<std::unique_ptr<Codec>> codecs_;  // null: the exact one
   RateOrder rate_;                              // of buckets whose codec has a rate
   GradientState state_;

@@ -26,7 +26,7 @@ DeliveryGaps::DeliveryGaps(const std::vector<Bucket>& buckets) {
   for (const Bucket& bucket : buckets) {
     for (const TensorSlot& tensor : bucket.tensors) {
       const Gap gap = {.tensor = index++};
-      if (bucket.codec == "none") continue;
+      if (bucket.codec.is_exact()) continue;
       tensors_.push_back({.offset = tensor.offset, .elements = tensor.elements(), .gap = gap});
     }
   }

@@ -40,9 +40,9 @@ Reducer::Reducer(Communicator& communicator, std::span<float> gradient, std::vec
       is_ready_(std::make_unique<std::atomic<bool>[]>(exchanges_.buckets().size())),
       meter_(pipeline_.exchanges(), options.trace),
       gpu_(options.computing) {
-  std::vector<std::string> specs;
-  for (const Bucket& bucket : exchanges_.buckets()) specs.push_back(bucket.codec);
-  exchanges_.put_into(pipeline_, specs);
+  std::vector<CodecSpec> codecs;
+  for (const Bucket& bucket : exchanges_.buckets()) codecs.push_back(bucket.codec);
+  exchanges_.put_into(pipeline_, codecs);
   if (options_.desk != nullptr) {
     gather_.emplace(exchanges_.transport(), *options_.desk, options_.trace);
   }
@@ -132,9 +132,9 @@ void Reducer::list_state(StateVisitor& visitor) {
   }
 }
 
-void Reducer::replace_codecs(const std::vector<std::string>& specs) {
+void Reducer::replace_codecs(const std::vector<CodecSpec>& codecs) {
   run([&](Communicator& communicator) {
-    exchanges_.put_into(pipeline_, specs);
+    exchanges_.put_into(pipeline_, codecs);
     // A bucket's new messages have the numbers of its old ones, which have all been taken when
     // every rank has come here.
     communicator.barrier();

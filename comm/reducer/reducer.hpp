@@ -90,11 +90,10 @@ class Reducer {
   // residuals, if there are any, so that nothing is lost with the step.
   StepVerdict wait_step();
 
-  // Collective, between steps. From the next step on bucket b has the codec specs[b]. Residuals
+  // Collective, between steps. From the next step on bucket b has codecs[b]. Residuals
   // stay: what a bucket has not delivered yet is sent when its codec has feedback again. Buckets
-  // whose spec does not change keep their exchange and its state. Throws Error(usage) for a bad
-  // spec, with nothing changed.
-  void replace_codecs(const std::vector<std::string>& specs);
+  // whose codec does not change keep their exchange and its state.
+  void replace_codecs(const std::vector<CodecSpec>& codecs);
 
   // Between steps: how finely buckets whose codec has a rate (has_rate) are rounded from the next
   // step on. What `order` refers to must live until that step is over.

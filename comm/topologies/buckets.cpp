@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "kernels/base/error.hpp"
-#include "kernels/codecs/codec.hpp"
 
 namespace dp {
 namespace {
@@ -39,10 +38,8 @@ void send_most_vectors_earlier(std::vector<Bucket>& buckets) {
 
 std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
                                  const BucketOptions& options) {
-  const std::string codec = parse_codec_spec(options.codec).text();
-  const std::string exact = parse_codec_spec("none").text();
-  const std::string small =
-      parse_codec_spec(find_codec(parse_codec_spec(codec).name)->small_codec).text();
+  const CodecSpec &codec = options.codec, exact = CodecSpec::exact();
+  const CodecSpec small = parse_codec_spec(find_codec(codec.name)->small_codec);
   std::vector<Bucket> buckets;
   bool is_open = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -52,7 +49,7 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
               "tensor {} begins at {}", i, tensor.offset);
     DP_ASSERT(tensor.is_1d || i == 0 || !tensors[i - 1].is_1d,
               "tensor {} comes after the one-dimensional ones", i);
-    const std::string& wanted = tensor.is_exact ? exact : tensor.is_1d ? small : codec;
+    const CodecSpec& wanted = tensor.is_exact ? exact : tensor.is_1d ? small : codec;
     const bool changes = i > 0 && (tensor.is_1d ? wanted != buckets.back().codec
                                                 : tensor.is_exact != tensors[i - 1].is_exact);
     if (!is_open || is_first_1d || changes) {

@@ -17,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/codecs/codec_spec.hpp"
+
 namespace dp {
 
 // A tensor of the flat gradient, in floats.
@@ -33,7 +35,7 @@ struct TensorSlot {
 
 struct BucketOptions {
   std::size_t bucket_bytes = 4u << 20;  // a bucket is closed when it has this many bytes of fp32
-  std::string codec = "none";           // a codec spec
+  CodecSpec codec = {};
   // Smaller buckets are sent as one-dimensional tensors are, because their cost is headers and
   // latency, not bytes. For the same reason a smaller one-dimensional region is one bucket.
   std::size_t min_compress_bytes = 16u << 10;
@@ -42,7 +44,7 @@ struct BucketOptions {
 struct Bucket {
   std::size_t offset = 0;
   std::size_t elements = 0;
-  std::string codec;             // in canonical form
+  CodecSpec codec = {};
   std::size_t first_tensor = 0;  // [first_tensor, end_tensor) of the list given
   std::size_t end_tensor = 0;
   // For the start-up table: why the codec is not the one asked for; empty if it is.
@@ -58,7 +60,7 @@ struct Bucket {
 // The buckets in the order in which they are exchanged, which is the order of their offsets, but
 // for the first part of the one-dimensional region. The tensors must follow each other without
 // gaps, all one-dimensional ones last; together they are the whole gradient. A tensor is never
-// split. Throws Error(usage) for a bad codec spec.
+// split.
 [[nodiscard]] std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
                                                const BucketOptions& options);
 

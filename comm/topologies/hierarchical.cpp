@@ -162,7 +162,7 @@ std::uint64_t hierarchical_wire_bytes(const ExchangeShape& shape, std::span<cons
   const Place place(hosts, shape.ranks, rank);
   const std::size_t l = place.leaders.size();
   const ExchangeShape cut = {shape.elements, l, shape.segment};
-  const auto exact = make_codec(parse_codec_spec("none"));
+  const auto exact = make_codec(CodecSpec::exact());
   const bool leads = place.leads(rank);
   std::uint64_t all = 0;
   for (std::size_t chunk = 0; chunk < l; ++chunk) {

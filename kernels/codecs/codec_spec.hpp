@@ -5,6 +5,7 @@
 // what is allowed.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <map>
 #include <span>
@@ -126,6 +127,10 @@ struct CodecSpec {
   // The values of all other keys of the codec. A choice is stored as its place among the choices.
   std::map<std::string, double, std::less<>> settings = {};
 
+  // The codec none, which sends fp32.
+  [[nodiscard]] static CodecSpec exact() { return {}; }
+  [[nodiscard]] bool is_exact() const { return *this == exact(); }
+
   // The value of a key that the codec has.
   [[nodiscard]] double number(std::string_view key) const;
   [[nodiscard]] std::size_t whole(std::string_view key) const;
@@ -135,7 +140,7 @@ struct CodecSpec {
 
   // The canonical form, every key spelt out: parse_codec_spec(text()) gives an equal spec.
   [[nodiscard]] std::string text() const;
-  bool operator==(const CodecSpec&) const = default;
+  auto operator<=>(const CodecSpec&) const = default;
 };
 
 // Reads "q8" or "q4:block=256,ef=off". Throws Error(usage) for unknown names and keys, repeated

@@ -78,7 +78,8 @@ void run(const std::string& what, const std::string& folder, const std::string& 
   const bool gathers = topology == "gather";
   GatherDesk desk(static_cast<std::size_t>(comm.size()));
   desk.reserve(1);
-  Reducer reducer(comm, gradient, plan_buckets(tensors, {.bucket_bytes = 1000, .codec = "q8"}),
+  Reducer reducer(comm, gradient,
+                  plan_buckets(tensors, {.bucket_bytes = 1000, .codec = parse_codec_spec("q8")}),
                   {.topology = gathers ? "ring" : topology,
                    .segment_bytes = kSegment * sizeof(float),
                    .comm_timeout_s = 2.0,

@@ -77,7 +77,7 @@ void train() {
 
   // No device: the gradient is in host memory.
   dp::GradientSync sync(nullptr, gradient, tensor_slots(),
-                        {.compress = "q8", .reducer = {.topology = "direct"}});
+                        {.compress = dp::parse_compress("q8"), .reducer = {.topology = "direct"}});
   sync.connect(comm);  // from here on the communicator is used through run() alone
   sync.begin_epoch(0);
   const auto sum_of_all = [&](auto value) {

@@ -41,7 +41,7 @@ std::vector<TensorSlot> tensors() {
 const std::size_t kElements = tensors().back().offset + tensors().back().elements();
 
 GradientSyncOptions options_of(const std::string& compress, const std::string& topology = "ring") {
-  return {.compress = compress,
+  return {.compress = parse_compress(compress),
           .exact_tensors = {"linear*"},  // so that it has a bucket of its own
           .bucket_bytes = kBucketBytes,
           .reducer = {.topology = topology, .segment_bytes = 4096, .buckets_in_flight = 2}};
@@ -167,9 +167,9 @@ TEST(GradientSync, TensorsNamedByAPatternAreExact) {
   options.exact_tensors = {"conv[12].weight"};
   GradientSync sync(nullptr, gradient, tensors(), options);
   ASSERT_EQ(sync.buckets().size(), 4u);
-  EXPECT_EQ(sync.buckets()[0].codec, "none");
+  EXPECT_TRUE(sync.buckets()[0].codec.is_exact());
   EXPECT_EQ(sync.buckets()[0].why, "excluded by name");
-  EXPECT_EQ(parse_codec_spec(sync.buckets()[1].codec).name, "q4");
+  EXPECT_EQ(sync.buckets()[1].codec.name, "q4");
   EXPECT_EQ(sync.buckets()[3].why, "one-dimensional");
 
   sync.connect(comm);
@@ -278,9 +278,9 @@ TEST(GradientSync, AWarmUpBeginsInFp32) {
     EXPECT_TRUE(sync.finish_step().finite);
     const bool is_warm = epoch >= 2;
     EXPECT_EQ(gradient == whole_sums(comm.size(), epoch), !is_warm || comm.size() == 1);
-    EXPECT_EQ(parse_codec_spec(sync.reducer().buckets()[0].codec).name, is_warm ? "q8" : "none");
-    EXPECT_EQ(sync.reducer().buckets()[2].codec, "none");             // exact from first to last
-    EXPECT_EQ(parse_codec_spec(sync.buckets()[0].codec).name, "q8");  // as planned
+    EXPECT_EQ(sync.reducer().buckets()[0].codec.name, is_warm ? "q8" : "none");
+    EXPECT_TRUE(sync.reducer().buckets()[2].codec.is_exact());  // from first to last
+    EXPECT_EQ(sync.buckets()[0].codec.name, "q8");              // as planned
     sent_bytes[epoch] = sync.reducer().take_times().total.sent_bytes;
   }
   EXPECT_EQ(sent_bytes[1], sent_bytes[0]);
@@ -301,8 +301,8 @@ TEST(GradientSync, TheWarmUpOfARatioIsALadder) {
     const double want[] = {0.25, 0.0625, 0.02, 0.02};
     for (std::size_t epoch = 0; epoch < 4; ++epoch) {
       sync.begin_epoch(epoch);
-      const CodecSpec spec = parse_codec_spec(sync.reducer().buckets()[0].codec);
-      EXPECT_EQ(spec.number("ratio"), want[epoch]) << codec << ", epoch " << epoch;
+      EXPECT_EQ(sync.reducer().buckets()[0].codec.number("ratio"), want[epoch])
+          << codec << ", epoch " << epoch;
     }
   }
 }
@@ -360,18 +360,18 @@ TEST(GradientSync, AVelocityIsSentWhereThereIsAMomentum) {
   EXPECT_NE(error_of(options).find("allowed here: velocity=off"), std::string::npos)
       << error_of(options);
   // What was asked for is named, not what auto makes of it.
-  options.compress = "auto:velocity=on";
+  options.compress = parse_compress("auto:velocity=on");
   EXPECT_NE(error_of(options).find("auto:velocity=on: velocity= needs"), std::string::npos)
       << error_of(options);
   options.momentum = 0.9f;
-  options.compress = "ecq:bits=0.5,velocity=on,ef=off";
+  options.compress = parse_compress("ecq:bits=0.5,velocity=on,ef=off");
   EXPECT_NE(error_of(options).find("allowed: ef=on"), std::string::npos) << error_of(options);
-  options.compress = "ecq:bits=0.5,velocity=on";
+  options.compress = parse_compress("ecq:bits=0.5,velocity=on");
   options.has_nesterov = true;
   const GradientSync sync(nullptr, gradient, tensors(), options);
   for (std::size_t t = 0; t < kTensors; ++t) EXPECT_EQ(sync.has_momentum(t), t <= conv3) << t;
   for (const Bucket& bucket : sync.buckets()) {
-    EXPECT_EQ(bucket.velocity != Bucket::Velocity::off, bucket.codec.starts_with("ecq"));
+    EXPECT_EQ(bucket.velocity != Bucket::Velocity::off, bucket.codec.name == "ecq");
   }
 }
 
@@ -419,7 +419,7 @@ TEST(GradientSync, OneHostOfAHierarchyEncodesNothing) {
   GradientSyncOptions options = options_of("q8", "hierarchical");
   options.is_one_host = true;
   const GradientSync sync(nullptr, gradient, tensors(), options);
-  for (const Bucket& bucket : sync.buckets()) EXPECT_EQ(bucket.codec, "none");
+  for (const Bucket& bucket : sync.buckets()) EXPECT_TRUE(bucket.codec.is_exact());
   EXPECT_EQ(sync.buckets()[0].why, "one host: fp32");
 }
 

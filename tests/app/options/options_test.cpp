@@ -31,10 +31,11 @@ OptionContext context() {
                      {"cifar100", "a hundred"},
                      {"folder", "files"}};
   result.codecs = {{"none", "fp32"}, {"q8", "8-bit bins; block=2048: values that share a scale"}};
-  result.check_compress = [](const std::string& spec) {
+  result.parse_compress = [](std::string_view spec) {
     if (spec != "none" && spec != "q8") {
       throw_error(ErrorKind::usage, "--compress {}: unknown codec; known: none, q8", spec);
     }
+    return CompressChoice{.text = std::string(spec)};
   };
   return result;
 }
@@ -85,7 +86,7 @@ TEST(Options, WithoutAnyWordTheSyntheticSetIsLearntInMinutes) {
   EXPECT_EQ(options.lr, 0.2);
   EXPECT_EQ(options.momentum, 0.9);
   EXPECT_EQ(options.weight_decay, 5e-4);
-  EXPECT_EQ(options.compress, "none");
+  EXPECT_EQ(options.compress.text, "none");
   EXPECT_EQ(options.log, "auto");
   EXPECT_EQ(options.action, Options::Action::train);
 }
@@ -549,7 +550,7 @@ TEST(Options, FactorsByName) {
 TEST(Recipes, EachIsARowOfValidOptions) {
   OptionContext all = context();
   all.models.clear();
-  all.check_compress = nullptr;
+  all.parse_compress = nullptr;
   for (const Recipe& recipe : recipe_list()) {
     SCOPED_TRACE(recipe.name);
     EXPECT_FALSE(recipe.text.empty());

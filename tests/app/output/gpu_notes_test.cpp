@@ -19,13 +19,19 @@ std::map<std::string, std::string> notes(const GpuFacts& facts) {
   return by_word;
 }
 
+std::vector<CodecSpec> codecs(const std::vector<std::string>& texts) {
+  std::vector<CodecSpec> specs;
+  for (const std::string& text : texts) specs.push_back(parse_codec_spec(text));
+  return specs;
+}
+
 bool holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
 TEST(GpuNotes, NothingToSay) {
   EXPECT_TRUE(gpu_notes({}).empty());
-  const auto said = notes({.exchange_path = "device", .codecs = {"q8", "none"}});
+  const auto said = notes({.exchange_path = "device", .codecs = codecs({"q8", "none"})});
   EXPECT_EQ(said.size(), 1u);
   EXPECT_EQ(said.at("exchange"), "encoded and added on the GPU");
 }
@@ -36,16 +42,16 @@ TEST(GpuNotes, TensorCores) {
 
 TEST(GpuNotes, ACodecWithoutAForm) {
   GpuFacts facts = {.exchange_path = "host",
-                    .codecs = {"none", "topk:ratio=0.01", "topk:ratio=0.02", "q8"},
+                    .codecs = codecs({"none", "topk:ratio=0.01", "topk:ratio=0.02", "q8"}),
                     .gradient_bytes = 44.7e6};
   EXPECT_EQ(
       notes(facts).at("exchange"),
       "encoded and added by the host's processor: topk has no form for GPUs, and one such "
       "bucket takes all buckets to the host; 44.7 MB a step go over the bus in each direction");
-  facts.codecs.push_back("ecq:bits=0.2");
+  facts.codecs.push_back(parse_codec_spec("ecq:bits=0.2"));
   EXPECT_TRUE(holds(notes(facts).at("exchange"), "topk and ecq have no form for GPUs"));
   // Where the measurement or an option has chosen the host.
-  facts.codecs = {"q8"};
+  facts.codecs = codecs({"q8"});
   EXPECT_EQ(notes(facts).at("exchange"),
             "encoded and added by the host's processor; 44.7 MB a step go over the bus in each "
             "direction");

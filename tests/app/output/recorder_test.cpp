@@ -39,7 +39,7 @@ net::Graph small_network() {
 std::vector<Bucket> small_buckets() {
   const TensorSlot tensors[] = {{.offset = 0, .rows = 10, .columns = kWeights / 10},
                                 {.offset = kWeights, .rows = kBiases, .columns = 1, .is_1d = true}};
-  return plan_buckets(tensors, {.codec = "q8", .min_compress_bytes = 0});
+  return plan_buckets(tensors, {.codec = parse_codec_spec("q8"), .min_compress_bytes = 0});
 }
 
 // What was printed while a text is captured, on this rank.
@@ -66,7 +66,7 @@ class RecorderTest : public testing::Test {
  protected:
   RecorderTest() : device_(make_device({.tune = false})) {
     options_.model = "small";
-    options_.compress = "q8";
+    options_.compress = parse_compress("q8");
     options_.epochs = 3;
     options_.batch_size = 4;
     options_.log = folder_ / "log.h5";
@@ -414,7 +414,7 @@ TEST_F(RecorderTest, SaysWhatALinkAndAResidualDoToTheRate) {
             "(growth= of ecq; on rank 0 9.5 times, most in bucket 1): 1.1 times the planned bits "
             "are sent until it is less");
 
-  options_.compress = "auto";
+  options_.compress = parse_compress("auto");
   start();
   exchange();
   EpochTally now = tally();

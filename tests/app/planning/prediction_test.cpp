@@ -35,7 +35,7 @@ TEST(Prediction, TheBytesAreThoseThatAreSent) {
       SCOPED_TRACE(fmt::format("{} {}", codec, topology));
       std::vector<float> gradient(2 * kRows * kColumns + kSmall);
       GradientSync sync(nullptr, gradient, tensors(),
-                        {.compress = codec,
+                        {.compress = parse_compress(codec),
                          .bucket_bytes = kRows * kColumns * sizeof(float),
                          .reducer = {.topology = topology, .segment_bytes = kSegmentBytes}});
       sync.connect(comm);
@@ -77,15 +77,15 @@ Calibration calibration_of(std::size_t ranks) {
   calibration.steps = {std::vector(ranks, step)};
   for (const char* codec : {"none", "q4", "q8", "bf16", "q8:block=256", "ecq:bits=0.1",
                             "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
-    calibration.codecs[parse_codec_spec(codec).text()] = {.payload_bytes = 1.0};
+    calibration.codecs[parse_codec_spec(codec)] = {.payload_bytes = 1.0};
   }
   return calibration;
 }
 
 StepChoice choice_of(std::size_t ranks, const std::string& codec, double bytes_per_s) {
   StepChoice choice;
-  choice.buckets =
-      plan_buckets(tensors(), {.bucket_bytes = kRows * kColumns * sizeof(float), .codec = codec});
+  choice.buckets = plan_buckets(tensors(), {.bucket_bytes = kRows * kColumns * sizeof(float),
+                                            .codec = parse_codec_spec(codec)});
   choice.topology = "direct";
   choice.ports = NetworkPorts::alike(ranks, bytes_per_s, 0.0);
   choice.hosts.resize(ranks);
@@ -136,7 +136,7 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
   // The last rank owns the fourth chunk of the first bucket and the third one of the second, which
   // have two fifths of their bytes. The second bucket takes three times as many as the first.
   const auto set_shares = [&](const char* codec, const std::vector<double>& bytes) {
-    calibration.byte_shares[parse_codec_spec(codec).text()] = ByteShares(bytes, kFloats);
+    calibration.byte_shares[parse_codec_spec(codec)] = ByteShares(bytes, kFloats);
   };
   const auto set_all = [&](const std::vector<double>& bytes) {
     for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
@@ -170,11 +170,11 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
 // What is excluded takes no bits, and the others keep to theirs.
 TEST(Prediction, SharesAreOfTheValuesThatAreCoded) {
   StepChoice choice = choice_of(4, "ecq:bits=1.5", 1e5);
-  choice.buckets.front().codec = "none";
+  choice.buckets.front().codec = CodecSpec::exact();
   Calibration calibration = calibration_of(4);
   const double even = predict_step(calibration, choice).step.sent_bytes;
   for (const char* codec : {"ecq:bits=0.1", "ecq:bits=0.4", "ecq:bits=1.5", "ecq:bits=6"}) {
-    calibration.byte_shares[parse_codec_spec(codec).text()] =
+    calibration.byte_shares[parse_codec_spec(codec)] =
         ByteShares(std::vector<double>{9, 1}, 2 * kRows * kColumns);
   }
   EXPECT_NEAR(predict_step(calibration, choice).step.sent_bytes, even, 1e-6 * even);
@@ -185,7 +185,7 @@ TEST(Prediction, SharesAreOfTheValuesThatAreCoded) {
 TEST(Prediction, AutoSendsWhatHides) {
   const auto predicted = [](double bytes_per_s, const char* compress = "auto") {
     const CompressChoice parsed = parse_compress(compress);
-    StepChoice choice = choice_of(4, parsed.codec, bytes_per_s);
+    StepChoice choice = choice_of(4, parsed.codec.text(), bytes_per_s);
     choice.limits = parsed.limits;
     return predict_step(calibration_of(4), choice);
   };
@@ -196,8 +196,9 @@ TEST(Prediction, AutoSendsWhatHides) {
   EXPECT_LT(middle.bits, 1.0);
   EXPECT_LT(middle.step.exposed_s, 0.05 * middle.step.step_s);
   EXPECT_GT(predicted(1e3).step.exposed_s, 0.1);
-  EXPECT_EQ(codec_at("ecq:bits=0.35", predicted(1.6e6).bits), "q4");
-  EXPECT_EQ(codec_at("ecq:bits=0.35", predicted(1e9).bits), "none");
+  const CodecSpec codec = parse_codec_spec("ecq:bits=0.35");
+  EXPECT_EQ(codec_at(codec, predicted(1.6e6).bits), parse_codec_spec("q4"));
+  EXPECT_EQ(codec_at(codec, predicted(1e9).bits), CodecSpec::exact());
   EXPECT_EQ(predicted(1e9, "auto:max=2").bits, 2.0);
 }
 

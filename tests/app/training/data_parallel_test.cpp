@@ -334,7 +334,7 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
   options.seed = 3;
   options.optimizer = training.optimizer;
   options.groups = training.groups;
-  options.sync.compress = training.compress;
+  options.sync.compress = parse_compress(training.compress);
   options.label_smoothing = 0.1;
   options.accumulates = parts > 1;
   options.sync.bucket_bytes = 4096;

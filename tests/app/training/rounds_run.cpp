@@ -54,7 +54,7 @@ TrainingRun::TrainingRun(Communicator& comm, RoundSetting setting)
   }
   if (setting_.has_averages) options.averages.ema_decay = 0.9;
   if (setting_.has_averages || setting_.has_lookahead) options.averages.lookahead_every = 3;
-  options.sync.compress = setting_.codec;
+  options.sync.compress = parse_compress(setting_.codec);
   options.sync.bucket_bytes = 4096;
   options.sync.reducer.topology = setting_.topology;
   if (setting_.topology == "hierarchical") {

@@ -71,7 +71,7 @@ class TrainingRun {
       options.averages.ema_decay = 0.9;
       options.averages.lookahead_every = 2;
     }
-    options.sync.compress = codec;
+    options.sync.compress = parse_compress(codec);
     options.sync.bucket_bytes = 4096;
     options.sync.overlap = overlap;
     options.sync.reducer.topology = topology;
@@ -86,9 +86,9 @@ class TrainingRun {
     replica_->connect(comm);
     replica_->clock().begin();
     const std::string name = parse_codec_spec(codec).name;
-    const auto of_codec = std::ranges::count_if(
-        replica_->sync().buckets(),
-        [&](const Bucket& bucket) { return parse_codec_spec(bucket.codec).name == name; });
+    const auto of_codec =
+        std::ranges::count_if(replica_->sync().buckets(),
+                              [&](const Bucket& bucket) { return bucket.codec.name == name; });
     EXPECT_GE(of_codec, 2) << codec;
   }
 

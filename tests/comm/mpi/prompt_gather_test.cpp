@@ -22,7 +22,7 @@ constexpr std::size_t kElements = 60'000;
 const std::vector<TensorSlot> kTensors = {{0, 100, 300, false}, {30'000, 100, 300, false}};
 
 std::vector<Bucket> two_buckets() {
-  return plan_buckets(kTensors, {.bucket_bytes = 1000, .codec = "q8"});
+  return plan_buckets(kTensors, {.bucket_bytes = 1000, .codec = parse_codec_spec("q8")});
 }
 
 float value_of(std::size_t rank, std::uint64_t number, std::size_t i) {
@@ -104,8 +104,7 @@ TEST(PromptGather, ComesBeforeTheRestOfABucket) {
   desk.reserve(100);
   std::vector<float> gradient(kElements, 1.0f);
   std::atomic<bool> is_delivered = false;
-  Reducer reducer(comm, gradient,
-                  plan_buckets(std::vector<TensorSlot>{{0, 100, 600, false}}, {.codec = "none"}),
+  Reducer reducer(comm, gradient, plan_buckets(std::vector<TensorSlot>{{0, 100, 600, false}}, {}),
                   {.segment_bytes = 1024,
                    .window = 1,
                    .throttle_bits_per_s = 2e5,

@@ -249,35 +249,40 @@ TEST(ResidualGuard, RisesWhileItMustAndFallsSlowly) {
 
 TEST(ParseCompress, KnowsAutoAndItsLimits) {
   EXPECT_FALSE(parse_compress("q8").is_auto());
-  EXPECT_EQ(parse_compress("q8").codec, "q8");
+  EXPECT_EQ(parse_compress("q8").codec, parse_codec_spec("q8"));
+  EXPECT_EQ(parse_compress("q8").text, "q8");
+  EXPECT_EQ(parse_compress("none").codec, CodecSpec::exact());
+  EXPECT_EQ(parse_compress("q8").with_velocities(true).codec, parse_codec_spec("q8"));
   const CompressChoice plain = parse_compress("auto");
   ASSERT_TRUE(plain.is_auto());
-  EXPECT_EQ(plain.codec, parse_codec_spec("ecq:bits=0.35").text());
+  EXPECT_EQ(plain.codec, parse_codec_spec("ecq:bits=0.35"));
   const CompressChoice limited = parse_compress("auto:min=0.5,max=0.75");
   EXPECT_EQ(limited.limits->least_bits, 0.5);
   EXPECT_EQ(limited.limits->most_bits, 0.75);
-  EXPECT_EQ(limited.codec, parse_codec_spec("ecq:bits=0.5").text());
+  EXPECT_EQ(limited.codec, parse_codec_spec("ecq:bits=0.5"));
   EXPECT_EQ(parse_compress("auto:velocity=off").codec, plain.codec);
-  EXPECT_EQ(parse_compress("auto:velocity=off", true).codec, plain.codec);
-  EXPECT_EQ(parse_compress("auto", true).codec, parse_compress("auto:velocity=on").codec);
+  EXPECT_EQ(parse_compress("auto:velocity=off").with_velocities(true).codec, plain.codec);
+  EXPECT_EQ(plain.with_velocities(true).codec, parse_compress("auto:velocity=on").codec);
+  EXPECT_EQ(plain.with_velocities(false).codec, plain.codec);
+  EXPECT_EQ(plain.with_velocities(true).text, "auto");
   // Velocities gain nothing from more than 0.4 bits. What is asked for is taken.
   EXPECT_EQ(plain.limits->most_bits, 1.0);
-  EXPECT_EQ(parse_compress("auto", true).limits->most_bits, 0.4);
-  EXPECT_EQ(parse_compress("auto:velocity=off", true).limits->most_bits, 1.0);
-  EXPECT_EQ(parse_compress("auto:min=0.7", true).limits->most_bits, 0.7);
-  EXPECT_EQ(parse_compress("auto:max=3", true).limits->most_bits, 3.0);
-  EXPECT_TRUE(parse_compress("auto", true).limits->allows_dense);
+  EXPECT_EQ(parse_compress("auto").with_velocities(true).limits->most_bits, 0.4);
+  EXPECT_EQ(parse_compress("auto:velocity=off").with_velocities(true).limits->most_bits, 1.0);
+  EXPECT_EQ(parse_compress("auto:min=0.7").with_velocities(true).limits->most_bits, 0.7);
+  EXPECT_EQ(parse_compress("auto:max=3").with_velocities(true).limits->most_bits, 3.0);
+  EXPECT_TRUE(parse_compress("auto").with_velocities(true).limits->allows_dense);
   // A run begins with more, as one with bits= does, unless a most was given.
-  const RateLimits velocities = *parse_compress("auto", true).limits;
+  const RateLimits velocities = *parse_compress("auto").with_velocities(true).limits;
   EXPECT_EQ(velocities.at(-1.0).most_bits, 0.4);
   EXPECT_EQ(velocities.at(0.0).most_bits, planned_bits(0.4, 0.0));
   EXPECT_NEAR(velocities.at(0.0).most_bits, 1.27, 0.01);
   EXPECT_GT(velocities.at(0.3).most_bits, 0.4);
   EXPECT_EQ(velocities.at(0.35).most_bits, 0.4);
   EXPECT_EQ(velocities.at(0.0).least_bits, 0.1);
-  EXPECT_EQ(parse_compress("auto:max=0.4", true).limits->at(0.0).most_bits, 0.4);
+  EXPECT_EQ(parse_compress("auto:max=0.4").with_velocities(true).limits->at(0.0).most_bits, 0.4);
   EXPECT_EQ(parse_compress("auto:velocity=on,max=0.2").codec,
-            parse_codec_spec("ecq:bits=0.2,velocity=masked").text());
+            parse_codec_spec("ecq:bits=0.2,velocity=masked"));
   for (const char* bad : {"auto:velocity", "auto:velocity=masked", "auto:", "auto:min", "auto:min=",
                           "auto:min=0", "auto:min=x", "auto:max=7", "auto:min=1,max=0.5",
                           "auto:bits=1", "auto:min=nan", "automatic", "auto:min=0.1,,max=1"}) {
@@ -488,7 +493,7 @@ std::vector<TensorSlot> tensors() {
 
 GradientSyncOptions options_of(const std::string& topology,
                                const std::string& compress = "ecq:bits=0.5") {
-  return {.compress = compress,
+  return {.compress = parse_compress(compress),
           .bucket_bytes = kRows * kColumns * sizeof(float),
           .reducer = {.topology = topology, .segment_bytes = 16384, .buckets_in_flight = 2}};
 }

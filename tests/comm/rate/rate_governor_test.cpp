@@ -17,7 +17,7 @@ constexpr std::size_t kValues = 10'000;
 
 RateGovernor governor_of(const std::string& compress, std::vector<double> planned_bits = {}) {
   const CompressChoice choice = parse_compress(compress);
-  return {parse_codec_spec(choice.codec),
+  return {choice.codec,
           {.compress = compress,
            .topology = "direct",
            .limits = choice.limits,

@@ -50,7 +50,7 @@ double mean_of_run(Communicator& comm, const std::string& topology, double bits,
   static const Gradients gradients;
   std::vector<float> gradient(kValues);
   GradientSync sync(nullptr, gradient, test::two_matrices_and_a_vector(kRows, kColumns, kSmall),
-                    {.compress = fmt::format("ecq:bits={},growth=0", bits),
+                    {.compress = parse_compress(fmt::format("ecq:bits={},growth=0", bits)),
                      .bucket_bytes = kRows * kColumns * sizeof(float),
                      .reducer = {.topology = topology}});
   sync.connect(comm);

@@ -15,11 +15,11 @@ using Gap = DeliveryGaps::Gap;
 constexpr std::size_t kFirst = 10, kMiddle = 20, kLast = 1'300;
 std::vector<Bucket> buckets() {
   std::vector<Bucket> buckets(3);
-  buckets[0].codec = "ecq:bits=0.1";
+  buckets[0].codec = parse_codec_spec("ecq:bits=0.1");
   buckets[0].tensors = {{.offset = 0, .rows = 1, .columns = kFirst}};
-  buckets[1].codec = "none";
+  buckets[1].codec = parse_codec_spec("none");
   buckets[1].tensors = {{.offset = kFirst, .rows = 1, .columns = kMiddle}};
-  buckets[2].codec = "q8";
+  buckets[2].codec = parse_codec_spec("q8");
   buckets[2].tensors = {{.offset = kFirst + kMiddle, .rows = 1, .columns = kLast}};
   return buckets;
 }

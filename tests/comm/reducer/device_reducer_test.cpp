@@ -30,7 +30,8 @@ std::vector<Bucket> plan(const std::string& codec) {
                                            {1003, 100, 80, false},
                                            {9003, 1, 56, true},
                                            {9059, 1, 8, true}};
-  return plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec, .min_compress_bytes = 100});
+  return plan_buckets(
+      tensors, {.bucket_bytes = 1000, .codec = parse_codec_spec(codec), .min_compress_bytes = 100});
 }
 
 std::vector<float> gradient_of(int rank, std::uint64_t step) {

@@ -57,7 +57,8 @@ TEST(ReducerAllocation, NothingFromTheSecondStepOn) {
       TraceTrack track;
       track.reserve(10'000);
       track.set_window(3, 10);
-      const auto buckets = plan_buckets(tensors, {.bucket_bytes = 1000, .codec = codec});
+      const auto buckets =
+          plan_buckets(tensors, {.bucket_bytes = 1000, .codec = parse_codec_spec(codec)});
       ReducerOptions options{.topology = std::string(topology.name),
                              .hosts = hosts,
                              .segment_bytes = 4096,

@@ -37,8 +37,7 @@ TEST(Reducer, WaitingForTheWireTakesLittleProcessor) {
   DP_NEEDS_RANKS(comm, 2);
   std::vector<float> gradient(1'000'000, 1.0f);
   const std::vector<TensorSlot> tensors = {{0, 1000, 1000, false}};
-  Reducer reducer(comm, gradient, plan_buckets(tensors, {.codec = "none"}),
-                  {.throttle_bits_per_s = 100e6});
+  Reducer reducer(comm, gradient, plan_buckets(tensors, {}), {.throttle_bits_per_s = 100e6});
   double least = 1.0;
   for (std::uint64_t step = 0; step < 12; ++step) {
     reducer.run([](Communicator& c) { c.barrier(); });
@@ -63,8 +62,7 @@ TEST(Reducer, WaitsForARankThatWorksAloneAndComesOn) {
   comm.set_patience({.with_living = 0.8, .with_busy = 3.0});
   std::vector<float> gradient(1000, 1.0f);
   const std::vector<TensorSlot> tensors = {{0, 10, 100, false}};
-  Reducer reducer(comm, gradient, plan_buckets(tensors, {.codec = "none"}),
-                  {.comm_timeout_s = kTimeout_s});
+  Reducer reducer(comm, gradient, plan_buckets(tensors, {}), {.comm_timeout_s = kTimeout_s});
   for (std::uint64_t round = 0; round < 2; ++round) {
     if (comm.rank() == 1) {
       const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1600);

@@ -27,7 +27,8 @@ std::vector<TraceEvent> traced_run(Communicator& comm, ReducerOptions options,
   options.trace = &track;
   options.segment_bytes = 4096;
   std::vector<float> gradient(100'000, 1.0f);
-  Reducer reducer(comm, gradient, plan_buckets(kTensors, {.bucket_bytes = 1000, .codec = codec}),
+  Reducer reducer(comm, gradient,
+                  plan_buckets(kTensors, {.bucket_bytes = 1000, .codec = parse_codec_spec(codec)}),
                   options);
   for (std::uint64_t step = 0; step < kFirstStep + kSteps + 1; ++step) {
     reducer.begin_step(step);
@@ -118,8 +119,7 @@ TEST(ReducerTrace, TellsWaitingForARankFromWaitingForTheNetwork) {
   track.set_window(0, 1);
   std::vector<float> gradient(1000, 1.0f);
   LateRank late(0);
-  Reducer reducer(comm, gradient,
-                  plan_buckets(std::vector<TensorSlot>{{0, 10, 100, false}}, {.codec = "none"}),
+  Reducer reducer(comm, gradient, plan_buckets(std::vector<TensorSlot>{{0, 10, 100, false}}, {}),
                   {.trace = &track, .on_look = [&] { late.look(); }});
   reducer.begin_step(0);
   late.start(comm, [&] { reducer.bucket_ready(0); });
