@@ -43,7 +43,7 @@ struct ExchangeBenchOptions {
   double bucket_mb = 0.0;
   std::int64_t repeats = 5;
   std::int64_t ranks_per_host = 0;
-  std::string throttle = "off";
+  BitRate throttle;
   bool has_allreduce = true;
   // The reducer's own.
   std::int64_t segment_kb = static_cast<std::int64_t>(ReducerOptions().segment_bytes / 1024);
@@ -56,7 +56,7 @@ struct ExchangeBenchOptions {
     options.segment_bytes = checked_cast<std::size_t>(segment_kb) * 1024;
     options.window = checked_cast<std::size_t>(window);
     options.buckets_in_flight = checked_cast<std::size_t>(buckets_in_flight);
-    options.throttle_bits_per_s = parse_bit_rate("--throttle", throttle);
+    options.throttle_bits_per_s = throttle.bit_per_s;
     options.sleep_us = checked_cast<int>(sleep_us);
     return options;
   }

@@ -22,9 +22,9 @@ BatchSchedule parse(std::string_view text) {
   if (text.starts_with(kDynamic)) {
     return {.kind = BatchSchedule::Kind::dynamic,
             .most = whole(text.substr(kDynamic.size()), kBatch),
-            .list = {}};
+            .given = std::string(text)};
   }
-  BatchSchedule schedule = {.kind = BatchSchedule::Kind::list, .most = 0, .list = {}};
+  BatchSchedule schedule = {.kind = BatchSchedule::Kind::list, .given = std::string(text)};
   for (const std::string& part : split_at_commas(text)) {
     const std::size_t colon = std::min(part.find(':'), part.size());
     const std::string_view batch = std::string_view(part).substr(std::min(colon + 1, part.size()));
@@ -39,11 +39,11 @@ BatchSchedule parse(std::string_view text) {
 
 }  // namespace
 
-BatchSchedule parse_batch_schedule(std::string_view option, std::string_view text) {
+BatchSchedule parse_batch_schedule(std::string_view text) {
   try {
     return parse(text);
   } catch (const Error&) {
-    throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(text), kBatchSchedules);
+    throw_error(ErrorKind::usage, "--batch-schedule {}: must be {}", shown(text), kBatchSchedules);
   }
 }
 

@@ -21,8 +21,10 @@ struct BatchSchedule {
   enum class Kind { fixed, dynamic, list };
 
   Kind kind = Kind::fixed;
-  std::size_t most = 0;                                   // dynamic
-  std::vector<std::pair<std::size_t, std::size_t>> list;  // epochs from 1, increasing, and batches
+  std::size_t most = 0;  // dynamic
+  // Epochs from 1, increasing, and batches.
+  std::vector<std::pair<std::size_t, std::size_t>> list = {};
+  std::string given = "fixed";  // its text
 
   // The batch of an epoch, counted from 0, of a run whose batch is `base`. The losses matter to
   // dynamic alone, from epoch 1 on.
@@ -36,7 +38,7 @@ inline constexpr const char* kBatchSchedules =
     "fixed, dynamic:max=N or E:N,... (from epoch E on N images, epochs increasing), N from 1 to "
     "16777216";
 
-// Throws Error(usage) with the option's name.
-[[nodiscard]] BatchSchedule parse_batch_schedule(std::string_view option, std::string_view text);
+// Throws Error(usage).
+[[nodiscard]] BatchSchedule parse_batch_schedule(std::string_view text);
 
 }  // namespace dp

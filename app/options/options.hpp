@@ -19,11 +19,21 @@
 #include <utility>
 #include <vector>
 
+#include "app/options/batch_schedule.hpp"
 #include "app/options/options_plan.hpp"
+#include "app/options/options_values.hpp"
+#include "app/options/round_schedule.hpp"
 #include "comm/rate/compress_choice.hpp"
 #include "io/images/augment.hpp"
 
 namespace dp {
+
+// How often a checkpoint is written: one of the three is set.
+struct CheckpointCadence {
+  std::size_t epochs = 0, steps = 0;
+  double seconds = 0;
+  std::string given = {};  // its text
+};
 
 // The field initialisers are the defaults. Enumerators are named as on the command line, but for
 // those that C++ reserves (auto).
@@ -66,13 +76,13 @@ struct Options {
   TestAugment test_augment = TestAugment::off;
   std::string init = "none";  // a file of weights, or "none"
   InitFrom init_from = InitFrom::best;
-  std::string init_except;               // patterns joined by commas; empty: none
-  std::int64_t epochs = 30;              // 0: only evaluate the weights of `init`
-  std::int64_t batch_size = 128;         // per rank; 0 when global_batch is given
-  std::int64_t global_batch = 0;         // 0: batch_size x ranks x accumulate
-  std::int64_t planned_ranks = 0;        // that count for it; 0: those that are there
-  std::int64_t accumulate = 1;           // parts of a rank's batch
-  std::string batch_schedule = "fixed";  // parse_batch_schedule
+  std::string init_except;         // patterns joined by commas; empty: none
+  std::int64_t epochs = 30;        // 0: only evaluate the weights of `init`
+  std::int64_t batch_size = 128;   // per rank; 0 when global_batch is given
+  std::int64_t global_batch = 0;   // 0: batch_size x ranks x accumulate
+  std::int64_t planned_ranks = 0;  // that count for it; 0: those that are there
+  std::int64_t accumulate = 1;     // parts of a rank's batch
+  BatchSchedule batch_schedule;
   bool sync_bn = false;
   std::int64_t seed = 1;
 
@@ -107,12 +117,12 @@ struct Options {
   std::int64_t compress_warmup = 0;  // epochs
   std::string topology = "ring";
   double bucket_mb = 0;  // 10^6 bytes of fp32 gradient; 0: from a measurement of the network
-  std::string sync_every = "off";  // parse_round_schedule
+  RoundSchedule sync_every;
   std::int64_t sync_delay = 0;
   double outer_lr = 1, outer_momentum = 0;
   bool exchange = true;
   bool overlap = true;
-  std::string throttle = "off";  // or a rate: parse_bit_rate
+  BitRate throttle;
   double comm_timeout_s = 60;
   ReplicaCheck check_replicas = ReplicaCheck::epoch;
 
@@ -129,8 +139,8 @@ struct Options {
   std::string trace = "none";        // a path, or "none"
   std::string tensorboard = "none";  // a folder, or "none"
   std::int64_t trace_first = 5, trace_steps = 20;
-  std::string checkpoint = "none";          // a folder, or "none"
-  std::string checkpoint_every = "1epoch";  // parse_checkpoint_cadence
+  std::string checkpoint = "none";  // a folder, or "none"
+  CheckpointCadence checkpoint_every = {.epochs = 1, .given = "1epoch"};
   std::int64_t checkpoint_keep = 2;
   bool resume = false, accept_build = false;
   bool quiet = false, verbose = false;

@@ -8,39 +8,37 @@
 #include "kernels/base/error.hpp"
 
 namespace dp {
-CheckpointCadence parse_checkpoint_cadence(std::string_view option, std::string_view text) {
+CheckpointCadence parse_checkpoint_cadence(std::string_view text) {
   constexpr WholeRange kMost{1, 1'000'000'000};
   constexpr double kLongest_s = 1e7;
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::string_view number = text.substr(0, digits), unit = text.substr(digits);
-  const auto whole = [&] { return static_cast<std::size_t>(parse_whole(option, number, kMost)); };
+  const auto whole = [&] { return static_cast<std::size_t>(parse_whole("", number, kMost)); };
+  const std::string given(text);
   try {
-    if (unit == "epoch" || unit == "epochs") return {.epochs = whole()};
-    if (unit == "step" || unit == "steps") return {.steps = whole()};
+    if (unit == "epoch" || unit == "epochs") return {.epochs = whole(), .given = given};
+    if (unit == "step" || unit == "steps") return {.steps = whole(), .given = given};
     for (const auto& [name, seconds] :
          {std::pair{"s", 1.0}, std::pair{"min", 60.0}, std::pair{"h", 3600.0}}) {
       if (unit != name) continue;
       const double value = parse_real(
-          option, number, {.least = 0, .most = kLongest_s / seconds, .is_least_allowed = false});
-      return {.seconds = value * seconds};
+          "", number, {.least = 0, .most = kLongest_s / seconds, .is_least_allowed = false});
+      return {.seconds = value * seconds, .given = given};
     }
   } catch (const Error&) {
     // Told below.
   }
-  throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(text), kCheckpointCadences);
+  throw_error(ErrorKind::usage, "--checkpoint-every {}: must be {}", shown(text),
+              kCheckpointCadences);
 }
 
 std::vector<OptionRow> checkpoint_rows(Options& options) {
-  OptionRow every = text_row(
-      "checkpoint-every", options.checkpoint_every, "N{epoch|steps|min}", kCheckpointCadences,
-      "with --checkpoint: how often, with its unit, such as 1epoch, 500steps, 30s, 10min or 2h; "
-      "the end of the run gets one in any case");
-  every.set = [&options](std::string_view value) {
-    static_cast<void>(parse_checkpoint_cadence("--checkpoint-every", value));
-    options.checkpoint_every = std::string(value);
-  };
   std::vector<OptionRow> rows = {
-      std::move(every),
+      parsed_row(
+          "checkpoint-every", options.checkpoint_every, parse_checkpoint_cadence,
+          "N{epoch|steps|min}", kCheckpointCadences,
+          "with --checkpoint: how often, with its unit, such as 1epoch, 500steps, 30s, 10min or "
+          "2h; the end of the run gets one in any case"),
       whole_row("checkpoint-keep", options.checkpoint_keep, {1, 1'000'000},
                 "with --checkpoint: how many checkpoints are kept; older ones are removed"),
       flag_row("resume", options.resume,

@@ -35,7 +35,7 @@ OptionRow counts_row(std::string name, std::vector<std::int64_t>& field, WholeRa
           .get = [&field] { return joined(field); }};
 }
 
-OptionRow rates_row(std::vector<std::string>& field) {
+OptionRow rates_row(std::vector<BitRate>& field) {
   return {.name = "rates",
           .placeholder = "RATE/...",
           .help = "rates of every host's link in each direction",
@@ -45,12 +45,12 @@ OptionRow rates_row(std::vector<std::string>& field) {
               [&field](std::string_view text) {
                 field.clear();
                 if (text.empty()) return;
-                field = split_at(text, '/');
-                for (const std::string& rate : field) {
-                  if (parse_bit_rate("", rate) == 0) throw_error(ErrorKind::usage, "off");
+                for (const std::string& rate : split_at(text, '/')) {
+                  field.push_back(parse_bit_rate("", rate));
+                  if (field.back().bit_per_s == 0) throw_error(ErrorKind::usage, "off");
                 }
               },
-          .get = [&field] { return joined(field); }};
+          .get = [&field] { return joined(field | std::views::transform(&BitRate::given)); }};
 }
 
 // The codecs' own keys follow them: codecs=q8/topk:ratio=0.1,ef=off.

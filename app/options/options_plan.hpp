@@ -15,7 +15,7 @@ struct Options;
 struct PlanOptions {
   std::vector<std::int64_t> ranks;     // empty: as many as were started
   std::vector<std::int64_t> batches;   // images per rank and step; empty: the run's
-  std::vector<std::string> rates;      // parse_bit_rate; empty: as measured
+  std::vector<BitRate> rates;          // none is off; empty: as measured
   double delay_ms = 0;                 // one way, of the links that `rates` state
   std::vector<std::int64_t> sync;      // steps between two exchanges; empty: the run's
   std::vector<CompressChoice> codecs;  // empty: all (plan_choices.hpp)

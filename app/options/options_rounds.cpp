@@ -5,7 +5,6 @@
 
 #include "app/options/options_keyed.hpp"
 #include "app/options/options_values.hpp"
-#include "app/options/round_schedule.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -25,17 +24,14 @@ std::vector<OptionRow> keys_of_rounds(Options& options) {
 }  // namespace
 
 std::vector<OptionRow> round_rows(Options& options) {
-  OptionRow every = text_row(
-      "sync-every", options.sync_every, "H|auto[:key=value,...]", kRoundSchedules,
+  OptionRow every = parsed_row(
+      "sync-every", options.sync_every, parse_round_schedule, "H|auto[:key=value,...]",
+      kRoundSchedules,
       "each rank trains alone for H steps, and then all exchange what their parameters have "
       "changed by, instead of gradients at every step; off: gradients at every step; auto: at "
       "every step, "
       "and where an epoch shows that training waits for that, as seldom as it takes for waiting to "
       "be a tenth, up to max=N (64) steps; from=E: from epoch E on");
-  every.set = [&options](std::string_view value) {
-    static_cast<void>(parse_round_schedule("--sync-every", value));
-    options.sync_every = std::string(value);
-  };
   every.has_more_keys = true;  // round_schedule.hpp
   std::vector<OptionRow> rows = {keyed_row(std::move(every), keys_of_rounds, options)};
   rows.push_back(only_with(
@@ -48,7 +44,8 @@ std::vector<OptionRow> round_rows(Options& options) {
 }
 
 void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context) {
-  if (options.sync_every == "off") {
+  const RoundSchedule& schedule = options.sync_every;
+  if (!schedule.has_rounds()) {
     for (const OptionRow& key : keys_of_rounds(options)) {
       if (layer_of("sync-every " + key.name) == Layer::preset) continue;
       throw_error(ErrorKind::usage, "--sync-every off: without rounds there is no {}=", key.name);
@@ -56,8 +53,7 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
     return;
   }
   const auto refuse = [&](const char* value, const char* why) {
-    throw_error(ErrorKind::usage, "--sync-every {}: not with {}, {}", options.sync_every, value,
-                why);
+    throw_error(ErrorKind::usage, "--sync-every {}: not with {}, {}", schedule.given, value, why);
   };
   if (!options.exchange) refuse("--exchange off", "which exchanges nothing at all");
   if (options.sync_bn) {
@@ -67,7 +63,6 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
     refuse("--compress dgc",
            "which keeps the momentum of gradients that are exchanged at every step; topk has none");
   }
-  const RoundSchedule schedule = parse_round_schedule("--sync-every", options.sync_every);
   if (context.takes_momentum && context.takes_momentum(options.compress.codec)) {
     refuse(("--compress " + options.compress.text).c_str(),
            "whose velocities need an exchange at every step; allowed: velocity=off");
@@ -75,19 +70,18 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
   if (schedule.is_auto()) {
     if (options.sync_delay > 0) {
       throw_error(ErrorKind::usage, "--sync-delay {}: not with --sync-every {}; give H",
-                  options.sync_delay, options.sync_every);
+                  options.sync_delay, schedule.given);
     }
     return;
   }
   if (checked_cast<std::size_t>(options.sync_delay) >= schedule.steps) {
     throw_error(ErrorKind::usage,
                 "--sync-delay {}: must be below the {} step{} of a round (--sync-every {})",
-                options.sync_delay, schedule.steps, schedule.steps == 1 ? "" : "s",
-                options.sync_every);
+                options.sync_delay, schedule.steps, schedule.steps == 1 ? "" : "s", schedule.given);
   }
   if (options.epochs > 0 && schedule.from > static_cast<std::size_t>(options.epochs)) {
     throw_error(ErrorKind::usage, "--sync-every {}: from= must be at most the run's --epochs {}",
-                options.sync_every, options.epochs);
+                schedule.given, options.epochs);
   }
 }
 

@@ -140,13 +140,10 @@ OptionRow name_row(std::string name, std::string& field, std::string kind,
   return row;
 }
 
-OptionRow rate_row(std::string name, std::string& field, std::string help) {
+OptionRow rate_row(std::string name, BitRate& field, std::string help) {
   const std::string option = "--" + name;
-  OptionRow row = text_row(std::move(name), field, "RATE", kBitRates, std::move(help));
-  row.set = [option, &field](std::string_view value) {
-    static_cast<void>(parse_bit_rate(option, value));
-    field = std::string(value);
-  };
+  OptionRow row = text_row(std::move(name), field.given, "RATE", kBitRates, std::move(help));
+  row.set = [option, &field](std::string_view value) { field = parse_bit_rate(option, value); };
   return row;
 }
 

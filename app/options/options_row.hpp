@@ -96,12 +96,21 @@ void bind_conditions(OptionTable& table);
 // Any text.
 [[nodiscard]] OptionRow text_row(std::string name, std::string& field, std::string placeholder,
                                  std::string allowed, std::string help);
+// What `parse` reads, and throws Error(usage) for; the value keeps its text as `given`.
+template <class Value>
+[[nodiscard]] OptionRow parsed_row(std::string name, Value& field, Value (*parse)(std::string_view),
+                                   std::string placeholder, std::string allowed, std::string help) {
+  OptionRow row = text_row(std::move(name), field.given, std::move(placeholder), std::move(allowed),
+                           std::move(help));
+  row.set = [parse, &field](std::string_view text) { field = parse(text); };
+  return row;
+}
 // One of the names of a list of any length, told in messages as "unknown model; known: ..."; with
 // an empty list any text.
 [[nodiscard]] OptionRow name_row(std::string name, std::string& field, std::string kind,
                                  std::vector<std::string> known, std::string help);
-// A rate or "off", kept as text (parse_bit_rate).
-[[nodiscard]] OptionRow rate_row(std::string name, std::string& field, std::string help);
+// A rate or "off" (parse_bit_rate).
+[[nodiscard]] OptionRow rate_row(std::string name, BitRate& field, std::string help);
 // No value: the option alone sets the field.
 [[nodiscard]] OptionRow flag_row(std::string name, bool& field, std::string help);
 // A flag about this call of the program, which does not belong into a configuration file.

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "app/options/batch_schedule.hpp"
 #include "app/options/options_keyed.hpp"
 #include "app/options/options_values.hpp"
 #include "app/options/recipes.hpp"
@@ -76,17 +75,13 @@ std::vector<OptionRow> keys_of_schedules(Options& options) {
 }  // namespace
 
 OptionRow batch_schedule_row(Options& options) {
-  OptionRow row = text_row(
-      "batch-schedule", options.batch_schedule, "fixed|dynamic:max=N|E:N,...", kBatchSchedules,
+  return parsed_row(
+      "batch-schedule", options.batch_schedule, parse_batch_schedule, "fixed|dynamic:max=N|E:N,...",
+      kBatchSchedules,
       "how the number of images per step of all ranks changes; dynamic: it grows up to N as the "
       "training loss falls, by the factor 2^(floor(E0 / E) - 1), with E0 the first epoch's loss "
       "and E the last one's; E:N: from epoch E on N images; --lr-scaling says how the learning "
       "rate follows; a batch that does not fit into memory is computed in parts");
-  row.set = [&options](std::string_view value) {
-    static_cast<void>(parse_batch_schedule("--batch-schedule", value));
-    options.batch_schedule = std::string(value);
-  };
-  return row;
 }
 
 std::vector<OptionRow> schedule_rows(Options& options) {
@@ -138,7 +133,7 @@ void resolve_schedule(Options& options, const LayerOf& layer_of) {
 }
 
 std::vector<std::string> batch_warnings(const Options& options, std::int64_t ranks) {
-  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", options.batch_schedule);
+  const BatchSchedule& schedule = options.batch_schedule;
   if (schedule.kind == BatchSchedule::Kind::fixed || options.epochs == 0) return {};
   const std::string end =
       fmt::format("the run ends after {} epoch{}", options.epochs, options.epochs == 1 ? "" : "s");
@@ -157,7 +152,7 @@ std::vector<std::string> batch_warnings(const Options& options, std::int64_t ran
     why = fmt::format("a step has {} images from the start, so that the batch never grows", batch);
   }
   if (why.empty()) return {};
-  return {fmt::format("--batch-schedule {}: {}", options.batch_schedule, why)};
+  return {fmt::format("--batch-schedule {}: {}", schedule.given, why)};
 }
 
 }  // namespace dp

@@ -76,8 +76,8 @@ double parse_real(std::string_view name, std::string_view text, const RealRange&
   return value;
 }
 
-double parse_bit_rate(std::string_view name, std::string_view text) {
-  if (text == "off") return 0.0;
+BitRate parse_bit_rate(std::string_view name, std::string_view text) {
+  if (text == "off") return {};
   constexpr std::pair<std::string_view, double> kUnits[] = {
       {"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
   for (const auto& [unit, bits] : kUnits) {
@@ -85,7 +85,7 @@ double parse_bit_rate(std::string_view name, std::string_view text) {
     double value = 0;
     if (!read_whole_text(text.substr(0, text.size() - unit.size()), value)) break;
     const double rate = value * bits;
-    if (rate >= 1e4 && rate <= 4e11) return rate;  // NaN is neither
+    if (rate >= 1e4 && rate <= 4e11) return {rate, std::string(text)};  // NaN is neither
     break;
   }
   throw_error(ErrorKind::usage, "{} {}: must be {}", name, shown(text), kBitRates);

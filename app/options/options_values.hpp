@@ -46,10 +46,14 @@ struct RealRange {
 [[nodiscard]] std::size_t parse_choice(std::string_view name, std::string_view text,
                                        const std::vector<std::string>& choices);
 
-// A rate such as "100mbit" or "2.5gbit" in bit/s (10^3, 10^6, 10^9 of them), as tc writes it; 0 for
-// "off".
+struct BitRate {
+  double bit_per_s = 0;       // 0: off
+  std::string given = "off";  // its text
+};
+
+// "off" or a rate such as "100mbit" or "2.5gbit" (10^3, 10^6, 10^9 bit/s), as tc writes it.
 inline constexpr const char* kBitRates = "off or a rate from 10kbit to 400gbit, such as 100mbit";
-[[nodiscard]] double parse_bit_rate(std::string_view name, std::string_view text);
+[[nodiscard]] BitRate parse_bit_rate(std::string_view name, std::string_view text);
 
 // The shortest text that reads back as the same number.
 [[nodiscard]] std::string real_text(double value);

@@ -21,22 +21,22 @@ constexpr std::size_t kUsualMost = 64;
 constexpr std::array kRemovedKeys = {"alpha", "decay", "state"};
 
 // Earlier builds had them.
-void refuse_removed_keys(std::string_view option, std::string_view text) {
+void refuse_removed_keys(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos) return;
   for (const std::string& pair : split_at_commas(text.substr(colon + 1))) {
     const std::string key = pair.substr(0, pair.find('='));
     if (std::ranges::find(kRemovedKeys, key) == kRemovedKeys.end()) continue;
     throw_error(ErrorKind::usage,
-                "{} {}: the key {}= was removed, because no study has shown a gain from it; must "
-                "be {}",
-                option, shown(text), key, kRoundSchedules);
+                "--sync-every {}: the key {}= was removed, because no study has shown a gain from "
+                "it; must be {}",
+                shown(text), key, kRoundSchedules);
   }
 }
 
 RoundSchedule parse(std::string_view text) {
   if (text == "off") return {};
-  RoundSchedule schedule;
+  RoundSchedule schedule = {.given = std::string(text)};
   const std::size_t colon = std::min(text.find(':'), text.size());
   const bool is_auto = text.substr(0, colon) == "auto";
   if (is_auto) {
@@ -66,12 +66,12 @@ RoundSchedule parse(std::string_view text) {
 
 }  // namespace
 
-RoundSchedule parse_round_schedule(std::string_view option, std::string_view text) {
-  refuse_removed_keys(option, text);
+RoundSchedule parse_round_schedule(std::string_view text) {
+  refuse_removed_keys(text);
   try {
     return parse(text);
   } catch (const Error&) {
-    throw_error(ErrorKind::usage, "{} {}: must be {}", option, shown(text), kRoundSchedules);
+    throw_error(ErrorKind::usage, "--sync-every {}: must be {}", shown(text), kRoundSchedules);
   }
 }
 

@@ -26,6 +26,7 @@ struct RoundSchedule {
   // The longest round that auto may choose; 0 without auto. With auto, H is 0 and `from` is no
   // epoch until the run has chosen them.
   std::size_t most_steps = 0;
+  std::string given = "off";  // its text
 
   static constexpr std::size_t kNotChosen = static_cast<std::size_t>(-1);  // as `from`
   [[nodiscard]] bool is_auto() const { return most_steps > 0; }
@@ -58,8 +59,7 @@ inline constexpr const char* kRoundSchedules =
     "off, auto[:key=value,...] or H[:key=value,...], H from 1 to 1000000; keys: from=EPOCH from 1 "
     "to 100000; of auto: max=N from 2 to 1000000";
 
-// Throws Error(usage) with the option's name. For a key of earlier builds it says that it was
-// removed.
-[[nodiscard]] RoundSchedule parse_round_schedule(std::string_view option, std::string_view text);
+// Throws Error(usage). For a key of earlier builds it says that it was removed.
+[[nodiscard]] RoundSchedule parse_round_schedule(std::string_view text);
 
 }  // namespace dp

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "app/options/recipes.hpp"
-#include "app/options/round_schedule.hpp"
 #include "app/output/gpu_notes.hpp"
 #include "app/output/recorder.hpp"
 #include "comm/mpi/network_interface.hpp"
@@ -81,7 +80,7 @@ std::string note_of(const RunDescription& run, const Bucket& bucket) {
 void TextProgress::start(const RunStart& start) {
   const RunDescription& run = start.run;
   const Options& o = *run.options;
-  const RoundSchedule rounds = parse_round_schedule("--sync-every", o.sync_every);
+  const RoundSchedule& rounds = o.sync_every;
   const std::size_t parameters = run.network->parameters().size();
   const auto frozen = static_cast<std::int64_t>(run.network->parameters().frozen_size());
   const std::string codec =

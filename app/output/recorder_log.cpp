@@ -85,7 +85,7 @@ void Recorder::write_nominal_link() {
       log_->set_attribute("/", attribute, value);
     }
   }
-  const double throttle = parse_bit_rate("--throttle", run_.options->throttle);
+  const double throttle = run_.options->throttle.bit_per_s;
   if (throttle > 0) rate = std::min(rate, throttle);
   if (std::isfinite(rate)) log_->set_attribute("/", "nominal_bit_per_s", rate);
 }

@@ -63,9 +63,9 @@ Options trial_options(const Options& options, int ranks) {
   trial.batch_size = std::clamp<std::int64_t>(batch, 1, kMostImages);
   trial.global_batch = 0;
   trial.accumulate = 1;
-  trial.batch_schedule = "fixed";
+  trial.batch_schedule = {};
   trial.sync_bn = false;
-  trial.sync_every = "off";
+  trial.sync_every = {};
   trial.autotune = "off";
   trial.log = trial.trace = trial.export_file = trial.checkpoint = trial.tensorboard = "none";
   trial.resume = false;
@@ -144,14 +144,15 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
   // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
   // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.
-  const bool has_rounds = options.sync_every != "off";
+  const bool has_rounds = options.sync_every.has_rounds();
   const double outer = options.outer_momentum > 0 ? 1.0 : 0.0;
   const double only_here =
       !has_rounds ? 0.0
                   : 1.0 - outer + (residual > 0 ? 1.0 : 0.0) + (options.sync_delay > 0 ? 2.0 : 0.0);
   const double state = 1.0 + of_optimizer + residual + averages + (has_rounds ? 1.0 + outer : 0.0);
   const double accumulated =
-      options.accumulate > 1 || options.batch_schedule != "fixed" ? 1.0 : 0.0;
+      options.accumulate > 1 || options.batch_schedule.kind != BatchSchedule::Kind::fixed ? 1.0
+                                                                                          : 0.0;
   const double numbers =
       1.0 + accumulated + only_here + state * (options.has_checkpoints() ? 2.0 : 1.0);
   // A GPU also holds the images, as floats and, for two batches, as bytes.
@@ -168,7 +169,7 @@ double checkpoint_bytes(Run& run, const Options& options) {
   run.replica->list_state(state);
   double bytes = 0;
   for (const StateBlock& block : state.blocks) bytes += static_cast<double>(block.bytes.size());
-  if (options.sync_every == "off") return bytes;
+  if (!options.sync_every.has_rounds()) return bytes;
   return bytes + sizeof(float) * (options.outer_momentum > 0 ? 2.0 : 1.0) *
                      static_cast<double>(run.replica->network().parameters().size());
 }

@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "app/options/round_schedule.hpp"
 #include "app/output/recorder.hpp"
 #include "app/planning/check_network.hpp"
 #include "app/planning/plan_choices.hpp"
@@ -34,7 +33,7 @@ CompressChoice rated_choice() { return {.codec = parse_compress("auto").codec}; 
 Options rehearsal_options(const Options& options) {
   Options trial = options;
   trial.exchange = false;
-  trial.sync_every = "off";
+  trial.sync_every = {};
   trial.log = trial.trace = trial.export_file = trial.init = trial.checkpoint = "none";
   trial.tensorboard = "none";
   trial.resume = false;
@@ -104,13 +103,14 @@ std::vector<Network> networks_for(const Options& options, const MeasuredNetwork&
     return {network};
   }
   std::vector<Network> networks;
-  for (const std::string& rate : options.plan.rates) {
+  for (const BitRate& rate : options.plan.rates) {
     const double latency_s = 1e-3 * options.plan.delay_ms;
     // Of a nominal rate, the headers of TCP over Ethernet take a part.
-    const double bytes_per_s = parse_bit_rate("--plan rates=", rate) / 8 /
-                               (1.0 + LinkModel::kFrameOverheadBytes / LinkModel::kFrameBytes);
+    const double bytes_per_s =
+        rate.bit_per_s / 8 / (1.0 + LinkModel::kFrameOverheadBytes / LinkModel::kFrameBytes);
     networks.push_back(alike(
-        latency_s > 0 ? fmt::format("{} and {} one way", rate, format_seconds(latency_s)) : rate,
+        latency_s > 0 ? fmt::format("{} and {} one way", rate.given, format_seconds(latency_s))
+                      : rate.given,
         ranks, bytes_per_s, latency_s));
   }
   return networks;
@@ -197,7 +197,7 @@ std::string note_single_values(const Options& options, const TrainingImages& ima
   Options planned = options;
   planned.batch_size = std::max<std::int64_t>(1, batch / options.accumulate);
   planned.global_batch = 0;
-  planned.batch_schedule = "fixed";
+  planned.batch_schedule = {};
   const auto found =
       find_single_values(images.layers, {.options = planned,
                                          .samples = images.count,
@@ -313,9 +313,8 @@ void plan_run(const Options& options, Communicator& comm) {
         DP_VERSION, options.model.c_str(), options.dataset.c_str(), calibration.steps.size(),
         calibration.steps.size() == 1 ? "" : "s", comm.size(), comm.size() == 1 ? "" : "s",
         comm.size() == 1 ? "s" : "", format_seconds(calibration.compute_s()).c_str());
-    if (options.sync_every != "off") {
-      std::printf("exchange %s\n",
-                  parse_round_schedule("--sync-every", options.sync_every).text().c_str());
+    if (options.sync_every.has_rounds()) {
+      std::printf("exchange %s\n", options.sync_every.text().c_str());
     }
     if (most_steps_of_auto(options) > 0) {
       std::printf("(auto): as seldom as the run would exchange after an epoch at every step\n");

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <set>
 
-#include "app/options/round_schedule.hpp"
 #include "app/training/run_options.hpp"
 #include "comm/rate/compress_choice.hpp"
 #include "comm/reducer/reducer.hpp"
@@ -39,13 +38,11 @@ std::vector<std::size_t> sync_lengths(const Options& options) {
     lengths.push_back(checked_cast<std::size_t>(length));
   }
   if (!lengths.empty()) return lengths;
-  const RoundSchedule rounds = parse_round_schedule("--sync-every", options.sync_every);
-  return {std::max<std::size_t>(rounds.steps, 1)};
+  return {std::max<std::size_t>(options.sync_every.steps, 1)};
 }
 
 std::size_t most_steps_of_auto(const Options& options) {
-  if (!options.plan.sync.empty()) return 0;
-  return parse_round_schedule("--sync-every", options.sync_every).most_steps;
+  return options.plan.sync.empty() ? options.sync_every.most_steps : 0;
 }
 
 bool can_be_in_rounds(const CodecSpec& codec) { return !takes_momentum(codec); }

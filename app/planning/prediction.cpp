@@ -198,8 +198,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
 
 // What --throttle, which counts the headers of frames, too, leaves of the run's link.
 double throttled_rate(const Run& run) {
-  const double throttle = parse_bit_rate("--throttle", run.options.throttle);
-  return std::min(run.link.bytes_per_s, LinkModel::goodput(throttle));
+  return std::min(run.link.bytes_per_s, LinkModel::goodput(run.options.throttle.bit_per_s));
 }
 
 }  // namespace
@@ -365,7 +364,7 @@ std::optional<Prediction> predict_run(Run& run) {
   const Reducer& reducer = run.replica->sync().reducer();
   choice.topology = run.options.topology;
   choice.hosts.assign(reducer.hosts().begin(), reducer.hosts().end());
-  if (run.options.throttle == "off") {
+  if (run.options.throttle.bit_per_s == 0) {
     choice.ports = run.replica->sync().reducer().run(
         [&](Communicator& comm) { return measure_ports(comm, run.link, choice.hosts); });
   } else {

@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "app/options/options_values.hpp"
-#include "app/options/round_schedule.hpp"
 #include "app/process/rank_main.hpp"
 #include "kernels/base/error.hpp"
 
@@ -47,7 +46,7 @@ void check_rates(const RunChoices& earlier, const Options& options) {
 }
 
 void check_round_steps(const RunChoices& earlier, const Options& options) {
-  if (!parse_round_schedule("--sync-every", options.sync_every).is_auto()) return;
+  if (!options.sync_every.is_auto()) return;
   if (earlier.round_steps.empty()) {
     throw_error(ErrorKind::usage,
                 "--autotune {}: that log does not say how often its ranks exchanged, which "

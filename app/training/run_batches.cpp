@@ -62,7 +62,7 @@ std::optional<SingleValues> find_single_values(const std::vector<std::string>& l
                                                const PlannedSteps& planned) {
   const Options& options = planned.options;
   if (layers.empty() || options.epochs == 0) return {};  // evaluation has running statistics
-  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", options.batch_schedule);
+  const BatchSchedule& schedule = options.batch_schedule;
   const auto epochs = checked_cast<std::size_t>(options.epochs);
   std::vector<ImageDivision::Batch> batches;
   const auto add = [&](std::size_t images, bool is_scheduled) {
@@ -96,9 +96,9 @@ std::optional<SingleValues> find_single_values(const std::vector<std::string>& l
                              {.batch = is_global ? "--global-batch" : "--batch-size",
                               .batch_value = checked_cast<std::size_t>(
                                   is_global ? options.global_batch : options.batch_size),
-                              .batch_schedule = options.batch_schedule,
+                              .batch_schedule = options.batch_schedule.given,
                               .accumulate = checked_cast<std::size_t>(options.accumulate),
-                              .can_sync_bn = options.exchange && options.sync_every == "off",
+                              .can_sync_bn = options.exchange && !options.sync_every.has_rounds(),
                               .has_image_size = options.is_folder(),
                               .goes_on = planned.goes_on})};
 }

@@ -70,8 +70,8 @@ void load_data(Run& run) {
   }
   run.global_batch = run.resume ? run.resume->head.number("global_batch")
                                 : to_size(run.options.global_batch_of(run.comm.size()));
-  run.batches = parse_batch_schedule("--batch-schedule", run.options.batch_schedule);
-  run.rounds = parse_round_schedule("--sync-every", run.options.sync_every);
+  run.batches = run.options.batch_schedule;
+  run.rounds = run.options.sync_every;
   check_batches(run.options, run.global_batch, run.comm.size(), run.resume.has_value());
 }
 
@@ -108,7 +108,7 @@ void agree_on_data(Run& run) {
 // The measured link, or the one that --throttle makes if that is slower.
 void measure_network(Run& run) {
   run.link = probe_link(run.comm);
-  const double throttle = parse_bit_rate("--throttle", run.options.throttle);
+  const double throttle = run.options.throttle.bit_per_s;
   if (throttle > 0) run.link.bytes_per_s = std::min(run.link.bytes_per_s, throttle / 8);
 }
 
@@ -153,7 +153,7 @@ GradientSyncOptions sync_options(const Run& run) {
   sync.reducer.seed = run.seed();
   sync.reducer.comm_timeout_s = options.comm_timeout_s;
   sync.reducer.stop_wish = &StopNotice::wish();
-  sync.reducer.throttle_bits_per_s = parse_bit_rate("--throttle", options.throttle);
+  sync.reducer.throttle_bits_per_s = options.throttle.bit_per_s;
   if (run.trace) sync.reducer.trace = run.trace->exchange();
   return sync;
 }
@@ -280,12 +280,11 @@ void check_batches(const Options& options, std::size_t global_batch, int ranks, 
         options.accumulate > 1 ? " in each of its parts" : "",
         global_batch / to_size(options.accumulate));
   }
-  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", options.batch_schedule);
-  if (schedule.all(global_batch).front() < least) {
+  if (options.batch_schedule.all(global_batch).front() < least) {
     throw_error(ErrorKind::usage,
                 "--batch-schedule {}: must have batches of {} images or more, so that each rank "
                 "has an image in a step",
-                options.batch_schedule, least);
+                options.batch_schedule.given, least);
   }
 }
 

@@ -25,13 +25,12 @@ void Trainer::list_state(StateVisitor& visitor) {
 }
 
 void Trainer::begin_checkpoints() {
-  CheckpointOptions checkpoints = {
-      .folder = options_.checkpoint,
-      .every = parse_checkpoint_cadence("--checkpoint-every", options_.checkpoint_every),
-      .keep = checked_cast<std::size_t>(options_.checkpoint_keep),
-      .attempt = run_.attempt,
-      .compares_replicas = options_.exchange,
-      .timeout_s = options_.comm_timeout_s};
+  CheckpointOptions checkpoints = {.folder = options_.checkpoint,
+                                   .every = options_.checkpoint_every,
+                                   .keep = checked_cast<std::size_t>(options_.checkpoint_keep),
+                                   .attempt = run_.attempt,
+                                   .compares_replicas = options_.exchange,
+                                   .timeout_s = options_.comm_timeout_s};
   if (run_.resume) checkpoints.resumed_from = run_.resume->checkpoint;
   StopNotice::set_checkpoints(options_.checkpoint);
   checkpoints.on_complete = [this](const CheckpointId& id) {

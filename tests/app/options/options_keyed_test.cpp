@@ -79,7 +79,7 @@ TEST(KeyedOptions, ThePlanMayHaveNoValue) {
 // The schedule of rounds reads its own keys.
 TEST(KeyedOptions, RoundsHaveKeysOfTheirOuterOptimiser) {
   const Options options = parse({"--sync-every", "8:outer-lr=0.7,from=2,outer-momentum=0.5"});
-  EXPECT_EQ(options.sync_every, "8:from=2");
+  EXPECT_EQ(options.sync_every.given, "8:from=2");
   EXPECT_EQ(options.outer_lr, 0.7);
   EXPECT_EQ(options.outer_momentum, 0.5);
   EXPECT_EQ(value_of(options, "sync-every"), "8:from=2,outer-lr=0.7,outer-momentum=0.5");

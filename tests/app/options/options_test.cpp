@@ -436,7 +436,7 @@ TEST(Options, LookaheadAndTriangleReadBack) {
 }
 
 TEST(BatchSchedule, FollowsTheLoss) {
-  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", "dynamic:max=1000");
+  const BatchSchedule schedule = parse_batch_schedule("dynamic:max=1000");
   EXPECT_EQ(schedule.batch_of(0, 128, 0, 0), 128u);
   EXPECT_EQ(schedule.batch_of(1, 128, 2.0, 2.0), 128u);   // 2^0
   EXPECT_EQ(schedule.batch_of(2, 128, 2.0, 1.01), 128u);  // the quotient is rounded down
@@ -452,26 +452,26 @@ TEST(BatchSchedule, FollowsTheLoss) {
 }
 
 TEST(BatchSchedule, FollowsAList) {
-  const BatchSchedule schedule = parse_batch_schedule("--batch-schedule", "2:64,5:32");
+  const BatchSchedule schedule = parse_batch_schedule("2:64,5:32");
   std::vector<std::size_t> sizes;
   for (std::size_t epoch = 0; epoch < 6; ++epoch) {
     sizes.push_back(schedule.batch_of(epoch, 16, 0, 0));
   }
   EXPECT_EQ(sizes, (std::vector<std::size_t>{16, 64, 64, 64, 32, 32}));
   EXPECT_EQ(schedule.all(16), (std::vector<std::size_t>{16, 32, 64}));
-  EXPECT_EQ(parse_batch_schedule("", "fixed").batch_of(7, 16, 2.0, 0.1), 16u);
+  EXPECT_EQ(parse_batch_schedule("fixed").batch_of(7, 16, 2.0, 0.1), 16u);
 }
 
 TEST(RoundSchedule, HasALengthAndAFirstEpoch) {
-  const RoundSchedule schedule = parse_round_schedule("", "4:from=3");
+  const RoundSchedule schedule = parse_round_schedule("4:from=3");
   EXPECT_EQ(schedule.steps, 4u);
   EXPECT_FALSE(schedule.has_rounds_in(1));
   EXPECT_TRUE(schedule.has_rounds_in(2));
-  EXPECT_TRUE(parse_round_schedule("", "8").has_rounds_in(0));
-  EXPECT_FALSE(parse_round_schedule("", "off").has_rounds_in(0));
+  EXPECT_TRUE(parse_round_schedule("8").has_rounds_in(0));
+  EXPECT_FALSE(parse_round_schedule("off").has_rounds_in(0));
   for (const char* wrong :
        {"", "0", "-1", "1.5", "on", "4:", "4:from=0", "4:from=2,from=3", "4:to=3", "4;from=2"}) {
-    EXPECT_THROW(static_cast<void>(parse_round_schedule("--sync-every", wrong)), Error) << wrong;
+    EXPECT_THROW(static_cast<void>(parse_round_schedule(wrong)), Error) << wrong;
   }
 }
 
@@ -479,7 +479,7 @@ TEST(RoundSchedule, HasALengthAndAFirstEpoch) {
 TEST(RoundSchedule, SaysOfAKeyOfEarlierBuildsThatItWasRemoved) {
   for (const char* gone : {"4:alpha=0.02", "4:from=2,decay=1", "auto:max=20,state=mean"}) {
     try {
-      static_cast<void>(parse_round_schedule("--sync-every", gone));
+      static_cast<void>(parse_round_schedule(gone));
       ADD_FAILURE() << gone;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::usage);
@@ -490,13 +490,13 @@ TEST(RoundSchedule, SaysOfAKeyOfEarlierBuildsThatItWasRemoved) {
 }
 
 TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
-  const RoundSchedule rounds = parse_round_schedule("--sync-every", "auto:max=20");
+  const RoundSchedule rounds = parse_round_schedule("auto:max=20");
   EXPECT_TRUE(rounds.has_rounds() && rounds.is_auto());
   EXPECT_FALSE(rounds.has_rounds_in(99));
   EXPECT_EQ(rounds.most_steps, 20u);
-  EXPECT_EQ(parse_round_schedule("--sync-every", "auto").most_steps, 64u);
+  EXPECT_EQ(parse_round_schedule("auto").most_steps, 64u);
   for (const char* wrong : {"auto:max=1", "auto:from=2", "8:max=9", "auto:", "auto8"}) {
-    EXPECT_THROW(static_cast<void>(parse_round_schedule("--sync-every", wrong)), Error) << wrong;
+    EXPECT_THROW(static_cast<void>(parse_round_schedule(wrong)), Error) << wrong;
   }
   const auto every_step = [](double exposed_s) {
     return chosen_steps({.compute_s = 1.0, .backward_s = 0.5, .exposed_s = exposed_s}, 20);
@@ -516,13 +516,13 @@ TEST(RoundSchedule, ChosenRoundsLetWaitingBeATenth) {
 
 TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
   const Options options = parse({"--sync-every", "8:from=2,outer-momentum=0.9"});
-  EXPECT_EQ(options.sync_every, "8:from=2");
+  EXPECT_EQ(options.sync_every.given, "8:from=2");
   EXPECT_EQ(options.outer_lr, 1.0);
   EXPECT_EQ(options.outer_momentum, 0.9);
   const Options again = parse_config_text(config_text(options), "text", context());
-  EXPECT_EQ(again.sync_every, options.sync_every);
+  EXPECT_EQ(again.sync_every.given, options.sync_every.given);
   EXPECT_EQ(again.outer_momentum, 0.9);
-  EXPECT_EQ(parse({}).sync_every, "off");
+  EXPECT_EQ(parse({}).sync_every.given, "off");
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"--sync-every", "4", "--exchange", "off"},
                                              {"--sync-every", "4", "--sync-bn", "on"},

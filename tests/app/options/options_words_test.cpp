@@ -19,7 +19,8 @@ struct Settings {
   std::int64_t repeats = 5;
   double size_mb = 44.7;
   bool is_verbose = false;
-  std::string rate = "off", model = "small";
+  BitRate rate;
+  std::string model = "small";
 };
 
 OptionTable table(Settings& settings) {
@@ -62,7 +63,8 @@ TEST(OptionsWords, OptionsAndOtherWordsMayBeMixed) {
   EXPECT_EQ(settings.size_mb, 0.5);
   EXPECT_TRUE(settings.is_verbose);
   EXPECT_EQ(read(settings, {"--throttle", "100mbit", "--model", "large"}, false), Words{});
-  EXPECT_EQ(settings.rate, "100mbit");
+  EXPECT_EQ(settings.rate.given, "100mbit");
+  EXPECT_EQ(settings.rate.bit_per_s, 1e8);
   EXPECT_EQ(settings.model, "large");
 }
 

@@ -516,7 +516,7 @@ TEST_F(RecorderTest, LinkIsWhatItsMakerSays) {
 }
 
 TEST_F(RecorderTest, ThrottleIsTheNominalRate) {
-  options_.throttle = "10mbit";
+  options_.throttle = parse_bit_rate("--throttle", "10mbit");
   start();
   if (is_speaker()) {
     EXPECT_EQ(read_numbers(options_.log, "nominal_bit_per_s"), std::vector<double>{1e7});

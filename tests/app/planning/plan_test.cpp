@@ -110,7 +110,7 @@ TEST(AutoSendsVelocities, WhereTheOptimiserCanLeaveItsMomentum) {
   others[0].optimizer = Options::Optimizer::adam;
   others[1].momentum = 0;
   others[2].clip_norm = 1;
-  others[3].sync_every = "4";
+  others[3].sync_every = parse_round_schedule("4");
   for (const Options& options : others) {
     EXPECT_FALSE(auto_sends_velocities(options, DeviceKind::cpu));
   }

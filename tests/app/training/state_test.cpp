@@ -483,7 +483,7 @@ TEST(Fingerprint, OptionsOfEarlierVersionsAreCompared) {
 // Keys of --sync-every that this build does not have: such a run cannot go on.
 TEST(Fingerprint, ARunWithARemovedKeyIsRefused) {
   Options options;
-  options.sync_every = "4";
+  options.sync_every = parse_round_schedule("4");
   CheckpointHead head;
   add_options(head, options);
   EXPECT_TRUE(compare_options(head, options).empty());
