@@ -65,18 +65,17 @@ dp::OptionContext option_context() {
 void check_new_files(const dp::Options& options) {
   struct File {
     dp::Setting setting;
-    const char* option;
     const std::string& path;
   };
-  const File files[] = {{dp::Setting::trace, "--trace", options.trace},
-                        {dp::Setting::exported_weights, "--export", options.export_file}};
+  const File files[] = {{dp::Setting{"trace"}, options.trace},
+                        {dp::Setting{"exported weights"}, options.export_file}};
   for (const File& file : files) {
     if (file.path == "none") continue;
     // A run that goes on has written them before.
     if (!options.resume) dp::check_new_file(file.setting, file.path);
     if (dp::is_same_file(file.path, options.log)) {
       dp::throw_error(dp::ErrorKind::usage, "{} {}: is the log's name, too; give another",
-                      file.option, file.path);
+                      dp::kDptrainNames.option_of(file.setting), file.path);
     }
   }
   if (options.trace != "none" && dp::is_same_file(options.trace, options.export_file)) {

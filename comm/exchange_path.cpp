@@ -59,7 +59,7 @@ bool takes_device_path(ExchangePath wanted, Device& device, std::span<const Buck
     case ExchangePath::device:
       if (!has_device_form()) {
         throw SettingError(
-            Setting::exchange_path, "device",
+            Setting{"exchange path"}, "device",
             fmt::format("codec {} has no form for GPUs; allowed: host, auto", compress));
       }
       return true;

@@ -90,7 +90,7 @@ const RateReport& GradientSync::rate_report() const {
 
 void GradientSync::set_mean_bits(double bits) {
   if (!governor_ || !governor_->has_mean_bits()) {
-    throw SettingError(Setting::codec, options_.compress.text,
+    throw SettingError(Setting{"codec"}, options_.compress.text,
                        "has no number of bits that could be set; allowed: ecq:bits=");
   }
   governor_->set_mean_bits(bits);
@@ -222,7 +222,7 @@ void GradientSync::mark_exact_tensors(std::vector<TensorSlot>& tensors) const {
     }
     if (is_used) continue;
     throw SettingError(
-        Setting::exact_tensors, pattern,
+        Setting{"exact tensors"}, pattern,
         fmt::format("no tensor of the model has such a name; the first ones are {}, {}",
                     tensors.front().name,
                     tensors[std::min<std::size_t>(1, tensors.size() - 1)].name));
@@ -244,13 +244,13 @@ double GradientSync::take_velocities() {
     bucket.velocity =
         spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked : Bucket::Velocity::on;
     if (!spec.feedback) {
-      throw SettingError(Setting::codec, options_.compress.text,
+      throw SettingError(Setting{"codec"}, options_.compress.text,
                          "velocity= gathers what is not sent in the residual; allowed: ef=on");
     }
   }
   if (!has_velocity) return 1.0;
   if (!options_.momentum) {
-    throw SettingError(Setting::codec, options_.compress.text,
+    throw SettingError(Setting{"codec"}, options_.compress.text,
                        "velocity= needs gradients that are exchanged at every step and not "
                        "clipped; allowed here: velocity=off");
   }
@@ -261,12 +261,12 @@ double GradientSync::take_velocities() {
 
 void GradientSync::check_momentum() const {
   if (options_.has_nesterov) {
-    throw SettingError(Setting::codec, options_.compress.text,
+    throw SettingError(Setting{"codec"}, options_.compress.text,
                        "dgc has a momentum of its own; allowed: Nesterov's momentum off",
-                       ErrorKind::usage, Setting::nesterov);
+                       ErrorKind::usage, Setting{"Nesterov's momentum"});
   }
   if (!options_.compress.codec.feedback) {
-    throw SettingError(Setting::codec, options_.compress.text,
+    throw SettingError(Setting{"codec"}, options_.compress.text,
                        "dgc gathers what it does not send in the residual; allowed: ef=on");
   }
 }

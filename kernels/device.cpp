@@ -52,7 +52,7 @@ int count_gpus(std::string* why_none) {
 std::string gpu_needs() { return "GPUs: none; built without CUDA"; }
 
 std::unique_ptr<Device> make_gpu(const DeviceOptions&) {
-  throw SettingError(Setting::device, "cuda",
+  throw SettingError(Setting{"device"}, "cuda",
                      "this program was built without CUDA; allowed: cpu, auto", ErrorKind::device);
 }
 

@@ -54,13 +54,13 @@ double factor_of(const Parameters& parameters, const Parameter& tensor,
 
 std::vector<GroupFactors> named_factors(const Parameters& parameters, const GroupOptions& options) {
   for (const std::string& pattern : options.no_decay) {
-    check_is_used(parameters, pattern, Setting::no_decay);
+    check_is_used(parameters, pattern, Setting{"tensors without weight decay"});
   }
   for (const NamedFactor& row : options.lr_factors) {
-    check_is_used(parameters, row.pattern, Setting::lr_factors);
+    check_is_used(parameters, row.pattern, Setting{"learning-rate factors"});
   }
   for (const NamedFactor& row : options.decay_factors) {
-    check_is_used(parameters, row.pattern, Setting::decay_factors);
+    check_is_used(parameters, row.pattern, Setting{"decay factors"});
   }
   std::vector<GroupFactors> factors;
   for (const Parameter& tensor : parameters.tensors()) {

@@ -4,6 +4,8 @@
 comm, kernels, net and io say settings by names of their own (kernels/base/setting_error.hpp), and app adds the options
 (app/process/option_names.hpp). So "--compress" and the like stand in no string of theirs. Comments may have them, and strings
 may have options of srun behind its name.
+
+Every name that a source gives a setting, Setting{"codec"}, is in app's table, and every name of the table is given somewhere.
 """
 
 import pathlib
@@ -15,6 +17,9 @@ LIBRARIES = ("comm", "kernels", "net", "io")
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh", ".h", ".c"}
 # A comment, a character (which may be a quotation mark) or a string, whichever begins first.
 TOKEN = re.compile(r"""//[^\n]*|/\*.*?\*/|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|(?P<string>"(?:\\.|[^"\\\n])*")""", re.DOTALL)
+SETTING = re.compile(r'\bSetting\b\s*\w*\s*[({]\s*"([^"]*)"')
+TABLE = "app/process/option_names.cpp"
+ROW = re.compile(r'\{"([^"]+)",\s*"(?:--[a-z-]+)?"\}')
 OPTION = re.compile(r"(?<![\w-])(?<!srun )--[a-z][a-z-]*")
 
 
@@ -28,8 +33,17 @@ def named_options(text: str) -> list[tuple[int, str]]:
 def check(root: pathlib.Path) -> tuple[list[str], int]:
     """What is wrong, and how many files were read."""
     files = [path for library in LIBRARIES for path in sorted((root / library).rglob("*")) if path.suffix in SOURCES]
+    texts = {path: path.read_text(encoding="utf-8") for path in files}
     wrong = [f"{path.relative_to(root).as_posix()}:{line}: {option} is a program's option; name the setting with SettingError"
-             for path in files for line, option in named_options(path.read_text(encoding="utf-8"))]
+             for path, text in texts.items() for line, option in named_options(text)]
+    for path in sorted((root / "app").rglob("*.cpp")):
+        texts[path] = path.read_text(encoding="utf-8")
+    known = set(ROW.findall(texts[root / TABLE]))
+    given = {}
+    for path, text in texts.items():
+        given |= {word: path.relative_to(root).as_posix() for word in SETTING.findall(text)}
+    wrong += [f'{place}: the setting "{word}" has no row in {TABLE}' for word, place in given.items() if word not in known]
+    wrong += [f'{TABLE}: no source names the setting "{word}"' for word in sorted(known - given.keys())]
     return wrong, len(files)
 
 
@@ -47,18 +61,21 @@ def check_itself() -> None:
     assert found == [(2, "--compress"), (4, "--comm-timeout"), (6, "--lr"), (6, "--batch-size"), (6, "--model")], found
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        for name in ("comm/a.cpp", "kernels/cuda/b.cu", "app/c.cpp", "io/d.txt"):
+        for name, text in {"comm/a.cpp": '"--log"', "kernels/cuda/b.cu": '"--log" Setting{"log"}', "app/c.cpp": '"--log"',
+                           "io/d.txt": '"--log"', "io/e.hpp": 'f(Setting{"lgo"}); Setting remedy(\n  "pack")',
+                           TABLE: '{"log", "--log"},\n{"pack", ""}, {"trace", "--trace"}'}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text('"--log"', encoding="utf-8")
+            (root / name).write_text(text, encoding="utf-8")
         wrong, seen = check(root)
-        assert [line.split(": ")[0] for line in wrong] == ["comm/a.cpp:1", "kernels/cuda/b.cu:1"] and seen == 2, wrong
+        assert [line.split(": ")[0] for line in wrong] == ["comm/a.cpp:1", "kernels/cuda/b.cu:1", "io/e.hpp", TABLE], wrong
+        assert '"lgo"' in wrong[2] and '"trace"' in wrong[3] and seen == 3, wrong
 
 
 def main() -> int:
     check_itself()
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
     wrong, seen = check(root)
-    print("\n".join([*wrong, f"{seen} files, {len(wrong)} options named in strings"]))
+    print("\n".join([*wrong, f"{seen} files, {len(wrong)} wrong names"]))
     return 1 if wrong or seen == 0 else 0
 
 

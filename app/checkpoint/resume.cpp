@@ -171,7 +171,7 @@ bool are_same(const std::vector<std::string>& texts) {
 void refuse_to_begin_again(const Options& options, Communicator& comm, bool has_failed) {
   together(comm, kDptrainNames, [&] {
     if (!has_failed) return;
-    throw SettingError(Setting::checkpoint, options.checkpoint,
+    throw SettingError(Setting{"checkpoint"}, options.checkpoint,
                        "holds checkpoints, and none of them can be read; --resume would begin at "
                        "the start and remove them: mend or remove them, or give another folder",
                        ErrorKind::data);
@@ -329,7 +329,7 @@ void hand_over(const Options& options, Communicator& comm, const Choice& choice,
 std::optional<ResumePoint> find_resume_point(const Options& options, Communicator& comm) {
   together(comm, kDptrainNames, [&] {
     if (options.resume || list_shards(options.checkpoint).empty()) return;
-    throw SettingError(Setting::checkpoint, options.checkpoint,
+    throw SettingError(Setting{"checkpoint"}, options.checkpoint,
                        "holds the checkpoints of another run: give --resume to go on with that "
                        "run, or another folder",
                        ErrorKind::data);

@@ -126,7 +126,7 @@ RunLog Recorder::make_log(RunInfo& info) {
 
 void Recorder::keep_earlier_log(const std::string& path) {
   if (path == "auto") return;
-  const std::string moved = move_aside(Setting::log, path);
+  const std::string moved = move_aside(Setting{"log"}, path);
   if (!moved.empty()) {
     run_.progress->note(fmt::format("the log {} of an earlier start is now {}", path, moved));
   }

@@ -1,99 +1,60 @@
 #include "app/process/option_names.hpp"
 
+#include <algorithm>
 #include <new>
 
 namespace dp {
 namespace {
 
-std::string_view dptrain_option(Setting setting) {
-  switch (setting) {
-    case Setting::none:
-      break;
-    case Setting::bad_images:
-      return "--bad-images";
-    case Setting::bucket_size:
-      return "--bucket-mb";
-    case Setting::checkpoint:
-      return "--checkpoint";
-    case Setting::codec:
-      return "--compress";
-    case Setting::data_folder:
-      return "--data-dir";
-    case Setting::data_set:
-      return "--dataset";
-    case Setting::decay_factors:
-      return "--decay-factors";
-    case Setting::device:
-      return "--device";
-    case Setting::earlier_log:
-      return "--autotune";
-    case Setting::exact_tensors:
-      return "--compress-exclude";
-    case Setting::exchange_path:
-      return "--gpu-exchange";
-    case Setting::exported_weights:
-      return "--export";
-    case Setting::image_size:
-      return "--image-size";
-    case Setting::initial_weights:
-      return "--init";
-    case Setting::kept_tensors:
-      return "--init-except";
-    case Setting::log:
-      return "--log";
-    case Setting::lr_factors:
-      return "--lr-factors";
-    case Setting::model:
-      return "--model";
-    case Setting::nesterov:
-      return "--nesterov";
-    case Setting::no_decay:
-      return "--no-decay";
-    case Setting::optimizer:
-      return "--optimizer";
-    case Setting::pack:  // an argument of dptrain-pack
-      break;
-    case Setting::timeout:
-      return "--comm-timeout";
-    case Setting::topology:
-      return "--topology";
-    case Setting::trace:
-      return "--trace";
-    case Setting::validation_share:
-      return "--validation-share";
-  }
-  return "";
-}
+using Row = OptionNames::Row;
 
+constexpr Row kDptrainRows[] = {
+    {"bad images", "--bad-images"},
+    {"size of buckets", "--bucket-mb"},
+    {"checkpoint", "--checkpoint"},
+    {"codec", "--compress"},
+    {"data folder", "--data-dir"},
+    {"data set", "--dataset"},
+    {"decay factors", "--decay-factors"},
+    {"device", "--device"},
+    {"log of an earlier run", "--autotune"},
+    {"exact tensors", "--compress-exclude"},
+    {"exchange path", "--gpu-exchange"},
+    {"exported weights", "--export"},
+    {"initial weights", "--init"},
+    {"tensors that keep their initial values", "--init-except"},
+    {"log", "--log"},
+    {"learning-rate factors", "--lr-factors"},
+    {"model", "--model"},
+    {"Nesterov's momentum", "--nesterov"},
+    {"tensors without weight decay", "--no-decay"},
+    {"optimiser", "--optimizer"},
+    {"pack", ""},  // an argument of dptrain-pack
+    {"timeout", "--comm-timeout"},
+    {"topology", "--topology"},
+    {"trace", "--trace"},
+    {"validation share", "--validation-share"},
+};
 // Codecs are words there, not values of an option.
-std::string_view dpbench_option(Setting setting) {
-  switch (setting) {
-    case Setting::bucket_size:
-      return "--bucket-mb";
-    case Setting::device:
-      return "--device";
-    case Setting::model:
-      return "--model";
-    case Setting::topology:
-      return "--topology";
-    default:
-      return "";
-  }
-}
-
-std::string_view pack_option(Setting setting) {
-  return setting == Setting::bad_images ? "--bad-images" : "";
-}
+constexpr Row kDpbenchRows[] = {{"size of buckets", "--bucket-mb"},
+                                {"device", "--device"},
+                                {"model", "--model"},
+                                {"topology", "--topology"}};
+constexpr Row kPackRows[] = {{"bad images", "--bad-images"}};
 
 }  // namespace
 
-const OptionNames kDptrainNames = {.option_of = dptrain_option,
+const OptionNames kDptrainNames = {.rows = kDptrainRows,
                                    .for_memory = "option --batch-size or --model"};
 const OptionNames kDpbenchNames = {
-    .option_of = dpbench_option,
+    .rows = kDpbenchRows,
     .for_memory = "option --batch or --model of layers, --mb of other benches"};
+const OptionNames kPackNames = {.rows = kPackRows, .for_memory = "option --threads"};
 
-const OptionNames kPackNames = {.option_of = pack_option, .for_memory = "option --threads"};
+std::string_view OptionNames::option_of(Setting setting) const {
+  const auto row = std::ranges::find(rows, setting.word, &Row::word);
+  return row == rows.end() ? std::string_view() : row->option;
+}
 
 void rethrow_with_option_names(const OptionNames& names) {
   try {

@@ -5,6 +5,7 @@
 // now 60 s (option --comm-timeout)".
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "kernels/base/setting_error.hpp"
@@ -13,9 +14,14 @@ namespace dp {
 
 // The options of a program.
 struct OptionNames {
-  // "--compress" for a codec; empty where no option sets it, so that the library's word stays.
-  std::string_view (*option_of)(Setting setting);
+  struct Row {
+    std::string_view word, option;  // "codec", "--compress"
+  };
+  std::span<const Row> rows;
   std::string_view for_memory;  // "option --batch-size or --model": what to change if it is full
+
+  // Empty where no option sets it, so that the library's word stays.
+  [[nodiscard]] std::string_view option_of(Setting setting) const;
 };
 
 extern const OptionNames kDptrainNames, kDpbenchNames, kPackNames;

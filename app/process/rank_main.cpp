@@ -19,7 +19,7 @@ int run_ranks(const char* program, const OptionNames& names, int argc, char** ar
   try {
     MpiRuntime mpi(&argc, &argv,
                    {.program = program,
-                    .timeout_option = std::string(names.option_of(Setting::timeout)),
+                    .timeout_option = std::string(names.option_of(Setting{"timeout"})),
                     .timeout_s = timeout_s,
                     .on_end = [](int exit_code) { RunStatus::say_end(exit_code); }});
     try {

@@ -131,11 +131,11 @@ void Replica::set_groups() {
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
     DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
     if (!net::can_leave_momentum(options_.optimizer.kind)) {
-      throw SettingError(Setting::codec, options_.sync.compress.text,
+      throw SettingError(Setting{"codec"}, options_.sync.compress.text,
                          fmt::format("keeps the momentum itself, which {} cannot leave to it; "
                                      "allowed: sgd",
                                      net::optimizer_name(options_.optimizer.kind)),
-                         ErrorKind::usage, Setting::optimizer);
+                         ErrorKind::usage, Setting{"optimiser"});
     }
     exchanged_decays[t] =
         options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);

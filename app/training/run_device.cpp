@@ -19,7 +19,7 @@ void watch_gpu(Run& run) {
       DeviceWatchOptions{
           .gpu = fmt::format("the GPU of rank {} on host {}", comm.rank(), comm.host()),
           .program = "dptrain",
-          .timeout_option = std::string(kDptrainNames.option_of(Setting::timeout)),
+          .timeout_option = std::string(kDptrainNames.option_of(Setting{"timeout"})),
           .timeout_s = run.options.comm_timeout_s});
   const int gpus = std::max(count_gpus(), 1);
   const int others = comm.local_size() - 1 - comm.local_rank() % gpus;

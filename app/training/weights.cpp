@@ -34,7 +34,7 @@ void check_patterns(const std::vector<std::string>& patterns, net::Parameters& p
     if (std::ranges::any_of(parameters.tensors(), fits_it)) continue;
     if (std::ranges::any_of(parameters.frozen(), fits_it)) continue;
     if (std::ranges::any_of(parameters.statistics(), fits_it)) continue;
-    throw SettingError(Setting::kept_tensors, pattern,
+    throw SettingError(Setting{"tensors that keep their initial values"}, pattern,
                        fmt::format("no tensor of the model has such a name; the first one is {}",
                                    parameters.tensors().front().name));
   }
@@ -50,7 +50,7 @@ void check_values(const Options& options, const WeightTensor& tensor) {
   const auto is_wrong = [&](float v) { return !std::isfinite(v) || (is_variance && v < 0.0f); };
   const auto wrong = std::ranges::find_if(tensor.values, is_wrong);
   if (wrong == tensor.values.end()) return;
-  throw SettingError(Setting::initial_weights, options.init,
+  throw SettingError(Setting{"initial weights"}, options.init,
                      fmt::format("{} has the value {}; allowed: finite values{}", tensor.name,
                                  *wrong, is_variance ? " of at least 0" : ""),
                      ErrorKind::data);
@@ -85,9 +85,11 @@ void apply_weights(const WeightsFile& weights, const Options& options, Device& d
   std::map<std::string, const WeightTensor*> by_name;
   for (const WeightTensor& tensor : weights.last.tensors) by_name[tensor.name] = &tensor;
   const auto refuse = [&](const std::string& why) {
-    const Setting remedy = weights.model == options.model ? Setting::kept_tensors : Setting::model;
+    const Setting remedy = weights.model == options.model
+                               ? Setting{"tensors that keep their initial values"}
+                               : Setting{"model"};
     throw SettingError(
-        Setting::initial_weights, options.init,
+        Setting{"initial weights"}, options.init,
         fmt::format("{}; the file says that its weights are those of {} with {} classes", why,
                     weights.model, weights.classes),
         ErrorKind::data, remedy);
@@ -147,12 +149,12 @@ WeightsExporter::WeightsExporter(std::string path, WeightsFile head, Earlier ear
     : path_(std::move(path)), file_(std::move(head)) {
   std::error_code ignored;
   if (earlier != Earlier::refused) std::filesystem::remove(path_ + ".part", ignored);
-  if (earlier == Earlier::moved) move_aside(Setting::exported_weights, path_);
+  if (earlier == Earlier::moved) move_aside(Setting{"exported weights"}, path_);
   if (earlier == Earlier::continued) {
     take_earlier();
   } else {
-    check_new_file(Setting::exported_weights, path_);
-    check_new_file(Setting::exported_weights, path_ + ".part");  // not first after an epoch
+    check_new_file(Setting{"exported weights"}, path_);
+    check_new_file(Setting{"exported weights"}, path_ + ".part");  // not first after an epoch
   }
 }
 
@@ -163,14 +165,14 @@ void WeightsExporter::take_earlier() {
   try {
     // Epochs after the checkpoint come again, and with them the same weights.
     with_option_names(kDptrainNames, [&] {
-      best_ = read_weights(path_, WhichWeights::best, Setting::exported_weights).last;
+      best_ = read_weights(path_, WhichWeights::best, Setting{"exported weights"}).last;
     });
     has_best_ = is_written_ = true;
   } catch (const Error& error) {
     warning_ = error.what();
     try {
       warning_ += fmt::format("; it is now {}, and the best epoch is looked for from here on",
-                              move_aside(Setting::exported_weights, path_));
+                              move_aside(Setting{"exported weights"}, path_));
     } catch (const Error&) {  // write() says that a file has the name
     }
   }
@@ -193,7 +195,7 @@ void WeightsExporter::write(WeightSet after_epoch) {
   try {
     sync_folder_of(path_);
   } catch (const Error& error) {
-    throw SettingError(Setting::exported_weights, path_,
+    throw SettingError(Setting{"exported weights"}, path_,
                        fmt::format("its folder cannot be written: {}", error.what()),
                        ErrorKind::data);
   }

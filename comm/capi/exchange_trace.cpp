@@ -39,7 +39,7 @@ ExchangeTrace::ExchangeTrace(const dptrain_comm_options& given, std::span<const 
       compress_(given.compress),
       first_(given.trace_first),
       steps_(given.trace_steps) {
-  on_rank_0(comm, [this] { check_new_file(Setting::trace, path_); });
+  on_rank_0(comm, [this] { check_new_file(Setting{"trace"}, path_); });
   for (const TensorSlot& tensor : tensors) {
     names_.push_back(tensor.name.empty() ? fmt::format("slot {}", names_.size()) : tensor.name);
   }

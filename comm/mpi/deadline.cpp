@@ -186,7 +186,7 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
         fmt::format("{} {} been silent for {:.0f} s in {}: {}look whether the host runs and its "
                     "link works, or raise the timeout, now {:g} s",
                     silent, silent_ranks == 1 ? "has" : "have", waited_s, what, link, timeout_s_),
-        Setting::timeout);
+        Setting{"timeout"});
   }
   throw SettingError(
       ErrorKind::communication,
@@ -196,7 +196,7 @@ void Deadline::fail(const Whereabouts& mine, const std::string& what) {
           "{:g} s (ranks that answer are waited for {:g} times as long; one at work, {:g} times)",
           what, waited_s, name(slowest), place(where), timeout_s_,
           liveness_->patience().with_living, liveness_->patience().with_busy),
-      Setting::timeout);
+      Setting{"timeout"});
 }
 
 // One rank warns: the lowest of those that are not slow themselves.

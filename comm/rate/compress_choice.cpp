@@ -14,7 +14,7 @@ double number_in(std::string_view text, std::string_view value, double least, do
   if (error != std::errc() || end != value.data() + value.size() ||
       !(number >= least && number <= most)) {
     throw SettingError(
-        Setting::codec, text,
+        Setting{"codec"}, text,
         fmt::format("{} must be a number of bits a value from {:g} to {:g}", value, least, most));
   }
   return number;
@@ -56,12 +56,12 @@ CompressChoice parse_compress(std::string_view text) {
       choice.has_velocity_key = true;
     } else {
       throw SettingError(
-          Setting::codec, text,
+          Setting{"codec"}, text,
           fmt::format("{} is not a key of auto; allowed: min=, max=, velocity=on|off", key));
     }
   }
   if (!limits.allows_dense && limits.least_bits > limits.most_bits) {
-    throw SettingError(Setting::codec, text, "min= must not be above max=");
+    throw SettingError(Setting{"codec"}, text, "min= must not be above max=");
   }
   send_velocities(choice, sends_velocities);
   return choice;

@@ -33,19 +33,19 @@ RateGovernor::RateGovernor(const CodecSpec& spec, RateGovernorOptions options)
 
 void RateGovernor::check(bool has_feedback) const {
   const auto refuse = [&](const char* why, Setting allowed) {
-    throw SettingError(Setting::codec, options_.compress, why, ErrorKind::usage, allowed);
+    throw SettingError(Setting{"codec"}, options_.compress, why, ErrorKind::usage, allowed);
   };
   if (options_.topology == "hierarchical") {
     refuse(
         "bits= and error= need a topology on which all sums are encoded; allowed: direct, ring, "
         "tree, ps",
-        Setting::topology);
+        Setting{"topology"});
   }
   if (mean_bits_ > 0.0 && wanted_error_ > 0.0) {
-    refuse("bits= and error= exclude each other", Setting::codec);
+    refuse("bits= and error= exclude each other", Setting{"codec"});
   }
   if (wanted_error_ > 0.0 && !has_feedback) {
-    refuse("error= is measured in residuals; allowed: ef=on", Setting::codec);
+    refuse("error= is measured in residuals; allowed: ef=on", Setting{"codec"});
   }
 }
 
@@ -58,7 +58,7 @@ void RateGovernor::connect(int rank, int ranks, std::optional<StepWatch> watch) 
 void RateGovernor::set_mean_bits(double bits) {
   const double allowed = parse_codec_spec(fmt::format("ecq:bits={}", bits)).number("bits");
   if (!(allowed > 0.0)) {
-    throw SettingError(Setting::codec, options_.compress, "needs more than 0 bits a value");
+    throw SettingError(Setting{"codec"}, options_.compress, "needs more than 0 bits a value");
   }
   mean_bits_ = allowed;
 }

@@ -25,7 +25,7 @@ void check_streams(std::size_t buckets) {
       fmt::format("the gradient has {} buckets, but MPI has message numbers for {} at most: make "
                   "the buckets larger",
                   buckets, most),
-      Setting::bucket_size);
+      Setting{"size of buckets"});
 }
 
 BucketExchanges::BucketExchanges(Communicator& communicator, std::span<float> gradient,

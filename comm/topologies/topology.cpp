@@ -73,7 +73,7 @@ const Topology& find_topology(std::string_view name) {
     if (!known.empty()) known += ", ";
     known += topology.name;
   }
-  throw SettingError(Setting::topology, name, "unknown topology; known: " + known);
+  throw SettingError(Setting{"topology"}, name, "unknown topology; known: " + known);
 }
 
 }  // namespace dp

@@ -82,7 +82,7 @@ void for_each_file(const std::string& folder, Use use) {
     if (const auto file = parse(name)) use(name, *file);
   }
   if (code && code != std::errc::no_such_file_or_directory) {
-    throw SettingError(Setting::checkpoint, folder,
+    throw SettingError(Setting{"checkpoint"}, folder,
                        fmt::format("cannot be read: {}", code.message()), ErrorKind::data);
   }
 }
@@ -118,7 +118,7 @@ void prepare_checkpoint_folder(const std::string& folder) {
   }
   fs::create_directories(folder, code);
   const auto refuse = [&](const std::string& why) {
-    throw SettingError(Setting::checkpoint, folder, why, ErrorKind::data);
+    throw SettingError(Setting{"checkpoint"}, folder, why, ErrorKind::data);
   };
   if (code) refuse(fmt::format("cannot be created: {}", code.message()));
   // A folder that a loss of power takes back would take its checkpoints with it.
@@ -174,7 +174,7 @@ CheckpointLock::CheckpointLock(const std::string& folder, std::uint32_t attempt,
     ::fcntl(folder_.get(), F_OFD_SETLK, &mine);
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + attempt % 80));
   }
-  throw SettingError(Setting::checkpoint, folder,
+  throw SettingError(Setting{"checkpoint"}, folder,
                      "is in use by another run on this host: wait until it has ended, or give "
                      "another folder",
                      ErrorKind::data);

@@ -54,7 +54,9 @@ double us(std::int64_t ns) { return static_cast<double>(ns) / 1000.0; }
 }  // namespace
 
 TraceFile::TraceFile(const std::string& path, TraceInfo info)
-    : path_(path), part_(create_fresh_file(Setting::trace, path, "part")), info_(std::move(info)) {
+    : path_(path),
+      part_(create_fresh_file(Setting{"trace"}, path, "part")),
+      info_(std::move(info)) {
   try {
     attempt([&] { file_ = open_file(part_, O_WRONLY | O_NOFOLLOW); });
   } catch (const Error&) {
@@ -175,7 +177,7 @@ void TraceFile::close() {
     sync_file(file_);
     file_.close();
   });
-  rename_to_new_file(Setting::trace, part_, path_);
+  rename_to_new_file(Setting{"trace"}, part_, path_);
   is_whole_ = true;
   attempt([&] { sync_folder_of(path_); });
 }
@@ -191,7 +193,7 @@ void TraceFile::attempt(Work work) const {
   try {
     work();
   } catch (const Error& error) {
-    throw SettingError(Setting::trace, is_whole_ ? path_ : part_,
+    throw SettingError(Setting{"trace"}, is_whole_ ? path_ : part_,
                        fmt::format("cannot be written: {}", error.what()), ErrorKind::data);
   }
 }

@@ -118,21 +118,21 @@ WeightsFile read(const std::string& path, WhichWeights which) {
 void write_weights(const std::string& path, const WeightsFile& weights, bool replaces) {
   prepare_hdf5();
   const std::string part = path + ".part";
-  if (!replaces) create_new_file(Setting::exported_weights, part);
+  if (!replaces) create_new_file(Setting{"exported weights"}, part);
   try {
     write(part, weights);
     sync_file(open_file(part, O_RDWR | O_NOFOLLOW));
     if (!replaces) {
-      rename_to_new_file(Setting::exported_weights, part, path);
+      rename_to_new_file(Setting{"exported weights"}, part, path);
     } else if (std::rename(part.c_str(), path.c_str()) != 0) {
-      throw_cannot_create(Setting::exported_weights, path, errno);
+      throw_cannot_create(Setting{"exported weights"}, path, errno);
     }
   } catch (const SettingError&) {
     std::remove(part.c_str());
     throw;
   } catch (const Error& error) {
     std::remove(part.c_str());
-    throw SettingError(Setting::exported_weights, path,
+    throw SettingError(Setting{"exported weights"}, path,
                        fmt::format("cannot be written: {}", error.what()), ErrorKind::data);
   }
 }

@@ -55,6 +55,6 @@ enum class WhichWeights { best, last };
 // Throws SettingError(data) for a file that is not there, is no such file, or is damaged. The path
 // comes from `setting`.
 [[nodiscard]] WeightsFile read_weights(const std::string& path, WhichWeights which,
-                                       Setting setting = Setting::initial_weights);
+                                       Setting setting = Setting{"initial weights"});
 
 }  // namespace dp

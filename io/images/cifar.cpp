@@ -138,12 +138,12 @@ std::string what_is_in(const fs::path& folder) {
 fs::path find_folder(const std::string& data_dir, const Layout& layout) {
   if (data_dir.empty()) {
     throw SettingError(
-        Setting::data_set, layout.name,
+        Setting{"data set"}, layout.name,
         fmt::format("needs the folder with {}'s .bin files; {}", layout.title, how_to_get(layout)),
-        ErrorKind::data, Setting::data_folder);
+        ErrorKind::data, Setting{"data folder"});
   }
   const auto refuse = [&](const std::string& why) {
-    throw SettingError(Setting::data_folder, data_dir, why, ErrorKind::data);
+    throw SettingError(Setting{"data folder"}, data_dir, why, ErrorKind::data);
   };
   const fs::path given(data_dir);
   std::error_code code;
@@ -166,10 +166,10 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
 
   const Layout& other = &layout == &cifar10() ? cifar100() : cifar10();
   std::string hint = how_to_get(layout);
-  Setting remedy = Setting::none;
+  Setting remedy;
   if (is_in(given, other)) {
     hint = fmt::format("it holds {}: use data set {}", other.title, other.name);
-    remedy = Setting::data_set;
+    remedy = Setting{"data set"};
   } else if (is_there(given / layout.python_folder) || is_file(given / "data_batch_1") ||
              (is_file(given / "train") && is_file(given / "meta"))) {
     hint = fmt::format("it seems to hold the Python version, and the binary version is needed: {}",
@@ -178,7 +178,7 @@ fs::path find_folder(const std::string& data_dir, const Layout& layout) {
     hint = fmt::format("{}; {}", what_is_in(given), how_to_get(layout));
   }
   throw SettingError(
-      Setting::data_folder, data_dir,
+      Setting{"data folder"}, data_dir,
       fmt::format("no {} here: neither {} nor {}/{} is in it; {}", layout.title,
                   layout.train_files.front(), layout.subfolder, layout.train_files.front(), hint),
       ErrorKind::data, remedy);

@@ -57,7 +57,7 @@ Dataset load_dataset(std::string_view name, const DatasetRequest& request) {
     }
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw SettingError(Setting::data_set, name, "unknown data set; known: " + known);
+  throw SettingError(Setting{"data set"}, name, "unknown data set; known: " + known);
 }
 
 std::string detect_dataset(const std::string& data_dir) {

@@ -76,7 +76,7 @@ ImageSource::Image EncodedSource::read(std::size_t index, const Augmentation& cr
       throw SettingError(
           ErrorKind::data,
           fmt::format("{}: {}; bad images can be left out", path_of(index), error.what()),
-          Setting::bad_images);
+          Setting{"bad images"});
     }
     return {planar, rest};
   }

@@ -80,7 +80,7 @@ Parts take_parts(const DatasetRequest& request, std::vector<ImageTree> trees) {
   if (trees.size() == 2) {
     if (request.validation_share > 0) {
       throw SettingError(
-          Setting::validation_share, fmt::format("{}", request.validation_share),
+          Setting{"validation share"}, fmt::format("{}", request.validation_share),
           fmt::format("the data have test images of their own ({}); leave it out", trees[1].name));
     }
     Parts parts = {{trees[0], all_of(trees[0])}, {trees[1], all_of(trees[1])}};
@@ -91,7 +91,7 @@ Parts take_parts(const DatasetRequest& request, std::vector<ImageTree> trees) {
              request.validation_share > 0 ? request.validation_share : kUsualValidationShare,
              request.split_seed);
   if (parts.test.members.empty()) {
-    throw SettingError(Setting::data_folder, printable(request.data_dir),
+    throw SettingError(Setting{"data folder"}, printable(request.data_dir),
                        "every class has a single image, so that none can be spared for testing",
                        ErrorKind::data);
   }
@@ -143,7 +143,7 @@ void refuse_one_class(const DatasetRequest& request, const ImageTree& tree) {
         tree.name.empty() ? fmt::format("name the folder {} itself", printable(only))
                           : fmt::format("move them out of {} into {}", printable(only), tree.name));
   }
-  throw SettingError(Setting::data_folder, printable(request.data_dir), why, ErrorKind::data);
+  throw SettingError(Setting{"data folder"}, printable(request.data_dir), why, ErrorKind::data);
 }
 
 // Says which classes have training images but no test images.
@@ -179,7 +179,8 @@ void check_headers(Part& part, const char* what, const DatasetRequest& request,
       "{} of {} cannot be read: {}{}", counted(scan.bad.size()), counted_images(all.size()),
       fmt::join(named, "; "), others > 0 ? fmt::format("; and {} more", counted(others)) : "");
   if (request.bad_images == BadImages::fail) {
-    throw SettingError(ErrorKind::data, text + "; bad images can be left out", Setting::bad_images);
+    throw SettingError(ErrorKind::data, text + "; bad images can be left out",
+                       Setting{"bad images"});
   }
   if (part.members.empty()) throw_error(ErrorKind::data, "{}; none is left", text);
   warnings.push_back(text + "; they are left out");
@@ -283,9 +284,9 @@ Normalization measure_normalization(const ImageSource& source, std::size_t threa
 
 Dataset load_image_folder(const DatasetRequest& request) {
   if (request.data_dir.empty()) {
-    throw SettingError(Setting::data_set, "folder",
+    throw SettingError(Setting{"data set"}, "folder",
                        "needs a folder with a folder of images for each class", ErrorKind::data,
-                       Setting::data_folder);
+                       Setting{"data folder"});
   }
   Dataset data;
   Parts parts =

@@ -77,7 +77,7 @@ class PackFile final : public EncodedImages {
 };
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
-  throw SettingError(Setting::data_folder, printable(path), why, ErrorKind::data);
+  throw SettingError(Setting{"data folder"}, printable(path), why, ErrorKind::data);
 }
 
 // The number of elements of a data set of `columns` columns (1: one-dimensional).

@@ -23,7 +23,7 @@ namespace {
 class PartFile {
  public:
   explicit PartFile(const std::string& path)
-      : path_(create_fresh_file(Setting::pack, path, "part")) {}
+      : path_(create_fresh_file(Setting{"pack"}, path, "part")) {}
   ~PartFile() {
     if (!path_.empty()) ::unlink(path_.c_str());
   }
@@ -31,7 +31,7 @@ class PartFile {
   PartFile& operator=(const PartFile&) = delete;
   [[nodiscard]] const std::string& path() const { return path_; }
   void keep_as(const std::string& path) {
-    rename_to_new_file(Setting::pack, path_, path);
+    rename_to_new_file(Setting{"pack"}, path_, path);
     path_.clear();
   }
 
@@ -130,7 +130,7 @@ class Packer {
   explicit Packer(const PackRequest& request) : request_(request) {}
 
   PackReport run() {
-    check_new_file(Setting::pack, request_.path);
+    check_new_file(Setting{"pack"}, request_.path);
     std::vector<ImageTree> trees = list_image_folder(request_.folder);
     std::vector<std::vector<std::uint32_t>> good;
     for (ImageTree& tree : trees) {
@@ -170,7 +170,7 @@ class Packer {
     try {
       work();
     } catch (const Error& error) {
-      throw SettingError(Setting::pack, printable(request_.path),
+      throw SettingError(Setting{"pack"}, printable(request_.path),
                          fmt::format("cannot be written: {}", error.what()), ErrorKind::data);
     }
   }
@@ -183,7 +183,7 @@ class Packer {
                        fmt::format("{} image{} cannot be read: {}{}; bad images can be left out",
                                    bad_.size(), bad_.size() == 1 ? "" : "s", fmt::join(named, "; "),
                                    bad_.size() > kMostNamed ? "; ..." : ""),
-                       Setting::bad_images);
+                       Setting{"bad images"});
   }
 
   void write_tree(hid_t file, const ImageTree& tree, const std::vector<std::uint32_t>& images) {

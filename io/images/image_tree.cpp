@@ -71,9 +71,8 @@ struct Entries {
   std::vector<std::string> folders, files;
 };
 
-[[noreturn]] void refuse(const std::string& folder, const std::string& why,
-                         Setting remedy = Setting::none) {
-  throw SettingError(Setting::data_folder, printable(folder), why, ErrorKind::data, remedy);
+[[noreturn]] void refuse(const std::string& folder, const std::string& why, Setting remedy = {}) {
+  throw SettingError(Setting{"data folder"}, printable(folder), why, ErrorKind::data, remedy);
 }
 
 Entries list(const fs::path& folder) {

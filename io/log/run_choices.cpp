@@ -97,7 +97,7 @@ RunChoices read_run_choices(const std::string& path) {
   } catch (const Error& error) {
     const std::string reason = error.what();
     throw SettingError(
-        Setting::earlier_log, path,
+        Setting{"log of an earlier run"}, path,
         reason.starts_with("HDF5") ? "is not the log of a run, or it is damaged" : reason,
         ErrorKind::data);
   }

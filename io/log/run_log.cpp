@@ -63,8 +63,8 @@ std::string fresh_stem() {
 
 // Makes the empty file and returns its path, which is a new name for "auto".
 std::string create_log_file(const std::string& path) {
-  if (path == "auto") return create_fresh_file(Setting::log, fresh_stem(), "h5");
-  create_new_file(Setting::log, path);
+  if (path == "auto") return create_fresh_file(Setting{"log"}, fresh_stem(), "h5");
+  create_new_file(Setting{"log"}, path);
   return path;
 }
 
@@ -105,9 +105,9 @@ LogContents new_contents(const RunInfo& info) {
 
 void check_log_path(const std::string& path) {
   if (path != "auto") {
-    check_new_file(Setting::log, path);
+    check_new_file(Setting{"log"}, path);
   } else if (::access(".", W_OK | X_OK) != 0) {
-    throw_cannot_create(Setting::log, path, errno);
+    throw_cannot_create(Setting{"log"}, path, errno);
   }
 }
 
@@ -221,7 +221,7 @@ struct RunLog::State {
       file.save(contents, are_attributes_changed);
       are_attributes_changed = false;
     } catch (const Error& error) {
-      throw SettingError(Setting::log, file.path(),
+      throw SettingError(Setting{"log"}, file.path(),
                          fmt::format("cannot be written: {}", error.what()), ErrorKind::data);
     }
   }
@@ -243,7 +243,7 @@ RunLog RunLog::create(const std::string& path, const RunInfo& info) {
     return RunLog(std::move(state));
   } catch (const Error& error) {
     ::unlink(made.c_str());
-    throw SettingError(Setting::log, made, fmt::format("cannot be created: {}", error.what()),
+    throw SettingError(Setting{"log"}, made, fmt::format("cannot be created: {}", error.what()),
                        ErrorKind::data);
   }
 }
@@ -253,7 +253,7 @@ RunLog RunLog::resume(const std::string& path, std::span<const std::byte> image,
   prepare_hdf5();
   std::optional<LogContents> contents = image.empty() ? new_contents(info) : read_run_log(image);
   if (!contents) {
-    throw SettingError(Setting::log, path, "the checkpoint's copy of it is damaged",
+    throw SettingError(Setting{"log"}, path, "the checkpoint's copy of it is damaged",
                        ErrorKind::data);
   }
   const auto* config_path = contents->group("config").get<std::string>("log");
@@ -266,10 +266,10 @@ RunLog RunLog::resume(const std::string& path, std::span<const std::byte> image,
     ::unlink((own_path + ".part").c_str());  // of a process that was killed
   } else if (struct stat ignored{}; ::lstat(own_path.c_str(), &ignored) == 0) {
     if (!image.empty() && !is_same_file(own_path, earlier_path)) {
-      throw_file_exists(Setting::log, own_path);
+      throw_file_exists(Setting{"log"}, own_path);
     }
     try {
-      static_cast<void>(move_aside(Setting::log, own_path));
+      static_cast<void>(move_aside(Setting{"log"}, own_path));
     } catch (const Error&) {  // save() says that another file has the name
     }
   }

@@ -127,7 +127,7 @@ void LogFile::replace(const LogContents& contents) {
     write_all(fresh, image.bytes(), 0);
     sync_file(fresh);
     if (!is_there) {
-      rename_to_new_file(Setting::log, part, path_);
+      rename_to_new_file(Setting{"log"}, part, path_);
     } else if (std::rename(part.c_str(), path_.c_str()) != 0) {
       throw Error(ErrorKind::data, std::strerror(errno));
     }

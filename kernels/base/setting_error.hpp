@@ -12,38 +12,14 @@
 
 namespace dp {
 
-enum class Setting {
-  none,
-  bad_images,
-  bucket_size,
-  checkpoint,
-  codec,
-  data_folder,
-  data_set,
-  decay_factors,
-  device,
-  earlier_log,
-  exact_tensors,
-  exchange_path,
-  exported_weights,
-  image_size,
-  initial_weights,
-  kept_tensors,
-  log,
-  lr_factors,
-  model,
-  nesterov,
-  no_decay,
-  optimizer,
-  pack,
-  timeout,
-  topology,
-  trace,
-  validation_share,
-};
+// A library's name for a setting: "exact tensors". tests/check_option_names.py finds all of them.
+struct Setting {
+  constexpr Setting() = default;
+  constexpr explicit Setting(std::string_view literal) : word(literal) {}
+  bool operator==(const Setting&) const = default;
 
-// "exact tensors"
-[[nodiscard]] std::string_view setting_name(Setting setting);
+  std::string_view word = {};  // empty: none
+};
 
 // OutOfMemory (error.hpp) needs none of this: its remedies are always a smaller batch or model.
 class SettingError : public Error {
@@ -51,11 +27,11 @@ class SettingError : public Error {
   // A value is refused: what() is "codec q7: unknown codec; known: none, fp16". A remedy is another
   // setting that `why` ends with.
   SettingError(Setting refused, std::string_view value, std::string_view why,
-               ErrorKind kind = ErrorKind::usage, Setting remedy = Setting::none);
+               ErrorKind kind = ErrorKind::usage, Setting remedy = {});
   // Something fails, and the message ends with the advice to change a setting.
   SettingError(ErrorKind kind, std::string_view message, Setting remedy);
 
-  // The setting at the front of what(), or none.
+  // The setting at the front of what(), if there is one.
   [[nodiscard]] Setting refused() const { return refused_; }
   [[nodiscard]] Setting remedy() const { return remedy_; }
   // what() without the name of the refused setting: "q7: unknown codec; known: none, fp16".

@@ -238,7 +238,7 @@ std::string CodecSpec::text() const {
 
 CodecSpec parse_codec_spec(std::string_view text) {
   const auto fail = [&](const std::string& why) {
-    throw SettingError(Setting::codec, shown(text), why);
+    throw SettingError(Setting{"codec"}, shown(text), why);
   };
   const std::size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);

@@ -12,19 +12,19 @@ void throw_cuda_error(cudaError_t code, const char* expression, const char* file
           fmt::format("out of memory on the GPU ({}): try a smaller batch or model", expression));
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidKernelImage:
-      throw SettingError(Setting::device, "cuda",
+      throw SettingError(Setting{"device"}, "cuda",
                          "this program was built for other GPUs than this one; build it with "
                          "CMAKE_CUDA_ARCHITECTURES set to this GPU's compute capability; allowed: "
                          "cpu",
                          ErrorKind::device);
     case cudaErrorUnsupportedPtxVersion:
-      throw SettingError(Setting::device, "cuda",
+      throw SettingError(Setting{"device"}, "cuda",
                          "the NVIDIA driver is older than the CUDA toolkit that this program was "
                          "built with; update the driver; allowed: cpu",
                          ErrorKind::device);
     case cudaErrorDevicesUnavailable:
       throw SettingError(
-          Setting::device, "cuda",
+          Setting{"device"}, "cuda",
           "the GPU is taken: another process has it, and its compute mode lets one in "
           "at a time or none (nvidia-smi -q -d COMPUTE); start one rank for each GPU, "
           "start NVIDIA's MPS (nvidia-cuda-mps-control -d), or let an administrator "

@@ -57,7 +57,7 @@ int count_or_reason(std::string& reason) {
 }
 
 [[noreturn]] void refuse_gpu(const std::string& why) {
-  throw SettingError(Setting::device, "cuda", why, ErrorKind::device);
+  throw SettingError(Setting{"device"}, "cuda", why, ErrorKind::device);
 }
 
 bool is_capturing(cudaStream_t stream) {

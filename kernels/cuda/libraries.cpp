@@ -174,7 +174,7 @@ const Opened& opened() {
 
 const Opened& opened_or_throw() {
   if (!opened().why_missing.empty()) {
-    throw SettingError(Setting::device, "cuda", opened().why_missing, ErrorKind::device);
+    throw SettingError(Setting{"device"}, "cuda", opened().why_missing, ErrorKind::device);
   }
   return opened();
 }

@@ -174,7 +174,7 @@ Graph make_model(const std::string& name, const ModelInput& input) {
       const ImageShape& image = input.image;
       if (std::min(image.height, image.width) < row.least_pixels) {
         throw SettingError(
-            Setting::model, name,
+            Setting{"model"}, name,
             fmt::format("this network needs images of at least {0}x{0} pixels; these have {1}x{2}",
                         row.least_pixels, image.height, image.width));
       }
@@ -182,7 +182,7 @@ Graph make_model(const std::string& name, const ModelInput& input) {
     }
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw SettingError(Setting::model, name, "unknown model; known: " + known);
+  throw SettingError(Setting{"model"}, name, "unknown model; known: " + known);
 }
 
 }  // namespace dp::net

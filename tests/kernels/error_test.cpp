@@ -70,17 +70,17 @@ TEST(Error, MemoryThatDoesNotSufficeIsTheDevices) {
 }
 
 TEST(SettingError, SaysTheSettingByTheLibrarysName) {
-  const SettingError refused(Setting::exact_tensors, "x*", "no tensor has such a name");
+  const SettingError refused(Setting{"exact tensors"}, "x*", "no tensor has such a name");
   EXPECT_STREQ(refused.what(), "exact tensors x*: no tensor has such a name");
   EXPECT_EQ(refused.complaint(), "x*: no tensor has such a name");
   EXPECT_EQ(refused.kind(), ErrorKind::usage);
-  EXPECT_EQ(refused.refused(), Setting::exact_tensors);
-  EXPECT_EQ(refused.remedy(), Setting::none);
-  const SettingError advice(ErrorKind::communication, "raise the timeout", Setting::timeout);
+  EXPECT_EQ(refused.refused(), Setting{"exact tensors"});
+  EXPECT_EQ(refused.remedy(), Setting{});
+  const SettingError advice(ErrorKind::communication, "raise the timeout", Setting{"timeout"});
   EXPECT_STREQ(advice.what(), "raise the timeout");
   EXPECT_EQ(advice.kind(), ErrorKind::communication);
-  EXPECT_EQ(advice.refused(), Setting::none);
-  EXPECT_EQ(advice.remedy(), Setting::timeout);
+  EXPECT_EQ(advice.refused(), Setting{});
+  EXPECT_EQ(advice.remedy(), Setting{"timeout"});
 }
 
 TEST(Error, WhatIsNotOursIsInternal) {

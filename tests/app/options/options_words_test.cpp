@@ -109,13 +109,13 @@ std::string told(const OptionNames& names, ErrorKind kind, F f) {
 }
 
 TEST(OptionNames, ARefusedSettingIsToldAsItsOption) {
-  const auto refuse = [] { throw SettingError(Setting::codec, "q7", "unknown; known: q8"); };
+  const auto refuse = [] { throw SettingError(Setting{"codec"}, "q7", "unknown; known: q8"); };
   EXPECT_EQ(told(kDptrainNames, ErrorKind::usage, refuse), "--compress q7: unknown; known: q8");
   // Codecs are words of dpbench's, so that the library's name stays.
   EXPECT_EQ(told(kDpbenchNames, ErrorKind::usage, refuse), "codec q7: unknown; known: q8");
   EXPECT_EQ(told(kDpbenchNames, ErrorKind::device,
                  [] {
-                   throw SettingError(Setting::device, "cuda", "no GPU; allowed: cpu",
+                   throw SettingError(Setting{"device"}, "cuda", "no GPU; allowed: cpu",
                                       ErrorKind::device);
                  }),
             "--device cuda: no GPU; allowed: cpu");
@@ -124,7 +124,7 @@ TEST(OptionNames, ARefusedSettingIsToldAsItsOption) {
 TEST(OptionNames, TheOptionOfARemedyStandsAtTheEnd) {
   const auto fail = [] {
     throw SettingError(ErrorKind::communication, "rank 1 is silent: raise the timeout, now 60 s",
-                       Setting::timeout);
+                       Setting{"timeout"});
   };
   EXPECT_EQ(told(kDptrainNames, ErrorKind::communication, fail),
             "rank 1 is silent: raise the timeout, now 60 s (option --comm-timeout)");
@@ -132,8 +132,8 @@ TEST(OptionNames, TheOptionOfARemedyStandsAtTheEnd) {
             "rank 1 is silent: raise the timeout, now 60 s");
   EXPECT_EQ(told(kDptrainNames, ErrorKind::data,
                  [] {
-                   throw SettingError(Setting::data_folder, "d", "holds CIFAR-10: use cifar10",
-                                      ErrorKind::data, Setting::data_set);
+                   throw SettingError(Setting{"data folder"}, "d", "holds CIFAR-10: use cifar10",
+                                      ErrorKind::data, Setting{"data set"});
                  }),
             "--data-dir d: holds CIFAR-10: use cifar10 (option --dataset)");
 }
@@ -153,19 +153,18 @@ TEST(OptionNames, OtherErrorsStay) {
   EXPECT_EQ(with_option_names(kDptrainNames, [] { return 7; }), 7);
 }
 
-// Every setting that a library may name has an option of dptrain's, which is one of its table, but
-// for the pack, which dptrain-pack takes without an option's name.
+// check_option_names.py compares the words with those of the libraries. The pack is an argument of
+// dptrain-pack, without an option's name.
 TEST(OptionNames, EverySettingHasAnOption) {
   Options options;
   const OptionTable table = option_table({}, options);
-  for (int i = 1; i <= static_cast<int>(Setting::validation_share); ++i) {
-    const auto setting = static_cast<Setting>(i);
-    if (setting == Setting::pack) continue;
-    EXPECT_EQ(setting_name(setting).find("--"), std::string::npos);
-    const std::string_view option = kDptrainNames.option_of(setting);
-    ASSERT_TRUE(option.starts_with("--")) << setting_name(setting);
+  for (const auto& [word, option] : kDptrainNames.rows) {
+    EXPECT_EQ(kDptrainNames.option_of(Setting(word)), option) << word;  // each word once
+    if (word == "pack") continue;
+    ASSERT_TRUE(option.starts_with("--")) << word;
     EXPECT_NE(find_option(table, option.substr(2)), nullptr) << option;
   }
+  EXPECT_EQ(kDptrainNames.option_of({}), "");
 }
 
 }  // namespace
