@@ -247,17 +247,8 @@ void measure_codecs(Run& run, const std::vector<CodecSpec>& codecs, bool has_den
 }
 
 CodecSpec codec_at(const CodecSpec& codec, double bits) {
-  switch (dense_bits_of(bits)) {
-    case 4:
-      return parse_codec_spec("q4");
-    case 8:
-      return parse_codec_spec("q8");
-    case 16:
-      return parse_codec_spec("bf16");
-    case 32:
-      return CodecSpec::exact();
-    default:
-      break;
+  for (const DenseForm& form : kDenseForms) {
+    if (form.bits_per_value == bits) return parse_codec_spec(form.codec);
   }
   CodecSpec at_bits = codec;
   at_bits.settings["bits"] = bits;

@@ -81,11 +81,14 @@ class LinkRateEstimate {
 
 // The forms of values that need no coding: 4 (q4), 8 (q8), 16 (bf16) or 32 bits (fp32).
 struct DenseForm {
-  unsigned bits;          // EncodeContext::dense_bits
-  double bits_per_value;  // with the scale of each block
+  unsigned bits;           // EncodeContext::dense_bits
+  double bits_per_value;   // with the scale of each block
+  std::string_view codec;  // that sends the same
 };
-inline constexpr std::array<DenseForm, 4> kDenseForms{
-    {{4, 4.0 + 32.0 / 2048}, {8, 8.0 + 32.0 / 2048}, {16, 16.0}, {32, 32.0}}};
+inline constexpr std::array<DenseForm, 4> kDenseForms{{{4, 4.0 + 32.0 / 2048, "q4"},
+                                                       {8, 8.0 + 32.0 / 2048, "q8"},
+                                                       {16, 16.0, "bf16"},
+                                                       {32, 32.0, "none"}}};
 
 // The form whose bits a plan has, exactly; 0: none, the values are coded.
 [[nodiscard]] unsigned dense_bits_of(double planned_bits);
