@@ -6,9 +6,11 @@
 //    public:
 //     struct Options { ... };                       // what the model chooses
 //     explicit Example(const Options&);
-//     Shape output_shape(inputs) const;             // pure; Error(internal) on a wrong shape
+//     Shape output_shape(inputs) const;             // the first input's by default; pure;
+//                                                   // Error(internal) on a wrong shape
 //     std::vector<ParameterSpec> parameters(inputs) const;   // none by default
-//     TensorDesc plan(context, inputs);             // makes the kernels' plans for these shapes
+//     TensorDesc plan(context, inputs);             // makes the kernels' plans for these shapes;
+//                                                   // by default y is as the first input
 //     void forward(const ForwardArguments&);        // assigns y
 //     void backward(const BackwardArguments&);      // assigns dx and the parameters' gradients
 //   };
@@ -73,12 +75,17 @@ class Layer {
  public:
   virtual ~Layer() = default;
 
-  [[nodiscard]] virtual Shape output_shape(std::span<const Shape> inputs) const = 0;
+  [[nodiscard]] virtual Shape output_shape(std::span<const Shape> inputs) const {
+    return inputs[0];
+  }
   [[nodiscard]] virtual std::vector<ParameterSpec> parameters(std::span<const Shape>) const {
     return {};
   }
   [[nodiscard]] virtual TensorDesc plan(const PlanContext& context,
-                                        std::span<const TensorDesc> inputs) = 0;
+                                        std::span<const TensorDesc> inputs) {
+    device_ = &context.device;
+    return inputs[0];
+  }
   // In the order of parameters(). Called once, before the first forward.
   void bind(std::vector<BoundParameter> parameters) { parameters_ = std::move(parameters); }
 
@@ -99,6 +106,8 @@ class Layer {
 
  protected:
   [[nodiscard]] const BoundParameter& parameter(std::size_t i) const { return parameters_[i]; }
+
+  Device* device_ = nullptr;  // plan() sets it in layers that call operations
 
  private:
   std::vector<BoundParameter> parameters_;

@@ -15,9 +15,6 @@ class ConcatenateLayer final : public Layer {
                                 std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
-
- private:
-  Device* device_ = nullptr;
 };
 
 }  // namespace dp::net

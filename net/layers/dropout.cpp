@@ -5,13 +5,10 @@
 
 namespace dp::net {
 
-Shape DropoutLayer::output_shape(std::span<const Shape> inputs) const { return inputs[0]; }
-
 TensorDesc DropoutLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
-  device_ = &context.device;
   position_ = context.position;
   is_training_ = context.is_training;
-  return inputs[0];
+  return Layer::plan(context, inputs);
 }
 
 void DropoutLayer::forward(const ForwardArguments& a) {

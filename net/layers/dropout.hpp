@@ -16,7 +16,6 @@ class DropoutLayer final : public Layer {
   explicit DropoutLayer(const Options& options)
       : rule_{.probability = options.probability, .stream = options.stream} {}
 
-  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
@@ -24,7 +23,6 @@ class DropoutLayer final : public Layer {
 
  private:
   DropoutRule rule_;
-  Device* device_ = nullptr;
   const StepPosition* position_ = nullptr;
   bool is_training_ = true;
 };

@@ -2,15 +2,9 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/gelu.hpp"
 
 namespace dp::net {
-
-Shape ReluLayer::output_shape(std::span<const Shape> inputs) const { return inputs[0]; }
-
-TensorDesc ReluLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
-  device_ = &context.device;
-  return inputs[0];
-}
 
 void ReluLayer::forward(const ForwardArguments& a) { relu_forward(*device_, a.x[0], a.y); }
 
@@ -18,11 +12,10 @@ void ReluLayer::backward(const BackwardArguments& a) {
   if (a.dx[0]) relu_backward(*device_, a.y, a.dy, a.dx[0]);
 }
 
-Shape ScaleLayer::output_shape(std::span<const Shape> inputs) const { return inputs[0]; }
+void GeluLayer::forward(const ForwardArguments& a) { gelu_forward(*device_, a.x[0], a.y); }
 
-TensorDesc ScaleLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
-  device_ = &context.device;
-  return inputs[0];
+void GeluLayer::backward(const BackwardArguments& a) {
+  if (a.dx[0]) gelu_backward(*device_, a.x[0], a.dy, a.dx[0]);
 }
 
 void ScaleLayer::forward(const ForwardArguments& a) { scale(*device_, a.x[0], factor_, a.y); }
@@ -30,8 +23,6 @@ void ScaleLayer::forward(const ForwardArguments& a) { scale(*device_, a.x[0], fa
 void ScaleLayer::backward(const BackwardArguments& a) {
   if (a.dx[0]) scale(*device_, a.dy, factor_, a.dx[0]);
 }
-
-Shape FlattenLayer::output_shape(std::span<const Shape> inputs) const { return inputs[0]; }
 
 TensorDesc FlattenLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
   device_ = &context.device;
@@ -51,10 +42,9 @@ Shape AddLayer::output_shape(std::span<const Shape> inputs) const {
 }
 
 TensorDesc AddLayer::plan(const PlanContext& context, std::span<const TensorDesc> inputs) {
-  device_ = &context.device;
   DP_ASSERT(inputs[0] == inputs[1], "an addition of {} and {}", to_string(inputs[0]),
             to_string(inputs[1]));
-  return inputs[0];
+  return Layer::plan(context, inputs);
 }
 
 void AddLayer::forward(const ForwardArguments& a) { add(*device_, a.x[0], a.x[1], a.y); }

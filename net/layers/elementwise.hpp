@@ -1,5 +1,5 @@
 // ReLU and addition as separate layers, for places where batch normalisation does not include them;
-// a constant factor; and the form in which linear layers read images.
+// GELU; a constant factor; and the form in which linear layers read images.
 #pragma once
 
 #include "net/layer.hpp"
@@ -11,15 +11,20 @@ class ReluLayer final : public Layer {
   struct Options {};
   explicit ReluLayer(const Options&) {}
 
-  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
-  [[nodiscard]] TensorDesc plan(const PlanContext& context,
-                                std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
   [[nodiscard]] bool backward_reads_output() const override { return true; }
+};
 
- private:
-  Device* device_ = nullptr;
+// kernels/gelu.hpp
+class GeluLayer final : public Layer {
+ public:
+  struct Options {};
+  explicit GeluLayer(const Options&) {}
+
+  void forward(const ForwardArguments& arguments) override;
+  void backward(const BackwardArguments& arguments) override;
+  [[nodiscard]] bool backward_reads_input(std::size_t) const override { return true; }
 };
 
 // y = factor * x
@@ -30,15 +35,11 @@ class ScaleLayer final : public Layer {
   };
   explicit ScaleLayer(const Options& options) : factor_(options.factor) {}
 
-  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
-  [[nodiscard]] TensorDesc plan(const PlanContext& context,
-                                std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
 
  private:
   float factor_;
-  Device* device_ = nullptr;
 };
 
 // Activations of any type and channel block as NHWC fp32, which a linear layer reads.
@@ -47,14 +48,10 @@ class FlattenLayer final : public Layer {
   struct Options {};
   explicit FlattenLayer(const Options&) {}
 
-  [[nodiscard]] Shape output_shape(std::span<const Shape> inputs) const override;
   [[nodiscard]] TensorDesc plan(const PlanContext& context,
                                 std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
-
- private:
-  Device* device_ = nullptr;
 };
 
 // Two inputs of one shape.
@@ -68,9 +65,6 @@ class AddLayer final : public Layer {
                                 std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
-
- private:
-  Device* device_ = nullptr;
 };
 
 }  // namespace dp::net

@@ -27,7 +27,6 @@ class LinearLayer final : public Layer {
 
  private:
   Options options_;
-  Device* device_ = nullptr;
 };
 
 }  // namespace dp::net

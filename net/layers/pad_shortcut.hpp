@@ -22,7 +22,6 @@ class PadShortcutLayer final : public Layer {
 
  private:
   Options options_;
-  Device* device_ = nullptr;
 };
 
 }  // namespace dp::net

@@ -22,7 +22,6 @@ class MaxPoolLayer final : public Layer {
 
  private:
   Options options_;
-  Device* device_ = nullptr;
   std::size_t kept_bytes_ = 0;
 };
 
@@ -39,7 +38,6 @@ class AveragePoolLayer final : public Layer {
 
  private:
   Options options_;
-  Device* device_ = nullptr;
 };
 
 // N x H x W x C to N x C. The output is fp32 for every type of the activations.
@@ -53,9 +51,6 @@ class GlobalAveragePoolLayer final : public Layer {
                                 std::span<const TensorDesc> inputs) override;
   void forward(const ForwardArguments& arguments) override;
   void backward(const BackwardArguments& arguments) override;
-
- private:
-  Device* device_ = nullptr;
 };
 
 }  // namespace dp::net

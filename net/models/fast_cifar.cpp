@@ -5,7 +5,6 @@
 #include "net/layers/batch_norm.hpp"
 #include "net/layers/conv2d.hpp"
 #include "net/layers/elementwise.hpp"
-#include "net/layers/gelu.hpp"
 #include "net/layers/linear.hpp"
 #include "net/layers/pool.hpp"
 

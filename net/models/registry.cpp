@@ -1,6 +1,7 @@
 #include "net/models/registry.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "kernels/base/setting_error.hpp"
 #include "net/models/fast_cifar.hpp"
@@ -14,45 +15,65 @@ namespace {
 
 using Blocks = std::vector<std::size_t>;
 
-ResNetOptions four_stages(const ModelInput& input, BlockKind block, Blocks blocks) {
+using Make = std::function<Graph(const ModelInput& input)>;
+
+ResNetOptions four_stages(const ModelInput& input, BlockKind block, const Blocks& blocks) {
   return {.image = input.image,
           .block = block,
-          .blocks = std::move(blocks),
+          .blocks = blocks,
           .widths = {64, 128, 256, 512},
           .classes = input.classes};
 }
 
-Graph cifar_form(const ModelInput& input, BlockKind block, Blocks blocks) {
-  return resnet(four_stages(input, block, std::move(blocks)));
+Make cifar_form(BlockKind block, const Blocks& blocks) {
+  return [=](const ModelInput& input) { return resnet(four_stages(input, block, blocks)); };
 }
 
-Graph imagenet_form(const ModelInput& input, BlockKind block, Blocks blocks) {
-  ResNetOptions options = four_stages(input, block, std::move(blocks));
-  options.form = ResNetForm::imagenet;
-  return resnet(options);
+Make imagenet_form(BlockKind block, const Blocks& blocks) {
+  return [=](const ModelInput& input) {
+    ResNetOptions options = four_stages(input, block, blocks);
+    options.form = ResNetForm::imagenet;
+    return resnet(options);
+  };
 }
 
-Graph preact(const ModelInput& input, BlockKind block, Blocks blocks) {
-  return preact_resnet(four_stages(input, block, std::move(blocks)));
+Make preact(BlockKind block, const Blocks& blocks) {
+  return [=](const ModelInput& input) { return preact_resnet(four_stages(input, block, blocks)); };
 }
 
 // He et al. 2016, section 4.2: three stages of n blocks, depth 6 n + 2.
-Graph cifar_style(const ModelInput& input, ShortcutKind shortcut, std::size_t n) {
-  return resnet({.image = input.image,
-                 .shortcut = shortcut,
-                 .blocks = {n, n, n},
-                 .widths = {16, 32, 64},
-                 .classes = input.classes});
+Make cifar_style(ShortcutKind shortcut, std::size_t n) {
+  return [=](const ModelInput& input) {
+    return resnet({.image = input.image,
+                   .shortcut = shortcut,
+                   .blocks = {n, n, n},
+                   .widths = {16, 32, 64},
+                   .classes = input.classes});
+  };
 }
 
-Graph vgg(const ModelInput& input, bool has_norm, VggForm form) {
-  return vgg16(
-      {.image = input.image, .has_norm = has_norm, .form = form, .classes = input.classes});
+Make inception(InceptionForm form) {
+  return [=](const ModelInput& input) {
+    return inception_v4({.image = input.image, .form = form, .classes = input.classes});
+  };
+}
+
+Make vgg(bool has_norm, VggForm form) {
+  return [=](const ModelInput& input) {
+    return vgg16(
+        {.image = input.image, .has_norm = has_norm, .form = form, .classes = input.classes});
+  };
+}
+
+Make fast(Graph (*model)(const FastCifarOptions& options)) {
+  return [=](const ModelInput& input) {
+    return model({.image = input.image, .classes = input.classes});
+  };
 }
 
 struct Row {
   const char* name;
-  Graph (*make)(const ModelInput& input);
+  Make make;
   std::size_t least_pixels = 1;  // height and width of images that it can take
 };
 
@@ -60,103 +81,39 @@ constexpr auto kBasic = BlockKind::basic, kBottleneck = BlockKind::bottleneck;
 constexpr auto kA = ShortcutKind::padding, kB = ShortcutKind::convolution;
 
 const Row kModels[] = {
-    {"resnet18",
-     [](const ModelInput& input) {
-       return cifar_form(input, kBasic, {2, 2, 2, 2});
-     }},
-    {"resnet34",
-     [](const ModelInput& input) {
-       return cifar_form(input, kBasic, {3, 4, 6, 3});
-     }},
-    {"resnet50",
-     [](const ModelInput& input) {
-       return cifar_form(input, kBottleneck, {3, 4, 6, 3});
-     }},
-    {"resnet101",
-     [](const ModelInput& input) {
-       return cifar_form(input, kBottleneck, {3, 4, 23, 3});
-     }},
-    {"resnet152",
-     [](const ModelInput& input) {
-       return cifar_form(input, kBottleneck, {3, 8, 36, 3});
-     }},
-    {"resnet20", [](const ModelInput& input) { return cifar_style(input, kA, 3); }},
-    {"resnet32", [](const ModelInput& input) { return cifar_style(input, kA, 5); }},
-    {"resnet44", [](const ModelInput& input) { return cifar_style(input, kA, 7); }},
-    {"resnet56", [](const ModelInput& input) { return cifar_style(input, kA, 9); }},
-    {"resnet110", [](const ModelInput& input) { return cifar_style(input, kA, 18); }},
-    {"resnet20b", [](const ModelInput& input) { return cifar_style(input, kB, 3); }},
-    {"resnet32b", [](const ModelInput& input) { return cifar_style(input, kB, 5); }},
-    {"resnet44b", [](const ModelInput& input) { return cifar_style(input, kB, 7); }},
-    {"resnet56b", [](const ModelInput& input) { return cifar_style(input, kB, 9); }},
-    {"resnet110b", [](const ModelInput& input) { return cifar_style(input, kB, 18); }},
-    {"resnet18-imagenet",
-     [](const ModelInput& input) {
-       return imagenet_form(input, kBasic, {2, 2, 2, 2});
-     }},
-    {"resnet34-imagenet",
-     [](const ModelInput& input) {
-       return imagenet_form(input, kBasic, {3, 4, 6, 3});
-     }},
-    {"resnet50-imagenet",
-     [](const ModelInput& input) {
-       return imagenet_form(input, kBottleneck, {3, 4, 6, 3});
-     }},
-    {"resnet101-imagenet",
-     [](const ModelInput& input) {
-       return imagenet_form(input, kBottleneck, {3, 4, 23, 3});
-     }},
-    {"resnet152-imagenet",
-     [](const ModelInput& input) {
-       return imagenet_form(input, kBottleneck, {3, 8, 36, 3});
-     }},
-    {"preact-resnet18",
-     [](const ModelInput& input) {
-       return preact(input, kBasic, {2, 2, 2, 2});
-     }},
-    {"preact-resnet34",
-     [](const ModelInput& input) {
-       return preact(input, kBasic, {3, 4, 6, 3});
-     }},
-    {"preact-resnet50",
-     [](const ModelInput& input) {
-       return preact(input, kBottleneck, {3, 4, 6, 3});
-     }},
-    {"preact-resnet101",
-     [](const ModelInput& input) {
-       return preact(input, kBottleneck, {3, 4, 23, 3});
-     }},
-    {"preact-resnet152",
-     [](const ModelInput& input) {
-       return preact(input, kBottleneck, {3, 8, 36, 3});
-     }},
-    {"inception-v4",
-     [](const ModelInput& input) {
-       return inception_v4({.image = input.image, .classes = input.classes});
-     },
-     5},
-    {"inception-v4-imagenet",
-     [](const ModelInput& input) {
-       return inception_v4(
-           {.image = input.image, .form = InceptionForm::imagenet, .classes = input.classes});
-     },
-     75},
-    {"vgg16", [](const ModelInput& input) { return vgg(input, false, VggForm::cifar); }, 32},
-    {"vgg16-bn", [](const ModelInput& input) { return vgg(input, true, VggForm::cifar); }, 32},
-    {"vgg16-imagenet", [](const ModelInput& input) { return vgg(input, false, VggForm::imagenet); },
-     32},
-    {"vgg16-bn-imagenet",
-     [](const ModelInput& input) { return vgg(input, true, VggForm::imagenet); }, 32},
-    {"resnet9",
-     [](const ModelInput& input) {
-       return resnet9({.image = input.image, .classes = input.classes});
-     },
-     32},
-    {"airbench94",
-     [](const ModelInput& input) {
-       return airbench94({.image = input.image, .classes = input.classes});
-     },
-     25},
+    {"resnet18", cifar_form(kBasic, {2, 2, 2, 2})},
+    {"resnet34", cifar_form(kBasic, {3, 4, 6, 3})},
+    {"resnet50", cifar_form(kBottleneck, {3, 4, 6, 3})},
+    {"resnet101", cifar_form(kBottleneck, {3, 4, 23, 3})},
+    {"resnet152", cifar_form(kBottleneck, {3, 8, 36, 3})},
+    {"resnet20", cifar_style(kA, 3)},
+    {"resnet32", cifar_style(kA, 5)},
+    {"resnet44", cifar_style(kA, 7)},
+    {"resnet56", cifar_style(kA, 9)},
+    {"resnet110", cifar_style(kA, 18)},
+    {"resnet20b", cifar_style(kB, 3)},
+    {"resnet32b", cifar_style(kB, 5)},
+    {"resnet44b", cifar_style(kB, 7)},
+    {"resnet56b", cifar_style(kB, 9)},
+    {"resnet110b", cifar_style(kB, 18)},
+    {"resnet18-imagenet", imagenet_form(kBasic, {2, 2, 2, 2})},
+    {"resnet34-imagenet", imagenet_form(kBasic, {3, 4, 6, 3})},
+    {"resnet50-imagenet", imagenet_form(kBottleneck, {3, 4, 6, 3})},
+    {"resnet101-imagenet", imagenet_form(kBottleneck, {3, 4, 23, 3})},
+    {"resnet152-imagenet", imagenet_form(kBottleneck, {3, 8, 36, 3})},
+    {"preact-resnet18", preact(kBasic, {2, 2, 2, 2})},
+    {"preact-resnet34", preact(kBasic, {3, 4, 6, 3})},
+    {"preact-resnet50", preact(kBottleneck, {3, 4, 6, 3})},
+    {"preact-resnet101", preact(kBottleneck, {3, 4, 23, 3})},
+    {"preact-resnet152", preact(kBottleneck, {3, 8, 36, 3})},
+    {"inception-v4", inception(InceptionForm::small), 5},
+    {"inception-v4-imagenet", inception(InceptionForm::imagenet), 75},
+    {"vgg16", vgg(false, VggForm::cifar), 32},
+    {"vgg16-bn", vgg(true, VggForm::cifar), 32},
+    {"vgg16-imagenet", vgg(false, VggForm::imagenet), 32},
+    {"vgg16-bn-imagenet", vgg(true, VggForm::imagenet), 32},
+    {"resnet9", fast(resnet9), 32},
+    {"airbench94", fast(airbench94), 25},
 };
 
 }  // namespace

@@ -21,7 +21,6 @@
 #include "net/layers/conv2d.hpp"
 #include "net/layers/dropout.hpp"
 #include "net/layers/elementwise.hpp"
-#include "net/layers/gelu.hpp"
 #include "net/layers/linear.hpp"
 #include "net/layers/pad_shortcut.hpp"
 #include "net/layers/pool.hpp"
