@@ -4,8 +4,8 @@
 
 #include <array>
 
-#include "kernels/reference/conv2d.hpp"
 #include "tests/cuda_on_cpu/fake_cudnn_descriptor.hpp"
+#include "tests/kernels/reference/conv2d.hpp"
 
 namespace dp::cuda_on_cpu {
 

@@ -6,8 +6,8 @@
 #include <barrier>
 #include <thread>
 
-#include "kernels/reference/batch_norm.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/batch_norm.hpp"
 
 namespace dp::test {
 namespace {

@@ -2,8 +2,8 @@
 // every method. On a GPU also: parts of a batch, recordings, equal bits.
 #include "kernels/conv2d.hpp"
 
-#include "kernels/reference/conv2d.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/conv2d.hpp"
 
 #ifdef DP_HAVE_CUDA
 #include "kernels/cuda/device.hpp"

@@ -8,11 +8,11 @@
 #include "kernels/dropout.hpp"
 #include "kernels/gelu.hpp"
 #include "kernels/pad_shortcut.hpp"
-#include "kernels/reference/channel_bias.hpp"
-#include "kernels/reference/dropout.hpp"
-#include "kernels/reference/elementwise.hpp"
-#include "kernels/reference/pad_shortcut.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/channel_bias.hpp"
+#include "tests/kernels/reference/dropout.hpp"
+#include "tests/kernels/reference/elementwise.hpp"
+#include "tests/kernels/reference/pad_shortcut.hpp"
 
 namespace dp::test {
 namespace {

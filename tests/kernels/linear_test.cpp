@@ -1,10 +1,10 @@
 // The network's head on a device against the reference: linear layer, softmax with cross-entropy.
 #include "kernels/linear.hpp"
 
-#include "kernels/reference/linear.hpp"
-#include "kernels/reference/softmax_cross_entropy.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/linear.hpp"
+#include "tests/kernels/reference/softmax_cross_entropy.hpp"
 
 namespace dp::test {
 namespace {

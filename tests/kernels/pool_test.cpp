@@ -5,9 +5,9 @@
 #include "kernels/base/error.hpp"
 #include "kernels/concatenate.hpp"
 #include "kernels/max_pool.hpp"
-#include "kernels/reference/concatenate.hpp"
-#include "kernels/reference/pool.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/concatenate.hpp"
+#include "tests/kernels/reference/pool.hpp"
 
 namespace dp::test {
 namespace {

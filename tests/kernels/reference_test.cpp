@@ -1,17 +1,17 @@
-// The readable twins in kernels/reference, in double, against central differences: every gradient
-// of every operation with respect to every input and parameter.
+// The readable twins in tests/kernels/reference, in double, against central differences: every
+// gradient of every operation with respect to every input and parameter.
 #include "kernels/base/error.hpp"
 #include "kernels/conv2d.hpp"
-#include "kernels/reference/batch_norm.hpp"
-#include "kernels/reference/channel_bias.hpp"
-#include "kernels/reference/conv2d.hpp"
-#include "kernels/reference/elementwise.hpp"
-#include "kernels/reference/linear.hpp"
-#include "kernels/reference/pad_shortcut.hpp"
-#include "kernels/reference/pool.hpp"
-#include "kernels/reference/sgd.hpp"
-#include "kernels/reference/softmax_cross_entropy.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/batch_norm.hpp"
+#include "tests/kernels/reference/channel_bias.hpp"
+#include "tests/kernels/reference/conv2d.hpp"
+#include "tests/kernels/reference/elementwise.hpp"
+#include "tests/kernels/reference/linear.hpp"
+#include "tests/kernels/reference/pad_shortcut.hpp"
+#include "tests/kernels/reference/pool.hpp"
+#include "tests/kernels/reference/sgd.hpp"
+#include "tests/kernels/reference/softmax_cross_entropy.hpp"
 
 namespace dp::test {
 namespace {

@@ -2,8 +2,8 @@
 // every number of threads.
 #include "kernels/sgd.hpp"
 
-#include "kernels/reference/sgd.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/sgd.hpp"
 
 namespace dp::test {
 namespace {

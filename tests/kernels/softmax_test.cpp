@@ -3,8 +3,8 @@
 // samples is in linear_test.cpp.)
 #include "kernels/softmax_cross_entropy.hpp"
 
-#include "kernels/reference/softmax_cross_entropy.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/softmax_cross_entropy.hpp"
 
 namespace dp::test {
 namespace {

@@ -8,10 +8,10 @@
 #include "kernels/lars.hpp"
 #include "kernels/mix.hpp"
 #include "kernels/muon.hpp"
-#include "kernels/reference/adam.hpp"
-#include "kernels/reference/lars.hpp"
-#include "kernels/reference/muon.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/reference/adam.hpp"
+#include "tests/kernels/reference/lars.hpp"
+#include "tests/kernels/reference/muon.hpp"
 
 namespace dp::test {
 namespace {

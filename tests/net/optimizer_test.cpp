@@ -13,9 +13,9 @@
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/setting_error.hpp"
-#include "kernels/reference/sgd.hpp"
 #include "net/parameter_groups.hpp"
 #include "net/weight_average.hpp"
+#include "tests/kernels/reference/sgd.hpp"
 #include "tests/net/derived_values.hpp"
 #include "tests/support/state_list.hpp"
 #include "tests/support/test_device.hpp"
