@@ -1,10 +1,9 @@
 #include "comm/topologies/direct.hpp"
 
-#include "comm/exchange/segment_exchange.hpp"
-
 namespace dp {
 
-ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size_t window) {
+ExchangePlan direct_plan(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
+                         std::size_t window) {
   ExchangePlan plan(shape);
   const std::size_t p = shape.ranks;
   if (p < 2) return plan;
@@ -44,7 +43,8 @@ ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank, std::size
   return plan;
 }
 
-std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank, const Codec& codec) {
+std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
+                                const Codec& codec) {
   const std::size_t p = shape.ranks;
   if (p < 2 || shape.elements == 0) return 0;
   const std::size_t own = shape.chunk_of(rank);
@@ -55,11 +55,6 @@ std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank, co
   return bytes;
 }
 
-std::size_t direct_hops(std::size_t ranks) { return ranks < 2 ? 0 : 2; }
-
-std::unique_ptr<Exchange> make_direct(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.transport->rank());
-  return make_segment_exchange(setup, direct_plan(shape_of(setup), rank, setup.window));
-}
+std::size_t direct_hops(std::size_t ranks, std::span<const int>) { return ranks < 2 ? 0 : 2; }
 
 }  // namespace dp

@@ -25,10 +25,10 @@
 // frames (direct_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
-#include <memory>
+#include <span>
 
-#include "comm/exchange/exchange.hpp"
 #include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/message_bytes.hpp"
 
 namespace dp {
 
@@ -36,15 +36,14 @@ namespace dp {
 // included. With W(c) = sum over the segments s of chunk c of (20 + payload(s)), and o the chunk
 // that it owns:
 //     sum_c W(c) - W(o) + (P-1) W(o) + 20 (P-1)
-[[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape, std::size_t rank,
+[[nodiscard]] std::uint64_t direct_wire_bytes(const ExchangeShape& shape,
+                                              std::span<const int> hosts, std::size_t rank,
                                               const Codec& codec);
 
 // The longest chain of messages: 2, to a chunk's owner and back.
-[[nodiscard]] std::size_t direct_hops(std::size_t ranks);
+[[nodiscard]] std::size_t direct_hops(std::size_t ranks, std::span<const int> hosts);
 
-[[nodiscard]] ExchangePlan direct_plan(const ExchangeShape& shape, std::size_t rank,
-                                       std::size_t window);
-
-[[nodiscard]] std::unique_ptr<Exchange> make_direct(const ExchangeSetup& setup);
+[[nodiscard]] ExchangePlan direct_plan(const ExchangeShape& shape, std::span<const int> hosts,
+                                       std::size_t rank, std::size_t window);
 
 }  // namespace dp

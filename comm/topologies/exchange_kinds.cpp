@@ -49,7 +49,7 @@ MadeExchange make_factored(const ExchangeRequest& request) {
           .exchange = make_powersgd({.exchange = request.setup,
                                      .tensors = request.tensors,
                                      .factor_rank = request.spec->whole("rank"),
-                                     .make_inner = request.topology->make})};
+                                     .topology = request.topology})};
 }
 
 std::vector<std::size_t> factors(const CodecSpec& spec, std::size_t, Tensors tensors) {

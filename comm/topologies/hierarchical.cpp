@@ -1,6 +1,5 @@
 #include "comm/topologies/hierarchical.hpp"
 
-#include "comm/exchange/segment_exchange.hpp"
 #include "comm/topologies/ring.hpp"
 
 namespace dp {
@@ -195,12 +194,6 @@ double hierarchical_wire_factor(std::size_t ranks, std::span<const int> hosts, s
   if (ranks < 2) return 0.0;
   const Place place(hosts, ranks, rank);
   return place.leads(rank) ? ring_wire_factor(place.leaders.size()) : 0.0;
-}
-
-std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.transport->rank());
-  return make_segment_exchange(setup,
-                               hierarchical_plan(shape_of(setup), setup.hosts, rank, setup.window));
 }
 
 }  // namespace dp

@@ -28,13 +28,12 @@
 // For messages and failures see segment_exchange.hpp.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "comm/exchange/exchange.hpp"
 #include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/message_bytes.hpp"
 
 namespace dp {
 
@@ -65,7 +64,5 @@ namespace dp {
 
 [[nodiscard]] ExchangePlan hierarchical_plan(const ExchangeShape& shape, std::span<const int> hosts,
                                              std::size_t rank, std::size_t window);
-
-[[nodiscard]] std::unique_ptr<Exchange> make_hierarchical(const ExchangeSetup& setup);
 
 }  // namespace dp

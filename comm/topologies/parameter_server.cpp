@@ -1,10 +1,9 @@
 #include "comm/topologies/parameter_server.hpp"
 
-#include "comm/exchange/segment_exchange.hpp"
-
 namespace dp {
 
-ExchangePlan parameter_server_plan(const ExchangeShape& shape, std::size_t rank) {
+ExchangePlan parameter_server_plan(const ExchangeShape& shape, std::span<const int>,
+                                   std::size_t rank, std::size_t) {
   ExchangePlan plan(shape.whole());
   if (shape.ranks < 2) return plan;
   using Take = PlanTask::Take;
@@ -31,23 +30,20 @@ ExchangePlan parameter_server_plan(const ExchangeShape& shape, std::size_t rank)
   return plan;
 }
 
-std::uint64_t parameter_server_wire_bytes(const ExchangeShape& shape, std::size_t rank,
-                                          const Codec& codec) {
+std::uint64_t parameter_server_wire_bytes(const ExchangeShape& shape, std::span<const int>,
+                                          std::size_t rank, const Codec& codec) {
   if (shape.ranks < 2 || shape.elements == 0) return 0;
   const std::size_t times = rank == 0 ? shape.ranks - 1 : 1;
   return times * chunk_wire_bytes(shape.whole(), 0, codec) + notice_bytes(shape.ranks);
 }
 
-std::size_t parameter_server_hops(std::size_t ranks) { return ranks < 2 ? 0 : 2; }
-
-double parameter_server_wire_factor(std::size_t ranks, std::size_t rank) {
-  if (ranks < 2) return 0.0;
-  return rank == 0 ? static_cast<double>(ranks - 1) : 1.0;
+std::size_t parameter_server_hops(std::size_t ranks, std::span<const int>) {
+  return ranks < 2 ? 0 : 2;
 }
 
-std::unique_ptr<Exchange> make_parameter_server(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.transport->rank());
-  return make_segment_exchange(setup, parameter_server_plan(shape_of(setup), rank));
+double parameter_server_wire_factor(std::size_t ranks, std::span<const int>, std::size_t rank) {
+  if (ranks < 2) return 0.0;
+  return rank == 0 ? static_cast<double>(ranks - 1) : 1.0;
 }
 
 }  // namespace dp

@@ -18,10 +18,10 @@
 // link of a ring. For messages and failures see segment_exchange.hpp.
 #pragma once
 
-#include <memory>
+#include <span>
 
-#include "comm/exchange/exchange.hpp"
 #include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/message_bytes.hpp"
 
 namespace dp {
 
@@ -29,16 +29,18 @@ namespace dp {
 // included. With W = sum over the segments s of the bucket of (20 + payload(s)):
 //     (P-1) W + 20 (P-1) on rank 0,    W + 20 (P-1) on the others
 [[nodiscard]] std::uint64_t parameter_server_wire_bytes(const ExchangeShape& shape,
+                                                        std::span<const int> hosts,
                                                         std::size_t rank, const Codec& codec);
 
 // The longest chain of messages: 2, to rank 0 and back.
-[[nodiscard]] std::size_t parameter_server_hops(std::size_t ranks);
+[[nodiscard]] std::size_t parameter_server_hops(std::size_t ranks, std::span<const int> hosts);
 
 // See Topology::wire_factor: P-1 on rank 0, 1 on the others.
-[[nodiscard]] double parameter_server_wire_factor(std::size_t ranks, std::size_t rank);
+[[nodiscard]] double parameter_server_wire_factor(std::size_t ranks, std::span<const int> hosts,
+                                                  std::size_t rank);
 
-[[nodiscard]] ExchangePlan parameter_server_plan(const ExchangeShape& shape, std::size_t rank);
-
-[[nodiscard]] std::unique_ptr<Exchange> make_parameter_server(const ExchangeSetup& setup);
+[[nodiscard]] ExchangePlan parameter_server_plan(const ExchangeShape& shape,
+                                                 std::span<const int> hosts, std::size_t rank,
+                                                 std::size_t window);
 
 }  // namespace dp

@@ -53,8 +53,8 @@ class PowerSgd final : public Exchange {
                                           setup_.gradient.size(),
               "tensors of another bucket than that of {} values", setup_.gradient.size());
     if (is_idle()) return;
-    make_sum(first_, plan_.first_floats, setup_.stream, setup.make_inner);
-    make_sum(second_, plan_.second_floats, setup_.stream + 1, setup.make_inner);
+    make_sum(first_, plan_.first_floats, setup_.stream, *setup.topology);
+    make_sum(second_, plan_.second_floats, setup_.stream + 1, *setup.topology);
     own_q_.resize(plan_.second_floats);
     next_q_.resize(plan_.second_floats);
     std::size_t work = 0;
@@ -209,15 +209,14 @@ class PowerSgd final : public Exchange {
     return setup_.residual == nullptr ? nullptr : setup_.residual + t.begin;
   }
 
-  void make_sum(Sum& sum, std::size_t floats, std::uint32_t stream,
-                const std::function<std::unique_ptr<Exchange>(const ExchangeSetup&)>& make) {
+  void make_sum(Sum& sum, std::size_t floats, std::uint32_t stream, const Topology& topology) {
     sum.values.resize(floats);
     ExchangeSetup inner = setup_;
     inner.stream = stream;
     inner.offset = 0;
     inner.gradient = sum.values;
     inner.residual = nullptr;
-    sum.exchange = make(inner);
+    sum.exchange = topology.make(inner);
     sum.buffers = std::make_unique<BufferSet>(sum.exchange->needs());
   }
 

@@ -41,13 +41,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "comm/exchange/exchange.hpp"
 #include "comm/topologies/buckets.hpp"
+#include "comm/topologies/topology.hpp"
 
 namespace dp {
 
@@ -73,8 +73,7 @@ struct PowerSgdSetup {
   ExchangeSetup exchange;
   std::span<const TensorSlot> tensors;  // the bucket's; needed only during construction
   std::size_t factor_rank = 4;
-  // Makes the two inner exchanges by the run's topology. They own nothing of this struct.
-  std::function<std::unique_ptr<Exchange>(const ExchangeSetup&)> make_inner;
+  const Topology* topology = nullptr;  // of the two inner exchanges
 };
 
 [[nodiscard]] std::unique_ptr<Exchange> make_powersgd(const PowerSgdSetup& setup);

@@ -1,10 +1,9 @@
 #include "comm/topologies/ring.hpp"
 
-#include "comm/exchange/segment_exchange.hpp"
-
 namespace dp {
 
-ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank, std::size_t window) {
+ExchangePlan ring_plan(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
+                       std::size_t window) {
   ExchangePlan plan(shape);
   const std::size_t p = shape.ranks, hops = 2 * (p - 1);
   if (p < 2) return plan;
@@ -36,7 +35,8 @@ ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank, std::size_t
   return plan;
 }
 
-std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank, const Codec& codec) {
+std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
+                              const Codec& codec) {
   const std::size_t p = shape.ranks;
   if (p < 2 || shape.elements == 0) return 0;
   std::uint64_t all = 0;
@@ -45,15 +45,12 @@ std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank, cons
          chunk_wire_bytes(shape, (rank + 2) % p, codec) + notice_bytes(p);
 }
 
-std::size_t ring_hops(std::size_t ranks) { return ranks < 2 ? 0 : 2 * (ranks - 1); }
-
-double ring_wire_factor(std::size_t ranks) {
-  return ranks < 2 ? 0.0 : 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+std::size_t ring_hops(std::size_t ranks, std::span<const int>) {
+  return ranks < 2 ? 0 : 2 * (ranks - 1);
 }
 
-std::unique_ptr<Exchange> make_ring(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.transport->rank());
-  return make_segment_exchange(setup, ring_plan(shape_of(setup), rank, setup.window));
+double ring_wire_factor(std::size_t ranks, std::span<const int>, std::size_t) {
+  return ranks < 2 ? 0.0 : 2.0 * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
 }
 
 }  // namespace dp

@@ -25,10 +25,10 @@
 // frames (ring_wire_bytes). For messages and failures see segment_exchange.hpp.
 #pragma once
 
-#include <memory>
+#include <span>
 
-#include "comm/exchange/exchange.hpp"
 #include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/message_bytes.hpp"
 
 namespace dp {
 
@@ -36,18 +36,17 @@ namespace dp {
 // included. With W(c) = sum over the segments s of chunk c of (20 + payload(s)):
 //     2 sum_c W(c) - W(r+1) - W(r+2) + 20 (P-1),       indices modulo P
 // since in each half a rank sends all chunks but one.
-[[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::size_t rank,
-                                            const Codec& codec);
+[[nodiscard]] std::uint64_t ring_wire_bytes(const ExchangeShape& shape, std::span<const int> hosts,
+                                            std::size_t rank, const Codec& codec);
 
 // The longest chain of messages: 2(P-1), those of a chunk from neighbour to neighbour.
-[[nodiscard]] std::size_t ring_hops(std::size_t ranks);
+[[nodiscard]] std::size_t ring_hops(std::size_t ranks, std::span<const int> hosts);
 
 // See Topology::wire_factor: 2(P-1)/P on every rank. With direct it is the same.
-[[nodiscard]] double ring_wire_factor(std::size_t ranks);
+[[nodiscard]] double ring_wire_factor(std::size_t ranks, std::span<const int> hosts = {},
+                                      std::size_t rank = 0);
 
-[[nodiscard]] ExchangePlan ring_plan(const ExchangeShape& shape, std::size_t rank,
-                                     std::size_t window);
-
-[[nodiscard]] std::unique_ptr<Exchange> make_ring(const ExchangeSetup& setup);
+[[nodiscard]] ExchangePlan ring_plan(const ExchangeShape& shape, std::span<const int> hosts,
+                                     std::size_t rank, std::size_t window);
 
 }  // namespace dp

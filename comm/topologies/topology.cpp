@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "comm/exchange/segment_exchange.hpp"
 #include "comm/topologies/direct.hpp"
 #include "comm/topologies/hierarchical.hpp"
 #include "comm/topologies/parameter_server.hpp"
@@ -12,57 +13,25 @@
 namespace dp {
 namespace {
 
-// For formulas that do not depend on hosts.
-template <auto kFormula>
-std::uint64_t without_hosts(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
-                            const Codec& codec) {
-  return kFormula(shape, rank, codec);
-}
-
-template <auto kFormula>
-std::size_t without_hosts(std::size_t ranks, std::span<const int>) {
-  return kFormula(ranks);
-}
-
-template <auto kFormula>
-double without_hosts(std::size_t ranks, std::span<const int>, std::size_t rank) {
-  return kFormula(ranks, rank);
-}
-
-double ring_factor(std::size_t ranks, std::span<const int>, std::size_t) {
-  return ring_wire_factor(ranks);
-}
-
-template <auto kPlan>
-ExchangePlan without_hosts(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
-                           std::size_t window) {
-  return kPlan(shape, rank, window);
-}
-
-ExchangePlan server_plan(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
-                         std::size_t) {
-  return parameter_server_plan(shape, rank);
-}
-
 constexpr Topology kTopologies[] = {
-    {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value", make_ring,
-     without_hosts<ring_wire_bytes>, without_hosts<ring_hops>, ring_factor,
-     without_hosts<ring_plan>},
+    {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value",
+     ring_wire_bytes, ring_hops, ring_wire_factor, ring_plan},
     {"direct", "each chunk straight to its owner and back; a ring's bytes, 2 encodes a value",
-     make_direct, without_hosts<direct_wire_bytes>, without_hosts<direct_hops>, ring_factor,
-     without_hosts<direct_plan>},
-    {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", make_tree,
-     without_hosts<tree_wire_bytes>, without_hosts<tree_hops>, without_hosts<tree_wire_factor>,
-     without_hosts<tree_plan>},
-    {"hierarchical", "fp32 sums inside a host, a ring between hosts", make_hierarchical,
-     hierarchical_wire_bytes, hierarchical_hops, hierarchical_wire_factor, hierarchical_plan,
-     false},
-    {"ps", "parameter server: all to rank 0 and back", make_parameter_server,
-     without_hosts<parameter_server_wire_bytes>, without_hosts<parameter_server_hops>,
-     without_hosts<parameter_server_wire_factor>, server_plan},
+     direct_wire_bytes, direct_hops, ring_wire_factor, direct_plan},
+    {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", tree_wire_bytes,
+     tree_hops, tree_wire_factor, tree_plan},
+    {"hierarchical", "fp32 sums inside a host, a ring between hosts", hierarchical_wire_bytes,
+     hierarchical_hops, hierarchical_wire_factor, hierarchical_plan, false},
+    {"ps", "parameter server: all to rank 0 and back", parameter_server_wire_bytes,
+     parameter_server_hops, parameter_server_wire_factor, parameter_server_plan},
 };
 
 }  // namespace
+
+std::unique_ptr<Exchange> Topology::make(const ExchangeSetup& setup) const {
+  const auto rank = static_cast<std::size_t>(setup.transport->rank());
+  return make_segment_exchange(setup, plan(shape_of(setup), setup.hosts, rank, setup.window));
+}
 
 std::span<const Topology> topology_list() { return kTopologies; }
 

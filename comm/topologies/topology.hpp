@@ -15,7 +15,6 @@ namespace dp {
 struct Topology {
   std::string_view name;
   std::string_view help;  // one line
-  std::unique_ptr<Exchange> (*make)(const ExchangeSetup&);
   // The exact number of bytes that `rank` sends for one exchange of a bucket with a codec of fixed
   // payload size, start notices included. `hosts` is as in ExchangeSetup::hosts, by rank.
   std::uint64_t (*wire_bytes)(const ExchangeShape& shape, std::span<const int> hosts,
@@ -31,6 +30,8 @@ struct Topology {
                        std::size_t window);
   // Whether every rank encodes its own values, so that its residual shows what it has sent.
   bool encodes_on_all_ranks = true;
+
+  [[nodiscard]] std::unique_ptr<Exchange> make(const ExchangeSetup& setup) const;
 };
 
 // All topologies, in the order of --help.

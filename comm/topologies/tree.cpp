@@ -2,8 +2,6 @@
 
 #include <bit>
 
-#include "comm/exchange/segment_exchange.hpp"
-
 namespace dp {
 namespace {
 
@@ -18,7 +16,8 @@ std::vector<int> children_of(std::size_t rank, std::size_t ranks) {
 
 }  // namespace
 
-ExchangePlan tree_plan(const ExchangeShape& shape, std::size_t rank, std::size_t window) {
+ExchangePlan tree_plan(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
+                       std::size_t window) {
   ExchangePlan plan(shape.whole());
   if (shape.ranks < 2) return plan;
   using Take = PlanTask::Take;
@@ -56,24 +55,20 @@ ExchangePlan tree_plan(const ExchangeShape& shape, std::size_t rank, std::size_t
   return plan;
 }
 
-std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::size_t rank, const Codec& codec) {
+std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::span<const int>, std::size_t rank,
+                              const Codec& codec) {
   if (shape.ranks < 2 || shape.elements == 0) return 0;
   const std::size_t times = children_of(rank, shape.ranks).size() + (rank > 0 ? 1 : 0);
   return times * chunk_wire_bytes(shape.whole(), 0, codec) + notice_bytes(shape.ranks);
 }
 
-std::size_t tree_hops(std::size_t ranks) {
+std::size_t tree_hops(std::size_t ranks, std::span<const int>) {
   return ranks < 2 ? 0 : 2 * static_cast<std::size_t>(std::bit_width(ranks) - 1);
 }
 
-double tree_wire_factor(std::size_t ranks, std::size_t rank) {
+double tree_wire_factor(std::size_t ranks, std::span<const int>, std::size_t rank) {
   if (ranks < 2) return 0.0;
   return static_cast<double>(children_of(rank, ranks).size() + (rank > 0 ? 1 : 0));
-}
-
-std::unique_ptr<Exchange> make_tree(const ExchangeSetup& setup) {
-  const auto rank = static_cast<std::size_t>(setup.transport->rank());
-  return make_segment_exchange(setup, tree_plan(shape_of(setup), rank, setup.window));
 }
 
 }  // namespace dp

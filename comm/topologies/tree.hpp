@@ -24,29 +24,28 @@
 // floor(log2 P) + 1 encodes. For messages and failures see segment_exchange.hpp.
 #pragma once
 
-#include <memory>
+#include <span>
 
-#include "comm/exchange/exchange.hpp"
 #include "comm/exchange/exchange_plan.hpp"
+#include "comm/exchange/message_bytes.hpp"
 
 namespace dp {
 
 // The bytes that `rank` sends for one exchange with a codec of fixed payload size, start notices
 // included. With W = sum over the segments s of the bucket of (20 + payload(s)):
 //     (children(r) + (1 if r > 0)) W + 20 (P-1)
-[[nodiscard]] std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::size_t rank,
-                                            const Codec& codec);
+[[nodiscard]] std::uint64_t tree_wire_bytes(const ExchangeShape& shape, std::span<const int> hosts,
+                                            std::size_t rank, const Codec& codec);
 
 // The longest chain of messages: 2 floor(log2 P). A rank's distance from the root is the number of
 // set bits in its number. 2^k - 1, the first number with k set bits, is a rank if P is 2^k or more.
-[[nodiscard]] std::size_t tree_hops(std::size_t ranks);
+[[nodiscard]] std::size_t tree_hops(std::size_t ranks, std::span<const int> hosts);
 
 // See Topology::wire_factor: children(r) + (1 if r > 0).
-[[nodiscard]] double tree_wire_factor(std::size_t ranks, std::size_t rank);
+[[nodiscard]] double tree_wire_factor(std::size_t ranks, std::span<const int> hosts,
+                                      std::size_t rank);
 
-[[nodiscard]] ExchangePlan tree_plan(const ExchangeShape& shape, std::size_t rank,
-                                     std::size_t window);
-
-[[nodiscard]] std::unique_ptr<Exchange> make_tree(const ExchangeSetup& setup);
+[[nodiscard]] ExchangePlan tree_plan(const ExchangeShape& shape, std::span<const int> hosts,
+                                     std::size_t rank, std::size_t window);
 
 }  // namespace dp

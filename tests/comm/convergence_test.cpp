@@ -193,15 +193,14 @@ struct Way {
                            .codec = own != nullptr ? own : codec.get(),
                            .seed = 1,
                            .segment = 2048};
-    const auto make = find_topology(topology).make;
     if (find_codec(spec.name)->is_exchange) {
       setup.codec = exact.get();
       exchange = make_powersgd({.exchange = setup,
                                 .tensors = kTensors,
                                 .factor_rank = spec.whole("rank"),
-                                .make_inner = make});
+                                .topology = &find_topology(topology)});
     } else {
-      exchange = make(setup);
+      exchange = find_topology(topology).make(setup);
     }
     buffers.emplace(exchange->needs());
   }

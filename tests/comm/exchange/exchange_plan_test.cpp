@@ -242,13 +242,16 @@ TEST(ExchangePlan, EveryTopologyDeliversEveryTotalOnce) {
         const ExchangeShape shape = {n, p, 8};
         ExchangeShape turned = shape;
         turned.turn = n % 5 + p;
-        check("ring", shape, window, [&](std::size_t r) { return ring_plan(shape, r, window); });
+        check("ring", shape, window,
+              [&](std::size_t r) { return ring_plan(shape, {}, r, window); });
         check("direct", shape, window,
-              [&](std::size_t r) { return direct_plan(shape, r, window); });
+              [&](std::size_t r) { return direct_plan(shape, {}, r, window); });
         check("direct, turned", turned, window,
-              [&](std::size_t r) { return direct_plan(turned, r, window); });
-        check("tree", shape, window, [&](std::size_t r) { return tree_plan(shape, r, window); });
-        check("ps", shape, window, [&](std::size_t r) { return parameter_server_plan(shape, r); });
+              [&](std::size_t r) { return direct_plan(turned, {}, r, window); });
+        check("tree", shape, window,
+              [&](std::size_t r) { return tree_plan(shape, {}, r, window); });
+        check("ps", shape, window,
+              [&](std::size_t r) { return parameter_server_plan(shape, {}, r, 4); });
         for (std::size_t pattern = 0; pattern < kHostPatterns; ++pattern) {
           const auto hosts = hosts_of(p, pattern);
           check("hierarchical", shape, window,
@@ -263,7 +266,7 @@ TEST(ExchangePlan, OwnersOfDirectTakeTurns) {
   for (const std::size_t turn : {0, 1, 7}) {
     const ExchangeShape shape = {.elements = 203, .ranks = 5, .segment = 16, .turn = turn};
     for (std::size_t rank = 0; rank < shape.ranks; ++rank) {
-      for (const PlanTask& task : direct_plan(shape, rank, 4).tasks) {
+      for (const PlanTask& task : direct_plan(shape, {}, rank, 4).tasks) {
         const std::size_t chunk = task.segment / shape.segments();
         EXPECT_EQ(task.give == PlanTask::Give::total,
                   task.give != PlanTask::Give::nothing && (chunk + turn) % shape.ranks == rank);
@@ -280,7 +283,7 @@ TEST(ExchangePlan, InEachRoundOfDirectEveryRankSendsToAnotherOne) {
     const ExchangeShape shape = {p * 70, p, 8};  // all chunks have the same number of segments
     std::vector<std::vector<int>> targets(p);    // by rank, in the order of its sends
     for (std::size_t r = 0; r < p; ++r) {
-      const ExchangePlan plan = direct_plan(shape, r, 4);
+      const ExchangePlan plan = direct_plan(shape, {}, r, 4);
       for (const PlanTask& task : plan.tasks) {
         if (!task.gives()) continue;
         for (const int to : plan.targets_of(task)) targets[r].push_back(to);
@@ -307,11 +310,11 @@ TEST(ExchangePlan, EveryRankEncodesEveryValueOnce) {
   const ExchangeShape shape = {1000, 7, 16};
   const ExchangeShape turned = {.elements = 1000, .ranks = 7, .segment = 16, .turn = 9};
   const std::function<ExchangePlan(std::size_t)> makes[] = {
-      [&](std::size_t r) { return ring_plan(shape, r, 4); },
-      [&](std::size_t r) { return direct_plan(shape, r, 4); },
-      [&](std::size_t r) { return direct_plan(turned, r, 4); },
-      [&](std::size_t r) { return tree_plan(shape, r, 4); },
-      [&](std::size_t r) { return parameter_server_plan(shape, r); }};
+      [&](std::size_t r) { return ring_plan(shape, {}, r, 4); },
+      [&](std::size_t r) { return direct_plan(shape, {}, r, 4); },
+      [&](std::size_t r) { return direct_plan(turned, {}, r, 4); },
+      [&](std::size_t r) { return tree_plan(shape, {}, r, 4); },
+      [&](std::size_t r) { return parameter_server_plan(shape, {}, r, 4); }};
   for (const auto& make : makes) {
     World world(make, shape.ranks, 4);
     ASSERT_TRUE(world.run());
@@ -340,11 +343,12 @@ TEST(ExchangePlan, TheLongestChainOfMessagesIsWhatTheTopologySays) {
   for (std::size_t p = 1; p <= 32; ++p) {
     SCOPED_TRACE(testing::Message() << p << " ranks");
     const ExchangeShape shape = {20 * p, p, 8};
-    EXPECT_EQ(said("ring", p, {}), longest(p, [&](auto r) { return ring_plan(shape, r, 4); }));
-    EXPECT_EQ(said("direct", p, {}), longest(p, [&](auto r) { return direct_plan(shape, r, 4); }));
-    EXPECT_EQ(said("tree", p, {}), longest(p, [&](auto r) { return tree_plan(shape, r, 4); }));
+    EXPECT_EQ(said("ring", p, {}), longest(p, [&](auto r) { return ring_plan(shape, {}, r, 4); }));
+    EXPECT_EQ(said("direct", p, {}),
+              longest(p, [&](auto r) { return direct_plan(shape, {}, r, 4); }));
+    EXPECT_EQ(said("tree", p, {}), longest(p, [&](auto r) { return tree_plan(shape, {}, r, 4); }));
     EXPECT_EQ(said("ps", p, {}),
-              longest(p, [&](auto r) { return parameter_server_plan(shape, r); }));
+              longest(p, [&](auto r) { return parameter_server_plan(shape, {}, r, 4); }));
     for (std::size_t pattern = 0; pattern < kHostPatterns; ++pattern) {
       const auto hosts = hosts_of(p, pattern);
       EXPECT_EQ(said("hierarchical", p, hosts),

@@ -294,7 +294,7 @@ TEST(Reducer, BytesAreThoseOfTheFormula) {
         kSteps * ring_wire_bytes({.elements = bucket.elements,
                                   .ranks = static_cast<std::size_t>(comm.size()),
                                   .segment = segment_bytes / sizeof(float)},
-                                 static_cast<std::size_t>(comm.rank()), *codec);
+                                 {}, static_cast<std::size_t>(comm.rank()), *codec);
     EXPECT_EQ(kSteps * reducer.wire_bytes(b).value(), want) << b;
     EXPECT_EQ(times.buckets[b].sent_bytes, want) << b;
     total += want;

@@ -83,7 +83,7 @@ struct PowerBench {
                                     .hosts = hosts},
                        .tensors = slots,
                        .factor_rank = r,
-                       .make_inner = topology.make});
+                       .topology = &topology});
     buffers.emplace(exchange->needs());
     comm.barrier();
   }
