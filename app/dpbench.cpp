@@ -1,12 +1,9 @@
 // dpbench: what the parts of dptrain reach on this machine, beside the limits they work against.
 //
 // A bench is a row below and two functions in benches.hpp.
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
-
-#include <fmt/ranges.h>
 
 #include "app/bench/benches.hpp"
 #include "app/options/options_print.hpp"

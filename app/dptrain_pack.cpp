@@ -2,8 +2,6 @@
 // copying to other machines. One process; the work is io/images/image_pack.hpp's.
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <string>

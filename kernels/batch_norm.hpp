@@ -12,7 +12,6 @@
 // bit. d_gamma and d_beta are this rank's part of the sum over ranks.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 
 #include "kernels/device.hpp"

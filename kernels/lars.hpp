@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstddef>
 #include <span>
 
 #include "kernels/base/hd.hpp"

@@ -3,7 +3,6 @@
 // every device.
 #pragma once
 
-#include <cstddef>
 #include <span>
 
 #include "kernels/device.hpp"

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstddef>
 #include <span>
 
 #include "kernels/base/hd.hpp"

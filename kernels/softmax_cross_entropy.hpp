@@ -2,7 +2,6 @@
 // the target puts 1 - smoothing + smoothing / K on the label and smoothing / K elsewhere.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/device.hpp"

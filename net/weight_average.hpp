@@ -5,7 +5,6 @@
 // updates; the averaged statistics are each rank's own.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <numeric>
-#include <optional>
 #include <utility>
 
 #include "app/output/recorder.hpp"
@@ -16,7 +15,6 @@
 #include "app/planning/prediction.hpp"
 #include "app/process/rank_main.hpp"
 #include "app/training/run_batches.hpp"
-#include "app/training/run_options.hpp"
 #include "comm/mpi/link_model.hpp"
 #include "comm/rate/compress_choice.hpp"
 #include "comm/rate/rate_budget.hpp"

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <span>
-#include <utility>
 
 #include "kernels/base/error.hpp"
 #include "kernels/base/state.hpp"

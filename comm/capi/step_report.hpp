@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "comm/capi/arguments.hpp"
 #include "comm/reducer/reducer.hpp"

@@ -1,6 +1,5 @@
 #include "comm/mpi/mpi_check.hpp"
 
-#include <cstring>
 #include <string>
 
 #include "kernels/base/error.hpp"

@@ -11,7 +11,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <vector>
 
 namespace dp {
 

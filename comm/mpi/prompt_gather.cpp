@@ -1,7 +1,6 @@
 #include "comm/mpi/prompt_gather.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "comm/mpi/tags.hpp"

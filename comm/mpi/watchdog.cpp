@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "comm/mpi/host_ranks.hpp"

@@ -1,7 +1,6 @@
 #include "comm/network/fluid_network.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "kernels/base/error.hpp"

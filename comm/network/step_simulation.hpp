@@ -31,13 +31,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
 #include "comm/exchange/exchange_plan.hpp"
-#include "comm/exchange/message_header.hpp"
 #include "comm/network/fluid_network.hpp"
 #include "comm/topologies/topology.hpp"
 

@@ -4,7 +4,6 @@
 // Pure arithmetic. Nothing here communicates or fails.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>

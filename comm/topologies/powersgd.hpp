@@ -40,7 +40,6 @@
 // Host memory only. Failures are those of the inner exchanges.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>

@@ -3,7 +3,6 @@
 // may become 0 where it was sent. The time for this counts as encode_s.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 

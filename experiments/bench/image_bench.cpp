@@ -1,7 +1,6 @@
 // Images in files: how many JPEGs one thread reads, decodes, cuts, scales and normalises a second.
 //
 //   build/bin/dpbench_kernels --benchmark_filter=Jpeg
-#include <cstdio>
 
 #include <benchmark/benchmark.h>
 #include <jpeglib.h>

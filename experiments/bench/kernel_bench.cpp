@@ -9,7 +9,6 @@
 #include "io/images/augment.hpp"
 #include "kernels/batch_norm.hpp"
 #include "kernels/codecs/codec.hpp"
-#include "kernels/elementwise.hpp"
 #include "kernels/sgd.hpp"
 
 namespace dp {

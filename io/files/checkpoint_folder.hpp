@@ -11,7 +11,6 @@
 
 #include <chrono>
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>

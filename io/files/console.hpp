@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <iosfwd>
 #include <limits>

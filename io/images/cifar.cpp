@@ -1,7 +1,6 @@
 #include "io/images/cifar.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstring>

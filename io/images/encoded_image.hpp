@@ -19,7 +19,6 @@
 // does.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>

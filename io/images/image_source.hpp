@@ -6,7 +6,6 @@
 // decodes and scales them in read(), which the loader's threads call.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <optional>
 #include <set>
-#include <span>
 #include <utility>
 
 #include "io/images/image_names.hpp"

@@ -6,8 +6,6 @@
 #include <png.h>
 #include <zlib.h>
 
-#include <algorithm>
-
 #include "io/images/encoded_image.hpp"
 
 namespace dp::png {

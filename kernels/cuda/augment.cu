@@ -1,7 +1,5 @@
 #include "kernels/augment.hpp"
 
-#include <algorithm>
-
 #include "kernels/cuda/device.hpp"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/twins.hpp"

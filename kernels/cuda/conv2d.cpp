@@ -3,7 +3,6 @@
 // in equal parts, one after the other.
 #include "kernels/conv2d.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <optional>
 #include <span>

@@ -3,8 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
 namespace dp::cuda {
 
 // Throws Error(device) "CUDA: EXPRESSION: what CUDA says (file:line)"; out of memory, a missing

@@ -9,8 +9,6 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <cstdint>
-#include <utility>
 
 #include "kernels/cuda/cuda_check.hpp"
 

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <glob.h>
 
-#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>

@@ -1,7 +1,6 @@
 // Muon's products of matrices, on cuBLAS. Its matrices are column-major, so to it the memory of x,
 // rows x columns, is x^T, columns x rows. A and B are symmetric.
 #include <algorithm>
-#include <utility>
 
 #include "kernels/base/error.hpp"
 #include "kernels/cuda/device.hpp"
