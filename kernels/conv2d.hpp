@@ -28,11 +28,6 @@ struct Conv2dDesc {
   [[nodiscard]] std::size_t weight_elements() const {
     return y.shape.c * kernel.area() * x.shape.c;
   }
-  // Multiply-adds of one direction, times two.
-  [[nodiscard]] double flops() const {
-    return 2.0 * static_cast<double>(y.shape.elements()) *
-           static_cast<double>(kernel.area() * x.shape.c);
-  }
 };
 
 class Conv2d {

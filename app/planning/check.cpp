@@ -41,7 +41,7 @@ std::int64_t wall_clock_ns() {
 // A rank's row in the table of ranks.
 struct RankFacts {
   double cores = 0, threads = 0, needed_bytes = 0, free_bytes = 0, compute_s = 0;
-  double clock_s = 0, clock_error_s = 0;  // this rank's minus rank 0's
+  double clock_s = 0;  // this rank's minus rank 0's
 };
 
 struct Findings {
@@ -279,7 +279,6 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
   comm.set_activity("the comparison of clocks");
   const ClockReading clock = read_clock_offset(comm, wall_clock_ns);
   result.mine.clock_s = 1e-9 * static_cast<double>(clock.offset_ns);
-  result.mine.clock_error_s = 1e-9 * static_cast<double>(clock.error_ns);
   comm.set_activity("the end of the check");
   return result;
 }

@@ -51,10 +51,6 @@ void find_routes(Communicator& comm, std::vector<HostPair>& pairs) {
 
 }  // namespace
 
-double HostPair::slower_bytes_per_s() const {
-  return std::min(to_first.bytes_per_s, to_second.bytes_per_s);
-}
-
 // The circle method: host 0 stays, the others move on by one place in each round.
 std::vector<std::vector<std::pair<std::size_t, std::size_t>>> tournament(std::size_t hosts) {
   std::vector<std::vector<std::pair<std::size_t, std::size_t>>> rounds;

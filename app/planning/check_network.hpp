@@ -19,7 +19,6 @@ struct HostPair {
   // On rank 0: the first host's interface and address on the way to the second one, and the second
   // one's on the way back.
   std::string there = {}, back = {};
-  [[nodiscard]] double slower_bytes_per_s() const;
 };
 
 // Collective: every pair of hosts, several pairs at the same time, each host in one of them. About

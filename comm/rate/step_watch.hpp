@@ -31,8 +31,6 @@ class StepWatch {
   void backward_ends(double now_s) { times_.backward_end_s = now_s; }
   // exposed_s: computation stood still for the exchange.
   void sums_are_there(double exposed_s, const BusyPeriod& busy);
-  // It stood still for other communication, which is not computing time either.
-  void add_exposed(double exposed_s) { times_.exposed_s += exposed_s; }
   // Steps will be unlike those so far. The estimate of the link stays.
   void forget();
 

@@ -3,11 +3,9 @@
 //   build/bin/dpbench_kernels --benchmark_filter=Jpeg
 
 #include <benchmark/benchmark.h>
-#include <jpeglib.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,40 +17,10 @@
 #include "io/images/image_folder.hpp"
 #include "io/images/resample.hpp"
 #include "io/images/synthetic.hpp"
+#include "tests/io/images/image_files.hpp"
 
 namespace dp {
 namespace {
-
-// Quality 90 and 4:2:0, as photographs usually have.
-std::vector<std::uint8_t> encode(std::uint32_t width, std::uint32_t height,
-                                 const std::vector<std::uint8_t>& planar) {
-  jpeg_compress_struct info = {};
-  jpeg_error_mgr errors = {};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  unsigned char* memory = nullptr;
-  unsigned long size = 0;
-  jpeg_mem_dest(&info, &memory, &size);
-  info.image_width = width;
-  info.image_height = height;
-  info.input_components = 3;
-  info.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&info);
-  jpeg_set_quality(&info, 90, TRUE);
-  jpeg_start_compress(&info, TRUE);
-  const std::size_t plane = std::size_t{width} * height;
-  std::vector<std::uint8_t> row(std::size_t{3} * width);
-  for (std::size_t y = 0; y < height; ++y) {
-    for (std::size_t i = 0; i < row.size(); ++i) row[i] = planar[i % 3 * plane + y * width + i / 3];
-    JSAMPROW pointer = row.data();
-    jpeg_write_scanlines(&info, &pointer, 1);
-  }
-  jpeg_finish_compress(&info);
-  jpeg_destroy_compress(&info);
-  std::vector<std::uint8_t> bytes(memory, memory + size);
-  std::free(memory);
-  return bytes;
-}
 
 // A folder of drawn images, scaled to that size, which is removed in the end.
 class JpegFolder {
@@ -75,7 +43,10 @@ class JpegFolder {
                      .height = height,
                      .cut = {.width = width, .height = height}},
                     planar);
-      const std::vector<std::uint8_t> bytes = encode(width, height, planar);
+      const std::size_t plane = std::size_t{width} * height;
+      Bytes pixels(planar.size());
+      for (std::size_t k = 0; k < pixels.size(); ++k) pixels[k] = planar[k % 3 * plane + k / 3];
+      const Bytes bytes = make_jpeg(width, height, pixels);
       const auto folder = path_ / ("class " + std::to_string(i % 10));
       std::filesystem::create_directories(folder);
       std::ofstream(folder / (std::to_string(i) + ".jpg"), std::ios::binary)
