@@ -5,6 +5,7 @@
 #include "kernels/base/error.hpp"
 #include "net/layers/batch_norm.hpp"
 #include "net/layers/conv2d.hpp"
+#include "net/layers/elementwise.hpp"
 #include "net/layers/linear.hpp"
 #include "net/layers/pad_shortcut.hpp"
 #include "net/layers/pool.hpp"
@@ -21,9 +22,12 @@ struct Features {
 
 class ResNetBuilder {
  public:
-  explicit ResNetBuilder(const ResNetOptions& options) : options_(options), graph_(options.image) {}
+  ResNetBuilder(const ResNetOptions& options, bool is_preact)
+      : options_(options), is_preact_(is_preact), graph_(options.image) {}
 
   Graph build() {
+    DP_ASSERT(options_.blocks.size() == options_.widths.size() && !options_.blocks.empty(),
+              "{} stages, {} widths", options_.blocks.size(), options_.widths.size());
     Features x = {graph_.images(), options_.image.channels};
     if (is_imagenet()) {
       x = conv("conv1", x,
@@ -33,13 +37,14 @@ class ResNetBuilder {
       x.value = graph_.add<MaxPoolLayer>("maxpool", pooling, {x.value});
     } else {
       x = conv("conv1", x, {.channels = options_.widths[0]});
-      x = norm("bn1", x, {.has_relu = true});
+      if (!is_preact_) x = norm("bn1", x, {.has_relu = true});
     }
     for (std::size_t stage = 0; stage < options_.blocks.size(); ++stage) {
       for (std::size_t i = 0; i < options_.blocks[stage]; ++i) {
         const std::size_t stride = stage > 0 && i == 0 ? 2 : 1;
         const std::string name = "layer" + std::to_string(stage + 1) + "." + std::to_string(i);
-        x = block(name, x, options_.widths[stage], stride);
+        const std::size_t width = options_.widths[stage];
+        x = is_preact_ ? preact_block(name, x, width, stride) : block(name, x, width, stride);
       }
     }
     const Value pooled = graph_.add<GlobalAveragePoolLayer>("pool", {}, {x.value});
@@ -51,7 +56,12 @@ class ResNetBuilder {
  private:
   [[nodiscard]] bool is_imagenet() const { return options_.form == ResNetForm::imagenet; }
 
-  Features conv(const std::string& name, Features x, const Conv2dLayer::Options& options) {
+  // No normalisation stands behind the last block of a PreAct-ResNet, so the scale of the first
+  // weights reaches the logits: with torch's default, as in kuangliu's definition, they begin small
+  // enough for the learning rates of the other networks. (With He's they are some times as large,
+  // and 0.1 diverges.)
+  Features conv(const std::string& name, Features x, Conv2dLayer::Options options) {
+    if (is_preact_) options.init = Init::uniform_fan_in;
     return {graph_.add<Conv2dLayer>(name, options, {x.value}), options.channels};
   }
   Features norm(const std::string& name, Features x, const BatchNormLayer::Options& options) {
@@ -80,6 +90,30 @@ class ResNetBuilder {
     return norm_add_relu(name + ".bn2", y, shortcut(name, x, width, stride));
   }
 
+  Features preact_block(const std::string& name, Features x, std::size_t width,
+                        std::size_t stride) {
+    const bool is_bottleneck = options_.block == BlockKind::bottleneck;
+    const std::size_t channels = is_bottleneck ? 4 * width : width;
+    const Features active = norm(name + ".bn1", x, {.has_relu = true});
+    Features shortcut = x;
+    if (stride != 1 || x.channels != channels) {
+      shortcut = conv(name + ".shortcut.0", active,
+                      {.channels = channels, .kernel = 1, .stride = stride, .padding = 0});
+    }
+    Features y = active;
+    if (is_bottleneck) {
+      y = conv(name + ".conv1", y, {.channels = width, .kernel = 1, .padding = 0});
+      y = conv(name + ".conv2", norm(name + ".bn2", y, {.has_relu = true}),
+               {.channels = width, .stride = stride});
+      y = conv(name + ".conv3", norm(name + ".bn3", y, {.has_relu = true}),
+               {.channels = channels, .kernel = 1, .padding = 0});
+    } else {
+      y = conv(name + ".conv1", y, {.channels = width, .stride = stride});
+      y = conv(name + ".conv2", norm(name + ".bn2", y, {.has_relu = true}), {.channels = width});
+    }
+    return {graph_.add<AddLayer>(name + ".sum", {}, {y.value, shortcut.value}), channels};
+  }
+
   Features shortcut(const std::string& name, Features x, std::size_t channels, std::size_t stride) {
     if (stride == 1 && x.channels == channels) return x;
     if (options_.shortcut == ShortcutKind::padding) {
@@ -94,15 +128,14 @@ class ResNetBuilder {
   }
 
   const ResNetOptions& options_;
+  const bool is_preact_;
   Graph graph_;
 };
 
 }  // namespace
 
-Graph resnet(const ResNetOptions& options) {
-  DP_ASSERT(options.blocks.size() == options.widths.size() && !options.blocks.empty(),
-            "{} stages, {} widths", options.blocks.size(), options.widths.size());
-  return ResNetBuilder(options).build();
-}
+Graph resnet(const ResNetOptions& options) { return ResNetBuilder(options, false).build(); }
+
+Graph preact_resnet(const ResNetOptions& options) { return ResNetBuilder(options, true).build(); }
 
 }  // namespace dp::net
