@@ -6,6 +6,7 @@ import html
 import io
 import math
 import re
+import textwrap
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -158,11 +159,4 @@ def _side(column: Column) -> str:
 
 
 def _wrapped(text: str, width: int = 118) -> list[str]:
-    lines, line = [], ""
-    for word in text.split():
-        if line and len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-    return lines + [line]
+    return textwrap.wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False) or [""]
