@@ -13,7 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/exchange/exchange_plan.hpp"
 #include "comm/mpi/seal.hpp"
+#include "kernels/codecs/codec.hpp"
 
 namespace dp {
 
@@ -60,5 +62,15 @@ inline constexpr std::size_t kMessageHeaderBytes = sizeof(MessageHeader);
 inline constexpr std::size_t kMessageFrameBytes = kMessageHeaderBytes + kSealBytes;
 static_assert(kMessageHeaderBytes == 16 && sizeof(RateNote) == 8 &&
               std::endian::native == std::endian::little);
+
+// The bytes of one rank's start notices.
+[[nodiscard]] inline std::uint64_t notice_bytes(std::size_t ranks) {
+  return kMessageFrameBytes * (ranks - 1);
+}
+
+// The bytes of frames and payloads of a chunk's segments, each counted once. For codecs of fixed
+// payload size.
+[[nodiscard]] std::uint64_t chunk_wire_bytes(const ExchangeShape& shape, std::size_t chunk,
+                                             const Codec& codec);
 
 }  // namespace dp

@@ -23,7 +23,7 @@
 
 #include "comm/exchange/exchange.hpp"
 #include "comm/exchange/exchange_plan.hpp"
-#include "comm/exchange/message_bytes.hpp"
+#include "comm/exchange/message_header.hpp"
 
 namespace dp {
 

@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "comm/exchange/exchange_plan.hpp"
-#include "comm/exchange/message_bytes.hpp"
+#include "comm/exchange/message_header.hpp"
 
 namespace dp {
 

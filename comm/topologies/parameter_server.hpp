@@ -21,7 +21,7 @@
 #include <span>
 
 #include "comm/exchange/exchange_plan.hpp"
-#include "comm/exchange/message_bytes.hpp"
+#include "comm/exchange/message_header.hpp"
 
 namespace dp {
 
