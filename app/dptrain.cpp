@@ -136,7 +136,8 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
 
 // Rank 0 prints and logs the step that is expected.
 void predict(dp::Run& run) {
-  if (const auto predicted = dp::predict_run(run)) {
+  if (const auto predicted = dp::predict_run(run.plan, run.comm.rank(), run.machine.share,
+                                             *run.replica, *run.train_loader)) {
     run.recorder->record_prediction(predicted->step, predicted->bits);
   }
 }

@@ -77,8 +77,8 @@ Options trial_options(const Options& options, int ranks) {
 // Collective: seconds for the images of a rank's step, from a step with fewer; the second of two
 // counts.
 double measure_step(Run& run, double images) {
-  const auto ranks = static_cast<std::size_t>(run.comm.size());
-  const std::size_t all = std::min(run.global_batch, run.data.train->count());
+  const std::size_t ranks = run.plan.ranks;
+  const std::size_t all = std::min(run.plan.global_batch, run.data.train->count());
   const double samples = static_cast<double>((all + ranks - 1) / ranks);
   const auto steps =
       rehearse_steps(*run.replica, *run.train_loader, {.steps = 2, .seconds = kMostSeconds});
@@ -106,7 +106,7 @@ void check_run_setup(const Options& options, Communicator& comm, const Rehearsed
       const std::size_t batch =
           point ? point->head.number("global_batch")
                 : static_cast<std::size_t>(options.global_batch_of(comm.size()));
-      check_batches(options, batch, comm.size(), point.has_value());
+      check_batches(options, batch, static_cast<std::size_t>(comm.size()), point.has_value());
       const auto epochs = static_cast<std::size_t>(std::max<std::int64_t>(0, options.epochs));
       if (options.trace != "none")
         check_traced_steps(options, epochs * ((run.images + batch - 1) / batch));
@@ -139,7 +139,7 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                       options.optimizer == Options::Optimizer::adamw
                                   ? 2.0
                                   : 1.0;
-  const CodecSpec codec = options.compress.with_velocities(run.sends_velocities()).codec;
+  const CodecSpec codec = options.compress.with_velocities(run.plan.sends_velocities).codec;
   const double residual = (codec.is_exact() ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
   // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
@@ -157,7 +157,7 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
       1.0 + accumulated + only_here + state * (options.has_checkpoints() ? 2.0 : 1.0);
   // A GPU also holds the images, as floats and, for two batches, as bytes.
   const double of_image = static_cast<double>(run.replica->network().images_desc(1).bytes());
-  const double input = run.device->kind() == DeviceKind::cpu ? 0.0 : 1.5 * of_image;
+  const double input = run.machine.device->kind() == DeviceKind::cpu ? 0.0 : 1.5 * of_image;
   return static_cast<double>(run.replica->network().planned_bytes(images)) +
          input * static_cast<double>(images) + sizeof(float) * numbers * weights;
 }
@@ -245,25 +245,26 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
   try {
     const std::unique_ptr<Progress> progress = make_progress(trial);
     Run run(trial, comm, *progress, Run::Purpose::rehearsal);
-    const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
-    result.mine.cores = run.share.cores_per_rank;
-    result.mine.threads = run.share.threads;
+    const auto ranks_here = static_cast<std::size_t>(run.machine.share.ranks_on_host);
+    result.mine.cores = run.machine.share.cores_per_rank;
+    result.mine.threads = run.machine.share.threads;
     result.mine.needed_bytes = needed_bytes(run, options, images);
-    const std::size_t free_bytes = run.device->kind() == DeviceKind::cpu
-                                       ? free_host_memory(ranks_here).bytes
-                                       : run.device->free_bytes() / run.ranks_on_gpu;
+    const std::size_t free_bytes =
+        run.machine.device->kind() == DeviceKind::cpu
+            ? free_host_memory(ranks_here).bytes
+            : run.machine.device->free_bytes() / run.machine.ranks_on_gpu;
     result.mine.free_bytes =
         static_cast<double>(free_bytes) + static_cast<double>(run.replica->network().arena_bytes());
     result.checkpoint_bytes = checkpoint_bytes(run, options);
-    result.data =
-        fmt::format("{} training and {} test images, the same on all ranks (hash {:016x})",
-                    format_count(static_cast<std::int64_t>(run.data.train->count())),
-                    format_count(static_cast<std::int64_t>(run.data.test->count())), run.data_hash);
+    result.data = fmt::format(
+        "{} training and {} test images, the same on all ranks (hash {:016x})",
+        format_count(static_cast<std::int64_t>(run.data.train->count())),
+        format_count(static_cast<std::int64_t>(run.data.test->count())), run.facts.data_hash);
     result.mine.compute_s =
         static_cast<double>(options.accumulate) * measure_step(run, static_cast<double>(images));
-    rehearsed = {.facts = run.facts(),
+    rehearsed = {.facts = run.facts,
                  .images = run.data.train->count(),
-                 .layers = norms_of_single_values(run)};
+                 .layers = norms_of_single_values(trial, *run.data.train)};
   } catch (const AgreedError& error) {
     found.add(error.exit_code(), error.what());
   }

@@ -15,6 +15,7 @@
 #include "app/planning/prediction.hpp"
 #include "app/process/rank_main.hpp"
 #include "app/training/run_batches.hpp"
+#include "app/training/run_setup.hpp"
 #include "comm/mpi/link_model.hpp"
 #include "comm/rate/compress_choice.hpp"
 #include "comm/rate/rate_budget.hpp"
@@ -279,13 +280,14 @@ void plan_run(const Options& options, Communicator& comm) {
     const Options trial = rehearsal_options(options);
     const std::unique_ptr<Progress> progress = make_progress(trial);
     Run run(trial, comm, *progress, Run::Purpose::rehearsal);
-    images = {.count = run.data.train->count(), .layers = norms_of_single_values(run)};
+    images = {.count = run.data.train->count(),
+              .layers = norms_of_single_values(trial, *run.data.train)};
     report_single_values(options, images, comm);
-    calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
+    calibration.shares_processor = run.machine.device->kind() == DeviceKind::cpu;
     calibration.tensors = run.replica->tensor_slots();
     calibration.steps =
         rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
-    calibration.cores_per_rank = run.share.cores_per_rank;
+    calibration.cores_per_rank = run.machine.share.cores_per_rank;
     // Small tensors may have another codec than the rest.
     std::vector<CodecSpec> codecs = {CodecSpec::exact()};
     std::vector<CompressChoice> choices = codecs_of(options);
@@ -297,7 +299,7 @@ void plan_run(const Options& options, Communicator& comm) {
         codecs.push_back(bucket.codec);
       }
     }
-    measure_codecs(run, codecs, has_dense, calibration);
+    measure_codecs(*run.replica, comm.rank(), codecs, has_dense, calibration);
   }
   // The communicator is the main thread's again.
   MeasuredNetwork measured;

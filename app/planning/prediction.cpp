@@ -197,8 +197,8 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
 }
 
 // What --throttle, which counts the headers of frames, too, leaves of the run's link.
-double throttled_rate(const Run& run) {
-  return std::min(run.link.bytes_per_s, LinkModel::goodput(run.options.throttle.bit_per_s));
+double throttled_rate(const RunPlan& plan) {
+  return std::min(plan.link.bytes_per_s, LinkModel::goodput(plan.options.throttle.bit_per_s));
 }
 
 }  // namespace
@@ -215,11 +215,11 @@ double Calibration::compute_s() const {
   return slowest_s;
 }
 
-void measure_codecs(Run& run, const std::vector<CodecSpec>& codecs, bool has_dense,
-                    Calibration& calibration) {
+void measure_codecs(Replica& replica, int rank, const std::vector<CodecSpec>& codecs,
+                    bool has_dense, Calibration& calibration) {
   const std::vector<float> gradient =
-      to_host(*run.device, run.replica->network().parameters().gradients());
-  Reducer& reducer = run.replica->sync().reducer();
+      to_host(replica.device(), replica.network().parameters().gradients());
+  Reducer& reducer = replica.sync().reducer();
   const auto measure = [&](const CodecSpec& codec) {
     if (calibration.codecs.contains(codec)) return;
     reducer.run([](Communicator& comm) { comm.barrier(); });
@@ -236,7 +236,7 @@ void measure_codecs(Run& run, const std::vector<CodecSpec>& codecs, bool has_den
     for (const double bits : kMeasuredBits) {
       const CodecSpec at_bits = codec_at(codec, bits);
       measure(at_bits);
-      if (run.comm.rank() != 0 || calibration.byte_shares.contains(at_bits)) continue;
+      if (rank != 0 || calibration.byte_shares.contains(at_bits)) continue;
       calibration.byte_shares[at_bits] =
           measure_byte_shares(at_bits, gradient, calibration.tensors);
     }
@@ -335,45 +335,45 @@ std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choic
                       most);
 }
 
-std::optional<Prediction> predict_run(Run& run) {
-  const auto ranks = static_cast<std::size_t>(run.comm.size());
-  if (!run.exchanges() || run.link.bytes_per_s == 0.0 || run.options.sync_bn ||
-      run.schedule.epochs == 0 || ranks > kMostPredictedRanks) {
+std::optional<Prediction> predict_run(const RunPlan& plan, int rank, const CpuShare& share,
+                                      Replica& replica, Loader& images) {
+  if (!plan.exchanges() || plan.link.bytes_per_s == 0.0 || plan.options.sync_bn ||
+      plan.schedule.epochs == 0 || plan.ranks > kMostPredictedRanks) {
     return std::nullopt;
   }
   Calibration calibration;
-  calibration.tensors = run.replica->tensor_slots();
-  calibration.shares_processor = run.device->kind() == DeviceKind::cpu;
-  calibration.cores_per_rank = run.share.cores_per_rank;
-  calibration.steps = rehearse_steps(*run.replica, *run.train_loader, {.steps = 5, .seconds = 2.0});
+  calibration.tensors = replica.tensor_slots();
+  calibration.shares_processor = replica.device().kind() == DeviceKind::cpu;
+  calibration.cores_per_rank = share.cores_per_rank;
+  calibration.steps = rehearse_steps(replica, images, {.steps = 5, .seconds = 2.0});
   StepChoice choice;
-  choice.buckets = run.replica->sync().buckets();
+  choice.buckets = replica.sync().buckets();
   std::vector<CodecSpec> codecs = {CodecSpec::exact()};
   for (const Bucket& bucket : choice.buckets) codecs.push_back(bucket.codec);
-  choice.limits = run.options.compress.limits;
-  measure_codecs(run, codecs, choice.limits && choice.limits->allows_dense, calibration);
-  const Reducer& reducer = run.replica->sync().reducer();
-  choice.topology = run.options.topology;
+  choice.limits = plan.options.compress.limits;
+  measure_codecs(replica, rank, codecs, choice.limits && choice.limits->allows_dense, calibration);
+  const Reducer& reducer = replica.sync().reducer();
+  choice.topology = plan.options.topology;
   choice.hosts.assign(reducer.hosts().begin(), reducer.hosts().end());
-  if (run.options.throttle.bit_per_s == 0) {
-    choice.ports = run.replica->sync().reducer().run(
-        [&](Communicator& comm) { return measure_ports(comm, run.link, choice.hosts); });
+  if (plan.options.throttle.bit_per_s == 0) {
+    choice.ports = replica.sync().reducer().run(
+        [&](Communicator& comm) { return measure_ports(comm, plan.link, choice.hosts); });
   } else {
     // Each rank has a link of its own.
     std::iota(choice.hosts.begin(), choice.hosts.end(), 0);
-    choice.ports = NetworkPorts::alike(ranks, throttled_rate(run), run.link.latency_s);
+    choice.ports = NetworkPorts::alike(plan.ranks, throttled_rate(plan), plan.link.latency_s);
   }
   choice.window = reducer.window();
-  choice.overlaps = run.options.overlap;
+  choice.overlaps = plan.options.overlap;
   // Where rounds begin later, the run begins with an exchange at every step, which is predicted.
-  if (run.rounds.has_rounds() && !run.rounds.is_auto() && run.rounds.from == 1) {
-    choice.round_delay = static_cast<double>(run.options.sync_delay);
+  if (plan.rounds.has_rounds() && !plan.rounds.is_auto() && plan.rounds.from == 1) {
+    choice.round_delay = static_cast<double>(plan.options.sync_delay);
     // The last round of an epoch may be shorter.
-    const std::size_t steps = run.train_loader->steps(), length = run.rounds.steps;
+    const std::size_t steps = images.steps(), length = plan.rounds.steps;
     choice.round_steps =
         static_cast<double>(steps) / static_cast<double>((steps + length - 1) / length);
   }
-  if (run.comm.rank() != 0) return std::nullopt;
+  if (rank != 0) return std::nullopt;
   return predict_step(calibration, choice);
 }
 

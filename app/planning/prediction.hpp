@@ -11,7 +11,9 @@
 
 #include "app/planning/codec_costs.hpp"
 #include "app/planning/rehearsal.hpp"
-#include "app/training/run_setup.hpp"
+#include "app/process/process.hpp"
+#include "app/training/replica.hpp"
+#include "app/training/run_plan.hpp"
 #include "comm/network/fluid_network.hpp"
 #include "comm/network/step_simulation.hpp"
 #include "comm/rate/auto_rate.hpp"
@@ -40,8 +42,8 @@ struct Calibration {
 // on all ranks at the same time, as in an exchange. One with bits= is measured at several bits, and
 // `has_dense`: so are the dense forms that auto may send. Rank 0 also measures where one with bits=
 // spends its bytes, while the others wait.
-void measure_codecs(Run& run, const std::vector<CodecSpec>& codecs, bool has_dense,
-                    Calibration& calibration);
+void measure_codecs(Replica& replica, int rank, const std::vector<CodecSpec>& codecs,
+                    bool has_dense, Calibration& calibration);
 
 // What is to be predicted.
 struct StepChoice {
@@ -92,6 +94,8 @@ struct Prediction {
 // measured, where layers gather floats of all ranks (--sync-bn), and with more ranks than
 // kMostPredictedRanks, which would take long to simulate.
 inline constexpr std::size_t kMostPredictedRanks = 32;
-[[nodiscard]] std::optional<Prediction> predict_run(Run& run);
+[[nodiscard]] std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
+                                                    const CpuShare& share, Replica& replica,
+                                                    Loader& images);
 
 }  // namespace dp

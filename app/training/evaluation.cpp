@@ -33,8 +33,8 @@ class AveragedWeights {
   SyncPolicy& policy_;
 };
 
-EvaluationResult sum_over_ranks(Run& run, const LossSums& mine) {
-  return run.replica->sync().reducer().run([&](Communicator& comm) {
+EvaluationResult sum_over_ranks(Replica& replica, const LossSums& mine) {
+  return replica.sync().reducer().run([&](Communicator& comm) {
     std::array<std::int64_t, 3> counts = {mine.correct, mine.samples, StopNotice::wish() ? 1 : 0};
     const double loss = comm.all_sum(mine.loss);
     comm.all_sum(counts);
@@ -75,64 +75,68 @@ void add_result(std::span<const float> logits, std::int32_t label, LossSums& sum
 
 }  // namespace
 
-void average_statistics(Run& run) {
-  net::Parameters& parameters = run.replica->network().parameters();
-  const std::vector<float> mine = to_host(*run.device, parameters.training_statistics());
+void average_statistics(Replica& replica) {
+  net::Parameters& parameters = replica.network().parameters();
+  const std::vector<float> mine = to_host(replica.device(), parameters.training_statistics());
   std::vector<double> sums(mine.begin(), mine.end());
-  run.replica->sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+  int ranks = 1;
+  replica.sync().reducer().run([&](Communicator& comm) {
+    comm.all_sum(sums);
+    ranks = comm.size();
+  });
   std::vector<float> mean(sums.size());
   for (std::size_t i = 0; i < mean.size(); ++i) {
-    mean[i] = static_cast<float>(sums[i] / static_cast<double>(run.comm.size()));
+    mean[i] = static_cast<float>(sums[i] / ranks);
   }
-  run.device->upload(parameters.evaluation_statistics().data(), mean.data(),
-                     mean.size() * sizeof(float));
+  replica.device().upload(parameters.evaluation_statistics().data(), mean.data(),
+                          mean.size() * sizeof(float));
 }
 
-EvaluationResult evaluate(Run& run) {
-  const AveragedWeights averaged(*run.replica);
-  average_statistics(run);
+EvaluationResult evaluate(Replica& replica, Loader& images) {
+  const AveragedWeights averaged(replica);
+  average_statistics(replica);
   LossSums sums;
-  run.test_loader->start_epoch(0);
-  for (std::size_t s = 0; s < run.test_loader->steps(); ++s) {
-    run.replica->load(run.test_loader->next());
-    sums += run.replica->evaluate();
+  images.start_epoch(0);
+  for (std::size_t s = 0; s < images.steps(); ++s) {
+    replica.load(images.next());
+    sums += replica.evaluate();
   }
-  return sum_over_ranks(run, sums);
+  return sum_over_ranks(replica, sums);
 }
 
-EvaluationResult evaluate_augmented(Run& run) {
-  const AveragedWeights averaged(*run.replica);
-  average_statistics(run);
-  const std::size_t classes = run.replica->network().classes();
+EvaluationResult evaluate_augmented(const Options& options, Replica& replica, Loader& images) {
+  const AveragedWeights averaged(replica);
+  average_statistics(replica);
+  const std::size_t classes = replica.network().classes();
   std::vector<float> sums;  // of this rank's images, a row of weighted logits each
   std::vector<std::int32_t> labels;
-  for (const View& view : views_of(run.options)) {
+  for (const View& view : views_of(options)) {
     const bool is_first = labels.empty();
-    run.test_loader->set_view(view.augmentation);
-    run.test_loader->start_epoch(0);
+    images.set_view(view.augmentation);
+    images.start_epoch(0);
     std::size_t at = 0;
-    for (std::size_t s = 0; s < run.test_loader->steps(); ++s) {
-      const Batch& batch = run.test_loader->next();
+    for (std::size_t s = 0; s < images.steps(); ++s) {
+      const Batch& batch = images.next();
       if (is_first) {
         labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
         sums.resize(labels.size() * classes);
       }
-      run.replica->load(batch);
-      for (const float logit : run.replica->logits()) sums[at++] += view.weight * logit;
+      replica.load(batch);
+      for (const float logit : replica.logits()) sums[at++] += view.weight * logit;
     }
     DP_ASSERT(at == sums.size(), "{} logits of {}", at, sums.size());
   }
-  run.test_loader->set_view({});
+  images.set_view({});
   LossSums mine;
   for (std::size_t i = 0; i < labels.size(); ++i) {
     add_result(std::span(sums).subspan(i * classes, classes), labels[i], mine);
   }
-  return sum_over_ranks(run, mine);
+  return sum_over_ranks(replica, mine);
 }
 
-WeightSet collect_evaluated_weights(Run& run) {
-  const AveragedWeights averaged(*run.replica);
-  return collect_weights(*run.device, run.replica->network());
+WeightSet collect_evaluated_weights(Replica& replica) {
+  const AveragedWeights averaged(replica);
+  return collect_weights(replica.device(), replica.network());
 }
 
 }  // namespace dp

@@ -1,18 +1,21 @@
 // The model's results on the test images, between epochs. Nothing here changes the weights.
 #pragma once
 
+#include "app/options/options.hpp"
 #include "app/output/recorder.hpp"
-#include "app/training/run_setup.hpp"
+#include "app/training/replica.hpp"
+#include "app/training/weights.hpp"
+#include "io/images/loader.hpp"
 
 namespace dp {
 
 // Collective. The statistics for evaluation become the mean over ranks of the running statistics.
 // Each rank's own statistics do not change.
-void average_statistics(Run& run);
+void average_statistics(Replica& replica);
 
 // Collective. With the averaged weights, if the run has any, and the mean over ranks of the running
 // statistics.
-[[nodiscard]] EvaluationResult evaluate(Run& run);
+[[nodiscard]] EvaluationResult evaluate(Replica& replica, Loader& images);
 
 // Collective. Test-time augmentation (--test-augment): every image is shown several times, and the
 // logits are averaged before the loss is computed and the class chosen.
@@ -20,10 +23,11 @@ void average_statistics(Run& run);
 //     shift    a half from mirror; the other half from the image moved by a pixel up and left, and
 //              by a pixel down and right, each as it is and mirrored. What comes in at
 //              the edges is what --augment on:fill= says
-[[nodiscard]] EvaluationResult evaluate_augmented(Run& run);
+[[nodiscard]] EvaluationResult evaluate_augmented(const Options& options, Replica& replica,
+                                                  Loader& images);
 
 // All tensors as evaluate() uses them. Not collective; the statistics are those of the last call of
 // average_statistics() or evaluate().
-[[nodiscard]] WeightSet collect_evaluated_weights(Run& run);
+[[nodiscard]] WeightSet collect_evaluated_weights(Replica& replica);
 
 }  // namespace dp

@@ -21,10 +21,10 @@ std::string tensor_at(const net::Parameters& parameters, std::size_t place) {
 
 }  // namespace
 
-std::string describe_own_not_finite(Run& run) {
-  net::Parameters& parameters = run.replica->network().parameters();
-  const std::string who = fmt::format("rank {}", run.comm.rank());
-  const std::vector<float> gradient = to_host(*run.device, parameters.gradients());
+std::string describe_own_not_finite(Replica& replica, const Communicator& comm) {
+  net::Parameters& parameters = replica.network().parameters();
+  const std::string who = fmt::format("rank {}", comm.rank());
+  const std::vector<float> gradient = to_host(replica.device(), parameters.gradients());
   const auto first =
       std::ranges::find_if(gradient, [](float value) { return !std::isfinite(value); });
   if (first == gradient.end()) return who;  // the loss was not finite
@@ -32,17 +32,18 @@ std::string describe_own_not_finite(Run& run) {
   return fmt::format("{}, first in {}", who, tensor_at(parameters, place));
 }
 
-std::string describe_not_finite(Run& run, const StepVerdict& verdict) {
-  net::Parameters& parameters = run.replica->network().parameters();
-  const std::vector<std::uint64_t> places = run.replica->sync().reducer().run(
-      [&](Communicator& comm) { return comm.all_gather(std::uint64_t{verdict.first_not_finite}); });
+std::string describe_not_finite(Replica& replica, const Communicator& comm,
+                                const StepVerdict& verdict) {
+  net::Parameters& parameters = replica.network().parameters();
+  const std::vector<std::uint64_t> places = replica.sync().reducer().run(
+      [&](Communicator& c) { return c.all_gather(std::uint64_t{verdict.first_not_finite}); });
   const auto is_bad = [](std::uint64_t place) { return place != kNowhere; };
   const auto first = std::ranges::find_if(places, is_bad);
   // Each input was finite, and a sum was not.
   if (first == places.end()) return "no rank alone, but in the sum of all";
   const auto rank = static_cast<std::size_t>(first - places.begin());
   std::string text = fmt::format("rank {}", rank);
-  if (run.comm.size() > 1) text += fmt::format(" on host {}", run.comm.hosts()[rank]);
+  if (comm.size() > 1) text += fmt::format(" on host {}", comm.hosts()[rank]);
   text += fmt::format(", first in {}", tensor_at(parameters, *first));
   const auto others = std::ranges::count_if(places, is_bad) - 1;
   if (others > 0) text += fmt::format(" (and on {} more)", others);

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "app/training/run_setup.hpp"
+#include "app/training/replica.hpp"
 #include "comm/reducer/reducer.hpp"
 
 namespace dp {
@@ -11,8 +11,9 @@ namespace dp {
 // Collective, after an exchange. "rank 2 on host node3, first in layer1.0.conv1.weight": the lowest
 // such rank, and the first tensor in the order in which gradients are sent (the last layer's
 // first).
-[[nodiscard]] std::string describe_not_finite(Run& run, const StepVerdict& verdict);
+[[nodiscard]] std::string describe_not_finite(Replica& replica, const Communicator& comm,
+                                              const StepVerdict& verdict);
 // The same of this rank's own gradient, which was not exchanged.
-[[nodiscard]] std::string describe_own_not_finite(Run& run);
+[[nodiscard]] std::string describe_own_not_finite(Replica& replica, const Communicator& comm);
 
 }  // namespace dp

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <span>
 
-#include "app/checkpoint/fingerprint.hpp"
 #include "app/checkpoint/run_state.hpp"
 #include "comm/mpi/send_bytes.hpp"
 #include "kernels/base/error.hpp"
@@ -91,20 +90,22 @@ void bring_residuals_to_leaders(Device& device, Communicator& comm, const StateL
   write_floats(device, *found, mine);
 }
 
-std::vector<std::string> restore_run(Run& run, const StateList& list, const ResumePoint& point) {
+std::vector<std::string> restore_run(Replica& replica, const StateList& list,
+                                     const ResumePoint& point, const RunFacts& facts,
+                                     bool is_hierarchical) {
   StateSources sources;
   for (const Shard& shard : point.own) sources.own.push_back(&shard);
   sources.replicated = point.replicated ? &*point.replicated : sources.own.at(0);
-  sources.is_same_run = is_same_fleet(point.head, run.facts()) && point.lost.empty();
+  sources.is_same_run = is_same_fleet(point.head, facts) && point.lost.empty();
   std::vector<std::string> unused;
-  Reducer& reducer = run.replica->sync().reducer();
+  Reducer& reducer = replica.sync().reducer();
   reducer.run([&](Communicator& comm) {
-    comm.together([&] { unused = restore_state(*run.device, list, sources); });
+    comm.together([&] { unused = restore_state(replica.device(), list, sources); });
     if (sources.is_same_run) return;
-    average_own(*run.device, comm, list, !point.own.empty());
-    run.replica->policy().merge_ranks(comm, point.own.size());
-    if (run.options.topology == "hierarchical") {
-      bring_residuals_to_leaders(*run.device, comm, list, reducer.hosts());
+    average_own(replica.device(), comm, list, !point.own.empty());
+    replica.policy().merge_ranks(comm, point.own.size());
+    if (is_hierarchical) {
+      bring_residuals_to_leaders(replica.device(), comm, list, reducer.hosts());
     }
   });
   std::vector<std::string> lines;

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "app/checkpoint/fingerprint.hpp"
 #include "app/checkpoint/resume.hpp"
-#include "app/training/run_setup.hpp"
+#include "app/training/replica.hpp"
 #include "kernels/base/state.hpp"
 
 namespace dp {
@@ -15,8 +16,9 @@ namespace dp {
 // r mod P and, with the topology hierarchical, on to the leader of its host, since nobody else
 // encodes. A rank without a part takes the mean of the others' running statistics, and begins with
 // empty residuals. Returns lines for the user: what is lost, and what has no place any more.
-[[nodiscard]] std::vector<std::string> restore_run(Run& run, const StateList& list,
-                                                   const ResumePoint& point);
+[[nodiscard]] std::vector<std::string> restore_run(Replica& replica, const StateList& list,
+                                                   const ResumePoint& point, const RunFacts& facts,
+                                                   bool is_hierarchical);
 
 // Collective, the last part of it: every rank's residual is added to that of the lowest rank of its
 // host, and is zero then. `hosts` has each rank's host as a number.

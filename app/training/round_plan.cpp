@@ -31,12 +31,12 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
   const std::size_t before = std::max<std::size_t>(schedule_.steps, 1);
   std::size_t steps = before;
   std::string why;
-  const auto warm_up = checked_cast<std::size_t>(run_.options.compress_warmup);
-  if (epoch > warm_up && last.exchanges > 0 && run_.exchanges()) {
+  const auto warm_up = checked_cast<std::size_t>(plan_.options.compress_warmup);
+  if (epoch > warm_up && last.exchanges > 0 && plan_.exchanges()) {
     const LoopTimes& mine = last.times;
     std::vector<double> sums = {mine.step() - mine.exposed_comm, mine.backward, mine.exposed_comm};
-    run_.replica->sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
-    const double ranks = run_.comm.size();
+    replica_.sync().reducer().run([&](Communicator& comm) { comm.all_sum(sums); });
+    const auto ranks = static_cast<double>(plan_.ranks);
     const double count = ranks * static_cast<double>(last.steps);
     const EpochOfRounds measured = {
         .compute_s = sums[0] / count,
@@ -48,15 +48,15 @@ void RoundPlan::choose(std::size_t epoch, const EpochTally& last) {
     why = fmt::format(": an exchange kept training waiting for {}, and a step computes for {}",
                       format_seconds(measured.exposed_s), format_seconds(measured.compute_s));
   }
-  if (const auto earlier = steps_of(run_.choices.round_steps, epoch)) {
+  if (const auto earlier = steps_of(plan_.choices.round_steps, epoch)) {
     steps = *earlier;
     why = ", as in the earlier run";
   }
   take(chosen_.empty() ? std::to_string(steps) : fmt::format("{},{}", chosen_, steps));
-  run_.recorder->record_round_steps(chosen_);
+  recorder_.record_round_steps(chosen_);
   if (steps == before) return;
-  run_.recorder->say(fmt::format("epoch {}: ranks exchange every {}{}", epoch + 1,
-                                 steps == 1 ? "step" : fmt::format("{} steps", steps), why));
+  recorder_.say(fmt::format("epoch {}: ranks exchange every {}{}", epoch + 1,
+                            steps == 1 ? "step" : fmt::format("{} steps", steps), why));
 }
 
 // The last of the numbers counts, and rounds begin with the first one that is not 1.

@@ -8,14 +8,16 @@
 #include "app/checkpoint/checkpoint_head.hpp"
 #include "app/options/round_schedule.hpp"
 #include "app/output/recorder.hpp"
-#include "app/training/run_setup.hpp"
+#include "app/training/replica.hpp"
+#include "app/training/run_plan.hpp"
 
 namespace dp {
 
 class RoundPlan {
  public:
-  // The run outlives this object.
-  explicit RoundPlan(Run& run) : run_(run), schedule_(run.rounds) {}
+  // All three outlive this object.
+  RoundPlan(const RunPlan& plan, Replica& replica, Recorder& recorder)
+      : plan_(plan), replica_(replica), recorder_(recorder), schedule_(plan.rounds) {}
 
   // The steps of a round in that epoch; 0: gradients are exchanged at every step.
   [[nodiscard]] std::size_t steps_in(std::size_t epoch) const {
@@ -32,7 +34,9 @@ class RoundPlan {
  private:
   void take(std::string steps);
 
-  Run& run_;
+  const RunPlan& plan_;
+  Replica& replica_;
+  Recorder& recorder_;
   RoundSchedule schedule_;
   std::string chosen_;  // a number for each epoch so far, joined by commas
 };

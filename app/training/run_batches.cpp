@@ -1,7 +1,6 @@
 #include "app/training/run_batches.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -15,33 +14,41 @@
 
 namespace dp {
 
-double Run::rate_factor(double times) const {
-  switch (options.lr_scaling) {
-    case Options::LrScaling::linear:
-      return times;
-    case Options::LrScaling::sqrt:
-      return std::sqrt(times);
-    case Options::LrScaling::none:
-      break;
+void check_batches(const Options& options, std::size_t global_batch, std::size_t ranks,
+                   bool goes_on) {
+  const std::size_t least = ranks * checked_cast<std::size_t>(options.accumulate);
+  if (goes_on && global_batch < least) {
+    throw_error(
+        ErrorKind::usage,
+        "{} ranks: the run in --checkpoint {} has {} images in a step, and every rank needs "
+        "one{}; start at most {} ranks",
+        ranks, options.checkpoint, global_batch,
+        options.accumulate > 1 ? " in each of its parts" : "",
+        global_batch / checked_cast<std::size_t>(options.accumulate));
   }
-  return 1.0;
+  if (options.batch_schedule.all(global_batch).front() < least) {
+    throw_error(ErrorKind::usage,
+                "--batch-schedule {}: must have batches of {} images or more, so that each rank "
+                "has an image in a step",
+                options.batch_schedule.given, least);
+  }
 }
 
 // How many images a rank computes at once: the largest batch of the schedule if that fits into
 // memory, else half of it and so on. Rank 0 decides. With --accumulate a part keeps its size.
-void plan_parts(Run& run) {
-  const auto ranks = static_cast<std::size_t>(run.comm.size());
-  const std::size_t least = (run.test_batch() + ranks - 1) / ranks;
-  const std::size_t most = (run.batches.all(run.global_batch).back() + ranks - 1) / ranks;
-  std::size_t part = run.options.accumulate > 1 ? least : std::max(least, most);
-  const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
-  together_on_hosts(run.comm, [&] {
-    while (run.comm.rank() == 0 && part > least) {
+std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, std::size_t ranks_here,
+                                Replica& replica) {
+  const std::size_t least = (plan.test_batch() + plan.ranks - 1) / plan.ranks;
+  const std::size_t most =
+      (plan.batches.all(plan.global_batch).back() + plan.ranks - 1) / plan.ranks;
+  std::size_t part = plan.options.accumulate > 1 ? least : std::max(least, most);
+  together_on_hosts(comm, [&] {
+    while (comm.rank() == 0 && part > least) {
       try {
-        run.replica->network().check_memory(part, ranks_here);
+        replica.network().check_memory(part, ranks_here);
         // A GPU says it when memory is allocated.
-        if (run.device->kind() == DeviceKind::cuda) {
-          run.replica->prepare(part, net::Mode::training);
+        if (replica.device().kind() == DeviceKind::cuda) {
+          replica.prepare(part, net::Mode::training);
         }
         break;
       } catch (const OutOfMemory&) {
@@ -49,13 +56,12 @@ void plan_parts(Run& run) {
       }
     }
   });
-  run.largest_part = run.comm.all_gather(part).front();
+  return comm.all_gather(part).front();
 }
 
-std::vector<std::string> norms_of_single_values(const Run& run) {
-  const ImageSource& images = *run.data.train;
+std::vector<std::string> norms_of_single_values(const Options& options, const ImageSource& images) {
   return net::norms_of_single_values(
-      net::make_model(run.options.model, {.image = images.shape(), .classes = images.classes()}));
+      net::make_model(options.model, {.image = images.shape(), .classes = images.classes()}));
 }
 
 std::optional<SingleValues> find_single_values(const std::vector<std::string>& layers,
@@ -103,63 +109,63 @@ std::optional<SingleValues> find_single_values(const std::vector<std::string>& l
                               .goes_on = planned.goes_on})};
 }
 
-void check_single_images(Run& run) {
-  const auto found = find_single_values(norms_of_single_values(run),
-                                        {.options = run.options,
-                                         .samples = run.data.train->count(),
-                                         .ranks = static_cast<std::size_t>(run.comm.size()),
-                                         .global_batch = run.global_batch,
-                                         .largest_part = run.largest_part,
-                                         .goes_on = run.resume.has_value()});
-  if (!found) return;
+std::string check_single_images(const RunPlan& plan, const ImageSource& images, bool goes_on) {
+  const auto found = find_single_values(norms_of_single_values(plan.options, images),
+                                        {.options = plan.options,
+                                         .samples = images.count(),
+                                         .ranks = plan.ranks,
+                                         .global_batch = plan.global_batch,
+                                         .largest_part = plan.largest_part,
+                                         .goes_on = goes_on});
+  if (!found) return {};
   if (found->is_error) throw_error(ErrorKind::usage, "{}", found->text);
-  if (run.comm.rank() == 0) run.progress.warn(found->text);
+  return found->text;
 }
 
 // Plans the exchange, and the network for every batch size that will be used: the full one and the
 // smaller last one, in training and in evaluation. Rank 0 measures algorithms while the others
 // wait, so that nothing disturbs the measurement, and all ranks use its choices.
-void prepare_batch_sizes(Run& run) {
+void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset& data,
+                         std::size_t ranks_here, bool goes_on, Replica& replica) {
+  Device& device = replica.device();
   const auto prepare_size = [&](std::size_t global_batch, net::Mode mode) {
     const bool is_training = mode == net::Mode::training;
-    const Sampler sampler({.samples = (is_training ? run.data.train : run.data.test)->count(),
+    const Sampler sampler({.samples = (is_training ? data.train : data.test)->count(),
                            .global_batch = global_batch,
-                           .rank = static_cast<std::size_t>(run.comm.rank()),
-                           .ranks = static_cast<std::size_t>(run.comm.size()),
-                           .parts = is_training ? run.parts_of(global_batch) : 1,
-                           .seed = run.seed(),
+                           .rank = static_cast<std::size_t>(comm.rank()),
+                           .ranks = plan.ranks,
+                           .parts = is_training ? plan.parts_of(global_batch) : 1,
+                           .seed = plan.seed(),
                            .order = SampleOrder::in_order});
     for (std::size_t part = 0; part < sampler.parts(); ++part) {
-      run.replica->prepare(sampler.rank_samples(0, part), mode);
-      run.replica->prepare(sampler.rank_samples(sampler.steps() - 1, part), mode);
+      replica.prepare(sampler.rank_samples(0, part), mode);
+      replica.prepare(sampler.rank_samples(sampler.steps() - 1, part), mode);
     }
   };
   const auto prepare = [&] {
     for (const net::Mode mode : {net::Mode::training, net::Mode::evaluation}) {
       const bool is_training = mode == net::Mode::training;
-      std::vector<std::size_t> sizes = {run.test_batch()};
-      if (is_training) sizes = run.batches.all(run.global_batch);
+      std::vector<std::size_t> sizes = {plan.test_batch()};
+      if (is_training) sizes = plan.batches.all(plan.global_batch);
       for (const std::size_t size : sizes) prepare_size(size, mode);
     }
-    run.replica->plan_exchange();
+    replica.plan_exchange();
   };
-  together_on_hosts(run.comm, [&] {
-    const auto ranks_here = static_cast<std::size_t>(run.share.ranks_on_host);
-    run.replica->network().check_memory(std::min(run.largest_part, run.data.train->count()),
-                                        ranks_here);
+  together_on_hosts(comm, [&] {
+    replica.network().check_memory(std::min(plan.largest_part, data.train->count()), ranks_here);
   });
-  together_on_hosts(run.comm, [&] {
-    if (run.comm.rank() != 0) return;
+  together_on_hosts(comm, [&] {
+    if (comm.rank() != 0) return;
     prepare();
-    if (run.options.takes_choices_from_a_log() && !run.resume) {
-      check_choices_are_complete(run.options, run.choices, *run.device);
+    if (plan.options.takes_choices_from_a_log() && !goes_on) {
+      check_choices_are_complete(plan.options, plan.choices, device);
     }
   });
-  std::string choices = run.device->tuning().export_text();
-  run.comm.broadcast(choices);
-  together_on_hosts(run.comm, [&] {
-    if (run.comm.rank() == 0) return;
-    run.device->tuning().import_text(choices);
+  std::string choices = device.tuning().export_text();
+  comm.broadcast(choices);
+  together_on_hosts(comm, [&] {
+    if (comm.rank() == 0) return;
+    device.tuning().import_text(choices);
     prepare();
   });
 }

@@ -5,12 +5,22 @@
 #include <optional>
 #include <string>
 #include <vector>
-#include "app/training/run_setup.hpp"
+
+#include "app/training/replica.hpp"
+#include "app/training/run_plan.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "io/images/dataset.hpp"
 
 namespace dp {
 
-// Collective. Decides run.largest_part.
-void plan_parts(Run& run);
+// Throws Error(usage) where a step of that many images, or one that --batch-schedule makes of it,
+// has none for some rank. The batch is a checkpoint's if the run goes on.
+void check_batches(const Options& options, std::size_t global_batch, std::size_t ranks,
+                   bool goes_on);
+
+// Collective. How many images a rank computes at once. ranks_here: of this rank's host.
+[[nodiscard]] std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm,
+                                              std::size_t ranks_here, Replica& replica);
 
 // A run whose steps are looked at. It may be another one than that which looks: a rehearsal has
 // fewer images in a step.
@@ -27,15 +37,18 @@ struct SingleValues {
   std::string text;
 };
 // The layers of batch normalisation that have one value per channel for a single image.
-[[nodiscard]] std::vector<std::string> norms_of_single_values(const Run& run);
+[[nodiscard]] std::vector<std::string> norms_of_single_values(const Options& options,
+                                                              const ImageSource& images);
 // Nothing if no step of the run gives one of these layers a single value.
 [[nodiscard]] std::optional<SingleValues> find_single_values(const std::vector<std::string>& layers,
                                                              const PlannedSteps& planned);
 // When the parts are planned. Throws Error(usage) if batch normalisation has a single value in
-// every step, and warns on rank 0 if it has in some.
-void check_single_images(Run& run);
+// every step. Returns a warning if it has in some; otherwise it is empty.
+[[nodiscard]] std::string check_single_images(const RunPlan& plan, const ImageSource& images,
+                                              bool goes_on);
 
 // Collective. Plans the exchange, and the network for every batch size that will be used.
-void prepare_batch_sizes(Run& run);
+void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset& data,
+                         std::size_t ranks_here, bool goes_on, Replica& replica);
 
 }  // namespace dp

@@ -5,7 +5,6 @@
 #include <exception>
 #include <filesystem>
 
-#include "app/output/recorder.hpp"
 #include "app/process/build_info.hpp"
 #include "app/process/rank_main.hpp"
 #include "app/training/run_options.hpp"
@@ -14,64 +13,66 @@ namespace dp {
 namespace {
 
 // Without an exchange nobody else has what a rank has learnt.
-void check_own_models(const Run& run) {
-  if (run.options.exchange) return;
-  const CheckpointId& id = run.resume->checkpoint;
-  if (id.ranks != static_cast<std::uint32_t>(run.comm.size())) {
+void check_own_models(const RunPlan& plan, const ResumePoint& point) {
+  if (plan.options.exchange) return;
+  const CheckpointId& id = point.checkpoint;
+  if (id.ranks != plan.ranks) {
     throw_error(ErrorKind::usage,
                 "--exchange off: every rank trains its own model, and the run in --checkpoint {} "
                 "had {} ranks; start as many, not {}",
-                run.options.checkpoint, id.ranks, run.comm.size());
+                plan.options.checkpoint, id.ranks, plan.ranks);
   }
-  if (!run.resume->lost.empty()) {
+  if (!point.lost.empty()) {
     throw_error(ErrorKind::data,
                 "--checkpoint {}: the part of rank {} is lost, and with --exchange off nobody else "
                 "has its model",
-                run.options.checkpoint, run.resume->lost.front());
+                plan.options.checkpoint, point.lost.front());
   }
 }
 
 }  // namespace
 
-void find_checkpoint(Run& run) {
+void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheckpoint& checkpoint) {
+  const Options& options = plan.options;
   // Ranks of an earlier run may take so long to notice that it has ended.
-  const double patience_s = std::min(15.0, run.options.comm_timeout_s);
-  const std::string& folder = run.options.checkpoint;
-  run.attempt = draw_attempt(run.comm);
+  const double patience_s = std::min(15.0, options.comm_timeout_s);
+  const std::string& folder = options.checkpoint;
+  checkpoint.attempt = draw_attempt(comm);
   std::exception_ptr why_not;
-  together(run.comm, kDptrainNames, [&] {
+  together(comm, kDptrainNames, [&] {
     try {
       prepare_checkpoint_folder(folder);
     } catch (const Error&) {
-      if (!run.options.resume) throw;
+      if (!options.resume) throw;
       why_not = std::current_exception();
     }
     std::error_code ignored;
     if (why_not && !std::filesystem::is_directory(folder, ignored)) return;
-    run.checkpoint_lock.emplace(folder, run.attempt, std::chrono::duration<double>(patience_s));
+    checkpoint.lock.emplace(folder, checkpoint.attempt, std::chrono::duration<double>(patience_s));
   });
-  run.resume = find_resume_point(run.options, run.comm);
-  if (!run.resume) {
+  checkpoint.resume = find_resume_point(options, comm);
+  if (!checkpoint.resume) {
     // A host whose disk cannot be written by now ends no run that goes on: it is told with the next
     // checkpoint.
-    if (run.options.resume) {
-      together(run.comm, kDptrainNames, [&] {
+    if (options.resume) {
+      together(comm, kDptrainNames, [&] {
         if (why_not) std::rethrow_exception(why_not);
       });
     }
     return;
   }
-  const CheckpointHead& head = run.resume->head;
-  together(run.comm, kDptrainNames, [&] {
-    check_own_models(run);
-    run.resume_notes = compare_options(head, run.options);
-    run.has_other_schedule = !run.resume_notes.empty();
-    run.planned_ranks = head.number("planned_ranks");
-    run.choices.bucket_bytes = head.number("bucket_bytes");
-    run.choices.exchange_path = head.get("exchange_path");
-    run.choices.auto_sends_velocities = head.number("auto_sends_velocities") != 0;
-    const Shard& any = run.resume->own.empty() ? *run.resume->replicated : run.resume->own[0];
-    run.device->tuning().import_text(any.text("algorithms"));
+  const CheckpointHead& head = checkpoint.resume->head;
+  together(comm, kDptrainNames, [&] {
+    check_own_models(plan, *checkpoint.resume);
+    checkpoint.notes = compare_options(head, options);
+    checkpoint.has_other_schedule = !checkpoint.notes.empty();
+    plan.planned_ranks = head.number("planned_ranks");
+    plan.choices.bucket_bytes = head.number("bucket_bytes");
+    plan.choices.exchange_path = head.get("exchange_path");
+    plan.choices.auto_sends_velocities = head.number("auto_sends_velocities") != 0;
+    const Shard& any =
+        checkpoint.resume->own.empty() ? *checkpoint.resume->replicated : checkpoint.resume->own[0];
+    device.tuning().import_text(any.text("algorithms"));
   });
 }
 
@@ -91,34 +92,24 @@ std::vector<std::string> compare_machine(Communicator& comm, const ResumePoint& 
   return told;
 }
 
-void compare_with_checkpoint(Run& run) {
-  for (const std::string& line : compare_machine(run.comm, *run.resume, run.options, run.facts())) {
-    run.resume_notes.push_back(line);
-  }
-}
-
-bool Run::sends_velocities() const {
-  return choices.auto_sends_velocities.value_or(auto_sends_velocities(options, device->kind()));
-}
-
-CheckpointHead Run::head() {
+CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts, const GradientSync& sync) {
   CheckpointHead head;
-  add_options(head, options);
-  add_facts(head, facts());
-  head.set("planned_ranks", planned_ranks);
-  head.set("global_batch", global_batch);
-  head.set("bucket_bytes", replica->sync().bucket_bytes());
-  head.set("exchange_path", replica->sync().path());
+  add_options(head, plan.options);
+  add_facts(head, facts);
+  head.set("planned_ranks", plan.planned_ranks);
+  head.set("global_batch", plan.global_batch);
+  head.set("bucket_bytes", sync.bucket_bytes());
+  head.set("exchange_path", sync.path());
   // Also where the run goes on with another device: velocities are a part of its state.
-  head.set("auto_sends_velocities", sends_velocities() ? 1 : 0);
+  head.set("auto_sends_velocities", plan.sends_velocities ? 1 : 0);
   return head;
 }
 
-RunFacts Run::facts() const {
+RunFacts collect_facts(const Communicator& comm, const Device& device, std::uint64_t data_hash) {
   return {.ranks = comm.hosts().size(),
           .hosts = comm.hosts(),
-          .device = device->description(),
-          .device_kind = device->kind() == DeviceKind::cuda ? "cuda" : "cpu",
+          .device = device.description(),
+          .device_kind = device.kind() == DeviceKind::cuda ? "cuda" : "cpu",
           .mpi_version = mpi_version(),
           .build = fmt::format("{}, build {}", build_name(), build_id()),
           .data_hash = data_hash};

@@ -1,19 +1,33 @@
-// The device of a run: which one, that all ranks have the same kind, and a watch over a GPU's
-// waits.
+// The machine of a rank: its share of the processors, the device that computes, and a watch over a
+// GPU's waits.
 #pragma once
 
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
 #include "app/options/options.hpp"
+#include "app/process/device_watch.hpp"
+#include "app/process/process.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "kernels/device.hpp"
 #include "kernels/tensor.hpp"
 
 namespace dp {
 
-struct Run;
-
 [[nodiscard]] DataType activation_type(const Options& options);
-// Makes this rank's. Throws Error(usage) or Error(device).
-void choose_device(Run& run);
-// Collective. A run trains on one kind of device, because kinds differ in the last bits of their
-// arithmetic.
-void agree_on_device(Run& run);
+
+struct RankMachine {
+  // Collective. A run trains on one kind of device, because kinds differ in the last bits of their
+  // arithmetic. All ranks throw the same AgreedError.
+  RankMachine(const Options& options, Communicator& comm);
+
+  CpuShare share;
+  std::optional<DeviceWatch> watch;  // of a GPU; sees the waits of its destructor, too
+  std::unique_ptr<Device> device;
+  std::size_t ranks_on_gpu = 1;  // of this host, on the same GPU as this one
+  std::string why_no_gpu;        // if --device auto has found no usable GPU
+};
 
 }  // namespace dp

@@ -98,10 +98,10 @@ net::ScheduleOptions schedule_options(const Options& options, double scaling,
 }
 
 std::optional<RoundOptions> round_options(const Options& options, const RoundSchedule& rounds,
-                                          int ranks) {
+                                          std::size_t ranks) {
   if (!rounds.has_rounds()) return std::nullopt;
   return RoundOptions{
-      .ranks = checked_cast<std::size_t>(ranks),
+      .ranks = ranks,
       .outer = {.learning_rate = options.outer_lr, .momentum = options.outer_momentum},
       .delay = checked_cast<std::size_t>(options.sync_delay)};
 }

@@ -33,7 +33,8 @@ namespace dp {
                                                                 const ImageShape& shape);
 // Nothing where gradients are exchanged at every step.
 [[nodiscard]] std::optional<RoundOptions> round_options(const Options& options,
-                                                        const RoundSchedule& rounds, int ranks);
+                                                        const RoundSchedule& rounds,
+                                                        std::size_t ranks);
 
 // The names in a list with commas; empty ones are left out.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& list);

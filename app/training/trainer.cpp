@@ -27,7 +27,7 @@ Trainer::Trainer(const Options& options, Communicator& comm, Progress& progress)
       options_(options),
       replica_(*run_.replica),
       recorder_(*run_.recorder),
-      rounds_(run_) {}
+      rounds_(run_.plan, replica_, recorder_) {}
 
 std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
   recorder_.print_start();
@@ -35,37 +35,37 @@ std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
   if (options_.has_checkpoints()) begin_checkpoints();
   const std::size_t first_epoch = resume();
   RunStatus::say_start(global_step_);
-  for (std::size_t epoch = first_epoch; epoch < run_.schedule.epochs; ++epoch) {
+  for (std::size_t epoch = first_epoch; epoch < run_.plan.schedule.epochs; ++epoch) {
     epoch_clock_.lap();
     train_epoch(epoch);
     if (must_stop_ && tally_.steps < tally_.steps_of_epoch) stop();
     note_loss(epoch);
     const double epoch_s = tally_.earlier_s + epoch_clock_.lap();
     check_replicas();
-    const EvaluationResult result = evaluate(run_);
+    const EvaluationResult result = evaluate(replica_, *run_.test_loader);
     tally_.gaps = replica_.sync().take_delivery_gaps();
     recorder_.record_epoch(tally_, epoch_s, result, epoch_clock_.lap());
     tell_bad_images();
     if (run_.exporter) export_weights(result);
     is_between_epochs_ = true;
-    if ((must_stop_ || result.stop_wishes > 0) && epoch + 1 < run_.schedule.epochs) stop();
+    if ((must_stop_ || result.stop_wishes > 0) && epoch + 1 < run_.plan.schedule.epochs) stop();
     checkpoint_if_due(true);
   }
   if (checkpoints_) end_checkpoints();
-  if (first_epoch > 0 && first_epoch >= run_.schedule.epochs) {
-    recorder_.say(fmt::format("all {} epochs have been trained before", run_.schedule.epochs));
+  if (first_epoch > 0 && first_epoch >= run_.plan.schedule.epochs) {
+    recorder_.say(fmt::format("all {} epochs have been trained before", run_.plan.schedule.epochs));
     if (options_.export_file != "none") {
       tally_.epoch = first_epoch - 1;
-      const EvaluationResult result = evaluate(run_);
+      const EvaluationResult result = evaluate(replica_, *run_.test_loader);
       if (run_.exporter) export_weights(result);
     }
   }
-  if (run_.schedule.epochs == 0) {
-    recorder_.say_evaluation(evaluate(run_));
+  if (run_.plan.schedule.epochs == 0) {
+    recorder_.say_evaluation(evaluate(replica_, *run_.test_loader));
     tell_bad_images();
   }
   if (options_.test_augment != Options::TestAugment::off) {
-    recorder_.record_test_augmentation(evaluate_augmented(run_));
+    recorder_.record_test_augmentation(evaluate_augmented(options_, replica_, *run_.test_loader));
   }
   if (run_.trace && !run_.trace->is_written()) write_trace();
   recorder_.finish();
@@ -95,7 +95,7 @@ void Trainer::train_epoch(std::size_t epoch) {
   replica_.clock().begin();
   is_loaded_ = false;
   for (std::size_t s = tally_.steps; s < loader.steps(); ++s) {
-    StopNotice::set_place(epoch + 1, run_.schedule.epochs, s + 1, loader.steps());
+    StopNotice::set_place(epoch + 1, run_.plan.schedule.epochs, s + 1, loader.steps());
     step();
     if (must_stop_) return;
     // A checkpoint at the end of an epoch comes when the epoch has been evaluated.
@@ -106,26 +106,26 @@ void Trainer::train_epoch(std::size_t epoch) {
 // The size of this epoch's steps; a schedule may change it.
 void Trainer::plan_batch(std::size_t epoch) {
   const std::size_t before = batch_;
-  batch_ = run_.batches.batch_of(epoch, run_.global_batch, first_loss_, last_loss_);
-  const std::size_t parts = run_.parts_of(batch_);
+  batch_ = run_.plan.batches.batch_of(epoch, run_.plan.global_batch, first_loss_, last_loss_);
+  const std::size_t parts = run_.plan.parts_of(batch_);
   run_.train_loader->set_batch(batch_, parts);
   if (before == 0 || batch_ == before) return;
-  const double growth = static_cast<double>(batch_) / static_cast<double>(run_.global_batch);
+  const double growth = static_cast<double>(batch_) / static_cast<double>(run_.plan.global_batch);
   std::string why;
-  if (run_.batches.kind == BatchSchedule::Kind::dynamic) {
+  if (run_.plan.batches.kind == BatchSchedule::Kind::dynamic) {
     why = fmt::format("; the training loss was {:.3f} in epoch 1 and {:.3f} in epoch {}",
                       first_loss_, last_loss_, epoch);
   }
   recorder_.say(fmt::format(
       "epoch {}: {} images per step instead of {} ({} ranks, {} part{} each), learning rate x "
       "{:.3g}{}",
-      epoch + 1, batch_, before, run_.comm.size(), parts, parts == 1 ? "" : "s",
-      run_.rate_factor(growth), why));
+      epoch + 1, batch_, before, run_.plan.ranks, parts, parts == 1 ? "" : "s",
+      run_.plan.rate_factor(growth), why));
 }
 
 // What a dynamic schedule reads: the mean loss of the epoch over all ranks.
 void Trainer::note_loss(std::size_t epoch) {
-  if (run_.batches.kind != BatchSchedule::Kind::dynamic) return;
+  if (run_.plan.batches.kind != BatchSchedule::Kind::dynamic) return;
   const LossSums& mine = tally_.loss;
   last_loss_ = replica_.sync().reducer().run([&](Communicator& comm) {
     const double loss = comm.all_sum(mine.loss);
@@ -182,7 +182,7 @@ void Trainer::load_ahead(bool is_last) {
 // Where this step begins (offset 0) or ends (1), in steps of the first epoch's length. Exactly the
 // number of the step if all epochs have as many.
 double Trainer::place_in_run(std::size_t offset) const {
-  const auto per_epoch = static_cast<double>(run_.schedule.steps_per_epoch);
+  const auto per_epoch = static_cast<double>(run_.plan.schedule.steps_per_epoch);
   return static_cast<double>(tally_.epoch) * per_epoch +
          static_cast<double>(tally_.steps + offset) *
              (per_epoch / static_cast<double>(tally_.steps_of_epoch));
@@ -198,17 +198,18 @@ StepPlace Trainer::place_of_step() const {
 
 // What a batch of another size than the first one's makes of the rate.
 double Trainer::batch_factor() const {
-  return run_.rate_factor(static_cast<double>(batch_) / static_cast<double>(run_.global_batch));
+  return run_.plan.rate_factor(static_cast<double>(batch_) /
+                               static_cast<double>(run_.plan.global_batch));
 }
 
 // The rate of the running step.
 double Trainer::learning_rate() const {
-  return net::learning_rate_at(run_.schedule, place_in_run(0)) * batch_factor();
+  return net::learning_rate_at(run_.plan.schedule, place_in_run(0)) * batch_factor();
 }
 
 double Trainer::all_steps() const {
-  return static_cast<double>(run_.schedule.steps_per_epoch) *
-         static_cast<double>(run_.schedule.epochs);
+  return static_cast<double>(run_.plan.schedule.steps_per_epoch) *
+         static_cast<double>(run_.plan.schedule.epochs);
 }
 
 // Whether the parameters are updated. A gradient that is not finite would spoil them, so its step
@@ -222,9 +223,10 @@ bool Trainer::judge(const StepVerdict& verdict) {
     return true;
   }
   const bool is_of_all = !tally_.is_judged_alone;
-  recorder_.note_skipped_step(
-      global_step_, is_of_all ? describe_not_finite(run_, verdict) : describe_own_not_finite(run_),
-      is_of_all);
+  recorder_.note_skipped_step(global_step_,
+                              is_of_all ? describe_not_finite(replica_, run_.comm, verdict)
+                                        : describe_own_not_finite(replica_, run_.comm),
+                              is_of_all);
   ++tally_.skipped_steps;
   if (!is_of_all) ++tally_.own_skipped_steps;
   if (++skipped_in_a_row_ < kMostSkippedSteps) return false;
@@ -240,9 +242,9 @@ bool Trainer::judge(const StepVerdict& verdict) {
 // After an exchange that is lost all ranks have gone back to where it began.
 void Trainer::note_exchanges(const SyncResult& result) {
   tally_.has_exchanged = result.has_exchanged;
-  if (run_.exchanges()) tally_.exchanges += result.exchanges;
+  if (run_.plan.exchanges()) tally_.exchanges += result.exchanges;
   for (const LostExchange& lost : result.lost) {
-    recorder_.note_lost_round(global_step_, describe_not_finite(run_, lost.verdict));
+    recorder_.note_lost_round(global_step_, describe_not_finite(replica_, run_.comm, lost.verdict));
     tally_.skipped_steps += lost.steps;
     if (lost.in_a_row < kMostSkippedSteps) continue;
     recorder_.gather_steps();
@@ -313,13 +315,14 @@ void Trainer::check_replicas() {
   if (options_.check_replicas == Options::ReplicaCheck::off || !options_.exchange) return;
   StateList state;
   replica_.list_state(state);
-  tally_.replica_hash = replica_.sync().reducer().run(
-      [&](Communicator& comm) { return agree_on_state(comm, state.blocks, run_.device.get()); });
+  tally_.replica_hash = replica_.sync().reducer().run([&](Communicator& comm) {
+    return agree_on_state(comm, state.blocks, run_.machine.device.get());
+  });
 }
 
 // Rank 0's weights are everybody's.
 void Trainer::export_weights(const EvaluationResult& result) {
-  WeightSet weights = collect_evaluated_weights(run_);
+  WeightSet weights = collect_evaluated_weights(replica_);
   weights.epoch = static_cast<std::int64_t>(tally_.epoch);
   weights.test_accuracy = result.accuracy();
   weights.test_loss = result.mean_loss();
@@ -350,7 +353,7 @@ void Trainer::write_trace() {
 void Trainer::stop() {
   const bool is_in_epoch = tally_.steps < tally_.steps_of_epoch;
   if (is_in_epoch && options_.export_file != "none") {
-    average_statistics(run_);
+    average_statistics(replica_);
     if (run_.exporter) export_weights({});  // these weights were not evaluated
   }
   if (run_.trace && !run_.trace->is_written()) write_trace();
@@ -366,7 +369,7 @@ void Trainer::stop() {
                                                       tally_.steps_of_epoch, tally_.epoch + 1)
                                         : fmt::format("epoch {}", tally_.epoch + 1);
   const std::string stopped =
-      fmt::format("stopped on request after {} of {}; ", place, run_.schedule.epochs);
+      fmt::format("stopped on request after {} of {}; ", place, run_.plan.schedule.epochs);
   const auto newest = checkpoints_ ? checkpoints_->newest() : std::nullopt;
   if (newest) {
     throw AgreedError(ErrorKind::stopped,

@@ -28,29 +28,29 @@ void Trainer::begin_checkpoints() {
   CheckpointOptions checkpoints = {.folder = options_.checkpoint,
                                    .every = options_.checkpoint_every,
                                    .keep = checked_cast<std::size_t>(options_.checkpoint_keep),
-                                   .attempt = run_.attempt,
+                                   .attempt = run_.checkpoint.attempt,
                                    .compares_replicas = options_.exchange,
                                    .timeout_s = options_.comm_timeout_s};
-  if (run_.resume) checkpoints.resumed_from = run_.resume->checkpoint;
+  if (run_.checkpoint.resume) checkpoints.resumed_from = run_.checkpoint.resume->checkpoint;
   StopNotice::set_checkpoints(options_.checkpoint);
   checkpoints.on_complete = [this](const CheckpointId& id) {
     recorder_.say_checkpoint(id.step, options_.checkpoint);
   };
   checkpoints.warn = [this](const std::string& line) { recorder_.warn_once(line); };
-  checkpoints_ = std::make_unique<Checkpoints>(*run_.device, replica_.sync().reducer(),
+  checkpoints_ = std::make_unique<Checkpoints>(*run_.machine.device, replica_.sync().reducer(),
                                                std::move(checkpoints));
 }
 
 // Returns the epoch to begin with, or to go on with.
 std::size_t Trainer::resume() {
-  if (!run_.resume) {
+  if (!run_.checkpoint.resume) {
     if (options_.resume) {
       recorder_.say(
           fmt::format("no checkpoint in {}: the run begins at its start", options_.checkpoint));
     }
     return 0;
   }
-  const ResumePoint& point = *run_.resume;
+  const ResumePoint& point = *run_.checkpoint.resume;
   const std::size_t epoch = point.epoch();
   rounds_.restore(point.head);
   // Codecs depend on the epoch, and what they keep on the codec.
@@ -58,14 +58,15 @@ std::size_t Trainer::resume() {
   replica_.begin_epoch(epoch, kAnyRate, rounds_.steps_in(epoch));
   StateList state;
   list_state(state);
-  const std::vector<std::string> losses = restore_run(run_, state, point);
+  const std::vector<std::string> losses =
+      restore_run(replica_, state, point, run_.facts, options_.topology == "hierarchical");
   recorder_.say(fmt::format("resumed from step {} (epoch {}) of {}", global_step_, epoch + 1,
                             options_.checkpoint));
-  if (!run_.resume_notes.empty()) {
+  if (!run_.checkpoint.notes.empty()) {
     recorder_.say(
         fmt::format("it goes on with {}, so that it is not the run bit for bit that it "
                     "would have been",
-                    fmt::join(run_.resume_notes, "; ")));
+                    fmt::join(run_.checkpoint.notes, "; ")));
   }
   for (const std::string& line : losses) recorder_.say(line);
   if (!point.all_have_owners) {
@@ -73,7 +74,7 @@ std::size_t Trainer::resume() {
         "parts of this checkpoint (format 1) do not store rank and step; they were taken from the "
         "file names");
   }
-  if (run_.has_other_schedule && global_step_ > 0) rate_before_ = tally_.learning_rate;
+  if (run_.checkpoint.has_other_schedule && global_step_ > 0) rate_before_ = tally_.learning_rate;
   if (options_.log != "none" && point.log.empty()) {
     recorder_.put_back_epochs();
     recorder_.say(
@@ -81,7 +82,7 @@ std::size_t Trainer::resume() {
         "epochs alone");
   }
   is_resumed_in_epoch_ = !point.epoch_is_over();
-  run_.resume.reset();  // frees the memory of its files
+  run_.checkpoint.resume.reset();  // frees the memory of its files
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
 }
 
@@ -91,7 +92,7 @@ void Trainer::tell_learning_rate() {
   recorder_.say(fmt::format(
       "learning rate: {:.3g} in step {}, the last one before the checkpoint, and {:.3g} in the "
       "next one, by the schedule of {} epochs",
-      *rate_before_, global_step_, learning_rate(), run_.schedule.epochs));
+      *rate_before_, global_step_, learning_rate(), run_.plan.schedule.epochs));
   rate_before_.reset();
 }
 
@@ -125,7 +126,7 @@ void Trainer::write_checkpoint() {
   StateList state;
   list_state(state);
   CheckpointExtras extras;
-  CheckpointHead head = run_.head();
+  CheckpointHead head = head_of(run_.plan, run_.facts, replica_.sync());
   head.set_owner(checkpoints_->part_of(global_step_));
   head.set("epoch", tally_.epoch);
   head.set("epoch_is_over", is_between_epochs_ ? 1 : 0);

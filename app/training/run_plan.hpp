@@ -1,0 +1,52 @@
+// The plan of a run: values that are decided before its parts are made, the same on all ranks but
+// for the link.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "app/options/batch_schedule.hpp"
+#include "app/options/options.hpp"
+#include "app/options/round_schedule.hpp"
+#include "comm/network/link_probe.hpp"
+#include "io/log/run_choices.hpp"
+#include "net/schedule.hpp"
+
+namespace dp {
+
+struct RunPlan {
+  const Options& options;
+  std::size_t ranks = 1;
+  std::size_t planned_ranks = 1;  // with which the run was begun: decides the learning rate
+  std::size_t global_batch = 0;   // before --batch-schedule changes it
+  BatchSchedule batches = {};     // the sizes of all epochs
+  RoundSchedule rounds = {};
+  std::size_t largest_part = 0;   // images that a rank computes at once
+  RunChoices choices = {};        // with --autotune FILE.h5, or a checkpoint's
+  bool sends_velocities = false;  // what --compress auto does if velocity= is not given
+  LinkProbe link = {};            // zeros if nothing is exchanged, and with --autotune off
+  net::ScheduleOptions schedule = {};
+
+  // Without an exchange every rank trains its own model.
+  [[nodiscard]] bool exchanges() const { return options.exchange && ranks > 1; }
+  [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(options.seed); }
+  // The number of parts in which a rank computes its share of a step with that global batch.
+  [[nodiscard]] std::size_t parts_of(std::size_t batch) const {
+    const std::size_t of_all = ranks * largest_part;
+    return std::max(static_cast<std::size_t>(options.accumulate), (batch + of_all - 1) / of_all);
+  }
+  // Evaluation has batches of the size of the run's first parts.
+  [[nodiscard]] std::size_t test_batch() const {
+    const auto parts = static_cast<std::size_t>(options.accumulate);
+    return (global_batch + parts - 1) / parts;
+  }
+  // The learning rate's factor for a batch so many times as large.
+  [[nodiscard]] double rate_factor(double times) const {
+    if (options.lr_scaling == Options::LrScaling::none) return 1.0;
+    return options.lr_scaling == Options::LrScaling::sqrt ? std::sqrt(times) : times;
+  }
+};
+
+}  // namespace dp
