@@ -24,14 +24,8 @@ double seconds_now() {
 
 // ---- a step -------------------------------------------------------------------------------------
 
-void GradientSync::begin_step(std::uint64_t step, double progress,
-                              std::optional<std::uint64_t> number) {
-  if (governor_) {
-    order_rate({.step = step,
-                .number = number.value_or(step),
-                .progress = progress,
-                .is_round = number.has_value()});
-  }
+void GradientSync::begin_step(std::uint64_t step, double progress) {
+  if (governor_) order_rate(step, progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
 }
@@ -70,9 +64,9 @@ StepVerdict GradientSync::finish_step() {
   return verdict;
 }
 
-void GradientSync::order_rate(const RatedStep& step) {
+void GradientSync::order_rate(std::uint64_t step, double progress) {
   // The host does not see when a GPU's gradients are final. The reducer's thread does.
-  governor_->begin_step(step, seconds_now(),
+  governor_->begin_step(step, progress, seconds_now(),
                         is_gpu() ? reducer_->started_s() : std::span<const double>());
   if (governor_->looks_at_values()) {
     std::array<std::int64_t, 2> sum = governor_->own_step(
@@ -99,11 +93,6 @@ void GradientSync::set_mean_bits(double bits) {
 void GradientSync::list_state(StateVisitor& visitor) {
   reducer_->list_state(visitor);
   if (governor_) governor_->list_state(visitor);
-}
-
-void GradientSync::change_scale(float factor) {
-  scale_residual(factor);
-  if (governor_) governor_->start_anew(loss_scale_);
 }
 
 void GradientSync::change_loss_scale(double factor) {
@@ -138,16 +127,6 @@ void GradientSync::set_loss_scale(double scale) {
   }
   if (has_threshold) reducer_->replace_codecs(codecs);
 }
-
-void GradientSync::scale_residual(float factor) { reducer_->scale_residual(factor); }
-
-void GradientSync::keep_residual() {
-  // What was sent in the last step may still be forwarded.
-  reducer_->run([](Communicator&) {});
-  reducer_->state().keep_residual();
-}
-
-void GradientSync::bring_back_residual() { reducer_->state().bring_back_residual(); }
 
 void GradientSync::bucket_final(std::size_t bucket) {
   if (StepWatch* const steps = watch()) steps->bucket_final(bucket, seconds_now());

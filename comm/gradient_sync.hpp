@@ -82,12 +82,7 @@ class GradientSync {
 
   // progress: the share of the run that lies before this step, for codecs with a rate
   // (planned_bits); below 0: not known.
-  // number: of this exchange, where not every step has one (rounds); nothing: the step's. With a
-  // number the gradient is there already, and a codec with a rate looks at it: what one round
-  // changes is too unlike what the one before has changed. Without a hidden share it is then
-  // collective.
-  void begin_step(std::uint64_t step, double progress = -1.0,
-                  std::optional<std::uint64_t> number = std::nullopt);
+  void begin_step(std::uint64_t step, double progress = -1.0);
   void tensor_final(std::size_t tensor);
   // Reports all tensors as final, for example the zeros of a rank without samples.
   void all_final();
@@ -97,16 +92,13 @@ class GradientSync {
   // Which tensors have waited for how many exchanges since the last call (tensors in the order of
   // buckets()); empty where sums are on a GPU alone.
   [[nodiscard]] std::vector<DeliveryGaps::Gap> take_delivery_gaps() { return gaps_.take(); }
-  [[nodiscard]] bool has_rate() const { return governor_.has_value(); }
+  // Null if no bucket's codec has a rate.
+  [[nodiscard]] RateGovernor* governor() { return governor_ ? &*governor_ : nullptr; }
   // Between steps, the same on all ranks: another mean for ecq:bits=. Steps of the quantiser follow
   // within some exchanges. Throws Error(usage) for a codec without bits=, and for a number that the
   // key does not allow.
   void set_mean_bits(double bits);
 
-  // Between steps: what exchanges get from here on is so many times as large as before, such as
-  // changes of parameters instead of gradients. Residuals follow, and codecs with a rate begin
-  // anew.
-  void change_scale(float factor);
   // Collective, between steps, the same on all ranks: the gradients of later steps are this many
   // times as large, because the loss has another scale. Residuals, velocities, quantiser steps and
   // thresholds follow, so that the exchange delivers what it would have delivered with a constant
@@ -116,22 +108,6 @@ class GradientSync {
   // it, and sets it after a state was loaded. Collective.
   [[nodiscard]] double loss_scale() const { return loss_scale_; }
   void set_loss_scale(double scale);
-  // Between steps: multiplies what has not been delivered yet.
-  void scale_residual(float factor);
-  // Between steps: keeps a copy of what has not been delivered yet; and brings it back, so that an
-  // exchange in between, whose verdict was not finite, leaves nothing to be delivered later.
-  void keep_residual();
-  void bring_back_residual();
-  // For auto, where begin_step() comes once in a round: so large a share of the time between two of
-  // them, without waiting, runs while an exchange does.
-  void set_hidden_share(double share) {
-    if (governor_) governor_->set_hidden_share(share);
-  }
-  // Where a gradient comes into more than one exchange, as momentum makes it: into so many.
-  // Residuals may be as many times as large before more bits are sent (growth= of ecq).
-  void set_exchanges_of_gradient(double count) {
-    if (governor_) governor_->set_exchanges_of_gradient(count);
-  }
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
@@ -153,7 +129,7 @@ class GradientSync {
   void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
   [[nodiscard]] double take_velocities();
   void check_momentum() const;
-  void order_rate(const RatedStep& step);
+  void order_rate(std::uint64_t step, double progress);
   [[nodiscard]] StepWatch* watch() { return governor_ ? governor_->watch() : nullptr; }
   void bucket_final(std::size_t bucket);
   void end_of_gradients();

@@ -25,7 +25,8 @@ void RoundPolicy::begin(double learning_rate, bool has_gradients) {
     // makes of it later; with optimisers other than SGD, whose steps are no multiples of gradients,
     // the learning rate alone is an estimate.
     const double still = net::can_leave_momentum(optimizer_.kind) ? 1.0 - optimizer_.momentum : 1.0;
-    sync().change_scale(static_cast<float>(learning_rate / still));
+    sync().reducer().scale_residual(static_cast<float>(learning_rate / still));
+    if (RateGovernor* const rate = sync().governor()) rate->start_anew(sync().loss_scale());
   }
   rounds_.begin();
 }
@@ -109,16 +110,21 @@ void RoundPolicy::begin_exchange(const StepPlace& place) {
   DP_ASSERT(!is_under_way_, "the exchange of round {} is under way", rounds_.number());
   // Lost or not, the next round goes on from here.
   const auto ratio = static_cast<float>(rounds_.take_rate_ratio());
-  if (ratio < 1.0f) sync().scale_residual(ratio);
-  sync().keep_residual();
-  const auto steps = static_cast<double>(rounds_.steps());
-  sync().set_hidden_share(std::min(1.0, static_cast<double>(options_.delay) / steps));
-  // Momentum carries a gradient into the later rounds, each of which gets momentum^steps of what
-  // the round before it got: 1 / (1 - momentum^steps) in all.
-  const double later = std::pow(net::momentum_of(optimizer_), steps);
-  sync().set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
+  Reducer& reducer = sync().reducer();
+  if (ratio < 1.0f) reducer.scale_residual(ratio);
+  reducer.run([](Communicator&) {});  // what was sent in the last exchange may still be forwarded
+  reducer.state().keep_residual();
+  if (RateGovernor* const rate = sync().governor()) {
+    const auto steps = static_cast<double>(rounds_.steps());
+    rate->set_round({.number = rounds_.number(),
+                     .hidden_share = std::min(1.0, static_cast<double>(options_.delay) / steps)});
+    // Momentum carries a gradient into the later rounds, each of which gets momentum^steps of what
+    // the round before it got: 1 / (1 - momentum^steps) in all.
+    const double later = std::pow(net::momentum_of(optimizer_), steps);
+    rate->set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
+  }
   rounds_.write_difference();
-  sync().begin_step(place.step, place.progress, rounds_.number());
+  sync().begin_step(place.step, place.progress);
   sync().all_final();
 }
 
@@ -179,7 +185,7 @@ void RoundPolicy::take_common(std::size_t steps, double progress, bool is_late) 
 
 // Undoes the lost round in the residual and in the averages.
 void RoundPolicy::forget_lost() {
-  sync().bring_back_residual();
+  sync().reducer().state().bring_back_residual();
   parts_.averages.reset_lookahead();
 }
 

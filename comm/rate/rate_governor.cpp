@@ -91,17 +91,18 @@ double RateGovernor::guarded(double bits) const {
   return std::max(bits, std::min(bits * guard_.factor(), kMostGuardedBits));
 }
 
-void RateGovernor::begin_step(const RatedStep& step, double now_s,
+void RateGovernor::begin_step(std::uint64_t step, double progress, double now_s,
                               std::span<const double> started_s) {
-  step_ = step;
-  planned_at_ = planned_from(step.step);
+  number_ = round_ ? round_->number : step;
+  progress_ = progress;
+  planned_at_ = planned_from(step);
   if (planned_at_) planned_bits_ = options_.planned_bits[*planned_at_];
   if (!options_.limits && mean_bits_ > 0.0) {
-    const double planned = planned_bits(mean_bits_, step.progress);
+    const double planned = planned_bits(mean_bits_, progress);
     planned_bits_ = guarded(planned);
-    controller_.run_debt().begin_step(mean_bits_, step.progress, planned_bits_ / planned);
+    controller_.run_debt().begin_step(mean_bits_, progress, planned_bits_ / planned);
   }
-  if (watch_) watch_->last_is_over(now_s, started_s, hidden_share_);
+  if (watch_) watch_->last_is_over(now_s, started_s, round_ ? round_->hidden_share : 0.0);
 }
 
 // With a delay, training would wait here for the slowest rank.
@@ -125,7 +126,7 @@ RateOrder RateGovernor::order(double now_s) {
   if (wanted_error_ > 0.0) {
     word.kind = RateWord::Kind::errors;
     // One rank after the other, so that the mean of all is what is steered.
-    if (step_.number % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
+    if (number_ % ranks_ == rank_) word.code = static_cast<std::uint16_t>(told_[0]);
   } else if (watch_ && watch_->rate().is_known()) {
     word.code = RateWish::of_bits(watch_->rate().budget().bits_per_value).code();
   }
@@ -133,7 +134,7 @@ RateOrder RateGovernor::order(double now_s) {
           .dense_bits = dense_bits_of(planned_bits_),
           .even = is_evened() ? controller_.even_order(planned_bits_) : EvenOrder{},
           .word = word,
-          .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(step_.number),
+          .measures_squares = wanted_error_ > 0.0 || ResidualGuard::measures_in(number_),
           .masks_velocities = !options_.limits || planned_bits_ < kMostMaskedBits,
           .histograms = histograms_.get()};
 }
@@ -148,7 +149,7 @@ void RateGovernor::end_step(const RateTally& tally, bool is_finite,
     skip_step();
     return;
   }
-  if (wanted_error_ == 0.0 && ResidualGuard::is_told_in(step_.number)) {
+  if (wanted_error_ == 0.0 && ResidualGuard::is_told_in(number_)) {
     guard_.update(tally.word.has_alarm);
   }
   std::array<double, kRateSites> sent = {};
@@ -169,7 +170,7 @@ double RateGovernor::next_bits(const RateTally& tally) {
   double next = planned_bits_;
   const RateWish wish = tally.wish();
   if (options_.limits && wish.is_given()) {
-    next = guarded(dense_choice_.next(wish.bits(), options_.limits->at(step_.progress)));
+    next = guarded(dense_choice_.next(wish.bits(), options_.limits->at(progress_)));
   }
   if (planned_at_) next = options_.planned_bits[*planned_from(*planned_at_ + 1)];
   return next;

@@ -45,13 +45,13 @@ struct RateGovernorOptions {
   std::vector<double> planned_bits = {};
 };
 
-// The exchange of a step.
-struct RatedStep {
-  std::uint64_t step = 0;
-  std::uint64_t number = 0;  // of the exchange; without rounds: the step's
-  double progress = -1.0;    // the fraction of the run before this step; below 0: not known
-  // Only some steps have an exchange, and the values are known before it.
-  bool is_round = false;
+// An exchange that only some steps have (rounds). Its values are known before it begins, and a
+// codec with a rate looks at them: they are too unlike those of the last exchange.
+struct RatedRound {
+  std::uint64_t number = 0;
+  // The fraction of the time between two exchanges, without waiting, in which steps run while an
+  // exchange does. If it is 0, begin_step() of the exchange is collective.
+  double hidden_share = 0.0;
 };
 
 class RateGovernor {
@@ -66,8 +66,10 @@ class RateGovernor {
   void connect(int rank, int ranks, std::optional<StepWatch> watch);
 
   // ---- before a step
-  // started_s: as StepWatch::last_is_over has it.
-  void begin_step(const RatedStep& step, double now_s, std::span<const double> started_s);
+  // progress: the fraction of the run before this step; below 0: not known. started_s: as
+  // StepWatch::last_is_over has it.
+  void begin_step(std::uint64_t step, double progress, double now_s,
+                  std::span<const double> started_s);
   // Whether this step's values are looked at before they are exchanged.
   [[nodiscard]] bool looks_at_values() const;
   // This rank's part of the sum over ranks that follow() gets, for its own values.
@@ -91,7 +93,10 @@ class RateGovernor {
   [[nodiscard]] bool has_mean_bits() const { return mean_bits_ > 0.0 && !is_auto(); }
   // Throws Error(usage) for a number that the key does not allow.
   void set_mean_bits(double bits);
-  void set_hidden_share(double share) { hidden_share_ = share; }
+  // The next exchange, and all later ones, are those of rounds.
+  void set_round(const RatedRound& round) { round_ = round; }
+  // A gradient comes into this many exchanges, as momentum makes it. Residuals may be as many times
+  // as large before more bits are sent (growth= of ecq).
   void set_exchanges_of_gradient(double count) { exchanges_of_gradient_ = count; }
   // Gradients are this many times as large as at the start of the run.
   void set_scale(double scale) { controller_.set_scale(scale); }
@@ -104,9 +109,9 @@ class RateGovernor {
   [[nodiscard]] std::optional<std::size_t> planned_from(std::uint64_t step) const;
   [[nodiscard]] double guarded(double bits) const;
   // Whether segments find their own steps. A round looks at its values as a whole.
-  [[nodiscard]] bool is_evened() const { return !step_.is_round && wanted_error_ == 0.0; }
+  [[nodiscard]] bool is_evened() const { return !round_ && wanted_error_ == 0.0; }
   // Whether the values of a step say what its plan needs.
-  [[nodiscard]] bool is_foreseen() const { return step_.is_round && hidden_share_ == 0.0; }
+  [[nodiscard]] bool is_foreseen() const { return round_ && round_->hidden_share == 0.0; }
   [[nodiscard]] double most_growth() const { return most_growth_ * exchanges_of_gradient_; }
   [[nodiscard]] double next_bits(const RateTally& tally);
   void move_steps(const RateTally& tally, double next_bits, const SumOverRanks& sum);
@@ -120,7 +125,7 @@ class RateGovernor {
   double mean_bits_, wanted_error_;
   double most_growth_;  // of the residual over the gradient; 0: any
   double exchanges_of_gradient_ = 1.0;
-  double hidden_share_ = 0.0;
+  std::optional<RatedRound> round_;
   std::uint64_t rank_ = 0, ranks_ = 1;
   RateController controller_;
   ResidualGuard guard_;
@@ -131,7 +136,8 @@ class RateGovernor {
   std::optional<StepWatch> watch_;
 
   // The running step.
-  RatedStep step_;
+  std::uint64_t number_ = 0;  // of its exchange: the step's, or the round's
+  double progress_ = -1.0;
   double planned_bits_;
   std::optional<std::size_t> planned_at_;  // in planned_bits of the options
   // Filled in the first step.

@@ -98,7 +98,8 @@ TEST(Rounds, WhatIsNotDeliveredFadesWithTheRate) {
   std::uint64_t step = 0;
   for (std::size_t round = 0; round < rates.size(); ++round, step += 2) {
     if (round > 0 && rates[round] < rates[round - 1]) {
-      by_hand.replica().sync().scale_residual(static_cast<float>(rates[round] / rates[round - 1]));
+      by_hand.replica().sync().reducer().scale_residual(
+          static_cast<float>(rates[round] / rates[round - 1]));
     }
     run.set_rate(rates[round]);
     by_hand.set_rate(rates[round], TrainingRun::kRate);

@@ -517,7 +517,7 @@ Trained train(Communicator& comm, const GradientSyncOptions& options, int count,
   std::vector<float> gradient(2 * kRows * kColumns + kSmall);
   GradientSync sync(nullptr, gradient, tensors(), options);
   sync.connect(comm);
-  sync.set_exchanges_of_gradient(exchanges_of_gradient);
+  sync.governor()->set_exchanges_of_gradient(exchanges_of_gradient);
   Trained trained;
   trained.sums.resize(gradient.size());
   for (int i = 0; i < count; ++i) {
@@ -604,8 +604,8 @@ TEST(RateOfAnExchange, FollowsTheValuesOfRounds) {
       const float scale = std::exp2(static_cast<float>(i < kRounds / 2 ? i : kRounds - i));
       std::ranges::copy(gradient_of(comm.rank(), i, gradient.size()), gradient.begin());
       for (float& value : gradient) value *= scale;
-      sync.begin_step(static_cast<std::uint64_t>(8 * i), static_cast<double>(i) / kRounds,
-                      static_cast<std::uint64_t>(i));
+      sync.governor()->set_round({.number = static_cast<std::uint64_t>(i)});
+      sync.begin_step(static_cast<std::uint64_t>(8 * i), static_cast<double>(i) / kRounds);
       sync.all_final();
       EXPECT_TRUE(sync.finish_step().finite);
       sync.reducer().run([&](Communicator& c) { static_cast<void>(agree_on_hash(c, gradient)); });

@@ -14,6 +14,7 @@ namespace dp {
 namespace {
 
 constexpr std::size_t kValues = 10'000;
+constexpr double kAnyProgress = -1.0;
 
 RateGovernor governor_of(const std::string& compress, std::vector<double> planned_bits = {}) {
   const CompressChoice choice = parse_compress(compress);
@@ -55,7 +56,7 @@ RateTally tally_of(double bits, const RateWord& word = {}) {
 // A step in which all ranks report `word`.
 void step(RateGovernor& governor, std::uint64_t number, double bits, bool is_finite = true,
           const RateWord& word = {}) {
-  governor.begin_step({.step = number, .number = number}, 0.0, {});
+  governor.begin_step(number, kAnyProgress, 0.0, {});
   const RateOrder order = governor.order(0.0);
   if (order.histograms != nullptr) {
     for (MagnitudeHistogram& histogram : *order.histograms) histogram.add(normal_values(), nullptr);
@@ -64,7 +65,7 @@ void step(RateGovernor& governor, std::uint64_t number, double bits, bool is_fin
 }
 
 RateOrder next_order(RateGovernor& governor, std::uint64_t number) {
-  governor.begin_step({.step = number, .number = number}, 0.0, {});
+  governor.begin_step(number, kAnyProgress, 0.0, {});
   return governor.order(0.0);
 }
 
@@ -114,7 +115,7 @@ TEST(RateGovernor, ReportsErrorsInTurns) {
     RateTally tally = tally_of(1.0);
     tally.own_squares[0] = tally.own_squares[1] = {.gradient = 4.0, .values = 4.0, .dropped = 1.0};
     for (std::uint64_t number = 0; number < 3; ++number) {
-      governor.begin_step({.step = number, .number = number}, 0.0, {});
+      governor.begin_step(number, kAnyProgress, 0.0, {});
       const RateWord word = governor.order(0.0).word;
       EXPECT_EQ(word.kind, RateWord::Kind::errors);
       has_reported.push_back(word.code != RateWord::kNone);
@@ -161,11 +162,12 @@ TEST(RateGovernor, FollowsTheLeastWish) {
 TEST(RateGovernor, LooksAtTheValuesOfRounds) {
   RateGovernor governor = governor_of("ecq:bits=0.5");
   governor.connect(0, 2, std::nullopt);
-  governor.begin_step({.is_round = false}, 0.0, {});
+  governor.begin_step(0, kAnyProgress, 0.0, {});
   EXPECT_FALSE(governor.looks_at_values());
-  governor.begin_step({.is_round = true}, 0.0, {});
+  governor.set_round({.number = 0});
+  governor.begin_step(0, kAnyProgress, 0.0, {});
   EXPECT_TRUE(governor.looks_at_values());
-  governor.set_hidden_share(0.5);  // then training would wait for the slowest rank
+  governor.set_round({.hidden_share = 0.5});  // then training would wait for the slowest rank
   EXPECT_FALSE(governor.looks_at_values());
 }
 

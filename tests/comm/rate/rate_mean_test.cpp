@@ -59,7 +59,8 @@ double mean_of_run(Communicator& comm, const std::string& topology, double bits,
     const double progress = static_cast<double>(i) / static_cast<double>(steps);
     gradients.make(comm.rank(), i, progress, gradient);
     // A round's exchange has a number, and looks at the values first.
-    sync.begin_step(i, progress, is_round ? std::optional(i) : std::nullopt);
+    if (is_round) sync.governor()->set_round({.number = i});
+    sync.begin_step(i, progress);
     sync.all_final();
     EXPECT_TRUE(sync.finish_step().finite);
     mean += sync.rate_report().mean_bits() / static_cast<double>(steps);
