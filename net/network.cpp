@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 
 #include "kernels/base/error.hpp"
 #include "kernels/host_memory.hpp"
@@ -13,8 +12,8 @@ Network::Network(Device& device, Graph graph, DataType activation_type, std::uin
     : device_(device),
       graph_(std::move(graph)),
       activation_type_(activation_type),
-      position_memory_(device.allocate_host(sizeof(StepPosition))),
-      position_(new (position_memory_.get()) StepPosition{.seed = seed}) {
+      position_(device) {
+  position_[0].seed = seed;
   place_parameters();
   parameters_->initialise(seed);
 }
@@ -96,7 +95,7 @@ void Network::prepare(std::size_t batch, Mode mode) {
                                          ExecutorOptions{.batch = batch,
                                                          .is_training = is_training,
                                                          .activation_type = activation_type_,
-                                                         .position = position_,
+                                                         .position = position_.at(0),
                                                          .gather = gather_,
                                                          .trace = is_training ? trace_ : nullptr},
                                          bound_parameters(mode));
@@ -143,7 +142,7 @@ std::size_t Network::planned_bytes(std::size_t batch) {
                      {.batch = 1,
                       .is_training = true,
                       .activation_type = activation_type_,
-                      .position = position_,
+                      .position = position_.at(0),
                       .gather = nullptr,
                       .trace = nullptr},
                      bound_parameters(Mode::training));

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/arrays.hpp"
 #include "kernels/device.hpp"
 #include "kernels/dropout.hpp"
 #include "net/executor.hpp"
@@ -45,7 +46,7 @@ class Network {
   // The step and the images for which random layers draw. Operations read it when they run, so set
   // it before each step, after the operations of the step before have run. At first it has the seed
   // of the parameters and stands for the whole batch of step 0.
-  [[nodiscard]] StepPosition& position() { return *position_; }
+  [[nodiscard]] StepPosition& position() { return position_[0]; }
 
   // Call it before prepare(). The trace gets a slice for each layer in training; its `id` is an
   // index into layer_names(). Only for a CPU, because a GPU runs layers after they are called.
@@ -102,8 +103,7 @@ class Network {
   DataType activation_type_;
   std::size_t classes_ = 0;
   std::unique_ptr<Parameters> parameters_;
-  Device::Memory position_memory_;
-  StepPosition* position_;
+  HostArray<StepPosition> position_;
   std::vector<std::vector<Slot>> slots_;  // per node
   std::map<std::pair<std::size_t, Mode>, std::unique_ptr<Executor>> executors_;
   Device::Memory arena_;

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/arrays.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 #include "net/parameters.hpp"
@@ -60,18 +61,76 @@ struct OptimizerOptions {
   bool muon_has_linear = false;
 };
 
+// Has the groups, the norm for clipping and the recording of an update. A subclass has the state
+// and the operations; its constructor ends with use_one_group().
 class Optimizer {
  public:
+  // `parameters` outlives the optimiser.
+  Optimizer(Device& device, Parameters& parameters, const OptimizerOptions& options);
   virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;  // the recording refers to this object
+  Optimizer& operator=(const Optimizer&) = delete;
 
   // Call it before the first step. Each parameter belongs to exactly one group.
-  virtual void set_groups(std::vector<ParameterGroup> groups) = 0;
+  void set_groups(std::vector<ParameterGroup> groups);
   // Makes one update with the gradients in the parameters' flat buffer. On a GPU it is enqueued.
-  virtual void step(double learning_rate) = 0;
+  void step(double learning_rate);
   virtual void list_state(StateVisitor& visitor) = 0;
+
+ protected:
+  // What an update works on: a group, or a part of it.
+  struct Slice {
+    std::size_t offset = 0, elements = 0;
+    GroupFactors factors = {};
+    const Parameter* tensor = nullptr;  // null: any number of tensors
+  };
+
+  void use_one_group() { set_groups({{.offset = 0, .elements = parameters_.size()}}); }
+
+  // The slices of which the groups consist. By default the groups themselves.
+  [[nodiscard]] virtual std::vector<Slice> slices_of(const std::vector<ParameterGroup>& groups);
+  // After the slices have changed: makes what set_numbers() writes and enqueue() refers to.
+  virtual void prepare() = 0;
+  // Writes the numbers of the next update, one set a slice.
+  virtual void set_numbers(double learning_rate) = 0;
+  // Enqueues the update. squares: of the whole gradient; null: no clipping.
+  virtual void enqueue(const double* squares) = 0;
+
+  // One slice for each tensor of the groups.
+  [[nodiscard]] std::vector<Slice> tensors_of(const std::vector<ParameterGroup>& groups);
+  [[nodiscard]] std::span<float> values(const Slice& slice) {
+    return parameters_.values().subspan(slice.offset, slice.elements);
+  }
+  [[nodiscard]] std::span<const float> gradients(const Slice& slice) {
+    return parameters_.gradients().subspan(slice.offset, slice.elements);
+  }
+  [[nodiscard]] static std::span<float> part(DeviceArray& array, const Slice& slice) {
+    return array.values().subspan(slice.offset, slice.elements);
+  }
+  [[nodiscard]] static float scaled(double value, double factor) {
+    return static_cast<float>(value * factor);
+  }
+
+  Device& device_;
+  Parameters& parameters_;
+  const OptimizerOptions options_;
+  std::vector<Slice> slices_;
+
+ private:
+  HostArray<double> squares_;
+  std::unique_ptr<Recording> update_;
 };
 
-// `parameters` outlives the optimiser.
+[[nodiscard]] std::unique_ptr<Optimizer> make_sgd(Device& device, Parameters& parameters,
+                                                  const OptimizerOptions& options);
+// Adam or AdamW, as options.kind says.
+[[nodiscard]] std::unique_ptr<Optimizer> make_adam(Device& device, Parameters& parameters,
+                                                   const OptimizerOptions& options);
+[[nodiscard]] std::unique_ptr<Optimizer> make_lars(Device& device, Parameters& parameters,
+                                                   const OptimizerOptions& options);
+[[nodiscard]] std::unique_ptr<Optimizer> make_muon(Device& device, Parameters& parameters,
+                                                   const OptimizerOptions& options);
+// Of the kind that the options name.
 [[nodiscard]] std::unique_ptr<Optimizer> make_optimizer(Device& device, Parameters& parameters,
                                                         const OptimizerOptions& options);
 

@@ -44,37 +44,29 @@ WeightAverage::WeightAverage(Device& device, Parameters& parameters, std::string
     : device_(device),
       parameters_(parameters),
       name_(std::move(name)),
-      values_(device.allocate(parameters.values().size_bytes())),
-      statistics_(device.allocate(parameters.training_statistics().size_bytes())) {
+      values_(device, parameters.size()),
+      statistics_(device, parameters.training_statistics().size()) {
   approach(1.0f);
 }
 
-std::span<float> WeightAverage::average_values() {
-  return {reinterpret_cast<float*>(values_.get()), parameters_.size()};
-}
-
-std::span<float> WeightAverage::average_statistics() {
-  return {reinterpret_cast<float*>(statistics_.get()), parameters_.training_statistics().size()};
-}
-
 void WeightAverage::approach(float share) {
-  blend_values(device_, parameters_.values(), average_values(), share);
-  blend_values(device_, parameters_.training_statistics(), average_statistics(), share);
+  blend_values(device_, parameters_.values(), values_.values(), share);
+  blend_values(device_, parameters_.training_statistics(), statistics_.values(), share);
 }
 
 void WeightAverage::give_back() {
-  blend_values(device_, average_values(), parameters_.values(), 1.0f);
-  blend_values(device_, average_statistics(), parameters_.training_statistics(), 1.0f);
+  blend_values(device_, values_.values(), parameters_.values(), 1.0f);
+  blend_values(device_, statistics_.values(), parameters_.training_statistics(), 1.0f);
 }
 
 void WeightAverage::swap() {
-  swap_values(device_, average_values(), parameters_.values());
-  swap_values(device_, average_statistics(), parameters_.training_statistics());
+  swap_values(device_, values_.values(), parameters_.values());
+  swap_values(device_, statistics_.values(), parameters_.training_statistics());
 }
 
 void WeightAverage::list_state(StateVisitor& visitor) {
-  visitor.values(name_ + "/weights", average_values(), StateShare::replicated, StatePlace::device);
-  visitor.values(name_ + "/statistics", average_statistics(), StateShare::own, StatePlace::device,
+  visitor.values(name_ + "/weights", values_.values(), StateShare::replicated, StatePlace::device);
+  visitor.values(name_ + "/statistics", statistics_.values(), StateShare::own, StatePlace::device,
                  StateMerge::mean);
   visitor.value(name_ + "/updates", updates_);
 }

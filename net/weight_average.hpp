@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/arrays.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 #include "net/parameters.hpp"
@@ -35,8 +36,6 @@ class WeightAverage {
   // `name` is the first part of the state's names. parameters outlive this object.
   WeightAverage(Device& device, Parameters& parameters, std::string name);
 
-  [[nodiscard]] std::span<float> average_values();
-  [[nodiscard]] std::span<float> average_statistics();
   // The average moves by this share of its distance to the trained weights.
   void approach(float share);
   // The trained weights become the average.
@@ -48,7 +47,7 @@ class WeightAverage {
   Device& device_;
   Parameters& parameters_;
   std::string name_;
-  Device::Memory values_, statistics_;
+  DeviceArray values_, statistics_;
 };
 
 // average = decay * average + (1 - decay) * weights after each update; the first update copies, as

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/arrays.hpp"
 #include "kernels/device.hpp"
 #include "kernels/mix.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
@@ -15,7 +16,7 @@ class EarlierParts {
   // `gradients`: all of the model's. Without memory every step has one part.
   EarlierParts(Device& device, std::span<const float> gradients, bool has_memory)
       : device_(device), gradients_(gradients) {
-    if (has_memory) memory_ = device.allocate(gradients.size_bytes());
+    if (has_memory) sums_ = DeviceArray(device, gradients.size());
   }
 
   void begin_step() {
@@ -30,28 +31,24 @@ class EarlierParts {
   // not the last one.
   void keep() {
     if (has_gradients_) {
-      add_values(device_, gradients_, sums());
+      add_values(device_, gradients_, sums_.values());
     } else {
-      blend_values(device_, gradients_, sums(), 1.0f);
+      blend_values(device_, gradients_, sums_.values(), 1.0f);
     }
   }
   // Adds the sums to a slice of the model's gradients, or to all.
   void add_to(std::span<float> slice) {
     if (!has_gradients_) return;
     const auto offset = static_cast<std::size_t>(slice.data() - gradients_.data());
-    add_values(device_, sums().subspan(offset, slice.size()), slice);
+    add_values(device_, sums_.values().subspan(offset, slice.size()), slice);
   }
 
   LossSums& loss() { return loss_; }
 
  private:
-  [[nodiscard]] std::span<float> sums() const {
-    return {reinterpret_cast<float*>(memory_.get()), gradients_.size()};
-  }
-
   Device& device_;
   std::span<const float> gradients_;
-  Device::Memory memory_;
+  DeviceArray sums_;
   bool has_gradients_ = false;
   LossSums loss_;
 };

@@ -31,9 +31,9 @@ void Replica::compute(std::uint64_t step, bool is_last_part, double progress) {
     network_.parameters().keep_statistics();
   } else {
     clock_.part_begins();  // the part before it has been computed
-    earlier_.loss() += *loss_;
+    earlier_.loss() += loss_[0];
   }
-  *loss_ = {};
+  loss_[0] = {};
   network_.position() = {.seed = options_.seed,
                          .step = step,
                          .first_image = batch_.first_image,
@@ -76,7 +76,7 @@ void Replica::rehearse(TimeMarks& marks, std::uint64_t step) {
     const TensorView logits = network_.forward(images, net::Mode::training);
     softmax_cross_entropy(
         device_, logits, feed_.labels_of(batch_), static_cast<float>(options_.label_smoothing),
-        static_cast<double>(batch_.global_samples), network_.logit_gradient(), loss_);
+        static_cast<double>(batch_.global_samples), network_.logit_gradient(), loss_.at(0));
     network_.backward(images,
                       [&marks](std::size_t tensor) { marks.mark(Marks::kFirstTensor + tensor); });
     marks.mark(Marks::kBackwardEnd);
@@ -100,7 +100,7 @@ StepVerdict Replica::await_sums(double data_s) {
   // Only here the device has certainly ended the step's computation, because without an exchange
   // nothing has waited for it before.
   loss_sums_ = earlier_.loss();
-  loss_sums_ += *loss_;
+  loss_sums_ += loss_[0];
   return verdict;
 }
 
@@ -126,9 +126,9 @@ LossSums Replica::evaluate() {
   if (batch.samples == 0) return {};
   feed_.bring_in(batch);
   const TensorView logits = network_.forward(feed_.images_of(batch), net::Mode::evaluation);
-  softmax_cross_entropy(device_, logits, feed_.labels_of(batch), 0.0f, 1.0, {}, loss_);
+  softmax_cross_entropy(device_, logits, feed_.labels_of(batch), 0.0f, 1.0, {}, loss_.at(0));
   device_.synchronize();
-  return *loss_;
+  return loss_[0];
 }
 
 // The operations of a step or of a part of it. On a GPU they are recorded, so they may only depend
@@ -140,7 +140,7 @@ void Replica::forward_and_backward(bool is_last_part) {
     const TraceSlice slice(host_trace(), TraceKind::loss);
     softmax_cross_entropy(
         device_, logits, feed_.labels_of(batch_), static_cast<float>(options_.label_smoothing),
-        policy().loss_divisor(batch_.global_samples), network_.logit_gradient(), loss_);
+        policy().loss_divisor(batch_.global_samples), network_.logit_gradient(), loss_.at(0));
   }
   clock_.forward_ended();
   if (is_last_part) {

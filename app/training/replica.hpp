@@ -35,6 +35,7 @@
 #include "comm/gradient_sync.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "comm/mpi/prompt_gather.hpp"
+#include "kernels/arrays.hpp"
 #include "kernels/device.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/network.hpp"
@@ -157,8 +158,7 @@ class Replica {
   net::Network network_;
   std::unique_ptr<net::Optimizer> optimizer_;
 
-  Device::Memory loss_memory_;
-  LossSums* loss_;  // an operation writes it when it runs
+  HostArray<LossSums> loss_;
   LossSums loss_sums_;
   std::size_t epoch_ = 0;  // the running one, which decides what is trained
   Averages averages_;

@@ -42,8 +42,7 @@ Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options
                 : nullptr),
       network_(device, std::move(graph), options.activation_type, options.seed),
       optimizer_(net::make_optimizer(device, network_.parameters(), options.optimizer)),
-      loss_memory_(device.allocate_host(sizeof(LossSums))),
-      loss_(new (loss_memory_.get()) LossSums{}),
+      loss_(device),
       averages_(device, network_.parameters(), options.averages),
       earlier_(device, network_.parameters().gradients(), options.accumulates),
       feed_(device, network_, options.normalization),
@@ -83,7 +82,7 @@ void Replica::run_once(std::size_t samples) {
   const TensorView logits = network_.forward(images, net::Mode::training);
   softmax_cross_entropy(device_, logits, feed_.labels_of(zeros),
                         static_cast<float>(options_.label_smoothing), 1.0,
-                        network_.logit_gradient(), loss_);
+                        network_.logit_gradient(), loss_.at(0));
   network_.backward(images, {});
   const std::span<float> gradients = network_.parameters().gradients();
   device_.fill_zero(gradients.data(), gradients.size_bytes());

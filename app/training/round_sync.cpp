@@ -1,6 +1,5 @@
 #include "app/training/round_sync.hpp"
 
-#include <new>
 #include <string>
 #include <utility>
 
@@ -15,19 +14,18 @@ RoundSync::RoundSync(Device& device, std::span<float> parameters, std::span<floa
       gradient_(gradient),
       ranks_(static_cast<double>(ranks)),
       options_(options),
-      common_(device.allocate(parameters.size_bytes())),
-      velocity_(device.allocate(parameters.size_bytes())),
-      step_memory_(device.allocate_host(sizeof(SgdStep))),
-      step_(new (step_memory_.get()) SgdStep{}) {
-  if (has_delay) sent_ = device.allocate(parameters.size_bytes());
+      common_(device, parameters.size()),
+      velocity_(device, parameters.size()),
+      step_(device) {
+  if (has_delay) sent_ = DeviceArray(device, parameters.size());
   const bool has_momentum = options.momentum > 0.0;
-  *step_ = {.learning_rate = static_cast<float>(options.learning_rate),
-            .momentum = static_cast<float>(options.momentum),
-            .has_nesterov = has_momentum};
+  step_[0] = {.learning_rate = static_cast<float>(options.learning_rate),
+              .momentum = static_cast<float>(options.momentum),
+              .has_nesterov = has_momentum};
 }
 
 void RoundSync::begin() {
-  blend_values(device_, parameters_, values_of(common_), 1.0f);
+  blend_values(device_, parameters_, common_.values(), 1.0f);
   begin_at_zero();
 }
 
@@ -48,11 +46,11 @@ double RoundSync::take_rate_ratio() {
 
 void RoundSync::write_difference(double share) {
   blend_values(device_, parameters_, gradient_, 1.0f);
-  subtract_from_values(device_, values_of(common_), gradient_, static_cast<float>(share / ranks_));
+  subtract_from_values(device_, common_.values(), gradient_, static_cast<float>(share / ranks_));
 }
 
 void RoundSync::take_sum() {
-  sgd_update(device_, values_of(common_), gradient_, values_of(velocity_), step_, nullptr);
+  sgd_update(device_, common_.values(), gradient_, velocity_.values(), step_.at(0), nullptr);
   go_back();
 }
 
@@ -63,34 +61,34 @@ void RoundSync::go_back() {
 }
 
 void RoundSync::leave() {
-  blend_values(device_, parameters_, values_of(sent_), 1.0f);
+  blend_values(device_, parameters_, sent_.values(), 1.0f);
   begin_at_zero();
   ++number_;
 }
 
 void RoundSync::take_late_sum() {
-  subtract_from_values(device_, parameters_, values_of(sent_), 1.0f);
-  sgd_update(device_, values_of(common_), gradient_, values_of(velocity_), step_, nullptr);
+  subtract_from_values(device_, parameters_, sent_.values(), 1.0f);
+  sgd_update(device_, common_.values(), gradient_, velocity_.values(), step_.at(0), nullptr);
   return_to_common();
 }
 
-void RoundSync::add_own_steps() { add_values(device_, values_of(sent_), parameters_); }
+void RoundSync::add_own_steps() { add_values(device_, sent_.values(), parameters_); }
 
 void RoundSync::drop_own_steps() {
   return_to_common();
   dropped_ = steps_;
 }
 
-void RoundSync::swap_common() { swap_values(device_, values_of(common_), parameters_); }
+void RoundSync::swap_common() { swap_values(device_, common_.values(), parameters_); }
 
-void RoundSync::return_to_common() { blend_values(device_, values_of(common_), parameters_, 1.0f); }
+void RoundSync::return_to_common() { blend_values(device_, common_.values(), parameters_, 1.0f); }
 
 void RoundSync::list_state(StateVisitor& visitor) {
   // Before the parameters, so that the hash of what is common is that of these.
-  visitor.values(std::string(kParameterState) + "common", values_of(common_),
-                 StateShare::replicated, StatePlace::device);
+  visitor.values(std::string(kParameterState) + "common", common_.values(), StateShare::replicated,
+                 StatePlace::device);
   if (options_.momentum > 0.0) {
-    visitor.values("rounds/velocity", values_of(velocity_), StateShare::replicated,
+    visitor.values("rounds/velocity", velocity_.values(), StateShare::replicated,
                    StatePlace::device);
   }
   visitor.value("rounds/steps", steps_);

@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/arrays.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/device.hpp"
 #include "kernels/sgd.hpp"
@@ -102,17 +103,14 @@ class RoundSync {
     rate_sum_ = 0.0;
   }
   void return_to_common();
-  [[nodiscard]] std::span<float> values_of(const Device::Memory& memory) const {
-    return {reinterpret_cast<float*>(memory.get()), parameters_.size()};
-  }
 
   Device& device_;
   std::span<float> parameters_, gradient_;
   double ranks_;
   OuterOptions options_;
-  Device::Memory common_, velocity_, step_memory_;
-  Device::Memory sent_;  // with a delay: the parameters at leave(), then what has changed since
-  SgdStep* step_;        // an operation reads it when it runs
+  DeviceArray common_, velocity_;
+  DeviceArray sent_;  // with a delay: the parameters at leave(), then what has changed since
+  HostArray<SgdStep> step_;
   std::uint64_t steps_ = 0, dropped_ = 0, length_ = 0, number_ = 0;
   double rate_sum_ = 0.0;     // of the running round's steps
   double rate_before_ = 0.0;  // the mean of the round before; 0: none

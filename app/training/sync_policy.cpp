@@ -1,7 +1,6 @@
 #include "app/training/sync_policy.hpp"
 
 #include <cmath>
-#include <new>
 #include <utility>
 
 #include "app/process/stop_vote.hpp"
@@ -132,28 +131,25 @@ class Alone final : public OwnSteps {
 
 }  // namespace
 
-OwnSteps::OwnSteps(SyncParts& parts)
-    : SyncPolicy(parts),
-      squares_memory_(parts.device.allocate_host(sizeof(double))),
-      squares_(new (squares_memory_.get()) double(0.0)) {}
+OwnSteps::OwnSteps(SyncParts& parts) : SyncPolicy(parts), squares_(parts.device) {}
 
-void OwnSteps::begin_step(std::uint64_t, double) { *squares_ = 0.0; }
+void OwnSteps::begin_step(std::uint64_t, double) { squares_[0] = 0.0; }
 
 // An exchange looks at every value; without one nobody else does. The squares of finite floats do
 // not overflow a double.
 void OwnSteps::backward(const TensorView& images) {
   parts_.network.backward(images, {});
   parts_.earlier.add_to(parameters().gradients());
-  sum_of_squares(parts_.device, parameters().gradients(), squares_);
+  sum_of_squares(parts_.device, parameters().gradients(), squares_.at(0));
 }
 
 void OwnSteps::finish_without_batch() {
-  sum_of_squares(parts_.device, parameters().gradients(), squares_);
+  sum_of_squares(parts_.device, parameters().gradients(), squares_.at(0));
 }
 
 // Each rank decides for its own model, also by its loss.
 bool OwnSteps::judge(const StepVerdict&, const LossSums& loss) {
-  return std::isfinite(loss.loss) && std::isfinite(*squares_);
+  return std::isfinite(loss.loss) && std::isfinite(squares_[0]);
 }
 
 SyncPolicies::SyncPolicies(SyncParts parts, bool exchange,
@@ -163,8 +159,8 @@ SyncPolicies::SyncPolicies(SyncParts parts, bool exchange,
   net::Parameters& parameters = parts_.network.parameters();
   parts_.exchanged = parameters.gradients();
   if (rounds && rounds->delay > 0) {
-    exchange_memory_ = parts_.device.allocate(parts_.exchanged.size_bytes());
-    parts_.exchanged = {reinterpret_cast<float*>(exchange_memory_.get()), parts_.exchanged.size()};
+    exchanged_ = DeviceArray(parts_.device, parts_.exchanged.size());
+    parts_.exchanged = exchanged_.values();
   }
   if (rounds) rounds_ = std::make_unique<RoundPolicy>(parts_, *rounds, optimizer);
   if (exchange) {

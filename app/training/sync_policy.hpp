@@ -36,6 +36,7 @@
 #include "app/training/step_clock.hpp"
 #include "comm/gradient_sync.hpp"
 #include "comm/mpi/communicator.hpp"
+#include "kernels/arrays.hpp"
 #include "kernels/device.hpp"
 #include "kernels/softmax_cross_entropy.hpp"
 #include "net/network.hpp"
@@ -162,8 +163,7 @@ class OwnSteps : public SyncPolicy {
   [[nodiscard]] StateShare judged() const override { return StateShare::own; }
 
  private:
-  Device::Memory squares_memory_;
-  double* squares_;  // of the gradient; an operation writes their sum when it runs
+  HostArray<double> squares_;  // one: the sum of the gradient's squares
 };
 
 class RoundPolicy;
@@ -189,7 +189,7 @@ class SyncPolicies {
 
  private:
   SyncParts parts_;
-  Device::Memory exchange_memory_;  // empty: the gradients are exchanged where they are
+  DeviceArray exchanged_;  // empty: the gradients are exchanged where they are
   std::unique_ptr<SyncPolicy> first_;
   std::unique_ptr<RoundPolicy> rounds_;
   SyncPolicy* now_;

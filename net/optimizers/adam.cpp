@@ -4,16 +4,16 @@
 
 #include <cstdint>
 
-#include "net/optimizers/grouped_optimizer.hpp"
+#include "net/optimizer.hpp"
 
 namespace dp::net {
 
 namespace {
 
-class Adam final : public GroupedOptimizer {
+class Adam final : public Optimizer {
  public:
   Adam(Device& device, Parameters& parameters, const OptimizerOptions& options)
-      : GroupedOptimizer(device, parameters, options),
+      : Optimizer(device, parameters, options),
         mean_(device, parameters.size()),
         square_(device, parameters.size()) {
     use_one_group();

@@ -3,16 +3,16 @@
 // parameters.
 #include "kernels/lars.hpp"
 
-#include "net/optimizers/grouped_optimizer.hpp"
+#include "net/optimizer.hpp"
 
 namespace dp::net {
 
 namespace {
 
-class Lars final : public GroupedOptimizer {
+class Lars final : public Optimizer {
  public:
   Lars(Device& device, Parameters& parameters, const OptimizerOptions& options)
-      : GroupedOptimizer(device, parameters, options), velocity_(device, parameters.size()) {
+      : Optimizer(device, parameters, options), velocity_(device, parameters.size()) {
     use_one_group();
   }
 

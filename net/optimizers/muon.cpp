@@ -9,25 +9,24 @@
 
 #include <algorithm>
 
-#include "net/optimizers/grouped_optimizer.hpp"
+#include "net/optimizer.hpp"
 
 namespace dp::net {
 
 namespace {
 
-class Muon final : public GroupedOptimizer {
+class Muon final : public Optimizer {
  public:
   Muon(Device& device, Parameters& parameters, const OptimizerOptions& options)
-      : GroupedOptimizer(device, parameters, options), velocity_(device, parameters.size()) {
+      : Optimizer(device, parameters, options), velocity_(device, parameters.size()) {
     std::size_t largest = 0, workspace = 0;
     for (const Parameter& tensor : parameters.tensors()) {
       if (!is_orthogonalised(tensor)) continue;
       largest = std::max(largest, tensor.elements);
       workspace = std::max(workspace, muon_workspace(rows_of(tensor), columns_of(tensor)));
     }
-    direction_ = device.allocate(largest * sizeof(float));
-    workspace_ = device.allocate(workspace * sizeof(float));
-    workspace_size_ = workspace;
+    direction_ = DeviceArray(device, largest);
+    workspace_ = DeviceArray(device, workspace);
     use_one_group();
   }
 
@@ -108,13 +107,12 @@ class Muon final : public GroupedOptimizer {
   void enqueue_matrix(std::size_t i, const double* squares) {
     const Slice& slice = slices_[i];
     const std::size_t rows = rows_of(*slice.tensor), columns = columns_of(*slice.tensor);
-    const std::span<float> x(reinterpret_cast<float*>(direction_.get()), slice.elements);
-    const std::span<float> workspace(reinterpret_cast<float*>(workspace_.get()), workspace_size_);
+    const std::span<float> x = direction_.values().first(slice.elements);
     muon_direction(device_, gradients(slice), part(velocity_, slice), x, muon_steps_.at(i),
                    squares);
     sum_of_squares(device_, x, &norms_[i].direction);
     muon_normalise(device_, x, &norms_[i].direction);
-    muon_orthogonalise(device_, x, rows, columns, workspace);
+    muon_orthogonalise(device_, x, rows, columns, workspace_.values());
     const bool normalises = is_kernel(*slice.tensor);
     if (normalises) sum_of_squares(device_, values(slice), &norms_[i].parameters);
     muon_apply(device_, values(slice), x, rows, muon_steps_.at(i),
@@ -122,8 +120,7 @@ class Muon final : public GroupedOptimizer {
   }
 
   DeviceArray velocity_;
-  Device::Memory direction_, workspace_;
-  std::size_t workspace_size_ = 0;
+  DeviceArray direction_, workspace_;
   HostArray<SgdStep> sgd_steps_;
   HostArray<MuonStep> muon_steps_;
   HostArray<Norms> norms_;

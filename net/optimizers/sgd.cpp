@@ -2,16 +2,16 @@
 // as the parameters.
 #include "kernels/sgd.hpp"
 
-#include "net/optimizers/grouped_optimizer.hpp"
+#include "net/optimizer.hpp"
 
 namespace dp::net {
 
 namespace {
 
-class Sgd final : public GroupedOptimizer {
+class Sgd final : public Optimizer {
  public:
   Sgd(Device& device, Parameters& parameters, const OptimizerOptions& options)
-      : GroupedOptimizer(device, parameters, options), velocity_(device, parameters.size()) {
+      : Optimizer(device, parameters, options), velocity_(device, parameters.size()) {
     use_one_group();
   }
 
