@@ -21,7 +21,7 @@
 #include "app/process/rank_main.hpp"
 #include "app/process/run_status.hpp"
 #include "app/process/stop_notice.hpp"
-#include "app/training/agreement.hpp"
+#include "app/training/setup/agreement.hpp"
 #include "app/training/trainer.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "comm/topologies/exchange_kinds.hpp"

@@ -15,12 +15,14 @@ import tempfile
 BELOW = {  # what is below a room inside its folder
     "comm": {
         "comm/mpi": (),
+        "comm/mpi/runtime": ("comm/mpi",),
         "comm/rate": ("comm/mpi",),
         "comm/exchange": ("comm/rate", "comm/mpi"),
         "comm/topologies": ("comm/exchange", "comm/mpi"),
         "comm/reducer": ("comm/topologies", "comm/exchange", "comm/rate", "comm/mpi"),
         "comm/network": ("comm/reducer", "comm/topologies", "comm/exchange", "comm/mpi"),
-        "comm": ("comm/network", "comm/reducer", "comm/topologies", "comm/exchange", "comm/rate", "comm/mpi"),
+        "comm": ("comm/network", "comm/reducer", "comm/topologies", "comm/exchange", "comm/rate", "comm/mpi/runtime",
+                 "comm/mpi"),
     },
     "io": {
         "io/files": (),
@@ -32,11 +34,14 @@ BELOW = {  # what is below a room inside its folder
         "app/options": ("app/process",),
         "app/checkpoint": ("app/options", "app/process"),
         "app/output": ("app/checkpoint", "app/options", "app/process"),
-        "app/training": ("app/output", "app/checkpoint", "app/options", "app/process"),
-        "app/planning": ("app/training", "app/output", "app/checkpoint", "app/options", "app/process"),
+        "app/training/replica": ("app/output", "app/options", "app/process"),
+        "app/training/setup": ("app/training/replica", "app/output", "app/checkpoint", "app/options", "app/process"),
+        "app/training": ("app/training/setup", "app/training/replica", "app/output", "app/checkpoint", "app/options",
+                         "app/process"),
+        "app/planning": ("app/training", "app/training/setup", "app/training/replica", "app/output", "app/checkpoint", "app/options", "app/process"),
         "app/bench": ("app/output", "app/options", "app/process"),
         "app/dptrun": ("app/options", "app/process"),
-        "app": ("app/planning", "app/training", "app/output", "app/checkpoint", "app/options", "app/process", "app/bench",
+        "app": ("app/planning", "app/training", "app/training/setup", "app/output", "app/checkpoint", "app/options", "app/process", "app/bench",
                 "app/dptrun"),
     },
 }
@@ -59,7 +64,7 @@ DEVICE = {f"kernels/{name}" for name in (
     "cuda/bucket_link.cu", "cuda/cuda_check.cpp", "cuda/cuda_check.hpp", "cuda/device.cpp", "cuda/device.hpp", "cuda/handles.hpp",
     "cuda/launch.cuh", "cuda/libraries.cpp", "cuda/libraries.hpp", "cuda/library_check.hpp",
     "cuda/library_handles.cpp")}
-MPI = {"app/process", "app/bench", "comm/mpi", "comm/capi"}
+MPI = {"app/process", "app/bench", "comm/mpi", "comm/mpi/runtime", "comm/capi"}
 EXCHANGES = ("comm/rate", "comm/exchange", "comm/topologies")
 EVERYONES = "kernels/base"
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh", ".h", ".c"}

@@ -8,7 +8,7 @@
 //
 // On a CPU the loop's track has every layer, forward and backward. On a GPU both passes are one
 // graph, whose operations the host does not see. There the track has only the parts of the step, by
-// the GPU's own clock (app/training/step_clock.hpp). The exchange is traced as on a CPU.
+// the GPU's own clock (app/training/replica/step_clock.hpp). The exchange is traced as on a CPU.
 #pragma once
 
 #include <cstdint>

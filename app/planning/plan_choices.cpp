@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <set>
 
-#include "app/training/run_options.hpp"
+#include "app/training/setup/run_options.hpp"
 #include "comm/rate/compress_choice.hpp"
 #include "comm/reducer/reducer.hpp"
 #include "comm/topologies/exchange_kinds.hpp"

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "app/training/replica.hpp"
+#include "app/training/replica/replica.hpp"
 #include "io/images/loader.hpp"
 
 namespace dp {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "app/process/run_status.hpp"
-#include "comm/mpi/job_end.hpp"
+#include "comm/mpi/runtime/job_end.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {

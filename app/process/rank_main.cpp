@@ -7,8 +7,8 @@
 
 #include "app/process/run_status.hpp"
 #include "app/process/stop_notice.hpp"
-#include "comm/mpi/foreign_launcher.hpp"
-#include "comm/mpi/mpi_runtime.hpp"
+#include "comm/mpi/runtime/foreign_launcher.hpp"
+#include "comm/mpi/runtime/mpi_runtime.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/standard_streams.hpp"
 

@@ -3,8 +3,8 @@
 
 #include "app/options/options.hpp"
 #include "app/output/recorder.hpp"
-#include "app/training/replica.hpp"
-#include "app/training/weights.hpp"
+#include "app/training/replica/replica.hpp"
+#include "app/training/setup/weights.hpp"
 #include "io/images/loader.hpp"
 
 namespace dp {

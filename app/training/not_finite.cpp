@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "app/training/weights.hpp"
+#include "app/training/setup/weights.hpp"
 
 namespace dp {
 namespace {

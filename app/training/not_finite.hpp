@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "app/training/replica.hpp"
+#include "app/training/replica/replica.hpp"
 #include "comm/reducer/reducer.hpp"
 
 namespace dp {

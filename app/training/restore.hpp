@@ -7,7 +7,7 @@
 
 #include "app/checkpoint/fingerprint.hpp"
 #include "app/checkpoint/resume.hpp"
-#include "app/training/replica.hpp"
+#include "app/training/replica/replica.hpp"
 #include "kernels/base/state.hpp"
 
 namespace dp {

@@ -8,8 +8,8 @@
 #include "app/checkpoint/checkpoint_head.hpp"
 #include "app/options/round_schedule.hpp"
 #include "app/output/recorder.hpp"
-#include "app/training/replica.hpp"
-#include "app/training/run_plan.hpp"
+#include "app/training/replica/replica.hpp"
+#include "app/training/setup/run_plan.hpp"
 
 namespace dp {
 

@@ -19,9 +19,9 @@
 #include "app/options/options.hpp"
 #include "app/output/progress.hpp"
 #include "app/output/recorder.hpp"
-#include "app/training/replica.hpp"
+#include "app/training/replica/replica.hpp"
 #include "app/training/round_plan.hpp"
-#include "app/training/run_setup.hpp"
+#include "app/training/setup/run_setup.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "kernels/base/lap_clock.hpp"
 

@@ -30,7 +30,7 @@
  * that use MPI themselves in the meantime must have started it with MPI_THREAD_MULTIPLE, and need
  * MPI_THREAD_SERIALIZED at least. There is one exchange at a time. dptrain_comm_init sets
  * parameters of Open MPI that a slow network needs, in the environment and before it starts MPI
- * (comm/mpi/mpi_runtime.hpp lists them); programs that start MPI set them themselves.
+ * (comm/mpi/runtime/mpi_runtime.hpp lists them); programs that start MPI set them themselves.
  *
  * Memory. Strings and arrays that are given are copied. Values and strings that are returned belong
  * to the library; values live as long as the exchange, a string until the next call. */

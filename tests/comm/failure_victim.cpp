@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/exchange/message_header.hpp"
-#include "comm/mpi/mpi_runtime.hpp"
+#include "comm/mpi/runtime/mpi_runtime.hpp"
 #include "comm/mpi/tags.hpp"
 #include "comm/reducer/reducer.hpp"
 

@@ -13,7 +13,7 @@
 
 #include "comm/gradient_sync.hpp"
 #include "comm/mpi/communicator.hpp"
-#include "comm/mpi/mpi_runtime.hpp"
+#include "comm/mpi/runtime/mpi_runtime.hpp"
 #include "comm/replica_hash.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/random.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "app/planning/plan_choices.hpp"
-#include "app/training/run_options.hpp"
+#include "app/training/setup/run_options.hpp"
 #include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {

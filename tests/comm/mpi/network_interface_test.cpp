@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "comm/mpi/strangers.hpp"
+#include "comm/mpi/runtime/strangers.hpp"
 
 namespace dp {
 namespace {

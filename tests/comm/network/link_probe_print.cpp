@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "comm/mpi/mpi_runtime.hpp"
+#include "comm/mpi/runtime/mpi_runtime.hpp"
 #include "comm/network/link_probe.hpp"
 
 int main(int argc, char** argv) {

@@ -1,0 +1,159 @@
+// How a replica is made: the network's memory, the plan of the exchange, the optimiser's groups.
+#include <algorithm>
+
+#include "app/training/replica/replica.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/base/setting_error.hpp"
+#include "kernels/mix.hpp"
+
+namespace dp {
+
+namespace {
+
+// Lists what a rank's own steps change as a rank's own, if ranks differ between steps. Frozen
+// values never change.
+class ShareVisitor final : public StateVisitor {
+ public:
+  ShareVisitor(StateVisitor& visitor, StateShare share) : visitor_(visitor), share_(share) {}
+
+  void block(const StateBlock& block) override {
+    StateBlock own = block;
+    if (share_ == StateShare::own && block.share == StateShare::replicated &&
+        !block.name.starts_with("frozen/")) {
+      own.share = StateShare::own;
+      own.merge = StateMerge::mean;
+    }
+    visitor_.block(own);
+  }
+  void text(const StateText& text) override { visitor_.text(text); }
+
+ private:
+  StateVisitor& visitor_;
+  StateShare share_;
+};
+
+}  // namespace
+
+Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options)
+    : device_(device),
+      options_(options),
+      desk_(options.batch_norm_ranks > 1 && options.exchange
+                ? std::make_unique<GatherDesk>(options.batch_norm_ranks, host_trace())
+                : nullptr),
+      network_(device, std::move(graph), options.activation_type, options.seed),
+      optimizer_(net::make_optimizer(device, network_.parameters(), options.optimizer)),
+      loss_(device),
+      averages_(device, network_.parameters(), options.averages),
+      earlier_(device, network_.parameters().gradients(), options.accumulates),
+      feed_(device, network_, options.normalization),
+      clock_(device, options.trace),
+      policies_({.device = device,
+                 .network = network_,
+                 .averages = averages_,
+                 .earlier = earlier_,
+                 .clock = clock_},
+                options.exchange, options.rounds, options.optimizer) {
+  network_.set_trace(host_trace());
+  network_.set_gather(desk_.get());
+}
+
+Replica::~Replica() {
+  // The reducer's thread may still use members that are declared before it and freed after it.
+  // Operations may still use all members.
+  sync_.reset();
+}
+
+void Replica::prepare(std::size_t samples, net::Mode mode) {
+  network_.prepare(samples, mode);
+  // Allocates now, so that memory runs out here and not in a step.
+  static_cast<void>(device_.scratch());
+  if (!is_gpu()) return;
+  feed_.prepare(samples);
+  if (desk_ && mode == net::Mode::training) run_once(samples);
+}
+
+// Every operation of a step with that batch size is executed once, so that libraries load what they
+// need. Nobody serves the desk yet, so layers that gather get zeros, a mean of no images. That is
+// NaN, which they keep out of their running statistics; nothing else lasts but gradients.
+void Replica::run_once(std::size_t samples) {
+  if (samples == 0 || !run_once_.insert(samples).second) return;
+  const LoadedBatch zeros = {.samples = samples, .global_samples = samples};
+  const TensorView images = feed_.images_of(zeros);
+  const TensorView logits = network_.forward(images, net::Mode::training);
+  softmax_cross_entropy(device_, logits, feed_.labels_of(zeros),
+                        static_cast<float>(options_.label_smoothing), 1.0,
+                        network_.logit_gradient(), loss_.at(0));
+  network_.backward(images, {});
+  const std::span<float> gradients = network_.parameters().gradients();
+  device_.fill_zero(gradients.data(), gradients.size_bytes());
+  device_.synchronize();
+}
+
+void Replica::plan_exchange() {
+  if (sync_) return;
+  std::vector<TensorSlot> slots;
+  if (options_.exchange) slots = tensor_slots();
+  GradientSyncOptions sync = options_.sync;
+  // An optimiser that keeps its momentum itself is refused in set_groups(), whatever its form.
+  const net::OptimizerOptions& sgd = options_.optimizer;
+  sync.has_nesterov = sgd.has_nesterov && net::can_leave_momentum(sgd.kind);
+  if (sgd.clip_norm == 0.0 && !options_.rounds) sync.momentum = sgd.momentum;
+  sync.reducer.desk = desk_.get();
+  sync_ = std::make_unique<GradientSync>(&device_, policies_.parts().exchanged, std::move(slots),
+                                         std::move(sync));
+  policies_.parts().sync = sync_.get();
+  set_groups();
+}
+
+std::vector<TensorSlot> Replica::tensor_slots() {
+  std::vector<TensorSlot> slots;
+  for (const net::Parameter& tensor : network_.parameters().tensors()) {
+    const std::size_t rows = tensor.shape[0];
+    slots.push_back({.offset = tensor.offset,
+                     .rows = rows,
+                     .columns = tensor.elements / rows,
+                     .is_1d = tensor.kind == net::ParameterKind::vector,
+                     .name = tensor.name});
+  }
+  return slots;
+}
+
+// Factors by name, which tensors are trained no more, and what the exchange does instead of the
+// optimiser.
+void Replica::set_groups() {
+  const net::Parameters& parameters = network_.parameters();
+  std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
+  std::vector<float>& exchanged_decays = policies_.parts().exchanged_decays;
+  exchanged_decays.assign(factors.size(), 0.0f);
+  for (std::size_t t = 0; t < factors.size(); ++t) {
+    if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
+    if (!options_.exchange || !sync_->has_momentum(t)) continue;
+    DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
+    if (!net::can_leave_momentum(options_.optimizer.kind)) {
+      throw SettingError(Setting{"codec"}, options_.sync.compress.text,
+                         fmt::format("keeps the momentum itself, which {} cannot leave to it; "
+                                     "allowed: sgd",
+                                     net::optimizer_name(options_.optimizer.kind)),
+                         ErrorKind::usage, Setting{"optimiser"});
+    }
+    exchanged_decays[t] =
+        options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);
+    factors[t].weight_decay = factors[t].momentum = 0.0;
+  }
+  optimizer_->set_groups(
+      net::make_groups(parameters.tensors(), [&](std::size_t t) { return factors[t]; }));
+}
+
+void Replica::list_state(StateVisitor& visitor) {
+  policy().list_state(visitor);
+  ShareVisitor of_steps(visitor, policy().model_share());
+  network_.parameters().list_state(of_steps);
+  optimizer_->list_state(of_steps);
+  averages_.list_state(of_steps, visitor);
+  sync_->list_state(visitor);
+  visitor.text({.name = "algorithms",
+                .get = [this] { return device_.tuning().export_text(); },
+                .set = [this](const std::string& text) { device_.tuning().import_text(text); }});
+}
+
+}  // namespace dp

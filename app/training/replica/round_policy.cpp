@@ -1,0 +1,245 @@
+#include "app/training/replica/round_policy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/error.hpp"
+
+namespace dp {
+
+RoundPolicy::RoundPolicy(SyncParts& parts, const RoundOptions& options,
+                         const net::OptimizerOptions& optimizer)
+    : OwnSteps(parts),
+      options_(options),
+      optimizer_(optimizer),
+      rounds_(parts.device, parts.network.parameters().values(), parts.exchanged, options.ranks,
+              options.outer, options.delay > 0) {}
+
+void RoundPolicy::begin(double learning_rate, bool has_gradients) {
+  if (has_gradients) {
+    // By so much a gradient in the residual would have changed parameters, with all that momentum
+    // makes of it later; with optimisers other than SGD, whose steps are no multiples of gradients,
+    // the learning rate alone is an estimate.
+    const double still = net::can_leave_momentum(optimizer_.kind) ? 1.0 - optimizer_.momentum : 1.0;
+    sync().reducer().scale_residual(static_cast<float>(learning_rate / still));
+    if (RateGovernor* const rate = sync().governor()) rate->start_anew(sync().loss_scale());
+  }
+  rounds_.begin();
+}
+
+// ---- a step -------------------------------------------------------------------------------------
+
+// Its gradient is not exchanged.
+StepVerdict RoundPolicy::await_sums() {
+  parts_.device.synchronize();
+  return {};
+}
+
+bool RoundPolicy::judge(const StepVerdict& verdict, const LossSums& loss) {
+  const bool is_finite = OwnSteps::judge(verdict, loss);
+  if (!is_finite) ++skipped_;
+  return is_finite;
+}
+
+void RoundPolicy::update_averages(double progress) { parts_.averages.update_lookahead(progress); }
+
+// The exchange of a round that ends here, and the sum of an earlier one that is to be applied here.
+// At the end of an epoch nothing stays under way.
+SyncResult RoundPolicy::end_step(const StepVerdict&, const StepPlace& place) {
+  sync().reducer().note_work();
+  const bool ends = rounds_.ends_round(length_, place.is_last(), place.learning_rate);
+  SyncResult result;
+  if (is_sum_due(ends)) {
+    const std::size_t steps = sent_steps_ + rounds_.kept_steps();
+    note(take_late(place), steps, true, result);
+  }
+  if (!ends) return result;
+  sample_error(place);
+  // A sum that would come with the epoch's last exchange, or after it, is waited for.
+  if (options_.delay > 0 && place.left() > options_.delay) {
+    send(place);
+    skipped_in_sent_ = std::exchange(skipped_, 0);
+    return result;
+  }
+  const std::size_t steps = rounds_.kept_steps();
+  note(exchange(place), steps, false, result);
+  return result;
+}
+
+// The sum is taken after a fixed step, so that bits do not depend on times; or before the next
+// exchange.
+bool RoundPolicy::is_sum_due(bool ends_round) const {
+  return is_under_way_ && (ends_round || rounds_.steps() >= options_.delay);
+}
+
+// If the round has the step in the middle of the epoch.
+void RoundPolicy::sample_error(const StepPlace& place) {
+  const std::size_t middle = place.of_epoch / 2;
+  const bool has_middle = place.in_epoch >= middle && place.in_epoch < middle + rounds_.steps();
+  if (has_middle && options_.ranks > 1) sync().reducer().sample_error();
+}
+
+// All ranks have the same verdict on it, and have gone back to the round's start if it is bad.
+// `steps`: those whose changes are lost then; a rank may have skipped some of them itself.
+void RoundPolicy::note(const StepVerdict& verdict, std::size_t steps, bool is_late,
+                       SyncResult& result) {
+  result.stop = result.stop || verdict.stop;
+  result.has_exchanged = true;
+  ++result.exchanges;
+  // With a delay, what this rank has skipped since it sent belongs to the next round.
+  const std::int64_t skipped = std::exchange(skipped_in_sent_, 0) + skipped_;
+  if (verdict.finite) {
+    if (!is_late) skipped_ = 0;
+    lost_in_a_row_ = 0;
+    return;
+  }
+  skipped_ = 0;
+  result.lost.push_back(
+      {.verdict = verdict,
+       .steps = std::max<std::int64_t>(0, static_cast<std::int64_t>(steps) - skipped),
+       .in_a_row = static_cast<int>(++lost_in_a_row_)});
+}
+
+// ---- an exchange --------------------------------------------------------------------------------
+
+void RoundPolicy::begin_exchange(const StepPlace& place) {
+  DP_ASSERT(!is_under_way_, "the exchange of round {} is under way", rounds_.number());
+  // Lost or not, the next round goes on from here.
+  const auto ratio = static_cast<float>(rounds_.take_rate_ratio());
+  Reducer& reducer = sync().reducer();
+  if (ratio < 1.0f) reducer.scale_residual(ratio);
+  reducer.run([](Communicator&) {});  // what was sent in the last exchange may still be forwarded
+  reducer.state().keep_residual();
+  if (RateGovernor* const rate = sync().governor()) {
+    const auto steps = static_cast<double>(rounds_.steps());
+    rate->set_round({.number = rounds_.number(),
+                     .hidden_share = std::min(1.0, static_cast<double>(options_.delay) / steps)});
+    // Momentum carries a gradient into the later rounds, each of which gets momentum^steps of what
+    // the round before it got: 1 / (1 - momentum^steps) in all.
+    const double later = std::pow(net::momentum_of(optimizer_), steps);
+    rate->set_exchanges_of_gradient(1.0 / std::max(1.0 - later, 1e-3));
+  }
+  rounds_.write_difference();
+  sync().begin_step(place.step, place.progress);
+  sync().all_final();
+}
+
+// All ranks have the same parameters then. If the verdict is not finite, these are those with which
+// the round began, and residuals are what they were before the exchange, faded.
+StepVerdict RoundPolicy::exchange(const StepPlace& place) {
+  parts_.clock.exchange_begins();
+  const std::size_t steps = rounds_.kept_steps();
+  begin_exchange(place);
+  const StepVerdict verdict = sync().finish_step();
+  if (verdict.finite) {
+    rounds_.take_sum();
+    take_common(steps, place.progress, false);
+  } else {
+    rounds_.go_back();
+    forget_lost();
+  }
+  parts_.clock.exchange_ends();
+  return verdict;
+}
+
+// With a delay, instead: the exchange begins, and the next round does, from this rank's own
+// parameters.
+void RoundPolicy::send(const StepPlace& place) {
+  parts_.clock.exchange_begins();
+  sent_steps_ = rounds_.kept_steps();
+  begin_exchange(place);
+  rounds_.leave();
+  parts_.averages.reset_lookahead();
+  is_under_way_ = true;
+  parts_.clock.exchange_ends();
+}
+
+// Waits for the sum, if it is late, and applies it to the parameters of now. If the verdict is not
+// finite, all ranks go back to the common parameters, and what they have done since is lost, too.
+StepVerdict RoundPolicy::take_late(const StepPlace& place) {
+  parts_.clock.exchange_begins();
+  const StepVerdict verdict = sync().finish_step();
+  is_under_way_ = false;
+  if (verdict.finite) {
+    rounds_.take_late_sum();
+    take_common(sent_steps_, place.progress, true);
+  } else {
+    rounds_.drop_own_steps();
+    forget_lost();
+  }
+  parts_.clock.exchange_ends();
+  return verdict;
+}
+
+// The parameters are the common ones, which the exponential average sees: a step of the round
+// counts as one of every-step training. With a delay, a rank's own steps since are added then.
+void RoundPolicy::take_common(std::size_t steps, double progress, bool is_late) {
+  for (std::size_t s = 0; s < steps; ++s) parts_.averages.update_ema(progress);
+  if (is_late) rounds_.add_own_steps();
+  parts_.averages.reset_lookahead();
+}
+
+// Undoes the lost round in the residual and in the averages.
+void RoundPolicy::forget_lost() {
+  sync().reducer().state().bring_back_residual();
+  parts_.averages.reset_lookahead();
+}
+
+// ---- between steps ------------------------------------------------------------------------------
+
+ExchangeWindow RoundPolicy::window() const {
+  return {.when = fmt::format("in {:.0f} % of a round's time", 100 * AutoRate::kSlack),
+          .is_by_bucket = false,
+          .remedy = "longer rounds (--sync-every) or --sync-delay",
+          .may_send_less = false};
+}
+
+void RoundPolicy::swap_evaluated() {
+  if (parts_.averages.has_ema()) {
+    parts_.averages.swap();
+  } else {
+    rounds_.swap_common();
+  }
+}
+
+// Ends the round without codecs.
+void RoundPolicy::merge_ranks(Communicator& comm, std::size_t counts_for) {
+  skipped_ = 0;
+  if (rounds_.steps() == 0) return;
+  const auto all = comm.all_sum(static_cast<std::int64_t>(counts_for));
+  const double share = static_cast<double>(counts_for) / static_cast<double>(all);
+  const std::size_t steps = rounds_.kept_steps();
+  rounds_.write_difference(share * static_cast<double>(options_.ranks));
+  const std::span<float> exchanged = parts_.exchanged;
+  std::vector<float> values = to_host(parts_.device, {exchanged.data(), exchanged.size()});
+  std::vector<double> sums(values.begin(), values.end());
+  comm.all_sum(sums);
+  std::ranges::transform(sums, values.begin(), [](double sum) { return static_cast<float>(sum); });
+  const bool is_finite =
+      std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+  if (!is_finite) {
+    rounds_.go_back();
+    parts_.averages.reset_lookahead();
+    return;
+  }
+  parts_.device.upload(exchanged.data(), values.data(), exchanged.size_bytes());
+  rounds_.take_sum();
+  constexpr double kAnyProgress = 0.0;  // an exponential average does not depend on it
+  take_common(steps, kAnyProgress, false);
+}
+
+void RoundPolicy::list_state(StateVisitor& visitor) {
+  DP_ASSERT(!is_under_way_, "the exchange of a round is under way");
+  rounds_.list_state(visitor);
+}
+
+void RoundPolicy::list_judgement(StateVisitor& visitor, StateShare share) {
+  visitor.value("run/lost_rounds_in_a_row", lost_in_a_row_);
+  visitor.value("run/skipped_in_round", skipped_, share, StateMerge::first);
+}
+
+}  // namespace dp

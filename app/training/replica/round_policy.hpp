@@ -1,0 +1,64 @@
+// The policy of rounds (sync_policy.hpp): each rank trains alone for some steps, and then all
+// exchange what their parameters have changed by. round_sync.hpp has the arithmetic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "app/training/replica/round_sync.hpp"
+#include "app/training/replica/sync_policy.hpp"
+
+namespace dp {
+
+class RoundPolicy final : public OwnSteps {
+ public:
+  RoundPolicy(SyncParts& parts, const RoundOptions& options,
+              const net::OptimizerOptions& optimizer);
+
+  // The length in steps of all rounds that begin from now on.
+  void set_length(std::size_t steps) { length_ = steps; }
+  // The parameters are the same on all ranks. has_gradients: gradients were exchanged until now;
+  // what waits of them becomes a change of parameters, as the learning rate would have made of it.
+  void begin(double learning_rate, bool has_gradients);
+
+  void plan_step(const StepPlace&) override {}  // an exchange is sampled where its round ends
+  // With this divisor the mean of the ranks' gradients equals the sum at every step.
+  [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
+    return static_cast<double>(global_samples) / static_cast<double>(options_.ranks);
+  }
+  StepVerdict await_sums() override;
+  [[nodiscard]] bool judge(const StepVerdict& verdict, const LossSums& loss) override;
+  void update_averages(double progress) override;
+  SyncResult end_step(const StepVerdict& verdict, const StepPlace& place) override;
+  [[nodiscard]] bool is_under_way() const override { return is_under_way_; }
+  [[nodiscard]] ExchangeWindow window() const override;
+  void swap_evaluated() override;
+  void merge_ranks(Communicator& comm, std::size_t counts_for) override;
+  void list_state(StateVisitor& visitor) override;
+  [[nodiscard]] StateShare model_share() const override { return StateShare::own; }
+  void list_judgement(StateVisitor& visitor, StateShare share);
+
+ private:
+  [[nodiscard]] bool is_sum_due(bool ends_round) const;
+  void sample_error(const StepPlace& place);
+  void begin_exchange(const StepPlace& place);
+  StepVerdict exchange(const StepPlace& place);
+  void send(const StepPlace& place);
+  StepVerdict take_late(const StepPlace& place);
+  void take_common(std::size_t steps, double progress, bool is_late);
+  void forget_lost();
+  void note(const StepVerdict& verdict, std::size_t steps, bool is_late, SyncResult& result);
+
+  RoundOptions options_;
+  net::OptimizerOptions optimizer_;
+  RoundSync rounds_;
+  std::size_t length_ = 1;
+  bool is_under_way_ = false;
+  std::size_t sent_steps_ = 0;  // of the round whose exchange is under way
+  std::int64_t lost_in_a_row_ = 0;
+  // The steps that this rank has skipped in the running round, and in that whose exchange is under
+  // way.
+  std::int64_t skipped_ = 0, skipped_in_sent_ = 0;
+};
+
+}  // namespace dp

@@ -1,0 +1,233 @@
+// Measures where the time of steps goes, by marks in the device's queue, so that nothing waits for
+// the measurement. On a GPU a step's times are known when the next step's gradients have been
+// computed.
+//
+//     before | forward | backward | exposed communication | update
+//     ^ the last update's end                             ^ the sums are in place
+//
+// "Before" is the time in which the device waited for the batch (data) or for the loop (other). The
+// parts add up to the time from update to update.
+//
+// With a trace the parts are its slices, too (kernels/base/trace.hpp). On a CPU a slice begins and
+// ends when its marks were made. A GPU's marks only tell how much time is between them, so its
+// slices follow each other from the begin of the window or of the epoch, when the host has waited
+// for the GPU.
+//
+// An exchange may come after the update (app/training/replica/sync_policy.hpp). Its time is taken
+// from the update's, and is exposed communication.
+//
+// A step in several parts has forward and backward of each part on a CPU's trace, and on a GPU's
+// one slice of each for all parts.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "app/output/times.hpp"
+#include "kernels/base/trace.hpp"
+#include "kernels/device.hpp"
+
+namespace dp {
+
+class StepClock {
+ public:
+  // `trace` gets the slices; null: no trace.
+  StepClock(Device& device, TraceTrack* trace)
+      : device_(device), marks_(device.make_time_marks(kMarks)), trace_(trace) {}
+
+  // Call it before the first step of an epoch: the time since the last step belongs to no step.
+  void begin() {
+    device_.synchronize();
+    complete();
+    mark(kUpdated + (parity_ ^ 1u));
+  }
+  void step_begins(std::uint64_t step) {
+    step_ = step;
+    if (trace_ != nullptr && !is_cpu() && trace_->begins_with(step)) {
+      begin();
+    }
+    mark(kBegin);
+    first_begin_ns_ = host_ns_[kBegin];
+    earlier_ = {};
+    between_ = 0;
+  }
+  // Each later part of a step, when the device has computed the one before it.
+  void part_begins() {
+    device_.synchronize();
+    complete();
+    if (between_ == 0) before_first_ = marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
+    earlier_.forward += marks_->seconds(kBegin, kForward);
+    earlier_.backward += marks_->seconds(kForward, kBackward);
+    if (trace_ != nullptr && is_cpu()) add_part();
+    mark(kBegin);
+    device_.synchronize();
+    between_ += std::max(marks_->seconds(kBackward, kBegin), kLeast_s);
+  }
+  // These two may be part of a recording.
+  void forward_ended() { mark(kForward); }
+  void backward_ended() { mark(kBackward); }
+  // For a step without a batch on this rank.
+  void nothing_computed() {
+    forward_ended();
+    backward_ended();
+  }
+  // The host knows that backward has ended and the sums are in place. data_s is how long the loop
+  // waited for the batch. The others are how long forward and backward stood still until they had
+  // values of all ranks: that is exposed communication, not computation.
+  void exchanged(double data_s, double forward_wait_s, double backward_wait_s) {
+    complete();
+    before_ = between_ > 0 ? before_first_ + between_
+                           : marks_->seconds(kUpdated + (parity_ ^ 1u), kBegin);
+    double forward = earlier_.forward + marks_->seconds(kBegin, kForward) - forward_wait_s;
+    double backward = earlier_.backward + marks_->seconds(kForward, kBackward) - backward_wait_s;
+    // Without images a rank waits in both passes before both marks.
+    forward += std::min(backward, 0.0);
+    backward = std::max(backward, 0.0);
+    current_ = {.data = std::min(data_s, before_),
+                .forward = std::max(forward, 0.0),
+                .backward = backward,
+                .statistics = forward_wait_s + backward_wait_s};
+    mark(kExchanged + parity_);
+  }
+  // Between exchanged() and updated(), around an exchange after the update, or around what training
+  // waits for of it; from the first begin to the last end.
+  void exchange_begins() {
+    if (has_late_) return;
+    has_late_ = true;
+    mark(kLateBegin + parity_);
+  }
+  void exchange_ends() { mark(kLateEnd + parity_); }
+  void updated() {
+    mark(kUpdated + parity_);
+    has_pending_late_ = std::exchange(has_late_, false);
+    if (trace_ != nullptr && is_cpu()) {
+      const std::int64_t end_ns = host_ns_[kUpdated + parity_];
+      const std::int64_t late_ns = host_ns_[kLateBegin + parity_];
+      add_slices(step_,
+                 {host_ns_[kUpdated + (parity_ ^ 1u)], host_ns_[kBegin], host_ns_[kForward],
+                  host_ns_[kBackward], host_ns_[kExchanged + parity_], end_ns},
+                 has_pending_late_ ? late_ns : end_ns);
+      if (has_pending_late_) {
+        const std::int64_t late_end_ns = host_ns_[kLateEnd + parity_];
+        add_slice(step_, TraceKind::exposed_comm, late_ns, late_end_ns);
+        add_slice(step_, TraceKind::optimizer, late_end_ns, end_ns);
+      }
+    }
+    parity_ ^= 1u;
+    is_pending_ = true;
+    pending_step_ = step_;
+  }
+
+  // The times of the steps that were not taken yet, as far as they are known. With `all` the host
+  // waits until all are known.
+  LoopTimes take(bool all) {
+    if (all || is_cpu()) {
+      device_.synchronize();
+      complete();
+    }
+    return std::exchange(known_, {});
+  }
+
+ private:
+  // Closes the step whose update was marked last.
+  void complete() {
+    if (!is_pending_) return;
+    is_pending_ = false;
+    const std::size_t last = parity_ ^ 1u;
+    const double whole = marks_->seconds(kUpdated + parity_, kUpdated + last);
+    current_.optimizer = marks_->seconds(kExchanged + last, kUpdated + last);
+    if (has_pending_late_) {
+      current_.optimizer -= marks_->seconds(kLateBegin + last, kLateEnd + last);
+      current_.optimizer = std::max(current_.optimizer, 0.0);
+    }
+    current_.other = before_ - current_.data;
+    current_.exposed_comm =
+        std::max(0.0, whole - before_ - current_.forward - current_.backward - current_.optimizer);
+    known_ += current_;
+    if (trace_ != nullptr && !is_cpu()) trace_known(whole, last);
+  }
+
+  [[nodiscard]] bool is_cpu() const { return device_.kind() == DeviceKind::cpu; }
+  void mark(std::size_t i) {
+    marks_->mark(i);
+    if (trace_ != nullptr) host_ns_[i] = trace_clock_ns();
+  }
+
+  static std::int64_t ns(double seconds) { return std::llround(seconds * 1e9); }
+
+  // Adds a GPU's step whose times are known now.
+  void trace_known(double whole_s, std::size_t last) {
+    const std::int64_t start = host_ns_[kUpdated + parity_], begin = start + ns(before_);
+    const std::int64_t forward = begin + ns(current_.forward);
+    const std::int64_t backward = forward + ns(current_.backward);
+    const std::int64_t end = std::max(backward, start + ns(whole_s));
+    const std::int64_t exchanged = std::max(backward, end - ns(current_.optimizer));
+    add_slices(pending_step_, {start, begin, forward, backward, exchanged, end}, end);
+    host_ns_[kUpdated + last] = end;
+  }
+
+  void add_slice(std::uint64_t step, TraceKind kind, std::int64_t begin_ns, std::int64_t end_ns) {
+    trace_->add({.begin_ns = begin_ns,
+                 .end_ns = end_ns,
+                 .step = static_cast<std::uint32_t>(step),
+                 .kind = kind});
+  }
+
+  // A part of a CPU's step that is not the last one.
+  void add_part() {
+    add_slice(step_, TraceKind::forward, host_ns_[kBegin], host_ns_[kForward]);
+    add_slice(step_, TraceKind::backward, host_ns_[kForward], host_ns_[kBackward]);
+  }
+
+  // Start, begin of the computation (of the last part), end of forward, of backward, sums in place,
+  // end; and the end of the optimiser's update, before an exchange after it.
+  void add_slices(std::uint64_t step, const std::array<std::int64_t, 6>& at,
+                  std::int64_t update_end) {
+    add_slice(step, TraceKind::step, at[0], at[5]);
+    // The loop waited for the batch just before the computation began; waits for later parts are
+    // not told apart.
+    const std::int64_t begin_ns = is_cpu() ? first_begin_ns_ : at[1], data_ns = ns(current_.data);
+    if (data_ns > 0) {
+      add_slice(step, TraceKind::data, std::max(at[0], begin_ns - data_ns), begin_ns);
+    }
+    add_slice(step, TraceKind::forward, at[1], at[2]);
+    add_slice(step, TraceKind::backward, at[2], at[3]);
+    add_slice(step, TraceKind::exposed_comm, at[3], at[4]);
+    add_slice(step, TraceKind::optimizer, at[4], update_end);
+  }
+
+  // Two sets of marks, which are read one step later.
+  enum : std::size_t {
+    kBegin,
+    kForward,
+    kBackward,
+    kExchanged,
+    kLateBegin = kExchanged + 2,
+    kLateEnd = kLateBegin + 2,
+    kUpdated = kLateEnd + 2
+  };
+  static constexpr std::size_t kMarks = kUpdated + 2;
+
+  Device& device_;
+  std::unique_ptr<TimeMarks> marks_;
+  TraceTrack* trace_;
+  // With a trace: when the marks were made. On a GPU only those of updates, when they were reached.
+  std::array<std::int64_t, kMarks> host_ns_ = {};
+  std::int64_t first_begin_ns_ = 0;  // of the step's first part
+  std::uint64_t step_ = 0, pending_step_ = 0;
+  std::size_t parity_ = 0;
+  bool is_pending_ = false;
+  bool has_late_ = false, has_pending_late_ = false;
+  double before_ = 0;
+  // The times of the parts that came before. Waiting between parts counts as before the step.
+  static constexpr double kLeast_s = 1e-12;
+  double before_first_ = 0, between_ = 0;
+  LoopTimes earlier_;
+  LoopTimes current_, known_;
+};
+
+}  // namespace dp

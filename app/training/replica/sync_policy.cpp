@@ -1,0 +1,192 @@
+#include "app/training/replica/sync_policy.hpp"
+
+#include <cmath>
+#include <utility>
+
+#include "app/process/stop_vote.hpp"
+#include "app/training/replica/round_policy.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/sgd.hpp"
+
+namespace dp {
+
+void SyncPolicy::update_averages(double progress) {
+  parts_.averages.update_lookahead(progress);
+  parts_.averages.update_ema(progress);
+}
+
+// The wish came with the sums, to all ranks.
+bool SyncPolicy::agree_on_stop(std::uint64_t, bool wish) { return wish; }
+
+void SyncPolicy::swap_evaluated() { parts_.averages.swap(); }
+
+void SyncPolicy::merge_ranks(Communicator&, std::size_t) {}
+
+void SyncPolicy::list_state(StateVisitor&) {}
+
+void SyncPolicy::finish(Communicator&) {}
+
+namespace {
+
+class EveryStep final : public SyncPolicy {
+ public:
+  explicit EveryStep(SyncParts& parts)
+      : SyncPolicy(parts), tensor_final_([this](std::size_t tensor) { send(tensor); }) {}
+
+  void plan_step(const StepPlace& place) override {
+    if (place.in_epoch == place.of_epoch / 2 && parts_.ranks > 1) sync().reducer().sample_error();
+  }
+  void begin_step(std::uint64_t step, double progress) override {
+    sync().begin_step(step, progress);
+  }
+  [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
+    return static_cast<double>(global_samples);  // so the exchange only adds
+  }
+  // Buckets leave as their tensors become final.
+  void backward(const TensorView& images) override {
+    parts_.network.backward(images, tensor_final_);
+  }
+  void finish_without_batch() override {
+    for (std::size_t t = 0; t < parts_.exchanged_decays.size(); ++t) add_decay(t);
+    copy_to_exchanged(parameters().gradients(), 0);
+    sync().all_final();
+  }
+  StepVerdict await_sums() override {
+    const StepVerdict verdict = sync().finish_step();
+    if (has_memory()) {
+      blend_values(parts_.device, parts_.exchanged, parameters().gradients(), 1.0f);
+    }
+    return verdict;
+  }
+  [[nodiscard]] bool judge(const StepVerdict& verdict, const LossSums&) override {
+    return verdict.finite;
+  }
+  [[nodiscard]] StateShare judged() const override { return StateShare::replicated; }
+  SyncResult end_step(const StepVerdict& verdict, const StepPlace&) override {
+    return {.stop = verdict.stop, .has_exchanged = true, .exchanges = 1};
+  }
+
+ private:
+  void send(std::size_t tensor) {
+    const net::Parameter& place = parameters().tensors()[tensor];
+    const std::span<float> gradient =
+        parameters().gradients().subspan(place.offset, place.elements);
+    parts_.earlier.add_to(gradient);
+    add_decay(tensor);
+    copy_to_exchanged(gradient, place.offset);
+    sync().tensor_final(tensor);
+  }
+  // This rank's part of the weight decay of a tensor whose momentum comes before the exchange.
+  void add_decay(std::size_t tensor) {
+    const float decay = parts_.exchanged_decays[tensor];
+    if (decay == 0.0f) return;
+    const net::Parameter& place = parameters().tensors()[tensor];
+    add_values(parts_.device, parameters().values().subspan(place.offset, place.elements),
+               parameters().gradients().subspan(place.offset, place.elements),
+               decay / static_cast<float>(parts_.ranks));
+  }
+  [[nodiscard]] bool has_memory() {
+    return parts_.exchanged.data() != parameters().gradients().data();
+  }
+  void copy_to_exchanged(std::span<const float> slice, std::size_t offset) {
+    if (!has_memory()) return;
+    blend_values(parts_.device, slice, parts_.exchanged.subspan(offset, slice.size()), 1.0f);
+  }
+
+  net::TensorCallback tensor_final_;
+};
+
+// Its exchange has no tensors.
+class Alone final : public OwnSteps {
+ public:
+  using OwnSteps::OwnSteps;
+
+  void plan_step(const StepPlace&) override {}
+  void begin_step(std::uint64_t step, double progress) override {
+    OwnSteps::begin_step(step, progress);
+    sync().begin_step(step, progress);
+  }
+  [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
+    return static_cast<double>(global_samples);
+  }
+  void finish_without_batch() override {
+    OwnSteps::finish_without_batch();
+    sync().all_final();
+  }
+  StepVerdict await_sums() override { return sync().finish_step(); }
+  SyncResult end_step(const StepVerdict& verdict, const StepPlace&) override {
+    return {.stop = verdict.stop};
+  }
+  [[nodiscard]] bool agree_on_stop(std::uint64_t steps, bool wish) override {
+    if (parts_.ranks == 1) return wish;
+    if (!StopVote::is_due(steps)) return false;
+    return sync().reducer().run(
+        [&](Communicator& comm) { return vote_.is_agreed(comm, steps, wish); });
+  }
+  void finish(Communicator& comm) override { vote_.finish(comm); }
+
+ private:
+  StopVote vote_;
+};
+
+}  // namespace
+
+OwnSteps::OwnSteps(SyncParts& parts) : SyncPolicy(parts), squares_(parts.device) {}
+
+void OwnSteps::begin_step(std::uint64_t, double) { squares_[0] = 0.0; }
+
+// An exchange looks at every value; without one nobody else does. The squares of finite floats do
+// not overflow a double.
+void OwnSteps::backward(const TensorView& images) {
+  parts_.network.backward(images, {});
+  parts_.earlier.add_to(parameters().gradients());
+  sum_of_squares(parts_.device, parameters().gradients(), squares_.at(0));
+}
+
+void OwnSteps::finish_without_batch() {
+  sum_of_squares(parts_.device, parameters().gradients(), squares_.at(0));
+}
+
+// Each rank decides for its own model, also by its loss.
+bool OwnSteps::judge(const StepVerdict&, const LossSums& loss) {
+  return std::isfinite(loss.loss) && std::isfinite(squares_[0]);
+}
+
+SyncPolicies::SyncPolicies(SyncParts parts, bool exchange,
+                           const std::optional<RoundOptions>& rounds,
+                           const net::OptimizerOptions& optimizer)
+    : parts_(std::move(parts)) {
+  net::Parameters& parameters = parts_.network.parameters();
+  parts_.exchanged = parameters.gradients();
+  if (rounds && rounds->delay > 0) {
+    exchanged_ = DeviceArray(parts_.device, parts_.exchanged.size());
+    parts_.exchanged = exchanged_.values();
+  }
+  if (rounds) rounds_ = std::make_unique<RoundPolicy>(parts_, *rounds, optimizer);
+  if (exchange) {
+    first_ = std::make_unique<EveryStep>(parts_);
+  } else {
+    first_ = std::make_unique<Alone>(parts_);
+  }
+  now_ = first_.get();
+}
+
+SyncPolicies::~SyncPolicies() = default;
+
+bool SyncPolicies::begin_epoch(std::size_t round_steps, double learning_rate) {
+  SyncPolicy* const before = now_;
+  const bool has_begun = std::exchange(has_begun_, true);
+  DP_ASSERT(round_steps > 0 || before == first_.get(), "rounds do not end before the run");
+  if (round_steps == 0) return false;
+  rounds_->set_length(round_steps);
+  if (before == rounds_.get()) return false;
+  rounds_->begin(learning_rate, has_begun);
+  now_ = rounds_.get();
+  return true;
+}
+
+void SyncPolicies::list_judgement(StateVisitor& visitor) {
+  if (rounds_) rounds_->list_judgement(visitor, now_->judged());
+}
+
+}  // namespace dp

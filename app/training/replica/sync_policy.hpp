@@ -1,0 +1,199 @@
+// When ranks exchange, and what. A run has one of three policies, or two after each other
+// (--sync-every from=, auto):
+//
+//   every step   the sum of the ranks' gradients, at every step
+//   rounds       each rank trains alone for some steps, and then all exchange what their parameters
+//                have changed by (round_sync.hpp)
+//   alone        nothing (--exchange off)
+//
+// Training loop and replica call the same functions at the same places, whatever the policy is:
+//
+//     plan_step()          the loop, before the step's first batch
+//     begin_step()         the replica, with the step's first part
+//     loss_divisor()       in its forward pass
+//     backward()           the step's last part; or
+//     finish_without_batch()
+//     await_sums()
+//     judge()              the loop: whether the update follows
+//     update_averages()    the replica, after the update
+//     end_step()           the loop, after the update or without one
+//     agree_on_stop()
+//
+// All ranks make the same calls. Failures are thrown as in comm/gradient_sync.hpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "app/output/exchange_window.hpp"
+#include "app/training/replica/averages.hpp"
+#include "app/training/replica/earlier_parts.hpp"
+#include "app/training/replica/round_sync.hpp"
+#include "app/training/replica/step_clock.hpp"
+#include "comm/gradient_sync.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "kernels/arrays.hpp"
+#include "kernels/device.hpp"
+#include "kernels/softmax_cross_entropy.hpp"
+#include "net/network.hpp"
+#include "net/optimizer.hpp"
+
+namespace dp {
+
+struct RoundOptions {
+  std::size_t ranks = 1;
+  OuterOptions outer = {};
+  // The steps of the next round behind which an exchange runs; 0: all ranks wait for it.
+  std::size_t delay = 0;
+};
+
+// The parts of a replica that a policy uses. The replica owns all but the spans and numbers.
+struct SyncParts {
+  Device& device;
+  net::Network& network;
+  Averages& averages;
+  EarlierParts& earlier;
+  StepClock& clock;
+  // The exchanged values: the model's gradients or, if rounds have a delay, memory of its own,
+  // since the next round computes gradients meanwhile.
+  std::span<float> exchanged = {};
+  // By tensor: weight decay that is part of the gradient, as the exchange adds the momentum; 0: the
+  // optimiser does both.
+  std::vector<float> exchanged_decays = {};
+  std::size_t ranks = 1;
+  GradientSync* sync = nullptr;  // not before it is planned
+};
+
+// A step and its place in the epoch.
+struct StepPlace {
+  std::uint64_t step = 0;  // of the run
+  std::size_t in_epoch = 0, of_epoch = 1;
+  double learning_rate = 1.0;
+  double progress = -1.0;  // the share of the run that is done with it; below 0: not known
+
+  [[nodiscard]] bool is_last() const { return in_epoch + 1 == of_epoch; }
+  [[nodiscard]] std::size_t left() const { return of_epoch - in_epoch - 1; }
+};
+
+// An exchange after which all ranks have gone back to the common parameters, since some rank's
+// change of them was not finite.
+struct LostExchange {
+  StepVerdict verdict;
+  std::int64_t steps = 0;  // that are lost, without those that this rank had skipped
+  int in_a_row = 1;
+};
+
+struct SyncResult {
+  bool stop = false;           // some rank wishes it, as far as this one knows
+  bool has_exchanged = false;  // in the step, or after it
+  std::int64_t exchanges = 0;  // that have come to their end
+  std::vector<LostExchange> lost = {};
+};
+
+class SyncPolicy {
+ public:
+  explicit SyncPolicy(SyncParts& parts) : parts_(parts) {}
+  virtual ~SyncPolicy() = default;
+  SyncPolicy(const SyncPolicy&) = delete;
+  SyncPolicy& operator=(const SyncPolicy&) = delete;
+
+  // ---- a step
+  // Once per epoch the sums are compared with the exact ones.
+  virtual void plan_step(const StepPlace& place) = 0;
+  // progress: the share of the run that lies before the step; below 0: not known.
+  virtual void begin_step(std::uint64_t step, double progress) = 0;
+  // By how many images the gradient of the loss is divided.
+  [[nodiscard]] virtual double loss_divisor(std::size_t global_samples) const = 0;
+  // Operations, which may be recorded: the backward pass of the step's last part, to which the
+  // gradients of the earlier ones are added.
+  virtual void backward(const TensorView& images) = 0;
+  // Instead, if this rank has no images in the last part: its gradients are the earlier parts'.
+  virtual void finish_without_batch() = 0;
+  // The device has certainly computed the gradients, and sums over ranks are in place.
+  virtual StepVerdict await_sums() = 0;
+  // Whether the update follows; a gradient that is not finite would spoil the parameters. `loss`:
+  // of this rank.
+  [[nodiscard]] virtual bool judge(const StepVerdict& verdict, const LossSums& loss) = 0;
+  // replicated: judge() is the same on all ranks; own: each rank judges its own steps.
+  [[nodiscard]] virtual StateShare judged() const = 0;
+  // progress: the share of the run that is done with this update.
+  virtual void update_averages(double progress);
+  // verdict: of await_sums().
+  virtual SyncResult end_step(const StepVerdict& verdict, const StepPlace& place) = 0;
+  // Whether all ranks stop after that many steps of the run.
+  [[nodiscard]] virtual bool agree_on_stop(std::uint64_t steps, bool wish);
+
+  // ---- between steps
+  // Whether an exchange is under way, for which a call of reducer().run() would wait.
+  [[nodiscard]] virtual bool is_under_way() const { return false; }
+  [[nodiscard]] virtual ExchangeWindow window() const { return {}; }
+  // Before and after an evaluation or an export of weights, which is one of averaged weights, if
+  // there are any, and otherwise of common ones.
+  virtual void swap_evaluated();
+  // Collective, after a checkpoint was read by other ranks than those that wrote it: makes the
+  // parameters equal. This rank stands for that many of the earlier ones.
+  virtual void merge_ranks(Communicator& comm, std::size_t counts_for);
+  // Lists the policy's own state, which comes before the model's.
+  virtual void list_state(StateVisitor& visitor);
+  // Whether parameters and the optimiser's state are the same on all ranks between steps.
+  [[nodiscard]] virtual StateShare model_share() const { return StateShare::replicated; }
+  // Collective, at the end of the run.
+  virtual void finish(Communicator& comm);
+
+ protected:
+  [[nodiscard]] net::Parameters& parameters() { return parts_.network.parameters(); }
+  [[nodiscard]] GradientSync& sync() { return *parts_.sync; }
+
+  SyncParts& parts_;
+};
+
+// Each rank's steps follow from its own gradient: what rounds and ranks alone have in common.
+class OwnSteps : public SyncPolicy {
+ public:
+  explicit OwnSteps(SyncParts& parts);
+
+  void begin_step(std::uint64_t step, double progress) override;
+  void backward(const TensorView& images) override;
+  void finish_without_batch() override;
+  [[nodiscard]] bool judge(const StepVerdict& verdict, const LossSums& loss) override;
+  [[nodiscard]] StateShare judged() const override { return StateShare::own; }
+
+ private:
+  HostArray<double> squares_;  // one: the sum of the gradient's squares
+};
+
+class RoundPolicy;
+
+// The policies of a run: gradients at every step or nothing, and rounds after it or from the start.
+class SyncPolicies {
+ public:
+  SyncPolicies(SyncParts parts, bool exchange, const std::optional<RoundOptions>& rounds,
+               const net::OptimizerOptions& optimizer);
+  ~SyncPolicies();
+  SyncPolicies(const SyncPolicies&) = delete;
+  SyncPolicies& operator=(const SyncPolicies&) = delete;
+
+  [[nodiscard]] SyncParts& parts() { return parts_; }
+  // The policy of the running epoch.
+  [[nodiscard]] SyncPolicy& now() { return *now_; }
+  [[nodiscard]] const SyncPolicy& now() const { return *now_; }
+  // Before the first step of an epoch. round_steps: the steps of a round; 0: no rounds. Returns
+  // whether the policy is another one. learning_rate: of the epoch's first step.
+  bool begin_epoch(std::size_t round_steps, double learning_rate);
+  // The judgement of rounds so far, in a run that has them.
+  void list_judgement(StateVisitor& visitor);
+
+ private:
+  SyncParts parts_;
+  DeviceArray exchanged_;  // empty: the gradients are exchanged where they are
+  std::unique_ptr<SyncPolicy> first_;
+  std::unique_ptr<RoundPolicy> rounds_;
+  SyncPolicy* now_;
+  bool has_begun_ = false;
+};
+
+}  // namespace dp

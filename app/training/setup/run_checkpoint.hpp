@@ -1,0 +1,44 @@
+// The parts of a run's set-up that a checkpoint decides, and the text of a checkpoint's head.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/checkpoint/fingerprint.hpp"
+#include "app/checkpoint/resume.hpp"
+#include "app/training/setup/run_plan.hpp"
+#include "comm/gradient_sync.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "kernels/device.hpp"
+
+namespace dp {
+
+struct RunCheckpoint {
+  std::optional<ResumePoint> resume;  // where the run goes on; until its state is restored
+  std::uint32_t attempt = 0;          // the number of this start of the program
+  std::optional<CheckpointLock> lock;
+  std::vector<std::string> notes = {};  // on rank 0: what differs from the checkpoint's run
+  bool has_other_schedule = false;      // --epochs or milestones= differ from it
+};
+
+// Collective, before the data are loaded: looks for the checkpoint to go on from, compares its
+// options with the run's, and takes over what was chosen by measurement.
+void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheckpoint& checkpoint);
+
+[[nodiscard]] RunFacts collect_facts(const Communicator& comm, const Device& device,
+                                     std::uint64_t data_hash);
+
+// Collective: compares data, build and machines with those of the checkpoint: compare_facts(), and
+// each rank's device with the one on which the part that it takes over was computed. Rank 0 gets
+// what differs.
+[[nodiscard]] std::vector<std::string> compare_machine(Communicator& comm, const ResumePoint& point,
+                                                       const Options& options,
+                                                       const RunFacts& facts);
+
+// What a checkpoint says of the run, apart from the place in it.
+[[nodiscard]] CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts,
+                                     const GradientSync& sync);
+
+}  // namespace dp

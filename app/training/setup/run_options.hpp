@@ -1,0 +1,42 @@
+// What the options of a training run are to the libraries.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/options/options.hpp"
+#include "app/options/round_schedule.hpp"
+#include "app/training/replica/replica.hpp"
+#include "io/images/augment.hpp"
+#include "net/optimizer.hpp"
+#include "net/parameter_groups.hpp"
+#include "net/schedule.hpp"
+
+namespace dp {
+
+[[nodiscard]] net::OptimizerOptions optimizer_options(const Options& options);
+// Whether --compress auto, if it is not told, sends velocities (comm/topologies/velocity.hpp): on a
+// CPU, where the optimiser can leave its momentum to an exchange at every step. The same bits then
+// do more (experiments/README.md, "ecq and auto"). Beside a GPU the host would need more time for
+// them than for the codec.
+[[nodiscard]] bool auto_sends_velocities(const Options& options, DeviceKind device);
+[[nodiscard]] net::GroupOptions group_options(const Options& options);
+// scaling: the factor of --lr.
+[[nodiscard]] net::ScheduleOptions schedule_options(const Options& options, double scaling,
+                                                    std::size_t steps_per_epoch);
+
+// Nothing with --augment off. Without a shape it is not asked whether images can be changed so.
+[[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options);
+[[nodiscard]] std::optional<AugmentationRule> augmentation_rule(const Options& options,
+                                                                const ImageShape& shape);
+// Nothing where gradients are exchanged at every step.
+[[nodiscard]] std::optional<RoundOptions> round_options(const Options& options,
+                                                        const RoundSchedule& rounds,
+                                                        std::size_t ranks);
+
+// The names in a list with commas; empty ones are left out.
+[[nodiscard]] std::vector<std::string> names_in(const std::string& list);
+
+}  // namespace dp

@@ -1,0 +1,79 @@
+#include "comm/mpi/runtime/stale_segments.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace dp {
+namespace {
+
+constexpr std::array<std::string_view, 2> kPrefixes = {"vader_segment.", "sm_segment."};
+// Ranks open each other's files when their job starts.
+constexpr std::time_t kLeastAge_s = 60;
+// A rank that ends unmaps its file before it removes it, and complains if it is not there.
+constexpr auto kEnding = std::chrono::milliseconds(500);
+
+// Whether no process of this kernel has the file open for writing or mapped from such an opening,
+// as ranks have it. The kernel gives a read lease only then. It also counts processes that /proc
+// does not show here, as those of another container with the same host name. False if not known.
+bool is_unused(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) return false;
+  // Whoever opens the file meanwhile breaks the lease, and the usual signal would end this process.
+  ::fcntl(file, F_SETSIG, SIGURG);
+  const bool is_leased = ::fcntl(file, F_SETLEASE, F_RDLCK) == 0;
+  ::close(file);
+  return is_leased;
+}
+
+}  // namespace
+
+std::filesystem::path segment_folder() {
+  for (const char* variable :
+       {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"}) {
+    if (const char* chosen = std::getenv(variable)) return chosen;
+  }
+  return "/dev/shm";
+}
+
+std::size_t remove_stale_segments(const std::filesystem::path& folder) {
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) return 0;
+  const std::string mine = host + ("." + std::to_string(::geteuid()) + ".");
+  const auto is_mine = [&](std::string_view name) {
+    return std::ranges::any_of(kPrefixes, [&](std::string_view prefix) {
+      return name.starts_with(prefix) && name.substr(prefix.size()).starts_with(mine);
+    });
+  };
+  std::vector<std::filesystem::path> old;
+  std::error_code code;
+  for (std::filesystem::directory_iterator at(folder, code), end; !code && at != end;
+       at.increment(code)) {
+    if (!is_mine(at->path().filename().string())) continue;
+    struct stat status {};
+    if (::lstat(at->path().c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
+        status.st_uid != ::geteuid() || std::time(nullptr) - status.st_mtime < kLeastAge_s) {
+      continue;
+    }
+    old.push_back(at->path());
+  }
+  if (old.empty()) return 0;
+  std::erase_if(old, [](const auto& path) { return !is_unused(path); });
+  if (old.empty()) return 0;
+  std::this_thread::sleep_for(kEnding);
+  return static_cast<std::size_t>(std::ranges::count_if(
+      old, [&](const auto& path) { return std::filesystem::remove(path, code); }));
+}
+
+}  // namespace dp
