@@ -74,9 +74,7 @@ void Replica::rehearse(TimeMarks& marks, std::uint64_t step) {
     marks.mark(Marks::kBegin);
     const TensorView images = feed_.images_of(batch_);
     const TensorView logits = network_.forward(images, net::Mode::training);
-    softmax_cross_entropy(
-        device_, logits, feed_.labels_of(batch_), static_cast<float>(options_.label_smoothing),
-        static_cast<double>(batch_.global_samples), network_.logit_gradient(), loss_.at(0));
+    compute_loss(batch_, logits, static_cast<double>(batch_.global_samples));
     network_.backward(images,
                       [&marks](std::size_t tensor) { marks.mark(Marks::kFirstTensor + tensor); });
     marks.mark(Marks::kBackwardEnd);
@@ -131,6 +129,12 @@ LossSums Replica::evaluate() {
   return loss_[0];
 }
 
+void Replica::compute_loss(const LoadedBatch& batch, const TensorView& logits, double divisor) {
+  softmax_cross_entropy(device_, logits, feed_.labels_of(batch),
+                        static_cast<float>(options_.label_smoothing), divisor,
+                        network_.logit_gradient(), loss_.at(0));
+}
+
 // The operations of a step or of a part of it. On a GPU they are recorded, so they may only depend
 // on what recordings_ are found by.
 void Replica::forward_and_backward(bool is_last_part) {
@@ -138,9 +142,7 @@ void Replica::forward_and_backward(bool is_last_part) {
   const TensorView logits = network_.forward(images, net::Mode::training);
   {
     const TraceSlice slice(host_trace(), TraceKind::loss);
-    softmax_cross_entropy(
-        device_, logits, feed_.labels_of(batch_), static_cast<float>(options_.label_smoothing),
-        policy().loss_divisor(batch_.global_samples), network_.logit_gradient(), loss_.at(0));
+    compute_loss(batch_, logits, policy().loss_divisor(batch_.global_samples));
   }
   clock_.forward_ended();
   if (is_last_part) {

@@ -148,6 +148,8 @@ class Replica {
   // Null on a GPU, where layers run later than they are called.
   [[nodiscard]] TraceTrack* host_trace() const { return is_gpu() ? nullptr : options_.trace; }
   void run_once(std::size_t samples);
+  // Operations: loss and its gradient, which is divided by `divisor`.
+  void compute_loss(const LoadedBatch& batch, const TensorView& logits, double divisor);
   void forward_and_backward(bool is_last_part);
   void finish_without_batch();
   void set_groups();

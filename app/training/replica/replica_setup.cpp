@@ -80,9 +80,7 @@ void Replica::run_once(std::size_t samples) {
   const LoadedBatch zeros = {.samples = samples, .global_samples = samples};
   const TensorView images = feed_.images_of(zeros);
   const TensorView logits = network_.forward(images, net::Mode::training);
-  softmax_cross_entropy(device_, logits, feed_.labels_of(zeros),
-                        static_cast<float>(options_.label_smoothing), 1.0,
-                        network_.logit_gradient(), loss_.at(0));
+  compute_loss(zeros, logits, 1.0);
   network_.backward(images, {});
   const std::span<float> gradients = network_.parameters().gradients();
   device_.fill_zero(gradients.data(), gradients.size_bytes());
