@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "comm/exchange/message_header.hpp"
 #include "comm/rate/rate_control.hpp"
 #include "comm/reducer/reducer.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
