@@ -1,7 +1,7 @@
 #include "io/log/run_log_rows.hpp"
 
+#include <initializer_list>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace dp {
@@ -22,103 +22,116 @@ std::size_t offset_of(T Row::*member) {
                                   reinterpret_cast<const char*>(&row));
 }
 
-// Collects the columns of a row type in order.
+// One column, or those of a nested struct as if they were the row's own.
 template <class Row>
-class Columns {
- public:
+struct Columns {
   template <class T>
-  Columns& add(const char* name, T Row::*member, const char* unit = "1") {
-    fields_.push_back({name, unit, offset_of(member), log_type<T>()});
-    return *this;
-  }
-  // Adds a nested struct's columns as if they were the row's own.
+  Columns(const char* name, T Row::*member, const char* unit = "1")
+      : fields{{name, unit, offset_of(member), log_type<T>()}} {}
   template <class Part>
-  Columns& add_all(Part Row::*member, std::span<const LogField> fields) {
-    for (LogField field : fields) {
-      field.offset += offset_of(member);
-      fields_.push_back(std::move(field));
-    }
-    return *this;
+  Columns(Part Row::*member, std::span<const LogField> of_part)
+      : fields(of_part.begin(), of_part.end()) {
+    for (LogField& field : fields) field.offset += offset_of(member);
   }
-  std::vector<LogField> take() { return std::move(fields_); }
-
- private:
-  std::vector<LogField> fields_;
+  std::vector<LogField> fields;
 };
 
-std::vector<LogField> times_and_bytes() {
-  using T = TimesAndBytes;
-  return Columns<T>()
-      .add("epoch_s", &T::epoch_s, "s")
-      .add("data_s", &T::data_s, "s")
-      .add("forward_s", &T::forward_s, "s")
-      .add("backward_s", &T::backward_s, "s")
-      .add("optimizer_s", &T::optimizer_s, "s")
-      .add("compute_s", &T::compute_s, "s")
-      .add("encode_s", &T::encode_s, "s")
-      .add("wire_s", &T::wire_s, "s")
-      .add("decode_s", &T::decode_s, "s")
-      .add("peer_wait_s", &T::peer_wait_s, "s")
-      .add("comm_s", &T::comm_s, "s")
-      .add("exposed_comm_s", &T::exposed_comm_s, "s")
-      .add("other_s", &T::other_s, "s")
-      .add("eval_s", &T::eval_s, "s")
-      .add("checkpoint_s", &T::checkpoint_s, "s")
-      .add("sent_bytes", &T::sent_bytes, "byte")
-      .add("received_bytes", &T::received_bytes, "byte")
-      .take();
+template <class Row>
+std::vector<LogField> list(std::initializer_list<Columns<Row>> columns) {
+  std::vector<LogField> all;
+  for (const Columns<Row>& each : columns) {
+    all.insert(all.end(), each.fields.begin(), each.fields.end());
+  }
+  return all;
 }
 
-// Columns that were added later, which stand at the end of a row.
-std::vector<LogField> later_bytes() {
+const std::vector<LogField>& times_and_bytes() {
   using T = TimesAndBytes;
-  return Columns<T>()
-      .add("control_bytes", &T::control_bytes, "byte")
-      .add("statistics_s", &T::statistics_s, "s")
-      .add("statistics_bytes", &T::statistics_bytes, "byte")
-      .take();
+  static const std::vector<LogField> fields =
+      list<T>({{"epoch_s", &T::epoch_s, "s"},
+               {"data_s", &T::data_s, "s"},
+               {"forward_s", &T::forward_s, "s"},
+               {"backward_s", &T::backward_s, "s"},
+               {"optimizer_s", &T::optimizer_s, "s"},
+               {"compute_s", &T::compute_s, "s"},
+               {"encode_s", &T::encode_s, "s"},
+               {"wire_s", &T::wire_s, "s"},
+               {"decode_s", &T::decode_s, "s"},
+               {"peer_wait_s", &T::peer_wait_s, "s"},
+               {"comm_s", &T::comm_s, "s"},
+               {"exposed_comm_s", &T::exposed_comm_s, "s"},
+               {"other_s", &T::other_s, "s"},
+               {"eval_s", &T::eval_s, "s"},
+               {"checkpoint_s", &T::checkpoint_s, "s"},
+               {"sent_bytes", &T::sent_bytes, "byte"},
+               {"received_bytes", &T::received_bytes, "byte"},
+               {"control_bytes", &T::control_bytes, "byte"},
+               {"statistics_s", &T::statistics_s, "s"},
+               {"statistics_bytes", &T::statistics_bytes, "byte"}});
+  return fields;
+}
+
+// The last three were added later and stand at the end of a row.
+std::span<const LogField> first_times() { return std::span(times_and_bytes()).first(17); }
+std::span<const LogField> later_times() { return std::span(times_and_bytes()).subspan(17); }
+
+template <class T>
+T& value_of(TimesAndBytes& row, const LogField& field) {
+  return *reinterpret_cast<T*>(reinterpret_cast<std::byte*>(&row) + field.offset);
 }
 
 }  // namespace
+
+TimesAndBytes over_ranks(std::vector<TimesAndBytes> ranks) {
+  TimesAndBytes all;
+  for (const LogField& field : times_and_bytes()) {
+    const bool is_time = field.unit == "s";
+    for (TimesAndBytes& rank : ranks) {
+      if (is_time) {
+        value_of<double>(all, field) += value_of<double>(rank, field);
+      } else {
+        value_of<std::int64_t>(all, field) += value_of<std::int64_t>(rank, field);
+      }
+    }
+    if (is_time) value_of<double>(all, field) /= static_cast<double>(ranks.size());
+  }
+  return all;
+}
 
 template <>
 std::span<const LogField> log_fields<EpochRow>() {
   using T = EpochRow;
   static const std::vector<LogField> fields =
-      Columns<T>()
-          .add("epoch", &T::epoch)
-          .add("samples", &T::samples)
-          .add("global_batch", &T::global_batch)
-          .add("learning_rate", &T::learning_rate)
-          .add("train_loss", &T::train_loss)
-          .add("train_accuracy", &T::train_accuracy)
-          .add("test_loss", &T::test_loss)
-          .add("test_accuracy", &T::test_accuracy)
-          .add_all(&T::times, times_and_bytes())
-          .add("codec_relative_error", &T::codec_relative_error)
-          .add("residual_norm", &T::residual_norm)
-          .add("replica_hash", &T::replica_hash)
-          .add("skipped_steps", &T::skipped_steps)
-          .add("delivered_relative_error", &T::delivered_relative_error)
-          .add("sample_bytes", &T::sample_bytes, "byte")
-          .add("saturation", &T::saturation)
-          .add_all(&T::times, later_bytes())
-          .add("exchanges", &T::exchanges)
-          .take();
+      list<T>({{"epoch", &T::epoch},
+               {"samples", &T::samples},
+               {"global_batch", &T::global_batch},
+               {"learning_rate", &T::learning_rate},
+               {"train_loss", &T::train_loss},
+               {"train_accuracy", &T::train_accuracy},
+               {"test_loss", &T::test_loss},
+               {"test_accuracy", &T::test_accuracy},
+               {&T::times, first_times()},
+               {"codec_relative_error", &T::codec_relative_error},
+               {"residual_norm", &T::residual_norm},
+               {"replica_hash", &T::replica_hash},
+               {"skipped_steps", &T::skipped_steps},
+               {"delivered_relative_error", &T::delivered_relative_error},
+               {"sample_bytes", &T::sample_bytes, "byte"},
+               {"saturation", &T::saturation},
+               {&T::times, later_times()},
+               {"exchanges", &T::exchanges}});
   return fields;
 }
 
 template <>
 std::span<const LogField> log_fields<RankRow>() {
   using T = RankRow;
-  static const std::vector<LogField> fields = Columns<T>()
-                                                  .add("epoch", &T::epoch)
-                                                  .add("rank", &T::rank)
-                                                  .add("host", &T::host)
-                                                  .add("device", &T::device)
-                                                  .add_all(&T::times, times_and_bytes())
-                                                  .add_all(&T::times, later_bytes())
-                                                  .take();
+  static const std::vector<LogField> fields = list<T>({{"epoch", &T::epoch},
+                                                       {"rank", &T::rank},
+                                                       {"host", &T::host},
+                                                       {"device", &T::device},
+                                                       {&T::times, first_times()},
+                                                       {&T::times, later_times()}});
   return fields;
 }
 
@@ -126,89 +139,82 @@ template <>
 std::span<const LogField> log_fields<BucketRow>() {
   using T = BucketRow;
   static const std::vector<LogField> fields =
-      Columns<T>()
-          .add("epoch", &T::epoch)
-          .add("bucket", &T::bucket)
-          .add("elements", &T::elements)
-          .add("codec", &T::codec)
-          .add("topology", &T::topology)
-          .add("sent_bytes", &T::sent_bytes, "byte")
-          .add("encode_s", &T::encode_s, "s")
-          .add("wire_s", &T::wire_s, "s")
-          .add("decode_s", &T::decode_s, "s")
-          .add("peer_wait_s", &T::peer_wait_s, "s")
-          .add("relative_error", &T::relative_error)
-          .add("residual_norm", &T::residual_norm)
-          .add("delivered_relative_error", &T::delivered_relative_error)
-          .add("saturation", &T::saturation)
-          .add("residual_growth", &T::residual_growth)
-          .add("residual_age", &T::residual_age)
-          .take();
+      list<T>({{"epoch", &T::epoch},
+               {"bucket", &T::bucket},
+               {"elements", &T::elements},
+               {"codec", &T::codec},
+               {"topology", &T::topology},
+               {"sent_bytes", &T::sent_bytes, "byte"},
+               {"encode_s", &T::encode_s, "s"},
+               {"wire_s", &T::wire_s, "s"},
+               {"decode_s", &T::decode_s, "s"},
+               {"peer_wait_s", &T::peer_wait_s, "s"},
+               {"relative_error", &T::relative_error},
+               {"residual_norm", &T::residual_norm},
+               {"delivered_relative_error", &T::delivered_relative_error},
+               {"saturation", &T::saturation},
+               {"residual_growth", &T::residual_growth},
+               {"residual_age", &T::residual_age}});
   return fields;
 }
 
 template <>
 std::span<const LogField> log_fields<TensorRow>() {
   using T = TensorRow;
-  static const std::vector<LogField> fields = Columns<T>()
-                                                  .add("epoch", &T::epoch)
-                                                  .add("tensor", &T::tensor)
-                                                  .add("elements", &T::elements)
-                                                  .add("waiting", &T::waiting)
-                                                  .add("longest_wait", &T::longest_wait)
-                                                  .take();
+  static const std::vector<LogField> fields = list<T>({{"epoch", &T::epoch},
+                                                       {"tensor", &T::tensor},
+                                                       {"elements", &T::elements},
+                                                       {"waiting", &T::waiting},
+                                                       {"longest_wait", &T::longest_wait}});
   return fields;
 }
 
 template <>
 std::span<const LogField> log_fields<SessionRow>() {
   using T = SessionRow;
-  static const std::vector<LogField> fields = Columns<T>()
-                                                  .add("start", &T::start, "s")
-                                                  .add("first_epoch", &T::first_epoch)
-                                                  .add("first_step", &T::first_step)
-                                                  .add("world_size", &T::world_size)
-                                                  .take();
+  static const std::vector<LogField> fields = list<T>({{"start", &T::start, "s"},
+                                                       {"first_epoch", &T::first_epoch},
+                                                       {"first_step", &T::first_step},
+                                                       {"world_size", &T::world_size}});
   return fields;
 }
 
 template <>
 std::span<const LogField> log_fields<StepRow>() {
   using T = StepRow;
-  static const std::vector<LogField> fields = Columns<T>()
-                                                  .add("step", &T::step)
-                                                  .add("epoch", &T::epoch)
-                                                  .add("train_loss", &T::train_loss)
-                                                  .add("step_s", &T::step_s, "s")
-                                                  .add("compute_s", &T::compute_s, "s")
-                                                  .add("comm_s", &T::comm_s, "s")
-                                                  .add("exposed_comm_s", &T::exposed_comm_s, "s")
-                                                  .add("learning_rate", &T::learning_rate)
-                                                  .add("data_s", &T::data_s, "s")
-                                                  .add("forward_s", &T::forward_s, "s")
-                                                  .add("backward_s", &T::backward_s, "s")
-                                                  .add("optimizer_s", &T::optimizer_s, "s")
-                                                  .add("other_s", &T::other_s, "s")
-                                                  .add("encode_s", &T::encode_s, "s")
-                                                  .add("wire_s", &T::wire_s, "s")
-                                                  .add("decode_s", &T::decode_s, "s")
-                                                  .add("peer_wait_s", &T::peer_wait_s, "s")
-                                                  .add("sent_bytes", &T::sent_bytes, "byte")
-                                                  .add("received_bytes", &T::received_bytes, "byte")
-                                                  .add("planned_bits", &T::planned_bits)
-                                                  .add("partial_bits", &T::partial_bits)
-                                                  .add("total_bits", &T::total_bits)
-                                                  .add("partial_step", &T::partial_step)
-                                                  .add("total_step", &T::total_step)
-                                                  .add("link_bytes_per_s", &T::link_bytes_per_s)
-                                                  .add("hidden_bits", &T::hidden_bits)
-                                                  .add("relative_error", &T::relative_error)
-                                                  .add("residual_growth", &T::residual_growth)
-                                                  .add("guard_factor", &T::guard_factor)
-                                                  .add("exchanged", &T::exchanged)
-                                                  .add("wished_bits", &T::wished_bits)
-                                                  .add("binding_bucket", &T::binding_bucket)
-                                                  .take();
+  static const std::vector<LogField> fields =
+      list<T>({{"step", &T::step},
+               {"epoch", &T::epoch},
+               {"train_loss", &T::train_loss},
+               {"step_s", &T::step_s, "s"},
+               {"compute_s", &T::compute_s, "s"},
+               {"comm_s", &T::comm_s, "s"},
+               {"exposed_comm_s", &T::exposed_comm_s, "s"},
+               {"learning_rate", &T::learning_rate},
+               {"data_s", &T::data_s, "s"},
+               {"forward_s", &T::forward_s, "s"},
+               {"backward_s", &T::backward_s, "s"},
+               {"optimizer_s", &T::optimizer_s, "s"},
+               {"other_s", &T::other_s, "s"},
+               {"encode_s", &T::encode_s, "s"},
+               {"wire_s", &T::wire_s, "s"},
+               {"decode_s", &T::decode_s, "s"},
+               {"peer_wait_s", &T::peer_wait_s, "s"},
+               {"sent_bytes", &T::sent_bytes, "byte"},
+               {"received_bytes", &T::received_bytes, "byte"},
+               {"planned_bits", &T::planned_bits},
+               {"partial_bits", &T::partial_bits},
+               {"total_bits", &T::total_bits},
+               {"partial_step", &T::partial_step},
+               {"total_step", &T::total_step},
+               {"link_bytes_per_s", &T::link_bytes_per_s},
+               {"hidden_bits", &T::hidden_bits},
+               {"relative_error", &T::relative_error},
+               {"residual_growth", &T::residual_growth},
+               {"guard_factor", &T::guard_factor},
+               {"exchanged", &T::exchanged},
+               {"wished_bits", &T::wished_bits},
+               {"binding_bucket", &T::binding_bucket}});
   return fields;
 }
 

@@ -12,6 +12,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace dp {
 
@@ -43,6 +44,9 @@ struct TimesAndBytes {
   double statistics_s = 0;
   std::int64_t statistics_bytes = 0;
 };
+
+// For /epochs, from those of each rank: the mean of columns in seconds, the sum of the others.
+[[nodiscard]] TimesAndBytes over_ranks(std::vector<TimesAndBytes> ranks);
 
 struct EpochRow {
   std::int64_t epoch = 0, samples = 0, global_batch = 0;

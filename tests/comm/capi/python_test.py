@@ -159,7 +159,7 @@ def log() -> None:
             for table in ("epochs", "ranks", "buckets", "sessions"):
                 assert list(file[table].dtype.names) == run_log_fixture.COLUMNS[table], table
             listed = (root / "io/log/run_log_rows.cpp").read_text().split("log_fields<StepRow>() {")[1]
-            assert list(file["steps"].dtype.names) == re.findall(r'add\("(\w+)"', listed)
+            assert list(file["steps"].dtype.names) == re.findall(r'\{"(\w+)"', listed)
             assert file["steps"]["step"].tolist() == [2, 4, 6] and file["steps"]["epoch"].tolist() == [0, 1, 1]
             assert file["steps"]["sent_bytes"].sum() == sent[0]  # three steps, as many as an epoch has
         assert rows["epoch"].tolist() == [0, 1] and rows["samples"].tolist() == [5 * size * (size + 1)] * 2

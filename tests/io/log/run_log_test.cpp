@@ -75,6 +75,22 @@ TEST(RunLog, ColumnsAreTheSpecifications) {
   EXPECT_EQ(read_table(folder / "log.h5", "steps").fields, kStepFields);
 }
 
+TEST(RunLog, AnEpochHasMeanTimesAndSumsOfBytes) {
+  const TimesAndBytes first = example_times(10), second = example_times(20);
+  const TimesAndBytes both = over_ranks({first, second});
+  using T = TimesAndBytes;
+  for (double T::*time :
+       {&T::epoch_s, &T::data_s, &T::forward_s, &T::backward_s, &T::optimizer_s, &T::compute_s,
+        &T::encode_s, &T::wire_s, &T::decode_s, &T::peer_wait_s, &T::comm_s, &T::exposed_comm_s,
+        &T::other_s, &T::eval_s, &T::checkpoint_s, &T::statistics_s}) {
+    EXPECT_EQ(both.*time, (first.*time + second.*time) / 2);
+  }
+  for (std::int64_t T::*bytes :
+       {&T::sent_bytes, &T::received_bytes, &T::control_bytes, &T::statistics_bytes}) {
+    EXPECT_EQ(both.*bytes, first.*bytes + second.*bytes);
+  }
+}
+
 TEST(RunLog, EveryValueIsInItsColumn) {
   const TempFolder folder;
   RunLog log = RunLog::create(folder / "log.h5", example_info());
