@@ -1,5 +1,5 @@
 // When an exchange runs without keeping training waiting, in the words of the warning that the link
-// carries less than the least bits (floor_clash in recorder.hpp).
+// carries less than the least bits (floor_clash in run_warnings.hpp).
 #pragma once
 
 #include <string>

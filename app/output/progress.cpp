@@ -6,7 +6,7 @@
 
 namespace dp {
 
-std::unique_ptr<Progress> make_progress(const Options& options) {
+std::unique_ptr<RunSink> make_progress(const Options& options) {
   if (options.progress == Options::ProgressForm::json) return std::make_unique<JsonProgress>();
   ConsoleMode mode = choose_console_mode(options.quiet);
   if (mode == ConsoleMode::live && !output_is_watched()) mode = ConsoleMode::lines;

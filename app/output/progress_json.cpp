@@ -3,7 +3,7 @@
 #include <cstring>
 #include <iostream>
 
-#include "app/output/recorder.hpp"
+#include "app/output/run_description.hpp"
 #include "app/process/build_info.hpp"
 
 namespace dp {
@@ -128,10 +128,12 @@ void JsonProgress::warn(std::string_view text) {
   err_ << "dptrain: " << text << '\n' << std::flush;
 }
 
-void JsonProgress::logged_step(const StepRow& row) {
-  JsonObject event = event_of("step");
-  add_columns(event, row);
-  write(event);
+void JsonProgress::logged_steps(std::span<const StepRow> rows) {
+  for (const StepRow& row : rows) {
+    JsonObject event = event_of("step");
+    add_columns(event, row);
+    write(event);
+  }
 }
 
 void JsonProgress::epoch(const EpochEnd& epoch) {
@@ -156,8 +158,6 @@ void JsonProgress::evaluation(const EvaluationEnd& result) {
             .whole("images", result.images)
             .text_or_null("augmentation", result.augmentation));
 }
-
-void JsonProgress::training_end(const TrainingEnd&) {}
 
 void JsonProgress::end(int exit_code, const std::string& message) {
   write(event_of("end")

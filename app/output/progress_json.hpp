@@ -4,12 +4,12 @@
 
 #include <iosfwd>
 
-#include "app/output/progress.hpp"
+#include "app/output/run_sink.hpp"
 #include "io/files/json_object.hpp"
 
 namespace dp {
 
-class JsonProgress final : public Progress {
+class JsonProgress final : public RunSink {
  public:
   static constexpr int kFormat = 1;  // grows when a key changes its meaning
 
@@ -20,13 +20,10 @@ class JsonProgress final : public Progress {
   void prediction(const StepForecast& forecast, double bits) override;
   void note(std::string_view text) override;
   void warn(std::string_view text) override;
-  [[nodiscard]] bool is_live() const override { return false; }
-  void live_step(const StepProgress&) override {}
-  void logged_step(const StepRow& row) override;
+  void logged_steps(std::span<const StepRow> rows) override;
   void epoch(const EpochEnd& epoch) override;
   void checkpoint(std::uint64_t step, const std::string& folder) override;
   void evaluation(const EvaluationEnd& result) override;
-  void training_end(const TrainingEnd& end) override;
   void end(int exit_code, const std::string& message) override;
 
  private:

@@ -6,7 +6,7 @@
 
 #include "app/options/recipes.hpp"
 #include "app/output/gpu_notes.hpp"
-#include "app/output/recorder.hpp"
+#include "app/output/run_description.hpp"
 #include "comm/mpi/network_interface.hpp"
 #include "io/files/shipped_script.hpp"
 #include "io/files/text_table.hpp"

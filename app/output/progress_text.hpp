@@ -1,12 +1,12 @@
 // Tells a run's events as text for people, on a console.
 #pragma once
 
-#include "app/output/progress.hpp"
+#include "app/output/run_sink.hpp"
 #include "io/files/console.hpp"
 
 namespace dp {
 
-class TextProgress final : public Progress {
+class TextProgress final : public RunSink {
  public:
   // is_verbose: checkpoints are told, too.
   explicit TextProgress(ConsoleMode mode, bool is_verbose = false)
@@ -18,12 +18,10 @@ class TextProgress final : public Progress {
   void warn(std::string_view text) override;
   [[nodiscard]] bool is_live() const override { return console_.mode() == ConsoleMode::live; }
   void live_step(const StepProgress& step) override { console_.step(step); }
-  void logged_step(const StepRow&) override {}
   void epoch(const EpochEnd& epoch) override;
   void checkpoint(std::uint64_t step, const std::string& folder) override;
   void evaluation(const EvaluationEnd& result) override;
   void training_end(const TrainingEnd& end) override;
-  void end(int, const std::string&) override {}  // errors are printed by the program's frame
 
  private:
   void evaluation_start(const RunDescription& run);

@@ -3,6 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "comm/reducer/exchange_meter.hpp"
 
 namespace dp {
 
@@ -16,8 +20,23 @@ struct LoopTimes {
   double other = 0;
   double statistics = 0;  // of exposed_comm, within forward and backward: statistics of all ranks
 
+  struct Part {
+    const char* name;
+    double LoopTimes::*time;
+  };
+  static constexpr std::array<Part, 6> parts() {
+    return {{{"data", &LoopTimes::data},
+             {"forward", &LoopTimes::forward},
+             {"backward", &LoopTimes::backward},
+             {"exposed_comm", &LoopTimes::exposed_comm},
+             {"optimizer", &LoopTimes::optimizer},
+             {"other", &LoopTimes::other}}};
+  }
+
   [[nodiscard]] double step() const {
-    return data + forward + backward + exposed_comm + optimizer + other;
+    double sum = 0;
+    for (const Part& part : parts()) sum += this->*part.time;
+    return sum;
   }
   [[nodiscard]] double compute() const { return forward + backward + optimizer; }
   // These times as parts of whole_s seconds in which ranks exchanged for comm_s. Time that
@@ -32,15 +51,29 @@ struct LoopTimes {
     return parts;
   }
   LoopTimes& operator+=(const LoopTimes& more) {
-    data += more.data;
-    forward += more.forward;
-    backward += more.backward;
-    exposed_comm += more.exposed_comm;
-    optimizer += more.optimizer;
-    other += more.other;
+    for (const Part& part : parts()) this->*part.time += more.*part.time;
     statistics += more.statistics;
     return *this;
   }
 };
+
+// Writes the columns that rows of steps, ranks and epochs have in common.
+template <class Row>
+void set_costs(Row& row, const LoopTimes& loop, const CommCost& comm) {
+  row.data_s = loop.data;
+  row.forward_s = loop.forward;
+  row.backward_s = loop.backward;
+  row.optimizer_s = loop.optimizer;
+  row.compute_s = loop.compute();
+  row.encode_s = comm.encode_s;
+  row.wire_s = comm.wire_s;
+  row.decode_s = comm.decode_s;
+  row.peer_wait_s = comm.peer_wait_s;
+  row.comm_s = comm.comm_s;
+  row.exposed_comm_s = loop.exposed_comm;
+  row.other_s = loop.other;
+  row.sent_bytes = static_cast<std::int64_t>(comm.sent_bytes);
+  row.received_bytes = static_cast<std::int64_t>(comm.received_bytes);
+}
 
 }  // namespace dp

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "app/output/progress.hpp"
 #include "comm/topologies/topology.hpp"
 #include "net/layers/linear.hpp"
 #include "net/layers/pool.hpp"
@@ -156,7 +157,7 @@ class RecorderTest : public testing::Test {
   std::unique_ptr<net::Network> network_;
   const Dataset data_ = {.train = no_images(), .test = no_images()};
   std::unique_ptr<Reducer> reducer_;
-  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<RunSink> progress_;
   std::unique_ptr<Recorder> recorder_;
   Printed start_text_;
   std::uint64_t steps_done_ = 0;
@@ -366,75 +367,24 @@ TEST_F(RecorderTest, RowsOfShortStepsAreGatheredTogether) {
   recorder_->finish();
 }
 
-// Once each, by the names of buckets.
-TEST_F(RecorderTest, SaysWhatALinkAndAResidualDoToTheRate) {
-  std::vector<Bucket> buckets = small_buckets();
-  buckets[0].tensors = {{.rows = 10, .columns = 2, .name = "conv.weight"},
-                        {.rows = 10, .columns = 1, .name = "linear.weight"}};
-  RateReport rate;
-  const RateLimits limits;
-  EXPECT_EQ(floor_clash(rate, limits, buckets), "");  // nothing is known
-  rate.link_bytes_per_s = 1e5;
-  rate.wished_bits = rate.hidden_bits = 0.2;
-  EXPECT_EQ(floor_clash(rate, limits, buckets), "");
-  rate.hidden_bits = 0.03;
-  rate.wished_bits = RateWish::of_bits(0.03).bits();  // as ranks tell each other
-  rate.binding_bucket = 0;
-  EXPECT_EQ(floor_clash(rate, limits, buckets),
-            "rank 0's link carries 100 kB/s, which hides 0.03 bits a value behind backward; from "
-            "bucket 0 (conv.weight to linear.weight) on there is no time left. The least, min=0.1, "
-            "is sent, and training waits for the rest: try fewer exchanges (--sync-every 4, or "
-            "--sync-every auto), a larger --batch-size or --accumulate, fewer hosts, or --compress "
-            "auto:min=0.05 at the price of accuracy");
-  const ExchangeWindow round = {.when = "in 3 % of a round's time",
-                                .is_by_bucket = false,
-                                .remedy = "longer rounds (--sync-every) or --sync-delay",
-                                .may_send_less = false};
-  EXPECT_EQ(floor_clash(rate, limits, buckets, round),
-            "rank 0's link carries 100 kB/s, which hides 0.03 bits a value in 3 % of a round's "
-            "time. The least, min=0.1, is sent, and training waits for the rest: try longer rounds "
-            "(--sync-every) or --sync-delay");
-  // Another rank's link is the slowest; rank 0 does not know where it gets late.
-  rate.hidden_bits = 1.0;
-  EXPECT_EQ(floor_clash(rate, limits, buckets),
-            "the slowest link of a rank hides 0.03 bits a value behind backward (rank 0's link "
-            "carries 100 kB/s, which hides 1). The least, min=0.1, is sent, and training waits for "
-            "the rest: try fewer exchanges (--sync-every 4, or --sync-every auto), a larger "
-            "--batch-size or --accumulate, fewer hosts, or --compress auto:min=0.05 at the price "
-            "of accuracy");
-  EXPECT_EQ(guard_at_work(rate, buckets), "");
-  rate.guard_factor = 1.0;
-  EXPECT_EQ(guard_at_work(rate, buckets), "");
-  rate.guard_factor = 1.0905;
-  rate.residual_growth = 9.5;
-  rate.most_growth = 8.0;
-  rate.grown_bucket = 1;
-  EXPECT_EQ(guard_at_work(rate, buckets),
-            "too much waits in the residual of some rank, more than 8 times what comes in a step "
-            "(growth= of ecq; on rank 0 9.5 times, most in bucket 1): 1.1 times the planned bits "
-            "are sent until it is less");
-
+// The texts are run_warnings_test.cpp's.
+TEST_F(RecorderTest, StepsWarnOfTheRate) {
   options_.compress = parse_compress("auto");
   start();
   exchange();
   EpochTally now = tally();
-  now.rate = rate;
+  now.rate.wished_bits = now.rate.hidden_bits = 0.03;
+  now.rate.guard_factor = 1.5;
   now.has_exchanged = true;
-  const auto recorded = [&](int steps) {
-    return printed([&] {
-             for (int i = 0; i < steps; ++i) recorder_->record_step(now, {}, ++steps_done_);
-           })
-        .error;
-  };
-  EXPECT_EQ(recorded(4),
-            is_speaker() ? "dptrain: epoch 2: " + guard_at_work(rate, buckets) + "\n" : "");
-  // A link that was taken to be slow for some steps is no reason for a warning.
-  now.rate.wished_bits = 1.0;
-  EXPECT_EQ(recorded(1), "");
-  now.rate.wished_bits = rate.wished_bits;
-  EXPECT_EQ(recorded(9), "");
-  EXPECT_EQ(recorded(20),
-            is_speaker() ? "dptrain: epoch 2: " + floor_clash(now.rate, limits, {}) + "\n" : "");
+  const std::string text = printed([&] {
+                             for (int i = 0; i < 20; ++i) {
+                               recorder_->record_step(now, {}, ++steps_done_);
+                             }
+                           }).error;
+  EXPECT_EQ(text, is_speaker()
+                      ? "dptrain: epoch 2: " + guard_at_work(now.rate, {}) +
+                            "\ndptrain: epoch 2: " + floor_clash(now.rate, RateLimits(), {}) + "\n"
+                      : "");
 }
 
 // A log that cannot be written does not end the run: rank 0 says so once, whatever fails next,

@@ -1,0 +1,71 @@
+// What epochs have cost: the running one so far on this rank, and the rows of those that are over.
+//
+// Methods marked "collective" gather numbers through the reducer's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "app/output/epoch_tally.hpp"
+#include "app/output/run_description.hpp"
+#include "app/output/run_sink.hpp"
+#include "comm/reducer/reducer.hpp"
+#include "kernels/base/state.hpp"
+
+namespace dp {
+
+class EpochAccount {
+ public:
+  explicit EpochAccount(const RunDescription& run);
+
+  // From now on numbers are gathered through this reducer.
+  void attach(Reducer& reducer);
+
+  // Two halves of a question to the reducer about its costs since the last one. The second waits,
+  // and returns zeros if nothing was asked.
+  void ask_costs();
+  CommCost take_asked();
+  // Adds what the reducer has measured since then.
+  void collect();
+
+  // Collective, after collect(): the rows of the epoch; nothing on ranks other than 0. A new epoch
+  // begins.
+  [[nodiscard]] std::optional<EpochRows> end_epoch(const EpochTally& tally, double epoch_s,
+                                                   const EvaluationResult& result, double eval_s);
+  // Collective. Rank 0 makes an epoch's row and has the log. With checkpoints the others keep its
+  // rows for the case that its disk is lost.
+  void share_epoch();
+  // Collective, after collect().
+  void list_state(StateVisitor& visitor);
+
+  // By bucket, the bytes that this rank sends in a step; nothing if they depend on the values.
+  [[nodiscard]] const std::vector<std::optional<std::uint64_t>>& expected_bytes() const {
+    return expected_bytes_;
+  }
+  [[nodiscard]] const std::vector<EpochRow>& epochs() const { return epochs_; }
+  // For each epoch, what a ring without compression would send, without headers.
+  [[nodiscard]] std::vector<double> fp32_bytes() const;
+  // The results of the last epoch, which `tally` is of.
+  [[nodiscard]] EpochEnd last_epoch(const EpochTally& tally, std::uint64_t global_step) const;
+  [[nodiscard]] StepProgress live_step(const EpochTally& tally) const;
+
+ private:
+  void add(const CommTimes& times);
+  void count_control_bytes(std::uint64_t now);
+  void clear_costs();
+  [[nodiscard]] double fp32_bytes(double steps) const;
+
+  const RunDescription& run_;
+  Reducer* reducer_ = nullptr;
+  std::vector<std::optional<std::uint64_t>> expected_bytes_;
+  CommTimes comm_;  // of the running epoch
+  bool has_asked_ = false;
+  // What a communicator has counted is that of the set-up, of earlier epochs, or in
+  // control_bytes_, which has the epoch's so far.
+  std::uint64_t counted_control_bytes_ = 0, control_bytes_ = 0;
+  std::vector<EpochRow> epochs_;
+  std::vector<double> epoch_steps_;  // of each
+};
+
+}  // namespace dp

@@ -1,0 +1,39 @@
+// The files that a run could not write. Training goes on without them; the program's end names
+// them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "app/output/run_sink.hpp"
+
+namespace dp {
+
+class MissingFiles {
+ public:
+  explicit MissingFiles(RunSink& console) : console_(console) {}
+
+  // A file cannot be written, because of `why`. It warns unless the file is missing already, be it
+  // for another reason. state: called at the end, for what the file lacks; null: all of it.
+  void note_missing(const std::string& what, const std::string& why,
+                    const std::string& outlook = "training goes on without it",
+                    std::function<std::string()> state = nullptr);
+  // The line is part of sentence().
+  void note_at_end(const std::string& line) { missing_[line] = {}; }
+  // Whether the file was missing until now.
+  bool note_written(const std::string& what) { return missing_.erase(what) > 0; }
+  [[nodiscard]] bool contains(const std::string& what) const { return missing_.contains(what); }
+  // For the end; empty if there is none.
+  [[nodiscard]] std::string sentence() const;
+
+ private:
+  struct File {
+    std::string why;
+    std::function<std::string()> state;
+  };
+  RunSink& console_;
+  std::map<std::string, File> missing_;
+};
+
+}  // namespace dp
