@@ -144,7 +144,7 @@ void predict(dp::Run& run) {
 
 void train(dp::Communicator& comm, const dp::Options& options) {
   if (comm.rank() == 0) dp::StopNotice::speak();
-  const std::unique_ptr<dp::Progress> progress = dp::make_progress(options);
+  const std::unique_ptr<dp::RunSink> progress = dp::make_progress(options);
   const auto end = [&](int exit_code, const std::string& message) {
     if (comm.rank() == 0) progress->end(exit_code, message);
   };

@@ -95,6 +95,4 @@ class RunSink {
   virtual void end(int /*exit_code*/, const std::string& /*message*/) {}
 };
 
-using Progress = RunSink;
-
 }  // namespace dp

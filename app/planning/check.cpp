@@ -243,7 +243,7 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
       ranks;
   Rehearsed rehearsed;
   try {
-    const std::unique_ptr<Progress> progress = make_progress(trial);
+    const std::unique_ptr<RunSink> progress = make_progress(trial);
     Run run(trial, comm, *progress, Run::Purpose::rehearsal);
     const auto ranks_here = static_cast<std::size_t>(run.machine.share.ranks_on_host);
     result.mine.cores = run.machine.share.cores_per_rank;

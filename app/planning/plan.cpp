@@ -278,7 +278,7 @@ void plan_run(const Options& options, Communicator& comm) {
   TrainingImages images;
   {
     const Options trial = rehearsal_options(options);
-    const std::unique_ptr<Progress> progress = make_progress(trial);
+    const std::unique_ptr<RunSink> progress = make_progress(trial);
     Run run(trial, comm, *progress, Run::Purpose::rehearsal);
     images = {.count = run.data.train->count(),
               .layers = norms_of_single_values(trial, *run.data.train)};

@@ -22,7 +22,7 @@ constexpr const char* kTrace = "the trace";
 
 }  // namespace
 
-Trainer::Trainer(const Options& options, Communicator& comm, Progress& progress)
+Trainer::Trainer(const Options& options, Communicator& comm, RunSink& progress)
     : run_(options, comm, progress),
       options_(options),
       replica_(*run_.replica),

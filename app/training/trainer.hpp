@@ -30,7 +30,7 @@ namespace dp {
 class Trainer {
  public:
   // Collective: sets the run up; all ranks throw the same AgreedError if that fails.
-  Trainer(const Options& options, Communicator& comm, Progress& progress);
+  Trainer(const Options& options, Communicator& comm, RunSink& progress);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 

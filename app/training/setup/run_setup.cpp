@@ -244,7 +244,7 @@ std::unique_ptr<WeightsExporter> make_exporter(const Options& options, const Ima
                                            earlier);
 }
 
-std::unique_ptr<Recorder> make_recorder(Run& run, Progress& progress) {
+std::unique_ptr<Recorder> make_recorder(Run& run, RunSink& progress) {
   return std::make_unique<Recorder>(RunDescription{
       .options = &run.plan.options,
       .comm = &run.comm,
@@ -276,7 +276,7 @@ void check_traced_steps(const Options& options, std::size_t steps) {
               options.trace_first, options.trace_steps, steps, steps - 1);
 }
 
-Run::Run(const Options& options, Communicator& communicator, Progress& progress, Purpose purpose)
+Run::Run(const Options& options, Communicator& communicator, RunSink& progress, Purpose purpose)
     : comm(communicator),
       plan{.options = options,
            .ranks = static_cast<std::size_t>(comm.size()),

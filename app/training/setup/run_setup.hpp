@@ -33,7 +33,7 @@ struct Run {
 
   // Collective. When it returns, the thread of the replica's reducer owns the communicator. Rank 0
   // tells `progress` what happens.
-  Run(const Options& options, Communicator& communicator, Progress& progress,
+  Run(const Options& options, Communicator& communicator, RunSink& progress,
       Purpose purpose = Purpose::training);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;

@@ -74,7 +74,7 @@ TEST(RunWarnings, NameWhatALinkAndAResidualDoToTheRate) {
 class RunWarningsTest : public testing::Test {
  protected:
   RunWarningsTest() {
-    options_.compress = "auto";
+    options_.compress = parse_compress("auto");
     run_.options = &options_;
     run_.data = &data_;
     run_.buckets = two_buckets();
@@ -118,7 +118,7 @@ TEST_F(RunWarningsTest, OfALossComeOnce) {
             std::vector<std::string>{
                 "epoch 1: the training loss is 2.1, after 1 in an earlier epoch: try a smaller "
                 "--lr, --warmup-epochs 1 or --clip-norm 1, or a finer --compress"});
-  options_.compress = "none";
+  options_.compress = {};
   RunWarnings(run_, warned_).note_loss({.epoch = 3, .train_loss = 5.0});
   EXPECT_EQ(warned_.take(),
             std::vector<std::string>{
