@@ -1,5 +1,6 @@
 #include "io/log/run_log_rows.hpp"
 
+#include <cstring>
 #include <initializer_list>
 #include <type_traits>
 #include <vector>
@@ -76,24 +77,29 @@ std::span<const LogField> first_times() { return std::span(times_and_bytes()).fi
 std::span<const LogField> later_times() { return std::span(times_and_bytes()).subspan(17); }
 
 template <class T>
-T& value_of(TimesAndBytes& row, const LogField& field) {
-  return *reinterpret_cast<T*>(reinterpret_cast<std::byte*>(&row) + field.offset);
+T sum_over(std::span<const TimesAndBytes> ranks, std::size_t offset) {
+  T sum = 0;
+  for (const TimesAndBytes& rank : ranks) {
+    T value;
+    std::memcpy(&value, reinterpret_cast<const std::byte*>(&rank) + offset, sizeof(value));
+    sum += value;
+  }
+  return sum;
 }
 
 }  // namespace
 
-TimesAndBytes over_ranks(std::vector<TimesAndBytes> ranks) {
+TimesAndBytes over_ranks(std::span<const TimesAndBytes> ranks) {
   TimesAndBytes all;
   for (const LogField& field : times_and_bytes()) {
-    const bool is_time = field.unit == "s";
-    for (TimesAndBytes& rank : ranks) {
-      if (is_time) {
-        value_of<double>(all, field) += value_of<double>(rank, field);
-      } else {
-        value_of<std::int64_t>(all, field) += value_of<std::int64_t>(rank, field);
-      }
+    std::byte* const place = reinterpret_cast<std::byte*>(&all) + field.offset;
+    if (field.type == LogType::float64) {
+      const double mean = sum_over<double>(ranks, field.offset) / static_cast<double>(ranks.size());
+      std::memcpy(place, &mean, sizeof(mean));
+    } else {
+      const auto sum = sum_over<std::int64_t>(ranks, field.offset);
+      std::memcpy(place, &sum, sizeof(sum));
     }
-    if (is_time) value_of<double>(all, field) /= static_cast<double>(ranks.size());
   }
   return all;
 }

@@ -46,7 +46,7 @@ struct TimesAndBytes {
 };
 
 // For /epochs, from those of each rank: the mean of columns in seconds, the sum of the others.
-[[nodiscard]] TimesAndBytes over_ranks(std::vector<TimesAndBytes> ranks);
+[[nodiscard]] TimesAndBytes over_ranks(std::span<const TimesAndBytes> ranks);
 
 struct EpochRow {
   std::int64_t epoch = 0, samples = 0, global_batch = 0;
