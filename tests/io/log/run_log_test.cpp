@@ -77,7 +77,7 @@ TEST(RunLog, ColumnsAreTheSpecifications) {
 
 TEST(RunLog, AnEpochHasMeanTimesAndSumsOfBytes) {
   const TimesAndBytes first = example_times(10), second = example_times(20);
-  const TimesAndBytes both = over_ranks({first, second});
+  const TimesAndBytes both = over_ranks(std::array{first, second});
   using T = TimesAndBytes;
   for (double T::*time :
        {&T::epoch_s, &T::data_s, &T::forward_s, &T::backward_s, &T::optimizer_s, &T::compute_s,
