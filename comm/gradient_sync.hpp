@@ -81,7 +81,7 @@ class GradientSync {
   void begin_epoch(std::size_t epoch);
 
   // progress: the share of the run that lies before this step, for codecs with a rate
-  // (planned_bits); below 0: not known.
+  // (planned_bits); below 0: not known. Collective in a RatedRound without a hidden share.
   void begin_step(std::uint64_t step, double progress = -1.0);
   void tensor_final(std::size_t tensor);
   // Reports all tensors as final, for example the zeros of a rank without samples.

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#define EIGEN_DONT_PARALLELIZE  // results must not depend on the number of threads
 #include <Eigen/Eigenvalues>
 
 #include "kernels/base/error.hpp"

@@ -60,26 +60,25 @@ bool Checkpoints::is_due(std::uint64_t step, bool ends_epoch) {
   if (every.epochs > 0 && epochs_ >= every.epochs) is_wanted_ = true;
   if (every.steps > 0 && step >= last_step_ + every.steps) is_wanted_ = true;
   if (asks_at(step)) {
-    const bool was_tidying = is_tidying_;
+    const bool was_tidying = is_tidying();
     ask(step);
     // To tidy up takes a moment: another one that is due need not wait for the next step.
-    if (is_wanted_ && is_tidying_ && !was_tidying) ask(step);
+    if (is_wanted_ && is_tidying() && !was_tidying) ask(step);
   }
   return is_wanted_ && !pending_;
 }
 
 void Checkpoints::write(std::uint64_t step, const StateList& state,
                         const CheckpointExtras& extras) {
-  DP_ASSERT(!pending_, "the checkpoint of step {} is not complete", pending_->step);
+  DP_ASSERT(!pending_, "the checkpoint of step {} is not complete", pending_->id.step);
   copy_state(device_, state, extras.texts, writer_->image());
-  pending_ = part_of(step).checkpoint;
-  is_wanted_ = is_tidying_ = is_told_late_ = false;
+  pending_ = {.id = part_of(step).checkpoint};
+  is_wanted_ = false;
   epochs_ = 0;
   last_step_ = step;
   gap_ = 1;
   next_question_ = step + gap_;
-  over_ = 0;
-  since_last_s_ = moved_s_ = 0;
+  since_last_s_ = 0;
   clock_.lap();
   writer_->write(part_of(step), extras.log);
 }
@@ -97,7 +96,7 @@ std::optional<CheckpointId> Checkpoints::newest() const {
 }
 
 void Checkpoints::ask(std::uint64_t step, bool is_at_end) {
-  if (is_wanted_ && is_tidying_) static_cast<void>(writer_->wait_for(kMoment));
+  if (is_wanted_ && is_tidying()) static_cast<void>(writer_->wait_for(kMoment));
   since_last_s_ += clock_.lap();
   Report mine = {.seconds = since_last_s_};
   if (pending_ && writer_->is_over()) {
@@ -117,10 +116,10 @@ void Checkpoints::ask(std::uint64_t step, bool is_at_end) {
   gap_ = std::min(2 * gap_, kLongestGap);
   if (pending_) {
     const std::ptrdiff_t over = std::ranges::count(reports, 1, &Report::is_over);
-    if (over != std::exchange(over_, over)) moved_s_ = reports[0].seconds;
+    if (over != std::exchange(pending_->over, over)) pending_->moved_s = reports[0].seconds;
     if (over < std::ssize(reports)) {
       look_for_late_ranks(reports, is_at_end);
-    } else if (is_tidying_) {
+    } else if (pending_->is_tidying) {
       end_tidying(reports);
     } else {
       settle(reports);
@@ -131,10 +130,10 @@ void Checkpoints::ask(std::uint64_t step, bool is_at_end) {
 
 // All ranks have written their parts, or have failed to.
 void Checkpoints::settle(const std::vector<Report>& reports) {
-  is_tidying_ = true;
-  is_complete_ = false;
-  over_ = 0;
-  moved_s_ = reports[0].seconds;
+  *pending_ = {.id = pending_->id,
+               .is_tidying = true,
+               .moved_s = reports[0].seconds,
+               .is_told_late = pending_->is_told_late};
   gap_ = 1;
   std::optional<AgreedError> difference;
   if (std::ranges::any_of(reports, [](const Report& r) { return r.has_failed == 1; })) {
@@ -142,13 +141,13 @@ void Checkpoints::settle(const std::vector<Report>& reports) {
   } else {
     try {
       compare_replicas(reports);
-      is_complete_ = true;
+      pending_->is_complete = true;
       take_complete();
     } catch (const AgreedError& error) {
       difference = error;
     }
   }
-  writer_->tidy_up(is_complete_, {complete_.begin(), complete_.end()});
+  writer_->tidy_up(pending_->is_complete, {complete_.begin(), complete_.end()});
   if (!difference) return;
   // The files must be gone, or the run would go on from them.
   static_cast<void>(writer_->wait_for(std::chrono::duration<double>(options_.timeout_s)));
@@ -168,15 +167,15 @@ void Checkpoints::compare_replicas(const std::vector<Report>& reports) {
     if (!is_own_entry(entry)) parts.push_back({entry.name, entry.size, image.hash_of(i)});
   }
   reducer_.run([&](Communicator& comm) {
-    agree_on_parts(comm, parts, fmt::format(" in the checkpoint of step {}", pending_->step),
+    agree_on_parts(comm, parts, fmt::format(" in the checkpoint of step {}", pending_->id.step),
                    "It is not kept");
   });
 }
 
 void Checkpoints::take_complete() {
   // A run that was resumed may come to the same step again.
-  std::erase_if(complete_, [&](const CheckpointId& id) { return id.step == pending_->step; });
-  complete_.push_back(*pending_);
+  std::erase_if(complete_, [&](const CheckpointId& id) { return id.step == pending_->id.step; });
+  complete_.push_back(pending_->id);
   while (complete_.size() > options_.keep) complete_.pop_front();
   has_bad_name_ = false;
 }
@@ -187,31 +186,31 @@ void Checkpoints::end_tidying(const std::vector<Report>& reports) {
     // All parts are written, and alike. Where older ones are gone it is what there is to go on
     // from.
     if (complete_.size() > 1) {
-      std::erase(complete_, *pending_);
-    } else if (is_complete_) {
+      std::erase(complete_, pending_->id);
+    } else if (pending_->is_complete) {
       has_bad_name_ = true;
     }
-  } else if (is_complete_ && rank_ == 0) {
-    options_.on_complete(*pending_);
+  } else if (pending_->is_complete && rank_ == 0) {
+    options_.on_complete(pending_->id);
   }
-  is_tidying_ = false;
   pending_.reset();
 }
 
 void Checkpoints::look_for_late_ranks(const std::vector<Report>& reports, bool is_at_end) {
-  const double late_s = reports[0].seconds - moved_s_;
+  const double late_s = reports[0].seconds - pending_->moved_s;
   const double told_s = is_at_end ? std::min(kSlow_s, options_.timeout_s / 2) : options_.timeout_s;
   if (!(is_at_end || is_wanted_) || late_s < told_s) return;
   const auto first = std::ranges::find(reports, 0, &Report::is_over) - reports.begin();
-  const std::ptrdiff_t others = std::ssize(reports) - over_ - 1;
+  const std::ptrdiff_t others = std::ssize(reports) - pending_->over - 1;
   const std::string late = fmt::format(
       "rank {} on {}{} {} not {} for {:.0f} s", first, hosts_[static_cast<std::size_t>(first)],
       others == 0 ? "" : fmt::format(" and {} other rank{}", others, others == 1 ? "" : "s"),
-      others == 0 ? "has" : "have", is_tidying_ ? "renamed its file" : "written its part", late_s);
+      others == 0 ? "has" : "have", pending_->is_tidying ? "renamed its file" : "written its part",
+      late_s);
   if (is_at_end && late_s >= kPatience * options_.timeout_s) hanging_ = late;
-  if (std::exchange(is_told_late_, true) || rank_ != 0) return;
+  if (std::exchange(pending_->is_told_late, true) || rank_ != 0) return;
   options_.warn(fmt::format(
-      "the checkpoint of step {} is not complete: {}; {}", pending_->step, late,
+      "the checkpoint of step {} is not complete: {}; {}", pending_->id.step, late,
       is_at_end
           ? "the end of the run waits for it"
           : "training goes on, but without another checkpoint until then: look at that disk"));

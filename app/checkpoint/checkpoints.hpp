@@ -104,6 +104,17 @@ class Checkpoints {
     std::uint64_t next_gap = 1;  // steps until the next question, if nothing is under way
     std::uint8_t is_over = 0, has_failed = 0;  // the job that is under way
   };
+  // The checkpoint that is under way.
+  struct Pending {
+    CheckpointId id;
+    // All ranks have written their parts, or failed to, and tidy up.
+    bool is_tidying = false, is_complete = false;
+    // Ranks whose job is over, and when that number became what it is, in seconds since write().
+    std::ptrdiff_t over = 0;
+    double moved_s = 0;
+    bool is_told_late = false;
+  };
+  [[nodiscard]] bool is_tidying() const { return pending_ && pending_->is_tidying; }
   void ask(std::uint64_t step, bool is_at_end = false);
   void settle(const std::vector<Report>& reports);
   void end_tidying(const std::vector<Report>& reports);
@@ -121,16 +132,10 @@ class Checkpoints {
   // The same on all ranks.
   std::deque<CheckpointId> complete_;  // that are kept, the oldest first
   bool has_bad_name_ = false;          // the only one: some rank's part waits for its last name
-  std::optional<CheckpointId> pending_;
-  // All ranks have written their parts of the pending one, or failed to, and tidy up.
-  bool is_tidying_ = false, is_complete_ = false;
+  std::optional<Pending> pending_;
   bool is_wanted_ = false;  // one is due and waits for the pending one
   std::size_t epochs_ = 0;  // since the last one
   std::uint64_t last_step_ = 0, next_question_ = 0, gap_ = 1;
-  // Ranks whose job is over, and when that number became what it is, in seconds since write().
-  std::ptrdiff_t over_ = 0;
-  double moved_s_ = 0;
-  bool is_told_late_ = false;
   std::string hanging_;
 
   LapClock clock_;

@@ -84,7 +84,7 @@ void Recorder::record_step(const EpochTally& tally, const LoopTimes& times,
   }
   if (wants_step(global_step)) step_rows_.begin(tally, times, global_step);
   if (!tally.is_under_way && step_rows_.are_due()) gather_steps();
-  warnings_.note_rate(tally);
+  if (is_speaker()) warnings_.note_rate(tally);
   if (console_.is_live()) console_.live_step(account_.live_step(tally));
 }
 

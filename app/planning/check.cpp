@@ -8,6 +8,7 @@
 
 #include "app/checkpoint/resume.hpp"
 #include "app/options/options_values.hpp"
+#include "app/output/progress.hpp"
 #include "app/output/recorder.hpp"
 #include "app/planning/check_disk.hpp"
 #include "app/planning/check_network.hpp"

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "app/output/progress.hpp"
 #include "app/output/recorder.hpp"
 #include "app/planning/check_network.hpp"
 #include "app/planning/plan_choices.hpp"

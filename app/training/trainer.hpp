@@ -17,8 +17,8 @@
 
 #include "app/checkpoint/checkpoints.hpp"
 #include "app/options/options.hpp"
-#include "app/output/progress.hpp"
 #include "app/output/recorder.hpp"
+#include "app/output/run_sink.hpp"
 #include "app/training/replica/replica.hpp"
 #include "app/training/round_plan.hpp"
 #include "app/training/setup/run_setup.hpp"

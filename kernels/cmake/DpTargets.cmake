@@ -9,7 +9,9 @@ target_compile_options(dp_settings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor -Wold-style-cast
                             -Wformat=2 -fopenmp-simd>
   # g++ 12 sees overlaps and overflows in std::string's functions that are not there (GCC bug 105651).
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-stringop-overflow
+                                                                                            -Wno-array-bounds>
   # The same source must give the same bits everywhere: no fused multiply-add behind our back.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O3>)

@@ -1,6 +1,5 @@
 #include "kernels/linear.hpp"
 
-#define EIGEN_DONT_PARALLELIZE  // results must not depend on the number of threads
 #include <Eigen/Core>
 
 #include "kernels/base/error.hpp"

@@ -3,7 +3,6 @@
 // long sums by the size of its caches. Ranks that use Muon need processors of one kind.
 #include "kernels/muon.hpp"
 
-#define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 #include <algorithm>
 

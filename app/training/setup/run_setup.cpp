@@ -295,7 +295,10 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
     plan_batches(plan, resume);
   });
   agree_on_data(comm, data, data_hash, options.data_dir);
-  facts = collect_facts(comm, device, data_hash);
+  facts.data_hash = data_hash;
+  if (options.has_checkpoints() || purpose == Purpose::rehearsal) {
+    facts = collect_facts(comm, device, data_hash);
+  }
   if (resume) {
     for (const std::string& line : compare_machine(comm, *resume, options, facts)) {
       checkpoint.notes.push_back(line);

@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "app/checkpoint/fingerprint.hpp"
-#include "app/output/progress.hpp"
 #include "app/output/recorder.hpp"
+#include "app/output/run_sink.hpp"
 #include "app/output/run_trace.hpp"
 #include "app/training/replica/replica.hpp"
 #include "app/training/setup/run_checkpoint.hpp"
