@@ -1,4 +1,5 @@
-// What epochs have cost: the running one so far on this rank, and the rows of those that are over.
+// The costs of epochs: of the running one so far, on this rank, and the rows of those that are
+// over.
 //
 // Methods marked "collective" gather numbers through the reducer's thread.
 #pragma once
@@ -61,8 +62,7 @@ class EpochAccount {
   std::vector<std::optional<std::uint64_t>> expected_bytes_;
   CommTimes comm_;  // of the running epoch
   bool has_asked_ = false;
-  // What a communicator has counted is that of the set-up, of earlier epochs, or in
-  // control_bytes_, which has the epoch's so far.
+  // The communicator's count when it was last read, and the running epoch's part of it.
   std::uint64_t counted_control_bytes_ = 0, control_bytes_ = 0;
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each

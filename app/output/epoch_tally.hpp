@@ -1,4 +1,4 @@
-// What the training loop of a rank has counted in the running epoch, and an evaluation's result.
+// A rank's counts in the running epoch, and the result of an evaluation.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What a run consists of. Everything that it refers to outlives the recorder (recorder.hpp), unless
+// The parts of a run that reports name. All of them outlive the recorder (recorder.hpp), unless
 // stated otherwise.
 #pragma once
 

@@ -109,7 +109,7 @@ double goodput_of(const StepChoice& choice, std::size_t rank) {
   return port_bytes_per_s / here * (ranks - 1) / (ranks - here);
 }
 
-// What auto sends some steps after the links have begun to carry so much.
+// The choice of auto a few steps after the links have begun to carry so much.
 double steady_bits(const RateBudget& budget, const RateLimits& limits) {
   DenseChoice choice;
   double bits = 0.0;

@@ -27,7 +27,7 @@ struct Calibration {
   // Means over ranks. What a codec with bits= costs at other bits than those measured follows from
   // these.
   std::map<CodecSpec, CodecFigures> codecs;
-  // Where those with bits= spend their bytes, as rank 0 has measured it.
+  // The parts of the bytes of codecs with bits=, measured by rank 0.
   std::map<CodecSpec, ByteShares> byte_shares;
   // Whether the ranks compute on processors that their exchange needs, too.
   bool shares_processor = true;

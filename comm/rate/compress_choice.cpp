@@ -20,7 +20,7 @@ double number_in(std::string_view text, std::string_view value, double least, do
   return number;
 }
 
-// What auto sends: velocities, or gradients.
+// auto sends velocities or gradients.
 void send_velocities(CompressChoice& choice, bool sends_velocities) {
   RateLimits& limits = *choice.limits;
   if (limits.allows_dense) {  // no max= was given

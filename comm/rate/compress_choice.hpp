@@ -1,5 +1,4 @@
-// What is asked of an exchange, as --compress has it: a codec, or "auto", which is ecq with a rate
-// that follows the link.
+// The value of --compress: a codec, or "auto", which is ecq with a rate that follows the link.
 #pragma once
 
 #include <algorithm>

@@ -34,7 +34,7 @@ void check_own_models(const RunPlan& plan, const ResumePoint& point) {
 
 void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheckpoint& checkpoint) {
   const Options& options = plan.options;
-  // Ranks of an earlier run may take so long to notice that it has ended.
+  // The ranks of an earlier run need up to this time to notice that it has ended.
   const double patience_s = std::min(15.0, options.comm_timeout_s);
   const std::string& folder = options.checkpoint;
   checkpoint.attempt = draw_attempt(comm);
@@ -52,8 +52,8 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
   });
   checkpoint.resume = find_resume_point(options, comm);
   if (!checkpoint.resume) {
-    // A host whose disk cannot be written by now ends no run that goes on: it is told with the next
-    // checkpoint.
+    // A run that goes on is not ended by a disk that cannot be written. The next checkpoint reports
+    // it.
     if (options.resume) {
       together(comm, kDptrainNames, [&] {
         if (why_not) std::rethrow_exception(why_not);

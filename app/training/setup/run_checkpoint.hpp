@@ -37,7 +37,7 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
                                                        const Options& options,
                                                        const RunFacts& facts);
 
-// What a checkpoint says of the run, apart from the place in it.
+// The head of a checkpoint, without its place in the run.
 [[nodiscard]] CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts,
                                      const GradientSync& sync);
 

@@ -42,7 +42,7 @@ struct RunPlan {
     const auto parts = static_cast<std::size_t>(options.accumulate);
     return (global_batch + parts - 1) / parts;
   }
-  // The learning rate's factor for a batch so many times as large.
+  // By what the learning rate is multiplied if the batch grows by the factor `times`.
   [[nodiscard]] double rate_factor(double times) const {
     if (options.lr_scaling == Options::LrScaling::none) return 1.0;
     return options.lr_scaling == Options::LrScaling::sqrt ? std::sqrt(times) : times;

@@ -82,7 +82,7 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
   };
   const std::vector<Summary> all = comm.all_gather(
       Summary{hash, std::uint64_t{data.train->count()}, std::uint64_t{data.test->count()}});
-  // What most ranks have is taken to be right; if no set leads, rank 0's is.
+  // The data of most ranks are taken to be right, or rank 0's if no set leads.
   const auto votes = [&](const Summary& summary) {
     return std::ranges::count(all, summary.hash, &Summary::hash);
   };
@@ -119,7 +119,7 @@ std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tens
   return choose_bucket_bytes(plan.link, plan.ranks, plan.options.compress.codec, tensors);
 }
 
-// Where a GPU's gradients are encoded, if an option or an earlier run decides it.
+// The place where a GPU's gradients are encoded, if an option or an earlier run decides it.
 ExchangePath exchange_path(const RunPlan& plan) {
   if (plan.options.gpu_exchange == Options::GpuExchange::host) return ExchangePath::host;
   if (plan.options.gpu_exchange == Options::GpuExchange::device) return ExchangePath::device;

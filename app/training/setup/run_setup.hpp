@@ -22,7 +22,7 @@
 
 namespace dp {
 
-// Throws Error(usage) where a run of so many steps ends before --trace-steps begins.
+// Throws Error(usage) if a run of that many steps ends before --trace-steps begins.
 void check_traced_steps(const Options& options, std::size_t steps);
 
 // The parts refer to each other, so a Run cannot be moved.
