@@ -35,6 +35,9 @@ def prepare_files(settings: Settings) -> None:
         pass  # refused in some containers; ps then shows the machine's processes
     for folder in ("ns", "tmp"):
         (namespaces.STATE / folder).mkdir()
+    if settings.cpu_folder:
+        (namespaces.STATE / "cpu").mkdir()
+        namespaces.mount(settings.cpu_folder, str(namespaces.STATE / "cpu"), "", namespaces.BIND)
     hosts = [(address(k + 1), name) for k, name in enumerate(settings.names())] + [(address(METER_NUMBER), METER)]
     (namespaces.STATE / "hosts").write_text(
         "127.0.0.1 localhost\n" + "".join(f"{ip} {name}\n" for ip, name in hosts), encoding="ascii")

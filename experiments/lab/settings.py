@@ -12,7 +12,7 @@ from typing import Iterator, TextIO
 
 from .new_files import open_own, whole_file
 
-MOST_HOSTS = 16
+MOST_HOSTS = 64
 SURE_BIT_PER_S = 2_000_000_000  # of one stream; two cores of 2023 reach 7 to 8.5 Gbit/s
 SWITCH = "switch"
 METER = "meter"  # an additional host, the other end of `status`'s measurements
@@ -63,6 +63,18 @@ def parse_loss(text: str) -> float:
     if loss > 0.5:
         raise ValueError(f"{shown(text)}: must be {what}")
     return loss
+
+
+def parse_speed(text: str) -> float:
+    """Of a host, relative to others."""
+    match = re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text)
+    if not match or not 0.01 <= float(text) <= 100:
+        raise ValueError(f"{shown(text)}: must be a speed from 0.01 to 100, such as 0.5")
+    return float(text)
+
+
+def parse_speeds(text: str) -> list[float]:
+    return [parse_speed(each) for each in text.split(",")]
 
 
 def parse_congestion(text: str) -> str:
@@ -118,6 +130,9 @@ class Settings:
     filter: str  # how delay and loss are made: auto, netem, tap; none if there are none
     congestion: str  # TCP's congestion control in all hosts; auto until the hosts exist
     flip: int = 0  # in every so many full frames a bit is flipped; 0: in none
+    speeds: list[float] = dataclasses.field(default_factory=list)  # of the hosts; empty: nothing limits them
+    cores_of_speed_1: float = 0.0
+    cpu_folder: str = ""  # of the hosts' cgroups
     links: list[Link] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> str:

@@ -30,7 +30,10 @@ def options() -> None:
     program = importlib.util.module_from_spec(importlib.util.spec_from_loader("dplab", loader))
     loader.exec_module(program)
     for line, text in (
-            ("up --nodes 1", "from 2 to 16"), ("up --nodes 17", "from 2 to 16"), ("up --nodes x", "from 2 to 16"),
+            ("up --nodes 1", "from 2 to 64"), ("up --nodes 65", "from 2 to 64"), ("up --nodes x", "from 2 to 64"),
+            ("up --speeds 1,x", "a speed from 0.01 to 100"), ("up --speeds 1,0", "a speed from 0.01 to 100"),
+            ("up --speeds 1", "for each of 2 to 64"), ("up --speeds 1,1 --nodes 3", "2 speeds for 3 hosts"),
+            ("speed 101", "from 0.01 to 100"), ("speed nan", "from 0.01 to 100"),
             ("up --rate 100", "from 100kbit to 10gbit"), ("up --rate 99kbit", "from 100kbit to 10gbit"),
             ("up --rate nanmbit", "from 100kbit to 10gbit"), ("up --rate -5mbit", "from 100kbit to 10gbit"),
             ("up --delay 5", "such as 5ms"), ("up --delay 3s", "from 0ms to 2s"), ("up --loss 0.1", "such as 0.1%"),
@@ -42,7 +45,7 @@ def options() -> None:
             ("exec -- x", "node"), ("rate", "rate"),
             ("rate 0mbit", "100kbit"), ("cut", "node"), ("fly", "fly"), ("", "COMMAND"),
             ("up --nodes ''", "'': must be a whole number"), ("up --nodes -1", "-1: must be a whole number"),
-            ("up --nodes 99999999999999999999", "from 2 to 16"), ("up --nodes nan", "from 2 to 16"),
+            ("up --nodes 99999999999999999999", "from 2 to 64"), ("up --nodes nan", "from 2 to 64"),
             ("up --rate ''", "'': must be a rate"), (f"up --rate {'9' * 400}gbit", "..."), ("up --rate 5", "such as 50mbit"),
             ("up --delay ''", "'': must be a time"), ("up --delay -1ms", "from 0ms to 2s"),
             ("up --delay nanms", "from 0ms to 2s"), ("up --loss ''", "'': must be a percentage"),
@@ -87,6 +90,50 @@ def link_in(*words: str) -> list[str]:
     said = {line for line in dplab(*words, "--", "sh", "-c", f"echo link{names}").splitlines() if line.startswith("link ")}
     assert len(said) == 1, f"{words}: {said}"
     return said.pop().split()[1:]
+
+
+BUSY = """import sys, time
+while True:
+  cpu, wall = time.process_time(), time.monotonic()
+  while time.monotonic() < wall + 1: pass
+  print((time.process_time() - cpu) / (time.monotonic() - wall), flush=True)"""
+
+
+def speeds() -> None:
+    """Hosts may use their part of a core and no more, and another one as soon as it is changed."""
+    done = subprocess.run([DPLAB, "up", "--speeds", "1,1,1,1,1,0.25", "--lab", LAB], capture_output=True, text=True, timeout=60)
+    if done.returncode == 77 or (done.returncode == 1 and re.search("apt-get|no cgroups|may not limit", done.stderr)):
+        assert done.stderr.count("\n") == 1, done.stderr
+        skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    unit = float(re.search("speed 1 is ([0-9.]+) of a core", done.stdout)[1])
+    groups = [folder for root in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup")
+              for folder in pathlib.Path(root).glob(f"dplab-{os.getuid()}-{LAB}-*")]
+    assert groups, "no cgroups"
+    assert "1, 1, 1, 1, 1, 0.25" in dplab("status", "--quick")
+    with contextlib.ExitStack() as ends:
+        busy = {}
+        for node in ("1", "6"):
+            busy[node] = ends.enter_context(started("exec", node, "--", PYTHON, "-c", BUSY))
+            ends.callback(busy[node].terminate)
+
+        def used(node: str) -> float:
+            return min(float(busy[node].stdout.readline()) for _ in range(2))
+
+        between(unit / 4, used("1"), 1.3 * unit, "cores of speed 1")
+        between(unit / 16, used("6"), 1.3 * unit / 4 + 0.02, "cores of speed 0.25")
+        assert "node6: speed 1" in dplab("speed", "1", "--node", "6")
+        for _ in range(4):  # what was counted before the change
+            busy["6"].stdout.readline()
+        between(1.4 * unit / 4, used("6"), 1.3 * unit, "cores of speed 1 after the change")
+    assert "at most" in dplab("speed", "100", code=2)
+    up("--speeds", "1,1")  # in the place of the other one
+    wait_for(lambda: not any(group.exists() for group in groups), "the old lab's cgroups are removed")
+    assert "hosts 1 to 2" in dplab("speed", "1", "--node", "3", code=2)
+    dplab("down")
+    wait_for(lambda: not any(group.exists() for group in groups), "the cgroups are removed")
+    up("--nodes", "2")
+    assert "have no speeds" in dplab("speed", "1", code=2)
 
 
 def links() -> None:
@@ -578,7 +625,7 @@ def sweep() -> None:
 
 
 if __name__ == "__main__":
-    cases = {case.__name__: case for case in (options, links, media, delay_and_loss, flips, training, cut_in_training,
+    cases = {case.__name__: case for case in (options, speeds, links, media, delay_and_loss, flips, training, cut_in_training,
                                               cuts_and_their_ends, check, restarts, leftovers, ordinary_user, sweep)}
     try:
         cases[CASE]()

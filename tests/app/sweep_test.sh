@@ -263,8 +263,8 @@ study "compress-exclude = $(printf 'x%.0s' {1..300})"
 refused 'must be 200 characters at most' bad.ini
 study 'rate = 5'
 refused 'a-5: rate = 5: must be a rate from' bad.ini --lab -- --epochs 1
-study 'ranks = 17\nrate = 1mbit'
-refused 'must be 16 at most' bad.ini --lab
+study 'ranks = 65\nrate = 1mbit'
+refused 'must be 64 at most' bad.ini --lab
 printf '\357\273\277[study]\n[a]\nseed = 1\n' >bad.ini
 run bad.ini --list || fail "a byte-order mark"
 # A full disk ends the study at the first point that meets it.
