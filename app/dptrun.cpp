@@ -2,6 +2,7 @@
 //
 // It knows three things of a run: its exit code, the marks in its output (run_status.hpp), and
 // which hosts answer. It computes nothing and does not use MPI itself.
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
 
@@ -17,6 +18,8 @@
 #include "app/dptrun/dptrun_attempt.hpp"
 #include "app/dptrun/dptrun_hosts.hpp"
 #include "app/dptrun/dptrun_options.hpp"
+#include "app/dptrun/dptrun_status.hpp"
+#include "app/dptrun/dptrun_watch.hpp"
 #include "app/process/run_status.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/file_size_limit.hpp"
@@ -40,7 +43,9 @@ void say(fmt::format_string<Args...> format, Args&&... args) {
 class Supervisor {
  public:
   explicit Supervisor(const dp::DptrunOptions& options)
-      : options_(options), signals_(options.stop_signals) {}
+      : options_(options), signals_(options.stop_signals) {
+    progress_.command = fmt::format("{}", fmt::join(options.command, " "));
+  }
 
   int run() {
     const int code = run_attempts();
@@ -58,10 +63,26 @@ class Supervisor {
       }
       waits_ = 0;
       ++attempts_;
+      progress_.state = "starts";
+      progress_.hosts = dp::to_text(*hosts);
+      progress_.ranks = dp::ranks_on(options_, *hosts);
+      progress_.restarts = restarts_;
+      progress_.steps_per_s = 0;
+      pace_.begin_anew();
+      status_.update(progress_);
+      dp::HostWatch watch({.hostfile = options_.hostfile,
+                           .hosts = options_.hosts,
+                           .agent = dp::agent_of(options_),
+                           .every_s = options_.join_after_s,
+                           .answer_s = kAnswer_s,
+                           .least = static_cast<std::size_t>(options_.min_hosts)},
+                          *hosts);
       const dp::AttemptReport report = dp::run_attempt(
           {.words = dp::mpirun_words(options_, *hosts, attempts_ > 1),
            .silence_s = dp::silence_of(options_),
-           .on_first_step = [&](std::uint64_t steps) { note_recovery(steps, *hosts); }},
+           .on_mark = [&](std::string_view words) { note_mark(words); },
+           .on_first_step = [&](std::uint64_t steps) { note_recovery(steps, *hosts); },
+           .must_end = [&] { return have_hosts_changed(watch); }},
           signals_);
       has_lived_ = has_lived_ || report.has_lived;
       if (const int signals = signals_.count(); signals > 0 && report.exit_code != 0) {
@@ -75,6 +96,11 @@ class Supervisor {
       }
       if (report.exit_code == 0) return 0;
       if (!down_since_) down_since_ = report.end;
+      // With other hosts the run goes on at once: nothing has failed.
+      if (report.is_asked_to_end && report.exit_code == static_cast<int>(dp::ErrorKind::stopped)) {
+        read_hosts_again();
+        continue;
+      }
       note_progress(report);
       const std::string what = what_ended(report);
       if (!may_start_again(report)) {
@@ -83,6 +109,38 @@ class Supervisor {
       }
       if (must_give_up(what)) return report.exit_code;
       if (!pause(what)) return stop_code();
+    }
+  }
+
+  void note_mark(std::string_view words) {
+    const std::size_t blank = std::min(words.find(' '), words.size());
+    const std::string_view kind = words.substr(0, blank);
+    const std::string value(words.substr(std::min(blank + 1, words.size())));
+    if (kind == "plan") progress_.steps = std::strtoull(value.c_str(), nullptr, 10);
+    if (kind == "images") progress_.images = value;
+    if (kind == "start" || kind == "step") {
+      progress_.state = "trains";
+      progress_.step = std::strtoull(value.c_str(), nullptr, 10);
+      pace_.add(progress_.step);
+      progress_.steps_per_s = pace_.steps_per_s();
+    }
+    status_.update(progress_);
+  }
+
+  bool have_hosts_changed(dp::HostWatch& watch) {
+    const auto change = watch.poll();
+    if (!change) return false;
+    say("{}; the run writes a checkpoint and goes on with {}", change->why,
+        dp::to_text(change->hosts));
+    return true;
+  }
+
+  // A hostfile that cannot be read is as it was.
+  void read_hosts_again() {
+    if (options_.hostfile.empty()) return;
+    try {
+      options_.hosts = dp::read_hostfile(options_.hostfile);
+    } catch (const dp::Error&) {
     }
   }
 
@@ -160,6 +218,8 @@ class Supervisor {
   // above.
   bool wait_for_hosts() {
     const double pause_s = pause_after(waits_++);
+    progress_.state = "waits for hosts";
+    status_.update(progress_);
     say("too few hosts answer; they are asked again in {:g} s", pause_s);
     return sleep(pause_s);
   }
@@ -202,8 +262,11 @@ class Supervisor {
         restarts_, restarts_ == 1 ? "" : "s", at(0.5), at(0.99), recoveries_s_.back());
   }
 
-  const dp::DptrunOptions& options_;
+  dp::DptrunOptions options_;  // its hosts are those of the hostfile as it was read last
   dp::StopSignals signals_;
+  dp::StatusFile status_;
+  dp::RunProgress progress_;
+  dp::StepPace pace_;
   std::int64_t attempts_ = 0, restarts_ = 0;
   std::int64_t without_progress_ = 0;  // restarts, since the last progress
   std::int64_t waits_ = 0;             // for hosts, since enough of them were there
@@ -216,6 +279,11 @@ class Supervisor {
 
 int run(const std::vector<std::string>& arguments) {
   dp::survive_file_size_limit();
+  if (arguments == std::vector<std::string>{"status"}) {
+    std::fputs(dp::status_table().c_str(), stdout);
+    dp::check_output();
+    return EXIT_SUCCESS;
+  }
   const dp::DptrunOptions options = dp::parse_dptrun(arguments);
   if (options.asks_for_help || options.asks_for_version) {
     std::fputs(options.asks_for_help ? dp::dptrun_help().c_str() : "dptrun " DP_VERSION "\n",

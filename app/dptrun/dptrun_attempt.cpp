@@ -55,6 +55,7 @@ class Attempt {
     while (!session_.status()) {
       wait_for_something();
       obey_signals();
+      ask_caller();
       check_deadlines();
     }
     report_.end = has_been_killed_for_silence_ ? last_mark_ : Clock::now();
@@ -149,6 +150,7 @@ class Attempt {
   void take_mark(std::string_view words) {
     last_mark_ = Clock::now();
     report_.has_lived = true;
+    if (request_.on_mark) request_.on_mark(words);
     if (words.starts_with("start")) {
       report_.first_step = report_.last_step = number_in(words);
     } else if (words.starts_with("step")) {
@@ -174,6 +176,15 @@ class Attempt {
       return;
     }
     terminate();
+  }
+
+  // Not before the first step: what has just begun would be asked to end before it has done
+  // anything.
+  void ask_caller() {
+    if (!has_stepped_ || obeyed_ > 0 || report_.is_asked_to_end || said_end_) return;
+    if (!request_.must_end || !request_.must_end()) return;
+    report_.is_asked_to_end = true;
+    session_.send(SIGUSR1);
   }
 
   void terminate() {

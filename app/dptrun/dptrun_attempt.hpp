@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/dptrun/dptrun_marks.hpp"
@@ -37,6 +38,7 @@ struct AttemptReport {
   int exit_code = 0;                          // mpirun's, or dptrain's where that says more
   std::string why;                            // "mpirun was killed by signal 9 (Killed)"
   bool has_lived = false;                     // there was a mark
+  bool is_asked_to_end = false;               // by must_end
   bool is_killed = false;                     // mpirun or a rank was, by SIGKILL or for silence
   std::optional<std::uint64_t> first_step;    // steps done when training began
   std::optional<std::uint64_t> last_step;     // steps done at the last mark
@@ -46,8 +48,13 @@ struct AttemptReport {
 struct AttemptRequest {
   std::vector<std::string> words;  // mpirun's command line
   double silence_s = 120;          // without a mark for so long it counts as dead
+  // Called for each mark, without its checksum.
+  std::function<void(std::string_view words)> on_mark;
   // Called at the first mark of a step.
   std::function<void(std::uint64_t steps)> on_first_step;
+  // Called all the time while the run trains; true: it is to end after the running step, with a
+  // checkpoint, as if a signal had asked for it.
+  std::function<bool()> must_end;
 };
 
 // Throws Error(usage) if mpirun cannot be started. The first stop signal ends the run after its

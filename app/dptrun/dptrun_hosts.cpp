@@ -163,8 +163,11 @@ std::vector<bool> ask_hosts(const std::vector<RunHost>& hosts, const std::string
       const bool is_late = Clock::now() > end;
       if (is_late) ::kill(-children[i], SIGKILL);
       int status = 0;
-      if (::waitpid(children[i], &status, is_late ? 0 : WNOHANG) != children[i]) continue;
-      answers[i] = !is_late && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+      const pid_t ended = ::waitpid(children[i], &status, is_late ? 0 : WNOHANG);
+      if (ended == 0) continue;
+      // Below 0: another thread has waited for all children of this process.
+      const bool is_known = ended == children[i] && !is_late;
+      answers[i] = is_known && WIFEXITED(status) && WEXITSTATUS(status) == 0;
       children[i] = 0;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -9,7 +9,7 @@ namespace dp {
 namespace {
 
 constexpr std::string_view kProgram = "dptrun ";
-constexpr std::size_t kLongest = 64;  // a mark is shorter
+constexpr std::size_t kLongest = 64 + kMostImagesText;  // a mark is shorter
 
 // Whether `text`, which begins with kStatusBegin, may be the beginning of a mark.
 bool may_be_mark(std::string_view text) {

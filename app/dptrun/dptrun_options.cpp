@@ -25,12 +25,15 @@ namespace {
 
 constexpr const char* kHelp =
     "dptrun [options] -- dptrain ... --checkpoint DIR ...: trains until it is done.\n"
+    "dptrun status: prints the hosts, shares, step, speed and time left of your runs here.\n"
     "\n"
     "  dptrun -np 4 -- dptrain --data-dir data --checkpoint checkpoints\n"
     "  dptrun --host a:2,b:2 -- dptrain --compress q8 --checkpoint checkpoints\n"
     "\n"
     "Starts dptrain by mpirun. If a rank, a host, the network or mpirun fails, it starts it\n"
-    "again from the newest checkpoint (--resume), without hosts that do not answer.\n"
+    "again from the newest checkpoint (--resume), without hosts that do not answer. Hosts\n"
+    "that answer again, and lines that come into the hostfile or leave it, change the run's\n"
+    "hosts after a checkpoint (--join-after).\n"
     "\n"
     "Ctrl-C and SIGTERM end the run after the running step, or round, with a checkpoint and exit\n"
     "code 75; the same command with --resume goes on. The second one ends it at once.\n"
@@ -71,6 +74,10 @@ OptionTable table_of(DptrunOptions& options, Texts& texts) {
                  "hosts and how many ranks each of them takes"),
         text_row("hostfile", texts.hostfile, "FILE", "a path",
                  "the same from a file, a line for each: NAME slots=N"),
+        real_row("join-after", options.join_after_s, {.least = 0, .most = 1e6},
+                 "how often, in seconds, the hostfile is read again and hosts that the run does "
+                 "without are asked, while it trains; if the hosts change, it writes a checkpoint "
+                 "and starts again with them; 0: never"),
         whole_row("min-hosts", options.min_hosts, {1, 65536},
                   "the run goes on with so many hosts, if the others do not answer; with fewer it "
                   "waits for them"),
@@ -172,6 +179,7 @@ DptrunOptions parse_dptrun(const std::vector<std::string>& arguments) {
   }
   if (!texts.host.empty()) options.hosts = parse_hosts(texts.host);
   if (!texts.hostfile.empty()) options.hosts = read_hostfile(texts.hostfile);
+  options.hostfile = texts.hostfile;
   if (options.min_hosts > 1 && options.hosts.empty()) {
     throw_error(ErrorKind::usage, "--min-hosts {}: only with --host or --hostfile",
                 options.min_hosts);

@@ -13,6 +13,8 @@ struct DptrunOptions {
   bool asks_for_help = false, asks_for_version = false;
   std::int64_t ranks = 0;      // 0: not given
   std::vector<RunHost> hosts;  // empty: mpirun's own choice
+  std::string hostfile = {};   // from which they are; empty: from --host
+  double join_after_s = 60;    // between two looks for hosts that come and go; 0: none
   std::int64_t min_hosts = 1;
   std::int64_t max_restarts = 10;
   double silence_s = 0;                  // 0: by --comm-timeout of the command

@@ -54,6 +54,14 @@ RunStatus::RunStatus() {
 
 RunStatus::~RunStatus() = default;  // the thread ends
 
+void RunStatus::say_plan(std::uint64_t steps) {
+  if (is_rank_0) write_mark(fmt::format("plan {}", steps));
+}
+
+void RunStatus::say_images(const std::string& of_ranks) {
+  if (is_rank_0 && of_ranks.size() < kMostImagesText) write_mark("images " + of_ranks);
+}
+
 void RunStatus::say_start(std::uint64_t steps) {
   if (is_rank_0) write_mark(fmt::format("start {}", steps));
 }

@@ -5,6 +5,9 @@
 // is a checksum: dptrun obeys no mark that was damaged on the way. dptrun takes marks out, so
 // nobody sees them. They are written only if the environment has DPTRAIN_STATUS.
 //     alive       every second, from the start of the process, by rank 0
+//     plan N      the whole run has that many steps
+//     images N N ...  the images of each rank in a step, whenever they change; not of so many ranks
+//                 that it would be longer than kMostImagesText
 //     start N     training begins after so many steps: 0, or those of the checkpoint
 //     step N      so many steps are done; once a second at most, but the first one, and one of
 //                 which a checkpoint is written, at once
@@ -13,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -24,6 +28,7 @@
 namespace dp {
 
 inline constexpr const char* kStatusVariable = "DPTRAIN_STATUS";
+inline constexpr std::size_t kMostImagesText = 448;
 inline constexpr char kStatusBegin = '\x1e', kStatusEnd = '\x1f';
 
 // The last word of a mark: the CRC-32C of the words before it, such as "step 120".
@@ -41,6 +46,8 @@ class RunStatus {
 
   // By rank 0; they do nothing on others, and nothing if nobody wants to know. One thread calls
   // the first two.
+  static void say_plan(std::uint64_t steps);
+  static void say_images(const std::string& of_ranks);
   static void say_start(std::uint64_t steps);
   static void say_step(std::uint64_t steps, bool at_once = false);
   // By any rank.

@@ -264,6 +264,48 @@ def waits_for_hosts() -> None:
     assert waits[:3] == [f"too few hosts answer; they are asked again in {pause} s" for pause in ("0.5", "1", "2")], said
 
 
+def hosts_join_and_leave() -> None:
+    """Lines come into the hostfile and leave it while the run goes on: it goes on with these hosts, without a failure."""
+    hostfile = pathlib.Path("hosts")
+    hostfile.write_text("localhost slots=1\n")
+    pathlib.Path("agent").write_text("#!/bin/sh\n[ ! -e silent ]\n")
+    pathlib.Path("agent").chmod(0o755)
+    pathlib.Path("stand_in").write_text(STAND_IN.replace("-lt 30", "-lt 400").replace('mark "start', 'mark "plan 400"; mark "images 7 5"; mark "start'))
+    process = subprocess.Popen([DPTRUN, "--hostfile", "hosts", "--join-after", "0.2", "--max-restarts", "0", "--agent",
+                                f"{os.getcwd()}/agent", "--", "./stand_in", "--checkpoint", "d"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment())
+    wait_for_step(10)
+    hostfile.write_text("localhost slots=1\nno such line\n")  # such as one that is being written: nothing changes
+    time.sleep(0.6)
+    pathlib.Path("silent").touch()
+    hostfile.write_text("localhost slots=1\nother slots=1\n")  # does not answer: nothing changes
+    time.sleep(0.6)
+    assert pathlib.Path("words").read_text() == "--checkpoint d\n"
+    hostfile.write_text("localhost slots=1\n127.0.0.1 slots=1\n")
+    wait_for(lambda: "--resume" in pathlib.Path("words").read_text(), "no host joins")
+    step = int(pathlib.Path("state").read_text())
+    wait_for_step(step + 20)
+    def told() -> str:
+        done = subprocess.run([DPTRUN, "status"], capture_output=True, text=True, check=True)
+        assert not done.stderr, done.stderr
+        return next((part for part in done.stdout.split("dptrun ") if part.startswith(f"{process.pid}: ")), "")
+
+    wait_for(lambda: "steps/s" in told(), "no speed")
+    assert re.search(r"trains, step [0-9]+ of 400 \([0-9]+ %\), [0-9.]+ steps/s, about [0-9]+ s left\n  hosts     "
+                     r"localhost:1,127.0.0.1:1\n  ranks     2\n  images    7 5 a step, by rank\n  command   ", told()), told()
+    assert len(processes("stand_in --checkpoint")) >= 2
+    hostfile.write_text("localhost slots=1\n")
+    code, said, printed = finish(process)
+    assert code == 0 and printed.count("step 400") == 1, (code, said)
+    changes = [line for line in said if "writes a checkpoint" in line]
+    assert changes == [
+        "127.0.0.1 can join; the run writes a checkpoint and goes on with localhost:1,127.0.0.1:1",
+        "127.0.0.1 is no longer listed; the run writes a checkpoint and goes on with localhost:1"], said
+    assert not told(), told()
+    went_on = [line for line in said if line.startswith("training goes on with step")]
+    assert len(went_on) == 2 and " on 2 ranks" in went_on[0] and " on 1 ranks" in went_on[1], said
+
+
 def main() -> None:
     folder = tempfile.mkdtemp()
     try:

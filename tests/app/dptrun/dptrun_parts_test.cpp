@@ -25,13 +25,13 @@ TEST(Dptrun, MarksAreTakenOutWhereverTheOutputIsCut) {
   const std::string text = "epoch 1\n" + mark("step 7") + "no mark: \x1e[1m, \x1e" + mark("end 4") +
                            ", \x1e"
                            "dptrun " +
-                           std::string(100, 'x') +
+                           std::string(600, 'x') +
                            "\x1f\x1e"
                            "dptr";
   const std::string want =
       "epoch 1\nno mark: \x1e[1m, \x1e, \x1e"
       "dptrun " +
-      std::string(100, 'x') +
+      std::string(600, 'x') +
       "\x1f\x1e"
       "dptr";
   for (std::size_t piece = 1; piece <= text.size(); ++piece) {
