@@ -75,8 +75,8 @@ typedef struct {
   uint64_t struct_bytes; /* sizeof(dptrain_comm_options) of the caller */
   const char*
       compress; /* as dptrain --compress: none, q8, ecq:bits=0.35, auto, ...; default: auto */
-  const char* topology;  /* ring, direct, tree, ps, hierarchical; default NULL: the codec's own,
-                            mostly ring */
+  const char* topology;  /* ring, direct, grid, tree, ps, hierarchical; default NULL: the codec's
+                            own,  mostly ring */
   const char* exact;     /* names of slots that are sent in fp32, separated by commas, with * and ?;
                             default: NULL */
   uint64_t seed;         /* of codecs that draw random numbers; default: 0 */

@@ -54,6 +54,8 @@ struct ExchangeSetup {
   std::size_t window = 4;  // segments that a rank may have on the wire before the first is taken
   // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
+  // By rank, how much of the bucket it owns, with direct; empty: all own as much.
+  std::span<const std::uint32_t> owner_weights = {};
   TraceTrack* trace = nullptr;  // gets the codecs' slices; null: no trace
   // How finely to round, for codecs that can be told; it may change between steps. Null: they
   // decide alone. With it, messages carry rate notes (rate_control.hpp). The same on all ranks.

@@ -31,25 +31,44 @@
 namespace dp {
 
 // How a bucket of n floats is divided: into `ranks` chunks, of which the first n mod ranks are one
-// float longer, and each chunk into segments.
+// float longer, or whose sizes follow from their owners' weights (direct), and each chunk into
+// segments.
 struct ExchangeShape {
   std::size_t elements = 0;
   std::size_t ranks = 1;
   std::size_t segment = 65536;
   // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
   std::size_t turn = 0;
+  // By rank, how much of the bucket it owns; empty: all own as much. It outlives the shape.
+  std::span<const std::uint32_t> owner_weights = {};
 
   [[nodiscard]] std::size_t chunk_of(std::size_t owner) const {
     return (owner + ranks - turn % ranks) % ranks;
   }
+  // The owner of a chunk, where each rank owns one.
+  [[nodiscard]] std::size_t owner_of(std::size_t chunk) const { return (chunk + turn) % ranks; }
   [[nodiscard]] std::size_t chunk_begin(std::size_t chunk) const {
-    return elements / ranks * chunk + std::min(chunk, elements % ranks);
+    if (owner_weights.empty()) return elements / ranks * chunk + std::min(chunk, elements % ranks);
+    std::uint64_t before = 0, all = 0;
+    for (std::size_t c = 0; c < ranks; ++c) {
+      const std::uint64_t weight = owner_weights[owner_of(c)];
+      if (c < chunk) before += weight;
+      all += weight;
+    }
+    return static_cast<std::size_t>(elements * before / all);
   }
   [[nodiscard]] std::size_t chunk_size(std::size_t chunk) const {
+    if (!owner_weights.empty()) return chunk_begin(chunk + 1) - chunk_begin(chunk);
     return elements / ranks + (chunk < elements % ranks ? 1 : 0);
   }
-  // The number of segments of the longest chunk. A shorter chunk may have one less.
-  [[nodiscard]] std::size_t segments() const { return (chunk_size(0) + segment - 1) / segment; }
+  // The number of segments of the longest chunk. A shorter chunk may have fewer.
+  [[nodiscard]] std::size_t segments() const {
+    std::size_t longest = chunk_size(0);
+    for (std::size_t c = 1; !owner_weights.empty() && c < ranks; ++c) {
+      longest = std::max(longest, chunk_size(c));
+    }
+    return (longest + segment - 1) / segment;
+  }
   [[nodiscard]] std::size_t segment_begin(std::size_t chunk, std::size_t at) const {
     return chunk_begin(chunk) + at * segment;
   }
@@ -122,7 +141,22 @@ struct ExchangePlan {
     return std::span(targets).subspan(task.first_target, task.target_count);
   }
 
+  // All ranks that this one has messages for, or from, in increasing order. If X is one of Y's, Y
+  // is one of X's.
+  [[nodiscard]] std::vector<int> partners() const {
+    std::vector<int> all(targets);
+    for (const PlanTask& task : tasks) {
+      if (task.takes()) all.push_back(task.from);
+    }
+    std::ranges::sort(all);
+    const auto repeated = std::ranges::unique(all);
+    all.erase(repeated.begin(), repeated.end());
+    return all;
+  }
+
   ExchangeShape shape;
+  // Whether start notices go to partners alone. All ranks have the same answer.
+  bool notifies_partners = false;
   std::vector<Segment> segments;
   std::vector<PlanTask> tasks;  // receives are taken, and sends made, in this order
   std::vector<int> targets;

@@ -92,10 +92,11 @@ void MessageSlots::post_notice(std::span<std::byte> buffer, int tag) {
   ++under_way_;
 }
 
-void MessageSlots::send_notices(std::span<const std::byte> notice, int tag) {
-  for (std::size_t i = 0; i + 1 < ranks_; ++i) {
-    const auto to = checked_cast<int>((static_cast<std::size_t>(rank_) + 1 + i) % ranks_);
-    channel_->send_notice(notice_slot() + 1 + i, notice, to, tag);
+void MessageSlots::send_notices(std::span<const std::byte> notice, std::span<const int> to,
+                                int tag) {
+  std::size_t slot = notice_slot() + 1;
+  for (const int target : to) {
+    channel_->send_notice(slot++, notice, target, tag);
     stats_.sent_bytes += notice.size();
     ++under_way_;
   }

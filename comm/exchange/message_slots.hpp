@@ -66,8 +66,8 @@ class MessageSlots {
 
   // ---- notices
   void post_notice(std::span<std::byte> buffer, int tag);
-  // To all other ranks. The notice stays as it is until its sends have ended.
-  void send_notices(std::span<const std::byte> notice, int tag);
+  // To these ranks. The notice stays as it is until its sends have ended.
+  void send_notices(std::span<const std::byte> notice, std::span<const int> to, int tag);
 
   // ---- all transfers
   // Takes note of transfers that have ended, and calls on_notice(bytes, from) for a notice that has

@@ -39,10 +39,12 @@ class SegmentExchange final : public Exchange {
            (is_idle() || (next_handled_ == plan_.tasks.size() && next_sent_ == plan_.tasks.size()));
   }
   [[nodiscard]] bool done() const override {
-    return delivered() && (is_idle() || (ranks_started_ == ranks_ && slots_->has_ended()));
+    return delivered() &&
+           (is_idle() || (partners_started_ == partners_.size() && slots_->has_ended()));
   }
   [[nodiscard]] bool waits_for_peer() const override {
-    return is_started_ && !is_idle() && ranks_started_ < ranks_ && !slots_->is_sending();
+    return is_started_ && !is_idle() && partners_started_ < partners_.size() &&
+           !slots_->is_sending();
   }
 
   [[nodiscard]] bool finite() const override { return coder_.is_finite(); }
@@ -105,14 +107,14 @@ class SegmentExchange final : public Exchange {
   ExchangeSetup setup_;
   ExchangePlan plan_;
   int rank_;
-  std::size_t ranks_;
+  std::vector<int> partners_;  // who gets this rank's start notice, and sends one
   SegmentCoder coder_;
   RateNotes notes_;
   std::uint64_t step_ = 0;
   std::uint32_t tag_parity_ = 0;
   bool is_started_ = false;
   bool stop_is_wished_ = false;  // by some rank, as far as this one knows
-  std::size_t ranks_started_ = 1;
+  std::size_t partners_started_ = 0;
   std::size_t next_posted_ = 0;   // the task whose receive is to be posted next
   std::size_t next_handled_ = 0;  // ... whose message is to be handled next
   std::size_t next_sent_ = 0;     // ... whose message is to be sent next
@@ -120,18 +122,26 @@ class SegmentExchange final : public Exchange {
   std::optional<MessageSlots> slots_;  // nothing if nothing is exchanged
 };
 
+// Those of the plan, or all other ranks from the next one on.
+std::vector<int> partners_in(const ExchangePlan& plan, int rank, int ranks) {
+  if (plan.notifies_partners) return plan.partners();
+  std::vector<int> others;
+  for (int shift = 1; shift < ranks; ++shift) others.push_back((rank + shift) % ranks);
+  return others;
+}
+
 SegmentExchange::SegmentExchange(const ExchangeSetup& setup, ExchangePlan plan)
     : setup_(setup),
       plan_(std::move(plan)),
       rank_(setup.transport->rank()),
-      ranks_(static_cast<std::size_t>(setup.transport->size())),
+      partners_(partners_in(plan_, setup.transport->rank(), setup.transport->size())),
       coder_(setup, plan_, stats_),
       notes_(setup.rate, plan_) {
   DP_ASSERT(setup.window > 0 && setup.segment > 0, "window {}, segment {}", setup.window,
             setup.segment);
   DP_ASSERT(setup.segment % setup.codec->block() == 0, "segment {} and block {}", setup.segment,
             setup.codec->block());
-  if (ranks_ < 2 || setup_.gradient.empty()) return;
+  if (partners_.empty() || setup_.gradient.empty()) return;
   std::size_t most_targets = 1;
   for (const PlanTask& task : plan_.tasks) {
     most_targets = std::max<std::size_t>(most_targets, task.target_count);
@@ -143,7 +153,7 @@ void SegmentExchange::post_receives(BufferSet& buffers, std::uint64_t step) {
   step_ = step;
   tag_parity_ ^= 1u;
   is_started_ = stop_is_wished_ = false;
-  ranks_started_ = 1;
+  partners_started_ = 0;
   coder_.begin_step(step);
   notes_.begin_step();
   if (is_idle()) return;
@@ -162,7 +172,7 @@ void SegmentExchange::start() {
     return;
   }
   notice_ = Sealed(header(MessageHeader::kStart, 0));
-  slots_->send_notices(std::as_const(notice_).bytes(), tag(1));
+  slots_->send_notices(std::as_const(notice_).bytes(), partners_, tag(1));
 }
 
 bool SegmentExchange::progress() {
@@ -193,7 +203,7 @@ bool SegmentExchange::take_note_of_ended() {
   const bool has_ended = slots_->poll([this](std::size_t bytes, int from) {
     check_header(read_header(incoming_notice_.bytes().first(bytes), 0, from),
                  header(MessageHeader::kStart, 0), from);
-    if (++ranks_started_ < ranks_) post_start_notice();
+    if (++partners_started_ < partners_.size()) post_start_notice();
   });
   if (has_ended) post_more();
   return has_ended;

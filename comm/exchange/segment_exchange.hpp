@@ -32,7 +32,8 @@ namespace dp {
   return {.elements = setup.gradient.size(),
           .ranks = static_cast<std::size_t>(setup.transport->size()),
           .segment = setup.segment,
-          .turn = setup.bucket};
+          .turn = setup.bucket,
+          .owner_weights = setup.owner_weights};
 }
 
 // Carries out this rank's plan. Groups of one rank and buckets of no floats exchange nothing.

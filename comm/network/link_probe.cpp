@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi/mpi_check.hpp"
@@ -25,6 +26,10 @@ constexpr int kPingTag = kProbeTag, kPongTag = kProbeTag + 1, kDataTag = kProbeT
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double largest_of(Communicator& communicator, double mine) {
+  return std::ranges::max(communicator.all_gather(mine));
 }
 
 // The neighbours with which this rank measures; kNobody if there is no network between them.
@@ -216,10 +221,7 @@ class Streams {
   static constexpr std::uint64_t kStreamInMemory = 8u << 20;
   static constexpr double kEnough = 0.05;
 
-  double largest_of_all(double mine) {
-    const std::vector<double> all = communicator_.all_gather(mine);
-    return *std::max_element(all.begin(), all.end());
-  }
+  double largest_of_all(double mine) { return largest_of(communicator_, mine); }
   RateEstimate slowest_of_all(const std::vector<WindowRates>& streams) {
     const RateEstimate mine = receives_.empty()
                                   ? RateEstimate{std::numeric_limits<double>::max(), 0.0}
@@ -312,7 +314,8 @@ LinkProbe probe_pair(Communicator& communicator, std::optional<int> partner) {
           .uncertainty = streams.own().uncertainty};
 }
 
-LinkProbe probe_link(Communicator& communicator) {
+LinkProbe probe_link(Communicator& communicator, std::vector<double>* own_bytes_per_s) {
+  if (own_bytes_per_s != nullptr) own_bytes_per_s->clear();
   if (communicator.size() == 1) return {};
   const Neighbours neighbours(communicator);
   const double mine_s = estimate_latency(measure_round_trips(communicator, neighbours));
@@ -323,6 +326,11 @@ LinkProbe probe_link(Communicator& communicator) {
   const RateEstimate rate =
       is_one_host ? streams.run_in_memory() : streams.run(2.0 * latency_s, {});
   const std::vector<double> rates = communicator.all_gather(streams.own().bytes_per_s);
+  const bool has_own_host = communicator.local_size() == 1;
+  const bool is_shared = largest_of(communicator, has_own_host ? 0.0 : 1.0) > 0.0;
+  for (std::size_t r = 0; own_bytes_per_s != nullptr && !is_shared && r < rates.size(); ++r) {
+    own_bytes_per_s->push_back(std::max(rates[r], rates[(r + 1) % rates.size()]));
+  }
   return {.bytes_per_s = rate.bytes_per_s,
           .latency_s = latency_s,
           .uncertainty = rate.uncertainty,

@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "comm/mpi/communicator.hpp"
 #include "comm/topologies/buckets.hpp"
@@ -51,7 +52,11 @@ struct LinkProbe {
 };
 
 // Collective; the result is the same on all ranks. One rank has nothing to measure and gets zeros.
-[[nodiscard]] LinkProbe probe_link(Communicator& communicator);
+// own_bytes_per_s, if not null, gets by rank the rate of its host's link to the network, if each
+// rank is on its own host: that of the faster one of the two streams that went over it, of which
+// the other may have been slowed down by the neighbour's link. Otherwise it becomes empty.
+[[nodiscard]] LinkProbe probe_link(Communicator& communicator,
+                                   std::vector<double>* own_bytes_per_s = nullptr);
 
 // Collective, in half a second where round trips are short: measures in the same way between pairs
 // of ranks, all pairs at the same time. A rank's partner names this rank as its own; a rank without

@@ -86,6 +86,9 @@ class Simulation {
         }
       }
     }
+    for (std::size_t b = 0; b < setup.buckets.size(); ++b) {
+      for (std::size_t rank = 0; rank < ranks_; ++rank) notice_bytes_.push_back(notices(b, rank));
+    }
     forecast_.delivered_s.resize(setup.buckets.size());
     sent_bytes_.resize(ranks_);
   }
@@ -235,15 +238,27 @@ class Simulation {
     push(now_s_ + late_s, {.kind = EventKind::turn, .rank = rank});
   }
 
+  // The bytes of the start notices of a bucket's sums.
+  [[nodiscard]] double notices(std::size_t b, std::size_t rank) const {
+    if (ranks_ < 2) return 0.0;
+    double bytes = 0.0;
+    for (const Sum& sum : setup_.buckets[b].sums) {
+      const ExchangePlan& plan = plans_.at(key_of(sum, b))[rank];
+      const std::size_t others = plan.notifies_partners ? plan.partners().size() : ranks_ - 1;
+      bytes = static_cast<double>(notice_bytes(others + 1));
+    }
+    return bytes;
+  }
+
   // One action of the next bucket that has one.
   void take_turn(std::size_t rank) {
     Engine& engine = engines_[rank];
     note_done(engine);
     while (engine.started < engine.buckets.size() && engine.is_ready[engine.started] &&
            engine.started < engine.done + setup_.buckets_in_flight) {
-      ++engine.started;
       // Start notices are small, and nobody waits for one; only their bytes count.
-      if (ranks_ > 1) sent_bytes_[rank] += static_cast<double>(notice_bytes(ranks_));
+      sent_bytes_[rank] += notice_bytes_[engine.started * ranks_ + rank];
+      ++engine.started;
     }
     for (std::size_t tried = 0; tried < engine.started; ++tried) {
       const std::size_t b = engine.next_looked++ % engine.started;
@@ -366,6 +381,7 @@ class Simulation {
   FluidNetwork network_;
   std::vector<Engine> engines_;
   std::map<PlanKey, std::vector<ExchangePlan>> plans_;  // every rank's list
+  std::vector<double> notice_bytes_;                    // by bucket and rank
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   std::uint64_t next_order_ = 0;
   CounterRng naps_{0, RandomStream::nap};

@@ -37,8 +37,8 @@ void RateGovernor::check(bool has_feedback) const {
   };
   if (options_.topology == "hierarchical") {
     refuse(
-        "bits= and error= need a topology on which all sums are encoded; allowed: direct, ring, "
-        "tree, ps",
+        "bits= and error= need a topology on which all sums are encoded; allowed: direct, grid, "
+        "ring, tree, ps",
         Setting{"topology"});
   }
   if (mean_bits_ > 0.0 && wanted_error_ > 0.0) {

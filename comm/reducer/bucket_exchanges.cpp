@@ -4,6 +4,7 @@
 
 #include "comm/mpi/tags.hpp"
 #include "comm/topologies/hierarchical.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "comm/topologies/velocity_exchange.hpp"
 #include "kernels/base/setting_error.hpp"
 
@@ -96,6 +97,7 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
                 .segment = segment_floats(options_.segment_bytes, *exact_),
                 .window = options_.window,
                 .hosts = hosts_,
+                .owner_weights = owner_weights(b),
                 .trace = options_.trace,
                 .rate = has_rate(spec) ? &rate_ : nullptr,
                 .stop_wish = options_.stop_wish},
@@ -128,8 +130,11 @@ std::optional<std::uint64_t> BucketExchanges::wire_bytes(std::size_t bucket) con
   if (!codec.fixed_payload_bytes(segment)) return std::nullopt;
   std::uint64_t bytes = 0;
   for (const std::size_t floats : sums_of(bucket)) {
-    const ExchangeShape shape = {
-        .elements = floats, .ranks = hosts_.size(), .segment = segment, .turn = bucket};
+    const ExchangeShape shape = {.elements = floats,
+                                 .ranks = hosts_.size(),
+                                 .segment = segment,
+                                 .turn = bucket,
+                                 .owner_weights = owner_weights(bucket)};
     bytes += topology_of(bucket).wire_bytes(shape, hosts_, rank(), codec);
   }
   return bytes;
@@ -139,7 +144,8 @@ ExchangePlan BucketExchanges::plan_of(std::size_t bucket) const {
   const ExchangeShape shape = {.elements = buckets_[bucket].elements,
                                .ranks = hosts_.size(),
                                .segment = segment_floats(options_.segment_bytes, codec_of(bucket)),
-                               .turn = bucket};
+                               .turn = bucket,
+                               .owner_weights = owner_weights(bucket)};
   return topology_of(bucket).plan(shape, hosts_, rank(), options_.window);
 }
 
@@ -147,7 +153,14 @@ std::size_t BucketExchanges::hops(std::size_t bucket) const {
   return topology_of(bucket).hops(hosts_.size(), hosts_) * sums_of(bucket).size();
 }
 
+std::span<const std::uint32_t> BucketExchanges::owner_weights(std::size_t bucket) const {
+  if (!topology_of(bucket).has_owner_weights) return {};
+  return options_.owner_weights;
+}
+
 double BucketExchanges::wire_factor(std::size_t bucket) const {
+  const std::span<const std::uint32_t> weights = owner_weights(bucket);
+  if (!weights.empty()) return owner_wire_factor(weights, hosts_.size(), rank());
   return topology_of(bucket).wire_factor(hosts_.size(), hosts_, rank());
 }
 

@@ -18,6 +18,9 @@ struct ReducerOptions {
   std::string topology = "ring";  // of the buckets that name none (topology.hpp)
   // Every rank's host as a number, by rank; empty: by the hosts' names.
   std::vector<int> hosts = {};
+  // By rank, how much of each bucket it owns, with direct (owner_weights.hpp); empty: all own as
+  // much. The same on all ranks.
+  std::vector<std::uint32_t> owner_weights = {};
   std::uint64_t seed = 0;
   std::size_t segment_bytes = 256u << 10;  // of fp32; rounded up to whole blocks of the codec
   std::size_t buckets_in_flight = 3;

@@ -4,6 +4,7 @@
 
 #include "comm/exchange/segment_exchange.hpp"
 #include "comm/topologies/direct.hpp"
+#include "comm/topologies/grid.hpp"
 #include "comm/topologies/hierarchical.hpp"
 #include "comm/topologies/parameter_server.hpp"
 #include "comm/topologies/ring.hpp"
@@ -17,7 +18,9 @@ constexpr Topology kTopologies[] = {
     {"ring", "neighbour to neighbour, 2(P-1) hops; fewest bytes, P encodes a value",
      ring_wire_bytes, ring_hops, ring_wire_factor, ring_plan},
     {"direct", "each chunk straight to its owner and back; a ring's bytes, 2 encodes a value",
-     direct_wire_bytes, direct_hops, ring_wire_factor, direct_plan},
+     direct_wire_bytes, direct_hops, ring_wire_factor, direct_plan, true, true},
+    {"grid", "direct within rows and columns of ranks; few messages, 3 encodes a value",
+     grid_wire_bytes, grid_hops, grid_wire_factor, grid_plan},
     {"tree", "binomial tree, 2 log2 P steps of the whole bucket; for small ones", tree_wire_bytes,
      tree_hops, tree_wire_factor, tree_plan},
     {"hierarchical", "fp32 sums inside a host, a ring between hosts", hierarchical_wire_bytes,

@@ -30,6 +30,8 @@ struct Topology {
                        std::size_t window);
   // Whether every rank encodes its own values, so that its residual shows what it has sent.
   bool encodes_on_all_ranks = true;
+  // Whether each rank owns a chunk whose size may follow from its link (owner_weights.hpp).
+  bool has_owner_weights = false;
 
   [[nodiscard]] std::unique_ptr<Exchange> make(const ExchangeSetup& setup) const;
 };

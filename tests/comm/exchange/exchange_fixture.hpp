@@ -30,19 +30,20 @@ namespace dp::testing_support {
 struct Bench {
   Bench(Communicator& communicator, const std::string& spec, std::size_t elements,
         std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
-        std::vector<int> host_numbers = {})
+        std::vector<int> host_numbers = {}, std::vector<std::uint32_t> weights = {})
       : Bench(communicator, make_codec(parse_codec_spec(spec)), elements, segment_floats, bucket,
-              topology, std::move(host_numbers)) {
+              topology, std::move(host_numbers), std::move(weights)) {
     comm.barrier();
   }
   // With a codec of the test's own, and without the barrier that goes before an exchange that takes
   // over a bucket's number: who makes several at once waits for all of them together.
   Bench(Communicator& communicator, std::unique_ptr<Codec> own_codec, std::size_t elements,
         std::size_t segment_floats, std::uint32_t bucket = 0, std::string_view topology = "ring",
-        std::vector<int> host_numbers = {})
+        std::vector<int> host_numbers = {}, std::vector<std::uint32_t> weights = {})
       : comm(communicator),
         transport(communicator),
         hosts(std::move(host_numbers)),
+        owner_weights(std::move(weights)),
         codec(std::move(own_codec)),
         gradient(elements),
         residual(codec->spec().feedback ? elements : 0),
@@ -60,6 +61,7 @@ struct Bench {
                                           .segment = segment,
                                           .window = 4,
                                           .hosts = hosts,
+                                          .owner_weights = owner_weights,
                                           .stop_wish = &stop_wish})),
         buffers(exchange->needs()) {}
 
@@ -67,7 +69,8 @@ struct Bench {
     return {.elements = gradient.size(),
             .ranks = static_cast<std::size_t>(comm.size()),
             .segment = segment,
-            .turn = number};
+            .turn = number,
+            .owner_weights = owner_weights};
   }
 
   // Runs one exchange to its end and calls `between` after each look.
@@ -76,6 +79,7 @@ struct Bench {
   Communicator& comm;
   MpiTransport transport;
   std::vector<int> hosts;
+  std::vector<std::uint32_t> owner_weights;
   std::unique_ptr<Codec> codec;
   std::vector<float> gradient, residual;
   std::size_t segment;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/topologies/grid.hpp"
 #include "comm/topologies/hierarchical.hpp"
 #include "tests/comm/exchange/exchange_fixture.hpp"
 #include "tests/comm/wrapped_codec.hpp"
@@ -19,10 +20,12 @@ namespace dp::testing_support {
 struct Case {
   std::string topology;
   std::vector<int> hosts;
+  std::vector<std::uint32_t> owner_weights = {};
 
   [[nodiscard]] std::string text() const {
     std::string words = topology;
     for (const int host : hosts) words += " " + std::to_string(host);
+    for (const std::uint32_t weight : owner_weights) words += ":" + std::to_string(weight);
     return words;
   }
   // The number of hosts; for other topologies than the hierarchical one, the number of ranks.
@@ -33,12 +36,19 @@ struct Case {
 };
 
 // All topologies. The hierarchical one comes three times: two neighbouring ranks per host, ranks on
-// two hosts in turn, and one host.
+// two hosts in turn, and one host. Direct comes again with owners of different weights, of which
+// one owns nothing.
 inline std::vector<Case> all_cases(int ranks) {
   std::vector<Case> cases;
   for (const Topology& topology : topology_list()) {
     if (topology.name != "hierarchical") {
       cases.push_back({std::string(topology.name), {}});
+      if (!topology.has_owner_weights) continue;
+      std::vector<std::uint32_t> weights;
+      for (int rank = 0; rank < ranks; ++rank) {
+        weights.push_back(rank == ranks / 2 && ranks > 1 ? 0 : 100 + 170 * (rank % 3));
+      }
+      cases.push_back({std::string(topology.name), {}, weights});
       continue;
     }
     std::vector<int> pairs, in_turn;
@@ -79,7 +89,7 @@ class Fleet {
       recorders_.push_back(codec.get());
       benches_.push_back(std::make_unique<Bench>(comm, std::move(codec), n, segment,
                                                  static_cast<std::uint32_t>(s), case_.topology,
-                                                 case_.hosts));
+                                                 case_.hosts, case_.owner_weights));
     }
     comm.barrier();
     counted_.resize(specs_.size());
@@ -229,6 +239,7 @@ class Fleet {
   [[nodiscard]] ExchangePlan cut(std::size_t s) const {
     const ExchangeShape shape = benches_[s]->shape();
     if (case_.topology == "tree" || case_.topology == "ps") return ExchangePlan(shape.whole());
+    if (case_.topology == "grid") return ExchangePlan(grid_plan(shape, {}, 0, 1).shape);
     if (case_.topology != "hierarchical") return ExchangePlan(shape);
     return ExchangePlan(hierarchical_plan(shape, case_.hosts, 0, 1).shape);
   }

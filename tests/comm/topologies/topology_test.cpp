@@ -27,7 +27,7 @@ TEST(Topology, SumsIntegersExactly) {
                                 std::size_t{257}, std::size_t{5'003}}) {
       for (const std::size_t segment : {std::size_t{1}, std::size_t{3}, std::size_t{65536}}) {
         if (segment < 3 && n > 300) continue;  // thousands of messages
-        Bench bench(comm, "none", n, segment, 0, c.topology, c.hosts);
+        Bench bench(comm, "none", n, segment, 0, c.topology, c.hosts, c.owner_weights);
         for (std::size_t i = 0; i < n; ++i) {
           bench.gradient[i] = static_cast<float>((i * 7 + std::size_t(comm.rank()) * 13) % 251);
         }
@@ -107,17 +107,18 @@ TEST(Topology, PayloadsOfVaryingLengthAndHeadersAreAllThatIsSent) {
                                        .gradient = gradient,
                                        .codec = &codec,
                                        .segment = kSegment,
-                                       .hosts = c.hosts});
+                                       .hosts = c.hosts,
+                                       .owner_weights = c.owner_weights});
       BufferSet buffers(exchange->needs());
       comm.barrier();
       exchange->post_receives(buffers, 0);
       exchange->start();
       while (!exchange->done()) exchange->progress();
       for (const float v : gradient) EXPECT_EQ(v, static_cast<float>(p));
-      EXPECT_EQ(
-          exchange->stats().sent_bytes,
-          find_topology(c.topology)
-              .wire_bytes({n, p, kSegment}, c.hosts, static_cast<std::size_t>(comm.rank()), twin));
+      EXPECT_EQ(exchange->stats().sent_bytes,
+                find_topology(c.topology)
+                    .wire_bytes({n, p, kSegment, 0, c.owner_weights}, c.hosts,
+                                static_cast<std::size_t>(comm.rank()), twin));
     }
   }
 }
@@ -146,6 +147,11 @@ TEST(Topology, FormulasByHand) {
   EXPECT_EQ(bytes("ring", 0), 2u * (52 + 52 + 28 + 28) - 52 - 28 + 60);
   EXPECT_EQ(bytes("direct", 0), 52u + 28 + 28 + 3 * 52 + 60);
   EXPECT_EQ(bytes("direct", 3), 52u + 52 + 28 + 3 * 28 + 60);
+  // On a grid of 2 x 2, chunks of 5 and 5 floats are W = 80 bytes each (three segments), and a rank
+  // has two partners. Rank 0 owns chunk 0: it sends chunk 1, and its total to two ranks. Rank 2
+  // collects it: it sends chunk 1, the sum, and passes the total on.
+  EXPECT_EQ(bytes("grid", 0), 80u + 2 * 80 + 40);
+  EXPECT_EQ(bytes("grid", 2), 80u + 80 + 80 + 40);
   // Rank 0 owns the last chunk, and rank 2 the second one.
   EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 0, *codec), 52u + 52 + 28 + 3 * 28 + 60);
   EXPECT_EQ(find_topology("direct").wire_bytes(turned, {}, 2, *codec), 52u + 28 + 28 + 3 * 52 + 60);
@@ -172,8 +178,9 @@ TEST(Topology, UnknownNamesAreRefusedWithThoseThatThereAre) {
     ADD_FAILURE() << "found";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
-    EXPECT_STREQ(error.what(),
-                 "topology star: unknown topology; known: ring, direct, tree, hierarchical, ps");
+    EXPECT_STREQ(
+        error.what(),
+        "topology star: unknown topology; known: ring, direct, grid, tree, hierarchical, ps");
   }
 }
 
