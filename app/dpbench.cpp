@@ -32,7 +32,9 @@ constexpr Bench kBenches[] = {
      dp::bench_codec, dp::bench_codec_help},
     {"exchange",
      "time, bandwidths, bytes and errors of topologies and codecs, beside MPI_Allreduce",
-     dp::bench_exchange, dp::bench_exchange_help}};
+     dp::bench_exchange, dp::bench_exchange_help},
+    {"step", "time of training steps whose computation is a sleep, beside the predicted time",
+     dp::bench_step, dp::bench_step_help}};
 
 std::vector<dp::OptionRow> own_rows() {
   return {dp::call_row("version", "print the version, then end", [] {}),

@@ -1,5 +1,4 @@
 #include <mpi.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,13 +26,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
-}
-
-// The processor time of all threads of this process.
-double cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 struct ExchangeBenchOptions {

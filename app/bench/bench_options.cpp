@@ -1,5 +1,7 @@
 #include "app/bench/bench_options.hpp"
 
+#include <time.h>
+
 #include <algorithm>
 
 #include "app/options/options_words.hpp"
@@ -40,6 +42,12 @@ std::vector<std::string> read_bench_options(BenchUsage usage,
     words = std::move(given.others);
   });
   return words;
+}
+
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 double median(std::vector<double> values) {

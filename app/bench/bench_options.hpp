@@ -28,6 +28,9 @@ struct BenchUsage {
                                                           const std::vector<std::string>& arguments,
                                                           Communicator& comm);
 
+// The processor time of all threads of this process so far.
+[[nodiscard]] double cpu_seconds();
+
 // The median of some times; they may be in any order.
 [[nodiscard]] double median(std::vector<double> values);
 

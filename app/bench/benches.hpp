@@ -23,4 +23,9 @@ void bench_codec(const std::vector<std::string>& arguments, Communicator& comm);
 void bench_exchange(const std::vector<std::string>& arguments, Communicator& comm);
 [[nodiscard]] std::string bench_exchange_help();
 
+// Steps whose computation is a sleep, beside their prediction: the exchange of many hosts on few
+// cores.
+void bench_step(const std::vector<std::string>& arguments, Communicator& comm);
+[[nodiscard]] std::string bench_step_help();
+
 }  // namespace dp

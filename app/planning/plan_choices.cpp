@@ -68,7 +68,7 @@ std::string left_out(const Options& options) {
                                 "so not with --sync-every or sync= above 1"
                               : "--plan topologies=hierarchical: adds in fp32 on a host, which "
                                 "codecs with bits= or error= and auto do not allow; allowed: "
-                                "direct, ring, tree, ps");
+                                "direct, grid, ring, tree, ps");
   }
   constexpr const char* kRefused = "left out: {}, which a run refuses\n";
   std::vector<std::string> lines;

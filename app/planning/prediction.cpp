@@ -217,9 +217,14 @@ double Calibration::compute_s() const {
 
 void measure_codecs(Replica& replica, int rank, const std::vector<CodecSpec>& codecs,
                     bool has_dense, Calibration& calibration) {
-  const std::vector<float> gradient =
-      to_host(replica.device(), replica.network().parameters().gradients());
-  Reducer& reducer = replica.sync().reducer();
+  measure_codecs(replica.sync().reducer(),
+                 to_host(replica.device(), replica.network().parameters().gradients()), rank,
+                 codecs, has_dense, calibration);
+}
+
+void measure_codecs(Reducer& reducer, std::span<const float> gradient, int rank,
+                    const std::vector<CodecSpec>& codecs, bool has_dense,
+                    Calibration& calibration) {
   const auto measure = [&](const CodecSpec& codec) {
     if (calibration.codecs.contains(codec)) return;
     reducer.run([](Communicator& comm) { comm.barrier(); });

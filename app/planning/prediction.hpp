@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ struct Calibration {
 // spends its bytes, while the others wait.
 void measure_codecs(Replica& replica, int rank, const std::vector<CodecSpec>& codecs,
                     bool has_dense, Calibration& calibration);
+// The same on this gradient, in host memory.
+void measure_codecs(Reducer& reducer, std::span<const float> gradient, int rank,
+                    const std::vector<CodecSpec>& codecs, bool has_dense, Calibration& calibration);
 
 // What is to be predicted.
 struct StepChoice {
