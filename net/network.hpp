@@ -67,6 +67,9 @@ class Network {
   // The activations of so many images in training, without preparing for them. On a GPU, where a
   // plan measures algorithms, from a batch that is prepared; 0 if none is.
   [[nodiscard]] std::size_t planned_bytes(std::size_t batch);
+  [[nodiscard]] bool is_prepared(std::size_t batch, Mode mode) const {
+    return batch == 0 || executors_.contains({batch, mode});
+  }
   // Plans a batch size. Must not be called during a step.
   void prepare(std::size_t batch, Mode mode);
 

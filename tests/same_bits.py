@@ -46,7 +46,7 @@ RUNS: dict[str, tuple[int, str]] = {
     "ecq_velocity_2": (2, "--compress ecq:bits=0.2,velocity=masked"),
     "rounds_4": (4, "--sync-every 4 --compress ecq:bits=1"),
     "diloco_2": (2, "--sync-every 4:outer-lr=0.7,outer-momentum=0.5"),
-    "delayed_3": (3, "--sync-every 4 --sync-delay 1 --compress q8"),
+    "delayed_3": (3, "--sync-every 4:delay=1 --compress q8"),
     "alone_2": (2, "--exchange off"),
     "sync_bn_adam_3": (3, "--compress q8 --sync-bn on --optimizer adam --lr 0.001 --accumulate 2"),
     "gpu_q8_2": (2, "--compress q8 --device cuda"),

@@ -27,7 +27,8 @@ constexpr std::array<std::string_view, 32> kFree = {
     "tensorboard",  "planned-ranks"};
 
 constexpr const char* kMayChange =
-    "--epochs, milestones=, the number of ranks, and whatever is about the machine, the network's "
+    "--epochs, milestones=, --shares, the number of ranks, and whatever is about the machine, the "
+    "network's "
     "time, logs, "
     "traces and checkpoints";
 
@@ -46,10 +47,10 @@ std::string grouping(const std::vector<std::string>& hosts) {
 }
 
 // Whether a difference may change the rest of the training, which is what its user wants: the
-// number of epochs, and the milestones that follow from it.
+// number of epochs, the milestones that follow from it, and who computes which images.
 bool may_change_the_rest(const std::string& name, const std::string& value,
                          const std::string& earlier) {
-  return name == "epochs" ||
+  return name == "epochs" || name == "shares" ||
          (name == "lr-schedule" &&
           without_key(name, value, "milestones") == without_key(name, earlier, "milestones"));
 }

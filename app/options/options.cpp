@@ -62,6 +62,7 @@ class Builder {
   void resolve_batch();
   void resolve_checkpoint();
   void resolve_sync_bn();
+  void resolve_shares();
   void resolve_codec_defaults();
   void resolve_init();
 
@@ -185,6 +186,7 @@ Options Builder::resolve() {
   resolve_sync_bn();
   resolve_rounds(
       options_, [this](const std::string& name) { return layer_of(name); }, context_);
+  resolve_shares();
   resolve_codec_defaults();
   resolve_init();
   return options_;
@@ -282,6 +284,24 @@ void Builder::resolve_sync_bn() {
                 "--sync-bn on: not with --exchange off, which trains a model on each rank alone");
   }
   options_.sync_bn = false;
+}
+
+// Ranks that train alone count equally in the mean of their models.
+void Builder::resolve_shares() {
+  const bool is_alone = !options_.exchange || options_.sync_every.has_rounds();
+  if (options_.shares.kind != ShareChoice::Kind::weights || !is_alone) return;
+  const std::string other = options_.exchange
+                                ? fmt::format("--sync-every {}", options_.sync_every.given)
+                                : std::string("--exchange off");
+  const std::string other_name = options_.exchange ? "sync-every" : "exchange";
+  if (layer_of("shares") >= layer_of(other_name)) {
+    throw_error(
+        ErrorKind::usage,
+        "--shares {}: not with {}, where each rank takes steps of its own; allowed with it: "
+        "even, auto (which is even then)",
+        options_.shares.given, other);
+  }
+  options_.shares = {};
 }
 
 void Builder::resolve_codec_defaults() {

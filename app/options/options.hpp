@@ -23,6 +23,7 @@
 #include "app/options/options_plan.hpp"
 #include "app/options/options_values.hpp"
 #include "app/options/round_schedule.hpp"
+#include "app/options/share_choice.hpp"
 #include "comm/rate/compress_choice.hpp"
 #include "io/images/augment.hpp"
 
@@ -83,6 +84,7 @@ struct Options {
   std::int64_t planned_ranks = 0;  // that count for it; 0: those that are there
   std::int64_t accumulate = 1;     // parts of a rank's batch
   BatchSchedule batch_schedule;
+  ShareChoice shares;
   bool sync_bn = false;
   std::int64_t seed = 1;
 
@@ -155,6 +157,11 @@ struct Options {
   // The global batch with that many ranks; throws Error(usage) where it leaves a rank without
   // samples.
   [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
+
+  // Whether shares follow measurements: ranks that train alone keep even ones.
+  [[nodiscard]] bool measures_shares() const {
+    return shares.is_auto() && exchange && !sync_every.has_rounds();
+  }
 
   // The data set that is built in and has defaults of its own.
   [[nodiscard]] bool is_synthetic() const { return dataset == "synthetic"; }

@@ -42,6 +42,7 @@ constexpr std::array kRemoved = {
     Removed{"cutout", "augment", "on", "on", "cutout"},
     Removed{"outer-lr", "sync-every", "", "16", "outer-lr"},
     Removed{"outer-momentum", "sync-every", "", "16", "outer-momentum"},
+    Removed{"sync-delay", "sync-every", "", "16", "delay"},
     Removed{"plan-ranks", "plan", "", "", "ranks"},
     Removed{"plan-batches", "plan", "", "", "batches"},
     Removed{"plan-rates", "plan", "", "", "rates"},

@@ -18,7 +18,10 @@ std::vector<OptionRow> keys_of_rounds(Options& options) {
       real_row("outer-momentum", options.outer_momentum,
                {.least = 0, .most = 1, .is_most_allowed = false},
                "Nesterov's momentum of the mean change, from round to round; DiLoCo has 0.9 "
-               "with outer-lr=0.7")};
+               "with outer-lr=0.7"),
+      whole_row("delay", options.sync_delay, {0, 999'999},
+                "the exchange of a round runs behind this number of steps of the next one, after "
+                "which its result is applied; below H; 0: training waits for it")};
 }
 
 }  // namespace
@@ -33,14 +36,7 @@ std::vector<OptionRow> round_rows(Options& options) {
       "and where an epoch shows that training waits for that, as seldom as it takes for waiting to "
       "be a tenth, up to max=N (64) steps; from=E: from epoch E on");
   every.has_more_keys = true;  // round_schedule.hpp
-  std::vector<OptionRow> rows = {keyed_row(std::move(every), keys_of_rounds, options)};
-  rows.push_back(only_with(
-      {.option = "sync-every", .others = {"off"}, .words = "--sync-every H"},
-      whole_row("sync-delay", options.sync_delay, {0, 999'999},
-                "with --sync-every: the exchange of a round runs behind this number of steps of "
-                "the next one, after which its result is applied; below H; 0: training waits for "
-                "it")));
-  return rows;
+  return {keyed_row(std::move(every), keys_of_rounds, options)};
 }
 
 void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionContext& context) {
@@ -69,15 +65,15 @@ void resolve_rounds(Options& options, const LayerOf& layer_of, const OptionConte
   }
   if (schedule.is_auto()) {
     if (options.sync_delay > 0) {
-      throw_error(ErrorKind::usage, "--sync-delay {}: not with --sync-every {}; give H",
-                  options.sync_delay, schedule.given);
+      throw_error(ErrorKind::usage, "--sync-every {}: delay={}: not with auto; give H",
+                  schedule.given, options.sync_delay);
     }
     return;
   }
   if (checked_cast<std::size_t>(options.sync_delay) >= schedule.steps) {
     throw_error(ErrorKind::usage,
-                "--sync-delay {}: must be below the {} step{} of a round (--sync-every {})",
-                options.sync_delay, schedule.steps, schedule.steps == 1 ? "" : "s", schedule.given);
+                "--sync-every {}: delay={}: must be below the {} step{} of a round", schedule.given,
+                options.sync_delay, schedule.steps, schedule.steps == 1 ? "" : "s");
   }
   if (options.epochs > 0 && schedule.from > static_cast<std::size_t>(options.epochs)) {
     throw_error(ErrorKind::usage, "--sync-every {}: from= must be at most the run's --epochs {}",

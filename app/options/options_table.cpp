@@ -331,6 +331,11 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "before gradients are exchanged once; --batch-size is then the size of a part, "
                   "so that a step has N times as many images"),
         batch_schedule_row(options),
+        parsed_row("shares", options.shares, parse_share_choice, "even|auto[:min=N]|A:B:C...",
+                   kShareChoices,
+                   "how ranks divide the images of a step: evenly, by measured speed (auto; at "
+                   "least N images a rank, 8 without min=N), or by these weights, one for each "
+                   "rank"),
         on_off_row("sync-bn", options.sync_bn,
                    "on: batch normalisation takes mean and deviation over the images of all ranks "
                    "instead of each rank's own, which costs two short messages to every rank for "
@@ -338,7 +343,8 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         whole_row("seed", options.seed, {0, 4294967295},
                   "all random numbers follow from the seed; a run is repeated bit for "
                   "bit if its algorithms are the same, too: give --autotune off to both "
-                  "runs (which is not enough with --compress auto and --sync-every auto), or the "
+                  "runs (which is not enough with --compress auto, --sync-every auto and --shares "
+                  "auto), or the "
                   "log of the first to --autotune of the second")},
        "training"},
       {"Optimiser", optimizer_rows(options), "optimizer"},

@@ -18,6 +18,7 @@
 #include "app/process/build_info.hpp"
 #include "app/process/option_names.hpp"
 #include "app/process/stop_notice.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "comm/topologies/topology.hpp"
 #include "io/files/new_file.hpp"
 #include "kernels/base/error.hpp"
@@ -78,6 +79,7 @@ LogSink::LogSink(const RunDescription& run, LogLists lists, RunSink& console, Mi
   log_.set_attribute("/", "link_bytes_per_s", run.link.bytes_per_s);
   log_.set_attribute("/", "link_latency_s", run.link.latency_s);
   log_.set_attribute("/", "link_uncertainty", run.link.uncertainty);
+  log_.set_attribute("/", "owner_weights", owner_weights_text(run.owner_weights));
   log_.set_attribute("/", "bucket_bytes", static_cast<double>(run.bucket_bytes));
   log_.set_attribute("/", "data_hash", fmt::format("{:016x}", run.data_hash));
   write_nominal_link();
@@ -181,6 +183,11 @@ void LogSink::prediction(const StepForecast& forecast, double bits) {
   log_.set_attribute("/", "predicted_sent_bytes", forecast.sent_bytes);
   if (std::isfinite(bits)) log_.set_attribute("/", "predicted_bits", bits);
   save();
+}
+
+void LogSink::shares(std::span<const ShareRow> rows, std::string_view) {
+  log_.append(rows);
+  if (log_.is_save_due()) save();
 }
 
 void LogSink::logged_steps(std::span<const StepRow> rows) {

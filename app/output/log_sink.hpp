@@ -44,6 +44,7 @@ class LogSink final : public RunSink {
   void round_steps(const std::string& steps) override {
     log_.set_attribute("/", "round_steps", steps);
   }
+  void shares(std::span<const ShareRow> rows, std::string_view why) override;
   void logged_steps(std::span<const StepRow> rows) override;
   void epoch_rows(const EpochRows& rows) override;
   void evaluation(const EvaluationEnd& result) override;

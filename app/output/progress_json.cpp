@@ -128,6 +128,15 @@ void JsonProgress::warn(std::string_view text) {
   err_ << "dptrain: " << text << '\n' << std::flush;
 }
 
+void JsonProgress::shares(std::span<const ShareRow> rows, std::string_view why) {
+  std::vector<JsonObject> ranks(rows.size());
+  for (std::size_t r = 0; r < rows.size(); ++r) add_columns(ranks[r], rows[r]);
+  write(event_of("shares")
+            .whole("step", rows.front().step)
+            .text_or_null("why", why)
+            .objects("ranks", ranks));
+}
+
 void JsonProgress::logged_steps(std::span<const StepRow> rows) {
   for (const StepRow& row : rows) {
     JsonObject event = event_of("step");

@@ -20,6 +20,7 @@ class JsonProgress final : public RunSink {
   void prediction(const StepForecast& forecast, double bits) override;
   void note(std::string_view text) override;
   void warn(std::string_view text) override;
+  void shares(std::span<const ShareRow> rows, std::string_view why) override;
   void logged_steps(std::span<const StepRow> rows) override;
   void epoch(const EpochEnd& epoch) override;
   void checkpoint(std::uint64_t step, const std::string& folder) override;

@@ -1,7 +1,10 @@
 #include "app/output/progress_text.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "app/options/recipes.hpp"
@@ -40,6 +43,16 @@ std::string value_of(const Options& options, std::string_view name) {
     if (key == name) return value;
   }
   return {};
+}
+
+// "28 % 36 % 36 % 0 % of each bucket, by the ranks' links"
+std::string describe_owners(const RunDescription& run) {
+  const double all = std::accumulate(run.owner_weights.begin(), run.owner_weights.end(), 0.0);
+  std::vector<std::string> shares;
+  for (const std::uint32_t weight : run.owner_weights) {
+    shares.push_back(fmt::format("{:.0f} %", 100 * weight / all));
+  }
+  return fmt::format("{} of each bucket, by the ranks' links", fmt::join(shares, " "));
 }
 
 std::string describe_buckets(const RunDescription& run) {
@@ -137,6 +150,7 @@ void TextProgress::start(const RunStart& start) {
       }
     }
     rows.emplace_back("network", network);
+    if (!run.owner_weights.empty()) rows.emplace_back("owners", describe_owners(run));
     rows.emplace_back("buckets", describe_buckets(run));
   }
   if (run.device->kind() == DeviceKind::cuda) {
@@ -199,6 +213,20 @@ void TextProgress::prediction(const StepForecast& forecast, double bits) {
   note(fmt::format("prediction: a step takes {}, of which it waits {} for the exchange{}",
                    format_seconds(forecast.step_s), format_seconds(forecast.exposed_s),
                    std::isnan(bits) ? "" : fmt::format(", at {:.3g} bits a value", bits)));
+}
+
+void TextProgress::shares(std::span<const ShareRow> rows, std::string_view why) {
+  std::vector<std::string> images;
+  for (const ShareRow& row : rows) images.push_back(std::to_string(row.images));
+  if (why.empty()) {
+    const auto [least, most] = std::ranges::minmax(rows, {}, &ShareRow::images);
+    if (most.images - least.images > 1) {
+      note(fmt::format("images of the ranks in a step: {}", fmt::join(images, " ")));
+    }
+    return;
+  }
+  note(fmt::format("from step {} on, images of the ranks: {} ({})", rows.front().step,
+                   fmt::join(images, " "), why));
 }
 
 void TextProgress::warn(std::string_view text) { console_.warn(fmt::format("dptrain: {}", text)); }

@@ -16,6 +16,7 @@ class TextProgress final : public RunSink {
   void prediction(const StepForecast& forecast, double bits) override;
   void note(std::string_view text) override { console_.print(text); }
   void warn(std::string_view text) override;
+  void shares(std::span<const ShareRow> rows, std::string_view why) override;
   [[nodiscard]] bool is_live() const override { return console_.mode() == ConsoleMode::live; }
   void live_step(const StepProgress& step) override { console_.step(step); }
   void epoch(const EpochEnd& epoch) override;

@@ -53,6 +53,10 @@ void Recorder::record_round_steps(const std::string& steps) {
   report([&](RunSink& sink) { sink.round_steps(steps); });
 }
 
+void Recorder::record_shares(std::span<const ShareRow> rows, const std::string& why) {
+  report([&](RunSink& sink) { sink.shares(rows, why); });
+}
+
 void Recorder::say(const std::string& line) {
   report([&](RunSink& sink) { sink.note(line); });
 }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ class Recorder {
   void record_epoch(const EpochTally& tally, double epoch_s, const EvaluationResult& result,
                     double eval_s);
   void record_round_steps(const std::string& steps);
+  // On rank 0: a row for each rank.
+  void record_shares(std::span<const ShareRow> rows, const std::string& why);
   // The result of an evaluation that belongs to no epoch; with test-time augmentation, beside the
   // others.
   void say_evaluation(const EvaluationResult& result) { record_evaluation(result, {}); }

@@ -32,6 +32,8 @@ struct RunDescription {
   bool cpu_sends_velocities = false;  // whether --compress auto would, on a CPU
   std::size_t ranks_on_gpu = 1;       // of this host, on this rank's GPU
   LinkProbe link;                     // zeros if it was not measured
+  // By rank (RunPlan); empty: all alike.
+  std::vector<std::uint32_t> owner_weights = {};
   std::size_t bucket_bytes;
   const Dataset* data;
   std::uint64_t data_hash;

@@ -76,6 +76,9 @@ class RunSink {
   virtual void warn(std::string_view) {}
   // The steps between two exchanges, chosen for each epoch so far.
   virtual void round_steps(const std::string&) {}
+  // Each rank's images in the steps from now on, a row for each; `why` is empty when the run
+  // begins.
+  virtual void shares(std::span<const ShareRow>, std::string_view /*why*/) {}
   // Whether live_step() does anything.
   [[nodiscard]] virtual bool is_live() const { return false; }
   virtual void live_step(const StepProgress&) {}

@@ -75,38 +75,43 @@ void add_result(std::span<const float> logits, std::int32_t label, LossSums& sum
 
 }  // namespace
 
-void average_statistics(Replica& replica) {
+void average_statistics(Replica& replica, const Shares& shares) {
   net::Parameters& parameters = replica.network().parameters();
   const std::vector<float> mine = to_host(replica.device(), parameters.training_statistics());
   std::vector<double> sums(mine.begin(), mine.end());
-  int ranks = 1;
+  double weights = 0;
   replica.sync().reducer().run([&](Communicator& comm) {
+    const auto weight = static_cast<double>(shares.weight(static_cast<std::size_t>(comm.rank())));
+    for (double& value : sums) value *= weight;
     comm.all_sum(sums);
-    ranks = comm.size();
+    weights = comm.all_sum(weight);
   });
   std::vector<float> mean(sums.size());
   for (std::size_t i = 0; i < mean.size(); ++i) {
-    mean[i] = static_cast<float>(sums[i] / ranks);
+    mean[i] = static_cast<float>(sums[i] / weights);
   }
   replica.device().upload(parameters.evaluation_statistics().data(), mean.data(),
                           mean.size() * sizeof(float));
 }
 
-EvaluationResult evaluate(Replica& replica, Loader& images) {
+EvaluationResult evaluate(Replica& replica, Loader& images, const Shares& shares) {
   const AveragedWeights averaged(replica);
-  average_statistics(replica);
+  average_statistics(replica, shares);
   LossSums sums;
   images.start_epoch(0);
   for (std::size_t s = 0; s < images.steps(); ++s) {
-    replica.load(images.next());
+    const Batch& batch = images.next();
+    replica.prepare(batch.samples, net::Mode::evaluation);  // shares may have changed
+    replica.load(batch);
     sums += replica.evaluate();
   }
   return sum_over_ranks(replica, sums);
 }
 
-EvaluationResult evaluate_augmented(const Options& options, Replica& replica, Loader& images) {
+EvaluationResult evaluate_augmented(const Options& options, Replica& replica, Loader& images,
+                                    const Shares& shares) {
   const AveragedWeights averaged(replica);
-  average_statistics(replica);
+  average_statistics(replica, shares);
   const std::size_t classes = replica.network().classes();
   std::vector<float> sums;  // of this rank's images, a row of weighted logits each
   std::vector<std::int32_t> labels;
@@ -121,6 +126,7 @@ EvaluationResult evaluate_augmented(const Options& options, Replica& replica, Lo
         labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
         sums.resize(labels.size() * classes);
       }
+      replica.prepare(batch.samples, net::Mode::evaluation);
       replica.load(batch);
       for (const float logit : replica.logits()) sums[at++] += view.weight * logit;
     }

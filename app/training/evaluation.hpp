@@ -6,16 +6,17 @@
 #include "app/training/replica/replica.hpp"
 #include "app/training/setup/weights.hpp"
 #include "io/images/loader.hpp"
+#include "io/images/shares.hpp"
 
 namespace dp {
 
-// Collective. The statistics for evaluation become the mean over ranks of the running statistics.
-// Each rank's own statistics do not change.
-void average_statistics(Replica& replica);
+// Collective. The statistics for evaluation become the mean over ranks of the running statistics,
+// in which each rank counts by its share. Each rank's own statistics do not change.
+void average_statistics(Replica& replica, const Shares& shares);
 
 // Collective. With the averaged weights, if the run has any, and the mean over ranks of the running
 // statistics.
-[[nodiscard]] EvaluationResult evaluate(Replica& replica, Loader& images);
+[[nodiscard]] EvaluationResult evaluate(Replica& replica, Loader& images, const Shares& shares);
 
 // Collective. Test-time augmentation (--test-augment): every image is shown several times, and the
 // logits are averaged before the loss is computed and the class chosen.
@@ -24,7 +25,7 @@ void average_statistics(Replica& replica);
 //              by a pixel down and right, each as it is and mirrored. What comes in at
 //              the edges is what --augment on:fill= says
 [[nodiscard]] EvaluationResult evaluate_augmented(const Options& options, Replica& replica,
-                                                  Loader& images);
+                                                  Loader& images, const Shares& shares);
 
 // All tensors as evaluate() uses them. Not collective; the statistics are those of the last call of
 // average_statistics() or evaluate().

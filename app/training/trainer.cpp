@@ -27,14 +27,18 @@ Trainer::Trainer(const Options& options, Communicator& comm, RunSink& progress)
       options_(options),
       replica_(*run_.replica),
       recorder_(*run_.recorder),
-      rounds_(run_.plan, replica_, recorder_) {}
+      rounds_(run_.plan, replica_, recorder_),
+      shares_(run_) {}
 
 std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
   recorder_.print_start();
   if (before_first_step) before_first_step(run_);
   if (options_.has_checkpoints()) begin_checkpoints();
   const std::size_t first_epoch = resume();
+  RunStatus::say_plan(static_cast<std::uint64_t>(std::llround(all_steps())));
+  RunStatus::say_images(shares_.images_text(run_.plan.global_batch));
   RunStatus::say_start(global_step_);
+  if (global_step_ == 0) shares_.record_first();
   for (std::size_t epoch = first_epoch; epoch < run_.plan.schedule.epochs; ++epoch) {
     epoch_clock_.lap();
     train_epoch(epoch);
@@ -42,7 +46,7 @@ std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
     note_loss(epoch);
     const double epoch_s = tally_.earlier_s + epoch_clock_.lap();
     check_replicas();
-    const EvaluationResult result = evaluate(replica_, *run_.test_loader);
+    const EvaluationResult result = evaluate(replica_, *run_.test_loader, shares_.now());
     tally_.gaps = replica_.sync().take_delivery_gaps();
     recorder_.record_epoch(tally_, epoch_s, result, epoch_clock_.lap());
     tell_bad_images();
@@ -56,16 +60,17 @@ std::string Trainer::run(const std::function<void(Run&)>& before_first_step) {
     recorder_.say(fmt::format("all {} epochs have been trained before", run_.plan.schedule.epochs));
     if (options_.export_file != "none") {
       tally_.epoch = first_epoch - 1;
-      const EvaluationResult result = evaluate(replica_, *run_.test_loader);
+      const EvaluationResult result = evaluate(replica_, *run_.test_loader, shares_.now());
       if (run_.exporter) export_weights(result);
     }
   }
   if (run_.plan.schedule.epochs == 0) {
-    recorder_.say_evaluation(evaluate(replica_, *run_.test_loader));
+    recorder_.say_evaluation(evaluate(replica_, *run_.test_loader, shares_.now()));
     tell_bad_images();
   }
   if (options_.test_augment != Options::TestAugment::off) {
-    recorder_.record_test_augmentation(evaluate_augmented(options_, replica_, *run_.test_loader));
+    recorder_.record_test_augmentation(
+        evaluate_augmented(options_, replica_, *run_.test_loader, shares_.now()));
   }
   if (run_.trace && !run_.trace->is_written()) write_trace();
   recorder_.finish();
@@ -147,7 +152,7 @@ void Trainer::step() {
     const bool is_last_part = part + 1 == parts;
     data_s += take_batch(part == 0);
     replica_.compute(global_step_, is_last_part, place_in_run(0) / all_steps());
-    load_ahead(place.is_last() && is_last_part);
+    load_ahead(is_last_part, place.is_last());
   }
   const StepVerdict verdict = replica_.await_sums(data_s);
   if (judge(verdict)) {
@@ -174,9 +179,10 @@ double Trainer::take_batch(bool is_first_part) {
 }
 
 // Loads the next batch during this exchange, if it is ready.
-void Trainer::load_ahead(bool is_last) {
+void Trainer::load_ahead(bool is_last_part, bool is_last_step) {
   replica_.await_loaded();
-  if (!is_last && run_.train_loader->is_ready()) load_next();
+  if (is_last_part) shares_.before_load(global_step_ + 1);
+  if (!(is_last_part && is_last_step) && run_.train_loader->is_ready()) load_next();
 }
 
 // Where this step begins (offset 0) or ends (1), in steps of the first epoch's length. Exactly the
@@ -267,7 +273,8 @@ void Trainer::record_step(bool is_last) {
   // A row of the log needs the times of its own step, and a trace those of its last step.
   const bool ends_trace = run_.trace && run_.trace->ends_after(global_step_);
   const bool is_due = is_last || recorder_.wants_step(global_step_) ||
-                      recorder_.wants_step(global_step_ + 1) || ends_trace;
+                      recorder_.wants_step(global_step_ + 1) || ends_trace ||
+                      shares_.is_due(global_step_);
   tally_.is_under_way = replica_.policy().is_under_way();
   tally_.rate = tally_.has_exchanged ? replica_.sync().rate_report() : RateReport{};
   if (std::isfinite(tally_.rate.mean_bits())) {
@@ -277,6 +284,7 @@ void Trainer::record_step(bool is_last) {
   const LoopTimes times = replica_.clock().take(is_due);
   tally_.times += times;
   recorder_.record_step(tally_, times, global_step_);
+  shares_.end_step(global_step_, times, batch_);
   if (ends_trace) write_trace();
 }
 
@@ -286,6 +294,7 @@ double Trainer::load_next() {
   const Batch& batch = run_.train_loader->next();
   const double waited_s = clock.lap();
   loaded_global_samples_ = batch.global_samples;
+  replica_.prepare(batch.samples, net::Mode::training);  // shares may have changed
   replica_.load(batch);
   is_loaded_ = true;
   return waited_s;
@@ -353,7 +362,7 @@ void Trainer::write_trace() {
 void Trainer::stop() {
   const bool is_in_epoch = tally_.steps < tally_.steps_of_epoch;
   if (is_in_epoch && options_.export_file != "none") {
-    average_statistics(replica_);
+    average_statistics(replica_, shares_.now());
     if (run_.exporter) export_weights({});  // these weights were not evaluated
   }
   if (run_.trace && !run_.trace->is_written()) write_trace();

@@ -22,6 +22,7 @@
 #include "app/training/replica/replica.hpp"
 #include "app/training/round_plan.hpp"
 #include "app/training/setup/run_setup.hpp"
+#include "app/training/share_plan.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "kernels/base/lap_clock.hpp"
 
@@ -54,7 +55,7 @@ class Trainer {
 
   // The parts of a step.
   [[nodiscard]] double take_batch(bool is_first_part);
-  void load_ahead(bool is_last);
+  void load_ahead(bool is_last_part, bool is_last_step);
   [[nodiscard]] bool judge(const StepVerdict& verdict);
   void note_exchanges(const SyncResult& result);
   void record_step(bool is_last);
@@ -88,6 +89,7 @@ class Trainer {
   Replica& replica_;    // of the run
   Recorder& recorder_;  // of the run
   RoundPlan rounds_;
+  SharePlan shares_;
 
   std::unique_ptr<Checkpoints> checkpoints_;  // with --checkpoint
   bool is_resumed_in_epoch_ = false;          // the next epoch has begun in an earlier session

@@ -81,6 +81,7 @@ std::size_t Trainer::resume() {
         "the log of the run so far is not there: of what was before, the new one has the rows of "
         "epochs alone");
   }
+  shares_.restore(point.head, global_step_);
   is_resumed_in_epoch_ = !point.epoch_is_over();
   run_.checkpoint.resume.reset();  // frees the memory of its files
   return is_resumed_in_epoch_ ? epoch : epoch + 1;
@@ -131,6 +132,7 @@ void Trainer::write_checkpoint() {
   head.set("epoch", tally_.epoch);
   head.set("epoch_is_over", is_between_epochs_ ? 1 : 0);
   rounds_.save(head);
+  shares_.save(head);
   extras.log = recorder_.log_image(head);
   extras.texts.emplace_back(kHeadEntry, head.text());
   checkpoints_->write(global_step_, state, extras);

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 from . import (advice, curves, output, peers, reach, read_log, tables_codecs, tables_compared, tables_detail, tables_link,
-               tables_network, tables_prediction, tables_reach, tables_rounds, tables_runs, tables_scaling, wandb_export,
+               tables_network, tables_prediction, tables_reach, tables_rounds, tables_runs, tables_scaling, tables_shares, wandb_export,
                watch)
 from .run import Run
 from .table import Table, in_markdown
@@ -138,6 +138,7 @@ def tables_of(runs: list[Run], with_details: bool, asked: reach.Asked = reach.As
         advice.advice_table(runs) if with_details or len(runs) <= SOME else None,
         tables_runs.time_table(runs),
         tables_runs.sessions_table(runs),
+        tables_shares.shares_table(runs),
         tables_scaling.scaling_table(runs), *tables_scaling.batch_tables(runs),
         tables_scaling.communication_table(runs),
         tables_network.bandwidth_table(runs),

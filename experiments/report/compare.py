@@ -12,7 +12,7 @@ T = TypeVar("T")
 # These say where and how fast a run was made, or name its files. They do not describe the work.
 NO_DIFFERENCE = {"log", "config", "quiet", "progress", "tensorboard", "print-config", "checkpoint", "trace", "data-dir"}
 # What a rank sends, and when.
-EXCHANGE = {"compress", "compress-exclude", "compress-warmup", "topology", "sync-every", "sync-delay"}
+EXCHANGE = {"compress", "compress-exclude", "compress-warmup", "topology", "sync-every"}
 # These change how long a step takes or what is written about it. What is learnt depends on them in the last bits at most.
 PLACE = {"hosts", "device", "dptrain_version", "git_revision", "mpi_version", "cores_per_rank", "threads_per_rank",
          "exchange_path", "throttle", "threads", "autotune", "overlap", "bucket-mb", "gpu-exchange", "loader-threads",

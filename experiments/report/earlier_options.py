@@ -31,6 +31,7 @@ _EARLIER = (
     _Earlier("flip", "augment", ("on",), ("flip",), ("random",)),
     _Earlier("outer-lr", "sync-every", (), ("outer-lr",), ("1",)),
     _Earlier("outer-momentum", "sync-every", (), ("outer-momentum",), ("0",)),
+    _Earlier("sync-delay", "sync-every", (), ("delay",), ("0",)),
     _Earlier("cutout", "augment", ("on",), ("cutout",), ("0",)),
 )
 

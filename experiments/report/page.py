@@ -5,7 +5,7 @@ import html
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from . import compare, output, plots_learning, plots_network, plots_rate, plots_reach, plots_time, reach, svg
+from . import compare, output, plots_learning, plots_network, plots_rate, plots_reach, plots_shares, plots_time, reach, svg
 from .run import Run
 from .table import Table
 
@@ -54,6 +54,7 @@ def plots_of(runs: list[Run], curves: Collection[Run] = ()) -> dict[str, list[st
         "time": _list(plots_time.time_plot(runs)), "scaling": plots_network.scaling_plots(runs),
         "bandwidth": plots_network.bandwidth_plots(runs), "network": plots_network.network_plots(runs),
         "learning": plots_learning.learning_plots(reach.with_curves(runs)), "ranks": _list(plots_time.ranks_plot(runs)),
+        "shares": plots_shares.shares_plots(runs),
         "reach": plots_reach.reach_plots(runs, curves), "rounds": plots_rate.round_plots(runs),
         "rate": plots_rate.rate_plots(runs), "errors": plots_learning.error_plots(runs)
     }
@@ -102,6 +103,7 @@ def page(runs: list[Run], problems: list[str], tables: list[Table], has_details:
         ("reach", "Time and bytes to an accuracy", plots["reach"], some("reach"), []),
         ("rounds", "Rounds", plots["rounds"], some("rounds"), []),
         ("ranks", "Ranks", plots["ranks"], [], some("ranks") if has_details else []),
+        ("shares", "Shares of the batch", plots["shares"], some("shares"), []),
         ("rate", "Rate of the codec", plots["rate"], [], []),
         ("errors", "Errors and residuals", plots["errors"], [], some("buckets", "tensors") if has_details else [])
     ]

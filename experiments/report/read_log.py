@@ -33,7 +33,7 @@ STEP_COLUMNS = [
 NEEDED = {
     "epochs": ("epoch", "samples", "global_batch", "epoch_s"), "ranks": ("epoch", "rank"),
     "buckets": ("epoch", "bucket"), "sessions": ("first_epoch", "world_size"), "steps": ("step", "comm_s"),
-    "tensors": ("epoch", "tensor", "elements", "longest_wait")
+    "tensors": ("epoch", "tensor", "elements", "longest_wait"), "shares": ("step", "rank", "images")
 }
 
 
@@ -197,7 +197,7 @@ def _read_once(path: pathlib.Path, label: str) -> Run:
             raise Unreadable(problems[-1])
         run = Run(path, label, attributes, with_keys({name: str(value) for name, value in group("config").items()}),
                   group("model"), epochs, table("ranks"), table("buckets"), table("sessions"),
-                  table("steps", STEP_COLUMNS, True), table("tensors", None, True), problems)
+                  table("steps", STEP_COLUMNS, True), table("tensors", None, True), problems, shares=table("shares", None, True))
     _judge(run)
     missing_rows.check(run)
     return run

@@ -38,6 +38,7 @@ class Run:
     steps: pd.DataFrame | None = None
     tensors: pd.DataFrame | None = None  # those that some exchange has delivered nothing of
     problems: list[str] = field(default_factory=list)
+    shares: pd.DataFrame | None = None  # the images of each rank, where they were chosen
     number: int = 0  # its number in the report, which gives the run its colour
 
     # What was run.
@@ -83,7 +84,7 @@ class Run:
         steps, _, keys = self.config.get("sync-every", "").partition(":")
         if not self.exchanges or steps == "off":
             return ""
-        kept = ",".join(key for key in keys.split(",") if key and not key.startswith("outer-"))
+        kept = ",".join(key for key in keys.split(",") if key and not key.startswith(("outer-", "delay=")))
         return f"{steps}:{kept}" if kept else steps
 
     @property
@@ -93,6 +94,12 @@ class Run:
         return (keys.get("outer-lr", "1"), keys.get("outer-momentum", "0")) if self.sync_every and keys else None
 
     @property
+    def sync_delay(self) -> str:
+        """The steps of the next round behind which an exchange runs."""
+        found = re.search(r"\bdelay=([0-9]+)", self.config.get("sync-every", ""))
+        return found[1] if found else "0"
+
+    @property
     def exchange(self) -> str:
         """What a rank exchanges and how often: "q8", "ecq:bits=1, H = 16", "none, H = 4, outer 0.7/0.5"."""
         text = self.codec
@@ -100,8 +107,8 @@ class Run:
             text += f", not {self.config['compress-exclude']}"
         if self.sync_every:
             text += f", H = {self.sync_every}"
-            if (self.config.get("sync-delay") or "0") != "0":
-                text += f", delay {self.config['sync-delay']}"
+            if self.sync_delay != "0":
+                text += f", delay {self.sync_delay}"
             text += f", outer {'/'.join(self.outer)}" if self.outer else ""
         return text
 

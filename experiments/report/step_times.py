@@ -46,7 +46,7 @@ def machine_of(run: Run) -> tuple:
 def _costs(run: Run) -> tuple:
     """What the time of a step depends on, beside the link."""
     asked = {name: run.config.get(name, "") for name in _ASKED} | {
-        "sync-every": run.sync_every, "sync-delay": run.config.get("sync-delay") or "0"}
+        "sync-every": run.sync_every, "sync-delay": run.sync_delay}
     return (*machine_of(run), run.warm_up / max(1, len(run.epochs)), link_of(run) if follows_link(run) else "",
             *sorted(asked.items()))
 

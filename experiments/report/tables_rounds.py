@@ -21,7 +21,7 @@ def rounds_table(runs: list[Run]) -> Table | None:
         last = {str(key): value for key, value in run.epochs.iloc[-1].items()}
         rows.append({
             "run": run.label, "sync_every": run.sync_every,
-            "sync_delay": run.config.get("sync-delay") or "0", "outer_lr": (run.outer or ("1", "0"))[0],
+            "sync_delay": run.sync_delay, "outer_lr": (run.outer or ("1", "0"))[0],
             "outer_momentum": (run.outer or ("1", "0"))[1], "exchanges": exchanges,
             "steps": steps_between(run, run.typical), "last_steps": steps_between(run, last),
             "exposed_ms": 1e3 * exposed / exchanges if exposed and exchanges else None,
@@ -33,7 +33,7 @@ def rounds_table(runs: list[Run]) -> Table | None:
     columns = [
         name("run", "run"),
         name("sync_every", "--sync-every", True),
-        name("sync_delay", "--sync-delay", True),
+        name("sync_delay", "delay, steps", True),
         name("outer_lr", "outer rate", True),
         name("outer_momentum", "outer momentum", True),
         Column("exchanges", "exchanges an epoch", units.size),

@@ -76,6 +76,7 @@ struct Loader::State {
                  .rank = options.rank,
                  .ranks = options.ranks,
                  .parts = options.parts,
+                 .shares = options.shares,
                  .seed = options.seed,
                  .order = options.order}),
         pieces(pieces_now()),
@@ -83,7 +84,11 @@ struct Loader::State {
     DP_ASSERT(options.threads > 0, "a loader without threads");
     DP_ASSERT(!options.augment || fits(*options.augment, source.shape()),
               "images are smaller than their padding or cutout");
-    largest = std::max(sampler.largest_batch(), options.largest_batch);
+    allocate_slots(std::max(sampler.largest_batch(), options.largest_batch));
+  }
+
+  void allocate_slots(std::size_t samples) {
+    largest = samples;
     for (Slot& slot : slots) {
       const auto allocate = options.allocate ? options.allocate : allocate_plain;
       const std::size_t of_value = options.is_raw ? sizeof(std::uint8_t) : sizeof(float);
@@ -187,8 +192,9 @@ struct Loader::State {
     slot.batch.global_samples = sampler.global_samples(whole);
     slot.batch.step = whole;
     slot.batch.part = part;
-    slot.batch.first_image = sampler.first_place(part);
-    slot.batch.image_stride = sampler.stride();
+    const StepImages images = sampler.images(whole, part);
+    slot.batch.first_image = images.first;
+    slot.batch.image_stride = images.stride;
     if (options.is_raw) {
       slot.batch.bytes = {slot.bytes, samples * values};
       slot.batch.crops = {slot.crops, samples};
@@ -203,19 +209,37 @@ struct Loader::State {
     ready.wait(lock, [this] { return busy == 0; });
   }
 
+  // After end_epoch(): threads fill the batches from this one on.
+  void begin_with(std::size_t batch) {
+    for (Slot& slot : slots) {
+      slot.is_ready = false;
+      slot.failure = nullptr;
+    }
+    released = wanted = batch;
+    claimed = released * pieces;
+    end = sampler.steps() * sampler.parts();
+  }
+
   void start_epoch(std::uint64_t epoch, std::size_t first_step) {
     {
       std::unique_lock lock(mutex);
       end_epoch(lock);
       sampler.start_epoch(epoch);
       DP_ASSERT(first_step <= sampler.steps(), "first step {} of {}", first_step, sampler.steps());
-      for (Slot& slot : slots) {
-        slot.is_ready = false;
-        slot.failure = nullptr;
-      }
-      released = wanted = first_step * sampler.parts();
-      claimed = released * pieces;
-      end = sampler.steps() * sampler.parts();
+      begin_with(first_step * sampler.parts());
+    }
+    work.notify_all();
+  }
+
+  void set_shares(const Shares& shares) {
+    {
+      std::unique_lock lock(mutex);
+      const bool is_in_epoch = end > 0;
+      end_epoch(lock);
+      sampler.set_shares(shares);
+      pieces = pieces_now();
+      if (sampler.largest_batch() > largest) allocate_slots(sampler.largest_batch());
+      if (is_in_epoch) begin_with(wanted);
     }
     work.notify_all();
   }
@@ -259,13 +283,15 @@ Loader::Loader(const ImageSource& source, const LoaderOptions& options)
 Loader::~Loader() = default;
 
 std::size_t Loader::steps() const noexcept { return state_->sampler.steps(); }
-std::size_t Loader::largest_batch() const noexcept { return state_->sampler.largest_batch(); }
+std::size_t Loader::largest_batch() const { return state_->sampler.largest_batch(); }
 
 std::size_t Loader::parts() const noexcept { return state_->sampler.parts(); }
 
 void Loader::set_batch(std::size_t global_batch, std::size_t parts) {
   state_->set_batch(global_batch, parts);
 }
+
+void Loader::set_shares(const Shares& shares) { state_->set_shares(shares); }
 
 void Loader::set_view(const Augmentation& view) { state_->set_view(view); }
 

@@ -6,7 +6,7 @@
 // them out in that order, and the bits do not depend on the number of threads. An epoch begins with
 // start_epoch(), even if the last one was not read to its end, and has steps() batches, or parts()
 // times as many. If a thread throws, next() throws the same at that step. One thread calls
-// set_batch(), set_view(), start_epoch() and next().
+// set_batch(), set_shares(), set_view(), start_epoch() and next().
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,8 @@ struct LoaderOptions {
   std::size_t rank = 0;
   std::size_t ranks = 1;
   std::size_t parts = 1;          // of a rank's batch (sampler.hpp); each is a Batch of its own
-  std::size_t largest_batch = 0;  // the most samples that a Batch will ever have; 0: as it is now
+  Shares shares = {};             // of the ranks
+  std::size_t largest_batch = 0;  // the most samples that set_batch() will ask for; 0: as it is now
   std::uint64_t seed = 0;         // of permutation and augmentation
   SampleOrder order = SampleOrder::shuffled;                     // in_order for evaluation
   std::optional<AugmentationRule> augment = AugmentationRule{};  // none: no random change
@@ -65,11 +66,16 @@ class Loader {
   [[nodiscard]] std::size_t steps() const noexcept;
   [[nodiscard]] std::size_t parts() const noexcept;
   // The most samples that a batch of this rank has; set_batch() changes it.
-  [[nodiscard]] std::size_t largest_batch() const noexcept;
+  [[nodiscard]] std::size_t largest_batch() const;
 
   // Between epochs: the next ones have steps of this size. A part must not be larger than
   // LoaderOptions::largest_batch.
   void set_batch(std::size_t global_batch, std::size_t parts);
+
+  // Divides the batches after the one that next() returned last in this way; that one becomes
+  // invalid. Threads may have filled some of them, which are filled again. Allocates memory if a
+  // batch is larger than any before.
+  void set_shares(const Shares& shares);
 
   // Between epochs: every image of the next ones is augmented in this way, if augment is off.
   void set_view(const Augmentation& view);

@@ -45,18 +45,27 @@ std::size_t Sampler::global_samples(std::size_t step) const {
   return std::min(options_.global_batch, options_.samples - step * options_.global_batch);
 }
 
-std::size_t Sampler::rank_samples(std::size_t step, std::size_t part) const {
-  DP_ASSERT(part < options_.parts, "part {} of {}", part, options_.parts);
-  const std::size_t all = global_samples(step);
-  return all > place(part) ? (all - place(part) - 1) / places() + 1 : 0;
+StepImages Sampler::images(std::size_t step, std::size_t part) const {
+  return options_.shares.of(global_samples(step), options_.rank, options_.ranks, part,
+                            options_.parts);
 }
 
-std::size_t Sampler::largest_batch() const noexcept { return steps() == 0 ? 0 : rank_samples(0); }
+std::size_t Sampler::rank_samples(std::size_t step, std::size_t part) const {
+  return images(step, part).count;
+}
+
+std::size_t Sampler::largest_batch() const {
+  std::size_t largest = 0;
+  for (std::size_t part = 0; steps() > 0 && part < parts(); ++part) {
+    largest = std::max(largest, rank_samples(0, part));
+  }
+  return largest;
+}
 
 std::size_t Sampler::sample(std::size_t step, std::size_t k, std::size_t part) const {
-  DP_ASSERT(k < rank_samples(step, part), "sample {} of {} in step {}", k, rank_samples(step, part),
-            step);
-  const std::size_t position = step * options_.global_batch + place(part) + k * places();
+  const StepImages images = this->images(step, part);
+  DP_ASSERT(k < images.count, "sample {} of {} in step {}", k, images.count, step);
+  const std::size_t position = step * options_.global_batch + images.first + k * images.stride;
   return permutation_.empty() ? position : permutation_[position];
 }
 

@@ -1,13 +1,10 @@
 // Which samples a rank trains on, step by step.
 //
 // An epoch of N samples consists of steps of G = `global_batch` positions. Step s covers positions
-// [s G, min((s + 1) G, N)), and rank r takes positions s G + r + k P. So the ranks' counts in a
-// step differ by at most one, every sample is seen exactly once, and nothing is padded or repeated.
-// In the last step a rank may have no sample at all. G need not be divisible by P.
-//
-// With gradient accumulation a rank makes a step's batch in `parts` parts. Its part j then has the
-// samples that rank j P + r of P parts ranks would have: so N parts on P ranks are the batches of
-// N P ranks, also where the last step is uneven.
+// [s G, min((s + 1) G, N)), which the ranks divide by their shares (shares.hpp). So every sample is
+// seen exactly once, and nothing is padded or repeated. In the last step a rank may have no sample
+// at all. G need not be divisible by P. With gradient accumulation a rank makes a step's batch in
+// `parts` parts.
 //
 // In training, position p holds sample perm[p]. The permutation depends on (seed, epoch) and is the
 // same on every rank. In evaluation, position p holds sample p.
@@ -15,7 +12,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
+
+#include "io/images/shares.hpp"
 
 namespace dp {
 
@@ -27,6 +27,7 @@ struct SamplerOptions {
   std::size_t rank = 0;
   std::size_t ranks = 1;  // P
   std::size_t parts = 1;  // of a rank's batch
+  Shares shares = {};     // even, if none are given
   std::uint64_t seed = 0;
   SampleOrder order = SampleOrder::shuffled;
 };
@@ -38,8 +39,9 @@ class Sampler {
 
   // Draws the epoch's permutation; allocates nothing.
   void start_epoch(std::uint64_t epoch);
-  // From now on, steps are of this size.
+  // From now on, steps are of this size, or divided in this way.
   void set_batch(std::size_t global_batch, std::size_t parts);
+  void set_shares(Shares shares) { options_.shares = std::move(shares); }
 
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] std::size_t steps() const noexcept;
@@ -47,21 +49,14 @@ class Sampler {
   // Samples of all ranks in a step, and of a part of this rank's.
   [[nodiscard]] std::size_t global_samples(std::size_t step) const;
   [[nodiscard]] std::size_t rank_samples(std::size_t step, std::size_t part = 0) const;
-  // The most that rank_samples() returns for any step.
-  [[nodiscard]] std::size_t largest_batch() const noexcept;
-  // Where in the step a part's samples are: the first one, and how far the next is.
-  [[nodiscard]] std::size_t first_place(std::size_t part) const { return place(part); }
-  [[nodiscard]] std::size_t stride() const { return places(); }
+  // The most that rank_samples() returns for any step and part.
+  [[nodiscard]] std::size_t largest_batch() const;
+  // Where in the step a part's samples are.
+  [[nodiscard]] StepImages images(std::size_t step, std::size_t part = 0) const;
   // The k-th sample of a part, k < rank_samples(step, part).
   [[nodiscard]] std::size_t sample(std::size_t step, std::size_t k, std::size_t part = 0) const;
 
  private:
-  // The number of this rank's part among the parts of all ranks, and how many there are.
-  [[nodiscard]] std::size_t place(std::size_t part) const {
-    return part * options_.ranks + options_.rank;
-  }
-  [[nodiscard]] std::size_t places() const { return options_.ranks * options_.parts; }
-
   SamplerOptions options_;
   std::uint64_t epoch_ = 0;
   std::vector<std::uint32_t> permutation_;  // empty if in order

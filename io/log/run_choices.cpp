@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <tuple>
 
 #include "io/files/hdf5.hpp"
 #include "io/files/trial.hpp"
@@ -21,6 +22,59 @@ std::size_t number_of(hid_t config, const std::string& name) {
   return number;
 }
 
+// Reads some columns of a table into structs; nothing if there is no such table or column.
+template <class Row>
+std::vector<Row> read_columns(
+    hid_t file, std::uint64_t file_bytes, const std::string& name,
+    const std::vector<std::tuple<const char*, std::size_t, hid_t>>& columns) {
+  if (H5Lexists(file, name.c_str(), H5P_DEFAULT) <= 0) return {};
+  const H5Handle table(DP_CHECK_HDF5(H5Dopen2(file, name.c_str(), H5P_DEFAULT)), H5Dclose);
+  const H5Handle type(DP_CHECK_HDF5(H5Dget_type(table.get())), H5Tclose);
+  const H5Handle space(DP_CHECK_HDF5(H5Dget_space(table.get())), H5Sclose);
+  const H5Handle row(DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, sizeof(Row))), H5Tclose);
+  for (const auto& [column, offset, column_type] : columns) {
+    if (H5Tget_member_index(type.get(), column) < 0) return {};
+    DP_CHECK_HDF5(H5Tinsert(row.get(), column, offset, column_type));
+  }
+  const auto count =
+      static_cast<std::uint64_t>(DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get())));
+  // A damaged file may claim any length.
+  if (count > file_bytes / H5Tget_size(type.get())) {
+    throw_error(ErrorKind::data, "HDF5: the table /{} is damaged", name);
+  }
+  std::vector<Row> rows(count);
+  if (count > 0) {
+    DP_CHECK_HDF5(H5Dread(table.get(), row.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, rows.data()));
+  }
+  return rows;
+}
+
+// Each change has a row for every rank, in order.
+std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_bytes,
+                                                 std::size_t ranks) {
+  struct Row {
+    std::int64_t step, rank, images;
+  };
+  const std::vector<Row> rows =
+      read_columns<Row>(file, file_bytes, "shares",
+                        {{"step", offsetof(Row, step), H5T_NATIVE_INT64},
+                         {"rank", offsetof(Row, rank), H5T_NATIVE_INT64},
+                         {"images", offsetof(Row, images), H5T_NATIVE_INT64}});
+  std::vector<RunChoices::ShareChange> changes;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Row& row = rows[i];
+    constexpr std::int64_t kMost = 16'777'216;
+    if (row.step < 1 || row.rank != static_cast<std::int64_t>(i % ranks) || row.images < 0 ||
+        row.images > kMost || (row.rank > 0 && row.step != rows[i - 1].step)) {
+      throw Error(ErrorKind::data, "HDF5: the table /shares is damaged");
+    }
+    if (row.rank == 0) changes.push_back({static_cast<std::uint64_t>(row.step - 1), {}});
+    changes.back().weights.push_back(static_cast<std::uint64_t>(row.images));
+  }
+  if (rows.size() % ranks != 0) throw Error(ErrorKind::data, "HDF5: the table /shares is damaged");
+  return changes;
+}
+
 // 0 for steps without any, such as those of a warm-up. Empty where a step is missing, or none has
 // any.
 std::vector<double> read_planned_bits(hid_t file, std::uint64_t file_bytes) {
@@ -28,24 +82,10 @@ std::vector<double> read_planned_bits(hid_t file, std::uint64_t file_bytes) {
     std::int64_t step;
     double bits;
   };
-  if (H5Lexists(file, "steps", H5P_DEFAULT) <= 0) return {};
-  const H5Handle table(DP_CHECK_HDF5(H5Dopen2(file, "steps", H5P_DEFAULT)), H5Dclose);
-  const H5Handle type(DP_CHECK_HDF5(H5Dget_type(table.get())), H5Tclose);
-  if (H5Tget_member_index(type.get(), "planned_bits") < 0) return {};
-  const H5Handle space(DP_CHECK_HDF5(H5Dget_space(table.get())), H5Sclose);
-  const auto count =
-      static_cast<std::uint64_t>(DP_CHECK_HDF5(H5Sget_simple_extent_npoints(space.get())));
-  // A damaged file may claim any length.
-  if (count > file_bytes / H5Tget_size(type.get())) {
-    throw Error(ErrorKind::data, "HDF5: the table /steps is damaged");
-  }
-  const H5Handle row(DP_CHECK_HDF5(H5Tcreate(H5T_COMPOUND, sizeof(Row))), H5Tclose);
-  DP_CHECK_HDF5(H5Tinsert(row.get(), "step", offsetof(Row, step), H5T_NATIVE_INT64));
-  DP_CHECK_HDF5(H5Tinsert(row.get(), "planned_bits", offsetof(Row, bits), H5T_NATIVE_DOUBLE));
-  std::vector<Row> rows(count);
-  if (count > 0) {
-    DP_CHECK_HDF5(H5Dread(table.get(), row.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, rows.data()));
-  }
+  const std::vector<Row> rows =
+      read_columns<Row>(file, file_bytes, "steps",
+                        {{"step", offsetof(Row, step), H5T_NATIVE_INT64},
+                         {"planned_bits", offsetof(Row, bits), H5T_NATIVE_DOUBLE}});
   std::vector<double> bits;
   for (const Row& each : rows) {
     if (each.step != static_cast<std::int64_t>(bits.size()) + 1) return {};
@@ -81,6 +121,12 @@ RunChoices read(const std::string& path) {
   choices.exchange_path = read_text_attribute(file.get(), "exchange_path");
   choices.bucket_bytes = read_whole_attribute(file.get(), "bucket_bytes");
   choices.planned_bits = read_planned_bits(file.get(), std::filesystem::file_size(path));
+  if (H5Aexists(file.get(), "owner_weights") > 0) {
+    choices.owner_weights = read_text_attribute(file.get(), "owner_weights");
+  }
+  if (ranks > 0) {
+    choices.shares = read_shares(file.get(), std::filesystem::file_size(path), ranks);
+  }
   if (H5Aexists(file.get(), "round_steps") > 0) {
     choices.round_steps = read_text_attribute(file.get(), "round_steps");
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,16 @@ struct RunChoices {
   std::vector<double> planned_bits;
   // The steps between two exchanges of each epoch, joined by commas, where they were chosen.
   std::string round_steps;
+  // How much of each bucket a rank owns (comm/topologies/owner_weights.hpp), as text; empty: all
+  // own as much. Nothing if the log does not say.
+  std::optional<std::string> owner_weights;
+  // The changes of shares, where they were chosen: the first step, from 0, and the images of each
+  // rank. Empty if the log tells of none, not even the first shares.
+  struct ShareChange {
+    std::uint64_t step = 0;
+    std::vector<std::uint64_t> weights = {};
+  };
+  std::vector<ShareChange> shares;
   // What --compress auto does where it is not told, if that is known.
   std::optional<bool> auto_sends_velocities;
 };

@@ -181,6 +181,7 @@ struct RunLog::State {
   [[nodiscard]] EpochRow in_file(EpochRow row) const { return row; }
   [[nodiscard]] SessionRow in_file(SessionRow row) const { return row; }
   [[nodiscard]] TensorRow in_file(TensorRow row) const { return row; }
+  [[nodiscard]] ShareRow in_file(ShareRow row) const { return row; }
   [[nodiscard]] StepRow in_file(StepRow row) const { return row; }
   [[nodiscard]] RankRow in_file(RankRow row) const {
     row.host = listed(kHosts, row.host);
@@ -289,6 +290,7 @@ void RunLog::append(std::span<const RankRow> rows) { state_->append(LogTable::kR
 void RunLog::append(std::span<const BucketRow> rows) { state_->append(LogTable::kBuckets, rows); }
 void RunLog::append(std::span<const SessionRow> rows) { state_->append(LogTable::kSessions, rows); }
 void RunLog::append(std::span<const TensorRow> rows) { state_->append(LogTable::kTensors, rows); }
+void RunLog::append(std::span<const ShareRow> rows) { state_->append(LogTable::kShares, rows); }
 void RunLog::append(std::span<const StepRow> rows) { state_->append(LogTable::kSteps, rows); }
 
 void RunLog::set_attribute(const std::string& group, const std::string& name,

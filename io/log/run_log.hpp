@@ -76,6 +76,7 @@ class RunLog {
   void append(std::span<const BucketRow> rows);
   void append(std::span<const SessionRow> rows);
   void append(std::span<const TensorRow> rows);
+  void append(std::span<const ShareRow> rows);
   void append(std::span<const StepRow> rows);  // needs RunInfo::has_steps
   template <class Row>
   void append(const Row& row) requires requires {

@@ -20,10 +20,12 @@ void cut(LogTable& table, const char* column, std::int64_t first) {
 
 // Tables that an earlier dptrain did not write stay empty.
 void add_later_tables(LogContents& log) {
-  const auto place = log.tables.begin() + LogTable::kTensors;
-  LogTable tensors = empty_log_tables()[LogTable::kTensors];
-  if (place == log.tables.end() || place->name != tensors.name) {
-    log.tables.insert(place, std::move(tensors));
+  for (const std::size_t later : {LogTable::kTensors, LogTable::kShares}) {
+    const auto place = log.tables.begin() + static_cast<std::ptrdiff_t>(later);
+    LogTable table = empty_log_tables()[later];
+    if (place == log.tables.end() || place->name != table.name) {
+      log.tables.insert(place, std::move(table));
+    }
   }
 }
 
@@ -58,6 +60,9 @@ void put_back(LogContents& contents, const RunInfo& info) {
        {LogTable::kEpochs, LogTable::kRanks, LogTable::kBuckets, LogTable::kTensors}) {
     cut(contents.tables[table], "epoch", info.first_epoch);
   }
+  // A change of shares is decided before its first step; if that step was not done, it is decided
+  // again or stays (/shares of the checkpoint), which its rows show.
+  cut(contents.tables[LogTable::kShares], "step", info.first_step + 3);
   if (contents.tables.size() > LogTable::kSteps) {
     cut(contents.tables[LogTable::kSteps], "step", info.first_step + 1);
   } else if (info.has_steps) {

@@ -75,6 +75,7 @@ std::vector<LogTable> empty_log_tables() {
           {.name = "buckets", .fields = log_fields<BucketRow>()},
           {.name = "sessions", .fields = log_fields<SessionRow>()},
           {.name = "tensors", .fields = log_fields<TensorRow>()},
+          {.name = "shares", .fields = log_fields<ShareRow>()},
           {.name = "steps", .fields = log_fields<StepRow>()}};
 }
 

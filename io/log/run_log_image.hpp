@@ -44,7 +44,7 @@ struct LogGroup {
 // A table's rows as they are in the file: eight bytes per column, without gaps.
 struct LogTable {
   // Where tables are in LogContents; there may be no table of steps.
-  enum : std::size_t { kEpochs, kRanks, kBuckets, kSessions, kTensors, kSteps };
+  enum : std::size_t { kEpochs, kRanks, kBuckets, kSessions, kTensors, kShares, kSteps };
 
   std::string name;
   std::span<const LogField> fields;

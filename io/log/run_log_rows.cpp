@@ -186,6 +186,19 @@ std::span<const LogField> log_fields<SessionRow>() {
 }
 
 template <>
+std::span<const LogField> log_fields<ShareRow>() {
+  using T = ShareRow;
+  static const std::vector<LogField> fields = list<T>({{"step", &T::step},
+                                                       {"rank", &T::rank},
+                                                       {"images", &T::images},
+                                                       {"compute_s", &T::compute_s, "s"},
+                                                       {"step_s", &T::step_s, "s"},
+                                                       {"fixed_s", &T::fixed_s, "s"},
+                                                       {"image_s", &T::image_s, "s"}});
+  return fields;
+}
+
+template <>
 std::span<const LogField> log_fields<StepRow>() {
   using T = StepRow;
   static const std::vector<LogField> fields =

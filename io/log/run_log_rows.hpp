@@ -123,7 +123,16 @@ struct StepRow {
   double binding_bucket = kNotMeasured;
 };
 
-// The columns of a row type. It is specialised for the six types above.
+// How many images a rank computes in each step from this one on (--shares), and why.
+struct ShareRow {
+  std::int64_t step = 0, rank = 0, images = 0;  // steps count from 1, as in /steps
+  // As measured before it: what the rank's steps took without and with waiting for the others.
+  double compute_s = kNotMeasured, step_s = kNotMeasured;
+  // The model of the rank's computation: fixed_s + image_s x images.
+  double fixed_s = kNotMeasured, image_s = kNotMeasured;
+};
+
+// The columns of a row type. It is specialised for the seven types above.
 template <class Row>
 [[nodiscard]] std::span<const LogField> log_fields();
 template <>
@@ -136,6 +145,8 @@ template <>
 std::span<const LogField> log_fields<TensorRow>();
 template <>
 std::span<const LogField> log_fields<SessionRow>();
+template <>
+std::span<const LogField> log_fields<ShareRow>();
 template <>
 std::span<const LogField> log_fields<StepRow>();
 

@@ -160,8 +160,8 @@ def without_exchange() -> None:
 
 def rounds() -> None:
     # 6 steps an epoch: rounds of 4 and of 2. From the middle of some.
-    resumes_from_each(2, "--compress", "q4", "--sync-every", "4:outer-lr=0.7,outer-momentum=0.9",
-                      "--sync-delay", "1", "--ema", "0.9", "--lookahead", "2:0.5")
+    resumes_from_each(2, "--compress", "q4", "--sync-every", "4:outer-lr=0.7,outer-momentum=0.9,delay=1",
+                      "--ema", "0.9", "--lookahead", "2:0.5")
     # While an exchange is under way, which is after the first round of each epoch, there is no checkpoint.
     assert not {4, 10} & set(steps_in("ck")), steps_in("ck")
     # Another number of ranks ends the round in which the checkpoint was written.
@@ -251,6 +251,35 @@ def repeated_choices() -> None:
             assert log.attrs["round_steps"] == chosen, (name, log.attrs["round_steps"])
     done = run(2, "none.h5", *again[:-1], "missing.h5", "--resume", code=3)
     assert "missing.h5" in done.stderr, done.stderr
+
+
+def shares() -> None:
+    """Uneven shares go on bit for bit, also those that a log says; another number of ranks goes on with even ones."""
+    words = ("--compress", "q4", "--shares", "3:2:1")
+    resumes_from_each(3, *words)
+    keep_only("ck", next(step for step in steps_in("ck") if step % 4))
+    shutil.copytree("ck", "given")
+    done = run(2, "two.h5", *words, "--resume")
+    assert "it goes on with 2 ranks instead of 3" in done.stdout, done.stdout
+    with h5py.File("two.h5", "r") as log:
+        assert log["epochs"]["samples"].tolist()[-1] == log["epochs"]["samples"].tolist()[0]
+    # What the option says may change.
+    done = run(3, "even.h5", *words[:2], "--shares", "even", "--checkpoint", "given", "--resume")
+    assert "--shares even instead of 3:2:1" in done.stdout, done.stdout
+    # Shares that change in the middle of an epoch, as an earlier run chose them.
+    auto = ("--compress", "q4", "--shares", "auto")
+    run(3, "first.h5", *auto, "--autotune", "on", "--checkpoint", "first")
+    with h5py.File("first.h5", "r+") as log:
+        first = log["shares"][:]
+        assert first["step"].tolist() == [1, 1, 1], first  # one host, whose ranks share alike
+        rows = np.concatenate([first] * 4)
+        for place, (step, images) in enumerate(((3, (7, 3, 2)), (6, (2, 8, 2)), (10, (1, 1, 10))), 1):
+            rows["step"][3 * place:3 * place + 3], rows["images"][3 * place:3 * place + 3] = step, images
+        log["shares"].resize((12,))
+        log["shares"][:] = rows
+    for earlier in pathlib.Path().glob("from*.h5"):
+        earlier.unlink()
+    resumes_from_each(3, *auto, "--autotune", "first.h5", steps=6)
 
 
 def by_time() -> None:
@@ -825,7 +854,7 @@ def folder_goes_away() -> None:
 
 
 CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
-         without_exchange, rounds, steps_that_ranks_skip, round_that_is_lost, repeated_choices, by_time,
+         without_exchange, rounds, steps_that_ranks_skip, round_that_is_lost, repeated_choices, shares, by_time,
          exported_weights, damaged_export, files_that_cannot_be_made_again, killed, damaged_or_missing,
          unreadable_parts, parts_of_others, parts_of_other_formats, other_instructions, ecq_with_debts, more_epochs,
          other_number_of_ranks, refusals, other_build, two_at_once, other_data, folder_goes_away]

@@ -131,6 +131,44 @@ def auto_follows_the_link() -> None:
         assert wished["1gbit"] > 10 * wished["200kbit"], (topology, wished)
 
 
+def shares() -> None:
+    # Weights are deterministic, and every image is seen: 200 images in steps of 48, the last one of 8.
+    options = ("--shares", "3:2:1", "--compress", "q4")
+    first = run(3, "a.h5", *options)
+    assert_same_training(first, run(3, "b.h5", *options))
+    assert list(first["epochs"]["samples"]) == [200, 200]
+    assert [tuple(row)[:3] for row in first["shares"]] == [(1, 0, 24), (1, 1, 16), (1, 2, 8)], list(first["shares"])
+    # The gradient is that of the same images: fp32, whose sums differ by rounding, and batch normalisation over all ranks.
+    same = ("--compress", "none", "--sync-bn", "on", "--epochs", "1", "--limit-train", "96")
+    even, uneven = run(3, "c.h5", *same), run(3, "d.h5", *same, "--shares", "5:1:2")
+    assert len(even["shares"]) == 0
+    losses = [np.array(log["steps"]["train_loss"]) for log in (even, uneven)]
+    assert losses[0].shape == (2,) and np.all(np.abs(losses[0] / losses[1] - 1) < 1e-3), losses
+    assert abs(even["epochs"]["test_loss"][0] / uneven["epochs"]["test_loss"][0] - 1) < 1e-3
+    # In parts, too.
+    run(3, "e.h5", *options, "--accumulate", "2")
+    # Equal weights are even shares, bit for bit. One host is one machine, whose ranks share alike.
+    even = run(3, "f.h5", "--epochs", "1")
+    assert_same_training(even, run(3, "g.h5", "--epochs", "1", "--shares", "7:7:7"))
+    alike = run(3, "h.h5", "--epochs", "1", "--shares", "auto", "--limit-train", "1000")
+    assert [tuple(row)[:3] for row in alike["shares"]] == [(1, 0, 16), (1, 1, 16), (1, 2, 16)], list(alike["shares"])
+    # What a log says is repeated, from the step that it names.
+    for log in ("i.h5", "j.h5"):
+        shutil.copy("h.h5", "edited.h5")
+        with h5py.File("edited.h5", "r+") as file:
+            rows = np.concatenate([file["shares"][:]] * 3)
+            rows["step"][3:6], rows["images"][3:6] = 5, (30, 10, 8)
+            rows["step"][6:9], rows["images"][6:9] = 12, (8, 20, 20)
+            file["shares"].resize((9,))
+            file["shares"][:] = rows
+        run(3, log, "--epochs", "1", "--shares", "auto", "--limit-train", "1000", "--autotune", "edited.h5").close()
+    with h5py.File("i.h5") as first, h5py.File("j.h5") as again:
+        assert_same_training(first, again)
+        assert first["epochs"]["replica_hash"][0] != alike["epochs"]["replica_hash"][0]
+        same = first["steps"]["train_loss"][:] == alike["steps"]["train_loss"][:]
+        assert all(same[:4]) and not any(same[5:]), same
+
+
 def overlap_changes_nothing() -> None:
     options = ("--compress", "q8", "--bucket-mb", "0.1")
     assert_same_training(run(2, "on.h5", "--overlap", "on", *options),
@@ -249,7 +287,7 @@ def gpu_rounds() -> None:
     assert np.array_equal(cpu["sent_bytes"], logs[0]["sent_bytes"])
     assert np.allclose(cpu["train_loss"], logs[0]["train_loss"], rtol=2e-3), (cpu["train_loss"], logs[0]["train_loss"])
     # A late sum, and a rate that looks at values (ecq, coded by the host), give the same bits, too.
-    for number, more in enumerate((("--sync-every", "3", "--sync-delay", "1", "--compress", "q4"),
+    for number, more in enumerate((("--sync-every", "3:delay=1", "--compress", "q4"),
                                    ("--sync-every", "2", "--compress", "ecq:bits=1"))):
         logs = [run(2, f"{path}{number}.h5", *gpu, *more, "--limit-train", "20", "--gpu-exchange", path)["epochs"][:]
                 for path in ("host", "auto" if number else "device")]
@@ -273,17 +311,17 @@ def rounds() -> None:
         assert (log["steps"][field] >= 0).all(), field
     # Rounds from the second epoch on: the first one is that of every-step exchange. A sum comes a step after it was
     # sent; the last one of an epoch is waited for.
-    later = run(3, "c.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2,outer-lr=0.7,outer-momentum=0.9", "--sync-delay", "1")
+    later = run(3, "c.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2,outer-lr=0.7,outer-momentum=0.9,delay=1")
     same = run(3, "d.h5", "--compress", "ecq:bits=1")
     assert later["epochs"]["replica_hash"][0] == same["epochs"]["replica_hash"][0]
     assert later["steps"]["exchanged"].tolist() == [1] * 5 + [0, 0, 0, 1, 1], later["steps"]["exchanged"]
     assert later["epochs"]["exchanges"].tolist() == [5, 2] and later["steps"]["step"].tolist() == list(range(1, 11))
     assert np.isfinite(later["steps"]["train_loss"]).all() and np.isfinite(later["epochs"]["train_loss"]).all()
     # Whether rows of steps are logged or not, and however late a sum is, the bits are the same.
-    rare = run(3, "e.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2,outer-lr=0.7,outer-momentum=0.9", "--sync-delay", "1", "--log-steps", "0", "--throttle", "20mbit")
+    rare = run(3, "e.h5", "--compress", "ecq:bits=1", "--sync-every", "3:from=2,outer-lr=0.7,outer-momentum=0.9,delay=1", "--log-steps", "0", "--throttle", "20mbit")
     assert np.array_equal(rare["epochs"]["replica_hash"], later["epochs"]["replica_hash"])
     # Rows of steps while an exchange is under way come later, but they come.
-    log = run(3, "f.h5", "--sync-every", "4", "--sync-delay", "3", "--log-steps", "3")
+    log = run(3, "f.h5", "--sync-every", "4:delay=3", "--log-steps", "3")
     assert log["steps"]["step"].tolist() == [3, 6, 9] and np.isfinite(log["steps"]["train_loss"]).all(), log["steps"]["step"]
 
 
@@ -315,7 +353,7 @@ def rounds_are_chosen() -> None:
 def auto_in_rounds() -> None:
     # The rate follows from what the link carries in a round, and a run repeats it; with a delay, too. Replicas are the
     # same after every exchange.
-    options = ("--compress", "auto:max=6", "--sync-every", "3", "--sync-delay", "1", "--limit-train", "384",
+    options = ("--compress", "auto:max=6", "--sync-every", "3:delay=1", "--limit-train", "384",
                "--limit-test", "8", "--check-replicas", "step")
     first = run(2, "a.h5", *options, "--autotune", "on", "--throttle", "20mbit")
     exchanged = first["steps"]["exchanged"] == 1

@@ -1,6 +1,7 @@
 """Rounds, and time and bytes to an accuracy over links, in logs with known numbers."""
 from __future__ import annotations
 
+import math
 import pathlib
 import shutil
 import subprocess
@@ -371,6 +372,25 @@ def results_packed(folder: pathlib.Path) -> None:
     assert pack("results", "d.tar.xz").stderr == "pack_results.sh: d.tar.xz: is there already; it is not overwritten\n"
     (folder / "results/a study/link.h5").symlink_to("none.h5")
     has(pack("results", "o.tar.xz").stderr, "results/a study/link.h5: is a symbolic link")
+
+
+def shares_shown(folder: pathlib.Path) -> None:
+    """Two ranks, of which the second computes at a third of the first one's speed, share 40 images."""
+    first = [{"step": 1, "rank": rank, "images": 20, "compute_s": math.nan, "step_s": math.nan, "fixed_s": math.nan,
+              "image_s": math.nan} for rank in (0, 1)]
+    then = [{"step": 9, "rank": rank, "images": images, "compute_s": 0.2 * slow, "step_s": 0.7, "fixed_s": 0.0,
+             "image_s": 0.01 * slow} for rank, (images, slow) in enumerate(((30, 1), (10, 3)))]
+    write_log(folder / "uneven.h5", ranks=2, epochs=[EPOCH] * 3, config={"shares": "auto"}, shares=first + then)
+    write_log(folder / "even.h5", ranks=2, epochs=[EPOCH] * 3, config={"shares": "auto"}, shares=first)
+    answer = quick(folder, "uneven.h5", "even.h5", "--csv", "tables", "--svg", "plots")
+    rows = read_csv(folder / "tables/shares.csv")
+    assert [row["images"] for row in rows] == ["20 20", "30 10"], rows
+    for key, wanted in (("step", 9), ("fastest_ms", 200), ("slowest_ms", 600), ("expected_ms", 300), ("least_ms", 300),
+                        ("step_ms", 700)):
+        assert abs(float(rows[1][key]) - wanted) < 1e-6, (key, rows[1])
+    assert (folder / "plots/shares.svg").exists()
+    has(answer.stdout, "\nShares of the batch\n")
+    assert "\nShares of the batch\n" not in quick(folder, "even.h5").stdout
 
 
 def rounds_shown(folder: pathlib.Path) -> None:

@@ -23,7 +23,8 @@ COLUMNS = {
         "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation",
         "residual_growth", "residual_age"
     ], "sessions": ["start", "first_epoch", "first_step", "world_size"],
-    "tensors": ["epoch", "tensor", "elements", "waiting", "longest_wait"], "steps": [
+    "tensors": ["epoch", "tensor", "elements", "waiting", "longest_wait"],
+    "shares": ["step", "rank", "images", "compute_s", "step_s", "fixed_s", "image_s"], "steps": [
         "step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "planned_bits", "partial_bits",
         "total_bits", "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits"
     ]
@@ -31,7 +32,7 @@ COLUMNS = {
 WHOLE = {
     "epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_bytes", "control_bytes", "statistics_bytes", "exchanges", "rank", "host", "device",
     "bucket", "elements", "codec", "topology", "first_epoch", "first_step", "world_size", "step", "tensor", "waiting",
-    "longest_wait"
+    "longest_wait", "images"
 }
 NOT_MEASURED = {
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
@@ -63,7 +64,7 @@ def _rows_of_ranks(ranks: int, epochs: Rows) -> Rows:
 
 def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100, samples: int = 4000,
               rank_rows: Rows | None = None, buckets: Rows | None = None, steps: Rows | None = None, sessions: Rows | None = None, tensors: Rows = (),
-              finished: int = 1, parameters: int = 1_000_000, config: dict[str, str] | None = None,
+              shares: Rows | None = None, finished: int = 1, parameters: int = 1_000_000, config: dict[str, str] | None = None,
               lacking: Iterable[str] = (), **attributes: Any) -> pathlib.Path:
     """A log; what is not said is as of a run of resnet20 on one core a rank and host. Columns in `lacking` and attributes
     that are None are left out."""
@@ -94,6 +95,8 @@ def write_log(path: pathlib.Path, *, ranks: int, epochs: Rows, batch: int = 100,
         _table(file, "buckets", [{"epoch": e} for e in range(len(epochs))] if buckets is None else buckets)
         _table(file, "sessions", sessions if sessions is not None else [{"start": 1.7e9, "world_size": ranks}])
         _table(file, "tensors", list(tensors))
+        if shares is not None:
+            _table(file, "shares", shares)
         if steps is not None:
             _table(file, "steps", steps)
     return path

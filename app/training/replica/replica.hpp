@@ -72,9 +72,10 @@ class Replica {
   Replica& operator=(const Replica&) = delete;
 
   // ---- set-up
-  // Makes memory and plans for a batch size. An OutOfMemory says what would fit. On a GPU, if
-  // layers gather values of all ranks, it also computes one batch of zeros in training
-  // (expect_host_waits).
+  // Makes memory and plans for a batch size, unless it has them. An OutOfMemory says what would
+  // fit. On a GPU, if layers gather values of all ranks, it also computes one batch of zeros in
+  // training (expect_host_waits); so not after
+  // connect(), when the other ranks would take part.
   void prepare(std::size_t samples, net::Mode mode);
   // Plans the buckets and, on a GPU, the path, which is chosen by measurement if it is `automatic`.
   void plan_exchange();

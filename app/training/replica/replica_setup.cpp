@@ -64,7 +64,14 @@ Replica::~Replica() {
 }
 
 void Replica::prepare(std::size_t samples, net::Mode mode) {
+  if (network_.is_prepared(samples, mode)) return;
+  const std::size_t arena_bytes = network_.arena_bytes();
+  device_.synchronize();  // operations may still use memory that grows
   network_.prepare(samples, mode);
+  if (network_.arena_bytes() != arena_bytes) {
+    recordings_.clear();  // they hold addresses
+    rehearsals_.clear();
+  }
   // Allocates now, so that memory runs out here and not in a step.
   static_cast<void>(device_.scratch());
   if (!is_gpu()) return;

@@ -194,7 +194,7 @@ void RoundPolicy::forget_lost() {
 ExchangeWindow RoundPolicy::window() const {
   return {.when = fmt::format("in {:.0f} % of a round's time", 100 * AutoRate::kSlack),
           .is_by_bucket = false,
-          .remedy = "longer rounds (--sync-every) or --sync-delay",
+          .remedy = "longer rounds or a delay= (--sync-every)",
           .may_send_less = false};
 }
 

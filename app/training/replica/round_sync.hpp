@@ -23,9 +23,10 @@
 // rate (take_rate_ratio), by which it counts as much as a gradient that waits, to which the running
 // rate applies when it is delivered.
 //
-// With a delay (--sync-delay), a rank goes on from its own parameters while the sum is on its way,
-// and takes it a fixed number of steps later. What it has done since it sent is added to the common
-// parameters (the delayed averaging of DaSGD, Zhou et al. 2020; CoCoD-SGD, Shen et al. 2019):
+// With a delay (--sync-every H:delay=D), a rank goes on from its own parameters while the sum is on
+// its way, and takes it a fixed number of steps later. What it has done since it sent is added to
+// the common parameters (the delayed averaging of DaSGD, Zhou et al. 2020; CoCoD-SGD, Shen et al.
+// 2019):
 //     own      = common + (own - sent)          sent: own when the difference was written
 // and the next difference is that to the new common parameters. Then only common and velocity are
 // the same on all ranks.

@@ -1,5 +1,7 @@
 #include "app/training/setup/earlier_choices.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <set>
@@ -8,6 +10,7 @@
 
 #include "app/options/options_values.hpp"
 #include "app/process/rank_main.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -59,6 +62,54 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
   }
 }
 
+void check_shares(const RunChoices& earlier, const Options& options, std::size_t ranks) {
+  if (!options.measures_shares()) return;
+  if (earlier.shares.empty()) {
+    throw_error(ErrorKind::usage,
+                "--autotune {}: that log does not say how its ranks shared the images, which "
+                "--shares auto would repeat; use --autotune on, or the log of a run with --shares "
+                "auto",
+                options.autotune);
+  }
+  const std::size_t then = earlier.shares.front().weights.size();
+  if (then == ranks) return;
+  throw_error(ErrorKind::usage,
+              "--autotune {}: that run had {} rank{}, and this one has {}; --shares auto repeats "
+              "the shares of as many ranks",
+              options.autotune, then, then == 1 ? "" : "s", ranks);
+}
+
+void check_owners(const RunChoices& earlier, const Options& options, std::size_t ranks) {
+  const std::vector<std::uint32_t> weights =
+      parse_owner_weights(earlier.owner_weights.value_or(""));
+  if (weights.empty() || weights.size() == ranks || options.topology != "direct") return;
+  throw_error(ErrorKind::usage,
+              "--autotune {}: in that run {} ranks owned parts of buckets by their links, and this "
+              "one has {} ranks; use --autotune on",
+              options.autotune, weights.size(), ranks);
+}
+
+// A line for each change: its step and the weights.
+std::string share_text(const RunChoices& choices) {
+  std::string text;
+  for (const auto& [step, weights] : choices.shares) {
+    text += fmt::format("{} {}\n", step, fmt::join(weights, " "));
+  }
+  return text;
+}
+
+std::vector<RunChoices::ShareChange> shares_in(const std::string& text) {
+  std::vector<RunChoices::ShareChange> shares;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream numbers(line);
+    RunChoices::ShareChange& change = shares.emplace_back();
+    numbers >> change.step;
+    for (std::uint64_t weight = 0; numbers >> weight;) change.weights.push_back(weight);
+  }
+  return shares;
+}
+
 }  // namespace
 
 void agree_on_earlier_choices(const Options& options, Communicator& comm, Device& device,
@@ -70,10 +121,15 @@ void agree_on_earlier_choices(const Options& options, Communicator& comm, Device
     earlier = read_run_choices(options.autotune);
     check_rates(earlier, options);
     check_round_steps(earlier, options);
+    check_shares(earlier, options, ranks);
+    check_owners(earlier, options, ranks);
     if (is_resumed) return;
     check_fit(earlier, options, device.description(), (batch_at_once + ranks - 1) / ranks);
   });
   comm.broadcast(earlier.round_steps);
+  std::string shares = share_text(earlier);
+  comm.broadcast(shares);
+  choices.shares = shares_in(shares);
   std::string bits(reinterpret_cast<const char*>(earlier.planned_bits.data()),
                    earlier.planned_bits.size() * sizeof(double));
   comm.broadcast(bits);
@@ -85,6 +141,9 @@ void agree_on_earlier_choices(const Options& options, Communicator& comm, Device
   choices.bucket_bytes = comm.all_gather(earlier.bucket_bytes).front();
   comm.broadcast(earlier.exchange_path);
   comm.broadcast(earlier.algorithms);
+  std::string owners = earlier.owner_weights.value_or("");
+  comm.broadcast(owners);
+  choices.owner_weights = owners;
   choices.exchange_path = earlier.exchange_path;
   choices.algorithms = earlier.algorithms;
   together(comm, kDptrainNames, [&] { device.tuning().import_text(choices.algorithms); });

@@ -34,13 +34,36 @@ void check_batches(const Options& options, std::size_t global_batch, std::size_t
   }
 }
 
+// A run that goes on with other ranks has no weights for them.
+Shares first_shares(const Options& options, std::size_t global_batch, std::size_t ranks,
+                    bool has_other_ranks) {
+  const ShareChoice& choice = options.shares;
+  if (choice.kind != ShareChoice::Kind::weights || has_other_ranks) return {};
+  if (choice.weights.size() != ranks) {
+    throw_error(ErrorKind::usage,
+                "--shares {}: has {} weight{} for {} rank{}; give one for each rank, even or auto",
+                choice.given, choice.weights.size(), choice.weights.size() == 1 ? "" : "s", ranks,
+                ranks == 1 ? "" : "s");
+  }
+  const Shares shares(choice.weights);
+  const auto parts = checked_cast<std::size_t>(options.accumulate);
+  const std::size_t batch = options.batch_schedule.all(global_batch).front();
+  if (shares.least(batch, ranks) < parts) {
+    throw_error(ErrorKind::usage,
+                "--shares {}: of {} images in a step some rank gets {}, and each needs {}{}; use a "
+                "larger batch or other weights",
+                choice.given, batch, shares.least(batch, ranks), parts,
+                parts > 1 ? ", one in each of its parts" : "");
+  }
+  return shares;
+}
+
 // How many images a rank computes at once: the largest batch of the schedule if that fits into
 // memory, else half of it and so on. Rank 0 decides. With --accumulate a part keeps its size.
 std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, std::size_t ranks_here,
                                 Replica& replica) {
-  const std::size_t least = (plan.test_batch() + plan.ranks - 1) / plan.ranks;
-  const std::size_t most =
-      (plan.batches.all(plan.global_batch).back() + plan.ranks - 1) / plan.ranks;
+  const std::size_t least = plan.shares.most(plan.test_batch(), plan.ranks);
+  const std::size_t most = plan.shares.most(plan.batches.all(plan.global_batch).back(), plan.ranks);
   std::size_t part = plan.options.accumulate > 1 ? least : std::max(least, most);
   together_on_hosts(comm, [&] {
     while (comm.rank() == 0 && part > least) {
@@ -74,9 +97,9 @@ std::optional<SingleValues> find_single_values(const std::vector<std::string>& l
   const auto add = [&](std::size_t images, bool is_scheduled) {
     if (std::ranges::count(batches, images, &ImageDivision::Batch::images) > 0) return;
     const auto least = checked_cast<std::size_t>(options.accumulate);
-    const std::size_t at_once =
-        planned.ranks * (planned.largest_part > 0 ? planned.largest_part : images);
-    batches.push_back({images, std::max(least, (images + at_once - 1) / at_once), is_scheduled});
+    const std::size_t at_once = planned.largest_part > 0 ? planned.largest_part : images;
+    const std::size_t of_rank = planned.shares.most(images, planned.ranks);
+    batches.push_back({images, std::max(least, (of_rank + at_once - 1) / at_once), is_scheduled});
   };
   if (schedule.kind == BatchSchedule::Kind::list) {  // only the batches of epochs that the run has
     for (std::size_t epoch = 0; epoch < epochs; ++epoch) {
@@ -91,6 +114,7 @@ std::optional<SingleValues> find_single_values(const std::vector<std::string>& l
   }
   const ImageDivision division = {.samples = planned.samples,
                                   .ranks = planned.ranks,
+                                  .shares = planned.shares,
                                   .sync_bn = options.sync_bn,
                                   .batches = batches};
   const SingleImages found = find_single_images(division);
@@ -114,6 +138,7 @@ std::string check_single_images(const RunPlan& plan, const ImageSource& images, 
                                         {.options = plan.options,
                                          .samples = images.count(),
                                          .ranks = plan.ranks,
+                                         .shares = plan.shares,
                                          .global_batch = plan.global_batch,
                                          .largest_part = plan.largest_part,
                                          .goes_on = goes_on});
@@ -135,6 +160,7 @@ void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset&
                            .rank = static_cast<std::size_t>(comm.rank()),
                            .ranks = plan.ranks,
                            .parts = is_training ? plan.parts_of(global_batch) : 1,
+                           .shares = plan.shares,
                            .seed = plan.seed(),
                            .order = SampleOrder::in_order});
     for (std::size_t part = 0; part < sampler.parts(); ++part) {

@@ -18,6 +18,12 @@ namespace dp {
 void check_batches(const Options& options, std::size_t global_batch, std::size_t ranks,
                    bool goes_on);
 
+// How ranks divide a step as the run begins. Throws Error(usage) if --shares does not fit the
+// number of ranks, or leaves a rank without an image. has_other_ranks: the run goes on from a
+// checkpoint of another number of ranks.
+[[nodiscard]] Shares first_shares(const Options& options, std::size_t global_batch,
+                                  std::size_t ranks, bool has_other_ranks);
+
 // Collective. How many images a rank computes at once. ranks_here: of this rank's host.
 [[nodiscard]] std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm,
                                               std::size_t ranks_here, Replica& replica);
@@ -28,6 +34,7 @@ struct PlannedSteps {
   const Options& options;
   std::size_t samples = 0;  // training images
   std::size_t ranks = 1;
+  Shares shares = {};
   std::size_t global_batch = 0;
   std::size_t largest_part = 0;  // images that a rank computes at once; 0: as many as there are
   bool goes_on = false;          // from a checkpoint

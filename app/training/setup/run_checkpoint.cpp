@@ -8,6 +8,7 @@
 #include "app/process/build_info.hpp"
 #include "app/process/rank_main.hpp"
 #include "app/training/setup/run_options.hpp"
+#include "comm/topologies/owner_weights.hpp"
 
 namespace dp {
 namespace {
@@ -69,6 +70,10 @@ void find_checkpoint(RunPlan& plan, Communicator& comm, Device& device, RunCheck
     plan.planned_ranks = head.number("planned_ranks");
     plan.choices.bucket_bytes = head.number("bucket_bytes");
     plan.choices.exchange_path = head.get("exchange_path");
+    // Before links had weights, all owned as much.
+    if (checkpoint.resume->checkpoint.ranks == plan.ranks) {
+      plan.choices.owner_weights = head.has("owner_weights") ? head.get("owner_weights") : "";
+    }
     plan.choices.auto_sends_velocities = head.number("auto_sends_velocities") != 0;
     const Shard& any =
         checkpoint.resume->own.empty() ? *checkpoint.resume->replicated : checkpoint.resume->own[0];
@@ -100,6 +105,7 @@ CheckpointHead head_of(const RunPlan& plan, const RunFacts& facts, const Gradien
   head.set("global_batch", plan.global_batch);
   head.set("bucket_bytes", sync.bucket_bytes());
   head.set("exchange_path", sync.path());
+  head.set("owner_weights", owner_weights_text(plan.owner_weights));
   // Also where the run goes on with another device: velocities are a part of its state.
   head.set("auto_sends_velocities", plan.sends_velocities ? 1 : 0);
   return head;

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "app/options/batch_schedule.hpp"
 #include "app/options/options.hpp"
 #include "app/options/round_schedule.hpp"
 #include "comm/network/link_probe.hpp"
+#include "io/images/shares.hpp"
 #include "io/log/run_choices.hpp"
 #include "net/schedule.hpp"
 
@@ -23,10 +25,14 @@ struct RunPlan {
   std::size_t global_batch = 0;   // before --batch-schedule changes it
   BatchSchedule batches = {};     // the sizes of all epochs
   RoundSchedule rounds = {};
+  Shares shares = {};             // of the ranks, as the run begins
   std::size_t largest_part = 0;   // images that a rank computes at once
   RunChoices choices = {};        // with --autotune FILE.h5, or a checkpoint's
   bool sends_velocities = false;  // what --compress auto does if velocity= is not given
-  LinkProbe link = {};            // zeros if nothing is exchanged, and with --autotune off
+  // By rank, how much of each bucket it owns, with direct (owner_weights.hpp); empty: all alike.
+  std::vector<std::uint32_t> owner_weights = {};
+  std::vector<double> own_link_bytes_per_s = {};  // by rank; empty: not told apart
+  LinkProbe link = {};  // zeros if nothing is exchanged, and with --autotune off
   net::ScheduleOptions schedule = {};
 
   // Without an exchange every rank trains its own model.
@@ -34,8 +40,8 @@ struct RunPlan {
   [[nodiscard]] std::uint64_t seed() const { return static_cast<std::uint64_t>(options.seed); }
   // The number of parts in which a rank computes its share of a step with that global batch.
   [[nodiscard]] std::size_t parts_of(std::size_t batch) const {
-    const std::size_t of_all = ranks * largest_part;
-    return std::max(static_cast<std::size_t>(options.accumulate), (batch + of_all - 1) / of_all);
+    const std::size_t of_rank = (shares.most(batch, ranks) + largest_part - 1) / largest_part;
+    return std::max(static_cast<std::size_t>(options.accumulate), of_rank);
   }
   // Evaluation has batches of the size of the run's first parts.
   [[nodiscard]] std::size_t test_batch() const {

@@ -14,6 +14,7 @@
 #include "app/training/setup/initial_values.hpp"
 #include "app/training/setup/run_batches.hpp"
 #include "app/training/setup/run_options.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "io/images/augment.hpp"
 #include "io/images/sampler.hpp"
 #include "kernels/base/error.hpp"
@@ -71,6 +72,8 @@ void plan_batches(RunPlan& plan, const std::optional<ResumePoint>& resume) {
   plan.batches = options.batch_schedule;
   plan.rounds = options.sync_every;
   check_batches(options, plan.global_batch, plan.ranks, resume.has_value());
+  plan.shares = first_shares(options, plan.global_batch, plan.ranks,
+                             resume && resume->checkpoint.ranks != plan.ranks);
 }
 
 // Ranks with different images would train without any error. Their files may also differ in size,
@@ -103,11 +106,30 @@ void agree_on_data(Communicator& comm, const Dataset& data, std::uint64_t hash,
                   rank, comm.hosts()[rank], tell(*odd), tell(usual), folder));
 }
 
-// The measured link, or the one that --throttle makes if that is slower.
-LinkProbe measure_network(Communicator& comm, double throttle_bit_per_s) {
-  LinkProbe link = probe_link(comm);
-  if (throttle_bit_per_s > 0) link.bytes_per_s = std::min(link.bytes_per_s, throttle_bit_per_s / 8);
-  return link;
+// The measured links, or those that --throttle makes if they are slower.
+void measure_network(Communicator& comm, RunPlan& plan) {
+  plan.link = probe_link(comm, &plan.own_link_bytes_per_s);
+  const double most = plan.options.throttle.bit_per_s / 8;
+  if (most <= 0) return;
+  plan.link.bytes_per_s = std::min(plan.link.bytes_per_s, most);
+  for (double& own : plan.own_link_bytes_per_s) own = std::min(own, most);
+}
+
+// Who owns how much of a bucket: as in an earlier run or before the checkpoint, or by the measured
+// links. The same on all ranks.
+void choose_owners(RunPlan& plan) {
+  if (plan.options.topology != "direct") return;
+  if (plan.choices.owner_weights) {
+    plan.owner_weights = parse_owner_weights(*plan.choices.owner_weights);
+    return;
+  }
+  plan.owner_weights = owner_weights(plan.own_link_bytes_per_s);
+}
+
+// Of this rank, if links were told apart.
+double own_link_bytes_per_s(const RunPlan& plan, std::size_t rank) {
+  return plan.own_link_bytes_per_s.empty() ? plan.link.bytes_per_s
+                                           : plan.own_link_bytes_per_s[rank];
 }
 
 // The size of buckets for these tensors: as given, or an earlier run's, or one for the network that
@@ -127,7 +149,8 @@ ExchangePath exchange_path(const RunPlan& plan) {
   return plan.choices.exchange_path == "device" ? ExchangePath::device : ExchangePath::host;
 }
 
-GradientSyncOptions sync_options(const RunPlan& plan, bool is_one_host, RunTrace* trace) {
+GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_one_host,
+                                 RunTrace* trace) {
   const Options& options = plan.options;
   GradientSyncOptions sync;
   sync.compress = options.compress.with_velocities(plan.sends_velocities);
@@ -139,7 +162,7 @@ GradientSyncOptions sync_options(const RunPlan& plan, bool is_one_host, RunTrace
   };
   sync.overlap = options.overlap;
   sync.path = exchange_path(plan);
-  sync.link_bytes_per_s = plan.link.bytes_per_s;
+  sync.link_bytes_per_s = own_link_bytes_per_s(plan, rank);
   sync.link_latency_s = plan.link.latency_s;
   sync.planned_bits = plan.choices.planned_bits;
   sync.reducer.topology = options.topology;
@@ -147,6 +170,7 @@ GradientSyncOptions sync_options(const RunPlan& plan, bool is_one_host, RunTrace
     sync.reducer.window =
         choose_window(plan.link, options.compress.codec, sync.reducer.segment_bytes);
   }
+  sync.reducer.owner_weights = plan.owner_weights;
   sync.reducer.seed = plan.seed();
   sync.reducer.comm_timeout_s = options.comm_timeout_s;
   sync.reducer.stop_wish = &StopNotice::wish();
@@ -155,8 +179,8 @@ GradientSyncOptions sync_options(const RunPlan& plan, bool is_one_host, RunTrace
   return sync;
 }
 
-std::unique_ptr<Replica> make_replica(const RunPlan& plan, bool is_one_host, Device& device,
-                                      const ImageSource& images, RunTrace* trace) {
+std::unique_ptr<Replica> make_replica(const RunPlan& plan, std::size_t rank, bool is_one_host,
+                                      Device& device, const ImageSource& images, RunTrace* trace) {
   const Options& options = plan.options;
   ReplicaOptions replica = {
       .activation_type = activation_type(options),
@@ -172,7 +196,7 @@ std::unique_ptr<Replica> make_replica(const RunPlan& plan, bool is_one_host, Dev
       .exchange = options.exchange,
       .batch_norm_ranks = options.sync_bn ? plan.ranks : 1,
       .rounds = round_options(options, plan.rounds, plan.ranks),
-      .sync = sync_options(plan, is_one_host, trace),
+      .sync = sync_options(plan, rank, is_one_host, trace),
       .trace = trace != nullptr ? trace->loop() : nullptr};
   return std::make_unique<Replica>(
       device,
@@ -196,6 +220,7 @@ LoaderOptions train_loader_options(const RunPlan& plan, int rank, const RankMach
                           .rank = static_cast<std::size_t>(rank),
                           .ranks = plan.ranks,
                           .parts = plan.parts_of(plan.global_batch),
+                          .shares = plan.shares,
                           .largest_batch = plan.largest_part,
                           .seed = plan.seed(),
                           .augment = augmentation_rule(plan.options, data.train->shape()),
@@ -256,6 +281,7 @@ std::unique_ptr<Recorder> make_recorder(Run& run, RunSink& progress) {
       .cpu_sends_velocities = auto_sends_velocities(run.plan.options, DeviceKind::cpu),
       .ranks_on_gpu = run.machine.ranks_on_gpu,
       .link = run.plan.link,
+      .owner_weights = run.plan.owner_weights,
       .bucket_bytes = run.replica->sync().bucket_bytes(),
       .data = &run.data,
       .data_hash = run.facts.data_hash,
@@ -312,13 +338,14 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
       plan.choices.auto_sends_velocities.value_or(auto_sends_velocities(options, device.kind()));
   comm.set_activity("the measurement of the network");
   if (options.autotune != "off" && plan.exchanges()) {
-    plan.link = measure_network(comm, options.throttle.bit_per_s);
+    measure_network(comm, plan);
   }
+  choose_owners(plan);
   comm.set_activity("the making of the network");
   together(comm, kDptrainNames, [&] {
     if (options.trace != "none") trace = std::make_unique<RunTrace>(options);
-    replica =
-        make_replica(plan, comm.local_size() == comm.size(), device, *data.train, trace.get());
+    replica = make_replica(plan, static_cast<std::size_t>(comm.rank()),
+                           comm.local_size() == comm.size(), device, *data.train, trace.get());
   });
   plan.largest_part = choose_largest_part(plan, comm, ranks_here, *replica);
   if (purpose == Purpose::training) {

@@ -21,6 +21,7 @@ bool has_single_image(const ImageDivision& division, const DividedBatch& batch, 
                            .rank = rank,
                            .ranks = division.ranks,
                            .parts = batch.parts,
+                           .shares = division.shares,
                            .seed = 0,
                            .order = SampleOrder::in_order});
     for (std::size_t part = 0; part < batch.parts; ++part) {
@@ -138,6 +139,7 @@ std::string remedies_text(const SingleImages& found, const ImageDivision& divisi
   if (can.goes_on) {
     ImageDivision fewer = division;
     const Where wanted = is_always ? Where::in_some_steps : Where::nowhere;
+    fewer.shares = {};  // with which other ranks go on
     while (--fewer.ranks > 0) {
       if (single_images_in(fewer) <= wanted) return "fewer ranks";
     }

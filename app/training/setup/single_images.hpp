@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "io/images/shares.hpp"
+
 namespace dp {
 
 // How a run divides its images. Batch normalisation takes the images of a rank's part of a step,
@@ -18,6 +20,7 @@ struct ImageDivision {
   };
   std::size_t samples = 0;  // training images
   std::size_t ranks = 1;
+  Shares shares = {};
   bool sync_bn = false;
   std::vector<Batch> batches = {};  // those that occur
 };

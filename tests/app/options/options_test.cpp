@@ -528,10 +528,10 @@ TEST(Options, RoundsRefuseWhatNeedsEveryStep) {
                                              {"--sync-every", "4", "--sync-bn", "on"},
                                              {"--sync-every", "4:from=9", "--epochs", "8"},
                                              {"--sync-every", "4:outer-momentum=1"},
-                                             {"--sync-every", "4", "--sync-delay", "4"},
-                                             {"--sync-every", "1", "--sync-delay", "1"},
-                                             {"--sync-delay", "1"},
-                                             {"--sync-every", "auto", "--sync-delay", "1"},
+                                             {"--sync-every", "4:delay=4"},
+                                             {"--sync-every", "1:delay=1"},
+                                             {"--sync-every", "off:delay=1"},
+                                             {"--sync-every", "auto:delay=1"},
                                              {"--sync-every", "off:outer-lr=0.7"}}) {
     EXPECT_THROW(parse(wrong), Error) << wrong[0] << wrong[1];
   }

@@ -44,12 +44,12 @@ TEST(RunWarnings, NameWhatALinkAndAResidualDoToTheRate) {
             "auto:min=0.05 at the price of accuracy");
   const ExchangeWindow round = {.when = "in 3 % of a round's time",
                                 .is_by_bucket = false,
-                                .remedy = "longer rounds (--sync-every) or --sync-delay",
+                                .remedy = "longer rounds or a delay= (--sync-every)",
                                 .may_send_less = false};
   EXPECT_EQ(floor_clash(rate, limits, buckets, round),
             "rank 0's link carries 100 kB/s, which hides 0.03 bits a value in 3 % of a round's "
             "time. The least, min=0.1, is sent, and training waits for the rest: try longer rounds "
-            "(--sync-every) or --sync-delay");
+            "or a delay= (--sync-every)");
   // Another rank's link is the slowest; rank 0 does not know where it gets late.
   rate.hidden_bits = 1.0;
   EXPECT_EQ(floor_clash(rate, limits, buckets),

@@ -103,6 +103,41 @@ TEST(Loader, TheNumberOfThreadsAndBuffersChangesNothing) {
   }
 }
 
+// In the middle of an epoch, with more images than before, too. Nothing is lost or seen twice.
+TEST(Loader, SharesChangeFromTheNextBatchOn) {
+  for (const std::size_t threads : {1u, 3u}) {
+    for (const std::size_t parts : {1u, 2u}) {
+      const LoaderOptions options{
+          .global_batch = 20, .rank = 1, .ranks = 3, .parts = parts, .seed = 9, .threads = threads};
+      Loader loader(images(), options);
+      Sampler sampler(
+          {.samples = 203, .global_batch = 20, .rank = 1, .ranks = 3, .parts = parts, .seed = 9});
+      const std::vector<Shares> changes = {Shares({1, 5, 1}), Shares({9, 1, 9}), Shares()};
+      for (const std::uint64_t epoch : {0u, 1u}) {
+        sampler.start_epoch(epoch);
+        loader.start_epoch(epoch);
+        for (std::size_t step = 0; step < loader.steps(); ++step) {
+          for (std::size_t part = 0; part < parts; ++part) {
+            const Batch& batch = loader.next();
+            const StepImages its = sampler.images(step, part);
+            ASSERT_EQ(batch.samples, its.count) << "step " << step;
+            EXPECT_EQ(batch.first_image, its.first);
+            EXPECT_EQ(batch.image_stride, its.stride);
+            for (std::size_t k = 0; k < its.count; ++k) {
+              EXPECT_EQ(batch.labels[k], images().label(sampler.sample(step, k, part)));
+            }
+          }
+          if (step % 3 == 1) {
+            const Shares& next = changes[(step / 3) % changes.size()];
+            sampler.set_shares(next);
+            loader.set_shares(next);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Several threads fill one batch; of two that fail, the earlier image's failure is told.
 TEST(Loader, ThreadsShareABatch) {
   LoaderOptions options{.global_batch = 100, .seed = 2};

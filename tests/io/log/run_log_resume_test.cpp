@@ -26,6 +26,7 @@ void append_epoch(RunLog& log, std::int64_t epoch) {
   log.append(std::span(ranks));
   log.append(BucketRow{.epoch = epoch, .codec = 1, .topology = 0});
   log.append(TensorRow{.epoch = epoch, .tensor = 7, .longest_wait = 1});
+  log.append(ShareRow{.step = 10 * epoch + 7, .images = 5});
   log.save();
 }
 
@@ -66,6 +67,7 @@ TEST(RunLogResume, RowsAfterTheCheckpointAreCutAndASessionIsAdded) {
     log.set_attribute("/", "link_bytes_per_s", 1e6);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) append_epoch(log, epoch);
     for (std::int64_t step = 21; step <= 29; ++step) log.append(StepRow{.step = step, .epoch = 2});
+    log.append(ShareRow{.step = 28});
     image = log.image();  // also has what is not saved
     append_epoch(log, 2);
     append_epoch(log, 3);
@@ -81,6 +83,8 @@ TEST(RunLogResume, RowsAfterTheCheckpointAreCutAndASessionIsAdded) {
   EXPECT_EQ(read_table(path, "ranks").rows.size(), 4u);
   EXPECT_EQ(read_table(path, "buckets").rows.size(), 2u);
   EXPECT_EQ(read_table(path, "tensors").rows.size(), 2u);
+  // Those from step 27 on were decided before the checkpoint.
+  EXPECT_EQ(read_table(path, "shares").rows.size(), 2u);
   const ReadTable steps = read_table(path, "steps");
   ASSERT_EQ(steps.rows.size(), 25u);
   EXPECT_EQ(steps.at(24, "step"), 25);
@@ -101,11 +105,12 @@ TEST(RunLogResume, RowsAfterTheCheckpointAreCutAndASessionIsAdded) {
   EXPECT_EQ(read_numbers(path, "finished"), std::vector<double>{1});
 }
 
-// An earlier dptrain wrote no table of tensors.
+// Earlier versions of dptrain wrote no tables of tensors and of shares.
 TEST(RunLogResume, ALogWithoutALaterTableGoesOn) {
   const TempFolder folder;
   const std::string path = folder / "log.h5";
-  for (const bool has_steps : {false, true}) {
+  bool is_first = true;
+  for (const bool has_steps : {false, true, true}) {
     RunInfo info = example_info();
     info.has_steps = has_steps;
     std::vector<std::byte> image;
@@ -117,16 +122,20 @@ TEST(RunLogResume, ALogWithoutALaterTableGoesOn) {
     }
     {
       LogContents contents = read_log_image(image, empty_log_tables());
-      contents.tables.erase(contents.tables.begin() + LogTable::kTensors);
+      const auto first = contents.tables.begin() + LogTable::kTensors;
+      contents.tables.erase(first, first + (is_first ? 1 : 2));
+      is_first = false;
       const LogImage earlier(contents);
       image.assign(earlier.bytes().begin(), earlier.bytes().end());
     }
     info.first_epoch = info.first_step = 1;
     RunLog log = RunLog::resume(path, image, info);
     log.append(TensorRow{.epoch = 1, .tensor = 3});
+    log.append(ShareRow{.step = 2});
     if (has_steps) log.append(StepRow{.step = 2});
     log.close(true);
     EXPECT_EQ(read_table(path, "tensors").rows.size(), 1u);
+    EXPECT_EQ(read_table(path, "shares").rows.size(), 1u);
     EXPECT_EQ(read_table(path, "epochs").rows.size(), 1u);
     if (has_steps) {
       EXPECT_EQ(read_table(path, "steps").rows.size(), 2u);

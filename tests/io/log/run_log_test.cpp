@@ -39,6 +39,7 @@ const std::string kBucketFields =
     "relative_error residual_norm delivered_relative_error saturation residual_growth residual_age";
 const std::string kSessionFields = "start first_epoch first_step world_size";
 const std::string kTensorFields = "epoch tensor elements waiting longest_wait";
+const std::string kShareFields = "step rank images compute_s step_s fixed_s image_s";
 const std::string kStepFields =
     "step epoch train_loss step_s compute_s comm_s exposed_comm_s learning_rate data_s forward_s "
     "backward_s optimizer_s other_s encode_s wire_s decode_s peer_wait_s sent_bytes received_bytes "
@@ -72,6 +73,7 @@ TEST(RunLog, ColumnsAreTheSpecifications) {
   EXPECT_EQ(read_table(folder / "log.h5", "buckets").fields, kBucketFields);
   EXPECT_EQ(read_table(folder / "log.h5", "sessions").fields, kSessionFields);
   EXPECT_EQ(read_table(folder / "log.h5", "tensors").fields, kTensorFields);
+  EXPECT_EQ(read_table(folder / "log.h5", "shares").fields, kShareFields);
   EXPECT_EQ(read_table(folder / "log.h5", "steps").fields, kStepFields);
 }
 
@@ -124,6 +126,13 @@ TEST(RunLog, EveryValueIsInItsColumn) {
                      .wished_bits = 0.25,
                      .binding_bucket = 5});
   log.append(TensorRow{.epoch = 1, .tensor = 2, .elements = 3, .waiting = 4, .longest_wait = 5});
+  log.append(ShareRow{.step = 9,
+                      .rank = 1,
+                      .images = 40,
+                      .compute_s = 0.5,
+                      .step_s = 0.75,
+                      .fixed_s = 0.25,
+                      .image_s = 0.125});
   log.append(std::span<const RankRow>());
   log.save();
 
@@ -155,6 +164,8 @@ TEST(RunLog, EveryValueIsInItsColumn) {
       (std::vector<std::vector<double>>{{1, 2, 3, 1, 0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}}));
   EXPECT_EQ(read_table(folder / "log.h5", "tensors").rows,
             (std::vector<std::vector<double>>{{1, 2, 3, 4, 5}}));
+  EXPECT_EQ(read_table(folder / "log.h5", "shares").rows,
+            (std::vector<std::vector<double>>{{9, 1, 40, 0.5, 0.75, 0.25, 0.125}}));
   const std::vector<double> step = read_table(folder / "log.h5", "steps").rows.at(0);
   EXPECT_EQ(std::vector<double>(step.begin(), step.begin() + 6),
             (std::vector<double>{7, 1, 2.5, 3, 4, 0}));

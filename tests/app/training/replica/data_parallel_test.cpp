@@ -114,11 +114,13 @@ struct ParallelCase {
   ExchangePath path = ExchangePath::host;
   bool has_norm = false;
   std::string topology = "ring";
+  bool has_shares = false;  // uneven ones, which change
 };
 
 void PrintTo(const ParallelCase& c, std::ostream* out) {
   *out << (c.path == ExchangePath::host ? "host" : "device") << ", " << c.topology
-       << (c.has_norm ? ", statistics of all ranks" : "");
+       << (c.has_norm ? ", statistics of all ranks" : "")
+       << (c.has_shares ? ", uneven shares" : "");
 }
 
 class DataParallel : public testing::TestWithParam<ParallelCase> {};
@@ -132,6 +134,13 @@ double relative_difference(std::span<const float> a, std::span<const float> b) {
     norm += static_cast<double>(b[i]) * static_cast<double>(b[i]);
   }
   return std::sqrt(difference / norm);
+}
+
+// Other ones after each step; with some, a rank has no image.
+Shares shares_of(std::uint64_t step, std::size_t ranks) {
+  std::vector<std::uint64_t> weights;
+  for (std::size_t r = 0; r < ranks; ++r) weights.push_back(1 + (r + step) % 3 * 4);
+  return Shares(std::move(weights));
 }
 
 TEST_P(DataParallel, RanksTogetherAreOneRank) {
@@ -160,7 +169,9 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
     loading.allocate = [&](std::size_t bytes) { return device->allocate_host(bytes); };
   }
   Loader loader(set, loading);
-  for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
+  // Other sizes are prepared when they come, but not where a GPU gathers values of all ranks.
+  const bool has_all = setting.has_shares && setting.has_norm && is_gpu;
+  for (std::size_t n = 1; n <= (has_all ? kGlobalBatch : loader.largest_batch()); ++n) {
     replica.prepare(n, net::Mode::training);
   }
   replica.plan_exchange();
@@ -180,9 +191,12 @@ TEST_P(DataParallel, RanksTogetherAreOneRank) {
       const std::vector<float> alone_gradients(whole.begin(), whole.end());
       alone.update();
 
-      replica.load(loader.next());
+      const Batch& batch = loader.next();
+      replica.prepare(batch.samples, net::Mode::training);
+      replica.load(batch);
       replica.compute(step);
       replica.await_loaded();
+      if (setting.has_shares) loader.set_shares(shares_of(step, ranks));
       EXPECT_TRUE(replica.await_sums(0.0).finite);
       if (step == 0) {
         // The same parameters on both sides: only the order of additions differs, a few units in
@@ -288,11 +302,15 @@ INSTANTIATE_TEST_SUITE_P(Paths, DataParallel,
                                          ParallelCase{ExchangePath::host, true, "direct"},
                                          ParallelCase{ExchangePath::host, true, "tree"},
                                          ParallelCase{ExchangePath::host, true, "hierarchical"},
-                                         ParallelCase{ExchangePath::host, true, "ps"}),
+                                         ParallelCase{ExchangePath::host, true, "ps"},
+                                         ParallelCase{ExchangePath::host, false, "ring", true},
+                                         ParallelCase{ExchangePath::device, false, "ring", true},
+                                         ParallelCase{ExchangePath::host, true, "direct", true}),
                          [](const auto& row) {
                            const ParallelCase& c = row.param;
                            return std::string(c.path == ExchangePath::host ? "host" : "device") +
-                                  (c.has_norm ? "_norm_" + c.topology : "");
+                                  (c.has_norm ? "_norm_" + c.topology : "") +
+                                  (c.has_shares ? "_shares" : "");
                          });
 
 // The batches of P ranks, computed by one rank in P parts. With two ranks both add the same two

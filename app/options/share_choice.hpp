@@ -1,0 +1,35 @@
+// How the ranks divide a step's images (--shares).
+//
+//   even         every rank computes as many images
+//   auto         machines that compute faster get more images, as measured while training
+//     :min=N     no rank gets fewer than N images in a step
+//   A:B:C...     a weight for each rank: 3:1 gives rank 0 three quarters
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dp {
+
+struct ShareChoice {
+  enum class Kind { even, automatic, weights };
+
+  Kind kind = Kind::even;
+  std::vector<std::uint64_t> weights = {};  // by rank, of Kind::weights
+  std::size_t least = 8;                    // images, of Kind::automatic
+  std::string given = "even";               // its text
+
+  [[nodiscard]] bool is_auto() const { return kind == Kind::automatic; }
+};
+
+inline constexpr const char* kShareChoices =
+    "even, auto, auto:min=N (N from 1 to 65536) or A:B:C... (a weight from 1 to 1000000 for each "
+    "rank)";
+
+// Throws Error(usage).
+[[nodiscard]] ShareChoice parse_share_choice(std::string_view text);
+
+}  // namespace dp

@@ -1,0 +1,241 @@
+#include "app/training/share_plan.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "app/options/options_values.hpp"
+#include "app/process/run_status.hpp"
+#include "io/files/text_table.hpp"
+#include "kernels/base/error.hpp"
+#include "kernels/host_memory.hpp"
+
+namespace dp {
+namespace {
+
+// Steps between two decisions; machines that are very uneven show it sooner. Of these, the first
+// ones after a change are not counted: they were divided as before, or make the plans of new sizes.
+// A GPU's times are known a step later.
+constexpr std::uint64_t kInterval = 8, kFirstInterval = 4, kUncounted = 3;
+// Of the memory that is free once the run is set up, for the activations of larger shares.
+constexpr double kMemoryShare = 0.7;
+
+constexpr const char* kSharesEntry = "shares";
+
+// The mean of the middle half: a step that something else has held up does not count.
+double middle_mean(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t cut = values.size() / 4;
+  const std::span<const double> middle =
+      std::span<const double>(values).subspan(cut, values.size() - 2 * cut);
+  return std::accumulate(middle.begin(), middle.end(), 0.0) / static_cast<double>(middle.size());
+}
+
+// Ranks on the processors of one host, or on one GPU, have equal names.
+std::vector<std::size_t> machines_of(Communicator& comm, const Device& device) {
+  std::string name = comm.host();
+  if (device.kind() == DeviceKind::cuda) {
+    name += fmt::format(" GPU {}", comm.local_rank() % std::max(count_gpus(), 1));
+  }
+  const std::vector<std::string> names = comm.gather(name);
+  std::map<std::string, std::size_t> numbers;
+  std::vector<std::size_t> machines;
+  for (const std::string& each : names) {
+    machines.push_back(numbers.try_emplace(each, numbers.size()).first->second);
+  }
+  return machines;
+}
+
+// The images of one part for which a rank has memory.
+std::size_t images_in_memory(Run& run) {
+  net::Network& network = run.replica->network();
+  const std::size_t one = network.planned_bytes(1);
+  if (one == 0) return 0;
+  const bool is_gpu = run.machine.device->kind() == DeviceKind::cuda;
+  const std::size_t sharers =
+      is_gpu ? run.machine.ranks_on_gpu : static_cast<std::size_t>(run.machine.share.ranks_on_host);
+  const std::size_t free =
+      is_gpu ? run.machine.device->free_bytes() / sharers : free_host_memory(sharers).bytes;
+  const double bytes =
+      static_cast<double>(network.arena_bytes()) + kMemoryShare * static_cast<double>(free);
+  return static_cast<std::size_t>(bytes / static_cast<double>(one));
+}
+
+Shares shares_of(const std::vector<std::size_t>& images) {
+  const auto [least, most] = std::ranges::minmax(images);
+  if (most - least <= 1) return {};  // what even shares are, too
+  return Shares(std::vector<std::uint64_t>(images.begin(), images.end()));
+}
+
+}  // namespace
+
+SharePlan::SharePlan(Run& run) : run_(run), shares_(run.plan.shares) {
+  if (!measures()) return;
+  std::vector<std::size_t> machines;
+  run.replica->sync().reducer().run(
+      [&](Communicator& comm) { machines = machines_of(comm, *run.machine.device); });
+  if (!run.plan.choices.shares.empty()) {
+    for (const RunChoices::ShareChange& change : run.plan.choices.shares) {
+      replayed_.push_back({change.step, Shares(change.weights)});
+    }
+    return;
+  }
+  most_images_ = images_in_memory(run);
+  if (run.comm.rank() == 0) control_.emplace(std::move(machines), run.plan.options.shares.least);
+  begin_interval(0);
+}
+
+// A GPU whose layers gather values of all ranks must have the plans of all sizes before the first
+// step (Replica::prepare).
+bool SharePlan::measures() const {
+  const Options& options = run_.plan.options;
+  const bool is_gpu = run_.machine.device->kind() == DeviceKind::cuda;
+  return options.measures_shares() && !(is_gpu && options.sync_bn);
+}
+
+void SharePlan::begin_interval(std::uint64_t steps) {
+  if (!measures() || !replayed_.empty()) return;
+  interval_begin_ = steps + kUncounted;
+  interval_end_ = interval_begin_ + (steps == 0 ? kFirstInterval : kInterval);
+  compute_s_.clear();
+  step_s_.clear();
+}
+
+void SharePlan::record_first() {
+  const Options& options = run_.plan.options;
+  const bool is_told = options.measures_shares() || !shares_.is_even();
+  if (!is_told || run_.comm.rank() != 0) return;
+  std::vector<ShareRow> rows;
+  for (std::size_t r = 0; r < run_.plan.ranks; ++r) {
+    const std::size_t images = shares_.count(run_.plan.global_batch, r, run_.plan.ranks);
+    rows.push_back({.step = 1,
+                    .rank = static_cast<std::int64_t>(r),
+                    .images = static_cast<std::int64_t>(images)});
+  }
+  run_.recorder->record_shares(rows, {});
+}
+
+std::string SharePlan::images_text(std::size_t global_batch) const {
+  std::vector<std::size_t> images;
+  for (std::size_t r = 0; r < run_.plan.ranks; ++r) {
+    images.push_back(shares_.count(global_batch, r, run_.plan.ranks));
+  }
+  return fmt::format("{}", fmt::join(images, " "));
+}
+
+void SharePlan::set(const Shares& shares) {
+  shares_ = shares;
+  run_.train_loader->set_shares(shares);
+  run_.test_loader->set_shares(shares);
+}
+
+void SharePlan::before_load(std::uint64_t step) {
+  if (!next_ || step < next_->step) return;
+  set(std::exchange(next_, std::nullopt)->shares);
+  RunStatus::say_images(images_text(run_.plan.global_batch));
+}
+
+bool SharePlan::is_due(std::uint64_t steps) const {
+  return interval_end_ > 0 && steps + 1 >= interval_end_;
+}
+
+ShareMeasurement SharePlan::measured() const {
+  if (compute_s_.empty()) return {};
+  const std::size_t parts = run_.train_loader->parts();
+  return {.compute_s = middle_mean(compute_s_),
+          .step_s = middle_mean(step_s_),
+          .most_images = parts * most_images_};
+}
+
+void SharePlan::end_step(std::uint64_t steps, const LoopTimes& times, std::size_t global_batch) {
+  if (!replayed_.empty()) {
+    const auto it = std::ranges::find(replayed_, steps + 1, &Change::step);
+    if (it != replayed_.end()) next_ = *it;
+    return;
+  }
+  if (interval_end_ == 0) return;
+  if (steps > interval_begin_ && times.step() > 0.0) {
+    compute_s_.push_back(times.data + times.compute());
+    step_s_.push_back(times.step());
+  }
+  if (steps < interval_end_) return;
+  decide(steps, global_batch);
+  begin_interval(next_ ? next_->step : steps - kUncounted);
+}
+
+void SharePlan::decide(std::uint64_t steps, std::size_t global_batch) {
+  const std::size_t ranks = run_.plan.ranks;
+  std::vector<std::size_t> images(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) images[r] = shares_.count(global_batch, r, ranks);
+  const ShareMeasurement mine = measured();
+  std::vector<ShareMeasurement> all;
+  std::optional<ShareControl::Decision> decision;
+  std::string weights;
+  run_.replica->sync().reducer().run([&](Communicator& comm) {
+    all = comm.gather_rows(std::span(&mine, 1));
+    if (control_) decision = control_->decide(all, images);
+    if (decision) weights = fmt::format("{}", fmt::join(decision->images, ":"));
+    comm.broadcast(weights);
+  });
+  if (weights.empty()) return;
+  std::vector<std::size_t> chosen;
+  for (const std::string& number : split_at(weights, ':')) chosen.push_back(std::stoul(number));
+  next_ = Change{steps + 1, shares_of(chosen)};
+  if (!decision) return;
+  std::vector<ShareRow> rows;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const StepModel& model = control_->models()[r];
+    rows.push_back(
+        {.step = static_cast<std::int64_t>(next_->step) + 1,
+         .rank = static_cast<std::int64_t>(r),
+         .images = static_cast<std::int64_t>(next_->shares.count(global_batch, r, ranks)),
+         .compute_s = all[r].compute_s,
+         .step_s = decision->step_s,
+         .fixed_s = model.fixed_s,
+         .image_s = model.image_s});
+  }
+  run_.recorder->record_shares(
+      rows,
+      decision->is_undone
+          ? fmt::format("as before, because steps take {} instead of {}",
+                        format_seconds(decision->step_s), format_seconds(decision->expected_s))
+          : fmt::format("a step took {}, and should take {}", format_seconds(decision->step_s),
+                        format_seconds(decision->expected_s)));
+}
+
+void SharePlan::save(CheckpointHead& head) const {
+  head.set(kSharesEntry, shares_.text());
+  if (next_) head.set("shares_next", fmt::format("{} {}", next_->step, next_->shares.text()));
+}
+
+void SharePlan::restore(const CheckpointHead& head, std::uint64_t steps) {
+  const auto parse = [&](const std::string& text) -> std::optional<Shares> {
+    if (text == "even") return Shares();
+    std::vector<std::uint64_t> weights;
+    for (const std::string& number : split_at(text, ':')) weights.push_back(std::stoull(number));
+    if (weights.size() != run_.plan.ranks) return std::nullopt;
+    return Shares(std::move(weights));
+  };
+  // Weights that the option gives are the run's already.
+  if (run_.plan.options.shares.is_auto() && head.has(kSharesEntry)) {
+    if (const auto shares = parse(head.get(kSharesEntry))) set(*shares);
+    if (head.has("shares_next")) {
+      const std::string text = head.get("shares_next");
+      const std::size_t blank = text.find(' ');
+      if (const auto shares = parse(text.substr(blank + 1))) {
+        next_ = Change{std::stoull(text.substr(0, blank)), *shares};
+      }
+    }
+  }
+  begin_interval(steps);
+}
+
+}  // namespace dp

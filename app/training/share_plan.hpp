@@ -1,0 +1,75 @@
+// The shares of the ranks while a run goes on (--shares): as the option says; with auto as chosen
+// from measured steps (shares/share_control.hpp), or as in an earlier run (--autotune LOG).
+//
+// Rank 0 decides after an interval of steps, and all ranks change together: a decision after step s
+// holds from step s + 2 on, because the batch of step s + 1 may be loaded by then.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/checkpoint/checkpoint_head.hpp"
+#include "app/output/recorder.hpp"
+#include "app/training/replica/replica.hpp"
+#include "app/training/setup/run_setup.hpp"
+#include "app/training/shares/share_control.hpp"
+#include "io/images/loader.hpp"
+#include "io/images/shares.hpp"
+
+namespace dp {
+
+class SharePlan {
+ public:
+  // Collective. `run` outlives this object.
+  explicit SharePlan(Run& run);
+
+  // When a run begins that has not gone on from a checkpoint.
+  void record_first();
+
+  // "44 44 26 14": the ranks' images in a step of that many.
+  [[nodiscard]] std::string images_text(std::size_t global_batch) const;
+
+  // Of the batches that are loaded from now on.
+  [[nodiscard]] const Shares& now() const { return shares_; }
+
+  // Before the batch of that step (of the run, from 0) is loaded, when the loader may have the
+  // memory of the batch before it back.
+  void before_load(std::uint64_t step);
+  // Whether end_step() needs the times of that many steps at once.
+  [[nodiscard]] bool is_due(std::uint64_t steps) const;
+  // Collective, after each step, when `steps` of the run are done. times: of the steps that became
+  // known. global_batch: of the next step.
+  void end_step(std::uint64_t steps, const LoopTimes& times, std::size_t global_batch);
+
+  // A checkpoint has the shares. One of another number of ranks leaves even ones.
+  void save(CheckpointHead& head) const;
+  void restore(const CheckpointHead& head, std::uint64_t steps);
+
+ private:
+  struct Change {
+    std::uint64_t step;  // the first one that is divided so
+    Shares shares;
+  };
+
+  [[nodiscard]] bool measures() const;
+  void set(const Shares& shares);
+  void begin_interval(std::uint64_t steps);
+  void decide(std::uint64_t steps, std::size_t global_batch);
+  [[nodiscard]] ShareMeasurement measured() const;
+
+  Run& run_;
+  Shares shares_;
+  std::optional<Change> next_;
+  std::vector<Change> replayed_;  // of an earlier run, in order
+  // On rank 0, if shares follow measurements.
+  std::optional<ShareControl> control_;
+  std::uint64_t interval_end_ = 0;          // in steps of the run; 0: nothing is measured
+  std::uint64_t interval_begin_ = 0;        // steps before it are not counted
+  std::size_t most_images_ = 0;             // for which this rank has memory
+  std::vector<double> compute_s_, step_s_;  // of the interval's steps
+};
+
+}  // namespace dp

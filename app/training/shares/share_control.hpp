@@ -1,0 +1,86 @@
+// Decides how many images each rank computes, from the times that ranks have measured (--shares
+// auto).
+//
+// Ranks that share a machine (the processors of a host, or a GPU) get equal shares, because what
+// one of them does slows down the others. A machine's model (share_solver.hpp) begins with a guess,
+// and follows what its steps take: two sizes that differ enough give both numbers, otherwise both
+// are scaled.
+// A division is changed if the slowest machine would gain kSureGain of a step, or kLeastGain in two
+// intervals in a row. The next interval is a trial: unless a step has gained a fair part of what
+// was expected, for instance because two hosts are virtual machines on the same processors, the
+// division before comes back, and the next trial waits for twice as many intervals.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "app/training/shares/share_solver.hpp"
+
+namespace dp {
+
+// What a rank has measured in an interval. All ranks have one.
+struct ShareMeasurement {
+  double compute_s = 0;         // of a step, without waiting for other ranks
+  double step_s = 0;            // of a step, with it
+  std::size_t most_images = 0;  // for which the rank has memory
+};
+
+class ShareControl {
+ public:
+  // What a change must gain, as a share of a step's time: in two intervals in a row, or in one.
+  static constexpr double kLeastGain = 0.03, kSureGain = 0.1;
+
+  // machine_of_rank: equal for ranks of one machine, from 0 without gaps. least: images of a rank.
+  ShareControl(std::vector<std::size_t> machine_of_rank, std::size_t least);
+
+  struct Decision {
+    std::vector<std::size_t> images;  // of each rank, of the next intervals
+    bool is_undone = false;           // the trial is over, without success
+    double step_s = 0;                // a step's time so far
+    double expected_s = 0;            // of a step that follows; of one that is undone, what a step
+                                      // took before the trial
+  };
+
+  // After an interval in which all steps had these images. Nothing: they stay.
+  [[nodiscard]] std::optional<Decision> decide(std::span<const ShareMeasurement> measured,
+                                               std::span<const std::size_t> images);
+
+  // By rank, as of the last decide().
+  [[nodiscard]] const std::vector<StepModel>& models() const { return models_; }
+
+ private:
+  struct Machine {
+    StepModel model;
+    double images = 0, seconds = 0;  // the last measurement; 0 images: none
+  };
+  struct Trial {
+    std::vector<std::size_t> before;
+    double step_s, gain_s;
+    std::vector<double> seconds;  // by machine
+  };
+
+  // Return whether a machine's speed has changed.
+  [[nodiscard]] bool learn(std::span<const ShareMeasurement> measured,
+                           std::span<const std::size_t> images);
+  [[nodiscard]] static bool learn_one(Machine& machine, double images, double seconds);
+  [[nodiscard]] std::vector<double> seconds_of_machines() const;
+  [[nodiscard]] bool has_changed_since_failure() const;
+
+  std::vector<std::size_t> machine_of_rank_;
+  std::size_t least_;
+  std::vector<Machine> machines_;
+  std::vector<StepModel> models_;
+  std::vector<double> steps_s_;  // a step's time in the last intervals with this division
+  std::optional<Trial> trial_;
+  bool has_wish_ = false;  // the last interval has shown a gain that was not sure
+  std::size_t pause_ = 0, next_pause_ = kFirstPause;  // intervals without a trial
+  // By machine, the times before the trial that failed, whose division is back.
+  std::vector<double> seconds_at_failure_;
+
+  static constexpr std::size_t kFirstPause = 2, kLongestPause = 128;
+};
+
+}  // namespace dp

@@ -1,0 +1,38 @@
+// Divides the images of a step so that the slowest rank is as quick as possible.
+//
+// A rank's time for n images is modelled as fixed_s + image_s n. The best division minimises the
+// largest time: without bounds all ranks then need the same time T, and
+//     n_r = (T - fixed_s_r) / image_s_r,   sum of n_r = G.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace dp {
+
+struct StepModel {
+  double fixed_s = 0;  // of a step, whatever it computes
+  double image_s = 0;  // of each image; above 0
+
+  [[nodiscard]] double seconds(std::size_t images) const {
+    return fixed_s + image_s * static_cast<double>(images);
+  }
+};
+
+struct ShareBounds {
+  std::size_t least = 1, most = 1;  // images of a rank
+};
+
+// Whole numbers of images, one for each rank, whose sum is `images`. The bounds allow such a
+// division. Deterministic; equal models and bounds get numbers that differ by at most one, the
+// larger ones first.
+[[nodiscard]] std::vector<std::size_t> divide_images(std::size_t images,
+                                                     std::span<const StepModel> models,
+                                                     std::span<const ShareBounds> bounds);
+
+// The time of the slowest rank.
+[[nodiscard]] double slowest_s(std::span<const StepModel> models,
+                               std::span<const std::size_t> images);
+
+}  // namespace dp

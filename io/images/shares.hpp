@@ -1,0 +1,68 @@
+// How the ranks divide the images of a step (--shares).
+//
+// Even shares are interleaved: rank r of P takes images r, r + P, r + 2 P, ... of a step, so that
+// the ranks' counts differ by at most one. Uneven shares are blocks: with the weights w, rank r
+// takes the images from floor(L (w_0 + ... + w_{r-1}) / W) up to the next rank's first one, where L
+// is the number of images in the step and W is the sum of the weights. A step of W images is thus
+// divided exactly by the weights, and every division is exact arithmetic: the same on all machines.
+//
+// A rank computes its share in `parts` (gradient accumulation). Even: part j holds the images that
+// rank j P + r of P x parts ranks would have. Uneven: the block is divided evenly, in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dp {
+
+// Images first, first + stride, ... of a step.
+struct StepImages {
+  std::size_t first = 0, stride = 1, count = 0;
+};
+
+class Shares {
+ public:
+  // The largest weight, so that L x W fits into 64 bits.
+  static constexpr std::uint64_t kMostWeight = 1'000'000'000;
+
+  Shares() = default;  // even, for any number of ranks
+  // A weight for each rank, of which the largest is in 1 to kMostWeight. Equal weights are even
+  // shares.
+  explicit Shares(std::vector<std::uint64_t> weights);
+
+  [[nodiscard]] bool is_even() const { return weights_.empty(); }
+  // Empty if even.
+  [[nodiscard]] std::span<const std::uint64_t> weights() const { return weights_; }
+  // By how much a rank counts in a mean over ranks: its weight, or 1.
+  [[nodiscard]] std::uint64_t weight(std::size_t rank) const {
+    return is_even() ? 1 : weights_[rank];
+  }
+
+  // The images of a rank's part in a step of `images`.
+  [[nodiscard]] StepImages of(std::size_t images, std::size_t rank, std::size_t ranks,
+                              std::size_t part = 0, std::size_t parts = 1) const;
+  // The images of a rank in all its parts.
+  [[nodiscard]] std::size_t count(std::size_t images, std::size_t rank, std::size_t ranks) const;
+  // The most images that a rank has.
+  [[nodiscard]] std::size_t most(std::size_t images, std::size_t ranks) const;
+  [[nodiscard]] std::size_t least(std::size_t images, std::size_t ranks) const;
+
+  // "3:2:1", or "even".
+  [[nodiscard]] std::string text() const;
+
+  friend bool operator==(const Shares&, const Shares&) = default;
+
+ private:
+  // The first image of a rank's block in a step of `images`.
+  [[nodiscard]] std::size_t begin_of(std::size_t images, std::size_t rank) const {
+    return static_cast<std::size_t>(images * before_[rank] / before_.back());
+  }
+
+  std::vector<std::uint64_t> weights_;
+  std::vector<std::uint64_t> before_;  // before_[r]: the sum of the weights of ranks 0 to r - 1
+};
+
+}  // namespace dp
