@@ -56,6 +56,7 @@ class Supervisor {
  private:
   int run_attempts() {
     while (true) {
+      if (attempts_ > 0) read_hosts_again();
       const std::optional<std::vector<dp::RunHost>> hosts = hosts_that_answer();
       if (!hosts) {
         if (!wait_for_hosts()) return stop_code();
@@ -98,7 +99,6 @@ class Supervisor {
       if (!down_since_) down_since_ = report.end;
       // With other hosts the run goes on at once: nothing has failed.
       if (report.is_asked_to_end && report.exit_code == static_cast<int>(dp::ErrorKind::stopped)) {
-        read_hosts_again();
         continue;
       }
       note_progress(report);

@@ -171,7 +171,7 @@ class Attempt {
     if (is_first) {
       // mpirun passes it on to all ranks, and gives them time. A rank that has not begun ends at
       // once. Training may have begun without this program's knowing it yet.
-      session_.send(SIGUSR1);
+      if (!report_.is_asked_to_end) session_.send(SIGUSR1);  // a second one would end it at once
       if (!report_.first_step) terminate_at_ = Clock::now() + kPatienceBeforeTraining;
       return;
     }

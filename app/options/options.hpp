@@ -158,9 +158,11 @@ struct Options {
   // samples.
   [[nodiscard]] std::int64_t global_batch_of(std::int64_t ranks) const;
 
-  // Whether shares follow measurements: ranks that train alone keep even ones.
+  // Whether shares follow measurements. Ranks that train alone keep even ones, and so do those
+  // whose batch changes: a measurement holds for one batch.
   [[nodiscard]] bool measures_shares() const {
-    return shares.is_auto() && exchange && !sync_every.has_rounds();
+    return shares.is_auto() && exchange && !sync_every.has_rounds() &&
+           batch_schedule.kind == BatchSchedule::Kind::fixed;
   }
 
   // The data set that is built in and has defaults of its own.

@@ -19,6 +19,7 @@ struct LoopTimes {
   double optimizer = 0;     // with clipping
   double other = 0;
   double statistics = 0;  // of exposed_comm, within forward and backward: statistics of all ranks
+  int steps = 0;          // of which these are the times
 
   struct Part {
     const char* name;
@@ -53,6 +54,7 @@ struct LoopTimes {
   LoopTimes& operator+=(const LoopTimes& more) {
     for (const Part& part : parts()) this->*part.time += more.*part.time;
     statistics += more.statistics;
+    steps += more.steps;
     return *this;
   }
 };

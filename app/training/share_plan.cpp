@@ -69,10 +69,10 @@ std::size_t images_in_memory(Run& run) {
   return static_cast<std::size_t>(bytes / static_cast<double>(one));
 }
 
-Shares shares_of(const std::vector<std::size_t>& images) {
+Shares shares_of(const std::vector<std::uint64_t>& images) {
   const auto [least, most] = std::ranges::minmax(images);
   if (most - least <= 1) return {};  // what even shares are, too
-  return Shares(std::vector<std::uint64_t>(images.begin(), images.end()));
+  return Shares(images);
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ SharePlan::SharePlan(Run& run) : run_(run), shares_(run.plan.shares) {
       [&](Communicator& comm) { machines = machines_of(comm, *run.machine.device); });
   if (!run.plan.choices.shares.empty()) {
     for (const RunChoices::ShareChange& change : run.plan.choices.shares) {
-      replayed_.push_back({change.step, Shares(change.weights)});
+      replayed_.push_back({change.step, shares_of(change.weights)});
     }
     return;
   }
@@ -163,8 +163,8 @@ void SharePlan::end_step(std::uint64_t steps, const LoopTimes& times, std::size_
   }
   if (interval_end_ == 0) return;
   if (steps > interval_begin_ && times.step() > 0.0) {
-    compute_s_.push_back(times.data + times.compute());
-    step_s_.push_back(times.step());
+    compute_s_.push_back((times.data + times.compute()) / times.steps);
+    step_s_.push_back(times.step() / times.steps);
   }
   if (steps < interval_end_) return;
   decide(steps, global_batch);
@@ -186,8 +186,8 @@ void SharePlan::decide(std::uint64_t steps, std::size_t global_batch) {
     comm.broadcast(weights);
   });
   if (weights.empty()) return;
-  std::vector<std::size_t> chosen;
-  for (const std::string& number : split_at(weights, ':')) chosen.push_back(std::stoul(number));
+  std::vector<std::uint64_t> chosen;
+  for (const std::string& number : split_at(weights, ':')) chosen.push_back(std::stoull(number));
   next_ = Change{steps + 1, shares_of(chosen)};
   if (!decision) return;
   std::vector<ShareRow> rows;
@@ -225,7 +225,7 @@ void SharePlan::restore(const CheckpointHead& head, std::uint64_t steps) {
     return Shares(std::move(weights));
   };
   // Weights that the option gives are the run's already.
-  if (run_.plan.options.shares.is_auto() && head.has(kSharesEntry)) {
+  if (measures() && head.has(kSharesEntry)) {
     if (const auto shares = parse(head.get(kSharesEntry))) set(*shares);
     if (head.has("shares_next")) {
       const std::string text = head.get("shares_next");

@@ -195,10 +195,9 @@ def become(node: str) -> None:
     """Moves this process to a host for good: to its share of the processors, its network, its name and its /sys."""
     if node == "switch":
         return
-    processes = STATE / "cpu" / node / "cgroup.procs"  # in a lab with speeds (speeds.py)
     try:
-        if processes.exists():
-            processes.write_text("0", encoding="ascii")  # stands for this process
+        if (STATE / "cpu").exists():  # in a lab with speeds (speeds.py)
+            (STATE / "cpu" / node / "cgroup.procs").write_text("0", encoding="ascii")  # stands for this process
     except OSError as error:
         raise LabError(f"{node}: its share of the processors cannot be used: {error.strerror}") from error
     for kind, flag in (("net", NEW_NETWORK), ("uts", NEW_HOST_NAME)):

@@ -22,7 +22,7 @@ import signal
 import time
 from typing import NoReturn
 
-from lab.namespaces import die_with_parent
+from lab.namespaces import die_with_parent, holders
 from lab.settings import LabError, Settings
 
 # Of the processors, for all hosts together. The rest is for links and for the kernel's work.
@@ -99,11 +99,23 @@ def remove(folder: pathlib.Path) -> bool:
     return True
 
 
+def _left_behind(root: pathlib.Path) -> list[pathlib.Path]:
+    """Of labs whose end nobody saw. A lab that is being made has no holder, but a program that makes it."""
+    prefix = f"{_PREFIX}{os.getuid()}-"
+    living = holders()
+    found = []
+    for folder in root.glob(f"{prefix}*"):
+        lab, _, maker = folder.name.removeprefix(prefix).rpartition("-")
+        if lab not in living and not pathlib.Path("/proc", maker).exists():
+            found.append(folder)
+    return found
+
+
 def make(settings: Settings) -> pathlib.Path:
     """Makes the cgroups of a lab, outside of it."""
     root, version = _root()
     with contextlib.suppress(OSError):
-        for left in root.glob(f"{_PREFIX}{os.getuid()}-*"):  # of labs whose end nobody saw
+        for left in _left_behind(root):
             remove(left)
     folder = root / f"{_PREFIX}{os.getuid()}-{settings.lab}-{os.getpid()}"
     try:

@@ -49,7 +49,8 @@ std::vector<Row> read_columns(
   return rows;
 }
 
-// Each change has a row for every rank, in order.
+// Each change has a row for every rank, in order. Empty if the run has had other numbers of ranks,
+// too.
 std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_bytes,
                                                  std::size_t ranks) {
   struct Row {
@@ -63,15 +64,19 @@ std::vector<RunChoices::ShareChange> read_shares(hid_t file, std::uint64_t file_
   std::vector<RunChoices::ShareChange> changes;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
+    const std::size_t rank = row.rank == 0 || changes.empty() ? 0 : changes.back().weights.size();
     constexpr std::int64_t kMost = 16'777'216;
-    if (row.step < 1 || row.rank != static_cast<std::int64_t>(i % ranks) || row.images < 0 ||
+    if (row.step < 1 || row.rank != static_cast<std::int64_t>(rank) || row.images < 0 ||
         row.images > kMost || (row.rank > 0 && row.step != rows[i - 1].step)) {
       throw Error(ErrorKind::data, "HDF5: the table /shares is damaged");
     }
     if (row.rank == 0) changes.push_back({static_cast<std::uint64_t>(row.step - 1), {}});
     changes.back().weights.push_back(static_cast<std::uint64_t>(row.images));
   }
-  if (rows.size() % ranks != 0) throw Error(ErrorKind::data, "HDF5: the table /shares is damaged");
+  const auto has_all = [&](const RunChoices::ShareChange& change) {
+    return change.weights.size() == ranks;
+  };
+  if (!std::ranges::all_of(changes, has_all)) return {};
   return changes;
 }
 

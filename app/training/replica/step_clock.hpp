@@ -147,6 +147,7 @@ class StepClock {
     current_.other = before_ - current_.data;
     current_.exposed_comm =
         std::max(0.0, whole - before_ - current_.forward - current_.backward - current_.optimizer);
+    current_.steps = 1;
     known_ += current_;
     if (trace_ != nullptr && !is_cpu()) trace_known(whole, last);
   }

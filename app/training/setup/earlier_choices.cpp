@@ -121,9 +121,14 @@ void agree_on_earlier_choices(const Options& options, Communicator& comm, Device
     earlier = read_run_choices(options.autotune);
     check_rates(earlier, options);
     check_round_steps(earlier, options);
+    if (is_resumed) {  // perhaps with other ranks, whose shares are measured anew
+      if (!earlier.shares.empty() && earlier.shares.front().weights.size() != ranks) {
+        earlier.shares.clear();
+      }
+      return;
+    }
     check_shares(earlier, options, ranks);
     check_owners(earlier, options, ranks);
-    if (is_resumed) return;
     check_fit(earlier, options, device.description(), (batch_at_once + ranks - 1) / ranks);
   });
   comm.broadcast(earlier.round_steps);

@@ -34,12 +34,12 @@ void check_batches(const Options& options, std::size_t global_batch, std::size_t
   }
 }
 
-// A run that goes on with other ranks has no weights for them.
 Shares first_shares(const Options& options, std::size_t global_batch, std::size_t ranks,
-                    bool has_other_ranks) {
+                    bool goes_on) {
   const ShareChoice& choice = options.shares;
-  if (choice.kind != ShareChoice::Kind::weights || has_other_ranks) return {};
+  if (choice.kind != ShareChoice::Kind::weights) return {};
   if (choice.weights.size() != ranks) {
+    if (goes_on) return {};
     throw_error(ErrorKind::usage,
                 "--shares {}: has {} weight{} for {} rank{}; give one for each rank, even or auto",
                 choice.given, choice.weights.size(), choice.weights.size() == 1 ? "" : "s", ranks,

@@ -19,10 +19,10 @@ void check_batches(const Options& options, std::size_t global_batch, std::size_t
                    bool goes_on);
 
 // How ranks divide a step as the run begins. Throws Error(usage) if --shares does not fit the
-// number of ranks, or leaves a rank without an image. has_other_ranks: the run goes on from a
-// checkpoint of another number of ranks.
+// number of ranks, or leaves a rank without an image. A run that goes on from a checkpoint with
+// another number of ranks has even shares.
 [[nodiscard]] Shares first_shares(const Options& options, std::size_t global_batch,
-                                  std::size_t ranks, bool has_other_ranks);
+                                  std::size_t ranks, bool goes_on);
 
 // Collective. How many images a rank computes at once. ranks_here: of this rank's host.
 [[nodiscard]] std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm,

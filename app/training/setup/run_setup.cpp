@@ -72,8 +72,7 @@ void plan_batches(RunPlan& plan, const std::optional<ResumePoint>& resume) {
   plan.batches = options.batch_schedule;
   plan.rounds = options.sync_every;
   check_batches(options, plan.global_batch, plan.ranks, resume.has_value());
-  plan.shares = first_shares(options, plan.global_batch, plan.ranks,
-                             resume && resume->checkpoint.ranks != plan.ranks);
+  plan.shares = first_shares(options, plan.global_batch, plan.ranks, resume.has_value());
 }
 
 // Ranks with different images would train without any error. Their files may also differ in size,
