@@ -97,8 +97,7 @@ SharePlan::SharePlan(Run& run) : run_(run), shares_(run.plan.shares) {
 // step (Replica::prepare).
 bool SharePlan::measures() const {
   const Options& options = run_.plan.options;
-  const bool is_gpu = run_.machine.device->kind() == DeviceKind::cuda;
-  return options.measures_shares() && !(is_gpu && options.sync_bn);
+  return options.measures_shares() && !(run_.machine.has_any_gpu && options.sync_bn);
 }
 
 void SharePlan::begin_interval(std::uint64_t steps) {

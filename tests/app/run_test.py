@@ -895,14 +895,31 @@ def gpu_diverging_run_stops() -> None:
     assert len(losses["on"]) > 9 and np.array_equal(losses["on"], losses["off"], equal_nan=True), losses
 
 
-def mixed_devices_are_refused() -> None:
-    # One rank with a GPU, one without, on cuda_on_cpu.
-    small = ("--limit-train", "64", "--limit-test", "8", "--epochs", "1", "--log", "none", "--autotune", "off")
-    ranks = [word for devices in ("1", "0") for word in
-             (":", "-np", "1", "-x", f"DP_CUDA_ON_CPU_DEVICES={devices}", DPTRAIN, *small)][1:]
-    done = subprocess.run([MPIRUN, *ranks], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 5, (done.returncode, done.stderr)
-    assert done.stderr.count("all ranks of a run need the same kind") == 1, done.stderr
+def mixed_devices() -> None:
+    # A rank on a processor and one on a GPU, on cuda_on_cpu.
+    small = ("--model", "resnet20", "--global-batch", "12", "--limit-train", "40", "--limit-test", "8", "--epochs", "1",
+             "--log-steps", "1")
+
+    def mixed(log: str, *options: str) -> subprocess.CompletedProcess[str]:
+        ranks = [word for device in ("cpu", "cuda") for word in
+                 (":", "-np", "1", DPTRAIN, *small, "--log", log, "--device", device, *options)][1:]
+        return subprocess.run([MPIRUN, *ranks], capture_output=True, text=True, timeout=200)
+
+    for i, options in enumerate((("--compress", "none", "--shares", "3:1"), ("--compress", "auto", "--sync-bn", "on"),
+                                 ("--compress", "ecq:bits=0.35", "--precision", "fp32", "--optimizer", "lars"))):
+        done = mixed(f"{i}.h5", "--autotune", "on", *options)
+        assert done.returncode == 0 and "the replicas stay equal" in done.stderr, done.stderr
+        log = h5py.File(f"{i}.h5", "r")
+        assert list(log["ranks"]["device"]) == [0, 1] and len(set(log["epochs"]["replica_hash"])) == 1
+        keys = [line.split()[0] for line in log["model"].attrs["algorithms"].splitlines()]
+        assert {"conv", "gpu"} <= set(keys), keys
+        again = mixed(f"again{i}.h5", "--autotune", f"{i}.h5", *options)
+        assert again.returncode == 0, again.stderr
+        assert_same_training(log, h5py.File(f"again{i}.h5", "r"))
+    done = mixed("refused.h5", "--optimizer", "muon")
+    assert done.returncode == 5 and done.stderr.count("--optimizer muon: rank 1 ") == 1, done.stderr
+    done = mixed("refused.h5", "--gpu-exchange", "device")
+    assert done.returncode == 2 and done.stderr.count("--gpu-exchange device: ") == 1, done.stderr
 
 
 def png(path: str, seed: int, rows: int = 20) -> None:

@@ -54,7 +54,7 @@ void agree_on_program(Communicator& comm) {
   });
 }
 
-void agree_on_options(Communicator& comm, const Options& options,
+void agree_on_options(Communicator& comm, Options& options,
                       const std::vector<std::string>& arguments, const OptionContext& context) {
   std::string words;
   for (const std::string& argument : arguments) words += argument + '\0';
@@ -73,6 +73,7 @@ void agree_on_options(Communicator& comm, const Options& options,
     const auto here = mine.resolved(), there = options.resolved();
     for (std::size_t i = 0; i < here.size(); ++i) {
       if (here[i].second == there[i].second) continue;
+      if (here[i].first == "device" || here[i].first == "threads") continue;
       const auto shown = [](const std::string& value) { return value.empty() ? "unset" : value; };
       throw_error(ErrorKind::usage,
                   "{} was started with --{} {}, rank 0 with {}: all ranks need the same options",
@@ -81,6 +82,8 @@ void agree_on_options(Communicator& comm, const Options& options,
     if (mine.action != options.action) {
       throw_error(ErrorKind::usage, "{} was started to do something else than rank 0", who);
     }
+    options.device = mine.device;
+    options.threads = mine.threads;
   });
 }
 

@@ -5,7 +5,8 @@
 // All are collective. If ranks differ, all throw the same AgreedError, which names the first rank
 // that differs and how:
 //     program    revision, build, version of MPI                       exit code 2
-//     options    the command line, with what --config and --recipe add   exit code 2
+//     options    the command line, with what --config and --recipe add; --device and --threads
+//                are each rank's own                                      exit code 2
 //     processor  only where an update of the weights depends on it       exit code 5
 #pragma once
 
@@ -20,8 +21,9 @@ namespace dp {
 
 void agree_on_program(Communicator& comm);
 
-// `options` are those of rank 0, which all ranks use; `arguments` is this rank's own command line.
-void agree_on_options(Communicator& comm, const Options& options,
+// `options` are those of rank 0, which all ranks use, except that a rank keeps its own device and
+// threads; `arguments` is this rank's own command line.
+void agree_on_options(Communicator& comm, Options& options,
                       const std::vector<std::string>& arguments, const OptionContext& context);
 
 // Ranks may have different processors and numbers of threads: replicas stay equal, since all use

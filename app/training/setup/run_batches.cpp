@@ -59,14 +59,16 @@ Shares first_shares(const Options& options, std::size_t global_batch, std::size_
 }
 
 // How many images a rank computes at once: the largest batch of the schedule if that fits into
-// memory, else half of it and so on. Rank 0 decides. With --accumulate a part keeps its size.
-std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, std::size_t ranks_here,
+// memory of a rank of each kind of device, else half of it and so on. With --accumulate a part keeps
+// its size.
+std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, const RankMachine& machine,
                                 Replica& replica) {
+  const auto ranks_here = static_cast<std::size_t>(machine.share.ranks_on_host);
   const std::size_t least = plan.shares.most(plan.test_batch(), plan.ranks);
   const std::size_t most = plan.shares.most(plan.batches.all(plan.global_batch).back(), plan.ranks);
   std::size_t part = plan.options.accumulate > 1 ? least : std::max(least, most);
   together_on_hosts(comm, [&] {
-    while (comm.rank() == 0 && part > least) {
+    while (machine.is_first_of_kind && part > least) {
       try {
         replica.network().check_memory(part, ranks_here);
         // A GPU says it when memory is allocated.
@@ -79,7 +81,7 @@ std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, std::si
       }
     }
   });
-  return comm.all_gather(part).front();
+  return std::ranges::min(comm.all_gather(part));
 }
 
 std::vector<std::string> norms_of_single_values(const Options& options, const ImageSource& images) {
@@ -148,10 +150,11 @@ std::string check_single_images(const RunPlan& plan, const ImageSource& images, 
 }
 
 // Plans the exchange, and the network for every batch size that will be used: the full one and the
-// smaller last one, in training and in evaluation. Rank 0 measures algorithms while the others
-// wait, so that nothing disturbs the measurement, and all ranks use its choices.
+// smaller last one, in training and in evaluation. The first rank of each kind of device measures
+// algorithms while the others wait, so that nothing disturbs the measurement, and all ranks use
+// these choices.
 void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset& data,
-                         std::size_t ranks_here, bool goes_on, Replica& replica) {
+                         const RankMachine& machine, bool goes_on, Replica& replica) {
   Device& device = replica.device();
   const auto prepare_size = [&](std::size_t global_batch, net::Mode mode) {
     const bool is_training = mode == net::Mode::training;
@@ -178,21 +181,26 @@ void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset&
     replica.plan_exchange();
   };
   together_on_hosts(comm, [&] {
-    replica.network().check_memory(std::min(plan.largest_part, data.train->count()), ranks_here);
+    replica.network().check_memory(std::min(plan.largest_part, data.train->count()),
+                                   static_cast<std::size_t>(machine.share.ranks_on_host));
   });
   together_on_hosts(comm, [&] {
-    if (comm.rank() != 0) return;
+    if (!machine.is_first_of_kind) return;
     prepare();
     if (plan.options.takes_choices_from_a_log() && !goes_on) {
       check_choices_are_complete(plan.options, plan.choices, device);
     }
   });
-  std::string choices = device.tuning().export_text();
+  // Kinds have keys of their own. A rank that has not measured has an earlier run's choices or none.
+  std::string choices;
+  for (const std::string& of_rank : comm.gather(
+           machine.is_first_of_kind ? device.tuning().export_text() : std::string())) {
+    choices += of_rank;
+  }
   comm.broadcast(choices);
   together_on_hosts(comm, [&] {
-    if (comm.rank() == 0) return;
     device.tuning().import_text(choices);
-    prepare();
+    if (!machine.is_first_of_kind) prepare();
   });
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/training/replica/replica.hpp"
+#include "app/training/setup/run_device.hpp"
 #include "app/training/setup/run_plan.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "io/images/dataset.hpp"
@@ -24,9 +25,9 @@ void check_batches(const Options& options, std::size_t global_batch, std::size_t
 [[nodiscard]] Shares first_shares(const Options& options, std::size_t global_batch,
                                   std::size_t ranks, bool goes_on);
 
-// Collective. How many images a rank computes at once. ranks_here: of this rank's host.
+// Collective. How many images a rank computes at once.
 [[nodiscard]] std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm,
-                                              std::size_t ranks_here, Replica& replica);
+                                              const RankMachine& machine, Replica& replica);
 
 // A run whose steps are looked at. It may be another one than that which looks: a rehearsal has
 // fewer images in a step.
@@ -56,6 +57,6 @@ struct SingleValues {
 
 // Collective. Plans the exchange, and the network for every batch size that will be used.
 void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset& data,
-                         std::size_t ranks_here, bool goes_on, Replica& replica);
+                         const RankMachine& machine, bool goes_on, Replica& replica);
 
 }  // namespace dp

@@ -54,20 +54,12 @@ void choose_device(const Options& options, const Communicator& comm, RankMachine
   }
 }
 
-void agree_on_device(Communicator& comm, const RankMachine& machine) {
-  const std::string mine = machine.device->kind() == DeviceKind::cuda ? "a GPU" : "the CPU";
-  const std::vector<std::string> kinds = comm.gather(mine),
-                                 reasons = comm.gather(machine.why_no_gpu);
-  together(comm, kDptrainNames, [&] {
-    for (std::size_t r = 1; r < kinds.size(); ++r) {  // only rank 0 has the lists
-      if (kinds[r] == kinds[0]) continue;
-      const std::size_t without = kinds[0] == "the CPU" ? 0 : r;
-      throw_error(ErrorKind::device,
-                  "--device auto: rank 0 computes on {}, rank {} on {} (on {}: {}); all ranks of a "
-                  "run need the same kind: use --device cpu, or cuda where every host has one",
-                  kinds[0], r, kinds[r], comm.hosts()[without], reasons[without]);
-    }
-  });
+void compare_devices(Communicator& comm, RankMachine& machine) {
+  const DeviceKind mine = machine.device->kind();
+  const std::vector<DeviceKind> kinds = comm.all_gather(mine);
+  machine.has_any_gpu = std::ranges::count(kinds, DeviceKind::cuda) > 0;
+  machine.has_any_cpu = std::ranges::count(kinds, DeviceKind::cpu) > 0;
+  machine.is_first_of_kind = std::ranges::find(kinds, mine) - kinds.begin() == comm.rank();
 }
 
 }  // namespace
@@ -80,7 +72,7 @@ RankMachine::RankMachine(const Options& options, Communicator& comm) {
   comm.set_activity("the choice of devices");
   share = take_cpu_share(comm, checked_cast<int>(options.threads));
   together_on_hosts(comm, [&] { choose_device(options, comm, *this); });
-  agree_on_device(comm, *this);
+  compare_devices(comm, *this);
   agree_on_processors(comm, options, *device);
 }
 

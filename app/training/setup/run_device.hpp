@@ -19,8 +19,9 @@ namespace dp {
 [[nodiscard]] DataType activation_type(const Options& options);
 
 struct RankMachine {
-  // Collective. A run trains on one kind of device, because kinds differ in the last bits of their
-  // arithmetic. All ranks throw the same AgreedError.
+  // Collective. Ranks may compute on different kinds of devices: gradients differ in their last
+  // bits, but all use the same sums, and updates have the same bits on both kinds. All ranks throw
+  // the same AgreedError.
   RankMachine(const Options& options, Communicator& comm);
 
   CpuShare share;
@@ -28,6 +29,8 @@ struct RankMachine {
   std::unique_ptr<Device> device;
   std::size_t ranks_on_gpu = 1;  // of this host, on the same GPU as this one
   std::string why_no_gpu;        // if --device auto has found no usable GPU
+  bool has_any_gpu = false, has_any_cpu = false;  // some rank computes on one
+  bool is_first_of_kind = false;                  // it measures algorithms for that kind of device
 };
 
 }  // namespace dp

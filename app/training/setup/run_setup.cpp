@@ -309,7 +309,6 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
       machine(options, comm) {
   Device& device = *machine.device;
   const std::optional<ResumePoint>& resume = checkpoint.resume;
-  const auto ranks_here = static_cast<std::size_t>(machine.share.ranks_on_host);
   comm.set_activity("the search for a checkpoint");
   if (options.has_checkpoints()) find_checkpoint(plan, comm, device, checkpoint);
   comm.set_activity("the loading of data");
@@ -333,8 +332,9 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
     agree_on_earlier_choices(options, comm, device, plan.test_batch(), resume.has_value(),
                              plan.choices);
   }
+  const DeviceKind kind = machine.has_any_cpu ? DeviceKind::cpu : DeviceKind::cuda;
   plan.sends_velocities =
-      plan.choices.auto_sends_velocities.value_or(auto_sends_velocities(options, device.kind()));
+      plan.choices.auto_sends_velocities.value_or(auto_sends_velocities(options, kind));
   comm.set_activity("the measurement of the network");
   if (options.autotune != "off" && plan.exchanges()) {
     measure_network(comm, plan);
@@ -346,7 +346,7 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
     replica = make_replica(plan, static_cast<std::size_t>(comm.rank()),
                            comm.local_size() == comm.size(), device, *data.train, trace.get());
   });
-  plan.largest_part = choose_largest_part(plan, comm, ranks_here, *replica);
+  plan.largest_part = choose_largest_part(plan, comm, machine, *replica);
   if (purpose == Purpose::training) {
     together(comm, kDptrainNames, [&] {
       const std::string warning = check_single_images(plan, *data.train, resume.has_value());
@@ -369,7 +369,7 @@ Run::Run(const Options& options, Communicator& communicator, RunSink& progress, 
   }
   replica->reset_averages();
   comm.set_activity("the choice of algorithms");
-  prepare_batch_sizes(plan, comm, data, ranks_here, resume.has_value(), *replica);
+  prepare_batch_sizes(plan, comm, data, machine, resume.has_value(), *replica);
   comm.set_activity("the making of the log");
   recorder = make_recorder(*this, progress);
   comm.set_activity("the start of the exchange");
