@@ -286,8 +286,10 @@ void Builder::resolve_sync_bn() {
   options_.sync_bn = false;
 }
 
+// Shares that follow measured times would differ from run to run, which --autotune off rules out.
 // Ranks that train alone count equally in the mean of their models.
 void Builder::resolve_shares() {
+  if (!is_given("shares") && options_.autotune == "off") options_.shares = ShareChoice::even();
   const bool is_alone = !options_.exchange || options_.sync_every.has_rounds();
   if (options_.shares.kind != ShareChoice::Kind::weights || !is_alone) return;
   const std::string other = options_.exchange
@@ -301,7 +303,7 @@ void Builder::resolve_shares() {
         "even, auto (which is even then)",
         options_.shares.given, other);
   }
-  options_.shares = {};
+  options_.shares = ShareChoice::even();
 }
 
 void Builder::resolve_codec_defaults() {

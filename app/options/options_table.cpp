@@ -333,9 +333,9 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         batch_schedule_row(options),
         parsed_row("shares", options.shares, parse_share_choice, "even|auto[:min=N]|A:B:C...",
                    kShareChoices,
-                   "how ranks divide the images of a step: evenly, by measured speed (auto; at "
-                   "least N images a rank, 8 without min=N), or by these weights, one for each "
-                   "rank"),
+                   "how ranks divide the images of a step: by measured speed (auto; at least N "
+                   "images a rank, 8 without min=N), evenly, or by these weights, one for each "
+                   "rank; without this option auto, or even with --autotune off"),
         on_off_row("sync-bn", options.sync_bn,
                    "on: batch normalisation takes mean and deviation over the images of all ranks "
                    "instead of each rank's own, which costs two short messages to every rank for "
@@ -344,8 +344,7 @@ OptionTable option_table(const OptionContext& context, Options& options) {
                   "all random numbers follow from the seed; a run is repeated bit for "
                   "bit if its algorithms are the same, too: give --autotune off to both "
                   "runs (which is not enough with --compress auto, --sync-every auto and --shares "
-                  "auto), or the "
-                  "log of the first to --autotune of the second")},
+                  "auto), or the log of the first to --autotune of the second")},
        "training"},
       {"Optimiser", optimizer_rows(options), "optimizer"},
       {"Learning rate", schedule_rows(options), "lr"},

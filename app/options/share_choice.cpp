@@ -11,10 +11,9 @@ constexpr std::string_view kAuto = "auto", kAutoWithLeast = "auto:min=";
 
 ShareChoice parse_shares(std::string_view text) {
   ShareChoice choice = {.given = std::string(text)};
-  if (text == "even") return choice;
-  if (text == kAuto || text.starts_with(kAutoWithLeast)) {
-    choice.kind = ShareChoice::Kind::automatic;
-    if (text == kAuto) return choice;
+  if (text == "even") return ShareChoice::even();
+  if (text == kAuto) return choice;
+  if (text.starts_with(kAutoWithLeast)) {
     choice.least = checked_cast<std::size_t>(
         parse_whole("", text.substr(kAutoWithLeast.size()), kLeastImages));
     return choice;

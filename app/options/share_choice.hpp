@@ -17,10 +17,12 @@ namespace dp {
 struct ShareChoice {
   enum class Kind { even, automatic, weights };
 
-  Kind kind = Kind::even;
+  Kind kind = Kind::automatic;
   std::vector<std::uint64_t> weights = {};  // by rank, of Kind::weights
   std::size_t least = 8;                    // images, of Kind::automatic
-  std::string given = "even";               // its text
+  std::string given = "auto";               // its text
+
+  static ShareChoice even() { return {.kind = Kind::even, .given = "even"}; }
 
   [[nodiscard]] bool is_auto() const { return kind == Kind::automatic; }
 };

@@ -21,10 +21,12 @@
 namespace dp {
 namespace {
 
-// Steps between two decisions; machines that are very uneven show it sooner. Of these, the first
-// ones after a change are not counted: they were divided as before, or make the plans of new sizes.
-// A GPU's times are known a step later.
-constexpr std::uint64_t kInterval = 8, kFirstInterval = 4, kUncounted = 3;
+// Steps between two decisions; machines that are very uneven show it sooner, and after kCalm
+// intervals without a change decisions are rarer. The first steps after a change are not counted:
+// they were divided as before, or make the plans of new sizes. A GPU's times are known a step
+// later.
+constexpr std::uint64_t kInterval = 8, kFirstInterval = 4, kCalmInterval = 16, kUncounted = 3;
+constexpr std::size_t kCalm = 4;
 // Of the memory that is free once the run is set up, for the activations of larger shares.
 constexpr double kMemoryShare = 0.7;
 
@@ -39,17 +41,16 @@ double middle_mean(std::vector<double> values) {
   return std::accumulate(middle.begin(), middle.end(), 0.0) / static_cast<double>(middle.size());
 }
 
-// Ranks on the processors of one host, or on one GPU, have equal names.
+// The number of each rank's machine, on all ranks: the processors of a host, or a GPU.
 std::vector<std::size_t> machines_of(Communicator& comm, const Device& device) {
-  std::string name = comm.host();
-  if (device.kind() == DeviceKind::cuda) {
-    name += fmt::format(" GPU {}", comm.local_rank() % std::max(count_gpus(), 1));
-  }
-  const std::vector<std::string> names = comm.gather(name);
-  std::map<std::string, std::size_t> numbers;
+  const int gpu =
+      device.kind() == DeviceKind::cuda ? comm.local_rank() % std::max(count_gpus(), 1) : -1;
+  const std::vector<int> gpus = comm.all_gather(gpu);
+  std::map<std::pair<std::string, int>, std::size_t> numbers;
   std::vector<std::size_t> machines;
-  for (const std::string& each : names) {
-    machines.push_back(numbers.try_emplace(each, numbers.size()).first->second);
+  for (std::size_t r = 0; r < gpus.size(); ++r) {
+    const std::pair<std::string, int> machine(comm.hosts()[r], gpus[r]);
+    machines.push_back(numbers.try_emplace(machine, numbers.size()).first->second);
   }
   return machines;
 }
@@ -77,40 +78,41 @@ Shares shares_of(const std::vector<std::uint64_t>& images) {
 
 }  // namespace
 
-SharePlan::SharePlan(Run& run) : run_(run), shares_(run.plan.shares) {
-  if (!measures()) return;
+// A GPU whose layers gather values of all ranks must have the plans of all sizes before the first
+// step (Replica::prepare).
+SharePlan::SharePlan(Run& run)
+    : run_(run),
+      is_auto_(run.plan.options.measures_shares() &&
+               !(run.machine.has_any_gpu && run.plan.options.sync_bn)),
+      shares_(run.plan.shares) {
+  if (!is_auto_) return;
+  for (const RunChoices::ShareChange& change : run.plan.choices.shares) {
+    replayed_.push_back({change.step, shares_of(change.weights)});
+  }
+  if (!replayed_.empty()) return;
   std::vector<std::size_t> machines;
   run.replica->sync().reducer().run(
       [&](Communicator& comm) { machines = machines_of(comm, *run.machine.device); });
-  if (!run.plan.choices.shares.empty()) {
-    for (const RunChoices::ShareChange& change : run.plan.choices.shares) {
-      replayed_.push_back({change.step, shares_of(change.weights)});
-    }
-    return;
-  }
+  // Ranks of one machine share alike.
+  if (std::ranges::max(machines) == 0) return;
   most_images_ = images_in_memory(run);
+  measures_ = true;
   if (run.comm.rank() == 0) control_.emplace(std::move(machines), run.plan.options.shares.least);
   begin_interval(0);
 }
 
-// A GPU whose layers gather values of all ranks must have the plans of all sizes before the first
-// step (Replica::prepare).
-bool SharePlan::measures() const {
-  const Options& options = run_.plan.options;
-  return options.measures_shares() && !(run_.machine.has_any_gpu && options.sync_bn);
-}
-
 void SharePlan::begin_interval(std::uint64_t steps) {
-  if (!measures() || !replayed_.empty()) return;
+  if (!measures_) return;
   interval_begin_ = steps + kUncounted;
-  interval_end_ = interval_begin_ + (steps == 0 ? kFirstInterval : kInterval);
+  interval_end_ = interval_begin_ + (steps == 0        ? kFirstInterval
+                                     : quiet_ >= kCalm ? kCalmInterval
+                                                       : kInterval);
   compute_s_.clear();
   step_s_.clear();
 }
 
 void SharePlan::record_first() {
-  const Options& options = run_.plan.options;
-  const bool is_told = options.measures_shares() || !shares_.is_even();
+  const bool is_told = is_auto_ || !shares_.is_even();
   if (!is_told || run_.comm.rank() != 0) return;
   std::vector<ShareRow> rows;
   for (std::size_t r = 0; r < run_.plan.ranks; ++r) {
@@ -167,6 +169,7 @@ void SharePlan::end_step(std::uint64_t steps, const LoopTimes& times, std::size_
   }
   if (steps < interval_end_) return;
   decide(steps, global_batch);
+  quiet_ = next_ ? 0 : quiet_ + 1;
   begin_interval(next_ ? next_->step : steps - kUncounted);
 }
 
@@ -224,7 +227,7 @@ void SharePlan::restore(const CheckpointHead& head, std::uint64_t steps) {
     return Shares(std::move(weights));
   };
   // Weights that the option gives are the run's already.
-  if (measures() && head.has(kSharesEntry)) {
+  if ((measures_ || !replayed_.empty()) && head.has(kSharesEntry)) {
     if (const auto shares = parse(head.get(kSharesEntry))) set(*shares);
     if (head.has("shares_next")) {
       const std::string text = head.get("shares_next");

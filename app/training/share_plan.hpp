@@ -54,13 +54,13 @@ class SharePlan {
     Shares shares;
   };
 
-  [[nodiscard]] bool measures() const;
   void set(const Shares& shares);
   void begin_interval(std::uint64_t steps);
   void decide(std::uint64_t steps, std::size_t global_batch);
   [[nodiscard]] ShareMeasurement measured() const;
 
   Run& run_;
+  bool is_auto_, measures_ = false;  // auto also repeats, and leaves a single machine alone
   Shares shares_;
   std::optional<Change> next_;
   std::vector<Change> replayed_;  // of an earlier run, in order
@@ -68,6 +68,7 @@ class SharePlan {
   std::optional<ShareControl> control_;
   std::uint64_t interval_end_ = 0;          // in steps of the run; 0: nothing is measured
   std::uint64_t interval_begin_ = 0;        // steps before it are not counted
+  std::size_t quiet_ = 0;                   // intervals without a change
   std::size_t most_images_ = 0;             // for which this rank has memory
   std::vector<double> compute_s_, step_s_;  // of the interval's steps
 };

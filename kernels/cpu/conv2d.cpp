@@ -374,8 +374,8 @@ class CpuConv2d final : public Conv2d {
     return clock_s() - begin;
   }
 
-  // A single thread's own time: a host that shares its processors, or has a quota of them, pauses it
-  // now and then.
+  // A single thread's own time: a host that shares its processors, or has a quota of them, pauses
+  // it now and then.
   [[nodiscard]] double clock_s() const {
     timespec now{};
     ::clock_gettime(device_.threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);

@@ -213,10 +213,10 @@ class CudaConv2d final : public Conv2d {
     return device_.allows_tf32() && desc_.y.type == DataType::f32;
   }
   [[nodiscard]] std::string key(ConvDirection direction) const {
-    return fmt::format("gpu conv {}x{} stride {} {}x{}x{} -> {} {} {}", desc_.kernel.h, desc_.kernel.w,
-                       desc_.stride, desc_.x.shape.h, desc_.x.shape.w, desc_.x.shape.c,
-                       desc_.y.shape.c, allows_tf32() ? "tf32" : dp::name_of(desc_.y.type),
-                       name_of(direction));
+    return fmt::format("gpu conv {}x{} stride {} {}x{}x{} -> {} {} {}", desc_.kernel.h,
+                       desc_.kernel.w, desc_.stride, desc_.x.shape.h, desc_.x.shape.w,
+                       desc_.x.shape.c, desc_.y.shape.c,
+                       allows_tf32() ? "tf32" : dp::name_of(desc_.y.type), name_of(direction));
   }
 
   CudaDevice& device_;

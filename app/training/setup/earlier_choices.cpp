@@ -62,21 +62,12 @@ void check_round_steps(const RunChoices& earlier, const Options& options) {
   }
 }
 
-void check_shares(const RunChoices& earlier, const Options& options, std::size_t ranks) {
-  if (!options.measures_shares()) return;
-  if (earlier.shares.empty()) {
-    throw_error(ErrorKind::usage,
-                "--autotune {}: that log does not say how its ranks shared the images, which "
-                "--shares auto would repeat; use --autotune on, or the log of a run with --shares "
-                "auto",
-                options.autotune);
+// The log of a run whose shares were even throughout need not say so. Nothing else is known for
+// another number of ranks.
+void repeat_shares(RunChoices& earlier, std::size_t ranks) {
+  if (earlier.shares.empty() || earlier.shares.front().weights.size() != ranks) {
+    earlier.shares = {{0, std::vector<std::uint64_t>(ranks, 1)}};
   }
-  const std::size_t then = earlier.shares.front().weights.size();
-  if (then == ranks) return;
-  throw_error(ErrorKind::usage,
-              "--autotune {}: that run had {} rank{}, and this one has {}; --shares auto repeats "
-              "the shares of as many ranks",
-              options.autotune, then, then == 1 ? "" : "s", ranks);
 }
 
 void check_owners(const RunChoices& earlier, const Options& options, std::size_t ranks) {
@@ -121,13 +112,8 @@ void agree_on_earlier_choices(const Options& options, Communicator& comm, Device
     earlier = read_run_choices(options.autotune);
     check_rates(earlier, options);
     check_round_steps(earlier, options);
-    if (is_resumed) {  // perhaps with other ranks, whose shares are measured anew
-      if (!earlier.shares.empty() && earlier.shares.front().weights.size() != ranks) {
-        earlier.shares.clear();
-      }
-      return;
-    }
-    check_shares(earlier, options, ranks);
+    repeat_shares(earlier, ranks);
+    if (is_resumed) return;
     check_owners(earlier, options, ranks);
     check_fit(earlier, options, device.description(), (batch_at_once + ranks - 1) / ranks);
   });

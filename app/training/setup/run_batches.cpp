@@ -59,8 +59,8 @@ Shares first_shares(const Options& options, std::size_t global_batch, std::size_
 }
 
 // How many images a rank computes at once: the largest batch of the schedule if that fits into
-// memory of a rank of each kind of device, else half of it and so on. With --accumulate a part keeps
-// its size.
+// memory of a rank of each kind of device, else half of it and so on. With --accumulate a part
+// keeps its size.
 std::size_t choose_largest_part(const RunPlan& plan, Communicator& comm, const RankMachine& machine,
                                 Replica& replica) {
   const auto ranks_here = static_cast<std::size_t>(machine.share.ranks_on_host);
@@ -191,10 +191,11 @@ void prepare_batch_sizes(const RunPlan& plan, Communicator& comm, const Dataset&
       check_choices_are_complete(plan.options, plan.choices, device);
     }
   });
-  // Kinds have keys of their own. A rank that has not measured has an earlier run's choices or none.
+  // Kinds have keys of their own. A rank that has not measured has an earlier run's choices or
+  // none.
   std::string choices;
-  for (const std::string& of_rank : comm.gather(
-           machine.is_first_of_kind ? device.tuning().export_text() : std::string())) {
+  for (const std::string& of_rank :
+       comm.gather(machine.is_first_of_kind ? device.tuning().export_text() : std::string())) {
     choices += of_rank;
   }
   comm.broadcast(choices);

@@ -27,8 +27,8 @@ struct RankMachine {
   CpuShare share;
   std::optional<DeviceWatch> watch;  // of a GPU; sees the waits of its destructor, too
   std::unique_ptr<Device> device;
-  std::size_t ranks_on_gpu = 1;  // of this host, on the same GPU as this one
-  std::string why_no_gpu;        // if --device auto has found no usable GPU
+  std::size_t ranks_on_gpu = 1;                   // of this host, on the same GPU as this one
+  std::string why_no_gpu;                         // if --device auto has found no usable GPU
   bool has_any_gpu = false, has_any_cpu = false;  // some rank computes on one
   bool is_first_of_kind = false;                  // it measures algorithms for that kind of device
 };
