@@ -134,10 +134,22 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
   return options;
 }
 
-// Rank 0 prints and logs the step that is expected.
-void predict(dp::Run& run) {
-  if (const auto predicted = dp::predict_run(run.plan, run.comm.rank(), run.machine.share,
-                                             *run.replica, *run.train_loader)) {
+// A few steps are computed without being trained. The ranks' shares begin with what they took, and
+// rank 0 prints and logs the step that is expected.
+void rehearse(dp::Run& run, dp::SharePlan& shares) {
+  if (!dp::can_predict(run.plan) && !shares.can_begin()) return;
+  dp::Calibration calibration =
+      dp::rehearse_run(run.machine.share, *run.replica, *run.train_loader);
+  const std::vector<std::size_t> before = shares.images_of(run.plan.global_batch);
+  if (shares.can_begin()) shares.begin(calibration.computes_s());
+  if (!dp::can_predict(run.plan)) return;
+  const std::vector<std::size_t> images = shares.images_of(run.plan.global_batch);
+  std::vector<double> factors;
+  for (std::size_t r = 0; r < images.size(); ++r) {
+    factors.push_back(static_cast<double>(images[r]) / static_cast<double>(before[r]));
+  }
+  if (const auto predicted = dp::predict_run(run.plan, run.comm.rank(), std::move(factors),
+                                             calibration, *run.replica, *run.train_loader)) {
     run.recorder->record_prediction(predicted->step, predicted->bits);
   }
 }
@@ -149,7 +161,7 @@ void train(dp::Communicator& comm, const dp::Options& options) {
     if (comm.rank() == 0) progress->end(exit_code, message);
   };
   try {
-    const std::string missing = dp::Trainer(options, comm, *progress).run(predict);
+    const std::string missing = dp::Trainer(options, comm, *progress).run(rehearse);
     comm.together([&] {
       if (!missing.empty()) throw dp::Error(dp::ErrorKind::data, missing);
     });

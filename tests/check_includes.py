@@ -39,7 +39,7 @@ BELOW = {  # what is below a room inside its folder
         "app/training/shares": (),
         "app/training": ("app/training/setup", "app/training/shares", "app/training/replica", "app/output", "app/checkpoint", "app/options",
                          "app/process"),
-        "app/planning": ("app/training", "app/training/setup", "app/training/replica", "app/output", "app/checkpoint", "app/options", "app/process"),
+        "app/planning": ("app/training", "app/training/setup", "app/training/shares", "app/training/replica", "app/output", "app/checkpoint", "app/options", "app/process"),
         "app/bench": ("app/planning", "app/output", "app/options", "app/process"),
         "app/dptrun": ("app/options", "app/process"),
         "app": ("app/planning", "app/training", "app/training/setup", "app/output", "app/checkpoint", "app/options", "app/process", "app/bench",

@@ -11,6 +11,7 @@
 #include "app/output/gpu_notes.hpp"
 #include "app/output/run_description.hpp"
 #include "comm/mpi/network_interface.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "io/files/shipped_script.hpp"
 #include "io/files/text_table.hpp"
 
@@ -47,12 +48,8 @@ std::string value_of(const Options& options, std::string_view name) {
 
 // "28 % 36 % 36 % 0 % of each bucket, by the ranks' links"
 std::string describe_owners(const RunDescription& run) {
-  const double all = std::accumulate(run.owner_weights.begin(), run.owner_weights.end(), 0.0);
-  std::vector<std::string> shares;
-  for (const std::uint32_t weight : run.owner_weights) {
-    shares.push_back(fmt::format("{:.0f} %", 100 * weight / all));
-  }
-  return fmt::format("{} of each bucket, by the ranks' links", fmt::join(shares, " "));
+  return fmt::format("{} of each bucket, by the ranks' links",
+                     owner_percentages(run.owner_weights));
 }
 
 std::string describe_buckets(const RunDescription& run) {

@@ -12,6 +12,7 @@
 #include "app/output/recorder.hpp"
 #include "app/planning/check_disk.hpp"
 #include "app/planning/check_network.hpp"
+#include "app/planning/plan_choices.hpp"
 #include "app/planning/rehearsal.hpp"
 #include "app/process/build_info.hpp"
 #include "app/process/rank_main.hpp"
@@ -21,6 +22,7 @@
 #include "comm/mpi/clock_offset.hpp"
 #include "comm/mpi/network_interface.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "io/files/text_table.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/host_memory.hpp"
@@ -43,6 +45,7 @@ std::int64_t wall_clock_ns() {
 struct RankFacts {
   double cores = 0, threads = 0, needed_bytes = 0, free_bytes = 0, compute_s = 0;
   double clock_s = 0;  // this rank's minus rank 0's
+  double images = 0;   // of a step
 };
 
 struct Findings {
@@ -67,6 +70,7 @@ Options trial_options(const Options& options, int ranks) {
   trial.batch_schedule = {};
   trial.sync_bn = false;
   trial.sync_every = {};
+  trial.shares = ShareChoice::even();
   trial.autotune = "off";
   trial.log = trial.trace = trial.export_file = trial.checkpoint = trial.tensorboard = "none";
   trial.resume = false;
@@ -75,16 +79,19 @@ Options trial_options(const Options& options, int ranks) {
   return trial;
 }
 
-// Collective: seconds for the images of a rank's step, from a step with fewer; the second of two
-// counts.
-double measure_step(Run& run, double images) {
+// Collective: seconds of each rank for so many images of a step, from a step with fewer; the second
+// of two counts.
+std::vector<double> measure_step(Run& run, double images) {
   const std::size_t ranks = run.plan.ranks;
   const std::size_t all = std::min(run.plan.global_batch, run.data.train->count());
   const double samples = static_cast<double>((all + ranks - 1) / ranks);
   const auto steps =
       rehearse_steps(*run.replica, *run.train_loader, {.steps = 2, .seconds = kMostSeconds});
-  const RehearsedStep& mine = steps.back()[static_cast<std::size_t>(run.comm.rank())];
-  return mine.update_s + mine.backward_end_s * images / samples;
+  std::vector<double> seconds;
+  for (const RehearsedStep& rank : steps.back()) {
+    seconds.push_back(rank.update_s + rank.backward_end_s * images / samples);
+  }
+  return seconds;
 }
 
 // Facts of the short run that the check of the real one needs.
@@ -182,9 +189,9 @@ std::string signed_seconds(double seconds) {
 TextTable rank_table(const Communicator& comm, const std::vector<RankFacts>& all,
                      const std::vector<std::string>& interfaces, Findings& found) {
   TextTable table;
-  table.header = {"rank",          "host", "network",         "threads",
-                  "memory needed", "free", "a step computes", "clock"};
-  table.align = {Align::right, Align::left,  Align::left,  Align::right,
+  table.header = {"rank", "host",   "network",         "threads", "memory needed",
+                  "free", "images", "a step computes", "clock"};
+  table.align = {Align::right, Align::left,  Align::left,  Align::right, Align::right,
                  Align::right, Align::right, Align::right, Align::right};
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const RankFacts& facts = all[rank];
@@ -193,6 +200,7 @@ TextTable rank_table(const Communicator& comm, const std::vector<RankFacts>& all
                           format_number(facts.threads, 0),
                           is_known ? format_bytes(facts.needed_bytes) : "-",
                           facts.free_bytes > 0 ? format_bytes(facts.free_bytes) : "-",
+                          facts.images > 0 ? format_number(facts.images, 0) : "-",
                           facts.compute_s > 0 ? format_seconds(facts.compute_s) : "-",
                           rank == 0 ? "0" : signed_seconds(facts.clock_s)});
     const std::string who = fmt::format("rank {} on host {}", rank, comm.hosts()[rank]);
@@ -231,8 +239,27 @@ struct Measured {
   double checkpoint_bytes = 0;  // of this rank's part
   std::string data, model;
   std::vector<HostPair> pairs;
+  std::vector<std::uint32_t> owner_weights;  // of direct, by rank; empty: all alike
   double one_host_bytes_per_s = 0;
 };
+
+// Collective: the images of this rank in a step, and what it computes for. images: of one part of a
+// step with even shares.
+void divide(Run& run, const Options& options, std::size_t images, Measured& result) {
+  const auto rank = static_cast<std::size_t>(run.comm.rank());
+  const std::size_t batch = images * checked_cast<std::size_t>(options.accumulate);
+  Calibration calibration;
+  std::vector<RehearsedStep>& step = calibration.steps.emplace_back();
+  for (const double part_s : measure_step(run, static_cast<double>(images))) {
+    step.push_back(
+        {.ready_s = {}, .backward_end_s = static_cast<double>(options.accumulate) * part_s});
+  }
+  const std::vector<std::size_t> divided =
+      planned_images(options, calibration, gather_share_facts(run), run.plan.ranks, batch, 1.0);
+  result.mine.images = static_cast<double>(divided.empty() ? batch : divided[rank]);
+  result.mine.compute_s = StepModel::guess(static_cast<double>(batch), step[rank].backward_end_s)
+                              .seconds(divided.empty() ? batch : divided[rank]);
+}
 
 Measured measure(const Options& options, Communicator& comm, Findings& found) {
   Measured result;
@@ -261,8 +288,7 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
         "{} training and {} test images, the same on all ranks (hash {:016x})",
         format_count(static_cast<std::int64_t>(run.data.train->count())),
         format_count(static_cast<std::int64_t>(run.data.test->count())), run.facts.data_hash);
-    result.mine.compute_s =
-        static_cast<double>(options.accumulate) * measure_step(run, static_cast<double>(images));
+    divide(run, options, images, result);
     rehearsed = {.facts = run.facts,
                  .images = run.data.train->count(),
                  .layers = norms_of_single_values(trial, *run.data.train)};
@@ -277,7 +303,12 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
   comm.set_activity("the measurement of the network");
   const bool is_one_host = comm.local_size() == comm.size();
   if (comm.size() > 1 && is_one_host) result.one_host_bytes_per_s = probe_link(comm).bytes_per_s;
-  if (!is_one_host) result.pairs = probe_hosts(comm);
+  if (!is_one_host) {
+    std::vector<double> own_bytes_per_s;
+    static_cast<void>(probe_link(comm, &own_bytes_per_s));
+    result.owner_weights = owner_weights(own_bytes_per_s);
+    result.pairs = probe_hosts(comm);
+  }
   comm.set_activity("the comparison of clocks");
   const ClockReading clock = read_clock_offset(comm, wall_clock_ns);
   result.mine.clock_s = 1e-9 * static_cast<double>(clock.offset_ns);
@@ -315,6 +346,10 @@ int check_run(const Options& options, Communicator& comm) {
     if (!here.data.empty()) std::printf("data: %s\n", here.data.c_str());
     if (!found.resume.empty()) std::printf("%s\n", found.resume.c_str());
     print("ranks", rank_table(comm, all, interfaces, found));
+    if (!here.owner_weights.empty()) {
+      std::printf("owners with direct: %s of each bucket\n",
+                  owner_percentages(here.owner_weights).c_str());
+    }
     for (std::size_t rank = 0; rank < disks.size(); ++rank) {
       if (rank > 0 && disks[rank] == "nothing is written") continue;
       std::printf("disk of rank %zu: %s\n", rank, disks[rank].c_str());

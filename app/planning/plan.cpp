@@ -1,6 +1,7 @@
 #include "app/planning/plan.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +22,7 @@
 #include "comm/rate/compress_choice.hpp"
 #include "comm/rate/rate_budget.hpp"
 #include "comm/topologies/hierarchical.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "io/files/text_table.hpp"
 #include "kernels/base/error.hpp"
 
@@ -33,6 +35,7 @@ CompressChoice rated_choice() { return {.codec = parse_compress("auto").codec}; 
 Options rehearsal_options(const Options& options) {
   Options trial = options;
   trial.exchange = false;
+  trial.shares = ShareChoice::even();
   trial.sync_every = {};
   trial.log = trial.trace = trial.export_file = trial.init = trial.checkpoint = "none";
   trial.tensorboard = "none";
@@ -48,6 +51,7 @@ struct Network {
   NetworkPorts ports;      // by host
   std::vector<int> hosts;  // by rank
   LinkProbe slowest;
+  std::vector<std::uint32_t> owner_weights;  // of direct, by rank; empty: all alike
 };
 
 // The network as it was measured.
@@ -55,13 +59,18 @@ struct MeasuredNetwork {
   LinkProbe ring;      // all ranks send at the same time
   NetworkPorts ports;  // by host
   std::vector<int> hosts;
+  std::vector<std::uint32_t> owner_weights;
 };
 
 MeasuredNetwork measure(Communicator& comm) {
   MeasuredNetwork measured;
   measured.hosts = host_numbers(comm.hosts());
   comm.set_activity("the measurement of the network");
-  if (comm.size() > 1) measured.ring = probe_link(comm);
+  if (comm.size() > 1) {
+    std::vector<double> own_bytes_per_s;
+    measured.ring = probe_link(comm, &own_bytes_per_s);
+    measured.owner_weights = owner_weights(own_bytes_per_s);
+  }
   measured.ports = measure_ports(comm, measured.ring, measured.hosts);
   comm.set_activity("the end of the plan");
   return measured;
@@ -76,7 +85,8 @@ Network as_measured(const MeasuredNetwork& measured) {
                                             format_seconds(measured.ring.latency_s)),
           .ports = measured.ports,
           .hosts = measured.hosts,
-          .slowest = measured.ring};
+          .slowest = measured.ring,
+          .owner_weights = measured.owner_weights};
 }
 
 // Every rank on a host of its own, all links alike.
@@ -127,6 +137,7 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
                       const Network& network, const std::string& topology,
                       const CompressChoice& compress, std::size_t sync_every) {
   StepChoice choice;
+  choice.owner_weights = network.owner_weights;
   choice.limits = compress.limits;
   choice.topology = topology;
   choice.ports = network.ports;
@@ -206,7 +217,18 @@ std::string note_single_values(const Options& options, const TrainingImages& ima
   return found ? found->text : std::string();
 }
 
-void print_plans(const Options& options, const Calibration& calibration,
+// "images of the ranks: 44 44 26 14", and who owns how much where links differ.
+std::string division_text(const std::vector<std::size_t>& images, const Network& network) {
+  std::string text;
+  if (!images.empty()) text += fmt::format("images of the ranks: {}\n", fmt::join(images, " "));
+  if (!network.owner_weights.empty()) {
+    text += fmt::format("owners with direct: {} of each bucket\n",
+                        owner_percentages(network.owner_weights));
+  }
+  return text;
+}
+
+void print_plans(const Options& options, const Calibration& calibration, const ShareFacts& facts,
                  const MeasuredNetwork& measured, const TrainingImages& training) {
   const std::size_t most_of_auto = most_steps_of_auto(options);
   std::vector<std::int64_t> all_ranks = options.plan.ranks, batches = options.plan.batches;
@@ -224,6 +246,13 @@ void print_plans(const Options& options, const Calibration& calibration,
            networks_for(options, measured, static_cast<std::size_t>(ranks))) {
         std::vector<PlanRow> rows, chosen;
         const double factor = static_cast<double>(batch) / images;
+        const std::vector<std::size_t> divided =
+            planned_images(options, calibration, facts, static_cast<std::size_t>(ranks),
+                           static_cast<std::size_t>(batch), factor);
+        std::vector<double> image_factors;
+        for (const std::size_t of_rank : divided) {
+          image_factors.push_back(static_cast<double>(of_rank) / static_cast<double>(batch));
+        }
         std::string hidden;
         for (const std::size_t length : sync_lengths(options)) {
           for (const CompressChoice& compress : codecs_of(options)) {
@@ -232,6 +261,7 @@ void print_plans(const Options& options, const Calibration& calibration,
               StepChoice choice =
                   choice_for(options, calibration, network, topology, compress, length);
               choice.batch_factor = factor;
+              choice.image_factors = image_factors;
               const Prediction predicted = predict_step(calibration, choice);
               rows.push_back(row_of(compress.text, length, choice, predicted));
               const std::size_t steps =
@@ -253,10 +283,12 @@ void print_plans(const Options& options, const Calibration& calibration,
           StepChoice choice =
               choice_for(options, calibration, network, "direct", rated_choice(), 1);
           choice.batch_factor = factor;
+          choice.image_factors = image_factors;
           hidden = hidden_bits(calibration, choice);
         }
-        std::printf("\n%lld rank%s x %lld images, %s\n%s", static_cast<long long>(ranks),
+        std::printf("\n%lld rank%s x %lld images, %s\n%s%s", static_cast<long long>(ranks),
                     ranks == 1 ? "" : "s", static_cast<long long>(batch), network.name.c_str(),
+                    division_text(divided, network).c_str(),
                     format_table(table_of(rows), 2).c_str());
         std::printf("quickest: %s\n", quickest_text(rows).c_str());
         if (!hidden.empty()) std::printf("rate: %s\n", hidden.c_str());
@@ -277,6 +309,7 @@ void plan_run(const Options& options, Communicator& comm) {
   together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options)); });
   Calibration calibration;
   TrainingImages images;
+  ShareFacts facts;
   {
     const Options trial = rehearsal_options(options);
     const std::unique_ptr<RunSink> progress = make_progress(trial);
@@ -289,6 +322,7 @@ void plan_run(const Options& options, Communicator& comm) {
     calibration.steps =
         rehearse_steps(*run.replica, *run.train_loader, {.steps = 8, .seconds = 10.0});
     calibration.cores_per_rank = run.machine.share.cores_per_rank;
+    facts = gather_share_facts(run);
     // Small tensors may have another codec than the rest.
     std::vector<CodecSpec> codecs = {CodecSpec::exact()};
     std::vector<CompressChoice> choices = codecs_of(options);
@@ -321,7 +355,7 @@ void plan_run(const Options& options, Communicator& comm) {
       std::printf("(auto): as seldom as the run would exchange after an epoch at every step\n");
     }
     std::fputs(left_out(options).c_str(), stdout);
-    print_plans(options, calibration, measured, images);
+    print_plans(options, calibration, facts, measured, images);
     std::printf(
         "\naccuracy: not predicted; experiments/README.md has the losses of studies by codec, and "
         "dpreport shows those of your runs\n");

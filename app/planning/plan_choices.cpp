@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 
 #include "app/training/setup/run_options.hpp"
@@ -49,6 +50,39 @@ bool can_be_in_rounds(const CodecSpec& codec) { return !takes_momentum(codec); }
 bool can_run(const CodecSpec& codec, const std::string& topology, std::size_t sync_every) {
   return (sync_every == 1 || can_be_in_rounds(codec)) &&
          (topology != "hierarchical" || !has_rate(codec));
+}
+
+std::vector<std::size_t> planned_images(const Options& options, const Calibration& calibration,
+                                        const ShareFacts& facts, std::size_t ranks,
+                                        std::size_t batch, double factor) {
+  std::vector<std::size_t> images(ranks, batch);
+  if (options.shares.kind == ShareChoice::Kind::weights) {
+    if (options.shares.weights.size() != ranks) return {};
+    const Shares shares(options.shares.weights);
+    if (shares.is_even()) return {};
+    for (std::size_t r = 0; r < ranks; ++r) images[r] = shares.count(ranks * batch, r, ranks);
+    return images;
+  }
+  if (!options.measures_shares() || facts.is_one_machine()) return {};
+  const std::vector<double> computes_s = calibration.computes_s();
+  const std::size_t measured = facts.machines.size();
+  const std::size_t hosts = std::ranges::max(facts.machines) + 1;
+  const auto parts = checked_cast<std::size_t>(options.accumulate);
+  std::vector<std::size_t> machines;
+  std::vector<ShareMeasurement> measurements;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    machines.push_back(facts.machines[r % measured] + r / measured * hosts);
+    measurements.push_back({.compute_s = factor * computes_s[r % measured],
+                            .most_images = parts * facts.most_images[r % measured]});
+  }
+  // Turns that are cut short may leave out a machine.
+  std::map<std::size_t, std::size_t> numbers;
+  for (std::size_t& machine : machines) {
+    machine = numbers.try_emplace(machine, numbers.size()).first->second;
+  }
+  return ShareControl(machines, options.shares.least)
+      .begin(measurements, images)
+      .value_or(std::vector<std::size_t>());
 }
 
 std::string left_out(const Options& options) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "app/options/options.hpp"
+#include "app/planning/prediction.hpp"
+#include "app/training/share_plan.hpp"
 
 namespace dp {
 
@@ -22,6 +24,14 @@ namespace dp {
 [[nodiscard]] bool can_be_in_rounds(const CodecSpec& codec);
 [[nodiscard]] bool can_run(const CodecSpec& codec, const std::string& topology,
                            std::size_t sync_every);
+// By rank, the images of a run's first steps of ranks x batch images, as --shares says or, with
+// auto, as the rehearsed steps do; empty: the same for all. factor: batch over the images of a
+// rehearsed step. Ranks beyond those measured are as these, by turns.
+[[nodiscard]] std::vector<std::size_t> planned_images(const Options& options,
+                                                      const Calibration& calibration,
+                                                      const ShareFacts& facts, std::size_t ranks,
+                                                      std::size_t batch, double factor);
+
 // Says what the table leaves out; empty if nothing. Throws Error(usage) if that is all.
 [[nodiscard]] std::string left_out(const Options& options);
 

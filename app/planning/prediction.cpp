@@ -10,8 +10,10 @@
 #include "app/options/options_values.hpp"
 #include "app/options/round_schedule.hpp"
 #include "app/planning/check_network.hpp"
+#include "app/training/shares/share_solver.hpp"
 #include "comm/mpi/link_model.hpp"
 #include "comm/rate/rate_budget.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "comm/topologies/topology.hpp"
 #include "kernels/base/error.hpp"
 
@@ -36,14 +38,24 @@ CodecFigures mean_of(const std::vector<CodecFigures>& all) {
   return mean;
 }
 
+// By what the rank's computation of a measured step is multiplied.
+double factor_of(const StepChoice& choice, std::size_t rank) {
+  if (choice.image_factors.empty()) return choice.batch_factor;
+  const StepModel model = StepModel::guess(1.0, 1.0);
+  return choice.batch_factor * (model.fixed_s + model.image_s * choice.image_factors[rank]);
+}
+
 // A rank's times for these buckets. Waiting for the batch does not grow with it.
-ComputeTimes times_of(const RehearsedStep& step, const StepChoice& choice) {
+ComputeTimes times_of(const std::vector<RehearsedStep>& measured, std::size_t rank,
+                      const StepChoice& choice) {
+  const RehearsedStep& step = measured[rank % measured.size()];
+  const double factor = factor_of(choice, rank);
   ComputeTimes times;
-  times.backward_end_s = choice.batch_factor * step.backward_end_s;
+  times.backward_end_s = factor * step.backward_end_s;
   for (const Bucket& bucket : choice.buckets) {
     double ready_s = 0.0;
     for (std::size_t t = bucket.first_tensor; t < bucket.end_tensor; ++t) {
-      ready_s = std::max(ready_s, choice.batch_factor * step.ready_s[t]);
+      ready_s = std::max(ready_s, factor * step.ready_s[t]);
     }
     const bool overlaps = choice.overlaps && choice.round_steps == 0.0;
     times.ready_s.push_back(overlaps ? ready_s : times.backward_end_s);
@@ -109,6 +121,15 @@ double goodput_of(const StepChoice& choice, std::size_t rank) {
   return port_bytes_per_s / here * (ranks - 1) / (ranks - here);
 }
 
+// Of what a rank's codec sends, by how many buckets' bytes its port is used.
+double wire_factor_of(const StepChoice& choice, std::size_t rank) {
+  const Topology& topology = find_topology(choice.topology);
+  if (topology.has_owner_weights && !choice.owner_weights.empty()) {
+    return owner_wire_factor(choice.owner_weights, choice.hosts.size(), rank);
+  }
+  return topology.wire_factor(choice.hosts.size(), choice.hosts, rank);
+}
+
 // The choice of auto a few steps after the links have begun to carry so much.
 double steady_bits(const RateBudget& budget, const RateLimits& limits) {
   DenseChoice choice;
@@ -163,6 +184,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.topology = &find_topology(choice.topology);
   setup.ports = choice.ports;
   setup.hosts = choice.hosts;
+  setup.owner_weights = choice.owner_weights;
   setup.window = choice.window;
   setup.buckets_in_flight = choice.buckets_in_flight;
   setup.exact = exact_costs(exact);
@@ -181,7 +203,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   for (const std::vector<RehearsedStep>& step : std::span(calibration.steps).last(count)) {
     std::vector<ComputeTimes>& ranks = steps.emplace_back();
     for (std::size_t rank = 0; rank < choice.hosts.size(); ++rank) {
-      ranks.push_back(times_of(step[rank % step.size()], choice));
+      ranks.push_back(times_of(step, rank, choice));
     }
   }
   StepForecast forecast = simulate_steps(setup, steps);
@@ -203,17 +225,18 @@ double throttled_rate(const RunPlan& plan) {
 
 }  // namespace
 
-double Calibration::compute_s() const {
-  double slowest_s = 0.0;
-  for (std::size_t rank = 0; rank < steps.front().size(); ++rank) {
-    double sum_s = 0.0;
+std::vector<double> Calibration::computes_s() const {
+  std::vector<double> means_s(steps.front().size());
+  for (std::size_t rank = 0; rank < means_s.size(); ++rank) {
     for (const std::vector<RehearsedStep>& step : steps) {
-      sum_s += step[rank].backward_end_s + step[rank].update_s;
+      means_s[rank] +=
+          (step[rank].backward_end_s + step[rank].update_s) / static_cast<double>(steps.size());
     }
-    slowest_s = std::max(slowest_s, sum_s / static_cast<double>(steps.size()));
   }
-  return slowest_s;
+  return means_s;
 }
+
+double Calibration::compute_s() const { return std::ranges::max(computes_s()); }
 
 void measure_codecs(Replica& replica, int rank, const std::vector<CodecSpec>& codecs,
                     bool has_dense, Calibration& calibration) {
@@ -280,7 +303,7 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
     double backward_end_s = 0.0, step_s = 0.0;
     for (BudgetBucket& bucket : buckets) bucket.ready_s = 0.0;
     for (const std::vector<RehearsedStep>& step : calibration.steps) {
-      const ComputeTimes times = times_of(step[rank % step.size()], choice);
+      const ComputeTimes times = times_of(step, rank, choice);
       backward_end_s += times.backward_end_s / count;
       step_s += (times.backward_end_s + times.after_s) / count;
       for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -295,7 +318,7 @@ RateBudget hidden_budget(const Calibration& calibration, const StepChoice& choic
                      .goodput_bytes_per_s = goodput_of(choice, rank),
                      .latency_s = choice.ports.latency_s + AutoRate::kWakeUp_s,
                      .hops = hops,
-                     .wire_factor = topology.wire_factor(ranks, choice.hosts, rank)});
+                     .wire_factor = wire_factor_of(choice, rank)});
     if (own.bits_per_value < least.bits_per_value) least = own;
   }
   return least;
@@ -340,17 +363,23 @@ std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choic
                       most);
 }
 
-std::optional<Prediction> predict_run(const RunPlan& plan, int rank, const CpuShare& share,
-                                      Replica& replica, Loader& images) {
-  if (!plan.exchanges() || plan.link.bytes_per_s == 0.0 || plan.options.sync_bn ||
-      plan.schedule.epochs == 0 || plan.ranks > kMostPredictedRanks) {
-    return std::nullopt;
-  }
+bool can_predict(const RunPlan& plan) {
+  return plan.exchanges() && plan.link.bytes_per_s > 0.0 && !plan.options.sync_bn &&
+         plan.schedule.epochs > 0 && plan.ranks <= kMostPredictedRanks;
+}
+
+Calibration rehearse_run(const CpuShare& share, Replica& replica, Loader& images) {
   Calibration calibration;
   calibration.tensors = replica.tensor_slots();
   calibration.shares_processor = replica.device().kind() == DeviceKind::cpu;
   calibration.cores_per_rank = share.cores_per_rank;
   calibration.steps = rehearse_steps(replica, images, {.steps = 5, .seconds = 2.0});
+  return calibration;
+}
+
+std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
+                                      std::vector<double> image_factors, Calibration& calibration,
+                                      Replica& replica, const Loader& images) {
   StepChoice choice;
   choice.buckets = replica.sync().buckets();
   std::vector<CodecSpec> codecs = {CodecSpec::exact()};
@@ -359,6 +388,8 @@ std::optional<Prediction> predict_run(const RunPlan& plan, int rank, const CpuSh
   measure_codecs(replica, rank, codecs, choice.limits && choice.limits->allows_dense, calibration);
   const Reducer& reducer = replica.sync().reducer();
   choice.topology = plan.options.topology;
+  choice.image_factors = std::move(image_factors);
+  choice.owner_weights = plan.owner_weights;
   choice.hosts.assign(reducer.hosts().begin(), reducer.hosts().end());
   if (plan.options.throttle.bit_per_s == 0) {
     choice.ports = replica.sync().reducer().run(

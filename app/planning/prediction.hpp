@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -34,8 +35,9 @@ struct Calibration {
   bool shares_processor = true;
   double cores_per_rank = 1.0;
 
-  // From the begin of a step to the begin of the next, without an exchange: the slowest rank's
-  // mean.
+  // From the begin of a step to the begin of the next, without an exchange: each rank's mean, and
+  // the slowest rank's.
+  [[nodiscard]] std::vector<double> computes_s() const;
   [[nodiscard]] double compute_s() const;
 };
 
@@ -61,6 +63,10 @@ struct StepChoice {
   std::size_t buckets_in_flight = ReducerOptions().buckets_in_flight;
   bool overlaps = true;
   double batch_factor = 1.0;  // images of a step over those measured
+  // By rank: its images over those of the measured step times batch_factor; empty: 1. A step of
+  // fewer images has a fixed part (StepModel::guess).
+  std::vector<double> image_factors = {};
+  std::vector<std::uint32_t> owner_weights = {};  // of direct, by rank (owner_weights.hpp)
   // The steps between two exchanges, whose forecast is then shared out among them; nothing is sent
   // while backward computes. 0: an exchange at every step.
   double round_steps = 0.0;
@@ -92,14 +98,21 @@ struct Prediction {
 [[nodiscard]] std::size_t chosen_steps(const Calibration& calibration, const StepChoice& choice,
                                        const StepForecast& forecast, std::size_t most);
 
-// Collective, before the first step of a run that has measured its link: what the run's own steps
-// will be like, with its codec (after a warm-up) and its first batch size; with --sync-every auto,
-// until it chooses rounds. On rank 0; nothing on the others, and nothing where the link was not
-// measured, where layers gather floats of all ranks (--sync-bn), and with more ranks than
-// kMostPredictedRanks, which would take long to simulate.
+// Whether a run's own steps can be predicted: its link was measured, layers do not gather floats of
+// all ranks (--sync-bn), and it has no more ranks than kMostPredictedRanks, which would take long
+// to simulate. The same on all ranks.
 inline constexpr std::size_t kMostPredictedRanks = 32;
+[[nodiscard]] bool can_predict(const RunPlan& plan);
+
+// Collective, before the first step of a run: a few steps with its first batch size.
+[[nodiscard]] Calibration rehearse_run(const CpuShare& share, Replica& replica, Loader& images);
+
+// Collective, after it: what the run's own steps will be like, with its codec (after a warm-up);
+// with --sync-every auto, until it chooses rounds. On rank 0; nothing on the others. image_factors:
+// as in StepChoice.
 [[nodiscard]] std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
-                                                    const CpuShare& share, Replica& replica,
-                                                    Loader& images);
+                                                    std::vector<double> image_factors,
+                                                    Calibration& calibration, Replica& replica,
+                                                    const Loader& images);
 
 }  // namespace dp

@@ -78,6 +78,18 @@ Shares shares_of(const std::vector<std::uint64_t>& images) {
 
 }  // namespace
 
+bool ShareFacts::is_one_machine() const { return std::ranges::max(machines) == 0; }
+
+ShareFacts gather_share_facts(Run& run) {
+  ShareFacts facts;
+  const std::size_t most = images_in_memory(run);
+  run.replica->sync().reducer().run([&](Communicator& comm) {
+    facts.machines = machines_of(comm, *run.machine.device);
+    facts.most_images = comm.all_gather(most);
+  });
+  return facts;
+}
+
 // A GPU whose layers gather values of all ranks must have the plans of all sizes before the first
 // step (Replica::prepare).
 SharePlan::SharePlan(Run& run)
@@ -89,16 +101,36 @@ SharePlan::SharePlan(Run& run)
   for (const RunChoices::ShareChange& change : run.plan.choices.shares) {
     replayed_.push_back({change.step, shares_of(change.weights)});
   }
-  if (!replayed_.empty()) return;
-  std::vector<std::size_t> machines;
-  run.replica->sync().reducer().run(
-      [&](Communicator& comm) { machines = machines_of(comm, *run.machine.device); });
-  // Ranks of one machine share alike.
-  if (std::ranges::max(machines) == 0) return;
-  most_images_ = images_in_memory(run);
+  if (!replayed_.empty()) {
+    if (replayed_.front().step == 0) set(replayed_.front().shares);
+    return;
+  }
+  ShareFacts facts = gather_share_facts(run);
+  if (facts.is_one_machine()) return;  // its ranks share alike
+  most_images_ = facts.most_images[static_cast<std::size_t>(run.comm.rank())];
   measures_ = true;
-  if (run.comm.rank() == 0) control_.emplace(std::move(machines), run.plan.options.shares.least);
+  if (run.comm.rank() == 0) {
+    control_.emplace(std::move(facts.machines), run.plan.options.shares.least);
+  }
   begin_interval(0);
+}
+
+// With --sync-bn layers wait for all ranks, so that no step can be rehearsed.
+bool SharePlan::can_begin() const {
+  return measures_ && !run_.checkpoint.resume && !run_.plan.options.sync_bn &&
+         run_.plan.schedule.epochs > 0;
+}
+
+void SharePlan::begin(std::span<const double> compute_s) {
+  const std::vector<std::size_t> images = images_of(run_.plan.global_batch);
+  const ShareMeasurement mine = {.compute_s = compute_s[static_cast<std::size_t>(run_.comm.rank())],
+                                 .most_images = run_.train_loader->parts() * most_images_};
+  const auto first = agree(mine, [&](std::span<const ShareMeasurement> of_ranks) {
+    return control_->begin(of_ranks, images);
+  });
+  if (!first) return;
+  rehearsed_s_.assign(compute_s.begin(), compute_s.end());
+  set(*first);
 }
 
 void SharePlan::begin_interval(std::uint64_t steps) {
@@ -114,22 +146,39 @@ void SharePlan::begin_interval(std::uint64_t steps) {
 void SharePlan::record_first() {
   const bool is_told = is_auto_ || !shares_.is_even();
   if (!is_told || run_.comm.rank() != 0) return;
+  const std::vector<std::size_t> images = images_of(run_.plan.global_batch);
   std::vector<ShareRow> rows;
-  for (std::size_t r = 0; r < run_.plan.ranks; ++r) {
-    const std::size_t images = shares_.count(run_.plan.global_batch, r, run_.plan.ranks);
+  for (std::size_t r = 0; r < images.size(); ++r) {
     rows.push_back({.step = 1,
                     .rank = static_cast<std::int64_t>(r),
-                    .images = static_cast<std::int64_t>(images)});
+                    .images = static_cast<std::int64_t>(images[r])});
   }
-  run_.recorder->record_shares(rows, {});
+  if (rehearsed_s_.empty()) {
+    run_.recorder->record_shares(rows, {});
+    return;
+  }
+  const std::vector<StepModel>& models = control_->models();
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    rows[r].compute_s = rehearsed_s_[r];
+    rows[r].fixed_s = models[r].fixed_s;
+    rows[r].image_s = models[r].image_s;
+  }
+  run_.recorder->record_shares(
+      rows, fmt::format("a rehearsed step computed for {}, and should compute for {}",
+                        format_seconds(std::ranges::max(rehearsed_s_)),
+                        format_seconds(slowest_s(models, images))));
 }
 
-std::string SharePlan::images_text(std::size_t global_batch) const {
+std::vector<std::size_t> SharePlan::images_of(std::size_t global_batch) const {
   std::vector<std::size_t> images;
   for (std::size_t r = 0; r < run_.plan.ranks; ++r) {
     images.push_back(shares_.count(global_batch, r, run_.plan.ranks));
   }
-  return fmt::format("{}", fmt::join(images, " "));
+  return images;
+}
+
+std::string SharePlan::images_text(std::size_t global_batch) const {
+  return fmt::format("{}", fmt::join(images_of(global_batch), " "));
 }
 
 void SharePlan::set(const Shares& shares) {
@@ -173,24 +222,37 @@ void SharePlan::end_step(std::uint64_t steps, const LoopTimes& times, std::size_
   begin_interval(next_ ? next_->step : steps - kUncounted);
 }
 
-void SharePlan::decide(std::uint64_t steps, std::size_t global_batch) {
-  const std::size_t ranks = run_.plan.ranks;
-  std::vector<std::size_t> images(ranks);
-  for (std::size_t r = 0; r < ranks; ++r) images[r] = shares_.count(global_batch, r, ranks);
-  const ShareMeasurement mine = measured();
-  std::vector<ShareMeasurement> all;
-  std::optional<ShareControl::Decision> decision;
+std::optional<Shares> SharePlan::agree(const ShareMeasurement& mine, const Choose& choose) {
   std::string weights;
   run_.replica->sync().reducer().run([&](Communicator& comm) {
-    all = comm.gather_rows(std::span(&mine, 1));
-    if (control_) decision = control_->decide(all, images);
-    if (decision) weights = fmt::format("{}", fmt::join(decision->images, ":"));
+    const std::vector<ShareMeasurement> of_ranks = comm.gather_rows(std::span(&mine, 1));
+    if (control_) {
+      if (const auto images = choose(of_ranks)) {
+        weights = fmt::format("{}", fmt::join(*images, ":"));
+      }
+    }
     comm.broadcast(weights);
   });
-  if (weights.empty()) return;
+  if (weights.empty()) return std::nullopt;
   std::vector<std::uint64_t> chosen;
   for (const std::string& number : split_at(weights, ':')) chosen.push_back(std::stoull(number));
-  next_ = Change{steps + 1, shares_of(chosen)};
+  return shares_of(chosen);
+}
+
+void SharePlan::decide(std::uint64_t steps, std::size_t global_batch) {
+  const std::size_t ranks = run_.plan.ranks;
+  const std::vector<std::size_t> images = images_of(global_batch);
+  std::vector<ShareMeasurement> all;
+  std::optional<ShareControl::Decision> decision;
+  const auto chosen = agree(
+      measured(),
+      [&](std::span<const ShareMeasurement> of_ranks) -> std::optional<std::vector<std::size_t>> {
+        all.assign(of_ranks.begin(), of_ranks.end());
+        decision = control_->decide(of_ranks, images);
+        return decision ? std::optional(decision->images) : std::nullopt;
+      });
+  if (!chosen) return;
+  next_ = Change{steps + 1, *chosen};
   if (!decision) return;
   std::vector<ShareRow> rows;
   for (std::size_t r = 0; r < ranks; ++r) {

@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,15 +23,34 @@
 
 namespace dp {
 
+// What follows from the ranks' machines, by rank.
+struct ShareFacts {
+  // Equal for ranks that compute on the processors of one host, or on one GPU; from 0.
+  std::vector<std::size_t> machines;
+  std::vector<std::size_t> most_images;  // of one part of a step, for which the rank has memory
+
+  [[nodiscard]] bool is_one_machine() const;
+};
+// Collective.
+[[nodiscard]] ShareFacts gather_share_facts(Run& run);
+
 class SharePlan {
  public:
   // Collective. `run` outlives this object.
   explicit SharePlan(Run& run);
 
+  // Whether the run begins, and its first shares may follow from rehearsed steps. The same on all
+  // ranks.
+  [[nodiscard]] bool can_begin() const;
+  // Collective, before the first step: what a rehearsed step of each rank has computed for, with
+  // the shares so far.
+  void begin(std::span<const double> compute_s);
   // When a run begins that has not gone on from a checkpoint.
   void record_first();
 
-  // "44 44 26 14": the ranks' images in a step of that many.
+  // By rank, in a step of that many.
+  [[nodiscard]] std::vector<std::size_t> images_of(std::size_t global_batch) const;
+  // "44 44 26 14"
   [[nodiscard]] std::string images_text(std::size_t global_batch) const;
 
   // Of the batches that are loaded from now on.
@@ -57,6 +78,11 @@ class SharePlan {
   void set(const Shares& shares);
   void begin_interval(std::uint64_t steps);
   void decide(std::uint64_t steps, std::size_t global_batch);
+  // Collective. choose: on rank 0, from the measurements of all ranks; nothing: shares stay. Its
+  // choice, on all ranks.
+  using Choose = std::function<std::optional<std::vector<std::size_t>>(
+      std::span<const ShareMeasurement> of_ranks)>;
+  [[nodiscard]] std::optional<Shares> agree(const ShareMeasurement& mine, const Choose& choose);
   [[nodiscard]] ShareMeasurement measured() const;
 
   Run& run_;
@@ -66,6 +92,7 @@ class SharePlan {
   std::vector<Change> replayed_;  // of an earlier run, in order
   // On rank 0, if shares follow measurements.
   std::optional<ShareControl> control_;
+  std::vector<double> rehearsed_s_;         // by rank, if the first shares follow from them
   std::uint64_t interval_end_ = 0;          // in steps of the run; 0: nothing is measured
   std::uint64_t interval_begin_ = 0;        // steps before it are not counted
   std::size_t quiet_ = 0;                   // intervals without a change

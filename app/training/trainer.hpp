@@ -39,7 +39,8 @@ class Trainer {
   // not end it; rank 0 then returns a sentence that names them. If the run is asked to stop, all
   // ranks throw the same AgreedError(stopped) after the same step. `before_first_step` is called
   // once, after the table of settings and before the state of an earlier start is restored.
-  [[nodiscard]] std::string run(const std::function<void(Run&)>& before_first_step = {});
+  [[nodiscard]] std::string run(
+      const std::function<void(Run&, SharePlan&)>& before_first_step = {});
 
   // Between steps: all that a run which goes on later must have (kernels/base/state.hpp).
   void list_state(StateVisitor& visitor);

@@ -80,8 +80,9 @@ class Simulation {
       for (const Sum& sum : setup.buckets[b].sums) {
         auto& plans = plans_[key_of(sum, b)];
         for (std::size_t rank = plans.size(); rank < ranks_; ++rank) {
-          const ExchangeShape shape = {
+          ExchangeShape shape = {
               .elements = sum.elements, .ranks = ranks_, .segment = sum.segment, .turn = b};
+          if (setup.topology->has_owner_weights) shape.owner_weights = setup.owner_weights;
           plans.push_back(setup.topology->plan(shape, setup.hosts, rank, setup.window));
         }
       }

@@ -31,6 +31,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -78,6 +79,8 @@ struct StepSetup {
   const Topology* topology = nullptr;
   NetworkPorts ports;
   std::vector<int> hosts;  // each rank's, as a number from 0
+  // By rank, with a topology that has them (owner_weights.hpp); empty: all alike.
+  std::vector<std::uint32_t> owner_weights;
   std::size_t window = 4;  // segments of a bucket on the wire
   std::size_t buckets_in_flight = 3;
   CodecCosts exact = CodecCosts::exact();  // of messages that are fp32 whatever the codec is

@@ -56,6 +56,14 @@ double owner_wire_factor(std::span<const std::uint32_t> weights, std::size_t ran
   return 1.0 + (p - 2.0) * weights[rank] / all;
 }
 
+std::string owner_percentages(std::span<const std::uint32_t> weights) {
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<std::string> shares;
+  for (const std::uint32_t weight : weights)
+    shares.push_back(fmt::format("{:.0f} %", 100 * weight / all));
+  return fmt::format("{}", fmt::join(shares, " "));
+}
+
 std::string owner_weights_text(std::span<const std::uint32_t> weights) {
   return fmt::format("{}", fmt::join(weights, ":"));
 }

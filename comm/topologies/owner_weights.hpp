@@ -31,6 +31,8 @@ namespace dp {
 [[nodiscard]] double owner_wire_factor(std::span<const std::uint32_t> weights, std::size_t ranks,
                                        std::size_t rank);
 
+// "30 % 40 % 30 %"
+[[nodiscard]] std::string owner_percentages(std::span<const std::uint32_t> weights);
 // "300:400:300", or empty. parse throws Error(data) for text that the other has not written.
 [[nodiscard]] std::string owner_weights_text(std::span<const std::uint32_t> weights);
 [[nodiscard]] std::vector<std::uint32_t> parse_owner_weights(std::string_view text);

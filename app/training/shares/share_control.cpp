@@ -10,8 +10,6 @@
 namespace dp {
 namespace {
 
-// Of a step's time, before two sizes have been measured.
-constexpr double kGuessedFixed = 0.05;
 // The largest part of a step's time that is taken to be fixed.
 constexpr double kMostFixed = 0.6;
 // Two sizes tell the two numbers of a model apart if they differ by this share.
@@ -44,7 +42,7 @@ bool ShareControl::learn_one(Machine& machine, double images, double seconds) {
   StepModel& model = machine.model;
   bool has_changed = false;
   if (machine.images == 0) {
-    model = {kGuessedFixed * seconds, (1.0 - kGuessedFixed) * seconds / images};
+    model = StepModel::guess(images, seconds);
   } else {
     const double change = images - machine.images;
     const double predicted = model.fixed_s + model.image_s * images;
@@ -100,14 +98,41 @@ bool ShareControl::has_changed_since_failure() const {
   return false;
 }
 
-std::optional<ShareControl::Decision> ShareControl::decide(
-    std::span<const ShareMeasurement> measured, std::span<const std::size_t> images) {
+bool ShareControl::can_learn(std::span<const ShareMeasurement> measured,
+                             std::span<const std::size_t> images) const {
   DP_ASSERT(measured.size() == models_.size() && images.size() == models_.size(),
             "{} measurements of {} ranks", measured.size(), models_.size());
-  if (std::ranges::any_of(measured, [](const auto& m) { return !(m.compute_s > 0.0); }) ||
-      std::ranges::any_of(images, [](std::size_t n) { return n == 0; })) {
-    return std::nullopt;
+  return std::ranges::all_of(measured, [](const auto& m) { return m.compute_s > 0.0; }) &&
+         std::ranges::all_of(images, [](std::size_t n) { return n > 0; });
+}
+
+ShareControl::Best ShareControl::best(std::span<const ShareMeasurement> measured,
+                                      std::span<const std::size_t> images) const {
+  const std::size_t ranks = images.size();
+  const std::size_t all = std::accumulate(images.begin(), images.end(), std::size_t{0});
+  const std::size_t even = (all + ranks - 1) / ranks;
+  std::vector<ShareBounds> bounds;
+  for (const ShareMeasurement& each : measured) {
+    bounds.push_back({std::max<std::size_t>(std::min(least_, all / ranks), 1),
+                      std::max(each.most_images, even)});
   }
+  Best best{.images = divide_images(all, models_, bounds)};
+  best.gain_s = slowest_s(models_, images) - slowest_s(models_, best.images);
+  return best;
+}
+
+std::optional<std::vector<std::size_t>> ShareControl::begin(
+    std::span<const ShareMeasurement> measured, std::span<const std::size_t> images) {
+  if (!can_learn(measured, images)) return std::nullopt;
+  static_cast<void>(learn(measured, images));
+  Best found = best(measured, images);
+  if (found.gain_s < kSureGain * slowest_s(models_, images)) return std::nullopt;
+  return std::move(found.images);
+}
+
+std::optional<ShareControl::Decision> ShareControl::decide(
+    std::span<const ShareMeasurement> measured, std::span<const std::size_t> images) {
+  if (!can_learn(measured, images)) return std::nullopt;
   if (learn(measured, images)) {  // what was measured before says nothing any more
     trial_.reset();
     steps_s_.clear();
@@ -146,22 +171,16 @@ std::optional<ShareControl::Decision> ShareControl::decide(
     next_pause_ = kFirstPause;
   }
 
-  const std::size_t all = std::accumulate(images.begin(), images.end(), std::size_t{0});
-  std::vector<ShareBounds> bounds;
-  const std::size_t even = (all + ranks - 1) / ranks;
-  for (const ShareMeasurement& each : measured) {
-    bounds.push_back({std::max<std::size_t>(std::min(least_, all / ranks), 1),
-                      std::max(each.most_images, even)});
-  }
-  std::vector<std::size_t> next = divide_images(all, models_, bounds);
-  const double gain_s = slowest_s(models_, images) - slowest_s(models_, next);
+  Best next = best(measured, images);
+  const double gain_s = next.gain_s;
   const double step_s = mean_of(steps_s_);
   const bool had_wish = std::exchange(has_wish_, gain_s >= kLeastGain * step_s);
   if (!has_wish_ || (!had_wish && gain_s < kSureGain * step_s)) return std::nullopt;
   has_wish_ = false;
   steps_s_.clear();
   trial_ = Trial{{images.begin(), images.end()}, step_s, gain_s, seconds_of_machines()};
-  return Decision{.images = std::move(next), .step_s = step_s, .expected_s = step_s - gain_s};
+  return Decision{
+      .images = std::move(next.images), .step_s = step_s, .expected_s = step_s - gain_s};
 }
 
 }  // namespace dp

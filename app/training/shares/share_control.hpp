@@ -44,6 +44,10 @@ class ShareControl {
                                       // took before the trial
   };
 
+  // Before the first step, from rehearsed steps in which ranks had these images: the division to
+  // begin with, which is no trial. Nothing: the one that was rehearsed.
+  [[nodiscard]] std::optional<std::vector<std::size_t>> begin(
+      std::span<const ShareMeasurement> measured, std::span<const std::size_t> images);
   // After an interval in which all steps had these images. Nothing: they stay.
   [[nodiscard]] std::optional<Decision> decide(std::span<const ShareMeasurement> measured,
                                                std::span<const std::size_t> images);
@@ -62,6 +66,14 @@ class ShareControl {
     std::vector<double> seconds;  // by machine
   };
 
+  [[nodiscard]] bool can_learn(std::span<const ShareMeasurement> measured,
+                               std::span<const std::size_t> images) const;
+  struct Best {
+    std::vector<std::size_t> images;
+    double gain_s = 0;  // of the slowest machine
+  };
+  [[nodiscard]] Best best(std::span<const ShareMeasurement> measured,
+                          std::span<const std::size_t> images) const;
   // Return whether a machine's speed has changed.
   [[nodiscard]] bool learn(std::span<const ShareMeasurement> measured,
                            std::span<const std::size_t> images);

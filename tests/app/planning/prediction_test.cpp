@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/planning/check_network.hpp"
+#include "app/planning/plan_choices.hpp"
 #include "comm/gradient_sync.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "kernels/base/random.hpp"
@@ -165,6 +166,60 @@ TEST(Prediction, UnevenBytesMakeAStepLonger) {
   const double far = predict_step(calibration, fixed).step.most_sent_bytes;
   EXPECT_GT(near, 1.01 * (0.5 / 1.5) * even.step.most_sent_bytes);
   EXPECT_LT(near / 0.5, far / 1.2);
+}
+
+// The last of four ranks computes four times as long for as many images.
+Calibration uneven_calibration() {
+  Calibration calibration = calibration_of(4);
+  calibration.steps[0][3] = {.ready_s = {1.6, 3.2, 4.0}, .backward_end_s = 4.0};
+  return calibration;
+}
+
+TEST(Prediction, SharesMakeTheSlowestRankQuicker) {
+  const Calibration calibration = uneven_calibration();
+  const ShareFacts facts = {.machines = {0, 1, 2, 3}, .most_images = {100, 100, 100, 100}};
+  Options options;
+  const auto images = planned_images(options, calibration, facts, 4, 32, 1.0);
+  ASSERT_EQ(images.size(), 4u);
+  EXPECT_EQ(std::accumulate(images.begin(), images.end(), std::size_t{0}), 128u);
+  EXPECT_LE(images[0] - images[2], 1u);
+  EXPECT_GT(images[0], 3 * images[3]);
+
+  StepChoice choice = choice_of(4, "none", 1e9);
+  EXPECT_NEAR(predict_step(calibration, choice).step.step_s, 4.0, 0.2);
+  for (const std::size_t each : images) {
+    choice.image_factors.push_back(static_cast<double>(each) / 32.0);
+  }
+  EXPECT_NEAR(predict_step(calibration, choice).step.step_s, 16.0 / 13.0, 0.1);
+
+  // Twice as many ranks are these, by turns; and what --shares says is taken as it is.
+  const auto twice = planned_images(options, calibration, facts, 8, 32, 1.0);
+  ASSERT_EQ(twice.size(), 8u);
+  EXPECT_LE(twice[0] - twice[4], 1u);
+  EXPECT_LE(twice[3] - twice[7], 1u);
+  options.shares = {.kind = ShareChoice::Kind::weights, .weights = {2, 1, 1, 0}};
+  EXPECT_EQ(planned_images(options, calibration, facts, 4, 32, 1.0),
+            (std::vector<std::size_t>{64, 32, 32, 0}));
+  EXPECT_TRUE(planned_images(options, calibration, facts, 3, 32, 1.0).empty());
+  options.shares = ShareChoice::even();
+  EXPECT_TRUE(planned_images(options, calibration, facts, 4, 32, 1.0).empty());
+  options.shares = {};
+  EXPECT_TRUE(
+      planned_images(options, calibration, {{0, 0, 0, 0}, {9, 9, 9, 9}}, 4, 32, 1.0).empty());
+  EXPECT_TRUE(planned_images(options, calibration_of(4), facts, 4, 32, 1.0).empty());
+}
+
+// With the slow link's rank as no owner, more bits hide.
+TEST(Prediction, OwnersByLinksLetMoreBitsHide) {
+  StepChoice choice = choice_of(4, "ecq:bits=0.35", 1e6);
+  choice.ports.send_bytes_per_s[3] = choice.ports.receive_bytes_per_s[3] = 1e5;
+  const double alike = hidden_budget(calibration_of(4), choice).bits_per_value;
+  choice.owner_weights = {1000, 1000, 1000, 0};
+  EXPECT_NEAR(hidden_budget(calibration_of(4), choice).bits_per_value, 1.5 * alike, 0.05 * alike);
+  choice.topology = "ring";
+  const double ring = hidden_budget(calibration_of(4), choice).bits_per_value;
+  choice.owner_weights = {};
+  EXPECT_EQ(hidden_budget(calibration_of(4), choice).bits_per_value, ring);
 }
 
 // What is excluded takes no bits, and the others keep to theirs.

@@ -81,6 +81,22 @@ TEST(StepSimulation, OwnersOfDirectTakeTurns) {
   EXPECT_NEAR(most_to_mean(8), 1.0, 1e-9);
 }
 
+// The others send it their values, and get sums from owners alone. Ring has no owners.
+TEST(StepSimulation, ASlowLinksRankOwnsNothing) {
+  StepSetup setup = setup_of("direct", 4, std::vector<std::size_t>(16, 12000));
+  setup.ports.send_bytes_per_s[3] = setup.ports.receive_bytes_per_s[3] = kRate / 10;
+  const double even_s = simulate(setup).delivered_s.back();
+  setup.owner_weights = {1, 1, 1, 0};
+  // Its link carries each bucket once in each direction, instead of 1.5 times.
+  const double slow_s = 16 * 10 * 3 * message_s(4000);
+  EXPECT_NEAR(simulate(setup).delivered_s.back(), slow_s, 0.1 * slow_s);
+  EXPECT_NEAR(even_s, 1.5 * slow_s, 0.1 * slow_s);
+  setup.topology = &find_topology("ring");
+  const double ring_s = simulate(setup).delivered_s.back();
+  setup.owner_weights = {};
+  EXPECT_EQ(simulate(setup).delivered_s.back(), ring_s);
+}
+
 TEST(StepSimulation, AServersPortCarriesAll) {
   EXPECT_NEAR(simulate(setup_of("ps", 4, {1000})).delivered_s[0],
               3 * message_s(1000) + 3 * message_s(1000) * 3 / 4, 1e-9);

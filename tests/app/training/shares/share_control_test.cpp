@@ -149,6 +149,30 @@ TEST(ShareControl, RandomHostsWithNoiseStayNearTheBest) {
   }
 }
 
+// As good as what the rehearsal tells, and a step that then takes longer is not a failed trial.
+TEST(ShareControl, TheFirstDivisionIsNoTrial) {
+  Cluster cluster{.hosts = {{0.005, 0.001}, {0.005, 0.001}, {0.01, 0.002}, {0.02, 0.004}}};
+  ShareControl control({0, 1, 2, 3}, 8);
+  Counts counts = even(128, 4);
+  const double before_s = cluster.step_s(counts);
+  const auto first = control.begin(cluster.measure(counts), counts);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(std::accumulate(first->begin(), first->end(), std::size_t{0}), 128u);
+  counts = *first;
+  // The guess of the fixed part is not exact.
+  EXPECT_LT(cluster.step_s(counts), 1.25 * cluster.best_s(128, 8));
+  EXPECT_LT(cluster.step_s(counts), 0.5 * before_s);
+  cluster.exposed_s = 10 * before_s;
+  const auto next = control.decide(cluster.measure(counts), counts);
+  EXPECT_FALSE(next && next->is_undone);
+
+  Cluster alike{.hosts = std::vector<StepModel>(4, {0.005, 0.001}), .noise = 0.04};
+  counts = even(128, 4);
+  EXPECT_FALSE(ShareControl({0, 1, 2, 3}, 8).begin(alike.measure(counts), counts));
+  EXPECT_FALSE(
+      ShareControl({0, 1}, 8).begin(std::vector<ShareMeasurement>(2), std::vector{8ul, 8ul}));
+}
+
 TEST(ShareControl, EvenHostsKeepEvenShares) {
   Cluster cluster{
       .hosts = std::vector<StepModel>(4, {0.02, 0.005}), .exposed_s = 0.01, .noise = 0.01};
