@@ -12,10 +12,13 @@ namespace {
 
 // The largest part of a step's time that is taken to be fixed.
 constexpr double kMostFixed = 0.6;
-// Two sizes tell the two numbers of a model apart if they differ by this share.
-constexpr double kDistinct = 0.1;
-// A time that differs from its model's by more is taken as it is, otherwise half of the difference.
+// Two sizes tell the two numbers of a model apart if they differ by this share: times differ by a
+// few per cent by chance.
+constexpr double kDistinct = 0.3;
+// A time that differs from its model's by more is taken as it is. Otherwise the model is scaled to
+// the mean of the times since then, or of the last ones.
 constexpr double kJump = 0.1;
+constexpr std::size_t kMostInMean = 5;
 // The part of the expected gain that a trial must show, and for how many intervals it is looked at
 // if the gain is not sure, since steps differ by chance.
 constexpr double kFairPart = 0.3;
@@ -53,9 +56,12 @@ bool ShareControl::learn_one(Machine& machine, double images, double seconds) {
     if (std::abs(change) > kDistinct * machine.images && fixed >= 0.0 &&
         fixed <= kMostFixed * seconds) {
       model = {fixed, slope};
+      machine.agreeing = 1;
     } else {
       const double ratio = seconds / predicted;
-      const double factor = std::abs(ratio - 1.0) > kJump ? ratio : 0.5 * (1.0 + ratio);
+      const bool jumps = std::abs(ratio - 1.0) > kJump;
+      machine.agreeing = jumps ? 1 : std::min(machine.agreeing + 1, kMostInMean);
+      const double factor = 1.0 + (ratio - 1.0) / static_cast<double>(machine.agreeing);
       model = {factor * model.fixed_s, factor * model.image_s};
     }
   }

@@ -59,6 +59,7 @@ class ShareControl {
   struct Machine {
     StepModel model;
     double images = 0, seconds = 0;  // the last measurement; 0 images: none
+    std::size_t agreeing = 1;        // measurements whose mean the model is
   };
   struct Trial {
     std::vector<std::size_t> before;

@@ -149,6 +149,24 @@ TEST(ShareControl, RandomHostsWithNoiseStayNearTheBest) {
   }
 }
 
+// Intervals' means that differ by a twentieth: shares do not follow every one of them.
+TEST(ShareControl, NoiseIsNotFollowed) {
+  int changes = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    Cluster cluster{.hosts = {{0.02, 0.0036}, {0.02, 0.0036}, {0.04, 0.0072}, {0.08, 0.0144}},
+                    .exposed_s = 0.01,
+                    .noise = 0.05,
+                    .most = 1000,
+                    .draws = seed << 32U};
+    ShareControl control(own_machines(4), 8);
+    Counts counts = even(128, 4);
+    run(control, cluster, counts, 6);
+    changes += run(control, cluster, counts, 50);
+    EXPECT_LT(cluster.step_s(counts), 1.08 * cluster.best_s(128, 8)) << seed;
+  }
+  EXPECT_LT(changes, 20 * 2);
+}
+
 // As good as what the rehearsal tells, and a step that then takes longer is not a failed trial.
 TEST(ShareControl, TheFirstDivisionIsNoTrial) {
   Cluster cluster{.hosts = {{0.005, 0.001}, {0.005, 0.001}, {0.01, 0.002}, {0.02, 0.004}}};
