@@ -138,15 +138,17 @@ dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string
 // rank 0 prints and logs the step that is expected.
 void rehearse(dp::Run& run, dp::SharePlan& shares) {
   if (!dp::can_predict(run.plan) && !shares.can_begin()) return;
-  dp::Calibration calibration =
-      dp::rehearse_run(run.machine.share, *run.replica, *run.train_loader);
+  const dp::Calibration calibration = dp::rehearse_run(run.plan, run.comm.rank(), run.machine.share,
+                                                       *run.replica, *run.train_loader);
   const std::vector<std::size_t> before = shares.images_of(run.plan.global_batch);
   if (shares.can_begin()) shares.begin(calibration.computes_s());
   if (!dp::can_predict(run.plan)) return;
   const std::vector<std::size_t> images = shares.images_of(run.plan.global_batch);
   std::vector<double> factors;
   for (std::size_t r = 0; r < images.size(); ++r) {
-    factors.push_back(static_cast<double>(images[r]) / static_cast<double>(before[r]));
+    const bool is_changed = before[r] > 0 && images[r] != before[r];
+    factors.push_back(is_changed ? static_cast<double>(images[r]) / static_cast<double>(before[r])
+                                 : 1.0);
   }
   if (const auto predicted = dp::predict_run(run.plan, run.comm.rank(), std::move(factors),
                                              calibration, *run.replica, *run.train_loader)) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -102,6 +104,14 @@ std::vector<TensorSlot> slots_of(const net::Parameters& parameters) {
   return slots;
 }
 
+// The ranks on this rank's machine, whatever its hosts are called: a lab has many.
+std::size_t ranks_on_machine(Communicator& comm) {
+  std::string machine;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> machine;
+  const std::size_t mine = std::hash<std::string>()(machine);
+  return static_cast<std::size_t>(std::ranges::count(comm.all_gather(mine), mine));
+}
+
 class StepBench {
  public:
   StepBench(const StepBenchOptions& options, Communicator& comm)
@@ -126,6 +136,10 @@ class StepBench {
       }
     }
     if (comm.size() > 1) link_ = probe_link(comm, &own_links_);
+    if (const std::size_t here = ranks_on_machine(comm); here > 1) {
+      shared_cores_ = static_cast<double>(std::thread::hardware_concurrency()) *
+                      static_cast<double>(comm.size()) / static_cast<double>(here);
+    }
   }
 
   Result run(const CompressChoice& compress, const std::string& topology) {
@@ -208,6 +222,7 @@ class StepBench {
     Calibration calibration;
     calibration.tensors = slots_;
     calibration.shares_processor = false;  // a sleep needs none
+    calibration.shared_cores = shared_cores_;
     const RehearsedStep step = {
         .ready_s = ready_s_, .backward_end_s = 1e-3 * options_.compute_ms, .update_s = 0};
     calibration.steps = {std::vector<RehearsedStep>(ranks, step)};
@@ -238,6 +253,7 @@ class StepBench {
   std::vector<float> values_;
   LinkProbe link_;
   std::vector<double> own_links_;
+  double shared_cores_ = 0;  // of all machines; 0: each rank has a machine of its own
 };
 
 }  // namespace

@@ -115,6 +115,8 @@ void check_run_setup(const Options& options, Communicator& comm, const Rehearsed
           point ? point->head.number("global_batch")
                 : static_cast<std::size_t>(options.global_batch_of(comm.size()));
       check_batches(options, batch, static_cast<std::size_t>(comm.size()), point.has_value());
+      static_cast<void>(
+          first_shares(options, batch, static_cast<std::size_t>(comm.size()), point.has_value()));
       const auto epochs = static_cast<std::size_t>(std::max<std::int64_t>(0, options.epochs));
       if (options.trace != "none")
         check_traced_steps(options, epochs * ((run.images + batch - 1) / batch));
@@ -243,32 +245,29 @@ struct Measured {
   double one_host_bytes_per_s = 0;
 };
 
-// Collective: the images of this rank in a step, and what it computes for. images: of one part of a
-// step with even shares.
-void divide(Run& run, const Options& options, std::size_t images, Measured& result) {
+// Collective: the images of this rank in a step, and what it computes for.
+void divide(Run& run, const Options& options, Measured& result) {
+  const std::size_t ranks = run.plan.ranks;
   const auto rank = static_cast<std::size_t>(run.comm.rank());
-  const std::size_t batch = images * checked_cast<std::size_t>(options.accumulate);
+  const auto batch =
+      static_cast<std::size_t>(options.global_batch_of(static_cast<std::int64_t>(ranks)));
+  const double even = static_cast<double>(batch) / static_cast<double>(ranks);
   Calibration calibration;
   std::vector<RehearsedStep>& step = calibration.steps.emplace_back();
-  for (const double part_s : measure_step(run, static_cast<double>(images))) {
-    step.push_back(
-        {.ready_s = {}, .backward_end_s = static_cast<double>(options.accumulate) * part_s});
+  for (const double step_s : measure_step(run, even)) {
+    step.push_back({.ready_s = {}, .backward_end_s = step_s});
   }
-  const std::vector<std::size_t> divided =
-      planned_images(options, calibration, gather_share_facts(run), run.plan.ranks, batch, 1.0);
-  result.mine.images = static_cast<double>(divided.empty() ? batch : divided[rank]);
-  result.mine.compute_s = StepModel::guess(static_cast<double>(batch), step[rank].backward_end_s)
-                              .seconds(divided.empty() ? batch : divided[rank]);
+  std::vector<std::size_t> images =
+      planned_images(options, calibration, gather_share_facts(run), ranks, batch, 1.0);
+  if (images.empty()) images = images_of(Shares(), batch, ranks);
+  result.mine.images = static_cast<double>(images[rank]);
+  const StepModel model = StepModel::guess(even, step[rank].backward_end_s);
+  result.mine.compute_s = model.fixed_s + model.image_s * result.mine.images;
 }
 
 Measured measure(const Options& options, Communicator& comm, Findings& found) {
   Measured result;
   const Options trial = trial_options(options, comm.size());
-  const auto ranks = static_cast<std::size_t>(comm.size());
-  const std::size_t images =
-      (static_cast<std::size_t>(options.global_batch_of(comm.size()) / options.accumulate) + ranks -
-       1) /
-      ranks;
   Rehearsed rehearsed;
   try {
     const std::unique_ptr<RunSink> progress = make_progress(trial);
@@ -276,7 +275,10 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
     const auto ranks_here = static_cast<std::size_t>(run.machine.share.ranks_on_host);
     result.mine.cores = run.machine.share.cores_per_rank;
     result.mine.threads = run.machine.share.threads;
-    result.mine.needed_bytes = needed_bytes(run, options, images);
+    divide(run, options, result);
+    const auto parts = static_cast<double>(options.accumulate);
+    result.mine.needed_bytes =
+        needed_bytes(run, options, static_cast<std::size_t>(std::ceil(result.mine.images / parts)));
     const std::size_t free_bytes =
         run.machine.device->kind() == DeviceKind::cpu
             ? free_host_memory(ranks_here).bytes
@@ -288,7 +290,6 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
         "{} training and {} test images, the same on all ranks (hash {:016x})",
         format_count(static_cast<std::int64_t>(run.data.train->count())),
         format_count(static_cast<std::int64_t>(run.data.test->count())), run.facts.data_hash);
-    divide(run, options, images, result);
     rehearsed = {.facts = run.facts,
                  .images = run.data.train->count(),
                  .layers = norms_of_single_values(trial, *run.data.train)};
@@ -306,7 +307,7 @@ Measured measure(const Options& options, Communicator& comm, Findings& found) {
   if (!is_one_host) {
     std::vector<double> own_bytes_per_s;
     static_cast<void>(probe_link(comm, &own_bytes_per_s));
-    result.owner_weights = owner_weights(own_bytes_per_s);
+    result.owner_weights = planned_owners(options, std::move(own_bytes_per_s));
     result.pairs = probe_hosts(comm);
   }
   comm.set_activity("the comparison of clocks");

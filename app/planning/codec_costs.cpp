@@ -152,6 +152,16 @@ CodecFigures measure_codec(const CodecSpec& spec, std::span<const float> gradien
                           segment_bytes);
 }
 
+CodecFigures CodecFigures::over(double times) const {
+  CodecFigures quicker = *this;
+  for (double CodecFigures::*seconds :
+       {&CodecFigures::encode_s, &CodecFigures::decode_s, &CodecFigures::first_s,
+        &CodecFigures::second_s, &CodecFigures::deliver_s}) {
+    quicker.*seconds /= times;
+  }
+  return quicker;
+}
+
 ByteShares::ByteShares(std::span<const double> bytes, std::size_t floats)
     : before_(1), part_(static_cast<double>(floats) / static_cast<double>(bytes.size())) {
   for (const double part : bytes) before_.push_back(before_.back() + part);

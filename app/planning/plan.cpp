@@ -62,14 +62,14 @@ struct MeasuredNetwork {
   std::vector<std::uint32_t> owner_weights;
 };
 
-MeasuredNetwork measure(Communicator& comm) {
+MeasuredNetwork measure(const Options& options, Communicator& comm) {
   MeasuredNetwork measured;
   measured.hosts = host_numbers(comm.hosts());
   comm.set_activity("the measurement of the network");
   if (comm.size() > 1) {
     std::vector<double> own_bytes_per_s;
     measured.ring = probe_link(comm, &own_bytes_per_s);
-    measured.owner_weights = owner_weights(own_bytes_per_s);
+    measured.owner_weights = planned_owners(options, std::move(own_bytes_per_s));
   }
   measured.ports = measure_ports(comm, measured.ring, measured.hosts);
   comm.set_activity("the end of the plan");
@@ -248,7 +248,7 @@ void print_plans(const Options& options, const Calibration& calibration, const S
         const double factor = static_cast<double>(batch) / images;
         const std::vector<std::size_t> divided =
             planned_images(options, calibration, facts, static_cast<std::size_t>(ranks),
-                           static_cast<std::size_t>(batch), factor);
+                           static_cast<std::size_t>(ranks * batch), factor);
         std::vector<double> image_factors;
         for (const std::size_t of_rank : divided) {
           image_factors.push_back(static_cast<double>(of_rank) / static_cast<double>(batch));
@@ -261,7 +261,8 @@ void print_plans(const Options& options, const Calibration& calibration, const S
               StepChoice choice =
                   choice_for(options, calibration, network, topology, compress, length);
               choice.batch_factor = factor;
-              choice.image_factors = image_factors;
+              // Rounds have even shares.
+              if (length == 1) choice.image_factors = image_factors;
               const Prediction predicted = predict_step(calibration, choice);
               rows.push_back(row_of(compress.text, length, choice, predicted));
               const std::size_t steps =
@@ -270,6 +271,7 @@ void print_plans(const Options& options, const Calibration& calibration, const S
                       : 1;
               if (steps == 1) continue;
               set_rounds(options, steps, choice);
+              choice.image_factors.clear();
               chosen.push_back(
                   row_of(compress.text, steps, choice, predict_step(calibration, choice)));
               chosen.back().is_chosen = true;
@@ -306,7 +308,13 @@ void plan_run(const Options& options, Communicator& comm) {
                       "--plan: one rank has no network to measure; start several ranks, or give "
                       "rates= and ranks=");
   }
-  together(comm, kDptrainNames, [&] { static_cast<void>(left_out(options)); });
+  together(comm, kDptrainNames, [&] {
+    static_cast<void>(left_out(options));
+    if (!options.plan.ranks.empty()) return;  // a weight for each rank of the run that is planned
+    const auto ranks = static_cast<std::size_t>(comm.size());
+    static_cast<void>(first_shares(
+        options, static_cast<std::size_t>(options.global_batch_of(comm.size())), ranks, false));
+  });
   Calibration calibration;
   TrainingImages images;
   ShareFacts facts;
@@ -339,7 +347,7 @@ void plan_run(const Options& options, Communicator& comm) {
   // The communicator is the main thread's again.
   MeasuredNetwork measured;
   measured.hosts = host_numbers(comm.hosts());
-  if (options.plan.rates.empty()) measured = measure(comm);
+  if (options.plan.rates.empty()) measured = measure(options, comm);
   comm.busy([&] {
     if (comm.rank() != 0) return;
     std::printf(

@@ -11,6 +11,7 @@
 #include "comm/rate/compress_choice.hpp"
 #include "comm/reducer/reducer.hpp"
 #include "comm/topologies/exchange_kinds.hpp"
+#include "comm/topologies/owner_weights.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -52,18 +53,33 @@ bool can_run(const CodecSpec& codec, const std::string& topology, std::size_t sy
          (topology != "hierarchical" || !has_rate(codec));
 }
 
+std::vector<std::size_t> images_of(const Shares& shares, std::size_t global_batch,
+                                   std::size_t ranks) {
+  std::vector<std::size_t> images;
+  for (std::size_t r = 0; r < ranks; ++r) images.push_back(shares.count(global_batch, r, ranks));
+  return images;
+}
+
+std::vector<std::uint32_t> planned_owners(const Options& options,
+                                          std::vector<double> own_bytes_per_s) {
+  if (options.autotune == "off") return {};
+  if (options.throttle.bit_per_s > 0) {
+    for (double& own : own_bytes_per_s) own = std::min(own, options.throttle.bit_per_s / 8);
+  }
+  return owner_weights(own_bytes_per_s);
+}
+
 std::vector<std::size_t> planned_images(const Options& options, const Calibration& calibration,
                                         const ShareFacts& facts, std::size_t ranks,
-                                        std::size_t batch, double factor) {
-  std::vector<std::size_t> images(ranks, batch);
+                                        std::size_t global_batch, double factor) {
   if (options.shares.kind == ShareChoice::Kind::weights) {
     if (options.shares.weights.size() != ranks) return {};
     const Shares shares(options.shares.weights);
     if (shares.is_even()) return {};
-    for (std::size_t r = 0; r < ranks; ++r) images[r] = shares.count(ranks * batch, r, ranks);
-    return images;
+    return images_of(shares, global_batch, ranks);
   }
-  if (!options.measures_shares() || facts.is_one_machine()) return {};
+  if (!options.measures_shares() || options.sync_bn || facts.is_one_machine()) return {};
+  const std::vector<std::size_t> images = images_of(Shares(), global_batch, ranks);
   const std::vector<double> computes_s = calibration.computes_s();
   const std::size_t measured = facts.machines.size();
   const std::size_t hosts = std::ranges::max(facts.machines) + 1;

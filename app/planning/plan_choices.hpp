@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,20 @@ namespace dp {
 [[nodiscard]] bool can_be_in_rounds(const CodecSpec& codec);
 [[nodiscard]] bool can_run(const CodecSpec& codec, const std::string& topology,
                            std::size_t sync_every);
-// By rank, the images of a run's first steps of ranks x batch images, as --shares says or, with
-// auto, as the rehearsed steps do; empty: the same for all. factor: batch over the images of a
-// rehearsed step. Ranks beyond those measured are as these, by turns.
+// By rank, in a step of so many images.
+[[nodiscard]] std::vector<std::size_t> images_of(const Shares& shares, std::size_t global_batch,
+                                                 std::size_t ranks);
+// By rank, the images of a run's first steps, as --shares says or, with auto, as the rehearsed
+// steps do; empty: even ones. factor: a rank's mean images over those of a rehearsed step. Ranks
+// beyond those measured are as these, by turns.
 [[nodiscard]] std::vector<std::size_t> planned_images(const Options& options,
                                                       const Calibration& calibration,
                                                       const ShareFacts& facts, std::size_t ranks,
-                                                      std::size_t batch, double factor);
+                                                      std::size_t global_batch, double factor);
+// By rank, how much of a bucket it would own with direct, from the rates of the ranks' links;
+// empty: all alike, or rates were not told apart.
+[[nodiscard]] std::vector<std::uint32_t> planned_owners(const Options& options,
+                                                        std::vector<double> own_bytes_per_s);
 
 // Says what the table leaves out; empty if nothing. Throws Error(usage) if that is all.
 [[nodiscard]] std::string left_out(const Options& options);

@@ -167,7 +167,12 @@ double correction_of(const Calibration& calibration, std::span<const Bucket> buc
 
 // A step in which codecs with bits= send so many.
 StepForecast forecast_at(const Calibration& calibration, const StepChoice& choice, double bits) {
-  const CodecFigures exact = measured(calibration, CodecSpec::exact());
+  // Where ranks share cores without computing, an action is slow only while others act, too.
+  const double crowd = calibration.shared_cores > 0.0
+                           ? std::max(1.0, static_cast<double>(calibration.steps.front().size()) /
+                                               calibration.shared_cores)
+                           : 1.0;
+  const CodecFigures exact = measured(calibration, CodecSpec::exact()).over(crowd);
   StepSetup setup;
   const double correction = correction_of(calibration, choice.buckets, bits);
   for (const Bucket& bucket : choice.buckets) {
@@ -178,8 +183,8 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
     } else {
       figures.costs = measured(calibration, bucket.codec);
     }
-    setup.buckets.push_back(
-        simulated_bucket(bucket, figures.costs, exact, choice.segment_bytes, figures.shares));
+    setup.buckets.push_back(simulated_bucket(bucket, figures.costs.over(crowd), exact,
+                                             choice.segment_bytes, figures.shares));
   }
   setup.topology = &find_topology(choice.topology);
   setup.ports = choice.ports;
@@ -195,6 +200,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.byte_s = share * kByte_s;
   setup.stolen = calibration.shares_processor ? 1.0 : 0.0;
   setup.sleeps = true;
+  setup.shared_cores = calibration.shared_cores;
   // The last steps, and of many ranks only few: each rank's step takes some ten milliseconds.
   constexpr std::size_t kMostRankSteps = 40;
   const std::size_t count =
@@ -226,14 +232,17 @@ double throttled_rate(const RunPlan& plan) {
 }  // namespace
 
 std::vector<double> Calibration::computes_s() const {
-  std::vector<double> means_s(steps.front().size());
-  for (std::size_t rank = 0; rank < means_s.size(); ++rank) {
+  std::vector<double> medians_s;
+  for (std::size_t rank = 0; rank < steps.front().size(); ++rank) {
+    std::vector<double> all_s;
     for (const std::vector<RehearsedStep>& step : steps) {
-      means_s[rank] +=
-          (step[rank].backward_end_s + step[rank].update_s) / static_cast<double>(steps.size());
+      all_s.push_back(step[rank].backward_end_s + step[rank].update_s);
     }
+    const auto middle = all_s.begin() + static_cast<std::ptrdiff_t>(all_s.size() / 2);
+    std::ranges::nth_element(all_s, middle);
+    medians_s.push_back(*middle);
   }
-  return means_s;
+  return medians_s;
 }
 
 double Calibration::compute_s() const { return std::ranges::max(computes_s()); }
@@ -368,24 +377,28 @@ bool can_predict(const RunPlan& plan) {
          plan.schedule.epochs > 0 && plan.ranks <= kMostPredictedRanks;
 }
 
-Calibration rehearse_run(const CpuShare& share, Replica& replica, Loader& images) {
+Calibration rehearse_run(const RunPlan& plan, int rank, const CpuShare& share, Replica& replica,
+                         Loader& images) {
   Calibration calibration;
   calibration.tensors = replica.tensor_slots();
   calibration.shares_processor = replica.device().kind() == DeviceKind::cpu;
   calibration.cores_per_rank = share.cores_per_rank;
   calibration.steps = rehearse_steps(replica, images, {.steps = 5, .seconds = 2.0});
+  if (!can_predict(plan)) return calibration;
+  std::vector<CodecSpec> codecs = {CodecSpec::exact()};
+  for (const Bucket& bucket : replica.sync().buckets()) codecs.push_back(bucket.codec);
+  const std::optional<RateLimits>& limits = plan.options.compress.limits;
+  measure_codecs(replica, rank, codecs, limits && limits->allows_dense, calibration);
   return calibration;
 }
 
 std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
-                                      std::vector<double> image_factors, Calibration& calibration,
-                                      Replica& replica, const Loader& images) {
+                                      std::vector<double> image_factors,
+                                      const Calibration& calibration, Replica& replica,
+                                      const Loader& images) {
   StepChoice choice;
   choice.buckets = replica.sync().buckets();
-  std::vector<CodecSpec> codecs = {CodecSpec::exact()};
-  for (const Bucket& bucket : choice.buckets) codecs.push_back(bucket.codec);
   choice.limits = plan.options.compress.limits;
-  measure_codecs(replica, rank, codecs, choice.limits && choice.limits->allows_dense, calibration);
   const Reducer& reducer = replica.sync().reducer();
   choice.topology = plan.options.topology;
   choice.image_factors = std::move(image_factors);

@@ -34,8 +34,11 @@ struct Calibration {
   // Whether the ranks compute on processors that their exchange needs, too.
   bool shares_processor = true;
   double cores_per_rank = 1.0;
+  // As in StepSetup: of ranks that do not compute. What codecs cost was measured while all ranks
+  // used them.
+  double shared_cores = 0.0;
 
-  // From the begin of a step to the begin of the next, without an exchange: each rank's mean, and
+  // From the begin of a step to the begin of the next, without an exchange: each rank's median, and
   // the slowest rank's.
   [[nodiscard]] std::vector<double> computes_s() const;
   [[nodiscard]] double compute_s() const;
@@ -104,15 +107,17 @@ struct Prediction {
 inline constexpr std::size_t kMostPredictedRanks = 32;
 [[nodiscard]] bool can_predict(const RunPlan& plan);
 
-// Collective, before the first step of a run: a few steps with its first batch size.
-[[nodiscard]] Calibration rehearse_run(const CpuShare& share, Replica& replica, Loader& images);
+// Collective, before the first step of a run: a few steps with its first batch size and, if it can
+// be predicted, what its codecs cost.
+[[nodiscard]] Calibration rehearse_run(const RunPlan& plan, int rank, const CpuShare& share,
+                                       Replica& replica, Loader& images);
 
 // Collective, after it: what the run's own steps will be like, with its codec (after a warm-up);
 // with --sync-every auto, until it chooses rounds. On rank 0; nothing on the others. image_factors:
 // as in StepChoice.
 [[nodiscard]] std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                                                     std::vector<double> image_factors,
-                                                    Calibration& calibration, Replica& replica,
-                                                    const Loader& images);
+                                                    const Calibration& calibration,
+                                                    Replica& replica, const Loader& images);
 
 }  // namespace dp

@@ -77,7 +77,9 @@ RehearsedStep rehearse_step(Replica& replica, const RehearsalOptions& options, T
   RehearsedStep times;
   double before_s = 0.0;  // waits for the batch, and the parts before the last one
   for (std::size_t part = 0; part < options.parts; ++part) {
-    replica.load(options.next());
+    const Batch& batch = options.next();
+    replica.prepare(batch.samples, net::Mode::training);
+    replica.load(batch);
     before_s = now_s() - begin_s;
     replica.rehearse(marks, step);
     replica.await_loaded();

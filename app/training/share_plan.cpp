@@ -147,12 +147,7 @@ void SharePlan::record_first() {
   const bool is_told = is_auto_ || !shares_.is_even();
   if (!is_told || run_.comm.rank() != 0) return;
   const std::vector<std::size_t> images = images_of(run_.plan.global_batch);
-  std::vector<ShareRow> rows;
-  for (std::size_t r = 0; r < images.size(); ++r) {
-    rows.push_back({.step = 1,
-                    .rank = static_cast<std::int64_t>(r),
-                    .images = static_cast<std::int64_t>(images[r])});
-  }
+  std::vector<ShareRow> rows = rows_of({0, shares_}, run_.plan.global_batch);
   if (rehearsed_s_.empty()) {
     run_.recorder->record_shares(rows, {});
     return;
@@ -167,6 +162,18 @@ void SharePlan::record_first() {
       rows, fmt::format("a rehearsed step computed for {}, and should compute for {}",
                         format_seconds(std::ranges::max(rehearsed_s_)),
                         format_seconds(slowest_s(models, images))));
+}
+
+std::vector<ShareRow> SharePlan::rows_of(const Change& change, std::size_t global_batch) const {
+  const std::size_t ranks = run_.plan.ranks;
+  std::vector<ShareRow> rows;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    rows.push_back(
+        {.step = static_cast<std::int64_t>(change.step) + 1,
+         .rank = static_cast<std::int64_t>(r),
+         .images = static_cast<std::int64_t>(change.shares.count(global_batch, r, ranks))});
+  }
+  return rows;
 }
 
 std::vector<std::size_t> SharePlan::images_of(std::size_t global_batch) const {
@@ -208,7 +215,11 @@ ShareMeasurement SharePlan::measured() const {
 void SharePlan::end_step(std::uint64_t steps, const LoopTimes& times, std::size_t global_batch) {
   if (!replayed_.empty()) {
     const auto it = std::ranges::find(replayed_, steps + 1, &Change::step);
-    if (it != replayed_.end()) next_ = *it;
+    if (it == replayed_.end()) return;
+    next_ = *it;
+    if (run_.comm.rank() == 0) {
+      run_.recorder->record_shares(rows_of(*next_, global_batch), "as in the earlier run");
+    }
     return;
   }
   if (interval_end_ == 0) return;
@@ -254,17 +265,13 @@ void SharePlan::decide(std::uint64_t steps, std::size_t global_batch) {
   if (!chosen) return;
   next_ = Change{steps + 1, *chosen};
   if (!decision) return;
-  std::vector<ShareRow> rows;
+  std::vector<ShareRow> rows = rows_of(*next_, global_batch);
   for (std::size_t r = 0; r < ranks; ++r) {
     const StepModel& model = control_->models()[r];
-    rows.push_back(
-        {.step = static_cast<std::int64_t>(next_->step) + 1,
-         .rank = static_cast<std::int64_t>(r),
-         .images = static_cast<std::int64_t>(next_->shares.count(global_batch, r, ranks)),
-         .compute_s = all[r].compute_s,
-         .step_s = decision->step_s,
-         .fixed_s = model.fixed_s,
-         .image_s = model.image_s});
+    rows[r].compute_s = all[r].compute_s;
+    rows[r].step_s = decision->step_s;
+    rows[r].fixed_s = model.fixed_s;
+    rows[r].image_s = model.image_s;
   }
   run_.recorder->record_shares(
       rows,

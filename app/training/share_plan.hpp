@@ -76,6 +76,7 @@ class SharePlan {
   };
 
   void set(const Shares& shares);
+  [[nodiscard]] std::vector<ShareRow> rows_of(const Change& change, std::size_t global_batch) const;
   void begin_interval(std::uint64_t steps);
   void decide(std::uint64_t steps, std::size_t global_batch);
   // Collective. choose: on rank 0, from the measurements of all ranks; nothing: shares stay. Its

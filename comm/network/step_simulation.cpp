@@ -195,6 +195,7 @@ class Simulation {
         return;
       }
       case EventKind::action_over:
+        --acting_;
         for (const Outgoing& out : engine.outgoing) {
           network_.send(now_s_,
                         {.from = event.rank,
@@ -263,14 +264,22 @@ class Simulation {
     }
     for (std::size_t tried = 0; tried < engine.started; ++tried) {
       const std::size_t b = engine.next_looked++ % engine.started;
-      const std::optional<double> cost_s = act(rank, b);
+      std::optional<double> cost_s = act(rank, b);
       if (!cost_s) continue;
+      *cost_s *= slowdown();
+      ++acting_;
       // The computation gets that much less of the processor, while there is one.
       if (now_s_ < engine.backward_end_s()) engine.stolen_s += setup_.stolen * *cost_s;
       push(now_s_ + *cost_s, {.kind = EventKind::action_over, .rank = rank});
       return;
     }
     engine.is_awake = false;
+  }
+
+  // Of an action that begins now, where ranks share cores.
+  [[nodiscard]] double slowdown() const {
+    if (setup_.shared_cores == 0.0) return 1.0;
+    return std::max(1.0, static_cast<double>(acting_ + 1) / setup_.shared_cores);
   }
 
   // What the bucket's exchange does next, if it can do anything: the time that it takes.
@@ -280,7 +289,7 @@ class Simulation {
     if (bucket.is_delivered) return std::nullopt;
     const SimulatedBucket& what = setup_.buckets[b];
     if (bucket.sum == what.sums.size()) {
-      deliver(engine, bucket, b, now_s_ + what.after_s);
+      deliver(engine, bucket, b, now_s_ + slowdown() * what.after_s);
       return what.after_s;
     }
     const Sum& sum = what.sums[bucket.sum];
@@ -388,6 +397,7 @@ class Simulation {
   CounterRng naps_{0, RandomStream::nap};
   std::uint64_t next_nap_ = 0;
   double now_s_ = 0.0;
+  std::size_t acting_ = 0;  // threads
   std::size_t steps_ = 0;
   StepForecast forecast_;
   std::vector<double> sent_bytes_;  // by rank

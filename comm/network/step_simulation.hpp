@@ -89,6 +89,9 @@ struct StepSetup {
   double byte_s = 0.0;                     // of the thread, for each of their bytes
   double stolen = 0.0;
   bool sleeps = false;
+  // That all ranks' threads share, while nothing else computes: an action takes as much longer as
+  // more threads than these act at its begin. 0: each rank has its own.
+  double shared_cores = 0.0;
 };
 
 struct StepForecast {

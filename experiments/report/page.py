@@ -60,14 +60,16 @@ def plots_of(runs: list[Run], curves: Collection[Run] = ()) -> dict[str, list[st
     }
 
 
-def plot_files(runs: list[Run], curves: Collection[Run] = ()) -> dict[str, str]:
-    """Every plot as a separate SVG file, by name. It is light or dark as its reader's page is."""
+def file_of(plot: str) -> str:
+    """A plot as a file of its own, light or dark as its reader's page is."""
     style = f"<style>{COLORS}svg {{ color: var(--ink); background: var(--page); }}</style>"
-    files = {}
-    for plot in (plot for plots in plots_of(runs, curves).values() for plot in plots):
-        end = plot.index(">") + 1
-        files[svg.name_of(plot)] = f"{output.MARK}\n{plot[:end]}{style}{plot[end:]}\n"
-    return files
+    end = plot.index(">") + 1
+    return f"{output.MARK}\n{plot[:end]}{style}{plot[end:]}\n"
+
+
+def plot_files(runs: list[Run], curves: Collection[Run] = ()) -> dict[str, str]:
+    """Every plot as a separate SVG file, by name."""
+    return {svg.name_of(plot): file_of(plot) for plots in plots_of(runs, curves).values() for plot in plots}
 
 
 @dataclass

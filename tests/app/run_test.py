@@ -167,6 +167,18 @@ def shares() -> None:
         assert first["epochs"]["replica_hash"][0] != alike["epochs"]["replica_hash"][0]
         same = first["steps"]["train_loss"][:] == alike["steps"]["train_loss"][:]
         assert all(same[:4]) and not any(same[5:]), same
+        columns = ["step", "rank", "images"]
+        assert len(first["shares"]) == 9 and (first["shares"][:][columns] == rows[columns]).all(), first["shares"][:]
+    # Also from the first step on; and the log of a repeated run says as much as the one that it repeats.
+    with h5py.File("i.h5", "r+") as file:
+        rows = file["shares"][:]
+        rows["images"][:3] = 28, 12, 8
+        file["shares"][:] = rows
+    for before, log in (("i.h5", "k.h5"), ("k.h5", "l.h5")):
+        run(3, log, "--epochs", "1", "--shares", "auto", "--limit-train", "1000", "--autotune", before).close()
+    with h5py.File("k.h5") as first, h5py.File("l.h5") as again:
+        assert_same_training(first, again)
+        assert not any(first["steps"]["train_loss"][:] == alike["steps"]["train_loss"][:])
 
 
 def overlap_changes_nothing() -> None:

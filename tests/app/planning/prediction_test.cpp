@@ -179,7 +179,7 @@ TEST(Prediction, SharesMakeTheSlowestRankQuicker) {
   const Calibration calibration = uneven_calibration();
   const ShareFacts facts = {.machines = {0, 1, 2, 3}, .most_images = {100, 100, 100, 100}};
   Options options;
-  const auto images = planned_images(options, calibration, facts, 4, 32, 1.0);
+  const auto images = planned_images(options, calibration, facts, 4, 128, 1.0);
   ASSERT_EQ(images.size(), 4u);
   EXPECT_EQ(std::accumulate(images.begin(), images.end(), std::size_t{0}), 128u);
   EXPECT_LE(images[0] - images[2], 1u);
@@ -193,20 +193,20 @@ TEST(Prediction, SharesMakeTheSlowestRankQuicker) {
   EXPECT_NEAR(predict_step(calibration, choice).step.step_s, 16.0 / 13.0, 0.1);
 
   // Twice as many ranks are these, by turns; and what --shares says is taken as it is.
-  const auto twice = planned_images(options, calibration, facts, 8, 32, 1.0);
+  const auto twice = planned_images(options, calibration, facts, 8, 256, 1.0);
   ASSERT_EQ(twice.size(), 8u);
   EXPECT_LE(twice[0] - twice[4], 1u);
   EXPECT_LE(twice[3] - twice[7], 1u);
   options.shares = {.kind = ShareChoice::Kind::weights, .weights = {2, 1, 1, 0}};
-  EXPECT_EQ(planned_images(options, calibration, facts, 4, 32, 1.0),
+  EXPECT_EQ(planned_images(options, calibration, facts, 4, 128, 1.0),
             (std::vector<std::size_t>{64, 32, 32, 0}));
-  EXPECT_TRUE(planned_images(options, calibration, facts, 3, 32, 1.0).empty());
+  EXPECT_TRUE(planned_images(options, calibration, facts, 3, 96, 1.0).empty());
   options.shares = ShareChoice::even();
-  EXPECT_TRUE(planned_images(options, calibration, facts, 4, 32, 1.0).empty());
+  EXPECT_TRUE(planned_images(options, calibration, facts, 4, 128, 1.0).empty());
   options.shares = {};
   EXPECT_TRUE(
-      planned_images(options, calibration, {{0, 0, 0, 0}, {9, 9, 9, 9}}, 4, 32, 1.0).empty());
-  EXPECT_TRUE(planned_images(options, calibration_of(4), facts, 4, 32, 1.0).empty());
+      planned_images(options, calibration, {{0, 0, 0, 0}, {9, 9, 9, 9}}, 4, 128, 1.0).empty());
+  EXPECT_TRUE(planned_images(options, calibration_of(4), facts, 4, 128, 1.0).empty());
 }
 
 // With the slow link's rank as no owner, more bits hide.

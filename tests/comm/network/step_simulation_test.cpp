@@ -97,6 +97,20 @@ TEST(StepSimulation, ASlowLinksRankOwnsNothing) {
   EXPECT_EQ(simulate(setup).delivered_s.back(), ring_s);
 }
 
+// Four ranks encode 1000 floats for a second each: at once, or by turns of two.
+TEST(StepSimulation, RanksMayShareCores) {
+  StepSetup setup = setup_of("direct", 4, {4000});
+  setup.ports = NetworkPorts::alike(4, 1e12, 0.0);
+  setup.buckets[0].sums[0].costs.encode_s_per_float = 1e-3;
+  const double own_s = simulate(setup).delivered_s[0];
+  setup.shared_cores = 4;
+  EXPECT_EQ(simulate(setup).delivered_s[0], own_s);
+  setup.shared_cores = 2;
+  EXPECT_NEAR(simulate(setup).delivered_s[0], 2 * own_s, 0.3 * own_s);
+  setup.shared_cores = 1;
+  EXPECT_NEAR(simulate(setup).delivered_s[0], 4 * own_s, 0.6 * own_s);
+}
+
 TEST(StepSimulation, AServersPortCarriesAll) {
   EXPECT_NEAR(simulate(setup_of("ps", 4, {1000})).delivered_s[0],
               3 * message_s(1000) + 3 * message_s(1000) * 3 / 4, 1e-9);
