@@ -39,8 +39,9 @@
 
 namespace {
 
-dp::OptionContext option_context() {
+dp::OptionContext option_context(int ranks = 1) {
   dp::OptionContext context;
+  context.ranks = static_cast<std::size_t>(ranks);
   context.models = dp::net::model_names();
   context.codecs = dp::codec_help();
   context.codec_keys = dp::codec_key_help();
@@ -48,9 +49,7 @@ dp::OptionContext option_context() {
   for (const dp::Topology& topology : dp::topology_list()) {
     context.topologies.emplace_back(topology.name);
   }
-  context.topology_for = [](const dp::CodecSpec& codec) {
-    return dp::find_codec(codec.name)->topology;
-  };
+  context.topology_for = dp::suitable_topology;
   context.takes_momentum = dp::takes_momentum;
   context.parse_compress = dp::parse_compress;
   context.datasets.clear();
@@ -103,7 +102,7 @@ void leave_earlier_trace(dp::Options& options) {
 // Rank 0 reads the command line and the configuration file, and the others use its result. So a
 // file or folder that only one host has cannot give ranks different options.
 dp::Options agreed_options(dp::Communicator& comm, const std::vector<std::string>& arguments) {
-  const dp::OptionContext context = option_context();
+  const dp::OptionContext context = option_context(comm.size());
   dp::Options options;
   std::string text;
   dp::together(comm, dp::kDptrainNames, [&] {

@@ -310,7 +310,7 @@ void Builder::resolve_codec_defaults() {
   // So that the run can be repeated, and its report shows what the rate did.
   if (options_.compress.is_auto() && !is_given("log-steps")) options_.log_steps = 1;
   if (is_given("topology") || !context_.topology_for) return;
-  const std::string_view topology = context_.topology_for(options_.compress.codec);
+  const std::string_view topology = context_.topology_for(options_.compress.codec, context_.ranks);
   if (!topology.empty()) options_.topology = topology;
 }
 

@@ -198,8 +198,9 @@ struct OptionContext {
   std::vector<std::string> topologies = {"ring"};  // for --topology
   // Reads a --compress value, or throws Error(usage); null: everything is accepted, as text.
   CompressChoice (*parse_compress)(std::string_view text) = nullptr;
-  // The topology that suits a codec, where none is given; empty: the usual one.
-  std::string_view (*topology_for)(const CodecSpec& codec) = nullptr;
+  // The topology that suits a codec and that many ranks, where none is given; empty: the usual one.
+  std::string_view (*topology_for)(const CodecSpec& codec, std::size_t ranks) = nullptr;
+  std::size_t ranks = 1;
   bool (*takes_momentum)(const CodecSpec& codec) = nullptr;  // exchange_kinds.hpp
   // Which data set a folder holds (empty where nobody can tell), asked when --data-dir is given
   // without --dataset.

@@ -78,8 +78,11 @@ OptionRow topologies_row(const OptionContext& context, std::vector<std::string>&
       .placeholder = "NAME/...",
       .help = "topologies",
       .allowed = fmt::format("one or more of {} joined by /", fmt::join(context.topologies, ", ")),
+      .shown_default = "ring/direct, and grid for more than 8 ranks",
       .set =
           [known = context.topologies, &field](std::string_view text) {
+            field.clear();
+            if (text.empty()) return;
             const std::vector<std::string> names = split_at(text, '/');
             for (const std::string& name : names) {
               const bool is_known = std::ranges::find(known, name) != known.end();

@@ -256,7 +256,8 @@ void print_plans(const Options& options, const Calibration& calibration, const S
         std::string hidden;
         for (const std::size_t length : sync_lengths(options)) {
           for (const CompressChoice& compress : codecs_of(options)) {
-            for (const std::string& topology : options.plan.topologies) {
+            for (const std::string& topology :
+                 topologies_of(options, static_cast<std::size_t>(ranks))) {
               if (!can_run(compress.codec, topology, length)) continue;
               StepChoice choice =
                   choice_for(options, calibration, network, topology, compress, length);

@@ -15,6 +15,12 @@
 #include "kernels/base/error.hpp"
 
 namespace dp {
+namespace {
+
+// With more ranks grid may be quicker than direct.
+constexpr std::size_t kSomeRanks = 8;
+
+}  // namespace
 
 std::vector<CompressChoice> codecs_of(const Options& options) {
   std::vector<CompressChoice> choices = options.plan.codecs;
@@ -32,6 +38,12 @@ std::vector<CompressChoice> codecs_of(const Options& options) {
     return !seen.insert(choice.is_auto() ? choice.text : choice.codec.text()).second;
   });
   return choices;
+}
+
+std::vector<std::string> topologies_of(const Options& options, std::size_t ranks) {
+  if (!options.plan.topologies.empty()) return options.plan.topologies;
+  if (ranks <= kSomeRanks) return {"ring", "direct"};
+  return {"ring", "direct", "grid"};
 }
 
 std::vector<std::size_t> sync_lengths(const Options& options) {
@@ -105,7 +117,7 @@ std::string left_out(const Options& options) {
   std::size_t all = 0, left = 0, in_rounds = 0;
   for (const std::size_t length : sync_lengths(options)) {
     for (const CompressChoice& compress : codecs_of(options)) {
-      for (const std::string& topology : options.plan.topologies) {
+      for (const std::string& topology : topologies_of(options, kSomeRanks + 1)) {
         ++all;
         left += can_run(compress.codec, topology, length) ? 0 : 1;
         in_rounds += length == 1 || can_be_in_rounds(compress.codec) ? 0 : 1;

@@ -16,6 +16,8 @@ namespace dp {
 // The codecs of the table, each once: codecs=, or all that the run's optimiser allows, auto
 // and the run's own.
 [[nodiscard]] std::vector<CompressChoice> codecs_of(const Options& options);
+// topologies=, or those that suit so many ranks.
+[[nodiscard]] std::vector<std::string> topologies_of(const Options& options, std::size_t ranks);
 // Steps between exchanges: those of sync=, or the run's.
 [[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options);
 // 0 where the plan does not ask what --sync-every auto would choose.

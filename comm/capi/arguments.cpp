@@ -107,7 +107,7 @@ GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator
   options.link_latency_s = link.latency_s;
   options.reducer.seed = given.seed;
   options.reducer.comm_timeout_s = given.timeout_s;
-  const std::string_view suitable = find_codec(codec.name)->topology;
+  const std::string_view suitable = suitable_topology(codec, static_cast<std::size_t>(comm.size()));
   options.reducer.topology = given.topology != nullptr ? given.topology
                              : suitable.empty()        ? "ring"
                                                        : std::string(suitable);

@@ -48,4 +48,9 @@ const Topology& find_topology(std::string_view name) {
   throw SettingError(Setting{"topology"}, name, "unknown topology; known: " + known);
 }
 
+std::string_view suitable_topology(const CodecSpec& codec, std::size_t ranks) {
+  const std::string_view own = find_codec(codec.name)->topology;
+  return own == "direct" && ranks >= kManyRanks ? "grid" : own;
+}
+
 }  // namespace dp

@@ -2,6 +2,7 @@
 // writes every rank's list of messages, and a row in topology.cpp.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,6 +10,7 @@
 
 #include "comm/exchange/exchange.hpp"
 #include "comm/exchange/exchange_plan.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
 
@@ -41,5 +43,11 @@ struct Topology {
 
 // Throws an Error(usage) that begins with "--topology NAME: " and lists the known names.
 [[nodiscard]] const Topology& find_topology(std::string_view name);
+
+// The topology that suits a codec, where none is named: the codec's own. For so many ranks that
+// messages themselves cost more than what is in them, grid takes the place of direct
+// (experiments/README.md, "Many hosts"). Empty: ring, as for most codecs.
+inline constexpr std::size_t kManyRanks = 24;
+[[nodiscard]] std::string_view suitable_topology(const CodecSpec& codec, std::size_t ranks);
 
 }  // namespace dp

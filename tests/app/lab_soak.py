@@ -109,8 +109,8 @@ def check_hosts(text: str, quiet: str, run: str) -> list[str]:
     """What is wrong; prints how long it took from the end of a run to the next step."""
     with h5py.File(quiet) as want, h5py.File(run) as got:
         wrong = [] if list(got["steps"]["step"]) == list(want["steps"]["step"]) else ["steps"]
-        losses = [float(log["epochs"]["test_loss"][-1]) for log in (want, got)]
-    wrong += [] if losses[1] < 1.25 * losses[0] + 0.05 else ["loss"]
+        losses = [float(sum(log["epochs"]["train_loss"][-5:])) / 5 for log in (want, got)]
+    wrong += [] if losses[1] < 1.2 * losses[0] + 0.05 else ["loss"]
     changes, waits = [], []
     for why, seconds in re.findall(r"(writes a checkpoint and goes on with)|training goes on with step .*?, ([0-9.]+) s after", text):
         if why:
@@ -118,7 +118,7 @@ def check_hosts(text: str, quiet: str, run: str) -> list[str]:
         else:
             waits.append(float(seconds))
     joins = [waits[place] for place in changes if place < len(waits)]
-    print(f"test loss {losses[1]:.3f}, undisturbed {losses[0]:.3f}; {len(joins)} joins and leaves, from the end of a run to "
+    print(f"training loss of the last epochs {losses[1]:.3f}, undisturbed {losses[0]:.3f}; {len(joins)} joins and leaves, from the end of a run to "
           f"the next step {statistics.median(joins or [0]):.1f} s in the median, {max(joins, default=0):.1f} s at most")
     return wrong
 

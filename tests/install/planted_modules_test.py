@@ -20,7 +20,7 @@ PLANTED = "import pathlib\npathlib.Path('executed').open('a').write(__name__ + '
 STARTS = {
     "dpreport": ["no.h5"],
     "dpsweep": ["study.ini", "--list"],
-    "host_scan": ["--hosts", "", "--svg", "plots"],
+    "host_scan": ["--no-runs", "--svg", "plots"],
     "dplab": ["up", "--nodes", "2", "--lab", f"planted-{os.getpid()}"],
     "weights.py": ["to-torch", "no.h5", "no.pt"],
 }

@@ -102,6 +102,14 @@ TEST(PlanChoices, AreAllCodecsOfTheListThatTheOptimiserAllows) {
   EXPECT_EQ(texts_of(codecs_of(options)), (std::vector<std::string>{"q8", "none"}));
 }
 
+TEST(PlanChoices, GridIsComparedWhereRanksAreMany) {
+  Options options;
+  EXPECT_EQ(topologies_of(options, 8), (std::vector<std::string>{"ring", "direct"}));
+  EXPECT_EQ(topologies_of(options, 9), (std::vector<std::string>{"ring", "direct", "grid"}));
+  options.plan.topologies = {"tree"};
+  EXPECT_EQ(topologies_of(options, 64), std::vector<std::string>{"tree"});
+}
+
 TEST(AutoSendsVelocities, WhereTheOptimiserCanLeaveItsMomentum) {
   const Options sgd;
   EXPECT_TRUE(auto_sends_velocities(sgd, DeviceKind::cpu));

@@ -172,6 +172,15 @@ TEST(Topology, FormulasByHand) {
   }
 }
 
+TEST(Topology, SuitsCodecAndRanks) {
+  const CodecSpec few_bits = parse_codec_spec("ecq:bits=0.1"), q8 = parse_codec_spec("q8");
+  EXPECT_EQ(suitable_topology(few_bits, 2), "direct");
+  EXPECT_EQ(suitable_topology(few_bits, kManyRanks - 1), "direct");
+  EXPECT_EQ(suitable_topology(few_bits, kManyRanks), "grid");
+  EXPECT_EQ(suitable_topology(q8, 2), "");
+  EXPECT_EQ(suitable_topology(q8, 64), "");
+}
+
 TEST(Topology, UnknownNamesAreRefusedWithThoseThatThereAre) {
   try {
     (void)find_topology("star");
