@@ -117,10 +117,12 @@ ShareControl::Best ShareControl::best(std::span<const ShareMeasurement> measured
   const std::size_t ranks = images.size();
   const std::size_t all = std::accumulate(images.begin(), images.end(), std::size_t{0});
   const std::size_t even = (all + ranks - 1) / ranks;
+  constexpr std::size_t kMostLeast = 8;
+  const std::size_t asked = least_ > 0 ? least_ : std::min(kMostLeast, all / ranks / 4);
   std::vector<ShareBounds> bounds;
   for (const ShareMeasurement& each : measured) {
-    bounds.push_back({std::max<std::size_t>(std::min(least_, all / ranks), 1),
-                      std::max(each.most_images, even)});
+    bounds.push_back(
+        {std::max<std::size_t>(std::min(asked, all / ranks), 1), std::max(each.most_images, even)});
   }
   Best best{.images = divide_images(all, models_, bounds)};
   best.gain_s = slowest_s(models_, images) - slowest_s(models_, best.images);

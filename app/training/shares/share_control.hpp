@@ -33,7 +33,8 @@ class ShareControl {
   // What a change must gain, as a share of a step's time: in two intervals in a row, or in one.
   static constexpr double kLeastGain = 0.03, kSureGain = 0.1;
 
-  // machine_of_rank: equal for ranks of one machine, from 0 without gaps. least: images of a rank.
+  // machine_of_rank: equal for ranks of one machine, from 0 without gaps. least: images of a
+  // rank; 0: a quarter of even shares, at most 8, since batch statistics of few images are poor.
   ShareControl(std::vector<std::size_t> machine_of_rank, std::size_t least);
 
   struct Decision {

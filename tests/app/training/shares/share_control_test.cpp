@@ -289,6 +289,17 @@ TEST(ShareControl, BoundsHold) {
   EXPECT_EQ(counts, (Counts{48, 16}));  // the least share
 }
 
+// Of even shares of 16 and 64 images: a quarter, and 8.
+TEST(ShareControl, SmallSharesHaveABoundByDefault) {
+  for (const auto& [even_share, least] : {std::pair{16u, 4u}, {64u, 8u}}) {
+    Cluster cluster{.hosts = {{0.001, 0.001}, {0.001, 0.001}, {0.1, 0.1}}};
+    ShareControl control(own_machines(3), 0);
+    Counts counts = even(3 * even_share, 3);
+    run(control, cluster, counts, 20);
+    EXPECT_EQ(counts[2], least);
+  }
+}
+
 TEST(ShareControl, WhatIsNotMeasuredChangesNothing) {
   ShareControl control(own_machines(2), 1);
   const Counts counts = {8, 8};
