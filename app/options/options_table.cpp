@@ -334,9 +334,9 @@ OptionTable option_table(const OptionContext& context, Options& options) {
         parsed_row("shares", options.shares, parse_share_choice, "even|auto[:min=N]|A:B:C...",
                    kShareChoices,
                    "how ranks divide the images of a step: by measured speed (auto; at least N "
-                   "images a rank, without min=N a quarter of even shares, or 8), evenly, or by "
-                   "these weights, one for each "
-                   "rank; without this option auto, or even with --autotune off"),
+                   "images a rank, without min=N a quarter of an even share, but no more than 8), "
+                   "evenly, or by these weights, one for each rank; without this option auto, or "
+                   "even with --autotune off"),
         on_off_row("sync-bn", options.sync_bn,
                    "on: batch normalisation takes mean and deviation over the images of all ranks "
                    "instead of each rank's own, which costs two short messages to every rank for "

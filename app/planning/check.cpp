@@ -79,8 +79,8 @@ Options trial_options(const Options& options, int ranks) {
   return trial;
 }
 
-// Collective: seconds of each rank for so many images of a step, from a step with fewer; the second
-// of two counts.
+// Collective: by rank, the seconds of a step with `images` on each rank. Measured with fewer images
+// and scaled; of two steps the second counts.
 std::vector<double> measure_step(Run& run, double images) {
   const std::size_t ranks = run.plan.ranks;
   const std::size_t all = std::min(run.plan.global_batch, run.data.train->count());
@@ -259,7 +259,7 @@ void divide(Run& run, const Options& options, Measured& result) {
   }
   std::vector<std::size_t> images =
       planned_images(options, calibration, gather_share_facts(run), ranks, batch, 1.0);
-  if (images.empty()) images = images_of(Shares(), batch, ranks);
+  if (images.empty()) images = Shares().counts(batch, ranks);
   result.mine.images = static_cast<double>(images[rank]);
   const StepModel model = StepModel::guess(even, step[rank].backward_end_s);
   result.mine.compute_s = model.fixed_s + model.image_s * result.mine.images;

@@ -20,7 +20,7 @@ struct CodecFigures {
   // computes the gradient and the residual.
   double first_s = 0.0, second_s = 0.0, deliver_s = 0.0;
 
-  // With times that are so many times shorter.
+  // The same codec on a processor that is `times` as quick.
   [[nodiscard]] CodecFigures over(double times) const;
 };
 

@@ -65,13 +65,6 @@ bool can_run(const CodecSpec& codec, const std::string& topology, std::size_t sy
          (topology != "hierarchical" || !has_rate(codec));
 }
 
-std::vector<std::size_t> images_of(const Shares& shares, std::size_t global_batch,
-                                   std::size_t ranks) {
-  std::vector<std::size_t> images;
-  for (std::size_t r = 0; r < ranks; ++r) images.push_back(shares.count(global_batch, r, ranks));
-  return images;
-}
-
 std::vector<std::uint32_t> planned_owners(const Options& options,
                                           std::vector<double> own_bytes_per_s) {
   if (options.autotune == "off") return {};
@@ -88,10 +81,10 @@ std::vector<std::size_t> planned_images(const Options& options, const Calibratio
     if (options.shares.weights.size() != ranks) return {};
     const Shares shares(options.shares.weights);
     if (shares.is_even()) return {};
-    return images_of(shares, global_batch, ranks);
+    return shares.counts(global_batch, ranks);
   }
   if (!options.measures_shares() || options.sync_bn || facts.is_one_machine()) return {};
-  const std::vector<std::size_t> images = images_of(Shares(), global_batch, ranks);
+  const std::vector<std::size_t> images = Shares().counts(global_batch, ranks);
   const std::vector<double> computes_s = calibration.computes_s();
   const std::size_t measured = facts.machines.size();
   const std::size_t hosts = std::ranges::max(facts.machines) + 1;

@@ -16,7 +16,7 @@ namespace dp {
 // The codecs of the table, each once: codecs=, or all that the run's optimiser allows, auto
 // and the run's own.
 [[nodiscard]] std::vector<CompressChoice> codecs_of(const Options& options);
-// topologies=, or those that suit so many ranks.
+// The topologies that topologies= names, or else those that suit the number of ranks.
 [[nodiscard]] std::vector<std::string> topologies_of(const Options& options, std::size_t ranks);
 // Steps between exchanges: those of sync=, or the run's.
 [[nodiscard]] std::vector<std::size_t> sync_lengths(const Options& options);
@@ -27,9 +27,6 @@ namespace dp {
 [[nodiscard]] bool can_be_in_rounds(const CodecSpec& codec);
 [[nodiscard]] bool can_run(const CodecSpec& codec, const std::string& topology,
                            std::size_t sync_every);
-// By rank, in a step of so many images.
-[[nodiscard]] std::vector<std::size_t> images_of(const Shares& shares, std::size_t global_batch,
-                                                 std::size_t ranks);
 // By rank, the images of a run's first steps, as --shares says or, with auto, as the rehearsed
 // steps do; empty: even ones. factor: a rank's mean images over those of a rehearsed step. Ranks
 // beyond those measured are as these, by turns.

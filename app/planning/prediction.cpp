@@ -121,7 +121,7 @@ double goodput_of(const StepChoice& choice, std::size_t rank) {
   return port_bytes_per_s / here * (ranks - 1) / (ranks - here);
 }
 
-// Of what a rank's codec sends, by how many buckets' bytes its port is used.
+// How many times the bytes of an encoded bucket pass through the rank's port.
 double wire_factor_of(const StepChoice& choice, std::size_t rank) {
   const Topology& topology = find_topology(choice.topology);
   if (topology.has_owner_weights && !choice.owner_weights.empty()) {
@@ -167,7 +167,8 @@ double correction_of(const Calibration& calibration, std::span<const Bucket> buc
 
 // A step in which codecs with bits= send so many.
 StepForecast forecast_at(const Calibration& calibration, const StepChoice& choice, double bits) {
-  // Where ranks share cores without computing, an action is slow only while others act, too.
+  // Codecs were measured while all ranks used the shared cores. The simulation slows an action down
+  // by itself when others run, so it starts from the time on a core that nobody else uses.
   const double crowd = calibration.shared_cores > 0.0
                            ? std::max(1.0, static_cast<double>(calibration.steps.front().size()) /
                                                calibration.shared_cores)

@@ -165,23 +165,17 @@ void SharePlan::record_first() {
 }
 
 std::vector<ShareRow> SharePlan::rows_of(const Change& change, std::size_t global_batch) const {
-  const std::size_t ranks = run_.plan.ranks;
   std::vector<ShareRow> rows;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    rows.push_back(
-        {.step = static_cast<std::int64_t>(change.step) + 1,
-         .rank = static_cast<std::int64_t>(r),
-         .images = static_cast<std::int64_t>(change.shares.count(global_batch, r, ranks))});
+  for (const std::size_t images : change.shares.counts(global_batch, run_.plan.ranks)) {
+    rows.push_back({.step = static_cast<std::int64_t>(change.step) + 1,
+                    .rank = static_cast<std::int64_t>(rows.size()),
+                    .images = static_cast<std::int64_t>(images)});
   }
   return rows;
 }
 
 std::vector<std::size_t> SharePlan::images_of(std::size_t global_batch) const {
-  std::vector<std::size_t> images;
-  for (std::size_t r = 0; r < run_.plan.ranks; ++r) {
-    images.push_back(shares_.count(global_batch, r, run_.plan.ranks));
-  }
-  return images;
+  return shares_.counts(global_batch, run_.plan.ranks);
 }
 
 std::string SharePlan::images_text(std::size_t global_batch) const {

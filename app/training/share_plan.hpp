@@ -23,7 +23,7 @@
 
 namespace dp {
 
-// What follows from the ranks' machines, by rank.
+// The ranks' machines and their memory, by rank.
 struct ShareFacts {
   // Equal for ranks that compute on the processors of one host, or on one GPU; from 0.
   std::vector<std::size_t> machines;

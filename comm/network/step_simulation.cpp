@@ -276,7 +276,7 @@ class Simulation {
     engine.is_awake = false;
   }
 
-  // Of an action that begins now, where ranks share cores.
+  // How many times longer an action takes that begins now, because others run on the same cores.
   [[nodiscard]] double slowdown() const {
     if (setup_.shared_cores == 0.0) return 1.0;
     return std::max(1.0, static_cast<double>(acting_ + 1) / setup_.shared_cores);

@@ -44,9 +44,9 @@ struct Topology {
 // Throws an Error(usage) that begins with "--topology NAME: " and lists the known names.
 [[nodiscard]] const Topology& find_topology(std::string_view name);
 
-// The topology that suits a codec, where none is named: the codec's own. For so many ranks that
-// messages themselves cost more than what is in them, grid takes the place of direct
-// (experiments/README.md, "Many hosts"). Empty: ring, as for most codecs.
+// The topology for a codec if the user names none: the codec's own, or empty, which means ring.
+// From kManyRanks on grid replaces direct, because a message then costs more than its payload
+// (experiments/README.md, "Many hosts").
 inline constexpr std::size_t kManyRanks = 24;
 [[nodiscard]] std::string_view suitable_topology(const CodecSpec& codec, std::size_t ranks);
 

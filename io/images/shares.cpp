@@ -37,6 +37,12 @@ std::size_t Shares::count(std::size_t images, std::size_t rank, std::size_t rank
   return of(images, rank, ranks).count;
 }
 
+std::vector<std::size_t> Shares::counts(std::size_t images, std::size_t ranks) const {
+  std::vector<std::size_t> counts;
+  for (std::size_t rank = 0; rank < ranks; ++rank) counts.push_back(count(images, rank, ranks));
+  return counts;
+}
+
 std::size_t Shares::most(std::size_t images, std::size_t ranks) const {
   std::size_t most = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank)

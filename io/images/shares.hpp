@@ -46,6 +46,7 @@ class Shares {
                               std::size_t part = 0, std::size_t parts = 1) const;
   // The images of a rank in all its parts.
   [[nodiscard]] std::size_t count(std::size_t images, std::size_t rank, std::size_t ranks) const;
+  [[nodiscard]] std::vector<std::size_t> counts(std::size_t images, std::size_t ranks) const;
   // The most images that a rank has.
   [[nodiscard]] std::size_t most(std::size_t images, std::size_t ranks) const;
   [[nodiscard]] std::size_t least(std::size_t images, std::size_t ranks) const;

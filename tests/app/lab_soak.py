@@ -126,13 +126,13 @@ def check_hosts(text: str, quiet: str, run: str) -> list[str]:
 def main() -> int:
     speeds = ["--speeds", "1,0.7,0.5"] if HOSTS else []
     up("--nodes", "3", "--rate", "50mbit", "--loss", "5%", *speeds, "--while", str(os.getpid()))
-    HOSTFILE.write_text("node1\nnode2\nnode3\n")
     with tempfile.TemporaryDirectory() as folder:
         quiet = ["mpirun", "-np", "3", DPTRAIN, *WORDS, "--log", f"{folder}/quiet.h5"]
         allowed = {f"OMPI_{name}": "1" for name in ("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe")}
         subprocess.run(quiet, check=True, stdout=subprocess.DEVNULL, env=os.environ | allowed)
         said = pathlib.Path(folder, "said")
         begin = time.monotonic()
+        HOSTFILE.write_text("node1\nnode2\nnode3\n")
         with said.open("w") as errors:
             # dplab run would name all hosts.
             where = ["exec", "1", "--"] if HOSTS else ["run", "--give-up", "3600", "--"]

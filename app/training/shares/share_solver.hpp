@@ -18,7 +18,8 @@ struct StepModel {
   [[nodiscard]] double seconds(std::size_t images) const {
     return fixed_s + image_s * static_cast<double>(images);
   }
-  // Of a rank that was measured with one number of images: a guess.
+  // A guess for a rank that was measured with a single number of images: a twentieth of the time is
+  // fixed.
   [[nodiscard]] static StepModel guess(double images, double seconds) {
     constexpr double kFixed = 0.05;  // of the time
     return {kFixed * seconds, (1.0 - kFixed) * seconds / images};

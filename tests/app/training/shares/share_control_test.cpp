@@ -289,7 +289,7 @@ TEST(ShareControl, BoundsHold) {
   EXPECT_EQ(counts, (Counts{48, 16}));  // the least share
 }
 
-// Of even shares of 16 and 64 images: a quarter, and 8.
+// An even share of 16 images may shrink to 4, and one of 64 to 8.
 TEST(ShareControl, SmallSharesHaveABoundByDefault) {
   for (const auto& [even_share, least] : {std::pair{16u, 4u}, {64u, 8u}}) {
     Cluster cluster{.hosts = {{0.001, 0.001}, {0.001, 0.001}, {0.1, 0.1}}};
