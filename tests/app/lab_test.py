@@ -99,6 +99,30 @@ while True:
   print((time.process_time() - cpu) / (time.monotonic() - wall), flush=True)"""
 
 
+def host_scan() -> None:
+    """Measures what is missing, once, in a lab of its own; prints and draws it."""
+    up("--nodes", "2")  # skips where no lab is possible
+    dplab("down")
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--hosts", "2", "--rates", "100mbit", "--codecs", "q8", "--topologies", "ring,direct", "--steps", "1",
+                 "--compute-ms", "5", "--out", f"{folder}/out"]
+        command = [f"{os.path.dirname(DPLAB)}/host_scan", *words]
+
+        def scan(*more: str) -> tuple[int, list[str], str]:
+            done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120, check=False)
+            return done.returncode, [line for line in done.stdout.splitlines() if line.startswith("| q8")], done.stderr
+
+        code, lines, errors = scan()
+        assert code == 0 and len(lines) == 2, (code, lines, errors)
+        for topology, line in zip(("ring", "direct"), lines):
+            assert re.fullmatch(rf"\| q8 \| {topology} \| [0-9]+\*? \([0-9]+\) \|", line), line
+        rows = pathlib.Path(folder, "out/steps.csv").read_text()
+        assert rows.count("\n") == 3, rows
+        assert scan()[:2] == (0, lines) and pathlib.Path(folder, "out/steps.csv").read_text() == rows  # nothing is missing
+        code, lines, errors = scan("--topologies", "star")
+        assert code == 1 and not lines and "--topology star: must be" in errors, (code, lines, errors)
+
+
 def speeds() -> None:
     """Hosts may use their part of a core and no more, and another one as soon as it is changed."""
     done = subprocess.run([DPLAB, "up", "--speeds", "1,1,1,1,1,0.25", "--lab", LAB], capture_output=True, text=True, timeout=60)
@@ -626,7 +650,7 @@ def sweep() -> None:
 
 if __name__ == "__main__":
     cases = {case.__name__: case for case in (options, speeds, links, media, delay_and_loss, flips, training, cut_in_training,
-                                              cuts_and_their_ends, check, restarts, leftovers, ordinary_user, sweep)}
+                                              cuts_and_their_ends, check, restarts, leftovers, ordinary_user, sweep, host_scan)}
     try:
         cases[CASE]()
     finally:
