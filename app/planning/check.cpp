@@ -335,6 +335,10 @@ int check_run(const Options& options, Communicator& comm) {
                           .ranks = static_cast<std::size_t>(comm.local_size())});
   });
   const std::vector<std::string> disks = comm.gather(disk.text);
+  std::vector<std::string> builds =
+      comm.gather(fmt::format("{} for {}", build_id(), architecture()));
+  std::ranges::sort(builds);
+  builds.erase(std::unique(builds.begin(), builds.end()), builds.end());
   const std::vector<int> bad = comm.all_gather(disk.is_bad ? 1 : 0);
 
   int exit_code = 0;
@@ -342,8 +346,9 @@ int check_run(const Options& options, Communicator& comm) {
     std::printf("dptrain %s --check: %s on %s, %d rank%s, --compress %s\n", DP_VERSION,
                 options.model.c_str(), options.dataset.c_str(), comm.size(),
                 comm.size() == 1 ? "" : "s", options.compress.text.c_str());
-    std::printf("program: revision %s, build %s, %s: the same on all ranks\n",
-                git_revision().c_str(), build_id().c_str(), mpi_version().c_str());
+    std::printf("program: revision %s, build%s %s, %s: the same on all ranks\n",
+                git_revision().c_str(), builds.size() == 1 ? "" : "s",
+                fmt::format("{}", fmt::join(builds, ", ")).c_str(), mpi_version().c_str());
     if (!here.data.empty()) std::printf("data: %s\n", here.data.c_str());
     if (!found.resume.empty()) std::printf("%s\n", found.resume.c_str());
     print("ranks", rank_table(comm, all, interfaces, found));

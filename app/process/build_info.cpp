@@ -62,4 +62,14 @@ std::string build_id() {
   return fmt::format("{:016x}", XXH3_64bits(id.data(), id.size()));
 }
 
+std::string_view architecture() {
+#if defined(__x86_64__)
+  return "x86-64";
+#elif defined(__aarch64__)
+  return "arm64";
+#else
+  return "another architecture";
+#endif
+}
+
 }  // namespace dp

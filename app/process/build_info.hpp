@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace dp {
 
@@ -17,5 +18,8 @@ namespace dp {
 // 16 hexadecimal digits that differ between two programs which were not built from the same sources
 // by the same compiler: from the linker's build id or, without it, from the bytes of the program.
 [[nodiscard]] std::string build_id();
+
+// The processors that this program is for: "x86-64", "arm64" or "another architecture".
+[[nodiscard]] std::string_view architecture();
 
 }  // namespace dp

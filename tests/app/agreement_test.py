@@ -47,8 +47,8 @@ def different_options() -> None:
 
 def different_builds() -> None:
     said = complaint(job([DPTRAIN, *SMALL], [OTHER[0], *SMALL]), 2)
-    assert re.fullmatch(r"dptrain: rank 1 on host \S+ is dptrain \S+ of revision \S+, build [0-9a-f]{16}, with Open MPI \S+; "
-                        r"rank 0 on host \S+ is dptrain \S+ of revision \S+, build [0-9a-f]{16}, .*: all hosts need the "
+    assert re.fullmatch(r"dptrain: rank 1 on host \S+ is dptrain \S+ of revision \S+, build [0-9a-f]{16} for \S+, with Open MPI \S+; "
+                        r"rank 0 on host \S+ is dptrain \S+ of revision \S+, build [0-9a-f]{16} for .*: all hosts need the "
                         "same program .*", said), said
 
 
@@ -58,7 +58,7 @@ def check_on_one_host() -> None:
     for text in ("64 training and 16 test images, the same on all ranks", "memory needed", "disk of rank 0: nothing is written",
                  "network: one host, ", "bit/s between its ranks\n", "go: this run can start"):
         assert text in done.stdout, (text, done.stdout)
-    assert re.search(r"program: revision \S+, build [0-9a-f]{16}, Open MPI \S+: the same on all ranks", done.stdout), done
+    assert re.search(r"program: revision \S+, build [0-9a-f]{16} for \S+, Open MPI \S+: the same on all ranks", done.stdout), done
     assert os.listdir(".") == [], "something is left"
     done = job([DPTRAIN, "--check", *SMALL])
     assert done.returncode == 0 and "go: this run can start" in done.stdout, done

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Usage: tests/install/arm64.sh [--jobs N] [--train] FOLDER [REGEX [TARGET...]]
+Usage: tests/install/arm64.sh [--jobs N] [--train] [--beside DPTRAIN] FOLDER [REGEX [TARGET...]]
 
 Downloads Debian's arm64 packages of what dptrain is built with, unpacks them below
 FOLDER/root (installing nothing here), cross-builds the tests of codecs, exchange and
@@ -16,6 +16,10 @@ ninja-build, libhdf5-dev and openmpi-bin, whose mpirun starts the ranks.
 
   --jobs N   compilers at a time (default: one for each core)
   --train    also builds dptrain, and trains with it on two ranks for an epoch
+  --beside DPTRAIN
+             as --train, and then trains with this machine's program DPTRAIN on one rank
+             and the one for arm64 on the other, and compares the replicas' bits after
+             every step. Both must be built of the same revision without changes.
 TEXT
 }
 
@@ -25,13 +29,14 @@ die() {
 }
 
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-jobs=$(nproc) train=no words=()
+jobs=$(nproc) train=no beside='' words=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --help) usage; exit 0 ;;
     --jobs) jobs=$2; shift ;;
     --train) train=yes ;;
-    -*) die "$1: unknown option; known: --jobs, --train, --help" ;;
+    --beside) train=yes beside=$(realpath "$2"); shift ;;
+    -*) die "$1: unknown option; known: --jobs, --train, --beside, --help" ;;
     *) words+=("$1") ;;
   esac
   shift
@@ -125,5 +130,30 @@ ctest --test-dir "$folder/build" -R "$regex" --output-on-failure --no-tests=erro
 echo "== training under qemu"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 cd "$folder"
-./mpiexec -np 2 build/bin/dptrain --compress q8 --limit-train 64 --limit-test 16 --batch-size 8 --epochs 1 --threads 1 \
-  --autotune off --log none
+small=(--limit-train 64 --limit-test 16 --batch-size 8 --epochs 1 --threads 1 --autotune off --log none)
+./mpiexec -np 2 build/bin/dptrain --compress q8 "${small[@]}"
+[ -n "$beside" ] || exit 0
+
+echo "== x86-64 and arm64 in one run"
+# both WORDS...: a rank of this machine's program and one of arm64's, with the same options.
+both() {
+  PMIX_MCA_gds=hash OMPI_MCA_btl=self,tcp mpirun -np 1 "$beside" "${small[@]}" "$@" : \
+    -np 1 qemu-aarch64-static -L "$root" build/bin/dptrain "${small[@]}" "$@"
+}
+# trains WORDS...: the replicas' bits are compared after every step; a run whose replicas differ fails.
+trains() {
+  echo "-- $*"
+  both --check-replicas step "$@"
+}
+trains --compress none
+trains --compress q8 --ema 0.5 --clip-norm 1 --lr-schedule cosine
+trains --compress ecq:bits=0.35 --optimizer lars --sync-bn on
+trains --compress ecq:bits=0.1,velocity=masked --nesterov on
+trains --compress auto --optimizer adamw --shares 3:1
+trains --compress q4 --sync-every 2
+# Muon's products are each processor's own.
+code=0
+both --optimizer muon >muon.txt 2>&1 || code=$?
+[ $code = 5 ] && grep -q "has another processor (.*) than rank 0 (.*), which rounds Muon's products" muon.txt ||
+  { cat muon.txt; die "--optimizer muon: exit code $code instead of 5"; }
+echo "== x86-64 and arm64: equal bits; muon is refused"

@@ -43,14 +43,39 @@ std::string without_threads(const std::string& description) {
 }  // namespace
 
 void agree_on_program(Communicator& comm) {
-  const std::string mine = fmt::format("dptrain {} of revision {}, build {}, with {}", DP_VERSION,
-                                       git_revision(), build_id(), mpi_version());
-  compare(comm, mine, [&](std::size_t rank, const std::string& other, const std::string& first) {
+  struct Key {
+    std::uint64_t source, architecture, build;
+  };
+  const std::string revision = git_revision(), build = build_id();
+  const std::string source = fmt::format("dptrain {} of revision {}", DP_VERSION, revision);
+  // Builds for two architectures always differ. Their sources are equal if the revision is, which
+  // says so only where nothing was changed since.
+  const bool names_sources = revision != "unknown" && !revision.ends_with("-dirty");
+  const std::vector<Key> keys = comm.all_gather(Key{.source = hash_of(source + mpi_version()),
+                                                    .architecture = hash_of(architecture()),
+                                                    .build = hash_of(build)});
+  const auto fits = [&](const Key& a, const Key& b) {
+    if (a.source != b.source) return false;
+    return a.architecture == b.architecture ? a.build == b.build : names_sources;
+  };
+  std::size_t odd = 1, other = 0;
+  for (; odd < keys.size(); ++odd) {
+    for (other = 0; other < odd && fits(keys[odd], keys[other]);) ++other;
+    if (other < odd) break;
+  }
+  if (odd >= keys.size()) return;
+  const std::vector<std::string> all = comm.gather(
+      fmt::format("{}, build {} for {}, with {}", source, build, architecture(), mpi_version()));
+  together(comm, kDptrainNames, [&] {
+    if (comm.rank() != 0) return;
     throw_error(ErrorKind::usage,
-                "rank {} on host {} is {}; rank 0 on host {} is {}: all hosts need the same "
+                "rank {} on host {} is {}; rank {} on host {} is {}: all hosts need the same "
                 "program and the same Open MPI: build the same revision with the same compiler, or "
-                "copy the program or the bundle to all of them",
-                rank, comm.hosts()[rank], other, comm.hosts()[0], first);
+                "copy the program or the bundle to all of them{}",
+                odd, comm.hosts()[odd], all[odd], other, comm.hosts()[other], all[other],
+                keys[odd].architecture == keys[other].architecture
+                    ? ""
+                    : "; for another architecture, build a revision without changes (git status)");
   });
 }
 

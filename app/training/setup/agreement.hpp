@@ -4,7 +4,9 @@
 //
 // All are collective. If ranks differ, all throw the same AgreedError, which names the first rank
 // that differs and how:
-//     program    revision, build, version of MPI                       exit code 2
+//     program    revision, version of MPI, and for each architecture the build. x86-64 and arm64
+//                may train together: coding, sums and updates of the weights consist of IEEE
+//                operations that no compiler fuses, and of sums in a fixed order.  exit code 2
 //     options    the command line, with what --config and --recipe add; --device and --threads
 //                are each rank's own                                      exit code 2
 //     processor  only where an update of the weights depends on it       exit code 5
