@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/mpi/link_model.hpp"
 #include "kernels/base/error.hpp"
 
 namespace dp {
@@ -23,7 +24,16 @@ struct RankRecord {
   LossSums loss;
   std::uint64_t control_bytes;
   std::int64_t skipped_steps, own_skipped_steps;
+  double wire_bytes;  // measured
+  bool is_wire_measured;
 
+  // Measured, or what TCP would need for the same bytes.
+  [[nodiscard]] double on_wire() const {
+    if (is_wire_measured) return wire_bytes;
+    return LinkModel::wire_bytes(static_cast<double>(comm.sent_bytes + comm.sample_bytes +
+                                                     comm.gathered.sent_bytes + control_bytes),
+                                 static_cast<double>(comm.sent_messages));
+  }
   [[nodiscard]] TimesAndBytes times() const {
     TimesAndBytes row = {.epoch_s = epoch_s,
                          .eval_s = eval_s,
@@ -40,6 +50,7 @@ struct RankRecord {
 void add_bytes(CommCost& sum, const CommCost& more) {
   sum.sent_bytes += more.sent_bytes;
   sum.received_bytes += more.received_bytes;
+  sum.sent_messages += more.sent_messages;
   sum.sampled += more.sampled;
   sum.sample_bytes += more.sample_bytes;
 }
@@ -81,11 +92,13 @@ EpochRow epoch_row(const EpochTally& tally, const EvaluationResult& result,
   CommCost comm;
   LossSums loss;
   std::int64_t skipped_steps = 0;
+  double wire_bytes = 0.0;
   std::vector<TimesAndBytes> times;
   for (const RankRecord& rank : ranks) {
     add_rank(comm, rank.comm);
     loss += rank.loss;
     skipped_steps += rank.skipped_steps;
+    wire_bytes += rank.on_wire();
     times.push_back(rank.times());
   }
   return {.epoch = static_cast<std::int64_t>(tally.epoch),
@@ -104,7 +117,8 @@ EpochRow epoch_row(const EpochTally& tally, const EvaluationResult& result,
           .delivered_relative_error = comm.delivered_relative_error(),
           .sample_bytes = static_cast<std::int64_t>(comm.sample_bytes),
           .saturation = comm.saturation(),
-          .exchanges = tally.exchanges};
+          .exchanges = tally.exchanges,
+          .wire_bytes = wire_bytes};
 }
 
 // costs: of each bucket on each rank, rank by rank.
@@ -183,7 +197,10 @@ void EpochAccount::attach(Reducer& reducer) {
   for (std::size_t b = 0; b < run_.buckets.size(); ++b) {
     expected_bytes_.push_back(reducer.wire_bytes(b));
   }
-  counted_control_bytes_ = reducer.run([](Communicator& comm) { return comm.control_bytes(); });
+  reducer.run([this](Communicator& comm) {
+    counted_control_bytes_ = comm.control_bytes();
+    counted_wire_bytes_ = comm.sent_on_wire();
+  });
 }
 
 void EpochAccount::ask_costs() {
@@ -217,6 +234,12 @@ void EpochAccount::count_control_bytes(std::uint64_t now) {
   control_bytes_ += now - std::exchange(counted_control_bytes_, now);
 }
 
+// `now`: likewise, of the connections.
+void EpochAccount::count_wire_bytes(std::optional<double> now) {
+  if (now) wire_bytes_ += *now - counted_wire_bytes_.value_or(0.0);
+  counted_wire_bytes_ = now;
+}
+
 std::optional<EpochRows> EpochAccount::end_epoch(const EpochTally& tally, double epoch_s,
                                                  const EvaluationResult& result, double eval_s) {
   RankRecord mine = {.loop = tally.times.as_parts_of(epoch_s, comm_.total.comm_s),
@@ -227,7 +250,9 @@ std::optional<EpochRows> EpochAccount::end_epoch(const EpochTally& tally, double
                      .loss = tally.loss,
                      .control_bytes = 0,
                      .skipped_steps = tally.skipped_steps,
-                     .own_skipped_steps = tally.own_skipped_steps};
+                     .own_skipped_steps = tally.own_skipped_steps,
+                     .wire_bytes = 0.0,
+                     .is_wire_measured = false};
   std::vector<RankRecord> ranks;
   std::vector<CommCost> buckets;
   reducer_->run([&](Communicator& comm) {
@@ -236,6 +261,9 @@ std::optional<EpochRows> EpochAccount::end_epoch(const EpochTally& tally, double
     const std::uint64_t now = comm.control_bytes() + comm.gather_cost(sizeof(RankRecord)) +
                               comm.gather_cost(comm_.buckets.size() * sizeof(CommCost));
     count_control_bytes(now);
+    count_wire_bytes(comm.sent_on_wire());
+    mine.wire_bytes = std::exchange(wire_bytes_, 0.0);
+    mine.is_wire_measured = counted_wire_bytes_.has_value();
     mine.control_bytes = std::exchange(control_bytes_, 0) - mine.comm.sample_bytes;
     ranks = comm.gather_rows(std::span<const RankRecord>(&mine, 1));
     buckets = comm.gather_rows(std::span<const CommCost>(comm_.buckets));
@@ -247,11 +275,14 @@ std::optional<EpochRows> EpochAccount::end_epoch(const EpochTally& tally, double
                     .buckets = bucket_rows(tally.epoch, run_.buckets, buckets),
                     .codecs = {},
                     .tensors = tensor_rows(tally, run_.buckets),
-                    .own_skipped_steps = {}};
+                    .own_skipped_steps = {},
+                    .is_wire_measured = std::ranges::all_of(
+                        ranks, [](const RankRecord& rank) { return rank.is_wire_measured; })};
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     rows.ranks.push_back({.epoch = rows.epoch.epoch,
                           .rank = static_cast<std::int64_t>(r),
-                          .times = ranks[r].times()});
+                          .times = ranks[r].times(),
+                          .wire_bytes = ranks[r].on_wire()});
     rows.own_skipped_steps.push_back(ranks[r].own_skipped_steps);
   }
   for (const Bucket& bucket : reducer_->buckets()) rows.codecs.push_back(bucket.codec.text());
@@ -277,8 +308,12 @@ void EpochAccount::share_epoch() {
 }
 
 void EpochAccount::list_state(StateVisitor& visitor) {
-  count_control_bytes(reducer_->run([](Communicator& comm) { return comm.control_bytes(); }));
+  reducer_->run([this](Communicator& comm) {
+    count_control_bytes(comm.control_bytes());
+    count_wire_bytes(comm.sent_on_wire());
+  });
   visitor.value("epoch/control_bytes", control_bytes_, StateShare::own);
+  visitor.value("epoch/wire_bytes", wire_bytes_, StateShare::own);
   visitor.object("epoch/comm", comm_.total, add_bytes);
   for (std::size_t b = 0; b < comm_.buckets.size(); ++b) {
     visitor.object(fmt::format("epoch/comm/bucket{}", b), comm_.buckets[b], add_bytes);

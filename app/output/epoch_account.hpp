@@ -54,6 +54,7 @@ class EpochAccount {
  private:
   void add(const CommTimes& times);
   void count_control_bytes(std::uint64_t now);
+  void count_wire_bytes(std::optional<double> now);
   void clear_costs();
   [[nodiscard]] double fp32_bytes(double steps) const;
 
@@ -64,6 +65,8 @@ class EpochAccount {
   bool has_asked_ = false;
   // The communicator's count when it was last read, and the running epoch's part of it.
   std::uint64_t counted_control_bytes_ = 0, control_bytes_ = 0;
+  std::optional<double> counted_wire_bytes_;  // likewise, of the connections
+  double wire_bytes_ = 0.0;
   std::vector<EpochRow> epochs_;
   std::vector<double> epoch_steps_;  // of each
 };

@@ -221,6 +221,8 @@ void LogSink::epoch_rows(const EpochRows& rows) {
     log_.set_attribute("/", "tensor_names", tensors);
     log_.append(std::span<const TensorRow>(rows.tensors));
   }
+  log_.set_attribute("/", "wire_bytes_are",
+                     std::string(rows.is_wire_measured ? "measured" : "modelled"));
   done_epochs_ = rows.epoch.epoch + 1;
   save();
 }

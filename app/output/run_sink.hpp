@@ -39,6 +39,7 @@ struct EpochRows {
   std::vector<std::string> codecs;  // of the buckets, in this epoch
   std::vector<TensorRow> tensors;
   std::vector<std::int64_t> own_skipped_steps;  // by rank, of gradients of that rank alone
+  bool is_wire_measured = false;                // wire_bytes, on all ranks
 };
 
 struct EpochEnd {

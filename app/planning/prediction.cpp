@@ -24,9 +24,6 @@ namespace {
 // into and out of the kernel's buffers. A core carries about 1 GB/s over TCP in one direction.
 constexpr double kMessage_s = 20e-6;
 constexpr double kByte_s = 1e-9;
-// What a message puts on the wire beside its own bytes: about 32 bytes of MPI's headers, half a
-// frame's headers, since its last frame is not full, and the frame that acknowledges it.
-constexpr double kMessageBytes = 32 + 1.5 * LinkModel::kFrameOverheadBytes;
 
 CodecFigures mean_of(const std::vector<CodecFigures>& all) {
   CodecFigures mean;
@@ -196,7 +193,7 @@ StepForecast forecast_at(const Calibration& calibration, const StepChoice& choic
   setup.exact = exact_costs(exact);
   // Where ranks share a core, their threads share it, too. The codecs were measured like that.
   const double share = std::max(1.0, 1.0 / calibration.cores_per_rank);
-  setup.message_bytes = kMessageBytes;
+  setup.message_bytes = LinkModel::kMessageBytes;
   setup.message_s = share * kMessage_s;
   setup.byte_s = share * kByte_s;
   setup.stolen = calibration.shares_processor ? 1.0 : 0.0;

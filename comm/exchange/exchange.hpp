@@ -84,6 +84,7 @@ struct ExchangeStats {
   double decode_s = 0.0;
   std::uint64_t sent_bytes = 0;  // payloads and headers
   std::uint64_t received_bytes = 0;
+  std::uint64_t sent_messages = 0;  // segments and start notices, once for each receiver
   EncodeSample::Sums sampled;
 };
 

@@ -32,11 +32,13 @@ namespace dp {
 
 // How a bucket of n floats is divided: into `ranks` chunks, of which the first n mod ranks are one
 // float longer, or whose sizes follow from their owners' weights (direct), and each chunk into
-// segments.
+// segments of about `segment` floats. The longest chunk is divided evenly, into as many segments as
+// come nearest to that: 67,000 floats are one segment, since a second one would double the messages
+// for little pipelining.
 struct ExchangeShape {
   std::size_t elements = 0;
   std::size_t ranks = 1;
-  std::size_t segment = 65536;
+  std::size_t segment = 65536;  // wanted; at most half as many again (segment_length)
   // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
   std::size_t turn = 0;
   // By rank, how much of the bucket it owns; empty: all own as much. It outlives the shape.
@@ -61,21 +63,32 @@ struct ExchangeShape {
     if (!owner_weights.empty()) return chunk_begin(chunk + 1) - chunk_begin(chunk);
     return elements / ranks + (chunk < elements % ranks ? 1 : 0);
   }
-  // The number of segments of the longest chunk. A shorter chunk may have fewer.
-  [[nodiscard]] std::size_t segments() const {
+  [[nodiscard]] std::size_t longest_chunk() const {
     std::size_t longest = chunk_size(0);
     for (std::size_t c = 1; !owner_weights.empty() && c < ranks; ++c) {
       longest = std::max(longest, chunk_size(c));
     }
-    return (longest + segment - 1) / segment;
+    return longest;
+  }
+  // Of all segments but each chunk's last.
+  [[nodiscard]] std::size_t segment_length() const {
+    const std::size_t longest = longest_chunk();
+    const std::size_t count = std::max<std::size_t>((longest + segment / 2) / segment, 1);
+    return (longest + count - 1) / count;
+  }
+  // The number of segments of the longest chunk. A shorter chunk may have fewer.
+  [[nodiscard]] std::size_t segments() const {
+    const std::size_t length = std::max<std::size_t>(segment_length(), 1);
+    return (longest_chunk() + length - 1) / length;
   }
   [[nodiscard]] std::size_t segment_begin(std::size_t chunk, std::size_t at) const {
-    return chunk_begin(chunk) + at * segment;
+    return chunk_begin(chunk) + at * segment_length();
   }
   // 0 if the chunk has no such segment.
   [[nodiscard]] std::size_t segment_size(std::size_t chunk, std::size_t at) const {
-    const std::size_t begin = std::min(at * segment, chunk_size(chunk));
-    return std::min(segment, chunk_size(chunk) - begin);
+    const std::size_t length = segment_length();
+    const std::size_t begin = std::min(at * length, chunk_size(chunk));
+    return std::min(length, chunk_size(chunk) - begin);
   }
   // The same bucket as one chunk.
   [[nodiscard]] ExchangeShape whole() const { return {elements, 1, segment}; }

@@ -74,6 +74,7 @@ void MessageSlots::begin_send(std::size_t send, std::size_t forwards,
   for (const int target : to) {
     channel_->send(slot++, message, target, tag);
     stats_.sent_bytes += message.size();
+    ++stats_.sent_messages;
     ++sends_under_way_;
     ++under_way_;
   }
@@ -98,6 +99,7 @@ void MessageSlots::send_notices(std::span<const std::byte> notice, std::span<con
   for (const int target : to) {
     channel_->send_notice(slot++, notice, target, tag);
     stats_.sent_bytes += notice.size();
+    ++stats_.sent_messages;
     ++under_way_;
   }
 }

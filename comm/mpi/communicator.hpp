@@ -71,6 +71,8 @@ class Communicator {
   [[nodiscard]] std::uint64_t control_bytes() const {
     return control_bytes_ + liveness_.sent_bytes();
   }
+  // PeerLinks::sent_on_wire().
+  [[nodiscard]] std::optional<double> sent_on_wire() const { return links_.sent_on_wire(); }
   // What one gather_rows() of that many bytes adds to control_bytes() on this rank.
   [[nodiscard]] std::uint64_t gather_cost(std::size_t bytes) const {
     return rank_ == 0 ? 0 : bytes + kSealBytes;

@@ -20,12 +20,21 @@ class LinkModel {
  public:
   static constexpr double kSlack_s = 3e-3;
   static constexpr double kFrameBytes = 1448.0, kFrameOverheadBytes = 66.0;
+  // What a message puts on the wire beside its own bytes and the headers of full frames: about 32
+  // bytes of MPI's headers, half a frame's headers, since its last frame is not full, and the frame
+  // that acknowledges it.
+  static constexpr double kMessageBytes = 32 + 1.5 * kFrameOverheadBytes;
 
   explicit LinkModel(double bits_per_s) : seconds_per_byte_(1.0 / goodput(bits_per_s)) {}
 
   // The bytes of messages per second that such a link carries.
   [[nodiscard]] static constexpr double goodput(double bits_per_s) {
     return bits_per_s / 8.0 / (1.0 + kFrameOverheadBytes / kFrameBytes);
+  }
+
+  // What that many bytes in so many messages put on the wire.
+  [[nodiscard]] static constexpr double wire_bytes(double bytes, double messages) {
+    return bytes * (1.0 + kFrameOverheadBytes / kFrameBytes) + messages * kMessageBytes;
   }
 
   // The time when a message that is given to the link now has left it.

@@ -6,13 +6,19 @@
 #include <sys/socket.h>
 
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 
+#include "comm/mpi/link_model.hpp"
 #include "comm/mpi/network_interface.hpp"
 
 namespace dp {
 namespace {
+
+// Of a tcp_info that has what was sent.
+constexpr socklen_t kLengthWithBytes =
+    offsetof(tcp_info, tcpi_bytes_sent) + sizeof(tcp_info::tcpi_bytes_sent);
 
 // The IPv4 address of the other end; 0 if the file is no such connection.
 std::uint32_t peer_of(int file) {
@@ -71,9 +77,24 @@ std::map<std::string, PeerLinks::Counts> PeerLinks::count() const {
     Counts& sum = counts[host->second];
     sum.segments_in += info.tcpi_segs_in;
     sum.unacknowledged += info.tcpi_unacked;
+    sum.segments_out += info.tcpi_segs_out;
+    sum.bytes_out += info.tcpi_bytes_sent;
+    sum.counts_bytes = sum.counts_bytes && length >= kLengthWithBytes;
     sum.sends_again = sum.sends_again || (info.tcpi_unacked > 0 && info.tcpi_retransmits > 0);
   }
   return counts;
+}
+
+std::optional<double> PeerLinks::sent_on_wire() const {
+  const auto all = count();
+  if (all.empty()) return std::nullopt;
+  double bytes = 0.0;
+  for (const auto& [host, counts] : all) {
+    if (!counts.counts_bytes) return std::nullopt;
+    bytes += static_cast<double>(counts.bytes_out) +
+             LinkModel::kFrameOverheadBytes * static_cast<double>(counts.segments_out);
+  }
+  return bytes;
 }
 
 void PeerLinks::mark() { marked_ = count(); }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -39,10 +40,17 @@ class PeerLinks {
   void mark();
   [[nodiscard]] LinkFinding since_mark(const std::string& host) const;
 
+  // What this process's connections to all ranks' hosts have put on the wire since they were
+  // opened: each segment of TCP with the headers of Ethernet, IP and TCP, those that only
+  // acknowledge and those that were sent again included. Nothing if there is no such connection, or
+  // the kernel is older than 4.19 and does not count bytes.
+  [[nodiscard]] std::optional<double> sent_on_wire() const;
+
  private:
   struct Counts {
     std::uint64_t segments_in = 0, unacknowledged = 0;
-    bool sends_again = false;
+    std::uint64_t segments_out = 0, bytes_out = 0;
+    bool sends_again = false, counts_bytes = true;
   };
   [[nodiscard]] std::map<std::string, Counts> count() const;
 

@@ -121,11 +121,13 @@ CommTimes ExchangeMeter::take() {
     cost.wire_s = rest_of(cost);
     cost.sent_bytes = stats.sent_bytes;
     cost.received_bytes = stats.received_bytes;
+    cost.sent_messages = stats.sent_messages;
     cost.sampled = stats.sampled;
     total.encode_s += cost.encode_s;
     total.decode_s += cost.decode_s;
     total.sent_bytes += cost.sent_bytes;
     total.received_bytes += cost.received_bytes;
+    total.sent_messages += cost.sent_messages;
     total.sampled += cost.sampled;
     total.delivered_error_squares += cost.delivered_error_squares;
     total.delivered_value_squares += cost.delivered_value_squares;

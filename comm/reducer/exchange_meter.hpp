@@ -38,6 +38,7 @@ struct CommCost {
   double wire_s = 0.0;       // the rest
   std::uint64_t sent_bytes = 0;
   std::uint64_t received_bytes = 0;
+  std::uint64_t sent_messages = 0;
   // From the encodes that were examined: errors of one segment per step and bucket, saturation in
   // the steps of Reducer::sample_error().
   EncodeSample::Sums sampled;

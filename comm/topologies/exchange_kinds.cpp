@@ -11,6 +11,12 @@
 namespace dp {
 namespace {
 
+// Where so few bits a value are planned, segments are so many times as long: 262,144 values are
+// 3 kB then. A shorter message's headers, and those of TCP and IP, would cost as much as its
+// payload.
+constexpr double kFewBits = 0.1;
+constexpr std::size_t kFewBitsFactor = 4;
+
 using Tensors = std::span<const TensorSlot>;
 
 MadeExchange make_encoded(const ExchangeRequest& request) {
@@ -88,7 +94,11 @@ bool takes_momentum(const CodecSpec& spec) {
 }
 
 std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec) {
-  const std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
+  std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
+  const auto bits = codec.spec().settings.find("bits");
+  if (bits != codec.spec().settings.end() && bits->second > 0.0 && bits->second <= kFewBits) {
+    floats *= kFewBitsFactor;
+  }
   return (floats + codec.block() - 1) / codec.block() * codec.block();
 }
 

@@ -51,7 +51,8 @@ struct ExchangeKind {
 // velocity=. Their gradients must have weight decay already.
 [[nodiscard]] bool takes_momentum(const CodecSpec& spec);
 
-// The floats of a segment: segment_bytes rounded up to whole blocks of the codec.
+// The floats that a segment should have (ExchangeShape::segment): segment_bytes rounded up to whole
+// blocks of the codec, and more where few bits are planned.
 [[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
 
 }  // namespace dp

@@ -228,6 +228,7 @@ class PowerSgd final : public Exchange {
     stats_.decode_s += inner.decode_s;
     stats_.sent_bytes += inner.sent_bytes;
     stats_.received_bytes += inner.received_bytes;
+    stats_.sent_messages += inner.sent_messages;
     sum.exchange->clear_stats();
     return has_moved;
   }

@@ -83,6 +83,7 @@ class VelocityExchange final : public Exchange {
     stats_.decode_s += more.decode_s;
     stats_.sent_bytes += more.sent_bytes;
     stats_.received_bytes += more.received_bytes;
+    stats_.sent_messages += more.sent_messages;
     stats_.sampled += more.sampled;
     inner().clear_stats();
   }

@@ -24,8 +24,8 @@ from .run import Run
 FORMAT, VERSION = "dptrain curves", 1
 MOST = 1e18  # of any number; nothing that a run counts comes near it
 NEEDED = {"samples": (1, MOST), "global_batch": (1, MOST), "sent_bytes": (0, MOST), "test_accuracy": (0, 1)}  # their ranges
-COLUMNS = NEEDED | {"exchanges": (0, MOST), "train_loss": (0, MOST)}
-WHOLE = {"samples", "global_batch", "sent_bytes", "exchanges"}
+COLUMNS = NEEDED | {"exchanges": (0, MOST), "train_loss": (0, MOST), "wire_bytes": (0, MOST)}
+WHOLE = {"samples", "global_batch", "sent_bytes", "exchanges", "wire_bytes"}
 LINK = {"nominal_bit_per_s": (0, MOST), "nominal_delay_s": (0, MOST), "nominal_loss": (0, 1), "nominal_is_shared": (0, 1),
         "link_bytes_per_s": (0, MOST)}  # the link's values, and their ranges
 MAY_LACK = "train_loss"

@@ -77,5 +77,5 @@ def reach_plots(runs: list[Run], curves: Collection[Run] = ()) -> list[str]:
                     lambda curve, link=link: curve.after_epochs(curve.step_s[link]) if link in curve.step_s else None))
             plots.append(_plot(f"{key}-bytes", f"{of}Test accuracy over bytes sent, exchanges {family}",
                                f"{of}test accuracy over bytes sent, %; exchanges {family}; {about}",
-                               "MB sent by a rank (logarithmic)", found, own, lambda curve: curve.sent_mb))
+                               f"MB {'on the wire of' if found.is_on_wire else 'sent by'} a rank (logarithmic)", found, own, lambda curve: curve.sent_mb))
     return [plot for plot in plots if plot is not None]

@@ -113,6 +113,7 @@ class Reach:
     links: list[str]  # the slowest first
     alone_s: list[float]  # seconds a step of the runs without an exchange
     differs: str = ""  # in which options it differs from others of the same title
+    is_on_wire: bool = False  # whether the curves' bytes are those on the wire; else those handed to MPI
 
     @property
     def title(self) -> str:
@@ -157,9 +158,9 @@ class Reach:
         return "equal" if abs(more) <= SPREADS * then[1] else "above" if more > 0 else "below"
 
 
-def _curve(exchange: str, runs: list[Run]) -> Curve:
+def _curve(exchange: str, runs: list[Run], volume: str) -> Curve:
     seeds = [[float(value) for value in run.epochs["test_accuracy"]] for run in runs]
-    sent = [run.epochs["sent_bytes"].cumsum() / 1e6 / run.world_size for run in runs]
+    sent = [run.epochs[volume].cumsum() / 1e6 / run.world_size for run in runs]
     rows = runs[0].epochs.to_dict("records")
     return Curve(exchange, runs, seeds, [statistics.mean(values) for values in zip(*seeds)],
                  [statistics.stdev(values) if len(values) > 1 else 0.0 for values in zip(*seeds)],
@@ -268,7 +269,11 @@ def peers_of(reach: Reach, peers: Collection[Peer]) -> list[Peer]:
 def reaches(runs: list[Run], curves: Collection[Run] = ()) -> list[Reach]:
     times, found = StepTimes(runs), []
     for by_exchange in _trainings(trainings(runs, curves)):
-        of_all = [_curve(exchange_of(own[0]), [same[0] for same in compare.by_seed(own).values()]) for own in by_exchange]
+        by_seed = [[same[0] for same in compare.by_seed(own).values()] for own in by_exchange]
+        # Older logs and curves do not say what was on the wire.
+        is_on_wire = all(run.has_wire_bytes for own in by_seed for run in own)
+        volume = "wire_bytes" if is_on_wire else "sent_bytes"
+        of_all = [_curve(exchange_of(own[0]), own, volume) for own in by_seed]
         names = [curve.exchange for curve in of_all]
         for curve in of_all:
             _join(curve, times)
@@ -276,7 +281,7 @@ def reaches(runs: list[Run], curves: Collection[Run] = ()) -> list[Reach]:
                 curve.exchange += f", {curve.runs[0].topology}"
         others = sorted(of_all[1:], key=lambda curve: -curve.sent_mb[-1])
         found.append(Reach([of_all[0], *others], times.slowest_first({link for curve in of_all for link in curve.step_s}),
-                           times.without_network(of_all[0].runs[0])))
+                           times.without_network(of_all[0].runs[0]), is_on_wire=is_on_wire))
     for same in compare.groups(found, lambda reach: reach.title).values():
         firsts = [reach.fp32.runs[0] for reach in same]
         names, settings = compare.differences(firsts)

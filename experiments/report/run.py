@@ -378,6 +378,11 @@ class Run:
         value = self.attributes.get("augmented_test_accuracy")
         return float(value) if units.is_number(value) and self.has_one_model else None
 
+    @property
+    def has_wire_bytes(self) -> bool:
+        """Whether the log counts what was on the wire, headers included."""
+        return "wire_bytes" in self.epochs and bool((self.epochs["wire_bytes"] > 0).all())
+
     def last(self, column: str) -> float | None:
         if column not in self.epochs or not len(self.epochs):
             return None

@@ -67,12 +67,16 @@ def sent_table(runs: list[Run]) -> Table | None:
         total = sum(value for value in sums.values() if value is not None)
         rows.append({
             "run": run.label, "codec": run.codec, "all_mb": total / 1e6,
+            "wire_mb": float(run.epochs["wire_bytes"].sum()) / 1e6 if run.has_wire_bytes else None,
             **{f"{kind}_mb": _scaled(value, 1e-6) for kind, value in sums.items()},
             **{f"{kind}_share": value / total if value is not None and total else None for kind, value in sums.items()}
         })
     if not rows:
         return None
     columns = [name("run", "run"), name("codec", "codec", True), Column("all_mb", "all, MB")]
+    has_wire = any(row["wire_mb"] is not None for row in rows)
+    if has_wire:
+        columns.append(Column("wire_mb", "on the wire, MB"))
     for kind in kinds:
         columns += [Column(f"{kind}_mb", f"{kind}, MB"), Column(f"{kind}_share", f"{kind}, %", _share)]
     notes = [
@@ -80,6 +84,10 @@ def sent_table(runs: list[Run]) -> Table | None:
         "the error of the delivered sum is measured. Control: everything else, such as statistics, hashes, loss sums, "
         "rows of the log and signs of life. Shares are of all bytes."
     ]
+    if has_wire:
+        notes.append("On the wire: with the headers of TCP, IP and Ethernet and with acknowledgements, counted by the kernel for "
+                     "each connection, evaluations included; where ranks of one host share memory, what the same messages would "
+                     "take.")
     if has_statistics:
         notes.append("Statistics: mean and deviation over all ranks, for batch normalisation (--sync-bn).")
     if any(row["control_mb"] is None for row in rows):

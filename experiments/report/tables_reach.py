@@ -49,14 +49,15 @@ def _accuracies(found: reach.Reach, number: int, asked: reach.Asked) -> Table:
         Column("test_accuracy", "test acc., %", units.percent),
         Column("spread", "std. dev.", units.percent, may_fold=True),
         *([name("is_equal", "equal")] if found.equal is not None else []),
-        Column("sent_mb", "a rank sends, MB"),
+        Column("sent_mb", "a rank puts on the wire, MB" if found.is_on_wire else "a rank sends, MB"),
         Column("of_bytes", "times fewer"),
         *(Column(f"mb_{i}", f"MB to {units.percent(mark)} %") for i, mark in enumerate(marks, 1)),
         name("revisions", "dptrain", True)
     ]
     notes = [
         "Means over the seeds; std. dev.: of their accuracies, in points. H: steps between two exchanges; outer: rate and "
-        "momentum of the outer optimiser; dptrain: the revisions that trained. Times fewer: bytes than fp32 at every step. A dash: it is not reached.",
+        "momentum of the outer optimiser; dptrain: the revisions that trained. Times fewer: bytes than fp32 at every step. A dash: it is not reached." +
+        (" Bytes are those on the wire, with headers and acknowledgements." if found.is_on_wire else ""),
         "What counts as equal to fp32 is not known, because fp32 has one seed." if found.equal is None else
         f"Equal, after the same steps: not below fp32 by more than {reach.SPREADS:g} standard deviations of fp32's seeds (or "
         f"of chance on its test images, where that is more), that is at least {units.percent(found.equal)} %. This asks nothing of an exchange that ends above fp32, and it rests on "

@@ -125,7 +125,8 @@ std::span<const LogField> log_fields<EpochRow>() {
                {"sample_bytes", &T::sample_bytes, "byte"},
                {"saturation", &T::saturation},
                {&T::times, later_times()},
-               {"exchanges", &T::exchanges}});
+               {"exchanges", &T::exchanges},
+               {"wire_bytes", &T::wire_bytes, "byte"}});
   return fields;
 }
 
@@ -137,7 +138,8 @@ std::span<const LogField> log_fields<RankRow>() {
                                                        {"host", &T::host},
                                                        {"device", &T::device},
                                                        {&T::times, first_times()},
-                                                       {&T::times, later_times()}});
+                                                       {&T::times, later_times()},
+                                                       {"wire_bytes", &T::wire_bytes, "byte"}});
   return fields;
 }
 

@@ -64,12 +64,17 @@ struct EpochRow {
   // In the same step, the share of the sampled values that lie beyond their codec's scale.
   double saturation = kNotMeasured;
   std::int64_t exchanges = 0;  // of gradients, one a step, or one a round
+  // All that the ranks' connections put on the wire from the last row's moment on, with the headers
+  // of TCP, IP and Ethernet and with acknowledgements: measured where there are such connections,
+  // else a model of them (attribute wire_bytes_are).
+  double wire_bytes = kNotMeasured;
 };
 
 struct RankRow {
   std::int64_t epoch = 0, rank = 0;
   std::int64_t host = 0, device = 0;  // indices into the attributes hosts and devices
   TimesAndBytes times = {};
+  double wire_bytes = kNotMeasured;  // of this rank, as in EpochRow
 };
 
 struct BucketRow {

@@ -469,6 +469,10 @@ def accounting() -> None:
         # Statistics, hashes, losses and the log's own rows: counted, and far less than the gradients.
         assert 0 < mine["control_bytes"].min() and mine["control_bytes"].sum() == epoch["control_bytes"]
         assert epoch["control_bytes"] < 0.05 * epoch["sent_bytes"] and epoch["sample_bytes"] > 0
+        # Ranks of one host share memory: 66 bytes of headers for each frame of 1,448 bytes, and something for each message.
+        payload = epoch["sent_bytes"] + epoch["control_bytes"] + epoch["sample_bytes"]
+        assert log.attrs["wire_bytes_are"] == "modelled" and abs(mine["wire_bytes"].sum() - epoch["wire_bytes"]) < 1e-3
+        assert 1514 / 1448 * payload + 131 * 4 < epoch["wire_bytes"] < 1.5 * payload, (payload, epoch["wire_bytes"])
         of_buckets = buckets[buckets["epoch"] == epoch["epoch"]]
         assert of_buckets["sent_bytes"].sum() == epoch["sent_bytes"]
         assert of_buckets["elements"].sum() == log["model"].attrs["parameters"] == 269722

@@ -17,8 +17,9 @@ COLUMNS = {
         "epoch", "samples", "global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss",
         "test_accuracy", *TIMES, *BYTES, "codec_relative_error", "residual_norm", "replica_hash", "skipped_steps",
         "delivered_relative_error", "sample_bytes", "saturation", "control_bytes", "statistics_s", "statistics_bytes",
-        "exchanges"
-    ], "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES, "control_bytes", "statistics_s", "statistics_bytes"], "buckets": [
+        "exchanges", "wire_bytes"
+    ], "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES, "control_bytes", "statistics_s", "statistics_bytes",
+                 "wire_bytes"], "buckets": [
         "epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
         "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation",
         "residual_growth", "residual_age"
@@ -37,7 +38,7 @@ WHOLE = {
 NOT_MEASURED = {
     "train_loss", "train_accuracy", "test_loss", "test_accuracy", "codec_relative_error", "residual_norm",
     "relative_error", "delivered_relative_error", "saturation", "planned_bits", "partial_bits", "total_bits",
-    "link_bytes_per_s", "hidden_bits", "residual_growth", "residual_age", "wished_bits"
+    "link_bytes_per_s", "hidden_bits", "residual_growth", "residual_age", "wished_bits", "wire_bytes"
 }
 Rows = list[dict[str, Any]]
 

@@ -240,6 +240,12 @@ def bytes_sent(folder: pathlib.Path) -> None:
     sent = answer.stdout[answer.stdout.index("\nWhat was sent\n"):].split("\n\n")[0]
     assert "40.0 16.0 40.0 2.00 5.00 2.00 5.00 20.0 50.0" in " ".join(sent.split()), sent
     has(words_of(answer), "Statistics: mean and deviation over all ranks")
+    write_log(folder / "wire.h5", ranks=2, epochs=[epoch | {"wire_bytes": 12e6} for epoch in epochs])
+    answer = quick(folder, "wire.h5", "new.h5")
+    sent = answer.stdout[answer.stdout.index("\nWhat was sent\n"):].split("\n\n")[0]
+    lines = [" ".join(line.split()) for line in sent.splitlines()]
+    assert "wire 20.0 24.0 16.0 80.0 2.00 10.0 2.00 10.0" in lines and "new 20.0 - 16.0 80.0 2.00 10.0 2.00 10.0" in lines, sent
+    has(words_of(answer), "On the wire: with the headers of TCP, IP and Ethernet")
 
 
 def codecs_compared(folder: pathlib.Path) -> None:

@@ -63,7 +63,8 @@ inline EpochRow example_epoch(std::int64_t epoch) {
           .delivered_relative_error = 0.5,
           .sample_bytes = 7,
           .saturation = 0.25,
-          .exchanges = 13};
+          .exchanges = 13,
+          .wire_bytes = 15.0};
 }
 
 // The message of the Error(data) that `work` throws.

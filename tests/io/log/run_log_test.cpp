@@ -31,9 +31,9 @@ const std::string kEpochFields =
     "epoch samples global_batch learning_rate train_loss train_accuracy test_loss test_accuracy " +
     kTimes +
     " codec_relative_error residual_norm replica_hash skipped_steps delivered_relative_error "
-    "sample_bytes saturation control_bytes statistics_s statistics_bytes exchanges";
+    "sample_bytes saturation control_bytes statistics_s statistics_bytes exchanges wire_bytes";
 const std::string kRankFields =
-    "epoch rank host device " + kTimes + " control_bytes statistics_s statistics_bytes";
+    "epoch rank host device " + kTimes + " control_bytes statistics_s statistics_bytes wire_bytes";
 const std::string kBucketFields =
     "epoch bucket elements codec topology sent_bytes encode_s wire_s decode_s peer_wait_s "
     "relative_error residual_norm delivered_relative_error saturation residual_growth residual_age";
@@ -213,10 +213,11 @@ TEST(RunLog, H5pyReadsItWhileItIsWritten) {
   expect_contains(
       text,
       R"(5000002100, 6000002100, null, 2003.0, 18364758544493064720, 4, 0.5, 7, 0.25, 9, 0.125, 11, )"
-      R"(13]])");
+      R"(13, 15.0]])");
   expect_contains(text, R"("units": ["s", "1", "1", "1"])");
   expect_contains(
-      text, R"("byte", "byte", "1", "1", "1", "1", "1", "byte", "1", "byte", "s", "byte", "1"])");
+      text,
+      R"("byte", "byte", "1", "1", "1", "1", "1", "byte", "1", "byte", "s", "byte", "1", "byte"])");
 
   log.append(example_epoch(3));
   log.save();

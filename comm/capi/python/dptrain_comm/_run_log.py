@@ -28,8 +28,8 @@ LATER = ["control_bytes", "statistics_s", "statistics_bytes"]
 COLUMNS = {
     "epochs": ["epoch", "samples", "global_batch", "learning_rate", "train_loss", "train_accuracy", "test_loss",
                "test_accuracy", *TIMES, *BYTES, "codec_relative_error", "residual_norm", "replica_hash", "skipped_steps",
-               "delivered_relative_error", "sample_bytes", "saturation", *LATER, "exchanges"],
-    "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES, *LATER],
+               "delivered_relative_error", "sample_bytes", "saturation", *LATER, "exchanges", "wire_bytes"],
+    "ranks": ["epoch", "rank", "host", "device", *TIMES, *BYTES, *LATER, "wire_bytes"],
     "buckets": ["epoch", "bucket", "elements", "codec", "topology", "sent_bytes", "encode_s", "wire_s", "decode_s",
                 "peer_wait_s", "relative_error", "residual_norm", "delivered_relative_error", "saturation",
                 "residual_growth", "residual_age"],
@@ -42,7 +42,7 @@ WHOLE = {"epoch", "samples", "global_batch", *BYTES, "skipped_steps", "sample_by
          "exchanges", "exchanged", "step", "rank", "host", "device", "bucket", "elements", "codec", "topology", "first_epoch", "first_step",
          "world_size"}
 NOT_MEASURED = {"train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate", "codec_relative_error",
-                "residual_norm", "relative_error", "delivered_relative_error", "saturation", "residual_age", *RATE}
+                "residual_norm", "relative_error", "delivered_relative_error", "saturation", "residual_age", "wire_bytes", *RATE}
 LEARNT = ["train_loss", "train_accuracy", "test_loss", "test_accuracy", "learning_rate"]
 OF_TOTAL = ["sent_bytes", "received_bytes", "comm_s", "encode_s", "decode_s", "peer_wait_s", "wire_s"]
 OF_BUCKET = ["sent_bytes", "encode_s", "decode_s", "peer_wait_s", "wire_s", "error_squares", "value_squares",
