@@ -25,9 +25,18 @@ double seconds_now() {
 // ---- a step -------------------------------------------------------------------------------------
 
 void GradientSync::begin_step(std::uint64_t step, double progress) {
+  if (options_.adam) compare_sketches(step);
   if (governor_) order_rate(step, progress);
   if (link_) link_->begin_step(step);
   reducer_->begin_step(step);
+}
+
+void GradientSync::compare_sketches(std::uint64_t step) {
+  AdamVelocity* const adam = reducer_->state().adam();
+  if (adam == nullptr || !AdamVelocity::compares_before(step)) return;
+  std::vector<double> sums(adam->sketches().begin(), adam->sketches().end());
+  reducer_->run([&](Communicator& comm) { comm.all_sum(sums); });
+  adam->compare(sums, AdamVelocity::compares_before(step - 1) ? 1 : AdamVelocity::kLaterEvery);
 }
 
 void GradientSync::tensor_final(std::size_t tensor) {
@@ -220,14 +229,17 @@ double GradientSync::take_velocities() {
     const CodecSpec& spec = bucket.codec;
     if (!takes_momentum(spec) || exchange_kind(spec).has_momentum) continue;
     has_velocity = true;
-    bucket.velocity =
-        spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked : Bucket::Velocity::on;
+    // auto does not mask Adam's steps: a mean that begins anew moves parameters by far less.
+    const bool may_mask = !options_.adam || !options_.compress.is_auto();
+    bucket.velocity = may_mask && spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked
+                                                                        : Bucket::Velocity::on;
     if (!spec.feedback) {
       throw SettingError(Setting{"codec"}, options_.compress.text,
                          "velocity= gathers what is not sent in the residual; allowed: ef=on");
     }
   }
   if (!has_velocity) return 1.0;
+  if (options_.adam) return 1.0 / std::max(1.0 - options_.adam->beta1, 1e-3);
   if (!options_.momentum) {
     throw SettingError(Setting{"codec"}, options_.compress.text,
                        "velocity= needs gradients that are exchanged at every step and not "
@@ -255,6 +267,7 @@ void GradientSync::connect(Communicator& communicator) {
   ReducerOptions options = options_.reducer;
   options.momentum = options_.momentum.value_or(0.0f);
   options.has_nesterov = options_.has_nesterov;
+  options.adam = options_.adam;
   if (is_gpu()) {
     if (!is_on_device_) {
       host_gradient_ = device_->allocate_host(gradient.size_bytes());

@@ -61,6 +61,8 @@ struct GradientSyncOptions {
   // nothing if that cannot be done before the sum.
   std::optional<float> momentum = std::nullopt;
   bool has_nesterov = false;
+  // Instead, for velocity=: Adam's step, which the optimiser then adds as it is.
+  std::optional<AdamVelocityOptions> adam = std::nullopt;
   ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
 };
 
@@ -129,6 +131,7 @@ class GradientSync {
   void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
   [[nodiscard]] double take_velocities();
   void check_momentum() const;
+  void compare_sketches(std::uint64_t step);
   void order_rate(std::uint64_t step, double progress);
   [[nodiscard]] StepWatch* watch() { return governor_ ? governor_->watch() : nullptr; }
   void bucket_final(std::size_t bucket);

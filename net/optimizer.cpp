@@ -14,15 +14,15 @@ struct OptimizerRow {
   OptimizerKind kind;
   std::string_view name;
   std::unique_ptr<Optimizer> (*make)(Device&, Parameters&, const OptimizerOptions&);
-  bool can_leave_momentum;
+  bool can_leave_momentum, can_leave_step;
 };
 
 constexpr std::array<OptimizerRow, 5> kOptimizers = {{
-    {OptimizerKind::sgd, "sgd", make_sgd, true},
-    {OptimizerKind::adam, "adam", make_adam, false},
-    {OptimizerKind::adamw, "adamw", make_adam, false},
-    {OptimizerKind::lars, "lars", make_lars, false},
-    {OptimizerKind::muon, "muon", make_muon, false},
+    {OptimizerKind::sgd, "sgd", make_sgd, true, false},
+    {OptimizerKind::adam, "adam", make_adam, false, true},
+    {OptimizerKind::adamw, "adamw", make_adam, false, true},
+    {OptimizerKind::lars, "lars", make_lars, false, false},
+    {OptimizerKind::muon, "muon", make_muon, false, false},
 }};
 
 const OptimizerRow& row_of(OptimizerKind kind) {
@@ -105,6 +105,8 @@ std::unique_ptr<Optimizer> make_optimizer(Device& device, Parameters& parameters
 std::string_view optimizer_name(OptimizerKind kind) { return row_of(kind).name; }
 
 bool can_leave_momentum(OptimizerKind kind) { return row_of(kind).can_leave_momentum; }
+
+bool can_leave_step(OptimizerKind kind) { return row_of(kind).can_leave_step; }
 
 double momentum_of(const OptimizerOptions& options) {
   const bool is_adam = options.kind == OptimizerKind::adam || options.kind == OptimizerKind::adamw;

@@ -139,6 +139,9 @@ class Optimizer {
 // Whether the exchange may keep the momentum (dgc, velocity=): with a momentum factor of 0 the
 // optimiser then adds the exchange's sum to the parameters as it is.
 [[nodiscard]] bool can_leave_momentum(OptimizerKind kind);
+// Whether the exchange may make this optimiser's whole step before it sums (velocity= with Adam).
+// With a momentum factor of 0 the optimiser then adds the sum as it is.
+[[nodiscard]] bool can_leave_step(OptimizerKind kind);
 // With each step, the part that a gradient has in the optimiser's steps becomes so many times as
 // large; 0: it has one in its own step alone. Of muon, which has two, the smaller.
 [[nodiscard]] double momentum_of(const OptimizerOptions& options);

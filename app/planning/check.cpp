@@ -150,7 +150,8 @@ double needed_bytes(Run& run, const Options& options, std::size_t images) {
                                   ? 2.0
                                   : 1.0;
   const CodecSpec codec = options.compress.with_velocities(run.plan.sends_velocities).codec;
-  const double residual = (codec.is_exact() ? 0.0 : 1.0) + (takes_momentum(codec) ? 1.0 : 0.0);
+  const double residual =
+      (codec.is_exact() ? 0.0 : 1.0) + (takes_momentum(codec) ? of_optimizer : 0.0);
   const double averages = (options.ema > 0 ? 1.0 : 0.0) + (options.lookahead_every > 0 ? 1.0 : 0.0);
   // Rounds keep the common parameters and the outer momentum, a copy of the residual while an
   // exchange runs and, with a delay, the parameters that were sent and a memory for the exchange.

@@ -25,9 +25,12 @@ constexpr std::size_t kSomeRanks = 8;
 std::vector<CompressChoice> codecs_of(const Options& options) {
   std::vector<CompressChoice> choices = options.plan.codecs;
   if (choices.empty()) {
-    const bool can_leave = net::can_leave_momentum(optimizer_options(options).kind);
+    const net::OptimizerKind kind = optimizer_options(options).kind;
     for (const std::string& sample : codec_samples()) {
       const CompressChoice choice = parse_compress(sample);
+      const bool can_leave =
+          net::can_leave_momentum(kind) ||
+          (net::can_leave_step(kind) && !exchange_kind(choice.codec).has_momentum);
       if (can_leave || !takes_momentum(choice.codec)) choices.push_back(choice);
     }
     choices.push_back(parse_compress("auto"));

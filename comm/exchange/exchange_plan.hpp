@@ -32,13 +32,13 @@ namespace dp {
 
 // How a bucket of n floats is divided: into `ranks` chunks, of which the first n mod ranks are one
 // float longer, or whose sizes follow from their owners' weights (direct), and each chunk into
-// segments of about `segment` floats. The longest chunk is divided evenly, into as many segments as
-// come nearest to that: 67,000 floats are one segment, since a second one would double the messages
-// for little pipelining.
+// segments of about `segment` floats. The longest chunk is divided evenly, into as few segments as
+// are at most a quarter longer than that: 67,000 floats are one segment, since a second one would
+// double the messages for little pipelining.
 struct ExchangeShape {
   std::size_t elements = 0;
   std::size_t ranks = 1;
-  std::size_t segment = 65536;  // wanted; at most half as many again (segment_length)
+  std::size_t segment = 65536;  // wanted; at most a quarter more (segment_length)
   // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
   std::size_t turn = 0;
   // By rank, how much of the bucket it owns; empty: all own as much. It outlives the shape.
@@ -73,7 +73,8 @@ struct ExchangeShape {
   // Of all segments but each chunk's last.
   [[nodiscard]] std::size_t segment_length() const {
     const std::size_t longest = longest_chunk();
-    const std::size_t count = std::max<std::size_t>((longest + segment / 2) / segment, 1);
+    const std::size_t most = segment + segment / 4;
+    const std::size_t count = std::max<std::size_t>((longest + most - 1) / most, 1);
     return (longest + count - 1) / count;
   }
   // The number of segments of the longest chunk. A shorter chunk may have fewer.

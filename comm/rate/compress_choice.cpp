@@ -48,6 +48,7 @@ CompressChoice parse_compress(std::string_view text) {
     keys.remove_prefix(std::min(keys.size(), key.size() + 1));
     if (key.starts_with("min=")) {
       limits.least_bits = number_in(text, key.substr(4), kLeast, kMost);
+      choice.has_min_key = true;
     } else if (key.starts_with("max=")) {
       limits.most_bits = number_in(text, key.substr(4), kLeast, kMost);
       limits.allows_dense = false;
@@ -64,6 +65,17 @@ CompressChoice parse_compress(std::string_view text) {
     throw SettingError(Setting{"codec"}, text, "min= must not be above max=");
   }
   send_velocities(choice, sends_velocities);
+  return choice;
+}
+
+CompressChoice CompressChoice::for_adams_gradients() const {
+  CompressChoice choice = *this;
+  if (!is_auto() || has_min_key || !codec.has_choice("velocity", "off")) return choice;
+  double& least = choice.limits->least_bits;
+  least = choice.limits->allows_dense
+              ? RateLimits::kLeastForAdam
+              : std::min(RateLimits::kLeastForAdam, choice.limits->most_bits);
+  send_velocities(choice, false);
   return choice;
 }
 

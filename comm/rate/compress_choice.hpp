@@ -16,6 +16,8 @@ namespace dp {
 // that.
 struct RateLimits {
   static constexpr double kMostOfGradients = 1.0, kMostOfVelocities = 0.4;
+  // Adam divides lumps by their own size (adam_velocity.hpp).
+  static constexpr double kLeastForAdam = 2.0;
 
   double least_bits = 0.1, most_bits = kMostOfGradients;
   bool allows_dense = true;  // where the link carries such a form; not with a most that is given
@@ -34,10 +36,14 @@ struct CompressChoice {
   CodecSpec codec = {};
   std::optional<RateLimits> limits = std::nullopt;  // of auto
   bool has_velocity_key = false;                    // auto with velocity=
+  bool has_min_key = false;                         // auto with min=
 
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
   // The same where velocities can be sent, which auto then does unless velocity= is given.
   [[nodiscard]] CompressChoice with_velocities(bool can_send) const;
+  // The same where Adam gets the sums of gradients, of which auto then sends more unless min= is
+  // given.
+  [[nodiscard]] CompressChoice for_adams_gradients() const;
 };
 
 // Reads a codec spec or "auto[:min=BITS,max=BITS,velocity=on|off]". Throws Error(usage).

@@ -79,6 +79,15 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
     state_.need_velocity({.momentum = static_cast<float>(spec.number("momentum")),
                           .clip = spec.number("clip"),
                           .ranks = hosts_.size()});
+  } else if (has_velocity && options_.adam) {
+    std::vector<TensorSlot> tensors;
+    for (const Bucket& sends : buckets_) {
+      if (sends.velocity == Bucket::Velocity::off) continue;
+      tensors.insert(tensors.end(), sends.tensors.begin(), sends.tensors.end());
+    }
+    AdamVelocityOptions adam = *options_.adam;
+    adam.ranks = hosts_.size();
+    state_.need_adam(tensors, adam);
   } else if (has_velocity) {
     state_.need_velocity({.momentum = options_.momentum, .has_nesterov = options_.has_nesterov});
   }

@@ -9,7 +9,12 @@ void GradientState::need_residual() {
 }
 
 void GradientState::need_velocity(const VelocityOptions& options) {
-  if (!velocity_) velocity_.emplace(elements_, options);
+  if (!velocity_) velocity_ = std::make_unique<LocalVelocity>(elements_, options);
+}
+
+void GradientState::need_adam(std::span<const TensorSlot> tensors,
+                              const AdamVelocityOptions& options) {
+  if (!velocity_) velocity_ = std::make_unique<AdamVelocity>(elements_, tensors, options);
 }
 
 void GradientState::scale_residual(float factor) {
@@ -44,7 +49,7 @@ void GradientState::bring_back_residual() {
 void GradientState::list_state(StateVisitor& visitor) {
   const StatePlace place = device_ == nullptr ? StatePlace::host : StatePlace::device;
   if (has_residual()) visitor.values("exchange/residual", residual(), StateShare::own, place);
-  if (velocity_) visitor.values("exchange/velocity", velocity_->velocity(), StateShare::own);
+  if (velocity_) velocity_->list_state(visitor);
 }
 
 }  // namespace dp

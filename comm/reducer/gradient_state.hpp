@@ -1,6 +1,6 @@
 // The state of a rank's gradient, which a resumed run needs: the residual (dropped by encoders, to
-// be sent later) and the velocity (momentum before the exchange, velocity.hpp). Each exists once an
-// exchange needs it.
+// be sent later) and the velocity (momentum before the exchange, velocity.hpp, or Adam's step,
+// adam_velocity.hpp). Each exists once an exchange needs it.
 //
 // The residual is memory of the device, if one is given, otherwise of the host; the velocity is
 // host memory. Nothing here communicates. Use it between steps; the exchanges have its memory
@@ -9,10 +9,10 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
+#include "comm/topologies/adam_velocity.hpp"
 #include "comm/topologies/velocity.hpp"
 #include "kernels/base/state.hpp"
 #include "kernels/codecs/segment_memory.hpp"
@@ -33,11 +33,14 @@ class GradientState {
   }
   [[nodiscard]] bool has_residual() const { return residual_ != nullptr; }
   // Null if there is none.
-  [[nodiscard]] LocalVelocity* velocity() { return velocity_ ? &*velocity_ : nullptr; }
+  [[nodiscard]] LocalMomentum* velocity() { return velocity_.get(); }
 
   // Make it, of zeros, unless it exists.
   void need_residual();
   void need_velocity(const VelocityOptions& options);
+  void need_adam(std::span<const TensorSlot> tensors, const AdamVelocityOptions& options);
+  // The numbers by which ranks compare their steps of Adam; empty without them.
+  [[nodiscard]] AdamVelocity* adam() { return dynamic_cast<AdamVelocity*>(velocity_.get()); }
 
   void scale_residual(float factor);
   // The velocity only.
@@ -54,7 +57,7 @@ class GradientState {
   const SegmentMemory& memory_;
   Device* device_;
   std::shared_ptr<float> residual_;
-  std::optional<LocalVelocity> velocity_;
+  std::unique_ptr<LocalMomentum> velocity_;
   std::vector<float> kept_;
 };
 

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/mpi/prompt_gather.hpp"
+#include "comm/topologies/adam_velocity.hpp"
 #include "kernels/base/trace.hpp"
 #include "kernels/device.hpp"
 
@@ -43,6 +45,8 @@ struct ReducerOptions {
   // SGD's momentum, for buckets that send velocities; dgc has one of its own.
   float momentum = 0.0f;
   bool has_nesterov = false;
+  // If set, these buckets send Adam's steps instead (adam_velocity.hpp).
+  std::optional<AdamVelocityOptions> adam = {};
   // The thread calls it when a bucket's sum is in place, for one bucket after the other, before
   // wait_step returns. It is not known then whether the step is finite.
   std::function<void(std::size_t bucket)> on_delivered = {};

@@ -26,7 +26,7 @@ struct ExchangeRequest {
   std::span<const TensorSlot> tensors = {};  // the bucket's; needed only during the call
   Device* device = nullptr;                  // where the values lie; null: in host memory
   // For kinds that take the optimiser's momentum (dgc).
-  LocalVelocity* velocity = nullptr;
+  LocalMomentum* velocity = nullptr;
 };
 
 struct MadeExchange {

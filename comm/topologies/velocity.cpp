@@ -39,7 +39,7 @@ void LocalVelocity::accelerate(std::size_t begin, std::span<float> gradient, flo
   }
 }
 
-void LocalVelocity::mask(std::size_t begin, std::span<const float> residual) {
+void LocalMomentum::mask(std::size_t begin, std::span<const float> residual) {
   const std::size_t n = residual.size();
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
   const float* z = residual.data();
@@ -48,7 +48,7 @@ void LocalVelocity::mask(std::size_t begin, std::span<const float> residual) {
   for (std::size_t i = 0; i < n; ++i) u[i] = z[i] == 0.0f ? 0.0f : u[i];
 }
 
-void LocalVelocity::mask_delivered(std::size_t begin, std::span<const float> delivered) {
+void LocalMomentum::mask_delivered(std::size_t begin, std::span<const float> delivered) {
   const std::size_t n = delivered.size();
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
   const float* d = delivered.data();

@@ -42,7 +42,40 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/state.hpp"
+
 namespace dp {
+
+// What a rank makes of its own gradient before the exchange: SGD's velocity (LocalVelocity), or
+// Adam's step (adam_velocity.hpp).
+class LocalMomentum {
+ public:
+  explicit LocalMomentum(std::size_t elements) : velocity_(elements) {}
+  virtual ~LocalMomentum() = default;
+  LocalMomentum(const LocalMomentum&) = delete;
+  LocalMomentum& operator=(const LocalMomentum&) = delete;
+
+  // Replaces the gradient of [begin, begin + gradient.size()) by what is to be summed.
+  virtual void prepare(std::size_t begin, std::span<float> gradient) = 0;
+  // Gradients are from now on this many times as large.
+  virtual void scale(float factor) = 0;
+  // Must be saved with the residual, because a run that is resumed continues with it.
+  virtual void list_state(StateVisitor& visitor) {
+    visitor.values("exchange/velocity", std::span(velocity_), StateShare::own);
+  }
+
+  // After the exchange of that bucket: sets the velocity to 0 where the bucket's `residual` is 0.
+  void mask(std::size_t begin, std::span<const float> residual);
+  // Sets the velocity to 0 where something was delivered: for velocity=masked, and in dgc for a
+  // rank that encodes nothing and so has no residual (hierarchical: one that does not lead its
+  // host).
+  void mask_delivered(std::size_t begin, std::span<const float> delivered);
+
+  [[nodiscard]] std::span<float> velocity() { return velocity_; }
+
+ protected:
+  std::vector<float> velocity_;
+};
 
 struct VelocityOptions {
   float momentum = 0.9f;
@@ -51,34 +84,22 @@ struct VelocityOptions {
   std::size_t ranks = 1;
 };
 
-class LocalVelocity {
+class LocalVelocity final : public LocalMomentum {
  public:
   // `elements`: of the flat gradient.
   LocalVelocity(std::size_t elements, const VelocityOptions& options)
-      : options_(options), velocity_(elements) {}
+      : LocalMomentum(elements), options_(options) {}
 
   static constexpr std::size_t kPiece = 4096;  // stay in a core's first cache
 
-  // Turns the gradient of [begin, begin + gradient.size()) into the velocity, in place.
-  void prepare(std::size_t begin, std::span<float> gradient);
-  // After the exchange of that bucket: sets the velocity to 0 where the bucket's `residual` is 0.
-  void mask(std::size_t begin, std::span<const float> residual);
-  // Sets the velocity to 0 where something was delivered: for velocity=masked, and in dgc for a
-  // rank that encodes nothing and so has no residual (hierarchical: one that does not lead its
-  // host).
-  void mask_delivered(std::size_t begin, std::span<const float> delivered);
-
-  // Gradients are from now on this many times as large; the norm to which they are clipped follows.
-  void scale(float factor);
-
-  // Must be saved with the residual, because a run that is resumed continues with it.
-  [[nodiscard]] std::span<float> velocity() { return velocity_; }
+  void prepare(std::size_t begin, std::span<float> gradient) override;
+  // The norm to which gradients are clipped follows.
+  void scale(float factor) override;
 
  private:
   void accelerate(std::size_t begin, std::span<float> gradient, float scale);
 
   VelocityOptions options_;
-  std::vector<float> velocity_;
 };
 
 // The ratio that a sparse codec (dgc, topk, randk) has in a warm-up epoch: 25 %, 6.25 %, 1.5625 %,

@@ -18,7 +18,7 @@ enum class VelocityMask : std::uint8_t { none, by_residual, by_delivered };
 struct VelocityExchangeSetup {
   ExchangeSetup setup;                // that of the inner exchange
   std::unique_ptr<Exchange> inner;    // sends the bucket
-  LocalVelocity* velocity = nullptr;  // of the whole gradient
+  LocalMomentum* velocity = nullptr;  // of the whole gradient
   VelocityMask mask = VelocityMask::by_residual;
 };
 

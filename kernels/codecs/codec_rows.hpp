@@ -96,9 +96,9 @@ inline constexpr CodecParameter kEcqParameters[] = {
                      "1 / (1 - m^H) times; 0: never",
                      8.0, 0.0, 1000.0),
     choice_parameter("velocity",
-                     "on: with SGD, velocities are sent instead of gradients, so that feedback "
-                     "works behind the momentum; masked: they begin anew where something was "
-                     "delivered",
+                     "on: velocities of SGD, or Adam's steps, are sent instead of gradients, so "
+                     "that feedback works behind the momentum; masked: they begin anew where "
+                     "something was delivered",
                      "off|on|masked"),
     feedback_parameter()};
 inline constexpr std::string_view kEcqSamples[] = {"ecq", "ecq:bits=0.35", "ecq:bits=1.2"};

@@ -1,9 +1,11 @@
 // Adam and AdamW (kernels/adam.hpp). Their state is the gradient's running mean and mean square, as
-// long as the parameters, and the number of updates so far.
+// long as the parameters, and the number of updates so far. Slices with a momentum factor of 0 get
+// Adam's step in place of the gradient (can_leave_step).
 #include "kernels/adam.hpp"
 
 #include <cstdint>
 
+#include "kernels/sgd.hpp"
 #include "net/optimizer.hpp"
 
 namespace dp::net {
@@ -27,7 +29,11 @@ class Adam final : public Optimizer {
   }
 
  private:
-  void prepare() override { steps_ = HostArray<AdamStep>(device_, slices_.size()); }
+  void prepare() override {
+    steps_ = HostArray<AdamStep>(device_, slices_.size());
+    given_ = HostArray<SgdStep>(device_, slices_.size());
+  }
+  [[nodiscard]] static bool is_given(const Slice& slice) { return slice.factors.momentum == 0.0; }
 
   void set_numbers(double learning_rate) override {
     ++updates_;
@@ -42,12 +48,21 @@ class Adam final : public Optimizer {
           .is_decoupled = options_.kind == OptimizerKind::adamw,
           .clip_norm = options_.clip_norm};
       steps_[i] = adam_step(settings, updates_);
+      given_[i] = {
+          .learning_rate = static_cast<float>(settings.learning_rate),
+          .momentum = 0.0f,
+          .weight_decay = static_cast<float>(settings.is_decoupled ? settings.weight_decay : 0.0)};
     }
   }
 
   void enqueue(const double* squares) override {
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       const Slice& slice = slices_[i];
+      if (is_given(slice)) {
+        sgd_update(device_, values(slice), gradients(slice), part(mean_, slice), given_.at(i),
+                   nullptr);
+        continue;
+      }
       adam_update(device_, values(slice), gradients(slice), part(mean_, slice),
                   part(square_, slice), steps_.at(i), squares);
     }
@@ -55,6 +70,7 @@ class Adam final : public Optimizer {
 
   DeviceArray mean_, square_;
   HostArray<AdamStep> steps_;
+  HostArray<SgdStep> given_;
   std::uint64_t updates_ = 0;
 };
 

@@ -130,6 +130,12 @@ def dgc_and_averages() -> None:
                       "2:0.5")
 
 
+def steps_of_adam() -> None:
+    """Adam's steps before the exchange: moments, sketches and residuals are each rank's own."""
+    resumes_from_each(3, "--compress", "ecq:bits=0.35,velocity=on", "--optimizer", "adamw", "--lr", "0.002", "--topology",
+                      "direct")
+
+
 def powersgd_and_parts() -> None:
     resumes_from_each(2, "--compress", "powersgd:rank=2", "--accumulate", "2", "--batch-size", "2", "--optimizer",
                       "adam", "--lr", "0.001", "--lr-schedule", "cosine")
@@ -853,7 +859,7 @@ def folder_goes_away() -> None:
     assert_same_training("a.h5", "b.h5")
 
 
-CASES = [plain, three_ranks, dgc_and_averages, powersgd_and_parts, batch_schedule, whitening_and_muon,
+CASES = [plain, three_ranks, dgc_and_averages, steps_of_adam, powersgd_and_parts, batch_schedule, whitening_and_muon,
          without_exchange, rounds, steps_that_ranks_skip, round_that_is_lost, repeated_choices, shares, by_time,
          exported_weights, damaged_export, files_that_cannot_be_made_again, killed, damaged_or_missing,
          unreadable_parts, parts_of_others, parts_of_other_formats, other_instructions, ecq_with_debts, more_epochs,

@@ -436,10 +436,19 @@ def velocity() -> None:
     plain = run(2, "none.h5", "--compress", "none", *options)["steps"]["train_loss"][:]
     warm = run(2, "warm.h5", "--compress", "ecq:bits=0.5,velocity=on", "--compress-warmup", "1", *options)
     assert np.allclose(warm["steps"]["train_loss"][:4], plain[:4], rtol=3e-4), (warm["steps"]["train_loss"][:], plain)
+    # One rank's step of Adam before the exchange is Adam's step. Weight decay is in the gradient of adam alone.
+    options = ("--lr", "0.001", "--weight-decay", "0.1", "--no-decay", "bn")
+    for optimizer in ("adam", "adamw"):
+        plain, given = (run(1, f"{optimizer}{k}.h5", "--optimizer", optimizer, "--compress", spec, *options)["steps"]
+                        for k, spec in enumerate(("none", "ecq:bits=0.5,velocity=on")))
+        assert np.allclose(given["train_loss"][:6], plain["train_loss"][:6], rtol=3e-4), (optimizer, given[:], plain[:])
     # With a codec it learns, too: the loss falls far below ln 10 = 2.30.
     options = ("--epochs", "20", "--augment", "off", "--limit-train", "96", "--limit-test", "4", "--batch-size", "8",
                "--topology", "direct")
     losses = run(2, "velocity.h5", "--compress", "ecq:bits=0.5,velocity=masked", *options)["epochs"]["train_loss"]
+    assert losses[-1] < 1.6, losses
+    losses = run(2, "adam.h5", "--compress", "ecq:bits=0.5,velocity=on", "--optimizer", "adamw", "--lr", "0.003",
+                 *options)["epochs"]["train_loss"]
     assert losses[-1] < 1.6, losses
 
 

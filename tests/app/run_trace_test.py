@@ -134,8 +134,9 @@ def check_layers(trace: Trace, ranks_without: dict[int, set[int]]) -> None:
 def chunk_segments(elements: int, ranks: int) -> list[list[int]]:
     """The numbers of the segments of every chunk, as comm/exchange/exchange_plan.hpp cuts a bucket."""
     sizes = [elements // ranks + (c < elements % ranks) for c in range(ranks)]
-    most = -(-sizes[0] // SEGMENT)
-    return [[c * most + at for at in range(-(-size // SEGMENT))] for c, size in enumerate(sizes)]
+    count = max(1, -(-sizes[0] // (SEGMENT + SEGMENT // 4)))
+    length = -(-sizes[0] // count)
+    return [[c * count + at for at in range(-(-size // length))] for c, size in enumerate(sizes)]
 
 
 def check_ring(trace: Trace, buckets: list[tuple[int, bool]]) -> None:
@@ -183,7 +184,7 @@ def rows_of(log: h5py.File) -> dict:
 
 def three_ranks() -> None:
     # Six steps an epoch: the trace goes on over an evaluation, to the end of the run.
-    said = run(3, "--compress", "q8", "--bucket-mb", "0.9", "--log", "a.h5", "--trace", "t.json", "--trace-steps", "2:100")
+    said = run(3, "--compress", "q8", "--bucket-mb", "0.99", "--log", "a.h5", "--trace", "t.json", "--trace-steps", "2:100")
     assert said.count("The trace is t.json: ") == said.count("slices, on clocks that agree within ") == 1, said
     trace, log = Trace("t.json"), h5py.File("a.h5", "r")
     assert trace.steps == list(range(3, 13)) and trace.about["model"] == "resnet20"

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "app/training/replica/replica.hpp"
+#include "comm/topologies/exchange_kinds.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/base/setting_error.hpp"
 #include "kernels/mix.hpp"
@@ -31,6 +32,12 @@ class ShareVisitor final : public StateVisitor {
   StateVisitor& visitor_;
   StateShare share_;
 };
+
+// dgc has a momentum of its own, in place of SGD's.
+bool can_leave(net::OptimizerKind kind, const CodecSpec& codec) {
+  return net::can_leave_momentum(kind) ||
+         (net::can_leave_step(kind) && !exchange_kind(codec).has_momentum);
+}
 
 }  // namespace
 
@@ -100,9 +107,15 @@ void Replica::plan_exchange() {
   if (options_.exchange) slots = tensor_slots();
   GradientSyncOptions sync = options_.sync;
   // An optimiser that keeps its momentum itself is refused in set_groups(), whatever its form.
-  const net::OptimizerOptions& sgd = options_.optimizer;
-  sync.has_nesterov = sgd.has_nesterov && net::can_leave_momentum(sgd.kind);
-  if (sgd.clip_norm == 0.0 && !options_.rounds) sync.momentum = sgd.momentum;
+  const net::OptimizerOptions& optimizer = options_.optimizer;
+  sync.has_nesterov = optimizer.has_nesterov && net::can_leave_momentum(optimizer.kind);
+  if (optimizer.clip_norm == 0.0 && !options_.rounds) {
+    sync.momentum = optimizer.momentum;
+    if (net::can_leave_step(optimizer.kind)) {
+      sync.adam = {
+          .beta1 = optimizer.beta1, .beta2 = optimizer.beta2, .epsilon = optimizer.epsilon};
+    }
+  }
   sync.reducer.desk = desk_.get();
   sync_ = std::make_unique<GradientSync>(&device_, policies_.parts().exchanged, std::move(slots),
                                          std::move(sync));
@@ -134,16 +147,23 @@ void Replica::set_groups() {
     if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
     DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
-    if (!net::can_leave_momentum(options_.optimizer.kind)) {
-      throw SettingError(Setting{"codec"}, options_.sync.compress.text,
-                         fmt::format("keeps the momentum itself, which {} cannot leave to it; "
-                                     "allowed: sgd",
-                                     net::optimizer_name(options_.optimizer.kind)),
-                         ErrorKind::usage, Setting{"optimiser"});
+    if (!can_leave(options_.optimizer.kind, options_.sync.compress.codec)) {
+      throw SettingError(
+          Setting{"codec"}, options_.sync.compress.text,
+          fmt::format("keeps the momentum itself, which {} cannot leave to it; "
+                      "allowed: {}",
+                      net::optimizer_name(options_.optimizer.kind),
+                      can_leave(net::OptimizerKind::adam, options_.sync.compress.codec)
+                          ? "sgd, adam or adamw"
+                          : "sgd"),
+          ErrorKind::usage, Setting{"optimiser"});
     }
+    factors[t].momentum = 0.0;
+    // AdamW takes it off the weights, after the exchange.
+    if (options_.optimizer.kind == net::OptimizerKind::adamw) continue;
     exchanged_decays[t] =
         options_.optimizer.weight_decay * static_cast<float>(factors[t].weight_decay);
-    factors[t].weight_decay = factors[t].momentum = 0.0;
+    factors[t].weight_decay = 0.0;
   }
   optimizer_->set_groups(
       net::make_groups(parameters.tensors(), [&](std::size_t t) { return factors[t]; }));

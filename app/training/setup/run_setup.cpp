@@ -153,6 +153,9 @@ GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_
   const Options& options = plan.options;
   GradientSyncOptions sync;
   sync.compress = options.compress.with_velocities(plan.sends_velocities);
+  if (net::can_leave_step(optimizer_options(options).kind) && !options.sync_every.has_rounds()) {
+    sync.compress = sync.compress.for_adams_gradients();
+  }
   sync.compress_warmup = to_size(options.compress_warmup);
   sync.exact_tensors = names_in(options.compress_exclude);
   sync.is_one_host = is_one_host;

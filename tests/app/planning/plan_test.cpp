@@ -114,8 +114,13 @@ TEST(AutoSendsVelocities, WhereTheOptimiserCanLeaveItsMomentum) {
   const Options sgd;
   EXPECT_TRUE(auto_sends_velocities(sgd, DeviceKind::cpu));
   EXPECT_FALSE(auto_sends_velocities(sgd, DeviceKind::cuda));
+  Options adam = sgd;
+  adam.optimizer = Options::Optimizer::adamw;
+  adam.momentum = 0;
+  EXPECT_TRUE(auto_sends_velocities(adam, DeviceKind::cpu));
+  EXPECT_FALSE(auto_sends_velocities(adam, DeviceKind::cuda));
   std::vector<Options> others(4, sgd);
-  others[0].optimizer = Options::Optimizer::adam;
+  others[0].optimizer = Options::Optimizer::lars;
   others[1].momentum = 0;
   others[2].clip_norm = 1;
   others[3].sync_every = parse_round_schedule("4");

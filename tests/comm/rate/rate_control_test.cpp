@@ -267,6 +267,14 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
   EXPECT_EQ(plain.with_velocities(true).text, "auto");
   // Velocities gain nothing from more than 0.4 bits. What is asked for is taken.
   EXPECT_EQ(plain.limits->most_bits, 1.0);
+  const auto for_adam = [](const char* text) { return parse_compress(text).for_adams_gradients(); };
+  EXPECT_EQ(for_adam("auto").limits->least_bits, 2.0);
+  EXPECT_EQ(for_adam("auto").limits->most_bits, 2.0);
+  EXPECT_EQ(for_adam("auto").codec, parse_codec_spec("ecq:bits=2,velocity=off"));
+  EXPECT_EQ(for_adam("auto:max=1.5").limits->least_bits, 1.5);
+  EXPECT_EQ(for_adam("auto:min=0.2").limits->least_bits, 0.2);
+  EXPECT_EQ(for_adam("auto:velocity=on").codec, parse_compress("auto:velocity=on").codec);
+  EXPECT_EQ(for_adam("ecq:bits=0.35").codec, parse_codec_spec("ecq:bits=0.35"));
   EXPECT_EQ(parse_compress("auto").with_velocities(true).limits->most_bits, 0.4);
   EXPECT_EQ(parse_compress("auto:velocity=off").with_velocities(true).limits->most_bits, 1.0);
   EXPECT_EQ(parse_compress("auto:min=0.7").with_velocities(true).limits->most_bits, 0.7);
