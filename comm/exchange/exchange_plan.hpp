@@ -70,7 +70,7 @@ struct ExchangeShape {
     }
     return longest;
   }
-  // Of all segments but each chunk's last.
+  // The floats of a segment. The last segment of a chunk may be shorter.
   [[nodiscard]] std::size_t segment_length() const {
     const std::size_t longest = longest_chunk();
     const std::size_t most = segment + segment / 4;

@@ -20,9 +20,9 @@ class LinkModel {
  public:
   static constexpr double kSlack_s = 3e-3;
   static constexpr double kFrameBytes = 1448.0, kFrameOverheadBytes = 66.0;
-  // What a message puts on the wire beside its own bytes and the headers of full frames: about 32
-  // bytes of MPI's headers, half a frame's headers, since its last frame is not full, and the frame
-  // that acknowledges it.
+  // The overhead of a message, in bytes, beyond its payload and the headers of full frames: MPI's
+  // headers (about 32), half a frame's headers, since the last frame is not full, and the frame
+  // that acknowledges the message.
   static constexpr double kMessageBytes = 32 + 1.5 * kFrameOverheadBytes;
 
   explicit LinkModel(double bits_per_s) : seconds_per_byte_(1.0 / goodput(bits_per_s)) {}
@@ -32,7 +32,7 @@ class LinkModel {
     return bits_per_s / 8.0 / (1.0 + kFrameOverheadBytes / kFrameBytes);
   }
 
-  // What that many bytes in so many messages put on the wire.
+  // The bytes on the wire for a number of messages with `bytes` of payload in all.
   [[nodiscard]] static constexpr double wire_bytes(double bytes, double messages) {
     return bytes * (1.0 + kFrameOverheadBytes / kFrameBytes) + messages * kMessageBytes;
   }

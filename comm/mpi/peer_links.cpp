@@ -16,7 +16,7 @@
 namespace dp {
 namespace {
 
-// Of a tcp_info that has what was sent.
+// The least length of a tcp_info that includes the number of bytes sent.
 constexpr socklen_t kLengthWithBytes =
     offsetof(tcp_info, tcpi_bytes_sent) + sizeof(tcp_info::tcpi_bytes_sent);
 
