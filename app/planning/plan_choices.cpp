@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "app/training/replica/replica.hpp"
 #include "app/training/setup/run_options.hpp"
 #include "comm/rate/compress_choice.hpp"
 #include "comm/reducer/reducer.hpp"
@@ -28,9 +29,7 @@ std::vector<CompressChoice> codecs_of(const Options& options) {
     const net::OptimizerKind kind = optimizer_options(options).kind;
     for (const std::string& sample : codec_samples()) {
       const CompressChoice choice = parse_compress(sample);
-      const bool can_leave =
-          net::can_leave_momentum(kind) ||
-          (net::can_leave_step(kind) && !exchange_kind(choice.codec).has_momentum);
+      const bool can_leave = can_leave_momentum_to(choice.codec, kind);
       if (can_leave || !takes_momentum(choice.codec)) choices.push_back(choice);
     }
     choices.push_back(parse_compress("auto"));

@@ -40,10 +40,9 @@ class PeerLinks {
   void mark();
   [[nodiscard]] LinkFinding since_mark(const std::string& host) const;
 
-  // What this process's connections to all ranks' hosts have put on the wire since they were
-  // opened: each segment of TCP with the headers of Ethernet, IP and TCP, those that only
-  // acknowledge and those that were sent again included. Nothing if there is no such connection, or
-  // the kernel is older than 4.19 and does not count bytes.
+  // The bytes that this process has sent on its connections to the ranks' hosts since they were
+  // opened, including headers of Ethernet, IP and TCP, acknowledgements and retransmissions.
+  // Nothing if there is no such connection, or if the kernel does not count bytes (before 4.19).
   [[nodiscard]] std::optional<double> sent_on_wire() const;
 
  private:

@@ -39,7 +39,7 @@ class GradientState {
   void need_residual();
   void need_velocity(const VelocityOptions& options);
   void need_adam(std::span<const TensorSlot> tensors, const AdamVelocityOptions& options);
-  // The numbers by which ranks compare their steps of Adam; empty without them.
+  // Null unless Adam's steps are exchanged.
   [[nodiscard]] AdamVelocity* adam() { return dynamic_cast<AdamVelocity*>(velocity_.get()); }
 
   void scale_residual(float factor);

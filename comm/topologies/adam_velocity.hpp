@@ -52,7 +52,7 @@ class AdamVelocity final : public LocalMomentum {
                const AdamVelocityOptions& options);
 
   void prepare(std::size_t begin, std::span<float> gradient) override;
-  // Not for steps that do not depend on the gradient's scale.
+  // Steps do not depend on the gradient's scale, which must therefore stay the same (factor 1).
   void scale(float factor) override;
   void list_state(StateVisitor& visitor) override;
 

@@ -11,9 +11,8 @@
 namespace dp {
 namespace {
 
-// Where so few bits a value are planned, segments are so many times as long: 262,144 values are
-// 3 kB then. A shorter message's headers, and those of TCP and IP, would cost as much as its
-// payload.
+// With at most kFewBits planned bits per value, segments are kFewBitsFactor times as long. At 0.1
+// bits the usual segment would be a message of 800 bytes, of which headers would be a large part.
 constexpr double kFewBits = 0.1;
 constexpr std::size_t kFewBitsFactor = 4;
 

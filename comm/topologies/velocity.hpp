@@ -46,8 +46,8 @@
 
 namespace dp {
 
-// What a rank makes of its own gradient before the exchange: SGD's velocity (LocalVelocity), or
-// Adam's step (adam_velocity.hpp).
+// Replaces a rank's gradient before the exchange: by SGD's velocity (LocalVelocity) or by Adam's
+// step (adam_velocity.hpp).
 class LocalMomentum {
  public:
   explicit LocalMomentum(std::size_t elements) : velocity_(elements) {}

@@ -64,9 +64,9 @@ struct EpochRow {
   // In the same step, the share of the sampled values that lie beyond their codec's scale.
   double saturation = kNotMeasured;
   std::int64_t exchanges = 0;  // of gradients, one a step, or one a round
-  // All that the ranks' connections put on the wire from the last row's moment on, with the headers
-  // of TCP, IP and Ethernet and with acknowledgements: measured where there are such connections,
-  // else a model of them (attribute wire_bytes_are).
+  // The bytes that the ranks have sent since the last row, including headers of TCP, IP and
+  // Ethernet and acknowledgements: measured on TCP connections, otherwise computed from the
+  // messages (attribute wire_bytes_are).
   double wire_bytes = kNotMeasured;
 };
 

@@ -297,8 +297,8 @@ def training() -> None:
                 assert file.attrs["cores_per_rank"] == len(os.sched_getaffinity(0)) / 2, "hosts share the machine's cores"
                 received = file["ranks"]["received_bytes"]
                 assert all(over >= said for over, said in zip(moved, received)), (moved, list(received))
-                # What node 1's connections sent is what node 2's interface received after the start, whose counter has
-                # one header for several segments.
+                # Node 2's interface received all that node 1's connections sent. Its counter may have one header for several
+                # segments, so it may be a little lower.
                 assert file.attrs["wire_bytes_are"] == "measured"
                 wire = list(file["ranks"]["wire_bytes"])
                 assert all(1.04 * expected < of_rank < 1.05 * other for of_rank, other in zip(wire, moved[::-1])), (wire, moved)

@@ -64,6 +64,10 @@ struct ReplicaOptions {
   TraceTrack* trace = nullptr;
 };
 
+// Whether an optimiser of that kind can leave the momentum to an exchange with that codec. dgc has
+// SGD's momentum; velocity= also makes Adam's steps.
+[[nodiscard]] bool can_leave_momentum_to(const CodecSpec& codec, net::OptimizerKind kind);
+
 class Replica {
  public:
   Replica(Device& device, net::Graph graph, const ReplicaOptions& options);

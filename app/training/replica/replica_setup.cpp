@@ -33,13 +33,12 @@ class ShareVisitor final : public StateVisitor {
   StateShare share_;
 };
 
-// dgc has a momentum of its own, in place of SGD's.
-bool can_leave(net::OptimizerKind kind, const CodecSpec& codec) {
+}  // namespace
+
+bool can_leave_momentum_to(const CodecSpec& codec, net::OptimizerKind kind) {
   return net::can_leave_momentum(kind) ||
          (net::can_leave_step(kind) && !exchange_kind(codec).has_momentum);
 }
-
-}  // namespace
 
 Replica::Replica(Device& device, net::Graph graph, const ReplicaOptions& options)
     : device_(device),
@@ -147,13 +146,13 @@ void Replica::set_groups() {
     if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
     DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
-    if (!can_leave(options_.optimizer.kind, options_.sync.compress.codec)) {
+    if (!can_leave_momentum_to(options_.sync.compress.codec, options_.optimizer.kind)) {
       throw SettingError(
           Setting{"codec"}, options_.sync.compress.text,
           fmt::format("keeps the momentum itself, which {} cannot leave to it; "
                       "allowed: {}",
                       net::optimizer_name(options_.optimizer.kind),
-                      can_leave(net::OptimizerKind::adam, options_.sync.compress.codec)
+                      can_leave_momentum_to(options_.sync.compress.codec, net::OptimizerKind::adam)
                           ? "sgd, adam or adamw"
                           : "sgd"),
           ErrorKind::usage, Setting{"optimiser"});
