@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/exchange/exchange_plan.hpp"
 #include "comm/exchange/message_header.hpp"
 #include "comm/mpi/runtime/mpi_runtime.hpp"
 #include "comm/mpi/tags.hpp"
@@ -31,14 +32,14 @@ constexpr std::size_t kSegment = 2048, kElements = 50'000;  // floats, of a buck
 // The first message from rank 1 to rank 2 that is due on a ring of four (message_header.hpp),
 // with a payload of the right length that no encoder writes: its scale is NaN.
 std::vector<std::byte> damaged_segment(std::uint64_t step) {
-  const std::size_t segments = (kElements / 4 + kSegment - 1) / kSegment;
-  const MessageHeader header = {
-      .kind = MessageHeader::kSegment,
-      .step = static_cast<std::uint32_t>(step),
-      .number = MessageHeader::number_of(static_cast<std::uint32_t>(segments), false)};
-  std::vector<std::byte> message(
-      sizeof header + make_codec(parse_codec_spec("q8"))->max_payload_bytes(kSegment),
-      std::byte{0xFF});
+  const ExchangeShape shape = {.elements = kElements, .ranks = 4, .segment = kSegment};
+  const auto first_of_chunk_1 = static_cast<std::uint32_t>(shape.segments());
+  const MessageHeader header = {.kind = MessageHeader::kSegment,
+                                .step = static_cast<std::uint32_t>(step),
+                                .number = MessageHeader::number_of(first_of_chunk_1, false)};
+  const auto codec = make_codec(parse_codec_spec("q8"));
+  std::vector<std::byte> message(sizeof header + codec->max_payload_bytes(shape.segment_size(1, 0)),
+                                 std::byte{0xFF});
   std::memcpy(message.data(), &header, sizeof header);
   message.resize(message.size() + kSealBytes);
   seal(message);
