@@ -1,5 +1,9 @@
 #include "kernels/codecs/entropy_coder.hpp"
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -22,45 +26,63 @@ struct BlockCounts {
   std::uint16_t count, level_sum;
 };
 
-// Bit k is set where code k of eight is not zero.
-std::uint64_t not_zero(const std::int8_t* eight) {
+constexpr std::size_t kWord = 64;
+
+// Bit k is set where code k of 64 is not zero.
+std::uint64_t not_zero(const std::int8_t* codes) {
+#ifdef __AVX2__
+  const auto zeros = [codes](std::size_t at) {
+    const __m256i some = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + at));
+    return static_cast<std::uint32_t>(
+        _mm256_movemask_epi8(_mm256_cmpeq_epi8(some, _mm256_setzero_si256())));
+  };
+  return ~(std::uint64_t{zeros(kWord / 2)} << 32 | zeros(0));
+#else
   constexpr std::uint64_t kLow = 0x7F7F'7F7F'7F7F'7F7F, kHigh = ~kLow;
-  std::uint64_t codes = 0;
-  std::memcpy(&codes, eight, sizeof codes);
-  const std::uint64_t flags = (((codes & kLow) + kLow) | codes) & kHigh;  // in each byte's top bit
-  return (flags >> 7) * 0x0102'0408'1020'4080 >> 56;
+  std::uint64_t all = 0;
+  for (std::size_t at = 0; at < kWord; at += 8) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, codes + at, sizeof eight);
+    const std::uint64_t flags = (((eight & kLow) + kLow) | eight) & kHigh;  // in a byte's top bit
+    all |= ((flags >> 7) * 0x0102'0408'1020'4080 >> 56) << at;
+  }
+  return all;
+#endif
 }
 
-// The places of the codes that are not zero, ascending; returns how many.
-std::size_t find_places(std::span<const std::int8_t> block, std::uint8_t* places) {
-  constexpr std::size_t kWord = 64;
-  std::array<std::int8_t, kBlock> padded;
-  const std::int8_t* codes = block.data();
-  if (block.size() % kWord != 0) {
-    padded.fill(0);
-    std::memcpy(padded.data(), block.data(), block.size());
-    codes = padded.data();
-  }
-  std::size_t count = 0;
+// The same of a block's end, which may have fewer codes.
+std::uint64_t not_zero_from(std::span<const std::int8_t> block, std::size_t begin) {
+  if (block.size() - begin >= kWord) return not_zero(block.data() + begin);
+  std::array<std::int8_t, kWord> padded = {};
+  std::memcpy(padded.data(), block.data() + begin, block.size() - begin);
+  return not_zero(padded.data());
+}
+
+// Calls use(place) for the codes that are not zero, ascending.
+template <class Use>
+void for_each_place(std::span<const std::int8_t> block, Use use) {
   for (std::size_t begin = 0; begin < block.size(); begin += kWord) {
-    std::uint64_t flags = 0;
-    for (std::size_t k = 0; k < kWord; k += 8) flags |= not_zero(codes + begin + k) << k;
-    for (; flags != 0; flags &= flags - 1) {
-      places[count++] =
-          static_cast<std::uint8_t>(begin + static_cast<std::size_t>(std::countr_zero(flags)));
+    for (std::uint64_t flags = not_zero_from(block, begin); flags != 0; flags &= flags - 1) {
+      use(begin + static_cast<std::size_t>(std::countr_zero(flags)));
     }
   }
+}
+
+// Those places; returns how many.
+std::size_t find_places(std::span<const std::int8_t> block, std::uint8_t* places) {
+  std::size_t count = 0;
+  for_each_place(block,
+                 [&](std::size_t place) { places[count++] = static_cast<std::uint8_t>(place); });
   return count;
 }
 
 BlockCounts counts_of(std::span<const std::int8_t> block) {
   std::uint32_t count = 0, sum = 0;
-#pragma omp simd reduction(+ : count, sum)
-  for (std::size_t i = 0; i < block.size(); ++i) {
-    const int code = block[i];
-    count += code != 0 ? 1u : 0u;
+  for_each_place(block, [&](std::size_t place) {
+    const int code = block[place];
+    ++count;
     sum += static_cast<std::uint32_t>(code < 0 ? -code : code);
-  }
+  });
   return {.count = static_cast<std::uint16_t>(count),
           .level_sum = static_cast<std::uint16_t>(sum - count)};
 }
