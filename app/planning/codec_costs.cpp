@@ -270,9 +270,11 @@ SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figur
        exchange_kind(spec).sums(spec, bucket.elements, bucket.tensors)) {
     const bool is_second = !simulated.sums.empty();
     simulated.sums.push_back(
-        {.elements = elements,
+        // Of one that is exchanged in every k-th step, a k-th of it in every step.
+        {.elements = (elements + bucket.every - 1) / bucket.every,
          .segment = segment_floats(segment_bytes, *codec),
          .costs = costs,
+         .has_brief_messages = has_few_bits(spec),
          .note_bytes = has_rate(spec) ? sizeof(RateNote) : 0,
          .before_s = floats * (is_second ? figures.second_s : figures.first_s)});
   }

@@ -52,6 +52,7 @@ struct ExchangeSetup {
   std::uint64_t seed = 0;
   std::size_t segment = 65536;  // floats, a multiple of the codec's block
   std::size_t window = 4;  // segments that a rank may have on the wire before the first is taken
+  bool has_brief_messages = false;  // as in ExchangeShape
   // Each rank's host as a number, by rank. Empty: each rank is on its own host.
   std::span<const int> hosts = {};
   // By rank, how much of the bucket it owns, with direct; empty: all own as much.
@@ -161,6 +162,18 @@ class Exchange {
   void set_stats(const ExchangeStats& stats) { stats_ = stats; }
 
  protected:
+  // What `inner`, which this exchange makes use of, has cost becomes a part of its own costs.
+  void take_over_stats(Exchange& inner) {
+    const ExchangeStats& more = inner.stats();
+    stats_.encode_s += more.encode_s;
+    stats_.decode_s += more.decode_s;
+    stats_.sent_bytes += more.sent_bytes;
+    stats_.received_bytes += more.received_bytes;
+    stats_.sent_messages += more.sent_messages;
+    stats_.sampled += more.sampled;
+    inner.clear_stats();
+  }
+
   ExchangeStats stats_;
 };
 

@@ -41,6 +41,8 @@ struct ExchangeShape {
   std::size_t segment = 65536;  // wanted; at most a quarter more (segment_length)
   // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
   std::size_t turn = 0;
+  // Whether messages are so short that nothing is sent beside them that need not be (direct).
+  bool has_brief_messages = false;
   // By rank, how much of the bucket it owns; empty: all own as much. It outlives the shape.
   std::span<const std::uint32_t> owner_weights = {};
 
@@ -169,8 +171,11 @@ struct ExchangePlan {
   }
 
   ExchangeShape shape;
-  // Whether start notices go to partners alone. All ranks have the same answer.
-  bool notifies_partners = false;
+  // To whom start notices go: to all other ranks; to partners; to nobody, where each rank ends only
+  // when it has a message that needs one of every rank, and the first message from a partner tells
+  // that it has started. All ranks have the same answer.
+  enum class Notices : std::uint8_t { to_all, to_partners, none };
+  Notices notices = Notices::to_all;
   std::vector<Segment> segments;
   std::vector<PlanTask> tasks;  // receives are taken, and sends made, in this order
   std::vector<int> targets;

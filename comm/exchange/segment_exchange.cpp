@@ -40,7 +40,8 @@ class SegmentExchange final : public Exchange {
   }
   [[nodiscard]] bool done() const override {
     return delivered() &&
-           (is_idle() || (partners_started_ == partners_.size() && slots_->has_ended()));
+           (is_idle() ||
+            ((!sends_notices() || partners_started_ == partners_.size()) && slots_->has_ended()));
   }
   [[nodiscard]] bool waits_for_peer() const override {
     return is_started_ && !is_idle() && partners_started_ < partners_.size() &&
@@ -72,6 +73,7 @@ class SegmentExchange final : public Exchange {
   [[nodiscard]] std::size_t head_bytes() const { return kMessageHeaderBytes + notes_.bytes(); }
   [[nodiscard]] std::size_t frame_bytes() const { return head_bytes() + kSealBytes; }
   [[nodiscard]] bool is_idle() const { return !slots_; }
+  [[nodiscard]] bool sends_notices() const { return plan_.notices != ExchangePlan::Notices::none; }
   [[nodiscard]] std::size_t next_receive(std::size_t at) const {
     while (at < plan_.tasks.size() && !plan_.tasks[at].takes()) ++at;
     return at;
@@ -83,7 +85,8 @@ class SegmentExchange final : public Exchange {
 
   // Messages of one tag arrive from a rank in the order in which it sent them, so an exchange needs
   // one tag, and the next one, which a fast rank may have begun, needs another. No rank can be
-  // further ahead, because it ends an exchange only when it has all start notices.
+  // further ahead, because it ends an exchange only when all others have started it
+  // (ExchangePlan::Notices).
   [[nodiscard]] int tag(std::uint32_t kind) const {
     return stream_tag(setup_.stream, tag_parity_, kind);
   }
@@ -96,6 +99,7 @@ class SegmentExchange final : public Exchange {
 
   void post_more();
   void post_start_notice();
+  void hear_of(int partner);
   bool take_note_of_ended();
   bool send_own();
   bool handle_arrival();
@@ -107,7 +111,7 @@ class SegmentExchange final : public Exchange {
   ExchangeSetup setup_;
   ExchangePlan plan_;
   int rank_;
-  std::vector<int> partners_;  // who gets this rank's start notice, and sends one
+  std::vector<int> partners_;  // who gets this rank's start notice or first message, and sends one
   SegmentCoder coder_;
   RateNotes notes_;
   std::uint64_t step_ = 0;
@@ -115,16 +119,17 @@ class SegmentExchange final : public Exchange {
   bool is_started_ = false;
   bool stop_is_wished_ = false;  // by some rank, as far as this one knows
   std::size_t partners_started_ = 0;
-  std::size_t next_posted_ = 0;   // the task whose receive is to be posted next
-  std::size_t next_handled_ = 0;  // ... whose message is to be handled next
-  std::size_t next_sent_ = 0;     // ... whose message is to be sent next
+  std::vector<bool> has_heard_of_;  // by rank, without notices
+  std::size_t next_posted_ = 0;     // the task whose receive is to be posted next
+  std::size_t next_handled_ = 0;    // ... whose message is to be handled next
+  std::size_t next_sent_ = 0;       // ... whose message is to be sent next
   Sealed<MessageHeader> notice_, incoming_notice_;
   std::optional<MessageSlots> slots_;  // nothing if nothing is exchanged
 };
 
 // Those of the plan, or all other ranks from the next one on.
 std::vector<int> partners_in(const ExchangePlan& plan, int rank, int ranks) {
-  if (plan.notifies_partners) return plan.partners();
+  if (plan.notices != ExchangePlan::Notices::to_all) return plan.partners();
   std::vector<int> others;
   for (int shift = 1; shift < ranks; ++shift) others.push_back((rank + shift) % ranks);
   return others;
@@ -136,7 +141,8 @@ SegmentExchange::SegmentExchange(const ExchangeSetup& setup, ExchangePlan plan)
       rank_(setup.transport->rank()),
       partners_(partners_in(plan_, setup.transport->rank(), setup.transport->size())),
       coder_(setup, plan_, stats_),
-      notes_(setup.rate, plan_) {
+      notes_(setup.rate, plan_),
+      has_heard_of_(sends_notices() ? 0 : static_cast<std::size_t>(setup.transport->size())) {
   DP_ASSERT(setup.window > 0 && setup.segment > 0, "window {}, segment {}", setup.window,
             setup.segment);
   DP_ASSERT(setup.segment % setup.codec->block() == 0, "segment {} and block {}", setup.segment,
@@ -154,6 +160,7 @@ void SegmentExchange::post_receives(BufferSet& buffers, std::uint64_t step) {
   tag_parity_ ^= 1u;
   is_started_ = stop_is_wished_ = false;
   partners_started_ = 0;
+  has_heard_of_.assign(has_heard_of_.size(), false);
   coder_.begin_step(step);
   notes_.begin_step();
   if (is_idle()) return;
@@ -162,7 +169,7 @@ void SegmentExchange::post_receives(BufferSet& buffers, std::uint64_t step) {
   next_handled_ = next_posted_;
   next_sent_ = next_send(0);
   post_more();
-  post_start_notice();
+  if (sends_notices()) post_start_notice();
 }
 
 void SegmentExchange::start() {
@@ -171,6 +178,7 @@ void SegmentExchange::start() {
     coder_.judge_own_values();
     return;
   }
+  if (!sends_notices()) return;
   notice_ = Sealed(header(MessageHeader::kStart, 0));
   slots_->send_notices(std::as_const(notice_).bytes(), partners_, tag(1));
 }
@@ -196,6 +204,12 @@ void SegmentExchange::post_more() {
 void SegmentExchange::post_start_notice() {
   incoming_notice_ = {};
   slots_->post_notice(incoming_notice_.bytes(), tag(1));
+}
+
+void SegmentExchange::hear_of(int partner) {
+  const auto at = static_cast<std::size_t>(partner);
+  if (!has_heard_of_[at]) ++partners_started_;
+  has_heard_of_[at] = true;
 }
 
 // Updates the state for all transfers that have ended. Never waits.
@@ -271,6 +285,7 @@ bool SegmentExchange::handle_arrival() {
                task.from);
   if (got.has(MessageHeader::kNotFinite)) coder_.flag(task.segment);
   if (got.has(MessageHeader::kStopWished)) stop_is_wished_ = true;
+  if (!sends_notices()) hear_of(task.from);
   const std::size_t receive = slots_->take();
   next_handled_ = next_receive(next_handled_ + 1);
   const std::span<const std::byte> sent = handle_payload(task, send_at, message);

@@ -33,6 +33,7 @@ namespace dp {
           .ranks = static_cast<std::size_t>(setup.transport->size()),
           .segment = setup.segment,
           .turn = setup.bucket,
+          .has_brief_messages = setup.has_brief_messages,
           .owner_weights = setup.owner_weights};
 }
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/exchange/message_header.hpp"
+#include "comm/mpi/link_model.hpp"
 #include "comm/mpi/mpi_check.hpp"
 #include "comm/mpi/tags.hpp"
 #include "comm/network/link_estimate.hpp"
@@ -380,6 +382,14 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
   const auto chosen = static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
   if (!has_rate(codec)) return chosen;
+  if (has_few_bits(codec)) {
+    // Eight times as many bytes as what stands around each message.
+    constexpr double kTimesTheFrames = 8.0, kBitsAByte = 8.0;
+    constexpr double kFrame = LinkModel::wire_bytes(kMessageFrameBytes + sizeof(RateNote), 1.0);
+    const double values = kTimesTheFrames * kFrame * static_cast<double>(ranks) * kBitsAByte /
+                          codec.settings.at("bits");
+    return static_cast<std::size_t>(values * sizeof(float));
+  }
   // So few bits would make one bucket of the whole model, which is ready when backward ends. At
   // least kFewest hide most of it.
   constexpr std::size_t kFewest = 6, kLeast = 256u << 10;

@@ -80,8 +80,11 @@ class Simulation {
       for (const Sum& sum : setup.buckets[b].sums) {
         auto& plans = plans_[key_of(sum, b)];
         for (std::size_t rank = plans.size(); rank < ranks_; ++rank) {
-          ExchangeShape shape = {
-              .elements = sum.elements, .ranks = ranks_, .segment = sum.segment, .turn = b};
+          ExchangeShape shape = {.elements = sum.elements,
+                                 .ranks = ranks_,
+                                 .segment = sum.segment,
+                                 .turn = b,
+                                 .has_brief_messages = sum.has_brief_messages};
           if (setup.topology->has_owner_weights) shape.owner_weights = setup.owner_weights;
           plans.push_back(setup.topology->plan(shape, setup.hosts, rank, setup.window));
         }
@@ -130,11 +133,11 @@ class Simulation {
 
  private:
   using Sum = SimulatedBucket::Sum;
-  using PlanKey = std::tuple<std::size_t, std::size_t, std::size_t>;
+  using PlanKey = std::tuple<std::size_t, std::size_t, std::size_t, bool>;
 
   // Sums of one key have the same lists of messages.
   [[nodiscard]] PlanKey key_of(const Sum& sum, std::size_t bucket) const {
-    return {sum.elements, sum.segment, bucket % ranks_};
+    return {sum.elements, sum.segment, bucket % ranks_, sum.has_brief_messages};
   }
 
   void begin(std::size_t rank, const ComputeTimes& times) {
@@ -246,7 +249,10 @@ class Simulation {
     double bytes = 0.0;
     for (const Sum& sum : setup_.buckets[b].sums) {
       const ExchangePlan& plan = plans_.at(key_of(sum, b))[rank];
-      const std::size_t others = plan.notifies_partners ? plan.partners().size() : ranks_ - 1;
+      using Notices = ExchangePlan::Notices;
+      const std::size_t others = plan.notices == Notices::to_all        ? ranks_ - 1
+                                 : plan.notices == Notices::to_partners ? plan.partners().size()
+                                                                        : 0;
       bytes = static_cast<double>(notice_bytes(others + 1));
     }
     return bytes;

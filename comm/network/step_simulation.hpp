@@ -60,6 +60,7 @@ struct SimulatedBucket {
     std::size_t elements = 0;
     std::size_t segment = 65536;  // floats
     CodecCosts costs = CodecCosts::exact();
+    bool has_brief_messages = false;
     std::size_t note_bytes = 0;  // behind the header of each message (RateNote)
     double before_s = 0.0;       // of the thread, before its first message
   };

@@ -5,6 +5,7 @@
 #include "comm/mpi/tags.hpp"
 #include "comm/topologies/hierarchical.hpp"
 #include "comm/topologies/owner_weights.hpp"
+#include "comm/topologies/spaced_exchange.hpp"
 #include "comm/topologies/velocity_exchange.hpp"
 #include "kernels/base/setting_error.hpp"
 
@@ -117,6 +118,9 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
       .device = options_.device,
       .velocity = state_.velocity()};
   MadeExchange made = kind.make(request);
+  if (bucket.every > 1 && has_residual) {
+    made.exchange = make_spaced_exchange(request.setup, std::move(made.exchange), bucket.every);
+  }
   if (!has_velocity) return made;
   // In a warm-up everything is delivered, which would leave no velocity.
   const bool is_masked = bucket.velocity == Bucket::Velocity::masked && spec.feedback;
@@ -146,7 +150,7 @@ std::optional<std::uint64_t> BucketExchanges::wire_bytes(std::size_t bucket) con
                                  .owner_weights = owner_weights(bucket)};
     bytes += topology_of(bucket).wire_bytes(shape, hosts_, rank(), codec);
   }
-  return bytes;
+  return bytes / buckets_[bucket].every;
 }
 
 ExchangePlan BucketExchanges::plan_of(std::size_t bucket) const {
@@ -154,6 +158,7 @@ ExchangePlan BucketExchanges::plan_of(std::size_t bucket) const {
                                .ranks = hosts_.size(),
                                .segment = segment_floats(options_.segment_bytes, codec_of(bucket)),
                                .turn = bucket,
+                               .has_brief_messages = has_few_bits(buckets_[bucket].codec),
                                .owner_weights = owner_weights(bucket)};
   return topology_of(bucket).plan(shape, hosts_, rank(), options_.window);
 }

@@ -8,6 +8,10 @@
 // values tolerate no coarse bins. Its last gradients are final when backward ends, so training
 // always waits for them. A small region is the last bucket. Of a large one only the last part is;
 // the rest goes before the last bucket of matrices.
+//
+// Where few bits are planned (has_few_bits), a message more costs as much as hundreds of values. A
+// last bucket of matrices of less than half the usual size is then a part of the one before it, and
+// the one-dimensional region is sent whole in every eighth step.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +55,7 @@ struct Bucket {
   std::string_view why = {};
   std::string topology = {};  // by name; empty: the reducer's
   std::vector<TensorSlot> tensors = {};
+  std::uint32_t every = 1;  // the steps from one exchange to the next (spaced_exchange.hpp)
   // Whether the ranks' velocities are added instead of their gradients (velocity.hpp), also while a
   // warm-up gives the bucket another codec.
   enum class Velocity : std::uint8_t { off, on, masked };

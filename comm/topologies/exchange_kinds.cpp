@@ -28,6 +28,7 @@ MadeExchange make_encoded(const ExchangeRequest& request) {
   ExchangeSetup setup = request.setup;
   setup.codec = made.codec.get();
   setup.segment = segment_floats(request.segment_bytes, *made.codec);
+  setup.has_brief_messages = has_few_bits(spec);
   made.exchange = request.topology->make(setup);
   return made;
 }
@@ -94,11 +95,13 @@ bool takes_momentum(const CodecSpec& spec) {
 
 std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec) {
   std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
-  const auto bits = codec.spec().settings.find("bits");
-  if (bits != codec.spec().settings.end() && bits->second > 0.0 && bits->second <= kFewBits) {
-    floats *= kFewBitsFactor;
-  }
+  if (has_few_bits(codec.spec())) floats *= kFewBitsFactor;
   return (floats + codec.block() - 1) / codec.block() * codec.block();
+}
+
+bool has_few_bits(const CodecSpec& codec) {
+  const auto bits = codec.settings.find("bits");
+  return bits != codec.settings.end() && bits->second > 0.0 && bits->second <= kFewBits;
 }
 
 }  // namespace dp

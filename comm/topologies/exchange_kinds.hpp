@@ -55,4 +55,8 @@ struct ExchangeKind {
 // blocks of the codec, and more where few bits are planned.
 [[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
 
+// Whether that few bits are planned that headers would be a large part of what is sent: at most 0.1
+// per value.
+[[nodiscard]] bool has_few_bits(const CodecSpec& codec);
+
 }  // namespace dp

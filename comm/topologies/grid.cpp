@@ -76,7 +76,7 @@ ExchangePlan grid_plan(const ExchangeShape& shape, std::span<const int>, std::si
   using Take = PlanTask::Take;
   using Give = PlanTask::Give;
   ExchangePlan plan(cut_of(shape));
-  plan.notifies_partners = true;
+  plan.notices = ExchangePlan::Notices::to_partners;
   if (shape.ranks < 2) return plan;
   const Grid grid(shape.ranks, shape.turn);
   const std::size_t row = grid.row_of(rank), own = grid.column_of(rank);

@@ -31,7 +31,7 @@ class VelocityExchange final : public Exchange {
   bool progress() override {
     bool has_moved = inner().progress();
     if (mask_when_delivered()) has_moved = true;
-    take_over_stats();
+    take_over_stats(inner());
     return has_moved;
   }
   [[nodiscard]] bool delivered() const override { return is_masked_; }
@@ -75,17 +75,6 @@ class VelocityExchange final : public Exchange {
       setup_.velocity->mask_delivered(setup_.setup.offset, gradient());
     }
     return true;
-  }
-
-  void take_over_stats() {
-    const ExchangeStats& more = inner().stats();
-    stats_.encode_s += more.encode_s;
-    stats_.decode_s += more.decode_s;
-    stats_.sent_bytes += more.sent_bytes;
-    stats_.received_bytes += more.received_bytes;
-    stats_.sent_messages += more.sent_messages;
-    stats_.sampled += more.sampled;
-    inner().clear_stats();
   }
 
   VelocityExchangeSetup setup_;

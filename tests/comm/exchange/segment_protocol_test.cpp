@@ -21,6 +21,9 @@ namespace dp::testing_support {
 namespace {
 
 constexpr std::uint32_t kBucket = 7;
+// A codec that writes a few bytes a message, for which direct sends no start notices, beside one
+// that does not.
+constexpr const char* kUsualAndBrief[] = {"q8:block=32", "ecq:bits=0.1"};
 constexpr std::size_t kRows = 27, kColumns = 15, kFloats = kRows * kColumns;
 
 // What one rank has in an exchange, and where it is in its steps.
@@ -151,14 +154,16 @@ TEST(SegmentProtocol, AnyOrderOfMessagesGivesTheSameBits) {
   constexpr std::uint64_t kSteps = 3, kSeeds = 4;
   for (int ranks = 2; ranks <= 6; ++ranks) {
     for (const Case& c : all_cases(ranks)) {
-      for (const char* spec :
-           {"none", "q8:block=32", "topk:ratio=0.1", "dgc:ratio=0.1", "powersgd:rank=2"}) {
+      for (const char* spec : {"none", "q8:block=32", "topk:ratio=0.1", "dgc:ratio=0.1",
+                               "ecq:bits=0.1", "powersgd:rank=2"}) {
         Group plain(c, ranks, spec, 0);
         plain.run(kSteps);
         for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
           SCOPED_TRACE(fmt::format("{} ranks, {}, {}, seed {}", ranks, c.text(), spec, seed));
-          // The last one on slow links: a message of 160 bytes takes 12.8 ms, 64 looks.
-          const double throttle = seed + 1 == kSeeds ? 1e5 : 0.0;
+          // The last one on slow links: a message of 160 bytes takes 12.8 ms, 64 looks. Segments of
+          // few bits are four times as long.
+          const double slow = has_few_bits(parse_codec_spec(spec)) ? 4e5 : 1e5;
+          const double throttle = seed + 1 == kSeeds ? slow : 0.0;
           Group group(c, ranks, spec, seed, throttle);
           if (seed > 0) group.run(kSteps);
           Group& ran = seed > 0 ? group : plain;
@@ -249,14 +254,16 @@ class Faults {
 // instead and says so.
 TEST(SegmentProtocol, ALostMessageIsNoWrongSum) {
   for (const Case& c : all_cases(Faults::kRanks)) {
-    Faults faults(c, "q8:block=32");
-    for (std::size_t at = 0; at < faults.messages(); ++at) {
-      const std::string said = faults.run(
-          at, at, [](PlannedNetwork::Message&) { return PlannedNetwork::Fate::is_lost; });
-      if (said.empty()) {
-        EXPECT_FALSE(faults.group().is_over(faults.met().to, Faults::kSteps)) << c.text() << at;
-      } else {
-        EXPECT_NE(said.find(fmt::format("from rank {} ", faults.met().from)), said.npos) << said;
+    for (const char* spec : kUsualAndBrief) {
+      Faults faults(c, spec);
+      for (std::size_t at = 0; at < faults.messages(); ++at) {
+        const std::string said = faults.run(
+            at, at, [](PlannedNetwork::Message&) { return PlannedNetwork::Fate::is_lost; });
+        if (said.empty()) {
+          EXPECT_FALSE(faults.group().is_over(faults.met().to, Faults::kSteps)) << c.text() << at;
+        } else {
+          EXPECT_NE(said.find(fmt::format("from rank {} ", faults.met().from)), said.npos) << said;
+        }
       }
     }
   }
@@ -266,8 +273,8 @@ TEST(SegmentProtocol, ALostMessageIsNoWrongSum) {
 TEST(SegmentProtocol, AFlippedBitEndsTheRunAndNamesBothRanks) {
   const CounterRng rng(10, RandomStream::test);
   for (const Case& c : all_cases(Faults::kRanks)) {
-    for (const char* spec :
-         {"none", "q8:block=32", "topk:ratio=0.1", "dgc:ratio=0.1", "ecq", "powersgd:rank=2"}) {
+    for (const char* spec : {"none", "q8:block=32", "topk:ratio=0.1", "dgc:ratio=0.1", "ecq",
+                             "ecq:bits=0.1", "powersgd:rank=2"}) {
       Faults faults(c, spec);
       for (std::size_t at = 0; at < faults.messages(); ++at) {
         // In turn: the flags, the rest of the header, the seal, and any bit.
@@ -340,16 +347,19 @@ TEST(SegmentProtocol, AnUnexpectedMessageNamesItsSenderBucketAndStep) {
 
 TEST(SegmentProtocol, ARankThatStopsLeavesNoWrongSum) {
   for (const Case& c : all_cases(Faults::kRanks)) {
-    Faults faults(c, "q8:block=32");
-    for (std::size_t at = 0; at < faults.messages(); ++at) {
-      const std::string said = faults.run(
-          at, at, [](PlannedNetwork::Message&) { return PlannedNetwork::Fate::stops_its_sender; });
-      EXPECT_EQ(said, "") << c.text();
-      EXPECT_FALSE(faults.all_are_over()) << c.text();
-      // Nobody ends a step that the stopped rank has not begun.
-      const std::uint64_t reached = faults.group().of(faults.met().from).step;
-      for (int rank = 0; rank < Faults::kRanks; ++rank) {
-        EXPECT_LE(faults.group().of(rank).step, reached + 1) << c.text();
+    for (const char* spec : kUsualAndBrief) {
+      Faults faults(c, spec);
+      for (std::size_t at = 0; at < faults.messages(); ++at) {
+        const std::string said = faults.run(at, at, [](PlannedNetwork::Message&) {
+          return PlannedNetwork::Fate::stops_its_sender;
+        });
+        EXPECT_EQ(said, "") << c.text();
+        EXPECT_FALSE(faults.all_are_over()) << c.text();
+        // Nobody ends a step that the stopped rank has not begun.
+        const std::uint64_t reached = faults.group().of(faults.met().from).step;
+        for (int rank = 0; rank < Faults::kRanks; ++rank) {
+          EXPECT_LE(faults.group().of(rank).step, reached + 1) << c.text();
+        }
       }
     }
   }
@@ -359,17 +369,38 @@ TEST(SegmentProtocol, ARankThatStopsLeavesNoWrongSum) {
 TEST(SegmentProtocol, OthersWaitForARankThatHasNotBegun) {
   constexpr int kRanks = 4, kLate = 1;
   for (const Case& c : all_cases(kRanks)) {
-    SCOPED_TRACE(c.text());
-    Group group(c, kRanks, "q8:block=32", 0);
-    group.run(1, kLate);
-    int waiting = 0;
-    for (int rank = 0; rank < kRanks; ++rank) {
-      EXPECT_FALSE(group.exchange(rank).delivered());
-      waiting += group.exchange(rank).waits_for_peer() ? 1 : 0;
+    for (const char* spec : kUsualAndBrief) {
+      SCOPED_TRACE(c.text() + ", " + spec);
+      Group group(c, kRanks, spec, 0);
+      group.run(1, kLate);
+      int waiting = 0;
+      for (int rank = 0; rank < kRanks; ++rank) {
+        EXPECT_FALSE(group.exchange(rank).delivered());
+        waiting += group.exchange(rank).waits_for_peer() ? 1 : 0;
+      }
+      EXPECT_GT(waiting, 0);
+      group.run(1);
+      for (int rank = 0; rank < kRanks; ++rank) EXPECT_TRUE(group.is_over(rank, 1));
     }
-    EXPECT_GT(waiting, 0);
-    group.run(1);
-    for (int rank = 0; rank < kRanks; ++rank) EXPECT_TRUE(group.is_over(rank, 1));
+  }
+}
+
+// Of few bits direct sends a message to each owner and each owner's total, and nothing else.
+TEST(SegmentProtocol, BriefExchangesSendNoStartNotices) {
+  constexpr int kRanks = 4;
+  for (const Case& c : all_cases(kRanks)) {
+    for (const char* spec : kUsualAndBrief) {
+      int notices = 0, others = 0;
+      Group group(c, kRanks, spec, 0);
+      group.network.on_send = [&](PlannedNetwork::Message& message) {
+        ++(message.is_notice ? notices : others);
+        return PlannedNetwork::Fate::arrives;
+      };
+      group.run(1);
+      const bool is_brief = c.topology == "direct" && std::string_view(spec).starts_with("ecq");
+      EXPECT_EQ(notices > 0, !is_brief) << c.text() << ", " << spec;
+      if (is_brief) EXPECT_EQ(others, 2 * kRanks * (kRanks - 1));
+    }
   }
 }
 

@@ -130,6 +130,54 @@ TEST(Buckets, ASmallOneDimensionalRegionIsOneBucket) {
   EXPECT_EQ(count({{2000, false}, {3000, false}, {5000, true}}), 3u);
 }
 
+TEST(Buckets, OfFewBitsAreFewAndSendOneDimensionalTensorsNowAndThen) {
+  const CodecSpec few = parse_codec_spec("ecq:bits=0.1,velocity=masked");
+  const auto plan = [&](std::initializer_list<std::pair<std::size_t, bool>> sizes,
+                        const CodecSpec& codec) {
+    return plan_buckets(slots(sizes),
+                        {.bucket_bytes = 40'000, .codec = codec, .min_compress_bytes = 1000});
+  };
+  // The last 4,990 matrix values are less than half a bucket.
+  const auto joined =
+      plan({{6000, false}, {5000, false}, {4990, false}, {5000, true}, {49, true}}, few);
+  ASSERT_EQ(joined.size(), 2u);
+  EXPECT_EQ(joined[0].elements, 15'990u);
+  EXPECT_EQ(joined[0].first_tensor, 0u);
+  EXPECT_EQ(joined[0].end_tensor, 3u);
+  EXPECT_EQ(joined[0].tensors.size(), 3u);
+  EXPECT_EQ(joined[0].codec, few);
+  EXPECT_EQ(joined[0].every, 1u);
+  EXPECT_EQ(joined[1].offset, 15'990u);
+  EXPECT_EQ(joined[1].elements, 5049u);
+  EXPECT_EQ(joined[1].codec, parse_codec_spec("q8:block=256"));
+  EXPECT_EQ(joined[1].every, 8u);
+  EXPECT_EQ(joined[1].why, "one-dimensional, in every 8th step");
+  const auto apart = plan({{6000, false}, {5000, false}, {5000, false}, {50, true}}, few);
+  ASSERT_EQ(apart.size(), 3u);
+  EXPECT_EQ(apart[1].elements, 5000u);
+  // Gradients that an optimiser may divide by, and more bits, in every step.
+  for (const char* spec : {"ecq:bits=0.1", "ecq:bits=0.11,velocity=masked", "ecq", "q8"}) {
+    for (const Bucket& bucket : plan({{6000, false}, {50, true}}, parse_codec_spec(spec))) {
+      EXPECT_EQ(bucket.every, 1u) << spec;
+    }
+  }
+}
+
+TEST(Buckets, OfFewBitsLeaveExcludedTensorsAlone) {
+  auto tensors = slots({{6000, false}, {5000, false}, {4000, false}, {50, true}, {49, true}});
+  tensors[2].is_exact = tensors[3].is_exact = true;
+  const auto buckets = plan_buckets(
+      tensors, {.bucket_bytes = 40'000, .codec = parse_codec_spec("ecq:bits=0.1,velocity=masked")});
+  ASSERT_EQ(buckets.size(), 4u);
+  EXPECT_EQ(buckets[0].elements, 11'000u);
+  for (const std::size_t exact : {1u, 2u}) {
+    EXPECT_TRUE(buckets[exact].codec.is_exact());
+    EXPECT_EQ(buckets[exact].every, 1u);
+  }
+  EXPECT_EQ(buckets[3].elements, 49u);
+  EXPECT_EQ(buckets[3].every, 8u);
+}
+
 TEST(Buckets, NothingIsSaidWhereNothingIsCompressed) {
   for (const Bucket& bucket : plan_buckets(slots({{10, false}, {10, true}}), {})) {
     EXPECT_TRUE(bucket.codec.is_exact());

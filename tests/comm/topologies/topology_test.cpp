@@ -117,8 +117,11 @@ TEST(Topology, PayloadsOfVaryingLengthAndHeadersAreAllThatIsSent) {
       for (const float v : gradient) EXPECT_EQ(v, static_cast<float>(p));
       EXPECT_EQ(exchange->stats().sent_bytes,
                 find_topology(c.topology)
-                    .wire_bytes({n, p, kSegment, 0, c.owner_weights}, c.hosts,
-                                static_cast<std::size_t>(comm.rank()), twin));
+                    .wire_bytes({.elements = n,
+                                 .ranks = p,
+                                 .segment = kSegment,
+                                 .owner_weights = c.owner_weights},
+                                c.hosts, static_cast<std::size_t>(comm.rank()), twin));
     }
   }
 }
