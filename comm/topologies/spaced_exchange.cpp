@@ -35,9 +35,7 @@ class SpacedExchange final : public Exchange {
   }
   void start() override {
     if (!is_due_) return gather();
-    if (std::exchange(was_not_finite_, 0) != 0) {
-      gradient_.front() = std::numeric_limits<float>::quiet_NaN();
-    }
+    bring_in();
     inner_->start();
   }
   bool progress() override {
@@ -76,8 +74,22 @@ class SpacedExchange final : public Exchange {
   }
 
  private:
+  [[nodiscard]] bool has_finite_values() const {
+    return host_memory().is_finite(gradient_.data(), gradient_.size());
+  }
+
+  // What waits is added here, since not every rank encodes (hierarchical).
+  void bring_in() {
+    if (std::exchange(was_not_finite_, 0) != 0) {
+      gradient_.front() = std::numeric_limits<float>::quiet_NaN();
+    }
+    if (!has_finite_values()) return;
+    host_memory().add(residual_, gradient_.data(), gradient_.size());
+    std::fill_n(residual_, gradient_.size(), 0.0f);
+  }
+
   void gather() {
-    if (host_memory().is_finite(gradient_.data(), gradient_.size())) {
+    if (has_finite_values()) {
       host_memory().add(gradient_.data(), residual_, gradient_.size());
     } else {
       was_not_finite_ = 1;

@@ -1,6 +1,8 @@
 // Exchanges a bucket in every k-th step only. In the steps between, the ranks' gradients gather in
 // their residuals, and the sum is 0: nothing is sent, and the optimiser sees no gradient. So what
-// is sent costs a k-th, and is (k - 1) / 2 steps old in the mean. The first step exchanges.
+// is sent costs a k-th, and is (k - 1) / 2 steps old in the mean. The first step exchanges. Before
+// an exchange what has gathered goes back into the gradient, so that ranks take part that encode
+// nothing.
 //
 // For small tensors beside matrices of which few bits are sent, where the former would be a large
 // part of all bytes.

@@ -136,6 +136,14 @@ def steps_of_adam() -> None:
                       "direct")
 
 
+def few_bits() -> None:
+    """One-dimensional tensors are between two exchanges in most checkpoints."""
+    for topology in ("direct", "hierarchical"):
+        resumes_from_each(3, "--compress", "ecq:bits=0.1,velocity=masked", "--topology", topology)
+        for made in pathlib.Path(".").glob("*.h5"):
+            made.unlink()
+
+
 def powersgd_and_parts() -> None:
     resumes_from_each(2, "--compress", "powersgd:rank=2", "--accumulate", "2", "--batch-size", "2", "--optimizer",
                       "adam", "--lr", "0.001", "--lr-schedule", "cosine")
@@ -859,7 +867,7 @@ def folder_goes_away() -> None:
     assert_same_training("a.h5", "b.h5")
 
 
-CASES = [plain, three_ranks, dgc_and_averages, steps_of_adam, powersgd_and_parts, batch_schedule, whitening_and_muon,
+CASES = [plain, three_ranks, dgc_and_averages, steps_of_adam, few_bits, powersgd_and_parts, batch_schedule, whitening_and_muon,
          without_exchange, rounds, steps_that_ranks_skip, round_that_is_lost, repeated_choices, shares, by_time,
          exported_weights, damaged_export, files_that_cannot_be_made_again, killed, damaged_or_missing,
          unreadable_parts, parts_of_others, parts_of_other_formats, other_instructions, ecq_with_debts, more_epochs,
