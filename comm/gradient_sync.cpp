@@ -161,13 +161,15 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   mark_exact_tensors(tensors);
   if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
   const CompressChoice& compress = options_.compress;
-  buckets_ =
-      plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes, .codec = compress.codec});
+  buckets_ = plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes,
+                                    .codec = compress.codec,
+                                    .optimizer_normalizes = options_.adam.has_value()});
   if (options_.is_one_host && options_.reducer.topology == "hierarchical") {
     // The ranks of one host add in fp32; only sums between hosts are encoded.
     for (Bucket& bucket : buckets_) {
       if (!bucket.codec.is_exact()) bucket.why = "one host: fp32";
       bucket.codec = CodecSpec::exact();
+      bucket.every = 1;
     }
   }
   check_streams(buckets_.size());

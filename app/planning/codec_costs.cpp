@@ -270,7 +270,7 @@ SimulatedBucket simulated_bucket(const Bucket& bucket, const CodecFigures& figur
        exchange_kind(spec).sums(spec, bucket.elements, bucket.tensors)) {
     const bool is_second = !simulated.sums.empty();
     simulated.sums.push_back(
-        // Of one that is exchanged in every k-th step, a k-th of it in every step.
+        // A bucket that is exchanged in every k-th step counts as a k-th of its size in each step.
         {.elements = (elements + bucket.every - 1) / bucket.every,
          .segment = segment_floats(segment_bytes, *codec),
          .costs = costs,

@@ -17,6 +17,7 @@
 #include "app/planning/prediction.hpp"
 #include "app/process/rank_main.hpp"
 #include "app/training/setup/run_batches.hpp"
+#include "app/training/setup/run_options.hpp"
 #include "app/training/setup/run_setup.hpp"
 #include "comm/mpi/link_model.hpp"
 #include "comm/rate/compress_choice.hpp"
@@ -25,6 +26,7 @@
 #include "comm/topologies/owner_weights.hpp"
 #include "io/files/text_table.hpp"
 #include "kernels/base/error.hpp"
+#include "net/optimizer.hpp"
 
 namespace dp {
 namespace {
@@ -150,7 +152,10 @@ StepChoice choice_for(const Options& options, const Calibration& calibration,
                                        : choose_bucket_bytes(network.slowest, network.hosts.size(),
                                                              compress.codec, calibration.tensors);
   choice.buckets =
-      plan_buckets(calibration.tensors, {.bucket_bytes = bucket_bytes, .codec = compress.codec});
+      plan_buckets(calibration.tensors,
+                   {.bucket_bytes = bucket_bytes,
+                    .codec = compress.codec,
+                    .optimizer_normalizes = net::can_leave_step(optimizer_options(options).kind)});
   return choice;
 }
 

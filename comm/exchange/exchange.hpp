@@ -162,7 +162,7 @@ class Exchange {
   void set_stats(const ExchangeStats& stats) { stats_ = stats; }
 
  protected:
-  // What `inner`, which this exchange makes use of, has cost becomes a part of its own costs.
+  // Moves the costs of `inner`, an exchange inside this one, into this one's.
   void take_over_stats(Exchange& inner) {
     const ExchangeStats& more = inner.stats();
     stats_.encode_s += more.encode_s;

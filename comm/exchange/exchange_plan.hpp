@@ -41,7 +41,7 @@ struct ExchangeShape {
   std::size_t segment = 65536;  // wanted; at most a quarter more (segment_length)
   // By how many ranks the chunks' owners are moved on, where each rank owns one (direct).
   std::size_t turn = 0;
-  // Whether messages are so short that nothing is sent beside them that need not be (direct).
+  // Whether payloads are so short that a start notice would cost too much (direct).
   bool has_brief_messages = false;
   // By rank, how much of the bucket it owns; empty: all own as much. It outlives the shape.
   std::span<const std::uint32_t> owner_weights = {};
@@ -171,9 +171,9 @@ struct ExchangePlan {
   }
 
   ExchangeShape shape;
-  // To whom start notices go: to all other ranks; to partners; to nobody, where each rank ends only
-  // when it has a message that needs one of every rank, and the first message from a partner tells
-  // that it has started. All ranks have the same answer.
+  // Who gets start notices: all other ranks, partners only, or nobody. Without notices, the first
+  // message from a partner shows that it has started. `none` is allowed only if a rank's exchange
+  // cannot end before all ranks have started theirs. The same on all ranks.
   enum class Notices : std::uint8_t { to_all, to_partners, none };
   Notices notices = Notices::to_all;
   std::vector<Segment> segments;

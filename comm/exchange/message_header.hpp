@@ -6,8 +6,8 @@
 //     seal        4 bytes (comm/mpi/seal.hpp)
 //
 // All numbers are little-endian. A rank that starts a bucket sends a *start notice* to all others.
-// It tells a rank whether it waits for another rank or for the network. Where the messages
-// themselves are hardly longer, the first of them stands for it (ExchangePlan::Notices).
+// It tells a rank whether it waits for another rank or for the network. If segments are hardly
+// longer than a notice, their first one replaces it (ExchangePlan::Notices).
 #pragma once
 
 #include <bit>

@@ -373,6 +373,21 @@ double probe_burst(Communicator& communicator, const LinkProbe& link) {
   return communicator.all_gather(burst)[static_cast<std::size_t>(first)];
 }
 
+namespace {
+
+// At few planned bits, the size of a bucket whose payload is kTimesTheFrames times as large as the
+// headers around it; otherwise 0.
+std::size_t least_brief_bytes(const CodecSpec& codec, std::size_t ranks) {
+  if (!has_few_bits(codec)) return 0;
+  constexpr double kTimesTheFrames = 8.0, kBitsAByte = 8.0;
+  constexpr double kFrame = LinkModel::wire_bytes(kMessageFrameBytes + sizeof(RateNote), 1.0);
+  const double values = kTimesTheFrames * kFrame * static_cast<double>(ranks) * kBitsAByte /
+                        codec.settings.at("bits");
+  return static_cast<std::size_t>(values) * sizeof(float);
+}
+
+}  // namespace
+
 std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const CodecSpec& codec,
                                 std::span<const TensorSlot> tensors) {
   constexpr double kWakeUp_s = 0.5e-3, kTimesTheWait = 2.0;
@@ -382,20 +397,14 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
   const auto chosen = static_cast<std::size_t>(kMiB * std::exp2(std::clamp(power, -2.0, 3.0)));
   if (!has_rate(codec)) return chosen;
-  if (has_few_bits(codec)) {
-    // Eight times as many bytes as what stands around each message.
-    constexpr double kTimesTheFrames = 8.0, kBitsAByte = 8.0;
-    constexpr double kFrame = LinkModel::wire_bytes(kMessageFrameBytes + sizeof(RateNote), 1.0);
-    const double values = kTimesTheFrames * kFrame * static_cast<double>(ranks) * kBitsAByte /
-                          codec.settings.at("bits");
-    return static_cast<std::size_t>(values * sizeof(float));
-  }
   // So few bits would make one bucket of the whole model, which is ready when backward ends. At
   // least kFewest hide most of it.
   constexpr std::size_t kFewest = 6, kLeast = 256u << 10;
   std::size_t all = 0;
   for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);
-  return all == 0 ? chosen : std::min(chosen, std::max(std::bit_floor(all / kFewest), kLeast));
+  const std::size_t usual =
+      all == 0 ? chosen : std::min(chosen, std::max(std::bit_floor(all / kFewest), kLeast));
+  return std::max(usual, least_brief_bytes(codec, ranks));
 }
 
 std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,

@@ -83,8 +83,8 @@ struct LinkProbe {
 // two times 1 MiB, from 1/4 to 8, so that slightly different measurements give the same buckets.
 // Smaller buckets leave earlier and end sooner after backward; larger ones wait less. `tensors` are
 // the model's, for codecs that factor matrices: their share follows from the shapes, and is 1 of no
-// tensors. A codec with a rate makes six buckets of them or more. Where few bits are planned
-// (has_few_bits), a bucket's payload is eight times what stands around its messages instead.
+// tensors. A codec with a rate makes six buckets of them or more. At few planned bits
+// (has_few_bits), a bucket's payload is at least eight times as large as the headers around it.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

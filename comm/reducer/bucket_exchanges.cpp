@@ -118,8 +118,8 @@ MadeExchange BucketExchanges::make_exchange(std::size_t b, const CodecSpec& spec
       .device = options_.device,
       .velocity = state_.velocity()};
   MadeExchange made = kind.make(request);
-  if (bucket.every > 1 && has_residual) {
-    made.exchange = make_spaced_exchange(request.setup, std::move(made.exchange), bucket.every);
+  if (const std::uint32_t every = spacing_of(b, spec); every > 1) {
+    made.exchange = make_spaced_exchange(request.setup, std::move(made.exchange), every);
   }
   if (!has_velocity) return made;
   // In a warm-up everything is delivered, which would leave no velocity.
@@ -150,7 +150,12 @@ std::optional<std::uint64_t> BucketExchanges::wire_bytes(std::size_t bucket) con
                                  .owner_weights = owner_weights(bucket)};
     bytes += topology_of(bucket).wire_bytes(shape, hosts_, rank(), codec);
   }
-  return bytes / buckets_[bucket].every;
+  return bytes / spacing_of(bucket, buckets_[bucket].codec);
+}
+
+// Without a residual, as in a warm-up, every step exchanges.
+std::uint32_t BucketExchanges::spacing_of(std::size_t bucket, const CodecSpec& spec) const {
+  return spec.feedback && state_.has_residual() ? buckets_[bucket].every : 1;
 }
 
 ExchangePlan BucketExchanges::plan_of(std::size_t bucket) const {

@@ -63,6 +63,7 @@ class BucketExchanges {
   [[nodiscard]] double wire_factor(std::size_t bucket) const;
 
  private:
+  [[nodiscard]] std::uint32_t spacing_of(std::size_t bucket, const CodecSpec& spec) const;
   [[nodiscard]] std::span<const std::uint32_t> owner_weights(std::size_t bucket) const;
   [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
   // The codec that writes the bucket's messages.

@@ -134,8 +134,8 @@ class Reducer {
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const {
     return exchanges_.topology_of(bucket);
   }
-  // The bytes that this rank sends for that bucket in a step, in the mean where it is not exchanged
-  // in every one (Bucket::every); nothing if they depend on the values.
+  // The bytes that this rank sends for that bucket in a step, averaged over Bucket::every steps;
+  // nothing if they depend on the values.
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const {
     return exchanges_.wire_bytes(bucket);
   }

@@ -14,9 +14,10 @@ namespace {
 // keep a link of 10 Mbit/s busy for 12 ms after backward.
 constexpr std::size_t kLastPart = 8;
 
-// Of few bits: the steps from one exchange of the one-dimensional region to the next. In q8 in
-// every step it is a third of what ResNet-20 sends at 0.1 bits.
+// At few bits: steps from one exchange of the one-dimensional region to the next. Exchanged in
+// every step, it is a third of the bytes that ResNet-20 sends at 0.1 bits.
 constexpr std::uint32_t kSpacing = 8;
+constexpr std::string_view kWhySpaced = "one-dimensional, in every 8th step";
 
 // Moves all but the last tensors of the last bucket into one of their own, which goes before the
 // last bucket of matrices.
@@ -40,8 +41,8 @@ void send_most_vectors_earlier(std::vector<Bucket>& buckets) {
   buckets.insert(buckets.end() - 2, std::move(early));
 }
 
-// The last bucket of matrices becomes the end of the one before it, if it has less than `least`
-// values and both have one codec.
+// Appends the last bucket of matrices to the one before it if it has fewer than `least` values and
+// both have the same codec.
 void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
   const auto end = std::ranges::find_if(
       buckets, [](const Bucket& bucket) { return bucket.tensors.front().is_1d; });
@@ -62,8 +63,8 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
   const CodecSpec &codec = options.codec, exact = CodecSpec::exact();
   const bool is_brief = has_few_bits(codec);
   const CodecSpec small = parse_codec_spec(find_codec(codec.name)->small_codec);
-  // Optimisers that divide by a gradient's size (Adam) would not take 0 in most steps.
-  const bool is_spaced = is_brief && small.feedback && takes_momentum(codec);
+  const bool is_spaced =
+      is_brief && small.feedback && takes_momentum(codec) && !options.optimizer_normalizes;
   std::vector<Bucket> buckets;
   bool is_open = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -76,7 +77,7 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
     const CodecSpec& wanted = tensor.is_exact ? exact : tensor.is_1d ? small : codec;
     const bool changes = i > 0 && (tensor.is_1d ? wanted != buckets.back().codec
                                                 : tensor.is_exact != tensors[i - 1].is_exact);
-    if (changes || !is_open || is_first_1d) {
+    if (!is_open || is_first_1d || changes) {
       buckets.push_back({.offset = tensor.offset,
                          .elements = 0,
                          .codec = wanted,
@@ -86,7 +87,7 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
       if (codec != exact && tensor.is_1d) buckets.back().why = "one-dimensional";
       if (is_spaced && tensor.is_1d && !tensor.is_exact) {
         buckets.back().every = kSpacing;
-        buckets.back().why = "one-dimensional, in every 8th step";
+        buckets.back().why = kWhySpaced;
       }
       is_open = true;
     }

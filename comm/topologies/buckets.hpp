@@ -9,9 +9,10 @@
 // always waits for them. A small region is the last bucket. Of a large one only the last part is;
 // the rest goes before the last bucket of matrices.
 //
-// Where few bits are planned (has_few_bits), a message more costs as much as hundreds of values. A
-// last bucket of matrices of less than half the usual size is then a part of the one before it, and
-// the one-dimensional region is sent whole in every eighth step.
+// At few planned bits (has_few_bits), one more message costs as many bytes as hundreds of values.
+// A last bucket of matrices below half of bucket_bytes then joins the bucket before it, and the
+// one-dimensional region is one bucket. If the ranks send SGD's velocities (velocity=), that bucket
+// is exchanged in every eighth step.
 #pragma once
 
 #include <cstddef>
@@ -43,6 +44,9 @@ struct BucketOptions {
   // Smaller buckets are sent as one-dimensional tensors are, because their cost is headers and
   // latency, not bytes. For the same reason a smaller one-dimensional region is one bucket.
   std::size_t min_compress_bytes = 16u << 10;
+  // Whether the optimiser divides a gradient by its own magnitude (Adam). It must then get one in
+  // every step.
+  bool optimizer_normalizes = false;
 };
 
 struct Bucket {
@@ -55,7 +59,7 @@ struct Bucket {
   std::string_view why = {};
   std::string topology = {};  // by name; empty: the reducer's
   std::vector<TensorSlot> tensors = {};
-  std::uint32_t every = 1;  // the steps from one exchange to the next (spaced_exchange.hpp)
+  std::uint32_t every = 1;  // steps from one exchange to the next (spaced_exchange.hpp)
   // Whether the ranks' velocities are added instead of their gradients (velocity.hpp), also while a
   // warm-up gives the bucket another codec.
   enum class Velocity : std::uint8_t { off, on, masked };

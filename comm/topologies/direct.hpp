@@ -22,8 +22,8 @@
 // and receives from one, so both directions of each link are busy.
 //
 // Cost: 2 hops and 2(P-1) messages per segment; a rank sends 2(P-1)/P of the encoded bucket and the
-// frames (direct_wire_bytes). Brief messages (ExchangeShape) go without start notices. For messages
-// and failures see segment_exchange.hpp.
+// frames (direct_wire_bytes). Without start notices if messages are brief (ExchangeShape). For
+// messages and failures see segment_exchange.hpp.
 #pragma once
 
 #include <span>

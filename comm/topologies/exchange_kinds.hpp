@@ -55,8 +55,8 @@ struct ExchangeKind {
 // blocks of the codec, and more where few bits are planned.
 [[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
 
-// Whether that few bits are planned that headers would be a large part of what is sent: at most 0.1
-// per value.
+// Whether the codec plans at most 0.1 bits a value (bits=). Headers then take a large part of the
+// bytes.
 [[nodiscard]] bool has_few_bits(const CodecSpec& codec);
 
 }  // namespace dp

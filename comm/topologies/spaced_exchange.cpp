@@ -35,7 +35,7 @@ class SpacedExchange final : public Exchange {
   }
   void start() override {
     if (!is_due_) return gather();
-    bring_in();
+    move_residual_into_gradient();
     inner_->start();
   }
   bool progress() override {
@@ -78,8 +78,8 @@ class SpacedExchange final : public Exchange {
     return host_memory().is_finite(gradient_.data(), gradient_.size());
   }
 
-  // What waits is added here, since not every rank encodes (hierarchical).
-  void bring_in() {
+  // The inner exchange would add the residual only on ranks that encode.
+  void move_residual_into_gradient() {
     if (std::exchange(was_not_finite_, 0) != 0) {
       gradient_.front() = std::numeric_limits<float>::quiet_NaN();
     }

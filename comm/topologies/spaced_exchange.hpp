@@ -1,14 +1,14 @@
-// Exchanges a bucket in every k-th step only. In the steps between, the ranks' gradients gather in
-// their residuals, and the sum is 0: nothing is sent, and the optimiser sees no gradient. So what
-// is sent costs a k-th, and is (k - 1) / 2 steps old in the mean. The first step exchanges. Before
-// an exchange what has gathered goes back into the gradient, so that ranks take part that encode
-// nothing.
+// Exchanges a bucket in every k-th step only, beginning with the first. In the other steps each
+// rank adds its gradient to its residual, sends nothing, and delivers a sum of 0. In an exchange
+// the residual is added to the gradient first, so this also works for ranks that do not encode
+// (hierarchical). The bucket costs a k-th of the bytes; its gradients arrive (k - 1) / 2 steps late
+// on average.
 //
-// For small tensors beside matrices of which few bits are sent, where the former would be a large
-// part of all bytes.
+// Used for one-dimensional tensors at few bits, which would otherwise take a large part of all
+// bytes.
 //
-// Host memory only. Values that are not finite are told of with the next exchange, whose step is
-// then skipped on all ranks; they do not go into the residual.
+// Host memory only. A gradient that is not finite is not added to the residual. All ranks must
+// reach the same verdict, so it is reported in the next exchange, whose step all ranks then skip.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@
 
 namespace dp {
 
-// `setup` is that of the inner exchange, with a residual; every >= 1, the same on all ranks.
+// setup: the one that `inner` was made with; it has a residual. every: at least 1, the same on all
+// ranks.
 [[nodiscard]] std::unique_ptr<Exchange> make_spaced_exchange(const ExchangeSetup& setup,
                                                              std::unique_ptr<Exchange> inner,
                                                              std::uint64_t every);

@@ -50,7 +50,7 @@ std::uint64_t not_zero(const std::int8_t* codes) {
 #endif
 }
 
-// The same of a block's end, which may have fewer codes.
+// The same for the codes from `begin` on; a block's end may have fewer than 64.
 std::uint64_t not_zero_from(std::span<const std::int8_t> block, std::size_t begin) {
   if (block.size() - begin >= kWord) return not_zero(block.data() + begin);
   std::array<std::int8_t, kWord> padded = {};
@@ -68,7 +68,7 @@ void for_each_place(std::span<const std::int8_t> block, Use use) {
   }
 }
 
-// Those places; returns how many.
+// Writes the places of the codes that are not zero, ascending. Returns their number.
 std::size_t find_places(std::span<const std::int8_t> block, std::uint8_t* places) {
   std::size_t count = 0;
   for_each_place(block,

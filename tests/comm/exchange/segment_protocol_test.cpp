@@ -21,8 +21,7 @@ namespace dp::testing_support {
 namespace {
 
 constexpr std::uint32_t kBucket = 7;
-// A codec that writes a few bytes a message, for which direct sends no start notices, beside one
-// that does not.
+// With the second codec, direct sends no start notices.
 constexpr const char* kUsualAndBrief[] = {"q8:block=32", "ecq:bits=0.1"};
 constexpr std::size_t kRows = 27, kColumns = 15, kFloats = kRows * kColumns;
 
@@ -385,7 +384,7 @@ TEST(SegmentProtocol, OthersWaitForARankThatHasNotBegun) {
   }
 }
 
-// Of few bits direct sends a message to each owner and each owner's total, and nothing else.
+// At few bits, direct sends one partial sum to each owner, one total from each, and nothing else.
 TEST(SegmentProtocol, BriefExchangesSendNoStartNotices) {
   constexpr int kRanks = 4;
   for (const Case& c : all_cases(kRanks)) {

@@ -96,16 +96,19 @@ TEST(BucketSize, IsASixthAtMostOfCodecsWithARate) {
   EXPECT_EQ(size(2500, "topk"), 8 * kMiB);
 }
 
-// 8 times the 160 bytes on the wire around a message of a few bytes, a byte for 1/bits * 8 values.
+// A message has 160 bytes of headers on the wire; a byte of payload holds 8 / bits values.
 TEST(BucketSize, OutweighsTheFramesOfBriefMessages) {
-  const std::vector<TensorSlot> tensors = {{0, 2500, 1000}};
-  const auto values = [&](std::size_t ranks, const char* codec) {
-    return choose_bucket_bytes({.bytes_per_s = 1e7 / 8, .latency_s = 1e-4}, ranks,
+  std::vector<TensorSlot> tensors = {{0, 2500, 1000}};
+  const auto values = [&](std::size_t ranks, const char* codec, double bit_per_s = 1e7) {
+    return choose_bucket_bytes({.bytes_per_s = bit_per_s / 8, .latency_s = 1e-4}, ranks,
                                parse_codec_spec(codec), tensors) /
            sizeof(float);
   };
   EXPECT_NEAR(values(4, "ecq:bits=0.1"), 8 * 160 * 4 * 8 / 0.1, 2000);
   EXPECT_NEAR(values(16, "ecq:bits=0.02"), 8 * 160 * 16 * 8 / 0.02, 40000);
+  // A larger usual size stays: a sixth of 44 MB, as a power of 2.
+  tensors = {{0, 11'000, 1000}};
+  EXPECT_EQ(values(4, "ecq:bits=0.1", 1e9), (4u << 20) / sizeof(float));
 }
 
 TEST(Window, FollowsTheBytesUnderWay) {

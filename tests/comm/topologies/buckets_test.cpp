@@ -155,12 +155,21 @@ TEST(Buckets, OfFewBitsAreFewAndSendOneDimensionalTensorsNowAndThen) {
   const auto apart = plan({{6000, false}, {5000, false}, {5000, false}, {50, true}}, few);
   ASSERT_EQ(apart.size(), 3u);
   EXPECT_EQ(apart[1].elements, 5000u);
-  // Gradients that an optimiser may divide by, and more bits, in every step.
+  // Gradients, and more bits, are exchanged in every step.
   for (const char* spec : {"ecq:bits=0.1", "ecq:bits=0.11,velocity=masked", "ecq", "q8"}) {
     for (const Bucket& bucket : plan({{6000, false}, {50, true}}, parse_codec_spec(spec))) {
       EXPECT_EQ(bucket.every, 1u) << spec;
     }
   }
+}
+
+TEST(Buckets, OfFewBitsAreExchangedInEveryStepForAdam) {
+  const auto buckets = plan_buckets(
+      slots({{60'000, false}, {50, true}}),
+      {.codec = parse_codec_spec("ecq:bits=0.1,velocity=on"), .optimizer_normalizes = true});
+  ASSERT_EQ(buckets.size(), 2u);
+  EXPECT_EQ(buckets[1].every, 1u);
+  EXPECT_EQ(buckets[1].why, "one-dimensional");
 }
 
 TEST(Buckets, OfFewBitsLeaveExcludedTensorsAlone) {

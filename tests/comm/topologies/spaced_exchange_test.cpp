@@ -1,4 +1,4 @@
-// Which steps exchange, what gathers between them, and what a step is told.
+// Steps with and without an exchange, the residual between them, and gradients that are not finite.
 #include "comm/topologies/spaced_exchange.hpp"
 
 #include <gtest/gtest.h>
@@ -86,8 +86,8 @@ TEST(SpacedExchange, WaitsForItsStart) {
   EXPECT_FALSE(spaced.exchange->progress());
 }
 
-// All ranks must have one verdict, so it is told of where all exchange.
-TEST(SpacedExchange, WhatIsNotFiniteIsToldOfWithTheNextExchange) {
+// All ranks must reach the same verdict, so the next exchange reports it.
+TEST(SpacedExchange, ReportsValuesThatAreNotFiniteInTheNextExchange) {
   Spaced spaced;
   spaced.begin(0, {1.0f, 1.0f, 1.0f});
   spaced.begin(1, {1.0f, 1.0f, 1.0f});
@@ -97,11 +97,11 @@ TEST(SpacedExchange, WhatIsNotFiniteIsToldOfWithTheNextExchange) {
   EXPECT_EQ(spaced.gradient, std::vector<float>(3));
   spaced.begin(3, {1.0f, 1.0f, 1.0f});
   EXPECT_TRUE(std::isnan(spaced.gradient[0]));
-  EXPECT_EQ(spaced.residual, (std::vector<float>{1.0f, 1.0f, 1.0f})) << "it waits on";
+  EXPECT_EQ(spaced.residual, (std::vector<float>{1.0f, 1.0f, 1.0f})) << "it stays";
   spaced.begin(4, {1.0f, 1.0f, 1.0f});
   spaced.begin(5, {1.0f, 1.0f, 1.0f});
   spaced.begin(6, {1.0f, 1.0f, 1.0f});
-  EXPECT_EQ(spaced.gradient[0], 4.0f) << "it is told of once";
+  EXPECT_EQ(spaced.gradient[0], 4.0f) << "it is reported once";
 }
 
 TEST(SpacedExchange, CostsWhatTheInnerOneCosts) {
@@ -120,8 +120,8 @@ TEST(SpacedExchange, CostsWhatTheInnerOneCosts) {
   EXPECT_EQ(spaced.calls.size(), 4u) << "nothing was delivered that could be put back";
 }
 
-// What a run that is resumed goes on with: where it is between two exchanges.
-TEST(SpacedExchange, GoesOnWhereItWas) {
+// A resumed run keeps its place between two exchanges.
+TEST(SpacedExchange, ResumesBetweenTwoExchanges) {
   struct Keep final : StateVisitor {
     std::vector<std::vector<std::byte>> kept;
     bool brings_back = false;
