@@ -189,7 +189,8 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
     governor_.emplace(bucket.codec, RateGovernorOptions{.compress = compress.text,
                                                         .topology = options_.reducer.topology,
                                                         .limits = compress.limits,
-                                                        .planned_bits = options_.planned_bits});
+                                                        .planned_bits = options_.planned_bits,
+                                                        .is_adam = options_.adam.has_value()});
     governor_->set_exchanges_of_gradient(exchanges_of_gradient);
   }
   if (is_gpu()) {
@@ -231,10 +232,8 @@ double GradientSync::take_velocities() {
     const CodecSpec& spec = bucket.codec;
     if (!takes_momentum(spec) || exchange_kind(spec).has_momentum) continue;
     has_velocity = true;
-    // auto does not mask Adam's steps: a mean that begins anew moves parameters by far less.
-    const bool may_mask = !options_.adam || !options_.compress.is_auto();
-    bucket.velocity = may_mask && spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked
-                                                                        : Bucket::Velocity::on;
+    bucket.velocity =
+        spec.has_choice("velocity", "masked") ? Bucket::Velocity::masked : Bucket::Velocity::on;
     if (!spec.feedback) {
       throw SettingError(Setting{"codec"}, options_.compress.text,
                          "velocity= gathers what is not sent in the residual; allowed: ef=on");

@@ -26,6 +26,45 @@ std::vector<std::string> names_in(const char* list) {
   return names;
 }
 
+// A factor of a running mean.
+void check_factor(std::string_view name, double value) {
+  if (value >= 0.0 && value < 1.0) return;
+  throw_error(ErrorKind::usage, "{} must be 0 or more and below 1, and is {}", name, value);
+}
+
+void check_optimizer(const dptrain_comm_options& given) {
+  if (given.optimizer < DPTRAIN_COMM_ANY_OPTIMIZER || given.optimizer > DPTRAIN_COMM_ADAM) {
+    throw_error(ErrorKind::usage,
+                "optimizer must be DPTRAIN_COMM_ANY_OPTIMIZER (0), DPTRAIN_COMM_SGD (1) or "
+                "DPTRAIN_COMM_ADAM (2), and is {}",
+                given.optimizer);
+  }
+  if (given.optimizer == DPTRAIN_COMM_SGD) check_factor("momentum", given.momentum);
+  if (given.optimizer != DPTRAIN_COMM_ADAM) return;
+  check_factor("beta1", given.beta1);
+  check_factor("beta2", given.beta2);
+  if (!(given.epsilon > 0.0 && std::isfinite(given.epsilon))) {
+    throw_error(ErrorKind::usage, "epsilon must be above 0 and finite, and is {}", given.epsilon);
+  }
+}
+
+// The codec that suits the optimiser, and what it would do with a gradient.
+void set_optimizer(const dptrain_comm_options& given, GradientSyncOptions& options) {
+  switch (given.optimizer) {
+    case DPTRAIN_COMM_SGD:
+      options.compress = options.compress.with_velocities(given.momentum > 0.0);
+      options.momentum = static_cast<float>(given.momentum);
+      options.has_nesterov = given.has_nesterov != 0;
+      break;
+    case DPTRAIN_COMM_ADAM:
+      options.compress = options.compress.with_velocities(true);
+      options.adam = {.beta1 = given.beta1, .beta2 = given.beta2, .epsilon = given.epsilon};
+      break;
+    default:
+      options.compress = options.compress.for_adams_gradients();
+  }
+}
+
 }  // namespace
 
 void require(bool holds, std::string_view sentence) {
@@ -43,7 +82,13 @@ dptrain_comm_options default_options() {
           .link_bit_per_s = 0.0,
           .trace = nullptr,
           .trace_first = 5,
-          .trace_steps = 20};
+          .trace_steps = 20,
+          .optimizer = DPTRAIN_COMM_ANY_OPTIMIZER,
+          .has_nesterov = 0,
+          .momentum = 0.9,
+          .beta1 = 0.9,
+          .beta2 = 0.999,
+          .epsilon = 1e-8};
 }
 
 Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {
@@ -80,12 +125,17 @@ void check(const dptrain_comm_options& given) {
                 given.link_bit_per_s);
   }
   const CodecSpec codec = parse_compress(given.compress).codec;
-  if (takes_momentum(codec)) {
+  check_optimizer(given);
+  if (exchange_kind(codec).has_momentum) {
     throw_error(ErrorKind::usage,
-                "{} replaces the optimiser's momentum, which this interface does not know; {}",
-                given.compress,
-                exchange_kind(codec).has_momentum ? "topk sends the same values without it"
-                                                  : "allowed: velocity=off");
+                "{} has a momentum of its own; topk sends the same values without it",
+                given.compress);
+  }
+  if (takes_momentum(codec) && given.optimizer == DPTRAIN_COMM_ANY_OPTIMIZER) {
+    throw_error(ErrorKind::usage,
+                "{} makes the optimiser's steps, so the options must say what it does (optimizer); "
+                "allowed without: velocity=off",
+                given.compress);
   }
   if (given.topology != nullptr) static_cast<void>(find_topology(given.topology));
   if (given.trace != nullptr && (given.trace_steps < 1 || given.trace_steps > kMostTracedSteps)) {
@@ -97,6 +147,7 @@ void check(const dptrain_comm_options& given) {
 GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator& comm) {
   GradientSyncOptions options;
   options.compress = parse_compress(given.compress);
+  set_optimizer(given, options);
   const CodecSpec& codec = options.compress.codec;
   LinkProbe link{.bytes_per_s = given.link_bit_per_s / 8.0, .uncertainty = 0.0};
   if (given.link_bit_per_s == 0.0) link = probe_link(comm);

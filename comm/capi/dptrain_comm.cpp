@@ -229,6 +229,13 @@ float* dptrain_comm_values(dptrain_comm* exchange, std::size_t slot) {
   return values;
 }
 
+int dptrain_comm_makes_step(dptrain_comm* exchange, std::size_t slot) {
+  bool makes = false;
+  static_cast<void>(result_on(
+      exchange, [&](dptrain_comm& it) { makes = it.sync.has_momentum(it.tensor(slot)); }));
+  return makes ? 1 : 0;
+}
+
 int dptrain_comm_begin_step(dptrain_comm* exchange, double progress) {
   return result_on(exchange, [=](dptrain_comm& it) {
     it.require_step(false);

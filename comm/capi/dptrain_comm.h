@@ -16,7 +16,13 @@
  *
  * Sums, not means: divide by the number of ranks before or after. After finish_step all ranks hold
  * the same bits. A codec's error stays in a residual on the rank that made it, and is sent in
- * a later step.
+ * in a later step.
+ *
+ * Steps. Codecs that deliver late work best behind the optimiser's momentum (velocity=). If the
+ * options say what the optimiser does, the values of slots for which dptrain_comm_makes_step() is 1
+ * are its steps instead of gradients, and the program makes
+ *     parameter -= learning rate * value
+ * itself; AdamW's weight decay stays the program's, another one is added to the gradient before.
  *
  * Results. Functions return DPTRAIN_COMM_OK or one of the codes below, which are dptrain's exit
  * codes, and leave one sentence in dptrain_comm_last_error(). After DPTRAIN_COMM_NETWORK the
@@ -59,6 +65,13 @@ enum {
   DPTRAIN_COMM_INTERNAL = 70 /* a bug of the library */
 };
 
+/* What the program's optimiser does with a gradient, as PyTorch defines it. */
+enum {
+  DPTRAIN_COMM_ANY_OPTIMIZER = 0, /* not known */
+  DPTRAIN_COMM_SGD = 1,           /* with momentum, without dampening */
+  DPTRAIN_COMM_ADAM = 2           /* Adam or AdamW, without amsgrad */
+};
+
 typedef struct dptrain_comm dptrain_comm; /* an exchange */
 
 /* A tensor of the model, as a matrix of rows x columns floats (for a convolution: outputs x the
@@ -90,6 +103,13 @@ typedef struct {
   uint64_t
       trace_first; /* the steps of the trace: trace_steps steps (1 to 1000; default: 20) after */
   uint64_t trace_steps; /* the first trace_first ones (default: 5) of this exchange */
+  int32_t optimizer;    /* DPTRAIN_COMM_SGD or DPTRAIN_COMM_ADAM: auto then exchanges steps, and
+                           velocity= is allowed. Default: DPTRAIN_COMM_ANY_OPTIMIZER, for which auto
+                           sends so many bits that any optimiser can take the sums */
+  int32_t has_nesterov; /* of SGD: 1 or 0; default: 0 */
+  double momentum;      /* of SGD, 0 to below 1; default: 0.9 */
+  double beta1, beta2;  /* of Adam, 0 to below 1; default: 0.9 and 0.999 */
+  double epsilon;       /* of Adam, above 0; default: 1e-8 */
 } dptrain_comm_options;
 
 /* This rank's costs since the last call. */
@@ -168,6 +188,9 @@ void dptrain_comm_destroy(dptrain_comm* exchange);
 /* The slot's rows x columns floats; NULL for a wrong index. Write them between begin_step and
  * ready, read them between finish_step and the next begin_step. */
 float* dptrain_comm_values(dptrain_comm* exchange, size_t slot);
+/* 1 if that slot's values are steps of the optimiser (see Steps above); 0 if they are gradients, or
+ * for a wrong index. */
+int dptrain_comm_makes_step(dptrain_comm* exchange, size_t slot);
 /* progress: the share of the training that is done, 0 to 1, so that ecq:bits=X spends more bits at
  * the beginning; below 0: not known. */
 int dptrain_comm_begin_step(dptrain_comm* exchange, double progress);

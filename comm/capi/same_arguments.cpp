@@ -30,6 +30,12 @@ std::vector<Given> list(const Layout& layout, const dptrain_comm_options& given)
       {"trace", given.trace == nullptr
                     ? "NULL"
                     : fmt::format("of {} steps after {}", given.trace_steps, given.trace_first)},
+      {"optimizer", fmt::format("{}", given.optimizer)},
+      {"has_nesterov", fmt::format("{}", given.has_nesterov)},
+      {"momentum", fmt::format("{}", given.momentum)},
+      {"beta1", fmt::format("{}", given.beta1)},
+      {"beta2", fmt::format("{}", given.beta2)},
+      {"epsilon", fmt::format("{}", given.epsilon)},
       {"the number of slots", fmt::format("{}", layout.tensor_of_slot.size())}};
   for (std::size_t slot = 0; slot < layout.tensor_of_slot.size(); ++slot) {
     const TensorSlot& tensor = layout.tensors[layout.tensor_of_slot[slot]];

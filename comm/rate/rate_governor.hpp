@@ -43,6 +43,7 @@ struct RateGovernorOptions {
   std::optional<RateLimits> limits = std::nullopt;  // of auto
   // GradientSyncOptions::planned_bits
   std::vector<double> planned_bits = {};
+  bool is_adam = false;  // velocities are Adam's steps
 };
 
 // An exchange that only some steps have (rounds). Its values are known before it begins, and a

@@ -15,6 +15,42 @@ float sign_of(std::uint32_t place) {
   return (place * 2654435769u + 0x9E3779B9u) * 2246822519u & 0x80000000u ? -1.0f : 1.0f;
 }
 
+constexpr std::size_t kLanes = AdamVelocity::kLanes;
+
+struct RowSums {
+  std::array<float, kLanes> sketch{};  // a value's lane is its column modulo kLanes
+  float squares = 0.0f;
+};
+
+// In an order that does not depend on the processor. first: the place of the first value in its
+// tensor.
+RowSums sum_row(std::size_t first, std::span<const float> values) {
+  RowSums sums;
+  std::array<float, kLanes> squares{};
+  std::size_t i = 0;
+  for (; i + kLanes <= values.size(); i += kLanes) {
+#pragma omp simd
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const float value = values[i + lane];
+      sums.sketch[lane] += sign_of(static_cast<std::uint32_t>(first + i + lane)) * value;
+      squares[lane] += value * value;
+    }
+  }
+  for (std::size_t lane = 0; i < values.size(); ++i, ++lane) {
+    sums.sketch[lane] += sign_of(static_cast<std::uint32_t>(first + i)) * values[i];
+    squares[lane] += values[i] * values[i];
+  }
+  for (const float square : squares) sums.squares += square;
+  return sums;
+}
+
+template <class Values>
+double square_sum(Values values) {
+  double sum = 0.0;
+  for (const auto value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
 }  // namespace
 
 AdamVelocity::AdamVelocity(std::size_t elements, std::span<const TensorSlot> tensors,
@@ -22,15 +58,22 @@ AdamVelocity::AdamVelocity(std::size_t elements, std::span<const TensorSlot> ten
     : LocalMomentum(elements),
       options_(options),
       square_(elements),
+      long_square_(elements),
       steps_(tensors.size()),
       sketches_(kLanes * tensors.size()),
       sum_squares_(tensors.size()),
-      own_squares_(tensors.size()) {
+      own_squares_(tensors.size()),
+      long_own_squares_(tensors.size()) {
+  std::size_t rows = 0;
   for (const TensorSlot& slot : tensors) {
     DP_ASSERT(slot.offset + slot.elements() <= elements, "tensor {} ends behind the gradient",
               slot.name);
-    tensors_.push_back({.begin = slot.offset, .size = slot.elements()});
+    tensors_.push_back(
+        {.begin = slot.offset, .rows = slot.rows, .columns = slot.columns, .first_row = rows});
+    rows += slot.rows;
   }
+  row_norms_.resize(rows);
+  row_squares_.resize(rows);
 }
 
 void AdamVelocity::prepare(std::size_t begin, std::span<float> gradient) {
@@ -38,9 +81,10 @@ void AdamVelocity::prepare(std::size_t begin, std::span<float> gradient) {
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const Tensor& tensor = tensors_[t];
     if (tensor.begin < begin || tensor.begin >= end) continue;
-    DP_ASSERT(tensor.begin + tensor.size <= end, "a bucket ends within tensor {}", t);
+    const std::size_t size = tensor.rows * tensor.columns;
+    DP_ASSERT(tensor.begin + size <= end, "a bucket ends within tensor {}", t);
     float* const values = gradient.data() + (tensor.begin - begin);
-    if (host_memory().is_finite(values, tensor.size)) step(t, values);
+    if (host_memory().is_finite(values, size)) step(t, values);
   }
 }
 
@@ -48,38 +92,45 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
   const Tensor& tensor = tensors_[t];
   steps_[t] += 1.0f;
   const auto count = static_cast<double>(steps_[t]);
-  float* const m = velocity_.data() + tensor.begin;
-  float* const v = square_.data() + tensor.begin;
   const auto beta1 = static_cast<float>(options_.beta1), beta2 = static_cast<float>(options_.beta2);
   const float rest1 = static_cast<float>(1.0 - options_.beta1);
   const float rest2 = static_cast<float>(1.0 - options_.beta2);
   const auto size = static_cast<float>(1.0 / (1.0 - std::pow(options_.beta1, count)));
-  const auto square_size = static_cast<float>(ratio(t) / (1.0 - std::pow(options_.beta2, count)));
+  const auto square_size = static_cast<float>(1.0 / (1.0 - std::pow(options_.beta2, count)));
   const auto epsilon = static_cast<float>(options_.epsilon);
+  const auto long_rest = static_cast<float>(long_share(1.0 / count, 1.0));
+  // s_r = of_long x the long mean - of_short x v_r: without the steps that v_r is about.
+  const double in_long = 1.0 / long_share(1.0 / count, 1.0);
+  const double in_short = (1.0 - std::pow(options_.beta2, count)) / (1.0 - options_.beta2);
+  const bool has_earlier = in_long >= 2.0 * in_short;
+  const double earlier = in_long - in_short;
+  const auto of_long = static_cast<float>(has_earlier ? in_long / earlier : 1.0);
+  const auto of_short =
+      static_cast<float>(has_earlier ? 1.0 / (1.0 - options_.beta2) / earlier : 0.0);
+  const Others of_tensor = others(t);
   std::array<double, kLanes> sketch{};
-  constexpr std::size_t kTile = 2048;
-  for (std::size_t begin = 0; begin < tensor.size; begin += kTile) {
-    const std::size_t end = std::min(begin + kTile, tensor.size);
-    std::array<float, kLanes> sums{};
-    std::size_t i = begin;
-    for (; i + kLanes <= end; i += kLanes) {
-#pragma omp simd
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        sums[lane] += sign_of(static_cast<std::uint32_t>(i + lane)) * gradient[i + lane];
-      }
-    }
-    for (std::size_t lane = 0; i < end; ++i, ++lane) {
-      sums[lane] += sign_of(static_cast<std::uint32_t>(i)) * gradient[i];
-    }
+  for (std::size_t row = 0; row < tensor.rows; ++row) {
+    const std::size_t first = row * tensor.columns;
+    float* const g = gradient + first;
+    const RowSums sums = sum_row(first, {g, tensor.columns});
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      sketch[lane] += static_cast<double>(sums[lane]);
+      sketch[lane] += static_cast<double>(sums.sketch[lane]);
     }
+    const std::size_t place = tensor.first_row + row;
+    const auto ratio = static_cast<float>(of_tensor.base + of_tensor.of_active * activity(place));
+    row_norms_[place] += long_rest * (std::sqrt(sums.squares) - row_norms_[place]);
+    row_squares_[place] += long_rest * (sums.squares - row_squares_[place]);
+    float* const m = velocity_.data() + tensor.begin + first;
+    float* const v = square_.data() + tensor.begin + first;
+    float* const s = long_square_.data() + tensor.begin + first;
 #pragma omp simd
-    for (std::size_t j = begin; j < end; ++j) {
-      const float g = gradient[j];
-      m[j] = beta1 * m[j] + rest1 * g;
-      v[j] = beta2 * v[j] + rest2 * (g * g);
-      gradient[j] = m[j] * size / (std::sqrt(v[j] * square_size) + epsilon);
+    for (std::size_t j = 0; j < tensor.columns; ++j) {
+      const float square = g[j] * g[j];
+      m[j] = beta1 * m[j] + rest1 * g[j];
+      v[j] = beta2 * v[j] + rest2 * square;
+      s[j] += long_rest * (square - s[j]);
+      const float earlier_square = std::max(0.0f, of_long * s[j] - of_short * v[j]);
+      g[j] = m[j] * size / (std::sqrt(v[j] * square_size + earlier_square * ratio) + epsilon);
     }
   }
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
@@ -87,11 +138,40 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
   }
 }
 
-double AdamVelocity::ratio(std::size_t t) const {
+double AdamVelocity::ratio(std::size_t t, std::size_t row) const {
+  const Others of_tensor = others(t);
+  return of_tensor.base + of_tensor.of_active * activity(tensors_[t].first_row + row);
+}
+
+// 1 before the first step.
+double AdamVelocity::activity(std::size_t row) const {
+  const auto norm = static_cast<double>(row_norms_[row]);
+  const auto squares = static_cast<double>(row_squares_[row]);
+  return squares > 0.0 ? std::min(1.0, norm * norm / squares) : 1.0;
+}
+
+AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   const auto ranks = static_cast<double>(options_.ranks);
+  const auto mean = static_cast<double>(long_own_squares_[t]);
   // Before the first comparison: ranks begin with about the same gradient.
-  const auto own = static_cast<double>(own_squares_[t]);
-  return own > 0.0 ? static_cast<double>(sum_squares_[t]) / own : ranks * ranks;
+  if (!(mean > 0.0)) return {.base = ranks * ranks - 1.0};
+  const double rest = 1.0 - std::pow(options_.beta2, static_cast<double>(compared_steps_));
+  const double all = std::max(0.0, static_cast<double>(sum_squares_[t] - own_squares_[t])) / rest;
+  const double more = all - (ranks - 1.0) * mean;
+  const Tensor& tensor = tensors_[t];
+  double active = 0.0, squares = 0.0;
+  for (std::size_t row = tensor.first_row; row < tensor.first_row + tensor.rows; ++row) {
+    active += activity(row) * static_cast<double>(row_squares_[row]);
+    squares += static_cast<double>(row_squares_[row]);
+  }
+  if (more <= 0.0 || active <= 0.0) return {.base = all / mean};
+  return {.base = ranks - 1.0, .of_active = more / mean * squares / active};
+}
+
+// The share of a new value in a long mean. first: while it is a plain mean; steps: that the value
+// stands for.
+double AdamVelocity::long_share(double first, double steps) const {
+  return std::max(first, std::min(1.0, steps * (1.0 - options_.beta2) / kTimesAsLong));
 }
 
 bool AdamVelocity::compares_before(std::uint64_t step) {
@@ -101,17 +181,19 @@ bool AdamVelocity::compares_before(std::uint64_t step) {
 void AdamVelocity::compare(std::span<const double> sums, std::uint64_t steps) {
   DP_ASSERT(sums.size() == sketches_.size(), "{} sums of sketches", sums.size());
   const double kept = std::pow(options_.beta2, static_cast<double>(steps));
-  const auto squares = [](auto lanes) {
-    double sum = 0.0;
-    for (const auto lane : lanes) sum += static_cast<double>(lane) * static_cast<double>(lane);
-    return sum;
-  };
   const auto renew = [kept](float& mean, double value) {
     mean = static_cast<float>(kept * static_cast<double>(mean) + (1.0 - kept) * value);
   };
+  compared_steps_ += steps;
+  ++comparisons_;
+  const double share =
+      long_share(1.0 / static_cast<double>(comparisons_), static_cast<double>(steps));
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    renew(sum_squares_[t], squares(sums.subspan(kLanes * t, kLanes)));
-    renew(own_squares_[t], squares(sketches().subspan(kLanes * t, kLanes)));
+    const double own = square_sum(sketches().subspan(kLanes * t, kLanes));
+    renew(sum_squares_[t], square_sum(sums.subspan(kLanes * t, kLanes)));
+    renew(own_squares_[t], own);
+    const auto before = static_cast<double>(long_own_squares_[t]);
+    long_own_squares_[t] = static_cast<float>(before + share * (own - before));
   }
 }
 
@@ -129,6 +211,12 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   own("exchange/sketches", sketches_);
   own("exchange/sum_squares", sum_squares_);
   own("exchange/own_squares", own_squares_);
+  own("exchange/long_square", long_square_);
+  own("exchange/long_own_squares", long_own_squares_);
+  own("exchange/row_norms", row_norms_);
+  own("exchange/row_squares", row_squares_);
+  visitor.value("exchange/compared_steps", compared_steps_);
+  visitor.value("exchange/comparisons", comparisons_);
 }
 
 }  // namespace dp

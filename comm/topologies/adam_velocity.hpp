@@ -9,18 +9,27 @@
 //
 //     m_r = beta1 m_r + (1 - beta1) g_r           g_r: this rank's part of the gradient g = sum g_r
 //     v_r = beta2 v_r + (1 - beta2) g_r^2
-//     u_r = m_r / (1 - beta1^t) / (sqrt(c_r v_r / (1 - beta2^t)) + epsilon)
+//     s_r = the mean of g_r^2 over earlier steps (see below)
+//     u_r = m_r / (1 - beta1^t) / (sqrt(v_r / (1 - beta2^t) + c_r s_r) + epsilon)
 //     parameter -= learning rate * sum over ranks of what was delivered of u_r
 //
-// Adam divides by the root mean square of g, but a rank knows only that of g_r. c_r is the ratio of
-// both, one number for each tensor and rank: the mean square of g over that of g_r. It is P^2 where
-// all P ranks have the same gradient, P where their gradients are noise, and differs between ranks
-// with different shares of the batch. Both mean squares come from *sketches* (Alon, Matias,
-// Szegedy 1996): kLanes sums of a tensor's values with random signs, whose squares add up to the
-// tensor's square norm in the mean. Sketches of parts add up to the sketch of the sum, so ranks add
-// kLanes numbers a tensor: after each of the first steps, later after every few.
+// Adam divides by the root mean square of g, but a rank knows only that of g_r. What the others add
+// to it is estimated as c_r s_r: they have gradients like this rank's, at other times. s_r is
+// therefore a mean of the steps before those that v_r is about, up to kTimesAsLong / (1 - beta2) of
+// them (or of all steps, until there are twice as many as v_r is about). So a row of an embedding
+// that rarely has a gradient is divided by its own last one, as Adam divides it.
 //
-// With one rank c_r is 1 and this is Adam. What is not finite stays as it is, so that the exchange
+// c_r = b_r + k_r a_r in a row of a tensor, where a_r, 0 to 1, is the row's *activity*: the square
+// of its mean norm over the mean of its squared norm; 1 if the gradient is as large in every step,
+// and n/t if the row has one in n of t steps. b_r and k_r are two numbers for each tensor and rank,
+// by which the estimate is right in the tensor's mean: b_r = P - 1, which holds where the ranks'
+// gradients are noise; the rest, if they have something in common, by k_r, as that takes active
+// rows. The tensor's mean squares come from *sketches* (Alon, Matias, Szegedy 1996): kLanes sums of
+// its values with random signs, whose squares add up to the square norm in the mean. Sketches of
+// parts add up to the sketch of the sum, so ranks add kLanes numbers a tensor: after each of the
+// first steps, later after every few.
+//
+// With one rank c_r is 0 and this is Adam. What is not finite stays as it is, so that the exchange
 // reports it, and changes nothing here.
 //
 // Host memory. One thread at a time, as in velocity.hpp. Nothing fails.
@@ -46,6 +55,7 @@ class AdamVelocity final : public LocalMomentum {
  public:
   static constexpr std::size_t kLanes = 16;
   static constexpr std::uint64_t kFirstSteps = 16, kLaterEvery = 8;  // comparisons
+  static constexpr double kTimesAsLong = 10.0;                       // as v_r's mean
 
   // `elements`: of the flat gradient. A bucket consists of whole tensors.
   AdamVelocity(std::size_t elements, std::span<const TensorSlot> tensors,
@@ -63,21 +73,33 @@ class AdamVelocity final : public LocalMomentum {
   [[nodiscard]] std::span<const float> sketches() const { return sketches_; }
   void compare(std::span<const double> sums, std::uint64_t steps);
 
-  // c_r of a tensor.
-  [[nodiscard]] double ratio(std::size_t tensor) const;
+  // c_r of a tensor's row.
+  [[nodiscard]] double ratio(std::size_t tensor, std::size_t row) const;
 
  private:
   struct Tensor {
-    std::size_t begin = 0, size = 0;  // in the flat gradient
+    std::size_t begin = 0;  // in the flat gradient
+    std::size_t rows = 1, columns = 0;
+    std::size_t first_row = 0;  // of all tensors' rows
+  };
+  struct Others {
+    double base = 0.0, of_active = 0.0;  // b_r and k_r
   };
   void step(std::size_t tensor, float* gradient);
+  [[nodiscard]] Others others(std::size_t tensor) const;
+  [[nodiscard]] double activity(std::size_t row) const;
+  [[nodiscard]] double long_share(double first, double steps) const;
 
   AdamVelocityOptions options_;
   std::vector<Tensor> tensors_;
-  std::vector<float> square_;  // v_r; velocity_ is m_r
-  // By tensor: the steps so far, the sketches, and the mean squares of both gradients, not yet
-  // divided by 1 - beta2^t, which is the same in both.
-  std::vector<float> steps_, sketches_, sum_squares_, own_squares_;
+  std::vector<float> square_, long_square_;  // v_r and a longer mean; velocity_ is m_r
+  // By row: the long means of its norm and of its squared norm.
+  std::vector<float> row_norms_, row_squares_;
+  // By tensor: the steps so far, the sketches, the means of the squares of g and of g_r, not yet
+  // divided by 1 - beta2^t, and the long mean of those of g_r.
+  std::vector<float> steps_, sketches_, sum_squares_, own_squares_, long_own_squares_;
+  // The steps and comparisons that these means are of.
+  std::uint64_t compared_steps_ = 0, comparisons_ = 0;
 };
 
 }  // namespace dp

@@ -231,6 +231,67 @@ static void bits_can_be_set(void) {
   dptrain_comm_destroy(exchange);
 }
 
+/* Gradients that do not change. The velocity of SGD with a momentum of 0.5 comes to twice the gradient; Adam's step to its
+ * sign. */
+static void steps_of_the_optimiser_are_exchanged(void) {
+  dptrain_comm_options options;
+  dptrain_comm* exchange = NULL;
+  const int ranks = dptrain_comm_size();
+  dptrain_comm_defaults(&options);
+  options.link_bit_per_s = 1e9;
+  options.compress = "ecq:error=0.02,velocity=on";
+  for (int32_t optimizer = DPTRAIN_COMM_SGD; optimizer <= DPTRAIN_COMM_ADAM; ++optimizer) {
+    options.optimizer = optimizer;
+    options.momentum = 0.5;
+    CHECK(dptrain_comm_create(slots, 3, &options, &exchange) == DPTRAIN_COMM_OK);
+    CHECK(dptrain_comm_makes_step(exchange, 0) == 0 && dptrain_comm_makes_step(exchange, 1) == 1);
+    CHECK(dptrain_comm_makes_step(exchange, 2) == 1 && dptrain_comm_makes_step(exchange, 3) == 0);
+    for (int s = 0; s < 12; ++s) {
+      CHECK(dptrain_comm_begin_step(exchange, -1) == DPTRAIN_COMM_OK);
+      for (size_t slot = 0; slot < 3; ++slot) {
+        float* values = dptrain_comm_values(exchange, slot);
+        for (size_t i = 0; i < lengths[slot]; ++i) values[i] = i % 2 == 0 ? 1.0f : -3.0f;
+        CHECK(dptrain_comm_ready(exchange, slot) == DPTRAIN_COMM_OK);
+      }
+      CHECK(dptrain_comm_finish_step(exchange, NULL) == DPTRAIN_COMM_OK);
+    }
+    const float* values = dptrain_comm_values(exchange, 1);
+    for (size_t i = 0; i < lengths[1]; ++i) {
+      const double gradient = i % 2 == 0 ? 1.0 : -3.0;
+      const double expected = optimizer == DPTRAIN_COMM_SGD ? 2.0 * gradient * ranks : gradient > 0 ? 1.0 : -1.0;
+      /* A rank's estimate of what the others add to Adam's mean square is from 16 sums. */
+      CHECK(fabs(values[i] - expected) <= (optimizer == DPTRAIN_COMM_SGD ? 0.3 * ranks : 0.5));
+    }
+    dptrain_comm_destroy(exchange);
+  }
+  options.optimizer = DPTRAIN_COMM_ANY_OPTIMIZER;
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE,
+                "ecq:error=0.02,velocity=on makes the optimiser's steps, so the options must say what it does (optimizer); "
+                "allowed without: velocity=off");
+  options.optimizer = 3;
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE,
+                "optimizer must be DPTRAIN_COMM_ANY_OPTIMIZER (0), DPTRAIN_COMM_SGD (1) or DPTRAIN_COMM_ADAM (2), and is 3");
+  options.optimizer = DPTRAIN_COMM_SGD;
+  options.momentum = 1;
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "momentum must be 0 or more and below 1, and is 1");
+  options.optimizer = DPTRAIN_COMM_ADAM;
+  options.beta2 = NAN;
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "beta2 must be 0 or more and below 1, and is nan");
+  options.beta2 = 0.99;
+  options.epsilon = 0;
+  check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE, "epsilon must be above 0 and finite, and is 0");
+  /* auto takes steps where it knows the optimiser, and many bits where it does not. */
+  options.epsilon = 1e-8;
+  options.compress = "auto";
+  CHECK(dptrain_comm_create(slots, 3, &options, &exchange) == DPTRAIN_COMM_OK);
+  CHECK(dptrain_comm_makes_step(exchange, 1) == 1);
+  dptrain_comm_destroy(exchange);
+  options.optimizer = DPTRAIN_COMM_ANY_OPTIMIZER;
+  CHECK(dptrain_comm_create(slots, 3, &options, &exchange) == DPTRAIN_COMM_OK);
+  CHECK(dptrain_comm_makes_step(exchange, 1) == 0);
+  dptrain_comm_destroy(exchange);
+}
+
 int main(void) {
   char text[8] = "";
   dptrain_comm_options options;
@@ -251,6 +312,7 @@ int main(void) {
   a_state_goes_on("q8");
   a_state_goes_on("randk:ratio=0.1");
   a_state_goes_on("ecq:bits=0.5");
+  steps_of_the_optimiser_are_exchanged();
   bits_can_be_set();
   wrong_arguments_are_refused();
   CHECK(dptrain_comm_finalize() == DPTRAIN_COMM_OK);

@@ -46,6 +46,9 @@ def init(compress: str = "auto", **options) -> "State":
     options: topology, exact (names of parameters that are sent in fp32, with * and ?), seed, bucket_bytes, timeout_s,
     link_bit_per_s (dptrain_comm_options in dptrain_comm.h);
     total_steps: how many steps the training has, so that ecq:bits=X spends more bits at its beginning;
+    optimizer: torch.optim.SGD, Adam or AdamW, whose steps are then exchanged instead of gradients where the codec is auto or has
+    velocity=: many times fewer bytes for the same loss. Its learning rates and weight decays may change at any time;
+    clip_norm: with optimizer, in place of torch.nn.utils.clip_grad_norm_();
     model: whose parameters have the names that messages and `exact` use;
     log: the name of a new file for the run log, to which State.epoch() adds a row (needs h5py);
     log_steps: N, and every N-th step has a row there, too;

@@ -18,8 +18,8 @@ class Delivery:
         for values in self.late.values():
             values *= factor
 
-    def deliver(self, gradients: Gradients, held: list, all_finite: bool) -> None:
-        """held: slots and this rank's gradients, or None."""
+    def deliver(self, gradients: Gradients, held: list, all_finite: bool, scale: float = 1.0) -> None:
+        """held: slots and this rank's gradients, or None. scale: by which what was exchanged is multiplied."""
         import torch
         counts = [1.0] * len(gradients.slots) if gradients.counts is None else gradients.counts.tolist()
         if all_finite:
@@ -38,7 +38,7 @@ class Delivery:
                 gradient = parameter.grad = torch.empty_like(parameter, dtype=None if gradient is None else gradient.dtype)
             if not all_finite:  # all ranks must see that the step is to be skipped, as gradient scalers do
                 gradient.fill_(float("nan"))
-            elif slot in self.late:
-                gradient.copy_(values + self.late.pop(slot))
             else:
-                gradient.copy_(values)
+                gradient.copy_(values + self.late.pop(slot) if slot in self.late else values)
+                if scale != 1.0:
+                    gradient.mul_(scale)

@@ -59,6 +59,9 @@ class Gradients:
         import torch
         return torch.frombuffer((ctypes.c_float * count).from_address(self.exchange.address(slot)), dtype=torch.float32)
 
+    def name(self, slot: int) -> str:
+        return name_of(self.parameters[slot], self.names)
+
     def pin(self) -> None:
         devices = [parameter.device for parameter in self.parameters if parameter.is_cuda]
         if devices:
@@ -91,8 +94,8 @@ class Gradients:
                 self.counts[self.slots[id(parameter)]] = 0.0
         self.exchange.ready(len(self.slots))
 
-    def put(self, slot: int, gradient, share: float) -> None:
-        """This rank's part of the mean."""
+    def put(self, slot: int, gradient, share: float, decay: float = 0.0) -> None:
+        """This rank's part of the mean. decay: the weight decay that belongs to it."""
         import torch
         values = self.values[slot]
         if gradient is None:
@@ -101,3 +104,5 @@ class Gradients:
             torch.mul(gradient, share, out=values)
         else:
             values.copy_(gradient).mul_(share)
+        if decay != 0.0 and gradient is not None:
+            values.add_(self.parameters[slot].detach().to("cpu", torch.float32), alpha=decay)

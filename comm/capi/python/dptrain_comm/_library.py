@@ -47,7 +47,11 @@ class _Options(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_uint64), ("compress", ctypes.c_char_p), ("topology", ctypes.c_char_p),
                 ("exact", ctypes.c_char_p), ("seed", ctypes.c_uint64), ("bucket_bytes", ctypes.c_uint64),
                 ("timeout_s", ctypes.c_double), ("link_bit_per_s", ctypes.c_double), ("trace", ctypes.c_char_p),
-                ("trace_first", ctypes.c_uint64), ("trace_steps", ctypes.c_uint64)]
+                ("trace_first", ctypes.c_uint64), ("trace_steps", ctypes.c_uint64), ("optimizer", ctypes.c_int32),
+                ("has_nesterov", ctypes.c_int32), ("momentum", ctypes.c_double), ("beta1", ctypes.c_double),
+                ("beta2", ctypes.c_double), ("epsilon", ctypes.c_double)]
+
+_OPTIMIZERS = {None: 0, "sgd": 1, "adam": 2}
 
 
 class _Statistics(ctypes.Structure):
@@ -95,6 +99,7 @@ for _name, _result, _arguments in (
         ("check", ctypes.c_int, [ctypes.POINTER(_Options)]),
         ("create", ctypes.c_int, [ctypes.POINTER(_Slot), ctypes.c_size_t, ctypes.POINTER(_Options), ctypes.POINTER(_POINTER)]),
         ("destroy", None, [_POINTER]), ("values", _POINTER, [_POINTER, ctypes.c_size_t]),
+        ("makes_step", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
         ("begin_step", ctypes.c_int, [_POINTER, ctypes.c_double]), ("ready", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
         ("finish_step", ctypes.c_int, [_POINTER, ctypes.POINTER(ctypes.c_int)]),
         ("get_statistics", ctypes.c_int, [_POINTER, ctypes.POINTER(_Statistics)]),
@@ -310,7 +315,8 @@ def _list(name: str, value) -> bytes | None:
 
 def _options_of(compress: str = "auto", topology: str | None = None, exact: str | list[str] | None = None, seed: int = 0,
                 bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0, trace: str | None = None,
-                trace_first: int = 5, trace_steps: int = 20) -> _Options:
+                trace_first: int = 5, trace_steps: int = 20, optimizer: str | None = None, has_nesterov: bool = False,
+                momentum: float = 0.9, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> _Options:
     options = _Options()
     _library.dptrain_comm_defaults(ctypes.byref(options))
     options.compress = _text("compress", compress) or b""
@@ -318,10 +324,16 @@ def _options_of(compress: str = "auto", topology: str | None = None, exact: str 
     options.seed, options.bucket_bytes = _whole("seed", seed), _whole("bucket_bytes", bucket_bytes)
     options.timeout_s, options.link_bit_per_s = _number("timeout_s", timeout_s), _number("link_bit_per_s", link_bit_per_s)
     options.trace_first, options.trace_steps = _whole("trace_first", trace_first), _whole("trace_steps", trace_steps)
+    if not isinstance(optimizer, (str, type(None))) or optimizer not in _OPTIMIZERS:
+        raise Error(2, f"optimizer {optimizer!r}: must be \"sgd\", \"adam\" or None")
+    options.optimizer, options.has_nesterov = _OPTIMIZERS[optimizer], bool(has_nesterov)
+    options.momentum, options.epsilon = _number("momentum", momentum), _number("epsilon", epsilon)
+    options.beta1, options.beta2 = _number("beta1", beta1), _number("beta2", beta2)
     return options
 
 
 OPTIONS = tuple(inspect.signature(_options_of).parameters)[1:]  # without compress
+OPTIMIZER_OPTIONS = OPTIONS[OPTIONS.index("optimizer"):]  # State has the optimiser itself
 
 
 def check(**options) -> None:
@@ -337,8 +349,9 @@ class Exchange:
     """dptrain_comm_create() and what belongs to it. There is one at a time."""
 
     def __init__(self, slots: list[Slot], compress: str = "auto", **options):
-        """options: topology, exact, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first and trace_steps, with the
-        meanings and defaults of dptrain_comm_options."""
+        """options: topology, exact, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first, trace_steps, optimizer
+        ("sgd" or "adam"), has_nesterov, momentum, beta1, beta2 and epsilon, with the meanings and defaults of
+        dptrain_comm_options."""
         global _open_exchange
         if is_child():
             raise Error(2, f"this process was started by rank {rank()}, which alone takes part in the exchange; move the training "
@@ -371,6 +384,10 @@ class Exchange:
         if not found:
             raise Error(2, _last_error())
         return found
+
+    def makes_step(self, slot: int) -> bool:
+        """Whether the slot's values are steps of the optimiser instead of gradients (dptrain_comm_makes_step)."""
+        return _library.dptrain_comm_makes_step(self._handle, slot) == 1
 
     def begin_step(self, progress: float = -1.0) -> None:
         _call("begin_step", self._handle, progress)

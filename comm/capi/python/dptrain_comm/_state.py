@@ -9,11 +9,12 @@ import time
 from . import _ranks, _saved_state
 from ._delivery import Delivery
 from ._gradients import Gradients
-from ._library import OPTIONS, Error, Exchange, rank, size
+from ._library import OPTIMIZER_OPTIONS, OPTIONS, Error, Exchange, rank, size
 from ._library import check as check_options
 from ._loss_scale import LossScale
 from ._run_log import RunLog
 from ._saved_state import SavedState, StateError
+from ._steps import Steps
 from ._trace import Trace
 
 
@@ -34,16 +35,30 @@ def _check_numbers(total_steps, log, log_steps, about) -> None:
         raise Error(2, f"about {about!r}: must be a dict, such as {{\"model\": \"resnet20\"}}")
 
 
+def _steps_of(optimizer, clip_norm) -> Steps | None:
+    if clip_norm is not None and not (isinstance(clip_norm, numbers.Real) and 0.0 < clip_norm < float("inf")):
+        raise Error(2, f"clip_norm {clip_norm!r}: must be a number above 0")
+    if optimizer is not None:
+        return Steps(optimizer, clip_norm)
+    if clip_norm is not None:
+        raise Error(2, "clip_norm needs optimizer: without it torch.nn.utils.clip_grad_norm_() clips after the exchange")
+    return None
+
+
 class State:
     """Its exchange is made in the first step, when all parameters are known."""
 
     def __init__(self, compress: str = "auto", *, total_steps: int | None = None, model=None, log: str | None = None,
-                 log_steps: int = 0, about: dict | None = None, **options):
+                 log_steps: int = 0, about: dict | None = None, optimizer=None, clip_norm: float | None = None, **options):
         if not isinstance(compress, str):
             raise Error(2, f"init({compress!r}): the first argument is a codec, such as \"auto\", \"q8\" or \"none\"")
         for name in options:
-            if name not in OPTIONS:
-                raise Error(2, f"init() knows no option {name}; it knows {', '.join(sorted(OPTIONS))}, and its own ones")
+            if name not in OPTIONS or name in OPTIMIZER_OPTIONS:
+                known = sorted(set(OPTIONS) - set(OPTIMIZER_OPTIONS))
+                raise Error(2, f"init() knows no option {name}; it knows {', '.join(known)}, and its own ones")
+        self._steps = _steps_of(optimizer, clip_norm)
+        if self._steps is not None:
+            options.update(self._steps.options())
         check_options(compress=compress, **options)
         _check_numbers(total_steps, log, log_steps, about)
         if model is not None:
@@ -56,6 +71,7 @@ class State:
         self._gradients: Gradients | None = None  # with the exchange
         self._held: list = []  # of this step: (parameter or its slot, gradient or None)
         self._futures: list = []
+        self._unsent: list = []  # with clip_norm: parameters and gradients of the step's earlier buckets
         self._delivery = Delivery()
         self._loss_scale = LossScale()
         self._waiting: SavedState | None = None  # for an exchange that is not there yet
@@ -120,6 +136,8 @@ class State:
     def scale_residual(self, factor: float) -> None:
         """The loss has another scale from the next step on: factor is the new one over the old one. Residuals of earlier
         steps follow. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
+        if self._steps is not None:
+            raise Error(2, "scale_residual(): with optimizer the exchange's values have no scale; use a GradScaler, which is followed")
         if self._gradients is not None:
             self._scale_kept(factor)
         elif not 0.0 < factor < float("inf"):
@@ -158,6 +176,8 @@ class State:
         if self._gradients is not None:
             self._gradients.close()
             self._gradients = None
+        if self._steps is not None:
+            self._steps.close()
 
     # ---- a step
 
@@ -176,7 +196,10 @@ class State:
             self._gradients.check(pairs)
             if bucket.index() == 0:
                 self._begin_step(pairs)
-            self._send(pairs)
+            if self._needs_all_gradients():
+                self._unsent += pairs
+            else:
+                self._send(pairs)
         else:
             # In the first step DDP has one bucket, or several, with parameters in the order of forward. Later on it has
             # them as backward makes their gradients, and so must the exchange, or nothing leaves before the end.
@@ -189,6 +212,9 @@ class State:
             self._make_exchange([parameter for parameter, _ in held])
             self._begin_step(held)
             self._send(held)
+        elif self._unsent:
+            unsent, self._unsent = self._unsent, []
+            self._send(unsent)
         self._finish_step()
         futures, self._futures = self._futures, []
         for waiting, buffer in futures:
@@ -206,9 +232,11 @@ class State:
                   "as there", file=sys.stderr, flush=True)
         self._gradients = Gradients(parameters, self._names, self._options,
                                     any_may_lack_gradient and waiting.has_counts and not self._is_alone)
-        if not self._is_alone:
-            self._gradients.pin()
         try:
+            if not self._is_alone:
+                self._gradients.pin()
+                if self._steps is not None:
+                    self._steps.attach(self._gradients)
             self._load(waiting)
         except Error:  # a later call must not go on without it
             self._gradients.close()
@@ -244,22 +272,37 @@ class State:
         if not self._is_seen():
             return
         factor = self._loss_scale.change(pairs)
-        if factor != 1.0:
+        if factor != 1.0 and not self._makes_steps():
             self._scale_kept(factor)
         progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
         self.exchange.begin_step(progress)
         if self._gradients.counts is not None:
             self._gradients.count(pairs)
 
+    def _makes_steps(self) -> bool:
+        return self._steps is not None and self._steps.is_any
+
+    def _needs_all_gradients(self) -> bool:
+        return self._makes_steps() and self._steps.clip_norm is not None
+
+    def _scale(self) -> float:
+        """By which gradients are larger than what is exchanged: steps do not scale with the loss."""
+        return self._loss_scale.last or 1.0 if self._makes_steps() else 1.0
+
     def _send(self, pairs: list) -> None:
+        """With clip_norm, all of the step."""
         import torch
-        share, is_seen = 1.0 / size(), self._is_seen()
+        share, is_seen = 1.0 / (size() * self._scale()), self._is_seen()
+        if self._needs_all_gradients():
+            share *= self._steps.clip_factor(pairs, self._scale())
         with torch.no_grad():
             for parameter, gradient in pairs:
                 slot = self._gradients.slots[id(parameter)]
                 self._held.append((slot, gradient))
                 if not self._is_alone:
-                    self._gradients.put(slot, gradient, share)
+                    has_step = self._steps is not None and self._steps.makes(parameter)
+                    decay = self._steps.decay_of(parameter) / size() if has_step else 0.0
+                    self._gradients.put(slot, gradient, share, decay)
                 if is_seen:
                     self.exchange.ready(slot)
 
@@ -273,7 +316,10 @@ class State:
             self._log.step_ends(self.exchange, self.step, before, all_finite)
         if not self._is_alone:
             with torch.no_grad():
-                self._delivery.deliver(self._gradients, self._held, all_finite)
+                self._delivery.deliver(self._gradients, self._held, all_finite, self._scale())
+                if self._makes_steps():
+                    self._steps.delivered([(self._gradients.parameters[slot], gradient) for slot, gradient in self._held],
+                                          all_finite, self._scale())
         self._held = []
         if self._trace.step_ends():
             self._write_trace()
