@@ -36,7 +36,7 @@ void GradientSync::compare_sketches(std::uint64_t step) {
   if (adam == nullptr || !AdamVelocity::compares_before(step)) return;
   std::vector<double> sums(adam->sketches().begin(), adam->sketches().end());
   reducer_->run([&](Communicator& comm) { comm.all_sum(sums); });
-  adam->compare(sums, AdamVelocity::compares_before(step - 1) ? 1 : AdamVelocity::kLaterEvery);
+  adam->compare(sums, AdamVelocity::steps_since_comparison(step));
 }
 
 void GradientSync::tensor_final(std::size_t tensor) {
@@ -105,6 +105,11 @@ void GradientSync::list_state(StateVisitor& visitor) {
 }
 
 void GradientSync::change_loss_scale(double factor) {
+  if (factor != 1.0 && !buckets_.empty() && reducer_->state().adam() != nullptr) {
+    throw_error(ErrorKind::usage,
+                "Adam's steps do not depend on the scale of the loss: divide gradients by it, and "
+                "leave the exchange's scale at 1");
+  }
   const auto as_float = static_cast<float>(factor);
   if (!(as_float > 0.0f) || !std::isfinite(as_float)) {
     throw_error(ErrorKind::usage,

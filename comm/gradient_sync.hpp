@@ -104,7 +104,8 @@ class GradientSync {
   // Collective, between steps, the same on all ranks: the gradients of later steps are this many
   // times as large, because the loss has another scale. Residuals, velocities, quantiser steps and
   // thresholds follow, so that the exchange delivers what it would have delivered with a constant
-  // scale. Throws Error(usage) unless the factor is a float above 0.
+  // scale. Throws Error(usage) unless the factor is a float above 0, and where Adam's steps are
+  // exchanged, which do not depend on the scale.
   void change_loss_scale(double factor);
   // All factors so far, multiplied. list_state() does not have it: whoever changes the scale saves
   // it, and sets it after a state was loaded. Collective.

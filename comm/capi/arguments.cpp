@@ -57,7 +57,7 @@ void set_optimizer(const dptrain_comm_options& given, GradientSyncOptions& optio
       options.has_nesterov = given.has_nesterov != 0;
       break;
     case DPTRAIN_COMM_ADAM:
-      options.compress = options.compress.with_velocities(true);
+      options.compress = options.compress.with_velocities(true).for_adams_gradients();
       options.adam = {.beta1 = given.beta1, .beta2 = given.beta2, .epsilon = given.epsilon};
       break;
     default:
@@ -133,8 +133,7 @@ void check(const dptrain_comm_options& given) {
   }
   if (takes_momentum(codec) && given.optimizer == DPTRAIN_COMM_ANY_OPTIMIZER) {
     throw_error(ErrorKind::usage,
-                "{} makes the optimiser's steps, so the options must say what it does (optimizer); "
-                "allowed without: velocity=off",
+                "{} exchanges the optimiser's steps: set optimizer, or use velocity=off",
                 given.compress);
   }
   if (given.topology != nullptr) static_cast<void>(find_topology(given.topology));

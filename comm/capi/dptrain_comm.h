@@ -16,13 +16,16 @@
  *
  * Sums, not means: divide by the number of ranks before or after. After finish_step all ranks hold
  * the same bits. A codec's error stays in a residual on the rank that made it, and is sent in
- * in a later step.
+ * a later step.
  *
- * Steps. Codecs that deliver late work best behind the optimiser's momentum (velocity=). If the
- * options say what the optimiser does, the values of slots for which dptrain_comm_makes_step() is 1
- * are its steps instead of gradients, and the program makes
+ * Steps. Codecs with few bits work best if each rank makes the optimiser's step before the exchange
+ * (velocity=). If the options say what the optimiser does, the values of slots for which
+ * dptrain_comm_makes_step() is 1 are its steps instead of gradients, and the program makes
  *     parameter -= learning rate * value
- * itself; AdamW's weight decay stays the program's, another one is added to the gradient before.
+ * itself. It applies AdamW's weight decay itself, too. Coupled weight decay (SGD, Adam) it adds to its
+ * gradient before ready, 1/P of it on each of P ranks. Adam's steps do not depend on the scale of
+ * the loss, by which gradients are divided before ready. A saved state then holds this rank's
+ * moments of the optimiser.
  *
  * Results. Functions return DPTRAIN_COMM_OK or one of the codes below, which are dptrain's exit
  * codes, and leave one sentence in dptrain_comm_last_error(). After DPTRAIN_COMM_NETWORK the
@@ -105,7 +108,7 @@ typedef struct {
   uint64_t trace_steps; /* the first trace_first ones (default: 5) of this exchange */
   int32_t optimizer;    /* DPTRAIN_COMM_SGD or DPTRAIN_COMM_ADAM: auto then exchanges steps, and
                            velocity= is allowed. Default: DPTRAIN_COMM_ANY_OPTIMIZER, for which auto
-                           sends so many bits that any optimiser can take the sums */
+                           sends 2 bits a value or more, which suits any optimiser */
   int32_t has_nesterov; /* of SGD: 1 or 0; default: 0 */
   double momentum;      /* of SGD, 0 to below 1; default: 0.9 */
   double beta1, beta2;  /* of Adam, 0 to below 1; default: 0.9 and 0.999 */

@@ -10,15 +10,20 @@
 namespace dp {
 namespace {
 
-// 1 or -1, the same on all ranks: a multiplicative hash of the value's place (Knuth).
+// 1 or -1, the same on all ranks: the last mixing steps of MurmurHash3 (Appleby). A product alone
+// would not do: its upper bit is periodic in the place.
 float sign_of(std::uint32_t place) {
-  return (place * 2654435769u + 0x9E3779B9u) * 2246822519u & 0x80000000u ? -1.0f : 1.0f;
+  std::uint32_t bits = place + 0x9E3779B9u;
+  bits = (bits ^ bits >> 16) * 0x85EBCA6Bu;
+  bits = (bits ^ bits >> 13) * 0xC2B2AE35u;
+  return bits & 0x80000000u ? -1.0f : 1.0f;
 }
 
 constexpr std::size_t kLanes = AdamVelocity::kLanes;
 
 struct RowSums {
-  std::array<float, kLanes> sketch{};  // a value's lane is its column modulo kLanes
+  std::array<float, kLanes> sketch{};  // a value's lane is its column modulo kLanes, so that rows
+                                       // of few columns must be added up with a turn
   float squares = 0.0f;
 };
 
@@ -114,7 +119,7 @@ void AdamVelocity::step(std::size_t t, float* gradient) {
     float* const g = gradient + first;
     const RowSums sums = sum_row(first, {g, tensor.columns});
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      sketch[lane] += static_cast<double>(sums.sketch[lane]);
+      sketch[(first + lane) % kLanes] += static_cast<double>(sums.sketch[lane]);
     }
     const std::size_t place = tensor.first_row + row;
     const auto ratio = static_cast<float>(of_tensor.base + of_tensor.of_active * activity(place));

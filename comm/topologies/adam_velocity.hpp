@@ -22,12 +22,12 @@
 // c_r = b_r + k_r a_r in a row of a tensor, where a_r, 0 to 1, is the row's *activity*: the square
 // of its mean norm over the mean of its squared norm; 1 if the gradient is as large in every step,
 // and n/t if the row has one in n of t steps. b_r and k_r are two numbers for each tensor and rank,
-// by which the estimate is right in the tensor's mean: b_r = P - 1, which holds where the ranks'
-// gradients are noise; the rest, if they have something in common, by k_r, as that takes active
-// rows. The tensor's mean squares come from *sketches* (Alon, Matias, Szegedy 1996): kLanes sums of
-// its values with random signs, whose squares add up to the square norm in the mean. Sketches of
-// parts add up to the sketch of the sum, so ranks add kLanes numbers a tensor: after each of the
-// first steps, later after every few.
+// by which the estimate is right in the tensor's mean. b_r = P - 1, which holds where the ranks'
+// gradients are noise (less if the mean asks for less), and k_r covers what ranks have in common,
+// which only active rows can. The tensor's mean squares come from *sketches* (Alon, Matias, Szegedy
+// 1996): kLanes sums of its values with random signs, whose squares add up to the square norm in
+// the mean. Sketches of parts add up to the sketch of the sum, so ranks add kLanes numbers a
+// tensor: after each of the first steps, later after every few.
 //
 // With one rank c_r is 0 and this is Adam. What is not finite stays as it is, so that the exchange
 // reports it, and changes nothing here.
@@ -68,6 +68,10 @@ class AdamVelocity final : public LocalMomentum {
 
   // Whether ranks add their sketches before this step (counted from 0).
   [[nodiscard]] static bool compares_before(std::uint64_t step);
+  // For such a step: the steps since the comparison before it, or since the first step.
+  [[nodiscard]] static std::uint64_t steps_since_comparison(std::uint64_t step) {
+    return step <= kFirstSteps ? 1 : kLaterEvery;
+  }
   // The sketches of this rank's last gradient, kLanes a tensor; and what they are over all ranks,
   // `steps` after the last call.
   [[nodiscard]] std::span<const float> sketches() const { return sketches_; }

@@ -266,8 +266,7 @@ static void steps_of_the_optimiser_are_exchanged(void) {
   }
   options.optimizer = DPTRAIN_COMM_ANY_OPTIMIZER;
   check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE,
-                "ecq:error=0.02,velocity=on makes the optimiser's steps, so the options must say what it does (optimizer); "
-                "allowed without: velocity=off");
+                "ecq:error=0.02,velocity=on exchanges the optimiser's steps: set optimizer, or use velocity=off");
   options.optimizer = 3;
   check_refused(dptrain_comm_check(&options), DPTRAIN_COMM_USAGE,
                 "optimizer must be DPTRAIN_COMM_ANY_OPTIMIZER (0), DPTRAIN_COMM_SGD (1) or DPTRAIN_COMM_ADAM (2), and is 3");

@@ -152,12 +152,10 @@ def a_step_that_is_not_finite_is_skipped() -> None:
             net[0].weight.grad[0, 0] = float("inf")
         weight = net[0].weight.detach().clone()
         state.allreduce_gradients(net)
-        if step == 3:
-            for one in (net[0].bias, net[2].bias):
-                one.grad = None  # a program that skips the step; these are the optimiser's own
         if dptrain_comm.size() > 1 or step != 3:
             optimizer.step()
             assert torch.equal(weight, net[0].weight) == (step == 3)
+            assert all(bool(one.isfinite().all()) for one in net.parameters())
         assert net[0].weight.grad is not None
     state.close()
 
@@ -167,32 +165,89 @@ def wrong_use_is_refused() -> None:
     p = list(net.parameters())
     refused("optimizer RMSprop: the exchange knows the steps of torch.optim.SGD, Adam and AdamW", dptrain_comm.init, "auto",
             optimizer=torch.optim.RMSprop(p))
-    refused("amsgrad=True is not known", dptrain_comm.init, "auto", optimizer=torch.optim.Adam(p, amsgrad=True))
+    refused("the exchange does not know amsgrad=True", dptrain_comm.init, "auto", optimizer=torch.optim.Adam(p, amsgrad=True))
     groups = [{"params": p[:1], "betas": (0.8, 0.9)}, {"params": p[1:]}]
     refused("its groups have the betas (0.8, 0.9) and (0.9, 0.999)", dptrain_comm.init, "auto", optimizer=torch.optim.AdamW(groups))
     refused("clip_norm needs optimizer", dptrain_comm.init, "auto", clip_norm=1.0)
     refused("clip_norm 0: must be a number above 0", dptrain_comm.init, "auto", optimizer=torch.optim.AdamW(p), clip_norm=0)
     refused("init() knows no option beta1", dptrain_comm.init, "auto", beta1=0.5)
-    refused("the options must say what it does (optimizer)", dptrain_comm.init, "ecq:bits=0.1,velocity=on")
+    refused("ecq:bits=0.1,velocity=on exchanges the optimiser's steps: set optimizer", dptrain_comm.init, "ecq:bits=0.1,velocity=on")
     if dptrain_comm.size() == 1:
         return
     optimizer = torch.optim.AdamW(p[:2])
     state = dptrain_comm.init("ecq:bits=0.5,velocity=on", optimizer=optimizer, model=net, **LINK)
     x, y = batch(0)
     F.cross_entropy(net(x), y).backward()
-    refused("the parameter 2.weight is none of the optimizer's", state.allreduce_gradients, net)
+    refused("the parameter 2.weight is in no parameter group of the optimizer", state.allreduce_gradients, net)
     state.close()
     optimizer = torch.optim.AdamW(p)
     state = dptrain_comm.init("ecq:bits=0.5,velocity=on", optimizer=optimizer, model=net, **LINK)
-    refused("with optimizer the exchange's values have no scale", state.scale_residual, 2.0)
     state.allreduce_gradients(net)
+    refused("do not depend on the scale of the loss", state.scale_residual, 2.0)
     torch.nn.utils.clip_grad_norm_(p, 0.1)
     refused("the gradients were changed between the exchange and optimizer.step()", optimizer.step)
     state.allreduce_gradients(net)
+    refused("the gradients hold steps of the optimizer", state.allreduce_gradients, net)
     optimizer.step()
-    refused("optimizer.step() without an exchange before it", optimizer.step)
+    refused("optimizer.step() without an exchange since the last one", optimizer.step)
+    state.allreduce_gradients(net)
+    optimizer.param_groups[0]["betas"] = (0.85, 0.999)
+    refused("optimizer: betas has become (0.85, 0.999), and the exchange goes on with (0.9, 0.999)", optimizer.step)
     state.close()
     optimizer.step()  # as always
+
+
+def a_closure_may_make_the_exchange() -> None:
+    found = []
+    for has_closure in (False, True):
+        net = network()
+        optimizer = OPTIMIZERS["adamw"](net.parameters())
+        state = dptrain_comm.init("ecq:bits=0.5,velocity=on", optimizer=optimizer, model=net, **LINK)
+        for step in range(5):
+            def exchanged():
+                optimizer.zero_grad()
+                x, y = batch(step)
+                loss = F.cross_entropy(net(x), y)
+                loss.backward()
+                state.allreduce_gradients(net)
+                return loss
+            if has_closure:
+                assert optimizer.step(exchanged).item() > 0
+            else:
+                exchanged()
+                optimizer.step()
+            if step == 2:  # its groups are new ones
+                optimizer.load_state_dict(optimizer.state_dict())
+                optimizer.param_groups[0]["weight_decay"] = 0.0
+        found.append(torch.cat([p.detach().reshape(-1) for p in net.parameters()]))
+        state.close()
+    assert torch.equal(*found)
+
+
+def parameters_without_a_gradient_stay() -> None:
+    net = nn.ModuleDict({"used": nn.Linear(64, 30), "unused": nn.Linear(20, 20)})
+    optimizer = OPTIMIZERS["sgd"](net.parameters())
+
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return self.net["used"](x)
+
+    model = Half()
+    state = dptrain_comm.init("ecq:bits=0.5,velocity=on", optimizer=optimizer, model=model, **LINK)
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    ddp.register_comm_hook(state, dptrain_comm.hook)
+    before = net["unused"].weight.detach().clone(), net["used"].weight.detach().clone()
+    for step in range(4):
+        optimizer.zero_grad()
+        x, y = batch(step)
+        F.cross_entropy(ddp(x), y).backward()
+        optimizer.step()
+    assert torch.equal(before[0], net["unused"].weight) and not torch.equal(before[1], net["used"].weight)
+    state.close()
 
 
 dptrain_comm.init_process_group()
@@ -203,5 +258,7 @@ a_state_goes_on()
 clipping_counts()
 auto_follows_the_optimizer()
 a_step_that_is_not_finite_is_skipped()
+a_closure_may_make_the_exchange()
+parameters_without_a_gradient_stay()
 torch.distributed.destroy_process_group()
 passed()

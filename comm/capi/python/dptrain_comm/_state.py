@@ -55,7 +55,8 @@ class State:
         for name in options:
             if name not in OPTIONS or name in OPTIMIZER_OPTIONS:
                 known = sorted(set(OPTIONS) - set(OPTIMIZER_OPTIONS))
-                raise Error(2, f"init() knows no option {name}; it knows {', '.join(known)}, and its own ones")
+                raise Error(2, f"init() knows no option {name}; it knows {', '.join(known)}, and about, clip_norm, log, log_steps, "
+                            "model, optimizer and total_steps")
         self._steps = _steps_of(optimizer, clip_norm)
         if self._steps is not None:
             options.update(self._steps.options())
@@ -80,6 +81,8 @@ class State:
         self.step = 0
         self._log = None if log is None else RunLog(log, self._options, about or {}, log_steps)
         self._trace = Trace(options)
+        if self._steps is not None:
+            self._steps.watch()
 
     def __deepcopy__(self, memo) -> "State":
         """A copy of a model keeps this one: there is one exchange."""
@@ -136,8 +139,9 @@ class State:
     def scale_residual(self, factor: float) -> None:
         """The loss has another scale from the next step on: factor is the new one over the old one. Residuals of earlier
         steps follow. Collective, between steps. For a PyTorch GradScaler this comes by itself."""
-        if self._steps is not None:
-            raise Error(2, "scale_residual(): with optimizer the exchange's values have no scale; use a GradScaler, which is followed")
+        if self._makes_steps():
+            raise Error(2, "scale_residual(): steps of the optimizer do not depend on the scale of the loss; a GradScaler's is detected, "
+                        "another one must be divided out before the exchange")
         if self._gradients is not None:
             self._scale_kept(factor)
         elif not 0.0 < factor < float("inf"):
@@ -235,15 +239,15 @@ class State:
         try:
             if not self._is_alone:
                 self._gradients.pin()
-                if self._steps is not None:
-                    self._steps.attach(self._gradients)
+            if self._steps is not None:
+                self._steps.attach(self._gradients, self._is_alone)
             self._load(waiting)
         except Error:  # a later call must not go on without it
             self._gradients.close()
             self._gradients = None
             raise
         self._waiting = None
-        if self._factor != 1.0:
+        if self._factor != 1.0 and not self._makes_steps():
             self._scale_kept(self._factor)
         if self._log is not None:
             self._log.begin(self.exchange, self.step, sum(p.numel() for p in parameters), time.perf_counter() - began)
@@ -269,6 +273,8 @@ class State:
         """pairs: parameters and their gradients, of which some may be None; of the hook, those of the first bucket."""
         if self._log is not None:
             self._log.step_begins()
+        if self._steps is not None:
+            self._steps.begin_step()
         if not self._is_seen():
             return
         factor = self._loss_scale.change(pairs)

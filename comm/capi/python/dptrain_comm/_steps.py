@@ -2,15 +2,17 @@
 
 A codec with few bits delivers a parameter's gradient in rare lumps. Adam divides a lump by its own size, and momentum that comes
 after it does not know for how many steps it has waited. So each rank makes the step of its own gradient, and the exchange sums
-steps. The gradients of such parameters then are steps, and the optimiser's step() only subtracts them, multiplied by the learning
-rate: hooks take them away before it and give them back after it, so that the optimiser itself finds none. For the other
-parameters, such as biases, it works as always.
+steps. After it `.grad` of such parameters holds a step. A hook before optimizer.step() subtracts the steps, times the learning
+rate, and sets `.grad` to None, so that the optimiser skips these parameters; a hook after it brings `.grad` back. Other
+parameters, such as biases, are the optimiser's as always.
 """
 from __future__ import annotations
 
 from ._library import Error
 
-_KEYS = {"sgd": ("momentum", "nesterov", "dampening", "maximize"), "adam": ("betas", "eps", "amsgrad", "maximize")}
+_FIXED = {"sgd": ("momentum", "nesterov", "dampening", "maximize"), "adam": ("betas", "eps", "amsgrad", "maximize")}
+_PROBES = 4
+_WITHOUT = "leave optimizer out of init(), and gradients are exchanged"
 
 
 def _kind_of(optimizer) -> str:
@@ -19,8 +21,7 @@ def _kind_of(optimizer) -> str:
         return "sgd"
     if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
         return "adam"
-    raise Error(2, f"optimizer {type(optimizer).__name__}: the exchange knows the steps of torch.optim.SGD, Adam and AdamW; leave "
-                "optimizer out, and gradients are exchanged")
+    raise Error(2, f"optimizer {type(optimizer).__name__}: the exchange knows the steps of torch.optim.SGD, Adam and AdamW; {_WITHOUT}")
 
 
 def _number(value) -> float:
@@ -36,29 +37,28 @@ class Steps:
         self.clip_norm = clip_norm
         self._kind = _kind_of(optimizer)
         if not hasattr(optimizer, "register_step_pre_hook"):
-            raise Error(2, "optimizer: this version of PyTorch has no Optimizer.register_step_pre_hook, which came with 2.0; leave "
-                        "optimizer out, and gradients are exchanged")
-        self._settings = self._common_settings()
+            raise Error(2, f"optimizer: PyTorch before 2.0 has no Optimizer.register_step_pre_hook; {_WITHOUT}")
+        self._settings = self._fixed_settings()
         self._group_of: dict[int, dict] = {}  # by a parameter's id
         self._made: dict[int, bool] = {}  # by a parameter's id, whether the exchange makes its step
-        self._probe = None  # a small parameter and what was delivered for it
+        self._probes: list = []  # small parameters and what was delivered for them
         self._is_due = False  # steps were delivered and are not made yet
         self._is_finite = True
         self._taken: list = []  # parameters and gradients, during the optimiser's own step
-        self._hooks = [optimizer.register_step_pre_hook(self._before), optimizer.register_step_post_hook(self._after)]
+        self._hooks: list = []
 
-    def _common_settings(self) -> dict:
+    def _fixed_settings(self) -> dict:
+        """What the exchange is told once."""
         groups = self._optimizer.param_groups
-        for key in _KEYS[self._kind]:
+        for key in _FIXED[self._kind]:
             values = {str(group.get(key)) for group in groups}
             if len(values) > 1:
                 raise Error(2, f"optimizer: its groups have the {key} {' and '.join(sorted(values))}; the exchange needs one for all")
         first = groups[0]
         for key in ("dampening", "amsgrad", "maximize"):
             if first.get(key):
-                raise Error(2, f"optimizer: {key}={first[key]} is not known to the exchange; leave optimizer out, and gradients are "
-                            "exchanged")
-        return {key: first.get(key) for key in _KEYS[self._kind]}
+                raise Error(2, f"optimizer: the exchange does not know {key}={first[key]}; {_WITHOUT}")
+        return {key: first.get(key) for key in _FIXED[self._kind]}
 
     def options(self) -> dict:
         """Those of the exchange."""
@@ -68,22 +68,43 @@ class Steps:
         beta1, beta2 = self._settings["betas"]
         return {"optimizer": "adam", "beta1": _number(beta1), "beta2": _number(beta2), "epsilon": _number(self._settings["eps"])}
 
-    def attach(self, gradients) -> None:
-        """When the exchange is there."""
-        self._group_of = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
+    def attach(self, gradients, is_alone: bool) -> None:
+        """When the exchange is there. is_alone: one rank, on which the optimiser makes all steps."""
+        self._made = {}
+        self.begin_step()
         for slot, parameter in enumerate(gradients.parameters):
-            makes = gradients.exchange.makes_step(slot)
+            makes = not is_alone and gradients.exchange.makes_step(slot)
             if makes and id(parameter) not in self._group_of:
-                raise Error(2, f"{gradients.name(slot)} is none of the optimizer's, which must have all parameters that are exchanged; "
-                            "leave optimizer out, and gradients are exchanged")
+                raise Error(2, f"{gradients.name(slot)} is in no parameter group of the optimizer: add it, or {_WITHOUT}")
             self._made[id(parameter)] = makes
+        self.watch()
 
-    def makes(self, parameter) -> bool:
-        return self._made.get(id(parameter), False)
+    def watch(self) -> None:
+        """Before the first step(), whose closure may make the exchange."""
+        if not self._hooks:
+            self._hooks = [self._optimizer.register_step_pre_hook(self._before),
+                           self._optimizer.register_step_post_hook(self._after)]
+
+    def close(self) -> None:
+        for one in self._hooks:
+            one.remove()
+        self._hooks, self._made, self._is_due = [], {}, False
+
+    # ---- before the exchange
 
     @property
     def is_any(self) -> bool:
         return any(self._made.values())
+
+    def makes(self, parameter) -> bool:
+        return self._made.get(id(parameter), False)
+
+    def begin_step(self) -> None:
+        """Groups may have changed, for example by optimizer.load_state_dict()."""
+        self._group_of = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
+        if self.is_any and self._is_due and self._is_finite:
+            raise Error(2, "the gradients hold steps of the optimizer, which optimizer.step() has not made yet: call it after each "
+                        "exchange, and backward() within no_sync() for all but the last part of a batch")
 
     def decay_of(self, parameter) -> float:
         """The weight decay that is part of the gradient."""
@@ -103,53 +124,85 @@ class Steps:
         norm = float(torch.linalg.vector_norm(torch.stack([one.cpu() for one in norms]))) / scale
         return min(1.0, self.clip_norm / max(norm, 1e-12)) if norm < float("inf") else 1.0
 
+    # ---- after it
+
     def delivered(self, pairs: list, is_finite: bool, scale: float) -> None:
         """pairs: parameters of this step and their gradients, which are steps now where makes() says so, multiplied by `scale`, by
         which a GradScaler will divide them."""
         self._is_due, self._is_finite = True, is_finite
-        self._probe = None
-        for parameter, gradient in sorted((pair for pair in pairs if self.makes(pair[0])), key=lambda pair: pair[0].numel()):
-            if gradient is not None and bool(gradient.any()):
-                self._probe = (parameter, gradient.detach() / scale)
-                break
+        made = sorted((pair for pair in pairs if self.makes(pair[0]) and pair[1] is not None), key=lambda pair: pair[0].numel())
+        self._probes = []
+        for parameter, gradient in made if is_finite else []:
+            if len(self._probes) < _PROBES and bool(gradient.any()):
+                self._probes.append((parameter, gradient.detach() / scale))
 
     # ---- around the optimiser's step
 
-    def _before(self, optimizer, _arguments, _named):
+    def _before(self, optimizer, arguments, named):
+        """Hooks of step() come before a closure is called, which may make the exchange."""
         import torch
+        closure = arguments[1] if len(arguments) > 1 else named.get("closure")
+        if closure is None:
+            self._take_over(optimizer)
+            return None
+
+        @torch.enable_grad()
+        def closed(*given, **more):
+            loss = closure(*given, **more)
+            self._take_over(optimizer)
+            return loss
+
+        if len(arguments) > 1:
+            return (arguments[0], closed, *arguments[2:]), named
+        return arguments, {**named, "closure": closed}
+
+    def _take_over(self, optimizer) -> None:
+        import torch
+        given = getattr(optimizer, "grad_scale", None)  # a GradScaler leaves it to fused optimisers to divide
+        scale = 1.0 if given is None else _number(given)
         if not self.is_any:
             if self.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.clip_norm)
+                torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]],
+                                               self.clip_norm * scale)
             return
         if not self._is_due:
-            raise Error(2, "optimizer.step() without an exchange before it: the exchange makes this optimizer's steps")
+            raise Error(2, "optimizer.step() without an exchange since the last one: call backward() of the DDP model, or "
+                        "state.allreduce_gradients(), before each")
         self._is_due = False
-        self._check_unchanged()
+        self._check_settings()
+        self._check_unchanged(scale)
         with torch.no_grad():
             for group in optimizer.param_groups:
-                self._make_steps(group)
+                self._make_steps(group, scale)
 
-    def _check_unchanged(self) -> None:
+    def _check_settings(self) -> None:
+        now = self._fixed_settings()
+        for key, value in self._settings.items():
+            if str(now[key]) != str(value):
+                raise Error(2, f"optimizer: {key} has become {now[key]}, and the exchange goes on with {value}: keep it constant "
+                            f"(cycle_momentum=False of OneCycleLR and CyclicLR), or {_WITHOUT}")
+
+    def _check_unchanged(self, scale: float) -> None:
         import torch
-        if self._probe is None or not self._is_finite:
-            return
-        parameter, delivered = self._probe
-        if parameter.grad is not None and torch.allclose(parameter.grad.float(), delivered.float(), rtol=0.02, atol=0.0):
+        present = [(parameter.grad, step) for parameter, step in self._probes if parameter.grad is not None]
+        if not present or any(torch.allclose(gradient.float() / scale, step.float(), rtol=0.02, atol=0.0)
+                              for gradient, step in present):
             return
         raise Error(2, "the gradients were changed between the exchange and optimizer.step(), and are steps of the optimizer already: "
                     "init(..., clip_norm=1.0) clips in place of torch.nn.utils.clip_grad_norm_(); for other changes leave "
                     "optimizer out of init()")
 
-    def _make_steps(self, group: dict) -> None:
+    def _make_steps(self, group: dict, scale: float) -> None:
+        """A step that is not finite changes nothing, the optimiser's own parameters included."""
         import torch
-        mine = [p for p in group["params"] if p.grad is not None and self.makes(p)]
+        mine = [p for p in group["params"] if p.grad is not None and (self.makes(p) or not self._is_finite)]
         if not mine:
             return
         rate, decay = _number(group["lr"]), _number(group.get("weight_decay") or 0.0)
         if self._is_finite:
             if decay != 0.0 and self._is_decoupled(group):
                 torch._foreach_mul_(mine, 1.0 - rate * decay)
-            torch._foreach_add_(mine, [p.grad.to(p.dtype) for p in mine], alpha=-rate)
+            torch._foreach_add_(mine, [p.grad.to(p.dtype) for p in mine], alpha=-rate / scale)
         for parameter in mine:
             self._taken.append((parameter, parameter.grad))
             parameter.grad = None
@@ -158,7 +211,3 @@ class Steps:
         for parameter, gradient in self._taken:
             parameter.grad = gradient
         self._taken = []
-
-    def close(self) -> None:
-        for one in self._hooks:
-            one.remove()
