@@ -22,9 +22,9 @@
  * (velocity=). If the options say what the optimiser does, the values of slots for which
  * dptrain_comm_makes_step() is 1 are its steps instead of gradients, and the program makes
  *     parameter -= learning rate * value
- * itself. It applies AdamW's weight decay itself, too. Coupled weight decay (SGD, Adam) it adds to its
- * gradient before ready, 1/P of it on each of P ranks. Adam's steps do not depend on the scale of
- * the loss, by which gradients are divided before ready. A saved state then holds this rank's
+ * itself. It applies AdamW's weight decay itself, too. Coupled weight decay (SGD, Adam) it adds to
+ * its gradient before ready, 1/P of it on each of P ranks. Adam's steps do not depend on the scale
+ * of the loss, by which gradients are divided before ready. A saved state then holds this rank's
  * moments of the optimiser.
  *
  * Results. Functions return DPTRAIN_COMM_OK or one of the codes below, which are dptrain's exit

@@ -56,6 +56,21 @@ void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
   joined.tensors.insert(joined.tensors.end(), last.tensors.begin(), last.tensors.end());
 }
 
+// Exchanges the one-dimensional region in every kSpacing-th step if it has fewer than `most`
+// values. ResNet-20 (1,578) learns as well then. ResNet-18 (9,610) with 0.03 bits did not: a loss
+// of 2.09 in the fourth epoch at its highest learning rate, instead of 1.47.
+void space_vectors(std::vector<Bucket>& buckets, std::size_t most) {
+  const auto is_vectors = [](const Bucket& bucket) { return bucket.tensors.front().is_1d; };
+  std::size_t values = 0;
+  for (const Bucket& bucket : buckets) values += is_vectors(bucket) ? bucket.elements : 0;
+  if (values >= most) return;
+  for (Bucket& bucket : buckets) {
+    if (!is_vectors(bucket) || bucket.codec.is_exact()) continue;
+    bucket.every = kSpacing;
+    bucket.why = kWhySpaced;
+  }
+}
+
 }  // namespace
 
 std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
@@ -63,8 +78,6 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
   const CodecSpec &codec = options.codec, exact = CodecSpec::exact();
   const bool is_brief = has_few_bits(codec);
   const CodecSpec small = parse_codec_spec(find_codec(codec.name)->small_codec);
-  const bool is_spaced =
-      is_brief && small.feedback && takes_momentum(codec) && !options.optimizer_normalizes;
   std::vector<Bucket> buckets;
   bool is_open = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -85,10 +98,6 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
                          .end_tensor = i});
       if (codec != exact && tensor.is_exact) buckets.back().why = "excluded by name";
       if (codec != exact && tensor.is_1d) buckets.back().why = "one-dimensional";
-      if (is_spaced && tensor.is_1d && !tensor.is_exact) {
-        buckets.back().every = kSpacing;
-        buckets.back().why = kWhySpaced;
-      }
       is_open = true;
     }
     Bucket& bucket = buckets.back();
@@ -97,7 +106,12 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
     bucket.tensors.push_back(tensor);
     if (!tensor.is_1d) is_open = bucket.elements * sizeof(float) < options.bucket_bytes;
   }
-  if (is_brief) join_a_small_end(buckets, options.bucket_bytes / sizeof(float) / 2);
+  if (is_brief) {
+    join_a_small_end(buckets, options.bucket_bytes / sizeof(float) / 2);
+    if (small.feedback && takes_momentum(codec) && !options.optimizer_normalizes) {
+      space_vectors(buckets, options.min_compress_bytes / sizeof(float));
+    }
+  }
   for (Bucket& bucket : buckets) {
     if (bucket.codec == codec && codec != exact &&
         bucket.elements * sizeof(float) < options.min_compress_bytes) {

@@ -11,10 +11,7 @@
 namespace dp {
 namespace {
 
-// With at most kFewBits planned bits per value, segments are kFewBitsFactor times as long. At 0.1
-// bits the usual segment would be a message of 800 bytes, of which headers would be a large part.
 constexpr double kFewBits = 0.1;
-constexpr std::size_t kFewBitsFactor = 4;
 
 using Tensors = std::span<const TensorSlot>;
 
@@ -94,8 +91,7 @@ bool takes_momentum(const CodecSpec& spec) {
 }
 
 std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec) {
-  std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
-  if (has_few_bits(codec.spec())) floats *= kFewBitsFactor;
+  const std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
   return (floats + codec.block() - 1) / codec.block() * codec.block();
 }
 

@@ -139,7 +139,7 @@ TEST(Buckets, OfFewBitsAreFewAndSendOneDimensionalTensorsNowAndThen) {
   };
   // The last 4,990 matrix values are less than half a bucket.
   const auto joined =
-      plan({{6000, false}, {5000, false}, {4990, false}, {5000, true}, {49, true}}, few);
+      plan({{6000, false}, {5000, false}, {4990, false}, {200, true}, {49, true}}, few);
   ASSERT_EQ(joined.size(), 2u);
   EXPECT_EQ(joined[0].elements, 15'990u);
   EXPECT_EQ(joined[0].first_tensor, 0u);
@@ -148,13 +148,14 @@ TEST(Buckets, OfFewBitsAreFewAndSendOneDimensionalTensorsNowAndThen) {
   EXPECT_EQ(joined[0].codec, few);
   EXPECT_EQ(joined[0].every, 1u);
   EXPECT_EQ(joined[1].offset, 15'990u);
-  EXPECT_EQ(joined[1].elements, 5049u);
+  EXPECT_EQ(joined[1].elements, 249u);
   EXPECT_EQ(joined[1].codec, parse_codec_spec("q8:block=256"));
   EXPECT_EQ(joined[1].every, 8u);
   EXPECT_EQ(joined[1].why, "one-dimensional, in every 8th step");
-  const auto apart = plan({{6000, false}, {5000, false}, {5000, false}, {50, true}}, few);
+  const auto apart = plan({{6000, false}, {5000, false}, {5000, false}, {250, true}}, few);
   ASSERT_EQ(apart.size(), 3u);
   EXPECT_EQ(apart[1].elements, 5000u);
+  EXPECT_EQ(apart[2].every, 1u);  // as many bytes as are worth a message in every step
   // Gradients, and more bits, are exchanged in every step.
   for (const char* spec : {"ecq:bits=0.1", "ecq:bits=0.11,velocity=masked", "ecq", "q8"}) {
     for (const Bucket& bucket : plan({{6000, false}, {50, true}}, parse_codec_spec(spec))) {

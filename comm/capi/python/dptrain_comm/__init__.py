@@ -2,12 +2,12 @@
 
 With DistributedDataParallel, started by mpirun:
 
-    state = dptrain_comm.init("auto")
+    state = dptrain_comm.init("auto", model=model, optimizer=optimizer)
     ddp.register_comm_hook(state, dptrain_comm.hook)
 
 Without it:
 
-    state = dptrain_comm.init("auto")
+    state = dptrain_comm.init("auto", model=model, optimizer=optimizer)
     dptrain_comm.broadcast_parameters(model)
     ...
     loss.backward()
