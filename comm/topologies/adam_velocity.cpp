@@ -22,8 +22,9 @@ float sign_of(std::uint32_t place) {
 constexpr std::size_t kLanes = AdamVelocity::kLanes;
 
 struct RowSums {
-  std::array<float, kLanes> sketch{};  // a value's lane is its column modulo kLanes, so that rows
-                                       // of few columns must be added up with a turn
+  // By column modulo kLanes. step() turns them by the row's place in the tensor, so that rows of
+  // few columns use all lanes.
+  std::array<float, kLanes> sketch{};
   float squares = 0.0f;
 };
 

@@ -57,8 +57,8 @@ void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
 }
 
 // Exchanges the one-dimensional region in every kSpacing-th step if it has fewer than `most`
-// values. ResNet-20 (1,578) learns as well then. ResNet-18 (9,610) with 0.03 bits did not: a loss
-// of 2.09 in the fourth epoch at its highest learning rate, instead of 1.47.
+// values. ResNet-20 (1,578) learns as well then. ResNet-18 (9,610) with 0.03 bits does not
+// (experiments/README.md, "Also tried at few bits").
 void space_vectors(std::vector<Bucket>& buckets, std::size_t most) {
   const auto is_vectors = [](const Bucket& bucket) { return bucket.tensors.front().is_1d; };
   std::size_t values = 0;

@@ -28,6 +28,11 @@ def _number(value) -> float:
     return float(value.item() if hasattr(value, "item") else value)
 
 
+def _words(value) -> str:
+    """The same for a list and a tuple: a checkpoint may have made either of betas."""
+    return str(tuple(value) if isinstance(value, list) else value)
+
+
 class Steps:
     """clip_norm: each rank clips its own gradient to this norm before its step, since there is no sum of gradients to clip (the sum
     where the codec exchanges gradients); None: no clipping."""
@@ -48,10 +53,10 @@ class Steps:
         self._hooks: list = []
 
     def _fixed_settings(self) -> dict:
-        """What the exchange is told once."""
+        """The settings that the exchange gets at its start, and that must not change afterwards."""
         groups = self._optimizer.param_groups
         for key in _FIXED[self._kind]:
-            values = {str(group.get(key)) for group in groups}
+            values = {_words(group.get(key)) for group in groups}
             if len(values) > 1:
                 raise Error(2, f"optimizer: its groups have the {key} {' and '.join(sorted(values))}; the exchange needs one for all")
         first = groups[0]
@@ -61,7 +66,7 @@ class Steps:
         return {key: first.get(key) for key in _FIXED[self._kind]}
 
     def options(self) -> dict:
-        """Those of the exchange."""
+        """The options of the exchange for this optimizer."""
         if self._kind == "sgd":
             return {"optimizer": "sgd", "momentum": _number(self._settings["momentum"]),
                     "has_nesterov": bool(self._settings["nesterov"])}
@@ -116,7 +121,7 @@ class Steps:
         return self._kind == "adam" and bool(group.get("decoupled_weight_decay", isinstance(self._optimizer, torch.optim.AdamW)))
 
     def clip_factor(self, pairs: list, scale: float) -> float:
-        """Of this rank's whole gradient. scale: of the loss."""
+        """The factor that clips this rank's whole gradient. scale: the loss scale that is in it."""
         import torch
         norms = [torch.linalg.vector_norm(gradient.detach().float()) for _, gradient in pairs if gradient is not None]
         if self.clip_norm is None or not norms:
@@ -178,7 +183,7 @@ class Steps:
     def _check_settings(self) -> None:
         now = self._fixed_settings()
         for key, value in self._settings.items():
-            if str(now[key]) != str(value):
+            if _words(now[key]) != _words(value):
                 raise Error(2, f"optimizer: {key} has become {now[key]}, and the exchange goes on with {value}: keep it constant "
                             f"(cycle_momentum=False of OneCycleLR and CyclicLR), or {_WITHOUT}")
 
