@@ -201,9 +201,8 @@ void RateController::update(const RateTally& tally, double bits, double next_bit
                                          -most_debt, most_debt);
     double change = 0.0, most_change = kMostChange;
     if (is_even) {
-      const double gain = std::clamp(bits / kFullGainBits, kMostEvenChange, 1.0);
-      change = std::clamp(gain * (over - 1.0), -kMostEvenChange, kMostEvenChange / gain);
-      most_change = 1.0;
+      change = over - 1.0;
+      most_change = kMostEvenChange;
       log_factors_[s] =
           -std::llround(std::log2(std::clamp(over, 1.0 / kMostFactor, kMostFactor)) / kUnit);
     } else {
@@ -211,7 +210,6 @@ void RateController::update(const RateTally& tally, double bits, double next_bit
     }
     change -= std::log(next_bits / bits) / 2;
     change = std::clamp(change, -most_change, most_change);
-    if (is_even && run_debt_.is_known()) change += kPush * (1.0 - run_debt_.share(s));
     log_steps_[s] += std::llround(change * kLog2E / kUnit);
   }
 }

@@ -14,9 +14,11 @@ namespace {
 // keep a link of 10 Mbit/s busy for 12 ms after backward.
 constexpr std::size_t kLastPart = 8;
 
-// At few bits: steps from one exchange of the one-dimensional region to the next. Exchanged in
-// every step, it is a third of the bytes that ResNet-20 sends at 0.1 bits.
+// At few bits: steps from one exchange of the one-dimensional region to the next, and its codec. In
+// every step and in q8, it is a third of the bytes that ResNet-20 sends at 0.1 bits, and a fifth of
+// what ResNet-18 sends at 0.025 bits.
 constexpr std::uint32_t kSpacing = 8;
+constexpr std::string_view kSmallAtFewBits = "q4:block=256";
 constexpr std::string_view kWhySpaced = "one-dimensional, in every 8th step";
 
 // Moves all but the last tensors of the last bucket into one of their own, which goes before the
@@ -56,16 +58,10 @@ void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
   joined.tensors.insert(joined.tensors.end(), last.tensors.begin(), last.tensors.end());
 }
 
-// Exchanges the one-dimensional region in every kSpacing-th step if it has fewer than `most`
-// values. ResNet-20 (1,578) learns as well then. ResNet-18 (9,610) with 0.03 bits does not
-// (experiments/README.md, "Also tried at few bits").
-void space_vectors(std::vector<Bucket>& buckets, std::size_t most) {
-  const auto is_vectors = [](const Bucket& bucket) { return bucket.tensors.front().is_1d; };
-  std::size_t values = 0;
-  for (const Bucket& bucket : buckets) values += is_vectors(bucket) ? bucket.elements : 0;
-  if (values >= most) return;
+// Exchanges the one-dimensional region in every kSpacing-th step.
+void space_vectors(std::vector<Bucket>& buckets) {
   for (Bucket& bucket : buckets) {
-    if (!is_vectors(bucket) || bucket.codec.is_exact()) continue;
+    if (!bucket.tensors.front().is_1d || bucket.codec.is_exact()) continue;
     bucket.every = kSpacing;
     bucket.why = kWhySpaced;
   }
@@ -77,7 +73,8 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
                                  const BucketOptions& options) {
   const CodecSpec &codec = options.codec, exact = CodecSpec::exact();
   const bool is_brief = has_few_bits(codec);
-  const CodecSpec small = parse_codec_spec(find_codec(codec.name)->small_codec);
+  const CodecSpec small =
+      parse_codec_spec(is_brief ? kSmallAtFewBits : find_codec(codec.name)->small_codec);
   std::vector<Bucket> buckets;
   bool is_open = false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -109,7 +106,7 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
   if (is_brief) {
     join_a_small_end(buckets, options.bucket_bytes / sizeof(float) / 2);
     if (small.feedback && takes_momentum(codec) && !options.optimizer_normalizes) {
-      space_vectors(buckets, options.min_compress_bytes / sizeof(float));
+      space_vectors(buckets);
     }
   }
   for (Bucket& bucket : buckets) {

@@ -11,7 +11,10 @@
 namespace dp {
 namespace {
 
+// With at most kFewBits planned bits per value, segments are kFewBitsFactor times as long. At 0.03
+// bits the usual segment would be a message of 250 bytes, half as large as what carries it.
 constexpr double kFewBits = 0.1;
+constexpr std::size_t kFewBitsFactor = 16;
 
 using Tensors = std::span<const TensorSlot>;
 
@@ -91,7 +94,8 @@ bool takes_momentum(const CodecSpec& spec) {
 }
 
 std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec) {
-  const std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
+  std::size_t floats = std::max<std::size_t>(segment_bytes / sizeof(float), 1);
+  if (has_few_bits(codec.spec())) floats *= kFewBitsFactor;
   return (floats + codec.block() - 1) / codec.block() * codec.block();
 }
 

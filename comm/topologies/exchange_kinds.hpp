@@ -52,7 +52,7 @@ struct ExchangeKind {
 [[nodiscard]] bool takes_momentum(const CodecSpec& spec);
 
 // The floats that a segment should have (ExchangeShape::segment): segment_bytes rounded up to whole
-// blocks of the codec.
+// blocks of the codec, and more where few bits are planned.
 [[nodiscard]] std::size_t segment_floats(std::size_t segment_bytes, const Codec& codec);
 
 // Whether the codec plans at most 0.1 bits a value (bits=). Headers then take a large part of the

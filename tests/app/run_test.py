@@ -95,14 +95,14 @@ def auto_is_repeated() -> None:
     dense = np.isin(planned, (4.015625, 8.015625, 16, 32))
     follows = np.where(dense[1:], wished[:-1] >= planned[1:], np.abs(planned[1:] / np.clip(wished[:-1], 0.1, most) - 1) < 1e-9)
     assert follows[1:].all() and planned[0] == planned[1] == 0.35, (planned, wished)
-    # Dense forms have exactly these bits; else the common step changes by a factor of e at most (segments have their own).
+    # Dense forms have exactly these bits; else the common step comes nearer by 42 % at most (segments have their own).
     sent = (first["steps"]["partial_bits"] + first["steps"]["total_bits"]) / 2
     assert np.abs(sent - planned)[dense].max(initial=0.0) < 0.05, (planned, sent)
     assert ((0.02 < sent) & (sent < 1.5))[~dense].all(), (planned, sent)
     are_coded = ~dense[1:] & ~dense[:-1]
     for site in ("partial_step", "total_step"):
         change = np.abs(np.diff(np.log(first["steps"][site])))[are_coded]
-        assert (change < 1.0005).all(), (site, change)
+        assert (change < 0.3505).all(), (site, change)
     assert all(growth >= 0 for growth in first["steps"]["residual_growth"])
     assert all(factor == 1 for factor in first["steps"]["guard_factor"])
     assert all(rate > 0 for rate in first["steps"]["link_bytes_per_s"][5:])

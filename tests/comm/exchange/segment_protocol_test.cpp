@@ -159,8 +159,10 @@ TEST(SegmentProtocol, AnyOrderOfMessagesGivesTheSameBits) {
         plain.run(kSteps);
         for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
           SCOPED_TRACE(fmt::format("{} ranks, {}, {}, seed {}", ranks, c.text(), spec, seed));
-          // The last one on slow links: a message of 160 bytes takes 12.8 ms, 64 looks.
-          const double throttle = seed + 1 == kSeeds ? 1e5 : 0.0;
+          // The last one on slow links: a message of 160 bytes takes 12.8 ms, 64 looks. Segments of
+          // few bits are 16 times as long.
+          const double slow = has_few_bits(parse_codec_spec(spec)) ? 16e5 : 1e5;
+          const double throttle = seed + 1 == kSeeds ? slow : 0.0;
           Group group(c, ranks, spec, seed, throttle);
           if (seed > 0) group.run(kSteps);
           Group& ran = seed > 0 ? group : plain;
@@ -382,11 +384,10 @@ TEST(SegmentProtocol, OthersWaitForARankThatHasNotBegun) {
   }
 }
 
-// At few bits, direct sends the partial sums and totals of other exchanges, and nothing else.
+// At few bits, direct sends one partial sum to each owner, one total from each, and nothing else.
 TEST(SegmentProtocol, BriefExchangesSendNoStartNotices) {
   constexpr int kRanks = 4;
   for (const Case& c : all_cases(kRanks)) {
-    int usual = 0;
     for (const char* spec : kUsualAndBrief) {
       int notices = 0, others = 0;
       Group group(c, kRanks, spec, 0);
@@ -397,11 +398,7 @@ TEST(SegmentProtocol, BriefExchangesSendNoStartNotices) {
       group.run(1);
       const bool is_brief = c.topology == "direct" && std::string_view(spec).starts_with("ecq");
       EXPECT_EQ(notices > 0, !is_brief) << c.text() << ", " << spec;
-      if (is_brief) {
-        EXPECT_EQ(others, usual);
-        EXPECT_GE(others, 2 * kRanks * (kRanks - 1));
-      }
-      usual = others;
+      if (is_brief) EXPECT_EQ(others, 2 * kRanks * (kRanks - 1));
     }
   }
 }

@@ -149,13 +149,13 @@ TEST(Buckets, OfFewBitsAreFewAndSendOneDimensionalTensorsNowAndThen) {
   EXPECT_EQ(joined[0].every, 1u);
   EXPECT_EQ(joined[1].offset, 15'990u);
   EXPECT_EQ(joined[1].elements, 249u);
-  EXPECT_EQ(joined[1].codec, parse_codec_spec("q8:block=256"));
+  EXPECT_EQ(joined[1].codec, parse_codec_spec("q4:block=256"));
   EXPECT_EQ(joined[1].every, 8u);
   EXPECT_EQ(joined[1].why, "one-dimensional, in every 8th step");
   const auto apart = plan({{6000, false}, {5000, false}, {5000, false}, {250, true}}, few);
   ASSERT_EQ(apart.size(), 3u);
   EXPECT_EQ(apart[1].elements, 5000u);
-  EXPECT_EQ(apart[2].every, 1u);  // as many bytes as are worth a message in every step
+  EXPECT_EQ(apart[2].every, 8u);
   // Gradients, and more bits, are exchanged in every step.
   for (const char* spec : {"ecq:bits=0.1", "ecq:bits=0.11,velocity=masked", "ecq", "q8"}) {
     for (const Bucket& bucket : plan({{6000, false}, {50, true}}, parse_codec_spec(spec))) {
