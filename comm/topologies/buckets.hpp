@@ -11,8 +11,8 @@
 //
 // At few planned bits (has_few_bits), one more message costs as many bytes as hundreds of values.
 // A last bucket of matrices below half of bucket_bytes then joins the bucket before it, and the
-// one-dimensional region is one bucket, in q4. If the ranks send SGD's velocities (velocity=), it is
-// exchanged in every eighth step.
+// one-dimensional region is one bucket, in q4. If the ranks send SGD's velocities (velocity=), it
+// is exchanged in every eighth step.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,19 @@
 #include "comm/topologies/velocity.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/segment_memory.hpp"
 
 namespace dp {
+namespace {
+
+constexpr std::size_t kMaskPiece = 32;
+
+}  // namespace
 
 void LocalVelocity::prepare(std::size_t begin, std::span<float> gradient) {
   const std::size_t n = gradient.size();
@@ -53,8 +60,17 @@ void LocalMomentum::mask_delivered(std::size_t begin, std::span<const float> del
   DP_ASSERT(begin + n <= velocity_.size(), "[{}, {}) of {}", begin, begin + n, velocity_.size());
   const float* d = delivered.data();
   float* u = velocity_.data() + begin;
+  // At few bits most pieces have nothing, and their velocities are neither read nor written.
+  std::size_t i = 0;
+  for (; i + kMaskPiece <= n; i += kMaskPiece) {
+    std::uint32_t any = 0;
+#pragma omp simd reduction(| : any)
+    for (std::size_t k = i; k < i + kMaskPiece; ++k) any |= std::bit_cast<std::uint32_t>(d[k]) << 1;
+    if (any == 0) continue;
 #pragma omp simd
-  for (std::size_t i = 0; i < n; ++i) u[i] = d[i] != 0.0f ? 0.0f : u[i];
+    for (std::size_t k = i; k < i + kMaskPiece; ++k) u[k] = d[k] != 0.0f ? 0.0f : u[k];
+  }
+  for (; i < n; ++i) u[i] = d[i] != 0.0f ? 0.0f : u[i];
 }
 
 void LocalVelocity::scale(float factor) {

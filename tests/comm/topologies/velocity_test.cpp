@@ -72,6 +72,23 @@ TEST(LocalVelocity, MaskingForgetsWhatWasSent) {
   }
 }
 
+// Wherever the only value of either sign lies, in pieces and behind the last; -0 is no value.
+TEST(LocalVelocity, MaskingFindsSingleValues) {
+  constexpr std::size_t kMost = 100;
+  for (const std::size_t n : {1u, 31u, 32u, 33u, 100u}) {
+    for (std::size_t place = 0; place < n; ++place) {
+      LocalVelocity local(kMost + 1, {});
+      std::vector<float> gradient(kMost + 1, 1.0f), delivered(n, place % 2 == 0 ? 0.0f : -0.0f);
+      local.prepare(0, gradient);
+      delivered[place] = place % 3 == 0 ? 1e-45f : -2.0f;
+      local.mask_delivered(1, delivered);
+      for (std::size_t i = 0; i <= kMost; ++i) {
+        EXPECT_EQ(local.velocity()[i], i == place + 1 ? 0.0f : 1.0f) << n << ", " << place;
+      }
+    }
+  }
+}
+
 // Algorithm 4 for one worker, written out: the k largest of v are sent and forgotten.
 TEST(LocalVelocity, IsAlgorithm4) {
   const std::size_t n = 200, k = 10;
