@@ -84,7 +84,7 @@ TEST(MeanOfARun, IsWhatWasAskedFor) {
     for (const std::uint64_t steps : {80u, 250u}) check(topology, 0.1, steps, 0.035);
     // At so few bits single steps have several per cents of a short run's, and full steps count for
     // less than empty ones, so that these gradients, which change at random, take more than asked
-    // for. (Those of trainings take what is asked for: experiments/README.md.)
+    // for. ResNet-20's gradients do not: comm/README.md, "Codecs".
     for (const double bits : {0.03, 0.05}) {
       for (const std::uint64_t steps : {80u, 250u}) check(topology, bits, steps, 0.2);
     }
