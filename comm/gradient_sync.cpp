@@ -165,6 +165,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
   if (tensors.empty()) return;
   mark_exact_tensors(tensors);
   if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
+  options_.compress = options_.compress.for_network(gradient.size(), options_.ranks);
   const CompressChoice& compress = options_.compress;
   buckets_ = plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes,
                                     .codec = compress.codec,

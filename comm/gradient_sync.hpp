@@ -42,6 +42,7 @@ namespace dp {
 
 struct GradientSyncOptions {
   CompressChoice compress = {};
+  std::size_t ranks = 1;  // for compress that depends on their number
   // The measured link of this rank, for auto; zeros: not known.
   double link_bytes_per_s = 0.0, link_latency_s = 0.0;
   // For auto: the bits of each step, which are then taken instead of what is measured, so that a
@@ -114,6 +115,8 @@ class GradientSync {
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
+  // What compresses them: as given, with what this network and these ranks decide.
+  [[nodiscard]] const CompressChoice& compress() const { return options_.compress; }
   // The buckets as planned. During a warm-up reducer().buckets() has the codecs in use.
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] std::size_t bucket_bytes() const { return options_.bucket_bytes; }

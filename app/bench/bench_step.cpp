@@ -145,13 +145,13 @@ class StepBench {
   Result run(const CompressChoice& compress, const std::string& topology) {
     GradientSyncOptions options;
     options.compress = compress;
+    options.ranks = static_cast<std::size_t>(comm_.size());
     options.link_bytes_per_s = link_.bytes_per_s;
     options.link_latency_s = link_.latency_s;
     options.reducer.topology = topology;
     options.reducer.throttle_bits_per_s = options_.throttle.bit_per_s;
     options.choose_bucket_bytes = [&](std::span<const TensorSlot> tensors) {
-      return choose_bucket_bytes(link(), static_cast<std::size_t>(comm_.size()), compress.codec,
-                                 tensors);
+      return choose_bucket_bytes(link(), options.ranks, compress.codec, tensors);
     };
     if (link_.bytes_per_s > 0) {
       options.reducer.window = choose_window(link(), compress.codec, options.reducer.segment_bytes);
@@ -233,7 +233,7 @@ class StepBench {
                    compress.limits && compress.limits->allows_dense, calibration);
     StepChoice choice;
     choice.buckets = sync.buckets();
-    choice.limits = compress.limits;
+    choice.limits = sync.compress().limits;
     choice.topology = topology;
     choice.hosts.resize(ranks);
     std::iota(choice.hosts.begin(), choice.hosts.end(), 0);

@@ -56,6 +56,7 @@ OptionRow compress_row(const OptionContext& context, Options& options) {
       text_row("compress", options.compress.text, "SPEC", "a codec, NAME[:key=value,...]",
                "codec that compresses the gradients, NAME[:key=value,...]; "
                "see the lists of codecs and keys of --help exchange; "
+               "fewest is ecq with the fewest bits that are expected to keep the loss; "
                "auto[:min=BITS,max=BITS,velocity=on|off] is ecq with as many bits a "
                "value as the link carries while backward computes, from 0.1 to 0.4 (to "
                "1 without velocities), or a form without coding where that hides; on a "

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "app/process/process.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "comm/network/link_probe.hpp"
+#include "comm/rate/compress_choice.hpp"
 #include "comm/topologies/buckets.hpp"
 #include "io/images/dataset.hpp"
 #include "kernels/device.hpp"
@@ -38,6 +40,7 @@ struct RunDescription {
   const Dataset* data;
   std::uint64_t data_hash;
   std::vector<Bucket> buckets;
+  std::optional<RateLimits> rate_limits = std::nullopt;  // of --compress auto
   std::size_t global_batch, steps_per_epoch;
   const ResumePoint* resume = nullptr;  // where the run goes on, until the recorder exists
   RunSink* progress = nullptr;          // the console, or lines of JSON; rank 0 alone reports

@@ -64,7 +64,7 @@ std::string guard_at_work(const RateReport& rate, const std::vector<Bucket>& buc
 }
 
 RunWarnings::RunWarnings(const RunDescription& run, RunSink& console)
-    : run_(run), console_(console), limits_(run.options->compress.limits) {}
+    : run_(run), console_(console), limits_(run.rate_limits) {}
 
 void RunWarnings::note_skipped_step(std::uint64_t global_step, const std::string& where,
                                     bool is_of_all) {

@@ -385,7 +385,7 @@ Calibration rehearse_run(const RunPlan& plan, int rank, const CpuShare& share, R
   if (!can_predict(plan)) return calibration;
   std::vector<CodecSpec> codecs = {CodecSpec::exact()};
   for (const Bucket& bucket : replica.sync().buckets()) codecs.push_back(bucket.codec);
-  const std::optional<RateLimits>& limits = plan.options.compress.limits;
+  const std::optional<RateLimits>& limits = replica.sync().compress().limits;
   measure_codecs(replica, rank, codecs, limits && limits->allows_dense, calibration);
   return calibration;
 }
@@ -396,7 +396,7 @@ std::optional<Prediction> predict_run(const RunPlan& plan, int rank,
                                       const Loader& images) {
   StepChoice choice;
   choice.buckets = replica.sync().buckets();
-  choice.limits = plan.options.compress.limits;
+  choice.limits = replica.sync().compress().limits;
   const Reducer& reducer = replica.sync().reducer();
   choice.topology = plan.options.topology;
   choice.image_factors = std::move(image_factors);

@@ -57,11 +57,11 @@ void set_optimizer(const dptrain_comm_options& given, GradientSyncOptions& optio
       options.has_nesterov = given.has_nesterov != 0;
       break;
     case DPTRAIN_COMM_ADAM:
-      options.compress = options.compress.with_velocities(true).for_adams_gradients();
+      options.compress = options.compress.with_velocities(true).for_adam();
       options.adam = {.beta1 = given.beta1, .beta2 = given.beta2, .epsilon = given.epsilon};
       break;
     default:
-      options.compress = options.compress.for_adams_gradients();
+      options.compress = options.compress.for_adam();
   }
 }
 
@@ -146,6 +146,7 @@ void check(const dptrain_comm_options& given) {
 GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator& comm) {
   GradientSyncOptions options;
   options.compress = parse_compress(given.compress);
+  options.ranks = static_cast<std::size_t>(comm.size());
   set_optimizer(given, options);
   const CodecSpec& codec = options.compress.codec;
   LinkProbe link{.bytes_per_s = given.link_bit_per_s / 8.0, .uncertainty = 0.0};
@@ -164,8 +165,8 @@ GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator
   if (given.bucket_bytes > 0) {
     options.bucket_bytes = given.bucket_bytes;
   } else if (link.bytes_per_s > 0.0) {
-    options.choose_bucket_bytes = [link, codec, ranks = static_cast<std::size_t>(comm.size())](
-                                      std::span<const TensorSlot> tensors) {
+    options.choose_bucket_bytes = [link, codec,
+                                   ranks = options.ranks](std::span<const TensorSlot> tensors) {
       return choose_bucket_bytes(link, ranks, codec, tensors);
     };
   }

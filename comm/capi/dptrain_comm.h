@@ -89,8 +89,8 @@ typedef struct {
 /* dptrain_comm_defaults() sets all fields. */
 typedef struct {
   uint64_t struct_bytes; /* sizeof(dptrain_comm_options) of the caller */
-  const char*
-      compress; /* as dptrain --compress: none, q8, ecq:bits=0.35, auto, ...; default: auto */
+  const char* compress;  /* as dptrain --compress: none, q8, ecq:bits=0.35, auto, fewest, ...;
+                            default: auto */
   const char* topology;  /* ring, direct, grid, tree, ps, hierarchical; default NULL: the codec's
                             own,  mostly ring */
   const char* exact;     /* names of slots that are sent in fp32, separated by commas, with * and ?;

@@ -1,4 +1,5 @@
-// The value of --compress: a codec, or "auto", which is ecq with a rate that follows the link.
+// The value of --compress: a codec; "auto", which is ecq with a rate that follows the link; or
+// "fewest", which is ecq with the fewest bits that are expected to keep the loss.
 #pragma once
 
 #include <algorithm>
@@ -31,22 +32,34 @@ struct RateLimits {
   }
 };
 
+// What fewest and the least of auto send.
+enum class SentKind { gradients, velocities, adams_gradients, adams_steps };
+
+// Bits a value, in the mean of a run, that are expected to keep fp32's loss, fitted to trainings of
+// ResNet-20 and ResNet-18 (experiments/README.md, "The fewest bits"): fewer in large networks,
+// more from 8 ranks on.
+[[nodiscard]] double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks);
+
 struct CompressChoice {
   std::string text = "none";  // as it was given
   CodecSpec codec = {};
   std::optional<RateLimits> limits = std::nullopt;  // of auto
   bool has_velocity_key = false;                    // auto with velocity=
   bool has_min_key = false;                         // auto with min=
+  bool is_fewest = false;
+  SentKind kind = SentKind::gradients;  // of auto and fewest
 
   [[nodiscard]] bool is_auto() const { return limits.has_value(); }
-  // The same where velocities can be sent, which auto then does unless velocity= is given.
+  // The same where velocities can be sent, which auto and fewest then do unless velocity= is given.
   [[nodiscard]] CompressChoice with_velocities(bool can_send) const;
   // The same where Adam gets the sums of gradients, of which auto then sends more unless min= is
   // given.
-  [[nodiscard]] CompressChoice for_adams_gradients() const;
+  [[nodiscard]] CompressChoice for_adam() const;
+  // The same for a network: fewest has its bits, and auto its least unless min= is given.
+  [[nodiscard]] CompressChoice for_network(std::size_t values, std::size_t ranks) const;
 };
 
-// Reads a codec spec or "auto[:min=BITS,max=BITS,velocity=on|off]". Throws Error(usage).
+// Reads a codec spec, "fewest" or "auto[:min=BITS,max=BITS,velocity=on|off]". Throws Error(usage).
 [[nodiscard]] CompressChoice parse_compress(std::string_view text);
 
 }  // namespace dp

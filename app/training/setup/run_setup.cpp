@@ -154,8 +154,9 @@ GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_
   GradientSyncOptions sync;
   sync.compress = options.compress.with_velocities(plan.sends_velocities);
   if (net::can_leave_step(optimizer_options(options).kind) && !options.sync_every.has_rounds()) {
-    sync.compress = sync.compress.for_adams_gradients();
+    sync.compress = sync.compress.for_adam();
   }
+  sync.ranks = plan.ranks;
   sync.compress_warmup = to_size(options.compress_warmup);
   sync.exact_tensors = names_in(options.compress_exclude);
   sync.is_one_host = is_one_host;
@@ -288,6 +289,7 @@ std::unique_ptr<Recorder> make_recorder(Run& run, RunSink& progress) {
       .data = &run.data,
       .data_hash = run.facts.data_hash,
       .buckets = run.replica->sync().buckets(),
+      .rate_limits = run.replica->sync().compress().limits,
       .global_batch = run.plan.global_batch,
       .steps_per_epoch = run.train_loader->steps(),
       .resume = run.checkpoint.resume ? &*run.checkpoint.resume : nullptr,

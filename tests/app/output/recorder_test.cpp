@@ -86,6 +86,7 @@ class RecorderTest : public testing::Test {
       run.bucket_bytes = 4096;
       run.data = &data_;
       run.buckets = small_buckets();
+      run.rate_limits = options_.compress.limits;
       run.global_batch = static_cast<std::size_t>(4 * ranks());
       run.steps_per_epoch = kStepsPerEpoch;
       progress_ = make_progress(options_);

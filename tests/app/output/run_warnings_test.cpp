@@ -78,6 +78,7 @@ class RunWarningsTest : public testing::Test {
     run_.options = &options_;
     run_.data = &data_;
     run_.buckets = two_buckets();
+    run_.rate_limits = RateLimits();
   }
   Options options_;
   const Dataset data_ = {

@@ -267,7 +267,7 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
   EXPECT_EQ(plain.with_velocities(true).text, "auto");
   // Velocities gain nothing from more than 0.4 bits. What is asked for is taken.
   EXPECT_EQ(plain.limits->most_bits, 1.0);
-  const auto for_adam = [](const char* text) { return parse_compress(text).for_adams_gradients(); };
+  const auto for_adam = [](const char* text) { return parse_compress(text).for_adam(); };
   EXPECT_EQ(for_adam("auto").limits->least_bits, 2.0);
   EXPECT_EQ(for_adam("auto").limits->most_bits, 2.0);
   EXPECT_EQ(for_adam("auto").codec, parse_codec_spec("ecq:bits=2,velocity=off"));
@@ -300,6 +300,49 @@ TEST(ParseCompress, KnowsAutoAndItsLimits) {
       EXPECT_THROW(static_cast<void>(parse_compress(bad)), Error) << bad;
     }
   }
+}
+
+TEST(ParseCompress, FewestHasTheBitsOfTheNetworkTheRanksAndTheOptimiser) {
+  constexpr std::size_t kResNet20 = 272'474, kResNet18 = 11'173'962;
+  const CompressChoice fewest = parse_compress("fewest");
+  EXPECT_FALSE(fewest.is_auto());
+  EXPECT_EQ(fewest.text, "fewest");
+  const auto codec = [&](const CompressChoice& choice, std::size_t values, std::size_t ranks) {
+    EXPECT_EQ(choice.for_network(values, ranks).text, choice.text);
+    return choice.for_network(values, ranks).codec;
+  };
+  const CompressChoice velocities = fewest.with_velocities(true);
+  EXPECT_EQ(codec(velocities, kResNet20, 4), parse_codec_spec("ecq:bits=0.1,velocity=masked"));
+  EXPECT_EQ(codec(velocities, kResNet20, 16), parse_codec_spec("ecq:bits=0.2,velocity=masked"));
+  EXPECT_EQ(codec(velocities, kResNet18, 8), parse_codec_spec("ecq:bits=0.0235,velocity=masked"));
+  EXPECT_EQ(codec(velocities, 1'970'000, 4), parse_codec_spec("ecq:bits=0.0462,velocity=masked"));
+  // No fewer than was tried, and no more for small networks.
+  EXPECT_EQ(codec(velocities, 100 * kResNet18, 4), codec(velocities, kResNet18, 4));
+  EXPECT_EQ(codec(velocities, 1000, 2), codec(velocities, kResNet20, 4));
+  EXPECT_EQ(codec(fewest.with_velocities(false), kResNet18, 4), parse_codec_spec("ecq:bits=0.35"));
+  EXPECT_EQ(codec(fewest, kResNet20, 16), parse_codec_spec("ecq:bits=0.7"));
+  EXPECT_EQ(codec(velocities.for_adam(), kResNet20, 4),
+            parse_codec_spec("ecq:bits=0.35,velocity=masked"));
+  EXPECT_EQ(codec(fewest.for_adam(), kResNet20, 4), parse_codec_spec("ecq:bits=2"));
+  EXPECT_EQ(codec(parse_compress("q8").with_velocities(true).for_adam(), kResNet20, 64),
+            parse_codec_spec("q8"));
+  for (const char* bad : {"fewest:", "fewest:bits=1", "fewer"}) {
+    EXPECT_THROW(static_cast<void>(parse_compress(bad)), Error) << bad;
+  }
+}
+
+TEST(ParseCompress, AutosLeastGrowsFromEightRanksOn) {
+  const auto limits = [](const char* text, std::size_t ranks) {
+    return *parse_compress(text).with_velocities(true).for_network(270'000, ranks).limits;
+  };
+  EXPECT_EQ(limits("auto", 8).least_bits, 0.1);
+  EXPECT_EQ(limits("auto", 16).least_bits, 0.2);
+  EXPECT_EQ(limits("auto", 16).most_bits, 0.4);
+  EXPECT_EQ(limits("auto", 64).least_bits, 0.8);
+  EXPECT_EQ(limits("auto", 64).most_bits, 0.8);
+  EXPECT_EQ(limits("auto:min=0.1", 64).least_bits, 0.1);
+  EXPECT_EQ(limits("auto:max=0.5", 64).least_bits, 0.5);
+  EXPECT_EQ(limits("auto:max=0.5", 64).most_bits, 0.5);
 }
 
 TEST(DenseChoice, TakesAFormThatTheLinkHasCarriedForSomeSteps) {
