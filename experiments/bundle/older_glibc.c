@@ -1,9 +1,12 @@
-/* Functions that came with glibc 2.35 and 2.36, for machines with glibc 2.34 or 2.35 (RHEL 9, Ubuntu 22.04).
+/* Functions that came with later versions of glibc.
+
+   For the bundle: those of 2.35 and 2.36, for machines with glibc 2.34 or 2.35 (RHEL 9, Ubuntu 22.04).
 
    Debian 12's libgcc, libstdc++ and libevent call these, and nothing else that is newer than 2.34. make_bundle.sh
    adds this library to the bundle and removes the version from those references, so that the loader accepts either
    glibc's function or this one. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <link.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,6 +34,53 @@ uint32_t arc4random(void) {
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #error "dl_find_object has another member on this processor (DLFO_STRUCT_HAS_EH_DBASE)"
+#endif
+
+#ifdef DP_GLIBC_2_28 /* for wheels, which are linked with the functions of this file (DP_PORTABLE) */
+#include <pthread.h>
+#include <time.h>
+
+/* glibc 2.32: whether the process has one thread, so that libstdc++ may count references without atomic operations. */
+char __libc_single_threaded = 0;
+
+/* glibc 2.30: waits until a time of that clock. May return too early, as every wait for a condition. */
+int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                           const struct timespec* until) {
+  struct timespec now, there;
+  if (clock_gettime(clock, &now) != 0 || clock_gettime(CLOCK_REALTIME, &there) != 0) {
+    return EINVAL;
+  }
+  const long second = 1000000000;
+  there.tv_sec += until->tv_sec - now.tv_sec;
+  there.tv_nsec += until->tv_nsec - now.tv_nsec;
+  if (there.tv_nsec < 0) {
+    there.tv_nsec += second;
+    --there.tv_sec;
+  } else if (there.tv_nsec >= second) {
+    there.tv_nsec -= second;
+    ++there.tv_sec;
+  }
+  if (there.tv_sec < 0) {
+    there = (struct timespec){0, 0};
+  }
+  return pthread_cond_timedwait(condition, mutex, &there);
+}
+
+/* glibc 2.29 has versions of these that do not set errno by the rules of SVID. The older ones give the same values. */
+#ifdef __x86_64__
+#define FIRST "GLIBC_2.2.5"
+#else
+#define FIRST "GLIBC_2.17"
+#endif
+#define OLDER_FUNCTION(name, parameters, ...)                       \
+  __asm__(".symver older_" #name "," #name "@" FIRST);              \
+  extern double older_##name parameters;                            \
+  double name parameters { return older_##name(__VA_ARGS__); }
+OLDER_FUNCTION(exp, (double x), x)
+OLDER_FUNCTION(exp2, (double x), x)
+OLDER_FUNCTION(log, (double x), x)
+OLDER_FUNCTION(log2, (double x), x)
+OLDER_FUNCTION(pow, (double x, double y), x, y)
 #endif
 
 /* As <dlfcn.h> of glibc 2.35 has it. */

@@ -16,6 +16,11 @@ set(MPI_CXX_SKIP_MPICXX ON)
 find_package(MPI COMPONENTS C QUIET)
 dp_need(MPI_C_FOUND "Open MPI" "libopenmpi-dev openmpi-bin")
 
+if(DP_PORTABLE)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a .so) # of the packages below; of oneDNN Debian has no .a
+  set(Boost_USE_STATIC_LIBS ON)
+endif()
+
 find_package(Boost 1.74 COMPONENTS program_options QUIET)
 dp_need(Boost_PROGRAM_OPTIONS_FOUND "Boost.Program_options" "libboost-program-options-dev")
 
@@ -25,11 +30,25 @@ dp_need(Eigen3_FOUND "Eigen 3" "libeigen3-dev")
 find_package(fmt QUIET)
 dp_need(fmt_FOUND "{fmt}" "libfmt-dev")
 
+if(DP_PORTABLE)
+  set_property(TARGET fmt::fmt APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY=1)
+endif()
+
 find_package(HDF5 COMPONENTS C QUIET)
 dp_need(HDF5_FOUND "HDF5" "libhdf5-dev")
 add_library(dp_hdf5 INTERFACE)
 target_include_directories(dp_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
-target_link_libraries(dp_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+if(DP_PORTABLE)
+  # Without libcurl and libcrypto, which belong to a driver for remote files that nothing here refers to.
+  foreach(name hdf5_serial sz aec z)
+    find_library(DP_STATIC_${name} ${name} REQUIRED)
+    mark_as_advanced(DP_STATIC_${name})
+    target_link_libraries(dp_hdf5 INTERFACE ${DP_STATIC_${name}})
+  endforeach()
+  target_link_libraries(dp_hdf5 INTERFACE m ${CMAKE_DL_LIBS} Threads::Threads)
+else()
+  target_link_libraries(dp_hdf5 INTERFACE ${HDF5_C_LIBRARIES})
+endif()
 
 # libjpeg-turbo, which has pixels of four bytes, and libpng.
 find_package(JPEG QUIET)

@@ -43,6 +43,20 @@ if(DP_SANITIZE)
   target_link_options(dp_settings INTERFACE $<$<LINK_LANGUAGE:C,CXX>:-fsanitize=${DP_SANITIZE}>)
 endif()
 
+# For wheels: what is linked starts on systems whose libstdc++ and glibc are older than the compiler's.
+if(DP_PORTABLE)
+  enable_language(C)
+  add_library(dp_portable OBJECT ${PROJECT_SOURCE_DIR}/experiments/bundle/older_glibc.c)
+  set_target_properties(dp_portable PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+  target_compile_definitions(dp_portable PRIVATE DP_GLIBC_2_28)
+  add_link_options(-static-libstdc++ -static-libgcc -Wl,--as-needed -Wl,--exclude-libs,ALL)
+endif()
+function(dp_make_portable target)
+  if(DP_PORTABLE)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:dp_portable>)
+  endif()
+endfunction()
+
 # Precompiled headers: the standard library, fmt and GoogleTest are parsed once and not in every
 # file. Off where a compiler launcher is set, as ccache needs settings for such files, and in all but
 # Release builds, so that a missing #include is found there.
@@ -162,6 +176,7 @@ function(dp_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE dp_settings ${ARG_LINK})
+  dp_make_portable(${name})
   if(NOT ARG_SOURCES MATCHES "TARGET_OBJECTS")
     dp_use_precompiled(${name})
   endif()

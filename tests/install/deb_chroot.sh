@@ -57,55 +57,17 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ $build = yes ] || [ ${#debs[@]} -gt 0 ] || die "no packages given (see --help)"
-[ "$(id -u)" -eq 0 ] || die "needs root"
-command -v debootstrap >/dev/null || die "needs debootstrap (apt-get install debootstrap)"
 
-# All mounts and processes end with this one.
-if [ -z "${DEB_CHROOT_APART:-}" ]; then
-  folder=$(mktemp -d)
-  trap 'rm -rf --one-file-system "$folder"' EXIT
-  DEB_CHROOT_APART=$folder unshare --mount --pid --fork --kill-child "$0" "${words[@]}"
-  exit
-fi
-root=$DEB_CHROOT_APART/root
-
-if [ -z "$mirror" ]; then
-  mirror=$({ cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } |
-    sed -nE 's/^(deb|URIs:) +(\[[^]]*\] +)?(https?:[^ ]+).*/\3/p' | sed -n 1p)
-fi
-[ -n "$mirror" ] || die "no mirror known; give --mirror"
+# shellcheck source=tests/install/minimal_system.sh
+. "$here/minimal_system.sh"
+go_apart "${words[@]}"
+root=$APART/root
+choose_mirror
 case $suite in
   bookworm | trixie) components=main ;;
   *) components=main,universe ;; # Ubuntu
 esac
 
-make_system() { # in $root
-  local options=(--variant=minbase "--components=$components")
-  [ -z "$keyring" ] || options+=(--keyring="$keyring")
-  [ -z "$cache" ] || { mkdir -p "$cache"; options+=(--cache-dir="$cache"); }
-  # Ubuntu's newer releases, which Debian 12's debootstrap does not know, are made as older ones are.
-  local scripts=/usr/share/debootstrap/scripts recipe=()
-  [ -e "$scripts/$suite" ] || recipe=("$scripts/jammy")
-  debootstrap "${options[@]}" "$suite" "$root" "$mirror" "${recipe[@]}" >"$DEB_CHROOT_APART/debootstrap.log" ||
-    { tail -n 5 "$DEB_CHROOT_APART/debootstrap.log"; die "debootstrap failed"; }
-  mount -t proc proc "$root/proc"
-  mount -t sysfs -o ro sysfs "$root/sys"
-  mount --bind /dev "$root/dev"
-  mount -t tmpfs tmpfs "$root/dev/shm" # Open MPI's shared memory
-  if [ -n "$cache" ]; then mount --bind "$cache" "$root/var/cache/apt/archives"; fi
-  # The network as it is set up here: names, and proxies of apt.
-  cp /etc/resolv.conf /etc/hosts "$root/etc/"
-  { apt-config dump | grep -iE '^Acquire::(http|https|ftp)::' || true; } >"$root/etc/apt/apt.conf.d/90network"
-  printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # starts no services
-  chmod 755 "$root/usr/sbin/policy-rc.d"
-  echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/quick" # nothing here has to survive a loss of power
-  inside apt-get -qq update
-}
-inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
-as_user() { # one command line, in the user's home
-  chroot "$root" setpriv --reuid 1000 --regid 1000 --clear-groups env -i PATH=/usr/bin:/bin HOME=/home/tester \
-    LC_ALL=C.UTF-8 OMPI_MCA_rmaps_base_oversubscribe=1 bash -c "cd; $1"
-}
 list_files() { # without what apt, dpkg and caches write for themselves
   (cd "$root" && find . -xdev \( -path ./home -o -path ./tmp -o -path ./proc -o -path ./sys -o -path ./dev -o -path ./var/cache -o -path ./var/log \
     -o -path ./var/lib/apt -o -path ./var/lib/dpkg \) -prune -o -print | LC_ALL=C sort)
@@ -113,20 +75,20 @@ list_files() { # without what apt, dpkg and caches write for themselves
 
 if [ $build = yes ]; then
   echo "== packages made on $suite from $mirror"
-  root=$DEB_CHROOT_APART/builder
+  root=$APART/builder
   make_system
   mkdir "$root/tmp/source"
   git -C "$here/../.." archive HEAD | tar -x -C "$root/tmp/source"
   inside sh -c "apt-get -qq -y install --no-install-recommends dpkg-dev file python3 && bash /tmp/source/experiments/setup.sh" \
-    >"$DEB_CHROOT_APART/apt.log" 2>&1 ||
-    { tail -n 20 "$DEB_CHROOT_APART/apt.log"; die "what is needed to build cannot be installed"; }
+    >"$APART/apt.log" 2>&1 ||
+    { tail -n 20 "$APART/apt.log"; die "what is needed to build cannot be installed"; }
   inside bash -c 'cd /tmp/source && cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DDP_TESTS=OFF &&
-    cmake --build build && cd build && cpack -G DEB' >"$DEB_CHROOT_APART/build.log" 2>&1 ||
-    { tail -n 40 "$DEB_CHROOT_APART/build.log"; die "the packages cannot be built"; }
-  mkdir "$DEB_CHROOT_APART/debs"
-  cp "$root"/tmp/source/build/*.deb "$DEB_CHROOT_APART/debs/"
-  debs=("$DEB_CHROOT_APART"/debs/*.deb)
-  root=$DEB_CHROOT_APART/root
+    cmake --build build && cd build && cpack -G DEB' >"$APART/build.log" 2>&1 ||
+    { tail -n 40 "$APART/build.log"; die "the packages cannot be built"; }
+  mkdir "$APART/debs"
+  cp "$root"/tmp/source/build/*.deb "$APART/debs/"
+  debs=("$APART"/debs/*.deb)
+  root=$APART/root
 fi
 
 echo "== a minimal $suite from $mirror"
@@ -145,15 +107,15 @@ for deb in "${debs[@]}"; do
     done < <(dpkg-deb -f "$deb" $field | sed 's/, */\n/g')
   done
 done
-inside apt-get -qq -y --no-install-recommends satisfy "${needs[@]}" man-db gcc libc6-dev pkg-config >"$DEB_CHROOT_APART/apt.log" 2>&1 ||
-  { tail -n 20 "$DEB_CHROOT_APART/apt.log"; die "apt-get could not install: ${needs[*]}"; }
-list_files >"$DEB_CHROOT_APART/before"
+inside apt-get -qq -y --no-install-recommends satisfy "${needs[@]}" man-db gcc libc6-dev pkg-config >"$APART/apt.log" 2>&1 ||
+  { tail -n 20 "$APART/apt.log"; die "apt-get could not install: ${needs[*]}"; }
+list_files >"$APART/before"
 
 echo "== apt-get install ./*.deb"
-inside sh -c 'apt-get -qq -y install /tmp/debs/*.deb' >"$DEB_CHROOT_APART/apt.log" 2>&1 ||
-  { tail -n 20 "$DEB_CHROOT_APART/apt.log"; die "the packages cannot be installed"; }
-list_files | comm -13 "$DEB_CHROOT_APART/before" - >"$DEB_CHROOT_APART/installed"
-echo "$(wc -l <"$DEB_CHROOT_APART/installed") files and folders"
+inside sh -c 'apt-get -qq -y install /tmp/debs/*.deb' >"$APART/apt.log" 2>&1 ||
+  { tail -n 20 "$APART/apt.log"; die "the packages cannot be installed"; }
+list_files | comm -13 "$APART/before" - >"$APART/installed"
+echo "$(wc -l <"$APART/installed") files and folders"
 
 echo "== as an ordinary user"
 as_user 'mpirun -np 4 dptrain --compress q8 --limit-train 512 --limit-test 128 --epochs 1 --log run.h5' | tail -n 12
@@ -169,10 +131,10 @@ if inside test -e /usr/include/dptrain_comm.h; then
 fi
 
 echo "== apt-get purge"
-inside apt-get -qq -y purge "${names[@]}" >"$DEB_CHROOT_APART/apt.log" 2>&1 ||
-  { tail -n 20 "$DEB_CHROOT_APART/apt.log"; die "the packages cannot be removed"; }
-list_files >"$DEB_CHROOT_APART/after"
-diff "$DEB_CHROOT_APART/before" "$DEB_CHROOT_APART/after" || die "this was left behind, or is missing"
+inside apt-get -qq -y purge "${names[@]}" >"$APART/apt.log" 2>&1 ||
+  { tail -n 20 "$APART/apt.log"; die "the packages cannot be removed"; }
+list_files >"$APART/after"
+diff "$APART/before" "$APART/after" || die "this was left behind, or is missing"
 echo "deb_chroot.sh: installed, used and removed on $suite; nothing is left"
 [ $container = yes ] || exit 0
 
@@ -189,8 +151,8 @@ while read -r word rest; do
   case $word in
     '' | '#'* | FROM) ;;
     COPY) cp "${debs[@]}" "$root/tmp/" ;;
-    RUN) in_container "$rest" >"$DEB_CHROOT_APART/run.log" 2>&1 ||
-      { tail -n 20 "$DEB_CHROOT_APART/run.log"; die "RUN $rest"; } ;;
+    RUN) in_container "$rest" >"$APART/run.log" 2>&1 ||
+      { tail -n 20 "$APART/run.log"; die "RUN $rest"; } ;;
     ENV) read -r -a settings <<<"$rest" ;;
     USER) user=$rest ;;
     WORKDIR) folder=$rest ;;
@@ -199,11 +161,11 @@ while read -r word rest; do
   esac
 done <"$here/../../experiments/container/Containerfile"
 in_container 'ssh-keygen -q -t ecdsa -N "" -f .ssh/id_rsa && cp .ssh/id_rsa.pub .ssh/authorized_keys'
-in_container 'exec /usr/sbin/sshd -De -f /etc/ssh/sshd_config_trainer' 2>"$DEB_CHROOT_APART/sshd.log" &
+in_container 'exec /usr/sbin/sshd -De -f /etc/ssh/sshd_config_trainer' 2>"$APART/sshd.log" &
 for _ in $(seq 50); do
   in_container 'ssh localhost true' 2>/dev/null && break
   sleep 0.2
 done
-in_container 'ssh localhost dptrain --version' || { cat "$DEB_CHROOT_APART/sshd.log"; die "no login by ssh"; }
+in_container 'ssh localhost dptrain --version' || { cat "$APART/sshd.log"; die "no login by ssh"; }
 in_container "mpirun --host localhost:2 --mca plm_rsh_no_tree_spawn 1 dptrain --limit-train 64 --limit-test 32 --epochs 1 --log none" | tail -n 1
 echo "deb_chroot.sh: the container's steps work on $suite"

@@ -1,0 +1,1 @@
+"""dptrain's programs, which `pip install dptrain` puts on the PATH."""
