@@ -39,7 +39,7 @@ constexpr const char* kLibrary = "dptrain_comm";
 struct Process {
   std::optional<dp::MpiRuntime> mpi;  // if this library has started it
   std::optional<dp::Communicator> comm;
-  bool has_exchange = false;
+  dptrain_comm* exchange = nullptr;  // its thread then has the communicator
   bool has_lost_step = false;  // an exchange was destroyed in a step: its messages may still come
 };
 
@@ -143,7 +143,7 @@ int dptrain_comm_init_with(std::int32_t fortran_handle) {
 
 int dptrain_comm_finalize() {
   return result_of([] {
-    require(!process().has_exchange, "the exchange must be destroyed before");
+    require(process().exchange == nullptr, "the exchange must be destroyed before");
     process().comm.reset();
     process().mpi.reset();
     dp::capi::release_identity();
@@ -165,9 +165,13 @@ int dptrain_comm_size() { return process().comm ? process().comm->size() : -1; }
 
 int dptrain_comm_broadcast(void* bytes, std::size_t size) {
   return result_of([=] {
-    require(!process().has_exchange, "an exchange exists; broadcast before it is made");
     std::string text(static_cast<const char*>(bytes), size);
-    communicator().broadcast(text);
+    if (dptrain_comm* const open = process().exchange; open != nullptr) {
+      open->require_step(false);
+      open->sync.reducer().run([&text](dp::Communicator& comm) { comm.broadcast(text); });
+    } else {
+      communicator().broadcast(text);
+    }
     if (text.size() != size) {
       dp::throw_error(dp::ErrorKind::usage, "rank 0 broadcasts {} bytes, this rank wants {}",
                       text.size(), size);
@@ -195,7 +199,7 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     require(exchange != nullptr, "exchange is NULL");
     *exchange = nullptr;
     dp::Communicator& comm = communicator();
-    require(!process().has_exchange, "there is an exchange already; destroy it before");
+    require(process().exchange == nullptr, "there is an exchange already; destroy it before");
     require(
         !process().has_lost_step || comm.size() == 1,
         "an exchange was destroyed in the middle of a step, and messages of that step may still "
@@ -210,7 +214,7 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     });
     dp::capi::agree_on(layout, chosen, comm);
     *exchange = new dptrain_comm(std::move(layout), chosen, comm);
-    process().has_exchange = true;
+    process().exchange = *exchange;
   });
 }
 
@@ -218,7 +222,7 @@ void dptrain_comm_destroy(dptrain_comm* exchange) {
   if (exchange == nullptr) return;
   process().has_lost_step = process().has_lost_step || exchange->is_in_step;
   delete exchange;
-  process().has_exchange = false;
+  process().exchange = nullptr;
 }
 
 float* dptrain_comm_values(dptrain_comm* exchange, std::size_t slot) {

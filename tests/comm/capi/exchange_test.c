@@ -214,6 +214,20 @@ static double sent_bytes(dptrain_comm* exchange) {
   return (double)statistics.sent_bytes / 10;
 }
 
+static void bytes_come_from_rank_0_between_steps(void) {
+  dptrain_comm* exchange = make("ecq:bits=0.3");
+  for (int s = 0; s < 3; ++s) {
+    char text[8] = "";
+    if (dptrain_comm_rank() == 0) snprintf(text, sizeof text, "step %d", s);
+    CHECK(dptrain_comm_broadcast(text, sizeof text) == DPTRAIN_COMM_OK && text[5] == '0' + s);
+    CHECK(dptrain_comm_begin_step(exchange, -1) == DPTRAIN_COMM_OK);
+    CHECK(dptrain_comm_broadcast(text, sizeof text) == DPTRAIN_COMM_USAGE);
+    for (size_t k = 0; k < 3; ++k) CHECK(dptrain_comm_ready(exchange, k) == DPTRAIN_COMM_OK);
+    CHECK(dptrain_comm_finish_step(exchange, NULL) == DPTRAIN_COMM_OK);
+  }
+  dptrain_comm_destroy(exchange);
+}
+
 static void bits_can_be_set(void) {
   dptrain_comm* exchange = make("ecq:bits=0.3");
   double coarse = 0, fine = 0;
@@ -313,6 +327,7 @@ int main(void) {
   a_state_goes_on("ecq:bits=0.5");
   steps_of_the_optimiser_are_exchanged();
   bits_can_be_set();
+  bytes_come_from_rank_0_between_steps();
   wrong_arguments_are_refused();
   CHECK(dptrain_comm_finalize() == DPTRAIN_COMM_OK);
   return 0;

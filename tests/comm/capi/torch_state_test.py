@@ -1,5 +1,7 @@
 """Saved states, on every rank: torch_state_test.py PACKAGES."""
+import os
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 from torch_support import LINK, dptrain_comm, passed, refused  # noqa: E402
@@ -140,6 +142,42 @@ def a_damaged_state_is_one_sentence() -> None:
     program.state.close()
 
 
+def a_state_of_all_ranks_is_in_one_file() -> None:
+    """As frameworks write checkpoints: rank 0 alone, and every rank reads the file."""
+    program = Program()
+    refused("no step was made yet", program.state.state_dict, all_ranks=True)
+    for _ in range(3):
+        program.step()
+    saved = program.state.state_dict(all_ranks=True)
+    wanted = [program.step() for _ in range(2)]
+    assert (saved != {}) == (RANK == 0)
+    with tempfile.TemporaryDirectory() as folder:
+        shared = [os.path.join(folder, "checkpoint.pt")]
+        torch.distributed.broadcast_object_list(shared)
+        if RANK == 0:
+            assert saved["step"] == 3 and saved["size"] == SIZE and len(saved["ranks"]) == SIZE
+            torch.save({"model": program.net.state_dict(), "exchange": saved}, shared[0])
+        torch.distributed.barrier()
+        saved = torch.load(shared[0], weights_only=True)["exchange"]
+        torch.distributed.barrier()
+    program.begin_anew()
+    program.state.load_state_dict(saved)
+    program.made = 3
+    assert all(same(program.step(), one) for one in wanted)
+    cannot_load(f"it has the states of {SIZE + 1} ranks, and these are {SIZE}", program.state,
+                {**saved, "ranks": [*saved["ranks"], saved["ranks"][0]]})
+    if SIZE > 1:
+        cannot_load(f"the state is that of rank {(RANK + 1) % SIZE} of {SIZE}", program.state,
+                    {**saved, "ranks": [*saved["ranks"][1:], saved["ranks"][0]]})
+    for other in ([], {}, None, 3, "x"):
+        cannot_load("ranks is ", program.state, {**saved, "ranks": other})
+    for other in (None, torch.ones(3), torch.ones(2, 2, dtype=torch.uint8)):
+        cannot_load("ranks has ", program.state, {**saved, "ranks": [other] * SIZE})
+    for length in (0, 10, len(saved["ranks"][RANK]) // 2, len(saved["ranks"][RANK]) - 1):
+        cannot_load(f"the state of rank {RANK} is damaged", program.state, {**saved, "ranks": [one[:length] for one in saved["ranks"]]})
+    program.state.close()
+
+
 def ranks_go_on_from_the_same_step() -> None:
     """One rank alone loads a state before the first step (later: torch_launch_test.py); and an exchange that ends in a step."""
     if SIZE == 1:
@@ -164,6 +202,7 @@ dptrain_comm.init_process_group()
 RANK, SIZE = dptrain_comm.rank(), dptrain_comm.size()
 a_state_is_that_of_its_rank()
 a_damaged_state_is_one_sentence()
+a_state_of_all_ranks_is_in_one_file()
 ranks_go_on_from_the_same_step()
 torch.distributed.destroy_process_group()
 passed()

@@ -457,6 +457,16 @@ class Exchange:
         _call("gather", self._handle, mine, ctypes.sizeof(mine), every)
         return [] if every is None else [list(every[r * len(numbers):(r + 1) * len(numbers)]) for r in range(size())]
 
+    def gather_bytes(self, mine: bytes) -> list[bytes]:
+        """All ranks' bytes, by rank, on rank 0; nothing on others. Collective, of any length."""
+        lengths = [int(row[0]) for row in self.gather([float(len(mine))])]
+        longest = ctypes.c_uint64(max(lengths, default=0))
+        broadcast(ctypes.addressof(longest), ctypes.sizeof(longest))
+        padded = ctypes.create_string_buffer(mine, max(longest.value, 1))
+        every = ctypes.create_string_buffer(len(padded) * size()) if rank() == 0 else None
+        _call("gather", self._handle, padded, len(padded), every)
+        return [] if every is None else [every[r * len(padded):r * len(padded) + length] for r, length in enumerate(lengths)]
+
     def describe(self) -> str:
         return _library.dptrain_comm_describe(self._handle).decode()
 

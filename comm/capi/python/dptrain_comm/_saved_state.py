@@ -4,16 +4,22 @@
     exchange    what the library has saved (dptrain_comm_save_state), as bytes in a tensor; None before the first step
     rank, size  of the rank that has saved it; states of the first version lack these and what follows
     loss_scale  of the last step; None before the first one
-    late        by slot: values that wait for the slot's next gradient (_missing_gradients.py)
+    late        by slot: values that wait for the slot's next gradient (_delivery.py)
+
+With all_ranks it is instead, on rank 0:
+
+    step, size
+    ranks       such a dict of each rank, as torch.save() writes it, in a tensor of bytes
 """
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import io
 import math
 import operator
 
-from ._library import Error, rank, size
+from ._library import Error, Exchange, rank, size
 
 _MARK = b"dptrain_comm state "  # every state of the library begins so
 
@@ -111,8 +117,37 @@ def _late(value) -> dict:
     return {slot: values.detach().cpu().clone() for slot, values in value.items()}
 
 
+def gathered(exchange: Exchange, state: dict) -> list:
+    """All ranks' states on rank 0, each as bytes in a tensor; nothing on others. Collective."""
+    import torch
+    written = io.BytesIO()
+    torch.save(state, written)
+    return [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in exchange.gather_bytes(written.getvalue())]
+
+
+def _own_of(state: dict) -> dict:
+    """This rank's state out of those of all."""
+    import torch
+    states = state["ranks"]
+    if not isinstance(states, (list, tuple)) or not states:
+        raise StateError(f"ranks is {_described(states)}; allowed: a list of every rank's state, as state_dict(all_ranks=True) of rank 0 "
+                         "has returned")
+    if len(states) != size():
+        raise StateError(f"it has the states of {len(states)} ranks, and these are {size()}: residuals belong to a number of ranks; "
+                         "without load_state_dict() the training goes on and what waits in them is lost")
+    mine = states[rank()]
+    if not isinstance(mine, torch.Tensor) or mine.dtype != torch.uint8 or mine.dim() != 1 or mine.is_meta:
+        raise StateError(f"ranks has {_described(mine)} for rank {rank()}; allowed: a tensor of torch.uint8 with one dimension")
+    try:
+        return torch.load(io.BytesIO(mine.detach().cpu().contiguous().numpy().tobytes()), weights_only=True)
+    except Exception as error:  # zipfile, pickle and PyTorch have many kinds
+        raise StateError(f"the state of rank {rank()} is damaged or cut off ({type(error).__name__})") from None
+
+
 def checked(state) -> SavedState:
-    """Raises StateError unless state_dict() of this rank has returned that."""
+    """Raises StateError unless state_dict() of this rank has returned that, or rank 0's with all_ranks."""
+    if isinstance(state, dict) and "ranks" in state:
+        state = _own_of(state)
     if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
         has = (f"this is {_described(state)}" if not isinstance(state, dict) else
                f"this has {', '.join(map(str, list(state)[:10]))}" if state else "this is empty")

@@ -149,15 +149,27 @@ class State:
         else:
             self._factor *= factor
 
-    def state_dict(self) -> dict:
-        """For this rank's checkpoint: the step, and the values that codecs have not sent yet. Each rank has its own."""
+    def state_dict(self, *, all_ranks: bool = False) -> dict:
+        """For a checkpoint: the step, and the values that codecs have not sent yet, of which each rank has its own.
+
+        all_ranks: collective; rank 0's dict holds the states of all ranks, for a checkpoint that rank 0 alone writes, and each
+        rank takes its own out of it when it is loaded. Those of other ranks are empty.
+        """
+        if all_ranks:
+            return self._state_of_all()
         waiting = None if self._waiting is None else self._waiting.exchange
         return SavedState(step=self.step, exchange=self.exchange.save() if self.exchange else waiting,
                           loss_scale=self._loss_scale.last, late=self._delivery.late).to_dict()
 
+    def _state_of_all(self) -> dict:
+        if self.exchange is None:
+            raise Error(2, "state_dict(all_ranks=True): no step was made yet, and there is nothing to save")
+        states = _saved_state.gathered(self.exchange, self.state_dict())
+        return {"step": self.step, "size": size(), "ranks": states} if rank() == 0 else {}
+
     def load_state_dict(self, state: dict) -> None:
-        """Goes on from the dict that this rank's state_dict() has returned. On all ranks, or on none; best before the first step.
-        Raises StateError, with nothing changed, if it is damaged or does not fit."""
+        """Goes on from the dict that this rank's state_dict() has returned, or rank 0's with all_ranks. On all ranks, or on none;
+        best before the first step. Raises StateError, with nothing changed, if it is damaged or does not fit."""
         saved = _saved_state.checked(state)
         if self._gradients is None:
             self._waiting, self._factor = saved, 1.0
