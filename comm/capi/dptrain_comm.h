@@ -172,8 +172,8 @@ int dptrain_comm_finalize(void);
 void dptrain_comm_abort(int exit_code, const char* reason);
 int dptrain_comm_rank(void); /* -1 before init */
 int dptrain_comm_size(void);
-/* Rank 0's bytes on all ranks, such as the parameters at the start. Collective, not in the middle of
- * an exchange's step. */
+/* Rank 0's bytes on all ranks, such as the parameters at the start. Collective, not in the middle
+ * of an exchange's step. */
 int dptrain_comm_broadcast(void* bytes, size_t size);
 
 void dptrain_comm_defaults(dptrain_comm_options* options);

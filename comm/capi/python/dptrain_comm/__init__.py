@@ -32,7 +32,7 @@ from ._saved_state import StateError
 from ._state import State, require_model
 
 __all__ = ["Error", "Exchange", "Slot", "State", "StateError", "allreduce_gradients", "broadcast_parameters", "finalize", "hook",
-           "init", "init_process_group", "rank", "size", "start", "version"]
+           "init", "init_process_group", "prepare", "rank", "size", "start", "version"]
 
 
 def start() -> None:
@@ -62,6 +62,22 @@ def init(compress: str = "auto", **options) -> "State":
     if _is_child():  # a worker that imports the script: its state is never used
         options.pop("log", None), options.pop("log_steps", None)
     return State(compress, **options)
+
+
+def prepare(model, compress: str = "auto", **options) -> "State":
+    """init() for this model, and what has to come before its first step: a DistributedDataParallel, also Accelerate's or
+    Lightning's, gets the hook; any other module gets rank 0's parameters, and is to call State.allreduce_gradients()."""
+    require_model("prepare", model)
+    is_wrapped = hasattr(model, "register_comm_hook")
+    if is_wrapped and not hasattr(model, "process_group"):
+        raise Error(2, f"prepare() got a {type(model).__name__}, whose hooks are of another kind, which the exchange does not know; "
+                    "it serves DistributedDataParallel, and modules that are not wrapped")
+    state = init(compress, model=model.module if hasattr(model, "process_group") else model, **options)
+    if is_wrapped:
+        model.register_comm_hook(state, hook)
+    else:
+        broadcast_parameters(model)
+    return state
 
 
 def init_process_group(backend: str = "gloo", **arguments) -> None:
