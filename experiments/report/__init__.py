@@ -12,7 +12,8 @@
     tables_*      the tables, by subject
     advice        what to do, for each run
     svg, plots_*  the plots
-    page          the HTML page
+    page, style   the HTML page, and the colours of all pages
+    watch, serve  a run that goes on: on the terminal, and as a live page (live_page)
     output        which files may be written, and writing them
     command       the command line
 """

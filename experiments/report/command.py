@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import NoReturn
 
-from . import (advice, curves, output, peers, reach, read_log, tables_codecs, tables_compared, tables_detail, tables_link,
+from . import (advice, curves, output, peers, reach, read_log, serve, tables_codecs, tables_compared, tables_detail, tables_link,
                tables_network, tables_prediction, tables_reach, tables_rounds, tables_runs, tables_scaling, tables_shares, wandb_export,
                watch)
 from .run import Run
@@ -24,6 +24,8 @@ HELP = """Tables and plots from the run logs of dptrain.
   dpreport A.h5 B.h5 --html page.html
                                 also as one page with plots, which needs no other file
   dpreport --compare A.h5 B.h5  two runs: loss, accuracy, time and bytes of B against A
+  dpreport --serve RUN.h5|FOLDER...
+                                a page on this machine that shows runs while they go on
   dpreport --watch RUN.h5       follows a run until it has finished; with --html as a page that reloads itself
 
 A log may be unfinished, because its run was killed or still goes on. The report says what is wrong with a log and
@@ -84,6 +86,12 @@ def _seconds(word: str) -> float:
     return value
 
 
+def _port(word: str) -> int:
+    if not word.isdecimal() or int(word) > 65535:
+        raise argparse.ArgumentTypeError(f"{word}: must be a port, 1 to 65535, or 0 for a free one")
+    return int(word)
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     parser = Parser(prog="dpreport", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter,
                     usage="dpreport RUN.h5|FOLDER... [options]", allow_abbrev=False)
@@ -111,20 +119,28 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--watch", type=_path, metavar="RUN.h5",
                         help="show a run's epochs as they come, until it has finished; also with --html")
     parser.add_argument("--interval", type=_seconds, metavar="S", help="with --watch: look every S seconds (default 2)")
+    parser.add_argument("--serve", nargs="*", type=_path, metavar="RUN.h5|FOLDER",
+                        help="show runs while they go on, on a page of http://127.0.0.1, until Ctrl-C (default: this folder)")
+    parser.add_argument("--port", type=_port, metavar="N", help=f"with --serve: the page's port, 0 for a free one (default {serve.PORT})")
     arguments = parser.parse_args(words)
     given = [what for what, is_given in (("logs", arguments.paths), ("--compare", arguments.compare),
-                                         ("--watch", arguments.watch)) if is_given]
+                                         ("--watch", arguments.watch), ("--serve", arguments.serve is not None)) if is_given]
     if len(given) > 1:
         parser.error(f"{' and '.join(given)} do not go together")
     if not given:
         parser.error("which logs? the following arguments are required: RUN.h5|FOLDER")
     if arguments.watch is None and arguments.interval is not None:
         parser.error("--interval: only with --watch")
-    if arguments.watch is not None:
+    if arguments.port is not None and arguments.serve is None:
+        parser.error("--port: only with --serve")
+    if arguments.watch is not None or arguments.serve is not None:
+        live = "--watch" if arguments.serve is None else "--serve"
         for option, field in (("csv", "csv"), ("svg", "svg"), ("markdown", "markdown"), ("wandb-offline", "wandb"),
-                              ("reach", "reach"), ("peers", "peers"), ("curves", "curves"), ("save-curves", "save_curves")):
+                              ("reach", "reach"), ("peers", "peers"), ("curves", "curves"), ("save-curves", "save_curves"),
+                              *((("html", "html"),) if live == "--serve" else ())):
             if getattr(arguments, field):
-                parser.error(f"--{option}: not with --watch; give the log alone when the run has finished")
+                parser.error(f"--{option}: not with {live}; give the log alone when the run has finished")
+    if arguments.watch is not None:
         if os.path.exists(arguments.watch) and not os.path.isfile(arguments.watch):
             parser.error(f"--watch: {arguments.watch} is {'a folder' if arguments.watch.is_dir() else 'no regular file'}; name a log")
     return arguments
@@ -246,6 +262,9 @@ def main(words: list[str]) -> int:
         if arguments.watch is not None:
             watch.watch(arguments.watch, arguments.html, arguments.interval or INTERVAL_S)
             return 0
+        if arguments.serve is not None:
+            serve.serve(arguments.serve or [pathlib.Path(".")], serve.PORT if arguments.port is None else arguments.port)
+            return 0
         if arguments.compare and (why := _why_not_two(arguments.compare)):
             print(f"dpreport: --compare: {read_log.printable(why)}", file=sys.stderr)
             return USAGE
@@ -270,7 +289,7 @@ def main(words: list[str]) -> int:
         outputs.write()
         if wandb is not None:
             wandb_export.export(wandb, runs, arguments.wandb)
-    except output.NotWritable as error:
+    except (output.NotWritable, serve.Occupied) as error:
         print(f"dpreport: {error}", file=sys.stderr)
         return USAGE
     return 0

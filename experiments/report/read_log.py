@@ -28,7 +28,7 @@ FORMAT_VERSION = 1
 TRIES, PAUSE_S, JUST_NOW_S, LONGEST_S = 4, 0.25, 60.0, 30.0
 STEP_COLUMNS = [
     "step", "epoch", "comm_s", "peer_wait_s", "exposed_comm_s", "step_s", "planned_bits", "partial_bits", "total_bits",
-    "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits"
+    "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits", "train_loss", "learning_rate"
 ]
 NEEDED = {
     "epochs": ("epoch", "samples", "global_batch", "epoch_s"), "ranks": ("epoch", "rank"),

@@ -27,7 +27,7 @@ COLUMNS = {
     "tensors": ["epoch", "tensor", "elements", "waiting", "longest_wait"],
     "shares": ["step", "rank", "images", "compute_s", "step_s", "fixed_s", "image_s"], "steps": [
         "step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "planned_bits", "partial_bits",
-        "total_bits", "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits"
+        "total_bits", "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits", "learning_rate"
     ]
 }
 WHOLE = {

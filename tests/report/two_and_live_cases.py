@@ -1,12 +1,15 @@
 """Cases of report_test.py: two runs compared, and a run that is followed while it goes on."""
 from __future__ import annotations
 
+import http.client
 import importlib
 import importlib.util
 import io
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -60,7 +63,11 @@ def two_runs_compared(folder: pathlib.Path) -> None:
                        (("--interval", "1", "a.h5"), "--interval: only with --watch"),
                        (("--watch", "a.h5", "--csv", "t"), "--csv: not with --watch"),
                        (("--watch", "."), "--watch: . is a folder; name a log"),
-                       (("--watch", "a.h5", "--interval", "0"), "must be a number of seconds")):
+                       (("--watch", "a.h5", "--interval", "0"), "must be a number of seconds"),
+                       (("--port", "1", "a.h5"), "--port: only with --serve"),
+                       (("--serve", "a.h5", "--port", "70000"), "70000: must be a port"),
+                       (("--serve", "a.h5", "--html", "x.html"), "--html: not with --serve"),
+                       (("--serve", "a.h5", "--watch", "a.h5"), "--watch and --serve do not go together")):
         has(quick(folder, *words, code=2).stderr, why)
 
 
@@ -106,6 +113,78 @@ def watched(folder: pathlib.Path) -> None:
     has(page.read_text(), "finished: 3 of 3 epochs")
 
 
+class Server:
+    """dpreport --serve of that folder, on a free port."""
+    def __init__(self, folder: pathlib.Path, *words: str) -> None:
+        self.process = subprocess.Popen([DPREPORT, "--serve", *words, "--port", "0"], cwd=folder, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()  # type: ignore[union-attr]
+        self.port = int(re.search(r"^http://127\.0\.0\.1:(\d+)/ shows the runs", line)[1])  # type: ignore[index]
+
+    def get(self, path: str, host: str = "") -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", path, headers={"Host": host} if host else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+    def runs(self) -> list[dict]:
+        return json.loads(self.get("/runs.json")[1])["runs"]
+
+
+def served(folder: pathlib.Path) -> None:
+    steps = [{"step": step, "comm_s": 0.1, "exposed_comm_s": 0.05, "step_s": 0.2, "train_loss": 2 - 0.001 * step, "partial_bits": 0.5,
+              "total_bits": 0.3, "wished_bits": 0.4, "link_bytes_per_s": 1.25e6, "learning_rate": 0.1} for step in range(1, 1001)]
+    (folder / "logs").mkdir()
+    write_log(folder / "logs/a.h5", ranks=2, epochs=[], finished=0, config={"epochs": "3", "compress": "auto"}, steps=steps)
+    server = Server(folder, "logs", "missing.h5")
+    try:
+        status, page = server.get("/")
+        assert status == 200 and "http" not in page.replace("http://www.w3.org/2000/svg", ""), "the page needs something from elsewhere"
+        (run,) = server.runs()
+        assert run["state"] == "running: 0 of 3 epochs, step 1000" and run["done"] == 0 and not run["is_finished"], run
+        facts = dict(run["facts"])
+        assert facts["loss"] == "1.0000" and facts["step"] == "1,000" and facts["waiting for the exchange"] == "25.0 %", facts
+        charts = {chart["title"]: chart for chart in run["charts"]}
+        loss = charts["Loss of the steps"]["lines"][0]["points"]
+        assert len(loss) <= 242 and loss[-1] == [1000, 1.0] and abs(loss[0][1] - (2 - 0.001 * loss[0][0])) < 1e-9, loss
+        assert charts["Bits a value"]["lines"][0]["points"][-1] == [1000, 0.4], charts["Bits a value"]
+        assert charts["Rank 0's link, Mbit/s"]["lines"][0]["points"][-1] == [1000, 10], charts
+        assert json.loads(server.get("/runs.json")[1])["problems"] == ["missing.h5: there is no such file"]
+        # A run that begins later, beside one that has grown.
+        _grow(folder / "logs/b.h5", 2, 0)
+        _grow(folder / "logs/a.h5", 3, 1)
+        b, a = server.runs()
+        assert (b["name"], a["name"]) == ("b", "a") and a["is_finished"] and a["state"].startswith("finished: 3 of 3 epochs"), (a, b)
+        assert abs(b["done"] - 2 / 3) < 1e-9 and dict(b["facts"])["time left"].startswith("about 0:"), b
+        assert [line["name"] for line in a["charts"][0]["lines"]] == ["training", "test"], a["charts"]
+        (folder / "logs/c.h5").write_bytes(b"no log")
+        assert any("c.h5" in problem for problem in json.loads(server.get("/runs.json")[1])["problems"])
+        # Pages of other sites, and other paths.
+        assert server.get("/runs.json", "evil.example")[0] == 403 and server.get("/../run.h5")[0] == 404
+        has(quick(folder, "--serve", "logs", "--port", str(server.port), code=2).stderr, f"port {server.port}: ", "0 for a free one")
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+    finally:
+        server.process.kill()
+
+
+def served_to_a_browser(folder: pathlib.Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        print("skipped: no chromium; apt-get install chromium")
+        sys.exit(77)
+    _grow(folder / "run.h5", 2, 0)
+    server = Server(folder, "run.h5")
+    try:
+        seen = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}",
+                               "--virtual-time-budget=8000", "--dump-dom", f"http://127.0.0.1:{server.port}/"],
+                              capture_output=True, text=True, timeout=120, check=True).stdout
+        has(seen, "run: resnet20 on synthetic, 2 ranks, q8", "running: 2 of 3 epochs", "<title>1 running - dptrain</title>",
+            'aria-label="Loss over epochs"', "<path", "training 1.5")
+        assert "NaN" not in seen and 'id="gone" hidden' in seen, seen
+    finally:
+        server.process.kill()
+
+
 FAKE_WANDB = """
 import json
 def Settings(**named): return named
@@ -121,7 +200,6 @@ def init(**named): return Run(named)
 
 
 def exported_for_wandb(folder: pathlib.Path) -> None:
-    import json
     write_log(folder / "a.h5", ranks=2, epochs=[EPOCH, EPOCH | {"train_loss": 0.5}], config={"compress": "q4"})
     sys.modules.pop("wandb", None)
     if importlib.util.find_spec("wandb") is None:
