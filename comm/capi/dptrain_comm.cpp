@@ -35,11 +35,12 @@ using dp::capi::result_on;
 
 constexpr const char* kLibrary = "dptrain_comm";
 
-// The objects that a process has once. The exchange uses the communicator, which uses MPI.
+// The objects that a process has once. Each exchange has a duplicate of the communicator, for a
+// thread of its own, beside which this one is used if MPI can be called by several threads.
 struct Process {
   std::optional<dp::MpiRuntime> mpi;  // if this library has started it
   std::optional<dp::Communicator> comm;
-  dptrain_comm* exchange = nullptr;  // its thread then has the communicator
+  std::vector<dptrain_comm*> exchanges;
   bool has_lost_step = false;  // an exchange was destroyed in a step: its messages may still come
 };
 
@@ -120,10 +121,11 @@ int dptrain_comm_init() {
     MPI_Initialized(&is_running);
     if (is_running == 0) {
       dp::capi::claim_identity(command_line());
-      constexpr bool kIsAlone = false;  // the program may have connections of its own
+      // The program may have connections of its own, and several exchanges.
+      constexpr bool kIsAlone = false, kHasThreads = true;
       process().mpi.emplace(nullptr, nullptr,
                             dp::WatchdogOptions{.program = kLibrary, .timeout_option = {}},
-                            kIsAlone);
+                            kIsAlone, kHasThreads);
     }
     dp::capi::claim_identity(command_line());
     start(MPI_COMM_WORLD);
@@ -143,7 +145,7 @@ int dptrain_comm_init_with(std::int32_t fortran_handle) {
 
 int dptrain_comm_finalize() {
   return result_of([] {
-    require(process().exchange == nullptr, "the exchange must be destroyed before");
+    require(process().exchanges.empty(), "all exchanges must be destroyed before");
     process().comm.reset();
     process().mpi.reset();
     dp::capi::release_identity();
@@ -166,9 +168,10 @@ int dptrain_comm_size() { return process().comm ? process().comm->size() : -1; }
 int dptrain_comm_broadcast(void* bytes, std::size_t size) {
   return result_of([=] {
     std::string text(static_cast<const char*>(bytes), size);
-    if (dptrain_comm* const open = process().exchange; open != nullptr) {
-      open->require_step(false);
-      open->sync.reducer().run([&text](dp::Communicator& comm) { comm.broadcast(text); });
+    if (const std::vector<dptrain_comm*>& exchanges = process().exchanges; !exchanges.empty()) {
+      for (const dptrain_comm* each : exchanges) each->require_step(false);
+      exchanges.front()->sync.reducer().run(
+          [&text](dp::Communicator& comm) { comm.broadcast(text); });
     } else {
       communicator().broadcast(text);
     }
@@ -199,7 +202,11 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     require(exchange != nullptr, "exchange is NULL");
     *exchange = nullptr;
     dp::Communicator& comm = communicator();
-    require(process().exchange == nullptr, "there is an exchange already; destroy it before");
+    int threads = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&threads);
+    require(process().exchanges.empty() || threads >= MPI_THREAD_MULTIPLE,
+            "there is an exchange already, and MPI was not started for several threads "
+            "(MPI_THREAD_MULTIPLE), which several exchanges need; destroy it before");
     require(
         !process().has_lost_step || comm.size() == 1,
         "an exchange was destroyed in the middle of a step, and messages of that step may still "
@@ -214,15 +221,15 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
     });
     dp::capi::agree_on(layout, chosen, comm);
     *exchange = new dptrain_comm(std::move(layout), chosen, comm);
-    process().exchange = *exchange;
+    process().exchanges.push_back(*exchange);
   });
 }
 
 void dptrain_comm_destroy(dptrain_comm* exchange) {
   if (exchange == nullptr) return;
   process().has_lost_step = process().has_lost_step || exchange->is_in_step;
+  std::erase(process().exchanges, exchange);
   delete exchange;
-  process().exchange = nullptr;
 }
 
 float* dptrain_comm_values(dptrain_comm* exchange, std::size_t slot) {

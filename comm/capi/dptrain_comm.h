@@ -37,7 +37,8 @@
  *
  * Threads. One thread at a time calls. A thread of the exchange calls MPI while it exists: programs
  * that use MPI themselves in the meantime must have started it with MPI_THREAD_MULTIPLE, and need
- * MPI_THREAD_SERIALIZED at least. There is one exchange at a time. dptrain_comm_init sets
+ * MPI_THREAD_SERIALIZED at least. Several exchanges, which need MPI_THREAD_MULTIPLE, are
+ * independent of each other: all ranks create them in the same order. dptrain_comm_init sets
  * parameters of Open MPI that a slow network needs, in the environment and before it starts MPI
  * (comm/mpi/runtime/mpi_runtime.hpp lists them); programs that start MPI set them themselves.
  *

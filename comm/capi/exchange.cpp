@@ -1,6 +1,7 @@
 #include "comm/capi/exchange.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 #include <utility>
 
@@ -18,6 +19,8 @@ GradientSyncOptions with_trace(GradientSyncOptions options, ExchangeTrace* trace
   return options;
 }
 
+void warn(const std::string& text) { std::fprintf(stderr, "dptrain_comm: %s\n", text.c_str()); }
+
 std::unique_ptr<float[], void (*)(void*)> zeros(std::size_t count) {
   auto* const memory = static_cast<float*>(std::calloc(count, sizeof(float)));
   if (memory == nullptr) throw std::bad_alloc();
@@ -34,15 +37,22 @@ std::string& last_error() {
 }  // namespace dp::capi
 
 dptrain_comm::dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
-                           dp::Communicator& comm)
-    : layout(std::move(layout_of_slots)),
+                           dp::Communicator& parent)
+    : comm(std::make_unique<dp::Communicator>(parent.handle())),
+      layout(std::move(layout_of_slots)),
       gradient(dp::capi::zeros(layout.elements)),
-      trace(dp::capi::trace_of(options, layout, comm)),
+      trace(dp::capi::trace_of(options, layout, *comm)),
       sync(nullptr, {gradient.get(), layout.elements}, layout.tensors,
-           dp::capi::with_trace(dp::capi::sync_options(options, comm), trace.get())) {
-  comm.set_timeout_s(options.timeout_s);
-  sync.connect(comm);
+           dp::capi::with_trace(dp::capi::sync_options(options, *comm), trace.get())) {
+  comm->set_warn(dp::capi::warn);
+  comm->set_timeout_s(options.timeout_s);
+  sync.connect(*comm);
   sync.begin_epoch(0);
+}
+
+dptrain_comm::~dptrain_comm() {
+  // Messages of a step that was not finished may still come to it.
+  if (is_in_step) static_cast<void>(comm.release());
 }
 
 std::size_t dptrain_comm::tensor(std::size_t slot) const {
@@ -66,7 +76,7 @@ dp::StateOrigin dptrain_comm::origin() const {
 
 void dptrain_comm::agree_on_step() {
   const std::vector<std::uint64_t> steps =
-      sync.reducer().run([this](dp::Communicator& comm) { return comm.all_gather(step); });
+      sync.reducer().run([this](dp::Communicator& its) { return its.all_gather(step); });
   const auto other =
       std::ranges::find_if(steps, [&](std::uint64_t of_rank) { return of_rank != steps.front(); });
   if (other == steps.end()) return;

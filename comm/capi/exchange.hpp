@@ -18,8 +18,12 @@
 #include "kernels/base/state.hpp"
 
 struct dptrain_comm {
+  // Collective on the parent, of which the exchange has a duplicate.
   dptrain_comm(dp::capi::Layout layout_of_slots, const dptrain_comm_options& options,
-               dp::Communicator& comm);
+               dp::Communicator& parent);
+  ~dptrain_comm();
+  dptrain_comm(const dptrain_comm&) = delete;
+  dptrain_comm& operator=(const dptrain_comm&) = delete;
 
   [[nodiscard]] std::size_t tensor(std::size_t slot) const;
   void require_step(bool is_wanted) const;
@@ -28,6 +32,7 @@ struct dptrain_comm {
   // Collective. Throws Error(data) on all ranks if they are at different steps.
   void agree_on_step();
 
+  std::unique_ptr<dp::Communicator> comm;
   dp::capi::Layout layout;
   // Zeros, of which the system gives memory only for those that are written: on one rank none is.
   std::unique_ptr<float[], void (*)(void*)> gradient;

@@ -48,7 +48,8 @@ void tell_stranger(const std::string& program, const std::string& address) {
 
 }  // namespace
 
-MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog, bool is_alone)
+MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog, bool is_alone,
+                       bool has_threads)
     : watchdog_(watchdog), exceptions_at_start_(std::uncaught_exceptions()) {
   if (is_alone) {
     strangers_.emplace(between_looks(watchdog.timeout_s),
@@ -72,8 +73,8 @@ MpiRuntime::MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog, bool i
     static_cast<void>(remove_stale_segments(segment_folder()));
   }
   int provided = 0, code = MPI_SUCCESS;
-  watchdog_.watch("MPI_Init",
-                  [&] { code = MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided); });
+  const int wanted = has_threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED;
+  watchdog_.watch("MPI_Init", [&] { code = MPI_Init_thread(argc, argv, wanted, &provided); });
   if (code != MPI_SUCCESS || provided < MPI_THREAD_SERIALIZED) {
     throw_error(ErrorKind::communication,
                 "MPI cannot be used from a second thread (level {} of {}): it must be built with "

@@ -19,7 +19,8 @@ namespace dp {
 class MpiRuntime {
  public:
   // Sets the environment variables for Open MPI that follow, except those that are set already,
-  // then initialises MPI for use by one thread at a time. Throws Error(communication).
+  // then initialises MPI for use by one thread at a time, or by several if it can and `has_threads`
+  // asks for it. Throws Error(communication).
   //
   //   OMPI_MCA_pml=ob1                    no search for InfiniBand libraries and no warnings about
   //                                       them: the program is for Ethernet and Wi-Fi
@@ -37,7 +38,8 @@ class MpiRuntime {
   //
   // Before that, one rank of a host removes what killed jobs have left (stale_segments.hpp).
   // `is_alone`: all connections of this process are MPI's, so that strangers' can be told.
-  MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog = {}, bool is_alone = true);
+  MpiRuntime(int* argc, char*** argv, WatchdogOptions watchdog = {}, bool is_alone = true,
+             bool has_threads = false);
   ~MpiRuntime();
   MpiRuntime(const MpiRuntime&) = delete;
   MpiRuntime& operator=(const MpiRuntime&) = delete;

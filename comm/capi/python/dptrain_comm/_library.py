@@ -137,7 +137,7 @@ def version() -> str:
 _is_started = False
 _process = 0  # that has called start(): a fork inherits what it has set
 _RANK = "DPTRAIN_COMM_RANK"  # of a rank, for its children: process:rank:size:job
-_open_exchange: "Exchange | None" = None
+_open_exchanges: "list[Exchange]" = []
 
 
 def is_child() -> bool:
@@ -240,8 +240,8 @@ def finalize() -> None:
         return
     _is_started = False
     os.environ.pop(_RANK, None)
-    if _open_exchange is not None:
-        _open_exchange.close()
+    for exchange in reversed(_open_exchanges):
+        exchange.close()
     _call("finalize")
 
 
@@ -359,34 +359,27 @@ def check(**options) -> None:
     _call("check", ctypes.byref(_options_of(**options)))
 
 
-SEVERAL_NETWORKS = ("For several networks, such as a GAN's, use one state for all, without DDP: "
-                    "state.allreduce_gradients(torch.nn.ModuleList([one, other]))")
-
 
 class Exchange:
-    """dptrain_comm_create() and what belongs to it. There is one at a time."""
+    """dptrain_comm_create() and what belongs to it. Several have threads and sums of their own."""
 
     def __init__(self, slots: list[Slot], compress: str = "auto", **options):
         """options: topology, exact, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first, trace_steps, optimizer
         ("sgd" or "adam"), has_nesterov, momentum, beta1, beta2 and epsilon, with the meanings and defaults of
         dptrain_comm_options."""
-        global _open_exchange
         if is_child():
             raise Error(2, f"this process was started by rank {rank()}, which alone takes part in the exchange; move the training "
                         "below if __name__ == \"__main__\"")
         start()
-        if _open_exchange is not None:
-            raise Error(2, f"there is an exchange already; call close() of its state, or its own, before. {SEVERAL_NETWORKS}")
         given = _options_of(compress, **options)
         rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
         self.before_close: Callable[[], object] | None = None
         self._handle = _POINTER()
         _call("create", rows, len(slots), ctypes.byref(given), ctypes.byref(self._handle))
         self._taken: dict[str, list[dict[str, float]]] = {"": []}  # by reader, what it has not read yet
-        _open_exchange = self
+        _open_exchanges.append(self)
 
     def close(self) -> None:
-        global _open_exchange
         if self._handle:
             try:
                 if self.before_close is not None:
@@ -394,7 +387,7 @@ class Exchange:
             finally:
                 _library.dptrain_comm_destroy(self._handle)
                 self._handle = _POINTER()
-                _open_exchange = None
+                _open_exchanges.remove(self)
 
     def address(self, slot: int) -> int:
         """The address of the slot's floats, until close()."""

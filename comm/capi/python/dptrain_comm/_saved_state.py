@@ -120,6 +120,8 @@ def _late(value) -> dict:
 def gathered(exchange: Exchange, state: dict) -> list:
     """All ranks' states on rank 0, each as bytes in a tensor; nothing on others. Collective."""
     import torch
+    if state["loss_scale"] is not None:  # PyTorch 1 loads no plain numbers with weights_only
+        state = {**state, "loss_scale": torch.tensor(state["loss_scale"], dtype=torch.float64)}
     written = io.BytesIO()
     torch.save(state, written)
     return [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in exchange.gather_bytes(written.getvalue())]
