@@ -260,6 +260,17 @@ int dptrain_comm_begin_step(dptrain_comm* exchange, double progress) {
   });
 }
 
+int dptrain_comm_begin_round(dptrain_comm* exchange, double progress) {
+  const int result = result_on(exchange, [](dptrain_comm& it) {
+    it.require_step(false);
+    for (std::size_t t = 0; t < it.layout.tensors.size(); ++t) {
+      require(!it.sync.has_momentum(t), "velocity= exchanges the optimiser's steps, and no rounds");
+    }
+    if (dp::RateGovernor* const rate = it.sync.governor()) rate->set_round({.number = it.step});
+  });
+  return result == DPTRAIN_COMM_OK ? dptrain_comm_begin_step(exchange, progress) : result;
+}
+
 int dptrain_comm_ready(dptrain_comm* exchange, std::size_t slot) {
   return result_on(exchange, [=](dptrain_comm& it) {
     it.require_step(true);

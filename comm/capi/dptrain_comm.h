@@ -206,6 +206,11 @@ int dptrain_comm_ready(dptrain_comm* exchange, size_t slot);
  * step of an exchange on stderr, with the rank and the slot, and every rank its first step in which
  * fp16 clamped values: a loss scaler takes these for finite. dptrain_comm_statistics count both. */
 int dptrain_comm_finish_step(dptrain_comm* exchange, int* all_finite);
+/* Instead of dptrain_comm_begin_step, for what parameters change by in several steps (local SGD,
+ * DiLoCo): all slots' values must be there before. Codecs with a rate look at them, since rounds
+ * are too unlike each other for the last one to tell. From the first round on all steps of the
+ * exchange are rounds. */
+int dptrain_comm_begin_round(dptrain_comm* exchange, double progress);
 
 int dptrain_comm_get_statistics(dptrain_comm* exchange, dptrain_comm_statistics* statistics);
 size_t dptrain_comm_bucket_count(dptrain_comm* exchange); /* 0 after an error */

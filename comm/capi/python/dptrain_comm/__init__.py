@@ -28,10 +28,11 @@ from ._library import broadcast as _broadcast
 from ._library import is_child as _is_child
 from ._library import note_error_of_hook
 from ._library import start as _start
+from ._rounds import Rounds
 from ._saved_state import StateError
 from ._state import State, require_model
 
-__all__ = ["Error", "Exchange", "Slot", "State", "StateError", "allreduce_gradients", "broadcast_parameters", "finalize", "hook",
+__all__ = ["Error", "Exchange", "Rounds", "Slot", "State", "StateError", "allreduce_gradients", "broadcast_parameters", "finalize", "hook",
            "init", "init_process_group", "prepare", "rank", "size", "start", "version"]
 
 

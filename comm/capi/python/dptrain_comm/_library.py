@@ -104,7 +104,7 @@ for _name, _result, _arguments in (
         ("create", ctypes.c_int, [ctypes.POINTER(_Slot), ctypes.c_size_t, ctypes.POINTER(_Options), ctypes.POINTER(_POINTER)]),
         ("destroy", None, [_POINTER]), ("values", _POINTER, [_POINTER, ctypes.c_size_t]),
         ("makes_step", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
-        ("begin_step", ctypes.c_int, [_POINTER, ctypes.c_double]), ("ready", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
+        ("begin_step", ctypes.c_int, [_POINTER, ctypes.c_double]), ("begin_round", ctypes.c_int, [_POINTER, ctypes.c_double]), ("ready", ctypes.c_int, [_POINTER, ctypes.c_size_t]),
         ("finish_step", ctypes.c_int, [_POINTER, ctypes.POINTER(ctypes.c_int)]),
         ("get_statistics", ctypes.c_int, [_POINTER, ctypes.POINTER(_Statistics)]),
         ("bucket_count", ctypes.c_size_t, [_POINTER]),
@@ -402,6 +402,10 @@ class Exchange:
 
     def begin_step(self, progress: float = -1.0) -> None:
         _call("begin_step", self._handle, progress)
+
+    def begin_round(self, progress: float = -1.0) -> None:
+        """In place of begin_step(): all values are there already (dptrain_comm_begin_round)."""
+        _call("begin_round", self._handle, progress)
 
     def ready(self, slot: int) -> None:
         _call("ready", self._handle, slot)
