@@ -64,6 +64,8 @@ def on_others() -> None:
     assert text.endswith(f" one 29500 4 {sys.executable} -u t.py --lr 1"), text
     words = run.command_of(["--nnodes=2:2", "--hosts=one,two", "--rdzv-endpoint", "10.0.0.1:77", "--rdzv-backend", "c10d", "t.py"])
     assert words[-6:-3] == ["10.0.0.1", "77", "1"], words
+    words = " ".join(run.command_of(["--hosts", "one,two", "t.py"]))  # all of them
+    assert "-np 2 " in words and "--host one:1,two:1 " in words, words
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("# hosts\n\nfirst slots=2\nsecond slots=2\n")
         file.flush()

@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         spellings = {name, name.replace("-", "_").replace("__", "--", 1)}
         parser.add_argument(*sorted(spellings), **named)
 
-    add("--nnodes", default="1", metavar="N", help="hosts (1)")
+    add("--nnodes", metavar="N", help="hosts (all of --hosts, otherwise 1)")
     add("--nproc-per-node", default="1", metavar="N", help="ranks on each host, or cpu, gpu or auto: one for each core or GPU of "
         "this host (1)")
     add("--hosts", metavar="NAME,...", help="the hosts, the first of which has rank 0")
@@ -144,8 +144,8 @@ def command_of(arguments: list[str]) -> list[str]:
                          "last checkpoint")
     if options.hosts and options.hostfile:
         raise UsageError("--hosts and --hostfile exclude each other")
-    hosts, here = _hosts(options.nnodes), _ranks_per_host(options.nproc_per_node)
     named = [name for name in (options.hosts or "").split(",") if name]
+    hosts, here = _hosts(options.nnodes or str(max(len(named), 1))), _ranks_per_host(options.nproc_per_node)
     if options.hosts is not None and len(named) < hosts:
         raise UsageError(f"--hosts {options.hosts}: names {len(named)} hosts, and --nnodes is {hosts}")
     is_in_job = any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "OMPI_MCA_orte_default_hostfile",
