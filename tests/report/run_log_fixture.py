@@ -26,8 +26,8 @@ COLUMNS = {
     ], "sessions": ["start", "first_epoch", "first_step", "world_size"],
     "tensors": ["epoch", "tensor", "elements", "waiting", "longest_wait"],
     "shares": ["step", "rank", "images", "compute_s", "step_s", "fixed_s", "image_s"], "steps": [
-        "step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "planned_bits", "partial_bits",
-        "total_bits", "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits", "learning_rate"
+        "step", "epoch", "train_loss", "step_s", "compute_s", "comm_s", "exposed_comm_s", "learning_rate", "planned_bits", "partial_bits",
+        "total_bits", "link_bytes_per_s", "hidden_bits", "residual_growth", "wished_bits"
     ]
 }
 WHOLE = {
