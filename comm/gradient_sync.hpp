@@ -115,7 +115,7 @@ class GradientSync {
 
   // After connect(): for other communication between ranks, and for the costs of the exchange.
   [[nodiscard]] Reducer& reducer() { return *reducer_; }
-  // What compresses them: as given, with what this network and these ranks decide.
+  // options.compress, completed by the size of the network and the number of ranks.
   [[nodiscard]] const CompressChoice& compress() const { return options_.compress; }
   // The buckets as planned. During a warm-up reducer().buckets() has the codecs in use.
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }

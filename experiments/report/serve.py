@@ -121,11 +121,11 @@ def facts_of(run: Run, since_last_s: float) -> list[list[str]]:
     return [[title, text] for title, text in rows if text and text != units.DASH]
 
 
-def summary(run: Run, since_last_s: float) -> dict[str, Any]:
+def summary(run: Run, charts: list[dict[str, Any]], since_last_s: float) -> dict[str, Any]:
     done = len(run.epochs) / run.wanted_epochs if run.wanted_epochs else 0.0
     return {"name": run.label, "title": watch.title_line(run), "state": watch.state_line(run, since_last_s),
             "is_finished": run.is_finished, "is_silent": watch.is_silent(run, since_last_s), "done": min(1.0, done),
-            "facts": facts_of(run, since_last_s), "charts": charts_of(run),
+            "facts": facts_of(run, since_last_s), "charts": charts,
             "problems": [read_log.printable(problem) for problem in run.problems] if run.is_finished else []}
 
 
@@ -133,6 +133,7 @@ def summary(run: Run, since_last_s: float) -> dict[str, Any]:
 class _Read:
     mark: tuple[int, int]  # time and size of the file
     result: Any
+    charts: list[dict[str, Any]]
 
 
 class Logs:
@@ -146,26 +147,29 @@ class Logs:
     def state(self) -> dict[str, Any]:
         with self._lock:
             logs, problems = read_log.find_logs(self._paths)
-            runs = []
-            for log in logs:
-                result, since = self._read_log(log)
-                if isinstance(result, Run):
-                    runs.append(summary(result, since))
+            found = []
+            for log, label in zip(logs, read_log.labels_of(logs)):
+                read = self._read_log(log)
+                if isinstance(read.result, Run):
+                    read.result.label = label
+                    since = max(0.0, time.time() - 1e-9 * read.mark[0])
+                    found.append((read, summary(read.result, read.charts, since)))
                 else:
-                    problems.append(f"{log}: {result}")
-            # What goes on comes first; then the newest, as files are named by their time.
-            runs.sort(key=lambda run: run["is_finished"])
-            return {"runs": runs, "problems": [read_log.printable(problem) for problem in problems]}
+                    problems.append(f"{log}: {read.result}")
+            # Runs that go on come first, and then the newest of the others.
+            found.sort(key=lambda pair: (pair[1]["is_finished"], -pair[0].mark[0]))
+            return {"runs": [run for _, run in found], "problems": [read_log.printable(problem) for problem in problems]}
 
-    def _read_log(self, log: pathlib.Path) -> tuple[Any, float]:
+    def _read_log(self, log: pathlib.Path) -> _Read:
         try:
             status = log.stat()
         except OSError as error:
-            return error.strerror, 0.0
+            return _Read((0, 0), error.strerror, [])
         mark = (status.st_mtime_ns, status.st_size)
         if log not in self._read or self._read[log].mark != mark:
-            self._read[log] = _Read(mark, next(read_log.read_all([log])))
-        return self._read[log].result, max(0.0, time.time() - status.st_mtime)
+            result = next(read_log.read_all([log]))
+            self._read[log] = _Read(mark, result, charts_of(result) if isinstance(result, Run) else [])
+        return self._read[log]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

@@ -8,8 +8,7 @@ go_apart() {
   [ -z "${APART:-}" ] || return 0
   [ "$(id -u)" -eq 0 ] || die "needs root"
   command -v debootstrap >/dev/null || die "needs debootstrap (apt-get install debootstrap)"
-  local folder
-  folder=$(mktemp -d)
+  folder=$(mktemp -d) # not local: the trap comes after this function when unshare has failed
   trap 'rm -rf --one-file-system "$folder"' EXIT
   APART=$folder unshare --mount --pid --fork --kill-child "$0" "$@"
   exit

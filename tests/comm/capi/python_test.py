@@ -267,6 +267,9 @@ def rounds() -> None:
 
 def several() -> None:
     """Two exchanges with steps at the same time, which end in another order than they have begun."""
+    from unittest import mock
+
+    from dptrain_comm import _library
     made = [dptrain_comm.Exchange([dptrain_comm.Slot("weights", 100, count)], codec, link_bit_per_s=1e9)
             for codec, count in (("none", 60), ("q8", 7))]
     values = [(ctypes.c_float * (100 * count)).from_address(exchange.address(0)) for exchange, count in zip(made, (60, 7))]
@@ -281,6 +284,11 @@ def several() -> None:
             for i, found in enumerate(floats):
                 assert abs(found - sum(step + r + i % 7 for r in range(size))) < 0.2 * size, (step, i, found)
         assert made[step % 2].gather_bytes(bytes([rank] * (rank + 1))) == ([bytes([r] * (r + 1)) for r in range(size)] if rank == 0 else [])
+        if step == 9:
+            with mock.patch.object(_library, "_PIECE", 3):
+                mine = bytes(range(7 * rank + 5))
+                assert made[0].gather_bytes(mine) == ([bytes(range(7 * r + 5)) for r in range(size)] if rank == 0 else [])
+                assert made[0].gather_bytes(b"") == ([b""] * size if rank == 0 else [])
         if step == 10:  # the others go on
             made.append(dptrain_comm.Exchange([dptrain_comm.Slot("more", 1, 3)], "none", link_bit_per_s=1e9))
             made.pop().close()

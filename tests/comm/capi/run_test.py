@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,12 @@ def on_others() -> None:
     assert words[-6:-3] == ["10.0.0.1", "77", "1"], words
     words = " ".join(run.command_of(["--hosts", "one,two", "t.py"]))  # all of them
     assert "-np 2 " in words and "--host one:1,two:1 " in words, words
+    # Other hosts of a job do not find rank 0 by this host's own name for itself.
+    here = socket.gethostname()
+    with environment(SLURM_JOB_ID="1"):
+        for words in (["--nnodes", "2"], ["--nnodes", "2", "--hosts", f"{here},two"]):
+            address = run.command_of([*words, "t.py"])[-6]
+            assert address not in ("localhost", here) and not address.startswith("127."), address
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("# hosts\n\nfirst slots=2\nsecond slots=2\n")
         file.flush()
@@ -80,6 +87,7 @@ def refusals() -> None:
              (["--node-rank", "1", "t.py"], "start this on the first host alone"), (["--max-restarts", "3", "t.py"], "--max-restarts 3"),
              (["--hostfile", "/no/such", "t.py"], "--hostfile /no/such: cannot be read"),
              (["--hosts", "a", "--hostfile", "b", "t.py"], "exclude each other"),
+             (["--hosts", f"two,{socket.gethostname()}", "t.py"], "must be the first one, or start this on two"),
              (["--master-port", "99999", "t.py"], "--master-port 99999: must be 1 to 65535"))
     jobs = {name: os.environ.pop(name) for name in ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS") if name in os.environ}
     for words, sentence in cases:

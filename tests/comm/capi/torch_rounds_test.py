@@ -149,6 +149,23 @@ def a_round_that_is_not_finite_is_lost() -> None:
     training.rounds.close()
 
 
+def a_mask_is_no_statistic() -> None:
+    class Masked(nn.Linear):
+        def __init__(self):
+            super().__init__(8, 8)
+            self.register_buffer("mask", torch.full((8, 8), float("-inf")).triu(1))
+
+    net = Masked()
+    rounds = dptrain_comm.Rounds(net, 1, "none", **LINK)
+    before = net.weight.detach().clone()
+    with torch.no_grad():
+        net.weight += RANK + 1.0
+    rounds.step()
+    assert torch.allclose(net.weight, before + (SIZE + 1) / 2) and torch.isinf(net.mask).sum() == 28
+    rounds.close()
+    refused("the parameter weight is complex", dptrain_comm.Rounds, nn.Linear(2, 2, dtype=torch.complex64), 1)
+
+
 def wrong_use_is_one_sentence() -> None:
     net = network()
     for every in (0, -1, 1.5, "4", None):
@@ -170,6 +187,7 @@ for spec in ("q8", "ecq:bits=0.5"):
     a_checkpoint_goes_on(spec)
 the_loss_is_fp32s()
 a_round_that_is_not_finite_is_lost()
+a_mask_is_no_statistic()
 wrong_use_is_one_sentence()
 torch.distributed.destroy_process_group()
 passed()

@@ -343,6 +343,13 @@ TEST(ParseCompress, AutosLeastGrowsFromEightRanksOn) {
   EXPECT_EQ(limits("auto:min=0.1", 64).least_bits, 0.1);
   EXPECT_EQ(limits("auto:max=0.5", 64).least_bits, 0.5);
   EXPECT_EQ(limits("auto:max=0.5", 64).most_bits, 0.5);
+  // Adam's gradients have more bits on any number of ranks; nothing has more than max= may be.
+  for (const std::size_t ranks : {16, 64, 100'000}) {
+    const CompressChoice adam = parse_compress("auto").for_adam().for_network(270'000, ranks);
+    EXPECT_EQ(adam.limits->least_bits, 2.0) << ranks;
+  }
+  EXPECT_EQ(limits("auto", 100'000).least_bits, 6.0);
+  EXPECT_EQ(fewest_bits(SentKind::gradients, 270'000, 100'000), 6.0);
 }
 
 TEST(DenseChoice, TakesAFormThatTheLinkHasCarriedForSomeSteps) {

@@ -134,6 +134,7 @@ def version() -> str:
     return _library.dptrain_comm_version().decode()
 
 
+_PIECE = 4 << 20  # bytes of a rank that are gathered at a time
 _is_started = False
 _process = 0  # that has called start(): a fork inherits what it has set
 _RANK = "DPTRAIN_COMM_RANK"  # of a rank, for its children: process:rank:size:job
@@ -265,7 +266,7 @@ def process_group_address() -> str:
     if rank() == 0:
         with socket.socket() as free:
             free.bind(("", 0))
-            host = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if _is_one_host() else _own_address())
+            host = os.environ.get("MASTER_ADDR") or ("127.0.0.1" if _is_one_host() else own_address())
             text.value = f"{host}:{os.environ.get('MASTER_PORT') or free.getsockname()[1]}".encode()
     broadcast(ctypes.addressof(text), len(text))
     return text.value.decode()
@@ -277,7 +278,7 @@ def _is_one_host() -> bool:
     return here == os.environ.get("OMPI_COMM_WORLD_SIZE") if here else size() == 1
 
 
-def _own_address() -> str:
+def own_address() -> str:
     """An address of this host that others can reach. Debian's /etc/hosts gives the host's name a loopback address."""
     host = socket.gethostbyname(socket.gethostname())
     if not host.startswith("127."):
@@ -473,14 +474,20 @@ class Exchange:
         return [] if every is None else [list(every[r * len(numbers):(r + 1) * len(numbers)]) for r in range(size())]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
-        """All ranks' bytes, by rank, on rank 0; nothing on others. Collective, of any length."""
+        """All ranks' bytes, by rank, on rank 0; nothing on others. Collective, of any length: in pieces, each of which has a time-out
+        of its own."""
         lengths = [int(row[0]) for row in self.gather([float(len(mine))])]
         longest = ctypes.c_uint64(max(lengths, default=0))
         broadcast(ctypes.addressof(longest), ctypes.sizeof(longest))
-        padded = ctypes.create_string_buffer(mine, max(longest.value, 1))
-        every = ctypes.create_string_buffer(len(padded) * size()) if rank() == 0 else None
-        _call("gather", self._handle, padded, len(padded), every)
-        return [] if every is None else [every[r * len(padded):r * len(padded) + length] for r, length in enumerate(lengths)]
+        found = [bytearray() for _ in lengths]
+        for first in range(0, longest.value, _PIECE):
+            length = min(_PIECE, longest.value - first)
+            piece = ctypes.create_string_buffer(mine[first:first + length], length)
+            every = ctypes.create_string_buffer(length * size()) if rank() == 0 else None
+            _call("gather", self._handle, piece, length, every)
+            for r, one in enumerate(found):
+                one += every[r * length:(r + 1) * length]
+        return [bytes(one[:length]) for one, length in zip(found, lengths)]
 
     def describe(self) -> str:
         return _library.dptrain_comm_describe(self._handle).decode()

@@ -21,7 +21,7 @@ class Rounds:
         velocity = outer_momentum * velocity + change       change: the mean of what all ranks have changed by
         common  += outer_lr * (change + outer_momentum * velocity)
 
-    with outer_lr=1 and no momentum the mean of all ranks' parameters. Buffers of floating point, such as running statistics, become
+    with outer_lr=1 and no momentum the mean of all ranks' parameters. Finite buffers of floating point, such as running statistics, become
     the mean of all ranks', in fp32. On all ranks the same bits.
 
     model: rank 0's parameters and buffers are those of all ranks from here on.
@@ -42,7 +42,7 @@ class Rounds:
             raise Error(2, f"Rounds(): every {every!r}: must be a whole number, 1 or more")
         if isinstance(compress, str) and (compress.partition(":")[0] == "auto"):
             raise Error(2, f"Rounds(): {compress} follows the link from step to step; for rounds name a codec, such as q8 or ecq:bits=0.5")
-        unknown = [name for name in options if name not in OPTIONS]
+        unknown = [name for name in options if name not in OPTIONS or name.startswith("trace")]
         if unknown:
             raise Error(2, f"Rounds() knows no option {unknown[0]}")
         check(compress=compress, **options)
@@ -51,7 +51,11 @@ class Rounds:
         self._optimizer, self._total_steps = optimizer, total_steps
         broadcast_parameters(model)
         trained = [(name, p) for name, p in model.named_parameters() if p.numel() > 0]
-        buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() and b.numel() > 0]
+        for name, p in trained:
+            if p.is_complex():
+                raise Error(2, f"Rounds(): the parameter {name} is complex; parameters are exchanged as real numbers of 32 bits")
+        # A causal mask of minus infinity is no statistic and does not change.
+        buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() and b.numel() > 0 and bool(b.isfinite().all())]
         self._tensors = [tensor for _, tensor in (*trained, *buffers)]
         self._is_parameter = [True] * len(trained) + [False] * len(buffers)
         slots = [Slot(name, t.shape[0] if t.dim() > 1 else 1, t.numel() // (t.shape[0] if t.dim() > 1 else 1), t.dim() < 2)
@@ -116,7 +120,7 @@ class Rounds:
         if not self._rates:
             return
         mean, self._rates = sum(self._rates) / len(self._rates), []
-        if 0.0 < mean < self._rate_before and self.exchange is not None:
+        if 0.0 < mean < self._rate_before:
             self.exchange.scale_residual(mean / self._rate_before)
         self._rate_before = mean or self._rate_before
 

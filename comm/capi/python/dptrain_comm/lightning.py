@@ -46,12 +46,13 @@ class Exchange(Callback):
 
     def on_fit_end(self, trainer, pl_module) -> None:
         if self.state is not None:
+            self._saved = self.state_dict()  # for Trainer.save_checkpoint() after fit()
             self.state.close()
 
     def state_dict(self) -> dict:
         """Lightning calls it on all ranks, and writes rank 0's."""
         if self.state is None or self.state.exchange is None:
-            return {}
+            return self._saved
         return self.state.state_dict(all_ranks=True)
 
     def load_state_dict(self, state_dict: dict) -> None:

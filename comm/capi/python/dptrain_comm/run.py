@@ -15,11 +15,13 @@ import shutil
 import socket
 import sys
 
+from ._library import Error, own_address
+
 USAGE = 2
 _RANK_PROGRAM = str(pathlib.Path(__file__).with_name("_rank.py"))
 
 
-# What ranks on other hosts see as this process does, beside what mpirun hands on itself.
+# Variables of this process that ranks on other hosts get.
 _HANDED_ON = ("PYTHONPATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "HF_HOME")
 _HANDED_ON_PREFIXES = ("DPTRAIN_", "TORCH_", "NCCL_", "GLOO_", "ACCELERATE_", "WANDB_", "HF_HUB_")
 
@@ -38,10 +40,10 @@ def _parser() -> argparse.ArgumentParser:
         spellings = {name, name.replace("-", "_").replace("__", "--", 1)}
         parser.add_argument(*sorted(spellings), **named)
 
-    add("--nnodes", metavar="N", help="hosts (all of --hosts, otherwise 1)")
+    add("--nnodes", metavar="N", help="hosts (all that are named, otherwise 1)")
     add("--nproc-per-node", default="1", metavar="N", help="ranks on each host, or cpu, gpu or auto: one for each core or GPU of "
         "this host (1)")
-    add("--hosts", metavar="NAME,...", help="the hosts, the first of which has rank 0")
+    add("--hosts", metavar="NAME,...", help="the hosts; rank 0 is on the first one, on which this is started if it is one of them")
     add("--hostfile", metavar="FILE", help="the same as a file for mpirun, with a line `NAME slots=N` for each")
     add("--master-addr", metavar="ADDRESS", help="rank 0's host as others reach it (the first host)")
     add("--master-port", metavar="PORT", help="a free port of it, for torch.distributed (a free one here, or 29500 elsewhere)")
@@ -95,20 +97,18 @@ def _is_here(host: str) -> bool:
     return host in ("localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().split(".")[0])
 
 
-def _first_host(options: argparse.Namespace) -> str:
-    if options.hosts:
-        return options.hosts.split(",")[0]
-    if options.hostfile:
-        try:
-            lines = pathlib.Path(options.hostfile).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--hostfile {options.hostfile}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-        for line in lines:
-            words = line.split("#")[0].split()
-            if words:
-                return words[0]
+def _hosts_of(options: argparse.Namespace) -> list[str]:
+    """The named hosts in their order; empty if none are named."""
+    if not options.hostfile:
+        return [name for name in (options.hosts or "").split(",") if name]
+    try:
+        lines = pathlib.Path(options.hostfile).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile {options.hostfile}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    names = [words[0] for words in (line.split("#")[0].split() for line in lines) if words]
+    if not names:
         raise UsageError(f"--hostfile {options.hostfile}: names no host")
-    return "localhost"
+    return names
 
 
 def _free_port() -> int:
@@ -117,12 +117,18 @@ def _free_port() -> int:
         return free.getsockname()[1]
 
 
-def _master(options: argparse.Namespace, hosts: int) -> tuple[str, str]:
-    address, _, port = (options.rdzv_endpoint or "").rpartition(":") if ":" in (options.rdzv_endpoint or "") else (
-        options.rdzv_endpoint or "", "", "")
-    first = _first_host(options)
-    if hosts == 1 and _is_here(first):
-        first = "127.0.0.1"
+def _check_that_first_is_here(hosts: list[str], option: str) -> None:
+    """Some versions of mpirun give rank 0 to the host on which they are started, if it is among the hosts at all."""
+    here = next((name for name in hosts if _is_here(name)), None)
+    if here is not None and here != hosts[0]:
+        raise UsageError(f"{option}: this host, {here}, must be the first one, or start this on {hosts[0]}")
+
+
+def _master(options: argparse.Namespace, hosts: int, first: str) -> tuple[str, str]:
+    endpoint = options.rdzv_endpoint or ""
+    address, _, port = endpoint.partition(":")
+    if _is_here(first):
+        first = "127.0.0.1" if hosts == 1 else own_address()
     address = options.master_addr or address or first
     port = options.master_port or (port if port != "0" else "") or str(_free_port() if _is_here(address) else 29500)
     if not port.isdecimal() or not 1 <= int(port) <= 65535:
@@ -144,36 +150,38 @@ def command_of(arguments: list[str]) -> list[str]:
                          "last checkpoint")
     if options.hosts and options.hostfile:
         raise UsageError("--hosts and --hostfile exclude each other")
-    named = [name for name in (options.hosts or "").split(",") if name]
+    named = _hosts_of(options)
     hosts, here = _hosts(options.nnodes or str(max(len(named), 1))), _ranks_per_host(options.nproc_per_node)
-    if options.hosts is not None and len(named) < hosts:
-        raise UsageError(f"--hosts {options.hosts}: names {len(named)} hosts, and --nnodes is {hosts}")
+    option = f"--hostfile {options.hostfile}" if options.hostfile else f"--hosts {options.hosts}"
+    if named and len(named) < hosts:
+        raise UsageError(f"{option}: names {len(named)} hosts, and --nnodes is {hosts}")
+    _check_that_first_is_here(named, option)
     is_in_job = any(name in os.environ for name in ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "OMPI_MCA_orte_default_hostfile",
                                                     "PRTE_MCA_prte_default_hostfile"))
-    if hosts > 1 and not named and not options.hostfile and not is_in_job:
+    if hosts > 1 and not named and not is_in_job:
         raise UsageError(f"--nnodes {hosts}: which hosts? Give --hosts one,two or --hostfile FILE")
-    address, port = _master(options, hosts)
+    address, port = _master(options, hosts, named[0] if named else "localhost")
 
     if options.no_python:
         program = options.words
     else:
         program = [sys.executable, "-u", *(["-m"] if options.module else []), *options.words]
     mpirun = [find_mpirun(), "-np", str(hosts * here), "--map-by", f"ppr:{here}:node:oversubscribe", "--bind-to", "none"]
-    if hosts > 1:
+    if hosts > 1 or not all(map(_is_here, named)):
         for name in sorted(os.environ):
             if name in _HANDED_ON or name.startswith(_HANDED_ON_PREFIXES):
                 mpirun += ["-x", name]
-    if named:
-        mpirun += ["--host", ",".join(f"{name}:{here}" for name in named[:hosts])]
-    elif options.hostfile:
+    if options.hostfile:
         mpirun += ["--hostfile", options.hostfile]
+    elif named:
+        mpirun += ["--host", ",".join(f"{name}:{here}" for name in named[:hosts])]
     return [*mpirun, sys.executable, _RANK_PROGRAM, address, port, str(here), *program]
 
 
 def main() -> None:
     try:
         command = command_of(sys.argv[1:])
-    except UsageError as error:
+    except (UsageError, Error) as error:
         print(f"dptrain_comm.run: {error}", file=sys.stderr)
         sys.exit(USAGE)
     sys.stdout.flush()

@@ -9,6 +9,7 @@ ranks, in a file of their own.
 from __future__ import annotations
 
 import os
+import sys
 
 from transformers import TrainerCallback
 
@@ -36,6 +37,8 @@ class Exchange(TrainerCallback):
         saved = os.path.join(args.output_dir, f"checkpoint-{state.global_step}", FILE)
         if state.global_step > 0 and os.path.exists(saved):
             self.state.load_state_dict(torch.load(saved, weights_only=True))
+        elif state.global_step > 0 and rank() == 0:
+            print(f"dptrain_comm: there is no {saved}: what codecs had not sent before step {state.global_step} is lost", file=sys.stderr)
 
     def on_save(self, args, state, control, **named) -> None:
         import torch
