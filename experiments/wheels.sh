@@ -114,7 +114,7 @@ build_wheel() { # NAME SOURCE PLATFORM UP [setting...]: UP leads from what needs
     done
   wheel pack --dest-dir "$out" "$unpacked" >/dev/null
   wheel=$(echo "$out/$name"-*.whl)
-  auditwheel show --ldpaths "$work/tools/lib:/lib/x86_64-linux-gnu" "$wheel" | sed -n 's/^This constrains the platform tag to/  auditwheel: fits/p'
+  auditwheel show --ldpaths "$work/tools/lib:/lib/x86_64-linux-gnu" "$wheel" | sed -n 's/^This constrains the platform tag to "\([^"]*\)".*/  auditwheel: fits \1/p'
   printf '%s: %.1f MB, needs glibc %s\n' "$wheel" "$(awk "BEGIN { print $(stat -c %s "$wheel") / 1e6 }")" "$(newest_glibc "$unpacked")"
 }
 
