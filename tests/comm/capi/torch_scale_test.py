@@ -127,6 +127,24 @@ def a_scaler_is_noticed() -> None:
     state.close()
 
 
+def a_scaler_of_another_training_is_forgotten() -> None:
+    """A training without an exchange has ended an iteration: its scaler says nothing about the next one's."""
+    if dptrain_comm.size() == 1:
+        return
+    state, net = dptrain_comm.init("q8", **LINK), network()
+    earlier, scaler = Scaler(), Scaler()
+    earlier.number = 8.0
+    x, y = batch(0)
+    for one in (earlier, scaler):
+        net.zero_grad()
+        wrapped_scale(one, F.cross_entropy(net(x), y)).backward()
+        if one is earlier:
+            one.update()
+    state.allreduce_gradients(net)
+    assert state._loss_scale.last == scaler.number, state._loss_scale.last
+    state.close()
+
+
 class Loop:
     """Steps of a program with scalers, without changing the weights, and the unscaled gradients that each of them delivers."""
 
@@ -301,6 +319,7 @@ def scales_that_cannot_be_followed_are_refused() -> None:
 dptrain_comm.init_process_group()
 a_changed_loss_scale_changes_nothing()
 a_scaler_is_noticed()
+a_scaler_of_another_training_is_forgotten()
 scalers_of_pytorch_change_nothing()
 kinds_of_scalers_are_watched()
 scales_that_cannot_be_followed_are_refused()

@@ -3,7 +3,8 @@
 A GradScaler multiplies the loss, and with it every gradient, by a number that it changes during a training. Its methods are
 wrapped, also in kinds that derive from it, such as FSDP's ShardedGradScaler. After scale() the backward pass of the scaled loss
 leaves a note of the scaler: gradient hooks of that loss run before those of all parameters, and so before any bucket leaves.
-unscale_() leaves a note of the optimiser whose gradients have no scale any more.
+unscale_() leaves a note of the optimiser whose gradients have no scale any more. update() ends an iteration: a note that is still
+there then is that of a training without an exchange, and is removed.
 """
 from __future__ import annotations
 
@@ -45,9 +46,14 @@ def _after_unscale(scaler, result, arguments):
     return result
 
 
+def _after_update(scaler, result, _arguments):
+    _noted[:] = [one for one in _noted if one is not scaler]
+    return result
+
+
 def _wrap(kind: type) -> None:
     """Once. A method that a kind inherits is wrapped in the kind that has it."""
-    for name, after in (("scale", _after_scale), ("unscale_", _after_unscale)):
+    for name, after in (("scale", _after_scale), ("unscale_", _after_unscale), ("update", _after_update)):
         method = vars(kind).get(name)
         if method is None or hasattr(method, "notes_scaler"):
             continue
