@@ -33,13 +33,23 @@ void write_floats(Device& device, const StateBlock& block, const std::vector<flo
   }
 }
 
+void write_shares(Device& device, const StateBlock& block, std::span<const double> sums,
+                  double ranks) {
+  std::vector<float> values(sums.size());
+  std::ranges::transform(sums, values.begin(),
+                         [ranks](double sum) { return static_cast<float>(sum / ranks); });
+  write_floats(device, block, values);
+}
+
 // The ranks that have no part of their own take the mean of the others': of running statistics and,
-// in rounds, of parameters and the optimiser's state.
+// in rounds, of parameters and the optimiser's state. What is spread, all ranks share.
 void average_own(Device& device, Communicator& comm, const StateList& list, bool has_own) {
   const auto with = comm.all_sum(std::int64_t{has_own});
-  if (with == comm.size() || with == 0) return;
+  if (with == 0) return;
   for (const StateBlock& block : list.blocks) {
-    if (block.share != StateShare::own || block.merge != StateMerge::mean) continue;
+    const bool is_spread = block.merge == StateMerge::spread;
+    const bool is_mean = block.merge == StateMerge::mean && with < comm.size();
+    if (block.share != StateShare::own || !(is_mean || is_spread)) continue;
     if (block.type == StateType::u64) {  // the number of updates
       std::uint64_t count = 0;
       std::memcpy(&count, block.bytes.data(), sizeof(count));
@@ -52,11 +62,11 @@ void average_own(Device& device, Communicator& comm, const StateList& list, bool
     std::vector<double> sums(values.size());
     if (has_own) std::ranges::copy(values, sums.begin());
     comm.all_sum(sums);
-    if (has_own) continue;
-    std::ranges::transform(sums, values.begin(), [&](double sum) {
-      return static_cast<float>(sum / static_cast<double>(with));
-    });
-    write_floats(device, block, values);
+    if (is_spread) {
+      write_shares(device, block, sums, comm.size());
+    } else if (!has_own) {
+      write_shares(device, block, sums, static_cast<double>(with));
+    }
   }
 }
 

@@ -393,20 +393,20 @@ int dptrain_comm_write_trace(dptrain_comm* exchange) {
 std::size_t dptrain_comm_state_bytes(dptrain_comm* exchange) {
   std::size_t size = 0;
   static_cast<void>(
-      result_on(exchange, [&](dptrain_comm& it) { size = dp::saved_bytes(it.state()); }));
+      result_on(exchange, [&](dptrain_comm& it) { size = dp::saved_bytes(it.stateful(it.state())); }));
   return size;
 }
 
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, std::size_t size) {
   return result_on(exchange, [=](dptrain_comm& it) {
-    dp::save_state(it.state(), it.origin(), {static_cast<std::byte*>(bytes), size});
+    dp::save_state(it.stateful(it.state()), {static_cast<std::byte*>(bytes), size});
   });
 }
 
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size_t size) {
   return result_on(exchange, [=](dptrain_comm& it) {
     const std::optional<dp::StateOrigin> saved =
-        dp::load_state(it.state(), it.origin(), {static_cast<const std::byte*>(bytes), size});
+        dp::load_state(it.stateful(it.state()), {static_cast<const std::byte*>(bytes), size});
     it.sync.set_loss_scale(saved ? saved->loss_scale : 1.0);
     if (!saved) {
       std::fprintf(stderr,
@@ -414,6 +414,21 @@ int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, std::size
                    "whose it is: each rank must load its own\n",
                    kLibrary, dptrain_comm_rank());
     }
+  });
+}
+
+int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
+                              const std::size_t* sizes, std::size_t count) {
+  return result_on(exchange, [=](dptrain_comm& it) {
+    require(states != nullptr && sizes != nullptr, "states or sizes is NULL");
+    std::vector<std::span<const std::byte>> from;
+    for (std::size_t r = 0; r < count; ++r) {
+      from.emplace_back(static_cast<const std::byte*>(states[r]), sizes[r]);
+    }
+    require(count == 1 || !it.has_leaders(),
+            "with the topology hierarchical, where one rank of a host encodes for all, a state "
+            "goes on with the same number of ranks only");
+    it.sync.set_loss_scale(dp::merge_states(it.stateful(it.state()), from).loss_scale);
   });
 }
 

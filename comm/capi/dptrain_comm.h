@@ -247,6 +247,14 @@ int dptrain_comm_compare(dptrain_comm* exchange, const float* values, size_t cou
 size_t dptrain_comm_state_bytes(dptrain_comm* exchange); /* 0 after an error */
 int dptrain_comm_save_state(dptrain_comm* exchange, void* bytes, size_t size);
 int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t size);
+/* Goes on from states that dptrain_comm_load_state refuses: this rank's own of an exchange with
+ * other slots (count 1), or those of all ranks of another number of ranks, in their order, the same
+ * on all ranks. Slots are found by name and shape. What waits to be sent is added up, rank r's part
+ * by rank r modulo the number of ranks; moments of an optimiser are carried over in proportion. New
+ * slots begin at zero; what waits for a slot that is gone is dropped. Between steps, on all ranks.
+ * DPTRAIN_COMM_USAGE for another number of ranks with the topology hierarchical. */
+int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
+                              const size_t* sizes, size_t count);
 
 /* The error of the last call of this thread that failed; empty before. */
 const char* dptrain_comm_last_error(void);

@@ -68,10 +68,27 @@ void dptrain_comm::require_step(bool is_wanted) const {
                     is_wanted ? "no step has begun" : "a step is under way");
 }
 
-dp::StateOrigin dptrain_comm::origin() const {
-  return {.rank = static_cast<std::uint64_t>(dptrain_comm_rank()),
-          .ranks = static_cast<std::uint64_t>(dptrain_comm_size()),
-          .loss_scale = sync.loss_scale()};
+dp::StatefulExchange dptrain_comm::stateful(const dp::StateList& list) const {
+  std::vector<dp::StatefulTensor> tensors;
+  for (std::size_t t = 0; t < layout.tensors.size(); ++t) {
+    const dp::TensorSlot& tensor = layout.tensors[t];
+    tensors.push_back({.name = tensor.name,
+                       .rows = tensor.rows,
+                       .columns = tensor.columns,
+                       .makes_step = sync.has_momentum(t) ? 1U : 0U});
+  }
+  return {.state = list,
+          .tensors = std::move(tensors),
+          .here = {.rank = static_cast<std::uint64_t>(dptrain_comm_rank()),
+                   .ranks = static_cast<std::uint64_t>(dptrain_comm_size()),
+                   .loss_scale = sync.loss_scale()}};
+}
+
+bool dptrain_comm::has_leaders() {
+  for (std::size_t b = 0; b < sync.buckets().size(); ++b) {
+    if (sync.reducer().topology_of(b).name == std::string_view("hierarchical")) return true;
+  }
+  return false;
 }
 
 void dptrain_comm::agree_on_step() {

@@ -28,7 +28,9 @@ struct dptrain_comm {
   [[nodiscard]] std::size_t tensor(std::size_t slot) const;
   void require_step(bool is_wanted) const;
   [[nodiscard]] dp::StateList state();
-  [[nodiscard]] dp::StateOrigin origin() const;
+  [[nodiscard]] dp::StatefulExchange stateful(const dp::StateList& list) const;
+  // Whether some bucket is encoded by one rank of each host alone.
+  [[nodiscard]] bool has_leaders();
   // Collective. Throws Error(data) on all ranks if they are at different steps.
   void agree_on_step();
 

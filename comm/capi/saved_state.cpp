@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi/seal.hpp"
@@ -14,10 +16,14 @@
 namespace dp {
 namespace {
 
-constexpr std::string_view kMark = "dptrain_comm state 3\n", kSecondMark = "dptrain_comm state 2\n",
-                           kFirstMark = "dptrain_comm state 1\n";
-static_assert(kMark.size() == kSecondMark.size() && kMark.size() == kFirstMark.size());
+constexpr std::string_view kMark = "dptrain_comm state 4\n";  // of every format, but for the number
+constexpr std::size_t kNumberAt = 19;
+static_assert(kMark[kNumberAt] == '4');
 static_assert(sizeof(StateOrigin) == 24);
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -53,10 +59,7 @@ class Reader {
     }
     return name;
   }
-  std::string take_text() {
-    const std::span<const std::byte> taken = take(take_number());
-    return {reinterpret_cast<const char*>(taken.data()), taken.size()};
-  }
+  std::string take_text() { return text_of(take(take_number())); }
   [[nodiscard]] bool is_at_end() const { return from_.empty(); }
 
  private:
@@ -76,60 +79,80 @@ void require_same_rank(const StateOrigin& here, const StateOrigin& saved) {
   throw_error(
       ErrorKind::data,
       "the saved state of the exchange is that of rank {} of {}, and this is rank {} of {}: "
-      "each rank loads the state that it has saved; with another number of ranks, none does",
+      "each rank loads the state that it has saved",
       saved.rank, saved.ranks, here.rank, here.ranks);
 }
 
 // Calls f with all that is saved, piece by piece.
 template <class F>
-void for_each_piece(const StateList& state, const StateOrigin& origin, F f) {
+void for_each_piece(const StatefulExchange& exchange, F f) {
   const auto number = [&f](std::uint64_t value) { f(std::as_bytes(std::span(&value, 1))); };
   const auto counted = [&](std::span<const std::byte> bytes) {
     number(bytes.size());
     f(bytes);
   };
   f(bytes_of(kMark));
-  f(std::as_bytes(std::span(&origin, 1)));
-  number(state.blocks.size() + state.texts.size());
-  for (const StateBlock& block : state.blocks) {
+  f(std::as_bytes(std::span(&exchange.here, 1)));
+  number(exchange.tensors.size());
+  for (const StatefulTensor& tensor : exchange.tensors) {
+    counted(bytes_of(tensor.name));
+    number(tensor.rows);
+    number(tensor.columns);
+    number(tensor.makes_step);
+  }
+  number(exchange.state.blocks.size() + exchange.state.texts.size());
+  for (const StateBlock& block : exchange.state.blocks) {
     counted(bytes_of(block.name));
     counted(block.bytes);
   }
-  for (const StateText& text : state.texts) {
+  for (const StateText& text : exchange.state.texts) {
     counted(bytes_of(text.name));
     counted(bytes_of(text.get()));
   }
 }
 
-}  // namespace
+// A state, of which nothing is known to fit anything yet.
+struct SavedState {
+  int format = 4;
+  std::optional<StateOrigin> origin;
+  std::vector<StatefulTensor> tensors;  // from the fourth format on
+  std::vector<std::pair<std::string, std::span<const std::byte>>> parts;
 
-std::size_t saved_bytes(const StateList& state) {
-  std::size_t size = 0;
-  for_each_piece(state, {}, [&size](std::span<const std::byte> piece) { size += piece.size(); });
-  return size + kSealBytes;
-}
-
-void save_state(const StateList& state, const StateOrigin& origin, std::span<std::byte> to) {
-  const std::size_t size = saved_bytes(state);
-  if (to.size() != size) {
-    throw_error(ErrorKind::usage, "{} bytes for a state of {} bytes", to.size(), size);
+  [[nodiscard]] std::optional<std::span<const std::byte>> find(std::string_view name) const {
+    const auto found = std::ranges::find(parts, name, [](const auto& part) { return part.first; });
+    return found == parts.end() ? std::nullopt : std::optional(found->second);
   }
-  std::byte* at = to.data();
-  for_each_piece(state, origin, [&at](std::span<const std::byte> piece) {
-    if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
-    at += piece.size();
-  });
-  seal(to);
+};
+
+std::vector<StatefulTensor> read_tensors(Reader& reader) {
+  const std::uint64_t count = reader.take_number();
+  constexpr std::uint64_t kMostValues = std::uint64_t{1} << 40;
+  std::vector<StatefulTensor> tensors;
+  for (std::uint64_t t = 0; t < count; ++t) {  // ends with the bytes, if the count is wrong
+    StatefulTensor tensor{.name = reader.take_text()};
+    tensor.rows = reader.take_number();
+    tensor.columns = reader.take_number();
+    tensor.makes_step = reader.take_number();
+    if (tensor.rows == 0 || tensor.columns == 0 || tensor.rows > kMostValues / tensor.columns) {
+      throw_error(ErrorKind::data, "the saved state of the exchange has a tensor of {} x {} values",
+                  tensor.rows, tensor.columns);
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
 }
 
-std::optional<StateOrigin> load_state(const StateList& state, const StateOrigin& here,
-                                      std::span<const std::byte> from) {
+SavedState read_state(std::span<const std::byte> from) {
   const std::string_view mark(reinterpret_cast<const char*>(from.data()),
                               std::min(kMark.size(), from.size()));
-  if (mark != kMark && mark != kSecondMark && mark != kFirstMark) {
+  SavedState saved;
+  saved.format = mark.size() == kMark.size() ? mark[kNumberAt] - '0' : 0;
+  std::string wanted(kMark);
+  wanted[kNumberAt] = static_cast<char>('0' + saved.format);
+  if (mark != wanted || saved.format < 1 || saved.format > 4) {
     throw_error(ErrorKind::data, "these {} bytes are no saved state of an exchange", from.size());
   }
-  if (mark == kMark) {
+  if (saved.format >= 3) {
     if (!is_intact(from)) {
       throw_error(ErrorKind::data,
                   "the saved state of the exchange is damaged or cut off: its {} bytes do not have "
@@ -139,41 +162,217 @@ std::optional<StateOrigin> load_state(const StateList& state, const StateOrigin&
     from = from.first(from.size() - kSealBytes);
   }
   Reader reader(from.subspan(mark.size()));
-  std::optional<StateOrigin> origin;
-  if (mark != kFirstMark) {
-    origin.emplace();
-    std::memcpy(&*origin, reader.take(sizeof *origin).data(), sizeof *origin);
-    require_same_rank(here, *origin);
-    if (!(origin->loss_scale > 0.0) || !std::isfinite(origin->loss_scale)) {
-      throw_error(ErrorKind::data, "the saved state of the exchange has a loss scale of {}",
-                  origin->loss_scale);
-    }
+  if (saved.format >= 2) {
+    saved.origin.emplace();
+    std::memcpy(&*saved.origin, reader.take(sizeof *saved.origin).data(), sizeof *saved.origin);
   }
-  const std::size_t parts = state.blocks.size() + state.texts.size();
-  require_same(fmt::format("{} parts", parts), fmt::format("{} parts", reader.take_number()));
-  // Everything is looked at before anything is changed.
-  std::vector<std::span<const std::byte>> bytes;
-  for (const StateBlock& block : state.blocks) {
-    require_same(block.name, reader.take_name());
-    bytes.push_back(reader.take(reader.take_number()));
-    require_same(fmt::format("{} of {} bytes", block.name, block.bytes.size()),
-                 fmt::format("{} of {} bytes", block.name, bytes.back().size()));
+  if (saved.format >= 4) saved.tensors = read_tensors(reader);
+  const std::uint64_t parts = reader.take_number();
+  for (std::uint64_t part = 0; part < parts && !reader.is_at_end(); ++part) {
+    std::string name = reader.take_name();
+    saved.parts.emplace_back(std::move(name), reader.take(reader.take_number()));
   }
-  std::vector<std::string> texts;
-  for (const StateText& text : state.texts) {
-    require_same(text.name, reader.take_name());
-    texts.push_back(reader.take_text());
+  if (saved.parts.size() != parts) {
+    throw_error(ErrorKind::data, "the saved state of the exchange ends too early");
   }
   if (!reader.is_at_end()) {
     throw_error(ErrorKind::data, "the saved state of the exchange goes on behind its end");
   }
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (!bytes[i].empty()) {
-      std::memcpy(state.blocks[i].bytes.data(), bytes[i].data(), bytes[i].size());
+  return saved;
+}
+
+void require_scale(const StateOrigin& origin) {
+  if (origin.loss_scale > 0.0 && std::isfinite(origin.loss_scale)) return;
+  throw_error(ErrorKind::data, "the saved state of the exchange has a loss scale of {}",
+              origin.loss_scale);
+}
+
+// ---- merging
+
+// Where the numbers of each tensor begin in a block, and its end.
+std::vector<std::size_t> divided(std::span<const StatefulTensor> tensors, StateGrain grain,
+                                 std::size_t numbers) {
+  const auto steps = static_cast<std::size_t>(
+      std::ranges::count(tensors, std::uint64_t{1}, &StatefulTensor::makes_step));
+  std::vector<std::size_t> begins = {0};
+  for (const StatefulTensor& tensor : tensors) {
+    const std::size_t size = grain == StateGrain::value ? tensor.rows * tensor.columns
+                             : tensor.makes_step == 0   ? 0
+                             : grain == StateGrain::row ? tensor.rows
+                                                        : numbers / steps;
+    begins.push_back(begins.back() + size);
+  }
+  return begins;
+}
+
+// For each tensor here, the saved one of its name and shape, or none.
+std::vector<std::optional<std::size_t>> matched(std::span<const StatefulTensor> here,
+                                                std::span<const StatefulTensor> saved) {
+  std::vector<bool> is_taken(saved.size());
+  std::vector<std::optional<std::size_t>> matches;
+  for (const StatefulTensor& tensor : here) {
+    matches.emplace_back();
+    for (std::size_t s = 0; s < saved.size() && !matches.back(); ++s) {
+      if (is_taken[s] || saved[s].name != tensor.name || saved[s].rows != tensor.rows ||
+          saved[s].columns != tensor.columns) {
+        continue;
+      }
+      is_taken[s] = true;
+      matches.back() = s;
     }
   }
-  for (std::size_t i = 0; i < texts.size(); ++i) state.texts[i].set(texts[i]);
-  return origin;
+  return matches;
+}
+
+// Adds `factor` times the saved numbers of a divided block to `sums`, tensor by tensor.
+void add_tensors(const StateBlock& block, std::span<const StatefulTensor> here,
+                 const SavedState& saved, double factor, std::vector<double>& sums) {
+  const auto bytes = saved.find(block.name);
+  if (!bytes) return;
+  const std::size_t numbers = bytes->size() / sizeof(float);
+  const std::vector<std::size_t> to = divided(here, block.grain, sums.size());
+  const std::vector<std::size_t> from = divided(saved.tensors, block.grain, numbers);
+  if (from.back() != numbers) {
+    throw_error(ErrorKind::data, "the saved state of the exchange has {} numbers of {}; allowed: {}",
+                numbers, block.name, from.back());
+  }
+  const auto matches = matched(here, saved.tensors);
+  for (std::size_t t = 0; t < here.size(); ++t) {
+    if (!matches[t] || from[*matches[t] + 1] - from[*matches[t]] != to[t + 1] - to[t]) continue;
+    for (std::size_t i = 0; i < to[t + 1] - to[t]; ++i) {
+      float number = 0.0f;
+      std::memcpy(&number, bytes->data() + (from[*matches[t]] + i) * sizeof(float), sizeof number);
+      sums[to[t] + i] += factor * static_cast<double>(number);
+    }
+  }
+}
+
+// Which saved states make this rank's part of a block, and how much each counts.
+std::vector<double> weights(const StateBlock& block, const StateOrigin& here, std::size_t count) {
+  std::vector<double> weights(count);
+  if (count == 1) return {1.0};
+  double mine = 0.0;
+  for (std::size_t r = 0; r < count; ++r) {
+    weights[r] = r % here.ranks == here.rank ? 1.0 : 0.0;
+    mine += weights[r];
+  }
+  if (block.merge == StateMerge::spread) {
+    std::ranges::fill(weights, 1.0 / static_cast<double>(here.ranks));
+  } else if (block.merge == StateMerge::mean) {
+    if (mine == 0.0) std::ranges::fill(weights, mine = 1.0);
+    const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (double& weight : weights) weight /= all;
+  }
+  return weights;
+}
+
+void require_mergeable(const StateOrigin& here, const std::vector<SavedState>& states) {
+  for (std::size_t r = 0; r < states.size(); ++r) {
+    const SavedState& saved = states[r];
+    if (saved.format < 4) {
+      throw_error(ErrorKind::data,
+                  "the saved state of the exchange is of an earlier version and does not say which "
+                  "tensors it has: it fits the same ones, and the same number of ranks, only");
+    }
+    require_scale(*saved.origin);
+    const std::uint64_t of = saved.origin->ranks;
+    const bool is_own = states.size() == 1 && of == here.ranks && saved.origin->rank == here.rank;
+    const bool is_all = states.size() == of && saved.origin->rank == r;
+    if (is_own || (is_all && of != here.ranks)) continue;
+    throw_error(ErrorKind::data,
+                "state {} of {} is that of rank {} of {}, and this is rank {} of {}; allowed: this "
+                "rank's own alone, or all those of another number of ranks, in their order",
+                r, states.size(), saved.origin->rank, of, here.rank, here.ranks);
+  }
+}
+
+}  // namespace
+
+std::size_t saved_bytes(const StatefulExchange& exchange) {
+  std::size_t size = 0;
+  for_each_piece(exchange, [&size](std::span<const std::byte> piece) { size += piece.size(); });
+  return size + kSealBytes;
+}
+
+void save_state(const StatefulExchange& exchange, std::span<std::byte> to) {
+  const std::size_t size = saved_bytes(exchange);
+  if (to.size() != size) {
+    throw_error(ErrorKind::usage, "{} bytes for a state of {} bytes", to.size(), size);
+  }
+  std::byte* at = to.data();
+  for_each_piece(exchange, [&at](std::span<const std::byte> piece) {
+    if (!piece.empty()) std::memcpy(at, piece.data(), piece.size());
+    at += piece.size();
+  });
+  seal(to);
+}
+
+std::optional<StateOrigin> load_state(const StatefulExchange& exchange,
+                                      std::span<const std::byte> from) {
+  const SavedState saved = read_state(from);
+  if (saved.origin) {
+    require_same_rank(exchange.here, *saved.origin);
+    require_scale(*saved.origin);
+  }
+  const StateList& state = exchange.state;
+  const std::size_t parts = state.blocks.size() + state.texts.size();
+  require_same(fmt::format("{} parts", parts), fmt::format("{} parts", saved.parts.size()));
+  // Everything is looked at before anything is changed.
+  for (std::size_t i = 0; i < parts; ++i) {
+    const auto& [name, bytes] = saved.parts[i];
+    if (i >= state.blocks.size()) {
+      require_same(state.texts[i - state.blocks.size()].name, name);
+      continue;
+    }
+    const StateBlock& block = state.blocks[i];
+    require_same(block.name, name);
+    require_same(fmt::format("{} of {} bytes", block.name, block.bytes.size()),
+                 fmt::format("{} of {} bytes", name, bytes.size()));
+  }
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::span<const std::byte> bytes = saved.parts[i].second;
+    if (i >= state.blocks.size()) {
+      state.texts[i - state.blocks.size()].set(text_of(bytes));
+    } else if (!bytes.empty()) {
+      std::memcpy(state.blocks[i].bytes.data(), bytes.data(), bytes.size());
+    }
+  }
+  return saved.origin;
+}
+
+StateOrigin merge_states(const StatefulExchange& exchange,
+                         std::span<const std::span<const std::byte>> from) {
+  if (from.empty()) throw_error(ErrorKind::usage, "no state to go on from");
+  std::vector<SavedState> states;
+  for (const std::span<const std::byte> each : from) states.push_back(read_state(each));
+  require_mergeable(exchange.here, states);
+  std::vector<std::pair<const StateBlock*, std::vector<float>>> divided_blocks;
+  for (const StateBlock& block : exchange.state.blocks) {
+    if (block.grain == StateGrain::none) continue;
+    DP_ASSERT(block.type == StateType::f32, "the divided state {} has no floats", block.name);
+    std::vector<double> sums(block.bytes.size() / sizeof(float));
+    const std::vector<double> weight = weights(block, exchange.here, states.size());
+    for (std::size_t r = 0; r < states.size(); ++r) {
+      if (weight[r] > 0.0) add_tensors(block, exchange.tensors, states[r], weight[r], sums);
+    }
+    divided_blocks.emplace_back(&block, std::vector<float>(sums.begin(), sums.end()));
+  }
+  for (const auto& [block, values] : divided_blocks) {
+    if (!values.empty()) std::memcpy(block->bytes.data(), values.data(), block->bytes.size());
+  }
+  for (const StateBlock& block : exchange.state.blocks) {
+    if (block.grain != StateGrain::none || block.share != StateShare::replicated) continue;
+    const auto bytes = states[0].find(block.name);
+    if (bytes && bytes->size() == block.bytes.size() && !bytes->empty()) {
+      std::memcpy(block.bytes.data(), bytes->data(), bytes->size());
+    }
+  }
+  for (const StateText& text : exchange.state.texts) {
+    if (const auto bytes = states[0].find(text.name); bytes && text.share == StateShare::replicated) {
+      text.set(text_of(*bytes));
+    }
+  }
+  return *states[0].origin;
 }
 
 }  // namespace dp

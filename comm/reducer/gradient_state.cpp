@@ -48,7 +48,10 @@ void GradientState::bring_back_residual() {
 
 void GradientState::list_state(StateVisitor& visitor) {
   const StatePlace place = device_ == nullptr ? StatePlace::host : StatePlace::device;
-  if (has_residual()) visitor.values("exchange/residual", residual(), StateShare::own, place);
+  if (has_residual()) {
+    visitor.values("exchange/residual", residual(), StateShare::own, place, StateMerge::sum,
+                   StateGrain::value);
+  }
   if (velocity_) velocity_->list_state(visitor);
 }
 

@@ -69,7 +69,9 @@ AdamVelocity::AdamVelocity(std::size_t elements, std::span<const TensorSlot> ten
       sketches_(kLanes * tensors.size()),
       sum_squares_(tensors.size()),
       own_squares_(tensors.size()),
-      long_own_squares_(tensors.size()) {
+      long_own_squares_(tensors.size()),
+      compared_steps_(tensors.size()),
+      comparisons_(tensors.size()) {
   std::size_t rows = 0;
   for (const TensorSlot& slot : tensors) {
     DP_ASSERT(slot.offset + slot.elements() <= elements, "tensor {} ends behind the gradient",
@@ -161,7 +163,7 @@ AdamVelocity::Others AdamVelocity::others(std::size_t t) const {
   const auto mean = static_cast<double>(long_own_squares_[t]);
   // Before the first comparison: ranks begin with about the same gradient.
   if (!(mean > 0.0)) return {.base = ranks * ranks - 1.0};
-  const double rest = 1.0 - std::pow(options_.beta2, static_cast<double>(compared_steps_));
+  const double rest = 1.0 - std::pow(options_.beta2, static_cast<double>(compared_steps_[t]));
   const double all = std::max(0.0, static_cast<double>(sum_squares_[t] - own_squares_[t])) / rest;
   const double more = all - (ranks - 1.0) * mean;
   const Tensor& tensor = tensors_[t];
@@ -190,11 +192,12 @@ void AdamVelocity::compare(std::span<const double> sums, std::uint64_t steps) {
   const auto renew = [kept](float& mean, double value) {
     mean = static_cast<float>(kept * static_cast<double>(mean) + (1.0 - kept) * value);
   };
-  compared_steps_ += steps;
-  ++comparisons_;
-  const double share =
-      long_share(1.0 / static_cast<double>(comparisons_), static_cast<double>(steps));
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    if (steps_[t] == 0.0f) continue;  // no gradient yet
+    compared_steps_[t] += static_cast<float>(steps);
+    comparisons_[t] += 1.0f;
+    const double share =
+        long_share(1.0 / static_cast<double>(comparisons_[t]), static_cast<double>(steps));
     const double own = square_sum(sketches().subspan(kLanes * t, kLanes));
     renew(sum_squares_[t], square_sum(sums.subspan(kLanes * t, kLanes)));
     renew(own_squares_[t], own);
@@ -209,20 +212,21 @@ void AdamVelocity::scale(float factor) {
 
 void AdamVelocity::list_state(StateVisitor& visitor) {
   LocalMomentum::list_state(visitor);
-  const auto own = [&](const char* name, auto& values) {
-    visitor.values(name, std::span(values), StateShare::own, StatePlace::host, StateMerge::mean);
+  const auto own = [&](const char* name, auto& values, StateMerge merge, StateGrain grain) {
+    visitor.values(name, std::span(values), StateShare::own, StatePlace::host, merge, grain);
   };
-  own("exchange/square", square_);
-  own("exchange/square_steps", steps_);
-  own("exchange/sketches", sketches_);
-  own("exchange/sum_squares", sum_squares_);
-  own("exchange/own_squares", own_squares_);
-  own("exchange/long_square", long_square_);
-  own("exchange/long_own_squares", long_own_squares_);
-  own("exchange/row_norms", row_norms_);
-  own("exchange/row_squares", row_squares_);
-  visitor.value("exchange/compared_steps", compared_steps_);
-  visitor.value("exchange/comparisons", comparisons_);
+  own("exchange/square", square_, StateMerge::spread, StateGrain::value);
+  own("exchange/square_steps", steps_, StateMerge::mean, StateGrain::tensor);
+  own("exchange/sketches", sketches_, StateMerge::sum, StateGrain::tensor);
+  own("exchange/sum_squares", sum_squares_, StateMerge::mean, StateGrain::tensor);
+  own("exchange/own_squares", own_squares_, StateMerge::spread, StateGrain::tensor);
+  own("exchange/long_square", long_square_, StateMerge::spread, StateGrain::value);
+  own("exchange/long_own_squares", long_own_squares_, StateMerge::spread, StateGrain::tensor);
+  // Their ratio counts alone.
+  own("exchange/row_norms", row_norms_, StateMerge::mean, StateGrain::row);
+  own("exchange/row_squares", row_squares_, StateMerge::mean, StateGrain::row);
+  own("exchange/compared_steps", compared_steps_, StateMerge::mean, StateGrain::tensor);
+  own("exchange/comparisons", comparisons_, StateMerge::mean, StateGrain::tensor);
 }
 
 }  // namespace dp

@@ -102,8 +102,8 @@ class AdamVelocity final : public LocalMomentum {
   // By tensor: the steps so far, the sketches, the means of the squares of g and of g_r, not yet
   // divided by 1 - beta2^t, and the long mean of those of g_r.
   std::vector<float> steps_, sketches_, sum_squares_, own_squares_, long_own_squares_;
-  // The steps and comparisons that these means are of.
-  std::uint64_t compared_steps_ = 0, comparisons_ = 0;
+  // By tensor: the steps and comparisons that these means are of.
+  std::vector<float> compared_steps_, comparisons_;
 };
 
 }  // namespace dp

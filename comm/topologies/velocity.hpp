@@ -61,7 +61,8 @@ class LocalMomentum {
   virtual void scale(float factor) = 0;
   // Must be saved with the residual, because a run that is resumed continues with it.
   virtual void list_state(StateVisitor& visitor) {
-    visitor.values("exchange/velocity", std::span(velocity_), StateShare::own);
+    visitor.values("exchange/velocity", std::span(velocity_), StateShare::own, StatePlace::host,
+                   StateMerge::sum, StateGrain::value);
   }
 
   // After the exchange of that bucket: sets the velocity to 0 where the bucket's `residual` is 0.

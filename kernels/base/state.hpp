@@ -28,9 +28,13 @@ namespace dp {
 enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, for the same build alone
 enum class StatePlace { host, device };     // device: to be read and written through Device alone
 enum class StateShare { replicated, own };  // the same on all ranks, or a rank's own
-// What a rank that takes over the own parts of several ranks makes of them, when a run goes on with
-// fewer: their sum (what is still to be sent), their mean (statistics), or the first (times).
-enum class StateMerge { sum, mean, first };
+// What a rank makes of the own parts of others, when a run goes on with another number of ranks: of
+// those that it takes over, their sum (what is still to be sent), their mean (statistics), or the
+// first (times); or an equal share of the sum over all ranks (squares of noise, which add up).
+enum class StateMerge { sum, mean, first, spread };
+// The parts of a flat gradient that a block has numbers of: of each of its values, each row of its
+// tensors, or each tensor; none: the block is not divided by tensors.
+enum class StateGrain { none, value, row, tensor };
 
 // The names of the model's parameters begin with it, in the order of the flat buffer.
 inline constexpr std::string_view kParameterState = "parameters/";
@@ -42,6 +46,7 @@ struct StateBlock {
   StatePlace place = StatePlace::host;
   StateShare share = StateShare::replicated;
   StateMerge merge = StateMerge::sum;
+  StateGrain grain = StateGrain::none;
   // If set, it is called instead, to add another rank's bytes to the block.
   std::function<void(std::span<const std::byte> other)> add = {};
 };
@@ -62,13 +67,15 @@ class StateVisitor {
   // Values of host or device memory.
   template <class T>
   void values(std::string name, std::span<T> values, StateShare share,
-              StatePlace place = StatePlace::host, StateMerge merge = StateMerge::sum) {
+              StatePlace place = StatePlace::host, StateMerge merge = StateMerge::sum,
+              StateGrain grain = StateGrain::none) {
     block({.name = std::move(name),
            .bytes = std::as_writable_bytes(values),
            .type = type_of<T>(),
            .place = place,
            .share = share,
-           .merge = merge});
+           .merge = merge,
+           .grain = grain});
   }
   // A struct of numbers in host memory, a rank's own. add(sum, more) adds another rank's to it.
   template <class T, class Add>

@@ -104,14 +104,37 @@ static void wrong_factors_are_refused(void) {
   check_refused(dptrain_comm_scale_residual(NULL, 2), DPTRAIN_COMM_USAGE, "exchange is NULL");
 }
 
-/* The first line of a state, the rank, the number of ranks and the loss scale; at the end the seal. */
-enum { MARK = 21, RANK = MARK, RANKS = MARK + 8, SCALE = MARK + 16, PARTS = MARK + 24, SEAL = 4 };
+/* The first line of a state, the rank, the number of ranks and the loss scale, the tensors ("weights" and one without a name), the
+ * parts; at the end the seal. */
+enum { MARK = 21, RANK = MARK, RANKS = MARK + 8, SCALE = MARK + 16, TENSORS = MARK + 24, NAMED = 8 + 7 + 24, UNNAMED = 8 + 24,
+       PARTS = TENSORS + 8 + NAMED + UNNAMED, SEAL = 4 };
 
-/* A state in the second format, which has no seal, so that a test can change it. Returns its size. */
+/* CRC-32C, bit by bit. */
+static void seal(char* state, size_t size) {
+  uint32_t crc = ~0u;
+  for (size_t at = 0; at < size - SEAL; ++at) {
+    crc ^= (unsigned char)state[at];
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (0x82F63B78u & (0u - (crc & 1u)));
+  }
+  crc = ~crc;
+  memcpy(state + size - SEAL, &crc, SEAL);
+}
+
+/* A state in the third format, which does not list tensors. Returns its size. */
+static size_t in_third_format(const char* state, size_t size, char* changed) {
+  const size_t table = PARTS - TENSORS;
+  memcpy(changed, state, TENSORS);
+  memcpy(changed + TENSORS, state + PARTS, size - PARTS);
+  memcpy(changed, "dptrain_comm state 3\n", MARK);
+  seal(changed, size - table);
+  return size - table;
+}
+
+/* A state in the second format, which has no seal either, so that a test can change it. Returns its size. */
 static size_t unsealed(const char* state, size_t size, char* changed) {
-  memcpy(changed, state, size - SEAL);
+  const size_t third_size = in_third_format(state, size, changed);
   memcpy(changed, "dptrain_comm state 2\n", MARK);
-  return size - SEAL;
+  return third_size - SEAL;
 }
 
 static void a_damaged_state_is_refused(dptrain_comm* exchange, const char* state, size_t size) {
@@ -135,10 +158,55 @@ static void a_damaged_state_is_refused(dptrain_comm* exchange, const char* state
   for (size_t end = 0; end < short_size; end += end < 200 ? 1 : 997) {
     CHECK(dptrain_comm_load_state(exchange, changed, end) == DPTRAIN_COMM_DATA);
   }
-  changed[PARTS + 16] = (char)0xe8;
+  changed[TENSORS + 16] = (char)0xe8;
   check_refused(dptrain_comm_load_state(exchange, changed, short_size), DPTRAIN_COMM_DATA,
                 "the saved state of the exchange is damaged: a part's name has 4 bytes that are no name; allowed: what this rank has "
                 "saved");
+  free(changed);
+}
+
+static int merge(dptrain_comm* exchange, const char* state, size_t size) {
+  const void* states[] = {state};
+  return dptrain_comm_merge_states(exchange, states, &size, 1);
+}
+
+/* Torn, changed and wrongly counted states are refused, also where their seal is right. */
+static void a_merge_looks_at_everything(dptrain_comm* exchange, const char* state, size_t size) {
+  char message[300];
+  const int rank = dptrain_comm_rank(), ranks = dptrain_comm_size();
+  char* changed = malloc(size);
+  CHECK(merge(exchange, state, size) == DPTRAIN_COMM_OK);
+  check_refused(dptrain_comm_merge_states(exchange, NULL, NULL, 0), DPTRAIN_COMM_USAGE, "states or sizes is NULL");
+  for (size_t end = 0; end < size; end += end < 200 ? 1 : 9973) {
+    CHECK(merge(exchange, state, end) == DPTRAIN_COMM_DATA);
+    memcpy(changed, state, size);
+    if (end < SEAL) continue;
+    seal(changed, end);
+    CHECK(merge(exchange, changed, end) == DPTRAIN_COMM_DATA);
+  }
+  const size_t third_size = in_third_format(state, size, changed);
+  CHECK(merge(exchange, changed, third_size) == DPTRAIN_COMM_DATA);
+  CHECK(strstr(dptrain_comm_last_error(), "does not say which tensors it has") != NULL);
+  const uint64_t others[] = {0, (uint64_t)1 << 63, 3, ~(uint64_t)0};
+  const size_t places[] = {TENSORS, TENSORS + 8, TENSORS + 8 + 15, TENSORS + 8 + 15 + 8, PARTS};
+  for (size_t place = 0; place < sizeof places / sizeof *places; ++place) {
+    for (size_t other = 0; other < 4; ++other) {
+      memcpy(changed, state, size);
+      memcpy(changed + places[place], &others[other], 8);
+      seal(changed, size);
+      /* One rank has no residual that a tensor of another shape would not fit. */
+      if (ranks > 1 || others[other] != 3) CHECK(merge(exchange, changed, size) == DPTRAIN_COMM_DATA);
+    }
+  }
+  const uint64_t of_ranks = (uint64_t)ranks + 1;
+  memcpy(changed, state, size);
+  memcpy(changed + RANKS, &of_ranks, 8);
+  seal(changed, size);
+  snprintf(message, sizeof message,
+           "state 0 of 1 is that of rank %d of %d, and this is rank %d of %d; allowed: this rank's own alone, or all those of another "
+           "number of ranks, in their order",
+           rank, ranks + 1, rank, ranks);
+  check_refused(merge(exchange, changed, size), DPTRAIN_COMM_DATA, message);
   free(changed);
 }
 
@@ -159,7 +227,7 @@ static void a_state_is_that_of_its_rank(void) {
     memcpy(changed + RANKS, &of_ranks, 8);
     snprintf(message, sizeof message,
              "the saved state of the exchange is that of rank %d of %d, and this is rank %d of %d: each rank loads the state "
-             "that it has saved; with another number of ranks, none does",
+             "that it has saved",
              (int)of_rank, (int)of_ranks, rank, ranks);
     check_refused(dptrain_comm_load_state(exchange, changed, changed_size), DPTRAIN_COMM_DATA, message);
   }
@@ -169,10 +237,12 @@ static void a_state_is_that_of_its_rank(void) {
   check_refused(dptrain_comm_load_state(exchange, changed, short_size), DPTRAIN_COMM_DATA,
                 "the saved state of the exchange has a loss scale of 0");
   a_damaged_state_is_refused(exchange, state, size);
+  a_merge_looks_at_everything(exchange, state, size);
+  CHECK(dptrain_comm_load_state(exchange, changed, in_third_format(state, size, changed)) == DPTRAIN_COMM_OK);
   /* The first format said nothing of all this. */
   memcpy(changed, "dptrain_comm state 1\n", MARK);
-  memcpy(changed + MARK, state + PARTS, short_size - PARTS);
-  CHECK(dptrain_comm_load_state(exchange, changed, short_size - (PARTS - MARK)) == DPTRAIN_COMM_OK);
+  memcpy(changed + MARK, state + PARTS, size - SEAL - PARTS);
+  CHECK(dptrain_comm_load_state(exchange, changed, size - SEAL - (PARTS - MARK)) == DPTRAIN_COMM_OK);
   CHECK(step(exchange, 1, 1, 0) == 1);
   dptrain_comm_destroy(exchange);
 

@@ -1,10 +1,12 @@
 """The hook in programs of other people, on every rank: torch_cases_test.py PACKAGES."""
 import copy
+import importlib.util
 import io
 import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 from torch_support import LINK, PACKAGES, dptrain_comm, passed, refused  # noqa: E402
@@ -122,12 +124,109 @@ def several_networks_share_a_state() -> None:
     assert (wanted - found).abs().max() <= 1e-6, (wanted - found).abs().max()
     later = nn.Linear(8, 8)
     later(torch.ones(4, 8)).sum().backward()
-    refused("was not there in the first step; the exchange needs the same ones always", state.allreduce_gradients, later)
+    refused("is not in the exchange: each network has a state of its own", state.allreduce_gradients, later)
     its_own = dptrain_comm.init("q8", **LINK)
     its_own.allreduce_gradients(later)
     assert (later.weight.grad - 4).abs().max() < 0.1
     its_own.close()
     state.close()
+
+
+class Growing:
+    """A network whose first layers are frozen, then trained, then frozen again, by DDP, by the hook or by allreduce_gradients()."""
+
+    PHASES = ((4, False), (4, True), (4, False), (3, True))  # steps, and whether the first layers are trained
+
+    def __init__(self, how: str, codec: str, log: "str | None" = None):
+        torch.manual_seed(6)
+        self.net = nn.Sequential(nn.Linear(60, 80), nn.Linear(80, 70), nn.Linear(70, 30))
+        self.how, self.log = how, log
+        self.state = None if how == "ddp" else dptrain_comm.init(codec, log=log, **LINK)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.02, momentum=0.9)
+        self.draw = torch.Generator().manual_seed(dptrain_comm.rank())
+        self.changes: list = []  # of the first layers' weights, by step
+
+    def run(self) -> torch.Tensor:
+        for number, (steps, is_trained) in enumerate(self.PHASES):
+            for parameter in (*self.net[0].parameters(), *self.net[1].parameters()):
+                parameter.requires_grad = is_trained
+                parameter.grad = None
+            run = self.net if self.how == "allreduce" else DistributedDataParallel(self.net, bucket_cap_mb=0.01)
+            if self.how == "hook":
+                run.register_comm_hook(self.state, dptrain_comm.hook)
+            for _ in range(steps):
+                self.step(run)
+            if self.log is not None:
+                self.state.epoch(samples=8 * steps)
+        if self.state is not None:
+            self.state.close()
+        return torch.cat([p.detach().reshape(-1) for p in self.net.parameters()])
+
+    def step(self, run) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        before = self.net[0].weight.detach().clone()
+        run(torch.randn(8, 60, generator=self.draw)).square().mean().backward()
+        if self.how == "allreduce":
+            self.state.allreduce_gradients(self.net)
+        self.optimizer.step()
+        self.changes.append((self.net[0].weight.detach() - before).abs().max().item())
+
+
+def parameters_come_and_go() -> None:
+    wanted = Growing("ddp", "none").run()
+    bound = 0 if dptrain_comm.size() <= 2 else 1e-5
+    for how in ("hook", "allreduce"):
+        found = Growing(how, "none").run()
+        assert (wanted - found).abs().max().item() <= bound, (how, (wanted - found).abs().max())
+        for codec in ("q4", "topk:ratio=0.05", "powersgd:rank=2", "ecq:bits=0.5", "auto:min=0.5,max=0.5"):
+            one = Growing(how, codec)
+            found = one.run()
+            everyone = [torch.empty_like(found) for _ in range(dptrain_comm.size())]
+            torch.distributed.all_gather(everyone, found)
+            assert all(torch.equal(found, other) for other in everyone), (how, codec)
+            # Frozen layers stay as they are, whatever waits for them.
+            trained = [is_trained for steps, is_trained in Growing.PHASES for _ in range(steps)]
+            assert [change > 0 for change in one.changes] == trained, (how, codec, one.changes)
+
+
+def what_waits_stays_when_parameters_come() -> None:
+    """Sums of what went in and what came out, over a step in which the exchange is made anew."""
+    if dptrain_comm.size() == 1:
+        return
+    net, later = nn.Linear(100, 80, bias=False), nn.Linear(30, 20, bias=False)
+    draw = torch.Generator().manual_seed(5)
+    state = dptrain_comm.init("topk:ratio=0.05", **LINK)
+    went_in, came_out = torch.zeros(80, 100), torch.zeros(80, 100)
+    for step in range(60):
+        parts = torch.randn((dptrain_comm.size(), 80, 100), generator=draw) * (step < 3)
+        net.weight.grad = parts[dptrain_comm.rank()].clone()
+        later.weight.grad = torch.zeros(20, 30)
+        state.allreduce_gradients(net if step < 3 else nn.ModuleList([later, net]))
+        went_in += parts.mean(0)
+        came_out += net.weight.grad
+        if step in (2, 3):
+            left = (went_in - came_out).norm() / went_in.norm()
+            assert left > 0.5, (step, left)  # there is something to lose
+    assert (went_in - came_out).abs().max() < 1e-5, (went_in - came_out).abs().max()
+    state.close()
+
+
+def a_log_goes_on_with_other_parameters() -> None:
+    if importlib.util.find_spec("h5py") is None:
+        print("without h5py: the log of a growing network is not tried")
+        return
+    import h5py
+    with tempfile.TemporaryDirectory() as folder:
+        name = [os.path.join(folder, "run.h5")]
+        torch.distributed.broadcast_object_list(name)
+        Growing("allreduce", "none", log=name[0]).run()
+        if dptrain_comm.rank() == 0:
+            with h5py.File(name[0]) as file:
+                sent = file["epochs"]["sent_bytes"]
+                assert len(sent) == len(Growing.PHASES) and file.attrs["finished"] == 1
+                if dptrain_comm.size() > 1:
+                    assert sent[0] < 0.5 * sent[1] and sent[0] > 0, sent
+        torch.distributed.barrier()
 
 
 def networks_that_ddp_knows() -> None:
@@ -251,7 +350,7 @@ def other_networks_are_refused_between_steps() -> None:
     for ddp in (one, other):
         ddp.register_comm_hook(state, dptrain_comm.hook)
     one(torch.ones(2, 6)).sum().backward()
-    assert "Each network has a state of its own" in error_of_backward(other, torch.ones(2, 6))
+    assert "each network has a state of its own" in error_of_backward(other, torch.ones(2, 6))
     state.close()
     state = dptrain_comm.init("none", **LINK)
     net = nn.Linear(6, 5)
@@ -307,6 +406,9 @@ if __name__ == "__main__":
     unused_parameters_stay_as_they_are()
     nothing_is_lost_in_between()
     several_networks_share_a_state()
+    parameters_come_and_go()
+    what_waits_stays_when_parameters_come()
+    a_log_goes_on_with_other_parameters()
     networks_that_ddp_knows()
     gradients_of_any_form()
     groups_are_those_of_mpi()

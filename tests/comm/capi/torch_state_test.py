@@ -164,7 +164,7 @@ def a_state_of_all_ranks_is_in_one_file() -> None:
     program.state.load_state_dict(saved)
     program.made = 3
     assert all(same(program.step(), one) for one in wanted)
-    cannot_load(f"it has the states of {SIZE + 1} ranks, and these are {SIZE}", program.state,
+    cannot_load(f"the state is that of rank 0 of {SIZE}, and this is rank 0 of {SIZE + 1}", program.state,
                 {**saved, "ranks": [*saved["ranks"], saved["ranks"][0]]})
     if SIZE > 1:
         cannot_load(f"the state is that of rank {(RANK + 1) % SIZE} of {SIZE}", program.state,

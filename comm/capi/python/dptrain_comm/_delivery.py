@@ -21,7 +21,12 @@ class Delivery:
     def deliver(self, gradients: Gradients, held: list, all_finite: bool, scale: float = 1.0) -> None:
         """held: slots and this rank's gradients, or None. scale: by which what was exchanged is multiplied."""
         import torch
-        counts = [1.0] * len(gradients.slots) if gradients.counts is None else gradients.counts.tolist()
+        counts = [1.0] * len(gradients.slots)
+        if gradients.counts is not None:
+            counts = gradients.counts.tolist()
+        else:
+            for slot in (slot for slot, gradient in held if gradient is None):  # frozen, on all ranks
+                counts[slot] = 0.0
         if all_finite:
             self._used.update(slot for slot, count in enumerate(counts) if count > 0.0)
         for slot, gradient in held:

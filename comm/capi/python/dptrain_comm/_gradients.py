@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from ._library import Error, Exchange, Slot
 
-_SAME_ALWAYS = "the exchange needs the same ones always: for others close() this state and make a new one by init()"
 _COUNTS = "number of ranks with a gradient"  # a slot
 
 
@@ -33,23 +32,25 @@ def name_of(parameter, names: dict[int, str]) -> str:
 class Gradients:
     """`parameters` keeps them alive, so that their ids stay theirs. A parameter's place in it is its slot."""
 
-    def __init__(self, parameters: list, names: dict[int, str], options: dict, has_counts: bool):
-        """Collective: makes the exchange. has_counts: it has a further slot, in which the ranks count a parameter's gradients."""
+    def __init__(self, parameters: list, names: dict[int, str], options: dict, has_counts: bool, slot_names: list[str] | None = None):
+        """Collective: makes the exchange. has_counts: it has a further slot, in which the ranks count a parameter's gradients.
+        slot_names: of the first parameters, which had an exchange before."""
         if not parameters:
             raise Error(2, "the model has no parameter to exchange; it needs one with requires_grad and with values")
-        slots = []
+        slots, slot_names = [], slot_names or []
         for number, parameter in enumerate(parameters):
             if parameter.is_complex():
                 raise Error(2, f"{name_of(parameter, names)} is complex; gradients are exchanged as real numbers of 32 bits")
             rows = parameter.shape[0] if parameter.dim() > 1 else 1
-            slots.append(Slot(names.get(id(parameter), f"parameter {number}"), rows, parameter.numel() // max(rows, 1),
+            name = slot_names[number] if number < len(slot_names) else names.get(id(parameter), f"parameter {number}")
+            slots.append(Slot(name, rows, parameter.numel() // max(rows, 1),
                               parameter.dim() < 2))
+        self.slot_names = [slot.name for slot in slots]
         if has_counts:
             slots.append(Slot(_COUNTS, 1, len(parameters), True))
             exact = options.get("exact") or []
             options = {**options, "exact": [*([exact] if isinstance(exact, str) else exact), _COUNTS]}
-        self.parameters = parameters
-        self.names = names
+        self.parameters, self.names, self.has_counts = parameters, names, has_counts
         self.slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
         self.exchange = Exchange(slots, **options)
         self.values = [self._floats(slot, p.numel()).view(p.shape) for slot, p in enumerate(parameters)]
@@ -72,19 +73,29 @@ class Gradients:
         self.values, self.counts = [], None
         self.exchange.close()
 
-    def check(self, pairs: list) -> None:
-        """pairs: parameters and their gradients."""
+    def check(self, pairs: list) -> list:
+        """pairs: parameters and their gradients. Returns the parameters that the exchange does not have yet."""
         import torch
         for parameter, gradient in pairs:
-            if id(parameter) not in self.slots:
-                raise Error(2, f"{name_of(parameter, self.names)} was not there in the first step; {_SAME_ALWAYS}. Each network has a state of its own")
             if gradient is not None and gradient.layout != torch.strided:
                 raise Error(2, f"{name_of(parameter, self.names)} has a sparse gradient; the exchange needs dense ones (sparse=False)")
+        return [parameter for parameter, _ in pairs if id(parameter) not in self.slots]
+
+    def refuse(self, parameter) -> Error:
+        return Error(2, f"{name_of(parameter, self.names)} is not in the exchange: each network has a state of its own, or all have one, by "
+                     "allreduce_gradients(torch.nn.ModuleList([one, other]))")
+
+    def missing(self, pairs: list) -> list:
+        """Parameters that are not among these: they require a gradient and must be in every step, or are frozen now."""
+        present = {id(parameter) for parameter, _ in pairs}
+        return [parameter for parameter in self.parameters if id(parameter) not in present]
 
     def check_that_all_are_there(self, slots: set[int]) -> None:
         if len(slots) < len(self.slots):
             missing = self.parameters[min(set(range(len(self.slots))) - slots)]
-            raise Error(2, f"{name_of(missing, self.names)} has no gradient in this step, and had one in the first; {_SAME_ALWAYS}")
+            raise Error(2, f"{name_of(missing, self.names)} has no gradient in this step, and had one in the first; a parameter that is "
+                        "not trained any more has requires_grad=False, on all ranks. For other parameters close() this state and make a "
+                        "new one by init()")
 
     def count(self, pairs: list) -> None:
         """Reports which gradients this rank has. In allreduce_gradients() some may be None."""

@@ -503,3 +503,11 @@ class Exchange:
 
     def load(self, saved: bytes) -> None:
         _call("load_state", self._handle, saved, len(saved))
+
+    def merge(self, states: list[bytes]) -> None:
+        """Goes on from this rank's state of an exchange with other slots, or from all ranks' of another number of ranks
+        (dptrain_comm_merge_states)."""
+        kept = [ctypes.create_string_buffer(one, len(one)) for one in states]
+        addresses = (ctypes.c_void_p * len(kept))(*[ctypes.addressof(one) for one in kept])
+        sizes = (ctypes.c_size_t * len(kept))(*[len(one) for one in states])
+        _call("merge_states", self._handle, addresses, sizes, len(kept))

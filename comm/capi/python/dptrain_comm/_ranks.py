@@ -82,6 +82,7 @@ def watch(kind_of_state: type) -> None:
         ddp, state, *_ = (*arguments, named.get("state"), None)
         if isinstance(state, kind_of_state):
             check(ddp.process_group)
+            state.serve(ddp)
         else:
             _hooked.add(ddp)
 

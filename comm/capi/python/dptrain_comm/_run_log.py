@@ -65,6 +65,9 @@ class RunLog:
         self._check()
         self._started = time.time()
         self._hosts: list[str] = []
+        self._codecs: list[str] = []  # all that some exchange had, and so topologies
+        self._topologies: list[str] = []
+        self._before: list[dict[str, float]] = []  # this epoch's costs of exchanges that have ended
         self._start_epoch()
         atexit.register(self._leave)
 
@@ -98,15 +101,30 @@ class RunLog:
         name = socket.gethostname().encode()[:64].ljust(64, b"\0")
         self._hosts = [bytes(int(c) for c in row).rstrip(b"\0").decode(errors="replace")
                        for row in exchange.gather([float(c) for c in name])]
-        self._parameters = parameters
         self._first_step = step
-        self._buckets = exchange.buckets()
-        self._codecs = list(dict.fromkeys(bucket["codec"] for bucket in self._buckets))
-        self._topologies = list(dict.fromkeys(bucket["topology"] for bucket in self._buckets))
+        self._learn_of(exchange, parameters)
         self._rows["sessions"] = [{"start": self._started, "first_epoch": 0, "first_step": step, "world_size": size()}]
         self._has_begun = True
         self._save(False)
         self.leave_out(set_up_s + time.perf_counter() - began)
+
+    def _learn_of(self, exchange: Exchange, parameters: int) -> None:
+        self._parameters = parameters
+        self._buckets = exchange.buckets()
+        self._codecs = list(dict.fromkeys([*self._codecs, *(bucket["codec"] for bucket in self._buckets)]))
+        self._topologies = list(dict.fromkeys([*self._topologies, *(bucket["topology"] for bucket in self._buckets)]))
+
+    def exchange_ends(self, exchange: Exchange) -> None:
+        """Another one comes in its place, within an epoch."""
+        self._before.append(exchange.take(READER)[0])
+
+    def goes_on(self, exchange: Exchange, parameters: int, set_up_s: float) -> None:
+        """With that exchange. set_up_s as in begin()."""
+        exchange.add_reader(READER)
+        if self._every:
+            exchange.add_reader(STEP_READER)
+        self._learn_of(exchange, parameters)
+        self.leave_out(set_up_s)
 
     def leave_out(self, seconds: float) -> None:
         """The last seconds belong to no epoch and no step."""
@@ -152,6 +170,9 @@ class RunLog:
               eval_s: float) -> None:
         epoch_s = max(time.perf_counter() - self._epoch_began - eval_s, 0.0)
         total, *buckets = exchange.take(READER)
+        for earlier in self._before:
+            total = {name: value if name == "bits" else value + earlier[name] for name, value in total.items()}
+        self._before = []
         mine = [epoch_s, data_s, self._backward_s, self._exposed_s, eval_s, float(samples), float(self._steps),
                 float(self._skipped), *(float(learnt[name]) for name in LEARNT), *(float(total[name]) for name in OF_TOTAL)]
         for bucket in buckets:

@@ -37,12 +37,16 @@ class SavedState:
 
     step: int = 0
     exchange: bytes | None = None
+    of_others: list = dataclasses.field(default_factory=list)  # in its place: those of all ranks of another number of ranks
     loss_scale: float | None = None
     late: dict = dataclasses.field(default_factory=dict)
     has_counts: bool = True  # of gradients; not in states of allreduce_gradients() of the first version
 
     def to_dict(self) -> dict:
         import torch
+        if self.of_others:
+            raise Error(2, "state_dict(): the state that was loaded is of another number of ranks and becomes this one's in the next "
+                        "step; save it after that")
         return {"step": self.step,
                 "exchange": torch.frombuffer(bytearray(self.exchange), dtype=torch.uint8) if self.exchange else None,
                 "rank": rank(), "size": size(), "loss_scale": self.loss_scale,
@@ -127,37 +131,51 @@ def gathered(exchange: Exchange, state: dict) -> list:
     return [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in exchange.gather_bytes(written.getvalue())]
 
 
-def _own_of(state: dict) -> dict:
-    """This rank's state out of those of all."""
+def _unpacked(value, of_rank: int) -> dict:
+    """That rank's state out of those of all."""
     import torch
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.dim() != 1 or value.is_meta:
+        raise StateError(f"ranks has {_described(value)} for rank {of_rank}; allowed: a tensor of torch.uint8 with one dimension")
+    try:
+        return torch.load(io.BytesIO(value.detach().cpu().contiguous().numpy().tobytes()), weights_only=True)
+    except Exception as error:  # zipfile, pickle and PyTorch have many kinds
+        raise StateError(f"the state of rank {of_rank} is damaged or cut off ({type(error).__name__})") from None
+
+
+def _own_of(state: dict) -> SavedState:
+    """This rank's state out of those of all, or what it takes over of those of another number of ranks."""
     states = state["ranks"]
     if not isinstance(states, (list, tuple)) or not states:
         raise StateError(f"ranks is {_described(states)}; allowed: a list of every rank's state, as state_dict(all_ranks=True) of rank 0 "
                          "has returned")
-    if len(states) != size():
-        raise StateError(f"it has the states of {len(states)} ranks, and these are {size()}: residuals belong to a number of ranks; "
-                         "without load_state_dict() the training goes on and what waits in them is lost")
-    mine = states[rank()]
-    if not isinstance(mine, torch.Tensor) or mine.dtype != torch.uint8 or mine.dim() != 1 or mine.is_meta:
-        raise StateError(f"ranks has {_described(mine)} for rank {rank()}; allowed: a tensor of torch.uint8 with one dimension")
-    try:
-        return torch.load(io.BytesIO(mine.detach().cpu().contiguous().numpy().tobytes()), weights_only=True)
-    except Exception as error:  # zipfile, pickle and PyTorch have many kinds
-        raise StateError(f"the state of rank {rank()} is damaged or cut off ({type(error).__name__})") from None
+    if len(states) == size():
+        return _checked_of(_unpacked(states[rank()], rank()), rank(), size())
+    every = [_checked_of(_unpacked(one, r), r, len(states)) for r, one in enumerate(states)]
+    late: dict = {}
+    for saved in every[rank()::size()]:
+        for slot, values in saved.late.items():
+            late[slot] = late[slot] + values if slot in late else values
+    own = [saved.exchange for saved in every]
+    return dataclasses.replace(every[0], exchange=None, of_others=own if all(own) else [], late=late)
+
+
+def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
+    """The state that this rank of so many has saved."""
+    if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
+        has = (f"this is {_described(state)}" if not isinstance(state, dict) else
+               f"this has {', '.join(map(str, list(state)[:10]))}" if state else "this is empty")
+        raise StateError(f"it needs what state_dict() of this rank has returned, with step and exchange; {has}")
+    its_rank, its_size = _whole(state, "rank", of_rank), _whole(state, "size", of_size)
+    if (its_rank, its_size) != (of_rank, of_size):
+        raise StateError(f"the state is that of rank {its_rank} of {its_size}, and this is rank {of_rank} of {of_size}: each rank loads "
+                         "the state that it has saved. Another number of ranks can go on from state_dict(all_ranks=True)")
+    return SavedState(step=_whole(state, "step", 0), exchange=_exchange(state["exchange"]),
+                      loss_scale=_loss_scale(state.get("loss_scale")), late=_late(state.get("late", {})),
+                      has_counts="late" in state)
 
 
 def checked(state) -> SavedState:
     """Raises StateError unless state_dict() of this rank has returned that, or rank 0's with all_ranks."""
     if isinstance(state, dict) and "ranks" in state:
-        state = _own_of(state)
-    if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
-        has = (f"this is {_described(state)}" if not isinstance(state, dict) else
-               f"this has {', '.join(map(str, list(state)[:10]))}" if state else "this is empty")
-        raise StateError(f"it needs what state_dict() of this rank has returned, with step and exchange; {has}")
-    of_rank, of_size = _whole(state, "rank", rank()), _whole(state, "size", size())
-    if (of_rank, of_size) != (rank(), size()):
-        raise StateError(f"the state is that of rank {of_rank} of {of_size}, and this is rank {rank()} of {size()}: each rank loads "
-                         "the state that it has saved; with another number of ranks, none does")
-    return SavedState(step=_whole(state, "step", 0), exchange=_exchange(state["exchange"]),
-                      loss_scale=_loss_scale(state.get("loss_scale")), late=_late(state.get("late", {})),
-                      has_counts="late" in state)
+        return _own_of(state)
+    return _checked_of(state, rank(), size())

@@ -1,6 +1,7 @@
 """State: what the hook and allreduce_gradients() keep from step to step."""
 from __future__ import annotations
 
+import dataclasses
 import numbers
 import os
 import sys
@@ -77,6 +78,8 @@ class State:
         self._loss_scale = LossScale()
         self._waiting: SavedState | None = None  # for an exchange that is not there yet
         self._factor = 1.0  # of what waits
+        self._is_new_model = False  # a DistributedDataParallel whose first step is to come
+        self._frozen: list = []  # parameters of the exchange that are not trained now, and None
         self._is_alone = False  # one rank: its gradient is the sum already
         self.step = 0
         self._log = None if log is None else RunLog(log, self._options, about or {}, log_steps)
@@ -98,7 +101,7 @@ class State:
         """Each gradient of the model becomes the mean of all ranks'. After backward, before the optimiser's step.
 
         A parameter without a gradient counts as zeros if another rank has one, and gets the mean. If no rank has one, it stays
-        without.
+        without. Parameters may be frozen (requires_grad=False), and further ones may come, on all ranks in the same step.
         """
         require_model("allreduce_gradients", model)
         self._names = {id(p): name for name, p in model.named_parameters()}
@@ -106,10 +109,8 @@ class State:
         if self._gradients is None:
             _ranks.check()
             self._make_exchange([parameter for parameter, _ in pairs], any_may_lack_gradient=True)
-        self._gradients.names = self._names
         # Before anything leaves, so that nothing is on its way when this fails.
-        self._gradients.check(pairs)
-        self._gradients.check_that_all_are_there({self._gradients.slots[id(parameter)] for parameter, _ in pairs})
+        pairs = self._follow_parameters(pairs)
         self._begin_step(pairs)
         self._send(pairs)
         self._finish_step()
@@ -157,9 +158,8 @@ class State:
         """
         if all_ranks:
             return self._state_of_all()
-        waiting = None if self._waiting is None else self._waiting.exchange
-        return SavedState(step=self.step, exchange=self.exchange.save() if self.exchange else waiting,
-                          loss_scale=self._loss_scale.last, late=self._delivery.late).to_dict()
+        waiting = SavedState(exchange=self.exchange.save()) if self.exchange else self._waiting or SavedState()
+        return dataclasses.replace(waiting, step=self.step, loss_scale=self._loss_scale.last, late=self._delivery.late).to_dict()
 
     def _state_of_all(self) -> dict:
         if self.exchange is None:
@@ -168,13 +168,13 @@ class State:
         return {"step": self.step, "size": size(), "ranks": states} if rank() == 0 else {}
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on from the dict that this rank's state_dict() has returned, or rank 0's with all_ranks. On all ranks, or on none;
-        best before the first step. Raises StateError, with nothing changed, if it is damaged or does not fit."""
+        """Goes on from the dict that this rank's state_dict() has returned, or rank 0's with all_ranks, also of another number of
+        ranks: what waited on rank r then waits on rank r modulo their number. On all ranks, or on none; best before the first step. Raises StateError, with nothing changed, if it is damaged or does not fit."""
         saved = _saved_state.checked(state)
         if self._gradients is None:
             self._waiting, self._factor = saved, 1.0
         else:
-            if saved.exchange is None and saved.step != self.step:
+            if saved.exchange is None and not saved.of_others and saved.step != self.step:
                 raise StateError(f"the state is from before the first step and has nothing for an exchange that has made {self.step}; "
                                  "close() this state and make a new one by init()")
             self._load(saved)
@@ -208,8 +208,10 @@ class State:
         if bucket.index() == 0:
             _ranks.check()
         pairs = [(p, g) for p, g in zip(parameters, gradients) if p.numel() > 0]
-        if self._gradients is not None:
-            self._gradients.check(pairs)
+        if self._gradients is not None and not self._is_new_model:
+            unknown = self._gradients.check(pairs)
+            if unknown:
+                raise self._gradients.refuse(unknown[0])
             if bucket.index() == 0:
                 self._begin_step(pairs)
             if self._needs_all_gradients():
@@ -217,25 +219,71 @@ class State:
             else:
                 self._send(pairs)
         else:
-            # In the first step DDP has one bucket, or several, with parameters in the order of forward. Later on it has
+            # In its first step DDP has one bucket, or several, with parameters in the order of forward. Later on it has
             # them as backward makes their gradients, and so must the exchange, or nothing leaves before the end.
             self._held += reversed(pairs)
         if not bucket.is_last():
             return future
-        if self._gradients is None:
+        if self._gradients is None or self._is_new_model:
             held, self._held = self._held, []
             _ranks.check_groups_of(held[0][0] if held else None)
-            self._make_exchange([parameter for parameter, _ in held])
+            if self._gradients is None:
+                self._make_exchange([parameter for parameter, _ in held])
+            self._is_new_model = False
+            held = self._follow_parameters(held)
             self._begin_step(held)
             self._send(held)
         elif self._unsent:
             unsent, self._unsent = self._unsent, []
-            self._send(unsent)
+            self._send(unsent + self._frozen)
+        elif self._frozen:
+            self._send(self._frozen)
         self._finish_step()
         futures, self._futures = self._futures, []
         for waiting, buffer in futures:
             waiting.set_result(buffer)
         return future
+
+    def serve(self, ddp) -> None:
+        """A DistributedDataParallel that gets the hook, perhaps a second time, with other parameters."""
+        if self._gradients is not None:
+            self._names = {id(p): name for name, p in ddp.module.named_parameters()}
+            self._is_new_model = True
+
+    def _follow_parameters(self, pairs: list) -> list:
+        """Parameters of a step and their gradients. Returns them with those that are frozen now, which have none. Collective if there
+        are new ones: the exchange is made anew, and what waits for the others stays."""
+        if self._names:
+            self._gradients.names = self._names
+        new, missing = self._gradients.check(pairs), self._gradients.missing(pairs)
+        trained = [parameter for parameter in missing if parameter.requires_grad]
+        if trained and new:
+            raise self._gradients.refuse(new[0])
+        if trained:
+            self._gradients.check_that_all_are_there({self._gradients.slots[id(parameter)] for parameter, _ in pairs})
+        if new:
+            self._take_in(new)
+        self._frozen = [(parameter, None) for parameter in missing]
+        return pairs + self._frozen
+
+    def _take_in(self, new: list) -> None:
+        began = time.perf_counter()
+        earlier = self._gradients
+        if self._trace.is_due:
+            self._write_trace()
+        options = {name: value for name, value in self._options.items() if not name.startswith("trace")}
+        saved = earlier.exchange.save()
+        if self._log is not None:
+            self._log.exchange_ends(self.exchange)
+        earlier.close()
+        self._gradients = Gradients(earlier.parameters + new, earlier.names, options, earlier.has_counts, earlier.slot_names)
+        if not self._is_alone:
+            self._gradients.pin()
+        if self._steps is not None:
+            self._steps.attach(self._gradients, self._is_alone)
+        self.exchange.merge([saved])
+        if self._log is not None:
+            self._log.goes_on(self.exchange, sum(p.numel() for p in self._gradients.parameters), time.perf_counter() - began)
 
     def _make_exchange(self, parameters: list, any_may_lack_gradient: bool = False) -> None:
         """any_may_lack_gradient: the ranks agree in each step on which parameters have a gradient. DDP does so itself."""
@@ -266,10 +314,13 @@ class State:
 
     def _load(self, saved: SavedState) -> None:
         saved.check_shapes([parameter.shape for parameter in self._gradients.parameters])
-        if saved.exchange is None:
+        if saved.exchange is None and not saved.of_others:
             return
         try:
-            self.exchange.load(saved.exchange)
+            if saved.of_others:
+                self.exchange.merge(saved.of_others)
+            else:
+                self.exchange.load(saved.exchange)
         except Error as error:
             raise StateError(str(error)) if error.code == 3 else error
 
