@@ -163,7 +163,7 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
                            std::vector<TensorSlot> tensors, GradientSyncOptions options)
     : device_(device), gradient_(gradient), options_(std::move(options)) {
   if (tensors.empty()) return;
-  mark_exact_tensors(tensors);
+  choose_tensor_codecs(tensors);
   if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
   options_.compress = options_.compress.for_network(gradient.size(), options_.ranks);
   const CompressChoice& compress = options_.compress;
@@ -210,19 +210,28 @@ GradientSync::~GradientSync() {
   reducer_.reset();
 }
 
-void GradientSync::mark_exact_tensors(std::vector<TensorSlot>& tensors) const {
-  for (const std::string& pattern : options_.exact_tensors) {
+void GradientSync::choose_tensor_codecs(std::vector<TensorSlot>& tensors) const {
+  for (const auto& [pattern, codec] : options_.tensor_codecs) {
+    if (dp::has_rate(codec) || exchange_kind(codec).has_momentum ||
+        !suitable_topology(codec, options_.ranks).empty()) {
+      throw_error(ErrorKind::usage,
+                  "{}={}: is no codec for single tensors; allowed: none, bf16, fp16, q8, q4 and "
+                  "others that need neither a rate nor a topology of their own",
+                  pattern, codec.text());
+    }
     bool is_used = false;
     for (TensorSlot& tensor : tensors) {
       if (::fnmatch(pattern.c_str(), tensor.name.c_str(), 0) != 0) continue;
-      is_used = tensor.is_exact = true;
+      is_used = true;
+      tensor.codec = codec;
     }
     if (is_used) continue;
-    throw SettingError(
-        Setting{"exact tensors"}, pattern,
+    const std::string why =
         fmt::format("no tensor of the model has such a name; the first ones are {}, {}",
                     tensors.front().name,
-                    tensors[std::min<std::size_t>(1, tensors.size() - 1)].name));
+                    tensors[std::min<std::size_t>(1, tensors.size() - 1)].name);
+    if (codec.is_exact()) throw SettingError(Setting{"exact tensors"}, pattern, why);
+    throw_error(ErrorKind::usage, "{}={}: {}", pattern, codec.text(), why);
   }
 }
 

@@ -25,6 +25,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/exchange_path.hpp"
@@ -50,7 +51,9 @@ struct GradientSyncOptions {
   // the next bits count, and behind the last ones these.
   std::vector<double> planned_bits = {};
   std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
-  std::vector<std::string> exact_tensors = {};  // names with * and ?: sent in fp32
+  // Codecs of tensors by their names, with * and ?; later ones win. Any that keeps no momentum, has
+  // no rate and needs no topology of its own, such as none, bf16, q8.
+  std::vector<std::pair<std::string, CodecSpec>> tensor_codecs = {};
   bool is_one_host = false;                     // all ranks are on the same one
   std::size_t bucket_bytes = BucketOptions{}.bucket_bytes;
   // If set, it is called once with the tensors, and its result replaces bucket_bytes. dptrain
@@ -132,7 +135,7 @@ class GradientSync {
   [[nodiscard]] bool is_gpu() const {
     return device_ != nullptr && device_->kind() == DeviceKind::cuda;
   }
-  void mark_exact_tensors(std::vector<TensorSlot>& tensors) const;
+  void choose_tensor_codecs(std::vector<TensorSlot>& tensors) const;
   [[nodiscard]] double take_velocities();
   void check_momentum() const;
   void compare_sketches(std::uint64_t step);

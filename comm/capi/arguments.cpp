@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "comm/network/link_probe.hpp"
 #include "comm/rate/compress_choice.hpp"
@@ -15,15 +16,31 @@ namespace {
 
 constexpr std::uint64_t kMostTracedSteps = 1000;
 
-std::vector<std::string> names_in(const char* list) {
-  std::vector<std::string> names;
+std::vector<std::string> parts_of(const char* list, char separator) {
+  std::vector<std::string> parts;
   std::string_view rest = list == nullptr ? "" : list;
   while (!rest.empty()) {
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    if (comma > 0) names.emplace_back(rest.substr(0, comma));
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
+    const std::size_t end = std::min(rest.find(separator), rest.size());
+    if (end > 0) parts.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  return names;
+  return parts;
+}
+
+std::vector<std::pair<std::string, CodecSpec>> tensor_codecs(const dptrain_comm_options& given) {
+  std::vector<std::pair<std::string, CodecSpec>> codecs;
+  for (const std::string& one : parts_of(given.codecs, ';')) {
+    const std::size_t equals = one.find('=');
+    if (equals == 0 || equals >= one.size() - 1) {
+      throw_error(ErrorKind::usage,
+                  "codecs {}: must be a slot's name, = and a codec, as in wte.*=q8", one);
+    }
+    codecs.emplace_back(one.substr(0, equals), parse_codec_spec(one.substr(equals + 1)));
+  }
+  for (const std::string& name : parts_of(given.exact, ',')) {
+    codecs.emplace_back(name, CodecSpec::exact());
+  }
+  return codecs;
 }
 
 // A factor of a running mean.
@@ -88,7 +105,8 @@ dptrain_comm_options default_options() {
           .momentum = 0.9,
           .beta1 = 0.9,
           .beta2 = 0.999,
-          .epsilon = 1e-8};
+          .epsilon = 1e-8,
+          .codecs = nullptr};
 }
 
 Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {
@@ -125,6 +143,7 @@ void check(const dptrain_comm_options& given) {
                 given.link_bit_per_s);
   }
   const CodecSpec codec = parse_compress(given.compress).codec;
+  static_cast<void>(tensor_codecs(given));
   check_optimizer(given);
   if (exchange_kind(codec).has_momentum) {
     throw_error(ErrorKind::usage,
@@ -152,7 +171,7 @@ GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator
   LinkProbe link{.bytes_per_s = given.link_bit_per_s / 8.0, .uncertainty = 0.0};
   if (given.link_bit_per_s == 0.0) link = probe_link(comm);
 
-  options.exact_tensors = names_in(given.exact);
+  options.tensor_codecs = tensor_codecs(given);
   options.is_one_host = comm.local_size() == comm.size();
   options.link_bytes_per_s = link.bytes_per_s;
   options.link_latency_s = link.latency_s;

@@ -114,6 +114,9 @@ typedef struct {
   double momentum;      /* of SGD, 0 to below 1; default: 0.9 */
   double beta1, beta2;  /* of Adam, 0 to below 1; default: 0.9 and 0.999 */
   double epsilon;       /* of Adam, above 0; default: 1e-8 */
+  const char* codecs;   /* of single slots by their names, such as "wte.*=q8;*bias=none", with * and
+                           ?; later ones win; not auto, ecq and others with a rate or a topology of
+                           their own. Default: NULL */
 } dptrain_comm_options;
 
 /* This rank's costs since the last call. */

@@ -294,7 +294,7 @@ double payload_share(const CodecSpec& spec, std::span<const TensorSlot> tensors)
   std::vector<TensorSlot> compressed;
   std::size_t floats = 0, sent = 0;
   for (const TensorSlot& tensor : tensors) {
-    if (tensor.is_1d || tensor.is_exact) continue;
+    if (tensor.is_1d || tensor.codec) continue;
     compressed.push_back(tensor);
     floats += tensor.elements();
   }

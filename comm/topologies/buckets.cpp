@@ -61,7 +61,8 @@ void join_a_small_end(std::vector<Bucket>& buckets, std::size_t least) {
 // Exchanges the one-dimensional region in every kSpacing-th step.
 void space_vectors(std::vector<Bucket>& buckets) {
   for (Bucket& bucket : buckets) {
-    if (!bucket.tensors.front().is_1d || bucket.codec.is_exact()) continue;
+    const TensorSlot& tensor = bucket.tensors.front();
+    if (!tensor.is_1d || tensor.codec || bucket.codec.is_exact()) continue;
     bucket.every = kSpacing;
     bucket.why = kWhySpaced;
   }
@@ -84,16 +85,17 @@ std::vector<Bucket> plan_buckets(std::span<const TensorSlot> tensors,
               "tensor {} begins at {}", i, tensor.offset);
     DP_ASSERT(tensor.is_1d || i == 0 || !tensors[i - 1].is_1d,
               "tensor {} comes after the one-dimensional ones", i);
-    const CodecSpec& wanted = tensor.is_exact ? exact : tensor.is_1d ? small : codec;
-    const bool changes = i > 0 && (tensor.is_1d ? wanted != buckets.back().codec
-                                                : tensor.is_exact != tensors[i - 1].is_exact);
+    const CodecSpec& wanted = tensor.codec ? *tensor.codec : tensor.is_1d ? small : codec;
+    const bool changes = i > 0 && wanted != buckets.back().codec;
     if (!is_open || is_first_1d || changes) {
       buckets.push_back({.offset = tensor.offset,
                          .elements = 0,
                          .codec = wanted,
                          .first_tensor = i,
                          .end_tensor = i});
-      if (codec != exact && tensor.is_exact) buckets.back().why = "excluded by name";
+      if (tensor.codec && wanted != codec) {
+        buckets.back().why = wanted == exact ? "excluded by name" : "chosen by name";
+      }
       if (codec != exact && tensor.is_1d) buckets.back().why = "one-dimensional";
       is_open = true;
     }

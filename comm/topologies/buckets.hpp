@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,8 @@ struct TensorSlot {
   std::size_t rows = 0;  // as a matrix, for codecs that factor; rows * columns floats
   std::size_t columns = 0;
   bool is_1d = false;
-  bool is_exact = false;  // excluded from compression by its name: sent in fp32
+  // Chosen by its name, in place of the run's codec.
+  std::optional<CodecSpec> codec = std::nullopt;
   std::string name = {};
 
   [[nodiscard]] std::size_t elements() const { return rows * columns; }

@@ -2,10 +2,12 @@
 // What the exchange itself does is tested in reducer_test.cpp and below.
 #include "comm/gradient_sync.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "comm/replica_hash.hpp"
@@ -40,9 +42,15 @@ std::vector<TensorSlot> tensors() {
 }
 const std::size_t kElements = tensors().back().offset + tensors().back().elements();
 
+std::vector<std::pair<std::string, CodecSpec>> in_fp32(const std::vector<std::string>& names) {
+  std::vector<std::pair<std::string, CodecSpec>> codecs;
+  for (const std::string& name : names) codecs.emplace_back(name, CodecSpec::exact());
+  return codecs;
+}
+
 GradientSyncOptions options_of(const std::string& compress, const std::string& topology = "ring") {
   return {.compress = parse_compress(compress),
-          .exact_tensors = {"linear*"},  // so that it has a bucket of its own
+          .tensor_codecs = in_fp32({"linear*"}),  // so that it has a bucket of its own
           .bucket_bytes = kBucketBytes,
           .reducer = {.topology = topology, .segment_bytes = 4096, .buckets_in_flight = 2}};
 }
@@ -161,10 +169,10 @@ TEST(GradientSync, WithoutOverlapNothingLeavesEarly) {
 TEST(GradientSync, TensorsNamedByAPatternAreExact) {
   Communicator comm;
   GradientSyncOptions options = options_of("q4");
-  options.exact_tensors = {"conv?.weight", "nothing*", "linear.weight"};
+  options.tensor_codecs = in_fp32({"conv?.weight", "nothing*", "linear.weight"});
   std::vector<float> gradient(kElements);
   EXPECT_THROW(GradientSync(nullptr, gradient, tensors(), options), Error);
-  options.exact_tensors = {"conv[12].weight"};
+  options.tensor_codecs = in_fp32({"conv[12].weight"});
   GradientSync sync(nullptr, gradient, tensors(), options);
   ASSERT_EQ(sync.buckets().size(), 4u);
   EXPECT_TRUE(sync.buckets()[0].codec.is_exact());
@@ -185,6 +193,36 @@ TEST(GradientSync, TensorsNamedByAPatternAreExact) {
                                      want.data() + slots[t].offset);
     const bool is_encoded = (t == conv3 || t == linear) && comm.size() > 1;
     EXPECT_EQ(is_exact, !is_encoded) << slots[t].name;
+  }
+}
+
+TEST(GradientSync, TensorsHaveCodecsOfTheirOwn) {
+  GradientSyncOptions options = options_of("ecq:bits=0.5");
+  std::vector<float> gradient(kElements);
+  options.tensor_codecs = {{"conv*", parse_codec_spec("q8")},
+                           {"conv2*", parse_codec_spec("q4")},
+                           {"bn.bias", CodecSpec::exact()}};
+  const GradientSync sync(nullptr, gradient, tensors(), options);
+  std::map<std::string, std::string> found;
+  for (const Bucket& bucket : sync.buckets()) {
+    for (const TensorSlot& tensor : bucket.tensors) found[tensor.name] = bucket.codec.name;
+  }
+  EXPECT_EQ(found, (std::map<std::string, std::string>{{"conv1.weight", "q8"},
+                                                       {"conv2.weight", "q4"},
+                                                       {"conv3.weight", "q8"},
+                                                       {"linear.weight", "ecq"},
+                                                       {"bn.weight", "q8"},
+                                                       {"bn.bias", "none"}}));
+  EXPECT_EQ(sync.buckets()[0].why, "chosen by name");
+  for (const char* codec : {"ecq", "ecq:error=0.1", "dgc"}) {
+    options.tensor_codecs = {{"conv*", parse_codec_spec(codec)}};
+    try {
+      const GradientSync refused(nullptr, gradient, tensors(), options);
+      ADD_FAILURE() << codec;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::usage);
+      EXPECT_THAT(error.what(), testing::HasSubstr("is no codec for single tensors"));
+    }
   }
 }
 
@@ -251,13 +289,13 @@ std::string error_of(const GradientSyncOptions& options, Device* device = nullpt
 
 TEST(GradientSync, APatternThatNamesNothingIsRefused) {
   GradientSyncOptions options = options_of("q8");
-  options.exact_tensors = {"linear*", "fc.*"};
+  options.tensor_codecs = in_fp32({"linear*", "fc.*"});
   const std::string message = error_of(options);
   for (const char* part : {"fc.*", "conv1.weight", "conv2.weight"}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
   // Patterns are for whole names.
-  options.exact_tensors = {"linear"};
+  options.tensor_codecs = in_fp32({"linear"});
   EXPECT_NE(error_of(options), "no error");
 }
 
@@ -347,7 +385,7 @@ TEST(GradientSync, TellsWhoseMomentumIsTheExchanges) {
   EXPECT_NE(error_of(options).find("Nesterov's momentum off"), std::string::npos)
       << error_of(options);
   // Where every tensor is exact there is no momentum, and nothing to refuse.
-  options.exact_tensors = {"*"};
+  options.tensor_codecs = in_fp32({"*"});
   EXPECT_EQ(error_of(options), "no error");
   EXPECT_NE(error_of(options_of("dgc:ratio=0.05,ef=off")).find("ef=on"), std::string::npos);
 }

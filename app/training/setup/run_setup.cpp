@@ -158,7 +158,9 @@ GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_
   }
   sync.ranks = plan.ranks;
   sync.compress_warmup = to_size(options.compress_warmup);
-  sync.exact_tensors = names_in(options.compress_exclude);
+  for (const std::string& name : names_in(options.compress_exclude)) {
+    sync.tensor_codecs.emplace_back(name, CodecSpec::exact());
+  }
   sync.is_one_host = is_one_host;
   sync.choose_bucket_bytes = [&plan](std::span<const TensorSlot> tensors) {
     return choose_buckets(plan, tensors);

@@ -303,7 +303,8 @@ def gradients_of_any_form() -> None:
 
 
 def arguments_are_checked() -> None:
-    for words, options in (("exact 5: must be a name", {"exact": 5}), ("seed -1: must be a whole", {"seed": -1}),
+    for words, options in (("exact 5: must be a name", {"exact": 5}), ("must be a dict of codecs by names", {"codecs": "q8"}),
+                           ("codecs x=: must be a slot's name", {"codecs": {"x": ""}}), ("q9: unknown codec", {"codecs": {"x": "q9"}}), ("seed -1: must be a whole", {"seed": -1}),
                            ("bucket_bytes 1.5: must be a whole", {"bucket_bytes": 1.5}), ("timeout_s '5': must be a n", {"timeout_s": "5"}),
                            ("timeout_s must be more than 0, and is nan", {"timeout_s": float("nan")}),
                            ("link_bit_per_s must be 0 or more and finite, and is inf", {"link_bit_per_s": float("inf")}),

@@ -175,7 +175,7 @@ TEST(Buckets, OfFewBitsAreExchangedInEveryStepForAdam) {
 
 TEST(Buckets, OfFewBitsLeaveExcludedTensorsAlone) {
   auto tensors = slots({{6000, false}, {5000, false}, {4000, false}, {50, true}, {49, true}});
-  tensors[2].is_exact = tensors[3].is_exact = true;
+  tensors[2].codec = tensors[3].codec = CodecSpec::exact();
   const auto buckets = plan_buckets(
       tensors, {.bucket_bytes = 40'000, .codec = parse_codec_spec("ecq:bits=0.1,velocity=masked")});
   ASSERT_EQ(buckets.size(), 4u);
@@ -197,8 +197,8 @@ TEST(Buckets, NothingIsSaidWhereNothingIsCompressed) {
 
 TEST(Buckets, ExcludedTensorsTravelAlone) {
   auto tensors = slots({{600, false}, {500, false}, {2000, false}, {10, true}});
-  tensors[1].is_exact = true;
-  tensors[3].is_exact = true;
+  tensors[1].codec = CodecSpec::exact();
+  tensors[3].codec = CodecSpec::exact();
   const auto buckets =
       plan_buckets(tensors, {.codec = parse_codec_spec("q8"), .min_compress_bytes = 0});
   ASSERT_EQ(buckets.size(), 4u);
@@ -212,7 +212,7 @@ TEST(Buckets, ExcludedTensorsTravelAlone) {
 
 TEST(Buckets, ExcludedVectorsTravelInFp32) {
   auto tensors = slots({{9000, false}, {10, true}, {20, true}, {5, true}});
-  tensors[2].is_exact = true;
+  tensors[2].codec = CodecSpec::exact();
   const auto buckets = plan_buckets(tensors, {.codec = parse_codec_spec("ecq")});
   ASSERT_EQ(buckets.size(), 4u);
   EXPECT_EQ(buckets[1].codec, parse_codec_spec("q8:block=256"));
