@@ -106,7 +106,8 @@ dptrain_comm_options default_options() {
           .beta1 = 0.9,
           .beta2 = 0.999,
           .epsilon = 1e-8,
-          .codecs = nullptr};
+          .codecs = nullptr,
+          .shards = 1};
 }
 
 Layout lay_out(const dptrain_comm_slot* slots, std::size_t count) {
@@ -156,6 +157,11 @@ void check(const dptrain_comm_options& given) {
                 given.compress);
   }
   if (given.topology != nullptr) static_cast<void>(find_topology(given.topology));
+  if (given.shards < 1) throw_error(ErrorKind::usage, "shards 0: must be 1 or more");
+  if (given.trace != nullptr && given.shards > 1) {
+    throw_error(ErrorKind::usage, "trace {}: with {} shards there is none", given.trace,
+                given.shards);
+  }
   if (given.trace != nullptr && (given.trace_steps < 1 || given.trace_steps > kMostTracedSteps)) {
     throw_error(ErrorKind::usage, "trace_steps {}: must be 1 to {}", given.trace_steps,
                 kMostTracedSteps);

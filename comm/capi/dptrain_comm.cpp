@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -91,6 +92,30 @@ void require_launcher_of_mpi(MPI_Comm comm) {
   dp::throw_error(dp::ErrorKind::usage, "{}", *sentence);
 }
 
+// Collective. The ranks that have the same part of a model as this one; null: all of them.
+std::unique_ptr<dp::Communicator> with_same_shard(std::uint64_t shards, dp::Communicator& comm) {
+  const auto ranks = static_cast<std::uint64_t>(comm.size());
+  comm.together([&] {
+    if (ranks % shards == 0) return;
+    dp::throw_error(dp::ErrorKind::usage, "shards {}: must divide the number of ranks, {}", shards,
+                    ranks);
+  });
+  const std::vector<std::uint64_t> all = comm.all_gather(shards);
+  comm.together([&] {
+    const auto other = std::ranges::find_if(all, [shards](auto one) { return one != shards; });
+    if (other == all.end()) return;
+    dp::throw_error(dp::ErrorKind::usage, "rank {} has {} shards, and rank {} has {}", comm.rank(),
+                    shards, other - all.begin(), *other);
+  });
+  if (shards == 1) return nullptr;
+  MPI_Comm group = MPI_COMM_NULL;
+  MPI_Comm_split(comm.handle(), static_cast<int>(static_cast<std::uint64_t>(comm.rank()) % shards),
+                 comm.rank(), &group);
+  auto replicas = std::make_unique<dp::Communicator>(group);
+  MPI_Comm_free(&group);
+  return replicas;
+}
+
 void start(MPI_Comm parent) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Query_thread(&provided);
@@ -168,10 +193,13 @@ int dptrain_comm_size() { return process().comm ? process().comm->size() : -1; }
 int dptrain_comm_broadcast(void* bytes, std::size_t size) {
   return result_of([=] {
     std::string text(static_cast<const char*>(bytes), size);
-    if (const std::vector<dptrain_comm*>& exchanges = process().exchanges; !exchanges.empty()) {
-      for (const dptrain_comm* each : exchanges) each->require_step(false);
-      exchanges.front()->sync.reducer().run(
-          [&text](dp::Communicator& comm) { comm.broadcast(text); });
+    const std::vector<dptrain_comm*>& exchanges = process().exchanges;
+    for (const dptrain_comm* each : exchanges) each->require_step(false);
+    const auto of_all = std::ranges::find_if(exchanges, [](const dptrain_comm* each) {
+      return each->comm->size() == dptrain_comm_size();
+    });
+    if (of_all != exchanges.end()) {
+      (*of_all)->sync.reducer().run([&text](dp::Communicator& comm) { comm.broadcast(text); });
     } else {
       communicator().broadcast(text);
     }
@@ -219,8 +247,10 @@ int dptrain_comm_create(const dptrain_comm_slot* slots, std::size_t count,
       dp::capi::check(chosen);
       layout = dp::capi::lay_out(slots, count);
     });
-    dp::capi::agree_on(layout, chosen, comm);
-    *exchange = new dptrain_comm(std::move(layout), chosen, comm);
+    const std::unique_ptr<dp::Communicator> replicas = with_same_shard(chosen.shards, comm);
+    dp::Communicator& parent = replicas ? *replicas : comm;
+    dp::capi::agree_on(layout, chosen, parent);
+    *exchange = new dptrain_comm(std::move(layout), chosen, parent);
     process().exchanges.push_back(*exchange);
   });
 }
@@ -341,7 +371,7 @@ int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, std::size_t s
   return result_on(exchange, [=](dptrain_comm& it) {
     it.require_step(false);
     require(bytes != nullptr, "bytes is NULL");
-    require(all != nullptr || dptrain_comm_rank() != 0, "all is NULL on rank 0");
+    require(all != nullptr || it.comm->rank() != 0, "all is NULL on rank 0");
     it.sync.reducer().run([=](dp::Communicator& comm) {
       const std::vector<std::byte> gathered =
           comm.gather_rows(std::span<const std::byte>(static_cast<const std::byte*>(bytes), size));

@@ -117,6 +117,9 @@ typedef struct {
   const char* codecs;   /* of single slots by their names, such as "wte.*=q8;*bias=none", with * and
                            ?; later ones win; not auto, ecq and others with a rate or a topology of
                            their own. Default: NULL */
+  uint64_t shards;      /* each `shards` consecutive ranks hold one model in parts: rank r exchanges
+                           with the ranks that have the same part, r modulo shards, and messages
+                           count these ranks alone. Default: 1, a whole model on each */
 } dptrain_comm_options;
 
 /* This rank's costs since the last call. */
@@ -234,7 +237,8 @@ int dptrain_comm_scale_residual(dptrain_comm* exchange, double factor);
  * file; a later call tries again. */
 int dptrain_comm_write_trace(dptrain_comm* exchange);
 /* The same number of bytes of each rank, one after the other in `all` on rank 0, such as its
- * statistics; others may give NULL there. Collective; between steps. */
+ * statistics; others may give NULL there. With shards, of those that exchange with each other, on
+ * the lowest one. Collective; between steps. */
 int dptrain_comm_gather(dptrain_comm* exchange, const void* bytes, size_t size, void* all);
 /* The buckets, a line each: slots, values, codec, topology. NULL after an error. */
 const char* dptrain_comm_describe(dptrain_comm* exchange);

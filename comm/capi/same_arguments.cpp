@@ -23,6 +23,7 @@ std::vector<Given> list(const Layout& layout, const dptrain_comm_options& given)
       {"topology", or_null(given.topology)},
       {"exact", or_null(given.exact)},
       {"codecs", or_null(given.codecs)},
+      {"shards", fmt::format("{}", given.shards)},
       {"seed", fmt::format("{}", given.seed)},
       {"bucket_bytes", fmt::format("{}", given.bucket_bytes)},
       {"timeout_s", fmt::format("{}", given.timeout_s)},

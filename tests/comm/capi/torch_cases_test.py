@@ -1,4 +1,5 @@
 """The hook in programs of other people, on every rank: torch_cases_test.py PACKAGES."""
+import contextlib
 import copy
 import importlib.util
 import io
@@ -18,6 +19,9 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 dptrain_comm.start()  # at the top of the script, which spawned workers import
 
 
+HAS_EARLY = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # gradients can leave in backward without DDP
+
+
 class Branches(nn.Module):
     """Layers that are used by all ranks, by one, in some steps, or never."""
 
@@ -33,8 +37,8 @@ class Branches(nn.Module):
 
 def trained(how: str, codec: str, optimizer, steps: int = 9) -> Branches:
     net = Branches()
-    state = dptrain_comm.init(codec, **LINK) if how != "ddp" else None
-    run = DistributedDataParallel(net, find_unused_parameters=True) if how != "allreduce" else net
+    state = None if how == "ddp" else dptrain_comm.prepare(net, codec, **LINK) if how == "prepare" else dptrain_comm.init(codec, **LINK)
+    run = DistributedDataParallel(net, find_unused_parameters=True) if how in ("ddp", "hook") else net
     if how == "hook":
         run.register_comm_hook(state, dptrain_comm.hook)
     steps_of = optimizer(net.parameters())
@@ -42,7 +46,9 @@ def trained(how: str, codec: str, optimizer, steps: int = 9) -> Branches:
     for step in range(steps):
         steps_of.zero_grad(set_to_none=True)
         run(torch.randn(6, 40, generator=draw), step).square().mean().backward()
-        if how == "allreduce":
+        if how == "prepare" and step > 0 and HAS_EARLY:
+            assert 0 < len(state._early) <= 6, "nothing has left in backward"
+        if how in ("allreduce", "prepare"):
             state.allreduce_gradients(net)
         assert (net.never.weight.grad is None) and (net.sometimes.weight.grad is None) == (step % 3 != 1), (how, codec, step)
         steps_of.step()
@@ -55,7 +61,7 @@ def unused_parameters_stay_as_they_are() -> None:
     for optimizer in (lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1),
                       lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01)):
         wanted = trained("ddp", "none", optimizer)
-        for how in ("hook", "allreduce"):
+        for how in ("hook", "allreduce", "prepare"):
             found = trained(how, "none", optimizer)
             for (name, x), y in zip(wanted.named_parameters(), found.parameters()):
                 difference = (x - y).abs().max().item()
@@ -142,6 +148,8 @@ class Growing:
         self.net = nn.Sequential(nn.Linear(60, 80), nn.Linear(80, 70), nn.Linear(70, 30))
         self.how, self.log = how, log
         self.state = None if how == "ddp" else dptrain_comm.init(codec, log=log, **LINK)
+        if how == "prepare":
+            self.state.overlap(self.net)
         self.optimizer = torch.optim.SGD(self.net.parameters(), 0.02, momentum=0.9)
         self.draw = torch.Generator().manual_seed(dptrain_comm.rank())
         self.changes: list = []  # of the first layers' weights, by step
@@ -151,7 +159,7 @@ class Growing:
             for parameter in (*self.net[0].parameters(), *self.net[1].parameters()):
                 parameter.requires_grad = is_trained
                 parameter.grad = None
-            run = self.net if self.how == "allreduce" else DistributedDataParallel(self.net, bucket_cap_mb=0.01)
+            run = self.net if self.how in ("allreduce", "prepare") else DistributedDataParallel(self.net, bucket_cap_mb=0.01)
             if self.how == "hook":
                 run.register_comm_hook(self.state, dptrain_comm.hook)
             for _ in range(steps):
@@ -166,7 +174,7 @@ class Growing:
         self.optimizer.zero_grad(set_to_none=True)
         before = self.net[0].weight.detach().clone()
         run(torch.randn(8, 60, generator=self.draw)).square().mean().backward()
-        if self.how == "allreduce":
+        if self.how in ("allreduce", "prepare"):
             self.state.allreduce_gradients(self.net)
         self.optimizer.step()
         self.changes.append((self.net[0].weight.detach() - before).abs().max().item())
@@ -175,7 +183,7 @@ class Growing:
 def parameters_come_and_go() -> None:
     wanted = Growing("ddp", "none").run()
     bound = 0 if dptrain_comm.size() <= 2 else 1e-5
-    for how in ("hook", "allreduce"):
+    for how in ("hook", "allreduce", "prepare"):
         found = Growing(how, "none").run()
         assert (wanted - found).abs().max().item() <= bound, (how, (wanted - found).abs().max())
         for codec in ("q4", "topk:ratio=0.05", "powersgd:rank=2", "ecq:bits=0.5", "auto:min=0.5,max=0.5"):
@@ -187,6 +195,38 @@ def parameters_come_and_go() -> None:
             # Frozen layers stay as they are, whatever waits for them.
             trained = [is_trained for steps, is_trained in Growing.PHASES for _ in range(steps)]
             assert [change > 0 for change in one.changes] == trained, (how, codec, one.changes)
+
+
+def parts_of_a_batch_leave_together() -> None:
+    """Within no_sync() gradients gather, and nothing leaves; without it the second backward pass is refused."""
+    def run(exchange) -> torch.Tensor:
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 20))
+        exchange = exchange(net)
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+        draw = torch.Generator().manual_seed(dptrain_comm.rank())
+        for _ in range(5):
+            optimizer.zero_grad()
+            with exchange.no_sync() if exchange else contextlib.nullcontext():
+                net(torch.randn(8, 30, generator=draw)).square().mean().backward()
+            net(torch.randn(8, 30, generator=draw)).square().mean().backward()
+            if exchange:
+                exchange.allreduce_gradients(net)
+            else:
+                for parameter in net.parameters():
+                    torch.distributed.all_reduce(parameter.grad)
+                    parameter.grad /= dptrain_comm.size()
+            optimizer.step()
+        if exchange:
+            net(torch.ones(8, 30)).sum().backward()
+            if HAS_EARLY:
+                refused("a second time since the last allreduce_gradients(): all but the last", lambda: net(torch.ones(8, 30)).sum().backward())
+            exchange.allreduce_gradients(net)
+            exchange.close()
+        return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+    wanted, found = run(lambda net: None), run(lambda net: dptrain_comm.prepare(net, "none", **LINK))
+    assert (wanted - found).abs().max() <= 1e-6
 
 
 def what_waits_stays_when_parameters_come() -> None:
@@ -408,6 +448,7 @@ if __name__ == "__main__":
     nothing_is_lost_in_between()
     several_networks_share_a_state()
     parameters_come_and_go()
+    parts_of_a_batch_leave_together()
     what_waits_stays_when_parameters_come()
     a_log_goes_on_with_other_parameters()
     networks_that_ddp_knows()

@@ -166,6 +166,50 @@ def a_mask_is_no_statistic() -> None:
     refused("the parameter weight is complex", dptrain_comm.Rounds, nn.Linear(2, 2, dtype=torch.complex64), 1)
 
 
+def any_tensor_can_be_summed() -> None:
+    """By the formula, with what a codec has not sent coming later, and after a checkpoint in the middle."""
+    rank, size = dptrain_comm.rank(), dptrain_comm.size()
+    for codec, bound in (("none", 1e-6), ("q8", 0.02), ("ecq:bits=1", 0.6)):
+        state = dptrain_comm.init("q8", **LINK)
+        went_in, came_out, single = torch.zeros(3, 150, 60), torch.zeros(3, 150, 60), 0.0
+        for step in range(30):
+            parts = torch.randn((size, 3, 150, 60), generator=torch.Generator().manual_seed(step))
+            mine = parts[rank].clone()
+            assert state.all_mean(mine, "difference", codec) is mine
+            error = (mine - parts.mean(0)).norm() / parts.mean(0).norm()
+            single = max(single, error.item())
+            went_in += parts.mean(0)
+            came_out += mine
+            everyone = [torch.empty_like(mine) for _ in range(size)]
+            torch.distributed.all_gather(everyone, mine)
+            assert all(torch.equal(mine, one) for one in everyone)
+            vector = torch.full((7,), float(rank + step), dtype=torch.float64)
+            assert (state.all_reduce(vector, "vector", "none") - (size * (size - 1) / 2 + size * step)).abs().max() < 1e-5
+            if step == 14 and size > 1:
+                saved = state.state_dict()
+                state.close()
+                state = dptrain_comm.init("q8", **LINK)
+                state.load_state_dict(saved)
+                saved = state.state_dict(all_ranks=False)
+        assert single < bound if codec != "ecq:bits=1" else single < 3, (codec, single)
+        left = (went_in - came_out).norm() / went_in.norm()
+        assert left < bound, (codec, left)  # feedback: the error of a sum of 30 is that of one call
+        if size > 1:
+            bad = torch.ones(3, 150, 60)
+            if rank == 0:
+                bad[0, 0, 0] = float("inf")
+            assert state.all_mean(bad, "difference", codec).isnan().all()
+            refused("another tensor needs another name", state.all_mean, torch.ones(4), "difference", codec)
+            refused("another tensor needs another name", state.all_mean, torch.ones(3, 150, 60), "difference", "q4")
+            refused("auto follows the link", state.all_mean, torch.ones(4), "other", "auto")
+            refused("unknown codec", state.all_mean, torch.ones(4), "other", "q9")
+            refused("must be a text", state.all_mean, torch.ones(4), 5)
+        refused("must be a dense tensor of floating point", state.all_mean, torch.ones(4, dtype=torch.int64), "other")
+        sent = state.broadcast(torch.arange(5) + rank)
+        assert sent.tolist() == list(range(5))
+        state.close()
+
+
 def wrong_use_is_one_sentence() -> None:
     net = network()
     for every in (0, -1, 1.5, "4", None):
@@ -188,6 +232,7 @@ for spec in ("q8", "ecq:bits=0.5"):
 the_loss_is_fp32s()
 a_round_that_is_not_finite_is_lost()
 a_mask_is_no_statistic()
+any_tensor_can_be_summed()
 wrong_use_is_one_sentence()
 torch.distributed.destroy_process_group()
 passed()

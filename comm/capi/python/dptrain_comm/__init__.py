@@ -24,7 +24,6 @@ import os
 
 from . import _ranks
 from ._library import Error, Exchange, Slot, finalize, process_group_address, rank, size, version
-from ._library import broadcast as _broadcast
 from ._library import is_child as _is_child
 from ._library import note_error_of_hook
 from ._library import start as _start
@@ -47,7 +46,7 @@ def init(compress: str = "auto", **options) -> "State":
     """Starts MPI, if the program has not, and makes the state of hook() and allreduce_gradients().
 
     options: topology, exact (names of parameters that are sent in fp32, with * and ?), codecs (of parameters by such names:
-    {"wte.*": "q8"}), seed, bucket_bytes, timeout_s,
+    {"wte.*": "q8"}), shards (so many consecutive ranks hold one model in parts, as FSDP makes them), seed, bucket_bytes, timeout_s,
     link_bit_per_s (dptrain_comm_options in dptrain_comm.h);
     total_steps: how many steps the training has, so that ecq:bits=X spends more bits at its beginning;
     optimizer: torch.optim.SGD, Adam or AdamW, whose steps are then exchanged instead of gradients where the codec is auto or has
@@ -68,7 +67,8 @@ def init(compress: str = "auto", **options) -> "State":
 
 def prepare(model, compress: str = "auto", **options) -> "State":
     """init() for this model, and what has to come before its first step: a DistributedDataParallel, also Accelerate's or
-    Lightning's, gets the hook; any other module gets rank 0's parameters, and is to call State.allreduce_gradients()."""
+    Lightning's, gets the hook. For any other module call State.allreduce_gradients() after backward: it gets rank 0's parameters, and
+    its gradients leave while backward goes on (State.overlap()). A step of several backward passes then needs State.no_sync()."""
     require_model("prepare", model)
     is_wrapped = hasattr(model, "register_comm_hook")
     if is_wrapped and not hasattr(model, "process_group"):
@@ -79,6 +79,7 @@ def prepare(model, compress: str = "auto", **options) -> "State":
         model.register_comm_hook(state, hook)
     else:
         broadcast_parameters(model)
+        state.overlap(model)
     return state
 
 
@@ -118,17 +119,10 @@ def allreduce_gradients(model, state: "State | None" = None) -> None:
 
 def broadcast_parameters(model) -> None:
     """Rank 0's parameters and buffers on all ranks. Before the first step."""
-    import torch
     require_model("broadcast_parameters", model)
     start()
-    if _is_child():
-        return
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            values = tensor.detach().cpu().contiguous()
-            if values.numel() > 0:
-                _broadcast(values.data_ptr(), values.numel() * values.element_size())
-                tensor.copy_(values)
+    for tensor in (*model.parameters(), *model.buffers()):
+        _ranks.broadcast(tensor)
 
 
 def hook(state: "State", bucket):

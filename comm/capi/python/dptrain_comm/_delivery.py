@@ -1,7 +1,7 @@
 """Puts what an exchange has delivered into the gradients, of which some may be None."""
 from __future__ import annotations
 
-from ._gradients import Gradients
+from ._gradients import Gradients, local
 
 
 class Delivery:
@@ -40,7 +40,8 @@ class Delivery:
             parameter = gradients.parameters[slot]
             if gradient is None or (gradient is parameter.grad and 0 in gradient.stride() and gradient.numel() > 1):
                 # An expanded gradient has one value in several places.
-                gradient = parameter.grad = torch.empty_like(parameter, dtype=None if gradient is None else gradient.dtype)
+                parameter.grad = torch.empty_like(parameter, dtype=None if gradient is None else gradient.dtype)
+                gradient = local(parameter.grad)
             if not all_finite:  # all ranks must see that the step is to be skipped, as gradient scalers do
                 gradient.fill_(float("nan"))
             else:

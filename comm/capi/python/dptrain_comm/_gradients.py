@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from ._library import Error, Exchange, Slot
+from ._library import Error, Exchange, Slot, rank
 
 _COUNTS = "number of ranks with a gradient"  # a slot
 
@@ -25,6 +25,23 @@ def _pin(values: list, device) -> Callable[[], None] | None:
     return None
 
 
+def local(tensor):
+    """What this rank has of a tensor that FSDP has sharded; any other tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def check_mesh(parameter, name: str, shards: int) -> None:
+    """The ranks that have the other parts must be those that the exchange leaves out."""
+    mesh = getattr(parameter, "device_mesh", None)
+    first = rank() - rank() % shards
+    parts = [rank()] if mesh is None else mesh.mesh.reshape(-1).tolist()
+    if parts == list(range(first, first + shards)) if mesh is not None else shards == 1:
+        return
+    raise Error(2, f"{name} is on the ranks {', '.join(map(str, parts))} together, and the exchange expects {first} to "
+                f"{first + shards - 1} (shards={shards}): give fully_shard() a mesh of consecutive ranks, without the dimension of "
+                "replicas, and init() their number as shards")
+
+
 def name_of(parameter, names: dict[int, str]) -> str:
     return f"the parameter {names.get(id(parameter), 'of the shape ' + str(list(parameter.shape)))}"
 
@@ -37,14 +54,14 @@ class Gradients:
         slot_names: of the first parameters, which had an exchange before."""
         if not parameters:
             raise Error(2, "the model has no parameter to exchange; it needs one with requires_grad and with values")
-        slots, slot_names = [], slot_names or []
+        slots, slot_names, shapes = [], slot_names or [], [local(p.detach()).shape for p in parameters]
         for number, parameter in enumerate(parameters):
             if parameter.is_complex():
                 raise Error(2, f"{name_of(parameter, names)} is complex; gradients are exchanged as real numbers of 32 bits")
-            rows = parameter.shape[0] if parameter.dim() > 1 else 1
+            check_mesh(parameter, name_of(parameter, names), options.get("shards", 1))
+            rows = shapes[number][0] if parameter.dim() > 1 else 1
             name = slot_names[number] if number < len(slot_names) else names.get(id(parameter), f"parameter {number}")
-            slots.append(Slot(name, rows, parameter.numel() // max(rows, 1),
-                              parameter.dim() < 2))
+            slots.append(Slot(name, rows, shapes[number].numel() // max(rows, 1), parameter.dim() < 2))
         self.slot_names = [slot.name for slot in slots]
         if has_counts:
             slots.append(Slot(_COUNTS, 1, len(parameters), True))
@@ -53,7 +70,8 @@ class Gradients:
         self.parameters, self.names, self.has_counts = parameters, names, has_counts
         self.slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
         self.exchange = Exchange(slots, **options)
-        self.values = [self._floats(slot, p.numel()).view(p.shape) for slot, p in enumerate(parameters)]
+        self.shapes = shapes
+        self.values = [self._floats(slot, shape.numel()).view(shape) for slot, shape in enumerate(shapes)]
         self.counts = self._floats(len(parameters), len(parameters)) if has_counts else None
 
     def _floats(self, slot: int, count: int):
@@ -97,12 +115,12 @@ class Gradients:
                         "not trained any more has requires_grad=False, on all ranks. For other parameters close() this state and make a "
                         "new one by init()")
 
-    def count(self, pairs: list) -> None:
-        """Reports which gradients this rank has. In allreduce_gradients() some may be None."""
+    def count(self, held: list) -> None:
+        """Reports which gradients this rank has. held: slots and gradients, of which in allreduce_gradients() some may be None."""
         self.counts.fill_(1.0)
-        for parameter, gradient in pairs:
+        for slot, gradient in held:
             if gradient is None:
-                self.counts[self.slots[id(parameter)]] = 0.0
+                self.counts[slot] = 0.0
         self.exchange.ready(len(self.slots))
 
     def put(self, slot: int, gradient, share: float, decay: float = 0.0) -> None:
@@ -116,4 +134,4 @@ class Gradients:
         else:
             values.copy_(gradient).mul_(share)
         if decay != 0.0 and gradient is not None:
-            values.add_(self.parameters[slot].detach().to("cpu", torch.float32), alpha=decay)
+            values.add_(local(self.parameters[slot].detach()).to("cpu", torch.float32), alpha=decay)

@@ -50,7 +50,8 @@ class _Options(ctypes.Structure):
                 ("timeout_s", ctypes.c_double), ("link_bit_per_s", ctypes.c_double), ("trace", ctypes.c_char_p),
                 ("trace_first", ctypes.c_uint64), ("trace_steps", ctypes.c_uint64), ("optimizer", ctypes.c_int32),
                 ("has_nesterov", ctypes.c_int32), ("momentum", ctypes.c_double), ("beta1", ctypes.c_double),
-                ("beta2", ctypes.c_double), ("epsilon", ctypes.c_double), ("codecs", ctypes.c_char_p)]
+                ("beta2", ctypes.c_double), ("epsilon", ctypes.c_double), ("codecs", ctypes.c_char_p),
+                ("shards", ctypes.c_uint64)]
 
 _OPTIMIZERS = {None: 0, "sgd": 1, "adam": 2}
 
@@ -341,13 +342,13 @@ def _codecs(value) -> bytes | None:
 
 
 def _options_of(compress: str = "auto", topology: str | None = None, exact: str | list[str] | None = None,
-                codecs: dict[str, str] | None = None, seed: int = 0, bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0, trace: str | None = None,
+                codecs: dict[str, str] | None = None, shards: int = 1, seed: int = 0, bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0, trace: str | None = None,
                 trace_first: int = 5, trace_steps: int = 20, optimizer: str | None = None, has_nesterov: bool = False,
                 momentum: float = 0.9, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> _Options:
     options = _Options()
     _library.dptrain_comm_defaults(ctypes.byref(options))
     options.compress = _text("compress", compress) or b""
-    options.codecs = _codecs(codecs)
+    options.codecs, options.shards = _codecs(codecs), _whole("shards", shards)
     options.topology, options.exact, options.trace = _text("topology", topology), _list("exact", exact), _text("trace", trace)
     options.seed, options.bucket_bytes = _whole("seed", seed), _whole("bucket_bytes", bucket_bytes)
     options.timeout_s, options.link_bit_per_s = _number("timeout_s", timeout_s), _number("link_bit_per_s", link_bit_per_s)
@@ -374,7 +375,7 @@ class Exchange:
     """dptrain_comm_create() and what belongs to it. Several have threads and sums of their own."""
 
     def __init__(self, slots: list[Slot], compress: str = "auto", **options):
-        """options: topology, exact, codecs, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first, trace_steps, optimizer
+        """options: topology, exact, codecs, shards, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first, trace_steps, optimizer
         ("sgd" or "adam"), has_nesterov, momentum, beta1, beta2 and epsilon, with the meanings and defaults of
         dptrain_comm_options."""
         if is_child():

@@ -12,7 +12,19 @@ import sys
 import weakref
 from collections.abc import Callable
 
+from ._library import broadcast as broadcast_bytes
 from ._library import Error, command_line, is_child, is_started, rank, size
+
+
+def broadcast(tensor) -> None:
+    """Replaces the tensor by rank 0's. Collective."""
+    import torch
+    if is_child() or tensor.numel() == 0:
+        return
+    with torch.no_grad():
+        values = tensor.detach().cpu().contiguous()
+        broadcast_bytes(values.data_ptr(), values.numel() * values.element_size())
+        tensor.copy_(values)
 
 
 def _require_same(name: str, its_rank: int, its_size: int) -> None:

@@ -42,7 +42,7 @@ class Rounds:
             raise Error(2, f"Rounds(): every {every!r}: must be a whole number, 1 or more")
         if isinstance(compress, str) and (compress.partition(":")[0] == "auto"):
             raise Error(2, f"Rounds(): {compress} follows the link from step to step; for rounds name a codec, such as q8 or ecq:bits=0.5")
-        unknown = [name for name in options if name not in OPTIONS or name.startswith("trace")]
+        unknown = [name for name in options if name not in OPTIONS or name.startswith("trace") or name == "shards"]
         if unknown:
             raise Error(2, f"Rounds() knows no option {unknown[0]}")
         check(compress=compress, **options)

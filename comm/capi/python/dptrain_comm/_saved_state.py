@@ -5,6 +5,7 @@
     rank, size  of the rank that has saved it; states of the first version lack these and what follows
     loss_scale  of the last step; None before the first one
     late        by slot: values that wait for the slot's next gradient (_delivery.py)
+    tensors     by name: what the library has saved of State.all_reduce() and all_mean()
 
 With all_ranks it is instead, on rank 0:
 
@@ -40,6 +41,7 @@ class SavedState:
     of_others: list = dataclasses.field(default_factory=list)  # in its place: those of all ranks of another number of ranks
     loss_scale: float | None = None
     late: dict = dataclasses.field(default_factory=dict)
+    tensors: dict = dataclasses.field(default_factory=dict)  # by name, what Tensors.load() takes
     has_counts: bool = True  # of gradients; not in states of allreduce_gradients() of the first version
 
     def to_dict(self) -> dict:
@@ -50,7 +52,8 @@ class SavedState:
         return {"step": self.step,
                 "exchange": torch.frombuffer(bytearray(self.exchange), dtype=torch.uint8) if self.exchange else None,
                 "rank": rank(), "size": size(), "loss_scale": self.loss_scale,
-                "late": {slot: values.clone() for slot, values in self.late.items()}}
+                "late": {slot: values.clone() for slot, values in self.late.items()},
+                "tensors": {name: torch.frombuffer(bytearray(saved[0]), dtype=torch.uint8) for name, saved in self.tensors.items()}}
 
     def check_shapes(self, shapes: list) -> None:
         """shapes: of the exchange's parameters, by slot."""
@@ -121,6 +124,13 @@ def _late(value) -> dict:
     return {slot: values.detach().cpu().clone() for slot, values in value.items()}
 
 
+def _tensors(value) -> dict:
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise StateError(f"tensors is {_described(value)}; allowed: a dict of saved states by name")
+    states = {name: _exchange(saved) for name, saved in value.items()}
+    return {name: [saved] for name, saved in states.items() if saved}
+
+
 def gathered(exchange: Exchange, state: dict) -> list:
     """All ranks' states on rank 0, each as bytes in a tensor; nothing on others. Collective."""
     import torch
@@ -156,7 +166,8 @@ def _own_of(state: dict) -> SavedState:
         for slot, values in saved.late.items():
             late[slot] = late[slot] + values if slot in late else values
     own = [saved.exchange for saved in every]
-    return dataclasses.replace(every[0], exchange=None, of_others=own if all(own) else [], late=late)
+    tensors = {name: [one for saved in every for one in saved.tensors.get(name, [])] for name in every[0].tensors}
+    return dataclasses.replace(every[0], exchange=None, of_others=own if all(own) else [], late=late, tensors=tensors)
 
 
 def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
@@ -171,7 +182,7 @@ def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
                          "the state that it has saved. Another number of ranks can go on from state_dict(all_ranks=True)")
     return SavedState(step=_whole(state, "step", 0), exchange=_exchange(state["exchange"]),
                       loss_scale=_loss_scale(state.get("loss_scale")), late=_late(state.get("late", {})),
-                      has_counts="late" in state)
+                      tensors=_tensors(state.get("tensors", {})), has_counts="late" in state)
 
 
 def checked(state) -> SavedState:

@@ -1,6 +1,7 @@
 """State: what the hook and allreduce_gradients() keep from step to step."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import numbers
 import os
@@ -9,13 +10,15 @@ import time
 
 from . import _ranks, _saved_state
 from ._delivery import Delivery
-from ._gradients import Gradients
+from ._gradients import Gradients, local, name_of
 from ._library import OPTIMIZER_OPTIONS, OPTIONS, Error, Exchange, rank, size
 from ._library import check as check_options
 from ._loss_scale import LossScale
+from ._overlap import Overlap, twice
 from ._run_log import RunLog
 from ._saved_state import SavedState, StateError
 from ._steps import Steps
+from ._tensors import Tensors
 from ._trace import Trace
 
 
@@ -62,6 +65,11 @@ class State:
         if self._steps is not None:
             options.update(self._steps.options())
         check_options(compress=compress, **options)
+        if options.get("shards", 1) > 1 and log is not None:
+            raise Error(2, f"log {log}: with shards there is none")
+        if options.get("shards", 1) > 1 and clip_norm is not None:
+            raise Error(2, f"clip_norm {clip_norm}: with shards a rank does not see the norm of a gradient; clip after the exchange, without "
+                        "optimizer")
         _check_numbers(total_steps, log, log_steps, about)
         if model is not None:
             require_model("init", model)
@@ -76,8 +84,11 @@ class State:
         self._unsent: list = []  # with clip_norm: parameters and gradients of the step's earlier buckets
         self._delivery = Delivery()
         self._loss_scale = LossScale()
+        self._tensors = Tensors(options)
         self._waiting: SavedState | None = None  # for an exchange that is not there yet
         self._factor = 1.0  # of what waits
+        self._overlap: Overlap | None = None
+        self._early: set[int] = set()  # slots that have left in this step's backward
         self._is_new_model = False  # a DistributedDataParallel whose first step is to come
         self._frozen: list = []  # parameters of the exchange that are not trained now, and None
         self._is_alone = False  # one rank: its gradient is the sum already
@@ -103,17 +114,58 @@ class State:
         A parameter without a gradient counts as zeros if another rank has one, and gets the mean. If no rank has one, it stays
         without. Parameters may be frozen (requires_grad=False), and further ones may come, on all ranks in the same step.
         """
+        import torch
         require_model("allreduce_gradients", model)
         self._names = {id(p): name for name, p in model.named_parameters()}
-        pairs = [(p, p.grad) for p in reversed(list(model.parameters())) if p.requires_grad and p.numel() > 0]
+        with torch.no_grad():
+            pairs = [(p, None if p.grad is None else local(p.grad)) for p in reversed(list(model.parameters()))
+                     if p.requires_grad and local(p).numel() > 0]
         if self._gradients is None:
             _ranks.check()
             self._make_exchange([parameter for parameter, _ in pairs], any_may_lack_gradient=True)
-        # Before anything leaves, so that nothing is on its way when this fails.
-        pairs = self._follow_parameters(pairs)
-        self._begin_step(pairs)
+        if self._held:  # some have left in backward
+            for unknown in self._gradients.check(pairs):
+                raise self._gradients.refuse(unknown)
+            pairs = [pair for pair in pairs + self._frozen if self._gradients.slots[id(pair[0])] not in self._early]
+        else:
+            # Before anything leaves, so that nothing is on its way when this fails.
+            pairs = self._follow_parameters(pairs)
+            self._begin_step(pairs)
         self._send(pairs)
+        if self._gradients.counts is not None and self._is_seen():
+            self._gradients.count(self._held)
         self._finish_step()
+        if self._overlap is not None:
+            self._overlap.follow()
+
+    def overlap(self, model) -> None:
+        """Gradients of this module leave while backward goes on, and allreduce_gradients() sends the rest and waits. Where PyTorch
+        before 2.1 has no hooks for it, nothing changes."""
+        if Overlap.is_possible(model):
+            self._overlap = Overlap(model, self._send_early)
+
+    def no_sync(self):
+        """A context for all but the last backward() of a step that has several, after overlap() or prepare()."""
+        return contextlib.nullcontext() if self._overlap is None else self._overlap.no_sync()
+
+    def all_reduce(self, tensor, name: str, compress: str = "q8"):
+        """Replaces the tensor by the sum of all ranks', and returns it. On all ranks the same bits. Collective, between steps.
+
+        name: what a codec has not sent of the tensor is sent with the next one of this name, which must have the same shape and
+        codec. Each name has an exchange of its own, with a thread. A tensor that is not finite on some rank becomes NaN on all.
+        """
+        self._tensors.reduce(tensor, name, compress, 1.0)
+        return tensor
+
+    def all_mean(self, tensor, name: str, compress: str = "q8"):
+        """As all_reduce(), the mean."""
+        self._tensors.reduce(tensor, name, compress, 1.0 / size())
+        return tensor
+
+    def broadcast(self, tensor):
+        """Replaces the tensor by rank 0's, of any type and exact, and returns it. Collective, between steps."""
+        _ranks.broadcast(tensor)
+        return tensor
 
     def epoch(self, *, samples: int, train_loss: float = float("nan"), train_accuracy: float = float("nan"),
               test_loss: float = float("nan"), test_accuracy: float = float("nan"), learning_rate: float = float("nan"),
@@ -159,12 +211,16 @@ class State:
         if all_ranks:
             return self._state_of_all()
         waiting = SavedState(exchange=self.exchange.save()) if self.exchange else self._waiting or SavedState()
-        return dataclasses.replace(waiting, step=self.step, loss_scale=self._loss_scale.last, late=self._delivery.late).to_dict()
+        return dataclasses.replace(waiting, step=self.step, loss_scale=self._loss_scale.last, late=self._delivery.late,
+                                   tensors={name: [saved] for name, saved in self._tensors.save().items()}).to_dict()
 
     def _state_of_all(self) -> dict:
-        if self.exchange is None:
+        if self._options.get("shards", 1) > 1:
+            raise Error(2, "state_dict(all_ranks=True): with shards each rank saves its own state")
+        exchange = self.exchange or self._tensors.any_exchange()
+        if exchange is None:
             raise Error(2, "state_dict(all_ranks=True): no step was made yet, and there is nothing to save")
-        states = _saved_state.gathered(self.exchange, self.state_dict())
+        states = _saved_state.gathered(exchange, self.state_dict())
         return {"step": self.step, "size": size(), "ranks": states} if rank() == 0 else {}
 
     def load_state_dict(self, state: dict) -> None:
@@ -179,6 +235,7 @@ class State:
                                  "close() this state and make a new one by init()")
             self._load(saved)
         self._delivery.late = saved.late
+        self._tensors.load(saved.tensors)
         self.step = saved.step
         self._loss_scale.last = saved.loss_scale
 
@@ -192,6 +249,9 @@ class State:
         if self._gradients is not None:
             self._gradients.close()
             self._gradients = None
+        self._tensors.close()
+        if self._overlap is not None:
+            self._overlap.close()
         if self._steps is not None:
             self._steps.close()
 
@@ -285,12 +345,31 @@ class State:
         if self._log is not None:
             self._log.goes_on(self.exchange, sum(p.numel() for p in self._gradients.parameters), time.perf_counter() - began)
 
+    def _send_early(self, parameter) -> None:
+        if self._gradients is None or self._needs_all_gradients():
+            return
+        if not self._held:
+            if not self._overlap.knows_all(self._gradients.slots):
+                return  # further parameters come with allreduce_gradients()
+            trained = [(p, None) for p in self._gradients.parameters if p.requires_grad]
+            self._frozen = [(p, None) for p in self._gradients.missing(trained)]
+            self._begin_step([(parameter, local(parameter.grad))])
+        slot = self._gradients.slots[id(parameter)]
+        if slot in self._early:
+            raise twice(name_of(parameter, self._names))
+        self._early.add(slot)
+        pairs = [(parameter, local(parameter.grad))]
+        self._gradients.check(pairs)
+        self._send(pairs)
+
     def _make_exchange(self, parameters: list, any_may_lack_gradient: bool = False) -> None:
         """any_may_lack_gradient: the ranks agree in each step on which parameters have a gradient. DDP does so itself."""
+        import torch
         began = time.perf_counter()
         waiting = self._waiting or SavedState()
-        waiting.check_shapes([parameter.shape for parameter in parameters])
-        self._is_alone = size() == 1
+        with torch.no_grad():
+            waiting.check_shapes([local(parameter).shape for parameter in parameters])
+        self._is_alone = self._replicas() == 1
         if any_may_lack_gradient and not waiting.has_counts and rank() == 0:
             print("dptrain_comm: the saved state is from an earlier version: parameters without a gradient on any rank get zeros, "
                   "as there", file=sys.stderr, flush=True)
@@ -313,7 +392,7 @@ class State:
             self._log.begin(self.exchange, self.step, sum(p.numel() for p in parameters), time.perf_counter() - began)
 
     def _load(self, saved: SavedState) -> None:
-        saved.check_shapes([parameter.shape for parameter in self._gradients.parameters])
+        saved.check_shapes(self._gradients.shapes)
         if saved.exchange is None and not saved.of_others:
             return
         try:
@@ -323,6 +402,10 @@ class State:
                 self.exchange.load(saved.exchange)
         except Error as error:
             raise StateError(str(error)) if error.code == 3 else error
+
+    def _replicas(self) -> int:
+        """How many ranks exchange with each other."""
+        return size() // self._options.get("shards", 1)
 
     def _is_seen(self) -> bool:
         """Whether the exchange has anything to do: on one rank only a trace."""
@@ -345,8 +428,6 @@ class State:
             self._scale_kept(factor)
         progress = -1.0 if self._total_steps is None else min(self.step / self._total_steps, 1.0)
         self.exchange.begin_step(progress)
-        if self._gradients.counts is not None:
-            self._gradients.count(pairs)
 
     def _makes_steps(self) -> bool:
         return self._steps is not None and self._steps.is_any
@@ -361,7 +442,7 @@ class State:
     def _send(self, pairs: list) -> None:
         """With clip_norm, all of the step."""
         import torch
-        share, is_seen = 1.0 / (size() * self._scale()), self._is_seen()
+        share, is_seen = 1.0 / (self._replicas() * self._scale()), self._is_seen()
         if self._needs_all_gradients():
             share *= self._steps.clip_factor(pairs, self._scale())
         with torch.no_grad():
@@ -370,7 +451,7 @@ class State:
                 self._held.append((slot, gradient))
                 if not self._is_alone:
                     has_step = self._steps is not None and self._steps.makes(parameter)
-                    decay = self._steps.decay_of(parameter) / size() if has_step else 0.0
+                    decay = self._steps.decay_of(parameter) / self._replicas() if has_step else 0.0
                     self._gradients.put(slot, gradient, share, decay)
                 if is_seen:
                     self.exchange.ready(slot)
@@ -389,7 +470,7 @@ class State:
                 if self._makes_steps():
                     self._steps.delivered([(self._gradients.parameters[slot], gradient) for slot, gradient in self._held],
                                           all_finite, self._scale())
-        self._held = []
+        self._held, self._early = [], set()
         if self._trace.step_ends():
             self._write_trace()
 

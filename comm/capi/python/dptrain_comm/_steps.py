@@ -8,6 +8,7 @@ parameters, such as biases, are the optimiser's as always.
 """
 from __future__ import annotations
 
+from ._gradients import local
 from ._library import Error
 
 _FIXED = {"sgd": ("momentum", "nesterov", "dampening", "maximize"), "adam": ("betas", "eps", "amsgrad", "maximize")}
@@ -189,7 +190,7 @@ class Steps:
 
     def _check_unchanged(self, scale: float) -> None:
         import torch
-        present = [(parameter.grad, step) for parameter, step in self._probes if parameter.grad is not None]
+        present = [(local(parameter.grad), step) for parameter, step in self._probes if parameter.grad is not None]
         if not present or any(torch.allclose(gradient.float() / scale, step.float(), rtol=0.02, atol=0.0)
                               for gradient, step in present):
             return
