@@ -360,7 +360,7 @@ def arguments_are_checked() -> None:
         refused("() got ", state.allreduce_gradients, model)
         refused("() got ", dptrain_comm.broadcast_parameters, model)
     refused("the model has no parameter to exchange", state.allreduce_gradients, nn.ReLU())
-    refused("hook() got a Tensor, no bucket of DistributedDataParallel; FSDP", dptrain_comm.hook, state, torch.ones(3))
+    refused("hook() got a Tensor, no bucket of DistributedDataParallel; FSDP works by", dptrain_comm.hook, state, torch.ones(3))
 
 
 def a_sparse_embedding_is_refused() -> None:

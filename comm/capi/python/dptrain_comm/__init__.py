@@ -74,7 +74,7 @@ def prepare(model, compress: str = "auto", **options) -> "State":
     if is_wrapped and not hasattr(model, "process_group"):
         raise Error(2, f"prepare() got a {type(model).__name__}, whose hooks are of another kind, which the exchange does not know; "
                     "it serves DistributedDataParallel, and modules that are not wrapped")
-    state = init(compress, model=model.module if hasattr(model, "process_group") else model, **options)
+    state = init(compress, model=model.module if is_wrapped else model, **options)
     if is_wrapped:
         model.register_comm_hook(state, hook)
     else:
@@ -125,17 +125,18 @@ def broadcast_parameters(model) -> None:
         _ranks.broadcast(tensor)
 
 
-def hook(state: "State", bucket):
+def hook(state: "State", bucket, _output=None):
     """DistributedDataParallel's communication hook: a bucket leaves while backward goes on, with DDP's bucket_cap_mb of 1 or
     less sooner than with its default.
 
-    The last bucket's call waits for all sums, since backward ends there.
+    The last bucket's call waits for all sums, since backward ends there. FullyShardedDataParallel calls it with tensors, and gets an
+    error.
     """
     if not isinstance(state, State):
         raise Error(2, f"hook() got {state!r}, no state: ddp.register_comm_hook(dptrain_comm.init(...), dptrain_comm.hook)")
     if not hasattr(bucket, "is_last"):
-        raise Error(2, f"hook() got a {type(bucket).__name__}, no bucket of DistributedDataParallel; FSDP has hooks of another kind, "
-                    "which the exchange does not know")
+        raise Error(2, f"hook() got a {type(bucket).__name__}, no bucket of DistributedDataParallel; FSDP works by fully_shard() and "
+                    "init(..., shards=N), without a hook")
     try:
         return state.reduce_bucket(bucket)
     except Error as error:

@@ -26,6 +26,9 @@ def require_model(function: str, model) -> None:
     if not hasattr(model, "named_parameters"):
         raise Error(2, f"{function}() got {type(model).__name__}; it needs a torch.nn.Module: for several, "
                     "torch.nn.ModuleList([one, other])")
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise Error(2, f"{function}() got a model of FullyShardedDataParallel, each rank of which has other values: shard it by "
+                    "fully_shard() over the ranks of a host, and give init() their number as shards")
 
 
 def _check_numbers(total_steps, log, log_steps, about) -> None:
