@@ -27,6 +27,7 @@ from ._library import Error, Exchange, Slot, finalize, process_group_address, ra
 from ._library import is_child as _is_child
 from ._library import note_error_of_hook
 from ._library import start as _start
+from ._rank import show_interface
 from ._rounds import Rounds
 from ._saved_state import StateError
 from ._state import State, require_model
@@ -102,6 +103,7 @@ def _show_as_torchrun(address: str) -> None:
     for name, value in {"RANK": rank(), "LOCAL_RANK": here, "WORLD_SIZE": size(), "LOCAL_WORLD_SIZE": ranks_here,
                         "MASTER_ADDR": host, "MASTER_PORT": port}.items():
         os.environ.setdefault(name, str(value))
+    show_interface(os.environ, host)
 
 
 _default_state = None

@@ -2,8 +2,44 @@
 
 Sets what torchrun sets, from what mpirun says, and becomes the program.
 """
+import fcntl
 import os
+import socket
+import struct
 import sys
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address; empty if none has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(any_socket.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+            except OSError:  # it has no address
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return ""
+
+
+def show_interface(variables, address: str) -> None:
+    """Names the interface towards that host for gloo, unless the user has, or gloo finds it by the name of this host. Debian's
+    /etc/hosts gives a host's name a loopback address, to which other hosts cannot connect."""
+    if variables.get("GLOO_SOCKET_IFNAME") or variables.get("OMPI_COMM_WORLD_LOCAL_SIZE") == variables.get("OMPI_COMM_WORLD_SIZE"):
+        return
+    try:
+        if not socket.gethostbyname(socket.gethostname()).startswith("127."):
+            return
+    except OSError:
+        pass
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))  # sends nothing: only the route is looked up
+            name = interface_of(probe.getsockname()[0])
+    except OSError:
+        return
+    if name:
+        variables["GLOO_SOCKET_IFNAME"] = name
 
 
 def environment(variables, address: str, port: str, per_host: int) -> dict:
@@ -22,6 +58,7 @@ def environment(variables, address: str, port: str, per_host: int) -> dict:
 def main() -> None:
     address, port, per_host, *program = sys.argv[1:]
     os.environ.update(environment(os.environ, address, port, int(per_host)))
+    show_interface(os.environ, address)
     try:
         os.execvp(program[0], program)
     except OSError as error:
