@@ -58,8 +58,9 @@ OptionRow compress_row(const OptionContext& context, Options& options) {
                "see the lists of codecs and keys of --help exchange; "
                "fewest is ecq with the fewest bits that are expected to keep the loss; "
                "auto[:min=BITS,max=BITS,velocity=on|off] is ecq with as many bits a "
-               "value as the link carries while backward computes, from 0.1 to 0.4 (to "
-               "1 without velocities), or a form without coding where that hides; on a "
+               "value as the link carries while backward computes, from 0.1 (0.35 with "
+               "Adam) to 0.4 (to 1 without velocities), or a form without coding where "
+               "that hides; on a "
                "CPU it sends velocities where the optimiser can leave its momentum to "
                "the exchange");
   row.set = [parse = context.parse_compress, &options](std::string_view value) {

@@ -106,10 +106,11 @@ CompressChoice CompressChoice::for_adam() const {
   CompressChoice choice = *this;
   if (!is_auto() && !is_fewest) return choice;
   choice.kind = kind == SentKind::velocities ? SentKind::adams_steps : SentKind::adams_gradients;
-  if (is_auto() && choice.kind == SentKind::adams_gradients && !has_min_key) {
-    choice.limits->least_bits = choice.limits->allows_dense
-                                    ? RateLimits::kLeastForAdam
-                                    : std::min(RateLimits::kLeastForAdam, choice.limits->most_bits);
+  if (is_auto() && !has_min_key) {
+    RateLimits& limits = *choice.limits;
+    limits.least_bits = choice.kind == SentKind::adams_steps ? RateLimits::kLeastOfAdamsSteps
+                                                             : RateLimits::kLeastForAdam;
+    if (!limits.allows_dense) limits.least_bits = std::min(limits.least_bits, limits.most_bits);
   }
   choose_codec(choice);
   return choice;
@@ -140,8 +141,9 @@ double fewest_bits(SentKind kind, std::size_t values, std::size_t ranks) {
     }
     case SentKind::adams_gradients:
       return RateLimits::kLeastForAdam;
-    case SentKind::gradients:
     case SentKind::adams_steps:
+      return rounded(bits_for(ranks, RateLimits::kLeastOfAdamsSteps));
+    case SentKind::gradients:
       break;
   }
   return rounded(bits_for(ranks, 0.35));

@@ -348,6 +348,16 @@ TEST(ParseCompress, AutosLeastGrowsFromEightRanksOn) {
     const CompressChoice adam = parse_compress("auto").for_adam().for_network(270'000, ranks);
     EXPECT_EQ(adam.limits->least_bits, 2.0) << ranks;
   }
+  // Its steps have those of fewest.
+  const auto of_steps = [](const char* text, std::size_t ranks) {
+    return parse_compress(text).with_velocities(true).for_adam().for_network(270'000, ranks);
+  };
+  EXPECT_EQ(of_steps("auto", 4).limits->least_bits, 0.35);
+  EXPECT_EQ(of_steps("auto", 4).limits->most_bits, 0.4);
+  EXPECT_EQ(of_steps("auto", 16).limits->least_bits, 0.7);
+  EXPECT_EQ(of_steps("auto", 16).codec, of_steps("fewest", 16).codec);
+  EXPECT_EQ(of_steps("auto:min=0.1", 4).limits->least_bits, 0.1);
+  EXPECT_EQ(of_steps("auto:max=0.2", 4).limits->least_bits, 0.2);
   EXPECT_EQ(limits("auto", 100'000).least_bits, 6.0);
   EXPECT_EQ(fewest_bits(SentKind::gradients, 270'000, 100'000), 6.0);
 }
