@@ -3,6 +3,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -213,8 +214,15 @@ int dptrain_comm_broadcast(void* bytes, std::size_t size) {
 
 // ---- an exchange --------------------------------------------------------------------------------
 
+void dptrain_comm_defaults_sized(dptrain_comm_options* options, std::size_t struct_bytes) {
+  if (options == nullptr) return;
+  options->struct_bytes = struct_bytes;
+  dp::capi::write_struct(dp::capi::default_options(), options);
+}
+
+#undef dptrain_comm_defaults
 void dptrain_comm_defaults(dptrain_comm_options* options) {
-  if (options != nullptr) *options = dp::capi::default_options();
+  dptrain_comm_defaults_sized(options, offsetof(dptrain_comm_options, codecs));
 }
 
 int dptrain_comm_check(const dptrain_comm_options* options) {
@@ -455,6 +463,8 @@ int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
     for (std::size_t r = 0; r < count; ++r) {
       from.emplace_back(static_cast<const std::byte*>(states[r]), sizes[r]);
     }
+    require(count == 1 || it.comm->size() == dptrain_comm_size(),
+            "with shards a state goes on with the same number of ranks only");
     require(count == 1 || !it.has_leaders(),
             "with the topology hierarchical, where one rank of a host encodes for all, a state "
             "goes on with the same number of ranks only");

@@ -87,7 +87,7 @@ typedef struct {
   int32_t reserved;
 } dptrain_comm_slot;
 
-/* dptrain_comm_defaults() sets all fields. */
+/* dptrain_comm_defaults(&options) sets all fields. */
 typedef struct {
   uint64_t struct_bytes; /* sizeof(dptrain_comm_options) of the caller */
   const char* compress;  /* as dptrain --compress: none, q8, ecq:bits=0.35, auto, fewest, ...;
@@ -183,7 +183,12 @@ int dptrain_comm_size(void);
  * of an exchange's step. */
 int dptrain_comm_broadcast(void* bytes, size_t size);
 
+/* Sets the fields of a struct of that size. dptrain_comm_defaults(options) gives it that of the
+ * header that a program was compiled with. */
+void dptrain_comm_defaults_sized(dptrain_comm_options* options, size_t struct_bytes);
+/* A function as well, of the struct that ends before codecs, for programs of that time. */
 void dptrain_comm_defaults(dptrain_comm_options* options);
+#define dptrain_comm_defaults(options) dptrain_comm_defaults_sized((options), sizeof *(options))
 /* Whether each option is right by itself. Not collective; also before init. */
 int dptrain_comm_check(const dptrain_comm_options* options);
 /* Collective; all ranks have the same version of this library and give the same slots and options,

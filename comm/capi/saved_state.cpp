@@ -187,6 +187,17 @@ void require_scale(const StateOrigin& origin) {
               origin.loss_scale);
 }
 
+void require_same_tensors(const std::vector<StatefulTensor>& here,
+                          const std::vector<StatefulTensor>& saved) {
+  const auto described = [](const StatefulTensor& tensor) {
+    return fmt::format("'{}', {} x {}", tensor.name, tensor.rows, tensor.columns);
+  };
+  require_same(fmt::format("{} slots", here.size()), fmt::format("{} slots", saved.size()));
+  for (std::size_t t = 0; t < here.size(); ++t) {
+    require_same(described(here[t]), described(saved[t]));
+  }
+}
+
 // ---- merging
 
 // Where the numbers of each tensor begin in a block, and its end.
@@ -248,9 +259,11 @@ void add_tensors(const StateBlock& block, std::span<const StatefulTensor> here,
 }
 
 // Which saved states make this rank's part of a block, and how much each counts.
-std::vector<double> weights(const StateBlock& block, const StateOrigin& here, std::size_t count) {
+std::vector<double> weights(const StateBlock& block, const StateOrigin& here,
+                            const std::vector<SavedState>& states) {
+  const std::size_t count = states.size();
+  if (states.front().origin->ranks == here.ranks) return {1.0};  // this rank's own
   std::vector<double> weights(count);
-  if (count == 1) return {1.0};
   double mine = 0.0;
   for (std::size_t r = 0; r < count; ++r) {
     weights[r] = r % here.ranks == here.rank ? 1.0 : 0.0;
@@ -314,6 +327,7 @@ std::optional<StateOrigin> load_state(const StatefulExchange& exchange,
     require_same_rank(exchange.here, *saved.origin);
     require_scale(*saved.origin);
   }
+  if (saved.format >= 4) require_same_tensors(exchange.tensors, saved.tensors);
   const StateList& state = exchange.state;
   const std::size_t parts = state.blocks.size() + state.texts.size();
   require_same(fmt::format("{} parts", parts), fmt::format("{} parts", saved.parts.size()));
@@ -351,7 +365,7 @@ StateOrigin merge_states(const StatefulExchange& exchange,
     if (block.grain == StateGrain::none) continue;
     DP_ASSERT(block.type == StateType::f32, "the divided state {} has no floats", block.name);
     std::vector<double> sums(block.bytes.size() / sizeof(float));
-    const std::vector<double> weight = weights(block, exchange.here, states.size());
+    const std::vector<double> weight = weights(block, exchange.here, states);
     for (std::size_t r = 0; r < states.size(); ++r) {
       if (weight[r] > 0.0) add_tensors(block, exchange.tensors, states[r], weight[r], sums);
     }

@@ -92,7 +92,9 @@ void AdamVelocity::prepare(std::size_t begin, std::span<float> gradient) {
     const std::size_t size = tensor.rows * tensor.columns;
     DP_ASSERT(tensor.begin + size <= end, "a bucket ends within tensor {}", t);
     float* const values = gradient.data() + (tensor.begin - begin);
-    if (host_memory().is_finite(values, size)) step(t, values);
+    // A tensor without a gradient, such as one that is frozen, keeps its moments as they are.
+    const bool is_zero = std::all_of(values, values + size, [](float v) { return v == 0.0f; });
+    if (!is_zero && host_memory().is_finite(values, size)) step(t, values);
   }
 }
 
@@ -225,8 +227,8 @@ void AdamVelocity::list_state(StateVisitor& visitor) {
   // Their ratio counts alone.
   own("exchange/row_norms", row_norms_, StateMerge::mean, StateGrain::row);
   own("exchange/row_squares", row_squares_, StateMerge::mean, StateGrain::row);
-  own("exchange/compared_steps", compared_steps_, StateMerge::mean, StateGrain::tensor);
-  own("exchange/comparisons", comparisons_, StateMerge::mean, StateGrain::tensor);
+  own("exchange/tensor_compared_steps", compared_steps_, StateMerge::mean, StateGrain::tensor);
+  own("exchange/tensor_comparisons", comparisons_, StateMerge::mean, StateGrain::tensor);
 }
 
 }  // namespace dp

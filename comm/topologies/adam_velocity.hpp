@@ -30,7 +30,7 @@
 // tensor: after each of the first steps, later after every few.
 //
 // With one rank c_r is 0 and this is Adam. What is not finite stays as it is, so that the exchange
-// reports it, and changes nothing here.
+// reports it, and changes nothing here; nor does a tensor whose gradient is all zeros.
 //
 // Host memory. One thread at a time, as in velocity.hpp. Nothing fails.
 #pragma once

@@ -3,6 +3,7 @@
  * All values are small whole numbers, so that every order of adding gives the same sum, and q8 keeps them within a
  * known error. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -310,6 +311,13 @@ int main(void) {
   check_refused(dptrain_comm_check(NULL), DPTRAIN_COMM_USAGE, "options is NULL");
   dptrain_comm_defaults(&options);
   CHECK(dptrain_comm_check(&options) == DPTRAIN_COMM_OK);
+  CHECK(options.struct_bytes == sizeof options && options.shards == 1);
+  /* Programs that were compiled when the struct ended earlier: nothing behind its end is written. */
+  memset(&options, 0x55, sizeof options);
+  (dptrain_comm_defaults)(&options);
+  CHECK(options.struct_bytes == offsetof(dptrain_comm_options, codecs) && options.shards == 0x5555555555555555u);
+  CHECK(dptrain_comm_check(&options) == DPTRAIN_COMM_OK);
+  dptrain_comm_defaults(&options);
   options.compress = "q7";
   CHECK(dptrain_comm_check(&options) == DPTRAIN_COMM_USAGE);
   CHECK(strstr(dptrain_comm_last_error(), "q7: unknown codec") != NULL);

@@ -130,7 +130,7 @@ def several_networks_share_a_state() -> None:
     assert (wanted - found).abs().max() <= 1e-6, (wanted - found).abs().max()
     later = nn.Linear(8, 8)
     later(torch.ones(4, 8)).sum().backward()
-    refused("is not in the exchange: each network has a state of its own", state.allreduce_gradients, later)
+    refused("is not in the exchange, and some that are have no gradient: each network has a state of its own", state.allreduce_gradients, later)
     its_own = dptrain_comm.init("q8", **LINK)
     its_own.allreduce_gradients(later)
     assert (later.weight.grad - 4).abs().max() < 0.1
@@ -197,6 +197,12 @@ def parameters_come_and_go() -> None:
             assert [change > 0 for change in one.changes] == trained, (how, codec, one.changes)
 
 
+def end_step(state, net) -> None:
+    """After a refusal in the middle of a step, with which a program would end."""
+    state._early = {slot: (p, p.grad, p.grad._version) for slot, (p, _, _) in state._early.items()}
+    state.allreduce_gradients(net)
+
+
 def parts_of_a_batch_leave_together() -> None:
     """Within no_sync() gradients gather, and nothing leaves; without it the second backward pass is refused."""
     def run(exchange) -> torch.Tensor:
@@ -221,12 +227,96 @@ def parts_of_a_batch_leave_together() -> None:
             net(torch.ones(8, 30)).sum().backward()
             if HAS_EARLY:
                 refused("a second time since the last allreduce_gradients(): all but the last", lambda: net(torch.ones(8, 30)).sum().backward())
-            exchange.allreduce_gradients(net)
+            end_step(exchange, net)
             exchange.close()
         return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
 
     wanted, found = run(lambda net: None), run(lambda net: dptrain_comm.prepare(net, "none", **LINK))
     assert (wanted - found).abs().max() <= 1e-6
+
+
+def changes_after_a_gradient_has_left_are_refused() -> None:
+    if not HAS_EARLY or dptrain_comm.size() == 1:
+        return
+
+    def halved(net) -> None:
+        net[0].weight.grad = net[0].weight.grad / 2
+
+    def clipped(net) -> None:
+        nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+
+    for change in (halved, clipped):
+        net = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 0), nn.Linear(0, 20))  # a layer has no values
+        net.forward = lambda x, net=net: net[2](x[:, :0]).sum() + net[0](x).square().sum() + net[1](net[0](x)).sum()
+        state = dptrain_comm.prepare(net, "none", **LINK)
+        for step in range(3):
+            net(torch.ones(8, 30)).backward()
+            if step == 2:
+                change(net)
+                refused("was changed between backward(), in which it has left", state.allreduce_gradients, net)
+                end_step(state, net)
+            else:
+                state.allreduce_gradients(net)
+        state.close()
+    net = nn.Linear(30, 40)
+    state = dptrain_comm.prepare(net, "none", **LINK)
+    state.overlap(net)  # once more: each gradient leaves once
+    for _ in range(2):
+        net(torch.ones(8, 30)).sum().backward()
+        state.allreduce_gradients(net)
+    state.close()
+
+
+def a_failed_growth_loses_nothing() -> None:
+    if dptrain_comm.size() == 1:
+        return
+    net, state = nn.Linear(100, 80, bias=False), dptrain_comm.init("topk:ratio=0.05", **LINK)
+    for _ in range(2):
+        net.weight.grad = torch.randn(80, 100)
+        state.allreduce_gradients(net)
+    saved = state.exchange.save()
+    odd = nn.ParameterList([nn.Parameter(torch.ones(3, dtype=torch.complex64))])
+    refused("is complex", state.allreduce_gradients, nn.ModuleList([net, odd]))
+    assert state.exchange.save() == saved
+    net.weight.grad = torch.randn(80, 100)
+    state.allreduce_gradients(net)
+    state.close()
+
+
+def a_checkpoint_after_growth_goes_on() -> None:
+    """A program that is started again has its parameters in another order, or without those that are frozen: residuals find theirs
+    by name."""
+    def fed(codec: str, resume_at: "int | None", is_frozen: bool) -> torch.Tensor:
+        nets = nn.ModuleList([nn.Linear(90, 70, bias=False) for _ in range(2)])  # of the same shape
+        state = dptrain_comm.init(codec, **LINK)
+        nets[0].weight.requires_grad = False
+        came_out = torch.zeros(2, 70, 90)
+        for step in range(40):
+            if step == 3:
+                nets[0].weight.requires_grad = True
+            if is_frozen and step == 6:
+                nets[0].weight.requires_grad = False
+            if step == resume_at:
+                saved = state.state_dict()
+                state.close()
+                state = dptrain_comm.init(codec, **LINK)
+                state.load_state_dict(saved)
+                saved = state.state_dict()
+            for number, net in enumerate(nets):
+                scale = 0.0 if step >= 6 else number + 1.0
+                draw = torch.Generator().manual_seed(10 * step + number + 1000 * dptrain_comm.rank())
+                net.weight.grad = torch.randn(70, 90, generator=draw) * scale if net.weight.requires_grad else None
+            state.allreduce_gradients(nets)
+            for number, net in enumerate(nets):
+                if net.weight.grad is not None:
+                    came_out[number] += net.weight.grad
+        state.close()
+        return came_out
+
+    for is_frozen in (False, True):
+        wanted, found = fed("topk:ratio=0.05", None, is_frozen), fed("topk:ratio=0.05", 8, is_frozen)
+        difference = (wanted - found)[1 if is_frozen else 0:].abs().max().item()
+        assert difference < 1e-5, (is_frozen, difference)
 
 
 def what_waits_stays_when_parameters_come() -> None:
@@ -449,6 +539,9 @@ if __name__ == "__main__":
     several_networks_share_a_state()
     parameters_come_and_go()
     parts_of_a_batch_leave_together()
+    changes_after_a_gradient_has_left_are_refused()
+    a_failed_growth_loses_nothing()
+    a_checkpoint_after_growth_goes_on()
     what_waits_stays_when_parameters_come()
     a_log_goes_on_with_other_parameters()
     networks_that_ddp_knows()

@@ -29,27 +29,35 @@ def load(state, path: str) -> dict:
 
 
 def nothing_is_lost(codec: str, path: str, is_first: bool) -> None:
-    """All that went in comes out, although the ranks that it waited on are not there any more."""
-    net, rank, size = nn.Linear(SHAPE[1], SHAPE[0], bias=False), dptrain_comm.rank(), dptrain_comm.size()
+    """All that went in comes out, although the ranks that it waited on are not there any more: of a gradient; of one that no rank
+    has for some steps; and of a tensor that is no gradient."""
+    net, rank, size = nn.ModuleList(nn.Linear(SHAPE[1], SHAPE[0], bias=False) for _ in range(2)), dptrain_comm.rank(), dptrain_comm.size()
     state = dptrain_comm.init(codec, model=net, **LINK)
-    went_in, came_out = torch.zeros(SHAPE), torch.zeros(SHAPE)
+    went_in, came_out = torch.zeros(3, *SHAPE), torch.zeros(3, *SHAPE)
     if not is_first:
         loaded = load(state, path)
         went_in, came_out = loaded["went_in"], loaded["came_out"]
-        refused("becomes this one's in the next step", state.state_dict)
-        assert (went_in - came_out).norm() > 0.01 * went_in.norm(), "there is nothing to lose"
+        refused("state_dict(): ", state.state_dict)
+        assert all((went_in - came_out).flatten(1).norm(dim=1) > 0.01 * went_in.flatten(1).norm(dim=1)), "there is nothing to lose"
     for step in range(STEPS if is_first else 60):
-        parts = torch.randn((size, *SHAPE), generator=torch.Generator().manual_seed(step)) * is_first
-        net.weight.grad = parts[rank].clone()
+        parts = torch.randn((size, 3, *SHAPE), generator=torch.Generator().manual_seed(step)) * is_first
+        net[0].weight.grad = parts[rank, 0].clone()
+        # Deliveries of earlier steps wait for the second one's next gradient.
+        has_second = step < 2 if is_first else step >= 30
+        net[1].weight.grad = parts[rank, 1].clone() if has_second else None
         state.allreduce_gradients(net)
-        went_in += parts.mean(0)
-        came_out += net.weight.grad
+        came_out[0] += net[0].weight.grad
+        if has_second:
+            came_out[1] += net[1].weight.grad
+        came_out[2] += state.all_mean(parts[rank, 2].clone(), "a tensor", codec)
+        went_in += parts.mean(0) * torch.tensor([1.0, float(has_second), 1.0])[:, None, None]
     if is_first:
         save(state, path, {"went_in": went_in, "came_out": came_out})
+        assert len(state.state_dict()["late"]) == 1
     else:
         difference = (went_in - came_out).abs().max().item()
         # The steps of ecq's quantiser fall with what there is to send; 3 and more would be lost.
-        assert difference < (0.1 if codec.startswith("ecq") else 1e-5), (codec, difference)
+        assert difference < (0.5 if codec.startswith("ecq") else 1e-5), (codec, (went_in - came_out).abs().amax((1, 2)))
         assert state.step == STEPS + 60
     state.close()
 

@@ -95,6 +95,9 @@ def damaged(saved: dict) -> list:
                         ("late has None for slot", {slot: None}), ("late has a Tensor of torch.float64", {slot: values.double()}),
                         ("with finite values", {slot: values * float("nan")})):
         cases.append(("late", {**saved, "late": late}, words))
+    cases += [("slots", {**saved, "slots": other}, "slots is ") for other in (None, 3, {}, "ab", [1])]
+    cases += [("tensors", {**saved, "tensors": other}, words) for other, words in
+              ((3, "tensors is "), ({1: None}, "tensors is "), ({"x": 5}, "exchange is "))]
     return cases
 
 

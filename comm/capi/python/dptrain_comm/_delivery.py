@@ -31,7 +31,8 @@ class Delivery:
             self._used.update(slot for slot, count in enumerate(counts) if count > 0.0)
         for slot, gradient in held:
             values = gradients.values[slot]
-            if gradient is None and slot not in self._used:
+            # Also what a checkpoint's residual delivers before a gradient has come.
+            if gradient is None and not all_finite and (slot not in self._used or not gradients.parameters[slot].requires_grad):
                 continue
             if all_finite and counts[slot] == 0.0:
                 if values.any():

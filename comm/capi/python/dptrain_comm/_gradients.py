@@ -30,8 +30,10 @@ def local(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def check_mesh(parameter, name: str, shards: int) -> None:
-    """The ranks that have the other parts must be those that the exchange leaves out."""
+def check_kind(parameter, name: str, shards: int) -> None:
+    """It must be real, and if it is sharded, the ranks that have the other parts must be those that the exchange leaves out."""
+    if parameter.is_complex():
+        raise Error(2, f"{name} is complex; gradients are exchanged as real numbers of 32 bits")
     mesh = getattr(parameter, "device_mesh", None)
     first = rank() - rank() % shards
     parts = [rank()] if mesh is None else mesh.mesh.reshape(-1).tolist()
@@ -56,18 +58,16 @@ class Gradients:
             raise Error(2, "the model has no parameter to exchange; it needs one with requires_grad and with values")
         slots, slot_names, shapes = [], slot_names or [], [local(p.detach()).shape for p in parameters]
         for number, parameter in enumerate(parameters):
-            if parameter.is_complex():
-                raise Error(2, f"{name_of(parameter, names)} is complex; gradients are exchanged as real numbers of 32 bits")
-            check_mesh(parameter, name_of(parameter, names), options.get("shards", 1))
+            check_kind(parameter, name_of(parameter, names), options.get("shards", 1))
             rows = shapes[number][0] if parameter.dim() > 1 else 1
             name = slot_names[number] if number < len(slot_names) else names.get(id(parameter), f"parameter {number}")
             slots.append(Slot(name, rows, shapes[number].numel() // max(rows, 1), parameter.dim() < 2))
-        self.slot_names = [slot.name for slot in slots]
+        self.slot_names = [slot.name for slot in slots]  # of parameters
         if has_counts:
             slots.append(Slot(_COUNTS, 1, len(parameters), True))
             exact = options.get("exact") or []
             options = {**options, "exact": [*([exact] if isinstance(exact, str) else exact), _COUNTS]}
-        self.parameters, self.names, self.has_counts = parameters, names, has_counts
+        self.parameters, self.names, self.has_counts, self._shards = parameters, names, has_counts, options.get("shards", 1)
         self.slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
         self.exchange = Exchange(slots, **options)
         self.shapes = shapes
@@ -80,6 +80,9 @@ class Gradients:
 
     def name(self, slot: int) -> str:
         return name_of(self.parameters[slot], self.names)
+
+    def check_kind(self, parameter) -> None:
+        check_kind(parameter, name_of(parameter, self.names), self._shards)
 
     def pin(self) -> None:
         devices = [parameter.device for parameter in self.parameters if parameter.is_cuda]
@@ -100,8 +103,9 @@ class Gradients:
         return [parameter for parameter, _ in pairs if id(parameter) not in self.slots]
 
     def refuse(self, parameter) -> Error:
-        return Error(2, f"{name_of(parameter, self.names)} is not in the exchange: each network has a state of its own, or all have one, by "
-                     "allreduce_gradients(torch.nn.ModuleList([one, other]))")
+        return Error(2, f"{name_of(parameter, self.names)} is not in the exchange, and some that are have no gradient: each network has a state of its "
+                     "own, or all have one, by allreduce_gradients(torch.nn.ModuleList([one, other])); after a layer was replaced close() the state "
+                     "and make a new one")
 
     def missing(self, pairs: list) -> list:
         """Parameters that are not among these: they require a gradient and must be in every step, or are frozen now."""

@@ -100,7 +100,7 @@ _POINTER = ctypes.c_void_p
 for _name, _result, _arguments in (
         ("init", ctypes.c_int, []), ("init_with", ctypes.c_int, [ctypes.c_int32]), ("finalize", ctypes.c_int, []),
         ("abort", None, [ctypes.c_int, ctypes.c_char_p]), ("rank", ctypes.c_int, []), ("size", ctypes.c_int, []),
-        ("broadcast", ctypes.c_int, [_POINTER, ctypes.c_size_t]), ("defaults", None, [ctypes.POINTER(_Options)]),
+        ("broadcast", ctypes.c_int, [_POINTER, ctypes.c_size_t]), ("defaults_sized", None, [ctypes.POINTER(_Options), ctypes.c_size_t]),
         ("check", ctypes.c_int, [ctypes.POINTER(_Options)]),
         ("create", ctypes.c_int, [ctypes.POINTER(_Slot), ctypes.c_size_t, ctypes.POINTER(_Options), ctypes.POINTER(_POINTER)]),
         ("destroy", None, [_POINTER]), ("values", _POINTER, [_POINTER, ctypes.c_size_t]),
@@ -115,7 +115,9 @@ for _name, _result, _arguments in (
         ("gather", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t, _POINTER]),
         ("describe", ctypes.c_char_p, [_POINTER]), ("compare", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
         ("state_bytes", ctypes.c_size_t, [_POINTER]), ("save_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
-        ("load_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]), ("last_error", ctypes.c_char_p, []),
+        ("load_state", ctypes.c_int, [_POINTER, _POINTER, ctypes.c_size_t]),
+        ("merge_states", ctypes.c_int, [_POINTER, ctypes.POINTER(_POINTER), ctypes.POINTER(ctypes.c_size_t), ctypes.c_size_t]),
+        ("last_error", ctypes.c_char_p, []),
         ("version", ctypes.c_char_p, [])):
     _function = getattr(_library, f"dptrain_comm_{_name}")
     _function.restype, _function.argtypes = _result, _arguments
@@ -346,7 +348,7 @@ def _options_of(compress: str = "auto", topology: str | None = None, exact: str 
                 trace_first: int = 5, trace_steps: int = 20, optimizer: str | None = None, has_nesterov: bool = False,
                 momentum: float = 0.9, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> _Options:
     options = _Options()
-    _library.dptrain_comm_defaults(ctypes.byref(options))
+    _library.dptrain_comm_defaults_sized(ctypes.byref(options), ctypes.sizeof(options))
     options.compress = _text("compress", compress) or b""
     options.codecs, options.shards = _codecs(codecs), _whole("shards", shards)
     options.topology, options.exact, options.trace = _text("topology", topology), _list("exact", exact), _text("trace", trace)
@@ -385,6 +387,7 @@ class Exchange:
         given = _options_of(compress, **options)
         rows = (_Slot * len(slots))(*[_Slot(slot.name.encode(), slot.rows, slot.columns, slot.is_1d, 0) for slot in slots])
         self.before_close: Callable[[], object] | None = None
+        self._shards = given.shards
         self._handle = _POINTER()
         _call("create", rows, len(slots), ctypes.byref(given), ctypes.byref(self._handle))
         self._taken: dict[str, list[dict[str, float]]] = {"": []}  # by reader, what it has not read yet
@@ -477,11 +480,13 @@ class Exchange:
         _call("write_trace", self._handle)
 
     def gather(self, numbers: list[float]) -> list[list[float]]:
-        """All ranks' numbers, by rank, on rank 0; nothing on others. Collective, with as many numbers on each rank."""
+        """All ranks' numbers, by rank, on rank 0; nothing on others. Collective, with as many numbers on each rank. With shards, those
+        of the ranks that exchange with each other, on the lowest of them."""
+        ranks = size() // self._shards
         mine = (ctypes.c_double * len(numbers))(*numbers)
-        every = (ctypes.c_double * (len(numbers) * size()))() if rank() == 0 else None
+        every = (ctypes.c_double * (len(numbers) * ranks))() if rank() < self._shards else None
         _call("gather", self._handle, mine, ctypes.sizeof(mine), every)
-        return [] if every is None else [list(every[r * len(numbers):(r + 1) * len(numbers)]) for r in range(size())]
+        return [] if every is None else [list(every[r * len(numbers):(r + 1) * len(numbers)]) for r in range(ranks)]
 
     def gather_bytes(self, mine: bytes) -> list[bytes]:
         """All ranks' bytes, by rank, on rank 0; nothing on others. Collective, of any length: in pieces, each of which has a time-out

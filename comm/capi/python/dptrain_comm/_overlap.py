@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 
+from ._gradients import local
 from ._library import Error
 
 
@@ -14,6 +16,7 @@ class Overlap:
         self._model, self._send = model, send
         self._hooks: dict = {}  # by a parameter's id
         self._is_paused = False
+        self._one_at_a_time = threading.Lock()
         self.follow()
 
     @staticmethod
@@ -24,16 +27,17 @@ class Overlap:
     def follow(self) -> None:
         """Parameters may have been added, or frozen and trained again."""
         for parameter in self._model.parameters():
-            if parameter.requires_grad and id(parameter) not in self._hooks:
+            if parameter.requires_grad and id(parameter) not in self._hooks and local(parameter.detach()).numel() > 0:
                 self._hooks[id(parameter)] = parameter.register_post_accumulate_grad_hook(self._completed)
 
     def knows_all(self, slots: dict) -> bool:
         """Whether every trained parameter is in the exchange."""
-        return all(id(p) in slots for p in self._model.parameters() if p.requires_grad and p.numel() > 0)
+        return all(id(p) in slots for p in self._model.parameters() if p.requires_grad and id(p) in self._hooks)
 
     def _completed(self, parameter) -> None:
         if not self._is_paused:
-            self._send(parameter)
+            with self._one_at_a_time:  # autograd has a thread for each device
+                self._send(parameter)
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -47,6 +51,11 @@ class Overlap:
         for hook in self._hooks.values():
             hook.remove()
         self._hooks = {}
+
+
+def changed(name: str) -> Error:
+    return Error(2, f"the gradient of {name} was changed between backward(), in which it has left, and allreduce_gradients(): change "
+                 "gradients after it (also GradScaler.unscale_() and clip_grad_norm_()), or use init() in place of prepare()")
 
 
 def twice(name: str) -> Error:

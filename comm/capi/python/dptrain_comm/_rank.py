@@ -35,7 +35,8 @@ def show_interface(variables, address: str) -> None:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))  # sends nothing: only the route is looked up
-            name = interface_of(probe.getsockname()[0])
+            own = probe.getsockname()[0]
+            name = "" if own.startswith("127.") else interface_of(own)
     except OSError:
         return
     if name:

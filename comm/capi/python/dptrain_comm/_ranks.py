@@ -19,6 +19,9 @@ from ._library import Error, command_line, is_child, is_started, rank, size
 def broadcast(tensor) -> None:
     """Replaces the tensor by rank 0's. Collective."""
     import torch
+    if hasattr(tensor, "to_local"):
+        raise Error(2, "broadcast of a tensor that FSDP has sharded: rank 0 has a part of it alone; begin on all ranks with the same seed, or "
+                    "with the same checkpoint, and use init() in place of prepare()")
     if is_child() or tensor.numel() == 0:
         return
     with torch.no_grad():

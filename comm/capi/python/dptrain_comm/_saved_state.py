@@ -4,6 +4,7 @@
     exchange    what the library has saved (dptrain_comm_save_state), as bytes in a tensor; None before the first step
     rank, size  of the rank that has saved it; states of the first version lack these and what follows
     loss_scale  of the last step; None before the first one
+    slots       the parameters' names
     late        by slot: values that wait for the slot's next gradient (_delivery.py)
     tensors     by name: what the library has saved of State.all_reduce() and all_mean()
 
@@ -40,7 +41,8 @@ class SavedState:
     exchange: bytes | None = None
     of_others: list = dataclasses.field(default_factory=list)  # in its place: those of all ranks of another number of ranks
     loss_scale: float | None = None
-    late: dict = dataclasses.field(default_factory=dict)
+    late: dict = dataclasses.field(default_factory=dict)  # the same on all ranks
+    slots: list = dataclasses.field(default_factory=list)  # names; empty if the state does not say them
     tensors: dict = dataclasses.field(default_factory=dict)  # by name, what Tensors.load() takes
     has_counts: bool = True  # of gradients; not in states of allreduce_gradients() of the first version
 
@@ -52,11 +54,22 @@ class SavedState:
         return {"step": self.step,
                 "exchange": torch.frombuffer(bytearray(self.exchange), dtype=torch.uint8) if self.exchange else None,
                 "rank": rank(), "size": size(), "loss_scale": self.loss_scale,
+                "slots": list(self.slots),
                 "late": {slot: values.clone() for slot, values in self.late.items()},
                 "tensors": {name: torch.frombuffer(bytearray(saved[0]), dtype=torch.uint8) for name, saved in self.tensors.items()}}
 
-    def check_shapes(self, shapes: list) -> None:
-        """shapes: of the exchange's parameters, by slot."""
+    def for_slots(self, names: list, shapes: list) -> "SavedState":
+        """This for the exchange's parameters, which may be others than those that were saved, or in another order."""
+        if not self.slots or self.slots == names:
+            self._check_shapes(shapes)
+            return self
+        late = {names.index(self.slots[slot]): values for slot, values in self.late.items()
+                if slot < len(self.slots) and self.slots[slot] in names}
+        late = {slot: values for slot, values in late.items() if values.shape == shapes[slot]}
+        own = self.of_others or ([self.exchange] if self.exchange else [])
+        return dataclasses.replace(self, exchange=None, of_others=own, late=late, slots=names)
+
+    def _check_shapes(self, shapes: list) -> None:
         for slot, values in self.late.items():
             if slot >= len(shapes):
                 raise StateError(f"late has values for slot {slot}; the exchange has the slots 0 to {len(shapes) - 1}")
@@ -124,6 +137,12 @@ def _late(value) -> dict:
     return {slot: values.detach().cpu().clone() for slot, values in value.items()}
 
 
+def _slots(value) -> list:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise StateError(f"slots is {_described(value)}; allowed: a list of the parameters' names")
+    return list(value)
+
+
 def _tensors(value) -> dict:
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise StateError(f"tensors is {_described(value)}; allowed: a dict of saved states by name")
@@ -161,13 +180,9 @@ def _own_of(state: dict) -> SavedState:
     if len(states) == size():
         return _checked_of(_unpacked(states[rank()], rank()), rank(), size())
     every = [_checked_of(_unpacked(one, r), r, len(states)) for r, one in enumerate(states)]
-    late: dict = {}
-    for saved in every[rank()::size()]:
-        for slot, values in saved.late.items():
-            late[slot] = late[slot] + values if slot in late else values
     own = [saved.exchange for saved in every]
     tensors = {name: [one for saved in every for one in saved.tensors.get(name, [])] for name in every[0].tensors}
-    return dataclasses.replace(every[0], exchange=None, of_others=own if all(own) else [], late=late, tensors=tensors)
+    return dataclasses.replace(every[0], exchange=None, of_others=own if all(own) else [], tensors=tensors)
 
 
 def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
@@ -181,7 +196,7 @@ def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
         raise StateError(f"the state is that of rank {its_rank} of {its_size}, and this is rank {of_rank} of {of_size}: each rank loads "
                          "the state that it has saved. Another number of ranks can go on from state_dict(all_ranks=True)")
     return SavedState(step=_whole(state, "step", 0), exchange=_exchange(state["exchange"]),
-                      loss_scale=_loss_scale(state.get("loss_scale")), late=_late(state.get("late", {})),
+                      loss_scale=_loss_scale(state.get("loss_scale")), late=_late(state.get("late", {})), slots=_slots(state.get("slots", [])),
                       tensors=_tensors(state.get("tensors", {})), has_counts="late" in state)
 
 

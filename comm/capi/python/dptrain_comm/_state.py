@@ -14,7 +14,7 @@ from ._gradients import Gradients, local, name_of
 from ._library import OPTIMIZER_OPTIONS, OPTIONS, Error, Exchange, rank, size
 from ._library import check as check_options
 from ._loss_scale import LossScale
-from ._overlap import Overlap, twice
+from ._overlap import Overlap, changed, twice
 from ._run_log import RunLog
 from ._saved_state import SavedState, StateError
 from ._steps import Steps
@@ -91,7 +91,8 @@ class State:
         self._waiting: SavedState | None = None  # for an exchange that is not there yet
         self._factor = 1.0  # of what waits
         self._overlap: Overlap | None = None
-        self._early: set[int] = set()  # slots that have left in this step's backward
+        self._early: dict = {}  # by slot, what has left in this step's backward: parameter, gradient and its version
+        self._may_leave: bool | None = None  # in this step's backward; None: not known yet
         self._is_new_model = False  # a DistributedDataParallel whose first step is to come
         self._frozen: list = []  # parameters of the exchange that are not trained now, and None
         self._is_alone = False  # one rank: its gradient is the sum already
@@ -129,6 +130,9 @@ class State:
         if self._held:  # some have left in backward
             for unknown in self._gradients.check(pairs):
                 raise self._gradients.refuse(unknown)
+            for parameter, gradient, version in self._early.values():
+                if parameter.grad is not gradient or gradient._version != version:
+                    raise changed(name_of(parameter, self._names))
             pairs = [pair for pair in pairs + self._frozen if self._gradients.slots[id(pair[0])] not in self._early]
         else:
             # Before anything leaves, so that nothing is on its way when this fails.
@@ -144,6 +148,8 @@ class State:
     def overlap(self, model) -> None:
         """Gradients of this module leave while backward goes on, and allreduce_gradients() sends the rest and waits. Where PyTorch
         before 2.1 has no hooks for it, nothing changes."""
+        if self._overlap is not None:
+            self._overlap.close()
         if Overlap.is_possible(model):
             self._overlap = Overlap(model, self._send_early)
 
@@ -213,8 +219,10 @@ class State:
         """
         if all_ranks:
             return self._state_of_all()
-        waiting = SavedState(exchange=self.exchange.save()) if self.exchange else self._waiting or SavedState()
-        return dataclasses.replace(waiting, step=self.step, loss_scale=self._loss_scale.last, late=self._delivery.late,
+        now = self._waiting or SavedState()
+        if self._gradients is not None:
+            now = SavedState(exchange=self.exchange.save(), late=self._delivery.late, slots=self._gradients.slot_names)
+        return dataclasses.replace(now, step=self.step, loss_scale=self._loss_scale.last,
                                    tensors={name: [saved] for name, saved in self._tensors.save().items()}).to_dict()
 
     def _state_of_all(self) -> dict:
@@ -237,7 +245,6 @@ class State:
                 raise StateError(f"the state is from before the first step and has nothing for an exchange that has made {self.step}; "
                                  "close() this state and make a new one by init()")
             self._load(saved)
-        self._delivery.late = saved.late
         self._tensors.load(saved.tensors)
         self.step = saved.step
         self._loss_scale.last = saved.loss_scale
@@ -253,6 +260,7 @@ class State:
             self._gradients.close()
             self._gradients = None
         self._tensors.close()
+        self._held, self._unsent, self._early, self._may_leave = [], [], {}, None
         if self._overlap is not None:
             self._overlap.close()
         if self._steps is not None:
@@ -309,9 +317,9 @@ class State:
 
     def serve(self, ddp) -> None:
         """A DistributedDataParallel that gets the hook, perhaps a second time, with other parameters."""
-        if self._gradients is not None:
+        if self._gradients is not None or not self._names:
             self._names = {id(p): name for name, p in ddp.module.named_parameters()}
-            self._is_new_model = True
+        self._is_new_model = self._gradients is not None
 
     def _follow_parameters(self, pairs: list) -> list:
         """Parameters of a step and their gradients. Returns them with those that are frozen now, which have none. Collective if there
@@ -332,6 +340,10 @@ class State:
     def _take_in(self, new: list) -> None:
         began = time.perf_counter()
         earlier = self._gradients
+        for parameter in new:
+            earlier.check_kind(parameter)
+            if self._makes_steps():
+                self._steps.check_group(parameter, name_of(parameter, earlier.names))
         if self._trace.is_due:
             self._write_trace()
         options = {name: value for name, value in self._options.items() if not name.startswith("trace")}
@@ -351,27 +363,26 @@ class State:
     def _send_early(self, parameter) -> None:
         if self._gradients is None or self._needs_all_gradients():
             return
+        if self._may_leave is None:  # further parameters come with allreduce_gradients()
+            self._may_leave = self._overlap.knows_all(self._gradients.slots)
+        if not self._may_leave:
+            return
         if not self._held:
-            if not self._overlap.knows_all(self._gradients.slots):
-                return  # further parameters come with allreduce_gradients()
             trained = [(p, None) for p in self._gradients.parameters if p.requires_grad]
             self._frozen = [(p, None) for p in self._gradients.missing(trained)]
             self._begin_step([(parameter, local(parameter.grad))])
         slot = self._gradients.slots[id(parameter)]
         if slot in self._early:
             raise twice(name_of(parameter, self._names))
-        self._early.add(slot)
+        self._early[slot] = parameter, parameter.grad, parameter.grad._version
         pairs = [(parameter, local(parameter.grad))]
         self._gradients.check(pairs)
         self._send(pairs)
 
     def _make_exchange(self, parameters: list, any_may_lack_gradient: bool = False) -> None:
         """any_may_lack_gradient: the ranks agree in each step on which parameters have a gradient. DDP does so itself."""
-        import torch
         began = time.perf_counter()
         waiting = self._waiting or SavedState()
-        with torch.no_grad():
-            waiting.check_shapes([local(parameter).shape for parameter in parameters])
         self._is_alone = self._replicas() == 1
         if any_may_lack_gradient and not waiting.has_counts and rank() == 0:
             print("dptrain_comm: the saved state is from an earlier version: parameters without a gradient on any rank get zeros, "
@@ -395,16 +406,15 @@ class State:
             self._log.begin(self.exchange, self.step, sum(p.numel() for p in parameters), time.perf_counter() - began)
 
     def _load(self, saved: SavedState) -> None:
-        saved.check_shapes(self._gradients.shapes)
-        if saved.exchange is None and not saved.of_others:
-            return
+        saved = saved.for_slots(self._gradients.slot_names, self._gradients.shapes)
         try:
             if saved.of_others:
                 self.exchange.merge(saved.of_others)
-            else:
+            elif saved.exchange is not None:
                 self.exchange.load(saved.exchange)
         except Error as error:
             raise StateError(str(error)) if error.code == 3 else error
+        self._delivery.late = saved.late
 
     def _replicas(self) -> int:
         """How many ranks exchange with each other."""
@@ -473,7 +483,7 @@ class State:
                 if self._makes_steps():
                     self._steps.delivered([(self._gradients.parameters[slot], gradient) for slot, gradient in self._held],
                                           all_finite, self._scale())
-        self._held, self._early = [], set()
+        self._held, self._early, self._may_leave = [], {}, None
         if self._trace.step_ends():
             self._write_trace()
 

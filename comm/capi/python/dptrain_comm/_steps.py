@@ -85,6 +85,10 @@ class Steps:
             self._made[id(parameter)] = makes
         self.watch()
 
+    def check_group(self, parameter, name: str) -> None:
+        if not any(one is parameter for group in self._optimizer.param_groups for one in group["params"]):
+            raise Error(2, f"{name} is in no parameter group of the optimizer: add it, or {_WITHOUT}")
+
     def watch(self) -> None:
         """Before the first step(), whose closure may make the exchange."""
         if not self._hooks:

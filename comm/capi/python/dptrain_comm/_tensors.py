@@ -47,19 +47,29 @@ class Tensors:
         # A tensor that is exchanged alone gets the codec that was asked for, also with one dimension.
         exchange = Exchange([Slot(name, rows, tensor.numel() // rows, False)], compress, **self._options)
         values = torch.frombuffer((ctypes.c_float * tensor.numel()).from_address(exchange.address(0)), dtype=torch.float32).view(tensor.shape)
+        try:
+            saved = self._saved.get(name, [])
+            if len(saved) == 1:
+                exchange.load(saved[0])
+            elif saved:
+                exchange.merge(saved)
+        except Error:
+            del values
+            exchange.close()
+            raise
+        self._saved.pop(name, None)
         self._made[name] = exchange, values, compress
-        saved = self._saved.pop(name, [])
-        if len(saved) == 1:
-            exchange.load(saved[0])
-        elif saved:
-            exchange.merge(saved)
         return exchange, values
 
     def any_exchange(self) -> "Exchange | None":
         return next((exchange for exchange, _, _ in self._made.values()), None)
 
     def save(self) -> dict[str, bytes]:
-        waiting = {name: saved[0] for name, saved in self._saved.items() if len(saved) == 1}
+        other = [name for name, saved in self._saved.items() if len(saved) > 1]
+        if other:
+            raise Error(2, f"state_dict(): {other[0]} has the states of another number of ranks until its next all_mean() or all_reduce(); "
+                        "save it after that")
+        waiting = {name: saved[0] for name, saved in self._saved.items()}
         return {**waiting, **{name: exchange.save() for name, (exchange, _, _) in self._made.items()}}
 
     def load(self, saved: dict[str, list[bytes]]) -> None:
