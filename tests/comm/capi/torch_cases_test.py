@@ -47,7 +47,7 @@ def trained(how: str, codec: str, optimizer, steps: int = 9) -> Branches:
         steps_of.zero_grad(set_to_none=True)
         run(torch.randn(6, 40, generator=draw), step).square().mean().backward()
         if how == "prepare" and step > 0 and HAS_EARLY:
-            assert 0 < len(state._early) <= 6, "nothing has left in backward"
+            assert 0 < len(state._overlap.early) <= 6, "nothing has left in backward"
         if how in ("allreduce", "prepare"):
             state.allreduce_gradients(net)
         assert (net.never.weight.grad is None) and (net.sometimes.weight.grad is None) == (step % 3 != 1), (how, codec, step)
@@ -199,7 +199,7 @@ def parameters_come_and_go() -> None:
 
 def end_step(state, net) -> None:
     """After a refusal in the middle of a step, with which a program would end."""
-    state._early = {slot: (p, p.grad, p.grad._version) for slot, (p, _, _) in state._early.items()}
+    state._overlap.early = {slot: (p, p.grad, p.grad._version) for slot, (p, _, _) in state._overlap.early.items()}
     state.allreduce_gradients(net)
 
 

@@ -116,14 +116,14 @@ def a_scaler_is_noticed() -> None:
             x, y = batch(step)
             net.zero_grad()
             scaler.scale(F.cross_entropy(net(x), y)).backward()
-            before = state._loss_scale.last
+            before = state._core.loss_scale.last
             state.allreduce_gradients(net)
-            factors.append((before, state._loss_scale.last))
+            factors.append((before, state._core.loss_scale.last))
             scaler.update(scaler.get_scale() / 2)
         assert factors == [(None, 1024.0), (1024.0, 512.0), (512.0, 256.0)], factors
         F.cross_entropy(net(x), y).backward()  # not scaled
         state.allreduce_gradients(net)
-        assert state._loss_scale.last == 1.0
+        assert state._core.loss_scale.last == 1.0
     state.close()
 
 
@@ -141,7 +141,7 @@ def a_scaler_of_another_training_is_forgotten() -> None:
         if one is earlier:
             one.update()
     state.allreduce_gradients(net)
-    assert state._loss_scale.last == scaler.number, state._loss_scale.last
+    assert state._core.loss_scale.last == scaler.number, state._core.loss_scale.last
     state.close()
 
 
@@ -294,7 +294,7 @@ def scales_that_cannot_be_followed_are_refused() -> None:
         if dptrain_comm.rank() == 0:
             backward(scaler)
         state.allreduce_gradients(net)
-        assert dptrain_comm.size() == 1 or state._loss_scale.last == 65536.0, to_none
+        assert dptrain_comm.size() == 1 or state._core.loss_scale.last == 65536.0, to_none
 
     if dptrain_comm.size() > 1:  # one rank has nothing that a scale could be wrong for
         other.number = 1024.0
@@ -312,7 +312,7 @@ def scales_that_cannot_be_followed_are_refused() -> None:
         backward(scaler)
         optimizer.add_param_group({"params": list(net[2].parameters())})
         state.allreduce_gradients(net)
-        assert state._loss_scale.last == 1.0
+        assert state._core.loss_scale.last == 1.0
     state.close()
 
 

@@ -3,20 +3,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 
-from ._gradients import local
+from ._gradient_exchange import GradientExchange
+from ._gradients import local, name_of
 from ._library import Error
 
 
 class Overlap:
-    """Calls send(parameter) for each gradient that backward has completed, from the second step on, and not within no_sync()."""
+    """Sends each gradient that backward has completed, from the second step on, and not within no_sync()."""
 
-    def __init__(self, model, send: Callable):
-        self._model, self._send = model, send
+    def __init__(self, model, core: GradientExchange):
+        self._model, self._core = model, core
         self._hooks: dict = {}  # by a parameter's id
         self._is_paused = False
         self._one_at_a_time = threading.Lock()
+        self.begin_step()
         self.follow()
 
     @staticmethod
@@ -24,20 +25,48 @@ class Overlap:
         """PyTorch 2.1 and later has hooks for it."""
         return all(hasattr(parameter, "register_post_accumulate_grad_hook") for parameter in model.parameters())
 
+    def begin_step(self) -> None:
+        """Another one begins, with the next backward pass."""
+        self.early: dict = {}  # by slot, what has left: parameter, gradient and its version
+        self._may_leave: bool | None = None  # None: not known yet
+
     def follow(self) -> None:
         """Parameters may have been added, or frozen and trained again."""
         for parameter in self._model.parameters():
             if parameter.requires_grad and id(parameter) not in self._hooks and local(parameter.detach()).numel() > 0:
                 self._hooks[id(parameter)] = parameter.register_post_accumulate_grad_hook(self._completed)
 
-    def knows_all(self, slots: dict) -> bool:
-        """Whether every trained parameter is in the exchange."""
-        return all(id(p) in slots for p in self._model.parameters() if p.requires_grad and id(p) in self._hooks)
+    def check_unchanged(self) -> None:
+        for parameter, gradient, version in self.early.values():
+            if parameter.grad is not gradient or gradient._version != version:
+                raise Error(2, f"the gradient of {name_of(parameter, self._core.names)} was changed between backward(), in which it has left, "
+                            "and allreduce_gradients(): change gradients after it (also GradScaler.unscale_() and clip_grad_norm_()), or "
+                            "use init() in place of prepare()")
 
     def _completed(self, parameter) -> None:
         if not self._is_paused:
             with self._one_at_a_time:  # autograd has a thread for each device
                 self._send(parameter)
+
+    def _send(self, parameter) -> None:
+        core, gradients = self._core, self._core.gradients
+        if gradients is None or core.needs_all_gradients():
+            return
+        if self._may_leave is None:  # further parameters come with allreduce_gradients()
+            self._may_leave = all(id(p) in gradients.slots for p in self._model.parameters() if p.requires_grad and id(p) in self._hooks)
+        if not self._may_leave:
+            return
+        pairs = [(parameter, local(parameter.grad))]
+        gradients.check(pairs)
+        if not core.held:
+            core.frozen = [(p, None) for p in gradients.parameters if not p.requires_grad]
+            core.begin_step(pairs)
+        slot = gradients.slots[id(parameter)]
+        if slot in self.early:
+            raise Error(2, f"backward() has completed the gradient of {name_of(parameter, core.names)} a second time since the last "
+                        "allreduce_gradients(): all but the last backward() of a step belong within state.no_sync()")
+        self.early[slot] = parameter, parameter.grad, parameter.grad._version
+        core.send(pairs)
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -51,13 +80,3 @@ class Overlap:
         for hook in self._hooks.values():
             hook.remove()
         self._hooks = {}
-
-
-def changed(name: str) -> Error:
-    return Error(2, f"the gradient of {name} was changed between backward(), in which it has left, and allreduce_gradients(): change "
-                 "gradients after it (also GradScaler.unscale_() and clip_grad_norm_()), or use init() in place of prepare()")
-
-
-def twice(name: str) -> Error:
-    return Error(2, f"backward() has completed the gradient of {name} a second time since the last allreduce_gradients(): all but the last "
-                 "backward() of a step belong within state.no_sync()")

@@ -54,7 +54,6 @@ class Tensors:
             elif saved:
                 exchange.merge(saved)
         except Error:
-            del values
             exchange.close()
             raise
         self._saved.pop(name, None)
