@@ -226,10 +226,9 @@ void GradientSync::choose_tensor_codecs(std::vector<TensorSlot>& tensors) const 
       tensor.codec = codec;
     }
     if (is_used) continue;
-    const std::string why =
-        fmt::format("no tensor of the model has such a name; the first ones are {}, {}",
-                    tensors.front().name,
-                    tensors[std::min<std::size_t>(1, tensors.size() - 1)].name);
+    const std::string why = fmt::format(
+        "no tensor of the model has such a name; the first ones are {}, {}", tensors.front().name,
+        tensors[std::min<std::size_t>(1, tensors.size() - 1)].name);
     if (codec.is_exact()) throw SettingError(Setting{"exact tensors"}, pattern, why);
     throw_error(ErrorKind::usage, "{}={}: {}", pattern, codec.text(), why);
   }

@@ -50,11 +50,11 @@ struct GradientSyncOptions {
   // run repeats an earlier one. 0: the step had no exchange, or one that was applied later; then
   // the next bits count, and behind the last ones these.
   std::vector<double> planned_bits = {};
-  std::size_t compress_warmup = 0;              // epochs in fp32, or on the way down to the ratio
+  std::size_t compress_warmup = 0;  // epochs in fp32, or on the way down to the ratio
   // Codecs of tensors by their names, with * and ?; later ones win. Any that keeps no momentum, has
   // no rate and needs no topology of its own, such as none, bf16, q8.
   std::vector<std::pair<std::string, CodecSpec>> tensor_codecs = {};
-  bool is_one_host = false;                     // all ranks are on the same one
+  bool is_one_host = false;  // all ranks are on the same one
   std::size_t bucket_bytes = BucketOptions{}.bucket_bytes;
   // If set, it is called once with the tensors, and its result replaces bucket_bytes. dptrain
   // chooses the size by the measured network in this way (choose_bucket_bytes in link_probe.hpp).

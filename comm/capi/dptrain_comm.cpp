@@ -430,8 +430,8 @@ int dptrain_comm_write_trace(dptrain_comm* exchange) {
 
 std::size_t dptrain_comm_state_bytes(dptrain_comm* exchange) {
   std::size_t size = 0;
-  static_cast<void>(
-      result_on(exchange, [&](dptrain_comm& it) { size = dp::saved_bytes(it.stateful(it.state())); }));
+  static_cast<void>(result_on(
+      exchange, [&](dptrain_comm& it) { size = dp::saved_bytes(it.stateful(it.state())); }));
   return size;
 }
 

@@ -244,8 +244,9 @@ void add_tensors(const StateBlock& block, std::span<const StatefulTensor> here,
   const std::vector<std::size_t> to = divided(here, block.grain, sums.size());
   const std::vector<std::size_t> from = divided(saved.tensors, block.grain, numbers);
   if (from.back() != numbers) {
-    throw_error(ErrorKind::data, "the saved state of the exchange has {} numbers of {}; allowed: {}",
-                numbers, block.name, from.back());
+    throw_error(ErrorKind::data,
+                "the saved state of the exchange has {} numbers of {}; allowed: {}", numbers,
+                block.name, from.back());
   }
   const auto matches = matched(here, saved.tensors);
   for (std::size_t t = 0; t < here.size(); ++t) {
@@ -382,7 +383,8 @@ StateOrigin merge_states(const StatefulExchange& exchange,
     }
   }
   for (const StateText& text : exchange.state.texts) {
-    if (const auto bytes = states[0].find(text.name); bytes && text.share == StateShare::replicated) {
+    if (const auto bytes = states[0].find(text.name);
+        bytes && text.share == StateShare::replicated) {
       text.set(text_of(*bytes));
     }
   }

@@ -7,9 +7,9 @@
 //
 // Numbers have 64 bits in this machine's byte order; names and bytes have their length in front.
 //
-// Earlier formats are read, too: "dptrain_comm state 3\n" does not list tensors, "dptrain_comm state
-// 2\n" has no seal, and "dptrain_comm state 1\n" no StateOrigin either: nobody can say whose it is,
-// and its loss scale was constant.
+// Earlier formats are read, too: "dptrain_comm state 3\n" does not list tensors, "dptrain_comm
+// state 2\n" has no seal, and "dptrain_comm state 1\n" no StateOrigin either: nobody can say whose
+// it is, and its loss scale was constant.
 #pragma once
 
 #include <cstddef>

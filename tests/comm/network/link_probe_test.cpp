@@ -70,8 +70,10 @@ TEST(BucketSize, FollowsLinkAndCodec) {
 // bucket.
 TEST(BucketSize, FollowsTheFactorsOfPowerSgd) {
   constexpr std::size_t kMiB = 1 << 20, n = 36864;
-  std::vector<TensorSlot> tensors = {
-      {0, 64, 576}, {n, 64, 576}, {2 * n, 100, 100, false, CodecSpec::exact()}, {2 * n + 10'000, 1, 512, true}};
+  std::vector<TensorSlot> tensors = {{0, 64, 576},
+                                     {n, 64, 576},
+                                     {2 * n, 100, 100, false, CodecSpec::exact()},
+                                     {2 * n + 10'000, 1, 512, true}};
   const auto size = [&](const char* codec) {
     return choose_bucket_bytes({.bytes_per_s = 250e6 / 8, .latency_s = 1e-4}, 4,
                                parse_codec_spec(codec), tensors);
