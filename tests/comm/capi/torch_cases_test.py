@@ -199,7 +199,8 @@ def parameters_come_and_go() -> None:
 
 def end_step(state, net) -> None:
     """After a refusal in the middle of a step, with which a program would end."""
-    state._overlap.early = {slot: (p, p.grad, p.grad._version) for slot, (p, _, _) in state._overlap.early.items()}
+    if state._overlap is not None:
+        state._overlap.early = {slot: (p, p.grad, p.grad._version) for slot, (p, _, _) in state._overlap.early.items()}
     state.allreduce_gradients(net)
 
 
