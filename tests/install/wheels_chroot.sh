@@ -86,15 +86,17 @@ if has dptrain; then
   seconds "dpreport, with an environment that it makes" 'v/bin/dpreport run.h5 | head -n 12'
 fi
 if has dptrain_comm; then
-  cp "$here"/../comm/capi/{python_test,torch_support,torch_test,torch_steps_test,torch_state_test,torch_scale_test,torch_rounds_test}.py "$root/tmp/"
+  cp "$here"/../comm/capi/{python_test,torch_support,torch_test,torch_steps_test,torch_state_test,torch_scale_test,torch_rounds_test,torch_programs_test,torch_shards_test}.py "$root/tmp/"
   as_user 'v/bin/python -c "import dptrain_comm; print(dptrain_comm.version())"'
   package=$(as_user 'echo ~/v/lib/python3*/site-packages')
   as_user 'v/bin/pip install --quiet numpy'
   as_user "v/bin/mpirun -np 2 v/bin/python /tmp/python_test.py $package sums" || die "python_test.py failed"
   if [ $torch = yes ]; then
     as_user 'v/bin/pip install --quiet torch numpy'
-    for test in torch_test torch_steps_test torch_state_test torch_scale_test torch_rounds_test; do
-      as_user "v/bin/mpirun -np 2 v/bin/python /tmp/$test.py $package" || die "$test.py failed"
+    for test in torch_test torch_steps_test torch_state_test torch_scale_test torch_rounds_test torch_programs_test torch_shards_test; do
+      ranks=2
+      [ $test != torch_shards_test ] || ranks=4
+      as_user "v/bin/mpirun --oversubscribe -np $ranks v/bin/python /tmp/$test.py $package" || die "$test.py failed"
       echo "$test.py: passed"
     done
   fi

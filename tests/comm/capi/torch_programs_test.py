@@ -6,6 +6,7 @@ this PyTorch does not have, or whose package is not there, are named and left ou
 import contextlib
 import importlib.util
 import os
+import shutil
 import sys
 
 sys.dont_write_bytecode = True
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 STEPS, BATCH = 6, 8
+COMPILER = "a compiler"
 IS_2 = int(torch.__version__.split(".")[0]) >= 2
 
 
@@ -159,7 +161,7 @@ def trained(make, with_hook: bool, loop=plain, optimizer=sgd, compiled: bool = F
     return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
 
 
-# Name, arguments of trained(), what it needs: a package, or PyTorch 2.
+# Name, arguments of trained(), what it needs: a package, PyTorch 2, or that and a compiler of C++.
 CASES = [
     ("DDP", dict(make=Net), None),
     ("static_graph", dict(make=Net, static_graph=True), None),
@@ -173,19 +175,27 @@ CASES = [
     ("autocast, GradScaler and clip_grad_norm_", dict(make=Net, loop=mixed), 2),
     ("ZeroRedundancyOptimizer", dict(make=Net, optimizer=sharded), 2),
     ("AdamW", dict(make=Net, optimizer=adam), None),
-    ("torch.compile", dict(make=Net, compiled=True), 2),
+    ("torch.compile", dict(make=Net, compiled=True), COMPILER),
     ("LoRA of peft", dict(make=Adapters, optimizer=adam), "peft"),
     ("ViT of timm", dict(make=lambda: OwnNames(vision_transformer), optimizer=adam), "timm"),
     ("ShuffleNet of torchvision", dict(make=lambda: OwnNames(shuffled)), "torchvision"),
 ]
 
 
+def missing(needs: "int | str | None") -> str:
+    """What is not there, or an empty text."""
+    if needs in (2, COMPILER) and not IS_2:
+        return "PyTorch 2"
+    if needs == COMPILER:
+        return "" if shutil.which("g++") else "g++"
+    return needs if isinstance(needs, str) and importlib.util.find_spec(needs) is None else ""
+
+
 def main() -> None:
     for name, arguments, needs in CASES:
-        missing = needs == 2 and not IS_2 and "PyTorch 2" or isinstance(needs, str) and not importlib.util.find_spec(needs) and needs
-        if missing:
+        if missing(needs):
             if dptrain_comm.rank() == 0:
-                print(f"{name}: not tried, without {missing}", flush=True)
+                print(f"{name}: not tried, without {missing(needs)}", flush=True)
             continue
         wanted, found = (trained(with_hook=with_hook, **arguments) for with_hook in (False, True))
         difference = (wanted - found).abs().max().item()
