@@ -264,7 +264,7 @@ int dptrain_comm_load_state(dptrain_comm* exchange, const void* bytes, size_t si
  * on all ranks. Slots are found by name and shape. What waits to be sent is added up, rank r's part
  * by rank r modulo the number of ranks; moments of an optimiser are carried over in proportion. New
  * slots begin at zero; what waits for a slot that is gone is dropped. Between steps, on all ranks.
- * DPTRAIN_COMM_USAGE for another number of ranks with the topology hierarchical. */
+ * DPTRAIN_COMM_USAGE for another number of ranks with the topology hierarchical or with shards. */
 int dptrain_comm_merge_states(dptrain_comm* exchange, const void* const* states,
                               const size_t* sizes, size_t count);
 

@@ -200,7 +200,7 @@ void require_same_tensors(const std::vector<StatefulTensor>& here,
 
 // ---- merging
 
-// Where the numbers of each tensor begin in a block, and its end.
+// The offset of each tensor's numbers in a block; the last entry is the length of all.
 std::vector<std::size_t> divided(std::span<const StatefulTensor> tensors, StateGrain grain,
                                  std::size_t numbers) {
   const auto steps = static_cast<std::size_t>(

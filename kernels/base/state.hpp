@@ -28,12 +28,12 @@ namespace dp {
 enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, for the same build alone
 enum class StatePlace { host, device };     // device: to be read and written through Device alone
 enum class StateShare { replicated, own };  // the same on all ranks, or a rank's own
-// What a rank makes of the own parts of others, when a run goes on with another number of ranks: of
-// those that it takes over, their sum (what is still to be sent), their mean (statistics), or the
-// first (times); or an equal share of the sum over all ranks (squares of noise, which add up).
+// How a rank combines the parts of earlier ranks when a run resumes with another number of ranks.
+// Of the parts that it takes over: sum (what is still to be sent), mean (statistics), or first
+// (times). spread: an equal share of the sum over all ranks (squares of noise, which add up).
 enum class StateMerge { sum, mean, first, spread };
-// The parts of a flat gradient that a block has numbers of: of each of its values, each row of its
-// tensors, or each tensor; none: the block is not divided by tensors.
+// What one number of a block belongs to: a value of the flat gradient, a row of a tensor, or a
+// tensor; none: the block is not divided by tensors.
 enum class StateGrain { none, value, row, tensor };
 
 // The names of the model's parameters begin with it, in the order of the flat buffer.

@@ -98,7 +98,7 @@ def main() -> None:
             optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1))
     state = dptrain_comm.init("q8", shards=SHARDS, **LINK)
     refused("each rank saves its own state", state.state_dict, all_ranks=True)
-    # What all ranks have is broadcast to all, also while the exchange of a part of them is there.
+    # A broadcast reaches all ranks, even if the only exchange joins half of them.
     net = network(mesh["shard"])
     x, y = batch(0)
     F.cross_entropy(net(x), y).backward()

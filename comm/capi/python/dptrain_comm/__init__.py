@@ -47,7 +47,7 @@ def init(compress: str = "auto", **options) -> "State":
     """Starts MPI, if the program has not, and makes the state of hook() and allreduce_gradients().
 
     options: topology, exact (names of parameters that are sent in fp32, with * and ?), codecs (of parameters by such names:
-    {"wte.*": "q8"}), shards (so many consecutive ranks hold one model in parts, as FSDP makes them), seed, bucket_bytes, timeout_s,
+    {"wte.*": "q8"}), shards (the number of consecutive ranks that share one model, as FSDP divides it), seed, bucket_bytes, timeout_s,
     link_bit_per_s (dptrain_comm_options in dptrain_comm.h);
     total_steps: how many steps the training has, so that ecq:bits=X spends more bits at its beginning;
     optimizer: torch.optim.SGD, Adam or AdamW, whose steps are then exchanged instead of gradients where the codec is auto or has

@@ -344,8 +344,9 @@ def _codecs(value) -> bytes | None:
 
 
 def _options_of(compress: str = "auto", topology: str | None = None, exact: str | list[str] | None = None,
-                codecs: dict[str, str] | None = None, shards: int = 1, seed: int = 0, bucket_bytes: int = 0, timeout_s: float = 60.0, link_bit_per_s: float = 0.0, trace: str | None = None,
-                trace_first: int = 5, trace_steps: int = 20, optimizer: str | None = None, has_nesterov: bool = False,
+                codecs: dict[str, str] | None = None, shards: int = 1, seed: int = 0, bucket_bytes: int = 0,
+                timeout_s: float = 60.0, link_bit_per_s: float = 0.0, trace: str | None = None, trace_first: int = 5,
+                trace_steps: int = 20, optimizer: str | None = None, has_nesterov: bool = False,
                 momentum: float = 0.9, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> _Options:
     options = _Options()
     _library.dptrain_comm_defaults_sized(ctypes.byref(options), ctypes.sizeof(options))
@@ -377,9 +378,9 @@ class Exchange:
     """dptrain_comm_create() and what belongs to it. Several have threads and sums of their own."""
 
     def __init__(self, slots: list[Slot], compress: str = "auto", **options):
-        """options: topology, exact, codecs, shards, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first, trace_steps, optimizer
-        ("sgd" or "adam"), has_nesterov, momentum, beta1, beta2 and epsilon, with the meanings and defaults of
-        dptrain_comm_options."""
+        """options: topology, exact, codecs, shards, seed, bucket_bytes, timeout_s, link_bit_per_s, trace, trace_first,
+        trace_steps, optimizer ("sgd" or "adam"), has_nesterov, momentum, beta1, beta2 and epsilon, with the meanings and
+        defaults of dptrain_comm_options."""
         if is_child():
             raise Error(2, f"this process was started by rank {rank()}, which alone takes part in the exchange; move the training "
                         "below if __name__ == \"__main__\"")
@@ -492,13 +493,13 @@ class Exchange:
         """All ranks' bytes, by rank, on rank 0; nothing on others. Collective, of any length: in pieces, each of which has a time-out
         of its own."""
         lengths = [int(row[0]) for row in self.gather([float(len(mine))])]
-        longest = ctypes.c_uint64(max(lengths, default=0))
+        longest = ctypes.c_uint64(max(lengths, default=0))  # rank 0's; with shards all groups must have as many bytes
         broadcast(ctypes.addressof(longest), ctypes.sizeof(longest))
         found = [bytearray() for _ in lengths]
         for first in range(0, longest.value, _PIECE):
             length = min(_PIECE, longest.value - first)
             piece = ctypes.create_string_buffer(mine[first:first + length], length)
-            every = ctypes.create_string_buffer(length * size()) if rank() == 0 else None
+            every = ctypes.create_string_buffer(length * len(lengths)) if lengths else None
             _call("gather", self._handle, piece, length, every)
             for r, one in enumerate(found):
                 one += every[r * length:(r + 1) * length]

@@ -186,7 +186,7 @@ def _own_of(state: dict) -> SavedState:
 
 
 def _checked_of(state, of_rank: int, of_size: int) -> SavedState:
-    """The state that this rank of so many has saved."""
+    """Raises StateError unless rank `of_rank` of `of_size` has saved that."""
     if not isinstance(state, dict) or "step" not in state or "exchange" not in state:
         has = (f"this is {_described(state)}" if not isinstance(state, dict) else
                f"this has {', '.join(map(str, list(state)[:10]))}" if state else "this is empty")
