@@ -99,6 +99,35 @@ void GradientSync::set_mean_bits(double bits) {
   governor_->set_mean_bits(bits);
 }
 
+std::vector<UndeliveredPart> GradientSync::undelivered_parts() const {
+  std::vector<UndeliveredPart> parts;
+  if (!reducer_ || options_.adam || reducer_->residual().empty()) return parts;
+  const std::size_t ranks = reducer_->hosts().size();
+  const std::vector<Bucket>& in_use = reducer_->buckets();  // in a warm-up with other codecs
+  for (std::size_t b = 0; b < in_use.size(); ++b) {
+    const Bucket& bucket = in_use[b];
+    if (bucket.velocity != Bucket::Velocity::masked || bucket.every > 1 ||
+        !has_few_bits(bucket.codec) || !reducer_->topology_of(b).has_owner_weights) {
+      continue;
+    }
+    const ElementRange own = reducer_->owned_by_this_rank(b);
+    for (std::size_t t = bucket.first_tensor; t < bucket.end_tensor; ++t) {
+      const TensorSlot& tensor = bucket.tensors[t - bucket.first_tensor];
+      const std::size_t end = tensor.offset + tensor.elements();
+      const std::size_t cuts[] = {tensor.offset, std::clamp(own.begin, tensor.offset, end),
+                                  std::clamp(own.end, tensor.offset, end), end};
+      for (std::size_t i = 0; i < 3; ++i) {
+        if (cuts[i] == cuts[i + 1]) continue;
+        parts.push_back({.tensor = t,
+                         .offset = cuts[i],
+                         .residual = reducer_->residual().subspan(cuts[i], cuts[i + 1] - cuts[i]),
+                         .times = i == 1 ? 1.0f : static_cast<float>(ranks)});
+      }
+    }
+  }
+  return parts;
+}
+
 void GradientSync::list_state(StateVisitor& visitor) {
   reducer_->list_state(visitor);
   if (governor_) governor_->list_state(visitor);
@@ -164,9 +193,11 @@ GradientSync::GradientSync(Device* device, std::span<float> gradient,
     : device_(device), gradient_(gradient), options_(std::move(options)) {
   if (tensors.empty()) return;
   choose_tensor_codecs(tensors);
-  if (options_.choose_bucket_bytes) options_.bucket_bytes = options_.choose_bucket_bytes(tensors);
   options_.compress = options_.compress.for_network(gradient.size(), options_.ranks);
   const CompressChoice& compress = options_.compress;
+  if (options_.choose_bucket_bytes) {
+    options_.bucket_bytes = options_.choose_bucket_bytes(tensors, compress.codec);
+  }
   buckets_ = plan_buckets(tensors, {.bucket_bytes = options_.bucket_bytes,
                                     .codec = compress.codec,
                                     .optimizer_normalizes = options_.adam.has_value()});

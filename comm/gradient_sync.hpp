@@ -56,9 +56,11 @@ struct GradientSyncOptions {
   std::vector<std::pair<std::string, CodecSpec>> tensor_codecs = {};
   bool is_one_host = false;  // all ranks are on the same one
   std::size_t bucket_bytes = BucketOptions{}.bucket_bytes;
-  // If set, it is called once with the tensors, and its result replaces bucket_bytes. dptrain
-  // chooses the size by the measured network in this way (choose_bucket_bytes in link_probe.hpp).
-  std::function<std::size_t(std::span<const TensorSlot>)> choose_bucket_bytes = {};
+  // If set, it is called once with the tensors and the codec (of auto and fewest, the one chosen
+  // for this network), and its result replaces bucket_bytes. dptrain chooses the size by the
+  // measured network in this way (choose_bucket_bytes in link_probe.hpp).
+  std::function<std::size_t(std::span<const TensorSlot>, const CodecSpec&)> choose_bucket_bytes =
+      {};
   bool overlap = true;  // false: nothing leaves before the last tensor is final
   ExchangePath path = ExchangePath::automatic;
   // For codecs with momentum before the sum (dgc, velocity=): what SGD would do with the gradient;
@@ -68,6 +70,17 @@ struct GradientSyncOptions {
   // Instead, for velocity=: Adam's step, which the optimiser then adds as it is.
   std::optional<AdamVelocityOptions> adam = std::nullopt;
   ReducerOptions reducer = {};  // topology, time-out, seed, trace; the rest is filled in here
+};
+
+// A part of a tensor, and what waits there in this rank's residual.
+struct UndeliveredPart {
+  std::size_t tensor = 0;
+  std::size_t offset = 0;  // of the flat gradient
+  std::span<const float> residual = {};
+  // Times the residual is this rank's estimate of what all ranks together have not delivered: the
+  // number of ranks, since it takes the others to be like itself; 1 in the chunk that it owns,
+  // whose residual is that of the sum.
+  float times = 1.0f;
 };
 
 class GradientSync {
@@ -128,6 +141,10 @@ class GradientSync {
   // Whether the exchange adds momentum to that tensor's gradient, so that the optimiser must not.
   // The caller adds weight decay before tensor_final(), each rank its part of it.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
+  // Call it between steps: what waits on its way to a sum of SGD's velocities (velocity=masked) at
+  // few planned bits (has_few_bits), where each rank owns a chunk of a bucket (direct); empty
+  // otherwise. The residual is host memory if path() is "host", otherwise the device's.
+  [[nodiscard]] std::vector<UndeliveredPart> undelivered_parts() const;
   // Call it between steps. Lists residuals and what exchanges keep from step to step.
   void list_state(StateVisitor& visitor);
 

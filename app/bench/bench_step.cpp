@@ -150,8 +150,8 @@ class StepBench {
     options.link_latency_s = link_.latency_s;
     options.reducer.topology = topology;
     options.reducer.throttle_bits_per_s = options_.throttle.bit_per_s;
-    options.choose_bucket_bytes = [&](std::span<const TensorSlot> tensors) {
-      return choose_bucket_bytes(link(), options.ranks, compress.codec, tensors);
+    options.choose_bucket_bytes = [&](std::span<const TensorSlot> tensors, const CodecSpec& codec) {
+      return choose_bucket_bytes(link(), options.ranks, codec, tensors);
     };
     if (link_.bytes_per_s > 0) {
       options.reducer.window = choose_window(link(), compress.codec, options.reducer.segment_bytes);

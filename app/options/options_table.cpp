@@ -156,7 +156,7 @@ OptionRow bucket_row(Options& options) {
           .help =
               "size of a bucket of gradients, which are sent together, in 10^6 bytes of "
               "fp32; auto: the size follows from the measured rate and latency of the "
-              "network, and is 1 with --autotune off",
+              "network; with --autotune off it is 1, and more at 0.1 bits a value or fewer",
           .allowed = "auto or " + kRange.allowed(),
           .range = "auto, or " + kRange.text(),
           .set =

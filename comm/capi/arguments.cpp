@@ -190,8 +190,8 @@ GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator
   if (given.bucket_bytes > 0) {
     options.bucket_bytes = given.bucket_bytes;
   } else if (link.bytes_per_s > 0.0) {
-    options.choose_bucket_bytes = [link, codec,
-                                   ranks = options.ranks](std::span<const TensorSlot> tensors) {
+    options.choose_bucket_bytes = [link, ranks = options.ranks](std::span<const TensorSlot> tensors,
+                                                                const CodecSpec& codec) {
       return choose_bucket_bytes(link, ranks, codec, tensors);
     };
   }

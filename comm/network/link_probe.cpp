@@ -379,7 +379,7 @@ namespace {
 // headers around it; otherwise 0.
 std::size_t least_brief_bytes(const CodecSpec& codec, std::size_t ranks) {
   if (!has_few_bits(codec)) return 0;
-  constexpr double kTimesTheFrames = 8.0, kBitsAByte = 8.0;
+  constexpr double kTimesTheFrames = 16.0, kBitsAByte = 8.0;
   constexpr double kFrame = LinkModel::wire_bytes(kMessageFrameBytes + sizeof(RateNote), 1.0);
   const double values = kTimesTheFrames * kFrame * static_cast<double>(ranks) * kBitsAByte /
                         codec.settings.at("bits");
@@ -392,6 +392,8 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
                                 std::span<const TensorSlot> tensors) {
   constexpr double kWakeUp_s = 0.5e-3, kTimesTheWait = 2.0;
   constexpr double kMiB = 1 << 20;
+  const std::size_t least = least_brief_bytes(codec, ranks);
+  if (link.bytes_per_s == 0.0) return std::max<std::size_t>(1'000'000, least);
   const double bytes = kTimesTheWait * static_cast<double>(ranks) * (link.latency_s + kWakeUp_s) *
                        link.bytes_per_s / payload_share(codec, tensors);
   const double power = std::ceil(std::log2(std::max(bytes, 1.0) / kMiB));
@@ -404,7 +406,7 @@ std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks, const 
   for (const TensorSlot& tensor : tensors) all += tensor.elements() * sizeof(float);
   const std::size_t usual =
       all == 0 ? chosen : std::min(chosen, std::max(std::bit_floor(all / kFewest), kLeast));
-  return std::max(usual, least_brief_bytes(codec, ranks));
+  return std::max(usual, least);
 }
 
 std::size_t choose_window(const LinkProbe& link, const CodecSpec& codec,

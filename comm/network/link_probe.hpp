@@ -84,7 +84,8 @@ struct LinkProbe {
 // Smaller buckets leave earlier and end sooner after backward; larger ones wait less. `tensors` are
 // the model's, for codecs that factor matrices: their share follows from the shapes, and is 1 of no
 // tensors. A codec with a rate makes six buckets of them or more. At few planned bits
-// (has_few_bits), a bucket's payload is at least eight times as large as the headers around it.
+// (has_few_bits), a bucket's payload is at least sixteen times as large as the headers around it.
+// Of a link that was not measured (0 bytes a second), 10^6 bytes, or what so few bits need.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

@@ -5,6 +5,7 @@
 
 #include "comm/rate/rate_plan.hpp"
 #include "kernels/base/setting_error.hpp"
+#include "kernels/codecs/codec_spec.hpp"
 
 namespace dp {
 namespace {
@@ -50,6 +51,14 @@ void choose_codec(CompressChoice& choice, double bits) {
       fmt::format("ecq:bits={},velocity={}", bits, sends_own_steps ? "masked" : "off"));
 }
 
+void check_name(std::string_view text) {
+  if (find_codec(text.substr(0, text.find(':'))) != nullptr) return;
+  std::string known;
+  for (const CodecInfo& info : codec_list()) known += fmt::format("{}, ", info.name);
+  throw SettingError(Setting{"codec"}, fmt::format("{:.60}", text),
+                     fmt::format("unknown codec; known: {}auto, fewest", known));
+}
+
 void choose_codec(CompressChoice& choice) {
   choose_codec(choice, fewest_bits(choice.kind, kValuesOfFit, 1));
 }
@@ -63,7 +72,12 @@ CompressChoice parse_compress(std::string_view text) {
     choose_codec(choice);
     return choice;
   }
+  if (text.starts_with("fewest:")) {
+    throw SettingError(Setting{"codec"}, fmt::format("{:.60}", text),
+                       "fewest chooses its bits and has no keys; ecq:bits=X has some");
+  }
   if (text != "auto" && !text.starts_with("auto:")) {
+    check_name(text);
     choice.codec = parse_codec_spec(text);
     return choice;
   }

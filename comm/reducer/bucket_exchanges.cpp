@@ -158,14 +158,24 @@ std::uint32_t BucketExchanges::spacing_of(std::size_t bucket, const CodecSpec& s
   return spec.feedback && state_.has_residual() ? buckets_[bucket].every : 1;
 }
 
+ExchangeShape BucketExchanges::shape_of(std::size_t bucket) const {
+  return {.elements = buckets_[bucket].elements,
+          .ranks = hosts_.size(),
+          .segment = segment_floats(options_.segment_bytes, codec_of(bucket)),
+          .turn = bucket,
+          .has_brief_messages = has_few_bits(buckets_[bucket].codec),
+          .owner_weights = owner_weights(bucket)};
+}
+
 ExchangePlan BucketExchanges::plan_of(std::size_t bucket) const {
-  const ExchangeShape shape = {.elements = buckets_[bucket].elements,
-                               .ranks = hosts_.size(),
-                               .segment = segment_floats(options_.segment_bytes, codec_of(bucket)),
-                               .turn = bucket,
-                               .has_brief_messages = has_few_bits(buckets_[bucket].codec),
-                               .owner_weights = owner_weights(bucket)};
-  return topology_of(bucket).plan(shape, hosts_, rank(), options_.window);
+  return topology_of(bucket).plan(shape_of(bucket), hosts_, rank(), options_.window);
+}
+
+ElementRange BucketExchanges::owned_by_this_rank(std::size_t bucket) const {
+  const ExchangeShape shape = shape_of(bucket);
+  const std::size_t chunk = shape.chunk_of(rank());
+  const std::size_t begin = buckets_[bucket].offset + shape.chunk_begin(chunk);
+  return {.begin = begin, .end = begin + shape.chunk_size(chunk)};
 }
 
 std::size_t BucketExchanges::hops(std::size_t bucket) const {

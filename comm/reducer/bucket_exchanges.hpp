@@ -31,6 +31,11 @@ namespace dp {
 // Throws Error(usage) if there are not enough message streams for that many buckets (tags.hpp).
 void check_streams(std::size_t buckets);
 
+// Of the flat gradient.
+struct ElementRange {
+  std::size_t begin = 0, end = 0;
+};
+
 class BucketExchanges {
  public:
   // Communicator, gradient and options outlive this object. Throws as Reducer does.
@@ -59,12 +64,14 @@ class BucketExchanges {
   [[nodiscard]] const Topology& topology_of(std::size_t bucket) const;
   [[nodiscard]] std::optional<std::uint64_t> wire_bytes(std::size_t bucket) const;
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const;
+  [[nodiscard]] ElementRange owned_by_this_rank(std::size_t bucket) const;
   [[nodiscard]] std::size_t hops(std::size_t bucket) const;
   [[nodiscard]] double wire_factor(std::size_t bucket) const;
 
  private:
   [[nodiscard]] std::uint32_t spacing_of(std::size_t bucket, const CodecSpec& spec) const;
   [[nodiscard]] std::span<const std::uint32_t> owner_weights(std::size_t bucket) const;
+  [[nodiscard]] ExchangeShape shape_of(std::size_t bucket) const;
   [[nodiscard]] MadeExchange make_exchange(std::size_t bucket, const CodecSpec& spec);
   // The codec that writes the bucket's messages.
   [[nodiscard]] const Codec& codec_of(std::size_t bucket) const {

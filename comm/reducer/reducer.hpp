@@ -143,6 +143,11 @@ class Reducer {
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const {
     return exchanges_.plan_of(bucket);
   }
+  // The chunk of that bucket whose sum this rank encodes for all. Of a topology in which each rank
+  // owns one (has_owner_weights).
+  [[nodiscard]] ElementRange owned_by_this_rank(std::size_t bucket) const {
+    return exchanges_.owned_by_this_rank(bucket);
+  }
   // The message latencies, one after the other, of one exchange of that bucket: the topology's
   // hops, with powersgd once for each of its two exchanges.
   [[nodiscard]] std::size_t hops(std::size_t bucket) const { return exchanges_.hops(bucket); }

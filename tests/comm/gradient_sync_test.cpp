@@ -452,6 +452,51 @@ TEST(GradientSync, AutoMasksVelocitiesWhereFewBitsArePlanned) {
   }
 }
 
+// Each value of a masked velocity is in one part; each chunk is owned by one rank.
+TEST(GradientSync, TellsWhatIsUndelivered) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const std::vector<TensorSlot> slots = tensors();
+  const auto owners = [&](const std::string& compress, const std::string& topology) {
+    GradientSyncOptions options = options_of(compress, topology);
+    options.momentum = 0.9f;
+    std::vector<float> gradient(kElements);
+    GradientSync sync(nullptr, gradient, slots, options);
+    sync.connect(comm);
+    sync.begin_step(0);
+    std::ranges::copy(gradient_of(comm.rank(), 0, false), gradient.begin());
+    sync.all_final();
+    EXPECT_TRUE(sync.finish_step().finite);
+    std::vector<std::int64_t> found(kElements);
+    for (const UndeliveredPart& part : sync.undelivered_parts()) {
+      EXPECT_GE(part.offset, slots[part.tensor].offset);
+      EXPECT_LE(part.offset + part.residual.size(),
+                slots[part.tensor].offset + slots[part.tensor].elements());
+      EXPECT_EQ(part.residual.data(), sync.reducer().residual().data() + part.offset);
+      const bool is_own = part.times == 1.0f;
+      EXPECT_TRUE(is_own || part.times == static_cast<float>(ranks)) << part.times;
+      // 1 for the owner and 1000 for each other rank.
+      for (std::size_t i = 0; i < part.residual.size(); ++i) {
+        found[part.offset + i] += is_own ? 1 : 1000;
+      }
+    }
+    sync.reducer().all_sum(found);
+    return found;
+  };
+  const std::vector<std::int64_t> found = owners("ecq:bits=0.1,velocity=masked", "direct");
+  const auto all = static_cast<std::int64_t>(1000 * (ranks - 1) + 1);
+  for (std::size_t t = 0; t < kTensors; ++t) {
+    for (std::size_t i = slots[t].offset; i < slots[t].offset + slots[t].elements(); ++i) {
+      ASSERT_EQ(found[i], t <= conv3 ? all : 0) << "value " << i;
+    }
+  }
+  const std::vector<std::int64_t> none(kElements);
+  EXPECT_EQ(owners("ecq:bits=0.1,velocity=masked", "ring"), none);
+  EXPECT_EQ(owners("ecq:bits=0.3,velocity=masked", "direct"), none);
+  EXPECT_EQ(owners("ecq:bits=0.1,velocity=on", "direct"), none);
+}
+
 TEST(GradientSync, OneHostOfAHierarchyEncodesNothing) {
   std::vector<float> gradient(kElements);
   GradientSyncOptions options = options_of("q8", "hierarchical");

@@ -142,8 +142,11 @@ void Replica::set_groups() {
   std::vector<net::GroupFactors> factors = net::named_factors(parameters, options_.groups);
   std::vector<float>& exchanged_decays = policies_.parts().exchanged_decays;
   exchanged_decays.assign(factors.size(), 0.0f);
+  std::vector<float>& rate_factors = policies_.parts().rate_factors;
+  rate_factors.clear();
   for (std::size_t t = 0; t < factors.size(); ++t) {
     if (!parameters.tensors()[t].is_trained_in(epoch_)) factors[t].learning_rate = 0.0;
+    rate_factors.push_back(static_cast<float>(factors[t].learning_rate));
     if (!options_.exchange || !sync_->has_momentum(t)) continue;
     DP_ASSERT(!options_.rounds, "momentum before the exchange of a round");
     if (!can_leave_momentum_to(options_.sync.compress.codec, options_.optimizer.kind)) {

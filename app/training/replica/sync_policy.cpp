@@ -5,6 +5,7 @@
 
 #include "app/process/stop_vote.hpp"
 #include "app/training/replica/round_policy.hpp"
+#include "app/training/replica/step_ahead.hpp"
 #include "kernels/base/error.hpp"
 #include "kernels/sgd.hpp"
 
@@ -31,12 +32,16 @@ namespace {
 class EveryStep final : public SyncPolicy {
  public:
   explicit EveryStep(SyncParts& parts)
-      : SyncPolicy(parts), tensor_final_([this](std::size_t tensor) { send(tensor); }) {}
+      : SyncPolicy(parts),
+        tensor_final_([this](std::size_t tensor) { send(tensor); }),
+        ahead_(parts.device, parameters().values()) {}
 
   void plan_step(const StepPlace& place) override {
+    learning_rate_ = place.learning_rate;
     if (place.in_epoch == place.of_epoch / 2 && parts_.ranks > 1) sync().reducer().sample_error();
   }
   void begin_step(std::uint64_t step, double progress) override {
+    ahead_.take(sync(), learning_rate_, parts_.rate_factors);
     sync().begin_step(step, progress);
   }
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
@@ -53,6 +58,7 @@ class EveryStep final : public SyncPolicy {
   }
   StepVerdict await_sums() override {
     const StepVerdict verdict = sync().finish_step();
+    ahead_.take_back();
     if (has_memory()) {
       blend_values(parts_.device, parts_.exchanged, parameters().gradients(), 1.0f);
     }
@@ -94,6 +100,8 @@ class EveryStep final : public SyncPolicy {
   }
 
   net::TensorCallback tensor_final_;
+  StepAhead ahead_;
+  double learning_rate_ = 0.0;  // of the running step
 };
 
 // Its exchange has no tensors.

@@ -64,6 +64,7 @@ struct SyncParts {
   // By tensor: weight decay that is part of the gradient, as the exchange adds the momentum; 0: the
   // optimiser does both.
   std::vector<float> exchanged_decays = {};
+  std::vector<float> rate_factors = {};  // by tensor, of the learning rate
   std::size_t ranks = 1;
   GradientSync* sync = nullptr;  // not before it is planned
 };

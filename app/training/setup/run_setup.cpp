@@ -133,11 +133,11 @@ double own_link_bytes_per_s(const RunPlan& plan, std::size_t rank) {
 
 // The size of buckets for these tensors: as given, or an earlier run's, or one for the network that
 // was measured.
-std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tensors) {
+std::size_t choose_buckets(const RunPlan& plan, std::span<const TensorSlot> tensors,
+                           const CodecSpec& codec) {
   if (plan.options.bucket_mb > 0) return static_cast<std::size_t>(plan.options.bucket_mb * 1e6);
   if (plan.choices.bucket_bytes > 0) return plan.choices.bucket_bytes;
-  if (plan.link.bytes_per_s == 0) return 1'000'000;  // --help of --bucket-mb says it
-  return choose_bucket_bytes(plan.link, plan.ranks, plan.options.compress.codec, tensors);
+  return choose_bucket_bytes(plan.link, plan.ranks, codec, tensors);
 }
 
 // The place where a GPU's gradients are encoded, if an option or an earlier run decides it.
@@ -162,8 +162,8 @@ GradientSyncOptions sync_options(const RunPlan& plan, std::size_t rank, bool is_
     sync.tensor_codecs.emplace_back(name, CodecSpec::exact());
   }
   sync.is_one_host = is_one_host;
-  sync.choose_bucket_bytes = [&plan](std::span<const TensorSlot> tensors) {
-    return choose_buckets(plan, tensors);
+  sync.choose_bucket_bytes = [&plan](std::span<const TensorSlot> tensors, const CodecSpec& codec) {
+    return choose_buckets(plan, tensors, codec);
   };
   sync.overlap = options.overlap;
   sync.path = exchange_path(plan);

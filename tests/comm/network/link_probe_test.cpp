@@ -106,8 +106,10 @@ TEST(BucketSize, OutweighsTheFramesOfBriefMessages) {
                                parse_codec_spec(codec), tensors) /
            sizeof(float);
   };
-  EXPECT_NEAR(values(4, "ecq:bits=0.1"), 8 * 160 * 4 * 8 / 0.1, 2000);
-  EXPECT_NEAR(values(16, "ecq:bits=0.02"), 8 * 160 * 16 * 8 / 0.02, 40000);
+  EXPECT_NEAR(values(4, "ecq:bits=0.1"), 16 * 160 * 4 * 8 / 0.1, 4000);
+  EXPECT_NEAR(values(16, "ecq:bits=0.02"), 16 * 160 * 16 * 8 / 0.02, 80000);
+  EXPECT_EQ(values(4, "ecq:bits=0.1", 0), values(4, "ecq:bits=0.1"));
+  EXPECT_EQ(values(4, "ecq:bits=0.35", 0), 250'000u);
   // A larger usual size stays: a sixth of 44 MB, as a power of 2.
   tensors = {{0, 11'000, 1000}};
   EXPECT_EQ(values(4, "ecq:bits=0.1", 1e9), (4u << 20) / sizeof(float));

@@ -3,6 +3,7 @@
 #include "comm/rate/rate_control.hpp"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -329,6 +330,16 @@ TEST(ParseCompress, FewestHasTheBitsOfTheNetworkTheRanksAndTheOptimiser) {
   for (const char* bad : {"fewest:", "fewest:bits=1", "fewer"}) {
     EXPECT_THROW(static_cast<void>(parse_compress(bad)), Error) << bad;
   }
+  const auto message = [](const char* bad) {
+    try {
+      static_cast<void>(parse_compress(bad));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(message("fewer"), testing::EndsWith(", powersgd, auto, fewest"));
+  EXPECT_THAT(message("fewest:bits=1"), testing::EndsWith("has no keys; ecq:bits=X has some"));
 }
 
 TEST(ParseCompress, AutosLeastGrowsFromEightRanksOn) {

@@ -4,6 +4,7 @@
 // two ranks some have no sample in it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -22,6 +23,7 @@
 #include "net/layers/linear.hpp"
 #include "net/layers/pool.hpp"
 #include "net/network.hpp"
+#include "tests/support/skipped.hpp"
 
 namespace dp {
 namespace {
@@ -408,6 +410,88 @@ Course train(Communicator& comm, const ImageSet& set, const Training& training) 
   // What this rank still forwards to others has ended.
   replica.sync().reducer().run([](Communicator&) {});
   return course;
+}
+
+// At few bits a gradient is taken ahead of the common parameters, by half of what this rank expects
+// to wait on all ranks, or by a twentieth of their norm, and then these have their bits again.
+TEST(AheadOfTheOthers, GradientsAreTakenWhereTheSumWillLead) {
+  Communicator comm;
+  DP_NEEDS_RANKS(comm, 2);
+  const ImageSet set = random_images();
+  for (const double rate : {1e-3, 100.0}) {
+    SCOPED_TRACE(rate);
+    const std::unique_ptr<Device> device = make_device(part_device(comm));
+    ReplicaOptions options;
+    options.optimizer = {.momentum = 0.9f};
+    options.groups = {.lr_factors = {{"conv2*", 3.0}}};
+    options.sync.compress = parse_compress("ecq:bits=0.1,velocity=masked");
+    options.sync.bucket_bytes = 4096;
+    options.sync.reducer.topology = "direct";
+    options.sync.reducer.comm_timeout_s = 30;
+    LoaderOptions loading = {.global_batch = kGlobalBatch,
+                             .rank = static_cast<std::size_t>(comm.rank()),
+                             .ranks = static_cast<std::size_t>(comm.size()),
+                             .seed = 5};
+    if (device->kind() == DeviceKind::cuda) {
+      loading.is_raw = true;
+      loading.allocate = [&](std::size_t bytes) { return device->allocate_host(bytes); };
+    }
+    Loader loader(set, loading);
+    Replica replica(*device, normalised_network(), options);
+    for (std::size_t n = 1; n <= loader.largest_batch(); ++n) {
+      replica.prepare(n, net::Mode::training);
+    }
+    replica.plan_exchange();
+    replica.connect(comm);
+    net::Parameters& parameters = replica.network().parameters();
+    std::size_t steps_ahead = 0;
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      if (step % loader.steps() == 0) {
+        loader.start_epoch(step / loader.steps());
+        replica.clock().begin();
+      }
+      const std::vector<float> common = to_host(*device, parameters.values());
+      std::vector<double> way(common.size());
+      double way_squares = 0, squares = 0;
+      for (const UndeliveredPart& part : replica.sync().undelivered_parts()) {
+        const std::vector<float> residual =
+            replica.sync().path() == "host"
+                ? std::vector(part.residual.begin(), part.residual.end())
+                : to_host(*device, part.residual);
+        const double factor = parameters.tensors()[part.tensor].name == "conv2.weight" ? 3.0 : 1.0;
+        for (std::size_t i = 0; i < residual.size(); ++i) {
+          double& value = way[part.offset + i];
+          value = rate * factor * part.times * static_cast<double>(residual[i]);
+          way_squares += value * value;
+        }
+      }
+      for (const float value : common) {
+        squares += static_cast<double>(value) * static_cast<double>(value);
+      }
+      const double limit = 0.05 * std::sqrt(squares / std::max(way_squares, 1e-30));
+      if (way_squares > 0) {
+        EXPECT_EQ(limit<0.5, rate> 1) << "both cases are tested";
+        ++steps_ahead;
+      }
+      replica.policy().plan_step({.step = step, .in_epoch = 1, .learning_rate = rate});
+      replica.load(loader.next());
+      replica.compute(step);
+      replica.await_loaded();
+      device->synchronize();
+      const std::vector<float> ahead = to_host(*device, parameters.values());
+      for (std::size_t i = 0; i < common.size(); ++i) {
+        const double want = static_cast<double>(common[i]) - std::min(0.5, limit) * way[i];
+        ASSERT_NEAR(ahead[i], want, 1e-6 * (std::abs(want) + std::abs(way[i]))) << "value " << i;
+      }
+      EXPECT_TRUE(replica.await_sums(0.0).finite);
+      EXPECT_EQ(to_host(*device, parameters.values()), common) << "step " << step;
+      replica.update(1e-3);
+      replica.clock().updated();
+    }
+    EXPECT_GE(steps_ahead, 4u);
+    const std::vector<float> values = to_host(*device, parameters.values());
+    replica.sync().reducer().run([&](Communicator& c) { return agree_on_hash(c, values); });
+  }
 }
 
 TEST(Accumulation, PartsAreRanks) {
