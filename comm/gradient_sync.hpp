@@ -77,9 +77,9 @@ struct UndeliveredPart {
   std::size_t tensor = 0;
   std::size_t offset = 0;  // of the flat gradient
   std::span<const float> residual = {};
-  // Times the residual is this rank's estimate of what all ranks together have not delivered: the
-  // number of ranks, since it takes the others to be like itself; 1 in the chunk that it owns,
-  // whose residual is that of the sum.
+  // times * residual is this rank's estimate of what all ranks have not delivered. times is the
+  // number of ranks, as if the others' residuals were like its own, and 1 in the chunk that this
+  // rank owns: its residual there is what the sum of all ranks has lost.
   float times = 1.0f;
 };
 
@@ -141,9 +141,10 @@ class GradientSync {
   // Whether the exchange adds momentum to that tensor's gradient, so that the optimiser must not.
   // The caller adds weight decay before tensor_final(), each rank its part of it.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
-  // Call it between steps: what waits on its way to a sum of SGD's velocities (velocity=masked) at
-  // few planned bits (has_few_bits), where each rank owns a chunk of a bucket (direct); empty
-  // otherwise. The residual is host memory if path() is "host", otherwise the device's.
+  // Call it between steps. The values that wait in the residual, for buckets that send SGD's masked
+  // velocities (velocity=masked) at few planned bits (has_few_bits) over a topology in which each
+  // rank owns a chunk (direct); empty otherwise. They are host memory if path() is "host",
+  // otherwise the device's.
   [[nodiscard]] std::vector<UndeliveredPart> undelivered_parts() const;
   // Call it between steps. Lists residuals and what exchanges keep from step to step.
   void list_state(StateVisitor& visitor);

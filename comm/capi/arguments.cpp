@@ -191,8 +191,8 @@ GradientSyncOptions sync_options(const dptrain_comm_options& given, Communicator
     options.bucket_bytes = given.bucket_bytes;
   } else if (link.bytes_per_s > 0.0) {
     options.choose_bucket_bytes = [link, ranks = options.ranks](std::span<const TensorSlot> tensors,
-                                                                const CodecSpec& codec) {
-      return choose_bucket_bytes(link, ranks, codec, tensors);
+                                                                const CodecSpec& chosen) {
+      return choose_bucket_bytes(link, ranks, chosen, tensors);
     };
   }
   if (link.bytes_per_s > 0.0) {

@@ -85,7 +85,7 @@ struct LinkProbe {
 // the model's, for codecs that factor matrices: their share follows from the shapes, and is 1 of no
 // tensors. A codec with a rate makes six buckets of them or more. At few planned bits
 // (has_few_bits), a bucket's payload is at least sixteen times as large as the headers around it.
-// Of a link that was not measured (0 bytes a second), 10^6 bytes, or what so few bits need.
+// If the link was not measured (0 bytes a second): 10^6 bytes, or this least size if it is larger.
 [[nodiscard]] std::size_t choose_bucket_bytes(const LinkProbe& link, std::size_t ranks,
                                               const CodecSpec& codec,
                                               std::span<const TensorSlot> tensors = {});

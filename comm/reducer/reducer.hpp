@@ -143,8 +143,8 @@ class Reducer {
   [[nodiscard]] ExchangePlan plan_of(std::size_t bucket) const {
     return exchanges_.plan_of(bucket);
   }
-  // The chunk of that bucket whose sum this rank encodes for all. Of a topology in which each rank
-  // owns one (has_owner_weights).
+  // The chunk of that bucket whose sum this rank encodes for all. Only for a topology in which each
+  // rank owns a chunk (has_owner_weights).
   [[nodiscard]] ElementRange owned_by_this_rank(std::size_t bucket) const {
     return exchanges_.owned_by_this_rank(bucket);
   }

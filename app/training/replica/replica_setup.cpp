@@ -119,6 +119,7 @@ void Replica::plan_exchange() {
   sync_ = std::make_unique<GradientSync>(&device_, policies_.parts().exchanged, std::move(slots),
                                          std::move(sync));
   policies_.parts().sync = sync_.get();
+  policies_.parts().steps_ahead = desk_ == nullptr;
   set_groups();
 }
 

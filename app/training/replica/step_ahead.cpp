@@ -9,9 +9,9 @@
 
 namespace dp {
 
-void StepAhead::take(const GradientSync& sync, double learning_rate,
+void StepAhead::move(const GradientSync& sync, double learning_rate,
                      std::span<const float> rate_factors) {
-  DP_ASSERT(!is_ahead_, "two steps ahead");
+  DP_ASSERT(!is_ahead_, "moved twice");
   std::vector<UndeliveredPart> parts = sync.undelivered_parts();
   if (parts.empty() || learning_rate == 0.0) return;
   if (common_.values().empty()) common_ = DeviceArray(device_, parameters_.size());
@@ -41,7 +41,7 @@ void StepAhead::take(const GradientSync& sync, double learning_rate,
   }
   const double most = kMostOfNorm * std::sqrt(squares_[parts.size()]);
   const double share = squares > 0.0 ? std::min(kShare, most / std::sqrt(squares)) : 0.0;
-  if (!(share > 0.0)) return;  // nothing waits, or something is not finite
+  if (!(share > 0.0)) return;  // nothing waits, or the residual is not finite
   blend_values(device_, parameters_, common_.values(), 1.0f);
   for (const UndeliveredPart& part : parts) {
     add_values(device_, part.residual, parameters_.subspan(part.offset, part.residual.size()),
@@ -50,7 +50,7 @@ void StepAhead::take(const GradientSync& sync, double learning_rate,
   is_ahead_ = true;
 }
 
-void StepAhead::take_back() {
+void StepAhead::restore() {
   if (!is_ahead_) return;
   blend_values(device_, common_.values(), parameters_, 1.0f);
   is_ahead_ = false;

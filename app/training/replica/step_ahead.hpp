@@ -1,19 +1,19 @@
 // Gradients are computed at the parameters to which a rank expects the others to come.
 //
 // At few bits, a value waits for hundreds of steps in a rank's residual until it is delivered. The
-// common parameters lag behind by what waits on all ranks, and gradients taken there point to where
-// the model would already be. So each rank computes its gradient at
+// common parameters lag behind by what waits on all ranks, and a gradient that is taken there tells
+// again what is already on its way. So each rank computes its gradient at
 //
-//     w - s * rate * (times * residual)
+//     w - s * rate * (times * residual)            (UndeliveredPart)
 //
-// (UndeliveredPart; step-ahead, SA-PEF, arXiv 2601.20738; CSER, arXiv 2007.13221, keeps the same
-// difference in the local models of its rounds). A rank's residual is a noisy estimate of the
-// ranks' mean, so s is 1/2, or what makes the way kMostOfNorm of the parameters' norm. ResNet-20
-// with 0.03 bits, six epochs, two seeds: training loss 1.391 and 1.391 without it, 1.317 and 1.308
-// with it; 1.363 and 1.369 without the limit; 1.360 with 0.03 in place of 0.05 (one seed).
+// with s = 1/2, reduced so that the move is at most kMostOfNorm of the parameters' norm: a rank's
+// residual is a noisy estimate of what waits on all ranks. This is the step ahead of SA-PEF (arXiv
+// 2601.20738). CSER (arXiv 2007.13221) keeps the same difference in the local models of its rounds.
+// experiments/README.md, "Also tried at few bits", has what it gains, and other values of s.
 //
-// Each step ends with the same bits of the common parameters on all ranks: take() keeps them and
-// take_back() brings them back.
+// Loss, gradient and weight decay of a step, and what batch normalisation adds to its running
+// statistics, are those at the moved parameters. Before the update all ranks have the same bits of
+// the common ones again. In the log, the move is part of other_s.
 #pragma once
 
 #include <span>
@@ -29,14 +29,15 @@ class StepAhead {
  public:
   static constexpr double kShare = 0.5, kMostOfNorm = 0.05;
 
-  // Memory for a copy of the parameters is allocated when a step is taken. All outlive this object.
+  // Device and parameters outlive this object. Memory for a copy of the parameters is allocated by
+  // the first move, and on a GPU whose residuals are in host memory as much again.
   StepAhead(Device& device, std::span<float> parameters)
       : device_(device), parameters_(parameters) {}
 
-  // rate_factors: by tensor, of the learning rate. Waits for the device.
-  void take(const GradientSync& sync, double learning_rate, std::span<const float> rate_factors);
-  // Does nothing if no step was taken.
-  void take_back();
+  // learning_rate: of the step; rate_factors: by tensor. Waits for the device.
+  void move(const GradientSync& sync, double learning_rate, std::span<const float> rate_factors);
+  // Does nothing if the parameters are the common ones.
+  void restore();
 
  private:
   Device& device_;

@@ -41,7 +41,7 @@ class EveryStep final : public SyncPolicy {
     if (place.in_epoch == place.of_epoch / 2 && parts_.ranks > 1) sync().reducer().sample_error();
   }
   void begin_step(std::uint64_t step, double progress) override {
-    ahead_.take(sync(), learning_rate_, parts_.rate_factors);
+    if (parts_.steps_ahead) ahead_.move(sync(), learning_rate_, parts_.rate_factors);
     sync().begin_step(step, progress);
   }
   [[nodiscard]] double loss_divisor(std::size_t global_samples) const override {
@@ -58,7 +58,7 @@ class EveryStep final : public SyncPolicy {
   }
   StepVerdict await_sums() override {
     const StepVerdict verdict = sync().finish_step();
-    ahead_.take_back();
+    ahead_.restore();
     if (has_memory()) {
       blend_values(parts_.device, parts_.exchanged, parameters().gradients(), 1.0f);
     }

@@ -19,6 +19,9 @@
 //     end_step()           the loop, after the update or without one
 //     agree_on_stop()
 //
+// Between begin_step() and await_sums() a rank's parameters may be ahead of those that all ranks
+// have in common (step_ahead.hpp).
+//
 // All ranks make the same calls. Failures are thrown as in comm/gradient_sync.hpp.
 #pragma once
 
@@ -65,6 +68,8 @@ struct SyncParts {
   // optimiser does both.
   std::vector<float> exchanged_decays = {};
   std::vector<float> rate_factors = {};  // by tensor, of the learning rate
+  // Not where layers combine values of all ranks, which must then have the same parameters.
+  bool steps_ahead = true;
   std::size_t ranks = 1;
   GradientSync* sync = nullptr;  // not before it is planned
 };

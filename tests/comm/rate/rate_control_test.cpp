@@ -315,8 +315,8 @@ TEST(ParseCompress, FewestHasTheBitsOfTheNetworkTheRanksAndTheOptimiser) {
   const CompressChoice velocities = fewest.with_velocities(true);
   EXPECT_EQ(codec(velocities, kResNet20, 4), parse_codec_spec("ecq:bits=0.1,velocity=masked"));
   EXPECT_EQ(codec(velocities, kResNet20, 16), parse_codec_spec("ecq:bits=0.2,velocity=masked"));
-  EXPECT_EQ(codec(velocities, kResNet18, 8), parse_codec_spec("ecq:bits=0.0235,velocity=masked"));
-  EXPECT_EQ(codec(velocities, 1'970'000, 4), parse_codec_spec("ecq:bits=0.0462,velocity=masked"));
+  EXPECT_EQ(codec(velocities, kResNet18, 8), parse_codec_spec("ecq:bits=0.03,velocity=masked"));
+  EXPECT_EQ(codec(velocities, 1'970'000, 4), parse_codec_spec("ecq:bits=0.0527,velocity=masked"));
   // No fewer than was tried, and no more for small networks.
   EXPECT_EQ(codec(velocities, 100 * kResNet18, 4), codec(velocities, kResNet18, 4));
   EXPECT_EQ(codec(velocities, 1000, 2), codec(velocities, kResNet20, 4));
