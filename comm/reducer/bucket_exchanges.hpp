@@ -31,7 +31,7 @@ namespace dp {
 // Throws Error(usage) if there are not enough message streams for that many buckets (tags.hpp).
 void check_streams(std::size_t buckets);
 
-// Of the flat gradient.
+// A contiguous range of the flat gradient, in floats: [begin, end).
 struct ElementRange {
   std::size_t begin = 0, end = 0;
 };

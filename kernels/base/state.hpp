@@ -29,11 +29,12 @@ enum class StateType { f32, f64, i64, u64, raw };  // raw: a struct, for the sam
 enum class StatePlace { host, device };     // device: to be read and written through Device alone
 enum class StateShare { replicated, own };  // the same on all ranks, or a rank's own
 // How a rank combines the parts of earlier ranks when a run resumes with another number of ranks.
-// Of the parts that it takes over: sum (what is still to be sent), mean (statistics), or first
-// (times). spread: an equal share of the sum over all ranks (squares of noise, which add up).
+// How a rank combines the saved parts that it takes over: their sum (what is still to be sent),
+// their mean (statistics), or the first one (times). spread: every rank takes an equal share of the
+// sum over all parts (squares of noise, which add up).
 enum class StateMerge { sum, mean, first, spread };
-// What one number of a block belongs to: a value of the flat gradient, a row of a tensor, or a
-// tensor; none: the block is not divided by tensors.
+// A block has one number for each value of the flat gradient, for each row of its tensors, or for
+// each tensor. none: tensors do not divide the block.
 enum class StateGrain { none, value, row, tensor };
 
 // The names of the model's parameters begin with it, in the order of the flat buffer.

@@ -13,7 +13,7 @@
 //
 // Loss, gradient and weight decay of a step, and what batch normalisation adds to its running
 // statistics, are those at the moved parameters. Before the update all ranks have the same bits of
-// the common ones again. In the log, the move is part of other_s.
+// the common ones again. In the log, move() is part of other_s, and restore() of exposed_comm_s.
 #pragma once
 
 #include <span>
