@@ -68,6 +68,97 @@ bool add_floats(std::span<const std::byte> body, bool is_half, std::span<float> 
   return largest < BlockScales::kNonFiniteFrom;
 }
 
+constexpr std::size_t kBlock = entropy::kBlock;
+
+std::size_t blocks_of(std::size_t n) { return (n + kBlock - 1) / kBlock; }
+
+// The largest magnitudes of partial + residual, as bits, block by block, in memory at any address.
+class BlockMaxima {
+ public:
+  BlockMaxima(std::span<const float> partial, const float* residual, std::byte* memory)
+      : memory_(memory) {
+    const std::size_t n = partial.size();
+    for (std::size_t begin = 0; begin < n; begin += kBlock, memory += sizeof largest_) {
+      const std::uint32_t bits = largest_magnitude_bits(
+          partial.data() + begin, residual == nullptr ? nullptr : residual + begin,
+          std::min(kBlock, n - begin));
+      std::memcpy(memory, &bits, sizeof bits);
+      largest_ = std::max(largest_, bits);
+    }
+  }
+
+  [[nodiscard]] std::uint32_t largest() const { return largest_; }
+  [[nodiscard]] float of(std::size_t block) const {
+    float magnitude = 0.0f;
+    std::memcpy(&magnitude, memory_ + block * sizeof magnitude, sizeof magnitude);
+    return magnitude;
+  }
+
+ private:
+  const std::byte* memory_;
+  std::uint32_t largest_ = 0;
+};
+
+// The codes of m <= kBlock values; what they leave of partial + residual stays in `residual`, if
+// there is one. v / step is rounded by adding kRound, whose last place is 1.
+template <bool kHasResidual>
+void quantise_block(const float* partial, float* residual, std::size_t m, float step,
+                    std::int8_t* codes) {
+  constexpr float kRound = 0x1.8p23f;
+  constexpr auto kZero = std::bit_cast<std::int32_t>(kRound);
+  constexpr auto kMost = static_cast<std::int32_t>(kMostCode);
+  const float inverse = 1.0f / step;
+#pragma omp simd
+  for (std::size_t i = 0; i < m; ++i) {
+    const float v = kHasResidual ? partial[i] + residual[i] : partial[i];
+    const auto rounded = std::bit_cast<std::int32_t>(v * inverse + kRound);
+    const std::int32_t code = std::min(std::max(rounded, kZero - kMost), kZero + kMost);
+    codes[i] = static_cast<std::int8_t>(code);
+    if (kHasResidual) residual[i] = v - (std::bit_cast<float>(code) - kRound) * step;
+  }
+}
+
+// Most blocks have no code but zero where few bits are sent: the largest value tells.
+template <bool kHasResidual>
+entropy::CodeBlocks quantise(std::span<const float> partial, float* residual, float step,
+                             const BlockMaxima& maxima, std::byte* memory) {
+  const std::size_t n = partial.size();
+  const float inverse = 1.0f / step;
+  entropy::CodeBlocks blocks(memory, n);
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    const float* const p = partial.data() + begin;
+    float* const r = kHasResidual ? residual + begin : nullptr;
+    const std::size_t m = std::min(kBlock, n - begin);
+    if (maxima.of(begin / kBlock) * inverse <= 0.5f) {
+      if constexpr (kHasResidual) {
+#pragma omp simd
+        for (std::size_t i = 0; i < m; ++i) r[i] += p[i];
+      }
+      blocks.add_empty();
+      continue;
+    }
+    std::int8_t codes[kBlock];
+    if (m == kBlock) {
+      quantise_block<kHasResidual>(p, r, kBlock, step, codes);
+    } else {
+      std::ranges::fill(codes, std::int8_t{0});
+      quantise_block<kHasResidual>(p, r, m, step, codes);
+    }
+    blocks.add(codes);
+  }
+  return blocks;
+}
+
+void write_plain(const entropy::CodeBlocks& blocks, std::byte* body) {
+  std::memset(body, 0, blocks.codes());
+  blocks.for_each_backwards([body](const entropy::CodeBlocks::Block& block, std::size_t b) {
+    for (std::size_t j = 0; j < block.count; ++j) {
+      body[b * kBlock + block.places[j]] = std::byte{static_cast<std::uint8_t>(block.codes[j])};
+    }
+    return true;
+  });
+}
+
 }  // namespace
 
 Ecq::Ecq(const CodecSpec& codec_spec)
@@ -77,9 +168,9 @@ Ecq::Ecq(const CodecSpec& codec_spec)
       four_(std::make_unique<CpuCodec<linear::Format<4>>>(parse_codec_spec("q4"))),
       eight_(std::make_unique<CpuCodec<linear::Format<8>>>(parse_codec_spec("q8"))) {}
 
-// The payload, the codes, and what the entropy coder needs.
+// The payload, what the entropy coder needs, and the blocks' largest magnitudes.
 std::size_t Ecq::max_payload_bytes(std::size_t n) const {
-  return kHeadBytes + 2 * n + entropy::scratch_bytes(n);
+  return kHeadBytes + 2 * n + entropy::CodeBlocks::bytes(n) + blocks_of(n) * sizeof(std::uint32_t);
 }
 
 std::size_t Ecq::expected_payload_bytes(std::size_t n) const {
@@ -148,7 +239,11 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
   DP_ASSERT(n <= kMostFloats, "a segment of {} floats", n);
   DP_ASSERT(payload.size() >= max_payload_bytes(n), "{} bytes for a payload of up to {}",
             payload.size(), max_payload_bytes(n));
-  const std::uint32_t largest_bits = largest_magnitude_bits(partial.data(), residual, n);
+  std::byte* const body = payload.data() + kHeadBytes;
+  std::byte* const room = body + n;
+  std::byte* const sparse = room + n;
+  const BlockMaxima maxima(partial, residual, sparse + entropy::CodeBlocks::bytes(n));
+  const std::uint32_t largest_bits = maxima.largest();
   const bool is_finite = largest_bits < BlockScales::kNonFiniteFrom;
   if (is_finite && largest_bits > 0 && context.dense_bits != 0) {
     return {.payload_bytes = write_dense(partial, residual, payload, context), .finite = true};
@@ -176,19 +271,13 @@ EncodeResult Ecq::encode(std::span<const float> partial, float* residual,
     return write_step(0.0f);
   }
 
-  std::byte* const body = payload.data() + kHeadBytes;
-  std::byte* const codes = body + n;
-  const float inverse = 1.0f / step;
-  code_layout::encode<8, 0>(codes, partial.data(), residual, n, [=](float v, std::size_t) {
-    const float q = std::nearbyintf(v * inverse);
-    const float code = q > kMostCode ? kMostCode : q < -kMostCode ? -kMostCode : q;
-    return code_layout::Coded{static_cast<std::uint32_t>(static_cast<int>(code)), code * step};
-  });
-  const std::span signed_codes(reinterpret_cast<const std::int8_t*>(codes), n);
+  const entropy::CodeBlocks blocks = residual != nullptr
+                                         ? quantise<true>(partial, residual, step, maxima, sparse)
+                                         : quantise<false>(partial, nullptr, step, maxima, sparse);
   std::memcpy(payload.data(), &step, sizeof step);
-  const auto coded = entropy::encode(signed_codes, payload.data() + sizeof step, codes + n);
+  const auto coded = entropy::encode(blocks, payload.data() + sizeof step, room);
   if (coded) return {.payload_bytes = sizeof step + *coded, .finite = true};
-  std::memcpy(body, codes, n);
+  write_plain(blocks, body);
   write_head(payload.data(), step, Form::plain);
   return {.payload_bytes = kHeadBytes + n, .finite = true};
 }

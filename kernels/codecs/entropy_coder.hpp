@@ -39,6 +39,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -47,14 +48,72 @@ namespace dp::entropy {
 inline constexpr std::size_t kBlock = 256;
 inline constexpr std::size_t kMostCodes = std::size_t{1} << 24;
 
-// The memory that encode() needs for n codes, in bytes, beside the codes.
-[[nodiscard]] std::size_t scratch_bytes(std::size_t n);
+// The codes of a piece that are not zero, block by block, in the caller's memory at any address.
+class CodeBlocks {
+ public:
+  struct Block {
+    std::uint32_t count = 0;               // of the codes that are not zero
+    std::uint32_t level_sum = 0;           // of their levels
+    const std::uint8_t* places = nullptr;  // in the block, ascending
+    const std::int8_t* codes = nullptr;
+  };
 
-// Encodes n <= kMostCodes codes into `out`, which has room for n bytes, and returns how many bytes
-// it took; nothing if they would be more than n, and `out` is then undefined. `scratch` has
-// scratch_bytes(n) at any address and overlaps with nothing.
-[[nodiscard]] std::optional<std::size_t> encode(std::span<const std::int8_t> codes, std::byte* out,
-                                                std::byte* scratch);
+  // The memory for n <= kMostCodes codes, in bytes.
+  [[nodiscard]] static std::size_t bytes(std::size_t n);
+  CodeBlocks(std::byte* memory, std::size_t n);
+
+  // The codes of the next block. Behind the end of the last one stand zeros.
+  void add(const std::int8_t (&codes)[kBlock]);
+  // The next block's codes are zero.
+  void add_empty() { append({}); }
+
+  // Codes of the piece, and those that are not zero.
+  [[nodiscard]] std::size_t codes() const { return all_codes_; }
+  [[nodiscard]] std::size_t not_zero() const { return not_zero_; }
+  // Blocks that were added.
+  [[nodiscard]] std::size_t size() const { return size_; }
+  // A block without places and codes.
+  [[nodiscard]] Block head(std::size_t block) const {
+    Head of_block;
+    std::memcpy(&of_block, heads_ + block * sizeof of_block, sizeof of_block);
+    return {.count = of_block.count, .level_sum = of_block.level_sum};
+  }
+  // Calls use(block, its number) from the last block to the first, as long as it returns true;
+  // returns whether it always did.
+  template <class Use>
+  bool for_each_backwards(Use use) const {
+    std::size_t begin = not_zero_;
+    for (std::size_t b = size_; b-- > 0;) {
+      Block block = head(b);
+      begin -= block.count;
+      block.places = places_ + begin;
+      block.codes = codes_ + begin;
+      if (!use(block, b)) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Head {
+    std::uint16_t count = 0, level_sum = 0;
+  };
+
+  void append(Head head) {
+    std::memcpy(heads_ + size_++ * sizeof head, &head, sizeof head);
+    not_zero_ += head.count;
+  }
+
+  std::byte* heads_;
+  std::uint8_t* places_;
+  std::int8_t* codes_;
+  std::size_t all_codes_, size_ = 0, not_zero_ = 0;
+};
+
+// Encodes the codes of all blocks into `out`, which has room for n bytes, one for each code, and
+// returns how many bytes it took; nothing if they would be more than n, and `out` is then
+// undefined. `room` has n bytes, too, at any address, and overlaps with nothing.
+[[nodiscard]] std::optional<std::size_t> encode(const CodeBlocks& blocks, std::byte* out,
+                                                std::byte* room);
 
 // out[i] += code i times step. False for bytes that encode() does not write, as far as they can be
 // told; a part of `out` may then have changed. Reads nothing outside of `in`, whatever it holds.

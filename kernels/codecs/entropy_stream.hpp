@@ -139,7 +139,8 @@ class Encoder {
   }
   [[nodiscard]] bool is_full() const { return words_.is_full() || plain_.is_full(); }
 
-  // Everything, in the order of the wire; nothing if it is longer than `room`.
+  // Everything, in the order of the wire; nothing if it is longer than `room`. `out` may be where
+  // the plain bits were written.
   std::optional<std::size_t> finish(std::byte* out, std::size_t room) {
     const auto plain = plain_.written(), words = words_.written();
     const auto head =
@@ -149,15 +150,13 @@ class Encoder {
     const std::size_t bytes =
         sizeof head + sizeof states_ + words.size() + plain.size() + bytes_of_first;
     if (is_full() || bytes > room) return std::nullopt;
-    const auto write = [&](const void* from, std::size_t size) {
-      std::memmove(out, from, size);
-      out += size;
-    };
-    write(&head, sizeof head);
-    write(states_.data(), sizeof states_);
-    write(words.data(), words.size());
-    write(plain.data(), plain.size());
-    write(&first, bytes_of_first);
+    std::byte* const begin_of_words = out + sizeof head + sizeof states_;
+    std::byte* const begin_of_plain = begin_of_words + words.size();
+    std::memmove(begin_of_plain, plain.data(), plain.size());
+    std::memcpy(begin_of_plain + plain.size(), &first, bytes_of_first);
+    std::memcpy(out, &head, sizeof head);
+    std::memcpy(out + sizeof head, states_.data(), sizeof states_);
+    std::memcpy(begin_of_words, words.data(), words.size());
     return bytes;
   }
 

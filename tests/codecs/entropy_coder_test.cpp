@@ -26,13 +26,20 @@ using Bytes = std::vector<std::byte>;
 std::optional<Bytes> encoded(const Codes& codes) {
   // At odd addresses, between guards.
   constexpr auto kGuard = std::byte{0xA5};
-  Bytes room(codes.size() + 3, kGuard), scratch(scratch_bytes(codes.size()) + 3, kGuard);
-  const auto bytes = encode(codes, room.data() + 1, scratch.data() + 1);
-  for (const Bytes* memory : {&room, &scratch}) {
+  const std::size_t n = codes.size();
+  Bytes out(n + 3, kGuard), room(n + 3, kGuard), sparse(CodeBlocks::bytes(n) + 3, kGuard);
+  CodeBlocks blocks(sparse.data() + 1, n);
+  for (std::size_t begin = 0; begin < n; begin += kBlock) {
+    std::int8_t block[kBlock] = {};
+    std::copy_n(codes.data() + begin, std::min(kBlock, n - begin), block);
+    blocks.add(block);
+  }
+  const auto bytes = encode(blocks, out.data() + 1, room.data() + 1);
+  for (const Bytes* memory : {&out, &room, &sparse}) {
     EXPECT_TRUE(memory->front() == kGuard && (*memory)[memory->size() - 2] == kGuard);
   }
   if (!bytes) return std::nullopt;
-  return Bytes(room.begin() + 1, room.begin() + 1 + static_cast<std::ptrdiff_t>(*bytes));
+  return Bytes(out.begin() + 1, out.begin() + 1 + static_cast<std::ptrdiff_t>(*bytes));
 }
 
 // Nothing for bytes that the decoder refuses.
