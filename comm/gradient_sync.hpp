@@ -142,8 +142,8 @@ class GradientSync {
   // The caller adds weight decay before tensor_final(), each rank its part of it.
   [[nodiscard]] bool has_momentum(std::size_t tensor) const;
   // Call it between steps. The values that wait in the residual, for buckets that send SGD's masked
-  // velocities (velocity=masked) at few planned bits (has_few_bits) over a topology in which each
-  // rank owns a chunk (direct); empty otherwise. They are host memory if path() is "host",
+  // velocities (velocity=masked) at fewer than 0.1 planned bits over a topology in which each rank
+  // owns a chunk (direct); empty otherwise. They are host memory if path() is "host",
   // otherwise the device's.
   [[nodiscard]] std::vector<UndeliveredPart> undelivered_parts() const;
   // Call it between steps. Lists residuals and what exchanges keep from step to step.

@@ -8,6 +8,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "kernels/base/error.hpp"
 #include "kernels/codecs/entropy_stream.hpp"
@@ -146,11 +147,44 @@ float value_of(std::uint32_t level, std::uint32_t sign, float step) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) ^ sign << 31);
 }
 
+// Adds values a little later than it is asked to. At few codes each has a cache line of its own,
+// which memory has the time to send meanwhile.
+class LateSums {
+ public:
+  LateSums() { places_.fill(&nothing_); }
+  void add(float& place, float value) {
+    __builtin_prefetch(&place, 1);
+    const std::size_t at = next_++ % kMost;
+    *std::exchange(places_[at], &place) += std::exchange(values_[at], value);
+  }
+  void finish() {
+    for (std::size_t at = 0; at < kMost; ++at) *places_[at] += values_[at];
+  }
+
+ private:
+  static constexpr std::size_t kMost = 32;
+  float nothing_ = 0.0f;
+  std::array<float*, kMost> places_;
+  std::array<float, kMost> values_ = {};
+  std::size_t next_ = 0;
+};
+
+// Where a block's codes go.
+struct Target {
+  std::span<float> out;
+  float step;
+  LateSums& sums;
+
+  void add(std::size_t place, std::uint32_t level, std::uint32_t sign) const {
+    sums.add(out[place], value_of(level, sign, step));
+  }
+};
+
 // The next codes of a block as long as there is room and they have no symbol that others follow.
 // Returns the place behind the last one; `count` falls with each.
 template <bool kHasLevels, std::size_t kStates>
 std::size_t add_usual_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t next,
-                            float step, std::span<float> out, std::size_t& count) {
+                            const Target& target, std::size_t& count) {
   typename Decoder<kStates>::Fast fast = decoder.fast();
   for (; count > 0 && decoder.has_room(fast); --count) {
     typename Decoder<kStates>::Fast then = fast;
@@ -159,10 +193,10 @@ std::size_t add_usual_codes(Decoder<kStates>& decoder, const CodeTables& t, std:
     const std::uint32_t level = kHasLevels ? then.get(*t.level) : 0;
     const std::size_t place = next + (high << t.shift | plain >> 1);
     if (high == kGapSymbols - 1 || (kHasLevels && level == kLevelSymbols - 1) ||
-        place >= out.size()) [[unlikely]] {
+        place >= target.out.size()) [[unlikely]] {
       break;
     }
-    out[place] += value_of(level, plain & 1u, step);
+    target.add(place, level, plain & 1u);
     next = place + 1;
     fast = then;
   }
@@ -172,20 +206,20 @@ std::size_t add_usual_codes(Decoder<kStates>& decoder, const CodeTables& t, std:
 
 // `count` codes. False for bytes that no encoder writes.
 template <std::size_t kStates>
-bool add_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t count, float step,
-               std::span<float> out) {
+bool add_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t count,
+               const Target& target) {
   std::size_t next = 0;  // the first place that may come
   while (true) {
-    next = t.level != nullptr ? add_usual_codes<true>(decoder, t, next, step, out, count)
-                              : add_usual_codes<false>(decoder, t, next, step, out, count);
+    next = t.level != nullptr ? add_usual_codes<true>(decoder, t, next, target, count)
+                              : add_usual_codes<false>(decoder, t, next, target, count);
     if (count == 0) return !decoder.has_failed();
     const std::uint32_t high = get_long<kGapSymbols>(decoder, t.gap, kBlock);
     const std::uint32_t plain = decoder.get_plain(t.shift + 1);
     const std::uint32_t level =
         t.level != nullptr ? get_long<kLevelSymbols>(decoder, *t.level, kMostLevel) : 0;
     const std::size_t place = next + (high << t.shift | plain >> 1);
-    if (place >= out.size() || level > kMostLevel) return false;
-    out[place] += value_of(level, plain & 1u, step);
+    if (place >= target.out.size() || level > kMostLevel) return false;
+    target.add(place, level, plain & 1u);
     next = place + 1;
     --count;
   }
@@ -193,18 +227,18 @@ bool add_codes(Decoder<kStates>& decoder, const CodeTables& t, std::size_t count
 
 // False for bytes that no encoder writes.
 template <std::size_t kStates>
-bool add_block(Decoder<kStates>& decoder, Context& context, float step, std::span<float> out) {
+bool add_block(Decoder<kStates>& decoder, Context& context, const Target& target) {
   const Tables& t = tables();
   const std::size_t bucket = decoder.get(t.count[context.count]);
   const auto [first, bits] = kCountBuckets[bucket];
   const std::size_t count = first + decoder.get_plain(bits);
   context.count = bucket;
-  if (count > out.size()) return false;
+  if (count > target.out.size()) return false;
   if (count == 0) return true;
   const std::size_t size = decoder.get(t.size[context.size]);
   context.size = size;
   return add_codes(decoder, {t.gap[bucket], size > 0 ? &t.level[size] : nullptr, t.shift[bucket]},
-                   count, step, out);
+                   count, target);
 }
 
 template <std::size_t kStates>
@@ -238,10 +272,12 @@ bool decode_add_with(std::span<const std::byte> in, float step, std::span<float>
   Decoder<kStates> decoder(std::to_integer<std::uint32_t>(in.front()), in.subspan(1));
   if (decoder.has_failed()) return false;
   Context context;
+  LateSums sums;
   for (std::size_t begin = 0; begin < out.size(); begin += kBlock) {
     const std::size_t m = std::min(kBlock, out.size() - begin);
-    if (!add_block(decoder, context, step, out.subspan(begin, m))) return false;
+    if (!add_block(decoder, context, {out.subspan(begin, m), step, sums})) return false;
   }
+  sums.finish();
   return decoder.is_at_end();
 }
 

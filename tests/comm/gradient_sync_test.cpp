@@ -484,7 +484,7 @@ TEST(GradientSync, TellsWhatIsUndelivered) {
     sync.reducer().all_sum(found);
     return found;
   };
-  const std::vector<std::int64_t> found = owners("ecq:bits=0.1,velocity=masked", "direct");
+  const std::vector<std::int64_t> found = owners("ecq:bits=0.05,velocity=masked", "direct");
   const auto all = static_cast<std::int64_t>(1000 * (ranks - 1) + 1);
   for (std::size_t t = 0; t < kTensors; ++t) {
     for (std::size_t i = slots[t].offset; i < slots[t].offset + slots[t].elements(); ++i) {
@@ -492,9 +492,9 @@ TEST(GradientSync, TellsWhatIsUndelivered) {
     }
   }
   const std::vector<std::int64_t> none(kElements);
-  EXPECT_EQ(owners("ecq:bits=0.1,velocity=masked", "ring"), none);
-  EXPECT_EQ(owners("ecq:bits=0.3,velocity=masked", "direct"), none);
-  EXPECT_EQ(owners("ecq:bits=0.1,velocity=on", "direct"), none);
+  EXPECT_EQ(owners("ecq:bits=0.05,velocity=masked", "ring"), none);
+  EXPECT_EQ(owners("ecq:bits=0.1,velocity=masked", "direct"), none);
+  EXPECT_EQ(owners("ecq:bits=0.05,velocity=on", "direct"), none);
 }
 
 TEST(GradientSync, OneHostOfAHierarchyEncodesNothing) {

@@ -429,7 +429,7 @@ TEST(AheadOfTheOthers, GradientsAreTakenWhereTheSumWillLead) {
     ReplicaOptions options;
     options.optimizer = {.momentum = 0.9f};
     options.groups = {.lr_factors = {{"conv2*", 3.0}}};
-    options.sync.compress = parse_compress("ecq:bits=0.1,velocity=masked");
+    options.sync.compress = parse_compress("ecq:bits=0.05,velocity=masked");
     options.sync.bucket_bytes = 4096;
     options.sync.reducer.topology = "direct";
     options.sync.reducer.comm_timeout_s = 30;
