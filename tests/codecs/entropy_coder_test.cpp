@@ -301,6 +301,35 @@ TEST(Ecq, ASetStepNeitherCutsNorExceedsItsError) {
   }
 }
 
+// Ties to even, in blocks that have codes and in those that have none, whatever their length.
+TEST(Ecq, RoundsToTheNearestStep) {
+  const std::unique_ptr<Codec> codec = make_codec(parse_codec_spec("ecq"));
+  for (const std::size_t n : {1, 255, 256, 257, 1000, 1500}) {
+    for (const float step : {1.0f, 0.25f, 0x1p-90f}) {
+      std::vector<float> values(n), residual(n), decoded(n, NAN);
+      for (std::size_t i = 0; i < n; ++i) {
+        const bool is_empty = i / entropy::kBlock % 2 == 1;  // and zeros with both signs
+        const int halves = static_cast<int>(i * 37 % 509) - 254;
+        values[i] =
+            (is_empty ? static_cast<float>(halves % 2) : static_cast<float>(halves)) * 0.25f * step;
+        residual[i] = static_cast<float>(is_empty ? halves % 2 : halves) * 0.25f * step;
+      }
+      std::vector<float> sums(n);
+      for (std::size_t i = 0; i < n; ++i) sums[i] = values[i] + residual[i];
+      std::vector<std::byte> payload(codec->max_payload_bytes(n));
+      const EncodeResult result =
+          codec->encode(values, residual.data(), payload, {.quantiser_step = step});
+      ASSERT_TRUE(result.finite);
+      codec->decode(std::span(payload).first(result.payload_bytes), decoded);
+      for (std::size_t i = 0; i < n; ++i) {
+        ASSERT_EQ(decoded[i], std::nearbyint(sums[i] / step) * step)
+            << n << ", step " << step << " at " << i;
+        ASSERT_EQ(residual[i], sums[i] - decoded[i]) << n << ", step " << step << " at " << i;
+      }
+    }
+  }
+}
+
 // Where they are asked for: every value, or its upper half, and nothing that is not finite.
 TEST(Ecq, SendsFloats) {
   const std::unique_ptr<Codec> codec = make_codec(parse_codec_spec("ecq"));
