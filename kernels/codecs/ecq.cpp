@@ -99,8 +99,8 @@ class BlockMaxima {
   std::uint32_t largest_ = 0;
 };
 
-// The codes of m <= kBlock values; what they leave of partial + residual stays in `residual`, if
-// there is one. v / step is rounded by adding kRound, whose last place is 1.
+// Makes the codes of m <= kBlock values, and leaves in `residual`, if there is one, what they drop.
+// Adding kRound rounds to whole numbers, since the last place of floats of that size is 1.
 template <bool kHasResidual>
 void quantise_block(const float* partial, float* residual, std::size_t m, float step,
                     std::int8_t* codes) {
@@ -118,7 +118,7 @@ void quantise_block(const float* partial, float* residual, std::size_t m, float 
   }
 }
 
-// Most blocks have no code but zero where few bits are sent: the largest value tells.
+// At few bits most blocks have only zeros, as their largest values tell before any code is made.
 template <bool kHasResidual>
 entropy::CodeBlocks quantise(std::span<const float> partial, float* residual, float step,
                              const BlockMaxima& maxima, std::byte* memory) {

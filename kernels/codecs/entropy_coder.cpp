@@ -24,7 +24,7 @@ constexpr std::uint32_t kMostLevel = 126;
 constexpr std::size_t kTwoStatesFrom = 1024;
 
 constexpr std::size_t kWord = 64;
-constexpr std::size_t kAtOnce = 4;  // codes that CodeBlocks::add() writes without looking
+constexpr std::size_t kAtOnce = 4;  // codes that CodeBlocks::add() writes before it looks again
 
 // Bit k is set where code k of 64 is not zero.
 std::uint64_t not_zero_in(const std::int8_t* codes) {
@@ -147,8 +147,8 @@ float value_of(std::uint32_t level, std::uint32_t sign, float step) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) ^ sign << 31);
 }
 
-// Adds values a little later than it is asked to. At few codes each has a cache line of its own,
-// which memory has the time to send meanwhile.
+// Delays additions until the cache lines that they need, which are prefetched, have come: at few
+// bits each value has a line of its own.
 class LateSums {
  public:
   LateSums() { places_.fill(&nothing_); }
@@ -296,7 +296,7 @@ CodeBlocks::CodeBlocks(std::byte* memory, std::size_t n)
   DP_ASSERT(n <= kMostCodes, "{} codes in one piece", n);
 }
 
-// Nothing jumps for the usual few codes of a word.
+// A word has few codes as a rule; these are written without a branch for each.
 void CodeBlocks::add(const std::int8_t (&codes)[kBlock]) {
   std::size_t end = not_zero_;
   for (std::size_t begin = 0; begin < kBlock; begin += kWord) {
