@@ -20,9 +20,9 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Whether values wait so long in residuals that gradients should be taken ahead by them. With 0.1
-// bits that brought nothing (experiments/README.md, "Also tried at few bits") and took 5 % of a
-// step.
+// True for codecs that plan fewer than 0.1 bits. Only these gain from gradients that are taken
+// ahead of the common parameters: at 0.1 bits there was no gain (experiments/README.md, "Also tried
+// at few bits"), and a step took 5 % longer.
 bool is_long_undelivered(const CodecSpec& codec) {
   constexpr double kFrom = 0.1;
   return has_few_bits(codec) && codec.number("bits") < kFrom;

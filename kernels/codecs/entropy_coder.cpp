@@ -169,7 +169,7 @@ class LateSums {
   std::size_t next_ = 0;
 };
 
-// Where a block's codes go.
+// The output for the codes of one block.
 struct Target {
   std::span<float> out;
   float step;

@@ -62,9 +62,9 @@ class CodeBlocks {
   [[nodiscard]] static std::size_t bytes(std::size_t n);
   CodeBlocks(std::byte* memory, std::size_t n);
 
-  // The codes of the next block. Behind the end of the last one stand zeros.
+  // Adds the next block. The last one is filled up with zeros.
   void add(const std::int8_t (&codes)[kBlock]);
-  // The next block's codes are zero.
+  // Adds a block of zeros.
   void add_empty() { append({}); }
 
   // Codes of the piece, and those that are not zero.
@@ -109,9 +109,9 @@ class CodeBlocks {
   std::size_t all_codes_, size_ = 0, not_zero_ = 0;
 };
 
-// Encodes the codes of all blocks into `out`, which has room for n bytes, one for each code, and
-// returns how many bytes it took; nothing if they would be more than n, and `out` is then
-// undefined. `room` has n bytes, too, at any address, and overlaps with nothing.
+// Encodes the n = blocks.codes() codes into `out`, which has room for n bytes, and returns how many
+// bytes it took; nothing if they would be more than n, and `out` is then undefined. `room` is
+// scratch memory of n bytes at any address, and overlaps with nothing.
 [[nodiscard]] std::optional<std::size_t> encode(const CodeBlocks& blocks, std::byte* out,
                                                 std::byte* room);
 

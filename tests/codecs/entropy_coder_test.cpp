@@ -308,7 +308,8 @@ TEST(Ecq, RoundsToTheNearestStep) {
     for (const float step : {1.0f, 0.25f, 0x1p-90f}) {
       std::vector<float> values(n), residual(n), decoded(n, NAN);
       for (std::size_t i = 0; i < n; ++i) {
-        const bool is_empty = i / entropy::kBlock % 2 == 1;  // and zeros with both signs
+        // Every second block has halves of a step alone, which all become zero.
+        const bool is_empty = i / entropy::kBlock % 2 == 1;
         const int halves = static_cast<int>(i * 37 % 509) - 254;
         values[i] =
             (is_empty ? static_cast<float>(halves % 2) : static_cast<float>(halves)) * 0.25f * step;
