@@ -125,8 +125,10 @@ std::string CpuDevice::description() const {
 
 bool CpuDevice::supports(DataType type) const { return type == DataType::f32 || has_avx512_bf16(); }
 
+std::size_t CpuDevice::vector_floats() const { return instruction_set().floats; }
+
 std::size_t CpuDevice::channel_block(std::size_t channels) const {
-  const std::size_t width = instruction_set().floats;
+  const std::size_t width = vector_floats();
   return width > 1 && channels % width == 0 ? width : channels;
 }
 

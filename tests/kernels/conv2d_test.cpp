@@ -36,7 +36,7 @@ void PrintTo(const ConvCase& c, std::ostream* out) {
 
 // Largest error over the root mean square. fp32: a running sum of n terms rounds off n times by at
 // most 2^-24 of itself, at random: 6e-8 sqrt(n / 2), times 4 for the largest among some thousand
-// values, is below 2e-7 sqrt(n). Winograd F(4x4, 3x3) multiplies by up to 8 and back: 3 times that
+// values, is below 2e-7 sqrt(n). Winograd F(4x4, 3x3) multiplies by up to 5 and back: 3 times that
 // was measured at most, 4 are allowed. bf16: weights and output are rounded, 2^-9 each, and the
 // largest of some thousand values is 4 times the root mean square: 1.6e-2. TF32: tensor cores may
 // cut both factors of a product off after 10 bits, by 2^-11 on average and by up to 2^-10. So sums
@@ -131,7 +131,7 @@ TEST_P(Conv2dTwin, EqualsReference) {
     if ((c.x_block != 0 && c.x_block != c.x.c) || (c.y_block != 0 && c.y_block != c.channels)) {
       GTEST_SKIP() << kCpuBlocks;
     }
-    if (c.method == "winograd" || c.method == "direct") GTEST_SKIP() << "oneDNN's methods";
+    if (c.method == "winograd" || c.method == "direct") GTEST_SKIP() << "methods of processors";
     if (c.threads > 1) GTEST_SKIP() << "threads are the CPU's";
   } else if (c.is_tf32) {
     GTEST_SKIP() << "TF32 is the GPU's";
@@ -154,9 +154,9 @@ TEST_P(Conv2dTwin, EqualsReference) {
     device->tuning().import_text(with_method(other->tuning().export_text(), c.method));
   }
   const auto conv = make_conv2d(*device, probe.desc);
-  // Without AVX-512 oneDNN has no Winograd, and the fixed rule decides.
-  const bool is_offered = device->channel_block(64) == 16;
-  if (is_offered && (c.method == "winograd" || c.method == "direct")) {
+  // Where activations have no blocks, oneDNN has no direct convolution.
+  const bool has_direct = device->channel_block(64) < 64;
+  if (c.method == "winograd" || (c.method == "direct" && has_direct)) {
     EXPECT_EQ(conv->algorithms(),
               "forward " + c.method + ", data " + c.method + ", weights " + c.method);
   }

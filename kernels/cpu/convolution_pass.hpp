@@ -1,0 +1,41 @@
+// One direction of a convolution (forward, backward to the input, backward to the weights) in one
+// of the ways in which it can be computed: planned once, run in every step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "kernels/conv2d.hpp"
+#include "kernels/cpu/device.hpp"
+
+namespace dp::cpu {
+
+enum class Direction : std::uint8_t { forward, backward_data, backward_weights };
+
+class ConvolutionPass {
+ public:
+  virtual ~ConvolutionPass() = default;
+
+  // data: the two operands and the result, forward x, weights, y; backward_data dy, weights, dx;
+  // backward_weights x, dy and the gradient of the weights. scratch: scratch_bytes() of any
+  // content, at a multiple of 64.
+  virtual void run(std::span<void* const> data, std::byte* scratch) = 0;
+  [[nodiscard]] virtual std::size_t scratch_bytes() const = 0;
+};
+
+// oneDNN's direct convolution in the activations' own form; or, if `is_any`, whatever oneDNN has,
+// with activations reordered. Null if it has no optimised implementation for this processor. Throws
+// dnnl::error.
+[[nodiscard]] std::unique_ptr<ConvolutionPass> make_onednn_pass(CpuDevice& device,
+                                                                const Conv2dDesc& desc,
+                                                                Direction direction, bool is_any);
+
+// Winograd's F(4x4, 3x3) (winograd.cpp). Null unless the kernel is 3x3 with stride 1 and channels
+// are multiples of 16.
+[[nodiscard]] std::unique_ptr<ConvolutionPass> make_winograd_pass(CpuDevice& device,
+                                                                  const Conv2dDesc& desc,
+                                                                  Direction direction);
+
+}  // namespace dp::cpu

@@ -1,0 +1,8 @@
+// Compiled for AVX-512 (kernels/CMakeLists.txt), whatever the rest of the program is compiled for.
+#include "kernels/cpu/winograd_compiled.hpp"
+
+namespace dp::cpu::winograd {
+
+const Loops& loops_avx512() { return kLoops; }
+
+}  // namespace dp::cpu::winograd

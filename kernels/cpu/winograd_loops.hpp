@@ -1,0 +1,84 @@
+// The loops of Winograd's convolution (winograd.cpp), of which there is one compilation for each
+// width of vectors.
+//
+// Of a tile, 4 x 4 values of the output, the transform has 36 points. Point p of all tiles and
+// channels is a matrix, and the convolution is a product of matrices for each p. All matrices are
+// in blocks of 16 channels.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/tensor.hpp"
+
+namespace dp::cpu::winograd {
+
+inline constexpr std::size_t kPoints = 36, kBlock = 16;
+
+// Activations of fp32 or bf16, in blocks of channels (TensorDesc).
+struct Images {
+  void* data;
+  DataType type;
+  std::size_t channels, block, height, width;
+};
+
+// How the output is divided into tiles, and by how much its rows and columns lie behind the
+// input's.
+struct Tiles {
+  std::size_t rows, columns;
+  std::ptrdiff_t top, left;
+};
+
+// Points of some tiles: [point][channels / 16][most_tiles][16].
+struct Points {
+  float* data;
+  std::size_t most_tiles, point_stride;
+};
+
+// Points of the weights: [point][columns / group][rows][group]. Rows are summed over.
+struct Factor {
+  float* data;
+  std::size_t rows, columns, group, point_stride;
+};
+
+// Tiles [first + begin, first + end) of the convolution are tiles [begin, end) of the Points.
+struct Range {
+  std::size_t first, begin, end;
+};
+
+struct Loops {
+  std::size_t width;  // floats of a vector
+  std::size_t most_group;
+
+  // The input's 6 x 6 values of each tile, transformed.
+  void (*input_tiles)(const Images& x, const Tiles& tiles, const Range& range, const Points& to);
+  // The 4 x 4 values of each tile of the output's gradient, for the gradient of the weights.
+  void (*gradient_tiles)(const Images& dy, const Tiles& tiles, const Range& range,
+                         const Points& to);
+  // Back to 4 x 4 values.
+  void (*output_tiles)(const Points& from, const Tiles& tiles, const Range& range, const Images& y);
+
+  // Columns [begin, end) of 16, of weights KRSC. For the forward pass rows are C and columns K; for
+  // the gradient of the input rows are K and columns C, and the kernel is rotated.
+  void (*forward_weights)(const float* weights, const Factor& to, std::size_t begin,
+                          std::size_t end);
+  void (*backward_weights)(const float* weights, const Factor& to, std::size_t begin,
+                           std::size_t end);
+
+  // out = left x right, of one point.
+  void (*multiply)(const Points& left, std::size_t tiles, const Factor& right, std::size_t point,
+                   const Points& out);
+  // sums[K][C] of one point = or += gradient^T x input.
+  void (*accumulate)(const Points& gradient, const Points& input, std::size_t tiles,
+                     std::size_t point, std::size_t outputs, std::size_t inputs, bool is_first,
+                     float* sums);
+  // Rows [begin, end) of K: from sums[point][K][C] to KRSC.
+  void (*weight_gradient)(const float* sums, std::size_t point_stride, std::size_t inputs,
+                          std::size_t begin, std::size_t end, float* gradient);
+};
+
+[[nodiscard]] const Loops& loops();
+#if defined(__x86_64__)
+[[nodiscard]] const Loops& loops_avx512();
+#endif
+
+}  // namespace dp::cpu::winograd
