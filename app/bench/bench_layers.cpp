@@ -5,6 +5,7 @@
 
 #include "app/bench/bench_options.hpp"
 #include "app/bench/benches.hpp"
+#include "app/bench/layer_detail.hpp"
 #include "app/options/options.hpp"
 #include "app/output/times.hpp"
 #include "app/process/process.hpp"
@@ -26,7 +27,7 @@ struct LayerBenchOptions {
   std::int64_t image_size = 32, classes = 10;  // CIFAR's
   Options::Device device = Options::Device::automatic;
   Options::Precision precision = Options::Precision::fp32;
-  bool autotune = true, verbose = false;
+  bool autotune = true, verbose = false, detail = false;
 };
 
 const std::vector<std::string> kPrecisions = {"fp32", "tf32", "bf16"};
@@ -55,7 +56,10 @@ BenchUsage usage(LayerBenchOptions& options) {
           on_off_row("autotune", options.autotune,
                      "how algorithms are chosen; on: by measurement; off: by a fixed rule"),
           flag_row("verbose", options.verbose,
-                   "also print the device and the algorithm of every layer")}};
+                   "also print the device and the algorithm of every layer"),
+          flag_row("detail", options.detail,
+                   "also print every layer's time beside the processor's speed; not for GPUs, "
+                   "which run layers after they are called")}};
 }
 
 }  // namespace
@@ -69,6 +73,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
   LayerBenchOptions options;
   std::unique_ptr<Device> device;
   std::unique_ptr<net::Network> network;
+  std::unique_ptr<LayerDetail> detail;  // null without --detail
 
   const auto prepare = [&] {
     network->prepare(static_cast<std::size_t>(options.batch), net::Mode::training);
@@ -99,8 +104,17 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
       throw_error(ErrorKind::device, "--precision bf16: {} has no AVX512-BF16; allowed here: fp32",
                   device->description());
     }
-    network =
-        std::make_unique<net::Network>(*device, net::make_model(options.model, input), type, 1);
+    if (is_gpu && options.detail) {
+      throw_error(ErrorKind::device,
+                  "--detail: a GPU's layers are not timed; allowed with it: --device cpu");
+    }
+    net::Graph graph = net::make_model(options.model, input);
+    if (options.detail) {
+      detail = std::make_unique<LayerDetail>(graph, static_cast<std::size_t>(options.batch),
+                                             static_cast<std::size_t>(options.steps));
+    }
+    network = std::make_unique<net::Network>(*device, std::move(graph), type, 1);
+    if (detail) network->set_trace(&detail->track());
     if (comm.rank() == 0) prepare();
   });
   std::string choices = device->tuning().export_text();
@@ -147,6 +161,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
   std::vector<double> forward, backward, optimizer, step;
   for (int s = 0; s < options.steps + kWarmup; ++s) {
     if (s == kWarmup) comm.barrier();
+    if (detail && s >= kWarmup) detail->track().begin_step(static_cast<std::uint64_t>(s - kWarmup));
     marks->mark(kStart);
     one_step->replay();
     sgd->step(0.01);
@@ -164,6 +179,7 @@ void bench_layers(const std::vector<std::string>& arguments, Communicator& comm)
       std::printf("  device: %s\n", device->description().c_str());
       for (const std::string& line : network->algorithms()) std::printf("  %s\n", line.c_str());
     }
+    if (detail) std::fputs(detail->table(*device).c_str(), stdout);
     std::printf(
         "dptrain %s batch %zu %s %s threads %d ranks %d: %.1f images/s "
         "(rank 0: forward %.1f, backward %.1f, optimizer %.1f ms; peak memory %.0f MB, "

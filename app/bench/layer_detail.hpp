@@ -1,0 +1,37 @@
+// Where a training step's time goes, layer by layer, beside what the processor can do: dpbench
+// layers --detail.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "kernels/base/trace.hpp"
+#include "kernels/device.hpp"
+#include "net/graph.hpp"
+
+namespace dp {
+
+class LayerDetail {
+ public:
+  // For `steps` steps with batches of that size.
+  LayerDetail(const net::Graph& graph, std::size_t batch, std::size_t steps);
+
+  // Takes a slice for the forward and the backward pass of each layer (Network::set_trace).
+  [[nodiscard]] TraceTrack& track() { return track_; }
+  // The table, one line for each layer. Measures a product of matrices first.
+  [[nodiscard]] std::string table(Device& device);
+
+ private:
+  struct Row {
+    std::string name;
+    double forward_flops = 0, backward_flops = 0;  // of a step
+    double forward_s = 0, backward_s = 0;          // of all steps
+  };
+
+  std::vector<Row> rows_;  // by node; [0] is the images
+  double steps_;
+  TraceTrack track_;
+};
+
+}  // namespace dp
